@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+# One interface target carries the warnings, sanitizers and floating-point rules of dlsim's own code.
+add_library(dlsim_developer_flags INTERFACE)
+
+# Bit-exact results: no contraction into fused multiply-add, no fast-math.
+target_compile_options(dlsim_developer_flags INTERFACE -ffp-contract=off -Wall -Wextra -Wshadow
+                                                       -Wconversion)
+if(DLSIM_WARNINGS_AS_ERRORS)
+  target_compile_options(dlsim_developer_flags INTERFACE -Werror)
+endif()
+if(DLSIM_SANITIZE)
+  target_compile_options(
+    dlsim_developer_flags INTERFACE -fsanitize=${DLSIM_SANITIZE} -fno-sanitize-recover=all
+                                    -fno-omit-frame-pointer)
+  target_link_options(dlsim_developer_flags INTERFACE -fsanitize=${DLSIM_SANITIZE})
+endif()

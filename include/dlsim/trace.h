@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads recorded gradients, one optimizer step at a time and without holding a trace in memory:
+// directories of safetensors, single and sharded safetensors files, .npy, .npz, Cerebras dumps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+namespace dlsim {
+
+// Element types that a trace may hold; little-endian.
+enum class DType { kF32, kF64, kF16, kBF16 };
+
+// Returns the size of one element in bytes.
+size_t DTypeSize(DType dtype);
+
+// Returns the name that safetensors uses: "F32", "F64", "F16", "BF16".
+const char* DTypeName(DType dtype);
+
+// Parameter gradients decide the finite test; activation gradients are measured beside them.
+enum class Role { kGrad, kActGrad };
+
+// Returns "grad" or "act_grad".
+const char* RoleName(Role role);
+
+// One recorded tensor. Its bytes are either mapped into memory or read on demand.
+struct TraceTensor {
+  std::string name;
+  Role role = Role::kGrad;
+  DType dtype = DType::kF32;
+  std::vector<uint64_t> shape;
+  uint64_t elements = 1;  // product of the shape
+
+  // First byte of the data, at any alignment; null if the data must be read.
+  const std::byte* mapped = nullptr;
+
+  // Fills `out` with the bytes from `offset` on; used when `mapped` is null. Not thread-safe.
+  // Ascending offsets are fast; a smaller offset than before may restart decompression.
+  std::function<void(uint64_t offset, std::span<std::byte> out)> read;
+};
+
+// The tensors of one recorded file: a whole step, or one micro-step of it.
+struct Recording {
+  std::string place;   // the file, for messages
+  int64_t micro = -1;  // index of the micro-step; -1 = the step has none
+  float grad_scale = 1.0f;  // the loss scale that the recorded gradients still carry
+  std::map<std::string, std::string> metadata;  // step, loss, lr, model, ... as recorded
+  std::vector<TraceTensor> tensors;             // in the order of their data in the file
+  std::shared_ptr<const void> keep_alive;       // owns what `mapped` and `read` refer to
+};
+
+// One optimizer step; the effective gradient is the sum over its recordings.
+struct TraceStep {
+  int64_t step = 0;
+  std::vector<Recording> recordings;  // one, or one per micro-step in ascending order
+};
+
+struct TraceOptions {
+  std::string tensors = "*";  // glob (fnmatch) over tensor names; others are not read
+  bool memory_map = true;     // false: read with system calls, safe against truncation meanwhile
+  std::optional<DType> npy_void2;  // the meaning of numpy's type V2, which names no format
+};
+
+// A trace opened for reading: the list of its steps, known without reading any tensor.
+class TraceReader {
+ public:
+  // Opens one or several traces as one: their steps follow each other and must ascend. Throws
+  // Error (exit code 3) naming the file and the defect.
+  static TraceReader Open(std::span<const std::string> paths, const TraceOptions& options);
+
+  TraceReader(TraceReader&&) noexcept;
+  TraceReader& operator=(TraceReader&&) noexcept;
+  ~TraceReader();
+
+  size_t step_count() const;
+
+  // Number of the i-th step, as recorded or, where the container has none, counted from 0.
+  int64_t step_number(size_t i) const;
+
+  // Size of all files of the trace, in bytes.
+  uint64_t file_bytes() const;
+
+  // The string fields of trace.json such as model, data, optimizer; empty without one.
+  const std::map<std::string, std::string>& description() const;
+
+  // Remarks for the user, such as files that were left out; one line each.
+  const std::vector<std::string>& notes() const;
+
+  // Opens and validates the files of the i-th step. The result owns its mappings and stays valid
+  // independently of the reader.
+  TraceStep Load(size_t i) const;
+
+ private:
+  struct Impl;
+  explicit TraceReader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace dlsim
