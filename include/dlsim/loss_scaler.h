@@ -51,8 +51,8 @@ struct Transition {
 
 // A policy: immutable Config, plain State, and four pure functions.
 template <class P>
-concept LossScalePolicy = requires(const typename P::Config& config,
-                                   const typename P::State& state, const ScalerInput& input) {
+concept LossScalePolicy = requires(const typename P::Config& config, const typename P::State& state,
+                                   const ScalerInput& input) {
   { P::Start(config) } -> std::same_as<typename P::State>;
   { P::Scale(state) } -> std::same_as<double>;  // the loss scale of the coming step
   { P::Next(config, state, input) } -> std::same_as<Transition<typename P::State>>;

@@ -48,8 +48,8 @@ struct TraceTensor {
 
 // The tensors of one recorded file: a whole step, or one micro-step of it.
 struct Recording {
-  std::string place;   // the file, for messages
-  int64_t micro = -1;  // index of the micro-step; -1 = the step has none
+  std::string place;        // the file, for messages
+  int64_t micro = -1;       // index of the micro-step; -1 = the step has none
   float grad_scale = 1.0f;  // the loss scale that the recorded gradients still carry
   std::map<std::string, std::string> metadata;  // step, loss, lr, model, ... as recorded
   std::vector<TraceTensor> tensors;             // in the order of their data in the file

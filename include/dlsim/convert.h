@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Converts whole arrays between float32 and the codes of a format, on all threads and with the best
+// SIMD instructions. Equal, bit for bit, to Encode and Decode of codec.h on each element.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "dlsim/codec.h"
+#include "dlsim/philox.h"
+
+namespace dlsim {
+
+// How to encode an array.
+struct ArrayConversion {
+  Conversion conversion;
+  float scale = 1.0f;        // multiplies each value in float32 before encoding
+  RandomStream random = {};  // for Rounding::kStochastic
+  uint64_t first_index = 0;  // index of the first element in the random stream; a multiple of 8
+};
+
+// Encodes `values`; both spans have one length. The 16-bit form is for formats of at most 16 bits,
+// the 32-bit form for any.
+void EncodeArray(const ArrayConversion& how, std::span<const float> values,
+                 std::span<uint16_t> codes);
+void EncodeArray(const ArrayConversion& how, std::span<const float> values,
+                 std::span<uint32_t> codes);
+
+// Decodes `codes`, exactly; signalling NaN codes become quiet. Bits above the code are ignored.
+void DecodeArray(const Format& format, std::span<const uint16_t> codes, std::span<float> values);
+void DecodeArray(const Format& format, std::span<const uint32_t> codes, std::span<float> values);
+
+}  // namespace dlsim

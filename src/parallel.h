@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one place that uses threads. Work is cut into fixed blocks, whatever the number of threads.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace dlsim {
+
+// Elements per block of work: 256 KiB of float32.
+inline constexpr size_t kBlockElements = size_t{1} << 16;
+
+// Calls body(i) for i in [0, count) on all threads, in any order. `body` must not throw.
+template <class Body>
+void ParallelFor(size_t count, const Body& body) {
+  const int64_t last = static_cast<int64_t>(count);
+#pragma omp parallel for schedule(static) if (last > 1)
+  for (int64_t i = 0; i < last; ++i) body(static_cast<size_t>(i));
+}
+
+// Calls body(begin, length) for the blocks of an array.
+template <class Body>
+void ParallelForBlocks(size_t elements, const Body& body) {
+  ParallelFor((elements + kBlockElements - 1) / kBlockElements, [&](size_t block) {
+    const size_t begin = block * kBlockElements;
+    const size_t rest = elements - begin;
+    body(begin, rest < kBlockElements ? rest : kBlockElements);
+  });
+}
+
+}  // namespace dlsim

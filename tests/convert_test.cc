@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+// The array kernels equal the scalar reference, bit for bit, for every SIMD target.
+#include "dlsim/convert.h"
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "boundaries.h"
+#include "dlsim/simd.h"
+#include "formats_under_test.h"
+
+namespace dlsim {
+namespace {
+
+std::vector<float> AsFloats(const std::vector<uint32_t>& bits) {
+  std::vector<float> values;
+  for (const uint32_t b : bits) values.push_back(std::bit_cast<float>(b));
+  return values;
+}
+
+class ConvertOnTarget : public testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { UseSimdTarget(GetParam()); }
+  void TearDown() override { UseSimdTarget(""); }
+};
+INSTANTIATE_TEST_SUITE_P(Targets, ConvertOnTarget, testing::ValuesIn(SupportedSimdTargets()),
+                         [](const auto& test) { return test.param; });
+
+template <class Code>
+void ExpectAsReference(const ArrayConversion& how, const std::vector<float>& values) {
+  const CodecSpec spec = MakeCodecSpec(how.conversion);
+  std::vector<Code> codes(values.size());
+  EncodeArray(how, values, std::span<Code>(codes));
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * how.scale);
+    const uint32_t random = RandomBits(how.random, how.first_index + i);
+    ASSERT_EQ(codes[i], Encode(spec, how.conversion.rounding, scaled, random).code)
+        << i << std::hex << " bits " << std::bit_cast<uint32_t>(values[i]);
+  }
+}
+
+TEST_P(ConvertOnTarget, EncodeEqualsTheReference) {
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    const std::vector<float> values = AsFloats(StratifiedBits(90001));
+    for (int mode = 0; mode < 6; ++mode) {
+      for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
+        for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
+          ArrayConversion how = {
+              {format.format, static_cast<Rounding>(mode), overflow, subnormals}};
+          how.random = {0x0123456789ABCDEF, 7};
+          how.first_index = (uint64_t{1} << 36) - 64;  // the block counter passes 2^32
+          SCOPED_TRACE(format.name + " mode " + std::to_string(mode));
+          if (CodeBits(format.format) <= 16) {
+            ASSERT_NO_FATAL_FAILURE(ExpectAsReference<uint16_t>(how, values));
+          } else {
+            ASSERT_NO_FATAL_FAILURE(ExpectAsReference<uint32_t>(how, values));
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(ConvertOnTarget, ScaleMultipliesInFloat32BeforeEncoding) {
+  const std::vector<float> values = AsFloats(StratifiedBits(100003));
+  for (const float scale : {0.0f, 1e-30f, 3.0f, 32768.0f, 2e15f, 1e38f}) {
+    ArrayConversion how = {{kCb16}};
+    how.scale = scale;
+    ASSERT_NO_FATAL_FAILURE(ExpectAsReference<uint16_t>(how, values)) << scale;
+  }
+}
+
+TEST_P(ConvertOnTarget, DecodeEqualsTheReferenceForEveryCode) {
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    if (CodeBits(format.format) > 16) continue;
+    const CodecSpec spec = MakeCodecSpec({format.format});
+    std::vector<uint16_t> codes(65536);  // bits above the code are ignored
+    std::iota(codes.begin(), codes.end(), uint16_t{0});
+    std::vector<float> values(codes.size());
+    DecodeArray(format.format, codes, values);
+    for (size_t i = 0; i < codes.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), Decode(spec, codes[i]))
+          << format.name << std::hex << " code " << codes[i];
+    }
+  }
+}
+
+TEST_P(ConvertOnTarget, AnyLengthAndAlignment) {
+  const std::vector<float> source = AsFloats(StratifiedBits(7000003));
+  for (size_t length = 0; length < 100; ++length) {
+    for (size_t offset = 0; offset < 3; ++offset) {
+      const std::span<const float> values(source.data() + offset, length);
+      const ArrayConversion how = {{kFp16, Rounding::kStochastic}};
+      std::vector<uint16_t> codes(length + offset + 1, 0xABCD);
+      EncodeArray(how, values, std::span<uint16_t>(codes).subspan(offset, length));
+      const CodecSpec spec = MakeCodecSpec(how.conversion);
+      for (size_t i = 0; i < length; ++i) {
+        ASSERT_EQ(codes[offset + i],
+                  EncodeWith<Rounding::kStochastic>(spec, std::bit_cast<uint32_t>(values[i]),
+                                                    RandomBits(how.random, i))
+                      .code);
+      }
+      EXPECT_EQ(codes.back(), 0xABCD) << "wrote past the end";
+    }
+  }
+}
+
+TEST(Philox, MatchesThePublishedKnownAnswers) {
+  struct Case {
+    uint32_t counter[4];
+    uint64_t key;
+    uint32_t expected[4];
+  };
+  // From kat_vectors of Random123, the reference implementation of Salmon et al.
+  const Case cases[] = {
+      {{0, 0, 0, 0}, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+      {{~0u, ~0u, ~0u, ~0u}, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+      {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+       0x299f31d0a4093822,
+       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+  };
+  for (const Case& c : cases) {
+    const auto block = scalar::Philox4x32(
+        ScalarLanes(),
+        PhiloxBlock<uint32_t>{{c.counter[0], c.counter[1], c.counter[2], c.counter[3]}}, c.key);
+    for (int i = 0; i < 4; ++i) EXPECT_EQ(block.word[i], c.expected[i]);
+  }
+}
+
+TEST(Philox, ElementsTakeTheHalvesOfTheirBlockInOrder) {
+  const RandomStream random = {42, 3};
+  const auto plane0 =
+      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 0}}, random.seed);
+  const auto plane1 =
+      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 1}}, random.seed);
+  EXPECT_EQ(RandomBits(random, 40), (plane0.word[0] << 16) | (plane1.word[0] & 0xFFFF));
+  EXPECT_EQ(RandomBits(random, 47), (plane0.word[3] & 0xFFFF0000) | (plane1.word[3] >> 16));
+}
+
+TEST(Simd, RefusesATargetThatTheMachineLacks) {
+  EXPECT_THROW(UseSimdTarget("AVX9"), Error);
+  EXPECT_EQ(CurrentSimdTarget(), SupportedSimdTargets().front());
+}
+
+}  // namespace
+}  // namespace dlsim

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every row of the table and some user-written formats, so that a new row is tested by existing.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/format.h"
+
+namespace dlsim {
+
+inline std::vector<NamedFormat> FormatsUnderTest() {
+  std::vector<NamedFormat> formats;
+  for (const FormatRow& row : kFormats) formats.push_back({std::string(row.name), row.format});
+  for (const char* name : {"e2m1", "e3m2", "e4m3", "e7m8", "e8m1", "e5m14"}) {
+    formats.push_back(ParseFormat(name));
+  }
+  return formats;
+}
+
+// A name that GoogleTest accepts.
+inline std::string TestName(const NamedFormat& format) {
+  std::string name;
+  for (const char c : format.name) {
+    if (c != '-') name.push_back(c);
+  }
+  return name;
+}
+
+}  // namespace dlsim
