@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures what a conversion would do to an array, without storing any code.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dlsim/codec.h"
+#include "dlsim/philox.h"
+#include "dlsim/tensor_stats.h"
+
+namespace dlsim {
+
+// The order of float64 sums: element i of a chunk of 4096 adds to lane i mod 32, the lanes are
+// added pairwise (l and l + 16, then l and l + 8, ...), chunks are added in index order within a
+// block of 65536 elements, and blocks in index order.
+inline constexpr size_t kSumLanes = 32;
+inline constexpr size_t kChunkElements = 4096;
+
+// One question about an array: scale (a float32 multiplication), encode, decode, unscale by the
+// float32 reciprocal of the scale.
+struct Measurement {
+  Conversion conversion;
+  float scale = 1.0f;
+  RandomStream random = {};  // for Rounding::kStochastic
+
+  // What unscaling multiplies with, as the real scalers do.
+  float inverse_scale() const { return 1.0f / scale; }
+};
+
+// Answers one question about an array, on all threads.
+TensorStats Measure(std::span<const float> values, const Measurement& question);
+
+// Answers several questions in one pass over the array; one result per question.
+std::vector<TensorStats> Measure(std::span<const float> values,
+                                 std::span<const Measurement> questions);
+
+// The same for one chunk (at most kChunkElements values) on the calling thread: the unit from which
+// larger measurements are merged. `first_index` is the index of values[0] in the random stream.
+TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
+                         const Measurement& question);
+
+// As MeasureChunk, and adds each unscaled result to `sums` in float32, as gradient accumulation
+// does; both spans have one length.
+TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
+                                      const Measurement& question, std::span<float> sums);
+
+// Returns the float64 sum of squares of a chunk in the order above.
+double SumOfSquaresOfChunk(std::span<const float> values);
+
+// MeasureChunk by the scalar reference alone: the definition that the kernels must equal.
+TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,
+                                  const Measurement& question);
+
+}  // namespace dlsim

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/measure.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+
+#include "check.h"
+#include "measure_element.h"
+#include "parallel.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "measure.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include "encode_loop-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dlsim {
+namespace HWY_NAMESPACE {
+
+using V = VectorLanes::V;
+
+// Counts one vector of elements; the lanewise twin of MeasureElement.
+class VectorCounter {
+ public:
+  VectorCounter(const CodecSpec& spec, float inverse_scale)
+      : spec_(spec), inverse_scale_(inverse_scale), absmax_(kLanes.Set(0)) {}
+
+  // Returns the bits of the unscaled results.
+  HWY_INLINE V Add(size_t i, V bits, V scaled, const lanewise::RoundedLanes<VectorLanes>& rounded) {
+    const auto infinity = kLanes.Set(codec::kInfinityBits), zero = kLanes.Set(0);
+    const auto magnitude = kLanes.And(bits, kLanes.Set(~codec::kSignBit));
+    const auto scaled_magnitude = kLanes.And(scaled, kLanes.Set(~codec::kSignBit));
+    const auto finite = kLanes.Lt(magnitude, infinity);
+    const auto sign = kLanes.And(scaled, kLanes.Set(codec::kSignBit));
+    const auto decoded = lanewise::DecodeMagnitude(kLanes, spec_, rounded.magnitude);
+    const auto unscaled = kLanes.MulFloat(kLanes.Or(sign, decoded), inverse_scale_);
+    kLanes.AddSquares(unscaled, &sums_.quantized[i % kSumLanes]);
+    nonfinite_outputs_ +=
+        kLanes.CountTrue(kLanes.Lt(kLanes.Set(spec_.max_code), rounded.magnitude));
+
+    const auto input = kLanes.Select(finite, magnitude, zero);
+    kLanes.AddSquares(input, &sums_.inputs[i % kSumLanes]);
+    absmax_ = kLanes.Max(absmax_, input);
+    const auto nonzero = kLanes.Lt(zero, input);
+    const auto became_zero = kLanes.MaskAnd(nonzero, kLanes.Eq(rounded.magnitude, zero));
+    const auto small = kLanes.Lt(rounded.magnitude, kLanes.Set(spec_.min_normal_code));
+    const auto became_small = kLanes.MaskAnd(nonzero, small);
+    const auto scaled_finite = kLanes.Lt(scaled_magnitude, infinity);
+    const auto overflow = kLanes.MaskAnd(scaled_finite, rounded.overflows);
+    const auto scaled_to_infinity = kLanes.MaskAnd(finite, kLanes.Eq(scaled_magnitude, infinity));
+    zeros_ += kLanes.CountTrue(kLanes.Eq(magnitude, zero));
+    underflow_or_subnormal_ += kLanes.CountTrue(became_small);
+    overflow_ += kLanes.CountTrue(overflow) + kLanes.CountTrue(scaled_to_infinity);
+    if (!kLanes.AllFalse(became_zero)) {
+      underflow_ += kLanes.CountTrue(became_zero);
+      kLanes.AddSquares(kLanes.Select(became_zero, input, zero), &sums_.underflows[i % kSumLanes]);
+    }
+    const auto infinite = kLanes.Eq(magnitude, infinity);
+    if (!kLanes.AllFalse(kLanes.Lt(kLanes.Set(codec::kInfinityBits - 1), magnitude))) {
+      inf_ += kLanes.CountTrue(infinite);
+      nan_ += kLanes.CountTrue(kLanes.Lt(infinity, magnitude));
+    }
+    return unscaled;
+  }
+
+  // Counts one element by the scalar reference.
+  float AddSingle(size_t i, uint32_t bits, uint32_t scaled, EncodeResult result) {
+    return MeasureElement(spec_, inverse_scale_, i, bits, scaled, result, singles_, sums_);
+  }
+
+  TensorStats Finish(size_t elements) const {
+    TensorStats stats = singles_;
+    stats.elements = elements;
+    stats.zeros += zeros_;
+    stats.nan += nan_;
+    stats.inf += inf_;
+    stats.underflow += underflow_;
+    stats.subnormal += underflow_or_subnormal_ - underflow_;
+    stats.overflow += overflow_;
+    stats.nonfinite_outputs += nonfinite_outputs_;
+    stats.absmax = std::fmax(stats.absmax, std::bit_cast<float>(kLanes.MaxOfLanes(absmax_)));
+    stats.sum_of_squares = AddLanes(sums_.inputs);
+    stats.underflow_sum_of_squares = AddLanes(sums_.underflows);
+    stats.quantized_sum_of_squares = AddLanes(sums_.quantized);
+    return stats;
+  }
+
+ private:
+  static constexpr VectorLanes kLanes{};
+  const CodecSpec& spec_;
+  float inverse_scale_;
+  V absmax_;
+  ChunkSums sums_;
+  TensorStats singles_;
+  size_t zeros_ = 0, nan_ = 0, inf_ = 0, underflow_ = 0, underflow_or_subnormal_ = 0;
+  size_t overflow_ = 0, nonfinite_outputs_ = 0;
+};
+
+// Measures a chunk; adds the unscaled results to `sums` unless it is null.
+template <Rounding kRounding>
+TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
+                        const Measurement& question, float* HWY_RESTRICT sums) {
+  constexpr VectorLanes kLanes;
+  const CodecSpec spec = MakeCodecSpec(question.conversion);
+  VectorCounter counter(spec, question.inverse_scale());
+  const auto whole = [&](size_t i, V bits, V scaled,
+                         const lanewise::RoundedLanes<VectorLanes>& rounded) HWY_ATTR {
+    const V unscaled = counter.Add(i, bits, scaled, rounded);
+    if (sums != nullptr) {
+      kLanes.StoreFloats(kLanes.AddFloat(kLanes.LoadFloats(sums + i), unscaled), sums + i);
+    }
+  };
+  const auto single = [&](size_t i, uint32_t bits, uint32_t scaled, EncodeResult result) {
+    const float unscaled = counter.AddSingle(i, bits, scaled, result);
+    if (sums != nullptr) sums[i] += unscaled;
+  };
+  EncodeLoop<kRounding>(spec, question.scale, question.random, first_index, values, count, whole,
+                        single);
+  return counter.Finish(count);
+}
+
+TensorStats MeasureChunkOnTarget(const float* values, size_t count, uint64_t first_index,
+                                 const Measurement& question, float* sums) {
+  TensorStats stats;
+  DispatchRounding(question.conversion.rounding, [&](auto rounding) {
+    stats = MeasureWith<decltype(rounding)::value>(values, count, first_index, question, sums);
+  });
+  return stats;
+}
+
+double SumOfSquaresOnTarget(const float* values, size_t count) {
+  constexpr VectorLanes kLanes;
+  alignas(64) SumLanes sums{};
+  const size_t lanes = VectorLanes::Count();
+  size_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    kLanes.AddSquares(kLanes.LoadFloats(values + i), &sums[i % kSumLanes]);
+  }
+  for (; i < count; ++i) AddSquare(values[i], i, sums);
+  return AddLanes(sums);
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dlsim
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dlsim {
+namespace {
+
+HWY_EXPORT(MeasureChunkOnTarget);
+HWY_EXPORT(SumOfSquaresOnTarget);
+
+// Measures a block chunk by chunk, every question on a chunk while it is in the cache.
+void MeasureBlock(std::span<const float> block, uint64_t first_index,
+                  std::span<const Measurement> questions, TensorStats* results) {
+  for (size_t begin = 0; begin < block.size(); begin += kChunkElements) {
+    const auto chunk = block.subspan(begin, std::min(kChunkElements, block.size() - begin));
+    for (size_t q = 0; q < questions.size(); ++q) {
+      results[q].Merge(MeasureChunk(chunk, first_index + begin, questions[q]));
+    }
+  }
+}
+
+}  // namespace
+
+TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
+                         const Measurement& question) {
+  DLSIM_CHECK(values.size() <= kChunkElements);
+  return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
+                                                    question, nullptr);
+}
+
+TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
+                                      const Measurement& question, std::span<float> sums) {
+  DLSIM_CHECK(values.size() <= kChunkElements && sums.size() == values.size());
+  return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
+                                                    question, sums.data());
+}
+
+double SumOfSquaresOfChunk(std::span<const float> values) {
+  DLSIM_CHECK(values.size() <= kChunkElements);
+  return HWY_DYNAMIC_DISPATCH(SumOfSquaresOnTarget)(values.data(), values.size());
+}
+
+TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,
+                                  const Measurement& question) {
+  const CodecSpec spec = MakeCodecSpec(question.conversion);
+  TensorStats stats;
+  ChunkSums sums;
+  stats.elements = values.size();
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * question.scale);
+    const bool stochastic = question.conversion.rounding == Rounding::kStochastic;
+    const uint32_t random = stochastic ? RandomBits(question.random, first_index + i) : 0;
+    const EncodeResult result = Encode(spec, question.conversion.rounding, scaled, random);
+    MeasureElement(spec, question.inverse_scale(), i, std::bit_cast<uint32_t>(values[i]), scaled,
+                   result, stats, sums);
+  }
+  stats.sum_of_squares = AddLanes(sums.inputs);
+  stats.underflow_sum_of_squares = AddLanes(sums.underflows);
+  stats.quantized_sum_of_squares = AddLanes(sums.quantized);
+  return stats;
+}
+
+std::vector<TensorStats> Measure(std::span<const float> values,
+                                 std::span<const Measurement> questions) {
+  const size_t blocks = (values.size() + kBlockElements - 1) / kBlockElements;
+  std::vector<TensorStats> partial(blocks * questions.size());
+  ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
+    MeasureBlock(values.subspan(begin, count), begin, questions,
+                 partial.data() + begin / kBlockElements * questions.size());
+  });
+  std::vector<TensorStats> totals(questions.size());
+  for (size_t i = 0; i < partial.size(); ++i) totals[i % questions.size()].Merge(partial[i]);
+  return totals;
+}
+
+TensorStats Measure(std::span<const float> values, const Measurement& question) {
+  return Measure(values, std::span(&question, 1)).front();
+}
+
+}  // namespace dlsim
+#endif  // HWY_ONCE

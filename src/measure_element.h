@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The measurement of one element and the order of sums: the definitions behind measure.h.
+#pragma once
+
+#include <array>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+
+#include "dlsim/codec.h"
+#include "dlsim/measure.h"
+
+namespace dlsim {
+
+// The partial sums of a chunk, one per lane.
+using SumLanes = std::array<double, kSumLanes>;
+
+struct ChunkSums {
+  alignas(64) SumLanes inputs{};
+  alignas(64) SumLanes underflows{};
+  alignas(64) SumLanes quantized{};
+};
+
+// Adds the lanes pairwise; the order is part of the contract in measure.h.
+inline double AddLanes(SumLanes lanes) {
+  for (size_t width = kSumLanes / 2; width > 0; width /= 2) {
+    for (size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
+  }
+  return lanes[0];
+}
+
+inline void AddSquare(float value, size_t i, SumLanes& lanes) {
+  const double wide = value;
+  lanes[i % kSumLanes] += wide * wide;
+}
+
+// Counts element i of a chunk: the bits of the input and of its scaled value, and what encoding
+// made of that. Returns the unscaled result.
+inline float MeasureElement(const CodecSpec& spec, float inverse_scale, size_t i, uint32_t bits,
+                            uint32_t scaled_bits, EncodeResult result, TensorStats& stats,
+                            ChunkSums& sums) {
+  const uint32_t magnitude = bits & ~codec::kSignBit;
+  const CodeClass output = Classify(spec, result.code);
+  const float unscaled = std::bit_cast<float>(Decode(spec, result.code)) * inverse_scale;
+  stats.nonfinite_outputs += output == CodeClass::kInfinity || output == CodeClass::kNan;
+  AddSquare(unscaled, i, sums.quantized);
+  if (magnitude >= codec::kInfinityBits) {
+    ++(magnitude == codec::kInfinityBits ? stats.inf : stats.nan);
+    return unscaled;
+  }
+  const float input = std::bit_cast<float>(bits);
+  AddSquare(input, i, sums.inputs);
+  stats.absmax = std::fmax(stats.absmax, std::fabs(input));
+  // Scaling alone may overflow float32: then encoding was given an infinity.
+  const bool scaled_to_infinity = (scaled_bits & ~codec::kSignBit) == codec::kInfinityBits;
+  stats.overflow += result.overflows || scaled_to_infinity;
+  if (magnitude == 0) {
+    ++stats.zeros;
+  } else if (output == CodeClass::kZero) {
+    ++stats.underflow;
+    AddSquare(input, i, sums.underflows);
+  } else {
+    stats.subnormal += output == CodeClass::kSubnormal;
+  }
+  return unscaled;
+}
+
+}  // namespace dlsim
