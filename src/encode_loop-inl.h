@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "codec-inl.h"
+#include "hwy/cache_control.h"
 #include "random-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,6 +40,9 @@ HWY_INLINE void DispatchRounding(Rounding rounding, const Body& body) {
       return with.template operator()<Rounding::kStochastic>();
   }
 }
+
+// Elements to fetch ahead: 2 KiB, past which nothing is gained in DRAM.
+inline constexpr size_t kPrefetchDistance = 512;
 
 // Returns whether some element of the run needs more than the 16 random bits of plane 0: all do if
 // a normal result drops more, otherwise only those with a subnormal result.
@@ -77,6 +81,8 @@ HWY_INLINE void EncodeLoop(const CodecSpec& spec, float scale, const RandomStrea
       }
     }
     for (size_t i = 0; i < length; i += lanes) {
+      // Hardware prefetchers lose track between chunks, and virtual machines may lack them.
+      hwy::Prefetch(values + begin + i + kPrefetchDistance);
       const auto bits = kLanes.LoadFloats(values + begin + i);
       const auto scaled = kLanes.MulFloat(bits, scale);
       auto random_bits = scaled;

@@ -10,11 +10,13 @@ namespace dlsim {
 // Elements per block of work: 256 KiB of float32.
 inline constexpr size_t kBlockElements = size_t{1} << 16;
 
-// Calls body(i) for i in [0, count) on all threads, in any order. `body` must not throw.
+// Calls body(i) for i in [0, count) on all threads, in any order. `body` must not throw. Results
+// are stored by index, so that the schedule cannot be seen; blocks differ in size, so it is
+// dynamic.
 template <class Body>
 void ParallelFor(size_t count, const Body& body) {
   const int64_t last = static_cast<int64_t>(count);
-#pragma omp parallel for schedule(static) if (last > 1)
+#pragma omp parallel for schedule(dynamic) if (last > 1)
   for (int64_t i = 0; i < last; ++i) body(static_cast<size_t>(i));
 }
 

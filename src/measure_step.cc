@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/measure_step.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+
+#include "dlsim/measure.h"
+#include "load_floats.h"
+#include "parallel.h"
+
+namespace dlsim {
+namespace {
+
+// Blocks that are read together when tensors are not mapped: bounds the memory of a step.
+constexpr size_t kBlocksPerWave = 256;
+
+// A tensor in one recording; `tensor` is null where the recording lacks it.
+struct Source {
+  const TraceTensor* tensor = nullptr;
+  float grad_scale = 1.0f;
+};
+
+// One tensor over all recordings of the step.
+struct TensorSources {
+  StepTensor header;
+  uint64_t elements = 0;
+  std::vector<Source> recordings;
+};
+
+// A piece of one tensor: the unit of parallel work.
+struct Block {
+  size_t tensor = 0;
+  uint64_t begin = 0;
+  size_t count = 0;
+  std::vector<const std::byte*> bytes;          // per recording; null = absent there
+  std::vector<std::vector<std::byte>> buffers;  // what was read, where it is not mapped
+};
+
+// What a block contributes, for all questions.
+struct BlockAnswer {
+  std::vector<TensorStats> parts;  // [question * part_count + part]
+  std::vector<double> effective;   // [question]
+};
+
+std::vector<TensorSources> CollectTensors(const TraceStep& step) {
+  std::vector<TensorSources> tensors;
+  std::map<std::string, size_t> index;
+  for (size_t r = 0; r < step.recordings.size(); ++r) {
+    for (const TraceTensor& tensor : step.recordings[r].tensors) {
+      const auto [entry, added] = index.try_emplace(tensor.name, tensors.size());
+      if (added) tensors.push_back({{tensor.name, tensor.role}, 0, {}});
+      TensorSources& sources = tensors[entry->second];
+      sources.recordings.resize(step.recordings.size());
+      sources.recordings[r] = {&tensor, step.recordings[r].grad_scale};
+      sources.elements = std::max(sources.elements, tensor.elements);
+    }
+  }
+  return tensors;
+}
+
+std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
+  std::vector<Block> blocks;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    for (uint64_t begin = 0; begin < tensors[t].elements; begin += kBlockElements) {
+      const uint64_t rest = tensors[t].elements - begin;
+      blocks.push_back(
+          {t, begin, static_cast<size_t>(std::min<uint64_t>(rest, kBlockElements)), {}, {}});
+    }
+  }
+  return blocks;
+}
+
+// Points a block at its bytes, reading those that are not mapped. Not for parallel use.
+void FetchBlock(const TensorSources& sources, Block& block) {
+  for (const Source& source : sources.recordings) {
+    block.bytes.push_back(nullptr);
+    block.buffers.emplace_back();
+    if (source.tensor == nullptr || source.tensor->elements <= block.begin) continue;
+    const size_t size = DTypeSize(source.tensor->dtype);
+    const uint64_t offset = block.begin * size;
+    if (source.tensor->mapped != nullptr) {
+      block.bytes.back() = source.tensor->mapped + offset;
+      continue;
+    }
+    const uint64_t elements =
+        std::min<uint64_t>(block.count, source.tensor->elements - block.begin);
+    block.buffers.back().resize(elements * size);
+    source.tensor->read(offset, block.buffers.back());
+    block.bytes.back() = block.buffers.back().data();
+  }
+}
+
+// Measures one block; owns the buffers of one thread's work.
+class BlockMeasurer {
+ public:
+  BlockMeasurer(const TraceStep& step, const TensorSources& sources, const Block& block,
+                std::span<const StepQuestion> questions, const StepOptions& options)
+      : step_(step), sources_(sources), block_(block), questions_(questions), options_(options) {
+    for (size_t r = 0; r < block.bytes.size(); ++r) {
+      if (block.bytes[r] != nullptr) present_.push_back(r);
+    }
+    converted_.resize(present_.size() * kChunkElements);
+    sum_.resize(kChunkElements);
+    answer_.effective.resize(questions.size());
+    answer_.parts.resize(questions.size() * PartCount());
+  }
+
+  BlockAnswer Run() {
+    for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
+      begin_ = begin;
+      LoadChunks(std::min(kChunkElements, block_.count - begin));
+      if (SumsFirst()) SumChunks();
+      for (size_t q = 0; q < questions_.size(); ++q) MeasureChunks(q);
+    }
+    return std::move(answer_);
+  }
+
+ private:
+  bool SumsFirst() const {
+    return options_.accumulation == Accumulation::kSumThenQuantize && block_.bytes.size() > 1;
+  }
+  size_t PartCount() const { return SumsFirst() ? 1 : block_.bytes.size(); }
+
+  // Makes chunks_ the float32 values of every recording that has the tensor. Activations may be
+  // shorter in some micro-steps: then their chunks are, down to empty.
+  void LoadChunks(size_t count) {
+    chunks_.clear();
+    for (size_t i = 0; i < present_.size(); ++i) {
+      const Source& source = sources_.recordings[present_[i]];
+      const uint64_t at = block_.begin + begin_;
+      const uint64_t rest = source.tensor->elements - std::min(source.tensor->elements, at);
+      const size_t length = static_cast<size_t>(std::min<uint64_t>(count, rest));
+      const DType dtype = source.tensor->dtype;
+      const std::byte* from = block_.bytes[present_[i]] + begin_ * DTypeSize(dtype);
+      const bool aligned = reinterpret_cast<uintptr_t>(from) % alignof(float) == 0;
+      if (dtype == DType::kF32 && aligned && source.grad_scale == 1.0f) {
+        chunks_.emplace_back(reinterpret_cast<const float*>(from), length);
+        continue;
+      }
+      const std::span<float> buffer(converted_.data() + i * kChunkElements, length);
+      LoadFloats(dtype, from, source.grad_scale, buffer);
+      chunks_.emplace_back(buffer);
+    }
+    longest_ = count;
+  }
+
+  // Replaces the chunks by their float32 sum.
+  void SumChunks() {
+    const std::span<float> sum = ClearedSum();
+    for (const std::span<const float> chunk : chunks_) {
+      for (size_t i = 0; i < chunk.size(); ++i) sum[i] += chunk[i];
+    }
+    chunks_.assign(1, sum);
+  }
+
+  std::span<float> ClearedSum() {
+    std::fill_n(sum_.begin(), longest_, 0.0f);
+    return std::span(sum_).first(longest_);
+  }
+
+  Measurement QuestionOfPart(size_t q, int64_t micro) const {
+    Measurement question = {questions_[q].conversion, questions_[q].scale, {}};
+    if (question.conversion.rounding == Rounding::kStochastic) {
+      question.random = {options_.seed, StreamOf(sources_.header.name, step_.step, micro)};
+    }
+    return question;
+  }
+
+  void MeasureChunks(size_t q) {
+    const uint64_t index = block_.begin + begin_;
+    TensorStats* parts = answer_.parts.data() + q * PartCount();
+    if (PartCount() == 1) {
+      const int64_t micro = SumsFirst() ? -1 : step_.recordings.front().micro;
+      const TensorStats stats = MeasureChunk(chunks_.front(), index, QuestionOfPart(q, micro));
+      parts[0].Merge(stats);
+      answer_.effective[q] += stats.quantized_sum_of_squares;
+      return;
+    }
+    const std::span<float> sum = ClearedSum();
+    for (size_t i = 0; i < chunks_.size(); ++i) {
+      const Measurement question = QuestionOfPart(q, step_.recordings[present_[i]].micro);
+      const std::span<float> sums = sum.first(chunks_[i].size());
+      parts[present_[i]].Merge(MeasureAndAccumulateChunk(chunks_[i], index, question, sums));
+    }
+    answer_.effective[q] += SumOfSquaresOfChunk(sum);
+  }
+
+  const TraceStep& step_;
+  const TensorSources& sources_;
+  const Block& block_;
+  std::span<const StepQuestion> questions_;
+  const StepOptions& options_;
+  std::vector<size_t> present_;  // recordings that have the tensor
+  std::vector<float> converted_, sum_;
+  std::vector<std::span<const float>> chunks_;
+  size_t begin_ = 0;    // of the current chunk in the block
+  size_t longest_ = 0;  // elements of the longest current chunk
+  BlockAnswer answer_;
+};
+
+// Adds the answer of a block to its tensor; called in block order.
+void MergeAnswer(const BlockAnswer& from, size_t tensor, StepMeasurement& into) {
+  const size_t parts = into.micro_steps.size();
+  for (size_t q = 0; q < into.answers.size(); ++q) {
+    TensorAnswer& answer = into.answers[q][tensor];
+    answer.effective_sum_of_squares += from.effective[q];
+    for (size_t p = 0; p < parts; ++p) answer.parts[p].Merge(from.parts[q * parts + p]);
+  }
+}
+
+StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<TensorSources>& tensors,
+                                 size_t questions, const StepOptions& options) {
+  StepMeasurement result;
+  const bool sums_first = options.accumulation == Accumulation::kSumThenQuantize;
+  if (sums_first && step.recordings.size() > 1) {
+    result.micro_steps = {-1};
+  } else {
+    for (const Recording& recording : step.recordings) {
+      result.micro_steps.push_back(recording.micro);
+    }
+  }
+  for (const TensorSources& tensor : tensors) result.tensors.push_back(tensor.header);
+  TensorAnswer empty;
+  empty.parts.resize(result.micro_steps.size());
+  result.answers.assign(questions, std::vector<TensorAnswer>(tensors.size(), empty));
+  return result;
+}
+
+}  // namespace
+
+uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
+  uint32_t hash = 2166136261u;
+  const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 16777619u; };
+  for (const char c : tensor) add(static_cast<uint8_t>(c));
+  for (const int64_t number : {step, micro}) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      add(static_cast<uint8_t>(static_cast<uint64_t>(number) >> shift));
+    }
+  }
+  return hash;
+}
+
+StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
+                            const StepOptions& options) {
+  const std::vector<TensorSources> tensors = CollectTensors(step);
+  std::vector<Block> blocks = CutIntoBlocks(tensors);
+  StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
+  for (size_t first = 0; first < blocks.size(); first += kBlocksPerWave) {
+    const size_t count = std::min(kBlocksPerWave, blocks.size() - first);
+    const std::span<Block> wave(blocks.data() + first, count);
+    for (Block& block : wave) FetchBlock(tensors[block.tensor], block);
+    std::vector<BlockAnswer> answers(count);
+    ParallelFor(count, [&](size_t i) {
+      const TensorSources& sources = tensors[wave[i].tensor];
+      answers[i] = BlockMeasurer(step, sources, wave[i], questions, options).Run();
+    });
+    for (size_t i = 0; i < count; ++i) {
+      MergeAnswer(answers[i], wave[i].tensor, result);
+      wave[i].buffers.clear();
+    }
+  }
+  return result;
+}
+
+}  // namespace dlsim
