@@ -12,10 +12,6 @@
 namespace dlsim {
 namespace {
 
-std::string Quoted(std::string_view text) {
-  return std::string("'").append(Printable(text)).append("'");
-}
-
 bool IsDigitOrPoint(char c) { return (c >= '0' && c <= '9') || c == '.'; }
 
 bool IsHexDigit(char c) {
@@ -126,6 +122,10 @@ std::string PythonRepr(double value) {
   std::string text(buffer, result.ptr);
   if (fixed && text.find('.') == std::string::npos) text.append(".0");
   return text;
+}
+
+std::string Quoted(std::string_view text) {
+  return std::string("'").append(Printable(text)).append("'");
 }
 
 }  // namespace dlsim

@@ -100,5 +100,7 @@ TEST(PythonRepr, SwitchesToExponentsWherePythonDoes) {
   EXPECT_EQ(PythonRepr(0.0), "0.0");
 }
 
+TEST(Quoted, IsPrintable) { EXPECT_EQ(Quoted("a\nb"), "'a\\x0ab'"); }
+
 }  // namespace
 }  // namespace dlsim

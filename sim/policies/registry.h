@@ -34,8 +34,9 @@ struct ConfiguredScaler {
 
 // A policy refused its parameters as the original would: the original's exception and message.
 struct PolicyRefusal {
-  std::string type;     // such as "ValueError"
-  std::string message;  // verbatim
+  std::string type;                    // such as "ValueError"
+  std::string message;                 // verbatim
+  std::vector<NamedValue> parameters;  // all, as in ConfiguredScaler
 };
 
 struct PolicyInfo {

@@ -1,0 +1,263 @@
+// SPDX-License-Identifier: Apache-2.0
+// GradScaler of Cerebras PyTorch 2.10, once with the code's own defaults and once with the numbers
+// that Cerebras' documentation prints. Sources: cerebras/pytorch/amp/grad_scaler.py and, for the
+// error at the floor, Cerebras/modelzoo trainer/callbacks/precision.py.
+#include "dlsim/error.h"
+#include "sim/number.h"
+#include "sim/policies/policies.h"
+#include "sim/policies/settings.h"
+#include "sim/policies/static_scale.h"
+
+namespace dlsim {
+namespace {
+
+struct GradScaler {
+  struct Config {
+    double init_scale = 0;
+    int64_t steps_per_increase = 0;
+    double min_loss_scale = 0;
+    double max_loss_scale = 0;
+    double overflow_tolerance = 0;
+  };
+  struct State {
+    float scale = 0;
+    int64_t steps_since_rescale = 0;
+    int64_t overflows_since_rescale = 0;
+    int64_t num_skipped_steps = 0;
+  };
+  // Python's min(max, init); not clamped to the minimum.
+  static State Start(const Config& config) {
+    const bool below = config.init_scale < config.max_loss_scale;
+    return {.scale = static_cast<float>(below ? config.init_scale : config.max_loss_scale)};
+  }
+  static double Scale(const State& state) { return state.scale; }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static std::vector<NamedValue> Describe(const State& state) {
+    return {{"steps_since_rescale", state.steps_since_rescale},
+            {"overflows_since_rescale", state.overflows_since_rescale},
+            {"num_skipped_steps", state.num_skipped_steps}};
+  }
+};
+
+ScalerEvent FloorEvent(float non_clamped) {
+  return {.type = "ApplianceNanError",
+          .message =
+              "Minimum loss scale threshold was reached: the scale before clamping is below "
+              "min_loss_scale",
+          .details = {{"non_clamped", HexFloat(non_clamped)}}};
+}
+
+// Comparisons are strict and written as in the original: a NaN scale becomes max_loss_scale.
+Transition<GradScaler::State> GradScaler::Next(const Config& config, const State& state,
+                                               const ScalerInput& input) {
+  State next = state;
+  next.num_skipped_steps += input.overflow ? 1 : 0;
+  next.steps_since_rescale += 1;
+  next.overflows_since_rescale += input.overflow ? 1 : 0;
+  const float ratio = static_cast<float>(next.overflows_since_rescale) /
+                      static_cast<float>(next.steps_since_rescale);
+  if (static_cast<float>(config.overflow_tolerance) < ratio) {
+    next.scale /= 2;
+    next.steps_since_rescale = next.overflows_since_rescale = 0;
+  }
+  // Strict, so the scale grows on step steps_per_increase + 1, overflow or not.
+  if (config.steps_per_increase < next.steps_since_rescale) {
+    next.scale *= 2;
+    next.steps_since_rescale = next.overflows_since_rescale = 0;
+  }
+  const float max = static_cast<float>(config.max_loss_scale);
+  const float min = static_cast<float>(config.min_loss_scale);
+  const float non_clamped = next.scale < max ? next.scale : max;
+  next.scale = min < non_clamped ? non_clamped : min;
+  Transition<State> result = {.next = next, .skip = input.overflow};
+  if (non_clamped < next.scale) result.event = FloorEvent(non_clamped);
+  return result;
+}
+
+// Which defaults, and whether a minimum below 2^-14 is refused.
+enum class Variant { kDocumented, kCode };
+
+std::vector<ParameterInfo> Parameters(Variant variant) {
+  const bool code = variant == Variant::kCode;
+  std::vector<ParameterInfo> parameters = {
+      {"loss_scale",
+       {"loss_scaling_factor"},
+       "dynamic",
+       "dynamic, or a number: a scale that never changes and skips nothing; 0 means 1"},
+      {"init_scale",
+       {"initial_loss_scale"},
+       code ? "2^15" : "2e15",
+       code ? "loss scale of the first step; 2^31 for cbfloat16; 0 means the default"
+            : "loss scale of the first step; 0 means the default"},
+      {"steps_per_increase",
+       {"increment_period"},
+       "2000",
+       "the scale doubles after this many steps plus one; 0 means the default"},
+      {"min_loss_scale",
+       {},
+       code ? "2^-14" : "2e-14",
+       code ? "floor; below 2^-14 is refused; 0 means the default" : "floor; 0 means the default"},
+      {"max_loss_scale",
+       {},
+       code ? "2^15" : "2e15",
+       code ? "ceiling; 2^31 for cbfloat16; 0 means the default" : "ceiling; 0 means the default"},
+      {"overflow_tolerance", {}, "0", "the scale halves above this fraction of overflows"},
+  };
+  if (code) {
+    parameters.push_back({"fp16_type",
+                          {},
+                          "float16",
+                          "float16, bfloat16 or cbfloat16 (the default with format cb16)"});
+  }
+  return parameters;
+}
+
+const std::vector<ParameterInfo>& DocumentedParameters() {
+  static const std::vector<ParameterInfo> kParameters = Parameters(Variant::kDocumented);
+  return kParameters;
+}
+
+const std::vector<ParameterInfo>& CodeParameters() {
+  static const std::vector<ParameterInfo> kParameters = Parameters(Variant::kCode);
+  return kParameters;
+}
+
+std::string Fp16Type(const Settings& settings, std::string_view format) {
+  if (!settings.Given("fp16_type") && format == "cb16") return "cbfloat16";
+  const std::string type = settings.Text("fp16_type");
+  if (type == "float16" || type == "bfloat16" || type == "cbfloat16") return type;
+  throw UsageError("cerebras-2.10.fp16_type", "unknown type", "float16, bfloat16 or cbfloat16",
+                   Quoted(type));
+}
+
+// The original's `x if x else default`.
+double OrDefault(double value, double fallback) { return value == 0 ? fallback : value; }
+
+GradScaler::Config ReadConfig(const Settings& settings, const std::string& fp16_type) {
+  const ParameterMap none;
+  const Settings defaults{settings.policy, settings.table, none};
+  const auto number = [&](std::string_view name, bool wide) {
+    const double fallback = wide ? 0x1p31 : defaults.Number(name);
+    return settings.Given(name) ? OrDefault(settings.Number(name), fallback) : fallback;
+  };
+  const bool wide = fp16_type == "cbfloat16";
+  const int64_t steps = settings.Integer("steps_per_increase");
+  return {.init_scale = number("init_scale", wide),
+          .steps_per_increase = steps == 0 ? defaults.Integer("steps_per_increase") : steps,
+          .min_loss_scale = number("min_loss_scale", false),
+          .max_loss_scale = number("max_loss_scale", wide),
+          .overflow_tolerance = settings.Number("overflow_tolerance")};
+}
+
+void NoteDefaults(const Settings& settings, std::vector<std::string>& notes) {
+  for (const std::string_view name :
+       {"init_scale", "steps_per_increase", "min_loss_scale", "max_loss_scale"}) {
+    if (!settings.Given(name) || settings.Number(name) != 0) continue;
+    notes.push_back(std::string(name).append(" 0 means the default"));
+  }
+}
+
+void NoteMisprints(const GradScaler::Config& config, std::vector<std::string>& notes) {
+  if (config.min_loss_scale < 0x1p-14) {
+    notes.push_back("the real GradScaler refuses min_loss_scale below 2^-14; run as asked");
+  }
+  if (config.init_scale == 2e15 || config.max_loss_scale == 2e15 ||
+      config.min_loss_scale == 2e-14) {
+    notes.push_back(
+        "the documented 2e15 and 2e-14 look like misprints of 2^15 and 2^-14, the defaults of the "
+        "code");
+  }
+}
+
+void NoteSurprises(const GradScaler::Config& config, std::vector<std::string>& notes) {
+  if (config.min_loss_scale > config.max_loss_scale) {
+    notes.push_back("min_loss_scale above max_loss_scale: every step raises ApplianceNanError");
+  } else if (config.init_scale < config.min_loss_scale && config.steps_per_increase > 0) {
+    notes.push_back(
+        "init_scale below min_loss_scale is not clamped at the start: the first step raises "
+        "ApplianceNanError");
+  }
+  if (config.init_scale > config.max_loss_scale) {
+    notes.push_back("init_scale above max_loss_scale: the scale starts at max_loss_scale");
+  }
+  if (config.overflow_tolerance >= 1) {
+    notes.push_back(
+        "overflow_tolerance of 1 or more: overflows never lower the scale, which keeps growing");
+  }
+  if (config.steps_per_increase < 0) {
+    notes.push_back("steps_per_increase below 0: every step doubles the scale");
+  }
+}
+
+std::vector<NamedValue> Describe(const Settings& settings, const GradScaler::Config& config,
+                                 const std::string& fp16_type, float static_scale) {
+  NamedValue loss_scale = {"loss_scale", "dynamic"};
+  if (static_scale != 0) loss_scale.value = double{static_scale};
+  std::vector<NamedValue> parameters = {loss_scale,
+                                        {"init_scale", config.init_scale},
+                                        {"steps_per_increase", config.steps_per_increase},
+                                        {"min_loss_scale", config.min_loss_scale},
+                                        {"max_loss_scale", config.max_loss_scale},
+                                        {"overflow_tolerance", config.overflow_tolerance}};
+  if (parameters.size() < settings.table.size()) parameters.push_back({"fp16_type", fp16_type});
+  return parameters;
+}
+
+// Returns 0 for "dynamic".
+float ReadStaticScale(const Settings& settings) {
+  if (settings.Text("loss_scale") == "dynamic") return 0;
+  return settings.Number("loss_scale") == 0 ? 1.0f : settings.StaticScale("loss_scale");
+}
+
+ConfiguredScaler Make(const Settings& settings, Variant variant, std::string_view format) {
+  const bool code = variant == Variant::kCode;
+  const std::string fp16_type = code ? Fp16Type(settings, format) : "";
+  const GradScaler::Config config = ReadConfig(settings, fp16_type);
+  const float static_scale = ReadStaticScale(settings);
+  const std::vector<NamedValue> parameters = Describe(settings, config, fp16_type, static_scale);
+  // The original looks at the other parameters only when the scale is dynamic.
+  if (static_scale != 0) {
+    return {LossScaler::Make<StaticScale>({static_scale}), parameters, {}};
+  }
+  if (code && config.min_loss_scale < 0x1p-14) {
+    throw PolicyRefusal{"ValueError", "min_loss_scale too small", parameters};
+  }
+  if (config.overflow_tolerance < 0) {
+    throw PolicyRefusal{"ValueError", "loss scaling counter threshold must be set >= 0",
+                        parameters};
+  }
+  std::vector<std::string> notes;
+  NoteDefaults(settings, notes);
+  NoteMisprints(config, notes);
+  NoteSurprises(config, notes);
+  if (fp16_type == "bfloat16") {
+    notes.push_back("the Model Zoo uses no scaler at all for fp16_type bfloat16");
+  }
+  return {LossScaler::Make<GradScaler>(config), parameters, notes};
+}
+
+}  // namespace
+
+PolicyInfo CerebrasPolicy() {
+  return {.name = "cerebras",
+          .aliases = {},
+          .summary = "Cerebras' documented numbers, read literally: 2e15 down to 2e-14",
+          .finite_test = FiniteTest::kGlobalNorm,
+          .parameters = DocumentedParameters(),
+          .make = [](const ParameterMap& given, std::string_view format) {
+            return Make({"cerebras", DocumentedParameters(), given}, Variant::kDocumented, format);
+          }};
+}
+
+PolicyInfo Cerebras210Policy() {
+  return {.name = "cerebras-2.10",
+          .aliases = {"cerebras_pytorch"},
+          .summary = "GradScaler of Cerebras PyTorch 2.10 with the code's own defaults",
+          .finite_test = FiniteTest::kGlobalNorm,
+          .parameters = CodeParameters(),
+          .make = [](const ParameterMap& given, std::string_view format) {
+            return Make({"cerebras-2.10", CodeParameters(), given}, Variant::kCode, format);
+          }};
+}
+
+}  // namespace dlsim

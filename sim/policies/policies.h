@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of the registry, each defined in the file of its family.
+#pragma once
+
+#include "sim/policies/registry.h"
+
+namespace dlsim {
+
+PolicyInfo StaticPolicy();
+PolicyInfo CerebrasPolicy();
+PolicyInfo Cerebras210Policy();
+PolicyInfo CerebrasTfPolicy();
+PolicyInfo TorchPolicy();
+PolicyInfo Torch113Policy();
+
+}  // namespace dlsim

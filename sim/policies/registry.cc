@@ -1,0 +1,70 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/policies/registry.h"
+
+#include <algorithm>
+
+#include "dlsim/error.h"
+#include "sim/number.h"
+#include "sim/policies/policies.h"
+#include "sim/suggest.h"
+
+namespace dlsim {
+namespace {
+
+template <class Info>
+bool HasName(const Info& info, std::string_view name) {
+  return info.name == name || std::ranges::find(info.aliases, name) != info.aliases.end();
+}
+
+// Returns the entry of that name or alias; throws Error naming `place`, `problem` and the known.
+template <class Info>
+const Info& FindNamed(std::span<const Info> infos, std::string_view name, std::string_view place,
+                      std::string_view problem) {
+  std::vector<std::string_view> known;
+  std::vector<std::string_view> aliases;
+  for (const Info& info : infos) {
+    if (HasName(info, name)) return info;
+    known.push_back(info.name);
+    aliases.insert(aliases.end(), info.aliases.begin(), info.aliases.end());
+  }
+  throw UsageError(place, problem, ExpectedName(name, known, aliases), Quoted(name));
+}
+
+}  // namespace
+
+std::span<const PolicyInfo> Policies() {
+  static const std::vector<PolicyInfo> kPolicies = {
+      StaticPolicy(),       //
+      CerebrasPolicy(),     //
+      Cerebras210Policy(),  //
+      CerebrasTfPolicy(),   //
+      TorchPolicy(),        //
+      Torch113Policy(),     //
+  };
+  return kPolicies;
+}
+
+const PolicyInfo& FindPolicy(std::string_view name) {
+  return FindNamed(Policies(), name, "policy", "unknown name");
+}
+
+ParameterMap ResolveParameters(const PolicyInfo& policy, std::span<const std::string> settings) {
+  ParameterMap parameters;
+  for (const std::string_view setting : settings) {
+    const size_t equals = setting.find('=');
+    if (equals == std::string_view::npos) {
+      throw UsageError(policy.name, "not a setting", "KEY=VALUE", Quoted(setting));
+    }
+    const ParameterInfo& parameter =
+        FindNamed(std::span<const ParameterInfo>(policy.parameters), setting.substr(0, equals),
+                  policy.name, "unknown parameter");
+    const auto [position, inserted] =
+        parameters.emplace(parameter.name, setting.substr(equals + 1));
+    if (!inserted) {
+      throw UsageError(policy.name, "parameter " + position->first + " is given twice");
+    }
+  }
+  return parameters;
+}
+
+}  // namespace dlsim

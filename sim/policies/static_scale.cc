@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/policies/static_scale.h"
+
+#include "sim/policies/policies.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim {
+namespace {
+
+const std::vector<ParameterInfo>& Parameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"loss_scale", {"loss_scaling_factor"}, "1", "the loss scale, as float32"},
+  };
+  return kParameters;
+}
+
+ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
+  const Settings settings{"static", Parameters(), given};
+  const float scale = settings.StaticScale("loss_scale");
+  return {.scaler = LossScaler::Make<StaticScale>({scale}),
+          .parameters = {{"loss_scale", double{scale}}},
+          .notes = {}};
+}
+
+}  // namespace
+
+PolicyInfo StaticPolicy() {
+  return {.name = "static",
+          .aliases = {},
+          .summary = "a constant loss scale; no step is ever skipped",
+          .finite_test = FiniteTest::kElementwise,
+          .parameters = Parameters(),
+          .make = Make};
+}
+
+}  // namespace dlsim

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// A loss scale that never changes, also used by the families that can switch their dynamics off.
+#pragma once
+
+#include <vector>
+
+#include "dlsim/loss_scaler.h"
+
+namespace dlsim {
+
+// Never skips a step: whatever overflows is applied.
+struct StaticScale {
+  struct Config {
+    float scale = 1;
+  };
+  struct State {
+    float scale = 1;
+  };
+  static State Start(const Config& config) { return {config.scale}; }
+  static double Scale(const State& state) { return state.scale; }
+  static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
+    return {.next = state};
+  }
+  static std::vector<NamedValue> Describe(const State&) { return {}; }
+};
+
+}  // namespace dlsim

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// torch.amp.GradScaler: its rule since PyTorch 2.1 and the one of PyTorch 1.13, which can reach
+// infinity. Sources: aten/src/ATen/native/cuda/AmpKernels.cu and torch/cuda/amp/grad_scaler.py.
+#include <cmath>
+#include <limits>
+
+#include "sim/policies/policies.h"
+#include "sim/policies/settings.h"
+#include "sim/policies/static_scale.h"
+
+namespace dlsim {
+namespace {
+
+enum class Growth { kAlways, kIfFinite };
+
+struct GradScaler {
+  struct Config {
+    double init_scale = 65536;
+    double growth_factor = 2;
+    double backoff_factor = 0.5;
+    int32_t growth_interval = 2000;  // the kernel's own type
+    Growth growth = Growth::kIfFinite;
+  };
+  struct State {
+    float scale = 0;
+    int32_t growth_tracker = 0;
+  };
+  static State Start(const Config& config) { return {static_cast<float>(config.init_scale), 0}; }
+  static double Scale(const State& state) { return state.scale; }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static std::vector<NamedValue> Describe(const State& state) {
+    return {{"growth_tracker", int64_t{state.growth_tracker}}};
+  }
+};
+
+// The kernel multiplies the float32 scale by a double and rounds the product to float32.
+float Times(float scale, double factor) { return static_cast<float>(scale * factor); }
+
+// Wraps around as the kernel does on an interval that is never reached.
+int32_t Increment(int32_t tracker) {
+  return tracker == std::numeric_limits<int32_t>::max() ? std::numeric_limits<int32_t>::min()
+                                                        : tracker + 1;
+}
+
+Transition<GradScaler::State> GradScaler::Next(const Config& config, const State& state,
+                                               const ScalerInput& input) {
+  if (input.overflow) {
+    return {.next = {Times(state.scale, config.backoff_factor), 0}, .skip = true};
+  }
+  const int32_t clean_steps = Increment(state.growth_tracker);
+  if (clean_steps != config.growth_interval) return {.next = {state.scale, clean_steps}};
+  const float grown = Times(state.scale, config.growth_factor);
+  const bool accept = config.growth == Growth::kAlways || std::isfinite(grown);
+  return {.next = {accept ? grown : state.scale, 0}};
+}
+
+const std::vector<ParameterInfo>& Parameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step"},
+      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
+      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow"},
+      {"growth_interval", {}, "2000", "consecutive clean steps until the scale grows; 0: never"},
+      {"enabled", {}, "true", "false: the scale is 1 and no step is skipped"},
+  };
+  return kParameters;
+}
+
+std::vector<std::string> Notes(const GradScaler::Config& config, int64_t asked_interval) {
+  std::vector<std::string> notes;
+  if (config.growth_interval != asked_interval) {
+    notes.push_back("growth_interval " + std::to_string(asked_interval) +
+                    " does not fit the kernel's int and acts as " +
+                    std::to_string(config.growth_interval));
+  }
+  if (config.growth_interval < 1) {
+    notes.push_back("growth_interval below 1: the scale never grows");
+  }
+  if (!std::isfinite(GradScaler::Scale(GradScaler::Start(config)))) {
+    notes.push_back("init_scale is infinite as float32 and can never come back");
+  }
+  return notes;
+}
+
+ConfiguredScaler Make(std::string_view policy, Growth growth, const ParameterMap& given) {
+  const Settings settings{policy, Parameters(), given};
+  const int64_t interval = settings.Integer("growth_interval");
+  const GradScaler::Config config = {.init_scale = settings.Number("init_scale"),
+                                     .growth_factor = settings.Number("growth_factor"),
+                                     .backoff_factor = settings.Number("backoff_factor"),
+                                     .growth_interval = static_cast<int32_t>(interval),
+                                     .growth = growth};
+  const bool enabled = settings.Bool("enabled");
+  const std::vector<NamedValue> parameters = {{"init_scale", config.init_scale},
+                                              {"growth_factor", config.growth_factor},
+                                              {"backoff_factor", config.backoff_factor},
+                                              {"growth_interval", interval},
+                                              {"enabled", enabled}};
+  if (!enabled) {
+    return {.scaler = LossScaler::Make<StaticScale>({1}), .parameters = parameters, .notes = {}};
+  }
+  if (!(config.growth_factor > 1.0)) {
+    throw PolicyRefusal{"AssertionError", "The growth factor must be > 1.0.", parameters};
+  }
+  if (!(config.backoff_factor < 1.0)) {
+    throw PolicyRefusal{"AssertionError", "The backoff factor must be < 1.0.", parameters};
+  }
+  return {.scaler = LossScaler::Make<GradScaler>(config),
+          .parameters = parameters,
+          .notes = Notes(config, interval)};
+}
+
+}  // namespace
+
+PolicyInfo TorchPolicy() {
+  return {.name = "torch",
+          .aliases = {"torch_new"},
+          .summary = "torch.amp.GradScaler since PyTorch 2.1; keeps its scale finite",
+          .finite_test = FiniteTest::kElementwise,
+          .parameters = Parameters(),
+          .make = [](const ParameterMap& given, std::string_view) {
+            return Make("torch", Growth::kIfFinite, given);
+          }};
+}
+
+PolicyInfo Torch113Policy() {
+  return {.name = "torch-1.13",
+          .aliases = {"torch_1_13"},
+          .summary = "torch.cuda.amp.GradScaler of PyTorch 1.13; its scale can grow to infinity",
+          .finite_test = FiniteTest::kElementwise,
+          .parameters = Parameters(),
+          .make = [](const ParameterMap& given, std::string_view) {
+            return Make("torch-1.13", Growth::kAlways, given);
+          }};
+}
+
+}  // namespace dlsim
