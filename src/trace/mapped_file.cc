@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/mapped_file.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+std::string SystemMessage(int error) { return std::generic_category().message(error); }
+
+}  // namespace
+
+ByteSource MemorySource(std::string place, std::span<const std::byte> bytes) {
+  return {.place = std::move(place),
+          .size = bytes.size(),
+          .read = [bytes](uint64_t offset, std::span<std::byte> out) {
+            if (!out.empty()) std::memcpy(out.data(), bytes.data() + offset, out.size());
+          }};
+}
+
+ReadOnlyFile::ReadOnlyFile(std::string place, int descriptor)
+    : place_(std::move(place)), descriptor_(descriptor) {}
+
+ReadOnlyFile::~ReadOnlyFile() { close(descriptor_); }
+
+std::shared_ptr<const ReadOnlyFile> ReadOnlyFile::Open(const std::string& path) {
+  const std::string place = Printable(path);
+  // Without O_NONBLOCK a named pipe would block until somebody writes to it.
+  const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (descriptor < 0) throw InputError(place, "cannot be opened: " + SystemMessage(errno));
+  const std::shared_ptr<ReadOnlyFile> file(new ReadOnlyFile(place, descriptor));
+  struct stat status {};
+  if (fstat(descriptor, &status) != 0) {
+    throw InputError(place, "cannot be read: " + SystemMessage(errno));
+  }
+  if (S_ISDIR(status.st_mode)) {
+    throw InputError(place, "cannot be read: " + SystemMessage(EISDIR));
+  }
+  if (!S_ISREG(status.st_mode)) throw InputError(place, "is not a regular file");
+  file->size_ = static_cast<uint64_t>(status.st_size);
+  return file;
+}
+
+void ReadOnlyFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
+  while (!out.empty()) {
+    const ssize_t count = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) throw InputError(place_, "cannot be read: " + SystemMessage(errno));
+    if (count == 0) {
+      throw InputError(place_, "was cut while being read", std::to_string(size_) + " bytes",
+                       std::to_string(offset));
+    }
+    offset += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
+}
+
+ByteSource FileSource(std::shared_ptr<const ReadOnlyFile> file) {
+  return {.place = file->place(),
+          .size = file->size(),
+          .read = [file](uint64_t offset, std::span<std::byte> out) { file->ReadAt(offset, out); }};
+}
+
+MappedFile::MappedFile(const ReadOnlyFile& file) : size_(file.size()) {
+  if (size_ == 0) return;
+  void* address = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
+  if (address == MAP_FAILED) {
+    throw InputError(file.place(), "cannot be mapped: " + SystemMessage(errno));
+  }
+  madvise(address, size_, MADV_SEQUENTIAL);  // only a hint: failure is harmless
+  data_ = static_cast<const std::byte*>(address);
+}
+
+MappedFile::~MappedFile() {
+  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+}
+
+std::string ReadTextFile(const std::string& path, uint64_t max_bytes) {
+  const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+  if (file->size() > max_bytes) {
+    throw InputError(file->place(), "too large", "at most " + std::to_string(max_bytes) + " bytes",
+                     std::to_string(file->size()));
+  }
+  std::string text(file->size(), '\0');
+  file->ReadAt(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/tensor_rules.h"
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+
+size_t DTypeSize(DType dtype) {
+  switch (dtype) {
+    case DType::kF64:
+      return 8;
+    case DType::kF32:
+      return 4;
+    case DType::kF16:
+    case DType::kBF16:
+      break;
+  }
+  return 2;
+}
+
+const char* DTypeName(DType dtype) {
+  switch (dtype) {
+    case DType::kF32:
+      return "F32";
+    case DType::kF64:
+      return "F64";
+    case DType::kF16:
+      return "F16";
+    case DType::kBF16:
+      break;
+  }
+  return "BF16";
+}
+
+const char* RoleName(Role role) { return role == Role::kGrad ? "grad" : "act_grad"; }
+
+std::optional<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t item_bytes) {
+  bool empty = false;
+  uint64_t bytes = item_bytes;
+  for (const uint64_t size : shape) {
+    if (size == 0) {
+      empty = true;
+    } else if (__builtin_mul_overflow(bytes, size, &bytes)) {
+      return std::nullopt;
+    }
+  }
+  return empty ? 0 : bytes / item_bytes;
+}
+
+std::string ShapeText(std::span<const uint64_t> shape) {
+  std::string text = "[";
+  for (const uint64_t size : shape) {
+    if (text.size() > 1) text += ", ";
+    text += std::to_string(size);
+  }
+  return text + "]";
+}
+
+Role RoleOfName(std::string_view name) {
+  return name.ends_with(".act_grad") ? Role::kActGrad : Role::kGrad;
+}
+
+std::string Quoted(std::string_view text) {
+  std::string quoted = "'";
+  quoted.append(Printable(text)).push_back('\'');
+  return quoted;
+}
+
+std::string TensorPlace(std::string_view place, std::string_view name) {
+  return std::string(place) + ": tensor " + Quoted(name);
+}
+
+std::optional<int64_t> ParseDigits(std::string_view text) {
+  if (text.empty() || text.size() > 18) return std::nullopt;
+  int64_t number = 0;
+  for (const char digit : text) {
+    if (digit < '0' || digit > '9') return std::nullopt;
+    number = number * 10 + (digit - '0');
+  }
+  return number;
+}
+
+}  // namespace dlsim
