@@ -1,0 +1,219 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/npz.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "trace/mapped_file.h"
+#include "trace/tensor_rules.h"
+
+namespace dlsim {
+namespace {
+
+constexpr uint64_t kMaxDeflateRatio = 1032;  // what the best deflate stream reaches
+constexpr std::string_view kSuffix = ".npy";
+
+// Refuses what numpy does not write; the name is never used as a path all the same.
+std::string ArrayName(const std::string& place, std::string_view member) {
+  const std::string member_place = place + ": member " + Quoted(member);
+  if (member.find_first_of("/\\") != member.npos) {
+    throw InputError(member_place, "is a path", "the name of an array");
+  }
+  if (!member.ends_with(kSuffix) || member.size() == kSuffix.size()) {
+    throw InputError(member_place, "is no array", "a name ending in .npy");
+  }
+  if (member.size() > kMaxNameBytes) {
+    throw InputError(member_place, "name too long",
+                     "at most " + std::to_string(kMaxNameBytes) + " bytes",
+                     std::to_string(member.size()));
+  }
+  return std::string(member.substr(0, member.size() - kSuffix.size()));
+}
+
+// Refuses members whose declared sizes cannot be true.
+void CheckMember(const std::string& place, const zip_stat_t& stat) {
+  if (stat.encryption_method != ZIP_EM_NONE) throw InputError(place, "is encrypted");
+  if (stat.comp_method != ZIP_CM_STORE && stat.comp_method != ZIP_CM_DEFLATE) {
+    throw InputError(place, "unsupported compression", "stored or deflated",
+                     "method " + std::to_string(stat.comp_method));
+  }
+  if (stat.comp_method == ZIP_CM_STORE && stat.size != stat.comp_size) {
+    throw InputError(place, "is stored with two different sizes", std::to_string(stat.comp_size),
+                     std::to_string(stat.size));
+  }
+  if (stat.size / kMaxDeflateRatio > stat.comp_size) {
+    throw InputError(place, "declares an impossible size",
+                     "at most 1032 times its " + std::to_string(stat.comp_size) + " bytes",
+                     std::to_string(stat.size));
+  }
+}
+
+// One pass over a member. Opened again when asked for an earlier offset.
+class MemberStream {
+ public:
+  MemberStream(std::shared_ptr<NpzArchive> archive, NpzMember member, Skip skip)
+      : archive_(std::move(archive)), member_(std::move(member)), skip_(skip) {}
+  ~MemberStream() { Close(); }
+  MemberStream(const MemberStream&) = delete;
+  MemberStream& operator=(const MemberStream&) = delete;
+
+  void Read(uint64_t offset, std::span<std::byte> out) {
+    if (out.empty()) return;
+    if (file_ == nullptr || offset < position_) Reopen();
+    if (offset > position_) SkipTo(offset);
+    Fill(out);
+    if (position_ == member_.size) CheckEnd();
+  }
+
+ private:
+  void Reopen() {
+    Close();
+    position_ = 0;
+    file_ = zip_fopen_index(archive_->zip(), member_.index, 0);
+    if (file_ == nullptr) Fail(zip_strerror(archive_->zip()));
+  }
+
+  void Close() {
+    if (file_ != nullptr) zip_fclose(file_);
+    file_ = nullptr;
+  }
+
+  void SkipTo(uint64_t offset) {
+    if (skip_ == Skip::kBySeeking) {
+      if (zip_fseek(file_, static_cast<zip_int64_t>(offset), SEEK_SET) != 0) {
+        Fail(zip_file_strerror(file_));
+      }
+      position_ = offset;
+      return;
+    }
+    std::array<std::byte, 16384> ignored;
+    while (position_ < offset) {
+      Fill(std::span(ignored).first(std::min<uint64_t>(ignored.size(), offset - position_)));
+    }
+  }
+
+  void Fill(std::span<std::byte> out) {
+    while (!out.empty()) {
+      const zip_int64_t count = zip_fread(file_, out.data(), out.size());
+      if (count < 0) Fail(zip_file_strerror(file_));
+      if (count == 0) Fail("it ends before its declared size");
+      position_ += static_cast<uint64_t>(count);
+      out = out.subspan(static_cast<size_t>(count));
+    }
+  }
+
+  // libzip compares the checksum when a read finds the end.
+  void CheckEnd() {
+    std::byte extra{};
+    const zip_int64_t count = zip_fread(file_, &extra, 1);
+    if (count < 0) Fail(zip_file_strerror(file_));
+    if (count > 0) Fail("it is longer than its declared size");
+    Close();
+  }
+
+  [[noreturn]] void Fail(const std::string& reason) const {
+    throw InputError(TensorPlace(archive_->place(), member_.name),
+                     "cannot be read: " + Printable(reason));
+  }
+
+  std::shared_ptr<NpzArchive> archive_;
+  NpzMember member_;
+  Skip skip_;
+  zip_file_t* file_ = nullptr;
+  uint64_t position_ = 0;
+};
+
+}  // namespace
+
+std::shared_ptr<NpzArchive> NpzArchive::Open(const std::string& path) {
+  // Opened here first: its messages for missing files and directories are better than libzip's.
+  const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+  if (file->size() == 0) throw InputError(file->place(), "is empty", "a .npz archive");
+  zip_source_t* source = zip_source_file_create(path.c_str(), 0, -1, nullptr);
+  if (source == nullptr) throw InputError(file->place(), "cannot be opened");
+  return std::shared_ptr<NpzArchive>(new NpzArchive(file->place(), source, file->size()));
+}
+
+std::shared_ptr<NpzArchive> NpzArchive::OpenMemory(const std::string& place,
+                                                   std::span<const std::byte> bytes) {
+  zip_source_t* source = zip_source_buffer_create(bytes.data(), bytes.size(), 0, nullptr);
+  if (source == nullptr) throw InputError(place, "cannot be opened");
+  return std::shared_ptr<NpzArchive>(new NpzArchive(place, source, bytes.size()));
+}
+
+NpzArchive::NpzArchive(std::string place, zip_source_t* source, uint64_t size)
+    : place_(std::move(place)) {
+  zip_error_t error;
+  zip_error_init(&error);
+  zip_ = zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error);
+  const bool is_duplicate = zip_error_code_zip(&error) == ZIP_ER_EXISTS;
+  const std::string reason =
+      is_duplicate ? "duplicate name" : Printable(zip_error_strerror(&error));
+  zip_error_fini(&error);
+  if (zip_ == nullptr) {
+    zip_source_free(source);
+    throw InputError(place_, "is no intact .npz archive: " + reason);
+  }
+  try {
+    ListMembers(size);
+  } catch (...) {
+    zip_discard(zip_);  // the destructor does not run
+    throw;
+  }
+}
+
+NpzArchive::~NpzArchive() { zip_discard(zip_); }
+
+void NpzArchive::ListMembers(uint64_t archive_size) {
+  const uint64_t count =
+      static_cast<uint64_t>(std::max<zip_int64_t>(zip_get_num_entries(zip_, 0), 0));
+  if (count > kMaxTensors) {
+    throw InputError(place_, "too many arrays", "at most " + std::to_string(kMaxTensors));
+  }
+  std::unordered_set<std::string> names;
+  uint64_t left = archive_size;  // members that overlap would need more bytes than there are
+  for (uint64_t i = 0; i < count; ++i) {
+    zip_stat_t stat;
+    zip_stat_init(&stat);
+    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE |
+                                     ZIP_STAT_COMP_METHOD | ZIP_STAT_ENCRYPTION_METHOD;
+    if (zip_stat_index(zip_, i, 0, &stat) != 0 || (stat.valid & kNeeded) != kNeeded) {
+      throw InputError(place_, "member " + std::to_string(i) + " cannot be read");
+    }
+    const std::string name = ArrayName(place_, stat.name);
+    if (!names.insert(name).second) throw InputError(TensorPlace(place_, name), "duplicate name");
+    CheckMember(TensorPlace(place_, name), stat);
+    if (stat.comp_size > left) {
+      throw InputError(TensorPlace(place_, name), "members are larger than the archive",
+                       "at most " + std::to_string(archive_size) + " bytes together");
+    }
+    left -= stat.comp_size;
+    members_.push_back({.name = name,
+                        .index = i,
+                        .size = stat.size,
+                        .is_stored = stat.comp_method == ZIP_CM_STORE});
+  }
+}
+
+NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
+  MemberStream stream(archive, member, Skip::kByReading);
+  return ReadNpyHeader(
+      {.place = TensorPlace(archive->place(), member.name),
+       .size = member.size,
+       .read = [&](uint64_t offset, std::span<std::byte> out) { stream.Read(offset, out); }});
+}
+
+std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzArchive> archive,
+                                                              const NpzMember& member,
+                                                              uint64_t begin, Skip skip) {
+  const auto stream = std::make_shared<MemberStream>(std::move(archive), member, skip);
+  return [stream, begin](uint64_t offset, std::span<std::byte> out) {
+    stream->Read(begin + offset, out);
+  };
+}
+
+}  // namespace dlsim
