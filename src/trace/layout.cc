@@ -1,0 +1,214 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/layout.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "trace/dumps.h"
+#include "trace/mapped_file.h"
+#include "trace/metadata.h"
+#include "trace/npz.h"
+#include "trace/safetensors.h"
+#include "trace/shards.h"
+#include "trace/tensor_rules.h"
+
+namespace dlsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
+constexpr std::string_view kReadable =
+    "a directory of step-<digits>.safetensors files, .safetensors, *.safetensors.index.json, .npy, "
+    ".npz or act_dumps*.npz";
+
+// Containers that are seen in practice and not read.
+constexpr std::array<std::string_view, 9> kConvertible = {
+    ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5", ".hdf5", ".parquet", ".zarr"};
+
+// What a directory holds, as far as traces are concerned.
+struct Listing {
+  std::vector<std::string> step_files;
+  std::vector<std::string> indices;
+  std::map<int64_t, std::string> dumps;
+  bool has_trace_json = false;
+};
+
+Listing List(const std::string& directory) {
+  Listing listing;
+  std::error_code error;
+  fs::directory_iterator entry(directory, error);
+  while (!error && entry != fs::directory_iterator()) {
+    const std::string name = entry->path().filename().string();
+    if (LooksLikeStepName(name)) {
+      listing.step_files.push_back(name);
+    } else if (name.ends_with(kIndexSuffix)) {
+      listing.indices.push_back(name);
+    } else if (name == "trace.json") {
+      listing.has_trace_json = true;
+    } else if (const std::optional<int64_t> number = DumpNumber(name)) {
+      listing.dumps.emplace(*number, name);
+    }
+    entry.increment(error);
+  }
+  if (error) throw InputError(Printable(directory), "cannot be read: " + error.message());
+  std::sort(listing.step_files.begin(), listing.step_files.end());
+  return listing;
+}
+
+void AddFile(Container container, const std::string& path, std::optional<int64_t> step,
+             TracePlan& plan) {
+  PlannedStep& planned = plan.steps.emplace_back();
+  planned.step = step;
+  planned.files.push_back({.container = container, .path = path, .micro = -1, .slice = 0});
+  plan.file_bytes += ReadOnlyFile::Open(path)->size();
+}
+
+std::optional<int64_t> StepInside(const std::string& path) {
+  const SafetensorsHeader header = ReadSafetensorsHeader(FileSource(ReadOnlyFile::Open(path)));
+  return MetadataNumber(Printable(path), header.metadata, "step");
+}
+
+void AddSafetensors(const std::string& path, TracePlan& plan) {
+  const std::optional<StepName> name = ParseStepName(fs::path(path).filename().string());
+  AddFile(Container::kSafetensors, path, name ? name->step : StepInside(path), plan);
+  if (name) plan.steps.back().files.back().micro = name->micro;
+}
+
+void AddShards(const std::string& index_path, TracePlan& plan) {
+  const ShardMap shards = ReadShardIndex(index_path);
+  const std::string first = ShardPath(index_path, shards.begin()->first);
+  AddFile(Container::kShards, index_path, StepInside(first), plan);
+  for (const auto& [file, names] : shards) {
+    plan.file_bytes += ReadOnlyFile::Open(ShardPath(index_path, file))->size();
+  }
+}
+
+void AddDump(const std::string& path, TracePlan& plan) {
+  const DumpSummary summary = SummarizeDump(NpzArchive::Open(path));
+  if (summary.steps == 0) throw InputError(Printable(path), "holds no steps");
+  plan.forward_arrays += summary.forward_arrays;
+  plan.file_bytes += ReadOnlyFile::Open(path)->size();
+  for (uint64_t slice = 0; slice < summary.steps; ++slice) {
+    plan.steps.emplace_back().files.push_back(
+        {.container = Container::kDump, .path = path, .micro = -1, .slice = slice});
+  }
+}
+
+void AddDumps(const std::string& directory, const std::map<int64_t, std::string>& dumps,
+              TracePlan& plan) {
+  int64_t next = 0;
+  for (const auto& [number, name] : dumps) {
+    if (number != next) {
+      plan.notes.push_back(Printable(directory) + ": dumps before " + Quoted(name) +
+                           " are missing; steps are counted over the files that are there");
+    }
+    next = number + 1;
+    AddDump((fs::path(directory) / name).string(), plan);
+  }
+}
+
+void AddDirectory(const std::string& path, TracePlan& plan) {
+  const Listing listing = List(path);
+  const bool has_others = !listing.indices.empty() || !listing.dumps.empty();
+  if (!listing.step_files.empty() || (listing.has_trace_json && !has_others)) {
+    PlanStepDirectory(path, listing.step_files, listing.has_trace_json, plan);
+    if (!listing.step_files.empty()) return;
+  }
+  if (listing.indices.size() > 1) {
+    throw InputError(Printable(path), "holds several indices of shards; name one of them", {},
+                     Quoted(listing.indices[0]) + " and " + Quoted(listing.indices[1]));
+  }
+  if (!listing.indices.empty()) {
+    AddShards((fs::path(path) / listing.indices[0]).string(), plan);
+  } else if (!listing.dumps.empty()) {
+    AddDumps(path, listing.dumps, plan);
+  } else {
+    throw InputError(Printable(path), "no step found", kReadable);
+  }
+}
+
+[[noreturn]] void RefuseFile(const std::string& path) {
+  const std::string extension = fs::path(path).extension().string();
+  if (std::find(kConvertible.begin(), kConvertible.end(), extension) != kConvertible.end()) {
+    throw InputError(Printable(path),
+                     "unsupported container " + extension +
+                         "; convert it to .safetensors (safetensors.torch.save_file in Python)");
+  }
+  throw InputError(Printable(path), "unknown kind of trace", kReadable);
+}
+
+void AddPath(const std::string& path, TracePlan& plan) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path, error);
+  if (!fs::exists(status)) {
+    throw InputError(Printable(path), "cannot be opened: " + error.message(), kReadable);
+  }
+  const std::string name = fs::path(path).filename().string();
+  if (fs::is_directory(status)) {
+    AddDirectory(path, plan);
+  } else if (name.ends_with(kIndexSuffix)) {
+    AddShards(path, plan);
+  } else if (name.ends_with(".safetensors")) {
+    AddSafetensors(path, plan);
+  } else if (name.ends_with(".npy")) {
+    AddFile(Container::kNpy, path, std::nullopt, plan);
+  } else if (DumpNumber(name)) {
+    AddDump(path, plan);
+  } else if (name.ends_with(".npz")) {
+    AddFile(Container::kNpz, path, std::nullopt, plan);
+  } else {
+    RefuseFile(path);
+  }
+}
+
+// Puts neighbouring dumps of one folder into the order in which they were written: a shell's
+// glob gives act_dumps_10.npz before act_dumps_2.npz.
+std::vector<std::string> InDumpOrder(std::span<const std::string> paths) {
+  std::vector<std::string> ordered(paths.begin(), paths.end());
+  const auto number = [](const std::string& path) {
+    return DumpNumber(fs::path(path).filename().string());
+  };
+  for (auto begin = ordered.begin(); begin != ordered.end();) {
+    const fs::path folder = fs::path(*begin).parent_path();
+    const auto end = std::find_if(begin, ordered.end(), [&](const std::string& path) {
+      return !number(path) || fs::path(path).parent_path() != folder;
+    });
+    std::stable_sort(begin, end, [&](const std::string& a, const std::string& b) {
+      return number(a) < number(b);
+    });
+    begin = end == begin ? begin + 1 : end;
+  }
+  return ordered;
+}
+
+void NumberSteps(TracePlan& plan) {
+  int64_t last = -1;
+  for (PlannedStep& planned : plan.steps) {
+    if (!planned.step) planned.step = last + 1;
+    if (*planned.step <= last) {
+      throw InputError(Printable(planned.files[0].path), "steps do not ascend",
+                       "a step after " + std::to_string(last), std::to_string(*planned.step));
+    }
+    last = *planned.step;
+  }
+}
+
+}  // namespace
+
+TracePlan PlanTrace(std::span<const std::string> paths) {
+  TracePlan plan;
+  for (const std::string& path : InDumpOrder(paths)) AddPath(path, plan);
+  if (plan.steps.empty()) throw InputError("", "no trace given", kReadable);
+  NumberSteps(plan);
+  if (plan.forward_arrays > 0) {
+    plan.notes.push_back("left out " + std::to_string(plan.forward_arrays) +
+                         " arrays of forward activations (.fwd), which are not gradients");
+  }
+  return plan;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "trace/recording.h"
+
+#include <fnmatch.h>
+
+#include <filesystem>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "trace/dumps.h"
+#include "trace/metadata.h"
+#include "trace/npy.h"
+#include "trace/npz.h"
+#include "trace/shards.h"
+#include "trace/tensor_rules.h"
+
+namespace dlsim {
+namespace {
+
+// Where the bytes of one opened file are: mapped, or behind pread.
+struct FileData {
+  std::shared_ptr<const ReadOnlyFile> file;
+  std::shared_ptr<const MappedFile> mapping;  // null without memory mapping
+};
+
+FileData OpenData(std::shared_ptr<const ReadOnlyFile> file, const TraceOptions& options) {
+  FileData data{.file = std::move(file), .mapping = nullptr};
+  if (options.memory_map) data.mapping = std::make_shared<const MappedFile>(*data.file);
+  return data;
+}
+
+// Points `tensor` to its bytes, which begin at `begin` in the file.
+void Locate(const FileData& data, uint64_t begin, TraceTensor& tensor) {
+  if (data.mapping != nullptr) {
+    tensor.mapped = data.mapping->data() + begin;
+    return;
+  }
+  tensor.read = [file = data.file, begin](uint64_t offset, std::span<std::byte> out) {
+    file->ReadAt(begin + offset, out);
+  };
+}
+
+Recording LoadNpy(const std::string& path, const TraceOptions& options) {
+  const FileData data = OpenData(ReadOnlyFile::Open(path), options);
+  const NpyHeader header = ReadNpyHeader(FileSource(data.file));
+  Recording recording;
+  recording.keep_alive = data.mapping;
+  TraceTensor tensor;
+  tensor.name = std::filesystem::path(path).stem().string();
+  tensor.role = RoleOfName(tensor.name);
+  tensor.dtype = TraceDType(data.file->place(), header.type, options.npy_void2);
+  tensor.shape = header.shape;
+  tensor.elements = header.elements;
+  Locate(data, header.data_start, tensor);
+  if (IsSelected(tensor.name, options)) recording.tensors.push_back(std::move(tensor));
+  return recording;
+}
+
+Recording LoadNpz(const std::string& path, const TraceOptions& options) {
+  const std::shared_ptr<NpzArchive> archive = NpzArchive::Open(path);
+  Recording recording;
+  recording.keep_alive = archive;
+  for (const NpzMember& member : archive->members()) {
+    if (!IsSelected(member.name, options)) continue;
+    const NpyHeader header = ReadNpzHeader(archive, member);
+    TraceTensor tensor;
+    tensor.name = member.name;
+    tensor.role = RoleOfName(member.name);
+    tensor.dtype =
+        TraceDType(TensorPlace(archive->place(), member.name), header.type, options.npy_void2);
+    tensor.shape = header.shape;
+    tensor.elements = header.elements;
+    tensor.read = NpzReader(archive, member, header.data_start, Skip::kByReading);
+    recording.tensors.push_back(std::move(tensor));
+  }
+  return recording;
+}
+
+Recording LoadContainer(const PlannedFile& file, const TraceOptions& options) {
+  switch (file.container) {
+    case Container::kSafetensors: {
+      const std::shared_ptr<const ReadOnlyFile> opened = ReadOnlyFile::Open(file.path);
+      return MakeRecording(opened, ReadSafetensorsHeader(FileSource(opened)), options);
+    }
+    case Container::kShards:
+      return LoadShards(file.path, options);
+    case Container::kNpy:
+      return LoadNpy(file.path, options);
+    case Container::kNpz:
+      return LoadNpz(file.path, options);
+    case Container::kDump:
+      break;
+  }
+  const std::shared_ptr<NpzArchive> archive = NpzArchive::Open(file.path);
+  Recording recording;
+  recording.keep_alive = archive;
+  recording.tensors = ReadDumpSlice(archive, file.slice, options);
+  return recording;
+}
+
+}  // namespace
+
+bool IsSelected(const std::string& name, const TraceOptions& options) {
+  return fnmatch(options.tensors.c_str(), name.c_str(), 0) == 0;
+}
+
+Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const SafetensorsHeader& header,
+                        const TraceOptions& options) {
+  const FileData data = OpenData(std::move(file), options);
+  Recording recording;
+  recording.keep_alive = data.mapping;
+  recording.metadata = header.metadata;
+  ApplyMetadata(data.file->place(), recording);
+  for (const SafetensorsTensor& entry : header.tensors) {
+    if (!IsSelected(entry.name, options)) continue;
+    TraceTensor tensor;
+    tensor.name = entry.name;
+    tensor.role = RoleOfName(entry.name);
+    tensor.dtype = entry.dtype;
+    tensor.shape = entry.shape;
+    tensor.elements = entry.elements;
+    Locate(data, header.data_start + entry.begin, tensor);
+    recording.tensors.push_back(std::move(tensor));
+  }
+  return recording;
+}
+
+Recording LoadRecording(const PlannedFile& file, const RoleMap* roles,
+                        const TraceOptions& options) {
+  Recording recording = LoadContainer(file, options);
+  recording.place = Printable(file.path);
+  recording.micro = file.micro;
+  if (roles == nullptr) return recording;
+  for (TraceTensor& tensor : recording.tensors) {
+    if (const auto role = roles->find(tensor.name); role != roles->end()) {
+      tensor.role = role->second;
+    }
+  }
+  return recording;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Turns one planned file into a Recording: opens it, validates it and maps it.
+#pragma once
+
+#include <string>
+
+#include "dlsim/trace.h"
+#include "trace/layout.h"
+#include "trace/mapped_file.h"
+#include "trace/safetensors.h"
+
+namespace dlsim {
+
+// True if the user's glob selects the tensor.
+bool IsSelected(const std::string& name, const TraceOptions& options);
+
+// Returns a recording of the tensors and the metadata of an opened safetensors file.
+Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const SafetensorsHeader& header,
+                        const TraceOptions& options);
+
+// Throws InputError.
+Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options);
+
+}  // namespace dlsim

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <filesystem>
+#include <set>
+
+#include "dlsim/error.h"
+#include "trace/layout.h"
+#include "trace/tensor_rules.h"
+#include "trace/trace_json.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr std::string_view kSuffix = ".safetensors";
+
+// The files of one step, by micro-step; -1 = without.
+using MicroFiles = std::map<int64_t, std::string>;
+
+// Removes `label` and the digits after it from the front of `rest`. Returns the number, -1 if
+// `rest` does not begin with `label`, or nothing for bad digits.
+std::optional<int64_t> TakeNumber(std::string_view label, std::string_view& rest) {
+  if (!rest.starts_with(label)) return -1;
+  rest.remove_prefix(label.size());
+  const size_t end = std::min(rest.find('.'), rest.size());
+  const std::optional<int64_t> number = ParseDigits(rest.substr(0, end));
+  rest.remove_prefix(end);
+  return number;
+}
+
+std::string Join(const std::string& directory, const std::string& name) {
+  return (std::filesystem::path(directory) / name).string();
+}
+
+// Ranks would have to be summed or averaged; only a single one can be read as it is.
+void CheckRanks(const std::string& directory, const std::vector<std::string>& names) {
+  std::set<int64_t> ranks;
+  for (const std::string& name : names) ranks.insert(ParseStepName(name)->rank);
+  if (ranks.size() > 1) {
+    throw InputError(Printable(directory),
+                     "recorded by several data-parallel ranks, which is not supported yet");
+  }
+}
+
+std::map<int64_t, MicroFiles> GroupByStep(const std::string& directory,
+                                          const std::vector<std::string>& names) {
+  std::map<int64_t, MicroFiles> steps;
+  for (const std::string& name : names) {
+    const std::optional<StepName> parsed = ParseStepName(name);
+    if (!parsed) {
+      throw InputError(Printable(Join(directory, name)), "unknown kind of step file",
+                       "step-<digits>[.rank-<digits>][.micro-<digits>].safetensors");
+    }
+    const auto [other, is_new] = steps[parsed->step].emplace(parsed->micro, name);
+    // Different ranks are the better message, and come later.
+    if (!is_new && ParseStepName(other->second)->rank == parsed->rank) {
+      throw InputError(Printable(Join(directory, name)), "same step as " + Quoted(other->second));
+    }
+  }
+  CheckRanks(directory, names);
+  return steps;
+}
+
+PlannedStep PlanStep(const std::string& directory, int64_t step, const MicroFiles& files) {
+  PlannedStep planned;
+  planned.step = step;
+  const bool has_micro = files.rbegin()->first >= 0;
+  if (has_micro && files.begin()->first < 0) {
+    throw InputError(Printable(Join(directory, files.begin()->second)),
+                     "step has files with and without micro-steps");
+  }
+  int64_t next_micro = has_micro ? 0 : -1;
+  for (const auto& [micro, name] : files) {
+    if (micro != next_micro) {
+      throw InputError(Printable(Join(directory, name)), "missing micro-step",
+                       "micro-step " + std::to_string(next_micro) + " of step " +
+                           std::to_string(step) + " before it");
+    }
+    ++next_micro;
+    planned.files.push_back({.container = Container::kSafetensors,
+                             .path = Join(directory, name),
+                             .micro = micro,
+                             .slice = 0});
+  }
+  return planned;
+}
+
+void CheckListed(const std::string& directory, const TraceJson& json,
+                 const std::map<int64_t, MicroFiles>& steps, const std::set<std::string>& names) {
+  for (const std::string& file : json.files.value_or(std::vector<std::string>())) {
+    if (names.contains(file)) continue;
+    throw InputError(Printable(Join(directory, file)), "missing step: trace.json lists this file");
+  }
+  for (const int64_t step : json.steps.value_or(std::vector<int64_t>())) {
+    if (steps.contains(step)) continue;
+    throw InputError(Printable(directory),
+                     "missing step " + std::to_string(step) + ": trace.json lists it");
+  }
+}
+
+// Tells about step files that trace.json does not know; they are read all the same.
+void NoteUnlisted(const std::string& directory, const TraceJson& json,
+                  const std::set<std::string>& names, TracePlan& plan) {
+  if (!json.files && !json.steps) return;
+  const std::vector<std::string> no_files;
+  const std::vector<std::string>& listed_files = json.files ? *json.files : no_files;
+  const std::set<std::string> files(listed_files.begin(), listed_files.end());
+  const std::vector<int64_t> no_steps;
+  const std::vector<int64_t>& listed_steps = json.steps ? *json.steps : no_steps;
+  const std::set<int64_t> steps(listed_steps.begin(), listed_steps.end());
+  uint64_t unlisted = 0;
+  std::string first;
+  for (const std::string& name : names) {
+    if (json.files ? files.contains(name) : steps.contains(ParseStepName(name)->step)) continue;
+    if (unlisted++ == 0) first = name;
+  }
+  if (unlisted == 0) return;
+  plan.notes.push_back(
+      Printable(directory) + ": trace.json does not list " + std::to_string(unlisted) +
+      " of the step files, which are read too: " + Quoted(first) + (unlisted > 1 ? ", ..." : ""));
+}
+
+uint64_t FileBytes(const std::string& path) {
+  std::error_code error;
+  const uint64_t bytes = std::filesystem::file_size(path, error);
+  if (error) throw InputError(Printable(path), "cannot be read: " + error.message());
+  return bytes;
+}
+
+}  // namespace
+
+bool LooksLikeStepName(std::string_view name) {
+  return name.starts_with(kPrefix) && name.ends_with(kSuffix);
+}
+
+std::optional<StepName> ParseStepName(std::string_view name) {
+  if (!LooksLikeStepName(name) || name.size() < kPrefix.size() + kSuffix.size()) {
+    return std::nullopt;
+  }
+  std::string_view rest = name.substr(0, name.size() - kSuffix.size());
+  const std::optional<int64_t> step = TakeNumber(kPrefix, rest);
+  const std::optional<int64_t> rank = TakeNumber(".rank-", rest);
+  const std::optional<int64_t> micro = TakeNumber(".micro-", rest);
+  if (!step || !rank || !micro || !rest.empty()) return std::nullopt;
+  return StepName{.step = *step, .rank = *rank, .micro = *micro};
+}
+
+void PlanStepDirectory(const std::string& directory, const std::vector<std::string>& names,
+                       bool has_trace_json, TracePlan& plan) {
+  TraceJson json;
+  if (has_trace_json) json = ReadTraceJson(Join(directory, "trace.json"));
+  const std::map<int64_t, MicroFiles> steps = GroupByStep(directory, names);
+  const std::set<std::string> name_set(names.begin(), names.end());
+  CheckListed(directory, json, steps, name_set);
+  NoteUnlisted(directory, json, name_set, plan);
+  std::shared_ptr<const RoleMap> roles;
+  if (!json.roles.empty()) roles = std::make_shared<const RoleMap>(std::move(json.roles));
+  for (const auto& [step, files] : steps) {
+    plan.steps.push_back(PlanStep(directory, step, files));
+    plan.steps.back().roles = roles;
+    for (const PlannedFile& file : plan.steps.back().files) plan.file_bytes += FileBytes(file.path);
+  }
+  plan.description.merge(json.description);
+}
+
+}  // namespace dlsim

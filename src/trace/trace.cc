@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/trace.h"
+
+#include <utility>
+
+#include "dlsim/error.h"
+#include "trace/layout.h"
+#include "trace/metadata.h"
+#include "trace/recording.h"
+#include "trace/tensor_rules.h"
+
+namespace dlsim {
+namespace {
+
+using ShapeMap = std::map<std::string_view, const std::vector<uint64_t>*>;
+
+ShapeMap GradientShapes(const Recording& recording) {
+  ShapeMap shapes;
+  for (const TraceTensor& tensor : recording.tensors) {
+    if (tensor.role == Role::kGrad) shapes.emplace(tensor.name, &tensor.shape);
+  }
+  return shapes;
+}
+
+// The gradients of all micro-steps are added, so they must be of the same parameters. Activation
+// gradients belong to their own micro-batch and may differ.
+void CheckSameGradients(const Recording& first, const Recording& other) {
+  const ShapeMap expected = GradientShapes(first);
+  const ShapeMap shapes = GradientShapes(other);
+  for (const auto& [name, shape] : shapes) {
+    const auto match = expected.find(name);
+    if (match == expected.end()) {
+      throw InputError(TensorPlace(other.place, name), "is not in micro-step 0 of the same step");
+    }
+    if (*match->second != *shape) {
+      throw InputError(TensorPlace(other.place, name), "shape differs from micro-step 0",
+                       ShapeText(*match->second), ShapeText(*shape));
+    }
+  }
+  for (const auto& [name, shape] : expected) {
+    if (shapes.contains(name)) continue;
+    throw InputError(TensorPlace(other.place, name), "is missing, but micro-step 0 has it");
+  }
+}
+
+}  // namespace
+
+struct TraceReader::Impl {
+  TracePlan plan;
+  TraceOptions options;
+};
+
+TraceReader::TraceReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+TraceReader::TraceReader(TraceReader&&) noexcept = default;
+TraceReader& TraceReader::operator=(TraceReader&&) noexcept = default;
+TraceReader::~TraceReader() = default;
+
+TraceReader TraceReader::Open(std::span<const std::string> paths, const TraceOptions& options) {
+  return TraceReader(std::make_unique<Impl>(Impl{.plan = PlanTrace(paths), .options = options}));
+}
+
+size_t TraceReader::step_count() const { return impl_->plan.steps.size(); }
+
+int64_t TraceReader::step_number(size_t i) const { return *impl_->plan.steps.at(i).step; }
+
+uint64_t TraceReader::file_bytes() const { return impl_->plan.file_bytes; }
+
+const std::map<std::string, std::string>& TraceReader::description() const {
+  return impl_->plan.description;
+}
+
+const std::vector<std::string>& TraceReader::notes() const { return impl_->plan.notes; }
+
+TraceStep TraceReader::Load(size_t i) const {
+  const PlannedStep& planned = impl_->plan.steps.at(i);
+  TraceStep step;
+  step.step = *planned.step;
+  for (const PlannedFile& file : planned.files) {
+    step.recordings.push_back(LoadRecording(file, planned.roles.get(), impl_->options));
+    CheckPosition(step.recordings.back(), step.step, planned.files.size());
+    if (step.recordings.size() > 1) {
+      CheckSameGradients(step.recordings.front(), step.recordings.back());
+    }
+  }
+  return step;
+}
+
+}  // namespace dlsim
