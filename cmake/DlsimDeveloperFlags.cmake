@@ -18,3 +18,7 @@ if(DLSIM_SANITIZE)
                                     -fno-omit-frame-pointer)
   target_link_options(dlsim_developer_flags INTERFACE -fsanitize=${DLSIM_SANITIZE})
 endif()
+# Coverage feedback for libFuzzer in the library as well as in the targets.
+if(DLSIM_BUILD_FUZZERS)
+  target_compile_options(dlsim_developer_flags INTERFACE -fsanitize=fuzzer-no-link)
+endif()

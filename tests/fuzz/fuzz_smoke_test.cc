@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drives the fuzz targets over mutations of valid files, so that every compiler and sanitizer does.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <random>
+#include <string>
+#include <string_view>
+
+#include "tests/fuzz/fuzz_targets.h"
+#include "tests/trace_test_util.h"
+#include "tests/zip_builder.h"
+#include "trace/npy.h"
+
+namespace dlsim {
+namespace {
+
+constexpr int kMutations = 20'000;
+
+// Numbers and tokens near which the parsers decide.
+constexpr std::array<std::string_view, 12> kTokens = {"\xFF\xFF\xFF\xFF",
+                                                      "\x7F",
+                                                      "0",
+                                                      "-1",
+                                                      "18446744073709551615",
+                                                      "281474976710656",
+                                                      "{\"a\":",
+                                                      "[[[[",
+                                                      "}}}}",
+                                                      "\\u",
+                                                      "1e999",
+                                                      "__metadata__"};
+
+class Mutator {
+ public:
+  explicit Mutator(uint32_t seed) : random_(seed) {}
+
+  std::string Mutate(std::string bytes) {
+    for (size_t count = 1 + Below(4); count > 0; --count) MutateOnce(bytes);
+    return bytes;
+  }
+
+ private:
+  size_t Below(size_t limit) { return random_() % limit; }
+
+  void MutateOnce(std::string& bytes) {
+    const size_t at = Below(bytes.size() + 1);
+    const size_t length = std::min(Below(16), bytes.size() - at);
+    switch (Below(6)) {
+      case 0:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(bytes[at] ^ (1 << Below(8)));
+        break;
+      case 1:
+        if (at < bytes.size()) bytes[at] = static_cast<char>(Below(256));
+        break;
+      case 2:
+        bytes.erase(at, length);
+        break;
+      case 3:
+        bytes.insert(at, bytes.substr(at, length));
+        break;
+      case 4:
+        bytes.insert(at, kTokens[Below(kTokens.size())]);
+        break;
+      default:
+        bytes.replace(at, length, kTokens[Below(kTokens.size())]);
+    }
+  }
+
+  std::mt19937 random_;
+};
+
+void Drive(int (*target)(const uint8_t*, size_t), const std::string& valid) {
+  Mutator mutator(20261120);
+  for (int i = 0; i < kMutations; ++i) {
+    const std::string bytes = i == 0 ? valid : mutator.Mutate(valid);
+    EXPECT_EQ(target(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), 0);
+  }
+}
+
+std::string SmallNpy() {
+  const std::array<uint64_t, 2> shape = {2, 3};
+  return MakeNpyHeader(NpyType::kF16, shape) + std::string(12, 'x');
+}
+
+TEST(FuzzSmoke, Safetensors) {
+  Drive(FuzzSafetensors,
+        SafetensorsBytes(R"({"__metadata__":{"step":"1"},)"
+                         R"("a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
+                         R"("b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}} )",
+                         "0123456789"));
+}
+
+TEST(FuzzSmoke, Npy) { Drive(FuzzNpy, SmallNpy()); }
+
+TEST(FuzzSmoke, Npz) {
+  Drive(FuzzNpz, ZipBytes({{.name = "a.npy", .data = SmallNpy()}, Deflated("b.npy", SmallNpy())}));
+}
+
+}  // namespace
+}  // namespace dlsim

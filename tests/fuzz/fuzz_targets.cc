@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "tests/fuzz/fuzz_targets.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "dlsim/error.h"
+#include "trace/npy.h"
+#include "trace/npz.h"
+#include "trace/safetensors.h"
+#include "trace/tensor_rules.h"
+
+namespace dlsim {
+namespace {
+
+constexpr uint64_t kMaxBytesPerMember = 1 << 16;  // enough to reach every state, and fast
+
+void Require(bool promise) {
+  if (!promise) __builtin_trap();
+}
+
+// The only exception that may escape is bad input on one line.
+template <typename Action>
+int Run(const Action& action) {
+  try {
+    action();
+  } catch (const Error& error) {
+    Require(error.kind() == ErrorKind::kInput);
+    Require(std::string_view(error.what()).find('\n') == std::string_view::npos);
+  }
+  return 0;
+}
+
+void ReadMember(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
+  const NpyHeader header = ReadNpzHeader(archive, member);
+  const auto read = NpzReader(archive, member, header.data_start, Skip::kByReading);
+  const uint64_t bytes = std::min(header.elements * NpyTypeSize(header.type), kMaxBytesPerMember);
+  std::array<std::byte, 1000> block;
+  for (uint64_t begin = 0; begin < bytes; begin += block.size()) {
+    read(begin, std::span(block).first(std::min<uint64_t>(block.size(), bytes - begin)));
+  }
+  if (bytes > 0) read(0, std::span(block).first(1));
+}
+
+}  // namespace
+
+int FuzzSafetensors(const uint8_t* bytes, size_t size) {
+  return Run([&] {
+    const SafetensorsHeader header =
+        ReadSafetensorsHeader(MemorySource("fuzz", std::as_bytes(std::span(bytes, size))));
+    uint64_t position = 0;
+    for (const SafetensorsTensor& tensor : header.tensors) {
+      Require(tensor.begin == position);
+      Require(tensor.end - tensor.begin == tensor.elements * DTypeSize(tensor.dtype));
+      position = tensor.end;
+    }
+    Require(header.data_start + position == size);
+  });
+}
+
+int FuzzNpy(const uint8_t* bytes, size_t size) {
+  return Run([&] {
+    const NpyHeader header =
+        ReadNpyHeader(MemorySource("fuzz", std::as_bytes(std::span(bytes, size))));
+    Require(header.data_start + header.elements * NpyTypeSize(header.type) == size);
+    Require(ElementCount(header.shape, NpyTypeSize(header.type)) == header.elements);
+  });
+}
+
+int FuzzNpz(const uint8_t* bytes, size_t size) {
+  return Run([&] {
+    const std::shared_ptr<NpzArchive> archive =
+        NpzArchive::OpenMemory("fuzz", std::as_bytes(std::span(bytes, size)));
+    for (const NpzMember& member : archive->members()) {
+      Run([&] { ReadMember(archive, member); });
+    }
+  });
+}
+
+}  // namespace dlsim
