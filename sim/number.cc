@@ -124,8 +124,4 @@ std::string PythonRepr(double value) {
   return text;
 }
 
-std::string Quoted(std::string_view text) {
-  return std::string("'").append(Printable(text)).append("'");
-}
-
 }  // namespace dlsim

@@ -27,7 +27,4 @@ std::string HexFloat(double value);
 // code: "2e-14", "1e+39", "100.0".
 std::string PythonRepr(double value);
 
-// Returns `text` between single quotes and printable: how messages show what they got.
-std::string Quoted(std::string_view text);
-
 }  // namespace dlsim

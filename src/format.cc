@@ -68,7 +68,7 @@ NamedFormat ParseFormat(std::string_view name) {
     return {canonical, *format};
   }
   throw UsageError("--format", "unknown format", known + "or eXmY with X in 2..8 and Y in 1..22",
-                   "'" + Printable(name) + "'");
+                   Quoted(name));
 }
 
 double MaxFinite(const Format& f) { return ValueOfCode(f, MaxFiniteCode(f)); }

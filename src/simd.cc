@@ -60,7 +60,7 @@ void UseSimdTarget(std::string_view name) {
       known += (known.empty() ? "one of " : ", ") + target;
     }
     throw UsageError("SIMD target", "not available on this machine", known,
-                     "'" + Printable(name) + "'");
+                     Quoted(name));
   }
   Activate(wanted);
 }

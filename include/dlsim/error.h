@@ -41,4 +41,7 @@ Error UsageError(std::string_view place, std::string_view problem, std::string_v
 // valid UTF-8 are written as \xHH, and more than 256 bytes are cut with an ellipsis.
 std::string Printable(std::string_view text);
 
+// Returns Printable(text) in single quotes.
+std::string Quoted(std::string_view text);
+
 }  // namespace dlsim

@@ -26,8 +26,8 @@ constexpr std::string_view kReadable =
     ".npz or act_dumps*.npz";
 
 // Containers that are seen in practice and not read.
-constexpr std::array<std::string_view, 9> kConvertible = {
-    ".pt", ".pth", ".bin", ".ckpt", ".pkl", ".h5", ".hdf5", ".parquet", ".zarr"};
+constexpr std::array<std::string_view, 8> kConvertible = {".pt",  ".pth", ".bin",  ".ckpt",
+                                                          ".pkl", ".h5",  ".hdf5", ".parquet"};
 
 // What a directory holds, as far as traces are concerned.
 struct Listing {

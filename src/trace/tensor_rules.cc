@@ -60,12 +60,6 @@ Role RoleOfName(std::string_view name) {
   return name.ends_with(".act_grad") ? Role::kActGrad : Role::kGrad;
 }
 
-std::string Quoted(std::string_view text) {
-  std::string quoted = "'";
-  quoted.append(Printable(text)).push_back('\'');
-  return quoted;
-}
-
 std::string TensorPlace(std::string_view place, std::string_view name) {
   return std::string(place) + ": tensor " + Quoted(name);
 }

@@ -26,9 +26,6 @@ std::string ShapeText(std::span<const uint64_t> shape);
 // Activation gradients are known by the end of their name, ".act_grad".
 Role RoleOfName(std::string_view name);
 
-// Returns `text` printable and in single quotes.
-std::string Quoted(std::string_view text);
-
 // Returns `place: tensor 'name'`, printable.
 std::string TensorPlace(std::string_view place, std::string_view name);
 
