@@ -1,1 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
+# Install rules: the command, the library with its headers, and the CMake package.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS dlsim_command RUNTIME)
+install(TARGETS dlsim_core EXPORT dlsim-targets FILE_SET HEADERS)
+install(
+  EXPORT dlsim-targets
+  NAMESPACE dlsim::
+  DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/dlsim)
+configure_package_config_file(
+  ${PROJECT_SOURCE_DIR}/cmake/dlsim-config.cmake.in ${PROJECT_BINARY_DIR}/dlsim-config.cmake
+  INSTALL_DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/dlsim)
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/dlsim-config-version.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/dlsim-config.cmake
+              ${PROJECT_BINARY_DIR}/dlsim-config-version.cmake
+        DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/dlsim)

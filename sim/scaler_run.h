@@ -14,8 +14,6 @@
 
 namespace dlsim {
 
-enum class OnFatal { kStop, kContinue };
-
 // `count` steps in a row after which the scale was `scale`.
 struct ScaleRun {
   double scale = 0;

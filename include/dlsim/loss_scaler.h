@@ -41,6 +41,9 @@ struct ScalerEvent {
   std::vector<NamedValue> details;
 };
 
+// What to do when the original software would have stopped: end the run, or skip on for ever.
+enum class OnFatal : uint8_t { kStop, kContinue };
+
 // The outcome of one step for a policy with this state type.
 template <class State>
 struct Transition {

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// The subcommands of dlsim. Each adds its options to the application; when the command line asks
+// for it, it runs and returns the exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace dlsim {
+
+// Set by the subcommand that was chosen.
+using Action = std::function<int()>;
+
+void AddFormatsCommand(CLI::App& app, Action& action);
+void AddInfoCommand(CLI::App& app, Action& action);
+void AddConvertCommand(CLI::App& app, Action& action);
+void AddScalerCommand(CLI::App& app, Action& action);
+void AddReplayCommand(CLI::App& app, Action& action);
+
+}  // namespace dlsim

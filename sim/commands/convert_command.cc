@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim convert: .npy files between float32 and codes.
+#include <memory>
+#include <string>
+
+#include "dlsim/error.h"
+#include "sim/commands/commands.h"
+#include "sim/commands/conversion_options.h"
+#include "sim/convert_file.h"
+#include "sim/number.h"
+
+namespace dlsim {
+namespace {
+
+struct ConvertCommandOptions {
+  std::string to, from, scale = "1", npy_void, input, output;
+  ConversionOptions conversion;
+};
+
+int RunConvert(const ConvertCommandOptions& options) {
+  if (!options.from.empty()) {
+    DecodeNpyFile(options.input, options.output, ParseFormat(options.from));
+    return 0;
+  }
+  ArrayConversion how;
+  how.conversion = options.conversion.Of(ParseFormat(options.to).format);
+  how.scale = static_cast<float>(ParseNumber(options.scale, "--scale"));
+  how.random.seed = options.conversion.seed;
+  const bool bf16 = options.npy_void == "bf16";
+  EncodeNpyFile(options.input, options.output, how,
+                bf16 ? std::optional(DType::kBF16) : std::nullopt);
+  return 0;
+}
+
+}  // namespace
+
+void AddConvertCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<ConvertCommandOptions>();
+  CLI::App* command =
+      app.add_subcommand("convert", "Convert a .npy file to the codes of a format, or back");
+  CLI::Option_group* direction = command->add_option_group("Direction");
+  direction->add_option("--to", options->to, "Encode floats to this format")->option_text("FORMAT");
+  direction->add_option("--from", options->from, "Decode codes of this format to float32")
+      ->option_text("FORMAT");
+  direction->require_option(1);
+  AddConversionOptions(*command, options->conversion);
+  command->add_option("--scale", options->scale, "Multiply by S in float32 before encoding")
+      ->option_text("S");
+  command->add_option("--npy-void", options->npy_void, "What numpy's nameless type V2 holds")
+      ->check(CLI::IsMember({"bf16"}))
+      ->option_text("bf16");
+  command->add_option("IN", options->input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")
+      ->required();
+  command->add_option("OUT", options->output, "Output .npy; - is standard output")->required();
+  command->footer(
+      "Examples:\n"
+      "  dlsim convert --to cb16 --scale 2^15 g.npy codes.npy\n"
+      "  dlsim convert --to fp8-e4m3 --rounding sr --seed 7 g.npy codes.npy\n"
+      "  dlsim convert --from cb16 codes.npy back.npy");
+  command->callback([options, &action] { action = [options] { return RunConvert(*options); }; });
+}
+
+}  // namespace dlsim

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim replay: a trace through formats and policies.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/commands/commands.h"
+#include "sim/commands/conversion_options.h"
+#include "sim/commands/trace_arguments.h"
+#include "sim/output/output_file.h"
+#include "sim/output/progress.h"
+#include "sim/output/replay_csv.h"
+#include "sim/output/replay_json.h"
+#include "sim/output/report.h"
+#include "sim/simulation.h"
+
+namespace dlsim {
+namespace {
+
+struct ReplayCommandOptions {
+  TraceArguments trace;
+  ConversionOptions conversion;
+  SimulationRequest request;
+  ReplayOptions replay;
+  std::optional<std::string> json, csv;
+  size_t top = 5;
+  bool quiet = false;
+};
+
+// Opens the result files before the work, so that a bad path fails at once.
+std::unique_ptr<OutputFile> OpenOutput(const std::optional<std::string>& path) {
+  return path ? std::make_unique<OutputFile>(*path) : nullptr;
+}
+
+// Steps count alike in the progress line: files of one trace hardly differ in size.
+uint64_t BytesUntil(const TraceReader& trace, size_t step) {
+  return trace.file_bytes() / trace.step_count() * step;
+}
+
+// A refused policy is wrong usage; the others have run all the same.
+int ReportRefusals(const std::vector<SimulationRun>& runs) {
+  int exit_code = 0;
+  for (const SimulationRun& run : runs) {
+    if (run.start) continue;
+    const ScalerEvent& event = run.result.events.front();
+    std::fprintf(stderr, "dlsim replay: policy %s: %s: %s\n", run.policy.c_str(),
+                 event.type.c_str(), event.message.c_str());
+    exit_code = static_cast<int>(ErrorKind::kUsage);
+  }
+  return exit_code;
+}
+
+int RunReplay(ReplayCommandOptions options) {
+  const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
+  if (is_stdout(options.json) && is_stdout(options.csv)) {
+    throw UsageError("--csv", "standard output is taken by --json", "a file", "-");
+  }
+  options.request.conversion = options.conversion.Of({});
+  options.replay.step.seed = options.conversion.seed;
+  std::vector<SimulationRun> runs = PrepareRuns(options.request);
+  const TraceReader trace = OpenTrace(options.trace);
+  const std::unique_ptr<OutputFile> json = OpenOutput(options.json);
+  const std::unique_ptr<OutputFile> csv = OpenOutput(options.csv);
+  if (csv) csv->Write(CsvHeader());
+  {
+    Progress progress("replay", trace.file_bytes(),
+                      options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
+    options.replay.observer = [&](const ObservedStep& step) {
+      if (csv) WriteCsvRows(step, *csv);
+      progress.Update(BytesUntil(trace, step.index + 1));
+    };
+    Simulate(trace, options.replay, runs);
+  }
+  if (json) WriteReplayJson(trace, options.trace.paths, runs, *json);
+  if (json) json->Commit();
+  if (csv) csv->Commit();
+  if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
+    OutputFile out("-");
+    out.Write(FormatReport(trace, runs, options.top));
+    out.Commit();
+  }
+  return ReportRefusals(runs);
+}
+
+void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
+  command
+      .add_option("--format", options.request.formats,
+                  "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats")
+      ->option_text("F")
+      ->allow_extra_args(false);
+  command
+      .add_option("--policy", options.request.policies,
+                  "Loss-scaling policy, repeatable (default: cerebras); see dlsim scaler --list")
+      ->option_text("NAME")
+      ->allow_extra_args(false);
+  command
+      .add_option("--set", options.request.settings,
+                  "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one")
+      ->option_text("KEY=VALUE")
+      ->allow_extra_args(false);
+  AddConversionOptions(command, options.conversion);
+}
+
+void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
+  const auto choice = [&](const char* name, auto assign, std::vector<std::string> values,
+                          const char* help) {
+    command.add_option_function<std::string>(name, assign, help)
+        ->check(CLI::IsMember(values))
+        ->option_text("RULE");
+  };
+  choice(
+      "--finite-test",
+      [&options](const std::string& text) {
+        options.request.finite_test =
+            text == "elementwise" ? FiniteTest::kElementwise : FiniteTest::kGlobalNorm;
+      },
+      {"elementwise", "global-norm"}, "How a step is found finite (default: as the policy does)");
+  choice(
+      "--check",
+      [&options](const std::string& text) {
+        options.replay.checked =
+            text == "all" ? Checked::kAllGradients : Checked::kParameterGradients;
+      },
+      {"grad", "all"}, "Gradients that decide: grad (default), or all with activation gradients");
+  choice(
+      "--accumulate",
+      [&options](const std::string& text) {
+        options.replay.step.accumulation =
+            text == "sum-first" ? Accumulation::kSumThenQuantize : Accumulation::kQuantizeThenSum;
+      },
+      {"quantize-first", "sum-first"},
+      "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
+  choice(
+      "--on-fatal",
+      [&options](const std::string& text) {
+        options.replay.on_fatal = text == "continue" ? OnFatal::kContinue : OnFatal::kStop;
+      },
+      {"stop", "continue"},
+      "Where the original would raise a fatal error: stop (default) or go on");
+}
+
+}  // namespace
+
+void AddReplayCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<ReplayCommandOptions>();
+  CLI::App* command = app.add_subcommand(
+      "replay", "Replay recorded gradients through number formats and loss-scaling policies");
+  AddTraceArguments(*command, options->trace);
+  AddRunOptions(*command, *options);
+  AddRuleOptions(*command, *options);
+  command
+      ->add_option("--json", options->json, "Write the full result as JSON; - is standard output")
+      ->option_text("FILE");
+  command
+      ->add_option("--csv", options->csv,
+                   "Write one row per step, micro-step and tensor; - is standard output")
+      ->option_text("FILE");
+  command->add_option("--top", options->top, "Tensors in each list of the report (default 5)")
+      ->option_text("N");
+  command->add_flag("--quiet", options->quiet, "No report and no progress; errors only");
+  command->footer(
+      "Examples:\n"
+      "  dlsim replay runs/lm-kjv\n"
+      "  dlsim replay runs/lm-kjv --format cb16 --policy cerebras-2.10 --json out.json\n"
+      "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
+      "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -");
+  command->callback([options, &action] {
+    if (options->request.formats.empty()) options->request.formats = {"fp16", "bf16", "cb16"};
+    if (options->request.policies.empty()) options->request.policies = {"cerebras"};
+    action = [options] { return RunReplay(*options); };
+  });
+}
+
+}  // namespace dlsim

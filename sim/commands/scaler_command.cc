@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim scaler: one policy alone, on a given list of overflow steps.
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/format.h"
+#include "sim/commands/commands.h"
+#include "sim/number.h"
+#include "sim/output/json_value.h"
+#include "sim/output/output_file.h"
+#include "sim/output/scale_plot.h"
+#include "sim/output/table.h"
+#include "sim/scaler_run.h"
+
+namespace dlsim {
+namespace {
+
+struct ScalerCommandOptions {
+  std::string policy, steps, overflow_at, format;
+  std::vector<std::string> settings;
+  std::optional<std::string> json;
+  OnFatal on_fatal = OnFatal::kStop;
+  bool list = false;
+};
+
+constexpr size_t kShownChanges = 20;
+
+std::string ListPolicies() {
+  std::string text;
+  for (const PolicyInfo& policy : Policies()) {
+    text += fmt::format("{}{}{}\n  {}\n", policy.name, policy.aliases.empty() ? "" : ", also ",
+                        fmt::join(policy.aliases, ", "), policy.summary);
+    for (const ParameterInfo& parameter : policy.parameters) {
+      text += fmt::format("    {:<22} {:<10} {}\n", parameter.name, parameter.default_text,
+                          parameter.help);
+    }
+  }
+  return text;
+}
+
+// The scale's path as one row per change.
+std::string PathTable(const ScalerRun& run) {
+  std::vector<TableRow> rows = {{"after step", "scale", "steps"}};
+  int64_t step = 0;
+  for (size_t i = 0; i < run.scale.size() && i < kShownChanges; ++i) {
+    rows.push_back({std::to_string(step), ScaleText(run.scale[i].scale),
+                    std::to_string(run.scale[i].count)});
+    step += run.scale[i].count;
+  }
+  std::string text = FormatTable(rows);
+  if (run.scale.size() > kShownChanges) {
+    text += fmt::format("  ... and {} more; --json has all\n", run.scale.size() - kShownChanges);
+  }
+  return text;
+}
+
+std::string FormatRun(const std::string& policy, const ScalerRun& run,
+                      const std::vector<std::string>& notes) {
+  std::string text = fmt::format("policy: {}\n", policy);
+  for (const std::string& note : notes) text += "note: " + note + "\n";
+  text += fmt::format("steps: {}, skipped: {}, initial scale: {}\n\n", run.steps_run,
+                      run.skipped.size(), ScaleText(run.scale_init.value_or(0)));
+  text += PathTable(run);
+  for (const ScalerEvent& event : run.events) {
+    text += fmt::format("  step {}: {}: {}\n", event.step, event.type, event.message);
+  }
+  return text;
+}
+
+int RunScalerCommand(const ScalerCommandOptions& options) {
+  if (options.list) {
+    OutputFile out("-");
+    out.Write(ListPolicies());
+    out.Commit();
+    return 0;
+  }
+  if (options.policy.empty() || options.steps.empty()) {
+    throw UsageError("", "--policy and --steps are needed (or --list)");
+  }
+  const PolicyInfo& policy = FindPolicy(options.policy);
+  const int64_t steps = ParseInteger(options.steps, "--steps");
+  if (steps < 0) throw UsageError("--steps", "negative number", "0 or more", options.steps);
+  const std::vector<int64_t> overflow_steps = ParseOverflowList(options.overflow_at);
+  const std::string format = options.format.empty() ? "" : ParseFormat(options.format).name;
+  const std::string name(policy.name);
+  ScalerRun run;
+  std::vector<std::string> notes;
+  int exit_code = 0;
+  try {
+    ConfiguredScaler configured =
+        policy.make(ResolveParameters(policy, options.settings), format);
+    notes = configured.notes;
+    run = RunScaler(std::move(configured), steps, overflow_steps, options.on_fatal);
+  } catch (const PolicyRefusal& refusal) {
+    run = RefusedRun(refusal);
+    std::fprintf(stderr, "dlsim scaler: policy %s: %s: %s\n", name.c_str(), refusal.type.c_str(),
+                 refusal.message.c_str());
+    exit_code = static_cast<int>(ErrorKind::kUsage);
+  }
+  OutputFile out(options.json.value_or("-"));
+  if (options.json) {
+    out.Write(DumpJson(ToJson(name, run)) + "\n");
+  } else if (exit_code == 0) {
+    out.Write(FormatRun(name, run, notes));
+  }
+  out.Commit();
+  return exit_code;
+}
+
+}  // namespace
+
+void AddScalerCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<ScalerCommandOptions>();
+  CLI::App* command =
+      app.add_subcommand("scaler", "Run one loss-scaling policy on a list of overflow steps");
+  command->add_option("--policy", options->policy, "Name or alias of the policy")
+      ->option_text("NAME");
+  command->add_option("--set", options->settings, "Parameter of the policy, repeatable")
+      ->option_text("KEY=VALUE")
+      ->allow_extra_args(false);
+  command->add_option("--steps", options->steps, "Number of steps to run")->option_text("N");
+  command
+      ->add_option("--overflow-at", options->overflow_at,
+                   "Steps that overflow, from 0, separated by commas or blanks; @FILE reads a file")
+      ->option_text("LIST");
+  command
+      ->add_option("--format", options->format,
+                   "Number format, for defaults that depend on it (cerebras-2.10: cb16)")
+      ->option_text("F");
+  command->add_option("--json", options->json, "Write the result as JSON; - is standard output")
+      ->option_text("FILE");
+  command
+      ->add_option_function<std::string>(
+          "--on-fatal",
+          [options](const std::string& text) {
+            options->on_fatal = text == "continue" ? OnFatal::kContinue : OnFatal::kStop;
+          },
+          "Where the original would raise a fatal error: stop (default) or continue")
+      ->check(CLI::IsMember({"stop", "continue"}))
+      ->option_text("RULE");
+  command->add_flag("--list", options->list, "List all policies and their parameters");
+  command->footer(
+      "Examples:\n"
+      "  dlsim scaler --list\n"
+      "  dlsim scaler --policy torch --steps 5000 --overflow-at 0,1,2000\n"
+      "  dlsim scaler --policy cerebras-2.10 --set init_scale=2^10 --steps 100 --json -");
+  command->callback(
+      [options, &action] { action = [options] { return RunScalerCommand(*options); }; });
+}
+
+}  // namespace dlsim

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The arguments that name a trace, shared by the commands that read one.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "dlsim/trace.h"
+
+namespace dlsim {
+
+struct TraceArguments {
+  std::vector<std::string> paths;
+  TraceOptions options;
+  bool no_mmap = false;
+  std::string npy_void;  // "" or "bf16"
+};
+
+// Adds TRACE..., --tensors, --no-mmap and --npy-void.
+void AddTraceArguments(CLI::App& command, TraceArguments& arguments);
+
+// Opens the trace that the arguments name.
+TraceReader OpenTrace(const TraceArguments& arguments);
+
+}  // namespace dlsim

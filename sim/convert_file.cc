@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/convert_file.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/measure.h"
+#include "load_floats.h"
+#include "sim/output/output_file.h"
+#include "trace/mapped_file.h"
+#include "trace/npy.h"
+
+namespace dlsim {
+namespace {
+
+// Elements converted at once: enough blocks for many threads, a few MiB of memory.
+constexpr uint64_t kPieceElements = uint64_t{1} << 20;
+
+template <class T>
+std::string_view AsText(std::span<const T> values) {
+  return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+}
+
+// Calls convert(first element, bytes of the piece) for the pieces of the array.
+template <class Convert>
+void ForEachPiece(const ByteSource& source, const NpyHeader& header, const Convert& convert) {
+  const size_t size = NpyTypeSize(header.type);
+  std::vector<std::byte> bytes;
+  for (uint64_t first = 0; first < header.elements; first += kPieceElements) {
+    const uint64_t count = std::min(kPieceElements, header.elements - first);
+    bytes.resize(static_cast<size_t>(count) * size);
+    source.read(header.data_start + first * size, bytes);
+    convert(first, std::span<const std::byte>(bytes));
+  }
+}
+
+// Fills `values` from the bytes of as many elements.
+void LoadPiece(DType dtype, std::span<const std::byte> bytes, std::span<float> values) {
+  for (size_t begin = 0; begin < values.size(); begin += kChunkElements) {
+    const size_t count = std::min(kChunkElements, values.size() - begin);
+    LoadFloats(dtype, bytes.data() + begin * DTypeSize(dtype), 1.0f, values.subspan(begin, count));
+  }
+}
+
+template <class Code>
+void EncodePieces(const ByteSource& source, const NpyHeader& header, DType dtype,
+                  ArrayConversion how, OutputFile& out) {
+  std::vector<float> values;
+  std::vector<Code> codes;
+  ForEachPiece(source, header, [&](uint64_t first, std::span<const std::byte> bytes) {
+    values.resize(bytes.size() / DTypeSize(dtype));
+    codes.resize(values.size());
+    LoadPiece(dtype, bytes, values);
+    how.first_index = first;
+    EncodeArray(how, values, std::span<Code>(codes));
+    out.Write(AsText(std::span<const Code>(codes)));
+  });
+}
+
+template <class Code>
+void DecodePieces(const ByteSource& source, const NpyHeader& header, const Format& format,
+                  OutputFile& out) {
+  std::vector<Code> codes;
+  std::vector<float> values;
+  ForEachPiece(source, header, [&](uint64_t, std::span<const std::byte> bytes) {
+    codes.resize(bytes.size() / sizeof(Code));
+    values.resize(codes.size());
+    std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(codes)).begin());
+    DecodeArray(format, std::span<const Code>(codes), values);
+    out.Write(AsText(std::span<const float>(values)));
+  });
+}
+
+}  // namespace
+
+void EncodeNpyFile(const std::string& input, const std::string& output, const ArrayConversion& how,
+                   std::optional<DType> void2) {
+  const ByteSource source = FileSource(ReadOnlyFile::Open(input));
+  const NpyHeader header = ReadNpyHeader(source);
+  const DType dtype = TraceDType(source.place, header.type, void2);
+  const bool wide = CodeBits(how.conversion.format) > 16;
+  OutputFile out(output);
+  out.Write(
+      MakeNpyHeader(wide ? NpyType::kU32 : NpyType::kU16, header.shape, header.fortran_order));
+  if (wide) {
+    EncodePieces<uint32_t>(source, header, dtype, how, out);
+  } else {
+    EncodePieces<uint16_t>(source, header, dtype, how, out);
+  }
+  out.Commit();
+}
+
+void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format) {
+  const ByteSource source = FileSource(ReadOnlyFile::Open(input));
+  const NpyHeader header = ReadNpyHeader(source);
+  const bool wide = CodeBits(format.format) > 16;
+  const NpyType expected = wide ? NpyType::kU32 : NpyType::kU16;
+  if (header.type != expected) {
+    throw InputError(source.place, "no codes of " + format.name, NpyTypeName(expected),
+                     NpyTypeName(header.type));
+  }
+  OutputFile out(output);
+  out.Write(MakeNpyHeader(NpyType::kF32, header.shape, header.fortran_order));
+  if (wide) {
+    DecodePieces<uint32_t>(source, header, format.format, out);
+  } else {
+    DecodePieces<uint16_t>(source, header, format.format, out);
+  }
+  out.Commit();
+}
+
+}  // namespace dlsim

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Converts .npy files piece by piece, in constant memory.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "dlsim/convert.h"
+#include "dlsim/trace.h"
+
+namespace dlsim {
+
+// Encodes the floats of `input` (f2, f4, f8, or V2 as `void2` says; rounded to float32 first) and
+// writes the codes to `output`: uint16, or uint32 for formats of more than 16 bits. Shape and order
+// are kept. Throws Error; `output` appears complete or not at all.
+void EncodeNpyFile(const std::string& input, const std::string& output, const ArrayConversion& how,
+                   std::optional<DType> void2);
+
+// Decodes the uint16 or uint32 codes of `input` and writes float32 to `output`.
+void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format);
+
+}  // namespace dlsim

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/output/json_value.h"
+
+#include <cmath>
+
+namespace dlsim {
+
+Json JsonNumber(double value) {
+  if (std::isnan(value)) return "nan";
+  if (std::isinf(value)) return value < 0 ? "-inf" : "inf";
+  return value;
+}
+
+Json JsonFields(std::span<const NamedValue> fields) {
+  Json object = Json::object();
+  for (const NamedValue& field : fields) {
+    std::visit(
+        [&](const auto& value) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
+            object[field.name] = JsonNumber(value);
+          } else {
+            object[field.name] = value;
+          }
+        },
+        field.value);
+  }
+  return object;
+}
+
+Json JsonEvent(const ScalerEvent& event) {
+  Json object = {{"step", event.step},
+                 {"type", event.type},
+                 {"message", event.message},
+                 {"fatal", event.fatal}};
+  object.update(JsonFields(event.details));
+  return object;
+}
+
+void AddCounters(const TensorStats& stats, Json& object) {
+  object["elements"] = stats.elements;
+  object["zeros"] = stats.zeros;
+  object["nonfinite"] = stats.nonfinite();
+  object["nan"] = stats.nan;
+  object["inf"] = stats.inf;
+  object["underflow"] = stats.underflow;
+  object["subnormal"] = stats.subnormal;
+  object["overflow"] = stats.overflow;
+  object["underflow_fraction"] = JsonNumber(stats.underflow_fraction());
+  object["energy_lost"] = JsonNumber(stats.energy_lost());
+}
+
+Json JsonTrace(const TraceReader& trace, std::span<const std::string> paths) {
+  Json object;
+  object["paths"] = Json(paths);
+  object["steps"] = trace.step_count();
+  object["first_step"] = trace.step_number(0);
+  object["last_step"] = trace.step_number(trace.step_count() - 1);
+  object["file_bytes"] = trace.file_bytes();
+  object["description"] = trace.description();
+  return object;
+}
+
+std::string DumpJson(const Json& value) {
+  return value.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// Results go to a temporary file beside the target and are renamed when complete: a reader never
+// sees half a result, and a failed command leaves none.
+#pragma once
+
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+namespace dlsim {
+
+class OutputFile {
+ public:
+  // Opens a temporary file beside `path`; "-" is standard output. Throws InputError.
+  explicit OutputFile(const std::string& path);
+  ~OutputFile();  // removes the temporary file unless committed
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  // Throws InputError when the device is full or gone.
+  void Write(std::string_view bytes);
+
+  // Flushes and renames to the final name.
+  void Commit();
+
+ private:
+  [[noreturn]] void Fail(const char* what) const;
+
+  std::string path_, temporary_;
+  std::FILE* file_;
+};
+
+}  // namespace dlsim

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/output/replay_csv.h"
+
+#include <fmt/format.h>
+
+namespace dlsim {
+namespace {
+
+// Quotes a field where RFC 4180 asks for it.
+std::string CsvField(const std::string& text) {
+  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
+  std::string quoted = "\"";
+  for (const char c : text) {
+    if (c == '"') quoted.push_back('"');
+    quoted.push_back(c);
+  }
+  return quoted + '"';
+}
+
+std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
+                const StepTensor& tensor, const TensorStats& stats) {
+  return fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", run.format, run.policy,
+                     step.step, micro < 0 ? std::string() : std::to_string(micro), step.scale,
+                     static_cast<int>(step.skipped), CsvField(tensor.name), RoleName(tensor.role),
+                     stats.elements, stats.zeros, stats.nan, stats.inf, stats.underflow,
+                     stats.subnormal, stats.overflow, stats.absmax, stats.sum_of_squares);
+}
+
+}  // namespace
+
+std::string CsvHeader() {
+  return "format,policy,step,micro,scale,skipped,tensor,role,elements,zeros,nan,inf,underflow,"
+         "subnormal,overflow,absmax,sumsq\n";
+}
+
+void WriteCsvRows(const ObservedStep& step, OutputFile& out) {
+  const StepMeasurement& measured = step.measurement;
+  std::string rows;
+  for (const ObservedStep::Run& run : step.runs) {
+    for (size_t part = 0; part < measured.micro_steps.size(); ++part) {
+      for (size_t t = 0; t < measured.tensors.size(); ++t) {
+        rows += Row(run.run, run.record, measured.micro_steps[part], measured.tensors[t],
+                    run.answers[t].parts[part]);
+      }
+    }
+  }
+  out.Write(rows);
+}
+
+}  // namespace dlsim

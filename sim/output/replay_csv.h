@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// The result of a replay as CSV: one row per step, run, micro-step and tensor, written as it goes.
+#pragma once
+
+#include <string>
+
+#include "dlsim/replay.h"
+#include "sim/output/output_file.h"
+
+namespace dlsim {
+
+// The first line, with its line end.
+std::string CsvHeader();
+
+// Writes the rows of one step.
+void WriteCsvRows(const ObservedStep& step, OutputFile& out);
+
+}  // namespace dlsim

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The result of a replay as JSON, schema "dlsim.replay/1" (docs/results.md).
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "sim/output/output_file.h"
+#include "sim/simulation.h"
+
+namespace dlsim {
+
+// Writes the document step by step, one line each, without building it in memory.
+void WriteReplayJson(const TraceReader& trace, std::span<const std::string> paths,
+                     std::span<const SimulationRun> runs, OutputFile& out);
+
+}  // namespace dlsim

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/output/table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dlsim {
+
+std::string FormatTable(const std::vector<TableRow>& rows) {
+  std::vector<size_t> widths;
+  for (const TableRow& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const TableRow& row : rows) {
+    std::string line = " ";
+    for (size_t c = 0; c < row.size(); ++c) {
+      line += c == 0 ? fmt::format(" {:<{}}", row[c], widths[c])
+                     : fmt::format("  {:>{}}", row[c], widths[c]);
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+}  // namespace dlsim

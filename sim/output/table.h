@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// A plain text table: the first column to the left, all others to the right.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace dlsim {
+
+using TableRow = std::vector<std::string>;
+
+// Returns the rows, the first being the header, with columns as wide as their widest cell and two
+// blanks between them; each line is indented by two.
+std::string FormatTable(const std::vector<TableRow>& rows);
+
+}  // namespace dlsim

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/replay.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <map>
+
+namespace dlsim {
+namespace {
+
+// A float32 norm overflows when the sum of squares rounds past float32's largest value.
+constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
+
+// A run on its way through the trace.
+struct RunState {
+  ReplayRun run;
+  ReplayResult result;
+  std::map<std::string, size_t> tensor_index;
+  size_t question = 0;  // of the current step
+};
+
+// The verdict over the checked tensors of one step, with what is needed to explain it.
+struct Verdict {
+  double sum_of_squares = 0;                     // of the unscaled gradients of the whole step
+  bool nonfinite_element = false;                // among the quantised, still scaled gradients
+  bool nonfinite_sum = false;                    // only the sum over micro-steps is not finite
+  const std::string* input_tensor = nullptr;     // first with a non-finite input
+  const std::string* overflow_tensor = nullptr;  // the one that overflows farthest
+  const std::string* largest_tensor = nullptr;   // the largest part of the norm
+};
+
+TensorStats TotalOf(const TensorAnswer& answer) {
+  TensorStats total;
+  for (const TensorStats& part : answer.parts) total.Merge(part);
+  return total;
+}
+
+Verdict Judge(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
+              Checked checked) {
+  Verdict verdict;
+  float worst_overflow = 0;
+  double largest = -1;
+  for (size_t t = 0; t < answers.size(); ++t) {
+    const bool decides = step.tensors[t].role == Role::kGrad || checked == Checked::kAllGradients;
+    if (!decides) continue;
+    const TensorStats total = TotalOf(answers[t]);
+    const double squares = answers[t].effective_sum_of_squares;
+    const std::string* name = &step.tensors[t].name;
+    verdict.sum_of_squares += squares;
+    if (total.nonfinite_outputs > 0) verdict.nonfinite_element = true;
+    const bool sums = answers[t].parts.size() > 1;
+    if (sums && total.nonfinite_outputs == 0 && !std::isfinite(squares)) {
+      verdict.nonfinite_sum = true;
+    }
+    if (total.nonfinite() > 0 && verdict.input_tensor == nullptr) verdict.input_tensor = name;
+    if (total.overflow > 0 && total.absmax > worst_overflow) {
+      worst_overflow = total.absmax;
+      verdict.overflow_tensor = name;
+    }
+    if (squares > largest) {
+      largest = squares;
+      verdict.largest_tensor = name;
+    }
+  }
+  return verdict;
+}
+
+bool IsFinite(FiniteTest test, const Verdict& verdict) {
+  switch (test) {
+    case FiniteTest::kElementwise:
+      return !verdict.nonfinite_element && !verdict.nonfinite_sum;
+    case FiniteTest::kGlobalNorm:
+      return verdict.sum_of_squares < kFloat32Overflow;  // not for NaN
+  }
+  return false;
+}
+
+void Explain(const Verdict& verdict, ReplayStep& record) {
+  if (record.finite) return;
+  const std::string* tensor = verdict.largest_tensor;
+  record.cause = Cause::kNorm;
+  if (verdict.input_tensor != nullptr) {
+    record.cause = Cause::kInput;
+    tensor = verdict.input_tensor;
+  } else if (verdict.nonfinite_element) {
+    record.cause = Cause::kOverflow;
+    tensor = verdict.overflow_tensor;
+  } else if (verdict.nonfinite_sum) {
+    record.cause = Cause::kAccumulation;
+  }
+  if (tensor != nullptr) record.cause_tensor = *tensor;
+}
+
+ReplayTensor& TensorOf(RunState& state, const StepTensor& tensor) {
+  std::vector<ReplayTensor>& tensors = state.result.tensors;
+  const auto [entry, added] = state.tensor_index.try_emplace(tensor.name, tensors.size());
+  if (added) tensors.push_back({tensor.name, tensor.role, {}, std::nullopt});
+  return tensors[entry->second];
+}
+
+// Adds a step's counters to its record and to the tensors of the run.
+void Count(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
+           ReplayStep& record, RunState& state) {
+  double sum_of_squares = 0;
+  for (size_t t = 0; t < answers.size(); ++t) {
+    const TensorStats total = TotalOf(answers[t]);
+    const bool gradient = step.tensors[t].role == Role::kGrad;
+    (gradient ? record.gradients : record.activations).Merge(total);
+    if (gradient) sum_of_squares += answers[t].effective_sum_of_squares;
+    ReplayTensor& tensor = TensorOf(state, step.tensors[t]);
+    tensor.stats.Merge(total);
+    if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
+  }
+  record.grad_norm = std::sqrt(sum_of_squares);
+}
+
+// Lets a run live through one measured step.
+void Advance(const StepMeasurement& step, int64_t number, const ReplayOptions& options,
+             RunState& state) {
+  const std::vector<TensorAnswer>& answers = step.answers[state.question];
+  ReplayStep record;
+  record.step = number;
+  record.scale = state.run.scaler.scale();
+  const Verdict verdict = Judge(step, answers, options.checked);
+  record.finite = IsFinite(state.run.finite_test, verdict);
+  Explain(verdict, record);
+  Count(step, answers, record, state);
+  ScalerDecision decision = state.run.scaler.Next({.overflow = !record.finite});
+  record.skipped = decision.skip;
+  record.next_scale = state.run.scaler.scale();
+  state.result.steps.push_back(std::move(record));
+  if (!decision.event) return;
+  decision.event->step = number;
+  if (decision.event->fatal && options.on_fatal == OnFatal::kStop) {
+    state.result.stopped_at = number;
+  }
+  state.result.events.push_back(std::move(*decision.event));
+}
+
+// Gathers the distinct questions of the runs that go on and tells each run which is its own.
+std::vector<StepQuestion> GatherQuestions(std::vector<RunState>& states) {
+  std::vector<StepQuestion> questions;
+  for (RunState& state : states) {
+    if (state.result.stopped_at) continue;
+    const StepQuestion question = {state.run.conversion,
+                                   static_cast<float>(state.run.scaler.scale())};
+    const auto found = std::find(questions.begin(), questions.end(), question);
+    state.question = static_cast<size_t>(found - questions.begin());
+    if (found == questions.end()) questions.push_back(question);
+  }
+  return questions;
+}
+
+}  // namespace
+
+const char* CauseName(Cause cause) {
+  switch (cause) {
+    case Cause::kNone:
+      return "";
+    case Cause::kInput:
+      return "input";
+    case Cause::kOverflow:
+      return "overflow";
+    case Cause::kNorm:
+      return "norm";
+    case Cause::kAccumulation:
+      return "accumulation";
+  }
+  return "";
+}
+
+std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options) {
+  std::vector<RunState> states;
+  for (ReplayRun& run : runs) states.push_back({std::move(run), {}, {}, 0});
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    const std::vector<StepQuestion> questions = GatherQuestions(states);
+    if (questions.empty()) break;
+    const TraceStep step = trace.Load(i);
+    const StepMeasurement measured = MeasureStep(step, questions, options.step);
+    ObservedStep observed = {i, step, measured, {}};
+    for (RunState& state : states) {
+      if (state.result.stopped_at) continue;
+      Advance(measured, step.step, options, state);
+      observed.runs.push_back(
+          {state.run, measured.answers[state.question], state.result.steps.back()});
+    }
+    if (options.observer) options.observer(observed);
+  }
+  std::vector<ReplayResult> results;
+  for (RunState& state : states) results.push_back(std::move(state.result));
+  return results;
+}
+
+ReplaySummary Summarize(const ReplayResult& result) {
+  ReplaySummary summary;
+  if (result.steps.empty()) return summary;
+  summary.steps = result.steps.size();
+  summary.final_scale = result.steps.back().next_scale;
+  summary.min_scale = summary.max_scale = result.steps.front().scale;
+  for (const ReplayStep& step : result.steps) {
+    summary.skipped_steps += step.skipped;
+    if (!step.skipped && !summary.first_applied_step) summary.first_applied_step = step.step;
+    summary.min_scale = std::min(summary.min_scale, step.scale);
+    summary.max_scale = std::max(summary.max_scale, step.scale);
+    summary.gradients.Merge(step.gradients);
+    summary.activations.Merge(step.activations);
+  }
+  return summary;
+}
+
+std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax) {
+  constexpr int64_t kMaxSteps = 10000;
+  const CodecSpec spec = MakeCodecSpec(run.conversion);
+  LossScaler scaler = run.scaler;
+  for (int64_t skips = 0; skips < kMaxSteps; ++skips) {
+    const float scaled = absmax * static_cast<float>(scaler.scale());
+    const EncodeResult result =
+        Encode(spec, run.conversion.rounding, std::bit_cast<uint32_t>(scaled), ~0u);
+    const CodeClass output = Classify(spec, result.code);
+    const bool overflow = output == CodeClass::kInfinity || output == CodeClass::kNan;
+    if (!scaler.Next({.overflow = overflow}).skip) return skips;
+  }
+  return std::nullopt;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// One `dlsim replay`: what was asked, and what came out; the writers and the report read it.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/replay.h"
+#include "dlsim/trace.h"
+#include "sim/policies/registry.h"
+
+namespace dlsim {
+
+// One run of a simulation. A policy that refused its parameters has an event and no result.
+struct SimulationRun {
+  std::string format;
+  std::string policy;
+  std::vector<NamedValue> parameters;
+  std::vector<std::string> notes;
+  std::optional<ReplayRun> start;  // as it began; empty if the policy refused
+  ReplayResult result;
+};
+
+struct SimulationRequest {
+  std::vector<std::string> formats;
+  std::vector<std::string> policies;
+  std::vector<std::string> settings;      // KEY=VALUE, or POLICY.KEY=VALUE for one of the policies
+  Conversion conversion;                  // its format is filled in per run
+  std::optional<FiniteTest> finite_test;  // instead of each policy's own
+};
+
+// Makes one run per format and policy. Throws Error (exit code 2) for unknown names and values.
+std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request);
+
+// Replays all runs that were not refused and stores their results.
+void Simulate(const TraceReader& trace, const ReplayOptions& options,
+              std::vector<SimulationRun>& runs);
+
+}  // namespace dlsim
