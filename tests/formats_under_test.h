@@ -2,6 +2,7 @@
 // Every row of the table and some user-written formats, so that a new row is tested by existing.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ inline std::vector<NamedFormat> FormatsUnderTest() {
   }
   return formats;
 }
+
+// How GoogleTest shows a format.
+inline void PrintTo(const NamedFormat& format, std::ostream* out) { *out << format.name; }
 
 // A name that GoogleTest accepts.
 inline std::string TestName(const NamedFormat& format) {
