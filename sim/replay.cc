@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <exception>
 #include <map>
 
 namespace dlsim {
@@ -138,6 +139,36 @@ void Advance(const StepMeasurement& step, int64_t number, const ReplayOptions& o
   state.result.events.push_back(std::move(*decision.event));
 }
 
+// Opens the next step while the current one is measured.
+class StepLoader {
+ public:
+  explicit StepLoader(const TraceReader& trace) : trace_(trace) {}
+
+  // Loads step i, if there is one; a failure is kept for Take.
+  void LoadAhead(size_t i) {
+    if (i >= trace_.step_count()) return;
+    try {
+      ahead_ = trace_.Load(i);
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
+  // Returns step i, which is the one loaded ahead unless nothing was.
+  TraceStep Take(size_t i) {
+    if (failure_) std::rethrow_exception(failure_);
+    if (!ahead_) return trace_.Load(i);
+    TraceStep step = std::move(*ahead_);
+    ahead_.reset();
+    return step;
+  }
+
+ private:
+  const TraceReader& trace_;
+  std::optional<TraceStep> ahead_;
+  std::exception_ptr failure_;
+};
+
 // Gathers the distinct questions of the runs that go on and tells each run which is its own.
 std::vector<StepQuestion> GatherQuestions(std::vector<RunState>& states) {
   std::vector<StepQuestion> questions;
@@ -174,11 +205,14 @@ std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun
                                  const ReplayOptions& options) {
   std::vector<RunState> states;
   for (ReplayRun& run : runs) states.push_back({std::move(run), {}, {}, 0});
+  StepLoader loader(trace);
+  StepOptions step_options = options.step;
   for (size_t i = 0; i < trace.step_count(); ++i) {
     const std::vector<StepQuestion> questions = GatherQuestions(states);
     if (questions.empty()) break;
-    const TraceStep step = trace.Load(i);
-    const StepMeasurement measured = MeasureStep(step, questions, options.step);
+    const TraceStep step = loader.Take(i);
+    step_options.beside = [&] { loader.LoadAhead(i + 1); };
+    const StepMeasurement measured = MeasureStep(step, questions, step_options);
     ObservedStep observed = {i, step, measured, {}};
     for (RunState& state : states) {
       if (state.result.stopped_at) continue;

@@ -100,8 +100,6 @@ class BlockMeasurer {
     for (size_t r = 0; r < block.bytes.size(); ++r) {
       if (block.bytes[r] != nullptr) present_.push_back(r);
     }
-    converted_.resize(present_.size() * kChunkElements);
-    sum_.resize(kChunkElements);
     answer_.effective.resize(questions.size());
     answer_.parts.resize(questions.size() * PartCount());
   }
@@ -138,6 +136,7 @@ class BlockMeasurer {
         chunks_.emplace_back(reinterpret_cast<const float*>(from), length);
         continue;
       }
+      converted_.resize(present_.size() * kChunkElements);  // once, where conversion is needed
       const std::span<float> buffer(converted_.data() + i * kChunkElements, length);
       LoadFloats(dtype, from, source.grad_scale, buffer);
       chunks_.emplace_back(buffer);
@@ -155,8 +154,8 @@ class BlockMeasurer {
   }
 
   std::span<float> ClearedSum() {
-    std::fill_n(sum_.begin(), longest_, 0.0f);
-    return std::span(sum_).first(longest_);
+    sum_.assign(longest_, 0.0f);
+    return sum_;
   }
 
   Measurement QuestionOfPart(size_t q, int64_t micro) const {
@@ -245,13 +244,18 @@ StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion>
                             const StepOptions& options) {
   const std::vector<TensorSources> tensors = CollectTensors(step);
   std::vector<Block> blocks = CutIntoBlocks(tensors);
+  if (blocks.empty() && options.beside) options.beside();
   StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
   for (size_t first = 0; first < blocks.size(); first += kBlocksPerWave) {
     const size_t count = std::min(kBlocksPerWave, blocks.size() - first);
     const std::span<Block> wave(blocks.data() + first, count);
     for (Block& block : wave) FetchBlock(tensors[block.tensor], block);
     std::vector<BlockAnswer> answers(count);
-    ParallelFor(count, [&](size_t i) {
+    // The work beside comes first, so that the blocks fill the other threads meanwhile.
+    const size_t beside = first == 0 && options.beside ? 1 : 0;
+    ParallelFor(count + beside, [&](size_t task) {
+      if (task < beside) return options.beside();
+      const size_t i = task - beside;
       const TensorSources& sources = tensors[wave[i].tensor];
       answers[i] = BlockMeasurer(step, sources, wave[i], questions, options).Run();
     });

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -30,6 +31,9 @@ struct StepQuestion {
 struct StepOptions {
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   uint64_t seed = 0;  // for Rounding::kStochastic; see StreamOf
+
+  // Other work, such as opening the next step, that one thread does meanwhile; must not throw.
+  std::function<void()> beside;
 };
 
 // One question's answer for one tensor.
