@@ -55,6 +55,13 @@ uint32_t CodeOfOne(const Format& f) { return static_cast<uint32_t>(f.bias) << f.
 
 std::string Value(double value) { return fmt::format("{:.10g}", value); }
 
+// Where rounding to nearest even overflows: from a value on, or only above it if a tie stays
+// finite.
+std::string OverflowText(const Format& f) {
+  const bool tie_overflows = MaxFiniteCode(f) % 2 == 1;
+  return (tie_overflows ? "" : ">") + Value(OverflowThreshold(f));
+}
+
 std::string FormatsTable(const std::vector<Listed>& formats) {
   std::vector<TableRow> rows = {{"name", "bits", "s/e/m", "bias", "max finite", "min normal",
                                  "min positive", "overflows at", "1.0", "max", "+inf", "NaN"}};
@@ -63,7 +70,7 @@ std::string FormatsTable(const std::vector<Listed>& formats) {
     rows.push_back({row.name, std::to_string(CodeBits(f)),
                     fmt::format("1/{}/{}", f.exponent_bits, f.mantissa_bits),
                     std::to_string(f.bias), Value(MaxFinite(f)), Value(MinNormal(f)),
-                    Value(MinPositive(f)), Value(OverflowThreshold(f)), Code(f, CodeOfOne(f)),
+                    Value(MinPositive(f)), OverflowText(f), Code(f, CodeOfOne(f)),
                     Code(f, MaxFiniteCode(f)), HasInfinity(f) ? Code(f, OverflowCode(f)) : "-",
                     Code(f, QuietNanCode(f))});
   }

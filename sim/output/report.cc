@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -106,6 +107,23 @@ std::string Overview(std::span<const SimulationRun> runs) {
   return "\n" + FormatTable(rows) + refused;
 }
 
+// How many steps were not finite, by cause.
+std::string CountFailures(const SimulationRun& run) {
+  std::map<std::string, size_t> causes;
+  size_t failed = 0;
+  for (const ReplayStep& step : run.result.steps) {
+    if (step.finite) continue;
+    ++failed;
+    ++causes[CauseName(step.cause)];
+  }
+  if (failed == 0) return "";
+  std::string text;
+  for (const auto& [cause, count] : causes) {
+    text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", count, cause);
+  }
+  return fmt::format("  steps not finite: {} ({})\n", failed, text);
+}
+
 // The first step that was not finite, and why.
 std::string FirstFailure(const SimulationRun& run) {
   const auto& steps = run.result.steps;
@@ -184,8 +202,8 @@ std::string Events(const SimulationRun& run) {
 std::string RunSection(const SimulationRun& run, size_t top) {
   if (!run.start || run.result.steps.empty()) return "";
   return fmt::format("\n{}, {}: loss scale (x = skipped)\n", run.format, run.policy) +
-         PlotScale(run.result.steps, kPlotWidth, kPlotHeight) + FirstFailure(run) + WarmUp(run) +
-         Events(run) +
+         PlotScale(run.result.steps, kPlotWidth, kPlotHeight) + CountFailures(run) +
+         FirstFailure(run) + WarmUp(run) + Events(run) +
          WorstTensors(
              run, "worst by underflow",
              [](const ReplayTensor& a, const ReplayTensor& b) {

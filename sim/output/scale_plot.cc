@@ -40,7 +40,7 @@ std::vector<Column> MakeColumns(std::span<const ReplayStep> steps, size_t width)
 }  // namespace
 
 std::string ScaleText(double scale) {
-  if (!(scale > 0) || std::isinf(scale)) return fmt::format("{}", scale);
+  if (scale == 1 || !(scale > 0) || std::isinf(scale)) return fmt::format("{}", scale);
   const double exponent = std::log2(scale);
   if (exponent == std::round(exponent)) return fmt::format("2^{}", std::lround(exponent));
   return fmt::format("2^{:.2f}", exponent);
@@ -54,11 +54,12 @@ std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t he
     low = std::min(low, column.low);
     high = std::max(high, column.high);
   }
-  const size_t rows = high == low ? 1 : height;
-  const double row_size = rows == 1 ? 1 : (high - low) / static_cast<double>(rows - 1);
+  // Rows are whole powers of two apart.
+  const double row_size = std::max(1.0, std::ceil((high - low) / static_cast<double>(height - 1)));
   const auto row_of = [&](double exponent) {
     return static_cast<size_t>(std::lround((high - exponent) / row_size));
   };
+  const size_t rows = row_of(low) + 1;
   std::vector<std::string> grid(rows, std::string(columns.size(), ' '));
   for (size_t c = 0; c < columns.size(); ++c) {
     for (size_t r = row_of(columns[c].high); r <= row_of(columns[c].low); ++r) {
@@ -67,6 +68,7 @@ std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t he
   }
   std::string plot;
   for (size_t r = 0; r < rows; ++r) {
+    grid[r].erase(grid[r].find_last_not_of(' ') + 1);
     plot += fmt::format("  2^{:<6.1f} |{}\n", high - static_cast<double>(r) * row_size, grid[r]);
   }
   const std::string first = fmt::format("step {}", steps.front().step);
