@@ -25,10 +25,6 @@ std::string Percent(double fraction) {
                             : fmt::format("{:.1e} %", 100 * fraction);
 }
 
-std::string Energy(double fraction) {
-  return fraction == 0 ? "0" : fmt::format("{:.1e}", fraction);
-}
-
 std::string Bytes(uint64_t bytes) {
   const double value = static_cast<double>(bytes);
   if (bytes >= uint64_t{1} << 30) return fmt::format("{:.1f} GiB", value / 0x1p30);
@@ -86,7 +82,7 @@ TableRow OverviewRow(const SimulationRun& run) {
           ScaleText(summary.final_scale),
           ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
           Percent(g.underflow_fraction()),
-          Energy(g.energy_lost()),
+          Percent(g.energy_lost()),
           std::to_string(g.overflow),
           std::to_string(g.nonfinite())};
 }
@@ -179,7 +175,7 @@ std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrde
     const TensorStats& s = tensors[i].stats;
     rows.push_back({Printable(tensors[i].name), RoleName(tensors[i].role),
                     Percent(s.underflow_fraction()), std::to_string(s.nonzero_finite()),
-                    Energy(s.energy_lost()), std::to_string(s.subnormal),
+                    Percent(s.energy_lost()), std::to_string(s.subnormal),
                     std::to_string(s.overflow), fmt::format("{:.2e}", s.absmax)});
   }
   return FormatTable(rows);
