@@ -8,6 +8,8 @@
 #include <string>
 #include <string_view>
 
+#include "dlsim/host_device.h"
+
 namespace dlsim {
 
 // What the codes of the all-ones exponent mean.
@@ -71,31 +73,37 @@ struct NamedFormat {
 NamedFormat ParseFormat(std::string_view name);
 
 // Number of bits of a code.
-constexpr int CodeBits(const Format& f) { return 1 + f.exponent_bits + f.mantissa_bits; }
+DLSIM_HOST_DEVICE constexpr int CodeBits(const Format& f) {
+  return 1 + f.exponent_bits + f.mantissa_bits;
+}
 
 // Codes without their sign bit.
-constexpr uint32_t MagnitudeMask(const Format& f) { return (uint32_t{1} << (CodeBits(f) - 1)) - 1; }
+DLSIM_HOST_DEVICE constexpr uint32_t MagnitudeMask(const Format& f) {
+  return (uint32_t{1} << (CodeBits(f) - 1)) - 1;
+}
 
 // The code of +infinity in an IEEE-like format; in a format without one, the code of NaN.
-constexpr uint32_t OverflowCode(const Format& f) {
+DLSIM_HOST_DEVICE constexpr uint32_t OverflowCode(const Format& f) {
   const uint32_t mantissa_mask = (uint32_t{1} << f.mantissa_bits) - 1;
   return f.specials == Specials::kIeee ? MagnitudeMask(f) & ~mantissa_mask : MagnitudeMask(f);
 }
 
 // The code of the largest finite value.
-constexpr uint32_t MaxFiniteCode(const Format& f) { return OverflowCode(f) - 1; }
+DLSIM_HOST_DEVICE constexpr uint32_t MaxFiniteCode(const Format& f) { return OverflowCode(f) - 1; }
 
 // The quiet NaN that has no payload.
-constexpr uint32_t QuietNanCode(const Format& f) {
+DLSIM_HOST_DEVICE constexpr uint32_t QuietNanCode(const Format& f) {
   return OverflowCode(f) | (uint32_t{1} << (f.mantissa_bits - 1));
 }
 
 // The smallest code of a normal value.
-constexpr uint32_t MinNormalCode(const Format& f) {
+DLSIM_HOST_DEVICE constexpr uint32_t MinNormalCode(const Format& f) {
   return f.denormals == Denormals::kGradual ? uint32_t{1} << f.mantissa_bits : 1;
 }
 
-constexpr bool HasInfinity(const Format& f) { return f.specials == Specials::kIeee; }
+DLSIM_HOST_DEVICE constexpr bool HasInfinity(const Format& f) {
+  return f.specials == Specials::kIeee;
+}
 
 // Values computed from the row, exact as doubles.
 double MaxFinite(const Format& f);

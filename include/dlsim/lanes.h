@@ -3,7 +3,6 @@
 // SIMD kernels supply the same operations for Highway vectors.
 #pragma once
 
-#include <bit>
 #include <cstdint>
 
 #include "dlsim/host_device.h"
@@ -45,7 +44,7 @@ struct ScalarLanes {
 
   // Bits of the float32 difference of two lanes read as float32.
   DLSIM_HOST_DEVICE constexpr V SubFloat(V a, V b) const {
-    return std::bit_cast<uint32_t>(std::bit_cast<float>(a) - std::bit_cast<float>(b));
+    return BitCast<uint32_t>(BitCast<float>(a) - BitCast<float>(b));
   }
 
   // Low and high half of the 64-bit product with a constant.
