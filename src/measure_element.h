@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "dlsim/codec.h"
 #include "dlsim/measure.h"
@@ -22,12 +23,13 @@ struct ChunkSums {
   alignas(64) SumLanes quantized{};
 };
 
-// Adds the lanes pairwise; the order is part of the contract in measure.h.
+// Adds the lanes pairwise; the order is part of the contract in measure.h. Every NaN is the same:
+// which one an addition of two keeps depends on the compiler.
 inline double AddLanes(SumLanes lanes) {
   for (size_t width = kSumLanes / 2; width > 0; width /= 2) {
     for (size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
   }
-  return lanes[0];
+  return std::isnan(lanes[0]) ? std::numeric_limits<double>::quiet_NaN() : lanes[0];
 }
 
 inline void AddSquare(float value, size_t i, SumLanes& lanes) {
