@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dlsim command.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
+#include "sim/suggest.h"
 
 namespace dlsim {
 namespace {
@@ -37,18 +41,34 @@ void AddCommands(CLI::App& app, Action& action) {
       "4 incomparable baseline, 70 internal error. dlsim COMMAND --help shows examples.");
 }
 
+// CLI11 would only say that a subcommand is missing.
+void RequireCommand(const CLI::App& app, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  const std::string_view first = argc < 2 ? "" : argv[1];
+  if (first.empty()) throw UsageError("", "no command", ExpectedName("", known, {}));
+  if (std::ranges::find(known, first) != known.end()) return;
+  for (const std::string_view option : {"--help", "-h", "--version"}) {
+    if (first == option) return;
+  }
+  const bool is_option = first.starts_with('-');
+  throw UsageError("", is_option ? "unknown option" : "unknown command",
+                   ExpectedName(first, known, {}), Quoted(first));
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
                "dlsim");
   Action action;
   AddCommands(app, action);
   try {
+    RequireCommand(app, argc, argv);
     app.parse(argc, argv);
     return action();
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
-    const std::string message =
-        std::string(error.what()) + " (see " + CommandName(app) + " --help)";
+    const std::string message = Printable(error.what()) + " (see " + CommandName(app) + " --help)";
     return Fail(CommandName(app), message.c_str(), ErrorKind::kUsage);
   } catch (const Error& error) {
     return Fail(CommandName(app), error.what(), error.kind());

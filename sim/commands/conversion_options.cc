@@ -1,35 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/conversion_options.h"
 
-#include <map>
-#include <string>
+#include "sim/commands/typed_options.h"
 
 namespace dlsim {
 
 void AddConversionOptions(CLI::App& command, ConversionOptions& options) {
-  static const std::map<std::string, Rounding> kRoundings = {
-      {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
-      {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
-      {"rd", Rounding::kTowardNegative}, {"sr", Rounding::kStochastic}};
-  static const std::map<std::string, Overflow> kOverflows = {{"inf", Overflow::kInfinity},
-                                                             {"saturate", Overflow::kSaturate}};
-  static const std::map<std::string, Subnormals> kSubnormals = {
-      {"keep", Subnormals::kKeep}, {"flush", Subnormals::kFlushToZero}};
-  const auto add = [&](const char* name, auto& target, const auto& names, const char* type,
-                       const char* help) {
-    command.add_option(name, target, help)
-        ->transform(CLI::CheckedTransformer(names).description(""))
-        ->option_text(type);
-  };
-  add("--rounding", options.rounding, kRoundings, "MODE",
-      "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; ru, rd: up, "
-      "down; sr: stochastic");
-  add("--overflow", options.overflow, kOverflows, "RULE",
-      "inf (default): as IEEE 754; saturate: clamp to the largest finite value");
-  add("--subnormals", options.subnormals, kSubnormals, "RULE",
-      "keep (default), or flush: subnormal results become zero");
-  command.add_option("--seed", options.seed, "Seed of stochastic rounding (default 0)")
-      ->option_text("N");
+  AddChoice<Rounding>(command, "--rounding", options.rounding,
+                      {{"rne", Rounding::kNearestEven},
+                       {"rtz", Rounding::kTowardZero},
+                       {"rna", Rounding::kNearestAway},
+                       {"ru", Rounding::kTowardPositive},
+                       {"rd", Rounding::kTowardNegative},
+                       {"sr", Rounding::kStochastic}},
+                      "MODE",
+                      "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; "
+                      "ru, rd: up, down; sr: stochastic");
+  AddChoice<Overflow>(command, "--overflow", options.overflow,
+                      {{"inf", Overflow::kInfinity}, {"saturate", Overflow::kSaturate}}, "RULE",
+                      "inf (default): as IEEE 754; saturate: clamp to the largest finite value");
+  AddChoice<Subnormals>(command, "--subnormals", options.subnormals,
+                        {{"keep", Subnormals::kKeep}, {"flush", Subnormals::kFlushToZero}}, "RULE",
+                        "keep (default), or flush: subnormal results become zero");
+  AddCount(command, "--seed", options.seed, "Seed of stochastic rounding (default 0)");
 }
 
 }  // namespace dlsim

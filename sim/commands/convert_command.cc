@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim convert: .npy files between float32 and codes.
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
 #include "sim/commands/conversion_options.h"
+#include "sim/commands/typed_options.h"
 #include "sim/convert_file.h"
 #include "sim/number.h"
 
@@ -13,7 +15,8 @@ namespace dlsim {
 namespace {
 
 struct ConvertCommandOptions {
-  std::string to, from, scale = "1", npy_void, input, output;
+  std::string to, from, scale = "1", input, output;
+  std::optional<DType> npy_void;
   ConversionOptions conversion;
 };
 
@@ -26,9 +29,7 @@ int RunConvert(const ConvertCommandOptions& options) {
   how.conversion = options.conversion.Of(ParseFormat(options.to).format);
   how.scale = static_cast<float>(ParseNumber(options.scale, "--scale"));
   how.random.seed = options.conversion.seed;
-  const bool bf16 = options.npy_void == "bf16";
-  EncodeNpyFile(options.input, options.output, how,
-                bf16 ? std::optional(DType::kBF16) : std::nullopt);
+  EncodeNpyFile(options.input, options.output, how, options.npy_void);
   return 0;
 }
 
@@ -46,9 +47,8 @@ void AddConvertCommand(CLI::App& app, Action& action) {
   AddConversionOptions(*command, options->conversion);
   command->add_option("--scale", options->scale, "Multiply by S in float32 before encoding")
       ->option_text("S");
-  command->add_option("--npy-void", options->npy_void, "What numpy's nameless type V2 holds")
-      ->check(CLI::IsMember({"bf16"}))
-      ->option_text("bf16");
+  AddChoice<DType>(*command, "--npy-void", options->npy_void, {{"bf16", DType::kBF16}}, "bf16",
+                   "What numpy's nameless type V2 holds");
   command->add_option("IN", options->input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")
       ->required();
   command->add_option("OUT", options->output, "Output .npy; - is standard output")->required();

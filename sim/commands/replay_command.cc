@@ -11,6 +11,7 @@
 #include "sim/commands/commands.h"
 #include "sim/commands/conversion_options.h"
 #include "sim/commands/trace_arguments.h"
+#include "sim/commands/typed_options.h"
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
 #include "sim/output/replay_csv.h"
@@ -27,7 +28,7 @@ struct ReplayCommandOptions {
   SimulationRequest request;
   ReplayOptions replay;
   std::optional<std::string> json, csv;
-  size_t top = 5;
+  uint64_t top = 5;
   bool quiet = false;
 };
 
@@ -106,41 +107,23 @@ void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
 }
 
 void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
-  const auto choice = [&](const char* name, auto assign, std::vector<std::string> values,
-                          const char* help) {
-    command.add_option_function<std::string>(name, assign, help)
-        ->check(CLI::IsMember(values))
-        ->option_text("RULE");
-  };
-  choice(
-      "--finite-test",
-      [&options](const std::string& text) {
-        options.request.finite_test =
-            text == "elementwise" ? FiniteTest::kElementwise : FiniteTest::kGlobalNorm;
-      },
-      {"elementwise", "global-norm"}, "How a step is found finite (default: as the policy does)");
-  choice(
-      "--check",
-      [&options](const std::string& text) {
-        options.replay.checked =
-            text == "all" ? Checked::kAllGradients : Checked::kParameterGradients;
-      },
-      {"grad", "all"}, "Gradients that decide: grad (default), or all with activation gradients");
-  choice(
-      "--accumulate",
-      [&options](const std::string& text) {
-        options.replay.step.accumulation =
-            text == "sum-first" ? Accumulation::kSumThenQuantize : Accumulation::kQuantizeThenSum;
-      },
-      {"quantize-first", "sum-first"},
+  AddChoice<FiniteTest>(
+      command, "--finite-test", options.request.finite_test,
+      {{"elementwise", FiniteTest::kElementwise}, {"global-norm", FiniteTest::kGlobalNorm}}, "RULE",
+      "How a step is found finite (default: as the policy does)");
+  AddChoice<Checked>(command, "--check", options.replay.checked,
+                     {{"grad", Checked::kParameterGradients}, {"all", Checked::kAllGradients}},
+                     "RULE",
+                     "Gradients that decide: grad (default), or all with activation gradients");
+  AddChoice<Accumulation>(
+      command, "--accumulate", options.replay.step.accumulation,
+      {{"quantize-first", Accumulation::kQuantizeThenSum},
+       {"sum-first", Accumulation::kSumThenQuantize}},
+      "RULE",
       "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
-  choice(
-      "--on-fatal",
-      [&options](const std::string& text) {
-        options.replay.on_fatal = text == "continue" ? OnFatal::kContinue : OnFatal::kStop;
-      },
-      {"stop", "continue"},
-      "Where the original would raise a fatal error: stop (default) or go on");
+  AddChoice<OnFatal>(command, "--on-fatal", options.replay.on_fatal,
+                     {{"stop", OnFatal::kStop}, {"continue", OnFatal::kContinue}}, "RULE",
+                     "Where the original would raise a fatal error: stop (default) or continue");
 }
 
 }  // namespace
@@ -159,8 +142,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       ->add_option("--csv", options->csv,
                    "Write one row per step, micro-step and tensor; - is standard output")
       ->option_text("FILE");
-  command->add_option("--top", options->top, "Tensors in each list of the report (default 5)")
-      ->option_text("N");
+  AddCount(*command, "--top", options->top, "Tensors in each list of the report (default 5)");
   command->add_flag("--quiet", options->quiet, "No report and no progress; errors only");
   command->footer(
       "Examples:\n"

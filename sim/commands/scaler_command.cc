@@ -11,6 +11,7 @@
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "sim/commands/commands.h"
+#include "sim/commands/typed_options.h"
 #include "sim/number.h"
 #include "sim/output/json_value.h"
 #include "sim/output/output_file.h"
@@ -49,8 +50,8 @@ std::string PathTable(const ScalerRun& run) {
   std::vector<TableRow> rows = {{"after step", "scale", "steps"}};
   int64_t step = 0;
   for (size_t i = 0; i < run.scale.size() && i < kShownChanges; ++i) {
-    rows.push_back({std::to_string(step), ScaleText(run.scale[i].scale),
-                    std::to_string(run.scale[i].count)});
+    rows.push_back(
+        {std::to_string(step), ScaleText(run.scale[i].scale), std::to_string(run.scale[i].count)});
     step += run.scale[i].count;
   }
   std::string text = FormatTable(rows);
@@ -85,7 +86,7 @@ int RunScalerCommand(const ScalerCommandOptions& options) {
   }
   const PolicyInfo& policy = FindPolicy(options.policy);
   const int64_t steps = ParseInteger(options.steps, "--steps");
-  if (steps < 0) throw UsageError("--steps", "negative number", "0 or more", options.steps);
+  if (steps < 0) throw UsageError("--steps", "negative number", "0 or more", Quoted(options.steps));
   const std::vector<int64_t> overflow_steps = ParseOverflowList(options.overflow_at);
   const std::string format = options.format.empty() ? "" : ParseFormat(options.format).name;
   const std::string name(policy.name);
@@ -93,8 +94,7 @@ int RunScalerCommand(const ScalerCommandOptions& options) {
   std::vector<std::string> notes;
   int exit_code = 0;
   try {
-    ConfiguredScaler configured =
-        policy.make(ResolveParameters(policy, options.settings), format);
+    ConfiguredScaler configured = policy.make(ResolveParameters(policy, options.settings), format);
     notes = configured.notes;
     run = RunScaler(std::move(configured), steps, overflow_steps, options.on_fatal);
   } catch (const PolicyRefusal& refusal) {
@@ -135,15 +135,9 @@ void AddScalerCommand(CLI::App& app, Action& action) {
       ->option_text("F");
   command->add_option("--json", options->json, "Write the result as JSON; - is standard output")
       ->option_text("FILE");
-  command
-      ->add_option_function<std::string>(
-          "--on-fatal",
-          [options](const std::string& text) {
-            options->on_fatal = text == "continue" ? OnFatal::kContinue : OnFatal::kStop;
-          },
-          "Where the original would raise a fatal error: stop (default) or continue")
-      ->check(CLI::IsMember({"stop", "continue"}))
-      ->option_text("RULE");
+  AddChoice<OnFatal>(*command, "--on-fatal", options->on_fatal,
+                     {{"stop", OnFatal::kStop}, {"continue", OnFatal::kContinue}}, "RULE",
+                     "Where the original would raise a fatal error: stop (default) or continue");
   command->add_flag("--list", options->list, "List all policies and their parameters");
   command->footer(
       "Examples:\n"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/trace_arguments.h"
 
+#include "sim/commands/typed_options.h"
+
 namespace dlsim {
 
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
@@ -16,17 +18,14 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
   command.add_flag("--no-mmap", arguments.no_mmap,
                    "Read with system calls instead of mapping files: slower, but safe if a file is "
                    "cut while it is read");
-  command
-      .add_option("--npy-void", arguments.npy_void,
-                  "What numpy's nameless 2-byte type V2 holds; ml_dtypes saves bfloat16 so")
-      ->check(CLI::IsMember({"bf16"}))
-      ->option_text("bf16");
+  AddChoice<DType>(command, "--npy-void", arguments.options.npy_void2, {{"bf16", DType::kBF16}},
+                   "bf16",
+                   "What numpy's nameless 2-byte type V2 holds; ml_dtypes saves bfloat16 so");
 }
 
 TraceReader OpenTrace(const TraceArguments& arguments) {
   TraceOptions options = arguments.options;
   options.memory_map = !arguments.no_mmap;
-  if (arguments.npy_void == "bf16") options.npy_void2 = DType::kBF16;
   return TraceReader::Open(arguments.paths, options);
 }
 

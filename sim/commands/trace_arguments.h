@@ -14,7 +14,6 @@ struct TraceArguments {
   std::vector<std::string> paths;
   TraceOptions options;
   bool no_mmap = false;
-  std::string npy_void;  // "" or "bf16"
 };
 
 // Adds TRACE..., --tensors, --no-mmap and --npy-void.
