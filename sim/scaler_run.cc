@@ -67,7 +67,8 @@ std::string ReadFile(const std::string& path) {
     text.append(buffer, static_cast<size_t>(file.gcount()));
   }
   if (!file.is_open() || file.bad()) {
-    throw InputError(Printable(path), "cannot be read", "", errno != 0 ? std::strerror(errno) : "");
+    const std::string why = errno != 0 ? ": " + std::string(std::strerror(errno)) : "";
+    throw InputError(Printable(path), "cannot be read" + why);
   }
   return text;
 }

@@ -70,6 +70,7 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
         ReplayRun{run.format, run.policy, conversion,
                   request.finite_test.value_or(policy.finite_test), std::move(configured.scaler)};
   } catch (const PolicyRefusal& refusal) {
+    run.parameters = refusal.parameters;
     run.result.events.push_back({-1, refusal.type, refusal.message, true, {}});
   }
   return run;

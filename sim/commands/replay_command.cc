@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -42,23 +43,23 @@ uint64_t BytesUntil(const TraceReader& trace, size_t step) {
   return trace.file_bytes() / trace.step_count() * step;
 }
 
-// A refused policy is wrong usage; the others have run all the same.
+// A refused policy is wrong usage; the others have run all the same. Formats refuse alike: one
+// line.
 int ReportRefusals(const std::vector<SimulationRun>& runs) {
-  int exit_code = 0;
+  std::set<std::string> lines;
   for (const SimulationRun& run : runs) {
     if (run.start) continue;
     const ScalerEvent& event = run.result.events.front();
-    std::fprintf(stderr, "dlsim replay: policy %s: %s: %s\n", run.policy.c_str(),
-                 event.type.c_str(), event.message.c_str());
-    exit_code = static_cast<int>(ErrorKind::kUsage);
+    lines.insert("policy " + run.policy + ": " + event.type + ": " + event.message);
   }
-  return exit_code;
+  for (const std::string& line : lines) std::fprintf(stderr, "dlsim replay: %s\n", line.c_str());
+  return lines.empty() ? 0 : static_cast<int>(ErrorKind::kUsage);
 }
 
 int RunReplay(ReplayCommandOptions options) {
   const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
-  if (is_stdout(options.json) && is_stdout(options.csv)) {
-    throw UsageError("--csv", "standard output is taken by --json", "a file", "-");
+  if (options.json && options.json == options.csv) {
+    throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;

@@ -1,9 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/trace_arguments.h"
 
+#include <algorithm>
+
+#include "dlsim/error.h"
 #include "sim/commands/typed_options.h"
 
 namespace dlsim {
+namespace {
+
+// A pattern that matches nothing would give an empty result that looks like a good one.
+void RequireTensors(const TraceReader& trace, const TraceArguments& arguments) {
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    const TraceStep step = trace.Load(i);
+    const bool has_tensors = std::ranges::any_of(
+        step.recordings, [](const Recording& recording) { return !recording.tensors.empty(); });
+    if (has_tensors) return;
+  }
+  const std::string& glob = arguments.options.tensors;
+  throw InputError(Printable(arguments.paths.front()),
+                   glob == "*" ? "no tensors" : "no tensor matches --tensors " + Quoted(glob));
+}
+
+}  // namespace
 
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
   command
@@ -26,7 +45,9 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
 TraceReader OpenTrace(const TraceArguments& arguments) {
   TraceOptions options = arguments.options;
   options.memory_map = !arguments.no_mmap;
-  return TraceReader::Open(arguments.paths, options);
+  TraceReader trace = TraceReader::Open(arguments.paths, options);
+  RequireTensors(trace, arguments);
+  return trace;
 }
 
 }  // namespace dlsim

@@ -19,7 +19,7 @@ struct TraceArguments {
 // Adds TRACE..., --tensors, --no-mmap and --npy-void.
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments);
 
-// Opens the trace that the arguments name.
+// Opens the trace that the arguments name. Throws InputError if it has no matching tensor.
 TraceReader OpenTrace(const TraceArguments& arguments);
 
 }  // namespace dlsim

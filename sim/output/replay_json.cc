@@ -20,9 +20,11 @@ Json JsonSummary(const ReplayResult& result) {
   object["first_applied_step"] =
       summary.first_applied_step ? Json(*summary.first_applied_step) : Json();
   object["stopped_at_step"] = result.stopped_at ? Json(*result.stopped_at) : Json();
-  object["final_scale"] = JsonNumber(summary.final_scale);
-  object["min_scale"] = JsonNumber(summary.min_scale);
-  object["max_scale"] = JsonNumber(summary.max_scale);
+  // A policy that refused its parameters has no scale.
+  const auto scale = [&](double value) { return summary.steps == 0 ? Json() : JsonNumber(value); };
+  object["final_scale"] = scale(summary.final_scale);
+  object["min_scale"] = scale(summary.min_scale);
+  object["max_scale"] = scale(summary.max_scale);
   AddCounters(summary.gradients, object);
   object["activations"] = JsonActivations(summary.activations);
   return object;
