@@ -67,7 +67,7 @@ NamedFormat ParseFormat(std::string_view name) {
         "e" + std::to_string(format->exponent_bits) + "m" + std::to_string(format->mantissa_bits);
     return {canonical, *format};
   }
-  throw UsageError("--format", "unknown format", known + "or eXmY with X in 2..8 and Y in 1..22",
+  throw UsageError("format", "unknown name", known + "or eXmY with X in 2..8 and Y in 1..22",
                    Quoted(name));
 }
 
