@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim convert: .npy files between float32 and codes.
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -20,6 +21,12 @@ struct ConvertCommandOptions {
   ConversionOptions conversion;
 };
 
+float ParseScale(const std::string& text) {
+  const double scale = ParseNumber(text, "--scale");
+  if (scale > 0 && scale <= std::numeric_limits<float>::max()) return static_cast<float>(scale);
+  throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
+}
+
 int RunConvert(const ConvertCommandOptions& options) {
   if (!options.from.empty()) {
     DecodeNpyFile(options.input, options.output, ParseFormat(options.from));
@@ -27,7 +34,7 @@ int RunConvert(const ConvertCommandOptions& options) {
   }
   ArrayConversion how;
   how.conversion = options.conversion.Of(ParseFormat(options.to).format);
-  how.scale = static_cast<float>(ParseNumber(options.scale, "--scale"));
+  how.scale = ParseScale(options.scale);
   how.random.seed = options.conversion.seed;
   EncodeNpyFile(options.input, options.output, how, options.npy_void);
   return 0;
