@@ -25,7 +25,8 @@ struct RunState {
 struct Verdict {
   double sum_of_squares = 0;                     // of the unscaled gradients of the whole step
   bool nonfinite_element = false;                // among the quantised, still scaled gradients
-  bool nonfinite_sum = false;                    // only the sum over micro-steps is not finite
+  bool nonfinite_scaled_sum = false;             // only their float32 sum over micro-steps
+  bool nonfinite_sum = false;                    // only that sum after unscaling
   const std::string* input_tensor = nullptr;     // first with a non-finite input
   const std::string* overflow_tensor = nullptr;  // the one that overflows farthest
   const std::string* largest_tensor = nullptr;   // the largest part of the norm
@@ -49,10 +50,11 @@ Verdict Judge(const StepMeasurement& step, const std::vector<TensorAnswer>& answ
     const double squares = answers[t].effective_sum_of_squares;
     const std::string* name = &step.tensors[t].name;
     verdict.sum_of_squares += squares;
-    if (total.nonfinite_outputs > 0) verdict.nonfinite_element = true;
-    const bool sums = answers[t].parts.size() > 1;
-    if (sums && total.nonfinite_outputs == 0 && !std::isfinite(squares)) {
-      verdict.nonfinite_sum = true;
+    if (total.nonfinite_outputs > 0) {
+      verdict.nonfinite_element = true;
+    } else if (answers[t].parts.size() > 1) {
+      verdict.nonfinite_scaled_sum |= !answers[t].scaled_sum_finite;
+      verdict.nonfinite_sum |= !std::isfinite(squares);
     }
     if (total.nonfinite() > 0 && verdict.input_tensor == nullptr) verdict.input_tensor = name;
     if (total.overflow > 0 && total.absmax > worst_overflow) {
@@ -70,7 +72,7 @@ Verdict Judge(const StepMeasurement& step, const std::vector<TensorAnswer>& answ
 bool IsFinite(FiniteTest test, const Verdict& verdict) {
   switch (test) {
     case FiniteTest::kElementwise:
-      return !verdict.nonfinite_element && !verdict.nonfinite_sum;
+      return !verdict.nonfinite_element && !verdict.nonfinite_scaled_sum;
     case FiniteTest::kGlobalNorm:
       return verdict.sum_of_squares < kFloat32Overflow;  // not for NaN
   }
@@ -87,7 +89,7 @@ void Explain(const Verdict& verdict, ReplayStep& record) {
   } else if (verdict.nonfinite_element) {
     record.cause = Cause::kOverflow;
     tensor = verdict.overflow_tensor;
-  } else if (verdict.nonfinite_sum) {
+  } else if (verdict.nonfinite_scaled_sum || verdict.nonfinite_sum) {
     record.cause = Cause::kAccumulation;
   }
   if (tensor != nullptr) record.cause_tensor = *tensor;
@@ -96,7 +98,7 @@ void Explain(const Verdict& verdict, ReplayStep& record) {
 ReplayTensor& TensorOf(RunState& state, const StepTensor& tensor) {
   std::vector<ReplayTensor>& tensors = state.result.tensors;
   const auto [entry, added] = state.tensor_index.try_emplace(tensor.name, tensors.size());
-  if (added) tensors.push_back({tensor.name, tensor.role, {}, std::nullopt});
+  if (added) tensors.push_back({tensor.name, tensor.role, {}});
   return tensors[entry->second];
 }
 
@@ -111,6 +113,9 @@ void Count(const StepMeasurement& step, const std::vector<TensorAnswer>& answers
     if (gradient) sum_of_squares += answers[t].effective_sum_of_squares;
     ReplayTensor& tensor = TensorOf(state, step.tensors[t]);
     tensor.stats.Merge(total);
+    if (!record.skipped) {
+      tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
+    }
     if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
   }
   record.grad_norm = std::sqrt(sum_of_squares);
@@ -126,10 +131,10 @@ void Advance(const StepMeasurement& step, int64_t number, const ReplayOptions& o
   const Verdict verdict = Judge(step, answers, options.checked);
   record.finite = IsFinite(state.run.finite_test, verdict);
   Explain(verdict, record);
-  Count(step, answers, record, state);
   ScalerDecision decision = state.run.scaler.Next({.overflow = !record.finite});
   record.skipped = decision.skip;
   record.next_scale = state.run.scaler.scale();
+  Count(step, answers, record, state);
   state.result.steps.push_back(std::move(record));
   if (!decision.event) return;
   decision.event->step = number;
@@ -235,9 +240,14 @@ ReplaySummary Summarize(const ReplayResult& result) {
   summary.min_scale = summary.max_scale = result.steps.front().scale;
   for (const ReplayStep& step : result.steps) {
     summary.skipped_steps += step.skipped;
+    summary.nonfinite_steps += !step.finite;
     if (!step.skipped && !summary.first_applied_step) summary.first_applied_step = step.step;
     summary.min_scale = std::min(summary.min_scale, step.scale);
     summary.max_scale = std::max(summary.max_scale, step.scale);
+    if (!step.skipped) {
+      summary.worst_step_energy_lost =
+          std::max(summary.worst_step_energy_lost, step.gradients.energy_lost());
+    }
     summary.gradients.Merge(step.gradients);
     summary.activations.Merge(step.activations);
   }

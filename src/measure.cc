@@ -27,15 +27,20 @@ class VectorCounter {
   VectorCounter(const CodecSpec& spec, float inverse_scale)
       : spec_(spec), inverse_scale_(inverse_scale), absmax_(kLanes.Set(0)) {}
 
-  // Returns the bits of the unscaled results.
-  HWY_INLINE V Add(size_t i, V bits, V scaled, const lanewise::RoundedLanes<VectorLanes>& rounded) {
+  struct Result {
+    V scaled, unscaled;  // bits of the decoded results
+  };
+
+  HWY_INLINE Result Add(size_t i, V bits, V scaled,
+                        const lanewise::RoundedLanes<VectorLanes>& rounded) {
     const auto infinity = kLanes.Set(codec::kInfinityBits), zero = kLanes.Set(0);
     const auto magnitude = kLanes.And(bits, kLanes.Set(~codec::kSignBit));
     const auto scaled_magnitude = kLanes.And(scaled, kLanes.Set(~codec::kSignBit));
     const auto finite = kLanes.Lt(magnitude, infinity);
     const auto sign = kLanes.And(scaled, kLanes.Set(codec::kSignBit));
     const auto decoded = lanewise::DecodeMagnitude(kLanes, spec_, rounded.magnitude);
-    const auto unscaled = kLanes.MulFloat(kLanes.Or(sign, decoded), inverse_scale_);
+    const auto output = kLanes.Or(sign, decoded);
+    const auto unscaled = kLanes.MulFloat(output, inverse_scale_);
     kLanes.AddSquares(unscaled, &sums_.quantized[i % kSumLanes]);
     nonfinite_outputs_ +=
         kLanes.CountTrue(kLanes.Lt(kLanes.Set(spec_.max_code), rounded.magnitude));
@@ -62,11 +67,11 @@ class VectorCounter {
       inf_ += kLanes.CountTrue(infinite);
       nan_ += kLanes.CountTrue(kLanes.Lt(infinity, magnitude));
     }
-    return unscaled;
+    return {output, unscaled};
   }
 
   // Counts one element by the scalar reference.
-  float AddSingle(size_t i, uint32_t bits, uint32_t scaled, EncodeResult result) {
+  ElementResult AddSingle(size_t i, uint32_t bits, uint32_t scaled, EncodeResult result) {
     return MeasureElement(spec_, inverse_scale_, i, bits, scaled, result, singles_, sums_);
   }
 
@@ -98,23 +103,32 @@ class VectorCounter {
   size_t overflow_ = 0, nonfinite_outputs_ = 0;
 };
 
-// Measures a chunk; adds the unscaled results to `sums` unless it is null.
+// Adds a vector of floats to memory.
+HWY_INLINE void AddTo(V bits, float* sums) {
+  constexpr VectorLanes kLanes;
+  kLanes.StoreFloats(kLanes.AddFloat(kLanes.LoadFloats(sums), bits), sums);
+}
+
+// Measures a chunk; adds the results to `sums` unless it is null.
 template <Rounding kRounding>
 TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
-                        const Measurement& question, float* HWY_RESTRICT sums) {
-  constexpr VectorLanes kLanes;
+                        const Measurement& question, const AccumulatedChunk* sums) {
   const CodecSpec spec = MakeCodecSpec(question.conversion);
   VectorCounter counter(spec, question.inverse_scale());
   const auto whole = [&](size_t i, V bits, V scaled,
                          const lanewise::RoundedLanes<VectorLanes>& rounded) HWY_ATTR {
-    const V unscaled = counter.Add(i, bits, scaled, rounded);
+    const VectorCounter::Result result = counter.Add(i, bits, scaled, rounded);
     if (sums != nullptr) {
-      kLanes.StoreFloats(kLanes.AddFloat(kLanes.LoadFloats(sums + i), unscaled), sums + i);
+      AddTo(result.unscaled, sums->unscaled.data() + i);
+      AddTo(result.scaled, sums->scaled.data() + i);
     }
   };
-  const auto single = [&](size_t i, uint32_t bits, uint32_t scaled, EncodeResult result) {
-    const float unscaled = counter.AddSingle(i, bits, scaled, result);
-    if (sums != nullptr) sums[i] += unscaled;
+  const auto single = [&](size_t i, uint32_t bits, uint32_t scaled, EncodeResult encoded) {
+    const ElementResult result = counter.AddSingle(i, bits, scaled, encoded);
+    if (sums != nullptr) {
+      sums->unscaled[i] += result.unscaled;
+      sums->scaled[i] += result.scaled;
+    }
   };
   EncodeLoop<kRounding>(spec, question.scale, question.random, first_index, values, count, whole,
                         single);
@@ -122,7 +136,7 @@ TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
 }
 
 TensorStats MeasureChunkOnTarget(const float* values, size_t count, uint64_t first_index,
-                                 const Measurement& question, float* sums) {
+                                 const Measurement& question, const AccumulatedChunk* sums) {
   TensorStats stats;
   DispatchRounding(question.conversion.rounding, [&](auto rounding) {
     stats = MeasureWith<decltype(rounding)::value>(values, count, first_index, question, sums);
@@ -174,10 +188,11 @@ TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
 }
 
 TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
-                                      const Measurement& question, std::span<float> sums) {
-  DLSIM_CHECK(values.size() <= kChunkElements && sums.size() == values.size());
+                                      const Measurement& question, const AccumulatedChunk& sums) {
+  DLSIM_CHECK(values.size() <= kChunkElements && sums.unscaled.size() == values.size());
+  DLSIM_CHECK(sums.scaled.size() == values.size());
   return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, sums.data());
+                                                    question, &sums);
 }
 
 double SumOfSquaresOfChunk(std::span<const float> values) {

@@ -37,19 +37,26 @@ inline void AddSquare(float value, size_t i, SumLanes& lanes) {
   lanes[i % kSumLanes] += wide * wide;
 }
 
+// What became of one element.
+struct ElementResult {
+  float scaled = 0;  // decoded, still scaled
+  float unscaled = 0;
+};
+
 // Counts element i of a chunk: the bits of the input and of its scaled value, and what encoding
-// made of that. Returns the unscaled result.
-inline float MeasureElement(const CodecSpec& spec, float inverse_scale, size_t i, uint32_t bits,
-                            uint32_t scaled_bits, EncodeResult result, TensorStats& stats,
-                            ChunkSums& sums) {
+// made of that.
+inline ElementResult MeasureElement(const CodecSpec& spec, float inverse_scale, size_t i,
+                                    uint32_t bits, uint32_t scaled_bits, EncodeResult result,
+                                    TensorStats& stats, ChunkSums& sums) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
   const CodeClass output = Classify(spec, result.code);
-  const float unscaled = std::bit_cast<float>(Decode(spec, result.code)) * inverse_scale;
+  const float decoded = std::bit_cast<float>(Decode(spec, result.code));
+  const ElementResult element = {decoded, decoded * inverse_scale};
   stats.nonfinite_outputs += output == CodeClass::kInfinity || output == CodeClass::kNan;
-  AddSquare(unscaled, i, sums.quantized);
+  AddSquare(element.unscaled, i, sums.quantized);
   if (magnitude >= codec::kInfinityBits) {
     ++(magnitude == codec::kInfinityBits ? stats.inf : stats.nan);
-    return unscaled;
+    return element;
   }
   const float input = std::bit_cast<float>(bits);
   AddSquare(input, i, sums.inputs);
@@ -65,7 +72,7 @@ inline float MeasureElement(const CodecSpec& spec, float inverse_scale, size_t i
   } else {
     stats.subnormal += output == CodeClass::kSubnormal;
   }
-  return unscaled;
+  return element;
 }
 
 }  // namespace dlsim

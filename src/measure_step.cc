@@ -2,6 +2,7 @@
 #include "dlsim/measure_step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <map>
 
@@ -12,8 +13,10 @@
 namespace dlsim {
 namespace {
 
-// Blocks that are read together when tensors are not mapped: bounds the memory of a step.
+// Blocks measured together, and the bytes that may be read ahead for them where tensors are not
+// mapped: both bound the memory of a step.
 constexpr size_t kBlocksPerWave = 256;
+constexpr size_t kReadBytesPerWave = size_t{64} << 20;
 
 // A tensor in one recording; `tensor` is null where the recording lacks it.
 struct Source {
@@ -41,6 +44,7 @@ struct Block {
 struct BlockAnswer {
   std::vector<TensorStats> parts;  // [question * part_count + part]
   std::vector<double> effective;   // [question]
+  std::vector<double> scaled;      // [question]: sum of squares of the still scaled sums
 };
 
 std::vector<TensorSources> CollectTensors(const TraceStep& step) {
@@ -101,6 +105,7 @@ class BlockMeasurer {
       if (block.bytes[r] != nullptr) present_.push_back(r);
     }
     answer_.effective.resize(questions.size());
+    answer_.scaled.resize(questions.size());
     answer_.parts.resize(questions.size() * PartCount());
   }
 
@@ -146,16 +151,11 @@ class BlockMeasurer {
 
   // Replaces the chunks by their float32 sum.
   void SumChunks() {
-    const std::span<float> sum = ClearedSum();
-    for (const std::span<const float> chunk : chunks_) {
-      for (size_t i = 0; i < chunk.size(); ++i) sum[i] += chunk[i];
-    }
-    chunks_.assign(1, sum);
-  }
-
-  std::span<float> ClearedSum() {
     sum_.assign(longest_, 0.0f);
-    return sum_;
+    for (const std::span<const float> chunk : chunks_) {
+      for (size_t i = 0; i < chunk.size(); ++i) sum_[i] += chunk[i];
+    }
+    chunks_.assign(1, sum_);
   }
 
   Measurement QuestionOfPart(size_t q, int64_t micro) const {
@@ -176,13 +176,17 @@ class BlockMeasurer {
       answer_.effective[q] += stats.quantized_sum_of_squares;
       return;
     }
-    const std::span<float> sum = ClearedSum();
+    sum_.assign(longest_, 0.0f);
+    scaled_sum_.assign(longest_, 0.0f);
     for (size_t i = 0; i < chunks_.size(); ++i) {
       const Measurement question = QuestionOfPart(q, step_.recordings[present_[i]].micro);
-      const std::span<float> sums = sum.first(chunks_[i].size());
+      const size_t size = chunks_[i].size();
+      const AccumulatedChunk sums = {std::span(sum_).first(size),
+                                     std::span(scaled_sum_).first(size)};
       parts[present_[i]].Merge(MeasureAndAccumulateChunk(chunks_[i], index, question, sums));
     }
-    answer_.effective[q] += SumOfSquaresOfChunk(sum);
+    answer_.effective[q] += SumOfSquaresOfChunk(sum_);
+    answer_.scaled[q] += SumOfSquaresOfChunk(scaled_sum_);
   }
 
   const TraceStep& step_;
@@ -191,7 +195,7 @@ class BlockMeasurer {
   std::span<const StepQuestion> questions_;
   const StepOptions& options_;
   std::vector<size_t> present_;  // recordings that have the tensor
-  std::vector<float> converted_, sum_;
+  std::vector<float> converted_, sum_, scaled_sum_;
   std::vector<std::span<const float>> chunks_;
   size_t begin_ = 0;    // of the current chunk in the block
   size_t longest_ = 0;  // elements of the longest current chunk
@@ -204,6 +208,7 @@ void MergeAnswer(const BlockAnswer& from, size_t tensor, StepMeasurement& into) 
   for (size_t q = 0; q < into.answers.size(); ++q) {
     TensorAnswer& answer = into.answers[q][tensor];
     answer.effective_sum_of_squares += from.effective[q];
+    answer.scaled_sum_finite &= std::isfinite(from.scaled[q]);
     for (size_t p = 0; p < parts; ++p) answer.parts[p].Merge(from.parts[q * parts + p]);
   }
 }
@@ -226,6 +231,19 @@ StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<Tensor
   return result;
 }
 
+// Blocks of one wave: fewer where their bytes, of all recordings, have to be read into memory.
+size_t BlocksPerWave(const TraceStep& step) {
+  size_t bytes_per_block = 0;
+  for (const Recording& recording : step.recordings) {
+    const auto is_read = [](const TraceTensor& t) { return t.mapped == nullptr; };
+    if (std::any_of(recording.tensors.begin(), recording.tensors.end(), is_read)) {
+      bytes_per_block += kBlockElements * sizeof(double);
+    }
+  }
+  if (bytes_per_block == 0) return kBlocksPerWave;
+  return std::clamp<size_t>(kReadBytesPerWave / bytes_per_block, 1, kBlocksPerWave);
+}
+
 }  // namespace
 
 uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
@@ -246,8 +264,9 @@ StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion>
   std::vector<Block> blocks = CutIntoBlocks(tensors);
   if (blocks.empty() && options.beside) options.beside();
   StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
-  for (size_t first = 0; first < blocks.size(); first += kBlocksPerWave) {
-    const size_t count = std::min(kBlocksPerWave, blocks.size() - first);
+  const size_t wave_size = BlocksPerWave(step);
+  for (size_t first = 0; first < blocks.size(); first += wave_size) {
+    const size_t count = std::min(wave_size, blocks.size() - first);
     const std::span<Block> wave(blocks.data() + first, count);
     for (Block& block : wave) FetchBlock(tensors[block.tensor], block);
     std::vector<BlockAnswer> answers(count);

@@ -2,22 +2,50 @@
 // The one place that uses threads. Work is cut into fixed blocks, whatever the number of threads.
 #pragma once
 
+#include <cfenv>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 
 namespace dlsim {
 
 // Elements per block of work: 256 KiB of float32.
 inline constexpr size_t kBlockElements = size_t{1} << 16;
 
-// Calls body(i) for i in [0, count) on all threads, in any order. `body` must not throw. Results
-// are stored by index, so that the schedule cannot be seen; blocks differ in size, so it is
-// dynamic.
+// Gives a scope the default floating-point environment: to nearest even, subnormals kept. Callers
+// may flush subnormals (Python programs do), and each thread has an environment of its own.
+class DefaultFloatEnvironment {
+ public:
+  DefaultFloatEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
+  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
+  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
+
+ private:
+  std::fenv_t saved_;
+};
+
+// Calls body(i) for i in [0, count) on all threads, in any order, in the default floating-point
+// environment; rethrows one of the exceptions that bodies threw. Results are stored by index, so
+// that the schedule cannot be seen; blocks differ in size, so it is dynamic.
 template <class Body>
 void ParallelFor(size_t count, const Body& body) {
   const int64_t last = static_cast<int64_t>(count);
+  std::exception_ptr failure;
 #pragma omp parallel for schedule(dynamic) if (last > 1)
-  for (int64_t i = 0; i < last; ++i) body(static_cast<size_t>(i));
+  for (int64_t i = 0; i < last; ++i) {
+    try {
+      const DefaultFloatEnvironment environment;
+      body(static_cast<size_t>(i));
+    } catch (...) {
+#pragma omp critical(dlsim_parallel_failure)
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 // Calls body(begin, length) for the blocks of an array.

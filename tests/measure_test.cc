@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <bit>
+#include <cfenv>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -14,6 +15,10 @@
 #include "boundaries.h"
 #include "dlsim/simd.h"
 #include "formats_under_test.h"
+
+#ifdef __x86_64__
+#include <immintrin.h>
+#endif
 
 namespace dlsim {
 namespace {
@@ -97,13 +102,14 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceOnBoundariesAndAllLengths) {
 TEST_P(MeasureOnTarget, AccumulatesUnscaledResultsInFloat32) {
   const std::vector<float> values = GradientLike(1000, false);
   const Measurement question = {{kCb16}, 1024.0f};
-  std::vector<float> sums(values.size(), 1.0f);
-  MeasureAndAccumulateChunk(values, 0, question, sums);
+  std::vector<float> sums(values.size(), 1.0f), scaled_sums(values.size(), 2.0f);
+  MeasureAndAccumulateChunk(values, 0, question, {sums, scaled_sums});
   const CodecSpec spec = MakeCodecSpec({kCb16});
   for (size_t i = 0; i < values.size(); ++i) {
     const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * 1024.0f);
     const uint32_t code = Encode(spec, Rounding::kNearestEven, scaled).code;
     ASSERT_EQ(sums[i], 1.0f + std::bit_cast<float>(Decode(spec, code)) / 1024.0f);
+    ASSERT_EQ(scaled_sums[i], 2.0f + std::bit_cast<float>(Decode(spec, code)));
   }
 }
 
@@ -127,6 +133,20 @@ TEST(Measure, OnePassOverManyBlocksEqualsChunksMergedInOrder) {
     ExpectSame(together[q], total);
     ExpectSame(Measure(values, questions[q]), total);
   }
+}
+
+TEST(Measure, KeepsSubnormalsWhateverTheCallersEnvironment) {
+  const std::vector<float> values(300000, 1e-39f);
+  std::fenv_t saved;
+  std::fegetenv(&saved);
+  std::fesetround(FE_UPWARD);
+#ifdef __x86_64__
+  _mm_setcsr(_mm_getcsr() | 0x8040);  // flush to zero, denormals are zeros
+#endif
+  const TensorStats stats = Measure(values, Measurement{{kBf16}, 3.0f});
+  std::fesetenv(&saved);
+  EXPECT_EQ(stats.underflow, 0u);
+  EXPECT_EQ(stats.sum_of_squares, Measure(values, Measurement{{kBf16}, 3.0f}).sum_of_squares);
 }
 
 TEST(Measure, CountsWhatTheDefinitionsSay) {

@@ -313,6 +313,25 @@ TEST_F(ReplayTest, BlamesASumOverMicroStepsThatOverflows) {
   }
 }
 
+TEST_F(ReplayTest, TheElementwiseTestLooksAtScaledGradients) {
+  // The reciprocal of the scale is infinite: unscaling turns every zero into NaN, which torch's
+  // test does not see.
+  for (const char* file : {"step-0.micro-0.safetensors", "step-0.micro-1.safetensors"}) {
+    WriteTensors(file, {FloatTensor("a", {1e-3f, 0.0f})});
+  }
+  EXPECT_TRUE(RunOne(StaticRun(kFp16, 0x1p-130f)).steps[0].finite);
+  EXPECT_FALSE(RunOne(StaticRun(kFp16, 0x1p-130f, FiniteTest::kGlobalNorm)).steps[0].finite);
+}
+
+TEST_F(ReplayTest, TheWorstStepIsNotHiddenByALargeOne) {
+  WriteTensors("step-0.safetensors", {FloatTensor("a", {1e-9f, -1e-9f})});
+  WriteTensors("step-1.safetensors", {FloatTensor("a", {1e4f})});
+  const ReplayResult result = RunOne(StaticRun(kFp16));
+  EXPECT_LT(Summarize(result).gradients.energy_lost(), 1e-20);
+  EXPECT_EQ(Summarize(result).worst_step_energy_lost, 1.0);
+  EXPECT_EQ(result.tensors[0].worst_step_energy_lost, 1.0);
+}
+
 TEST_F(ReplayTest, ReadsEveryElementType) {
   // 1, -0.5, 2^-24, infinity in each type, and a float64 halfway between two float32 values.
   WriteTensors("step-0.safetensors",

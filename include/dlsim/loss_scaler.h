@@ -21,6 +21,11 @@ enum class FiniteTest {
   kGlobalNorm,   // the float32 L2 norm over the unscaled gradients is finite
 };
 
+// Returns "elementwise" or "global-norm".
+constexpr const char* FiniteTestName(FiniteTest test) {
+  return test == FiniteTest::kElementwise ? "elementwise" : "global-norm";
+}
+
 // What a policy learns from one step.
 struct ScalerInput {
   bool overflow = false;  // the step failed the policy's finite test

@@ -42,10 +42,15 @@ std::vector<TensorStats> Measure(std::span<const float> values,
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
                          const Measurement& question);
 
-// As MeasureChunk, and adds each unscaled result to `sums` in float32, as gradient accumulation
-// does; both spans have one length.
+// Where accumulation over micro-steps adds a chunk's results, in float32.
+struct AccumulatedChunk {
+  std::span<float> unscaled;  // the gradient of the step
+  std::span<float> scaled;    // the same, still scaled: what an element-wise finite test sees
+};
+
+// As MeasureChunk, and adds each result to `sums`; all spans have one length.
 TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
-                                      const Measurement& question, std::span<float> sums);
+                                      const Measurement& question, const AccumulatedChunk& sums);
 
 // Returns the float64 sum of squares of a chunk in the order above.
 double SumOfSquaresOfChunk(std::span<const float> values);

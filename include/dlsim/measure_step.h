@@ -32,7 +32,7 @@ struct StepOptions {
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   uint64_t seed = 0;  // for Rounding::kStochastic; see StreamOf
 
-  // Other work, such as opening the next step, that one thread does meanwhile; must not throw.
+  // Other work, such as opening the next step, that one thread does meanwhile.
   std::function<void()> beside;
 };
 
@@ -40,6 +40,7 @@ struct StepOptions {
 struct TensorAnswer {
   std::vector<TensorStats> parts;       // per micro-step, in order; one without micro-steps
   double effective_sum_of_squares = 0;  // of the unscaled gradient of the whole step
+  bool scaled_sum_finite = true;        // the float32 sum over parts, still scaled, is finite
 };
 
 struct StepTensor {

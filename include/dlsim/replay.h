@@ -59,7 +59,9 @@ struct ReplayTensor {
   std::string name;
   Role role = Role::kGrad;
   TensorStats stats;
-  std::optional<int64_t> first_overflow_step;
+  // Largest energy lost in one applied step: over a run the largest step would hide the others.
+  double worst_step_energy_lost = 0;
+  std::optional<int64_t> first_overflow_step = std::nullopt;
 };
 
 struct ReplayResult {
@@ -72,10 +74,12 @@ struct ReplayResult {
 struct ReplaySummary {
   uint64_t steps = 0;
   uint64_t skipped_steps = 0;
+  uint64_t nonfinite_steps = 0;  // a policy that never skips applies these
   std::optional<int64_t> first_applied_step;
   double final_scale = 0;  // after the last step
   double min_scale = 0;    // among the scales used
   double max_scale = 0;
+  double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
   TensorStats gradients;
   TensorStats activations;
 };
