@@ -64,7 +64,8 @@ void EncodePieces(const ByteSource& source, const NpyHeader& header, DType dtype
 
 template <class Code>
 void DecodePieces(const ByteSource& source, const NpyHeader& header, const Format& format,
-                  OutputFile& out) {
+                  float scale, OutputFile& out) {
+  const float inverse = 1.0f / scale;
   std::vector<Code> codes;
   std::vector<float> values;
   ForEachPiece(source, header, [&](uint64_t, std::span<const std::byte> bytes) {
@@ -72,6 +73,9 @@ void DecodePieces(const ByteSource& source, const NpyHeader& header, const Forma
     values.resize(codes.size());
     std::copy(bytes.begin(), bytes.end(), std::as_writable_bytes(std::span(codes)).begin());
     DecodeArray(format, std::span<const Code>(codes), values);
+    if (scale != 1.0f) {
+      for (float& value : values) value *= inverse;
+    }
     out.Write(AsText(std::span<const float>(values)));
   });
 }
@@ -95,7 +99,8 @@ void EncodeNpyFile(const std::string& input, const std::string& output, const Ar
   out.Commit();
 }
 
-void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format) {
+void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format,
+                   float scale) {
   const ByteSource source = FileSource(ReadOnlyFile::Open(input));
   const NpyHeader header = ReadNpyHeader(source);
   const bool wide = CodeBits(format.format) > 16;
@@ -107,9 +112,9 @@ void DecodeNpyFile(const std::string& input, const std::string& output, const Na
   OutputFile out(output);
   out.Write(MakeNpyHeader(NpyType::kF32, header.shape, header.fortran_order));
   if (wide) {
-    DecodePieces<uint32_t>(source, header, format.format, out);
+    DecodePieces<uint32_t>(source, header, format.format, scale, out);
   } else {
-    DecodePieces<uint16_t>(source, header, format.format, out);
+    DecodePieces<uint16_t>(source, header, format.format, scale, out);
   }
   out.Commit();
 }

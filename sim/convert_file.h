@@ -16,7 +16,9 @@ namespace dlsim {
 void EncodeNpyFile(const std::string& input, const std::string& output, const ArrayConversion& how,
                    std::optional<DType> void2);
 
-// Decodes the uint16 or uint32 codes of `input` and writes float32 to `output`.
-void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format);
+// Decodes the uint16 or uint32 codes of `input`, unscales them (a multiplication with the float32
+// reciprocal of `scale`) and writes float32 to `output`.
+void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format,
+                   float scale);
 
 }  // namespace dlsim

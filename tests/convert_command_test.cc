@@ -105,6 +105,24 @@ TEST_F(ConvertCommand, TakesScaleAndSeed) {
   EXPECT_NE(ReadBytes(Path("codes.npy")), Expected(how));
 }
 
+TEST_F(ConvertCommand, DecodingUnscalesByTheReciprocal) {
+  Convert({"--to", "bf16", "--scale", "3"}, "in.npy", "codes.npy");
+  std::vector<uint16_t> codes(values_.size());
+  EncodeArray({.conversion = {kBf16}, .scale = 3.0f}, values_, std::span<uint16_t>(codes));
+  std::vector<float> decoded(values_.size());
+  DecodeArray(kBf16, std::span<const uint16_t>(codes), decoded);
+  for (float& value : decoded) value *= 1.0f / 3.0f;
+  EXPECT_EQ(Convert({"--from", "bf16", "--scale", "3"}, "codes.npy", "back.npy"),
+            MakeNpyHeader(NpyType::kF32, shape_, true) + FloatBytes(decoded));
+}
+
+TEST_F(ConvertCommand, RefusesOptionsThatDecodingWouldIgnore) {
+  for (const char* option :
+       {"--rounding=rtz", "--overflow=inf", "--subnormals=flush", "--seed=1"}) {
+    ExpectFailure({"convert", "--from", "fp16", option, Path("in.npy"), Path("back.npy")}, 2, {});
+  }
+}
+
 TEST_F(ConvertCommand, WritesToStandardOutput) {
   EXPECT_EQ(Succeed({"convert", "--to", "bf16", Path("in.npy"), "-"}),
             Expected({.conversion = {kBf16}}));

@@ -16,7 +16,8 @@ namespace dlsim {
 namespace {
 
 struct ConvertCommandOptions {
-  std::string to, from, scale = "1", input, output;
+  std::string to, from, input, output;
+  std::optional<std::string> scale;
   std::optional<DType> npy_void;
   ConversionOptions conversion;
 };
@@ -28,13 +29,14 @@ float ParseScale(const std::string& text) {
 }
 
 int RunConvert(const ConvertCommandOptions& options) {
+  const float scale = options.scale ? ParseScale(*options.scale) : 1.0f;
   if (!options.from.empty()) {
-    DecodeNpyFile(options.input, options.output, ParseFormat(options.from));
+    DecodeNpyFile(options.input, options.output, ParseFormat(options.from), scale);
     return 0;
   }
   ArrayConversion how;
   how.conversion = options.conversion.Of(ParseFormat(options.to).format);
-  how.scale = ParseScale(options.scale);
+  how.scale = scale;
   how.random.seed = options.conversion.seed;
   EncodeNpyFile(options.input, options.output, how, options.npy_void);
   return 0;
@@ -52,10 +54,15 @@ void AddConvertCommand(CLI::App& app, Action& action) {
       ->option_text("FORMAT");
   direction->require_option(1);
   AddConversionOptions(*command, options->conversion);
-  command->add_option("--scale", options->scale, "Multiply by S in float32 before encoding")
+  command
+      ->add_option("--scale", options->scale,
+                   "Multiply by S in float32 before encoding; after decoding, by its reciprocal")
       ->option_text("S");
   AddChoice<DType>(*command, "--npy-void", options->npy_void, {{"bf16", DType::kBF16}}, "bf16",
                    "What numpy's nameless type V2 holds");
+  for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
+    command->get_option(name)->excludes(direction->get_option("--from"));
+  }
   command->add_option("IN", options->input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")
       ->required();
   command->add_option("OUT", options->output, "Output .npy; - is standard output")->required();
@@ -63,7 +70,7 @@ void AddConvertCommand(CLI::App& app, Action& action) {
       "Examples:\n"
       "  dlsim convert --to cb16 --scale 2^15 g.npy codes.npy\n"
       "  dlsim convert --to fp8-e4m3 --rounding sr --seed 7 g.npy codes.npy\n"
-      "  dlsim convert --from cb16 codes.npy back.npy");
+      "  dlsim convert --from cb16 --scale 2^15 codes.npy back.npy");
   command->callback([options, &action] { action = [options] { return RunConvert(*options); }; });
 }
 
