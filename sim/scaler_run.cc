@@ -4,20 +4,20 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "dlsim/error.h"
 #include "sim/number.h"
+#include "sim/output/json_value.h"
 
 namespace dlsim {
 namespace {
 
-using Json = nlohmann::ordered_json;
+// A scaler that reports an event at every step must not fill the memory.
+constexpr size_t kMaxEvents = 100000;
 
 void AppendScale(double scale, std::vector<ScaleRun>& runs) {
   // By bits: a NaN continues a run of itself, and zeros of both signs stay apart.
@@ -28,33 +28,6 @@ void AppendScale(double scale, std::vector<ScaleRun>& runs) {
   } else {
     runs.push_back({scale, 1});
   }
-}
-
-// JSON has no infinity; HexFloat's "inf" stands for it.
-Json ValueToJson(const NamedValue& named) {
-  return std::visit(
-      [](const auto& value) -> Json {
-        if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
-          if (!std::isfinite(value)) return HexFloat(value);
-        }
-        return value;
-      },
-      named.value);
-}
-
-Json ToObject(std::span<const NamedValue> values) {
-  Json object = Json::object();
-  for (const NamedValue& named : values) object[named.name] = ValueToJson(named);
-  return object;
-}
-
-Json EventToJson(const ScalerEvent& event) {
-  Json object = {{"step", event.step},
-                 {"type", event.type},
-                 {"message", event.message},
-                 {"fatal", event.fatal}};
-  object.update(ToObject(event.details));
-  return object;
 }
 
 std::string ReadFile(const std::string& path) {
@@ -109,7 +82,7 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
     if (decision.skip) run.skipped.push_back(step);
     if (!decision.event) continue;
     stopped = decision.event->fatal && on_fatal == OnFatal::kStop;
-    run.events.push_back(std::move(*decision.event));
+    if (++run.event_count <= kMaxEvents) run.events.push_back(std::move(*decision.event));
   }
   run.state = scaler.Describe();
   return run;
@@ -118,6 +91,7 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
 ScalerRun RefusedRun(const PolicyRefusal& refusal) {
   ScalerRun run;
   run.parameters = refusal.parameters;
+  run.event_count = 1;
   run.events.push_back(
       {.step = -1, .type = refusal.type, .message = refusal.message, .fatal = true, .details = {}});
   return run;
@@ -129,16 +103,19 @@ Json ToJson(std::string_view policy, const ScalerRun& run) {
     scale.push_back(Json::array({HexFloat(part.scale), part.count}));
   }
   Json events = Json::array();
-  for (const ScalerEvent& event : run.events) events.push_back(EventToJson(event));
+  for (const ScalerEvent& event : run.events) events.push_back(JsonEvent(event));
+  if (run.event_count > run.events.size()) {
+    events.push_back({{"truncated_total", run.event_count}});
+  }
   Json document = Json::object();
   document["schema"] = "dlsim.scaler/1";
   document["policy"] = policy;
-  document["params"] = ToObject(run.parameters);
+  document["params"] = JsonFields(run.parameters);
   document["scale_init"] = run.scale_init ? Json(HexFloat(*run.scale_init)) : Json(nullptr);
   document["scale"] = std::move(scale);
   document["skipped"] = run.skipped;
   document["events"] = std::move(events);
-  document["state"] = ToObject(run.state);
+  document["state"] = JsonFields(run.state);
   return document;
 }
 

@@ -25,9 +25,10 @@ struct ScalerRun {
   std::optional<double> scale_init;  // of step 0; none = the policy refused its parameters
   std::vector<ScaleRun> scale;       // after each step, run-length encoded
   std::vector<int64_t> skipped;      // steps on which the optimizer does not step
-  std::vector<ScalerEvent> events;
-  std::vector<NamedValue> state;  // after the last step
-  int64_t steps_run = 0;          // includes the step of a fatal event that stopped the run
+  std::vector<ScalerEvent> events;   // the first 100,000
+  uint64_t event_count = 0;          // of all events
+  std::vector<NamedValue> state;     // after the last step
+  int64_t steps_run = 0;             // includes the step of a fatal event that stopped the run
 };
 
 // Runs `steps` steps; those in `overflow_steps` (ascending, no repeats) overflow. Overflow steps

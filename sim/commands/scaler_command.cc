@@ -31,6 +31,7 @@ struct ScalerCommandOptions {
 };
 
 constexpr size_t kShownChanges = 20;
+constexpr size_t kShownEvents = 10;
 
 std::string ListPolicies() {
   std::string text;
@@ -68,8 +69,12 @@ std::string FormatRun(const std::string& policy, const ScalerRun& run,
   text += fmt::format("steps: {}, skipped: {}, initial scale: {}\n\n", run.steps_run,
                       run.skipped.size(), ScaleText(run.scale_init.value_or(0)));
   text += PathTable(run);
-  for (const ScalerEvent& event : run.events) {
+  for (size_t i = 0; i < run.events.size() && i < kShownEvents; ++i) {
+    const ScalerEvent& event = run.events[i];
     text += fmt::format("  step {}: {}: {}\n", event.step, event.type, event.message);
+  }
+  if (run.event_count > kShownEvents) {
+    text += fmt::format("  ... and {} more events\n", run.event_count - kShownEvents);
   }
   return text;
 }
@@ -96,6 +101,9 @@ int RunScalerCommand(const ScalerCommandOptions& options) {
   try {
     ConfiguredScaler configured = policy.make(ResolveParameters(policy, options.settings), format);
     notes = configured.notes;
+    if (!overflow_steps.empty() && overflow_steps.back() >= steps) {
+      notes.push_back("overflow steps from " + std::to_string(steps) + " on have no effect");
+    }
     run = RunScaler(std::move(configured), steps, overflow_steps, options.on_fatal);
   } catch (const PolicyRefusal& refusal) {
     run = RefusedRun(refusal);
