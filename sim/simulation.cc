@@ -17,18 +17,43 @@ bool HasParameter(const PolicyInfo& policy, std::string_view key) {
 
 std::string_view KeyOf(std::string_view setting) { return setting.substr(0, setting.find('=')); }
 
-// Returns the setting without its policy prefix if it is for this policy, else nothing. The prefix
-// may be the policy's name or an alias; names contain dots, keys do not.
-std::optional<std::string> SettingFor(const PolicyInfo& policy, const std::string& setting,
-                                      bool only_policy) {
+// A setting as it applies to one policy.
+struct OwnSetting {
+  std::string text;       // KEY=VALUE
+  bool specific = false;  // it named the policy
+};
+
+// Returns the setting if it is for this policy. A prefix may be the policy's name or an alias;
+// names may contain dots, keys do not.
+std::optional<OwnSetting> SettingFor(const PolicyInfo& policy, const std::string& setting,
+                                     bool only_policy) {
   const std::string_view key = KeyOf(setting);
   const size_t dot = key.rfind('.');
-  if (dot == std::string_view::npos) {
-    // With one policy an unknown key is passed on, so that it is refused with a suggestion.
-    return only_policy || HasParameter(policy, key) ? std::optional(setting) : std::nullopt;
+  if (dot != std::string_view::npos) {
+    if (FindPolicy(key.substr(0, dot)).name != policy.name) return std::nullopt;
+    return OwnSetting{setting.substr(dot + 1), true};
   }
-  return FindPolicy(key.substr(0, dot)).name == policy.name ? std::optional(setting.substr(dot + 1))
-                                                            : std::nullopt;
+  // With one policy an unknown key is passed on, so that it is refused with a suggestion.
+  if (!only_policy && !HasParameter(policy, key)) return std::nullopt;
+  return OwnSetting{setting, false};
+}
+
+// Returns the settings of one policy; what names the policy replaces what is for all.
+std::vector<std::string> SettingsFor(const PolicyInfo& policy, const SimulationRequest& request) {
+  std::vector<OwnSetting> own;
+  for (const std::string& setting : request.settings) {
+    std::optional<OwnSetting> found = SettingFor(policy, setting, request.policies.size() == 1);
+    if (found) own.push_back(std::move(*found));
+  }
+  std::vector<std::string> texts;
+  for (const OwnSetting& setting : own) {
+    const auto replaces = [&](const OwnSetting& other) {
+      return other.specific && KeyOf(other.text) == KeyOf(setting.text);
+    };
+    if (!setting.specific && std::any_of(own.begin(), own.end(), replaces)) continue;
+    texts.push_back(setting.text);
+  }
+  return texts;
 }
 
 // Every setting must reach some policy: a misspelt one must not be lost.
@@ -54,21 +79,19 @@ void RequireUsed(const SimulationRequest& request, const std::vector<const Polic
 SimulationRun PrepareRun(const SimulationRequest& request, const std::string& format_name,
                          const PolicyInfo& policy) {
   const NamedFormat format = ParseFormat(format_name);
-  SimulationRun run = {format.name, std::string(policy.name), {}, {}, std::nullopt, {}};
-  std::vector<std::string> settings;
-  for (const std::string& setting : request.settings) {
-    std::optional<std::string> own = SettingFor(policy, setting, request.policies.size() == 1);
-    if (own) settings.push_back(std::move(*own));
-  }
+  SimulationRun run;
+  run.format = format.name;
+  run.policy = std::string(policy.name);
+  run.finite_test = request.finite_test.value_or(policy.finite_test);
   try {
-    ConfiguredScaler configured = policy.make(ResolveParameters(policy, settings), format.name);
+    ConfiguredScaler configured =
+        policy.make(ResolveParameters(policy, SettingsFor(policy, request)), format.name);
     run.parameters = std::move(configured.parameters);
     run.notes = std::move(configured.notes);
     Conversion conversion = request.conversion;
     conversion.format = format.format;
-    run.start =
-        ReplayRun{run.format, run.policy, conversion,
-                  request.finite_test.value_or(policy.finite_test), std::move(configured.scaler)};
+    run.start = ReplayRun{run.format, run.policy, conversion, run.finite_test,
+                          std::move(configured.scaler)};
   } catch (const PolicyRefusal& refusal) {
     run.parameters = refusal.parameters;
     run.result.events.push_back({-1, refusal.type, refusal.message, true, {}});

@@ -19,6 +19,7 @@ struct SimulationRun {
   std::string policy;
   std::vector<NamedValue> parameters;
   std::vector<std::string> notes;
+  FiniteTest finite_test = FiniteTest::kElementwise;
   std::optional<ReplayRun> start;  // as it began; empty if the policy refused
   ReplayResult result;
 };
@@ -26,7 +27,7 @@ struct SimulationRun {
 struct SimulationRequest {
   std::vector<std::string> formats;
   std::vector<std::string> policies;
-  std::vector<std::string> settings;      // KEY=VALUE, or POLICY.KEY=VALUE for one of the policies
+  std::vector<std::string> settings;      // KEY=VALUE, or POLICY.KEY=VALUE, which wins, for one
   Conversion conversion;                  // its format is filled in per run
   std::optional<FiniteTest> finite_test;  // instead of each policy's own
 };

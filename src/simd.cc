@@ -59,8 +59,7 @@ void UseSimdTarget(std::string_view name) {
     for (const std::string& target : SupportedSimdTargets()) {
       known += (known.empty() ? "one of " : ", ") + target;
     }
-    throw UsageError("SIMD target", "not available on this machine", known,
-                     Quoted(name));
+    throw UsageError("SIMD target", "not available on this machine", known, Quoted(name));
   }
   Activate(wanted);
 }

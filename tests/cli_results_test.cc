@@ -53,7 +53,7 @@ std::map<std::string, char> WithCounters(std::map<std::string, char> keys) {
 
 TEST(CliResults, ReplayJsonHasEveryKey) {
   const json document = SucceedJson({"replay", kSingle, "--json", "-"});
-  ExpectKeys(document, {{"schema", 's'}, {"trace", 'o'}, {"runs", 'a'}});
+  ExpectKeys(document, {{"schema", 's'}, {"trace", 'o'}, {"options", 'o'}, {"runs", 'a'}});
   EXPECT_EQ(document["schema"], "dlsim.replay/1");
   ExpectKeys(document["trace"], {{"paths", 'a'},
                                  {"steps", 'i'},
@@ -66,6 +66,7 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
     ExpectKeys(run, {{"format", 's'},
                      {"policy", 's'},
                      {"params", 'o'},
+                     {"finite_test", 's'},
                      {"notes", 'a'},
                      {"summary", 'o'},
                      {"events", 'a'},
@@ -73,6 +74,8 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                      {"tensors", 'a'}});
     ExpectKeys(run["summary"], WithCounters({{"steps", 'i'},
                                              {"skipped_steps", 'i'},
+                                             {"nonfinite_steps", 'i'},
+                                             {"worst_step_energy_lost", 'n'},
                                              {"first_applied_step", 'I'},
                                              {"stopped_at_step", 'I'},
                                              {"final_scale", 'n'},
@@ -95,10 +98,11 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
     EXPECT_EQ(run["summary"]["skipped_steps"], skipped);
     EXPECT_GT(run["tensors"].size(), 0u);
     for (const json& tensor : run["tensors"]) {
-      ExpectKeys(
-          tensor,
-          WithCounters(
-              {{"name", 's'}, {"role", 's'}, {"absmax", 'n'}, {"first_overflow_step", 'I'}}));
+      ExpectKeys(tensor, WithCounters({{"name", 's'},
+                                       {"role", 's'},
+                                       {"absmax", 'n'},
+                                       {"worst_step_energy_lost", 'n'},
+                                       {"first_overflow_step", 'I'}}));
       EXPECT_TRUE(tensor["role"] == "grad" || tensor["role"] == "act_grad");
     }
   }
@@ -130,6 +134,34 @@ TEST(CliResults, ScalerJsonHasEveryKey) {
             json::parse(R"([["0x1.8000000000000p+3",1],["0x1.8000000000000p+2",4]])"));
   EXPECT_EQ(document["skipped"], json::parse("[1]"));
   EXPECT_EQ(document["params"]["init_scale"], 12.0);
+}
+
+TEST(CliResults, ReplayJsonSaysHowItWasMade) {
+  const json document = SucceedJson({"replay", kSingle, "--policy", "torch", "--policy", "cerebras",
+                                     "--rounding", "sr", "--seed", "7", "--subnormals", "flush",
+                                     "--tensors", "*bias*", "--json", "-"});
+  EXPECT_EQ(document["options"]["rounding"], "sr");
+  EXPECT_EQ(document["options"]["seed"], 7);
+  EXPECT_EQ(document["options"]["subnormals"], "flush");
+  EXPECT_EQ(document["options"]["tensors"], "*bias*");
+  EXPECT_EQ(document["runs"][0]["finite_test"], "elementwise");
+  EXPECT_EQ(document["runs"][1]["finite_test"], "global-norm");
+}
+
+TEST(CliResults, ASettingForOnePolicyWinsOverOneForAll) {
+  const json document =
+      SucceedJson({"replay", kSingle, "--policy", "torch", "--policy", "cerebras-2.10", "--format",
+                   "fp16", "--set", "init_scale=4", "--set", "torch.init_scale=8", "--json", "-"});
+  EXPECT_EQ(document["runs"][0]["params"]["init_scale"], 8.0);
+  EXPECT_EQ(document["runs"][1]["params"]["init_scale"], 4.0);
+}
+
+TEST(CliResults, ScalerKeepsABoundedNumberOfEvents) {
+  const json document =
+      SucceedJson({"scaler", "--policy", "cerebras", "--set", "max_loss_scale=1", "--set",
+                   "min_loss_scale=2", "--steps", "100005", "--json", "-"});
+  EXPECT_EQ(document["events"].size(), 100001u);
+  EXPECT_EQ(document["events"].back()["truncated_total"], 100005);
 }
 
 TEST(CliResults, CsvHasOneRowPerRunStepMicroStepAndTensor) {

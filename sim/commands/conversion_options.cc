@@ -1,28 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/conversion_options.h"
 
+#include <utility>
+#include <vector>
+
 #include "sim/commands/typed_options.h"
 
 namespace dlsim {
+namespace {
+
+template <class T>
+using Choices = std::vector<std::pair<std::string_view, T>>;
+
+const Choices<Rounding> kRoundings = {
+    {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
+    {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
+    {"rd", Rounding::kTowardNegative}, {"sr", Rounding::kStochastic}};
+const Choices<Overflow> kOverflows = {{"inf", Overflow::kInfinity},
+                                      {"saturate", Overflow::kSaturate}};
+const Choices<Subnormals> kSubnormals = {{"keep", Subnormals::kKeep},
+                                         {"flush", Subnormals::kFlushToZero}};
+
+template <class T>
+std::string_view NameAmong(const Choices<T>& choices, T value) {
+  for (const auto& [name, choice] : choices) {
+    if (choice == value) return name;
+  }
+  return "";
+}
+
+}  // namespace
 
 void AddConversionOptions(CLI::App& command, ConversionOptions& options) {
-  AddChoice<Rounding>(command, "--rounding", options.rounding,
-                      {{"rne", Rounding::kNearestEven},
-                       {"rtz", Rounding::kTowardZero},
-                       {"rna", Rounding::kNearestAway},
-                       {"ru", Rounding::kTowardPositive},
-                       {"rd", Rounding::kTowardNegative},
-                       {"sr", Rounding::kStochastic}},
-                      "MODE",
+  AddChoice<Rounding>(command, "--rounding", options.rounding, kRoundings, "MODE",
                       "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; "
                       "ru, rd: up, down; sr: stochastic");
-  AddChoice<Overflow>(command, "--overflow", options.overflow,
-                      {{"inf", Overflow::kInfinity}, {"saturate", Overflow::kSaturate}}, "RULE",
+  AddChoice<Overflow>(command, "--overflow", options.overflow, kOverflows, "RULE",
                       "inf (default): as IEEE 754; saturate: clamp to the largest finite value");
-  AddChoice<Subnormals>(command, "--subnormals", options.subnormals,
-                        {{"keep", Subnormals::kKeep}, {"flush", Subnormals::kFlushToZero}}, "RULE",
+  AddChoice<Subnormals>(command, "--subnormals", options.subnormals, kSubnormals, "RULE",
                         "keep (default), or flush: subnormal results become zero");
   AddCount(command, "--seed", options.seed, "Seed of stochastic rounding (default 0)");
 }
+
+std::string_view NameOf(Rounding rounding) { return NameAmong(kRoundings, rounding); }
+std::string_view NameOf(Overflow overflow) { return NameAmong(kOverflows, overflow); }
+std::string_view NameOf(Subnormals subnormals) { return NameAmong(kSubnormals, subnormals); }
 
 }  // namespace dlsim

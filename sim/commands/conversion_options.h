@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <string_view>
 
 #include "dlsim/codec.h"
 
@@ -20,5 +21,10 @@ struct ConversionOptions {
 
 // Adds --rounding, --overflow, --subnormals and --seed.
 void AddConversionOptions(CLI::App& command, ConversionOptions& options);
+
+// Returns the value of --rounding, --overflow or --subnormals that stands for this.
+std::string_view NameOf(Rounding rounding);
+std::string_view NameOf(Overflow overflow);
+std::string_view NameOf(Subnormals subnormals);
 
 }  // namespace dlsim

@@ -40,7 +40,36 @@ std::unique_ptr<OutputFile> OpenOutput(const std::optional<std::string>& path) {
 
 // Steps count alike in the progress line: files of one trace hardly differ in size.
 uint64_t BytesUntil(const TraceReader& trace, size_t step) {
-  return trace.file_bytes() / trace.step_count() * step;
+  const double share = static_cast<double>(step) / static_cast<double>(trace.step_count());
+  return static_cast<uint64_t>(share * static_cast<double>(trace.file_bytes()));
+}
+
+// What shapes all runs of the call, for the record.
+Json DescribeOptions(const ReplayCommandOptions& options) {
+  const bool sum_first = options.replay.step.accumulation == Accumulation::kSumThenQuantize;
+  const bool check_all = options.replay.checked == Checked::kAllGradients;
+  return {{"rounding", NameOf(options.conversion.rounding)},
+          {"overflow", NameOf(options.conversion.overflow)},
+          {"subnormals", NameOf(options.conversion.subnormals)},
+          {"seed", options.conversion.seed},
+          {"check", check_all ? "all" : "grad"},
+          {"accumulate", sum_first ? "sum-first" : "quantize-first"},
+          {"on_fatal", options.replay.on_fatal == OnFatal::kStop ? "stop" : "continue"},
+          {"tensors", options.trace.options.tensors}};
+}
+
+// The options that are not the default, on one line; empty if all are.
+std::string UnusualOptions(const ReplayCommandOptions& options) {
+  const Json defaults = DescribeOptions({}), chosen = DescribeOptions(options);
+  std::string line;
+  for (const auto& [key, value] : chosen.items()) {
+    if (value == defaults[key]) continue;
+    line += (line.empty() ? "options: " : ", ") + key + " " + DumpJson(value);
+  }
+  if (options.trace.options.tensors != "*") {
+    line += "\nnote: only the tensors that match are read, and they alone decide";
+  }
+  return line.empty() ? line : line + "\n";
 }
 
 // A refused policy is wrong usage; the others have run all the same. Formats refuse alike: one
@@ -77,12 +106,14 @@ int RunReplay(ReplayCommandOptions options) {
     };
     Simulate(trace, options.replay, runs);
   }
-  if (json) WriteReplayJson(trace, options.trace.paths, runs, *json);
+  if (json) {
+    WriteReplayJson(trace, options.trace.paths, DescribeOptions(options), runs, *json);
+  }
   if (json) json->Commit();
   if (csv) csv->Commit();
   if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
     OutputFile out("-");
-    out.Write(FormatReport(trace, runs, options.top));
+    out.Write(UnusualOptions(options) + FormatReport(trace, runs, options.top));
     out.Commit();
   }
   return ReportRefusals(runs);

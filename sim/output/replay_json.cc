@@ -17,6 +17,7 @@ Json JsonSummary(const ReplayResult& result) {
   Json object;
   object["steps"] = summary.steps;
   object["skipped_steps"] = summary.skipped_steps;
+  object["nonfinite_steps"] = summary.nonfinite_steps;
   object["first_applied_step"] =
       summary.first_applied_step ? Json(*summary.first_applied_step) : Json();
   object["stopped_at_step"] = result.stopped_at ? Json(*result.stopped_at) : Json();
@@ -26,6 +27,7 @@ Json JsonSummary(const ReplayResult& result) {
   object["min_scale"] = scale(summary.min_scale);
   object["max_scale"] = scale(summary.max_scale);
   AddCounters(summary.gradients, object);
+  object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
   object["activations"] = JsonActivations(summary.activations);
   return object;
 }
@@ -52,6 +54,7 @@ Json JsonTensor(const ReplayTensor& tensor) {
   object["name"] = tensor.name;
   object["role"] = RoleName(tensor.role);
   AddCounters(tensor.stats, object);
+  object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
   object["absmax"] = JsonNumber(tensor.stats.absmax);
   object["first_overflow_step"] =
       tensor.first_overflow_step ? Json(*tensor.first_overflow_step) : Json();
@@ -75,6 +78,7 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
   head["format"] = run.format;
   head["policy"] = run.policy;
   head["params"] = JsonFields(run.parameters);
+  head["finite_test"] = FiniteTestName(run.finite_test);
   head["notes"] = run.notes;
   head["summary"] = JsonSummary(run.result);
   std::string opening = DumpJson(head);
@@ -89,9 +93,9 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
 }  // namespace
 
 void WriteReplayJson(const TraceReader& trace, std::span<const std::string> paths,
-                     std::span<const SimulationRun> runs, OutputFile& out) {
+                     const Json& options, std::span<const SimulationRun> runs, OutputFile& out) {
   out.Write("{\"schema\":\"dlsim.replay/1\",\n\"trace\":" + DumpJson(JsonTrace(trace, paths)) +
-            ",\n\"runs\":[");
+            ",\n\"options\":" + DumpJson(options) + ",\n\"runs\":[");
   const char* separator = "\n";
   for (const SimulationRun& run : runs) {
     out.Write(separator);

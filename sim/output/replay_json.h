@@ -5,13 +5,15 @@
 #include <span>
 #include <string>
 
+#include "sim/output/json_value.h"
 #include "sim/output/output_file.h"
 #include "sim/simulation.h"
 
 namespace dlsim {
 
-// Writes the document step by step, one line each, without building it in memory.
+// Writes the document step by step, one line each, without building it in memory. `options` are
+// those of the call that shape every run.
 void WriteReplayJson(const TraceReader& trace, std::span<const std::string> paths,
-                     std::span<const SimulationRun> runs, OutputFile& out);
+                     const Json& options, std::span<const SimulationRun> runs, OutputFile& out);
 
 }  // namespace dlsim

@@ -78,19 +78,20 @@ TableRow OverviewRow(const SimulationRun& run) {
   const TensorStats& g = summary.gradients;
   return {run.format + " " + run.policy,
           fmt::format("{}/{}", summary.skipped_steps, summary.steps),
+          std::to_string(summary.nonfinite_steps),
           summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
           ScaleText(summary.final_scale),
           ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
           Percent(g.underflow_fraction()),
-          Percent(g.energy_lost()),
+          Percent(summary.worst_step_energy_lost),
           std::to_string(g.overflow),
           std::to_string(g.nonfinite())};
 }
 
 std::string Overview(std::span<const SimulationRun> runs) {
-  std::vector<TableRow> rows = {{"format policy", "skipped", "first applied", "final scale",
-                                 "scale range", "underflow", "energy lost", "overflow",
-                                 "nonfinite in"}};
+  std::vector<TableRow> rows = {{"format policy", "skipped", "not finite", "first applied",
+                                 "final scale", "scale range", "underflow", "energy lost",
+                                 "overflow", "nonfinite in"}};
   std::string refused;
   for (const SimulationRun& run : runs) {
     if (run.start) {
@@ -175,7 +176,7 @@ std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrde
     const TensorStats& s = tensors[i].stats;
     rows.push_back({Printable(tensors[i].name), RoleName(tensors[i].role),
                     Percent(s.underflow_fraction()), std::to_string(s.nonzero_finite()),
-                    Percent(s.energy_lost()), std::to_string(s.subnormal),
+                    Percent(tensors[i].worst_step_energy_lost), std::to_string(s.subnormal),
                     std::to_string(s.overflow), fmt::format("{:.2e}", s.absmax)});
   }
   return FormatTable(rows);
@@ -209,7 +210,7 @@ std::string RunSection(const SimulationRun& run, size_t top) {
          WorstTensors(
              run, "worst by energy lost",
              [](const ReplayTensor& a, const ReplayTensor& b) {
-               return a.stats.energy_lost() > b.stats.energy_lost();
+               return a.worst_step_energy_lost > b.worst_step_energy_lost;
              },
              top);
 }
@@ -221,8 +222,9 @@ std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun
   std::string report = DescribeTrace(trace) + DescribePolicies(runs) + Overview(runs);
   report +=
       "\n  underflow: share of nonzero finite parameter gradients that become zero; energy lost: "
-      "their share\n  of the sum of squares. Open loop: a skipped step would have changed the "
-      "gradients after it.\n";
+      "their share\n  of a step's sum of squares, at the worst applied step. Open loop: a skipped "
+      "step would "
+      "have changed\n  the gradients after it.\n";
   for (const SimulationRun& run : runs) report += RunSection(run, top);
   return report;
 }

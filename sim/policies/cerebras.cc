@@ -230,8 +230,8 @@ ConfiguredScaler Make(const Settings& settings, Variant variant, std::string_vie
   NoteDefaults(settings, notes);
   NoteMisprints(config, notes);
   NoteSurprises(config, notes);
-  if (fp16_type == "bfloat16") {
-    notes.push_back("the Model Zoo uses no scaler at all for fp16_type bfloat16");
+  if (fp16_type == "bfloat16" || format == "bf16") {
+    notes.push_back("the Model Zoo uses no scaler at all for bfloat16");
   }
   return {LossScaler::Make<GradScaler>(config), parameters, notes};
 }
