@@ -24,7 +24,8 @@ void EncodeBlockWith(const ArrayConversion& how, const float* HWY_RESTRICT value
   constexpr VectorLanes kLanes;
   const CodecSpec spec = MakeCodecSpec(how.conversion);
   const auto whole = [&](size_t i, VectorLanes::V, VectorLanes::V scaled,
-                         const lanewise::RoundedLanes<VectorLanes>& rounded) HWY_ATTR {
+                         VectorLanes::V random) HWY_ATTR {
+    const auto rounded = lanewise::EncodeMagnitude<kRounding>(kLanes, spec, scaled, random);
     const auto sign = lanewise::SignOfCode(kLanes, spec, scaled);
     kLanes.StoreCodes(kLanes.Or(sign, rounded.magnitude), codes + i);
   };

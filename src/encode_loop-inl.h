@@ -56,8 +56,8 @@ HWY_INLINE bool NeedsSecondPlane(const CodecSpec& spec, float scale,
   return std::any_of(values, values + count, subnormal);
 }
 
-// Encodes `count` values times `scale`. Whole vectors go to
-//   whole(i, bits of the values, bits of the scaled values, RoundedLanes)
+// Scales `count` values, to be encoded. Whole vectors go to
+//   whole(i, bits of the values, bits of the scaled values, random bits)
 // and the rest, or everything for formats without subnormals, one by one through the scalar
 // reference to single(i, bits, scaled bits, EncodeResult). `first_index` is the index of values[0]
 // in the random stream, a multiple of 8.
@@ -87,8 +87,7 @@ HWY_INLINE void EncodeLoop(const CodecSpec& spec, float scale, const RandomStrea
       const auto scaled = kLanes.MulFloat(bits, scale);
       auto random_bits = scaled;
       if constexpr (kNeedsRandom) random_bits = LoadRandom(run, i);
-      whole(begin + i, bits, scaled,
-            lanewise::EncodeMagnitude<kRounding>(kLanes, spec, scaled, random_bits));
+      whole(begin + i, bits, scaled, random_bits);
     }
   }
   for (size_t i = vector_end; i < count; ++i) {

@@ -31,6 +31,20 @@ class VectorCounter {
     V scaled, unscaled;  // bits of the decoded results
   };
 
+  // Counts a vector of plain results (see QuantizePlain) and zeros, which need little counting.
+  HWY_INLINE Result AddPlain(size_t i, V bits, V scaled, V quantized) {
+    const auto magnitude = kLanes.And(bits, kLanes.Set(~codec::kSignBit));
+    const auto sign = kLanes.And(scaled, kLanes.Set(codec::kSignBit));
+    const auto output = kLanes.Or(sign, quantized);
+    const auto unscaled = kLanes.MulFloat(output, inverse_scale_);
+    kLanes.AddSquares(unscaled, &sums_.quantized[i % kSumLanes]);
+    kLanes.AddSquares(magnitude, &sums_.inputs[i % kSumLanes]);
+    absmax_ = kLanes.Max(absmax_, magnitude);
+    zeros_ += kLanes.CountTrue(kLanes.Eq(magnitude, kLanes.Set(0)));
+    return {output, unscaled};
+  }
+
+  // Counts any vector.
   HWY_INLINE Result Add(size_t i, V bits, V scaled,
                         const lanewise::RoundedLanes<VectorLanes>& rounded) {
     const auto infinity = kLanes.Set(codec::kInfinityBits), zero = kLanes.Set(0);
@@ -103,6 +117,28 @@ class VectorCounter {
   size_t overflow_ = 0, nonfinite_outputs_ = 0;
 };
 
+// Returns whether all inputs of a vector are zero or have plain results.
+HWY_INLINE bool IsPlain(const CodecSpec& spec, V bits, V scaled) {
+  constexpr VectorLanes kLanes;
+  const auto magnitude = kLanes.And(scaled, kLanes.Set(~codec::kSignBit));
+  const auto input = kLanes.And(bits, kLanes.Set(~codec::kSignBit));
+  // A zero times an infinite scale is NaN, and a small value times a small scale zero.
+  const auto nonzero = kLanes.Lt(kLanes.Set(0), kLanes.Or(input, magnitude));
+  // Unsigned: what is below plain_min_bits wraps around to beyond the range.
+  const auto offset = kLanes.Sub(magnitude, kLanes.Set(spec.plain_min_bits));
+  const auto outside =
+      kLanes.LtUnsigned(kLanes.Set(spec.plain_max_bits - spec.plain_min_bits), offset);
+  return kLanes.AllFalse(kLanes.MaskAnd(outside, nonzero));
+}
+
+template <Rounding kRounding>
+HWY_INLINE V Plain(const CodecSpec& spec, V scaled, V random) {
+  constexpr VectorLanes kLanes;
+  const auto magnitude = kLanes.And(scaled, kLanes.Set(~codec::kSignBit));
+  const auto negative = kLanes.Lt(scaled, kLanes.Set(0));
+  return lanewise::QuantizePlain<kRounding>(kLanes, spec, magnitude, negative, random);
+}
+
 // Adds a vector of floats to memory.
 HWY_INLINE void AddTo(V bits, float* sums) {
   constexpr VectorLanes kLanes;
@@ -113,11 +149,15 @@ HWY_INLINE void AddTo(V bits, float* sums) {
 template <Rounding kRounding>
 TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
                         const Measurement& question, const AccumulatedChunk* sums) {
+  constexpr VectorLanes kLanes;
   const CodecSpec spec = MakeCodecSpec(question.conversion);
   VectorCounter counter(spec, question.inverse_scale());
-  const auto whole = [&](size_t i, V bits, V scaled,
-                         const lanewise::RoundedLanes<VectorLanes>& rounded) HWY_ATTR {
-    const VectorCounter::Result result = counter.Add(i, bits, scaled, rounded);
+  const auto whole = [&](size_t i, V bits, V scaled, V random) HWY_ATTR {
+    const VectorCounter::Result result =
+        IsPlain(spec, bits, scaled)
+            ? counter.AddPlain(i, bits, scaled, Plain<kRounding>(spec, scaled, random))
+            : counter.Add(i, bits, scaled,
+                          lanewise::EncodeMagnitude<kRounding>(kLanes, spec, scaled, random));
     if (sums != nullptr) {
       AddTo(result.unscaled, sums->unscaled.data() + i);
       AddTo(result.scaled, sums->scaled.data() + i);

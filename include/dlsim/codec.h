@@ -54,6 +54,8 @@ struct CodecSpec {
   uint32_t flush_below;        // results below this become zero
   uint32_t sign_shift;         // from the sign bit of float32 to that of the code
   uint32_t min_positive_bits;  // float32 bits of the smallest positive value
+  uint32_t plain_min_bits;     // float32 magnitudes from here to plain_max_bits have normal,
+  uint32_t plain_max_bits;     // finite results in every rounding mode
   bool saturates;
   bool gradual;  // the format has subnormals
 };
@@ -80,6 +82,8 @@ DLSIM_HOST_DEVICE constexpr CodecSpec MakeCodecSpec(const Conversion& conversion
   s.flush_below = flushes && gradual ? MinNormalCode(f) : 0;
   s.sign_shift = static_cast<uint32_t>(32 - CodeBits(f));
   s.min_positive_bits = rebias + (1u << dropped);
+  s.plain_min_bits = rebias + (1u << 23);
+  s.plain_max_bits = (s.max_code << dropped) + rebias;
   s.saturates = saturates;
   s.gradual = gradual;
   return s;
