@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/trace_test_util.h"
@@ -102,11 +106,79 @@ TEST_F(Dumps, RejectArraysThatDoNotStack) {
   ExpectRefused({"tensor 'a.bwd'", "too many steps"});
 }
 
-TEST_F(Dumps, FindAWrongChecksumAtTheLastStep) {
-  WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = Stack(2, 0), .crc = 1}});
+TEST_F(Dumps, RejectMoreStepsThanTheFileHasBytes) {
+  const std::array<uint64_t, 2> empty_slices = {1'000'000, 0};
+  WriteDump("act_dumps.npz",
+            {{.name = "a.bwd.npy", .data = MakeNpyHeader(NpyType::kF32, empty_slices)}});
+  ExpectRefused({"tensor 'a.bwd'", "too many steps for a file of this size", "got 1000000"});
+}
+
+TEST_F(Dumps, StayOpenBetweenTheirSteps) {
+  const std::string path = WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = Stack(2, 0)}});
   const TraceReader reader = Open();
-  EXPECT_NO_THROW(TensorBytes(reader.Load(0).recordings[0].tensors[0]));
-  ExpectInputError([&] { TensorBytes(reader.Load(1).recordings[0].tensors[0]); }, {"CRC"});
+  EXPECT_EQ(TensorBytes(reader.Load(0).recordings[0].tensors[0]), Float32Bytes({0, 1}));
+  std::filesystem::remove(path);
+  EXPECT_EQ(TensorBytes(reader.Load(1).recordings[0].tensors[0]), Float32Bytes({2, 3}));
+}
+
+// What was decompressed for a step is not decompressed again for the next.
+TEST_F(Dumps, ReadOnInDeflatedArrays) {
+  constexpr uint64_t kElements = 50'000;
+  const std::array<uint64_t, 2> shape = {2, kElements};
+  const std::string data(8 * kElements, 'x');
+  const ZipMember member = Deflated("a.bwd.npy", MakeNpyHeader(NpyType::kF32, shape) + data);
+  const std::string path = WriteDump("act_dumps.npz", {member});
+  const TraceReader reader = Open();
+  EXPECT_EQ(TensorBytes(reader.Load(0).recordings[0].tensors[0]), data.substr(4 * kElements));
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(static_cast<std::streamoff>(30 + member.name.size())) << std::string(1000, '\xFF');
+  file.close();
+  EXPECT_EQ(TensorBytes(reader.Load(1).recordings[0].tensors[0]), data.substr(4 * kElements));
+}
+
+TEST_F(Dumps, AreReadInAnyOrderOfSteps) {
+  WriteDump("act_dumps.npz",
+            {{.name = "a.bwd.npy", .data = Stack(3, 0)}, Deflated("b.bwd.npy", Stack(3, 10))});
+  const TraceReader reader = Open();
+  for (const size_t i : {2, 0, 1, 1, 2, 2, 0, 2}) {
+    const TraceStep step = reader.Load(i);
+    const float first = 2 * static_cast<float>(i);
+    EXPECT_EQ(TensorBytes(step.recordings[0].tensors[0]), Float32Bytes({first, first + 1}));
+    EXPECT_EQ(TensorBytes(step.recordings[0].tensors[1], 3),
+              Float32Bytes({first + 10, first + 11}));
+  }
+}
+
+TEST_F(Dumps, AreReadByThreadsAtOnce) {
+  constexpr uint64_t kSteps = 100;
+  WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = Stack(kSteps, 0)},
+                              Deflated("b.bwd.npy", Stack(kSteps, 0))});
+  const TraceReader reader = Open();
+  const auto read_all = [&] {
+    for (size_t i = 0; i < kSteps; ++i) {
+      const TraceStep step = reader.Load(i);
+      const float first = 2 * static_cast<float>(i);
+      for (const TraceTensor& tensor : step.recordings[0].tensors) {
+        EXPECT_EQ(TensorBytes(tensor, 5), Float32Bytes({first, first + 1}));
+      }
+    }
+  };
+  std::thread other(read_all);
+  read_all();
+  other.join();
+}
+
+TEST_F(Dumps, FindAWrongChecksumAtTheLastStep) {
+  const std::array<uint64_t, 2> shape = {3, 8192};
+  const std::string data = MakeNpyHeader(NpyType::kF32, shape) + std::string(3 * 4 * 8192, 'x');
+  WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = data, .crc = 1}});
+  for (const size_t first : {0, 1, 2}) {  // also where steps before it were not read
+    const TraceReader reader = Open();
+    for (size_t i = first; i < 2; ++i) {
+      EXPECT_NO_THROW(TensorBytes(reader.Load(i).recordings[0].tensors[0]));
+    }
+    ExpectInputError([&] { TensorBytes(reader.Load(2).recordings[0].tensors[0]); }, {"CRC"});
+  }
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #include "trace/dumps.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "trace/recording.h"
@@ -12,34 +13,20 @@ namespace {
 
 constexpr uint64_t kMaxStepsPerFile = 1'000'000;
 
-// Returns the first axis, which counts the steps.
-uint64_t StepsOf(const std::string& place, const NpyHeader& header) {
+// Returns the first axis, which counts the steps. Steps cost time and memory even if their slices
+// are empty or compress well, so a small file cannot hold many.
+uint64_t StepsOf(const NpzArchive& archive, const NpzMember& member, const NpyHeader& header) {
+  const std::string place = TensorPlace(archive.place(), member.name);
   if (header.shape.empty()) throw InputError(place, "has no axis of steps");
   if (header.fortran_order && header.shape.size() > 1) {
     throw InputError(place, "unsupported order of a dump", "C order", "Fortran order");
   }
-  if (header.shape[0] > kMaxStepsPerFile) {
-    throw InputError(place, "too many steps", "at most " + std::to_string(kMaxStepsPerFile),
-                     std::to_string(header.shape[0]));
+  const uint64_t most = std::min(kMaxStepsPerFile, archive.size());
+  if (header.shape[0] > most) {
+    throw InputError(place, "too many steps for a file of this size",
+                     "at most " + std::to_string(most), std::to_string(header.shape[0]));
   }
   return header.shape[0];
-}
-
-TraceTensor MakeSlice(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member,
-                      const NpyHeader& header, uint64_t slice, const TraceOptions& options) {
-  TraceTensor tensor;
-  tensor.name = member.name;
-  tensor.role = *DumpRole(member.name);
-  tensor.dtype =
-      TraceDType(TensorPlace(archive->place(), member.name), header.type, options.npy_void2);
-  tensor.shape.assign(header.shape.begin() + 1, header.shape.end());
-  tensor.elements = header.elements / header.shape[0];
-  const uint64_t begin = header.data_start + slice * tensor.elements * DTypeSize(tensor.dtype);
-  // The last step reads the member from its start, so that its checksum is verified once.
-  const bool is_last = slice + 1 == header.shape[0];
-  const Skip skip = member.is_stored && !is_last ? Skip::kBySeeking : Skip::kByReading;
-  tensor.read = NpzReader(archive, member, begin, skip);
-  return tensor;
 }
 
 }  // namespace
@@ -82,30 +69,61 @@ DumpSummary SummarizeDump(const std::shared_ptr<NpzArchive>& archive) {
   if (first == nullptr) {
     throw InputError(archive->place(), "holds no gradients", "arrays named <module>.bwd...");
   }
-  summary.steps =
-      StepsOf(TensorPlace(archive->place(), first->name), ReadNpzHeader(archive, *first));
+  summary.steps = StepsOf(*archive, *first, ReadNpzHeader(archive, *first));
   return summary;
 }
 
-std::vector<TraceTensor> ReadDumpSlice(const std::shared_ptr<NpzArchive>& archive, uint64_t slice,
-                                       const TraceOptions& options) {
-  std::vector<TraceTensor> tensors;
+DumpFile::DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& options)
+    : place_(archive->place()) {
   std::optional<uint64_t> steps;
   for (const NpzMember& member : archive->members()) {
-    if (!DumpRole(member.name)) continue;
-    const std::string place = TensorPlace(archive->place(), member.name);
+    const std::optional<Role> role = DumpRole(member.name);
+    if (!role) continue;
+    const std::string place = TensorPlace(place_, member.name);
     const NpyHeader header = ReadNpzHeader(archive, member);
-    const uint64_t count = StepsOf(place, header);
+    const uint64_t count = StepsOf(*archive, member, header);
     if (count != steps.value_or(count)) {
       throw InputError(place, "arrays differ in their number of steps", std::to_string(*steps),
                        std::to_string(count));
     }
     steps = count;
-    if (slice >= count) throw InputError(place, "was changed while being read");
-    if (!IsSelected(member.name, options)) continue;
-    tensors.push_back(MakeSlice(archive, member, header, slice, options));
+    if (count == 0 || !IsSelected(member.name, options)) continue;
+    Array& array = arrays_.emplace_back();
+    array.slice.name = member.name;
+    array.slice.role = *role;
+    array.slice.dtype = TraceDType(place, header.type, options.npy_void2);
+    array.slice.shape.assign(header.shape.begin() + 1, header.shape.end());
+    array.slice.elements = header.elements / count;
+    array.data_start = header.data_start;
+    array.is_stored = member.is_stored;
+    array.stream = std::make_shared<NpzStream>(archive, member);
+  }
+  steps_ = steps.value_or(0);
+}
+
+std::vector<TraceTensor> DumpFile::Slice(uint64_t slice) const {
+  if (slice >= steps_) throw InputError(place_, "was changed while being read");
+  // The last step reads whatever was skipped before it, so that the checksum is verified.
+  const bool is_last = slice + 1 == steps_;
+  std::vector<TraceTensor> tensors;
+  for (const Array& array : arrays_) {
+    TraceTensor& tensor = tensors.emplace_back(array.slice);
+    const uint64_t begin = array.data_start + slice * tensor.elements * DTypeSize(tensor.dtype);
+    const Skip skip = array.is_stored && !is_last ? Skip::kBySeeking : Skip::kByReading;
+    tensor.read = NpzReader(array.stream, begin, skip);
   }
   return tensors;
+}
+
+std::shared_ptr<const DumpFile> DumpCache::Open(const std::string& path,
+                                                const TraceOptions& options) {
+  const std::lock_guard lock(mutex_);
+  if (dump_ == nullptr || path != path_) {
+    dump_ = nullptr;
+    dump_ = std::make_shared<const DumpFile>(NpzArchive::Open(path), options);
+    path_ = path;
+  }
+  return dump_;
 }
 
 }  // namespace dlsim

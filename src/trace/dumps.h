@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -30,8 +31,39 @@ struct DumpSummary {
 // Reads the directory and the header of the first gradient. Throws InputError.
 DumpSummary SummarizeDump(const std::shared_ptr<NpzArchive>& archive);
 
-// Returns the gradients of the `slice`-th step in the archive. Throws InputError.
-std::vector<TraceTensor> ReadDumpSlice(const std::shared_ptr<NpzArchive>& archive, uint64_t slice,
-                                       const TraceOptions& options);
+// A dump whose headers have been read. Its steps share one stream per array, so that reading them
+// in order decompresses every array once.
+class DumpFile {
+ public:
+  // Throws InputError.
+  DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& options);
+
+  // Returns the gradients of one step, which keep the archive open. Throws InputError.
+  std::vector<TraceTensor> Slice(uint64_t slice) const;
+
+ private:
+  struct Array {
+    TraceTensor slice;  // one step of the array, without a place to read from
+    uint64_t data_start = 0;
+    bool is_stored = true;
+    std::shared_ptr<NpzStream> stream;
+  };
+
+  std::string place_;
+  uint64_t steps_ = 0;
+  std::vector<Array> arrays_;
+};
+
+// Keeps the last dump open, as the steps of a trace are loaded in order. Thread-safe.
+class DumpCache {
+ public:
+  // Returns the opened dump at `path`. Throws InputError.
+  std::shared_ptr<const DumpFile> Open(const std::string& path, const TraceOptions& options);
+
+ private:
+  std::mutex mutex_;
+  std::string path_;
+  std::shared_ptr<const DumpFile> dump_;
+};
 
 }  // namespace dlsim

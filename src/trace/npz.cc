@@ -52,81 +52,6 @@ void CheckMember(const std::string& place, const zip_stat_t& stat) {
   }
 }
 
-// One pass over a member. Opened again when asked for an earlier offset.
-class MemberStream {
- public:
-  MemberStream(std::shared_ptr<NpzArchive> archive, NpzMember member, Skip skip)
-      : archive_(std::move(archive)), member_(std::move(member)), skip_(skip) {}
-  ~MemberStream() { Close(); }
-  MemberStream(const MemberStream&) = delete;
-  MemberStream& operator=(const MemberStream&) = delete;
-
-  void Read(uint64_t offset, std::span<std::byte> out) {
-    if (out.empty()) return;
-    if (file_ == nullptr || offset < position_) Reopen();
-    if (offset > position_) SkipTo(offset);
-    Fill(out);
-    if (position_ == member_.size) CheckEnd();
-  }
-
- private:
-  void Reopen() {
-    Close();
-    position_ = 0;
-    file_ = zip_fopen_index(archive_->zip(), member_.index, 0);
-    if (file_ == nullptr) Fail(zip_strerror(archive_->zip()));
-  }
-
-  void Close() {
-    if (file_ != nullptr) zip_fclose(file_);
-    file_ = nullptr;
-  }
-
-  void SkipTo(uint64_t offset) {
-    if (skip_ == Skip::kBySeeking) {
-      if (zip_fseek(file_, static_cast<zip_int64_t>(offset), SEEK_SET) != 0) {
-        Fail(zip_file_strerror(file_));
-      }
-      position_ = offset;
-      return;
-    }
-    std::array<std::byte, 16384> ignored;
-    while (position_ < offset) {
-      Fill(std::span(ignored).first(std::min<uint64_t>(ignored.size(), offset - position_)));
-    }
-  }
-
-  void Fill(std::span<std::byte> out) {
-    while (!out.empty()) {
-      const zip_int64_t count = zip_fread(file_, out.data(), out.size());
-      if (count < 0) Fail(zip_file_strerror(file_));
-      if (count == 0) Fail("it ends before its declared size");
-      position_ += static_cast<uint64_t>(count);
-      out = out.subspan(static_cast<size_t>(count));
-    }
-  }
-
-  // libzip compares the checksum when a read finds the end.
-  void CheckEnd() {
-    std::byte extra{};
-    const zip_int64_t count = zip_fread(file_, &extra, 1);
-    if (count < 0) Fail(zip_file_strerror(file_));
-    if (count > 0) Fail("it is longer than its declared size");
-    Close();
-  }
-
-  [[noreturn]] void Fail(const std::string& reason) const {
-    throw InputError(TensorPlace(archive_->place(), member_.name),
-                     "cannot be read: " + Printable(reason));
-  }
-
-  std::shared_ptr<NpzArchive> archive_;
-  NpzMember member_;
-  Skip skip_;
-  zip_file_t* file_ = nullptr;
-  uint64_t position_ = 0;
-};
-
 }  // namespace
 
 std::shared_ptr<NpzArchive> NpzArchive::Open(const std::string& path) {
@@ -146,7 +71,7 @@ std::shared_ptr<NpzArchive> NpzArchive::OpenMemory(const std::string& place,
 }
 
 NpzArchive::NpzArchive(std::string place, zip_source_t* source, uint64_t size)
-    : place_(std::move(place)) {
+    : place_(std::move(place)), size_(size) {
   zip_error_t error;
   zip_error_init(&error);
   zip_ = zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error);
@@ -159,7 +84,7 @@ NpzArchive::NpzArchive(std::string place, zip_source_t* source, uint64_t size)
     throw InputError(place_, "is no intact .npz archive: " + reason);
   }
   try {
-    ListMembers(size);
+    ListMembers();
   } catch (...) {
     zip_discard(zip_);  // the destructor does not run
     throw;
@@ -168,14 +93,14 @@ NpzArchive::NpzArchive(std::string place, zip_source_t* source, uint64_t size)
 
 NpzArchive::~NpzArchive() { zip_discard(zip_); }
 
-void NpzArchive::ListMembers(uint64_t archive_size) {
+void NpzArchive::ListMembers() {
   const uint64_t count =
       static_cast<uint64_t>(std::max<zip_int64_t>(zip_get_num_entries(zip_, 0), 0));
   if (count > kMaxTensors) {
     throw InputError(place_, "too many arrays", "at most " + std::to_string(kMaxTensors));
   }
   std::unordered_set<std::string> names;
-  uint64_t left = archive_size;  // members that overlap would need more bytes than there are
+  uint64_t left = size_;  // members that overlap would need more bytes than there are
   for (uint64_t i = 0; i < count; ++i) {
     zip_stat_t stat;
     zip_stat_init(&stat);
@@ -189,7 +114,7 @@ void NpzArchive::ListMembers(uint64_t archive_size) {
     CheckMember(TensorPlace(place_, name), stat);
     if (stat.comp_size > left) {
       throw InputError(TensorPlace(place_, name), "members are larger than the archive",
-                       "at most " + std::to_string(archive_size) + " bytes together");
+                       "at most " + std::to_string(size_) + " bytes together");
     }
     left -= stat.comp_size;
     members_.push_back({.name = name,
@@ -199,20 +124,89 @@ void NpzArchive::ListMembers(uint64_t archive_size) {
   }
 }
 
-NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
-  MemberStream stream(archive, member, Skip::kByReading);
-  return ReadNpyHeader(
-      {.place = TensorPlace(archive->place(), member.name),
-       .size = member.size,
-       .read = [&](uint64_t offset, std::span<std::byte> out) { stream.Read(offset, out); }});
+NpzStream::NpzStream(std::shared_ptr<NpzArchive> archive, NpzMember member)
+    : archive_(std::move(archive)), member_(std::move(member)) {}
+
+NpzStream::~NpzStream() {
+  const std::lock_guard lock(archive_->mutex());
+  Close();
 }
 
-std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzArchive> archive,
-                                                              const NpzMember& member,
+void NpzStream::Read(uint64_t offset, std::span<std::byte> out, Skip skip) {
+  if (out.empty()) return;
+  const std::lock_guard lock(archive_->mutex());
+  const bool needs_checksum = skip == Skip::kByReading && has_seeked_;
+  if (file_ == nullptr || offset < position_ || needs_checksum) Reopen();
+  if (offset > position_) SkipTo(offset, skip);
+  Fill(out);
+  if (position_ == member_.size) CheckEnd();
+}
+
+void NpzStream::Reopen() {
+  Close();
+  position_ = 0;
+  has_seeked_ = false;
+  file_ = zip_fopen_index(archive_->zip(), member_.index, 0);
+  if (file_ == nullptr) Fail(zip_strerror(archive_->zip()));
+}
+
+void NpzStream::Close() {
+  if (file_ != nullptr) zip_fclose(file_);
+  file_ = nullptr;
+}
+
+void NpzStream::SkipTo(uint64_t offset, Skip skip) {
+  std::array<std::byte, 16384> ignored;
+  if (skip == Skip::kBySeeking && offset - position_ > ignored.size()) {
+    if (zip_fseek(file_, static_cast<zip_int64_t>(offset), SEEK_SET) != 0) {
+      Fail(zip_file_strerror(file_));
+    }
+    position_ = offset;
+    has_seeked_ = true;
+    return;
+  }
+  while (position_ < offset) {
+    Fill(std::span(ignored).first(std::min<uint64_t>(ignored.size(), offset - position_)));
+  }
+}
+
+void NpzStream::Fill(std::span<std::byte> out) {
+  while (!out.empty()) {
+    const zip_int64_t count = zip_fread(file_, out.data(), out.size());
+    if (count < 0) Fail(zip_file_strerror(file_));
+    if (count == 0) Fail("it ends before its declared size");
+    position_ += static_cast<uint64_t>(count);
+    out = out.subspan(static_cast<size_t>(count));
+  }
+}
+
+// libzip compares the checksum when a read finds the end.
+void NpzStream::CheckEnd() {
+  std::byte extra{};
+  const zip_int64_t count = zip_fread(file_, &extra, 1);
+  if (count < 0) Fail(zip_file_strerror(file_));
+  if (count > 0) Fail("it is longer than its declared size");
+  Close();
+}
+
+void NpzStream::Fail(const std::string& reason) const {
+  throw InputError(TensorPlace(archive_->place(), member_.name),
+                   "cannot be read: " + Printable(reason));
+}
+
+NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
+  NpzStream stream(archive, member);
+  return ReadNpyHeader({.place = TensorPlace(archive->place(), member.name),
+                        .size = member.size,
+                        .read = [&](uint64_t offset, std::span<std::byte> out) {
+                          stream.Read(offset, out, Skip::kByReading);
+                        }});
+}
+
+std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzStream> stream,
                                                               uint64_t begin, Skip skip) {
-  const auto stream = std::make_shared<MemberStream>(std::move(archive), member, skip);
-  return [stream, begin](uint64_t offset, std::span<std::byte> out) {
-    stream->Read(begin + offset, out);
+  return [stream = std::move(stream), begin, skip](uint64_t offset, std::span<std::byte> out) {
+    stream->Read(begin + offset, out, skip);
   };
 }
 

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "trace/dumps.h"
 #include "trace/metadata.h"
 #include "trace/npy.h"
 #include "trace/npz.h"
@@ -70,13 +69,14 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
         TraceDType(TensorPlace(archive->place(), member.name), header.type, options.npy_void2);
     tensor.shape = header.shape;
     tensor.elements = header.elements;
-    tensor.read = NpzReader(archive, member, header.data_start, Skip::kByReading);
+    tensor.read = NpzReader(std::make_shared<NpzStream>(archive, member), header.data_start,
+                            Skip::kByReading);
     recording.tensors.push_back(std::move(tensor));
   }
   return recording;
 }
 
-Recording LoadContainer(const PlannedFile& file, const TraceOptions& options) {
+Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, DumpCache& dumps) {
   switch (file.container) {
     case Container::kSafetensors: {
       const std::shared_ptr<const ReadOnlyFile> opened = ReadOnlyFile::Open(file.path);
@@ -91,10 +91,10 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options) {
     case Container::kDump:
       break;
   }
-  const std::shared_ptr<NpzArchive> archive = NpzArchive::Open(file.path);
+  const std::shared_ptr<const DumpFile> dump = dumps.Open(file.path, options);
   Recording recording;
-  recording.keep_alive = archive;
-  recording.tensors = ReadDumpSlice(archive, file.slice, options);
+  recording.keep_alive = dump;
+  recording.tensors = dump->Slice(file.slice);
   return recording;
 }
 
@@ -125,9 +125,9 @@ Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const Safetens
   return recording;
 }
 
-Recording LoadRecording(const PlannedFile& file, const RoleMap* roles,
-                        const TraceOptions& options) {
-  Recording recording = LoadContainer(file, options);
+Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options,
+                        DumpCache& dumps) {
+  Recording recording = LoadContainer(file, options, dumps);
   recording.place = Printable(file.path);
   recording.micro = file.micro;
   if (roles == nullptr) return recording;

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "dlsim/trace.h"
+#include "trace/dumps.h"
 #include "trace/layout.h"
 #include "trace/mapped_file.h"
 #include "trace/safetensors.h"
@@ -18,7 +19,8 @@ bool IsSelected(const std::string& name, const TraceOptions& options);
 Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const SafetensorsHeader& header,
                         const TraceOptions& options);
 
-// Throws InputError.
-Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options);
+// Takes dumps from `dumps`. Throws InputError.
+Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options,
+                        DumpCache& dumps);
 
 }  // namespace dlsim

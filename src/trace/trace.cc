@@ -48,6 +48,7 @@ void CheckSameGradients(const Recording& first, const Recording& other) {
 struct TraceReader::Impl {
   TracePlan plan;
   TraceOptions options;
+  DumpCache dumps;
 };
 
 TraceReader::TraceReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
@@ -56,7 +57,10 @@ TraceReader& TraceReader::operator=(TraceReader&&) noexcept = default;
 TraceReader::~TraceReader() = default;
 
 TraceReader TraceReader::Open(std::span<const std::string> paths, const TraceOptions& options) {
-  return TraceReader(std::make_unique<Impl>(Impl{.plan = PlanTrace(paths), .options = options}));
+  auto impl = std::make_unique<Impl>();
+  impl->plan = PlanTrace(paths);
+  impl->options = options;
+  return TraceReader(std::move(impl));
 }
 
 size_t TraceReader::step_count() const { return impl_->plan.steps.size(); }
@@ -76,7 +80,8 @@ TraceStep TraceReader::Load(size_t i) const {
   TraceStep step;
   step.step = *planned.step;
   for (const PlannedFile& file : planned.files) {
-    step.recordings.push_back(LoadRecording(file, planned.roles.get(), impl_->options));
+    step.recordings.push_back(
+        LoadRecording(file, planned.roles.get(), impl_->options, impl_->dumps));
     CheckPosition(step.recordings.back(), step.step, planned.files.size());
     if (step.recordings.size() > 1) {
       CheckSameGradients(step.recordings.front(), step.recordings.back());

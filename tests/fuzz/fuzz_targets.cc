@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <span>
 
 #include "dlsim/error.h"
@@ -34,7 +35,8 @@ int Run(const Action& action) {
 
 void ReadMember(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
   const NpyHeader header = ReadNpzHeader(archive, member);
-  const auto read = NpzReader(archive, member, header.data_start, Skip::kByReading);
+  const auto read =
+      NpzReader(std::make_shared<NpzStream>(archive, member), header.data_start, Skip::kByReading);
   const uint64_t bytes = std::min(header.elements * NpyTypeSize(header.type), kMaxBytesPerMember);
   std::array<std::byte, 1000> block;
   for (uint64_t begin = 0; begin < bytes; begin += block.size()) {
