@@ -11,6 +11,7 @@
 
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
+#include "sim/signals.h"
 #include "sim/suggest.h"
 
 namespace dlsim {
@@ -58,6 +59,7 @@ void RequireCommand(const CLI::App& app, int argc, char** argv) {
 }
 
 int Main(int argc, char** argv) {
+  InstallSignalHandlers();
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
                "dlsim");
   Action action;

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "dlsim/error.h"
+#include "sim/output/temporary_files.h"
 
 namespace dlsim {
 namespace {
@@ -37,11 +38,14 @@ OutputFile::OutputFile(const std::string& path) : path_(path), file_(nullptr) {
     temporary_.clear();
     Fail("cannot be written");
   }
+  RememberTemporary(temporary_);
 }
 
 OutputFile::~OutputFile() {
   if (file_ != nullptr && file_ != stdout) std::fclose(file_);
-  if (!temporary_.empty()) unlink(temporary_.c_str());
+  if (temporary_.empty()) return;
+  unlink(temporary_.c_str());
+  ForgetTemporary(temporary_);
 }
 
 void OutputFile::Write(std::string_view bytes) {
@@ -56,6 +60,7 @@ void OutputFile::Commit() {
   if (std::fclose(file) != 0) Fail("cannot be written");
   if (temporary_.empty()) return;
   if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail("cannot be renamed into place");
+  ForgetTemporary(temporary_);
   temporary_.clear();
 }
 

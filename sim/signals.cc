@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#include "dlsim/error.h"
+#include "sim/output/temporary_files.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::string_view kCut =
+    "dlsim: a file was cut or became unreadable while it was mapped (use --no-mmap)\n";
+
+// The handler is reset on entry, so the signal acts as by default once this returns.
+void OnTermination(int signal) {
+  RemoveTemporaries();
+  raise(signal);
+}
+
+void OnBusError(int signal, siginfo_t* info, void*) {
+  if (info->si_code != BUS_ADRERR) return OnTermination(signal);
+  RemoveTemporaries();
+  // Nothing can be done if even this fails.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kCut.data(), kCut.size());
+  _exit(static_cast<int>(ErrorKind::kInput));
+}
+
+}  // namespace
+
+void InstallSignalHandlers() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_IGN) continue;  // as nohup asks
+    struct sigaction action = {};
+    action.sa_handler = OnTermination;
+    action.sa_flags = SA_RESETHAND;
+    sigaction(signal, &action, nullptr);
+  }
+  struct sigaction action = {};
+  action.sa_sigaction = OnBusError;
+  action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,12 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the command does when a signal ends it.
+#pragma once
+
+namespace dlsim {
+
+// SIGINT, SIGTERM and SIGHUP remove temporary outputs and then act as by default, unless they were
+// ignored. SIGBUS, which reading a mapped file raises once it has been cut, is reported as bad
+// input (exit code 3).
+void InstallSignalHandlers();
+
+}  // namespace dlsim
