@@ -7,6 +7,9 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <optional>
+#include <system_error>
 
 #include "dlsim/error.h"
 #include "sim/output/temporary_files.h"
@@ -14,9 +17,25 @@
 namespace dlsim {
 namespace {
 
+namespace fs = std::filesystem;
+
 bool IsSpecialFile(const std::string& path) {
   struct stat status = {};
   return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
+}
+
+// Follows symbolic links at the end of `path`, also to a file that does not exist yet. Returns
+// nothing if they do not end.
+std::optional<std::string> LinkTarget(const std::string& path) {
+  constexpr int kMaxLinks = 40;  // as Linux does
+  fs::path target = path;
+  std::error_code error;
+  for (int i = 0; i < kMaxLinks; ++i) {
+    if (!fs::is_symlink(fs::symlink_status(target, error))) return target.string();
+    target = target.parent_path() / fs::read_symlink(target, error);
+    if (error) break;
+  }
+  return std::nullopt;
 }
 
 }  // namespace
@@ -31,14 +50,31 @@ OutputFile::OutputFile(const std::string& path) : path_(path), file_(nullptr) {
     if (file_ == nullptr) Fail("cannot be written");
     return;
   }
-  temporary_ = path + ".tmp." + std::to_string(getpid());
-  const int descriptor = open(temporary_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-  file_ = descriptor < 0 ? nullptr : fdopen(descriptor, "wb");
-  if (file_ == nullptr) {
-    temporary_.clear();
+  const std::optional<std::string> target = LinkTarget(path);
+  if (!target) {
+    errno = ELOOP;
     Fail("cannot be written");
   }
-  RememberTemporary(temporary_);
+  target_ = *target;
+  CreateTemporary();
+}
+
+// Not mkstemp, which would make the result readable by its owner alone.
+void OutputFile::CreateTemporary() {
+  constexpr int kMaxAttempts = 1000;
+  constexpr int kCreate = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
+  for (int i = 0; i < kMaxAttempts; ++i) {
+    const std::string name = target_ + ".tmp." + std::to_string(getpid()) + "." + std::to_string(i);
+    const int descriptor = open(name.c_str(), kCreate, 0666);
+    if (descriptor < 0 && errno == EEXIST) continue;
+    if (descriptor < 0) break;
+    file_ = fdopen(descriptor, "wb");
+    if (file_ == nullptr) break;  // for want of memory
+    temporary_ = name;
+    RememberTemporary(temporary_);
+    return;
+  }
+  Fail("cannot be written");
 }
 
 OutputFile::~OutputFile() {
@@ -59,7 +95,7 @@ void OutputFile::Commit() {
   file_ = nullptr;
   if (std::fclose(file) != 0) Fail("cannot be written");
   if (temporary_.empty()) return;
-  if (std::rename(temporary_.c_str(), path_.c_str()) != 0) Fail("cannot be renamed into place");
+  if (std::rename(temporary_.c_str(), target_.c_str()) != 0) Fail("cannot be renamed into place");
   ForgetTemporary(temporary_);
   temporary_.clear();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Results go to a temporary file beside the target and are renamed when complete: a reader never
-// sees half a result, and a failed command leaves none.
+// sees half a result, and a failed command leaves none. A link to a file stays one.
 #pragma once
 
 #include <cstdio>
@@ -24,9 +24,12 @@ class OutputFile {
   void Commit();
 
  private:
+  void CreateTemporary();
   [[noreturn]] void Fail(const char* what) const;
 
-  std::string path_, temporary_;
+  std::string path_;       // as given, for messages
+  std::string target_;     // what is replaced: path_ or what it links to
+  std::string temporary_;  // empty if there is none
   std::FILE* file_;
 };
 
