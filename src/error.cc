@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/error.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -35,6 +36,17 @@ size_t Utf8Length(std::string_view text) {
   return overlong || surrogate || beyond_unicode ? 0 : length;
 }
 
+// True for what would move the cursor, break the line or reorder the text around it.
+bool IsControl(std::string_view sequence) {
+  if (sequence.size() == 1) return sequence[0] < 0x20 || sequence[0] == 0x7F;
+  if (sequence.size() == 2) return sequence >= "\xC2\x80" && sequence <= "\xC2\x9F";
+  if (sequence.size() != 3) return false;
+  const bool separator_or_bidi = sequence >= "\xE2\x80\xA8" && sequence <= "\xE2\x80\xAE";
+  const bool bidi_isolate = sequence >= "\xE2\x81\xA6" && sequence <= "\xE2\x81\xA9";
+  const bool bidi_mark = sequence == "\xE2\x80\x8E" || sequence == "\xE2\x80\x8F";
+  return separator_or_bidi || bidi_isolate || bidi_mark;
+}
+
 }  // namespace
 
 Error::Error(ErrorKind kind, std::string_view place, std::string_view problem,
@@ -55,16 +67,18 @@ std::string Printable(std::string_view text) {
   constexpr char kHex[] = "0123456789abcdef";
   std::string out;
   while (!text.empty() && out.size() < kMaxPrintedBytes) {
-    const uint8_t lead = static_cast<uint8_t>(text[0]);
-    const size_t length = Utf8Length(text);
-    if (length == 0 || lead < 0x20 || lead == 0x7F || lead == '\'' || lead == '"') {
-      out.append("\\x").push_back(kHex[lead >> 4]);
-      out.push_back(kHex[lead & 15]);
-      text.remove_prefix(1);
+    const size_t valid = Utf8Length(text);
+    const std::string_view sequence = text.substr(0, std::max<size_t>(valid, 1));
+    text.remove_prefix(sequence.size());
+    if (valid > 0 && !IsControl(sequence) && sequence != "'" && sequence != "\"") {
+      out.append(sequence);
       continue;
     }
-    out.append(text.substr(0, length));
-    text.remove_prefix(length);
+    for (const char letter : sequence) {
+      const uint8_t byte = static_cast<uint8_t>(letter);
+      out.append("\\x").push_back(kHex[byte >> 4]);
+      out.push_back(kHex[byte & 15]);
+    }
   }
   if (!text.empty()) out.append("...");
   return out;

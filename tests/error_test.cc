@@ -31,6 +31,22 @@ TEST(Printable, EscapesMalformedUtf8) {
   EXPECT_EQ(Printable("\xED\xA0\x80"), "\\xed\\xa0\\x80") << "surrogate";
 }
 
+TEST(Printable, EscapesWhatControlsTheTerminal) {
+  EXPECT_EQ(Printable("\xC2\x80|\xC2\x9B|\xC2\x9F"), "\\xc2\\x80|\\xc2\\x9b|\\xc2\\x9f") << "C1";
+  EXPECT_EQ(Printable("\xE2\x80\xA8|\xE2\x80\xA9"), "\\xe2\\x80\\xa8|\\xe2\\x80\\xa9")
+      << "separators";
+  for (const std::string last : {"\x8E", "\x8F", "\xAA", "\xAB", "\xAC", "\xAD", "\xAE"}) {
+    EXPECT_TRUE(Printable("\xE2\x80" + last).starts_with("\\xe2\\x80\\x")) << "bidi";
+  }
+  for (const std::string last : {"\xA6", "\xA7", "\xA8", "\xA9"}) {
+    EXPECT_TRUE(Printable("\xE2\x81" + last).starts_with("\\xe2\\x81\\x")) << "bidi isolates";
+  }
+  for (const char* text : {"\xC2\xA0", "\xC3\x80", "\xE2\x80\xA7", "\xE2\x80\xAF", "\xE2\x81\xA5",
+                           "\xE2\x81\xAA", "\xF0\x9F\x98\x80"}) {
+    EXPECT_EQ(Printable(text), text);
+  }
+}
+
 TEST(Printable, CutsLongText) {
   const std::string cut = Printable(std::string(100000, 'x'));
   EXPECT_EQ(cut, std::string(256, 'x') + "...");

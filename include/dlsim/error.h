@@ -37,8 +37,9 @@ Error InputError(std::string_view place, std::string_view problem, std::string_v
 Error UsageError(std::string_view place, std::string_view problem, std::string_view expected = {},
                  std::string_view got = {});
 
-// Returns `text` safe to print on one line: control characters, quotes and bytes that are not
-// valid UTF-8 are written as \xHH, and more than 256 bytes are cut with an ellipsis.
+// Returns `text` safe to print on one line: control characters of C0 and C1, line separators,
+// bidirectional controls, quotes and bytes that are not valid UTF-8 are written as \xHH, and more
+// than 256 bytes are cut with an ellipsis.
 std::string Printable(std::string_view text);
 
 // Returns Printable(text) in single quotes.
