@@ -115,14 +115,16 @@ TEST_F(Layout, RejectsMetadataThatContradictsTheName) {
 }
 
 TEST_F(Layout, RejectsBadGradScales) {
-  for (const char* scale :
-       {"", "0", "-1", "nan", "inf", "1e99", "1e-99", "1,5", "65536 ", "two", "0x10", "+1"}) {
+  for (const char* scale : {"", "0", "-1", "nan", "inf", "1e99", "1e-99", "1e-40", "2.9e-39", "1,5",
+                            "65536 ", "two", "0x10", "+1"}) {
     SCOPED_TRACE(scale);
     WriteStep("step-1.safetensors", std::string("\"grad_scale\":\"") + scale + "\"");
     ExpectRefused({"step-1.safetensors", "grad_scale", "positive"});
   }
   WriteStep("step-1.safetensors", R"("grad_scale":"1.5e3")");
   EXPECT_EQ(Open().Load(0).recordings[0].grad_scale, 1500.0f);
+  WriteStep("step-1.safetensors", R"("grad_scale":"3e-39")");
+  EXPECT_EQ(Open().Load(0).recordings[0].grad_scale, 3e-39f);
 }
 
 TEST_F(Layout, RejectsOtherWaysToAccumulate) {

@@ -15,9 +15,10 @@ float ParseGradScale(const std::string& place, const std::string& text) {
   float scale = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, scale);
-  if (error != std::errc() || stop != end || !std::isfinite(scale) || scale <= 0) {
-    throw InputError(place, "bad grad_scale in the metadata", "a finite positive float32",
-                     Quoted(text));
+  const bool is_number = error == std::errc() && stop == end && std::isfinite(scale) && scale > 0;
+  if (!is_number || !std::isfinite(1.0f / scale)) {  // gradients are multiplied by the reciprocal
+    throw InputError(place, "bad grad_scale in the metadata",
+                     "a finite positive float32 with a finite reciprocal", Quoted(text));
   }
   return scale;
 }
