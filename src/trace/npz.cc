@@ -17,12 +17,10 @@ namespace {
 constexpr uint64_t kMaxDeflateRatio = 1032;  // what the best deflate stream reaches
 constexpr std::string_view kSuffix = ".npy";
 
-// Refuses what numpy does not write; the name is never used as a path all the same.
+// Refuses what names no array. Names may look like paths, as those of JAX parameters do: they are
+// never used as such.
 std::string ArrayName(const std::string& place, std::string_view member) {
   const std::string member_place = place + ": member " + Quoted(member);
-  if (member.find_first_of("/\\") != member.npos) {
-    throw InputError(member_place, "is a path", "the name of an array");
-  }
   if (!member.ends_with(kSuffix) || member.size() == kSuffix.size()) {
     throw InputError(member_place, "is no array", "a name ending in .npy");
   }
@@ -109,7 +107,8 @@ void NpzArchive::ListMembers() {
     if (zip_stat_index(zip_, i, 0, &stat) != 0 || (stat.valid & kNeeded) != kNeeded) {
       throw InputError(place_, "member " + std::to_string(i) + " cannot be read");
     }
-    const std::string name = ArrayName(place_, stat.name);
+    const std::string name =
+        ArrayName(place_, stat.name == nullptr ? "" : stat.name);  // null if empty
     if (!names.insert(name).second) throw InputError(TensorPlace(place_, name), "duplicate name");
     CheckMember(TensorPlace(place_, name), stat);
     if (stat.comp_size > left) {
