@@ -87,6 +87,25 @@ TEST_F(Layout, RejectsOneMicroStepOfSeveral) {
   ExpectInputError([&] { ReadWholeTrace({path}); }, {"missing micro-step", "expected 4"});
 }
 
+TEST_F(Layout, AsksForTheDirectoryOfFilesThatBelongTogether) {
+  WriteStep("step-7.micro-0.safetensors");
+  WriteStep("step-7.micro-1.safetensors");
+  ExpectInputError(
+      [&] {
+        OpenTrace({Path("step-7.micro-0.safetensors"), Path("step-7.micro-1.safetensors")});
+      },
+      {"micro-1.safetensors: micro-steps given one by one",
+       "expected their directory, '" + dir_.path() + "'"});
+  WriteStep("step-8.safetensors");
+  const std::string json = dir_.Write("trace.json", "{}");
+  ExpectInputError(
+      [&] {
+        OpenTrace({Path("step-8.safetensors"), json});
+      },
+      {"trace.json: describes a trace and is none",
+       "expected the directory, '" + dir_.path() + "'"});
+}
+
 TEST_F(Layout, RejectsMicroStepsWithOtherParameters) {
   WriteStep("step-7.micro-0.safetensors");
   dir_.Write("step-7.micro-1.safetensors", StepBytes("", "v.grad"));

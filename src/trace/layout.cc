@@ -72,8 +72,24 @@ std::optional<int64_t> StepInside(const std::string& path) {
   return MetadataNumber(Printable(path), header.metadata, "step");
 }
 
+// The folder of `path` as a user would write it, quoted.
+std::string FolderOf(const std::string& path) {
+  const fs::path folder = fs::path(path).parent_path();
+  return Quoted(folder.empty() ? "." : folder.string());
+}
+
+// Only a directory tells which micro-steps are all of a step.
+void RefuseSecondMicroStep(const std::string& path, const StepName& name, const TracePlan& plan) {
+  if (name.micro < 0 || plan.steps.empty() || plan.steps.back().step != name.step) return;
+  const PlannedFile& last = plan.steps.back().files.back();
+  if (last.micro < 0 || fs::path(last.path).parent_path() != fs::path(path).parent_path()) return;
+  throw InputError(Printable(path), "micro-steps given one by one",
+                   "their directory, " + FolderOf(path));
+}
+
 void AddSafetensors(const std::string& path, TracePlan& plan) {
   const std::optional<StepName> name = ParseStepName(fs::path(path).filename().string());
+  if (name) RefuseSecondMicroStep(path, *name, plan);
   AddFile(Container::kSafetensors, path, name ? name->step : StepInside(path), plan);
   if (name) plan.steps.back().files.back().micro = name->micro;
 }
@@ -132,6 +148,10 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
 }
 
 [[noreturn]] void RefuseFile(const std::string& path) {
+  if (fs::path(path).filename() == "trace.json") {
+    throw InputError(Printable(path), "describes a trace and is none",
+                     "the directory, " + FolderOf(path));
+  }
   const std::string extension = fs::path(path).extension().string();
   if (std::find(kConvertible.begin(), kConvertible.end(), extension) != kConvertible.end()) {
     throw InputError(Printable(path),
