@@ -5,12 +5,14 @@
 #include <cstdio>
 #include <exception>
 #include <new>
+#include <sstream>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
+#include "sim/output/output_file.h"
 #include "sim/signals.h"
 #include "sim/suggest.h"
 
@@ -58,6 +60,21 @@ void RequireCommand(const CLI::App& app, int argc, char** argv) {
                    ExpectedName(first, known, {}), Quoted(first));
 }
 
+// Answers --help and --version, or acts. Returns the exit code.
+int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {
+    std::ostringstream answer;
+    app.exit(request, answer, answer);
+    OutputFile out("-");
+    out.Write(answer.str());
+    out.Commit();
+    return 0;
+  }
+  return action();
+}
+
 int Main(int argc, char** argv) {
   InstallSignalHandlers();
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
@@ -66,10 +83,8 @@ int Main(int argc, char** argv) {
   AddCommands(app, action);
   try {
     RequireCommand(app, argc, argv);
-    app.parse(argc, argv);
-    return action();
+    return ParseAndAct(app, action, argc, argv);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error);  // --help, --version
     const std::string message = Printable(error.what()) + " (see " + CommandName(app) + " --help)";
     return Fail(CommandName(app), message.c_str(), ErrorKind::kUsage);
   } catch (const Error& error) {

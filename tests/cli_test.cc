@@ -96,9 +96,14 @@ TEST(Cli, AFailureLeavesNoFile) {
 }
 
 TEST(Cli, AFullStandardOutputIsAnError) {
-  const CommandResult result = RunCommand({"formats"}, "/dev/full");
-  EXPECT_EQ(result.exit_code, 3);
-  EXPECT_NE(result.err.find("standard output: cannot be written"), std::string::npos) << result.err;
+  for (const Arguments& arguments :
+       {Arguments{"formats"}, {"--help"}, {"--version"}, {"replay", "--help"}}) {
+    const CommandResult result = RunCommand(arguments, "/dev/full");
+    EXPECT_EQ(result.exit_code, 3);
+    EXPECT_NE(result.err.find("standard output: cannot be written"), std::string::npos)
+        << result.err;
+    EXPECT_EQ(Lines(result.err).size(), 1u);
+  }
 }
 
 TEST(Cli, HelpShowsAnExample) {
