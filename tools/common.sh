@@ -14,7 +14,7 @@ run_logged() {
   (cd "$root" && "$@") > "$log" 2>&1 < /dev/null && return
   local status=$?
   {
-    echo "failed: $*"
+    printf '\nfailed: %s\n' "$*"
     grep -vE '^ *Start +[0-9]+:|^ *[0-9]+/[0-9]+ Test .* Passed |^\[[0-9]+/[0-9]+\] (Build|Link)' \
       "$log" | tail -n 100
     echo "full output: $log"
