@@ -9,6 +9,9 @@ target_compile_options(dlsim_developer_flags INTERFACE -ffp-contract=off -Wall -
 # between inlined functions only, so that the ABI note does not matter.
 target_compile_options(
   dlsim_developer_flags INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict> $<$<CXX_COMPILER_ID:GNU>:-Wno-psabi>)
+if(NOT DLSIM_ENABLE_OPENMP)
+  target_compile_options(dlsim_developer_flags INTERFACE -Wno-unknown-pragmas)
+endif()
 if(DLSIM_WARNINGS_AS_ERRORS)
   target_compile_options(dlsim_developer_flags INTERFACE -Werror)
 endif()
