@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Installs dlsim from BUILD_DIR into WORK_DIR, then configures, builds and runs the project beside
-# this file against it.
+# Installs dlsim from BUILD_DIR into WORK_DIR, checks the headers, then configures, builds and runs
+# the project beside this file against it.
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE out)
   if(NOT result EQUAL 0)
@@ -10,7 +10,13 @@ endfunction()
 
 file(REMOVE_RECURSE ${WORK_DIR})
 run(${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${WORK_DIR}/prefix)
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/build -G Ninja
+file(REAL_PATH ../../include include BASE_DIRECTORY ${CMAKE_CURRENT_LIST_DIR})
+file(GLOB public_headers RELATIVE ${include} ${include}/dlsim/*)
+file(GLOB installed_headers RELATIVE ${WORK_DIR}/prefix/include ${WORK_DIR}/prefix/include/dlsim/*)
+if(NOT public_headers STREQUAL installed_headers)
+  message(FATAL_ERROR "expected ${public_headers}, installed ${installed_headers}")
+endif()
+run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/build -G ${GENERATOR}
     -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix -DCMAKE_CXX_COMPILER=${CXX} "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}")
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 run(${WORK_DIR}/build/package_test)
