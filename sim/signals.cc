@@ -38,12 +38,12 @@ void InstallSignalHandlers() {
     if (before.sa_handler == SIG_IGN) continue;  // as nohup asks
     struct sigaction action = {};
     action.sa_handler = OnTermination;
-    action.sa_flags = SA_RESETHAND;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(signal, &action, nullptr);
   }
   struct sigaction action = {};
   action.sa_sigaction = OnBusError;
-  action.sa_flags = SA_SIGINFO | SA_RESETHAND;
+  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
   sigaction(SIGBUS, &action, nullptr);
 }
 
