@@ -140,7 +140,7 @@ TEST_F(Dumps, AreReadInAnyOrderOfSteps) {
   WriteDump("act_dumps.npz",
             {{.name = "a.bwd.npy", .data = Stack(3, 0)}, Deflated("b.bwd.npy", Stack(3, 10))});
   const TraceReader reader = Open();
-  for (const size_t i : {2, 0, 1, 1, 2, 2, 0, 2}) {
+  for (const size_t i : {2u, 0u, 1u, 1u, 2u, 2u, 0u, 2u}) {
     const TraceStep step = reader.Load(i);
     const float first = 2 * static_cast<float>(i);
     EXPECT_EQ(TensorBytes(step.recordings[0].tensors[0]), Float32Bytes({first, first + 1}));
@@ -172,7 +172,7 @@ TEST_F(Dumps, FindAWrongChecksumAtTheLastStep) {
   const std::array<uint64_t, 2> shape = {3, 8192};
   const std::string data = MakeNpyHeader(NpyType::kF32, shape) + std::string(3 * 4 * 8192, 'x');
   WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = data, .crc = 1}});
-  for (const size_t first : {0, 1, 2}) {  // also where steps before it were not read
+  for (const size_t first : {0u, 1u, 2u}) {  // also where steps before it were not read
     const TraceReader reader = Open();
     for (size_t i = first; i < 2; ++i) {
       EXPECT_NO_THROW(TensorBytes(reader.Load(i).recordings[0].tensors[0]));
