@@ -32,21 +32,24 @@ struct Verdict {
   const std::string* largest_tensor = nullptr;   // the largest part of the norm
 };
 
-TensorStats TotalOf(const TensorAnswer& answer) {
-  TensorStats total;
-  for (const TensorStats& part : answer.parts) total.Merge(part);
-  return total;
+// Returns the counters of each tensor over the parts of the step.
+std::vector<TensorStats> Totals(const std::vector<TensorAnswer>& answers) {
+  std::vector<TensorStats> totals(answers.size());
+  for (size_t t = 0; t < answers.size(); ++t) {
+    for (const TensorStats& part : answers[t].parts) totals[t].Merge(part);
+  }
+  return totals;
 }
 
 Verdict Judge(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
-              Checked checked) {
+              const std::vector<TensorStats>& totals, Checked checked) {
   Verdict verdict;
   float worst_overflow = 0;
   double largest = -1;
   for (size_t t = 0; t < answers.size(); ++t) {
     const bool decides = step.tensors[t].role == Role::kGrad || checked == Checked::kAllGradients;
     if (!decides) continue;
-    const TensorStats total = TotalOf(answers[t]);
+    const TensorStats& total = totals[t];
     const double squares = answers[t].effective_sum_of_squares;
     const std::string* name = &step.tensors[t].name;
     verdict.sum_of_squares += squares;
@@ -104,10 +107,10 @@ ReplayTensor& TensorOf(RunState& state, const StepTensor& tensor) {
 
 // Adds a step's counters to its record and to the tensors of the run.
 void Count(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
-           ReplayStep& record, RunState& state) {
+           const std::vector<TensorStats>& totals, ReplayStep& record, RunState& state) {
   double sum_of_squares = 0;
   for (size_t t = 0; t < answers.size(); ++t) {
-    const TensorStats total = TotalOf(answers[t]);
+    const TensorStats& total = totals[t];
     const bool gradient = step.tensors[t].role == Role::kGrad;
     (gradient ? record.gradients : record.activations).Merge(total);
     if (gradient) sum_of_squares += answers[t].effective_sum_of_squares;
@@ -125,16 +128,17 @@ void Count(const StepMeasurement& step, const std::vector<TensorAnswer>& answers
 void Advance(const StepMeasurement& step, int64_t number, const ReplayOptions& options,
              RunState& state) {
   const std::vector<TensorAnswer>& answers = step.answers[state.question];
+  const std::vector<TensorStats> totals = Totals(answers);
   ReplayStep record;
   record.step = number;
   record.scale = state.run.scaler.scale();
-  const Verdict verdict = Judge(step, answers, options.checked);
+  const Verdict verdict = Judge(step, answers, totals, options.checked);
   record.finite = IsFinite(state.run.finite_test, verdict);
   Explain(verdict, record);
   ScalerDecision decision = state.run.scaler.Next({.overflow = !record.finite});
   record.skipped = decision.skip;
   record.next_scale = state.run.scaler.scale();
-  Count(step, answers, record, state);
+  Count(step, answers, totals, record, state);
   state.result.steps.push_back(std::move(record));
   if (!decision.event) return;
   decision.event->step = number;

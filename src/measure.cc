@@ -34,14 +34,8 @@ class VectorCounter {
   // Counts a vector of plain results (see QuantizePlain) and zeros, which need little counting.
   HWY_INLINE Result AddPlain(size_t i, V bits, V scaled, V quantized) {
     const auto magnitude = kLanes.And(bits, kLanes.Set(~codec::kSignBit));
-    const auto sign = kLanes.And(scaled, kLanes.Set(codec::kSignBit));
-    const auto output = kLanes.Or(sign, quantized);
-    const auto unscaled = kLanes.MulFloat(output, inverse_scale_);
-    kLanes.AddSquares(unscaled, &sums_.quantized[i % kSumLanes]);
-    kLanes.AddSquares(magnitude, &sums_.inputs[i % kSumLanes]);
-    absmax_ = kLanes.Max(absmax_, magnitude);
     zeros_ += kLanes.CountTrue(kLanes.Eq(magnitude, kLanes.Set(0)));
-    return {output, unscaled};
+    return AddValues(i, magnitude, scaled, quantized);
   }
 
   // Counts any vector.
@@ -51,17 +45,10 @@ class VectorCounter {
     const auto magnitude = kLanes.And(bits, kLanes.Set(~codec::kSignBit));
     const auto scaled_magnitude = kLanes.And(scaled, kLanes.Set(~codec::kSignBit));
     const auto finite = kLanes.Lt(magnitude, infinity);
-    const auto sign = kLanes.And(scaled, kLanes.Set(codec::kSignBit));
-    const auto decoded = lanewise::DecodeMagnitude(kLanes, spec_, rounded.magnitude);
-    const auto output = kLanes.Or(sign, decoded);
-    const auto unscaled = kLanes.MulFloat(output, inverse_scale_);
-    kLanes.AddSquares(unscaled, &sums_.quantized[i % kSumLanes]);
     nonfinite_outputs_ +=
         kLanes.CountTrue(kLanes.Lt(kLanes.Set(spec_.max_code), rounded.magnitude));
 
     const auto input = kLanes.Select(finite, magnitude, zero);
-    kLanes.AddSquares(input, &sums_.inputs[i % kSumLanes]);
-    absmax_ = kLanes.Max(absmax_, input);
     const auto nonzero = kLanes.Lt(zero, input);
     const auto became_zero = kLanes.MaskAnd(nonzero, kLanes.Eq(rounded.magnitude, zero));
     const auto small = kLanes.Lt(rounded.magnitude, kLanes.Set(spec_.min_normal_code));
@@ -81,7 +68,7 @@ class VectorCounter {
       inf_ += kLanes.CountTrue(infinite);
       nan_ += kLanes.CountTrue(kLanes.Lt(infinity, magnitude));
     }
-    return {output, unscaled};
+    return AddValues(i, input, scaled, lanewise::DecodeMagnitude(kLanes, spec_, rounded.magnitude));
   }
 
   // Counts one element by the scalar reference.
@@ -100,13 +87,22 @@ class VectorCounter {
     stats.overflow += overflow_;
     stats.nonfinite_outputs += nonfinite_outputs_;
     stats.absmax = std::fmax(stats.absmax, std::bit_cast<float>(kLanes.MaxOfLanes(absmax_)));
-    stats.sum_of_squares = AddLanes(sums_.inputs);
-    stats.underflow_sum_of_squares = AddLanes(sums_.underflows);
-    stats.quantized_sum_of_squares = AddLanes(sums_.quantized);
+    AddSums(sums_, stats);
     return stats;
   }
 
  private:
+  // Adds a vector to the sums and to absmax: the magnitudes of its inputs, 0 where they are not
+  // finite, and of its decoded results, which have the sign of the scaled values.
+  HWY_INLINE Result AddValues(size_t i, V input, V scaled, V decoded) {
+    const auto output = kLanes.Or(kLanes.And(scaled, kLanes.Set(codec::kSignBit)), decoded);
+    const auto unscaled = kLanes.MulFloat(output, inverse_scale_);
+    kLanes.AddSquares(unscaled, &sums_.quantized[i % kSumLanes]);
+    kLanes.AddSquares(input, &sums_.inputs[i % kSumLanes]);
+    absmax_ = kLanes.Max(absmax_, input);
+    return {output, unscaled};
+  }
+
   static constexpr VectorLanes kLanes{};
   const CodecSpec& spec_;
   float inverse_scale_;
@@ -254,9 +250,7 @@ TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_
     MeasureElement(spec, question.inverse_scale(), i, std::bit_cast<uint32_t>(values[i]), scaled,
                    result, stats, sums);
   }
-  stats.sum_of_squares = AddLanes(sums.inputs);
-  stats.underflow_sum_of_squares = AddLanes(sums.underflows);
-  stats.quantized_sum_of_squares = AddLanes(sums.quantized);
+  AddSums(sums, stats);
   return stats;
 }
 

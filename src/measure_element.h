@@ -37,6 +37,13 @@ inline void AddSquare(float value, size_t i, SumLanes& lanes) {
   lanes[i % kSumLanes] += wide * wide;
 }
 
+// Fills in the sums of a chunk whose elements are all counted.
+inline void AddSums(const ChunkSums& sums, TensorStats& stats) {
+  stats.sum_of_squares = AddLanes(sums.inputs);
+  stats.underflow_sum_of_squares = AddLanes(sums.underflows);
+  stats.quantized_sum_of_squares = AddLanes(sums.quantized);
+}
+
 // What became of one element.
 struct ElementResult {
   float scaled = 0;  // decoded, still scaled

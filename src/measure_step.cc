@@ -37,7 +37,7 @@ struct Block {
   uint64_t begin = 0;
   size_t count = 0;
   std::vector<const std::byte*> bytes;          // per recording; null = absent there
-  std::vector<std::vector<std::byte>> buffers;  // what was read, where it is not mapped
+  std::vector<std::vector<std::byte>> buffers;  // what had to be read
 };
 
 // What a block contributes, for all questions.
@@ -79,7 +79,6 @@ std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
 void FetchBlock(const TensorSources& sources, Block& block) {
   for (const Source& source : sources.recordings) {
     block.bytes.push_back(nullptr);
-    block.buffers.emplace_back();
     if (source.tensor == nullptr || source.tensor->elements <= block.begin) continue;
     const size_t size = DTypeSize(source.tensor->dtype);
     const uint64_t offset = block.begin * size;
@@ -89,9 +88,9 @@ void FetchBlock(const TensorSources& sources, Block& block) {
     }
     const uint64_t elements =
         std::min<uint64_t>(block.count, source.tensor->elements - block.begin);
-    block.buffers.back().resize(elements * size);
-    source.tensor->read(offset, block.buffers.back());
-    block.bytes.back() = block.buffers.back().data();
+    std::vector<std::byte>& buffer = block.buffers.emplace_back(elements * size);
+    source.tensor->read(offset, buffer);
+    block.bytes.back() = buffer.data();
   }
 }
 

@@ -46,8 +46,7 @@ struct CodecSpec {
   uint32_t min_normal_bits;    // float32 magnitudes below this become subnormal; 0 = none do
   uint32_t subnormal_shift;    // shift of a significand plus its float32 exponent field
   uint32_t max_code;           // largest finite magnitude
-  uint32_t overflow_code;      // result of a rounded magnitude past max_code
-  uint32_t infinity_code;      // result of an infinite input
+  uint32_t overflow_code;      // result of an infinite input, or of rounding past max_code
   uint32_t nan_code;           // quiet NaN, to which the payload is added
   uint32_t max_ordered_code;   // magnitudes above this are NaN
   uint32_t min_normal_code;    // smallest normal magnitude
@@ -75,7 +74,6 @@ DLSIM_HOST_DEVICE constexpr CodecSpec MakeCodecSpec(const Conversion& conversion
   s.subnormal_shift = dropped + 128 - static_cast<uint32_t>(f.bias);
   s.max_code = MaxFiniteCode(f);
   s.overflow_code = saturates ? s.max_code : OverflowCode(f);
-  s.infinity_code = s.overflow_code;
   s.nan_code = QuietNanCode(f);
   s.max_ordered_code = HasInfinity(f) ? OverflowCode(f) : MaxFiniteCode(f);
   s.min_normal_code = MinNormalCode(f);
