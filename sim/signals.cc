@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <string_view>
 
 #include "dlsim/error.h"
@@ -21,8 +22,14 @@ void OnTermination(int signal) {
   raise(signal);
 }
 
+// Several threads may read the cut file at once: the first to come ends the process.
 void OnBusError(int signal, siginfo_t* info, void*) {
-  if (info->si_code != BUS_ADRERR) return OnTermination(signal);
+  if (info->si_code != BUS_ADRERR) {
+    ::signal(signal, SIG_DFL);
+    return OnTermination(signal);
+  }
+  static std::atomic_flag is_ending;
+  while (is_ending.test_and_set()) pause();
   RemoveTemporaries();
   // Nothing can be done if even this fails.
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kCut.data(), kCut.size());
@@ -43,7 +50,7 @@ void InstallSignalHandlers() {
   }
   struct sigaction action = {};
   action.sa_sigaction = OnBusError;
-  action.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
+  action.sa_flags = SA_SIGINFO;
   sigaction(SIGBUS, &action, nullptr);
 }
 
