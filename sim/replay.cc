@@ -98,8 +98,10 @@ void Explain(const Verdict& verdict, ReplayStep& record) {
   if (tensor != nullptr) record.cause_tensor = *tensor;
 }
 
-ReplayTensor& TensorOf(RunState& state, const StepTensor& tensor) {
+// Returns the run's record of the t-th tensor of a step; steps mostly have the same tensors.
+ReplayTensor& TensorOf(RunState& state, const StepTensor& tensor, size_t t) {
   std::vector<ReplayTensor>& tensors = state.result.tensors;
+  if (t < tensors.size() && tensors[t].name == tensor.name) return tensors[t];
   const auto [entry, added] = state.tensor_index.try_emplace(tensor.name, tensors.size());
   if (added) tensors.push_back({tensor.name, tensor.role, {}});
   return tensors[entry->second];
@@ -114,7 +116,7 @@ void Count(const StepMeasurement& step, const std::vector<TensorAnswer>& answers
     const bool gradient = step.tensors[t].role == Role::kGrad;
     (gradient ? record.gradients : record.activations).Merge(total);
     if (gradient) sum_of_squares += answers[t].effective_sum_of_squares;
-    ReplayTensor& tensor = TensorOf(state, step.tensors[t]);
+    ReplayTensor& tensor = TensorOf(state, step.tensors[t], t);
     tensor.stats.Merge(total);
     if (!record.skipped) {
       tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());

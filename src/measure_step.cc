@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <map>
 
 #include "dlsim/measure.h"
 #include "load_floats.h"
 #include "parallel.h"
+#include "step_blocks.h"
 
 namespace dlsim {
 namespace {
@@ -18,104 +18,59 @@ namespace {
 constexpr size_t kBlocksPerWave = 256;
 constexpr size_t kReadBytesPerWave = size_t{64} << 20;
 
-// A tensor in one recording; `tensor` is null where the recording lacks it.
-struct Source {
-  const TraceTensor* tensor = nullptr;
-  float grad_scale = 1.0f;
-};
-
-// One tensor over all recordings of the step.
-struct TensorSources {
-  StepTensor header;
-  uint64_t elements = 0;
-  std::vector<Source> recordings;
-};
-
-// A piece of one tensor: the unit of parallel work.
-struct Block {
-  size_t tensor = 0;
-  uint64_t begin = 0;
-  size_t count = 0;
-  std::vector<const std::byte*> bytes;          // per recording; null = absent there
-  std::vector<std::vector<std::byte>> buffers;  // what had to be read
-};
-
-// What a block contributes, for all questions.
+// What a block contributes to the answers.
 struct BlockAnswer {
-  std::vector<TensorStats> parts;  // [question * part_count + part]
-  std::vector<double> effective;   // [question]
-  std::vector<double> scaled;      // [question]: sum of squares of the still scaled sums
+  std::span<TensorStats> parts;  // [question * part_count + part]
+  std::span<double> effective;   // [question]
+  std::span<double> scaled;      // [question]: sum of squares of the still scaled sums
 };
 
-std::vector<TensorSources> CollectTensors(const TraceStep& step) {
-  std::vector<TensorSources> tensors;
-  std::map<std::string, size_t> index;
-  for (size_t r = 0; r < step.recordings.size(); ++r) {
-    for (const TraceTensor& tensor : step.recordings[r].tensors) {
-      const auto [entry, added] = index.try_emplace(tensor.name, tensors.size());
-      if (added) tensors.push_back({{tensor.name, tensor.role}, 0, {}});
-      TensorSources& sources = tensors[entry->second];
-      sources.recordings.resize(step.recordings.size());
-      sources.recordings[r] = {&tensor, step.recordings[r].grad_scale};
-      sources.elements = std::max(sources.elements, tensor.elements);
-    }
-  }
-  return tensors;
-}
+// The answers of the blocks that are measured together.
+class WaveAnswers {
+ public:
+  WaveAnswers(size_t blocks, size_t questions, size_t parts)
+      : questions_(questions),
+        parts_per_block_(questions * parts),
+        parts_(blocks * parts_per_block_),
+        sums_(blocks * 2 * questions) {}
 
-std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
-  std::vector<Block> blocks;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    for (uint64_t begin = 0; begin < tensors[t].elements; begin += kBlockElements) {
-      const uint64_t rest = tensors[t].elements - begin;
-      blocks.push_back(
-          {t, begin, static_cast<size_t>(std::min<uint64_t>(rest, kBlockElements)), {}, {}});
-    }
+  BlockAnswer Of(size_t block) {
+    const std::span<double> sums = std::span(sums_).subspan(block * 2 * questions_, 2 * questions_);
+    return {std::span(parts_).subspan(block * parts_per_block_, parts_per_block_),
+            sums.first(questions_), sums.last(questions_)};
   }
-  return blocks;
-}
 
-// Points a block at its bytes, reading those that are not mapped. Not for parallel use.
-void FetchBlock(const TensorSources& sources, Block& block) {
-  for (const Source& source : sources.recordings) {
-    block.bytes.push_back(nullptr);
-    if (source.tensor == nullptr || source.tensor->elements <= block.begin) continue;
-    const size_t size = DTypeSize(source.tensor->dtype);
-    const uint64_t offset = block.begin * size;
-    if (source.tensor->mapped != nullptr) {
-      block.bytes.back() = source.tensor->mapped + offset;
-      continue;
-    }
-    const uint64_t elements =
-        std::min<uint64_t>(block.count, source.tensor->elements - block.begin);
-    std::vector<std::byte>& buffer = block.buffers.emplace_back(elements * size);
-    source.tensor->read(offset, buffer);
-    block.bytes.back() = buffer.data();
-  }
-}
+ private:
+  size_t questions_, parts_per_block_;
+  std::vector<TensorStats> parts_;
+  std::vector<double> sums_;
+};
 
 // Measures one block; owns the buffers of one thread's work.
 class BlockMeasurer {
  public:
   BlockMeasurer(const TraceStep& step, const TensorSources& sources, const Block& block,
-                std::span<const StepQuestion> questions, const StepOptions& options)
-      : step_(step), sources_(sources), block_(block), questions_(questions), options_(options) {
+                std::span<const StepQuestion> questions, const StepOptions& options,
+                const BlockAnswer& answer)
+      : step_(step),
+        sources_(sources),
+        block_(block),
+        questions_(questions),
+        options_(options),
+        answer_(answer) {
     for (size_t r = 0; r < block.bytes.size(); ++r) {
       if (block.bytes[r] != nullptr) present_.push_back(r);
     }
-    answer_.effective.resize(questions.size());
-    answer_.scaled.resize(questions.size());
-    answer_.parts.resize(questions.size() * PartCount());
   }
 
-  BlockAnswer Run() {
+  // Adds the block to its answer, which begins empty.
+  void Run() {
     for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
       begin_ = begin;
       LoadChunks(std::min(kChunkElements, block_.count - begin));
       if (SumsFirst()) SumChunks();
       for (size_t q = 0; q < questions_.size(); ++q) MeasureChunks(q);
     }
-    return std::move(answer_);
   }
 
  private:
@@ -268,17 +223,17 @@ StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion>
     const size_t count = std::min(wave_size, blocks.size() - first);
     const std::span<Block> wave(blocks.data() + first, count);
     for (Block& block : wave) FetchBlock(tensors[block.tensor], block);
-    std::vector<BlockAnswer> answers(count);
+    WaveAnswers answers(count, questions.size(), result.micro_steps.size());
     // The work beside comes first, so that the blocks fill the other threads meanwhile.
     const size_t beside = first == 0 && options.beside ? 1 : 0;
     ParallelFor(count + beside, [&](size_t task) {
       if (task < beside) return options.beside();
       const size_t i = task - beside;
       const TensorSources& sources = tensors[wave[i].tensor];
-      answers[i] = BlockMeasurer(step, sources, wave[i], questions, options).Run();
+      BlockMeasurer(step, sources, wave[i], questions, options, answers.Of(i)).Run();
     });
     for (size_t i = 0; i < count; ++i) {
-      MergeAnswer(answers[i], wave[i].tensor, result);
+      MergeAnswer(answers.Of(i), wave[i].tensor, result);
       wave[i].buffers.clear();
     }
   }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "trace/safetensors_sax.h"
 
+#include <algorithm>
 #include <array>
+#include <optional>
 #include <string_view>
 
 #include "dlsim/error.h"
@@ -21,13 +23,15 @@ constexpr std::array<std::string_view, 18> kUnsupported = {
     "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
     "U16",     "I32",     "U32",     "C64",         "I64",         "U64"};
 
-DType ParseDType(const std::string& place, const std::string& name) {
+std::optional<DType> ParseDType(const std::string& name) {
   for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
     if (name == DTypeName(dtype)) return dtype;
   }
-  bool known = false;
-  for (const std::string_view other : kUnsupported) known = known || name == other;
-  throw InputError(place, known ? "unsupported dtype" : "unknown dtype", kSupported, Quoted(name));
+  return std::nullopt;
+}
+
+bool IsUnsupported(const std::string& name) {
+  return std::find(kUnsupported.begin(), kUnsupported.end(), name) != kUnsupported.end();
 }
 
 }  // namespace
@@ -93,7 +97,12 @@ bool SafetensorsSax::string(std::string& value) {
     return true;
   }
   if (where_ != Where::kTensor || field_ != Field::kDType) WrongValue("a string");
-  header_.tensors.back().dtype = ParseDType(Here(), value);
+  const std::optional<DType> dtype = ParseDType(value);
+  if (!dtype) {
+    throw InputError(Here(), IsUnsupported(value) ? "unsupported dtype" : "unknown dtype",
+                     kSupported, Quoted(value));
+  }
+  header_.tensors.back().dtype = *dtype;
   return true;
 }
 
