@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encodes to a 16-bit format with subnormals by one float32 addition per element; re-included per
+// SIMD target.
+//
+// Let 2^e be the power of two at or below |x|, or the format's smallest normal if that is larger. A
+// result in this binade is a multiple of the quantum q = 2^(e - m), m being the format's mantissa
+// bits. The sum y = x + magic, magic = +-2^(e + d) (1 + K 2^-23) with the sign of x and d = 23 - m,
+// stays in the binade of magic because d is 2 or more, and there q is the last bit of float32. So
+// the addition rounds x to a multiple of q, as the format would, and the mantissa of y is K + r
+// with r = |x| / q rounded: 2^m to 2^(m + 1) if the result is normal, the code itself if it is
+// subnormal. As K is even the parity of ties is that of r. The code is
+//   ((e - e_min) << m) + r = low16(y) + (biased exponent of y << m)
+// if K = -(biased exponent of y for the smallest normal) << m; carries into the next binade, and
+// from the largest finite value to infinity, come out by themselves.
+#if defined(DLSIM_ENCODE_GRADUAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DLSIM_ENCODE_GRADUAL_INL_H_
+#undef DLSIM_ENCODE_GRADUAL_INL_H_
+#else
+#define DLSIM_ENCODE_GRADUAL_INL_H_
+#endif
+
+#include <bit>
+#include <cstdint>
+
+#include "dlsim/codec.h"
+#include "words-inl.h"
+
+#if HWY_TARGET != HWY_SCALAR
+
+HWY_BEFORE_NAMESPACE();
+namespace dlsim {
+namespace HWY_NAMESPACE {
+
+template <Format kFormat, Rounding kRounding>
+class GradualEncoder {
+ private:
+  using F = hn::Vec<decltype(VectorLanes::kF32)>;
+  static constexpr auto kF32 = VectorLanes::kF32;
+  static constexpr auto kU32 = VectorLanes::kU32;
+
+  // Ties away from zero: AVX-512 truncates to half quanta and then halves, rounding half up.
+  static constexpr bool kHalves = DLSIM_AVX3 && kRounding == Rounding::kNearestAway;
+
+  static constexpr int kMantissaBits = kFormat.mantissa_bits;
+  static constexpr uint32_t kShift = 23 - kMantissaBits - (kHalves ? 1 : 0);  // d
+  static constexpr uint32_t kMinExponent = static_cast<uint32_t>(128 - kFormat.bias);
+  static constexpr uint32_t kConstant = (0u - ((kMinExponent + kShift) << kMantissaBits)) & 0xFFFF;
+  static constexpr uint32_t kMantissaOffset = kHalves ? 2 * kConstant : kConstant;  // K
+  static_assert(CodeBits(kFormat) == 16 && kFormat.bias < 127 && kMantissaBits >= 7);
+  static_assert(kFormat.denormals == Denormals::kGradual && HasInfinity(kFormat));
+  static_assert(kMantissaOffset + (4u << kMantissaBits) <= 0x10000);
+
+ public:
+  // High word of y for the first power of two past the largest finite value.
+  static constexpr uint16_t kLimit =
+      static_cast<uint16_t>((kMinExponent + ((1u << kFormat.exponent_bits) - 2) + kShift) << 7);
+
+  // Encodes two vectors. Results are right unless `largest` reaches kLimit afterwards.
+  HWY_INLINE Words operator()(V x0, V x1, Words& largest) const {
+    const V y0 = RoundedSum(x0), y1 = RoundedSum(x1);
+    const Words high = HighWords(y0, y1);
+    largest = MaxWords(largest, WithoutSigns(high));
+    // The mantissa of y is below 2^16, so that its high words hold sign and exponent only.
+    const Words exponent = hn::ShiftLeft<kMantissaBits - 7>(high);
+    const Words magnitude = hn::Add(Significand(LowWords(y0, y1)), exponent);
+    return InOrder(hn::OrAnd(magnitude, high, SetWords(0x8000)));
+  }
+
+ private:
+  static HWY_INLINE F Float(V bits) { return hn::BitCast(kF32, bits); }
+  static HWY_INLINE F Magic() {
+    return Float(hn::Set(kU32, ((127 + kShift) << 23) | kMantissaOffset));
+  }
+  static HWY_INLINE F MinNormal() { return Float(hn::Set(kU32, kMinExponent << 23)); }
+
+  static HWY_INLINE Words Significand(Words low) {
+    return kHalves ? hn::AverageRound(low, hn::Zero(kU16)) : low;
+  }
+
+#if DLSIM_AVX3
+  // The rounding is part of the instruction, whatever the environment. Directed modes are right
+  // because y has the sign of x.
+  static HWY_INLINE V RoundedSum(V x) {
+    constexpr int kMode = kRounding == Rounding::kNearestEven      ? _MM_FROUND_TO_NEAREST_INT
+                          : kRounding == Rounding::kTowardPositive ? _MM_FROUND_TO_POS_INF
+                          : kRounding == Rounding::kTowardNegative ? _MM_FROUND_TO_NEG_INF
+                                                                   : _MM_FROUND_TO_ZERO;
+    constexpr int kLargerMagnitudeWithFirstSign = 0b0011;
+    const F exponent = Float(hn::And(x, hn::Set(kU32, 0xFF800000)));
+    const auto power =
+        _mm512_range_ps(exponent.raw, MinNormal().raw, kLargerMagnitudeWithFirstSign);
+    return hn::BitCast(kU32, F{_mm512_fmadd_round_ps(power, Magic().raw, Float(x).raw,
+                                                     kMode | _MM_FROUND_NO_EXC)});
+  }
+#else
+  // In the default environment additions round to nearest even. What a directed mode would have
+  // done differently shows in y - magic, which is exact: r moves by one where it passed x.
+  static HWY_INLINE V RoundedSum(V x) {
+    const V sign = hn::And(x, hn::Set(kU32, codec::kSignBit));
+    const F exponent = Float(hn::And(x, hn::Set(kU32, codec::kInfinityBits)));
+    const V power = hn::Or(hn::BitCast(kU32, hn::Max(exponent, MinNormal())), sign);
+    if constexpr (kRounding == Rounding::kNearestEven) {
+      return hn::BitCast(kU32, hn::MulAdd(Float(power), Magic(), Float(x)));
+    } else if constexpr (kRounding == Rounding::kNearestAway) {
+      // The last bit of x turns a tie into more than half and changes no other result.
+      const F sticky = Float(hn::Or(x, hn::Set(kU32, 1)));
+      return hn::BitCast(kU32, hn::MulAdd(Float(power), Magic(), sticky));
+    } else {
+      const F magic = hn::Mul(Float(power), Magic());
+      const F y = hn::Add(magic, Float(x));
+      return Corrected(hn::BitCast(kU32, y), hn::Sub(y, magic), x);
+    }
+  }
+
+  static HWY_INLINE V Corrected(V y, F rounded, V x) {
+    const V one = hn::Set(kU32, 1);
+    const V away = hn::Or(Signs(x), one);  // 1 or -1: away from zero, in the direction of +infinity
+    if constexpr (kRounding == Rounding::kTowardZero) {
+      return hn::Sub(y, hn::And(Mask(hn::Gt(hn::Abs(rounded), hn::Abs(Float(x)))), one));
+    } else if constexpr (kRounding == Rounding::kTowardPositive) {
+      return hn::Add(y, hn::And(Mask(hn::Lt(rounded, Float(x))), away));
+    } else {
+      return hn::Sub(y, hn::And(Mask(hn::Gt(rounded, Float(x))), away));
+    }
+  }
+  static HWY_INLINE V Signs(V x) {
+    return hn::BitCast(kU32, hn::ShiftRight<31>(hn::BitCast(VectorLanes::kI32, x)));
+  }
+  template <class M>
+  static HWY_INLINE V Mask(M mask) {
+    return hn::BitCast(kU32, hn::VecFromMask(kF32, mask));
+  }
+#endif
+};
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dlsim
+HWY_AFTER_NAMESPACE();
+
+#endif  // HWY_TARGET != HWY_SCALAR
+
+#endif  // include guard per target
