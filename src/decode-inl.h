@@ -42,34 +42,36 @@ HWY_NOINLINE void DecodeLanewise(const Format& format, const Code* HWY_RESTRICT 
 
 #if HWY_TARGET != HWY_SCALAR
 
-// A 16-bit format with subnormals. With the code's bits in place and half the bias added, g is half
-// a normal value, and half of min_normal + value if the value is subnormal. So the value is
-//   2 g - max(g, min_normal),
-// exactly, of normal float32 operands: no assists, no flushing.
+// A 16-bit format with subnormals. With ones above the code's exponent, g is the value times a
+// power of two (1 / kScale) if the value is normal, infinite or NaN, the all-ones exponents being
+// the same. If it is subnormal, g is the mean of the value and the smallest normal N, likewise
+// scaled.
+//   value = g * kScale + (min(g * kScale, N) - N)
+// is exact, quiets NaN and never has a subnormal operand, which some machines are slow with.
 template <Format kFormat>
 class GradualDecoder {
   static constexpr int kShift = 23 - kFormat.mantissa_bits;
+  static constexpr uint32_t kMagnitude = MagnitudeMask(kFormat) << kShift;
+  static constexpr uint32_t kOnes = codec::kInfinityBits & ~kMagnitude;
   static constexpr uint32_t kMinNormal = static_cast<uint32_t>(128 - kFormat.bias) << 23;
+  static constexpr uint32_t kScale = kMinNormal + (126u << 23) - kOnes;
   static_assert(CodeBits(kFormat) == 16 && kFormat.bias < 127);
   static_assert(kFormat.denormals == Denormals::kGradual && HasInfinity(kFormat));
 
  public:
-  // Half the bits of infinity.
-  static constexpr uint32_t kLimit = (OverflowCode(kFormat) << kShift) + kMinNormal - (1u << 23);
-
-  // Decodes a vector. Results are right unless `largest` reaches kLimit afterwards.
-  HWY_INLINE V operator()(const uint16_t* codes, V& largest) const {
+  // Decodes a vector.
+  HWY_INLINE V operator()(const uint16_t* codes) const {
     const hn::Rebind<int16_t, U32Tag> i16;
     const auto code = hn::LoadU(i16, reinterpret_cast<const int16_t*>(codes));
+    // The sign fills the bits above those of the code.
     const V bits = hn::BitCast(VectorLanes::kU32,
                                hn::ShiftLeft<kShift>(hn::PromoteTo(VectorLanes::kI32, code)));
-    // The sign fills the bits above those of the code.
-    const V magnitude = hn::And(bits, Set(MagnitudeMask(kFormat) << kShift));
-    const V half = hn::Add(magnitude, Set(kMinNormal - (1u << 23)));
-    largest = VectorLanes().Max(largest, half);
-    const auto g = Float(half);
-    const auto value = hn::MulSub(g, Float(Set(0x40000000)), hn::Max(g, Float(Set(kMinNormal))));
-    return hn::OrAnd(hn::BitCast(VectorLanes::kU32, value), bits, Set(codec::kSignBit));
+    const auto g = Float(hn::OrAnd(Set(kOnes), bits, Set(kMagnitude)));
+    const auto scale = Float(Set(kScale)), min_normal = Float(Set(kMinNormal));
+    const auto subnormal =
+        hn::MulSub(hn::Min(g, Float(Set(kOnes + (1u << 23)))), scale, min_normal);
+    const V value = hn::BitCast(VectorLanes::kU32, hn::MulAdd(g, scale, subnormal));
+    return hn::OrAnd(value, bits, Set(codec::kSignBit));
   }
 
  private:
@@ -81,9 +83,7 @@ class GradualDecoder {
 
 class Fp16Decoder {
  public:
-  static constexpr uint32_t kLimit = 1;  // never reached
-
-  HWY_INLINE V operator()(const uint16_t* codes, V&) const {
+  HWY_INLINE V operator()(const uint16_t* codes) const {
 #if DLSIM_AVX3
     const __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(codes));
     return V{_mm512_castps_si512(_mm512_cvtph_ps(half))};
@@ -102,9 +102,7 @@ using Fp16Decoder = GradualDecoder<kFp16>;
 
 class Bf16Decoder {
  public:
-  static constexpr uint32_t kLimit = 1;  // never reached
-
-  HWY_INLINE V operator()(const uint16_t* codes, V&) const {
+  HWY_INLINE V operator()(const uint16_t* codes) const {
     const V bits = hn::ShiftLeft<16>(VectorLanes().LoadCodes(codes));
     const auto nan =
         hn::RebindMask(VectorLanes::kU32, hn::IsNaN(hn::BitCast(VectorLanes::kF32, bits)));
@@ -112,42 +110,35 @@ class Bf16Decoder {
   }
 };
 
-// Elements between two checks for codes that a decoder leaves to DecodeLanewise.
-inline constexpr size_t kDecodeRun = 1024;
-
 template <class Decoder>
 class TunedDecoding {
  public:
   // Vectors are stored where values are aligned, but for the first and the last, which overlap
   // their neighbours: an element that is decoded twice gives the same value.
-  static void Decode(Stores stores, const Format& format, const uint16_t* codes, size_t count,
-                     float* values) {
+  static void Decode(Stores stores, const uint16_t* codes, size_t count, float* values) {
     const size_t lanes = VectorLanes::Count();
-    if (count < lanes) return DecodePadded(format, codes, count, values);
+    if (count < lanes) return DecodePadded(codes, count, values);
     const auto run = stores == Stores::kNonTemporal ? DecodeRun<Stores::kNonTemporal>
                                                     : DecodeRun<Stores::kCached>;
-    DecodeRun<Stores::kCached>(format, codes, lanes, values);
+    DecodeRun<Stores::kCached>(codes, lanes, values);
     const size_t misaligned = reinterpret_cast<uintptr_t>(values) / sizeof(*values) % lanes;
-    size_t begin = lanes - misaligned;
+    const size_t begin = lanes - misaligned;
     const size_t end = count - (count - begin) % lanes;
-    for (; begin < end; begin += kDecodeRun) {
-      run(format, codes + begin, HWY_MIN(kDecodeRun, end - begin), values + begin);
-    }
+    run(codes + begin, end - begin, values + begin);
     const size_t last = count - lanes;
-    if (end < count) DecodeRun<Stores::kCached>(format, codes + last, lanes, values + last);
+    if (end < count) DecodeRun<Stores::kCached>(codes + last, lanes, values + last);
     if (stores == Stores::kNonTemporal) hwy::FlushStream();
   }
 
  private:
   // Decodes a whole number of vectors.
   template <Stores kStores>
-  static HWY_NOINLINE void DecodeRun(const Format& format, const uint16_t* HWY_RESTRICT codes,
-                                     size_t count, float* HWY_RESTRICT values) {
+  static HWY_NOINLINE void DecodeRun(const uint16_t* HWY_RESTRICT codes, size_t count,
+                                     float* HWY_RESTRICT values) {
     constexpr Decoder kDecoder;
     const size_t lanes = VectorLanes::Count();
-    V largest = hn::Zero(VectorLanes::kU32);
     for (size_t i = 0; i < count; i += lanes) {
-      const auto value = hn::BitCast(VectorLanes::kF32, kDecoder(codes + i, largest));
+      const auto value = hn::BitCast(VectorLanes::kF32, kDecoder(codes + i));
       if constexpr (kStores == Stores::kNonTemporal) {
         hwy::Prefetch(codes + i + kPrefetchDistance);
         hn::Stream(value, VectorLanes::kF32, values + i);
@@ -155,19 +146,13 @@ class TunedDecoding {
         hn::StoreU(value, VectorLanes::kF32, values + i);
       }
     }
-    constexpr VectorLanes kLanes;
-    const auto below = kLanes.Set(Decoder::kLimit - 1);
-    if (HWY_UNLIKELY(!kLanes.AllFalse(kLanes.Lt(below, largest)))) {
-      DecodeLanewise(format, codes, count, values);
-    }
   }
 
-  static void DecodePadded(const Format& format, const uint16_t* codes, size_t count,
-                           float* values) {
+  static void DecodePadded(const uint16_t* codes, size_t count, float* values) {
     uint16_t padded[kMaxLanes] = {};
     float results[kMaxLanes];
     std::copy_n(codes, count, padded);
-    DecodeRun<Stores::kCached>(format, padded, VectorLanes::Count(), results);
+    DecodeRun<Stores::kCached>(padded, VectorLanes::Count(), results);
     std::copy_n(results, count, values);
   }
 };
@@ -176,11 +161,11 @@ class TunedDecoding {
 bool DecodeIfTuned(Stores stores, const Format& format, const uint16_t* codes, size_t count,
                    float* values) {
   if (format == kFp16) {
-    TunedDecoding<Fp16Decoder>::Decode(stores, format, codes, count, values);
+    TunedDecoding<Fp16Decoder>::Decode(stores, codes, count, values);
   } else if (format == kBf16) {
-    TunedDecoding<Bf16Decoder>::Decode(stores, format, codes, count, values);
+    TunedDecoding<Bf16Decoder>::Decode(stores, codes, count, values);
   } else if (format == kCb16) {
-    TunedDecoding<GradualDecoder<kCb16>>::Decode(stores, format, codes, count, values);
+    TunedDecoding<GradualDecoder<kCb16>>::Decode(stores, codes, count, values);
   } else {
     return false;
   }

@@ -16,6 +16,7 @@
 #include "encode_direct-inl.h"
 #include "encode_gradual-inl.h"
 #include "encode_loop-inl.h"
+#include "float_environment.h"
 #include "hwy/cache_control.h"
 #include "stores.h"
 
@@ -50,10 +51,14 @@ inline constexpr size_t kEncodeRun = 1024;
 template <Rounding kRounding, class Encoder>
 class TunedEncoding {
  public:
-  // Encodes with unbounded range of options: saturation and flushing are left to BoundCodes.
+  // Encodes without the options for subnormals and overflow, see BoundCodes.
   static void Encode(Stores stores, const ArrayConversion& how, const float* values, size_t count,
                      uint16_t* codes) {
-    if (how.scale == 1.0f) {
+    if constexpr (Encoder::kDirection != FE_TONEAREST) {
+      if (how.scale != 1.0f) return EncodeScaled(how, values, count, codes);
+      const RoundingDirection direction(Encoder::kDirection);
+      EncodeRuns<false>(stores, how, values, count, codes);
+    } else if (how.scale == 1.0f) {
       EncodeRuns<false>(stores, how, values, count, codes);
     } else {
       EncodeRuns<true>(stores, how, values, count, codes);
@@ -108,6 +113,19 @@ class TunedEncoding {
     const size_t last = count - words;
     if (end < count) EncodeRun<kScaled, Stores::kCached>(how, values + last, words, codes + last);
     if (stores == Stores::kNonTemporal) hwy::FlushStream();
+  }
+
+  // Scales to nearest before the direction of rounding is set.
+  static HWY_NOINLINE void EncodeScaled(const ArrayConversion& how, const float* values,
+                                        size_t count, uint16_t* codes) {
+    float scaled[kEncodeRun];
+    ArrayConversion unscaled = how;
+    unscaled.scale = 1.0f;
+    for (size_t begin = 0; begin < count; begin += kEncodeRun) {
+      const size_t length = HWY_MIN(kEncodeRun, count - begin);
+      for (size_t i = 0; i < length; ++i) scaled[i] = values[begin + i] * how.scale;
+      Encode(Stores::kCached, unscaled, scaled, length, codes + begin);
+    }
   }
 
   template <bool kScaled>

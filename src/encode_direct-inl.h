@@ -8,6 +8,7 @@
 #define DLSIM_ENCODE_DIRECT_INL_H_
 #endif
 
+#include <cfenv>
 #include <cstdint>
 
 #include "dlsim/codec.h"
@@ -25,6 +26,7 @@ namespace HWY_NAMESPACE {
 template <Rounding kRounding>
 class Fp16Encoder {
  public:
+  static constexpr int kDirection = FE_TONEAREST;
   // Where ties go away from zero, NaN codes are not final.
   static constexpr uint16_t kLimit = 0x7C01;
 
@@ -73,6 +75,7 @@ using Fp16Encoder = GradualEncoder<kFp16, kRounding>;
 template <Rounding kRounding>
 class Bf16Encoder {
  public:
+  static constexpr int kDirection = FE_TONEAREST;
   // NaN must become quiet; its payload may be in `low` alone.
   static constexpr uint16_t kLimit = 0x7F80;
 

@@ -19,7 +19,7 @@
 #define DLSIM_ENCODE_GRADUAL_INL_H_
 #endif
 
-#include <bit>
+#include <cfenv>
 #include <cstdint>
 
 #include "dlsim/codec.h"
@@ -38,8 +38,8 @@ class GradualEncoder {
   static constexpr auto kF32 = VectorLanes::kF32;
   static constexpr auto kU32 = VectorLanes::kU32;
 
-  // Ties away from zero: AVX-512 truncates to half quanta and then halves, rounding half up.
-  static constexpr bool kHalves = DLSIM_AVX3 && kRounding == Rounding::kNearestAway;
+  // Ties away from zero: truncated to half quanta, then halved, with halves rounded up.
+  static constexpr bool kHalves = kRounding == Rounding::kNearestAway;
 
   static constexpr int kMantissaBits = kFormat.mantissa_bits;
   static constexpr uint32_t kShift = 23 - kMantissaBits - (kHalves ? 1 : 0);  // d
@@ -51,6 +51,13 @@ class GradualEncoder {
   static_assert(kMantissaOffset + (4u << kMantissaBits) <= 0x10000);
 
  public:
+  // AVX-512 has the rounding in the instruction; elsewhere the environment must have it.
+  static constexpr int kDirection = DLSIM_AVX3                               ? FE_TONEAREST
+                                    : kRounding == Rounding::kNearestEven    ? FE_TONEAREST
+                                    : kRounding == Rounding::kTowardPositive ? FE_UPWARD
+                                    : kRounding == Rounding::kTowardNegative ? FE_DOWNWARD
+                                                                             : FE_TOWARDZERO;
+
   // High word of y for the first power of two past the largest finite value.
   static constexpr uint16_t kLimit =
       static_cast<uint16_t>((kMinExponent + ((1u << kFormat.exponent_bits) - 2) + kShift) << 7);
@@ -77,10 +84,9 @@ class GradualEncoder {
     return kHalves ? hn::AverageRound(low, hn::Zero(kU16)) : low;
   }
 
-#if DLSIM_AVX3
-  // The rounding is part of the instruction, whatever the environment. Directed modes are right
-  // because y has the sign of x.
+  // Directed modes are right because y has the sign of x.
   static HWY_INLINE V RoundedSum(V x) {
+#if DLSIM_AVX3
     constexpr int kMode = kRounding == Rounding::kNearestEven      ? _MM_FROUND_TO_NEAREST_INT
                           : kRounding == Rounding::kTowardPositive ? _MM_FROUND_TO_POS_INF
                           : kRounding == Rounding::kTowardNegative ? _MM_FROUND_TO_NEG_INF
@@ -91,46 +97,14 @@ class GradualEncoder {
         _mm512_range_ps(exponent.raw, MinNormal().raw, kLargerMagnitudeWithFirstSign);
     return hn::BitCast(kU32, F{_mm512_fmadd_round_ps(power, Magic().raw, Float(x).raw,
                                                      kMode | _MM_FROUND_NO_EXC)});
-  }
 #else
-  // In the default environment additions round to nearest even. What a directed mode would have
-  // done differently shows in y - magic, which is exact: r moves by one where it passed x.
-  static HWY_INLINE V RoundedSum(V x) {
-    const V sign = hn::And(x, hn::Set(kU32, codec::kSignBit));
     const F exponent = Float(hn::And(x, hn::Set(kU32, codec::kInfinityBits)));
-    const V power = hn::Or(hn::BitCast(kU32, hn::Max(exponent, MinNormal())), sign);
-    if constexpr (kRounding == Rounding::kNearestEven) {
-      return hn::BitCast(kU32, hn::MulAdd(Float(power), Magic(), Float(x)));
-    } else if constexpr (kRounding == Rounding::kNearestAway) {
-      // The last bit of x turns a tie into more than half and changes no other result.
-      const F sticky = Float(hn::Or(x, hn::Set(kU32, 1)));
-      return hn::BitCast(kU32, hn::MulAdd(Float(power), Magic(), sticky));
-    } else {
-      const F magic = hn::Mul(Float(power), Magic());
-      const F y = hn::Add(magic, Float(x));
-      return Corrected(hn::BitCast(kU32, y), hn::Sub(y, magic), x);
-    }
-  }
-
-  static HWY_INLINE V Corrected(V y, F rounded, V x) {
-    const V one = hn::Set(kU32, 1);
-    const V away = hn::Or(Signs(x), one);  // 1 or -1: away from zero, in the direction of +infinity
-    if constexpr (kRounding == Rounding::kTowardZero) {
-      return hn::Sub(y, hn::And(Mask(hn::Gt(hn::Abs(rounded), hn::Abs(Float(x)))), one));
-    } else if constexpr (kRounding == Rounding::kTowardPositive) {
-      return hn::Add(y, hn::And(Mask(hn::Lt(rounded, Float(x))), away));
-    } else {
-      return hn::Sub(y, hn::And(Mask(hn::Gt(rounded, Float(x))), away));
-    }
-  }
-  static HWY_INLINE V Signs(V x) {
-    return hn::BitCast(kU32, hn::ShiftRight<31>(hn::BitCast(VectorLanes::kI32, x)));
-  }
-  template <class M>
-  static HWY_INLINE V Mask(M mask) {
-    return hn::BitCast(kU32, hn::VecFromMask(kF32, mask));
-  }
+    const V power = hn::BitCast(kU32, hn::Max(exponent, MinNormal()));
+    const V with_sign = hn::OrAnd(power, x, hn::Set(kU32, codec::kSignBit));
+    // The product is exact, so that it does not matter whether the sum is fused.
+    return hn::BitCast(kU32, hn::MulAdd(Float(with_sign), Magic(), Float(x)));
 #endif
+  }
 };
 
 }  // namespace HWY_NAMESPACE

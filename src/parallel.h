@@ -5,55 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
-#ifdef __x86_64__
-#include <xmmintrin.h>
-#else
-#include <cfenv>
-#endif
+
+#include "float_environment.h"
 
 namespace dlsim {
 
 // Elements per block of work: 256 KiB of float32.
 inline constexpr size_t kBlockElements = size_t{1} << 16;
-
-// Gives a scope the default floating-point environment: to nearest even, subnormals kept. Callers
-// may flush subnormals (Python programs do), and each thread has an environment of its own.
-#ifdef __x86_64__
-// Vector instructions obey MXCSR alone. Reading it is cheap and writing is not, so it is written
-// only where something but the sticky exception flags differs from the default.
-class DefaultFloatEnvironment {
- public:
-  DefaultFloatEnvironment() : saved_(_mm_getcsr()) {
-    if (differs()) _mm_setcsr(kDefault);
-  }
-  ~DefaultFloatEnvironment() {
-    if (differs()) _mm_setcsr(saved_);
-  }
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-  static constexpr uint32_t kDefault = 0x1F80;  // all exceptions masked
-  static constexpr uint32_t kExceptionFlags = 0x3F;
-  bool differs() const { return (saved_ & ~kExceptionFlags) != kDefault; }
-
-  uint32_t saved_;
-};
-#else
-class DefaultFloatEnvironment {
- public:
-  DefaultFloatEnvironment() {
-    std::fegetenv(&saved_);
-    std::fesetenv(FE_DFL_ENV);
-  }
-  ~DefaultFloatEnvironment() { std::fesetenv(&saved_); }
-  DefaultFloatEnvironment(const DefaultFloatEnvironment&) = delete;
-  DefaultFloatEnvironment& operator=(const DefaultFloatEnvironment&) = delete;
-
- private:
-  std::fenv_t saved_;
-};
-#endif
 
 // Calls body(i) for i in [0, count) on all threads, in any order, in the default floating-point
 // environment; rethrows one of the exceptions that bodies threw. Results are stored by index, so
