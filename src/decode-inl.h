@@ -42,14 +42,16 @@ HWY_NOINLINE void DecodeLanewise(const Format& format, const Code* HWY_RESTRICT 
 
 #if HWY_TARGET != HWY_SCALAR
 
-// A 16-bit format with subnormals. With ones above the code's exponent, g is the value times a
-// power of two (1 / kScale) if the value is normal, infinite or NaN, the all-ones exponents being
-// the same. If it is subnormal, g is the mean of the value and the smallest normal N, likewise
-// scaled.
-//   value = g * kScale + (min(g * kScale, N) - N)
-// is exact, quiets NaN and never has a subnormal operand, which some machines are slow with.
+// A 16-bit format with subnormals. With ones above the code's exponent, g is the magnitude times a
+// power of two (1 / kScale) if the code is normal, infinite or NaN, the all-ones exponents being
+// the same. If it is subnormal, g is the mean of the magnitude and the smallest normal N, so
+// scaled. So
+//   magnitude = kScale * min(g, 2 g - N / kScale)
+// in all cases: exactly, with NaN made quiet, and without subnormal operands, which some machines
+// are slow with.
 template <Format kFormat>
 class GradualDecoder {
+  using F = hn::Vec<decltype(VectorLanes::kF32)>;
   static constexpr int kShift = 23 - kFormat.mantissa_bits;
   static constexpr uint32_t kMagnitude = MagnitudeMask(kFormat) << kShift;
   static constexpr uint32_t kOnes = codec::kInfinityBits & ~kMagnitude;
@@ -66,17 +68,18 @@ class GradualDecoder {
     // The sign fills the bits above those of the code.
     const V bits = hn::BitCast(VectorLanes::kU32,
                                hn::ShiftLeft<kShift>(hn::PromoteTo(VectorLanes::kI32, code)));
-    const auto g = Float(hn::OrAnd(Set(kOnes), bits, Set(kMagnitude)));
-    const auto scale = Float(Set(kScale)), min_normal = Float(Set(kMinNormal));
-    const auto subnormal =
-        hn::MulSub(hn::Min(g, Float(Set(kOnes + (1u << 23)))), scale, min_normal);
-    const V value = hn::BitCast(VectorLanes::kU32, hn::MulAdd(g, scale, subnormal));
+    const F g = Float(hn::OrAnd(Set(kOnes), bits, Set(kMagnitude)));
+    const F subnormal = hn::MulSub(g, Float(Set(0x40000000)), Float(Set(kOnes + (1u << 23))));
+    // As integers, where NaN is large and the float's own order holds otherwise.
+    const V smaller = VectorLanes().Min(Bits(g), Bits(subnormal));
+    const V value = Bits(hn::Mul(Float(smaller), Float(Set(kScale))));
     return hn::OrAnd(value, bits, Set(codec::kSignBit));
   }
 
  private:
   static HWY_INLINE V Set(uint32_t bits) { return hn::Set(VectorLanes::kU32, bits); }
-  static HWY_INLINE auto Float(V bits) { return hn::BitCast(VectorLanes::kF32, bits); }
+  static HWY_INLINE V Bits(F value) { return hn::BitCast(VectorLanes::kU32, value); }
+  static HWY_INLINE F Float(V bits) { return hn::BitCast(VectorLanes::kF32, bits); }
 };
 
 #if DLSIM_F16C

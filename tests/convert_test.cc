@@ -10,8 +10,14 @@
 #include <vector>
 
 #include "boundaries.h"
+#include "cache_size.h"
 #include "dlsim/simd.h"
 #include "formats_under_test.h"
+#include "stores.h"
+
+#ifdef __SSE__
+#include <xmmintrin.h>
+#endif
 
 namespace dlsim {
 namespace {
@@ -107,6 +113,149 @@ TEST_P(ConvertOnTarget, AnyLengthAndAlignment) {
       EXPECT_EQ(codes.back(), 0xABCD) << "wrote past the end";
     }
   }
+}
+
+std::vector<Format> TunedFormats() { return {kFp16, kBf16, kCb16}; }
+
+std::string Describe(const ArrayConversion& how) {
+  const Conversion& c = how.conversion;
+  return "e" + std::to_string(c.format.exponent_bits) + "m" +
+         std::to_string(c.format.mantissa_bits) + " mode " +
+         std::to_string(static_cast<int>(c.rounding)) + " overflow " +
+         std::to_string(static_cast<int>(c.overflow)) + " subnormals " +
+         std::to_string(static_cast<int>(c.subnormals)) + " scale " + std::to_string(how.scale);
+}
+
+// Calls check(conversion) for the tuned formats, deterministic modes, options and some scales.
+template <class Check>
+void ForEachTunedConversion(const Check& check) {
+  for (const Format& format : TunedFormats()) {
+    for (int mode = 0; mode < 5; ++mode) {
+      for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
+        for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
+          for (const float scale : {1.0f, 1.1f, 0x1p-20f, 3e38f}) {
+            ArrayConversion how = {{format, static_cast<Rounding>(mode), overflow, subnormals}};
+            how.scale = scale;
+            SCOPED_TRACE(Describe(how));
+            ASSERT_NO_FATAL_FAILURE(check(how));
+          }
+        }
+      }
+    }
+  }
+}
+
+std::vector<uint16_t> ReferenceCodes(const ArrayConversion& how, std::span<const float> values) {
+  const CodecSpec spec = MakeCodecSpec(how.conversion);
+  std::vector<uint16_t> codes;
+  for (const float value : values) {
+    const uint32_t scaled = std::bit_cast<uint32_t>(value * how.scale);
+    codes.push_back(static_cast<uint16_t>(Encode(spec, how.conversion.rounding, scaled).code));
+  }
+  return codes;
+}
+
+constexpr uint16_t kUntouched = 0xABCD;
+
+// Encodes into the middle of a larger array; `offset` misaligns both arrays.
+void ExpectAsReferenceAt(size_t offset, Stores stores, const ArrayConversion& how,
+                         std::span<const float> values, std::span<const uint16_t> expected) {
+  std::vector<float> inputs(offset, 1.0f);
+  inputs.insert(inputs.end(), values.begin(), values.end());
+  std::vector<uint16_t> codes(offset + values.size() + 64, kUntouched);
+  EncodeArrayWith(stores, how, std::span<const float>(inputs).subspan(offset),
+                  std::span<uint16_t>(codes).subspan(offset, values.size()));
+  for (size_t i = 0; i < codes.size(); ++i) {
+    const bool inside = i >= offset && i < offset + values.size();
+    ASSERT_EQ(codes[i], inside ? expected[i - offset] : kUntouched)
+        << "length " << values.size() << " offset " << offset << " index " << i << std::hex
+        << " bits " << (inside ? std::bit_cast<uint32_t>(inputs[i]) : 0);
+  }
+}
+
+TEST_P(ConvertOnTarget, TunedEncodersEqualTheReferenceAtBoundaries) {
+  for (const Stores stores : {Stores::kCached, Stores::kNonTemporal}) {
+    ForEachTunedConversion([&](const ArrayConversion& how) {
+      // Every seventh boundary in a scattered order: specials and ordinary values share vectors.
+      const std::vector<float> all = AsFloats(BoundaryBits(how.conversion.format));
+      std::vector<float> values;
+      for (size_t i = 0; i < all.size() / 7; ++i) values.push_back(all[i * 7919 % all.size()]);
+      ASSERT_NO_FATAL_FAILURE(
+          ExpectAsReferenceAt(3, stores, how, values, ReferenceCodes(how, values)));
+    });
+  }
+}
+
+TEST_P(ConvertOnTarget, TunedEncodersTakeAnyLengthAndAlignment) {
+  constexpr size_t kMaxLength = 3 * 32 + 1;
+  ForEachTunedConversion([&](const ArrayConversion& how) {
+    const std::vector<float> source = AsFloats(StratifiedBits(39000001));
+    const std::span<const float> values = std::span(source).first(kMaxLength);
+    const std::vector<uint16_t> expected = ReferenceCodes(how, values);
+    for (size_t length = 0; length <= kMaxLength; ++length) {
+      for (const size_t offset : {0, 1, 17}) {
+        const Stores stores = (length + offset) % 2 == 0 ? Stores::kCached : Stores::kNonTemporal;
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectAsReferenceAt(offset, stores, how, values.first(length), expected));
+      }
+    }
+  });
+}
+
+TEST_P(ConvertOnTarget, TunedDecodersTakeAnyLengthAndAlignment) {
+  constexpr float kUntouchedValue = -12345.0f;
+  for (const Format& format : TunedFormats()) {
+    const CodecSpec spec = MakeCodecSpec({format});
+    for (size_t length = 0; length <= 3 * 32 + 1; ++length) {
+      for (const size_t offset : {0, 1, 17}) {
+        std::vector<uint16_t> codes(offset + length);
+        for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint16_t>(i * 7919);
+        std::vector<float> values(offset + length + 32, kUntouchedValue);
+        const Stores stores = (length + offset) % 2 == 0 ? Stores::kCached : Stores::kNonTemporal;
+        DecodeArrayWith(stores, format, std::span<const uint16_t>(codes).subspan(offset),
+                        std::span(values).subspan(offset, length));
+        for (size_t i = 0; i < values.size(); ++i) {
+          const bool inside = i >= offset && i < offset + length;
+          const uint32_t expected =
+              inside ? Decode(spec, codes[i]) : std::bit_cast<uint32_t>(kUntouchedValue);
+          ASSERT_EQ(std::bit_cast<uint32_t>(values[i]), expected)
+              << "length " << length << " offset " << offset << " index " << i;
+        }
+      }
+    }
+  }
+}
+
+#ifdef __SSE__
+TEST_P(ConvertOnTarget, CallersFloatEnvironmentDoesNotMatter) {
+  const std::vector<float> values = AsFloats(StratifiedBits(3000017));
+  const uint32_t saved = _mm_getcsr();
+  ForEachTunedConversion([&](const ArrayConversion& how) {
+    const std::vector<uint16_t> expected = ReferenceCodes(how, values);
+    const std::vector<uint16_t>& inputs = expected;
+    const CodecSpec spec = MakeCodecSpec(how.conversion);
+    for (const uint32_t rounding : {_MM_ROUND_NEAREST, _MM_ROUND_UP, _MM_ROUND_TOWARD_ZERO}) {
+      const uint32_t hostile = 0x9FC0 | rounding;  // flush to zero, denormals are zeros
+      std::vector<uint16_t> codes(values.size());
+      std::vector<float> decoded(values.size());
+      _mm_setcsr(hostile);
+      EncodeArray(how, values, std::span<uint16_t>(codes));
+      DecodeArray(how.conversion.format, inputs, decoded);
+      const uint32_t after = _mm_getcsr();
+      _mm_setcsr(saved);
+      ASSERT_EQ(codes, expected);
+      ASSERT_EQ(after & ~0x3Fu, hostile) << "the environment was not restored";
+      for (size_t i = 0; i < inputs.size(); ++i) {
+        ASSERT_EQ(std::bit_cast<uint32_t>(decoded[i]), Decode(spec, inputs[i]));
+      }
+    }
+  });
+}
+#endif
+
+TEST(CacheSize, IsPlausible) {
+  EXPECT_GE(LastLevelCacheBytes(), size_t{1} << 18);
+  EXPECT_LE(LastLevelCacheBytes(), size_t{1} << 33);
 }
 
 TEST(Philox, MatchesThePublishedKnownAnswers) {
