@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The semantics of dlsim/codec.h and the generator of dlsim/philox.h, compiled per SIMD target: the
-// functions must be parsed where Highway has switched the instruction set on.
+// The semantics of dlsim/codec.h, compiled per SIMD target: the functions must be parsed where
+// Highway has switched the instruction set on.
 #if defined(DLSIM_CODEC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DLSIM_CODEC_INL_H_
 #undef DLSIM_CODEC_INL_H_
@@ -9,7 +9,6 @@
 #endif
 
 #include "dlsim/codec.h"
-#include "dlsim/philox.h"
 #include "lanes-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -19,7 +18,6 @@ namespace lanewise {
 
 #define DLSIM_LANE_FUNCTION HWY_INLINE
 #include "dlsim/codec.inc"
-#include "dlsim/philox.inc"
 #undef DLSIM_LANE_FUNCTION
 
 }  // namespace lanewise

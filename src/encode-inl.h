@@ -16,6 +16,7 @@
 #include "encode_direct-inl.h"
 #include "encode_gradual-inl.h"
 #include "encode_loop-inl.h"
+#include "encode_stochastic-inl.h"
 #include "float_environment.h"
 #include "hwy/cache_control.h"
 #include "stores.h"
@@ -182,20 +183,20 @@ void EncodeTuned(Stores stores, const ArrayConversion& how, const float* values,
 template <Rounding kRounding>
 bool EncodeIfTuned(Stores stores, const ArrayConversion& how, const float* values, size_t count,
                    uint16_t* codes) {
-  if constexpr (kRounding != Rounding::kStochastic) {
-    const Format& format = how.conversion.format;
-    if (format == kFp16) {
-      EncodeTuned<kRounding, Fp16Encoder<kRounding>>(stores, how, values, count, codes);
-    } else if (format == kBf16) {
-      EncodeTuned<kRounding, Bf16Encoder<kRounding>>(stores, how, values, count, codes);
-    } else if (format == kCb16) {
-      EncodeTuned<kRounding, GradualEncoder<kCb16, kRounding>>(stores, how, values, count, codes);
-    } else {
-      return false;
-    }
-    return true;
+  const Format& format = how.conversion.format;
+  if constexpr (kRounding == Rounding::kStochastic) {
+    if (!HasFastStochastic(format)) return false;
+    EncodeStochastic(how, values, count, codes);
+  } else if (format == kFp16) {
+    EncodeTuned<kRounding, Fp16Encoder<kRounding>>(stores, how, values, count, codes);
+  } else if (format == kBf16) {
+    EncodeTuned<kRounding, Bf16Encoder<kRounding>>(stores, how, values, count, codes);
+  } else if (format == kCb16) {
+    EncodeTuned<kRounding, GradualEncoder<kCb16, kRounding>>(stores, how, values, count, codes);
+  } else {
+    return false;
   }
-  return false;
+  return true;
 }
 
 #else

@@ -35,9 +35,6 @@ struct VectorLanes : ScalarLanes {
   void StoreCodes(V codes, Code* to) const {
     *to = static_cast<Code>(codes);
   }
-  void StoreInterleaved4(V a, V b, V c, V d, uint32_t* to) const {
-    to[0] = a, to[1] = b, to[2] = c, to[3] = d;
-  }
   V MulFloat(V bits, float factor) const {
     return std::bit_cast<uint32_t>(std::bit_cast<float>(bits) * factor);
   }
@@ -100,14 +97,6 @@ struct VectorLanes {
   HWY_INLINE V SubFloat(V a, V b) const {
     return hn::BitCast(kU32, hn::Sub(hn::BitCast(kF32, a), hn::BitCast(kF32, b)));
   }
-  HWY_INLINE void MulWide(V a, uint32_t factor, V& low, V& high) const {
-    const hn::RepartitionToWide<U32Tag> u64;
-    const V f = Set(factor);
-    const auto even = hn::MulEven(a, f);
-    const auto odd = hn::MulEven(hn::BitCast(kU32, hn::ShiftRight<32>(hn::BitCast(u64, a))), f);
-    low = hn::OddEven(hn::BitCast(kU32, hn::ShiftLeft<32>(odd)), hn::BitCast(kU32, even));
-    high = hn::OddEven(hn::BitCast(kU32, odd), hn::BitCast(kU32, hn::ShiftRight<32>(even)));
-  }
 
   // Memory: bits of float32 values, and codes of 16 or 32 bits; at any alignment.
   HWY_INLINE V LoadFloats(const float* from) const {
@@ -123,9 +112,6 @@ struct VectorLanes {
   HWY_INLINE void StoreCodes(V codes, uint32_t* to) const { hn::StoreU(codes, kU32, to); }
   HWY_INLINE void StoreCodes(V codes, uint16_t* to) const {
     hn::StoreU(hn::TruncateTo(kU16, codes), kU16, to);
-  }
-  HWY_INLINE void StoreInterleaved4(V a, V b, V c, V d, uint32_t* to) const {
-    hn::StoreInterleaved4(a, b, c, d, kU32, to);
   }
 
   // Arithmetic on lanes read as float32.

@@ -15,6 +15,11 @@ struct PhiloxBlock {
   V word[4];
 };
 
+// The constants of the paper: the multipliers of words 0 and 2, the steps of the key's two words.
+inline constexpr uint32_t kPhiloxMultiplier0 = 0xD2511F53, kPhiloxMultiplier1 = 0xCD9E8D57;
+inline constexpr uint32_t kPhiloxWeyl0 = 0x9E3779B9, kPhiloxWeyl1 = 0xBB67AE85;
+inline constexpr int kPhiloxRounds = 10;
+
 // The lane-generic text for one scalar lane.
 namespace scalar {
 #define DLSIM_LANE_FUNCTION DLSIM_HOST_DEVICE constexpr
