@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/kernels.h"
+
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+
+#include "dlsim/convert.h"
+#include "dlsim/measure.h"
+
+namespace dlsim::bench {
+namespace {
+
+struct Mode {
+  const char* name;
+  Rounding rounding;
+};
+
+constexpr Mode kModes[] = {
+    {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
+    {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
+    {"rd", Rounding::kTowardNegative}, {"sr", Rounding::kStochastic},
+};
+
+constexpr const char* kFormatNames[] = {"fp16", "bf16", "cb16"};
+
+// Scales of MeasureMany: 2^0, 2^3, .. 2^21, what a search for a loss scale asks for.
+constexpr int kScales = 8;
+constexpr int kLog2Step = 3;
+
+RangeKernel BindEncode(const Arrays& arrays, const Conversion& conversion) {
+  return [=](size_t begin, size_t count) {
+    EncodeArray({.conversion = conversion, .first_index = begin},
+                arrays.values.subspan(begin, count), arrays.codes.subspan(begin, count));
+  };
+}
+
+RangeKernel BindDecode(ArrayStore& store, const Arrays& arrays, const Format& format) {
+  const std::span<const uint16_t> codes = store.Encoded(arrays, format);
+  return [=](size_t begin, size_t count) {
+    DecodeArray(format, codes.subspan(begin, count), arrays.floats.subspan(begin, count));
+  };
+}
+
+RangeKernel BindMeasure(const Arrays& arrays, const std::vector<Measurement>& questions) {
+  return [=](size_t begin, size_t count) {
+    benchmark::DoNotOptimize(Measure(arrays.values.subspan(begin, count), questions));
+  };
+}
+
+std::vector<Measurement> ManyQuestions() {
+  std::vector<Measurement> questions;
+  for (const char* format : kFormatNames) {
+    for (int i = 0; i < kScales; ++i) {
+      questions.push_back(
+          {.conversion = {ParseFormat(format).format}, .scale = std::ldexp(1.0f, i * kLog2Step)});
+    }
+  }
+  return questions;
+}
+
+Kernel MakeKernel(const char* name, const char* format, const char* mode, Traffic traffic) {
+  Kernel kernel;
+  kernel.kernel = name;
+  kernel.format = format;
+  kernel.mode = mode;
+  kernel.traffic = traffic;
+  return kernel;
+}
+
+void AddFormat(const char* name, std::vector<Kernel>& kernels) {
+  const Format format = ParseFormat(name).format;
+  for (const Mode& mode : kModes) {
+    const Conversion conversion = {format, mode.rounding};
+    Kernel encode = MakeKernel("Encode", name, mode.name, kEncodeTraffic);
+    encode.bind = [=](ArrayStore&, const Arrays& arrays) { return BindEncode(arrays, conversion); };
+    kernels.push_back(encode);
+    Kernel measure = MakeKernel("Measure", name, mode.name, kMeasureTraffic);
+    measure.bind = [=](ArrayStore&, const Arrays& arrays) {
+      return BindMeasure(arrays, {{.conversion = conversion}});
+    };
+    kernels.push_back(measure);
+  }
+  Kernel decode = MakeKernel("Decode", name, "-", kDecodeTraffic);
+  decode.bind = [=](ArrayStore& store, const Arrays& arrays) {
+    return BindDecode(store, arrays, format);
+  };
+  kernels.push_back(decode);
+}
+
+}  // namespace
+
+std::vector<Kernel> DlsimKernels(const std::vector<std::string>& targets) {
+  std::vector<Kernel> kernels;
+  for (const char* format : kFormatNames) AddFormat(format, kernels);
+  kernels.push_back(MakeKernel("MeasureMany", "3x8", "rne", kMeasureTraffic));
+  kernels.back().bind = [](ArrayStore&, const Arrays& arrays) {
+    return BindMeasure(arrays, ManyQuestions());
+  };
+  std::vector<Kernel> on_targets;
+  for (const std::string& target : targets) {
+    for (Kernel kernel : kernels) {
+      kernel.target = target;
+      on_targets.push_back(kernel);
+    }
+  }
+  return on_targets;
+}
+
+}  // namespace dlsim::bench

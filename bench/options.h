@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line of dlsim_bench.
+#pragma once
+
+#include <cstddef>
+#include <regex>
+#include <string>
+#include <vector>
+
+#include "bench/workload.h"
+
+namespace dlsim::bench {
+
+// Selects names as Google Benchmark does: those in which the pattern matches, or, after a leading
+// '-', those in which it does not.
+class NameFilter {
+ public:
+  explicit NameFilter(std::string_view place = "", const std::string& pattern = "");
+
+  bool Matches(const std::string& name) const;
+
+ private:
+  bool negated_ = false;
+  std::regex regex_;
+};
+
+// A slow-down to be found by comparators: real work that is not reported.
+struct Plant {
+  double percent = 0;
+  NameFilter filter;
+
+  // Number of elements that the workload converts again.
+  size_t Extra(const Workload& workload, size_t elements) const;
+};
+
+struct Options {
+  bool help = false;
+  bool lists_names = false;
+  bool prints_json = false;
+  bool writes_file = false;
+  std::vector<int> threads = {1};
+  std::vector<std::string> targets;  // SIMD targets, best first
+  size_t dram_mib = 0;
+  NameFilter filter;
+  Plant plant;
+  std::string instructions;            // empty, a name, or "all"
+  std::vector<std::string> remaining;  // the program's name and Google Benchmark's options
+};
+
+// Throws Error (exit code 2) for what dlsim_bench does not take.
+Options ParseOptions(int argc, char** argv);
+
+// The text of --help.
+std::string HelpText();
+
+}  // namespace dlsim::bench
