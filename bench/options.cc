@@ -50,8 +50,9 @@ Names: Kernel/format/mode/target/size/data/threads:N
 In L1 and L2 each thread converts arrays of its own; in DRAM all threads share one call.
 
 Counters: items_per_second counts elements and bytes_per_second bytes read and written, over all of
-a repetition. After it, slices of the kernel and of its limit alternate, 0.5 ms or one call long,
-for as long as the repetition took, at most 32 pairs. Their lower quartiles, which other programs
+a repetition and in wall-clock time. After it, slices of the kernel and of its limit alternate,
+0.5 ms or one call long, for as long as the repetition took (in DRAM at least 0.5 s), at most 32
+pairs, in CPU time where one thread converts an array. Their lower quartiles, which other programs
 hardly disturb, give quartile_items_per_second of the kernel, stream_items_per_second of the limit
 and fraction_of_stream, the quotient. The limit is the fastest of the plain and prefetching streams
 of all vector widths with the same traffic, size and threads.

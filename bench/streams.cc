@@ -12,7 +12,6 @@
 #include <tuple>
 #include <vector>
 
-#include "bench/timing.h"
 #include "dlsim/simd.h"
 
 // One target per vector width; they are named one by one, without dynamic dispatch.
@@ -192,7 +191,7 @@ constexpr int kTrials = 7;
 double BestSeconds(const Workload& workload, ArrayStore& store) {
   const RangeKernel kernel = Bind(workload, store, 0);
   const size_t elements = store.Elements(workload.size);
-  Slice slice([&] { kernel(0, elements); });
+  Slice slice(workload.SliceClock(), [&] { kernel(0, elements); });
   double best = slice.Seconds();
   for (int trial = 1; trial < kTrials; ++trial) best = std::min(best, slice.Seconds());
   return best;

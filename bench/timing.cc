@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/timing.h"
 
+#include <time.h>
+
 #include <algorithm>
-#include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <utility>
 #include <vector>
@@ -22,31 +24,36 @@ double LowerQuartile(std::vector<double> values) {
 
 }  // namespace
 
-double Now() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+double Now(Clock clock) {
+  timespec time = {};
+  clock_gettime(clock == Clock::kWall ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
 }
 
-Slice::Slice(std::function<void()> call) : call_(std::move(call)) {
+Slice::Slice(Clock clock, std::function<void()> call, double seconds_per_call)
+    : clock_(clock), call_(std::move(call)) {
+  if (seconds_per_call > 0) {
+    const double calls = std::ceil(kSliceSeconds / seconds_per_call);
+    calls_ = static_cast<int>(std::min<double>(calls, kMaxCalls));
+    return;
+  }
   // Doubles the slice until it is long enough; this warms up, too.
   while (calls_ < kMaxCalls && Seconds() * calls_ < kSliceSeconds) calls_ *= 2;
 }
 
 double Slice::Seconds() const {
-  const double begin = Now();
+  const double begin = Now(clock_);
   for (int i = 0; i < calls_; ++i) call_();
-  return (Now() - begin) / calls_;
+  return (Now(clock_) - begin) / calls_;
 }
 
-PairedSeconds TimePaired(const std::function<void()>& kernel, const std::function<void()>& limit,
-                         double budget) {
-  const Slice kernel_slice(kernel);
-  const Slice limit_slice(limit);
+PairedSeconds TimePaired(const Slice& kernel, const Slice& limit, double budget) {
   std::vector<double> kernel_seconds, limit_seconds;
-  const double end = Now() + budget;
+  const double end = Now(Clock::kWall) + budget;
   do {
-    kernel_seconds.push_back(kernel_slice.Seconds());
-    limit_seconds.push_back(limit_slice.Seconds());
-  } while (Now() < end && kernel_seconds.size() < kMaxPairs);
+    kernel_seconds.push_back(kernel.Seconds());
+    limit_seconds.push_back(limit.Seconds());
+  } while (Now(Clock::kWall) < end && kernel_seconds.size() < kMaxPairs);
   return {LowerQuartile(std::move(kernel_seconds)), LowerQuartile(std::move(limit_seconds))};
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "bench/data_sets.h"
+#include "bench/timing.h"
 
 namespace dlsim::bench {
 
@@ -52,6 +53,7 @@ struct Workload {
   // In caches each benchmark thread has arrays of its own; in DRAM all threads share one array.
   int BenchmarkThreads() const { return size == Size::kDram ? 1 : threads; }
   int ThreadsPerArray() const { return size == Size::kDram ? threads : 1; }
+  Clock SliceClock() const { return ThreadsPerArray() == 1 ? Clock::kThread : Clock::kWall; }
 };
 
 // Returns the kernel on every size, its data sets and each number of threads.
