@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "encode_loop-inl.h"
+#include "measure_plain-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
@@ -174,6 +175,13 @@ TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
 TensorStats MeasureChunkOnTarget(const float* values, size_t count, uint64_t first_index,
                                  const Measurement& question, const AccumulatedChunk* sums) {
   TensorStats stats;
+#if HWY_TARGET != HWY_SCALAR
+  const CodecSpec spec = MakeCodecSpec(question.conversion);
+  const std::optional<PlainSpec> plain = MakePlainSpec(spec, question);
+  if (sums == nullptr && plain && MeasurePlain(spec, *plain, question, values, count, stats)) {
+    return stats;
+  }
+#endif
   DispatchRounding(question.conversion.rounding, [&](auto rounding) {
     stats = MeasureWith<decltype(rounding)::value>(values, count, first_index, question, sums);
   });

@@ -23,12 +23,19 @@ struct ChunkSums {
   alignas(64) SumLanes quantized{};
 };
 
+// Adds the upper half of `kWidth` lanes to the lower half, and so on down to one lane.
+template <size_t kWidth>
+inline void AddHalves(SumLanes& lanes) {
+  if constexpr (kWidth > 1) {
+    for (size_t lane = 0; lane < kWidth / 2; ++lane) lanes[lane] += lanes[lane + kWidth / 2];
+    AddHalves<kWidth / 2>(lanes);
+  }
+}
+
 // Adds the lanes pairwise; the order is part of the contract in measure.h. Every NaN is the same:
 // which one an addition of two keeps depends on the compiler.
 inline double AddLanes(SumLanes lanes) {
-  for (size_t width = kSumLanes / 2; width > 0; width /= 2) {
-    for (size_t lane = 0; lane < width; ++lane) lanes[lane] += lanes[lane + width];
-  }
+  AddHalves<kSumLanes>(lanes);
   return std::isnan(lanes[0]) ? std::numeric_limits<double>::quiet_NaN() : lanes[0];
 }
 

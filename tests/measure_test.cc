@@ -99,6 +99,74 @@ TEST_P(MeasureOnTarget, EqualsTheReferenceOnBoundariesAndAllLengths) {
   }
 }
 
+// The measurement of an array by its definition.
+TensorStats MeasureByReference(std::span<const float> values, const Measurement& question) {
+  TensorStats total;
+  for (size_t block = 0; block < values.size(); block += 65536) {
+    TensorStats of_block;
+    const size_t end = std::min(values.size(), block + 65536);
+    for (size_t at = block; at < end; at += kChunkElements) {
+      const size_t length = std::min(kChunkElements, end - at);
+      of_block.Merge(MeasureChunkReference(values.subspan(at, length), at, question));
+    }
+    total.Merge(of_block);
+  }
+  return total;
+}
+
+// Finite chunks rounded to nearest even have a kernel of their own, without multiplications where
+// the scale is a power of two that float32 can take into the bias.
+TEST_P(MeasureOnTarget, EqualsTheReferenceOnFiniteChunksAtEveryScale) {
+  const std::vector<float> values = GradientLike(1030, false);
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
+      const Conversion conversion = {format.format, Rounding::kNearestEven, Overflow::kInfinity,
+                                     subnormals};
+      for (const float scale :
+           {0x1p-149f, 0x1p-127f, 0x1p-126f, 0x1p-100f, 0x1p-60f, 0x1p-14f, 0.5f, 1.0f, 2.0f, 3.0f,
+            0x1p15f, 2e15f, 0x1p60f, 0x1p100f, 0x1p127f, -16.0f, -3.0f}) {
+        SCOPED_TRACE(format.name + " scale " + std::to_string(std::log2(std::fabs(scale))));
+        for (const float size : {0x1p-120f, 0x1p-40f, 0x1p-10f, 1.0f, 0x1p60f, 0x1p110f}) {
+          std::vector<float> sized(values.size());
+          for (size_t i = 0; i < values.size(); ++i) sized[i] = values[i] * size;
+          ExpectSame(MeasureChunk(sized, 0, {conversion, scale, {}}),
+                     MeasureChunkReference(sized, 0, {conversion, scale, {}}));
+        }
+      }
+    }
+  }
+}
+
+TEST_P(MeasureOnTarget, EqualsTheReferenceOnFiniteBoundariesOfEveryFormat) {
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    const uint32_t overflow_free = MakeCodecSpec({format.format}).plain_max_bits;
+    for (const int k : {0, 1, -3, 15}) {
+      std::vector<float> values;
+      for (const uint32_t bits : BoundaryBits(format.format)) {
+        if ((bits & 0x7FFFFFFF) <= overflow_free) {
+          values.push_back(std::ldexp(std::bit_cast<float>(bits), -k));
+        }
+      }
+      SCOPED_TRACE(format.name + " scale 2^" + std::to_string(k));
+      const Measurement question = {{format.format}, std::ldexp(1.0f, k), {}};
+      ExpectSame(Measure(values, question), MeasureByReference(values, question));
+    }
+  }
+}
+
+TEST_P(MeasureOnTarget, EqualsTheReferenceForAllLengthsAndAlignments) {
+  const std::vector<float> values = GradientLike(65600, false);
+  for (const Format& format : {kFp16, kBf16, kCb16}) {
+    const Measurement question = {{format}, 8.0f, {}};
+    std::vector<size_t> lengths = {4095, 4096, 4097, 65535, 65536, 65537};
+    for (size_t length = 0; length <= 100; ++length) lengths.push_back(length);
+    for (const size_t length : lengths) {
+      const auto part = std::span(values).subspan(length % 7, length);
+      ExpectSame(Measure(part, question), MeasureByReference(part, question));
+    }
+  }
+}
+
 TEST_P(MeasureOnTarget, AccumulatesUnscaledResultsInFloat32) {
   const std::vector<float> values = GradientLike(1000, false);
   const Measurement question = {{kCb16}, 1024.0f};
@@ -119,17 +187,7 @@ TEST(Measure, OnePassOverManyBlocksEqualsChunksMergedInOrder) {
                                               {{kCb16, Rounding::kStochastic}, 8.0f, {1, 2}}};
   const std::vector<TensorStats> together = Measure(values, questions);
   for (size_t q = 0; q < questions.size(); ++q) {
-    TensorStats total;
-    for (size_t block = 0; block < values.size(); block += 65536) {
-      TensorStats of_block;
-      const size_t end = std::min(values.size(), block + 65536);
-      for (size_t at = block; at < end; at += kChunkElements) {
-        const size_t length = std::min(kChunkElements, end - at);
-        of_block.Merge(MeasureChunkReference(std::span<const float>(values).subspan(at, length), at,
-                                             questions[q]));
-      }
-      total.Merge(of_block);
-    }
+    const TensorStats total = MeasureByReference(values, questions[q]);
     ExpectSame(together[q], total);
     ExpectSame(Measure(values, questions[q]), total);
   }
