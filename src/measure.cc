@@ -175,7 +175,8 @@ TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
 TensorStats MeasureChunkOnTarget(const float* values, size_t count, uint64_t first_index,
                                  const Measurement& question, const AccumulatedChunk* sums) {
   TensorStats stats;
-#if HWY_TARGET != HWY_SCALAR
+  // With SSSE3, whose 64-bit lanes are emulated, the general loop is the faster one.
+#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_SSSE3
   const CodecSpec spec = MakeCodecSpec(question.conversion);
   const std::optional<PlainSpec> plain = MakePlainSpec(spec, question);
   if (sums == nullptr && plain && MeasurePlain(spec, *plain, question, values, count, stats)) {
