@@ -193,7 +193,7 @@ TEST_P(ConvertOnTarget, TunedEncodersTakeAnyLengthAndAlignment) {
     const std::span<const float> values = std::span(source).first(kMaxLength);
     const std::vector<uint16_t> expected = ReferenceCodes(how, values);
     for (size_t length = 0; length <= kMaxLength; ++length) {
-      for (const size_t offset : {0, 1, 17}) {
+      for (const size_t offset : {0u, 1u, 17u}) {
         const Stores stores = (length + offset) % 2 == 0 ? Stores::kCached : Stores::kNonTemporal;
         ASSERT_NO_FATAL_FAILURE(
             ExpectAsReferenceAt(offset, stores, how, values.first(length), expected));
@@ -207,7 +207,7 @@ TEST_P(ConvertOnTarget, TunedDecodersTakeAnyLengthAndAlignment) {
   for (const Format& format : TunedFormats()) {
     const CodecSpec spec = MakeCodecSpec({format});
     for (size_t length = 0; length <= 3 * 32 + 1; ++length) {
-      for (const size_t offset : {0, 1, 17}) {
+      for (const size_t offset : {0u, 1u, 17u}) {
         std::vector<uint16_t> codes(offset + length);
         for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint16_t>(i * 7919);
         std::vector<float> values(offset + length + 32, kUntouchedValue);
