@@ -45,9 +45,11 @@ HWY_NOINLINE void EncodeLanewise(const ArrayConversion& how, const float* HWY_RE
 
 #if HWY_TARGET != HWY_SCALAR
 
-// Elements between two checks for inputs that an encoder leaves to EncodeLanewise: the run and its
-// codes are still in the first-level cache then.
-inline constexpr size_t kEncodeRun = 1024;
+// Elements between two checks for inputs that an encoder leaves to EncodeLanewise (infinities, NaN,
+// far too large values): a run and its codes are still in the first-level cache then. It is tried
+// again in smaller pieces, so that few such inputs cost little.
+inline constexpr size_t kEncodeRun = 4096;
+inline constexpr size_t kEncodeRetry = 128;
 
 template <Rounding kRounding, class Encoder>
 class TunedEncoding {
@@ -90,8 +92,10 @@ class TunedEncoding {
         hn::StoreU(result, kU16, codes + i);
       }
     }
-    if (HWY_UNLIKELY(AnyReaches(largest, Encoder::kLimit))) {
-      EncodeLanewise<kRounding>(how, values, count, codes);
+    if (HWY_LIKELY(!AnyReaches(largest, Encoder::kLimit))) return;
+    if (count <= kEncodeRetry) return EncodeLanewise<kRounding>(how, values, count, codes);
+    for (size_t i = 0; i < count; i += kEncodeRetry) {
+      EncodeRun<kScaled, kStores>(how, values + i, HWY_MIN(kEncodeRetry, count - i), codes + i);
     }
   }
 
