@@ -2,6 +2,7 @@
 // What the proofs go through: every row of the table and two user-written formats.
 #pragma once
 
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,9 @@ struct NamedRounding {
   const char* name;
   Rounding rounding;
 };
+
+// How GoogleTest shows a rounding mode.
+inline void PrintTo(const NamedRounding& rounding, std::ostream* out) { *out << rounding.name; }
 
 inline constexpr NamedRounding kRoundings[] = {
     {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
