@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// Results of benchmarks: the JSON of Google Benchmark, with a block "dlsim" that says what may be
+// compared with what.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/output/json_value.h"
+
+namespace dlsim {
+
+inline constexpr std::string_view kBenchSchema = "dlsim.bench/1";
+
+enum class BenchKind { kTime, kInstructions };
+
+// The value of "kind": "time" or "instructions".
+std::string_view NameOf(BenchKind kind);
+
+// One benchmark, with one value per repetition.
+struct KernelSamples {
+  std::string name;
+  std::vector<double> cost;  // nanoseconds per iteration, or instructions
+  std::vector<double> bytes_per_second, fraction_of_stream;
+};
+
+// Names and values of what must agree before two files may be compared.
+using Identity = std::map<std::string, std::string>;
+
+struct BenchmarkFile {
+  std::string place;  // the path, printable
+  BenchKind kind = BenchKind::kTime;
+  bool has_dlsim_block = false;
+  Identity identity;
+  std::string cpu_model, processes;  // of the block "dlsim"; empty without
+  std::vector<KernelSamples> kernels;
+};
+
+// Reads a file of `dlsim bench run`, of dlsim_bench or of any other Google Benchmark. Repetitions
+// are gathered per benchmark; aggregates are ignored. The time of a kernel on one thread is its
+// CPU time, which does not contain other processes; on several threads it is wall-clock time.
+// Throws InputError.
+BenchmarkFile ReadBenchmarkFile(const std::string& path);
+
+// The same for a document that is not in a file; `place` stands for it in messages.
+BenchmarkFile ParseBenchmarks(const std::string& place, const Json& document);
+
+// Returns the number of threads in "Encode/cb16/.../threads:2"; 1 where the name has none.
+int ThreadsOf(std::string_view name);
+
+// Throws Error (exit code 4) that names each field in which the two differ, with both values.
+void RequireComparable(const BenchmarkFile& base, const BenchmarkFile& current);
+
+}  // namespace dlsim

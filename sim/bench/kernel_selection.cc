@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/bench/kernel_selection.h"
+
+#include <algorithm>
+#include <cstddef>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+constexpr size_t kSizePart = 4;  // Kernel/format/mode/target/size
+
+std::vector<std::string> Split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0;;) {
+    const size_t end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end - begin));
+    if (end == text.npos) return parts;
+    begin = end + 1;
+  }
+}
+
+std::regex ParsePattern(const std::string& pattern) {
+  try {
+    return std::regex(pattern, std::regex::extended);
+  } catch (const std::regex_error&) {
+    throw UsageError("--filter", "malformed pattern", "a POSIX extended regular expression",
+                     Quoted(pattern));
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> SplitAtCommas(std::string_view text) { return Split(text, ','); }
+
+KernelSelection::KernelSelection(const std::string& filter, const std::string& sizes)
+    : is_negated_(filter.starts_with('-')),
+      filter_(ParsePattern(is_negated_ ? filter.substr(1) : filter)) {
+  if (!sizes.empty()) sizes_ = SplitAtCommas(sizes);
+}
+
+bool KernelSelection::Contains(const std::string& name) const {
+  if (!sizes_.empty() && std::ranges::find(sizes_, SizeOf(name)) == sizes_.end()) return false;
+  return std::regex_search(name, filter_) != is_negated_;
+}
+
+std::string SizeOf(std::string_view name) {
+  const std::vector<std::string> parts = Split(name, '/');
+  return parts.size() > kSizePart ? parts[kSizePart] : "";
+}
+
+std::string SizePattern(std::string_view sizes) {
+  std::string alternatives(sizes);
+  std::ranges::replace(alternatives, ',', '|');
+  return "^([^/]*/){" + std::to_string(kSizePart) + "}(" + alternatives + ")/";
+}
+
+std::string ExactPattern(const std::vector<std::string>& names) {
+  std::string pattern;
+  for (const std::string& name : names) {
+    pattern += pattern.empty() ? "^(" : "|";
+    for (const char letter : name) {
+      if (std::string_view(".^$*+?()[]{}|\\").find(letter) != std::string_view::npos) {
+        pattern += '\\';
+      }
+      pattern += letter;
+    }
+  }
+  return pattern + ")$";
+}
+
+}  // namespace dlsim
