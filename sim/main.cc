@@ -25,10 +25,10 @@ int Fail(const std::string& command, const char* message, ErrorKind kind) {
   return static_cast<int>(kind);
 }
 
-// "dlsim replay" once the subcommand is known.
+// "dlsim replay" or "dlsim bench run" once the subcommand is known.
 std::string CommandName(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
-  return chosen.empty() ? "dlsim" : "dlsim " + chosen.front()->get_name();
+  return app.get_name() + (chosen.empty() ? "" : " " + CommandName(*chosen.front()));
 }
 
 void AddCommands(CLI::App& app, Action& action) {
@@ -39,24 +39,31 @@ void AddCommands(CLI::App& app, Action& action) {
   AddScalerCommand(app, action);
   AddConvertCommand(app, action);
   AddFormatsCommand(app, action);
+  AddBenchCommand(app, action);
   app.footer(
       "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"
       "4 incomparable baseline, 70 internal error. dlsim COMMAND --help shows examples.");
 }
 
-// CLI11 would only say that a subcommand is missing.
-void RequireCommand(const CLI::App& app, int argc, char** argv) {
+// CLI11 would only say that a subcommand is missing. `place` is the command whose subcommand is
+// expected, empty for dlsim itself.
+void RequireCommand(const CLI::App& app, std::string_view place, int argc, char** argv) {
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (!command->get_name().empty()) names.push_back(command->get_name());  // no option group
+  }
+  if (names.empty()) return;
   const std::vector<std::string_view> known(names.begin(), names.end());
   const std::string_view first = argc < 2 ? "" : argv[1];
-  if (first.empty()) throw UsageError("", "no command", ExpectedName("", known, {}));
-  if (std::ranges::find(known, first) != known.end()) return;
+  if (first.empty()) throw UsageError(place, "no command", ExpectedName("", known, {}));
+  if (std::ranges::find(known, first) != known.end()) {
+    return RequireCommand(*app.get_subcommand(argv[1]), first, argc - 1, argv + 1);
+  }
   for (const std::string_view option : {"--help", "-h", "--version"}) {
     if (first == option) return;
   }
   const bool is_option = first.starts_with('-');
-  throw UsageError("", is_option ? "unknown option" : "unknown command",
+  throw UsageError(place, is_option ? "unknown option" : "unknown command",
                    ExpectedName(first, known, {}), Quoted(first));
 }
 
@@ -82,7 +89,7 @@ int Main(int argc, char** argv) {
   Action action;
   AddCommands(app, action);
   try {
-    RequireCommand(app, argc, argv);
+    RequireCommand(app, "", argc, argv);
     return ParseAndAct(app, action, argc, argv);
   } catch (const CLI::ParseError& error) {
     const std::string message = Printable(error.what()) + " (see " + CommandName(app) + " --help)";

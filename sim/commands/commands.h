@@ -16,5 +16,6 @@ void AddInfoCommand(CLI::App& app, Action& action);
 void AddConvertCommand(CLI::App& app, Action& action);
 void AddScalerCommand(CLI::App& app, Action& action);
 void AddReplayCommand(CLI::App& app, Action& action);
+void AddBenchCommand(CLI::App& app, Action& action);
 
 }  // namespace dlsim

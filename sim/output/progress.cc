@@ -18,20 +18,23 @@ bool IsTerminal() {
   return isatty(STDERR_FILENO) != 0 && (term == nullptr || std::string_view(term) != "dumb");
 }
 
-std::string Describe(const std::string& label, uint64_t done, uint64_t total, double seconds) {
+std::string Describe(const std::string& label, uint64_t done, uint64_t total, ProgressUnit unit,
+                     double seconds) {
   const double fraction =
       total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total - std::min(done, total)) / rate : 0;
-  return fmt::format("{} {:3.0f} %  {:.2f} GB/s  {:.0f} s left", label, 100 * fraction, rate / 1e9,
-                     left);
+  const bool has_rate = unit == ProgressUnit::kBytes;
+  return fmt::format("{} {:3.0f} %  {}{:.0f} s left", label, 100 * fraction,
+                     has_rate ? fmt::format("{:.2f} GB/s  ", rate / 1e9) : "", left);
 }
 
 }  // namespace
 
-Progress::Progress(std::string label, uint64_t total_bytes, ProgressMode mode)
+Progress::Progress(std::string label, uint64_t total, ProgressMode mode, ProgressUnit unit)
     : label_(std::move(label)),
-      total_bytes_(total_bytes),
+      total_(total),
+      unit_(unit),
       quiet_(mode == ProgressMode::kQuiet),
       terminal_(IsTerminal()),
       start_(Clock::now()),
@@ -41,12 +44,12 @@ Progress::~Progress() {
   if (drawn_ && terminal_) std::fputs("\r\x1b[K", stderr);
 }
 
-void Progress::Update(uint64_t done_bytes) {
+void Progress::Update(uint64_t done) {
   const Clock::time_point now = Clock::now();
   if (quiet_ || now < next_) return;
   next_ = now + (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10));
   const double seconds = std::chrono::duration<double>(now - start_).count();
-  const std::string line = Describe(label_, done_bytes, total_bytes_, seconds);
+  const std::string line = Describe(label_, done, total_, unit_, seconds);
   std::fputs((terminal_ ? "\r\x1b[K" + line : line + "\n").c_str(), stderr);
   std::fflush(stderr);
   drawn_ = true;

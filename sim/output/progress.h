@@ -10,23 +10,26 @@
 namespace dlsim {
 
 enum class ProgressMode { kAuto, kQuiet };
+enum class ProgressUnit { kBytes, kCount };  // only bytes are shown with a rate
 
 class Progress {
  public:
-  // `total_bytes` is the size of the work.
-  Progress(std::string label, uint64_t total_bytes, ProgressMode mode);
+  // `total` is the size of the work.
+  Progress(std::string label, uint64_t total, ProgressMode mode,
+           ProgressUnit unit = ProgressUnit::kBytes);
   ~Progress();  // removes the line from a terminal
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   // Tells how much is done.
-  void Update(uint64_t done_bytes);
+  void Update(uint64_t done);
 
  private:
   using Clock = std::chrono::steady_clock;
 
   std::string label_;
-  uint64_t total_bytes_;
+  uint64_t total_;
+  ProgressUnit unit_;
   bool quiet_, terminal_;
   bool drawn_ = false;
   Clock::time_point start_, next_;
