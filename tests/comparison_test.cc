@@ -68,6 +68,19 @@ TEST(Comparison, NeedsTheShortestToMoveByHalfTheThreshold) {
   EXPECT_EQ(kernel.reason, "the shortest did not move");
 }
 
+// Wall-clock time: a slower machine slows the stream as well.
+TEST(Comparison, NeedsTheShareOfTheStreamToMoveOnSeveralThreads) {
+  const auto verdict = [](const std::string& name, double share) {
+    return Compare(FileOf({{name, kQuiet, {}, {0.8}}}),
+                   FileOf({{name, Scaled(kQuiet, 1.1), {}, {share}}}), {}, Any)
+        .kernels[0];
+  };
+  EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.03).verdict, Verdict::kSlower);
+  EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.02).verdict, Verdict::kInconclusive);
+  EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.02).reason, "so did the stream");
+  EXPECT_EQ(verdict("k/threads:1", 0.8).verdict, Verdict::kSlower);  // CPU time
+}
+
 TEST(Comparison, NeedsSixRepetitionsOnEachSide) {
   const std::vector<double> five(kQuiet.begin(), kQuiet.begin() + 5);
   const std::vector<double> six(kQuiet.begin(), kQuiet.begin() + 6);

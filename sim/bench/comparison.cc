@@ -41,8 +41,26 @@ void DecideInstructions(double threshold, KernelComparison& kernel) {
   if (IsDown(kernel.median_ratio, threshold)) kernel.verdict = Verdict::kFaster;
 }
 
+// Other programs stretch wall-clock time, which is all there is for several threads, but that of
+// the stream beside the kernel, too: a change of the kernel changes its share. Nothing recorded,
+// nothing to say against it.
+bool ShareAgrees(const KernelComparison& kernel, double change, bool up) {
+  const double before = kernel.base.fraction_of_stream, now = kernel.current.fraction_of_stream;
+  if (ThreadsOf(kernel.name) == 1 || before <= 0 || now <= 0) return true;
+  return up ? IsUp(before / now, change) : IsDown(before / now, change);
+}
+
+// Returns what speaks against a change of the median beyond the threshold; empty if nothing does.
+std::string Objection(const ComparisonRule& rule, const KernelComparison& kernel, bool up) {
+  const double change = rule.threshold / 2;
+  if (kernel.corrected_p >= rule.alpha) return "not significant";
+  if (!(up ? IsUp(kernel.min_ratio, change) : IsDown(kernel.min_ratio, change))) {
+    return "the shortest did not move";
+  }
+  return ShareAgrees(kernel, change, up) ? "" : "so did the stream";
+}
+
 void DecideTime(const ComparisonRule& rule, KernelComparison& kernel) {
-  const bool is_significant = kernel.corrected_p < rule.alpha;
   const auto inconclusive = [&](std::string reason) {
     kernel.verdict = Verdict::kInconclusive;
     kernel.reason = std::move(reason);
@@ -53,13 +71,9 @@ void DecideTime(const ComparisonRule& rule, KernelComparison& kernel) {
   }
   const bool up = IsUp(kernel.median_ratio, rule.threshold);
   if (up || IsDown(kernel.median_ratio, rule.threshold)) {
-    const bool min_agrees = up ? IsUp(kernel.min_ratio, rule.threshold / 2)
-                               : IsDown(kernel.min_ratio, rule.threshold / 2);
-    if (is_significant && min_agrees) {
-      kernel.verdict = up ? Verdict::kSlower : Verdict::kFaster;
-    } else {
-      inconclusive(is_significant ? "the shortest did not move" : "not significant");
-    }
+    const std::string objection = Objection(rule, kernel, up);
+    if (!objection.empty()) return inconclusive(objection);
+    kernel.verdict = up ? Verdict::kSlower : Verdict::kFaster;
     return;
   }
   const double detectable = DetectableChange(kernel.base, kernel.current);
@@ -172,7 +186,10 @@ std::string DescribeRule(const Comparison& comparison) {
   }
   return fmt::format(
       "slower: median time up by more than {:g} %, and p < {:g} (Mann-Whitney U, two-sided, Holm\n"
-      "  over {} kernel{}), and shortest time up by more than {:g} %; faster: the mirror image\n"
+      "  over {} kernel{}), and shortest time up by more than {:g} %, and on several threads, "
+      "whose\n"
+      "  wall-clock time other programs stretch, share of the stream down by as much, if recorded\n"
+      "faster: the mirror image\n"
       "inconclusive: fewer than {} repetitions; or the median moved so far and the rest "
       "disagrees;\n"
       "  or twice the standard error of the ratio of medians, from the quartiles, is above {:g} %\n"
