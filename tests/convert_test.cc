@@ -173,17 +173,36 @@ void ExpectAsReferenceAt(size_t offset, Stores stores, const ArrayConversion& ho
   }
 }
 
-TEST_P(ConvertOnTarget, TunedEncodersEqualTheReferenceAtBoundaries) {
-  for (const Stores stores : {Stores::kCached, Stores::kNonTemporal}) {
-    ForEachTunedConversion([&](const ArrayConversion& how) {
-      // Every seventh boundary in a scattered order: specials and ordinary values share vectors.
-      const std::vector<float> all = AsFloats(BoundaryBits(how.conversion.format));
-      std::vector<float> values;
-      for (size_t i = 0; i < all.size() / 7; ++i) values.push_back(all[i * 7919 % all.size()]);
-      ASSERT_NO_FATAL_FAILURE(
-          ExpectAsReferenceAt(3, stores, how, values, ReferenceCodes(how, values)));
-    });
+// A part of the boundaries of a format in a scattered order, so that specials and ordinary values
+// share vectors; another part at each call.
+class BoundarySample {
+ public:
+  std::vector<float> Next(const Format& format) {
+    constexpr size_t kParts = 97;
+    if (all_.empty() || format != format_) all_ = AsFloats(BoundaryBits(format_ = format));
+    std::vector<float> values;
+    for (size_t i = 0; i < all_.size() / kParts; ++i) {
+      values.push_back(all_[position_ % all_.size()]);
+      position_ += 7919;
+    }
+    return values;
   }
+
+ private:
+  Format format_ = {};
+  std::vector<float> all_;
+  size_t position_ = 0;
+};
+
+TEST_P(ConvertOnTarget, TunedEncodersEqualTheReferenceAtBoundaries) {
+  BoundarySample sample;
+  ForEachTunedConversion([&](const ArrayConversion& how) {
+    const std::vector<float> values = sample.Next(how.conversion.format);
+    const std::vector<uint16_t> expected = ReferenceCodes(how, values);
+    for (const Stores stores : {Stores::kCached, Stores::kNonTemporal}) {
+      ASSERT_NO_FATAL_FAILURE(ExpectAsReferenceAt(3, stores, how, values, expected));
+    }
+  });
 }
 
 TEST_P(ConvertOnTarget, TunedEncodersTakeAnyLengthAndAlignment) {
