@@ -218,11 +218,15 @@ std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun
   for (ReplayRun& run : runs) states.push_back({std::move(run), {}, {}, 0});
   StepLoader loader(trace);
   StepOptions step_options = options.step;
+  TraceStep finished;  // closed beside the next step: unmapping a file takes long
   for (size_t i = 0; i < trace.step_count(); ++i) {
     const std::vector<StepQuestion> questions = GatherQuestions(states);
     if (questions.empty()) break;
-    const TraceStep step = loader.Take(i);
-    step_options.beside = [&] { loader.LoadAhead(i + 1); };
+    TraceStep step = loader.Take(i);
+    step_options.beside = [&] {
+      finished = {};
+      loader.LoadAhead(i + 1);
+    };
     const StepMeasurement measured = MeasureStep(step, questions, step_options);
     ObservedStep observed = {i, step, measured, {}};
     for (RunState& state : states) {
@@ -232,6 +236,7 @@ std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun
           {state.run, measured.answers[state.question], state.result.steps.back()});
     }
     if (options.observer) options.observer(observed);
+    finished = std::move(step);
   }
   std::vector<ReplayResult> results;
   for (RunState& state : states) results.push_back(std::move(state.result));
