@@ -277,38 +277,6 @@ TEST(CacheSize, IsPlausible) {
   EXPECT_LE(LastLevelCacheBytes(), size_t{1} << 33);
 }
 
-TEST(Philox, MatchesThePublishedKnownAnswers) {
-  struct Case {
-    uint32_t counter[4];
-    uint64_t key;
-    uint32_t expected[4];
-  };
-  // From kat_vectors of Random123, the reference implementation of Salmon et al.
-  const Case cases[] = {
-      {{0, 0, 0, 0}, 0, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
-      {{~0u, ~0u, ~0u, ~0u}, ~0ull, {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
-      {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
-       0x299f31d0a4093822,
-       {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
-  };
-  for (const Case& c : cases) {
-    const auto block = scalar::Philox4x32(
-        ScalarLanes(),
-        PhiloxBlock<uint32_t>{{c.counter[0], c.counter[1], c.counter[2], c.counter[3]}}, c.key);
-    for (int i = 0; i < 4; ++i) EXPECT_EQ(block.word[i], c.expected[i]);
-  }
-}
-
-TEST(Philox, ElementsTakeTheHalvesOfTheirBlockInOrder) {
-  const RandomStream random = {42, 3};
-  const auto plane0 =
-      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 0}}, random.seed);
-  const auto plane1 =
-      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 1}}, random.seed);
-  EXPECT_EQ(RandomBits(random, 40), (plane0.word[0] << 16) | (plane1.word[0] & 0xFFFF));
-  EXPECT_EQ(RandomBits(random, 47), (plane0.word[3] & 0xFFFF0000) | (plane1.word[3] >> 16));
-}
-
 TEST(Simd, RefusesATargetThatTheMachineLacks) {
   EXPECT_THROW(UseSimdTarget("AVX9"), Error);
   EXPECT_EQ(CurrentSimdTarget(), SupportedSimdTargets().front());

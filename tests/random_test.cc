@@ -108,6 +108,16 @@ TEST_P(RandomOnTarget, RunsEqualTheReference) {
   }
 }
 
+TEST(Philox, ElementsTakeTheHalvesOfTheirBlockInOrder) {
+  const RandomStream random = {42, 3};
+  const auto plane0 =
+      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 0}}, random.seed);
+  const auto plane1 =
+      scalar::Philox4x32(ScalarLanes(), PhiloxBlock<uint32_t>{{5, 0, 3, 1}}, random.seed);
+  EXPECT_EQ(RandomBits(random, 40), (plane0.word[0] << 16) | (plane1.word[0] & 0xFFFF));
+  EXPECT_EQ(RandomBits(random, 47), (plane0.word[3] & 0xFFFF0000) | (plane1.word[3] >> 16));
+}
+
 }  // namespace
 }  // namespace dlsim
 #endif  // HWY_ONCE
