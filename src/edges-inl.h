@@ -8,6 +8,7 @@
 #define DLSIM_EDGES_INL_H_
 #endif
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cstddef>
@@ -71,11 +72,24 @@ HWY_INLINE VectorLanes::V LoadMagnitudes(const float* from) {
   return kLanes.And(kLanes.LoadFloats(from), kLanes.Set(~codec::kSignBit));
 }
 
+// Counts the zeros of a chunk that has some and finds the smallest magnitude beside them.
+inline void FindZeros(const float* HWY_RESTRICT values, size_t count, ChunkRange& range) {
+  constexpr VectorLanes kLanes;
+  constexpr auto kU32 = VectorLanes::kU32;
+  auto smallest = kLanes.Set(~0u);
+  for (size_t i = 0; i < count; i += VectorLanes::Count()) {
+    const auto magnitude = LoadMagnitudes(values + i);
+    range.zeros += kLanes.CountTrue(kLanes.Eq(magnitude, kLanes.Set(0)));
+    // Zero less one is the largest number.
+    smallest = hn::Min(smallest, kLanes.Sub(magnitude, kLanes.Set(1)));
+  }
+  range.smallest = hn::GetLane(hn::MinOfLanes(kU32, smallest)) + 1;
+}
+
 inline ChunkRange RangeOfRows(const float* HWY_RESTRICT values, size_t count) {
   using S = SumVectors;
   constexpr size_t kColumns = kSumLanes / S::kLanes < 8 ? kSumLanes / S::kLanes : 8;
-  S::V largest = S::Set(0), smallest = S::Set(~0u);
-  size_t zeros = 0;
+  S::V largest = S::Set(0), smallest = S::Set(~codec::kSignBit);
   alignas(64) SumLanes sum_lanes;
   for (size_t lane = 0; lane < kSumLanes; lane += kColumns * S::kLanes) {
     S::Sum sums[kColumns];
@@ -85,10 +99,8 @@ inline ChunkRange RangeOfRows(const float* HWY_RESTRICT values, size_t count) {
       hwy::Prefetch(values + i + kEdgePrefetch + 16);
       for (size_t c = 0; c < kColumns; ++c) {
         const S::V magnitude = S::LoadMagnitudes(values + i + c * S::kLanes);
-        zeros += S::CountTrue(hn::Eq(magnitude, S::Set(0)));
         largest = S::Max(largest, magnitude);
-        // Zero less one is the largest number.
-        smallest = hn::Min(smallest, hn::Sub(magnitude, S::Set(1)));
+        smallest = S::Min(smallest, magnitude);
         sums[c] = S::AddSquare(S::Widen(magnitude), sums[c]);
       }
     }
@@ -99,8 +111,8 @@ inline ChunkRange RangeOfRows(const float* HWY_RESTRICT values, size_t count) {
   ChunkRange range;
   range.largest = S::MaxOfLanes(largest);
   if (range.largest >= codec::kInfinityBits) return RangeByElement({values, count});
-  range.zeros = zeros;
-  range.smallest = hn::GetLane(hn::MinOfLanes(S::kU32, smallest)) + 1;
+  range.smallest = hn::GetLane(hn::MinOfLanes(S::kU32, smallest));
+  if (range.smallest == 0) FindZeros(values, count, range);
   range.sum_of_squares = AddLanes(sum_lanes);
   return range;
 }
@@ -200,7 +212,8 @@ void SumGroup(const float* HWY_RESTRICT values, size_t count, const uint32_t* ed
 inline void SumBelowRareEdges(const float* HWY_RESTRICT values, size_t count, const uint32_t* edges,
                               size_t edge_count, double* results) {
   constexpr VectorLanes kLanes;
-  std::array<SumLanes, kRareEdges> sum_lanes{};
+  std::array<SumLanes, kRareEdges> sum_lanes;
+  std::fill_n(sum_lanes.begin(), edge_count, SumLanes{});
   const size_t lanes = VectorLanes::Count();
   const auto one = kLanes.Set(1), largest = kLanes.Set(edges[edge_count - 1] - 1);
   for (size_t i = 0; i < count; i += lanes) {

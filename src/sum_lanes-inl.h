@@ -49,6 +49,9 @@ struct SumVectors {
   static HWY_INLINE V Max(V a, V b) {
     return hn::BitCast(kU32, hn::Max(hn::BitCast(kI32, a), hn::BitCast(kI32, b)));
   }
+  static HWY_INLINE V Min(V a, V b) {
+    return hn::BitCast(kU32, hn::Min(hn::BitCast(kI32, a), hn::BitCast(kI32, b)));
+  }
   static HWY_INLINE size_t CountTrue(M mask) { return hn::CountTrue(kU32, mask); }
   static HWY_INLINE uint32_t MaxOfLanes(V a) { return hn::GetLane(hn::MaxOfLanes(kU32, a)); }
 
