@@ -20,6 +20,15 @@ inline constexpr size_t kEdgePrefetch = 1024;
 inline constexpr size_t kRareEdges = 16;
 inline constexpr uint64_t kRareValues = 24;
 
+// Edges from kNearBelow below a power of two to kNearAbove above it, as magnitude bits, are near
+// it: those of formats with at least 9 bits of mantissa at scales 2^k.
+inline constexpr uint32_t kNearBelow = 1 << 14;
+inline constexpr uint32_t kNearAbove = 1;
+
+// From how many near edges inside a chunk, and from how many values, counting by binades pays.
+inline constexpr size_t kFewestNearEdges = 6;
+inline constexpr size_t kFewestNearValues = 1024;
+
 struct ChunkRange {
   uint64_t zeros = 0;
   uint64_t nan = 0;

@@ -17,6 +17,7 @@
 #define HWY_TARGET_INCLUDE "thresholds.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include "binades-inl.h"
 #include "edges-inl.h"
 
 #if HWY_ONCE
@@ -30,6 +31,7 @@ static_assert(kRareEdges <= kEdgesAtOnce);
 HWY_EXPORT(RangeOfRows);
 HWY_EXPORT(CountBelowInRows);
 HWY_EXPORT(CountBinadesInRows);
+HWY_EXPORT(CountNearBinades);
 HWY_EXPORT(SumBelowInRows);
 HWY_EXPORT(SumBelowRareEdges);
 
@@ -105,6 +107,33 @@ void CountPhaseGroup(std::span<const float> rows, const EdgeSet::PhaseGroup& gro
   for (size_t e = begin; e < end; ++e) below[group.positions[e]] = counts[e - begin];
 }
 
+bool IsNearBinade(uint32_t edge) {
+  return ((edge + kNearBelow) & codec::kMantissaMask) <= kNearBelow + kNearAbove;
+}
+
+// Does so for all edges inside that are near powers of two. Returns whether this was worth while.
+bool CountNearBinades(std::span<const float> rows, std::span<const uint32_t> edges,
+                      const ChunkRange& range, const Inside& inside, std::span<uint64_t> below) {
+  std::array<uint32_t, kEdgesAtOnce> near;
+  std::array<size_t, kEdgesAtOnce> positions;
+  std::array<uint64_t, kEdgesAtOnce> counts;
+  size_t count = 0;
+  for (size_t e = inside.begin; e < inside.end; ++e) {
+    if (!IsNearBinade(edges[e])) continue;
+    if (count == kEdgesAtOnce) return false;
+    near[count] = edges[e];
+    positions[count++] = e;
+  }
+  const bool narrow = (range.largest >> 23) - (range.smallest >> 23) < 127;
+  if (count < kFewestNearEdges || rows.size() < kFewestNearValues || !narrow) return false;
+  if (!HWY_DYNAMIC_DISPATCH(CountNearBinades)(rows.data(), rows.size(), range, near.data(), count,
+                                              counts.data())) {
+    return false;
+  }
+  for (size_t e = 0; e < count; ++e) below[positions[e]] = counts[e];
+  return true;
+}
+
 }  // namespace
 
 void EdgeMeasurer::CountBelow(std::span<const float> rows, const ChunkRange& range) {
@@ -122,7 +151,9 @@ void EdgeMeasurer::CountBelow(std::span<const float> rows, const ChunkRange& ran
     HWY_DYNAMIC_DISPATCH(CountBelowInRows)
     (rows.data(), rows.size(), edges.data() + inside.begin, between.size(), between.data());
   } else if (!between.empty()) {
+    const bool near_done = CountNearBinades(rows, edges, range, inside, chunk_below);
     for (const EdgeSet::PhaseGroup& group : edges_.phase_groups()) {
+      if (near_done && IsNearBinade(group.phase)) continue;
       CountPhaseGroup(rows, group, inside, chunk_below);
     }
   }

@@ -89,6 +89,29 @@ void ExpectMeasuresAlike(std::span<const float> values, std::span<const Measurem
   }
 }
 
+// Compares what is below edges with the definition.
+void ExpectRightBelow(std::span<const float> values, const std::vector<uint32_t>& edges) {
+  const EdgeSet set(edges, edges);
+  const EdgeStats stats = MeasureEdges(values, set);
+  for (size_t e = 0; e < set.counted().size(); ++e) {
+    const auto below = [&](float value) {
+      const uint32_t bits = std::bit_cast<uint32_t>(std::fabs(value));
+      return bits != 0 && bits < set.counted()[e];
+    };
+    ASSERT_EQ(stats.below[e],
+              static_cast<uint64_t>(std::count_if(values.begin(), values.end(), below)));
+    double sum = 0;
+    for (size_t at = 0; at < values.size(); at += kChunkElements) {
+      std::vector<float> chunk(values.begin() + static_cast<std::ptrdiff_t>(at),
+                               values.begin() + static_cast<std::ptrdiff_t>(
+                                                    std::min(values.size(), at + kChunkElements)));
+      for (float& value : chunk) value = below(value) ? value : 0.0f;
+      sum += SumOfSquaresOfChunk(chunk);
+    }
+    ASSERT_EQ(std::bit_cast<uint64_t>(stats.squares_below[e]), std::bit_cast<uint64_t>(sum));
+  }
+}
+
 // Where a magnitude stands among thresholds, by the definition.
 int KindOf(const Conversion& conversion, float scale, uint32_t bits) {
   const CodecSpec spec = MakeCodecSpec(conversion);
@@ -247,24 +270,29 @@ TEST_P(CountsOnTarget, ServeManyEdges) {
   for (int i = 0; i < 1000; ++i) {
     edges.push_back(static_cast<uint32_t>(random() % codec::kInfinityBits));
   }
-  const EdgeSet set(edges, edges);
-  const EdgeStats stats = MeasureEdges(values, set);
-  for (size_t e = 0; e < set.counted().size(); ++e) {
-    const auto below = [&](float value) {
-      const uint32_t bits = std::bit_cast<uint32_t>(std::fabs(value));
-      return bits != 0 && bits < set.counted()[e];
-    };
-    ASSERT_EQ(stats.below[e],
-              static_cast<uint64_t>(std::count_if(values.begin(), values.end(), below)));
-    double sum = 0;
-    for (size_t at = 0; at < values.size(); at += kChunkElements) {
-      std::vector<float> chunk(values.begin() + static_cast<std::ptrdiff_t>(at),
-                               values.begin() + static_cast<std::ptrdiff_t>(
-                                                    std::min(values.size(), at + kChunkElements)));
-      for (float& value : chunk) value = below(value) ? value : 0.0f;
-      sum += SumOfSquaresOfChunk(chunk);
+  ExpectRightBelow(values, edges);
+}
+
+// Few or many values lie between an edge and 2^k, beside zeros, over some or all binades.
+TEST_P(CountsOnTarget, TellEdgesFromThePowersOfTwoNearby) {
+  constexpr uint32_t kOffsets[] = {0u - 0x4001, 0u - 0x4000, 0u - 0x3FFF, 0u - 0x2000,
+                                   0u - 1,      0,           1,           2};
+  std::mt19937 random(11);
+  for (const uint32_t binades : {12u, 100u, 127u, 128u, 254u}) {
+    for (const uint32_t one_near_in : {1u, 16u, 40u, 10000u}) {
+      const uint32_t first = (254 - binades) / 2 + 1;
+      const auto power = [&] { return (first + random() % binades) << 23; };
+      const auto near = [&] { return power() + kOffsets[random() % 8]; };
+      std::vector<float> values(4096 + 1024 + 33);
+      for (float& value : values) {
+        const uint32_t magnitude = static_cast<uint32_t>(
+            random() % one_near_in == 0 ? near() : (first << 23) + random() % (binades << 23));
+        value = random() % 50 == 0 ? 0.0f : -std::bit_cast<float>(magnitude);
+      }
+      std::vector<uint32_t> edges;
+      for (int i = 0; i < 40; ++i) edges.push_back(static_cast<uint32_t>(near()));
+      ExpectRightBelow(values, edges);
     }
-    ASSERT_EQ(std::bit_cast<uint64_t>(stats.squares_below[e]), std::bit_cast<uint64_t>(sum));
   }
 }
 
