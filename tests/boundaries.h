@@ -51,4 +51,10 @@ inline std::vector<uint32_t> StratifiedBits(uint32_t stride) {
   return bits;
 }
 
+inline std::vector<float> AsFloats(const std::vector<uint32_t>& bits) {
+  std::vector<float> values;
+  for (const uint32_t b : bits) values.push_back(std::bit_cast<float>(b));
+  return values;
+}
+
 }  // namespace dlsim

@@ -13,6 +13,7 @@
 #include "cache_size.h"
 #include "dlsim/simd.h"
 #include "formats_under_test.h"
+#include "on_target.h"
 #include "stores.h"
 
 #ifdef __SSE__
@@ -22,17 +23,7 @@
 namespace dlsim {
 namespace {
 
-std::vector<float> AsFloats(const std::vector<uint32_t>& bits) {
-  std::vector<float> values;
-  for (const uint32_t b : bits) values.push_back(std::bit_cast<float>(b));
-  return values;
-}
-
-class ConvertOnTarget : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { UseSimdTarget(GetParam()); }
-  void TearDown() override { UseSimdTarget(""); }
-};
+class ConvertOnTarget : public OnTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, ConvertOnTarget, testing::ValuesIn(SupportedSimdTargets()),
                          [](const auto& test) { return test.param; });
 

@@ -15,6 +15,7 @@
 #include "boundaries.h"
 #include "dlsim/simd.h"
 #include "formats_under_test.h"
+#include "on_target.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -56,11 +57,7 @@ void ExpectSame(const TensorStats& a, const TensorStats& b) {
   EXPECT_PRED2(same_digits, a.quantized_sum_of_squares, b.quantized_sum_of_squares);
 }
 
-class MeasureOnTarget : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { UseSimdTarget(GetParam()); }
-  void TearDown() override { UseSimdTarget(""); }
-};
+class MeasureOnTarget : public OnTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, MeasureOnTarget, testing::ValuesIn(SupportedSimdTargets()),
                          [](const auto& test) { return test.param; });
 

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dlsim/simd.h"
+#include "tests/on_target.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "tests/random_test.cc"
@@ -65,11 +66,7 @@ HWY_EXPORT(BlocksTogether);
 
 constexpr size_t kRun = HWY_NAMESPACE::kRandomRun;
 
-class RandomOnTarget : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { UseSimdTarget(GetParam()); }
-  void TearDown() override { UseSimdTarget(""); }
-};
+class RandomOnTarget : public OnTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, RandomOnTarget, testing::ValuesIn(SupportedSimdTargets()),
                          [](const auto& test) { return test.param; });
 

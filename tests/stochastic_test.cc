@@ -23,12 +23,6 @@
 namespace dlsim {
 namespace {
 
-std::vector<float> AsFloats(const std::vector<uint32_t>& bits) {
-  std::vector<float> values;
-  for (const uint32_t b : bits) values.push_back(std::bit_cast<float>(b));
-  return values;
-}
-
 std::vector<uint16_t> EncodeByReference(const ArrayConversion& how, std::span<const float> values) {
   const CodecSpec spec = MakeCodecSpec(how.conversion);
   std::vector<uint16_t> codes(values.size());

@@ -17,6 +17,7 @@
 #include "dlsim/error.h"
 #include "dlsim/simd.h"
 #include "formats_under_test.h"
+#include "on_target.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -184,11 +185,7 @@ TEST(Thresholds, RefuseWhatTheyCannotAnswer) {
   EXPECT_THROW(EdgeSet({0x7F800001}, {}), Error);
 }
 
-class CountsOnTarget : public testing::TestWithParam<std::string> {
- protected:
-  void SetUp() override { UseSimdTarget(GetParam()); }
-  void TearDown() override { UseSimdTarget(""); }
-};
+class CountsOnTarget : public OnTarget {};
 INSTANTIATE_TEST_SUITE_P(Targets, CountsOnTarget, testing::ValuesIn(SupportedSimdTargets()),
                          [](const auto& test) { return test.param; });
 
