@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "codec-inl.h"
+#include "encode_loop-inl.h"
 #include "hwy/cache_control.h"
 #include "measure_element.h"
 #include "measure_plain.h"
@@ -26,9 +27,6 @@ namespace dlsim {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
-
-// Elements to fetch ahead.
-inline constexpr size_t kPlainPrefetch = 512;
 
 // Counts over all columns; largest magnitude per lane.
 struct PlainCounts {
@@ -113,8 +111,8 @@ bool MeasurePlainRows(const PlainSpec& plain, const float* HWY_RESTRICT values, 
     const SumVectors::Sum no_sum = SumVectors::NoSum();
     for (PlainColumn& column : columns) column = {no_sum, no_sum, no_sum};
     for (size_t i = lane; i < count; i += kSumLanes) {
-      hwy::Prefetch(values + i + kPlainPrefetch);
-      hwy::Prefetch(values + i + kPlainPrefetch + 16);
+      hwy::Prefetch(values + i + kPrefetchDistance);
+      hwy::Prefetch(values + i + kPrefetchDistance + 16);
       for (size_t c = 0; c < kColumns; ++c) {
         vector.Add(values + i + c * kLanes, counts, columns[c]);
       }
