@@ -15,6 +15,7 @@
 #include "bench/peers.h"
 #include "bench/runner.h"
 #include "bench/streams.h"
+#include "cache_size.h"
 #include "dlsim/error.h"
 #include "dlsim/simd.h"
 

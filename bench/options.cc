@@ -8,7 +8,7 @@
 #include <sstream>
 #include <string_view>
 
-#include "bench/machine.h"
+#include "cache_size.h"
 #include "dlsim/error.h"
 #include "dlsim/simd.h"
 #include "sim/number.h"
