@@ -5,7 +5,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <sstream>
 #include <string_view>
 
 #include "cache_size.h"
@@ -60,11 +59,9 @@ of all vector widths with the same traffic, size and threads.
 Exit codes: 0 ok, 2 usage, 70 internal error.
 )";
 
-std::vector<std::string> Split(const std::string& text) {
-  std::vector<std::string> parts;
-  std::istringstream stream(text + ",");
-  for (std::string part; std::getline(stream, part, ',');) parts.push_back(part);
-  return parts;
+// "all" is Google Benchmark's name for every benchmark.
+NameFilter ParseFilter(std::string_view place, const std::string& text) {
+  return NameFilter(place, text == "all" ? "" : text);
 }
 
 int64_t ParseBounded(const std::string& text, std::string_view place, int64_t min, int64_t max) {
@@ -80,7 +77,7 @@ std::vector<int> ParseThreads(const std::string& text) {
 #else
   const int64_t most = 1;  // nothing shares an array out
 #endif
-  for (const std::string& part : Split(text)) {
+  for (const std::string& part : SplitAtCommas(text)) {
     threads.push_back(static_cast<int>(ParseBounded(part, "--threads", 1, most)));
     if (std::ranges::count(threads, threads.back()) > 1) {
       throw UsageError("--threads", "given twice", "different numbers", part);
@@ -93,7 +90,7 @@ std::vector<std::string> ParseTargets(const std::string& text) {
   std::vector<std::string> targets = SupportedSimdTargets();
   if (text == "all") return targets;
   if (text == "best") return {targets.front()};
-  std::vector<std::string> chosen = Split(text);
+  std::vector<std::string> chosen = SplitAtCommas(text);
   for (const std::string& name : chosen) {
     UseSimdTarget(name.empty() ? "''" : name);  // throws for unknown ones
     if (std::ranges::count(chosen, name) > 1) {
@@ -111,7 +108,7 @@ Plant ParsePlant(const std::string& text) {
   if (!(plant.percent >= 0 && plant.percent <= 1000)) {
     throw UsageError("--plant", "out of range", "0 to 1000", text);
   }
-  if (colon != std::string::npos) plant.filter = NameFilter("--plant", text.substr(colon + 1));
+  if (colon != std::string::npos) plant.filter = ParseFilter("--plant", text.substr(colon + 1));
   return plant;
 }
 
@@ -139,7 +136,7 @@ std::map<std::string, Setter> Setters(Options& options) {
       {"--plant", [&](const auto& text) { options.plant = ParsePlant(text); }},
       {"--instructions", [&](const auto& text) { options.instructions = text; }},
       {"--benchmark_filter",
-       [&](const auto& text) { options.filter = NameFilter("--benchmark_filter", text); }},
+       [&](const auto& text) { options.filter = ParseFilter("--benchmark_filter", text); }},
       {"--benchmark_list_tests",
        [&](const auto& text) { options.lists_names = ParseBool(text, "--benchmark_list_tests"); }},
       {"--benchmark_format",
@@ -152,21 +149,6 @@ std::map<std::string, Setter> Setters(Options& options) {
 }
 
 }  // namespace
-
-NameFilter::NameFilter(std::string_view place, const std::string& pattern) {
-  negated_ = pattern.starts_with('-');
-  try {
-    regex_ =
-        std::regex(pattern == "all" ? "" : pattern.substr(negated_ ? 1 : 0), std::regex::extended);
-  } catch (const std::regex_error&) {
-    throw UsageError(place, "malformed pattern", "a POSIX extended regular expression",
-                     Quoted(pattern));
-  }
-}
-
-bool NameFilter::Matches(const std::string& name) const {
-  return std::regex_search(name, regex_) != negated_;
-}
 
 size_t Plant::Extra(const Workload& workload, size_t elements) const {
   if (percent == 0 || workload.kernel.owner != Owner::kDlsim) return 0;

@@ -3,26 +3,13 @@
 #pragma once
 
 #include <cstddef>
-#include <regex>
 #include <string>
 #include <vector>
 
 #include "bench/workload.h"
+#include "sim/bench/kernel_selection.h"
 
 namespace dlsim::bench {
-
-// Selects names as Google Benchmark does: those in which the pattern matches, or, after a leading
-// '-', those in which it does not.
-class NameFilter {
- public:
-  explicit NameFilter(std::string_view place = "", const std::string& pattern = "");
-
-  bool Matches(const std::string& name) const;
-
- private:
-  bool negated_ = false;
-  std::regex regex_;
-};
 
 // A slow-down to be found by comparators: real work that is not reported.
 struct Plant {

@@ -21,28 +21,32 @@ std::vector<std::string> Split(std::string_view text, char separator) {
   }
 }
 
-std::regex ParsePattern(const std::string& pattern) {
-  try {
-    return std::regex(pattern, std::regex::extended);
-  } catch (const std::regex_error&) {
-    throw UsageError("--filter", "malformed pattern", "a POSIX extended regular expression",
-                     Quoted(pattern));
-  }
-}
-
 }  // namespace
 
 std::vector<std::string> SplitAtCommas(std::string_view text) { return Split(text, ','); }
 
+NameFilter::NameFilter(std::string_view place, const std::string& pattern)
+    : is_negated_(pattern.starts_with('-')) {
+  try {
+    regex_ = std::regex(pattern.substr(is_negated_ ? 1 : 0), std::regex::extended);
+  } catch (const std::regex_error&) {
+    throw UsageError(place, "malformed pattern", "a POSIX extended regular expression",
+                     Quoted(pattern));
+  }
+}
+
+bool NameFilter::Matches(const std::string& name) const {
+  return std::regex_search(name, regex_) != is_negated_;
+}
+
 KernelSelection::KernelSelection(const std::string& filter, const std::string& sizes)
-    : is_negated_(filter.starts_with('-')),
-      filter_(ParsePattern(is_negated_ ? filter.substr(1) : filter)) {
+    : filter_("--filter", filter) {
   if (!sizes.empty()) sizes_ = SplitAtCommas(sizes);
 }
 
 bool KernelSelection::Contains(const std::string& name) const {
   if (!sizes_.empty() && std::ranges::find(sizes_, SizeOf(name)) == sizes_.end()) return false;
-  return std::regex_search(name, filter_) != is_negated_;
+  return filter_.Matches(name);
 }
 
 std::string SizeOf(std::string_view name) {

@@ -9,18 +9,30 @@
 
 namespace dlsim {
 
+// Selects names as Google Benchmark does: those that contain the POSIX extended regular expression,
+// or, after a leading '-', those that do not.
+class NameFilter {
+ public:
+  // Throws UsageError, which names the option `place`, for a malformed pattern.
+  explicit NameFilter(std::string_view place = "", const std::string& pattern = "");
+
+  bool Matches(const std::string& name) const;
+
+ private:
+  bool is_negated_;
+  std::regex regex_;
+};
+
 class KernelSelection {
  public:
-  // `filter` is a POSIX extended regular expression that a name contains, or, as for Google
-  // Benchmark, after a leading '-', one that it does not contain; `sizes` are names such as
-  // "L1,L2", all if empty. Throws UsageError for a malformed pattern.
+  // `filter` is that of NameFilter, given by --filter; `sizes` are names such as "L1,L2", all if
+  // empty.
   explicit KernelSelection(const std::string& filter, const std::string& sizes = "");
 
   bool Contains(const std::string& name) const;
 
  private:
-  bool is_negated_;
-  std::regex filter_;
+  NameFilter filter_;
   std::vector<std::string> sizes_;
 };
 
