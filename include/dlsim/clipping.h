@@ -1,0 +1,41 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gradient clipping, as the stacks do it after (or, by mistake, before) unscaling.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+
+namespace dlsim {
+
+// How the coefficient of clipping by norm is computed, in float32.
+enum class ClipRule : uint8_t {
+  kTorch,       // min(1, max_norm / (norm + 1e-6)); also DeepSpeed's
+  kTensorFlow,  // max_norm * min(1 / norm, 1 / max_norm); NaN for a norm that is not finite
+};
+
+// Which gradients are clipped: scaled ones shrink by the loss scale too much.
+enum class ClipDomain : uint8_t { kUnscaled, kScaled };
+
+// At most one of the two limits is set.
+struct Clipping {
+  std::optional<double> max_norm;   // of the L2 norm over all parameter gradients
+  std::optional<double> max_value;  // of each element's magnitude
+  ClipRule rule = ClipRule::kTorch;
+  ClipDomain domain = ClipDomain::kUnscaled;
+
+  bool enabled() const { return max_norm || max_value; }
+};
+
+// Returns what the gradients are multiplied with. Sources: torch.nn.utils.clip_grad_norm_ (where
+// Python makes the float64 limit a float32 by the division), tf.clip_by_global_norm.
+inline float ClipCoefficient(ClipRule rule, float max_norm, float norm) {
+  if (rule == ClipRule::kTorch) {
+    const float coefficient = max_norm / (norm + 1e-6f);
+    return coefficient > 1.0f ? 1.0f : coefficient;  // keeps NaN, as torch.clamp does
+  }
+  const float finite = max_norm * std::fmin(1.0f / norm, 1.0f / max_norm);
+  return finite + (norm - norm);
+}
+
+}  // namespace dlsim
