@@ -76,7 +76,10 @@ bool IsFinite(FiniteTest test, const Verdict& verdict) {
   switch (test) {
     case FiniteTest::kElementwise:
       return !verdict.nonfinite_element && !verdict.nonfinite_scaled_sum;
+    case FiniteTest::kUnscaledElementwise:
     case FiniteTest::kGlobalNorm:
+    case FiniteTest::kScaledNorm:
+    case FiniteTest::kSum:
       return verdict.sum_of_squares < kFloat32Overflow;  // not for NaN
   }
   return false;
@@ -135,7 +138,7 @@ void Advance(const StepMeasurement& step, int64_t number, const ReplayOptions& o
   record.step = number;
   record.scale = state.run.scaler.scale();
   const Verdict verdict = Judge(step, answers, totals, options.checked);
-  record.finite = IsFinite(state.run.finite_test, verdict);
+  record.finite = IsFinite(state.run.rules.finite_test, verdict);
   Explain(verdict, record);
   ScalerDecision decision = state.run.scaler.Next({.overflow = !record.finite});
   record.skipped = decision.skip;

@@ -82,7 +82,8 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
   SimulationRun run;
   run.format = format.name;
   run.policy = std::string(policy.name);
-  run.finite_test = request.finite_test.value_or(policy.finite_test);
+  run.rules = policy.rules;
+  if (request.finite_test) run.rules.finite_test = *request.finite_test;
   try {
     ConfiguredScaler configured =
         policy.make(ResolveParameters(policy, SettingsFor(policy, request)), format.name);
@@ -90,8 +91,8 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
     run.notes = std::move(configured.notes);
     Conversion conversion = request.conversion;
     conversion.format = format.format;
-    run.start = ReplayRun{run.format, run.policy, conversion, run.finite_test,
-                          std::move(configured.scaler)};
+    run.start =
+        ReplayRun{run.format, run.policy, conversion, run.rules, std::move(configured.scaler)};
   } catch (const PolicyRefusal& refusal) {
     run.parameters = refusal.parameters;
     run.result.events.push_back({-1, refusal.type, refusal.message, true, {}});

@@ -19,7 +19,7 @@ struct SimulationRun {
   std::string policy;
   std::vector<NamedValue> parameters;
   std::vector<std::string> notes;
-  FiniteTest finite_test = FiniteTest::kElementwise;
+  StackRules rules;
   std::optional<ReplayRun> start;  // as it began; empty if the policy refused
   ReplayResult result;
 };

@@ -87,7 +87,7 @@ ReplayRun StaticRun(const Format& format, float scale = 1,
   return {.format = "format",
           .policy = "static",
           .conversion = {format},
-          .finite_test = finite_test,
+          .rules = {.finite_test = finite_test},
           .scaler = LossScaler::Make<StaticScale>({scale})};
 }
 
@@ -440,17 +440,18 @@ struct ThirdStepIsFatal {
   struct Config {};
   struct State {
     int steps = 0;
+    double scale = 1;
   };
   static State Start(const Config&) { return {}; }
   static double Scale(const State&) { return 1; }
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
-    Transition<State> result = {.next = {state.steps + 1}};
+    Transition<State> result = {.next = {.steps = state.steps + 1}};
     if (state.steps == 2) {
       result.event = ScalerEvent{.type = "Stop", .message = "stops", .fatal = true, .details = {}};
     }
     return result;
   }
-  static std::vector<NamedValue> Describe(const State&) { return {}; }
+  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
 };
 
 TEST_F(ReplayTest, AFatalEventEndsItsOwnRunOnly) {

@@ -21,7 +21,9 @@ using Steps = std::vector<int64_t>;
 // Raises a fatal event on every overflow.
 struct Fragile {
   struct Config {};
-  struct State {};
+  struct State {
+    double scale = 2;
+  };
   static State Start(const Config&) { return {}; }
   static double Scale(const State&) { return 2; }
   static Transition<State> Next(const Config&, const State&, const ScalerInput& input) {
@@ -30,7 +32,7 @@ struct Fragile {
       result.event = ScalerEvent{.type = "Error", .message = "m", .fatal = true, .details = {}};
     return result;
   }
-  static std::vector<NamedValue> Describe(const State&) { return {}; }
+  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
 };
 
 ConfiguredScaler MakeFragile() { return {LossScaler::Make<Fragile>({}), {}, {}}; }

@@ -3,11 +3,14 @@
 // I/O. A policy is a small struct (see LossScalePolicy); LossScaler holds any of them by value.
 #pragma once
 
+#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <tuple>
 #include <type_traits>
 #include <utility>
 #include <variant>
@@ -16,19 +19,60 @@
 namespace dlsim {
 
 // How a training stack decides that a step's gradients are finite (docs/numerics.md, section 5).
-enum class FiniteTest {
-  kElementwise,  // no infinity and no NaN among the quantised, still scaled gradients
-  kGlobalNorm,   // the float32 L2 norm over the unscaled gradients is finite
+// "Scaled" is before, "unscaled" after multiplying by the reciprocal of the loss scale.
+enum class FiniteTest : uint8_t {
+  kElementwise,          // no infinity and no NaN among the quantised, still scaled gradients
+  kUnscaledElementwise,  // the same after unscaling, which may overflow by itself
+  kGlobalNorm,           // the float32 L2 norm over the unscaled gradients is finite
+  kScaledNorm,           // the same over the still scaled gradients
+  kSum,                  // the float32 sum of each still scaled tensor is finite
 };
 
-// Returns "elementwise" or "global-norm".
+// Returns the name that options and results use, such as "global-norm".
 constexpr const char* FiniteTestName(FiniteTest test) {
-  return test == FiniteTest::kElementwise ? "elementwise" : "global-norm";
+  switch (test) {
+    case FiniteTest::kElementwise:
+      return "elementwise";
+    case FiniteTest::kUnscaledElementwise:
+      return "unscaled-elementwise";
+    case FiniteTest::kGlobalNorm:
+      return "global-norm";
+    case FiniteTest::kScaledNorm:
+      return "scaled-norm";
+    case FiniteTest::kSum:
+      return "sum";
+  }
+  return "";
 }
+
+// What has a loss scale of its own: the model, or each layer (its parameters share a module name),
+// or each gradient.
+enum class ScaleGranularity : uint8_t { kModel, kLayer, kTensor };
+
+// Which optimizers skip a step when there are several: all on any overflow, or each on its own.
+enum class OptimizerSkip : uint8_t { kTogether, kOwn };
+
+// What the stack around a policy does with a step.
+struct StackRules {
+  FiniteTest finite_test = FiniteTest::kElementwise;
+  ScaleGranularity granularity = ScaleGranularity::kModel;
+  OptimizerSkip optimizer_skip = OptimizerSkip::kTogether;
+};
 
 // What a policy learns from one step.
 struct ScalerInput {
   bool overflow = false;  // the step failed the policy's finite test
+
+  // Only for policies that look at magnitudes.
+  float absmax = 0;         // the largest of the unscaled gradients; infinity if one is not finite
+  uint64_t below_edge = 0;  // elements of the scaled gradients below P::HistogramEdge ...
+  uint64_t above_edge = 0;  // ... and from it on
+};
+
+// What a policy that sets its factor from the gradient at hand learns before the step.
+struct GradientSpread {
+  float absmax = 0;               // over finite elements
+  double standard_deviation = 0;  // population, over finite elements
 };
 
 // A field of a state or of a set of parameters, under its original name.
@@ -57,14 +101,51 @@ struct Transition {
   std::optional<ScalerEvent> event = std::nullopt;
 };
 
-// A policy: immutable Config, plain State, and four pure functions.
+// A field of a policy's State, under the name that the original's checkpoint or counter has.
+template <class State, class T>
+struct StateField {
+  const char* name;
+  T State::*member;
+  bool described = true;  // false: only for checkpoints
+};
+
+// How a field's value shows, and how it is set from a number; overload both for other types.
+inline bool SetFromNumber(double value, double& field) {
+  field = value;
+  return true;
+}
+inline bool SetFromNumber(double value, float& field) {
+  field = static_cast<float>(value);
+  return true;
+}
+template <std::integral T>
+bool SetFromNumber(double value, T& field) {
+  const double limit = 0x1p53;
+  if (value != std::trunc(value) || std::fabs(value) > limit) return false;
+  field = static_cast<T>(value);
+  return static_cast<double>(field) == value;
+}
+template <class T>
+auto FieldValue(const T& field) {
+  if constexpr (std::is_integral_v<T>) {
+    return int64_t{field};
+  } else {
+    return static_cast<double>(field);
+  }
+}
+
+// A policy: immutable Config, plain State, and pure functions. Fields() lists the State, the scale
+// first. A policy may also have
+//   SetScale(config, state, double)    if a checkpointed scale sets more than the first field;
+//   HistogramEdge(config) -> double    to get ScalerInput::below_edge and above_edge;
+//   Prepare(config, state, spread)     to set its factor from the gradient of the coming step.
 template <class P>
 concept LossScalePolicy = requires(const typename P::Config& config, const typename P::State& state,
                                    const ScalerInput& input) {
   { P::Start(config) } -> std::same_as<typename P::State>;
   { P::Scale(state) } -> std::same_as<double>;  // the loss scale of the coming step
   { P::Next(config, state, input) } -> std::same_as<Transition<typename P::State>>;
-  { P::Describe(state) } -> std::same_as<std::vector<NamedValue>>;  // original's counter names
+  P::Fields();  // a tuple of StateField
 };
 
 // What a policy did with one step.
@@ -103,6 +184,24 @@ class LossScaler {
   // The counters of the state, under the original's names.
   std::vector<NamedValue> Describe() const { return model_->Describe(); }
 
+  // All that a checkpoint can hold: the scale first, then the counters.
+  std::vector<NamedValue> Checkpoint() const { return model_->Checkpoint(); }
+
+  enum class Restored : uint8_t { kOk, kUnknownField, kBadValue };
+
+  // Sets a field of Checkpoint() by its name.
+  Restored Restore(std::string_view name, double value) { return model_->Restore(name, value); }
+
+  // Continues from a checkpoint that holds the loss scale only; all else begins anew.
+  void RestartAt(double scale) { model_->RestartAt(scale); }
+
+  // The magnitude at which the policy's histogram of the scaled gradients is cut, if it has one.
+  std::optional<double> histogram_edge() const { return model_->HistogramEdge(); }
+
+  // True if Prepare must be called before each step.
+  bool looks_ahead() const { return model_->LooksAhead(); }
+  void Prepare(const GradientSpread& spread) { model_->Prepare(spread); }
+
  private:
   struct AnyModel {
     virtual ~AnyModel() = default;
@@ -110,6 +209,12 @@ class LossScaler {
     virtual double Scale() const = 0;
     virtual ScalerDecision Next(const ScalerInput& input) = 0;
     virtual std::vector<NamedValue> Describe() const = 0;
+    virtual std::vector<NamedValue> Checkpoint() const = 0;
+    virtual Restored Restore(std::string_view name, double value) = 0;
+    virtual void RestartAt(double scale) = 0;
+    virtual std::optional<double> HistogramEdge() const = 0;
+    virtual bool LooksAhead() const = 0;
+    virtual void Prepare(const GradientSpread& spread) = 0;
   };
 
   template <LossScalePolicy P>
@@ -123,7 +228,57 @@ class LossScaler {
       state = std::move(transition.next);
       return {transition.skip, std::move(transition.event)};
     }
-    std::vector<NamedValue> Describe() const override { return P::Describe(state); }
+    // Calls visit(field, is_scale) for each field, the scale first.
+    template <class Visit>
+    static void ForEachField(const Visit& visit) {
+      bool is_scale = true;
+      std::apply([&](const auto&... field) { ((visit(field, is_scale), is_scale = false), ...); },
+                 P::Fields());
+    }
+    std::vector<NamedValue> Describe() const override {
+      std::vector<NamedValue> values;
+      ForEachField([&](const auto& field, bool is_scale) {
+        if (is_scale || !field.described) return;
+        values.push_back({field.name, FieldValue(state.*field.member)});
+      });
+      return values;
+    }
+    std::vector<NamedValue> Checkpoint() const override {
+      std::vector<NamedValue> values;
+      ForEachField([&](const auto& field, bool) {
+        values.push_back({field.name, FieldValue(state.*field.member)});
+      });
+      return values;
+    }
+    Restored Restore(std::string_view name, double value) override {
+      Restored result = Restored::kUnknownField;
+      ForEachField([&](const auto& field, bool) {
+        if (name != field.name) return;
+        const bool ok = SetFromNumber(value, state.*field.member);
+        result = ok ? Restored::kOk : Restored::kBadValue;
+      });
+      return result;
+    }
+    void RestartAt(double scale) override {
+      state = P::Start(config);
+      if constexpr (requires { P::SetScale(config, state, scale); }) {
+        P::SetScale(config, state, scale);
+      } else {
+        SetFromNumber(scale, state.*std::get<0>(P::Fields()).member);
+      }
+    }
+    std::optional<double> HistogramEdge() const override {
+      if constexpr (requires { P::HistogramEdge(config); }) return P::HistogramEdge(config);
+      return std::nullopt;
+    }
+    bool LooksAhead() const override {
+      return requires(GradientSpread spread) { P::Prepare(config, state, spread); };
+    }
+    void Prepare(const GradientSpread& spread) override {
+      if constexpr (requires { P::Prepare(config, state, spread); }) {
+        P::Prepare(config, state, spread);
+      }
+    }
 
     typename P::Config config;
     typename P::State state;

@@ -21,7 +21,7 @@ struct ReplayRun {
   std::string format;  // name to print
   std::string policy;  // name to print
   Conversion conversion;
-  FiniteTest finite_test = FiniteTest::kElementwise;
+  StackRules rules;
   LossScaler scaler;
 };
 

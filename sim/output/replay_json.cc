@@ -78,7 +78,7 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
   head["format"] = run.format;
   head["policy"] = run.policy;
   head["params"] = JsonFields(run.parameters);
-  head["finite_test"] = FiniteTestName(run.finite_test);
+  head["finite_test"] = FiniteTestName(run.rules.finite_test);
   head["notes"] = run.notes;
   head["summary"] = JsonSummary(run.result);
   std::string opening = DumpJson(head);

@@ -2,6 +2,8 @@
 // GradScaler of Cerebras PyTorch 2.10, once with the code's own defaults and once with the numbers
 // that Cerebras' documentation prints. Sources: cerebras/pytorch/amp/grad_scaler.py and, for the
 // error at the floor, Cerebras/modelzoo trainer/callbacks/precision.py.
+#include <tuple>
+
 #include "dlsim/error.h"
 #include "sim/number.h"
 #include "sim/policies/policies.h"
@@ -32,10 +34,11 @@ struct GradScaler {
   }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static std::vector<NamedValue> Describe(const State& state) {
-    return {{"steps_since_rescale", state.steps_since_rescale},
-            {"overflows_since_rescale", state.overflows_since_rescale},
-            {"num_skipped_steps", state.num_skipped_steps}};
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"loss_scale", &State::scale},
+                      StateField{"steps_since_rescale", &State::steps_since_rescale},
+                      StateField{"overflows_since_rescale", &State::overflows_since_rescale},
+                      StateField{"num_skipped_steps", &State::num_skipped_steps}};
   }
 };
 
@@ -242,7 +245,7 @@ PolicyInfo CerebrasPolicy() {
   return {.name = "cerebras",
           .aliases = {},
           .summary = "Cerebras' documented numbers, read literally: 2e15 down to 2e-14",
-          .finite_test = FiniteTest::kGlobalNorm,
+          .rules = {.finite_test = FiniteTest::kGlobalNorm},
           .parameters = DocumentedParameters(),
           .make = [](const ParameterMap& given, std::string_view format) {
             return Make({"cerebras", DocumentedParameters(), given}, Variant::kDocumented, format);
@@ -253,7 +256,7 @@ PolicyInfo Cerebras210Policy() {
   return {.name = "cerebras-2.10",
           .aliases = {"cerebras_pytorch"},
           .summary = "GradScaler of Cerebras PyTorch 2.10 with the code's own defaults",
-          .finite_test = FiniteTest::kGlobalNorm,
+          .rules = {.finite_test = FiniteTest::kGlobalNorm},
           .parameters = CodeParameters(),
           .make = [](const ParameterMap& given, std::string_view format) {
             return Make({"cerebras-2.10", CodeParameters(), given}, Variant::kCode, format);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "dlsim/error.h"
 #include "sim/number.h"
@@ -33,9 +34,10 @@ struct CsDynamicLossScale {
   static State Start(const Config& config) { return {config.initial_loss_scale, 0, 0}; }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static std::vector<NamedValue> Describe(const State& state) {
-    return {{"steps_since_rescale", state.steps_since_rescale},
-            {"overflows_since_rescale", state.overflows_since_rescale}};
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"current_loss_scale", &State::scale},
+                      StateField{"steps_since_rescale", &State::steps_since_rescale},
+                      StateField{"overflows_since_rescale", &State::overflows_since_rescale}};
   }
 };
 
@@ -168,7 +170,7 @@ PolicyInfo CerebrasTfPolicy() {
   return {.name = "cerebras-tf",
           .aliases = {"cerebras_tf"},
           .summary = "CSDynamicLossScale of Cerebras' TensorFlow stack, tolerance 0.05",
-          .finite_test = FiniteTest::kGlobalNorm,
+          .rules = {.finite_test = FiniteTest::kGlobalNorm},
           .parameters = Parameters(),
           .make = Make};
 }

@@ -39,15 +39,19 @@ struct PolicyRefusal {
   std::vector<NamedValue> parameters;  // all, as in ConfiguredScaler
 };
 
+// What the stack itself writes into a checkpoint; the rest begins anew on resume.
+enum class CheckpointContent : uint8_t { kFull, kScaleOnly };
+
 struct PolicyInfo {
   std::string_view name;
   std::vector<std::string_view> aliases;
   std::string_view summary;  // one line for --help and docs
-  FiniteTest finite_test;
+  StackRules rules;
   std::vector<ParameterInfo> parameters;
   // `format` is the name of the number format in use ("" if none), for defaults that depend on it.
   // Throws PolicyRefusal, or Error (exit code 2) for a value of the wrong type.
   std::function<ConfiguredScaler(const ParameterMap& parameters, std::string_view format)> make;
+  CheckpointContent checkpoint = CheckpointContent::kFull;
 };
 
 // All policies, in the order in which help and docs list them.

@@ -28,7 +28,7 @@ PolicyInfo StaticPolicy() {
   return {.name = "static",
           .aliases = {},
           .summary = "a constant loss scale; no step is ever skipped",
-          .finite_test = FiniteTest::kElementwise,
+          .rules = {.finite_test = FiniteTest::kElementwise},
           .parameters = Parameters(),
           .make = Make};
 }

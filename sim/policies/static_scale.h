@@ -2,7 +2,7 @@
 // A loss scale that never changes, also used by the families that can switch their dynamics off.
 #pragma once
 
-#include <vector>
+#include <tuple>
 
 #include "dlsim/loss_scaler.h"
 
@@ -21,7 +21,7 @@ struct StaticScale {
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
     return {.next = state};
   }
-  static std::vector<NamedValue> Describe(const State&) { return {}; }
+  static constexpr auto Fields() { return std::tuple{StateField{"loss_scale", &State::scale}}; }
 };
 
 }  // namespace dlsim

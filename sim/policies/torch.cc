@@ -3,6 +3,7 @@
 // infinity. Sources: aten/src/ATen/native/cuda/AmpKernels.cu and torch/cuda/amp/grad_scaler.py.
 #include <cmath>
 #include <limits>
+#include <tuple>
 
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
@@ -28,8 +29,9 @@ struct GradScaler {
   static State Start(const Config& config) { return {static_cast<float>(config.init_scale), 0}; }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static std::vector<NamedValue> Describe(const State& state) {
-    return {{"growth_tracker", int64_t{state.growth_tracker}}};
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"scale", &State::scale},
+                      StateField{"growth_tracker", &State::growth_tracker}};
   }
 };
 
@@ -115,7 +117,7 @@ PolicyInfo TorchPolicy() {
   return {.name = "torch",
           .aliases = {"torch_new"},
           .summary = "torch.amp.GradScaler since PyTorch 2.1; keeps its scale finite",
-          .finite_test = FiniteTest::kElementwise,
+          .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
           .parameters = Parameters(),
           .make = [](const ParameterMap& given, std::string_view) {
             return Make("torch", Growth::kIfFinite, given);
@@ -126,7 +128,7 @@ PolicyInfo Torch113Policy() {
   return {.name = "torch-1.13",
           .aliases = {"torch_1_13"},
           .summary = "torch.cuda.amp.GradScaler of PyTorch 1.13; its scale can grow to infinity",
-          .finite_test = FiniteTest::kElementwise,
+          .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
           .parameters = Parameters(),
           .make = [](const ParameterMap& given, std::string_view) {
             return Make("torch-1.13", Growth::kAlways, given);
