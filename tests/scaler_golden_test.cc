@@ -107,11 +107,14 @@ TEST_P(ScalerGolden, ReplaysTheOriginal) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Scalers, ScalerGolden,
-                         testing::Values(GoldenFile{"cerebras_pytorch", "cerebras_pytorch", 123},
-                                         GoldenFile{"cerebras_tf", "cerebras_tf", 114},
-                                         GoldenFile{"torch_new", "torch_new", 100},
-                                         GoldenFile{"torch_1_13", "torch_1_13", 89}),
+constexpr GoldenFile kFiles[] = {
+    {"cerebras_pytorch", "cerebras_pytorch", 123},
+    {"cerebras_tf", "cerebras_tf", 114},
+    {"torch_new", "torch_new", 100},
+    {"torch_1_13", "torch_1_13", 89},
+};
+
+INSTANTIATE_TEST_SUITE_P(Scalers, ScalerGolden, testing::ValuesIn(kFiles),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
