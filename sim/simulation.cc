@@ -2,97 +2,71 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "dlsim/error.h"
-#include "sim/suggest.h"
+#include "sim/number.h"
+#include "sim/policy_settings.h"
 
 namespace dlsim {
 namespace {
 
-bool HasParameter(const PolicyInfo& policy, std::string_view key) {
-  return std::any_of(policy.parameters.begin(), policy.parameters.end(), [&](const auto& p) {
-    return p.name == key || std::find(p.aliases.begin(), p.aliases.end(), key) != p.aliases.end();
-  });
+// The error texts are those of the Model Zoo.
+void RequireOneClipping(const Clipping& clipping) {
+  const auto require_positive = [](const std::optional<double>& limit, const char* name) {
+    if (!limit || *limit > 0) return;
+    throw UsageError(name, "has to be a positive float. Got " + PythonRepr(*limit));
+  };
+  require_positive(clipping.max_norm, "max_gradient_norm");
+  require_positive(clipping.max_value, "max_gradient_value");
+  if (!clipping.max_norm || !clipping.max_value) return;
+  throw UsageError("clipping",
+                   "Gradients can be clipped by norm(=" + PythonRepr(*clipping.max_norm) +
+                       ") or by value(=" + PythonRepr(*clipping.max_value) +
+                       "), but not both. Do not set both `max_gradient_norm` and "
+                       "`max_gradient_value`.");
 }
 
-std::string_view KeyOf(std::string_view setting) { return setting.substr(0, setting.find('=')); }
-
-// A setting as it applies to one policy.
-struct OwnSetting {
-  std::string text;       // KEY=VALUE
-  bool specific = false;  // it named the policy
-};
-
-// Returns the setting if it is for this policy. A prefix may be the policy's name or an alias;
-// names may contain dots, keys do not.
-std::optional<OwnSetting> SettingFor(const PolicyInfo& policy, const std::string& setting,
-                                     bool only_policy) {
-  const std::string_view key = KeyOf(setting);
-  const size_t dot = key.rfind('.');
-  if (dot != std::string_view::npos) {
-    if (FindPolicy(key.substr(0, dot)).name != policy.name) return std::nullopt;
-    return OwnSetting{setting.substr(dot + 1), true};
-  }
-  // With one policy an unknown key is passed on, so that it is refused with a suggestion.
-  if (!only_policy && !HasParameter(policy, key)) return std::nullopt;
-  return OwnSetting{setting, false};
-}
-
-// Returns the settings of one policy; what names the policy replaces what is for all.
-std::vector<std::string> SettingsFor(const PolicyInfo& policy, const SimulationRequest& request) {
-  std::vector<OwnSetting> own;
-  for (const std::string& setting : request.settings) {
-    std::optional<OwnSetting> found = SettingFor(policy, setting, request.policies.size() == 1);
-    if (found) own.push_back(std::move(*found));
-  }
-  std::vector<std::string> texts;
-  for (const OwnSetting& setting : own) {
-    const auto replaces = [&](const OwnSetting& other) {
-      return other.specific && KeyOf(other.text) == KeyOf(setting.text);
-    };
-    if (!setting.specific && std::any_of(own.begin(), own.end(), replaces)) continue;
-    texts.push_back(setting.text);
-  }
-  return texts;
-}
-
-// Every setting must reach some policy: a misspelt one must not be lost.
-void RequireUsed(const SimulationRequest& request, const std::vector<const PolicyInfo*>& policies) {
-  for (const std::string& setting : request.settings) {
-    const auto takes = [&](const PolicyInfo* policy) {
-      return SettingFor(*policy, setting, policies.size() == 1).has_value();
-    };
-    if (std::any_of(policies.begin(), policies.end(), takes)) continue;
-    std::vector<std::string_view> known, aliases;
-    for (const PolicyInfo* policy : policies) {
-      for (const ParameterInfo& parameter : policy->parameters) {
-        known.push_back(parameter.name);
-        aliases.insert(aliases.end(), parameter.aliases.begin(), parameter.aliases.end());
-      }
+std::vector<const PolicyInfo*> NamedPolicies(const std::vector<std::string>& names) {
+  std::vector<const PolicyInfo*> policies;
+  const auto add = [&](const PolicyInfo& policy) {
+    if (std::find(policies.begin(), policies.end(), &policy) == policies.end()) {
+      policies.push_back(&policy);
     }
-    const std::string_view key = KeyOf(setting);
-    throw UsageError("--set", "unknown parameter " + Quoted(key),
-                     ExpectedName(key, known, aliases));
+  };
+  for (const std::string& name : names) {
+    if (name == kAllPolicies) {
+      for (const PolicyInfo& policy : Policies()) add(policy);
+    } else {
+      add(FindPolicy(name));
+    }
   }
+  return policies;
 }
 
 SimulationRun PrepareRun(const SimulationRequest& request, const std::string& format_name,
-                         const PolicyInfo& policy) {
+                         const PolicyInfo& policy, bool only_policy) {
   const NamedFormat format = ParseFormat(format_name);
   SimulationRun run;
   run.format = format.name;
   run.policy = std::string(policy.name);
   run.rules = policy.rules;
   if (request.finite_test) run.rules.finite_test = *request.finite_test;
+  if (request.clip_rule) run.rules.clip_rule = *request.clip_rule;
   try {
-    ConfiguredScaler configured =
-        policy.make(ResolveParameters(policy, SettingsFor(policy, request)), format.name);
+    const std::vector<std::string> parameters =
+        SettingsFor(policy, request.settings, ParameterSettings(), only_policy);
+    ConfiguredScaler configured = policy.make(ResolveParameters(policy, parameters), format.name);
     run.parameters = std::move(configured.parameters);
     run.notes = std::move(configured.notes);
+    RestoreState(SettingsFor(policy, request.states, StateSettings(), only_policy), policy.name,
+                 configured.scaler);
     Conversion conversion = request.conversion;
     conversion.format = format.format;
-    run.start =
-        ReplayRun{run.format, run.policy, conversion, run.rules, std::move(configured.scaler)};
+    Clipping clipping = request.clipping;
+    clipping.rule = run.rules.clip_rule;
+    run.start = ReplayRun{
+        run.format, run.policy, conversion, run.rules, std::move(configured.scaler), clipping, {}};
   } catch (const PolicyRefusal& refusal) {
     run.parameters = refusal.parameters;
     run.result.events.push_back({-1, refusal.type, refusal.message, true, {}});
@@ -100,17 +74,46 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
   return run;
 }
 
+// Adds a run, and its twins that are interrupted before step `resume_at`.
+void AddWithTwins(SimulationRun run, const std::optional<int64_t>& resume_at,
+                  std::vector<SimulationRun>& runs) {
+  runs.push_back(std::move(run));
+  if (!resume_at || !runs.back().start) return;
+  const SimulationRun whole = runs.back();
+  for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
+    SimulationRun twin = whole;
+    twin.notes.clear();
+    twin.resume = twin.start->resume = Resume{*resume_at, kept};
+    runs.push_back(std::move(twin));
+  }
+}
+
 }  // namespace
 
 std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request) {
-  std::vector<const PolicyInfo*> policies;
-  for (const std::string& name : request.policies) policies.push_back(&FindPolicy(name));
-  RequireUsed(request, policies);
+  RequireOneClipping(request.clipping);
+  const std::vector<const PolicyInfo*> policies = NamedPolicies(request.policies);
+  RequireUsed(policies, request.settings, ParameterSettings());
+  RequireUsed(policies, request.states, StateSettings());
   std::vector<SimulationRun> runs;
   for (const std::string& format : request.formats) {
-    for (const PolicyInfo* policy : policies) runs.push_back(PrepareRun(request, format, *policy));
+    for (const PolicyInfo* policy : policies) {
+      AddWithTwins(PrepareRun(request, format, *policy, policies.size() == 1), request.resume_at,
+                   runs);
+    }
   }
   return runs;
+}
+
+std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted) {
+  const auto same = [](const ReplayStep& a, const ReplayStep& b) {
+    return a.scale == b.scale && a.skipped == b.skipped;
+  };
+  const auto [a, b] = std::mismatch(whole.steps.begin(), whole.steps.end(),
+                                    interrupted.steps.begin(), interrupted.steps.end(), same);
+  if (b != interrupted.steps.end()) return b->step;
+  if (a != whole.steps.end()) return a->step;
+  return std::nullopt;
 }
 
 void Simulate(const TraceReader& trace, const ReplayOptions& options,

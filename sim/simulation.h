@@ -20,6 +20,7 @@ struct SimulationRun {
   std::vector<NamedValue> parameters;
   std::vector<std::string> notes;
   StackRules rules;
+  std::optional<Resume> resume;    // an interrupted twin of the run before it
   std::optional<ReplayRun> start;  // as it began; empty if the policy refused
   ReplayResult result;
 };
@@ -27,13 +28,25 @@ struct SimulationRun {
 struct SimulationRequest {
   std::vector<std::string> formats;
   std::vector<std::string> policies;
-  std::vector<std::string> settings;      // KEY=VALUE, or POLICY.KEY=VALUE, which wins, for one
-  Conversion conversion;                  // its format is filled in per run
-  std::optional<FiniteTest> finite_test;  // instead of each policy's own
+  std::vector<std::string> settings;       // KEY=VALUE, or POLICY.KEY=VALUE, which wins, for one
+  Conversion conversion;                   // its format is filled in per run
+  std::optional<FiniteTest> finite_test;   // instead of each policy's own
+  Clipping clipping = {};                  // its rule is each policy's own ...
+  std::optional<ClipRule> clip_rule = {};  // ... but for this
+  std::vector<std::string> states = {};    // KEY=VALUE of a checkpoint to start from, as settings
+  std::optional<int64_t> resume_at = {};   // adds interrupted twins that keep scale or nothing
 };
 
-// Makes one run per format and policy. Throws Error (exit code 2) for unknown names and values.
+// The name that stands for all policies.
+inline constexpr std::string_view kAllPolicies = "all";
+
+// Makes one run per format and policy. Throws Error (exit code 2) for unknown names and values, and
+// for clipping by both norm and value.
 std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request);
+
+// Returns the first step from which an interrupted run goes another way than its uninterrupted
+// twin: scale or skipping; nothing if it never does.
+std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted);
 
 // Replays all runs that were not refused and stores their results.
 void Simulate(const TraceReader& trace, const ReplayOptions& options,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 #include "dlsim/measure.h"
 #include "load_floats.h"
@@ -13,16 +14,12 @@
 namespace dlsim {
 namespace {
 
-// Blocks measured together, and the bytes that may be read ahead for them where tensors are not
-// mapped: both bound the memory of a step.
-constexpr size_t kBlocksPerWave = 256;
-constexpr size_t kReadBytesPerWave = size_t{64} << 20;
-
 // What a block contributes to the answers.
 struct BlockAnswer {
-  std::span<TensorStats> parts;  // [question * part_count + part]
-  std::span<double> effective;   // [question]
-  std::span<double> scaled;      // [question]: sum of squares of the still scaled sums
+  std::span<TensorStats> parts;       // [question * part_count + part]
+  std::span<double> effective;        // [question]
+  std::span<double> scaled;           // [question]: sum of squares of the still scaled sums
+  std::span<GradientDetail> details;  // [question]
 };
 
 // The answers of the blocks that are measured together.
@@ -32,18 +29,21 @@ class WaveAnswers {
       : questions_(questions),
         parts_per_block_(questions * parts),
         parts_(blocks * parts_per_block_),
-        sums_(blocks * 2 * questions) {}
+        sums_(blocks * 2 * questions_),
+        details_(blocks * questions_) {}
 
   BlockAnswer Of(size_t block) {
     const std::span<double> sums = std::span(sums_).subspan(block * 2 * questions_, 2 * questions_);
     return {std::span(parts_).subspan(block * parts_per_block_, parts_per_block_),
-            sums.first(questions_), sums.last(questions_)};
+            sums.first(questions_), sums.last(questions_),
+            std::span(details_).subspan(block * questions_, questions_)};
   }
 
  private:
   size_t questions_, parts_per_block_;
   std::vector<TensorStats> parts_;
   std::vector<double> sums_;
+  std::vector<GradientDetail> details_;
 };
 
 // Measures one block; owns the buffers of one thread's work.
@@ -113,7 +113,7 @@ class BlockMeasurer {
   }
 
   Measurement QuestionOfPart(size_t q, int64_t micro) const {
-    Measurement question = {questions_[q].conversion, questions_[q].scale, {}};
+    Measurement question = {questions_[q].conversion, questions_[q].ScaleOf(block_.tensor), {}};
     if (question.conversion.rounding == Rounding::kStochastic) {
       question.random = {options_.seed, StreamOf(sources_.header.name, step_.step, micro)};
     }
@@ -123,9 +123,8 @@ class BlockMeasurer {
   void MeasureChunks(size_t q) {
     const uint64_t index = block_.begin + begin_;
     TensorStats* parts = answer_.parts.data() + q * PartCount();
-    if (PartCount() == 1) {
-      const int64_t micro = SumsFirst() ? -1 : step_.recordings.front().micro;
-      const TensorStats stats = MeasureChunk(chunks_.front(), index, QuestionOfPart(q, micro));
+    if (PartCount() == 1 && !questions_[q].detail) {
+      const TensorStats stats = MeasureChunk(chunks_.front(), index, QuestionOfPart(q, MicroOf(0)));
       parts[0].Merge(stats);
       answer_.effective[q] += stats.quantized_sum_of_squares;
       return;
@@ -133,14 +132,35 @@ class BlockMeasurer {
     sum_.assign(longest_, 0.0f);
     scaled_sum_.assign(longest_, 0.0f);
     for (size_t i = 0; i < chunks_.size(); ++i) {
-      const Measurement question = QuestionOfPart(q, step_.recordings[present_[i]].micro);
       const size_t size = chunks_[i].size();
       const AccumulatedChunk sums = {std::span(sum_).first(size),
                                      std::span(scaled_sum_).first(size)};
-      parts[present_[i]].Merge(MeasureAndAccumulateChunk(chunks_[i], index, question, sums));
+      TensorStats& part = parts[SumsFirst() ? 0 : present_[i]];
+      part.Merge(MeasureAndAccumulateChunk(chunks_[i], index, QuestionOfPart(q, MicroOf(i)), sums));
     }
     answer_.effective[q] += SumOfSquaresOfChunk(sum_);
     answer_.scaled[q] += SumOfSquaresOfChunk(scaled_sum_);
+    if (questions_[q].detail) AddDetail(*questions_[q].detail, answer_.details[q]);
+  }
+
+  // Number of the micro-step of the i-th chunk.
+  int64_t MicroOf(size_t i) const { return SumsFirst() ? -1 : step_.recordings[present_[i]].micro; }
+
+  // Looks at the sums of the current chunks.
+  void AddDetail(const DetailQuestion& question, GradientDetail& into) const {
+    const bool limit_unscaled = question.limit_domain == ClipDomain::kUnscaled;
+    GradientDetail detail;
+    for (size_t i = 0; i < sum_.size(); ++i) {
+      const float unscaled = std::fabs(sum_[i]), scaled = std::fabs(scaled_sum_[i]);
+      detail.scaled_sum += double{scaled_sum_[i]};
+      detail.scaled_sum_of_squares += double{scaled} * double{scaled};
+      detail.absmax = unscaled <= detail.absmax ? detail.absmax : unscaled;  // keeps NaN
+      detail.below_edge += scaled < question.edge ? 1 : 0;
+      detail.above_edge += scaled >= question.edge ? 1 : 0;
+      detail.above_limit += (limit_unscaled ? unscaled : scaled) > question.limit ? 1 : 0;
+    }
+    if (!std::isfinite(detail.absmax)) detail.absmax = std::numeric_limits<float>::infinity();
+    into.Merge(detail);
   }
 
   const TraceStep& step_;
@@ -163,6 +183,7 @@ void MergeAnswer(const BlockAnswer& from, size_t tensor, StepMeasurement& into) 
     TensorAnswer& answer = into.answers[q][tensor];
     answer.effective_sum_of_squares += from.effective[q];
     answer.scaled_sum_finite &= std::isfinite(from.scaled[q]);
+    answer.detail.Merge(from.details[q]);
     for (size_t p = 0; p < parts; ++p) answer.parts[p].Merge(from.parts[q * parts + p]);
   }
 }
@@ -185,20 +206,22 @@ StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<Tensor
   return result;
 }
 
-// Blocks of one wave: fewer where their bytes, of all recordings, have to be read into memory.
-size_t BlocksPerWave(const TraceStep& step) {
-  size_t bytes_per_block = 0;
-  for (const Recording& recording : step.recordings) {
-    const auto is_read = [](const TraceTensor& t) { return t.mapped == nullptr; };
-    if (std::any_of(recording.tensors.begin(), recording.tensors.end(), is_read)) {
-      bytes_per_block += kBlockElements * sizeof(double);
-    }
-  }
-  if (bytes_per_block == 0) return kBlocksPerWave;
-  return std::clamp<size_t>(kReadBytesPerWave / bytes_per_block, 1, kBlocksPerWave);
+}  // namespace
+
+void GradientDetail::Merge(const GradientDetail& later) {
+  scaled_sum += later.scaled_sum;
+  scaled_sum_of_squares += later.scaled_sum_of_squares;
+  absmax = std::fmax(absmax, later.absmax);
+  below_edge += later.below_edge;
+  above_edge += later.above_edge;
+  above_limit += later.above_limit;
 }
 
-}  // namespace
+std::vector<StepTensor> TensorsOf(const TraceStep& step) {
+  std::vector<StepTensor> tensors;
+  for (const TensorSources& sources : CollectTensors(step)) tensors.push_back(sources.header);
+  return tensors;
+}
 
 uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
   uint32_t hash = 2166136261u;
@@ -215,28 +238,22 @@ uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
 StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
                             const StepOptions& options) {
   const std::vector<TensorSources> tensors = CollectTensors(step);
-  std::vector<Block> blocks = CutIntoBlocks(tensors);
-  if (blocks.empty() && options.beside) options.beside();
   StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
-  const size_t wave_size = BlocksPerWave(step);
-  for (size_t first = 0; first < blocks.size(); first += wave_size) {
-    const size_t count = std::min(wave_size, blocks.size() - first);
-    const std::span<Block> wave(blocks.data() + first, count);
-    for (Block& block : wave) FetchBlock(tensors[block.tensor], block);
-    WaveAnswers answers(count, questions.size(), result.micro_steps.size());
+  bool beside_done = !options.beside;
+  ForEachWave(step, tensors, [&](std::span<const Block> wave) {
+    WaveAnswers answers(wave.size(), questions.size(), result.micro_steps.size());
     // The work beside comes first, so that the blocks fill the other threads meanwhile.
-    const size_t beside = first == 0 && options.beside ? 1 : 0;
-    ParallelFor(count + beside, [&](size_t task) {
+    const size_t beside = beside_done ? 0 : 1;
+    ParallelFor(wave.size() + beside, [&](size_t task) {
       if (task < beside) return options.beside();
       const size_t i = task - beside;
       const TensorSources& sources = tensors[wave[i].tensor];
       BlockMeasurer(step, sources, wave[i], questions, options, answers.Of(i)).Run();
     });
-    for (size_t i = 0; i < count; ++i) {
-      MergeAnswer(answers.Of(i), wave[i].tensor, result);
-      wave[i].buffers.clear();
-    }
-  }
+    beside_done = true;
+    for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
+  });
+  if (!beside_done) options.beside();
   return result;
 }
 

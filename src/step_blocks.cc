@@ -27,6 +27,14 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step) {
   return tensors;
 }
 
+namespace {
+
+// Blocks measured together, and the bytes that may be read ahead for them where tensors are not
+// mapped: both bound the memory of a step.
+constexpr size_t kBlocksPerWave = 256;
+constexpr size_t kReadBytesPerWave = size_t{64} << 20;
+
+// Returns the blocks of all tensors, in order, without their bytes.
 std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
   std::vector<Block> blocks;
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -39,6 +47,7 @@ std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
   return blocks;
 }
 
+// Points a block at its bytes, reading those that are not mapped. Not for parallel use.
 void FetchBlock(const TensorSources& sources, Block& block) {
   for (const Source& source : sources.recordings) {
     block.bytes.push_back(nullptr);
@@ -54,6 +63,33 @@ void FetchBlock(const TensorSources& sources, Block& block) {
     std::vector<std::byte>& buffer = block.buffers.emplace_back(elements * size);
     source.tensor->read(offset, buffer);
     block.bytes.back() = buffer.data();
+  }
+}
+
+// Blocks of one wave: fewer where their bytes, of all recordings, have to be read into memory.
+size_t BlocksPerWave(const TraceStep& step) {
+  size_t bytes_per_block = 0;
+  for (const Recording& recording : step.recordings) {
+    const auto is_read = [](const TraceTensor& t) { return t.mapped == nullptr; };
+    if (std::any_of(recording.tensors.begin(), recording.tensors.end(), is_read)) {
+      bytes_per_block += kBlockElements * sizeof(double);
+    }
+  }
+  if (bytes_per_block == 0) return kBlocksPerWave;
+  return std::clamp<size_t>(kReadBytesPerWave / bytes_per_block, 1, kBlocksPerWave);
+}
+
+}  // namespace
+
+void ForEachWave(const TraceStep& step, const std::vector<TensorSources>& tensors,
+                 const std::function<void(std::span<const Block> blocks)>& work) {
+  std::vector<Block> blocks = CutIntoBlocks(tensors);
+  const size_t wave_size = BlocksPerWave(step);
+  for (size_t first = 0; first < blocks.size(); first += wave_size) {
+    const std::span<Block> wave(blocks.data() + first, std::min(wave_size, blocks.size() - first));
+    for (Block& block : wave) FetchBlock(tensors[block.tensor], block);
+    work(wave);
+    for (Block& block : wave) block.buffers.clear();
   }
 }
 

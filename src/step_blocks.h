@@ -4,6 +4,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <vector>
 
 #include "dlsim/measure_step.h"
@@ -37,10 +39,9 @@ struct Block {
 // `step`.
 std::vector<TensorSources> CollectTensors(const TraceStep& step);
 
-// Returns the blocks of all tensors, in order, without their bytes.
-std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors);
-
-// Points a block at its bytes, reading those that are not mapped. Not for parallel use.
-void FetchBlock(const TensorSources& sources, Block& block);
+// Calls work(blocks) for consecutive groups of the blocks of all tensors, in order, with their
+// bytes: so many at once that what has to be read into memory stays bounded.
+void ForEachWave(const TraceStep& step, const std::vector<TensorSources>& tensors,
+                 const std::function<void(std::span<const Block> blocks)>& work);
 
 }  // namespace dlsim

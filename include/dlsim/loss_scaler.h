@@ -16,6 +16,8 @@
 #include <variant>
 #include <vector>
 
+#include "dlsim/clipping.h"
+
 namespace dlsim {
 
 // How a training stack decides that a step's gradients are finite (docs/numerics.md, section 5).
@@ -57,6 +59,7 @@ struct StackRules {
   FiniteTest finite_test = FiniteTest::kElementwise;
   ScaleGranularity granularity = ScaleGranularity::kModel;
   OptimizerSkip optimizer_skip = OptimizerSkip::kTogether;
+  ClipRule clip_rule = ClipRule::kTorch;
 };
 
 // What a policy learns from one step.
@@ -137,6 +140,7 @@ auto FieldValue(const T& field) {
 // A policy: immutable Config, plain State, and pure functions. Fields() lists the State, the scale
 // first. A policy may also have
 //   SetScale(config, state, double)    if a checkpointed scale sets more than the first field;
+//   kUsesAbsmax                        to get ScalerInput::absmax;
 //   HistogramEdge(config) -> double    to get ScalerInput::below_edge and above_edge;
 //   Prepare(config, state, spread)     to set its factor from the gradient of the coming step.
 template <class P>
@@ -195,6 +199,9 @@ class LossScaler {
   // Continues from a checkpoint that holds the loss scale only; all else begins anew.
   void RestartAt(double scale) { model_->RestartAt(scale); }
 
+  // True if ScalerInput::absmax matters.
+  bool uses_absmax() const { return model_->UsesAbsmax(); }
+
   // The magnitude at which the policy's histogram of the scaled gradients is cut, if it has one.
   std::optional<double> histogram_edge() const { return model_->HistogramEdge(); }
 
@@ -212,6 +219,7 @@ class LossScaler {
     virtual std::vector<NamedValue> Checkpoint() const = 0;
     virtual Restored Restore(std::string_view name, double value) = 0;
     virtual void RestartAt(double scale) = 0;
+    virtual bool UsesAbsmax() const = 0;
     virtual std::optional<double> HistogramEdge() const = 0;
     virtual bool LooksAhead() const = 0;
     virtual void Prepare(const GradientSpread& spread) = 0;
@@ -266,6 +274,9 @@ class LossScaler {
       } else {
         SetFromNumber(scale, state.*std::get<0>(P::Fields()).member);
       }
+    }
+    bool UsesAbsmax() const override {
+      return requires { P::kUsesAbsmax; };
     }
     std::optional<double> HistogramEdge() const override {
       if constexpr (requires { P::HistogramEdge(config); }) return P::HistogramEdge(config);

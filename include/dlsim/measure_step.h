@@ -4,11 +4,15 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "dlsim/clipping.h"
 #include "dlsim/codec.h"
+#include "dlsim/loss_scaler.h"
 #include "dlsim/tensor_stats.h"
 #include "dlsim/trace.h"
 
@@ -20,11 +24,37 @@ enum class Accumulation : uint8_t {
   kSumThenQuantize,  // the recorded gradients are summed first and quantised once
 };
 
+// What to find out about the elements of the step's gradient, the sum over its micro-steps.
+struct DetailQuestion {
+  float edge = std::numeric_limits<float>::infinity();   // of the scaled magnitudes
+  float limit = std::numeric_limits<float>::infinity();  // of magnitudes, to clip at
+  ClipDomain limit_domain = ClipDomain::kUnscaled;
+
+  friend bool operator==(const DetailQuestion&, const DetailQuestion&) = default;
+};
+
+struct GradientDetail {
+  double scaled_sum = 0;             // of the still scaled elements, float64 in index order
+  double scaled_sum_of_squares = 0;  // the same for their squares
+  float absmax = 0;                  // of the unscaled elements; infinity if one is not finite
+  uint64_t below_edge = 0;           // scaled elements with a magnitude below the edge ...
+  uint64_t above_edge = 0;           // ... and from it on; NaN is neither
+  uint64_t above_limit = 0;          // elements that clipping by value changes
+
+  // Adds what follows in index order.
+  void Merge(const GradientDetail& later);
+};
+
 // One question about a step.
 struct StepQuestion {
   Conversion conversion;
   float scale = 1.0f;
+  std::vector<float> tensor_scales = {};      // instead of `scale`, per tensor; empty = one for all
+  std::optional<DetailQuestion> detail = {};  // slower; without it TensorAnswer::detail stays empty
 
+  float ScaleOf(size_t tensor) const {
+    return tensor_scales.empty() ? scale : tensor_scales[tensor];
+  }
   friend bool operator==(const StepQuestion&, const StepQuestion&) = default;
 };
 
@@ -41,6 +71,7 @@ struct TensorAnswer {
   std::vector<TensorStats> parts;       // per micro-step, in order; one without micro-steps
   double effective_sum_of_squares = 0;  // of the unscaled gradient of the whole step
   bool scaled_sum_finite = true;        // the float32 sum over parts, still scaled, is finite
+  GradientDetail detail;                // if it was asked for
 };
 
 struct StepTensor {
@@ -58,6 +89,12 @@ struct StepMeasurement {
 // Throws Error if reading fails.
 StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
                             const StepOptions& options);
+
+// Returns the tensors of a step in the order of StepMeasurement::tensors.
+std::vector<StepTensor> TensorsOf(const TraceStep& step);
+
+// Returns the spread of each tensor of a step as recorded; micro-steps count as one population.
+std::vector<GradientSpread> MeasureSpreads(const TraceStep& step);
 
 // Returns the random stream of a tensor in a step: FNV-1a (32 bits) over the bytes of the name and
 // the little-endian 64-bit step and micro-step (-1 for none).

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/clipping.h"
 #include "dlsim/format.h"
 #include "dlsim/loss_scaler.h"
 #include "dlsim/measure_step.h"
@@ -16,13 +17,34 @@
 
 namespace dlsim {
 
+// What of a policy's state a checkpoint holds: everything, the loss scale only, or nothing.
+enum class Kept : uint8_t { kAll, kScale, kNothing };
+
+// Returns "all", "scale" or "nothing".
+const char* KeptName(Kept kept);
+
+// Training is interrupted before a step and goes on from a checkpoint.
+struct Resume {
+  int64_t at_step = 0;  // recorded number; the first step from this on
+  Kept kept = Kept::kAll;
+};
+
 // One simulation: a conversion and a policy, from its first step.
 struct ReplayRun {
   std::string format;  // name to print
   std::string policy;  // name to print
   Conversion conversion;
   StackRules rules;
-  LossScaler scaler;
+  LossScaler scaler;       // each layer or gradient has a copy if the rules say so
+  Clipping clipping = {};  // of the parameter gradients
+  std::optional<Resume> resume = {};
+};
+
+// The parameters of one optimizer: the gradients whose name matches a pattern (fnmatch) and none of
+// an earlier group's. All optimizers share the loss scale.
+struct OptimizerGroup {
+  std::string name;
+  std::string tensors;
 };
 
 // Which gradients decide whether a step is finite.
@@ -35,23 +57,42 @@ enum class Cause : uint8_t {
   kOverflow,      // a finite gradient, scaled, does not fit the format
   kNorm,          // every element is finite; the float32 norm is not
   kAccumulation,  // every micro-step is finite; their float32 sum is not
+  kSum,           // every element is finite; a tensor's float32 sum is not
+  kUnscaling,     // the scaled gradient is finite; dividing it by the scale is not
 };
 
-// Returns "input", "overflow", "norm", "accumulation", or "" for kNone.
+// Returns "input", "overflow", "norm", "accumulation", "sum", "unscaling", or "" for kNone.
 const char* CauseName(Cause cause);
+
+// What one of several optimizers did at a step.
+struct OptimizerStep {
+  bool finite = true;  // its own gradients, by the policy's test
+  bool skipped = false;
+  double grad_norm = 0;
+  std::optional<float> clip_coefficient;
+};
 
 // What happened at one step of a run.
 struct ReplayStep {
   int64_t step = 0;
-  double scale = 0;       // used by this step
+  double scale = 0;       // used by this step; the smallest if layers or gradients have their own
   double next_scale = 0;  // after the policy's update
   bool finite = true;     // by the policy's test
-  bool skipped = false;   // the optimizer did not step
+  bool skipped = false;   // no optimizer stepped
   double grad_norm = 0;   // float64 L2 norm of the unscaled, quantised parameter gradients
   Cause cause = Cause::kNone;
-  std::string cause_tensor;  // the tensor to blame; empty if none in particular
-  TensorStats gradients;     // over parameter gradients
-  TensorStats activations;   // over activation gradients
+  std::string cause_tensor;                  // the tensor to blame; empty if none in particular
+  bool lower_scale_helps = true;             // false: not finite, and not at any lower scale either
+  std::optional<float> clip_coefficient;     // the smallest, if clipping by norm and applied
+  std::optional<uint64_t> clipped_elements;  // if clipping by value and applied
+  std::vector<OptimizerStep> optimizers;     // per group of ReplayOptions::optimizers
+  TensorStats gradients;                     // over parameter gradients
+  TensorStats activations;                   // over activation gradients
+};
+
+// The loss scales that were used.
+struct ScaleRange {
+  double min = 0, max = 0, final = 0;
 };
 
 // One tensor over all steps of a run.
@@ -62,6 +103,7 @@ struct ReplayTensor {
   // Largest energy lost in one applied step: over a run the largest step would hide the others.
   double worst_step_energy_lost = 0;
   std::optional<int64_t> first_overflow_step = std::nullopt;
+  std::optional<ScaleRange> scales = std::nullopt;  // if its scale is not the model's
 };
 
 struct ReplayResult {
@@ -74,7 +116,11 @@ struct ReplayResult {
 struct ReplaySummary {
   uint64_t steps = 0;
   uint64_t skipped_steps = 0;
-  uint64_t nonfinite_steps = 0;  // a policy that never skips applies these
+  uint64_t longest_skip_run = 0;  // steps skipped in a row
+  uint64_t nonfinite_steps = 0;   // a policy that never skips applies these
+  uint64_t hopeless_steps = 0;    // those that no lower scale would make finite
+  uint64_t clipped_steps = 0;     // steps with a clip coefficient below 1 or a clipped element
+  uint64_t clipped_elements = 0;  // by value
   std::optional<int64_t> first_applied_step;
   double final_scale = 0;  // after the last step
   double min_scale = 0;    // among the scales used
@@ -85,6 +131,17 @@ struct ReplaySummary {
 };
 
 ReplaySummary Summarize(const ReplayResult& result);
+
+// The longest row of skipped steps that no lower scale would have made finite.
+struct HopelessRow {
+  int64_t first_step = 0, last_step = 0;
+  uint64_t steps = 0;
+  double first_scale = 0, last_scale = 0;  // used by its first step, and after its last
+  std::string tensor;                      // to blame for the first
+};
+
+// Returns nothing if no such step was skipped.
+std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result);
 
 // What an observer sees of one step: the measurement, and what each run made of it.
 struct ObservedStep {
@@ -103,11 +160,16 @@ struct ReplayOptions {
   StepOptions step;
   Checked checked = Checked::kParameterGradients;
   OnFatal on_fatal = OnFatal::kStop;
+  std::vector<OptimizerGroup> optimizers;  // empty: one optimizer for all; see ReplayStep
+  int64_t accumulate_steps = 1;            // so many recorded steps make one effective step
   std::function<void(const ObservedStep&)> observer;  // called after each step; may be empty
 };
 
 // Runs all simulations in one pass over the trace; one result per run, in order. Runs with the same
-// conversion and scale at a step share its measurement. Throws Error for a bad trace.
+// conversion and scale at a step share its measurement. With accumulate_steps N the effective
+// gradient is the sum of N recorded ones, each divided by N, and has the last one's number; what
+// remains at the end is not used. Throws Error for a bad trace, and for accumulate_steps of a trace
+// whose own micro-steps are not as many.
 std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options);
 

@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/run_state.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+// Returns the counters of each tensor over the parts of the step.
+std::vector<TensorStats> Totals(const std::vector<TensorAnswer>& answers) {
+  std::vector<TensorStats> totals(answers.size());
+  for (size_t t = 0; t < answers.size(); ++t) {
+    for (const TensorStats& part : answers[t].parts) totals[t].Merge(part);
+  }
+  return totals;
+}
+
+// Returns the module that a gradient belongs to: "fc.weight.grad" and "fc.act_grad" are of "fc".
+std::string LayerOf(std::string_view name) {
+  constexpr std::string_view kActGrad = ".act_grad", kGrad = ".grad";
+  if (name.ends_with(kActGrad)) return std::string(name.substr(0, name.size() - kActGrad.size()));
+  if (name.ends_with(kGrad)) name.remove_suffix(kGrad.size());
+  const size_t dot = name.rfind('.');
+  return std::string(dot == std::string_view::npos ? name : name.substr(0, dot));
+}
+
+}  // namespace
+
+RunState::RunState(ReplayRun run, const ReplayOptions& options)
+    : run_(std::move(run)), options_(options), initial_(run_.scaler) {}
+
+bool RunState::Checks(const StepTensor& tensor) const {
+  return tensor.role == Role::kGrad || options_.checked == Checked::kAllGradients;
+}
+
+size_t RunState::UnitOf(const std::string& tensor) {
+  const bool layers = run_.rules.granularity == ScaleGranularity::kLayer;
+  const auto [entry, added] =
+      unit_index_.try_emplace(layers ? LayerOf(tensor) : tensor, units_.size());
+  if (added) units_.push_back(initial_);
+  return entry->second;
+}
+
+void RunState::ResumeFrom(Kept kept) {
+  const auto restart = [&](LossScaler& scaler) {
+    if (kept == Kept::kScale) scaler.RestartAt(scaler.scale());
+    if (kept == Kept::kNothing) scaler = initial_;
+  };
+  restart(run_.scaler);
+  std::for_each(units_.begin(), units_.end(), restart);
+}
+
+std::optional<DetailQuestion> RunState::Detail() const {
+  DetailQuestion question;
+  const std::optional<double> edge = run_.scaler.histogram_edge();
+  if (edge) question.edge = static_cast<float>(*edge);
+  const Clipping& clipping = run_.clipping;
+  if (clipping.max_value) {
+    question.limit = static_cast<float>(*clipping.max_value);
+    question.limit_domain = clipping.domain;
+  }
+  const bool needed = edge || clipping.max_value || run_.scaler.uses_absmax() ||
+                      NeedsDetail(run_.rules.finite_test, run_.conversion.format);
+  return needed ? std::optional(question) : std::nullopt;
+}
+
+StepQuestion RunState::Prepare(int64_t step, const std::vector<StepTensor>& tensors,
+                               const std::vector<GradientSpread>& spreads) {
+  if (run_.resume && !resumed_ && step >= run_.resume->at_step) {
+    ResumeFrom(run_.resume->kept);
+    resumed_ = true;
+  }
+  StepQuestion question = {run_.conversion, 1.0f, {}, Detail()};
+  if (run_.rules.granularity == ScaleGranularity::kModel) {
+    question.scale = static_cast<float>(run_.scaler.scale());
+    return question;
+  }
+  unit_of_tensor_.clear();
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    unit_of_tensor_.push_back(UnitOf(tensors[t].name));
+    LossScaler& scaler = units_[unit_of_tensor_.back()];
+    if (scaler.looks_ahead()) scaler.Prepare(spreads[t]);
+    question.tensor_scales.push_back(static_cast<float>(scaler.scale()));
+  }
+  scale_of_tensor_ = question.tensor_scales;
+  return question;
+}
+
+double RunState::SmallestScale() const {
+  if (units_.empty()) return run_.scaler.scale();
+  double smallest = units_.front().scale();
+  for (const LossScaler& unit : units_) smallest = std::fmin(smallest, unit.scale());
+  return smallest;
+}
+
+std::vector<size_t> RunState::GroupsOf(const std::vector<StepTensor>& tensors) const {
+  std::vector<size_t> groups(tensors.size(), 0);
+  const std::vector<OptimizerGroup>& optimizers = options_.optimizers;
+  for (size_t t = 0; t < tensors.size() && !optimizers.empty(); ++t) {
+    const auto takes = [&](const OptimizerGroup& group) {
+      return fnmatch(group.tensors.c_str(), tensors[t].name.c_str(), 0) == 0;
+    };
+    const auto found = std::find_if(optimizers.begin(), optimizers.end(), takes);
+    if (found == optimizers.end() && tensors[t].role == Role::kGrad) {
+      throw UsageError("--optimizer", "no optimizer takes the gradient " + Quoted(tensors[t].name));
+    }
+    groups[t] = static_cast<size_t>(found - optimizers.begin());
+  }
+  return groups;
+}
+
+void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
+  const FiniteTest test = run_.rules.finite_test;
+  const std::vector<StepTensor>& tensors = step.judged.step.tensors;
+  const Verdict whole = Judge(step.judged, [&](size_t t) { return Checks(tensors[t]); });
+  record.finite = IsFinite(test, whole);
+  record.optimizers.resize(options_.optimizers.size());
+  for (size_t g = 0; g < record.optimizers.size(); ++g) {
+    const Verdict own =
+        Judge(step.judged, [&](size_t t) { return step.groups[t] == g && Checks(tensors[t]); });
+    record.optimizers[g].finite = IsFinite(test, own);
+  }
+  Explain(test, whole, record);
+}
+
+ScalerInput RunState::InputOf(const Measured& step, const ReplayStep& record) const {
+  ScalerInput input = {.overflow = !record.finite};
+  for (size_t t = 0; t < step.judged.answers.size(); ++t) {
+    if (!Checks(step.judged.step.tensors[t])) continue;
+    const GradientDetail& detail = step.judged.answers[t].detail;
+    input.absmax = std::fmax(input.absmax, detail.absmax);
+    input.below_edge += detail.below_edge;
+    input.above_edge += detail.above_edge;
+  }
+  return input;
+}
+
+ScalerDecision RunState::Next(const Measured& step, const ReplayStep& record) {
+  if (run_.rules.granularity == ScaleGranularity::kModel) {
+    return run_.scaler.Next(InputOf(step, record));
+  }
+  // A layer or gradient learns of its own overflow; the step is skipped if any asks for it.
+  ScalerDecision decision;
+  const std::vector<StepTensor>& tensors = step.judged.step.tensors;
+  for (size_t unit = 0; unit < units_.size(); ++unit) {
+    const auto own = [&](size_t t) { return unit_of_tensor_[t] == unit && Checks(tensors[t]); };
+    const bool finite = IsFinite(run_.rules.finite_test, Judge(step.judged, own));
+    ScalerDecision of_unit = units_[unit].Next({.overflow = !finite});
+    decision.skip |= of_unit.skip;
+    if (of_unit.event && !decision.event) decision.event = std::move(of_unit.event);
+  }
+  return decision;
+}
+
+void RunState::Skip(const ScalerDecision& decision, ReplayStep& record) const {
+  record.skipped = decision.skip;
+  if (record.optimizers.empty()) return;
+  const bool own = run_.rules.optimizer_skip == OptimizerSkip::kOwn;
+  bool all = true;
+  for (OptimizerStep& optimizer : record.optimizers) {
+    optimizer.skipped = decision.skip && !(own && optimizer.finite);
+    all &= optimizer.skipped;
+  }
+  record.skipped = all;
+}
+
+ReplayTensor& RunState::TensorOf(const StepTensor& tensor, size_t t) {
+  // Steps mostly have the same tensors.
+  std::vector<ReplayTensor>& tensors = result_.tensors;
+  if (t < tensors.size() && tensors[t].name == tensor.name) return tensors[t];
+  const auto [entry, added] = tensor_index_.try_emplace(tensor.name, tensors.size());
+  if (added) tensors.push_back({tensor.name, tensor.role, {}});
+  return tensors[entry->second];
+}
+
+// Adds a step's counters to its record and to the tensors of the run.
+void RunState::Count(const Measured& step, ReplayStep& record) {
+  double sum_of_squares = 0;
+  std::vector<double> of_groups(record.optimizers.size());
+  for (size_t t = 0; t < step.judged.answers.size(); ++t) {
+    const TensorStats& total = step.judged.totals[t];
+    const StepTensor& header = step.judged.step.tensors[t];
+    const bool gradient = header.role == Role::kGrad;
+    (gradient ? record.gradients : record.activations).Merge(total);
+    const double squares = step.judged.answers[t].effective_sum_of_squares;
+    if (gradient) sum_of_squares += squares;
+    const bool grouped = gradient && !of_groups.empty();
+    if (grouped) of_groups[step.groups[t]] += squares;
+    const bool skipped = grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
+    ReplayTensor& tensor = TensorOf(header, t);
+    tensor.stats.Merge(total);
+    if (!skipped) {
+      tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
+    }
+    if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
+    if (units_.empty()) continue;
+    const double scale = scale_of_tensor_[t];
+    if (!tensor.scales) tensor.scales = ScaleRange{scale, scale, scale};
+    tensor.scales = ScaleRange{std::fmin(tensor.scales->min, scale),
+                               std::fmax(tensor.scales->max, scale), scale};
+  }
+  record.grad_norm = std::sqrt(sum_of_squares);
+  for (size_t g = 0; g < of_groups.size(); ++g) {
+    record.optimizers[g].grad_norm = std::sqrt(of_groups[g]);
+  }
+}
+
+void RunState::Clip(const Measured& step, ReplayStep& record) const {
+  const Clipping& clipping = run_.clipping;
+  if (record.skipped) return;
+  if (clipping.max_norm) {
+    const double factor = clipping.domain == ClipDomain::kScaled ? record.scale : 1.0;
+    const auto coefficient = [&](double norm) {
+      return ClipCoefficient(clipping.rule, static_cast<float>(*clipping.max_norm),
+                             static_cast<float>(norm * factor));
+    };
+    record.clip_coefficient = coefficient(record.grad_norm);
+    // Optimizers that skip on their own are clipped on their own.
+    if (run_.rules.optimizer_skip == OptimizerSkip::kOwn && !record.optimizers.empty()) {
+      record.clip_coefficient.reset();
+      for (OptimizerStep& optimizer : record.optimizers) {
+        if (optimizer.skipped) continue;
+        optimizer.clip_coefficient = coefficient(optimizer.grad_norm);
+        record.clip_coefficient =
+            std::fmin(record.clip_coefficient.value_or(1.0f), *optimizer.clip_coefficient);
+      }
+    }
+  }
+  if (clipping.max_value) {
+    uint64_t clipped = 0;
+    for (size_t t = 0; t < step.judged.answers.size(); ++t) {
+      if (step.judged.step.tensors[t].role != Role::kGrad) continue;
+      if (!record.optimizers.empty() && record.optimizers[step.groups[t]].skipped) continue;
+      clipped += step.judged.answers[t].detail.above_limit;
+    }
+    record.clipped_elements = clipped;
+  }
+}
+
+void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
+                       int64_t number) {
+  const std::vector<TensorStats> totals = Totals(answers);
+  const Measured measured = {{step, answers, totals}, GroupsOf(step.tensors)};
+  ReplayStep record;
+  record.step = number;
+  record.scale = SmallestScale();
+  JudgeAll(measured, record);
+  ScalerDecision decision = Next(measured, record);
+  Skip(decision, record);
+  record.next_scale = SmallestScale();
+  Count(measured, record);
+  Clip(measured, record);
+  result_.steps.push_back(std::move(record));
+  if (!decision.event) return;
+  decision.event->step = number;
+  if (decision.event->fatal && options_.on_fatal == OnFatal::kStop) result_.stopped_at = number;
+  result_.events.push_back(std::move(*decision.event));
+}
+
+}  // namespace dlsim

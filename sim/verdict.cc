@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/verdict.h"
+
+#include <cmath>
+
+namespace dlsim {
+namespace {
+
+// A float32 sum overflows when the exact one rounds past float32's largest value. The order in
+// which a stack adds is not known: this is the outcome without its intermediate roundings.
+constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
+
+}  // namespace
+
+Verdict Judge(const JudgedStep& judged, const std::function<bool(size_t tensor)>& decides) {
+  Verdict verdict;
+  float worst_overflow = 0;
+  double largest = -1;
+  for (size_t t = 0; t < judged.answers.size(); ++t) {
+    if (!decides(t)) continue;
+    const TensorStats& total = judged.totals[t];
+    const TensorAnswer& answer = judged.answers[t];
+    const double squares = answer.effective_sum_of_squares;
+    const std::string* name = &judged.step.tensors[t].name;
+    verdict.sum_of_squares += squares;
+    verdict.scaled_sum_of_squares += answer.detail.scaled_sum_of_squares;
+    if (total.nonfinite_outputs > 0) {
+      verdict.nonfinite_element = true;
+    } else if (answer.parts.size() > 1) {
+      verdict.nonfinite_scaled_sum |= !answer.scaled_sum_finite;
+      verdict.nonfinite_sum |= !std::isfinite(squares);
+    } else {
+      verdict.nonfinite_unscaled |= !std::isfinite(squares);
+    }
+    const bool sum_overflows = !(std::fabs(answer.detail.scaled_sum) < kFloat32Overflow);
+    if (sum_overflows && verdict.sum_tensor == nullptr) verdict.sum_tensor = name;
+    if (total.nonfinite() > 0 && verdict.input_tensor == nullptr) verdict.input_tensor = name;
+    if (total.overflow > 0 && total.absmax > worst_overflow) {
+      worst_overflow = total.absmax;
+      verdict.overflow_tensor = name;
+    }
+    if (squares > largest) {
+      largest = squares;
+      verdict.largest_tensor = name;
+    }
+  }
+  return verdict;
+}
+
+bool IsFinite(FiniteTest test, const Verdict& verdict) {
+  const bool elements_finite = !verdict.nonfinite_element && !verdict.nonfinite_scaled_sum;
+  switch (test) {
+    case FiniteTest::kElementwise:
+      return elements_finite;
+    case FiniteTest::kUnscaledElementwise:
+      return std::isfinite(verdict.sum_of_squares);  // float64 holds the square of any float32
+    case FiniteTest::kGlobalNorm:
+      return verdict.sum_of_squares < kFloat32Overflow;  // not for NaN
+    case FiniteTest::kScaledNorm:
+      return elements_finite && verdict.scaled_sum_of_squares < kFloat32Overflow;
+    case FiniteTest::kSum:
+      return elements_finite && verdict.sum_tensor == nullptr;
+  }
+  return false;
+}
+
+void Explain(FiniteTest test, const Verdict& verdict, ReplayStep& record) {
+  if (record.finite) return;
+  const std::string* tensor = verdict.largest_tensor;
+  record.lower_scale_helps = false;
+  if (verdict.input_tensor != nullptr) {
+    record.cause = Cause::kInput;
+    tensor = verdict.input_tensor;
+  } else if (verdict.nonfinite_element) {
+    record.cause = Cause::kOverflow;
+    tensor = verdict.overflow_tensor;
+    record.lower_scale_helps = true;
+  } else if (verdict.nonfinite_scaled_sum || verdict.nonfinite_sum) {
+    record.cause = Cause::kAccumulation;
+    record.lower_scale_helps = !verdict.nonfinite_sum;
+  } else if (verdict.nonfinite_unscaled) {
+    record.cause = Cause::kUnscaling;
+  } else if (test == FiniteTest::kSum) {
+    record.cause = Cause::kSum;
+    tensor = verdict.sum_tensor;
+    record.lower_scale_helps = true;
+  } else {
+    record.cause = Cause::kNorm;
+    record.lower_scale_helps = test == FiniteTest::kScaledNorm;
+  }
+  if (tensor != nullptr) record.cause_tensor = *tensor;
+}
+
+bool NeedsDetail(FiniteTest test, const Format& format) {
+  // With fewer than 2^48 elements.
+  const double largest = MaxFinite(format);
+  if (test == FiniteTest::kScaledNorm) return largest * largest * 0x1p48 >= kFloat32Overflow;
+  if (test == FiniteTest::kSum) return largest * 0x1p48 >= kFloat32Overflow;
+  return false;
+}
+
+}  // namespace dlsim
