@@ -126,7 +126,14 @@ void Simulate(const TraceReader& trace, const ReplayOptions& options,
     owners.push_back(&run);
   }
   std::vector<ReplayResult> results = Replay(trace, std::move(starts), options);
-  for (size_t i = 0; i < results.size(); ++i) owners[i]->result = std::move(results[i]);
+  const SimulationRun* whole = nullptr;
+  for (size_t i = 0; i < results.size(); ++i) {
+    owners[i]->result = std::move(results[i]);
+    if (!owners[i]->resume) whole = owners[i];
+    if (owners[i]->resume) {
+      owners[i]->first_difference = FirstDifference(whole->result, owners[i]->result);
+    }
+  }
 }
 
 }  // namespace dlsim

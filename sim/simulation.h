@@ -20,8 +20,9 @@ struct SimulationRun {
   std::vector<NamedValue> parameters;
   std::vector<std::string> notes;
   StackRules rules;
-  std::optional<Resume> resume;    // an interrupted twin of the run before it
-  std::optional<ReplayRun> start;  // as it began; empty if the policy refused
+  std::optional<Resume> resume;             // an interrupted twin of the whole run before it
+  std::optional<int64_t> first_difference;  // of a twin: the first step that goes another way
+  std::optional<ReplayRun> start;           // as it began; empty if the policy refused
   ReplayResult result;
 };
 

@@ -74,7 +74,9 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                      {"tensors", 'a'}});
     ExpectKeys(run["summary"], WithCounters({{"steps", 'i'},
                                              {"skipped_steps", 'i'},
+                                             {"longest_skip_run", 'i'},
                                              {"nonfinite_steps", 'i'},
+                                             {"hopeless_steps", 'i'},
                                              {"worst_step_energy_lost", 'n'},
                                              {"first_applied_step", 'I'},
                                              {"stopped_at_step", 'I'},
@@ -89,7 +91,10 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
       std::map<std::string, char> keys = {
           {"step", 'i'},    {"scale", 'n'},     {"next_scale", 'n'}, {"finite", 'b'},
           {"skipped", 'b'}, {"grad_norm", 'n'}, {"activations", 'o'}};
-      if (!step["finite"]) keys["cause"] = keys["cause_tensor"] = 's';
+      if (!step["finite"]) {
+        keys["cause"] = keys["cause_tensor"] = 's';
+        keys["lower_scale_helps"] = 'b';
+      }
       ExpectKeys(step, WithCounters(keys));
       underflow += step["underflow"].get<uint64_t>();
       skipped += step["skipped"].get<bool>();

@@ -12,6 +12,7 @@
 #include "sim/commands/commands.h"
 #include "sim/commands/conversion_options.h"
 #include "sim/commands/trace_arguments.h"
+#include "sim/commands/training_options.h"
 #include "sim/commands/typed_options.h"
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
@@ -26,10 +27,11 @@ namespace {
 struct ReplayCommandOptions {
   TraceArguments trace;
   ConversionOptions conversion;
+  TrainingOptions training;
   SimulationRequest request;
   ReplayOptions replay;
   std::optional<std::string> json, csv;
-  uint64_t top = 5;
+  ReportOptions report;
   bool quiet = false;
 };
 
@@ -48,14 +50,16 @@ uint64_t BytesUntil(const TraceReader& trace, size_t step) {
 Json DescribeOptions(const ReplayCommandOptions& options) {
   const bool sum_first = options.replay.step.accumulation == Accumulation::kSumThenQuantize;
   const bool check_all = options.replay.checked == Checked::kAllGradients;
-  return {{"rounding", NameOf(options.conversion.rounding)},
-          {"overflow", NameOf(options.conversion.overflow)},
-          {"subnormals", NameOf(options.conversion.subnormals)},
-          {"seed", options.conversion.seed},
-          {"check", check_all ? "all" : "grad"},
-          {"accumulate", sum_first ? "sum-first" : "quantize-first"},
-          {"on_fatal", options.replay.on_fatal == OnFatal::kStop ? "stop" : "continue"},
-          {"tensors", options.trace.options.tensors}};
+  Json object = {{"rounding", NameOf(options.conversion.rounding)},
+                 {"overflow", NameOf(options.conversion.overflow)},
+                 {"subnormals", NameOf(options.conversion.subnormals)},
+                 {"seed", options.conversion.seed},
+                 {"check", check_all ? "all" : "grad"},
+                 {"accumulate", sum_first ? "sum-first" : "quantize-first"},
+                 {"on_fatal", options.replay.on_fatal == OnFatal::kStop ? "stop" : "continue"},
+                 {"tensors", options.trace.options.tensors}};
+  object.update(Describe(options.request, options.replay));
+  return object;
 }
 
 // The options that are not the default, on one line; empty if all are.
@@ -63,7 +67,7 @@ std::string UnusualOptions(const ReplayCommandOptions& options) {
   const Json defaults = DescribeOptions({}), chosen = DescribeOptions(options);
   std::string line;
   for (const auto& [key, value] : chosen.items()) {
-    if (value == defaults[key]) continue;
+    if (defaults.contains(key) && value == defaults[key]) continue;
     line += (line.empty() ? "options: " : ", ") + key + " " + DumpJson(value);
   }
   if (options.trace.options.tensors != "*") {
@@ -90,6 +94,7 @@ int RunReplay(ReplayCommandOptions options) {
   if (options.json && options.json == options.csv) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
+  Apply(options.training, options.request, options.replay);
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);
@@ -102,7 +107,8 @@ int RunReplay(ReplayCommandOptions options) {
                       options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
     options.replay.observer = [&](const ObservedStep& step) {
       if (csv) WriteCsvRows(step, *csv);
-      progress.Update(BytesUntil(trace, step.index + 1));
+      const size_t accumulated = static_cast<size_t>(options.replay.accumulate_steps);
+      progress.Update(BytesUntil(trace, (step.index + 1) * accumulated));
     };
     Simulate(trace, options.replay, runs);
   }
@@ -111,9 +117,10 @@ int RunReplay(ReplayCommandOptions options) {
   }
   if (json) json->Commit();
   if (csv) csv->Commit();
+  options.report.optimizers = options.replay.optimizers;
   if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
     OutputFile out("-");
-    out.Write(UnusualOptions(options) + FormatReport(trace, runs, options.top));
+    out.Write(UnusualOptions(options) + FormatReport(trace, runs, options.report));
     out.Commit();
   }
   return ReportRefusals(runs);
@@ -127,7 +134,8 @@ void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
       ->allow_extra_args(false);
   command
       .add_option("--policy", options.request.policies,
-                  "Loss-scaling policy, repeatable (default: cerebras); see dlsim scaler --list")
+                  "Loss-scaling policy, repeatable (default: cerebras), or all; see dlsim scaler "
+                  "--list")
       ->option_text("NAME")
       ->allow_extra_args(false);
   command
@@ -139,10 +147,13 @@ void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
 }
 
 void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
-  AddChoice<FiniteTest>(
-      command, "--finite-test", options.request.finite_test,
-      {{"elementwise", FiniteTest::kElementwise}, {"global-norm", FiniteTest::kGlobalNorm}}, "RULE",
-      "How a step is found finite (default: as the policy does)");
+  AddChoice<FiniteTest>(command, "--finite-test", options.request.finite_test,
+                        {{"elementwise", FiniteTest::kElementwise},
+                         {"unscaled-elementwise", FiniteTest::kUnscaledElementwise},
+                         {"global-norm", FiniteTest::kGlobalNorm},
+                         {"scaled-norm", FiniteTest::kScaledNorm},
+                         {"sum", FiniteTest::kSum}},
+                        "RULE", "How a step is found finite (default: as the policy does)");
   AddChoice<Checked>(command, "--check", options.replay.checked,
                      {{"grad", Checked::kParameterGradients}, {"all", Checked::kAllGradients}},
                      "RULE",
@@ -167,6 +178,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
   AddTraceArguments(*command, options->trace);
   AddRunOptions(*command, *options);
   AddRuleOptions(*command, *options);
+  AddTrainingOptions(*command, options->training, options->request);
   command
       ->add_option("--json", options->json, "Write the full result as JSON; - is standard output")
       ->option_text("FILE");
@@ -174,14 +186,19 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       ->add_option("--csv", options->csv,
                    "Write one row per step, micro-step and tensor; - is standard output")
       ->option_text("FILE");
-  AddCount(*command, "--top", options->top, "Tensors in each list of the report (default 5)");
+  AddCount(*command, "--top", options->report.top,
+           "Tensors in each list of the report (default 5)");
+  command->add_flag("--details", options->report.details,
+                    "Plot and list the tensors of each run, however many there are");
   command->add_flag("--quiet", options->quiet, "No report and no progress; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim replay runs/lm-kjv\n"
       "  dlsim replay runs/lm-kjv --format cb16 --policy cerebras-2.10 --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
-      "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -");
+      "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
+      "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
+      "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");
   command->callback([options, &action] {
     if (options->request.formats.empty()) options->request.formats = {"fp16", "bf16", "cb16"};
     if (options->request.policies.empty()) options->request.policies = {"cerebras"};

@@ -37,6 +37,7 @@ void WriteCsvRows(const ObservedStep& step, OutputFile& out) {
   const StepMeasurement& measured = step.measurement;
   std::string rows;
   for (const ObservedStep::Run& run : step.runs) {
+    if (run.run.resume) continue;
     for (size_t part = 0; part < measured.micro_steps.size(); ++part) {
       for (size_t t = 0; t < measured.tensors.size(); ++t) {
         rows += Row(run.run, run.record, measured.micro_steps[part], measured.tensors[t],

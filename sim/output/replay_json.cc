@@ -6,18 +6,26 @@
 namespace dlsim {
 namespace {
 
+// A share of elements, 0 if there are none.
+Json Share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
 Json JsonActivations(const TensorStats& stats) {
   Json object;
   AddCounters(stats, object);
   return object;
 }
 
-Json JsonSummary(const ReplayResult& result) {
+Json JsonSummary(const SimulationRun& run) {
+  const ReplayResult& result = run.result;
   const ReplaySummary summary = Summarize(result);
   Json object;
   object["steps"] = summary.steps;
   object["skipped_steps"] = summary.skipped_steps;
+  object["longest_skip_run"] = summary.longest_skip_run;
   object["nonfinite_steps"] = summary.nonfinite_steps;
+  object["hopeless_steps"] = summary.hopeless_steps;
   object["first_applied_step"] =
       summary.first_applied_step ? Json(*summary.first_applied_step) : Json();
   object["stopped_at_step"] = result.stopped_at ? Json(*result.stopped_at) : Json();
@@ -27,12 +35,30 @@ Json JsonSummary(const ReplayResult& result) {
   object["min_scale"] = scale(summary.min_scale);
   object["max_scale"] = scale(summary.max_scale);
   AddCounters(summary.gradients, object);
+  if (run.start && run.start->clipping.enabled()) object["clipped_steps"] = summary.clipped_steps;
+  if (run.start && run.start->clipping.max_value) {
+    object["clipped_fraction"] = Share(summary.clipped_elements, summary.gradients.elements);
+  }
   object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
   object["activations"] = JsonActivations(summary.activations);
   return object;
 }
 
-Json JsonStep(const ReplayStep& step) {
+Json JsonCoefficient(const std::optional<float>& coefficient) {
+  return coefficient ? JsonNumber(double{*coefficient}) : Json();
+}
+
+Json JsonOptimizer(const OptimizerStep& optimizer, const Clipping& clipping) {
+  Json object = {{"finite", optimizer.finite},
+                 {"skipped", optimizer.skipped},
+                 {"grad_norm", JsonNumber(optimizer.grad_norm)}};
+  if (clipping.max_norm) {
+    object["clip_coefficient"] = JsonCoefficient(optimizer.clip_coefficient);
+  }
+  return object;
+}
+
+Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
   Json object;
   object["step"] = step.step;
   object["scale"] = JsonNumber(step.scale);
@@ -42,8 +68,17 @@ Json JsonStep(const ReplayStep& step) {
   if (!step.finite) {
     object["cause"] = CauseName(step.cause);
     object["cause_tensor"] = step.cause_tensor;
+    object["lower_scale_helps"] = step.lower_scale_helps;
   }
   object["grad_norm"] = JsonNumber(step.grad_norm);
+  if (clipping.max_norm) object["clip_coefficient"] = JsonCoefficient(step.clip_coefficient);
+  if (clipping.max_value) {
+    object["clipped_fraction"] =
+        step.clipped_elements ? Share(*step.clipped_elements, step.gradients.elements) : Json();
+  }
+  for (const OptimizerStep& optimizer : step.optimizers) {
+    object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));
+  }
   AddCounters(step.gradients, object);
   object["activations"] = JsonActivations(step.activations);
   return object;
@@ -58,6 +93,11 @@ Json JsonTensor(const ReplayTensor& tensor) {
   object["absmax"] = JsonNumber(tensor.stats.absmax);
   object["first_overflow_step"] =
       tensor.first_overflow_step ? Json(*tensor.first_overflow_step) : Json();
+  if (tensor.scales) {
+    object["scale"] = {{"min", JsonNumber(tensor.scales->min)},
+                       {"max", JsonNumber(tensor.scales->max)},
+                       {"final", JsonNumber(tensor.scales->final)}};
+  }
   return object;
 }
 
@@ -80,12 +120,21 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
   head["params"] = JsonFields(run.parameters);
   head["finite_test"] = FiniteTestName(run.rules.finite_test);
   head["notes"] = run.notes;
-  head["summary"] = JsonSummary(run.result);
+  if (run.resume) {
+    head["resume"] = {
+        {"at_step", run.resume->at_step},
+        {"kept", KeptName(run.resume->kept)},
+        {"first_difference", run.first_difference ? Json(*run.first_difference) : Json()}};
+  }
+  head["summary"] = JsonSummary(run);
   std::string opening = DumpJson(head);
   opening.pop_back();  // the object goes on with its arrays
   out.Write(opening);
   WriteArray("events", run.result.events, JsonEvent, out);
-  WriteArray("steps", run.result.steps, JsonStep, out);
+  const Clipping clipping = run.start ? run.start->clipping : Clipping();
+  WriteArray(
+      "steps", run.result.steps, [&](const ReplayStep& step) { return JsonStep(step, clipping); },
+      out);
   WriteArray("tensors", run.result.tensors, JsonTensor, out);
   out.Write("}");
 }

@@ -4,26 +4,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <map>
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/output/report_run.h"
 #include "sim/output/scale_plot.h"
 #include "sim/output/table.h"
 
 namespace dlsim {
 namespace {
 
-constexpr size_t kPlotWidth = 72;
-constexpr size_t kPlotHeight = 8;
-
-// A share as a percentage that tells "none" from "few".
-std::string Percent(double fraction) {
-  if (fraction == 0) return "0";
-  return fraction >= 0.0001 ? fmt::format("{:.3g} %", 100 * fraction)
-                            : fmt::format("{:.1e} %", 100 * fraction);
-}
+// From more runs on, the table has to do.
+constexpr size_t kManyRuns = 7;
 
 std::string Bytes(uint64_t bytes) {
   const double value = static_cast<double>(bytes);
@@ -60,13 +52,17 @@ std::string DescribeParameters(const SimulationRun& run) {
 }
 
 // Each policy once, with its parameters and notes.
-std::string DescribePolicies(std::span<const SimulationRun> runs) {
+std::string DescribePolicies(std::span<const SimulationRun> runs, bool parameters) {
   std::string text;
   std::vector<std::string> seen;
   for (const SimulationRun& run : runs) {
-    std::string lines = "policy: " + run.policy + " (" + DescribeParameters(run) + ")\n";
-    for (const std::string& note : run.notes) lines += "note: " + note + "\n";
-    if (!run.start || std::find(seen.begin(), seen.end(), lines) != seen.end()) continue;
+    std::string lines;
+    if (parameters) lines = "policy: " + run.policy + " (" + DescribeParameters(run) + ")\n";
+    for (const std::string& note : run.notes) {
+      lines += (parameters ? "note: " : "note: " + run.policy + ": ") + note + "\n";
+    }
+    if (run.resume || !run.start || std::find(seen.begin(), seen.end(), lines) != seen.end())
+      continue;
     text += lines;
     seen.push_back(lines);
   }
@@ -88,12 +84,24 @@ TableRow OverviewRow(const SimulationRun& run) {
           std::to_string(g.nonfinite())};
 }
 
+// The runs that the original software would have ended.
+std::string Stopped(std::span<const SimulationRun> runs) {
+  std::string text;
+  for (const SimulationRun& run : runs) {
+    if (!run.result.stopped_at || run.resume) continue;
+    text += fmt::format("  {} {}: stopped at step {} by {}\n", run.format, run.policy,
+                        *run.result.stopped_at, run.result.events.back().type);
+  }
+  return text;
+}
+
 std::string Overview(std::span<const SimulationRun> runs) {
   std::vector<TableRow> rows = {{"format policy", "skipped", "not finite", "first applied",
                                  "final scale", "scale range", "underflow", "energy lost",
                                  "overflow", "nonfinite in"}};
   std::string refused;
   for (const SimulationRun& run : runs) {
+    if (run.resume) continue;
     if (run.start) {
       rows.push_back(OverviewRow(run));
     } else {
@@ -101,131 +109,53 @@ std::string Overview(std::span<const SimulationRun> runs) {
                              run.result.events.front().type, run.result.events.front().message);
     }
   }
-  return "\n" + FormatTable(rows) + refused;
+  return "\n" + FormatTable(rows) + refused + Stopped(runs);
 }
 
-// How many steps were not finite, by cause.
-std::string CountFailures(const SimulationRun& run) {
-  std::map<std::string, size_t> causes;
-  size_t failed = 0;
-  for (const ReplayStep& step : run.result.steps) {
-    if (step.finite) continue;
-    ++failed;
-    ++causes[CauseName(step.cause)];
-  }
-  if (failed == 0) return "";
-  std::string text;
-  for (const auto& [cause, count] : causes) {
-    text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", count, cause);
-  }
-  return fmt::format("  steps not finite: {} ({})\n", failed, text);
-}
-
-// The first step that was not finite, and why.
-std::string FirstFailure(const SimulationRun& run) {
-  const auto& steps = run.result.steps;
-  const auto failed =
-      std::find_if(steps.begin(), steps.end(), [](const ReplayStep& s) { return !s.finite; });
-  if (failed == steps.end()) return "  first overflow: none\n";
-  const std::string tensor = Printable(failed->cause_tensor);
-  const std::string at = fmt::format("  first overflow: step {} at scale {}, ", failed->step,
-                                     ScaleText(failed->scale));
-  switch (failed->cause) {
-    case Cause::kInput:
-      return at + tensor + " was recorded with infinity or NaN: no scale helps\n";
-    case Cause::kNorm:
-      return at + "every element is finite but their float32 norm is not; " + tensor +
-             " is the largest part\n";
-    case Cause::kAccumulation:
-      return at + "the float32 sum over micro-steps overflows in " + tensor + "\n";
-    default:
-      return at + tensor + " is the farthest beyond the format's range\n";
-  }
-}
-
-// How many skips the initial scale costs, against what the first recorded step makes one expect.
-std::string WarmUp(const SimulationRun& run) {
-  const ReplayStep& first = run.result.steps.front();
-  const float absmax = first.gradients.absmax;
-  if (absmax == 0) return "";
-  const double limit = OverflowThreshold(run.start->conversion.format) / absmax;
-  size_t skipped = 0;
-  while (skipped < run.result.steps.size() && run.result.steps[skipped].skipped) ++skipped;
-  const std::optional<int64_t> expected = ExpectedWarmUpSkips(*run.start, absmax);
-  return fmt::format(
-      "  warm-up: the largest gradient of step {} is {:.3g} and fits {} below scale {}; from {} "
-      "expect {} skipped steps, replayed {}\n",
-      first.step, absmax, run.format, ScaleText(limit), ScaleText(first.scale),
-      expected ? std::to_string(*expected) : "endless", skipped);
-}
-
-using TensorOrder = bool (*)(const ReplayTensor& a, const ReplayTensor& b);
-
-std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrder worse,
-                         size_t top) {
-  std::vector<ReplayTensor> tensors;
-  for (const ReplayTensor& tensor : run.result.tensors) {
-    if (tensor.stats.underflow > 0) tensors.push_back(tensor);
-  }
-  if (tensors.empty() || top == 0) return "";
-  std::stable_sort(tensors.begin(), tensors.end(), worse);
-  const size_t shown = std::min(top, tensors.size());
+// How the interrupted twins differ from the whole runs before them.
+std::string Interrupted(std::span<const SimulationRun> runs) {
   std::vector<TableRow> rows = {
-      {title, "role", "underflow", "of nonzero", "energy lost", "subnormal", "overflow", "absmax"}};
-  for (size_t i = 0; i < shown; ++i) {
-    const TensorStats& s = tensors[i].stats;
-    rows.push_back({Printable(tensors[i].name), RoleName(tensors[i].role),
-                    Percent(s.underflow_fraction()), std::to_string(s.nonzero_finite()),
-                    Percent(tensors[i].worst_step_energy_lost), std::to_string(s.subnormal),
-                    std::to_string(s.overflow), fmt::format("{:.2e}", s.absmax)});
+      {"interrupted", "checkpoint keeps", "differs from step", "skipped", "final scale"}};
+  const SimulationRun* whole = nullptr;
+  const auto add = [&](const SimulationRun& run, const std::string& kept,
+                       const std::string& differs) {
+    const ReplaySummary summary = Summarize(run.result);
+    rows.push_back({run.format + " " + run.policy, kept, differs,
+                    fmt::format("{}/{}", summary.skipped_steps, summary.steps),
+                    ScaleText(summary.final_scale)});
+  };
+  for (const SimulationRun& run : runs) {
+    if (!run.resume) {
+      whole = &run;
+      continue;
+    }
+    if (run.resume->kept == Kept::kScale) add(*whole, "all", "never");
+    add(run, KeptName(run.resume->kept),
+        run.first_difference ? std::to_string(*run.first_difference) : "never");
   }
-  return FormatTable(rows);
-}
-
-std::string Events(const SimulationRun& run) {
-  constexpr size_t kShown = 3;
-  std::string text;
-  for (size_t i = 0; i < std::min(kShown, run.result.events.size()); ++i) {
-    const ScalerEvent& event = run.result.events[i];
-    text += fmt::format("  step {}: {}: {}{}\n", event.step, event.type, event.message,
-                        event.fatal ? " (fatal)" : "");
-  }
-  if (run.result.events.size() > kShown) {
-    text += fmt::format("  ... and {} more events\n", run.result.events.size() - kShown);
-  }
-  return text;
-}
-
-std::string RunSection(const SimulationRun& run, size_t top) {
-  if (!run.start || run.result.steps.empty()) return "";
-  return fmt::format("\n{}, {}: loss scale (x = skipped)\n", run.format, run.policy) +
-         PlotScale(run.result.steps, kPlotWidth, kPlotHeight) + CountFailures(run) +
-         FirstFailure(run) + WarmUp(run) + Events(run) +
-         WorstTensors(
-             run, "worst by underflow",
-             [](const ReplayTensor& a, const ReplayTensor& b) {
-               return a.stats.underflow_fraction() > b.stats.underflow_fraction();
-             },
-             top) +
-         WorstTensors(
-             run, "worst by energy lost",
-             [](const ReplayTensor& a, const ReplayTensor& b) {
-               return a.worst_step_energy_lost > b.worst_step_energy_lost;
-             },
-             top);
+  if (rows.size() == 1) return "";
+  const int64_t step = runs.back().resume ? runs.back().resume->at_step : 0;
+  return fmt::format("\n  interrupted before step {} and resumed:\n", step) + FormatTable(rows);
 }
 
 }  // namespace
 
 std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun> runs,
-                         size_t top) {
-  std::string report = DescribeTrace(trace) + DescribePolicies(runs) + Overview(runs);
+                         const ReportOptions& options) {
+  const auto is_whole = [](const SimulationRun& run) { return !run.resume; };
+  const auto whole_runs = static_cast<size_t>(std::count_if(runs.begin(), runs.end(), is_whole));
+  const bool sections = options.details || whole_runs < kManyRuns;
+  std::string report = DescribeTrace(trace) + DescribePolicies(runs, sections) + Overview(runs);
   report +=
       "\n  underflow: share of nonzero finite parameter gradients that become zero; energy lost: "
       "their share\n  of a step's sum of squares, at the worst applied step. Open loop: a skipped "
       "step would "
       "have changed\n  the gradients after it.\n";
-  for (const SimulationRun& run : runs) report += RunSection(run, top);
+  report += Interrupted(runs);
+  if (!sections) report += "\n  --details adds a section for each run\n";
+  for (const SimulationRun& run : runs) {
+    if (sections && is_whole(run)) report += RunSection(run, options.optimizers, options.top);
+  }
   return report;
 }
 

@@ -2,15 +2,24 @@
 // The readable report of a replay for a terminal.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "sim/simulation.h"
 
 namespace dlsim {
 
-// Returns the report: what was read, one line per run, then per run the scale's path, the first
-// overflow, the warm-up and the `top` worst tensors.
-std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun> runs, size_t top);
+struct ReportOptions {
+  uint64_t top = 5;                             // tensors in each list
+  bool details = false;                         // sections of the runs, however many there are
+  std::vector<OptimizerGroup> optimizers = {};  // those of the replay
+};
+
+// Returns the report: what was read, one line per run, how interrupted runs differ, then, unless
+// there are many runs, the policies' parameters and a section for each run (report_run.h).
+std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun> runs,
+                         const ReportOptions& options);
 
 }  // namespace dlsim

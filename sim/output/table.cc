@@ -26,4 +26,10 @@ std::string FormatTable(const std::vector<TableRow>& rows) {
   return text;
 }
 
+std::string Percent(double fraction) {
+  if (fraction == 0) return "0";
+  return fraction >= 0.0001 ? fmt::format("{:.3g} %", 100 * fraction)
+                            : fmt::format("{:.1e} %", 100 * fraction);
+}
+
 }  // namespace dlsim

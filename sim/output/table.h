@@ -13,4 +13,7 @@ using TableRow = std::vector<std::string>;
 // blanks between them; each line is indented by two.
 std::string FormatTable(const std::vector<TableRow>& rows);
 
+// Returns a share as a percentage that tells "none" from "few".
+std::string Percent(double fraction);
+
 }  // namespace dlsim

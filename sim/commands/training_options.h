@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The options that describe the training around a loss-scaling policy: clipping, accumulation,
+// optimizers, and interruption.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "dlsim/replay.h"
+#include "sim/output/json_value.h"
+#include "sim/simulation.h"
+
+namespace dlsim {
+
+// As the user wrote them; Apply parses.
+struct TrainingOptions {
+  std::string max_gradient_norm, max_gradient_value;
+  std::string grad_accum_steps, resume_at;
+  std::vector<std::string> optimizers;  // NAME=GLOB
+};
+
+// Adds --max-gradient-norm, --max-gradient-value, --clip-rule, --clip-at, --grad-accum-steps,
+// --optimizer, --state and --resume-at.
+void AddTrainingOptions(CLI::App& command, TrainingOptions& options, SimulationRequest& request);
+
+// Stores what was given. Throws Error (exit code 2).
+void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOptions& replay);
+
+// The same for the record; keys are absent where the option has its default.
+Json Describe(const SimulationRequest& request, const ReplayOptions& replay);
+
+}  // namespace dlsim
