@@ -283,7 +283,9 @@ class LossScaler {
       return std::nullopt;
     }
     bool LooksAhead() const override {
-      return requires(GradientSpread spread) { P::Prepare(config, state, spread); };
+      return requires(typename P::State & own, GradientSpread spread) {
+        P::Prepare(config, own, spread);
+      };
     }
     void Prepare(const GradientSpread& spread) override {
       if constexpr (requires { P::Prepare(config, state, spread); }) {
