@@ -49,7 +49,7 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"convert", "--to", "fp16", "--from", "fp16", "in.npy", "out.npy"}, 2, {"--from"});
   ExpectFailure({"convert", "--to", "fp16", "in.npy"}, 2, {"OUT is required"});
   ExpectFailure({"convert", "--to", "fp61", "in.npy", "out.npy"}, 2, {"unknown name", "'fp61'"});
-  for (const char* scale : {"0", "-1", "1e300"}) {
+  for (const char* scale : {"0", "-1", "1e300", "1e-60"}) {
     ExpectFailure({"convert", "--to", "fp16", "--scale", scale, "in.npy", "out.npy"}, 2,
                   {"--scale", "a positive float32 number"});
   }

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/conversion_options.h"
 
+#include <limits>
 #include <utility>
 #include <vector>
 
+#include "dlsim/error.h"
 #include "sim/commands/typed_options.h"
+#include "sim/number.h"
 
 namespace dlsim {
 namespace {
@@ -40,6 +43,13 @@ void AddConversionOptions(CLI::App& command, ConversionOptions& options) {
   AddChoice<Subnormals>(command, "--subnormals", options.subnormals, kSubnormals, "RULE",
                         "keep (default), or flush: subnormal results become zero");
   AddCount(command, "--seed", options.seed, "Seed of stochastic rounding (default 0)");
+}
+
+float ParseScale(const std::string& text) {
+  const double scale = ParseNumber(text, "--scale");
+  const bool is_float = scale > 0 && scale <= std::numeric_limits<float>::max();
+  if (is_float && static_cast<float>(scale) > 0) return static_cast<float>(scale);
+  throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
 }
 
 std::string_view NameOf(Rounding rounding) { return NameAmong(kRoundings, rounding); }

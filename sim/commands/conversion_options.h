@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "dlsim/codec.h"
@@ -21,6 +22,9 @@ struct ConversionOptions {
 
 // Adds --rounding, --overflow, --subnormals and --seed.
 void AddConversionOptions(CLI::App& command, ConversionOptions& options);
+
+// Returns the value of --scale; throws UsageError unless it is a positive float32 number.
+float ParseScale(const std::string& text);
 
 // Returns the value of --rounding, --overflow or --subnormals that stands for this.
 std::string_view NameOf(Rounding rounding);

@@ -1,16 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim convert: .npy files between float32 and codes.
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 
-#include "dlsim/error.h"
 #include "sim/commands/commands.h"
 #include "sim/commands/conversion_options.h"
 #include "sim/commands/typed_options.h"
 #include "sim/convert_file.h"
-#include "sim/number.h"
 
 namespace dlsim {
 namespace {
@@ -21,12 +18,6 @@ struct ConvertCommandOptions {
   std::optional<DType> npy_void;
   ConversionOptions conversion;
 };
-
-float ParseScale(const std::string& text) {
-  const double scale = ParseNumber(text, "--scale");
-  if (scale > 0 && scale <= std::numeric_limits<float>::max()) return static_cast<float>(scale);
-  throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
-}
 
 int RunConvert(const ConvertCommandOptions& options) {
   const float scale = options.scale ? ParseScale(*options.scale) : 1.0f;
