@@ -63,7 +63,7 @@ Moments MomentsOf(const TensorSources& sources, const Block& block) {
 std::vector<GradientSpread> MeasureSpreads(const TraceStep& step) {
   const std::vector<TensorSources> tensors = CollectTensors(step);
   std::vector<Moments> moments(tensors.size());
-  ForEachWave(step, tensors, [&](std::span<const Block> wave) {
+  ForEachWave(step.recordings, tensors, [&](std::span<const Block> wave) {
     std::vector<Moments> of_block(wave.size());
     ParallelFor(wave.size(),
                 [&](size_t i) { of_block[i] = MomentsOf(tensors[wave[i].tensor], wave[i]); });

@@ -240,7 +240,7 @@ StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion>
   const std::vector<TensorSources> tensors = CollectTensors(step);
   StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
   bool beside_done = !options.beside;
-  ForEachWave(step, tensors, [&](std::span<const Block> wave) {
+  ForEachWave(step.recordings, tensors, [&](std::span<const Block> wave) {
     WaveAnswers answers(wave.size(), questions.size(), result.micro_steps.size());
     // The work beside comes first, so that the blocks fill the other threads meanwhile.
     const size_t beside = beside_done ? 0 : 1;

@@ -67,9 +67,9 @@ void FetchBlock(const TensorSources& sources, Block& block) {
 }
 
 // Blocks of one wave: fewer where their bytes, of all recordings, have to be read into memory.
-size_t BlocksPerWave(const TraceStep& step) {
+size_t BlocksPerWave(std::span<const Recording> recordings) {
   size_t bytes_per_block = 0;
-  for (const Recording& recording : step.recordings) {
+  for (const Recording& recording : recordings) {
     const auto is_read = [](const TraceTensor& t) { return t.mapped == nullptr; };
     if (std::any_of(recording.tensors.begin(), recording.tensors.end(), is_read)) {
       bytes_per_block += kBlockElements * sizeof(double);
@@ -81,10 +81,10 @@ size_t BlocksPerWave(const TraceStep& step) {
 
 }  // namespace
 
-void ForEachWave(const TraceStep& step, const std::vector<TensorSources>& tensors,
+void ForEachWave(std::span<const Recording> recordings, const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work) {
   std::vector<Block> blocks = CutIntoBlocks(tensors);
-  const size_t wave_size = BlocksPerWave(step);
+  const size_t wave_size = BlocksPerWave(recordings);
   for (size_t first = 0; first < blocks.size(); first += wave_size) {
     const std::span<Block> wave(blocks.data() + first, std::min(wave_size, blocks.size() - first));
     for (Block& block : wave) FetchBlock(tensors[block.tensor], block);

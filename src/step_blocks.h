@@ -41,7 +41,7 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step);
 
 // Calls work(blocks) for consecutive groups of the blocks of all tensors, in order, with their
 // bytes: so many at once that what has to be read into memory stays bounded.
-void ForEachWave(const TraceStep& step, const std::vector<TensorSources>& tensors,
+void ForEachWave(std::span<const Recording> recordings, const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work);
 
 }  // namespace dlsim
