@@ -16,6 +16,7 @@ void AddInfoCommand(CLI::App& app, Action& action);
 void AddConvertCommand(CLI::App& app, Action& action);
 void AddScalerCommand(CLI::App& app, Action& action);
 void AddReplayCommand(CLI::App& app, Action& action);
+void AddSummariesCommand(CLI::App& app, Action& action);
 void AddBenchCommand(CLI::App& app, Action& action);
 
 }  // namespace dlsim

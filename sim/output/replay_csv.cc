@@ -3,19 +3,10 @@
 
 #include <fmt/format.h>
 
+#include "sim/output/csv_field.h"
+
 namespace dlsim {
 namespace {
-
-// Quotes a field where RFC 4180 asks for it.
-std::string CsvField(const std::string& text) {
-  if (text.find_first_of(",\"\r\n") == std::string::npos) return text;
-  std::string quoted = "\"";
-  for (const char c : text) {
-    if (c == '"') quoted.push_back('"');
-    quoted.push_back(c);
-  }
-  return quoted + '"';
-}
 
 std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
                 const StepTensor& tensor, const TensorStats& stats) {

@@ -24,16 +24,6 @@ std::string Bytes(uint64_t bytes) {
   return fmt::format("{:.1f} KiB", value / 0x1p10);
 }
 
-std::string DescribeTrace(const TraceReader& trace) {
-  const auto model = trace.description().find("model");
-  std::string line = fmt::format(
-      "trace: {}{} steps ({} to {}), {}\n",
-      model == trace.description().end() ? "" : Printable(model->second) + ", ", trace.step_count(),
-      trace.step_number(0), trace.step_number(trace.step_count() - 1), Bytes(trace.file_bytes()));
-  for (const std::string& note : trace.notes()) line += "note: " + note + "\n";
-  return line;
-}
-
 std::string DescribeParameters(const SimulationRun& run) {
   std::string text;
   for (const NamedValue& parameter : run.parameters) {
@@ -139,6 +129,16 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
 }
 
 }  // namespace
+
+std::string DescribeTrace(const TraceReader& trace) {
+  const auto model = trace.description().find("model");
+  std::string line = fmt::format(
+      "trace: {}{} steps ({} to {}), {}\n",
+      model == trace.description().end() ? "" : Printable(model->second) + ", ", trace.step_count(),
+      trace.step_number(0), trace.step_number(trace.step_count() - 1), Bytes(trace.file_bytes()));
+  for (const std::string& note : trace.notes()) line += "note: " + note + "\n";
+  return line;
+}
 
 std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun> runs,
                          const ReportOptions& options) {

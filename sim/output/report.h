@@ -11,6 +11,9 @@
 
 namespace dlsim {
 
+// Returns the lines that say what was read.
+std::string DescribeTrace(const TraceReader& trace);
+
 struct ReportOptions {
   uint64_t top = 5;                             // tensors in each list
   bool details = false;                         // sections of the runs, however many there are

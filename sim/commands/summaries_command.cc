@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim summaries: what Cerebras' TensorFlow trainer would have logged of each gradient.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "dlsim/error.h"
+#include "dlsim/summaries.h"
+#include "sim/commands/commands.h"
+#include "sim/commands/conversion_options.h"
+#include "sim/commands/trace_arguments.h"
+#include "sim/commands/typed_options.h"
+#include "sim/output/output_file.h"
+#include "sim/output/progress.h"
+#include "sim/output/report.h"
+#include "sim/output/scale_plot.h"
+#include "sim/output/summary_report.h"
+#include "sim/output/summary_rows.h"
+
+namespace dlsim {
+namespace {
+
+enum class Precision { kMixed, kFloat32 };
+
+struct SummariesOptions {
+  TraceArguments trace;
+  Precision precision = Precision::kMixed;
+  std::optional<std::string> format, scale, json, csv;
+  bool quantize = false;
+  bool tensorflow_histogram = false;
+  uint64_t top = 20;
+  bool quiet = false;
+};
+
+SummaryOptions ResolveOptions(const SummariesOptions& options) {
+  SummaryOptions resolved;
+  if (options.precision == Precision::kFloat32) resolved.min_normal = kFloat32MinNormal;
+  if (options.scale) resolved.scale = ParseScale(*options.scale);
+  if (options.format) {
+    const Format format = ParseFormat(*options.format).format;
+    resolved.min_normal = static_cast<float>(MinNormal(format));
+    if (options.quantize) resolved.quantize = format;
+  }
+  if (options.tensorflow_histogram) resolved.tensorflow_histogram = TensorflowHistogram::kCount;
+  return resolved;
+}
+
+Json DescribeOptions(const SummariesOptions& options, const SummaryOptions& resolved) {
+  return {{"denormal_below", resolved.min_normal},
+          {"format", options.format ? Json(ParseFormat(*options.format).name) : Json()},
+          {"scale", resolved.scale},
+          {"quantize", options.quantize},
+          {"tensors", options.trace.options.tensors}};
+}
+
+// The smallest normal value, as a power of two if it is one.
+std::string PowerText(double value) {
+  int exponent = 0;
+  const bool is_power = std::frexp(value, &exponent) == 0.5;
+  return is_power ? ScaleText(value) : fmt::format("{:g}", value);
+}
+
+std::string OptionsLine(const SummariesOptions& options, const SummaryOptions& resolved) {
+  std::string line = "denormal: 0 < |x| < " + PowerText(resolved.min_normal);
+  if (options.format) line += ", the smallest normal " + ParseFormat(*options.format).name;
+  if (options.scale) line += "; scaled by " + PowerText(resolved.scale);
+  if (options.quantize) line += "; quantised";
+  return line + "\n\n";
+}
+
+// The JSON result, written row by row.
+class SummariesJson {
+ public:
+  SummariesJson(const std::string& path, const TraceReader& trace, const SummariesOptions& options,
+                const SummaryOptions& resolved)
+      : out_(path) {
+    out_.Write("{\"schema\":\"dlsim.summaries/1\",\n\"trace\":" +
+               DumpJson(JsonTrace(trace, options.trace.paths)) + ",\n\"options\":" +
+               DumpJson(DescribeOptions(options, resolved)) + ",\n\"recordings\":[");
+  }
+
+  void Add(const Json& item) {
+    out_.Write(separator_ + DumpJson(item));
+    separator_ = ",\n";
+  }
+
+  void Finish(std::span<const SummaryTotal> totals) {
+    out_.Write("],\n\"tensors\":[");
+    separator_ = "\n";
+    for (const SummaryTotal& total : totals) Add(SummaryTotalJson(total));
+    out_.Write("]}\n");
+    out_.Commit();
+  }
+
+ private:
+  OutputFile out_;
+  std::string separator_ = "\n";
+};
+
+// Calls visit(row) for every tensor of every recording.
+template <class Visit>
+void VisitSummaries(const TraceReader& trace, const SummaryOptions& options, ProgressMode mode,
+                    const Visit& visit) {
+  Progress progress("summaries", trace.step_count(), mode, ProgressUnit::kCount);
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    const TraceStep step = trace.Load(i);
+    for (const Recording& recording : step.recordings) {
+      const std::vector<TensorSummary> summaries = SummarizeRecording(recording, options);
+      for (size_t t = 0; t < summaries.size(); ++t) {
+        visit(SummaryRow{step.step, recording.micro, recording.tensors[t], summaries[t]});
+      }
+    }
+    progress.Update(i + 1);
+  }
+}
+
+int RunSummaries(const SummariesOptions& options) {
+  if (options.json && options.json == options.csv) {
+    throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
+  }
+  const SummaryOptions resolved = ResolveOptions(options);
+  const TraceReader trace = OpenTrace(options.trace);
+  std::optional<SummariesJson> json;
+  std::optional<OutputFile> csv;
+  if (options.json) json.emplace(*options.json, trace, options, resolved);
+  if (options.csv) csv.emplace(*options.csv);
+  if (csv) csv->Write(SummaryCsvHeader());
+  SummaryTotals totals;
+  const ProgressMode mode = options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
+  VisitSummaries(trace, resolved, mode, [&](const SummaryRow& row) {
+    totals.Add(row);
+    if (json) json->Add(SummaryJson(row));
+    if (csv) csv->Write(SummaryCsvRow(row));
+  });
+  if (json) json->Finish(totals.totals());
+  if (csv) csv->Commit();
+  if (options.json != "-" && options.csv != "-" && !options.quiet) {
+    OutputFile out("-");
+    out.Write(DescribeTrace(trace) + OptionsLine(options, resolved) +
+              FormatSummaries(totals.totals(), options.top));
+    out.Commit();
+  }
+  return 0;
+}
+
+void AddDenormalOptions(CLI::App& command, SummariesOptions& options) {
+  AddChoice<Precision>(command, "--precision", options.precision,
+                       {{"mixed", Precision::kMixed}, {"float32", Precision::kFloat32}}, "NAME",
+                       "What is denormal, as in the trainer: below 2^-14 (mixed, default) or below "
+                       "2^-126 (float32)");
+  command
+      .add_option("--format", options.format,
+                  "Denormal is what is below the smallest normal value of this format")
+      ->option_text("F")
+      ->excludes("--precision");
+  command
+      .add_option("--scale", options.scale,
+                  "Multiply by S in float32 first, as the trainer does by its loss scale")
+      ->option_text("S");
+  command
+      .add_flag("--quantize", options.quantize,
+                "Round the scaled values to --format before counting")
+      ->needs("--format");
+}
+
+}  // namespace
+
+void AddSummariesCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<SummariesOptions>();
+  CLI::App* command = app.add_subcommand(
+      "summaries",
+      "Sparsity, denormals, norm and histogram per tensor, as Cerebras' trainer logs them");
+  AddTraceArguments(*command, options->trace);
+  AddDenormalOptions(*command, *options);
+  command
+      ->add_option("--json", options->json,
+                   "Write one object per recording and tensor, with histograms; - is standard "
+                   "output")
+      ->option_text("FILE");
+  command
+      ->add_flag("--tensorflow-histogram", options->tensorflow_histogram,
+                 "Add the buckets of TensorFlow's histogram to --json")
+      ->needs("--json");
+  command
+      ->add_option("--csv", options->csv,
+                   "Write one row per recording and tensor; - is standard output")
+      ->option_text("FILE");
+  AddCount(*command, "--top", options->top, "Tensors in the table (default 20)");
+  command->add_flag("--quiet", options->quiet, "No table and no progress; errors only");
+  command->footer(
+      "Examples:\n"
+      "  dlsim summaries runs/lm-kjv\n"
+      "  dlsim summaries runs/lm-kjv --scale 2^15 --csv summaries.csv\n"
+      "  dlsim summaries runs/lm-kjv --format cb16 --scale 2^15 --quantize --json -");
+  command->callback([options, &action] { action = [options] { return RunSummaries(*options); }; });
+}
+
+}  // namespace dlsim
