@@ -100,9 +100,11 @@ TEST_P(ScalerGolden, ReplaysTheOriginal) {
     ExpectSameEvents(golden.at("events"), document.at("events"));
     EXPECT_EQ(run.steps_run, golden.value("steps_run", int64_t{0}));
     EXPECT_EQ(document.at("state"), golden.value("state", Json::object()));
-    // All these scalers skip the optimizer's step on every overflow.
+    // All these scalers skip the optimizer's step on every overflow, until an error stops them.
     if (run.scale_init) {
-      EXPECT_EQ(run.skipped, OverflowSteps(golden.at("overflow_rle")));
+      std::vector<int64_t> overflows = OverflowSteps(golden.at("overflow_rle"));
+      std::erase_if(overflows, [&](int64_t step) { return step >= run.steps_run; });
+      EXPECT_EQ(run.skipped, overflows);
     }
   }
 }
@@ -112,6 +114,14 @@ constexpr GoldenFile kFiles[] = {
     {"cerebras_tf", "cerebras_tf", 114},
     {"torch_new", "torch_new", 100},
     {"torch_1_13", "torch_1_13", 89},
+    {"fairseq", "fairseq", 139},
+    {"metaseq", "metaseq", 49},
+    {"fairscale_layerwise_1layer", "fairscale_layerwise_1layer", 45},
+    {"flax", "flax", 69},
+    {"jmp", "jmp", 52},
+    {"mxnet", "mxnet", 55},
+    {"mindspore_amp_dynamic", "mindspore_amp_dynamic", 47},
+    {"mindspore_update_cell", "mindspore_update_cell", 45},
 };
 
 INSTANTIATE_TEST_SUITE_P(Scalers, ScalerGolden, testing::ValuesIn(kFiles),

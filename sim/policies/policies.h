@@ -12,5 +12,13 @@ PolicyInfo Cerebras210Policy();
 PolicyInfo CerebrasTfPolicy();
 PolicyInfo TorchPolicy();
 PolicyInfo Torch113Policy();
+PolicyInfo FairseqPolicy();
+PolicyInfo MetaseqPolicy();
+PolicyInfo FairscalePolicy();
+PolicyInfo FlaxPolicy();
+PolicyInfo JmpPolicy();
+PolicyInfo MxnetPolicy();
+PolicyInfo MindsporeAmpPolicy();
+PolicyInfo MindsporeCellPolicy();
 
 }  // namespace dlsim

@@ -34,12 +34,20 @@ const Info& FindNamed(std::span<const Info> infos, std::string_view name, std::s
 
 std::span<const PolicyInfo> Policies() {
   static const std::vector<PolicyInfo> kPolicies = {
-      StaticPolicy(),       //
-      CerebrasPolicy(),     //
-      Cerebras210Policy(),  //
-      CerebrasTfPolicy(),   //
-      TorchPolicy(),        //
-      Torch113Policy(),     //
+      StaticPolicy(),         //
+      CerebrasPolicy(),       //
+      Cerebras210Policy(),    //
+      CerebrasTfPolicy(),     //
+      TorchPolicy(),          //
+      Torch113Policy(),       //
+      FairseqPolicy(),        //
+      MetaseqPolicy(),        //
+      FairscalePolicy(),      //
+      FlaxPolicy(),           //
+      JmpPolicy(),            //
+      MxnetPolicy(),          //
+      MindsporeAmpPolicy(),   //
+      MindsporeCellPolicy(),  //
   };
   return kPolicies;
 }

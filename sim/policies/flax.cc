@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// DynamicScale of flax: float32, saturating. Source: google/flax, flax/training/dynamic_scale.py.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <tuple>
+
+#include "sim/policies/optional_settings.h"
+#include "sim/policies/policies.h"
+#include "sim/policies/projection.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim {
+namespace {
+
+constexpr float kFloatMax = std::numeric_limits<float>::max();
+
+struct DynamicScale {
+  // Python scalars take the float32 type of the scale.
+  struct Config {
+    float scale = 0;
+    float growth_factor = 2;
+    float backoff_factor = 0.5;
+    int32_t growth_interval = 0;
+    std::optional<float> minimum_scale;
+  };
+  struct State {
+    float scale = 0;
+    int32_t fin_steps = 0;
+  };
+  static State Start(const Config& config) { return {config.scale, 0}; }
+  static double Scale(const State& state) { return state.scale; }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"scale", &State::scale},
+                      StateField{"fin_steps", &State::fin_steps}};
+  }
+};
+
+// Compared before this step counts. std::min and std::max keep a NaN that is their first argument,
+// as jnp.minimum and jnp.maximum do; the second one is never NaN.
+Transition<DynamicScale::State> DynamicScale::Next(const Config& config, const State& state,
+                                                   const ScalerInput& input) {
+  const bool grow = state.fin_steps == config.growth_interval;
+  State next = state;
+  next.fin_steps = grow || input.overflow ? 0 : static_cast<int32_t>(int64_t{state.fin_steps} + 1);
+  if (input.overflow) {
+    next.scale = state.scale * config.backoff_factor;
+    if (config.minimum_scale) next.scale = std::max(next.scale, *config.minimum_scale);
+  } else if (grow) {
+    next.scale = std::min(state.scale * config.growth_factor, kFloatMax);
+  }
+  return {.next = next, .skip = input.overflow};
+}
+
+const std::vector<ParameterInfo>& Parameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"scale", {"init_scale", "initial_loss_scale"}, "65536", "loss scale of the first step"},
+      {"growth_factor", {}, "2", "multiplies the scale on growth, up to the largest float32"},
+      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow"},
+      {"growth_interval", {}, "2000", "the scale grows after this many clean steps plus one"},
+      {"minimum_scale", {}, "2^-126", "floor, or none"},
+  };
+  return kParameters;
+}
+
+void NoteGrowth(const DynamicScale::Config& config, std::vector<std::string>& notes) {
+  if (config.growth_interval < 0) {
+    notes.push_back("growth_interval below 0: the scale never grows");
+  } else if (config.growth_interval == 0) {
+    notes.push_back("growth_interval 0: every clean step grows the scale");
+  } else {
+    notes.push_back("the scale grows on clean step " +
+                    std::to_string(int64_t{config.growth_interval} + 1) +
+                    ", one more than growth_interval");
+  }
+  if (!(config.growth_factor > 1)) {
+    notes.push_back("growth_factor of 1 or less: the scale never grows");
+  }
+  NoteCeiling("the largest float32", kFloatMax, CleanStepsToReach<DynamicScale>(config, kFloatMax),
+              notes);
+}
+
+std::vector<std::string> Notes(const DynamicScale::Config& config) {
+  std::vector<std::string> notes;
+  NoteGrowth(config, notes);
+  if (config.backoff_factor >= 1) {
+    notes.push_back("backoff_factor of 1 or more: an overflow does not lower the scale");
+  }
+  if (config.minimum_scale && config.scale < *config.minimum_scale) {
+    notes.push_back("scale below minimum_scale: an overflow raises it to minimum_scale");
+  }
+  const auto overflows =
+      StepsUntil<DynamicScale>(config, {.overflow = true},
+                               [](const auto& transition) { return transition.next.scale == 0; });
+  if (overflows) {
+    notes.push_back(std::to_string(*overflows) +
+                    " overflows in a row make the scale 0, which never grows again");
+  }
+  return notes;
+}
+
+ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
+  const Settings settings{"flax", Parameters(), given};
+  const double scale = settings.Number("scale");
+  const double growth_factor = settings.Number("growth_factor");
+  const double backoff_factor = settings.Number("backoff_factor");
+  const std::optional<double> minimum_scale = OptionalNumber(settings, "minimum_scale");
+  DynamicScale::Config config = {.scale = static_cast<float>(scale),
+                                 .growth_factor = static_cast<float>(growth_factor),
+                                 .backoff_factor = static_cast<float>(backoff_factor),
+                                 .growth_interval = Int32(settings, "growth_interval"),
+                                 .minimum_scale = std::nullopt};
+  if (minimum_scale) config.minimum_scale = static_cast<float>(*minimum_scale);
+  return {.scaler = LossScaler::Make<DynamicScale>(config),
+          .parameters = {{"scale", scale},
+                         {"growth_factor", growth_factor},
+                         {"backoff_factor", backoff_factor},
+                         {"growth_interval", int64_t{config.growth_interval}},
+                         OptionalValue("minimum_scale", minimum_scale)},
+          .notes = Notes(config)};
+}
+
+}  // namespace
+
+PolicyInfo FlaxPolicy() {
+  return {.name = "flax",
+          .aliases = {},
+          .summary = "DynamicScale of flax; saturates at the largest float32",
+          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
+          .parameters = Parameters(),
+          .make = Make};
+}
+
+}  // namespace dlsim

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+// LossScaler of MXNet's AMP: Python floats, each change one step late.
+// Source: apache/incubator-mxnet, python/mxnet/amp/loss_scaler.py.
+#include <tuple>
+
+#include "sim/number.h"
+#include "sim/policies/policies.h"
+#include "sim/policies/projection.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim {
+namespace {
+
+// A scale among the counters; it shows as the text of float.hex().
+struct NextScale {
+  double value = 0;
+};
+
+std::string FieldValue(const NextScale& scale) { return HexFloat(scale.value); }
+
+bool SetFromNumber(double value, NextScale& scale) {
+  scale.value = value;
+  return true;
+}
+
+struct AmpLossScaler {
+  struct Config {
+    double loss_scale = 0;
+    int64_t scale_seq_len = 0;
+    double max_loss_scale = 0;
+  };
+  struct State {
+    double loss_scale = 0;
+    NextScale next_loss_scale;
+    int64_t unskipped = 0;
+  };
+  static State Start(const Config& config) {
+    return {.loss_scale = config.loss_scale, .next_loss_scale = {config.loss_scale}};
+  }
+  static double Scale(const State& state) { return state.loss_scale; }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static void SetScale(const Config&, State& state, double scale) {
+    state.loss_scale = scale;
+    state.next_loss_scale = {scale};
+  }
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"loss_scale", &State::loss_scale},
+                      StateField{"next_loss_scale", &State::next_loss_scale},
+                      StateField{"unskipped", &State::unskipped}};
+  }
+};
+
+// The growth looks at the counter only, so that with scale_seq_len 0 an overflow is a growth.
+Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const State& state,
+                                                     const ScalerInput& input) {
+  State next = state;
+  next.loss_scale = state.next_loss_scale.value;
+  if (input.overflow) {
+    next.next_loss_scale.value = next.loss_scale / 2;
+    next.unskipped = 0;
+  } else {
+    ++next.unskipped;
+  }
+  if (next.unskipped == config.scale_seq_len) {
+    next.unskipped = 0;
+    const double grown = next.loss_scale * 2;
+    next.next_loss_scale.value = grown < config.max_loss_scale ? grown : config.max_loss_scale;
+  }
+  return {.next = next, .skip = input.overflow};
+}
+
+const std::vector<ParameterInfo>& Parameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"loss_scale",
+       {"init", "init_scale", "initial_loss_scale"},
+       "2^16",
+       "loss scale of the first step"},
+      {"scale_seq_len", {"window"}, "2000", "consecutive clean steps until the scale doubles"},
+      {"max_loss_scale", {"max_scale"}, "2^24", "ceiling of growth"},
+  };
+  return kParameters;
+}
+
+std::vector<std::string> Notes(const AmpLossScaler::Config& config) {
+  std::vector<std::string> notes = {
+      "each change acts one step late: the step after an overflow still has the old scale, and "
+      "growth shows one step after scale_seq_len clean ones"};
+  if (config.scale_seq_len == 0) {
+    notes.push_back("scale_seq_len 0: overflows double the scale and clean steps never change it");
+  } else if (config.scale_seq_len < 0) {
+    notes.push_back("scale_seq_len below 0: the scale never grows");
+  }
+  if (config.loss_scale > config.max_loss_scale) {
+    notes.push_back("loss_scale above max_loss_scale: the first growth lowers the scale");
+  }
+  NoteCeiling("max_loss_scale", config.max_loss_scale,
+              CleanStepsToReach<AmpLossScaler>(config, config.max_loss_scale), notes);
+  return notes;
+}
+
+ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
+  const Settings settings{"mxnet", Parameters(), given};
+  const AmpLossScaler::Config config = {.loss_scale = settings.Number("loss_scale"),
+                                        .scale_seq_len = settings.Integer("scale_seq_len"),
+                                        .max_loss_scale = settings.Number("max_loss_scale")};
+  return {.scaler = LossScaler::Make<AmpLossScaler>(config),
+          .parameters = {{"loss_scale", config.loss_scale},
+                         {"scale_seq_len", config.scale_seq_len},
+                         {"max_loss_scale", config.max_loss_scale}},
+          .notes = Notes(config)};
+}
+
+}  // namespace
+
+PolicyInfo MxnetPolicy() {
+  return {.name = "mxnet",
+          .aliases = {},
+          .summary = "LossScaler of MXNet's AMP; each change acts one step late",
+          .rules = {.finite_test = FiniteTest::kElementwise},
+          .parameters = Parameters(),
+          .make = Make};
+}
+
+}  // namespace dlsim

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/policies/projection.h"
+
+#include <cmath>
+
+namespace dlsim {
+namespace {
+
+bool IsPowerOfTwo(double value) {
+  int exponent = 0;
+  return std::frexp(value, &exponent) == 0.5;
+}
+
+}  // namespace
+
+void NoteDivisor(std::string_view name, double factor, std::vector<std::string>& notes) {
+  if (factor > 1) return;
+  notes.push_back(
+      std::string(name).append(factor < 0 ? " below 0: the scale changes its sign"
+                                          : " of 1 or less: an overflow does not lower the scale"));
+}
+
+void NoteInfinity(std::optional<int64_t> clean_steps, std::vector<std::string>& notes) {
+  if (!clean_steps) return;
+  notes.push_back(std::to_string(*clean_steps) +
+                  " clean steps make the scale infinite, and it can never come back");
+}
+
+void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> clean_steps,
+                 std::vector<std::string>& notes) {
+  if (!clean_steps || IsPowerOfTwo(ceiling)) return;
+  notes.push_back(std::to_string(*clean_steps) + " clean steps bring the scale to " +
+                  std::string(name) + ", no power of two: later scales are none either");
+}
+
+}  // namespace dlsim

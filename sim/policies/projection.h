@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a policy ends up on clean steps only or on overflows only, for notes on its parameters.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/loss_scaler.h"
+
+namespace dlsim {
+
+// A long training run; what lies beyond is not worth a note.
+constexpr int64_t kProjectedSteps = 100000;
+
+// Returns the number of equal steps from the start after which done(transition) holds, if any.
+template <LossScalePolicy P, class Done>
+std::optional<int64_t> StepsUntil(const typename P::Config& config, const ScalerInput& input,
+                                  const Done& done) {
+  Transition<typename P::State> transition = {.next = P::Start(config)};
+  for (int64_t steps = 1; steps <= kProjectedSteps; ++steps) {
+    transition = P::Next(config, transition.next, input);
+    if (done(transition)) return steps;
+  }
+  return std::nullopt;
+}
+
+// Returns the number of clean steps after which the scale is at least `limit`, if it starts below.
+template <LossScalePolicy P>
+std::optional<int64_t> CleanStepsToReach(const typename P::Config& config, double limit) {
+  if (!(P::Scale(P::Start(config)) < limit)) return std::nullopt;
+  return StepsUntil<P>(config, {.overflow = false},
+                       [&](const auto& transition) { return P::Scale(transition.next) >= limit; });
+}
+
+// Notes a factor that divides the scale on an overflow without lowering it.
+void NoteDivisor(std::string_view name, double factor, std::vector<std::string>& notes);
+
+// Notes that the scale becomes infinite after so many clean steps.
+void NoteInfinity(std::optional<int64_t> clean_steps, std::vector<std::string>& notes);
+
+// Notes that the scale arrives at its ceiling `name` after so many clean steps, if that is no power
+// of two.
+void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> clean_steps,
+                 std::vector<std::string>& notes);
+
+}  // namespace dlsim
