@@ -111,6 +111,9 @@ struct StateField {
   T State::*member;
   bool described = true;  // false: only for checkpoints
 };
+// Clang 16 does not deduce the arguments of an aggregate by itself.
+template <class State, class T>
+StateField(const char*, T State::*, bool = true) -> StateField<State, T>;
 
 // How a field's value shows, and how it is set from a number; overload both for other types.
 inline bool SetFromNumber(double value, double& field) {
