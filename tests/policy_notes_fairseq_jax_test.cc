@@ -55,6 +55,9 @@ TEST(FairseqJaxParameters, AreRefusedAsTheOriginalsDo) {
       {"mindspore-amp",
        {"scale_value=0.5"},
        "ValueError: The argument 'scale_value' must be > 1, but got 0.5"},
+      {"mindspore-amp",
+       {"scale_value=0"},
+       "ValueError: The argument 'scale_value' must be > 1, but got 0"},
       {"mindspore-amp", {"scale_value=1"}, ""},
       {"mindspore-amp",
        {"scale_window=0"},
@@ -127,7 +130,7 @@ TEST(FairseqJaxParameters, SurprisesAreNoted) {
   } cases[] = {
       {"fairseq", {"threshold=1e-4"}, "threshold at or below min_loss_scale is useless"},
       {"fairseq", {"init_scale=128"}, "21 overflows in a row raise FloatingPointError"},
-      {"fairseq", {"init_scale=1e-5"}, "1 overflows in a row raise"},
+      {"fairseq", {"init_scale=1e-5"}, "the first overflow raises FloatingPointError"},
       {"fairseq", {"threshold=2^16"}, "an overflow raises the scale to threshold"},
       {"fairseq", {"tolerance=1"}, "tolerance 1 compares with >="},
       {"fairseq", {"tolerance=1.5"}, "only by overflows from before its last growth"},

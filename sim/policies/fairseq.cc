@@ -80,14 +80,15 @@ struct DynamicLossScaler {
 
 using State = DynamicLossScaler::State;
 
-// What Python raises midway leaves the state as it is by then.
-Transition<State> Raise(State next, const char* type, std::string message, bool skip) {
-  // The trainer takes an OverflowError for the usual "skip this step".
-  const bool fatal = std::string_view(type) != "OverflowError";
+// What Python raises midway leaves the state as it is by then. The trainer takes an OverflowError
+// for the usual "skip this step".
+Transition<State> Raise(State next, std::string_view type, std::string message) {
   return {.next = std::move(next),
-          .skip = skip,
-          .event = ScalerEvent{
-              .type = type, .message = std::move(message), .fatal = fatal, .details = {}}};
+          .skip = true,
+          .event = ScalerEvent{.type = std::string(type),
+                               .message = std::move(message),
+                               .fatal = type != "OverflowError",
+                               .details = {}}};
 }
 
 std::string FloorMessage(double min_loss_scale) {
@@ -98,14 +99,12 @@ std::string FloorMessage(double min_loss_scale) {
 
 // Lowers scale and window; returns the exception that stops it midway, if any.
 std::optional<Transition<State>> Decrease(const DynamicLossScaler::Config& config, State& next) {
-  if (config.scale_factor == 0) {
-    return Raise(next, "ZeroDivisionError", "float division by zero", true);
-  }
+  if (config.scale_factor == 0) return Raise(next, "ZeroDivisionError", "float division by zero");
   next.loss_scale /= config.scale_factor;
   if (config.stack == Stack::kMetaseq) {
     const double window = next.scale_window.value / config.scale_factor;
     if (!std::isfinite(window)) {
-      return Raise(next, "OverflowError", "cannot convert float infinity to integer", true);
+      return Raise(next, "OverflowError", "cannot convert float infinity to integer");
     }
     next.scale_window = {std::max(std::trunc(window), 1.0), Window::Type::kInt};
   }
@@ -119,9 +118,7 @@ Transition<State> DynamicLossScaler::CheckOverflow(const Config& config, const S
   next.last_overflow_iter = state.iter;
   ++next.overflows_since_rescale;
   // Only after a FloatingPointError, which leaves `iter` behind, is no step in between.
-  if (since_rescale == 0) {
-    return Raise(next, "ZeroDivisionError", "float division by zero", true);
-  }
+  if (since_rescale == 0) return Raise(next, "ZeroDivisionError", "float division by zero");
   const double overflows = static_cast<double>(next.overflows_since_rescale);
   if (overflows / static_cast<double>(since_rescale) >= config.tolerance) {
     if (auto raised = Decrease(config, next)) return *std::move(raised);
@@ -130,7 +127,7 @@ Transition<State> DynamicLossScaler::CheckOverflow(const Config& config, const S
   }
   if (config.stack == Stack::kFairseq && next.loss_scale <= config.min_loss_scale) {
     next.loss_scale = state.loss_scale;
-    return Raise(next, "FloatingPointError", FloorMessage(config.min_loss_scale), true);
+    return Raise(next, "FloatingPointError", FloorMessage(config.min_loss_scale));
   }
   if (config.stack == Stack::kMetaseq && next.loss_scale < config.min_loss_scale) {
     next.loss_scale = state.loss_scale;
@@ -144,8 +141,10 @@ Transition<State> DynamicLossScaler::Update(const Config& config, const State& s
   const Window window = state.scale_window;
   if (window.value == 0) {
     const bool integer = window.type == Window::Type::kInt;
-    return Raise(next, "ZeroDivisionError", integer ? "integer modulo by zero" : "float modulo",
-                 false);
+    auto raised =
+        Raise(next, "ZeroDivisionError", integer ? "integer modulo by zero" : "float modulo");
+    raised.skip = false;  // the optimizer has stepped before
+    return raised;
   }
   const double since_overflow = static_cast<double>(state.iter - state.last_overflow_iter);
   // Python's % has the sign of the divisor, std::fmod that of the dividend; both agree on 0.
@@ -225,9 +224,11 @@ void NoteFairseq(const DynamicLossScaler::Config& config, std::vector<std::strin
         return transition.event && transition.event->type == "FloatingPointError";
       });
   if (overflows) {
-    notes.push_back(std::to_string(*overflows) +
-                    " overflows in a row raise FloatingPointError; a threshold above "
-                    "min_loss_scale goes on instead");
+    const std::string which = *overflows == 1
+                                  ? "the first overflow raises"
+                                  : std::to_string(*overflows) + " overflows in a row raise";
+    notes.push_back(which +
+                    " FloatingPointError; a threshold above min_loss_scale goes on instead");
   }
 }
 
@@ -273,28 +274,27 @@ ConfiguredScaler Make(std::string_view policy, Stack stack, const ParameterMap& 
           .notes = std::move(notes)};
 }
 
+PolicyInfo Policy(std::string_view name, Stack stack, std::string_view summary) {
+  return {
+      .name = name,
+      .aliases = {},
+      .summary = summary,
+      .rules = {.finite_test = FiniteTest::kScaledNorm},
+      .parameters = ParametersOf(stack),
+      .make = [=](const ParameterMap& given, std::string_view) { return Make(name, stack, given); },
+      .checkpoint = CheckpointContent::kScaleOnly};
+}
+
 }  // namespace
 
 PolicyInfo FairseqPolicy() {
-  return {.name = "fairseq",
-          .aliases = {},
-          .summary = "fairseq's DynamicLossScaler; stops with FloatingPointError at its minimum",
-          .rules = {.finite_test = FiniteTest::kScaledNorm},
-          .parameters = ParametersOf(Stack::kFairseq),
-          .make = [](const ParameterMap& given,
-                     std::string_view) { return Make("fairseq", Stack::kFairseq, given); },
-          .checkpoint = CheckpointContent::kScaleOnly};
+  return Policy("fairseq", Stack::kFairseq,
+                "fairseq's DynamicLossScaler; stops with FloatingPointError at its minimum");
 }
 
 PolicyInfo MetaseqPolicy() {
-  return {.name = "metaseq",
-          .aliases = {},
-          .summary = "metaseq's DynamicLossScaler; its window changes with the scale",
-          .rules = {.finite_test = FiniteTest::kScaledNorm},
-          .parameters = ParametersOf(Stack::kMetaseq),
-          .make = [](const ParameterMap& given,
-                     std::string_view) { return Make("metaseq", Stack::kMetaseq, given); },
-          .checkpoint = CheckpointContent::kScaleOnly};
+  return Policy("metaseq", Stack::kMetaseq,
+                "metaseq's DynamicLossScaler; its window changes with the scale");
 }
 
 }  // namespace dlsim

@@ -127,6 +127,13 @@ void CheckPositive(const char* name, int64_t value, const std::vector<NamedValue
                       parameters};
 }
 
+// Python prints an int without a point.
+std::string PythonText(const Settings& settings, std::string_view name) {
+  const std::string text = settings.Text(name);
+  const bool integer = text.find_first_not_of("+-0123456789") == std::string::npos;
+  return integer ? std::to_string(settings.Integer(name)) : PythonRepr(settings.Number(name));
+}
+
 ConfiguredScaler MakeMindspore(const ParameterMap& given, std::string_view) {
   const Settings settings{"mindspore-amp", MindsporeParameters(), given};
   const double scale_value = settings.Number("scale_value");
@@ -137,7 +144,8 @@ ConfiguredScaler MakeMindspore(const ParameterMap& given, std::string_view) {
                                               {"scale_window", int64_t{scale_window}}};
   if (scale_value < 1.0) {
     throw PolicyRefusal{
-        "ValueError", "The argument 'scale_value' must be > 1, but got " + PythonRepr(scale_value),
+        "ValueError",
+        "The argument 'scale_value' must be > 1, but got " + PythonText(settings, "scale_value"),
         parameters};
   }
   CheckPositive("scale_window", scale_window, parameters);
