@@ -20,5 +20,8 @@ PolicyInfo JmpPolicy();
 PolicyInfo MxnetPolicy();
 PolicyInfo MindsporeAmpPolicy();
 PolicyInfo MindsporeCellPolicy();
+PolicyInfo ApexPolicy();
+PolicyInfo ApexFp16UtilsPolicy();
+PolicyInfo ApexHysteresisPolicy();
 
 }  // namespace dlsim

@@ -34,20 +34,23 @@ const Info& FindNamed(std::span<const Info> infos, std::string_view name, std::s
 
 std::span<const PolicyInfo> Policies() {
   static const std::vector<PolicyInfo> kPolicies = {
-      StaticPolicy(),         //
-      CerebrasPolicy(),       //
-      Cerebras210Policy(),    //
-      CerebrasTfPolicy(),     //
-      TorchPolicy(),          //
-      Torch113Policy(),       //
-      FairseqPolicy(),        //
-      MetaseqPolicy(),        //
-      FairscalePolicy(),      //
-      FlaxPolicy(),           //
-      JmpPolicy(),            //
-      MxnetPolicy(),          //
-      MindsporeAmpPolicy(),   //
-      MindsporeCellPolicy(),  //
+      StaticPolicy(),          //
+      CerebrasPolicy(),        //
+      Cerebras210Policy(),     //
+      CerebrasTfPolicy(),      //
+      TorchPolicy(),           //
+      Torch113Policy(),        //
+      FairseqPolicy(),         //
+      MetaseqPolicy(),         //
+      FairscalePolicy(),       //
+      FlaxPolicy(),            //
+      JmpPolicy(),             //
+      MxnetPolicy(),           //
+      MindsporeAmpPolicy(),    //
+      MindsporeCellPolicy(),   //
+      ApexPolicy(),            //
+      ApexFp16UtilsPolicy(),   //
+      ApexHysteresisPolicy(),  //
   };
   return kPolicies;
 }

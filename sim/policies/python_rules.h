@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the policies share whose originals are Python code on Python numbers.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/loss_scaler.h"
+#include "sim/policies/python_number.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim {
+
+// The event of an exception that ends the training.
+ScalerEvent FatalEvent(const PythonError& error);
+
+// Takes a step by `update`, which changes the state as the original's method does. An exception
+// ends the step as a fatal event and leaves the state as the original would.
+template <class State, class Update>
+Transition<State> UpdateAsPython(const State& state, const ScalerInput& input,
+                                 const Update& update) {
+  Transition<State> transition{.next = state, .skip = input.overflow};
+  try {
+    update(transition.next);
+  } catch (const PythonError& error) {
+    transition.skip = true;
+    transition.event = FatalEvent(error);
+  }
+  return transition;
+}
+
+// These throw Error (exit code 2), naming the policy and the parameter.
+PythonNumber ReadPythonNumber(const Settings& settings, std::string_view name);
+PythonNumber ReadPositive(const Settings& settings, std::string_view name);
+int64_t ReadCount(const Settings& settings, std::string_view name);  // |count| <= 2^53
+
+// Adds notes on values of scale_factor and scale_window that act against their purpose.
+void NoteFactorAndWindow(const PythonNumber& scale_factor, const PythonNumber& scale_window,
+                         std::vector<std::string>& notes);
+
+}  // namespace dlsim
