@@ -123,6 +123,8 @@ constexpr GoldenFile kFiles[] = {
     {"apex_amp", "apex_amp", 81},
     {"apex_fp16_utils", "apex_fp16_utils", 50},
     {"apex_update_scale_hysteresis", "apex_update_scale_hysteresis", 59},
+    {"deepspeed", "deepspeed", 210},
+    {"deepspeed_fp16_optimizer", "deepspeed_fp16_optimizer", 48},
 };
 
 INSTANTIATE_TEST_SUITE_P(Scalers, ScalerGolden, testing::ValuesIn(kFiles),

@@ -23,5 +23,7 @@ PolicyInfo MindsporeCellPolicy();
 PolicyInfo ApexPolicy();
 PolicyInfo ApexFp16UtilsPolicy();
 PolicyInfo ApexHysteresisPolicy();
+PolicyInfo DeepSpeedPolicy();
+PolicyInfo DeepSpeedFp16OptimizerPolicy();
 
 }  // namespace dlsim

@@ -34,23 +34,25 @@ const Info& FindNamed(std::span<const Info> infos, std::string_view name, std::s
 
 std::span<const PolicyInfo> Policies() {
   static const std::vector<PolicyInfo> kPolicies = {
-      StaticPolicy(),          //
-      CerebrasPolicy(),        //
-      Cerebras210Policy(),     //
-      CerebrasTfPolicy(),      //
-      TorchPolicy(),           //
-      Torch113Policy(),        //
-      FairseqPolicy(),         //
-      MetaseqPolicy(),         //
-      FairscalePolicy(),       //
-      FlaxPolicy(),            //
-      JmpPolicy(),             //
-      MxnetPolicy(),           //
-      MindsporeAmpPolicy(),    //
-      MindsporeCellPolicy(),   //
-      ApexPolicy(),            //
-      ApexFp16UtilsPolicy(),   //
-      ApexHysteresisPolicy(),  //
+      StaticPolicy(),                  //
+      CerebrasPolicy(),                //
+      Cerebras210Policy(),             //
+      CerebrasTfPolicy(),              //
+      TorchPolicy(),                   //
+      Torch113Policy(),                //
+      FairseqPolicy(),                 //
+      MetaseqPolicy(),                 //
+      FairscalePolicy(),               //
+      FlaxPolicy(),                    //
+      JmpPolicy(),                     //
+      MxnetPolicy(),                   //
+      MindsporeAmpPolicy(),            //
+      MindsporeCellPolicy(),           //
+      ApexPolicy(),                    //
+      ApexFp16UtilsPolicy(),           //
+      ApexHysteresisPolicy(),          //
+      DeepSpeedPolicy(),               //
+      DeepSpeedFp16OptimizerPolicy(),  //
   };
   return kPolicies;
 }

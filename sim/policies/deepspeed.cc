@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+// DynamicLossScaler of DeepSpeed, as the ZeRO optimizers use it, with a Python number as its scale.
+// Source: microsoft/DeepSpeed, deepspeed/runtime/fp16/loss_scaler.py.
+#include <string>
+#include <tuple>
+
+#include "sim/policies/policies.h"
+#include "sim/policies/python_rules.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim {
+namespace {
+
+struct DynamicLossScaler {
+  struct Config {
+    PythonNumber init_scale;
+    PythonNumber scale_factor;
+    PythonNumber scale_window;
+    PythonNumber min_scale;
+    int64_t delayed_shift = 0;
+    bool consecutive_hysteresis = false;
+    bool raise_error_at_min_scale = true;
+  };
+  struct State {
+    PythonNumber cur_scale;
+    int64_t cur_iter = 0;
+    int64_t last_overflow_iter = -1;
+    int64_t cur_hysteresis = 0;
+  };
+  static State Start(const Config& config) {
+    return {.cur_scale = config.init_scale, .cur_hysteresis = config.delayed_shift};
+  }
+  static double Scale(const State& state) { return state.cur_scale.ToDouble(); }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"cur_scale", &State::cur_scale},
+                      StateField{"cur_iter", &State::cur_iter},
+                      StateField{"last_overflow_iter", &State::last_overflow_iter},
+                      StateField{"cur_hysteresis", &State::cur_hysteresis}};
+  }
+};
+
+using Config = DynamicLossScaler::Config;
+using State = DynamicLossScaler::State;
+
+// The original logs scales as integers, which an infinite one is not.
+void OnOverflow(const Config& config, State& state) {
+  if (config.delayed_shift == 1 || state.cur_hysteresis == 1) {
+    if (state.cur_scale == config.min_scale && config.raise_error_at_min_scale) {
+      throw PythonError{"Exception",
+                        "Current loss scale already at minimum - cannot decrease scale anymore. "
+                        "Exiting run."};
+    }
+    const PythonNumber lowered = Max(state.cur_scale / config.scale_factor, config.min_scale);
+    CheckConvertsToInt(state.cur_scale);
+    CheckConvertsToInt(lowered);
+    state.cur_scale = lowered;
+  } else {
+    CheckConvertsToInt(state.cur_scale);
+    state.cur_hysteresis -= 1;
+  }
+  state.last_overflow_iter = state.cur_iter;
+}
+
+void OnCleanStep(const Config& config, State& state) {
+  if (config.consecutive_hysteresis) state.cur_hysteresis = config.delayed_shift;
+  if (!config.scale_window.Divides(state.cur_iter - state.last_overflow_iter)) return;
+  state.cur_hysteresis = config.delayed_shift;
+  state.cur_scale = state.cur_scale * config.scale_factor;
+}
+
+Transition<State> DynamicLossScaler::Next(const Config& config, const State& state,
+                                          const ScalerInput& input) {
+  return UpdateAsPython(state, input, [&](State& next) {
+    input.overflow ? OnOverflow(config, next) : OnCleanStep(config, next);
+    next.cur_iter += 1;
+  });
+}
+
+const std::vector<ParameterInfo>& Parameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"init_scale",
+       {"initial_scale", "initial_loss_scale"},
+       "2^32",
+       "loss scale of the first step; 2^16 by DeepSpeed's JSON configuration"},
+      {"scale_factor", {}, "2.0", "the scale is multiplied and divided by this"},
+      {"scale_window", {"loss_scale_window"}, "1000", "clean steps until the scale grows"},
+      {"min_scale", {"min_loss_scale"}, "1", "floor; an overflow at exactly this scale raises"},
+      {"delayed_shift",
+       {"hysteresis"},
+       "1",
+       "overflows until the scale falls; 2 by DeepSpeed's JSON configuration"},
+      {"consecutive_hysteresis", {}, "false", "true: each clean step restores delayed_shift"},
+      {"raise_error_at_min_scale", {}, "true", "false: stay at min_scale and skip on"},
+  };
+  return kParameters;
+}
+
+void NoteHysteresis(const Config& config, std::vector<std::string>& notes) {
+  if (config.delayed_shift < 1) {
+    notes.push_back("delayed_shift below 1: overflows never lower the scale");
+  } else if (config.delayed_shift > 1 && !config.consecutive_hysteresis) {
+    notes.push_back(
+        "delayed_shift is restored only when the scale grows: overflows far apart add up, and "
+        "from overflow " +
+        std::to_string(config.delayed_shift) + " on each lowers the scale");
+  }
+}
+
+std::vector<std::string> Notes(const Settings& settings, const Config& config) {
+  std::vector<std::string> notes;
+  if (!settings.Given("init_scale") && !settings.Given("delayed_shift")) {
+    notes.push_back(
+        "these are the defaults of the class; DeepSpeed's JSON configuration has init_scale 2^16 "
+        "and delayed_shift (hysteresis) 2");
+  }
+  NoteHysteresis(config, notes);
+  if (config.init_scale < config.min_scale) {
+    notes.push_back("init_scale below min_scale: the first decrease raises the scale");
+  }
+  const PythonNumber zero;
+  if (config.min_scale == zero && config.raise_error_at_min_scale) {
+    notes.push_back("min_scale 0: no error before the scale has underflowed to 0");
+  } else if (config.min_scale < zero) {
+    notes.push_back("min_scale below 0: the scale can reach 0, without an error");
+  }
+  NoteFactorAndWindow(config.scale_factor, config.scale_window, notes);
+  return notes;
+}
+
+ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
+  const Settings settings{"deepspeed", Parameters(), given};
+  const Config config = {.init_scale = ReadPositive(settings, "init_scale"),
+                         .scale_factor = ReadPythonNumber(settings, "scale_factor"),
+                         .scale_window = ReadPythonNumber(settings, "scale_window"),
+                         .min_scale = ReadPythonNumber(settings, "min_scale"),
+                         .delayed_shift = ReadCount(settings, "delayed_shift"),
+                         .consecutive_hysteresis = settings.Bool("consecutive_hysteresis"),
+                         .raise_error_at_min_scale = settings.Bool("raise_error_at_min_scale")};
+  return {.scaler = LossScaler::Make<DynamicLossScaler>(config),
+          .parameters = {{"init_scale", FieldValue(config.init_scale)},
+                         {"scale_factor", FieldValue(config.scale_factor)},
+                         {"scale_window", FieldValue(config.scale_window)},
+                         {"min_scale", FieldValue(config.min_scale)},
+                         {"delayed_shift", config.delayed_shift},
+                         {"consecutive_hysteresis", config.consecutive_hysteresis},
+                         {"raise_error_at_min_scale", config.raise_error_at_min_scale}},
+          .notes = Notes(settings, config)};
+}
+
+}  // namespace
+
+PolicyInfo DeepSpeedPolicy() {
+  return {.name = "deepspeed",
+          .aliases = {},
+          .summary = "DeepSpeed's DynamicLossScaler (ZeRO); an overflow at min_scale raises",
+          .rules = {.finite_test = FiniteTest::kSum},
+          .parameters = Parameters(),
+          .make = Make};
+}
+
+}  // namespace dlsim

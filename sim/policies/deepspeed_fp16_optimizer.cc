@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// FP16_Optimizer of DeepSpeed without ZeRO, which has a rule of its own.
+// Source: microsoft/DeepSpeed, deepspeed/runtime/fp16/fused_optimizer.py.
+#include <tuple>
+
+#include "sim/policies/policies.h"
+#include "sim/policies/python_rules.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim {
+namespace {
+
+struct Fp16Optimizer {
+  struct Config {
+    PythonNumber init_scale;
+    PythonNumber scale_window;
+    PythonNumber min_scale;
+  };
+  struct State {
+    PythonNumber cur_scale;
+    int64_t cur_iter = 0;
+    int64_t last_overflow_iter = -1;
+  };
+  static State Start(const Config& config) { return {.cur_scale = config.init_scale}; }
+  static double Scale(const State& state) { return state.cur_scale.ToDouble(); }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"cur_scale", &State::cur_scale},
+                      StateField{"cur_iter", &State::cur_iter},
+                      StateField{"last_overflow_iter", &State::last_overflow_iter}};
+  }
+};
+
+const PythonNumber& ScaleFactor() {
+  static const PythonNumber kTwo = PythonNumber::Int(2);
+  return kTwo;
+}
+
+Transition<Fp16Optimizer::State> Fp16Optimizer::Next(const Config& config, const State& state,
+                                                     const ScalerInput& input) {
+  return UpdateAsPython(state, input, [&](State& next) {
+    if (input.overflow) {
+      next.cur_scale = Max(next.cur_scale / ScaleFactor(), config.min_scale);
+      next.last_overflow_iter = next.cur_iter;
+    } else {
+      const int64_t stable_interval = next.cur_iter - next.last_overflow_iter - 1;
+      if (stable_interval > 0 && config.scale_window.Divides(stable_interval)) {
+        next.cur_scale = next.cur_scale * ScaleFactor();
+      }
+    }
+    next.cur_iter += 1;
+  });
+}
+
+const std::vector<ParameterInfo>& Parameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"init_scale", {"initial_scale", "initial_loss_scale"}, "2^16", "scale of the first step"},
+      {"scale_window", {"loss_scale_window"}, "1000", "clean steps until the scale doubles again"},
+      {"min_scale", {"min_loss_scale"}, "1", "floor"},
+  };
+  return kParameters;
+}
+
+ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
+  const Settings settings{"deepspeed-fp16-optimizer", Parameters(), given};
+  const Fp16Optimizer::Config config = {.init_scale = ReadPositive(settings, "init_scale"),
+                                        .scale_window = ReadPythonNumber(settings, "scale_window"),
+                                        .min_scale = ReadPythonNumber(settings, "min_scale")};
+  std::vector<std::string> notes;
+  if (config.scale_window == PythonNumber()) {
+    notes.push_back("scale_window 0: the second clean step in a row raises ZeroDivisionError");
+  } else {
+    notes.push_back(
+        "the scale first doubles after scale_window + 1 clean steps, then every scale_window");
+  }
+  if (config.init_scale < config.min_scale) {
+    notes.push_back("init_scale below min_scale: the first overflow raises the scale");
+  }
+  if (!(PythonNumber() < config.min_scale)) {
+    notes.push_back("min_scale of 0 or less: the scale can reach 0 and never returns");
+  }
+  return {.scaler = LossScaler::Make<Fp16Optimizer>(config),
+          .parameters = {{"init_scale", FieldValue(config.init_scale)},
+                         {"scale_window", FieldValue(config.scale_window)},
+                         {"min_scale", FieldValue(config.min_scale)}},
+          .notes = notes};
+}
+
+}  // namespace
+
+PolicyInfo DeepSpeedFp16OptimizerPolicy() {
+  return {.name = "deepspeed-fp16-optimizer",
+          .aliases = {"deepspeed_fp16_optimizer"},
+          .summary = "DeepSpeed's FP16_Optimizer (no ZeRO); first growth one step later",
+          .rules = {.finite_test = FiniteTest::kSum},
+          .parameters = Parameters(),
+          .make = Make};
+}
+
+}  // namespace dlsim
