@@ -125,6 +125,8 @@ constexpr GoldenFile kFiles[] = {
     {"apex_update_scale_hysteresis", "apex_update_scale_hysteresis", 59},
     {"deepspeed", "deepspeed", 210},
     {"deepspeed_fp16_optimizer", "deepspeed_fp16_optimizer", 48},
+    {"megatron", "megatron", 119},
+    {"colossalai", "colossalai", 158},
 };
 
 INSTANTIATE_TEST_SUITE_P(Scalers, ScalerGolden, testing::ValuesIn(kFiles),

@@ -25,5 +25,7 @@ PolicyInfo ApexFp16UtilsPolicy();
 PolicyInfo ApexHysteresisPolicy();
 PolicyInfo DeepSpeedPolicy();
 PolicyInfo DeepSpeedFp16OptimizerPolicy();
+PolicyInfo MegatronPolicy();
+PolicyInfo ColossalAiPolicy();
 
 }  // namespace dlsim

@@ -53,6 +53,8 @@ std::span<const PolicyInfo> Policies() {
       ApexHysteresisPolicy(),          //
       DeepSpeedPolicy(),               //
       DeepSpeedFp16OptimizerPolicy(),  //
+      MegatronPolicy(),                //
+      ColossalAiPolicy(),              //
   };
   return kPolicies;
 }
