@@ -127,6 +127,7 @@ constexpr GoldenFile kFiles[] = {
     {"deepspeed_fp16_optimizer", "deepspeed_fp16_optimizer", 48},
     {"megatron", "megatron", 119},
     {"colossalai", "colossalai", 158},
+    {"mindspore_manager", "mindspore_manager", 47},
 };
 
 INSTANTIATE_TEST_SUITE_P(Scalers, ScalerGolden, testing::ValuesIn(kFiles),

@@ -27,5 +27,6 @@ PolicyInfo DeepSpeedPolicy();
 PolicyInfo DeepSpeedFp16OptimizerPolicy();
 PolicyInfo MegatronPolicy();
 PolicyInfo ColossalAiPolicy();
+PolicyInfo MindSporeManagerPolicy();
 
 }  // namespace dlsim

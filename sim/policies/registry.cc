@@ -55,6 +55,7 @@ std::span<const PolicyInfo> Policies() {
       DeepSpeedFp16OptimizerPolicy(),  //
       MegatronPolicy(),                //
       ColossalAiPolicy(),              //
+      MindSporeManagerPolicy(),        //
   };
   return kPolicies;
 }
