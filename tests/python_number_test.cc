@@ -120,6 +120,9 @@ TEST(PythonNumber, RoundsSubnormalQuotientsOnce) {
   EXPECT_EQ(Quotient(Int(1), Int(Power(2, 1075))), "float 0x0.0p+0");
   EXPECT_EQ(Quotient(Int(3), Int(Power(2, 1076))), "float 0x0.0000000000001p-1022");
   EXPECT_EQ(Quotient(Int(1), Int(Power(2, 1076))), "float 0x0.0p+0");
+  // A rounding to 53 bits on the way would give 0x0.0000000000002p-1022.
+  EXPECT_EQ(Quotient(Int(3 * Power(2, 59) - 1), Int(Power(2, 1134))),
+            "float 0x0.0000000000001p-1022");
 }
 
 TEST(PythonNumber, RaisesAsPythonDoes) {
