@@ -3,9 +3,8 @@
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
+#include <cmath>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -30,43 +29,46 @@ void AppendScale(double scale, std::vector<ScaleRun>& runs) {
   }
 }
 
-std::string ReadFile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  // read() reports a failure such as "is a directory" as badbit; stream iterators throw it.
-  std::string text;
-  char buffer[4096];
-  while (file.read(buffer, sizeof(buffer)) || file.gcount() > 0) {
-    text.append(buffer, static_cast<size_t>(file.gcount()));
+ScalerInput InputOfStep(bool overflow, size_t step, const StepSignals& signals) {
+  ScalerInput input = {.overflow = overflow};
+  if (step < signals.absmax.size()) input.absmax = signals.absmax[step];
+  if (!std::isfinite(input.absmax)) input.overflow = true;
+  if (input.overflow) input.absmax = std::numeric_limits<float>::infinity();
+  if (step < signals.histogram.size()) {
+    input.below_edge = signals.histogram[step].below;
+    input.above_edge = signals.histogram[step].above;
   }
-  if (!file.is_open() || file.bad()) {
-    const std::string why = errno != 0 ? ": " + std::string(std::strerror(errno)) : "";
-    throw InputError(Printable(path), "cannot be read" + why);
-  }
-  return text;
+  return input;
 }
 
-std::vector<int64_t> ParseSteps(std::string_view text, std::string_view place) {
-  constexpr std::string_view kSeparators = ", \t\r\n";
-  std::vector<int64_t> steps;
-  for (size_t begin = text.find_first_not_of(kSeparators); begin != std::string_view::npos;) {
-    const size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());
-    const std::string_view token = text.substr(begin, end - begin);
-    const int64_t step = ParseInteger(token, place);
-    if (step < 0) throw UsageError(place, "not a step", "0 or more", Quoted(token));
-    steps.push_back(step);
-    begin = text.find_first_not_of(kSeparators, end);
+enum class Use { kNeeded, kIgnored };
+
+// Checks one list of signals; `what` is what it holds one of per step.
+void CheckSignal(const char* option, const char* what, Use use, size_t count, int64_t steps,
+                 std::string_view policy, std::vector<std::string>& notes) {
+  const size_t needed = static_cast<size_t>(steps);
+  const std::string name(policy);
+  if (use == Use::kIgnored && count > 0) {
+    notes.push_back(std::string(option) + ": " + name + " does not look at it");
   }
-  std::ranges::sort(steps);
-  const auto repeats = std::ranges::unique(steps);
-  steps.erase(repeats.begin(), repeats.end());
-  return steps;
+  if (use == Use::kNeeded && count == 0 && needed > 0) {
+    throw UsageError(option, "missing", name + " needs one " + what + " per step");
+  }
+  if (count > 0 && count < needed) {
+    throw UsageError(option, "too few entries", std::to_string(needed) + ", one per step",
+                     std::to_string(count));
+  }
+  if (count > needed) {
+    notes.push_back(std::string(option) + ": entries from " + std::to_string(needed) +
+                    " on have no effect");
+  }
 }
 
 }  // namespace
 
 ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
-                    std::span<const int64_t> overflow_steps, OnFatal on_fatal) {
+                    std::span<const int64_t> overflow_steps, OnFatal on_fatal,
+                    const StepSignals& signals) {
   LossScaler scaler = std::move(configured.scaler);
   ScalerRun run;
   run.parameters = std::move(configured.parameters);
@@ -77,7 +79,8 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
     const int64_t step = run.steps_run++;
     const bool overflow = next_overflow != overflow_steps.end() && *next_overflow == step;
     if (overflow) ++next_overflow;
-    ScalerDecision decision = scaler.Next({.overflow = overflow});
+    ScalerDecision decision =
+        scaler.Next(InputOfStep(overflow, static_cast<size_t>(step), signals));
     AppendScale(scaler.scale(), run.scale);
     if (decision.skip) run.skipped.push_back(step);
     if (!decision.event) continue;
@@ -86,6 +89,19 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
   }
   run.state = scaler.Describe();
   return run;
+}
+
+void CheckSignals(std::string_view policy, const LossScaler& scaler, int64_t steps,
+                  const StepSignals& signals, std::vector<std::string>& notes) {
+  if (scaler.looks_ahead()) {
+    throw UsageError("--policy", std::string(policy) + " sets its factor from each gradient",
+                     "a trace: dlsim replay");
+  }
+  const auto use = [](bool needed) { return needed ? Use::kNeeded : Use::kIgnored; };
+  CheckSignal("--absmax", "magnitude", use(scaler.uses_absmax()), signals.absmax.size(), steps,
+              policy, notes);
+  CheckSignal("--histogram", "pair of counts", use(scaler.histogram_edge().has_value()),
+              signals.histogram.size(), steps, policy, notes);
 }
 
 ScalerRun RefusedRun(const PolicyRefusal& refusal) {
@@ -117,12 +133,6 @@ Json ToJson(std::string_view policy, const ScalerRun& run) {
   document["events"] = std::move(events);
   document["state"] = JsonFields(run.state);
   return document;
-}
-
-std::vector<int64_t> ParseOverflowList(std::string_view text) {
-  if (!text.starts_with('@')) return ParseSteps(text, "--overflow-at");
-  const std::string path(text.substr(1));
-  return ParseSteps(ReadFile(path), Printable(path));
 }
 
 }  // namespace dlsim

@@ -6,6 +6,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -31,20 +32,33 @@ struct ScalerRun {
   int64_t steps_run = 0;             // includes the step of a fatal event that stopped the run
 };
 
+// How many elements of the scaled gradients lie below and above the edge of a policy's histogram.
+struct HistogramCounts {
+  uint64_t below = 0;
+  uint64_t above = 0;
+};
+
+// What policies that look at more than overflows learn; one entry per step where not empty.
+struct StepSignals {
+  std::vector<float> absmax = {};  // unscaled; a step whose magnitude is not finite overflows
+  std::vector<HistogramCounts> histogram = {};
+};
+
 // Runs `steps` steps; those in `overflow_steps` (ascending, no repeats) overflow. Overflow steps
-// outside [0, steps) have no effect.
+// outside [0, steps) have no effect. Steps beyond a list of `signals` have magnitude 0, no counts.
 ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
-                    std::span<const int64_t> overflow_steps, OnFatal on_fatal);
+                    std::span<const int64_t> overflow_steps, OnFatal on_fatal,
+                    const StepSignals& signals = {});
+
+// Throws Error (exit code 2) if the policy cannot run `steps` steps with these signals; appends a
+// note for each that it does not look at.
+void CheckSignals(std::string_view policy, const LossScaler& scaler, int64_t steps,
+                  const StepSignals& signals, std::vector<std::string>& notes);
 
 // Returns the run of a policy that refused its parameters: no scale, one fatal event at step -1.
 ScalerRun RefusedRun(const PolicyRefusal& refusal);
 
 // Returns the document `dlsim.scaler/1`; scales are texts of HexFloat.
 nlohmann::ordered_json ToJson(std::string_view policy, const ScalerRun& run);
-
-// Returns the step numbers of a text, separated by commas, blanks and newlines, ascending and
-// without repeats; "@FILE" reads the text from a file. Throws Error: exit code 2 for a bad number,
-// 3 for a file that cannot be read.
-std::vector<int64_t> ParseOverflowList(std::string_view text);
 
 }  // namespace dlsim

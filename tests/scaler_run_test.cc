@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/step_lists.h"
 
 namespace dlsim {
 namespace {

@@ -18,6 +18,7 @@
 #include "sim/output/scale_plot.h"
 #include "sim/output/table.h"
 #include "sim/scaler_run.h"
+#include "sim/step_lists.h"
 
 namespace dlsim {
 namespace {
