@@ -123,6 +123,7 @@ TEST(Policies, DynamicOnesSkipOverflowsAndStaticOnesNothing) {
   }
   for (const PolicyInfo& policy : Policies()) {
     if (policy.name == "static") continue;
+    if (policy.name == "popart" || policy.name == "adaloss") continue;  // they never skip
     LossScaler scaler = policy.make({}, "").scaler;
     EXPECT_FALSE(scaler.Next({.overflow = false}).skip) << policy.name;
     EXPECT_TRUE(scaler.Next({.overflow = true}).skip) << policy.name;

@@ -28,5 +28,15 @@ PolicyInfo DeepSpeedFp16OptimizerPolicy();
 PolicyInfo MegatronPolicy();
 PolicyInfo ColossalAiPolicy();
 PolicyInfo MindSporeManagerPolicy();
+PolicyInfo TfPolicy();
+PolicyInfo Keras2Policy();
+PolicyInfo KerasPolicy();
+PolicyInfo TfContribPolicy();
+PolicyInfo PaddlePolicy();
+PolicyInfo PaddleStaticPolicy();
+PolicyInfo OpenSeq2SeqBackoffPolicy();
+PolicyInfo OpenSeq2SeqLogMaxPolicy();
+PolicyInfo PopartPolicy();
+PolicyInfo AdaLossPolicy();
 
 }  // namespace dlsim

@@ -56,6 +56,16 @@ std::span<const PolicyInfo> Policies() {
       MegatronPolicy(),                //
       ColossalAiPolicy(),              //
       MindSporeManagerPolicy(),        //
+      TfPolicy(),                      //
+      Keras2Policy(),                  //
+      KerasPolicy(),                   //
+      TfContribPolicy(),               //
+      PaddlePolicy(),                  //
+      PaddleStaticPolicy(),            //
+      OpenSeq2SeqBackoffPolicy(),      //
+      OpenSeq2SeqLogMaxPolicy(),       //
+      PopartPolicy(),                  //
+      AdaLossPolicy(),                 //
   };
   return kPolicies;
 }

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// Automatic loss scaling of Graphcore's PopART, driven by a histogram of the scaled gradients.
+// Sources: willow/src/popx/op/lossscaleupdatex.cpp and
+// willow/src/transforms/automaticlossscaling.cpp.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <tuple>
+
+#include "dlsim/error.h"
+#include "sim/policies/policies.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim {
+namespace {
+
+struct AutomaticLossScaling {
+  struct Config {
+    float loss_scaling = 1;  // the optimizer's own loss scale
+    float bin_edge_location = 0;
+    float above_per_below = 0;  // elements above the edge per element below it that are accepted
+    int64_t update_period = 1;
+  };
+  struct State {
+    float update_factor = 1;
+    int64_t counter = -1;
+    float loss_scaling = 1;
+  };
+  static State Start(const Config& config) { return {1, -1, config.loss_scaling}; }
+  static double Scale(const State& state) { return state.loss_scaling * state.update_factor; }
+  static void SetScale(const Config& config, State& state, double scale) {
+    state.update_factor = static_cast<float>(scale / double{config.loss_scaling});
+  }
+  static double HistogramEdge(const Config& config) { return 65504.0f * config.bin_edge_location; }
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    State next = state;
+    next.counter = (state.counter + 1) % config.update_period;
+    if (next.counter != 0) return {.next = next};
+    const float accepted = static_cast<float>(input.below_edge) * config.above_per_below;
+    next.update_factor *= static_cast<float>(input.above_edge) > accepted ? 0.5f : 2.0f;
+    return {.next = next};
+  }
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"lossScaleUpdateFactor", &State::update_factor},
+                      StateField{"counter", &State::counter, false}};
+  }
+};
+
+const std::vector<ParameterInfo>& Parameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"lossScaling", {"init_scale"}, "1", "loss scale of the optimizer, times the update factor"},
+      {"binEdgeLocation", {}, "0.125", "edge of the histogram as a share of 65504"},
+      {"thresholdUpperCountProportion",
+       {},
+       "1e-7",
+       "share of the elements above the edge beyond which the scale halves"},
+      {"updatePeriod", {}, "1", "steps per update; the first step is one"},
+  };
+  return kParameters;
+}
+
+// What PopART's checks of a proportion print, which differ only in the beginning.
+void RefuseUnlessProportion(float value, const char* name, const char* prefix,
+                            const std::vector<NamedValue>& parameters) {
+  if (value >= 0 && value <= 1) return;
+  throw PolicyRefusal{
+      "popart_exception",
+      fmt::format("{}Out of range value for '{}'. The current value is {}, but it should be in "
+                  "the range [0, 1].",
+                  prefix, name, value),
+      parameters};
+}
+
+void RefuseAsPopartDoes(float bin_edge_location, float threshold, int64_t update_period,
+                        const std::vector<NamedValue>& parameters) {
+  RefuseUnlessProportion(bin_edge_location, "binEdgeLocation", "[AutomaticLossScale transform] ",
+                         parameters);
+  if (update_period == 0) {
+    throw PolicyRefusal{"popart_exception",
+                        "[AutomaticLossScale transform][[executeOpNTimesEveryMTimes].Arguments N "
+                        "and M of executeOpNTimesEveryMTimes are 1, 0 . N must not be larger than "
+                        "M.",
+                        parameters};
+  }
+  RefuseUnlessProportion(threshold, "thresholdUpperCountProportion", "", parameters);
+}
+
+std::vector<std::string> Notes(float threshold) {
+  std::vector<std::string> notes = {
+      "every update halves or doubles the scale, and no step is skipped; PopART's comment says the "
+      "opposite direction of what it does"};
+  if (threshold == 1) {
+    notes.push_back(
+        "thresholdUpperCountProportion of 1 divides by zero: every update doubles the scale");
+  }
+  return notes;
+}
+
+ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
+  const Settings settings{"popart", Parameters(), given};
+  const float threshold = static_cast<float>(settings.Number("thresholdUpperCountProportion"));
+  const int64_t period = settings.Integer("updatePeriod");
+  if (period < 0 || period > std::numeric_limits<int32_t>::max()) {
+    throw UsageError("popart.updatePeriod", "not a period", "an integer from 1 to 2147483647",
+                     Quoted(settings.Text("updatePeriod")));
+  }
+  AutomaticLossScaling::Config config = {
+      .loss_scaling = settings.StaticScale("lossScaling"),
+      .bin_edge_location = static_cast<float>(settings.Number("binEdgeLocation")),
+      .update_period = period};
+  const std::vector<NamedValue> parameters = {
+      {"lossScaling", settings.Number("lossScaling")},
+      {"binEdgeLocation", settings.Number("binEdgeLocation")},
+      {"thresholdUpperCountProportion", settings.Number("thresholdUpperCountProportion")},
+      {"updatePeriod", period}};
+  RefuseAsPopartDoes(config.bin_edge_location, threshold, period, parameters);
+  config.above_per_below =
+      threshold == 1 ? std::numeric_limits<float>::infinity() : threshold / (1 - threshold);
+  return {.scaler = LossScaler::Make<AutomaticLossScaling>(config),
+          .parameters = parameters,
+          .notes = Notes(threshold)};
+}
+
+}  // namespace
+
+PolicyInfo PopartPolicy() {
+  return {.name = "popart",
+          .aliases = {"popart_als"},
+          .summary = "automatic loss scaling of Graphcore's PopART; no step is ever skipped",
+          .rules = {.finite_test = FiniteTest::kElementwise},
+          .parameters = Parameters(),
+          .make = Make};
+}
+
+}  // namespace dlsim
