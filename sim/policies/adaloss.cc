@@ -103,6 +103,9 @@ std::vector<std::string> Notes(const AdaLoss::Config& config, std::string_view f
   }
   if (config.bound == Bound::kHeuristic) {
     notes.push_back("use_bound limits every factor to scale_upper_bound");
+  } else {
+    notes.push_back(
+        "without use_bound a small gradient's factor can be too large for fp16: infinite");
   }
   return notes;
 }
