@@ -52,7 +52,7 @@ void CheckSignal(const char* option, const char* what, Use use, size_t count, in
     notes.push_back(std::string(option) + ": " + name + " does not look at it");
   }
   if (use == Use::kNeeded && count == 0 && needed > 0) {
-    throw UsageError(option, "missing", name + " needs one " + what + " per step");
+    throw UsageError(option, "missing", std::string("one ") + what + " per step for " + name);
   }
   if (count > 0 && count < needed) {
     throw UsageError(option, "too few entries", std::to_string(needed) + ", one per step",

@@ -59,6 +59,12 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"scaler", "--policy", "torch", "--steps", "9", "--overflow-at", "1,2x"}, 2,
                 {"--overflow-at", "'2x'"});
   ExpectFailure({"scaler", "--policy", "torch", "--steps", "9", "extra"}, 2, {"extra"});
+  ExpectFailure({"scaler", "--policy", "popart", "--steps", "9"}, 2, {"--histogram: missing"});
+  ExpectFailure({"scaler", "--policy", "adaloss", "--steps", "9"}, 2, {"adaloss", "dlsim replay"});
+  ExpectFailure({"scaler", "--policy", "torch", "--steps", "1", "--absmax", "-1"}, 2,
+                {"--absmax: not a magnitude", "'-1'"});
+  ExpectFailure({"scaler", "--policy", "torch", "--steps", "1", "--histogram", "1"}, 2,
+                {"--histogram", "BELOW:ABOVE", "'1'"});
   ExpectFailure({"formats", "x"}, 2, {"unknown name", "'x'"});
 }
 
@@ -190,6 +196,21 @@ TEST(Cli, OverflowListsTakeCommasBlanksAndFiles) {
         {"scaler", "--policy", "torch", "--steps", "1e1", "--overflow-at", list, "--json", "-"});
     EXPECT_EQ(document["skipped"], json::parse("[1,3,4,8]")) << list;
   }
+}
+
+TEST(Cli, ScalersLookAtMagnitudesAndCounts) {
+  const json logmax = SucceedJson({"scaler", "--policy", "openseq2seq-logmax", "--steps", "3",
+                                   "--overflow-at", "2", "--absmax", "4,inf,4", "--json", "-"});
+  EXPECT_EQ(logmax["skipped"], json::parse("[1,2]"));
+  const TempDir dir;
+  const std::string file = dir.Write("counts.txt", "100:0 100:1\n");
+  const json popart = SucceedJson(
+      {"scaler", "--policy", "popart", "--steps", "2", "--histogram", "@" + file, "--json", "-"});
+  EXPECT_EQ(popart["scale"],
+            json::parse(R"([["0x1.0000000000000p+1",1],["0x1.0000000000000p+0",1]])"));
+  EXPECT_NE(Succeed({"scaler", "--policy", "torch", "--steps", "1", "--absmax", "1"})
+                .find("note: --absmax: torch does not look at it"),
+            std::string::npos);
 }
 
 }  // namespace

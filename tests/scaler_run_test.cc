@@ -4,9 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -93,6 +95,96 @@ TEST(ScalerRun, TakesZeroSteps) {
   EXPECT_EQ(run.scale_init, 8);
   EXPECT_TRUE(run.scale.empty());
   EXPECT_EQ(run.steps_run, 0);
+}
+
+// Skips on an overflow; its scale is the last magnitude.
+struct Follower {
+  struct Config {};
+  struct State {
+    double scale = 0;
+  };
+  static constexpr bool kUsesAbsmax = true;
+  static State Start(const Config&) { return {}; }
+  static double Scale(const State& state) { return state.scale; }
+  static Transition<State> Next(const Config&, const State&, const ScalerInput& input) {
+    return {.next = {double{input.absmax}}, .skip = input.overflow};
+  }
+  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
+};
+
+ConfiguredScaler MakeFollower() { return {LossScaler::Make<Follower>({}), {}, {}}; }
+
+TEST(ScalerRun, MagnitudesThatAreNotFiniteOverflow) {
+  const float infinity = std::numeric_limits<float>::infinity();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const StepSignals signals = {.absmax = {1, infinity, nan, 4, 5}};
+  const ScalerRun run = RunScaler(MakeFollower(), 5, Steps{4}, OnFatal::kStop, signals);
+  EXPECT_EQ(run.skipped, (Steps{1, 2, 4}));
+  ASSERT_EQ(run.scale.size(), 4u);
+  EXPECT_EQ(run.scale[0].scale, 1);
+  EXPECT_EQ(run.scale[1].scale, infinity);  // steps 1 and 2
+  EXPECT_EQ(run.scale[1].count, 2);
+  EXPECT_EQ(run.scale[2].scale, 4);
+  EXPECT_EQ(run.scale[3].scale, infinity);  // a finite magnitude, but the step overflows
+}
+
+// Returns the message of the Error with exit code 2, or "".
+std::string SignalError(const LossScaler& scaler, int64_t steps, const StepSignals& signals) {
+  std::vector<std::string> notes;
+  try {
+    CheckSignals("policy", scaler, steps, signals, notes);
+    return "";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    return error.what();
+  }
+}
+
+TEST(CheckSignals, RefusesListsThatAreMissingOrTooShort) {
+  const LossScaler follower = MakeFollower().scaler;
+  EXPECT_EQ(SignalError(follower, 3, {}),
+            "--absmax: missing, expected one magnitude per step for policy");
+  EXPECT_EQ(SignalError(follower, 3, {.absmax = {1, 2}}),
+            "--absmax: too few entries, expected 3, one per step, got 2");
+  EXPECT_EQ(SignalError(follower, 3, {.absmax = {1, 2, 3}}), "");
+  EXPECT_EQ(SignalError(follower, 0, {}), "");
+  const LossScaler popart = FindPolicy("popart").make({}, "").scaler;
+  EXPECT_EQ(SignalError(popart, 3, {}),
+            "--histogram: missing, expected one pair of counts per step for policy");
+  EXPECT_EQ(SignalError(popart, 3, {.histogram = {{1, 0}}}),
+            "--histogram: too few entries, expected 3, one per step, got 1");
+  const LossScaler adaloss = FindPolicy("adaloss").make({}, "").scaler;
+  EXPECT_NE(SignalError(adaloss, 3, {}).find("dlsim replay"), std::string::npos);
+}
+
+TEST(CheckSignals, NotesListsThatDoNothing) {
+  std::vector<std::string> notes;
+  CheckSignals("fragile", MakeFragile().scaler, 1, {.absmax = {1}, .histogram = {{1, 2}, {3, 4}}},
+               notes);
+  EXPECT_EQ(notes, (std::vector<std::string>{"--absmax: fragile does not look at it",
+                                             "--histogram: fragile does not look at it",
+                                             "--histogram: entries from 1 on have no effect"}));
+}
+
+TEST(ParseMagnitudeList, ReadsNumbersAndInfinity) {
+  const std::vector<float> magnitudes = ParseMagnitudeList("0, 2^-3 0x1.8p+1,inf");
+  EXPECT_EQ(magnitudes, (std::vector<float>{0, 0.125f, 3, std::numeric_limits<float>::infinity()}));
+  EXPECT_TRUE(std::isnan(ParseMagnitudeList("nan").at(0)));
+  for (const std::string text : {"-1", "x", "-inf", "1:2"}) {
+    EXPECT_THROW(ParseMagnitudeList(text), Error) << text;
+  }
+}
+
+TEST(ParseHistogramList, ReadsPairsOfCounts) {
+  const std::vector<HistogramCounts> histogram = ParseHistogramList("10:0, 0:1e3");
+  ASSERT_EQ(histogram.size(), 2u);
+  EXPECT_EQ(histogram[0].below, 10u);
+  EXPECT_EQ(histogram[0].above, 0u);
+  EXPECT_EQ(histogram[1].below, 0u);
+  EXPECT_EQ(histogram[1].above, 1000u);
+  for (const std::string text : {"1", "1:", ":1", "1:-2", "-1:2", "1:2:3", "1.5:2"}) {
+    EXPECT_THROW(ParseHistogramList(text), Error) << text;
+  }
 }
 
 TEST(ParseOverflowList, ReadsAnySeparators) {

@@ -24,7 +24,7 @@ namespace dlsim {
 namespace {
 
 struct ScalerCommandOptions {
-  std::string policy, steps, overflow_at, format;
+  std::string policy, steps, overflow_at, absmax, histogram, format;
   std::vector<std::string> settings;
   std::optional<std::string> json;
   OnFatal on_fatal = OnFatal::kStop;
@@ -80,13 +80,15 @@ std::string FormatRun(const std::string& policy, const ScalerRun& run,
   return text;
 }
 
+int WriteList() {
+  OutputFile out("-");
+  out.Write(ListPolicies());
+  out.Commit();
+  return 0;
+}
+
 int RunScalerCommand(const ScalerCommandOptions& options) {
-  if (options.list) {
-    OutputFile out("-");
-    out.Write(ListPolicies());
-    out.Commit();
-    return 0;
-  }
+  if (options.list) return WriteList();
   if (options.policy.empty() || options.steps.empty()) {
     throw UsageError("", "--policy and --steps are needed (or --list)");
   }
@@ -94,6 +96,8 @@ int RunScalerCommand(const ScalerCommandOptions& options) {
   const int64_t steps = ParseInteger(options.steps, "--steps");
   if (steps < 0) throw UsageError("--steps", "negative number", "0 or more", Quoted(options.steps));
   const std::vector<int64_t> overflow_steps = ParseOverflowList(options.overflow_at);
+  const StepSignals signals = {.absmax = ParseMagnitudeList(options.absmax),
+                               .histogram = ParseHistogramList(options.histogram)};
   const std::string format = options.format.empty() ? "" : ParseFormat(options.format).name;
   const std::string name(policy.name);
   ScalerRun run;
@@ -105,7 +109,8 @@ int RunScalerCommand(const ScalerCommandOptions& options) {
     if (!overflow_steps.empty() && overflow_steps.back() >= steps) {
       notes.push_back("overflow steps from " + std::to_string(steps) + " on have no effect");
     }
-    run = RunScaler(std::move(configured), steps, overflow_steps, options.on_fatal);
+    CheckSignals(policy.name, configured.scaler, steps, signals, notes);
+    run = RunScaler(std::move(configured), steps, overflow_steps, options.on_fatal, signals);
   } catch (const PolicyRefusal& refusal) {
     run = RefusedRun(refusal);
     std::fprintf(stderr, "dlsim scaler: policy %s: %s: %s\n", name.c_str(), refusal.type.c_str(),
@@ -139,6 +144,16 @@ void AddScalerCommand(CLI::App& app, Action& action) {
                    "Steps that overflow, from 0, separated by commas or blanks; @FILE reads a file")
       ->option_text("LIST");
   command
+      ->add_option("--absmax", options->absmax,
+                   "Largest unscaled magnitude of each step, for policies that look at it "
+                   "(openseq2seq-logmax); inf overflows; @FILE reads a file")
+      ->option_text("LIST");
+  command
+      ->add_option("--histogram", options->histogram,
+                   "Counts of scaled gradients below and above the edge in each step, BELOW:ABOVE, "
+                   "for policies that look at them (popart); @FILE reads a file")
+      ->option_text("LIST");
+  command
       ->add_option("--format", options->format,
                    "Number format, for defaults that depend on it (cerebras-2.10: cb16)")
       ->option_text("F");
@@ -152,6 +167,7 @@ void AddScalerCommand(CLI::App& app, Action& action) {
       "Examples:\n"
       "  dlsim scaler --list\n"
       "  dlsim scaler --policy torch --steps 5000 --overflow-at 0,1,2000\n"
+      "  dlsim scaler --policy openseq2seq-logmax --steps 4 --absmax 3,2.5,inf,2\n"
       "  dlsim scaler --policy cerebras-2.10 --set init_scale=2^10 --steps 100 --json -");
   command->callback(
       [options, &action] { action = [options] { return RunScalerCommand(*options); }; });
