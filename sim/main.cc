@@ -40,6 +40,7 @@ void AddCommands(CLI::App& app, Action& action) {
   AddScalerCommand(app, action);
   AddConvertCommand(app, action);
   AddFormatsCommand(app, action);
+  AddAccumulateCommand(app, action);
   AddBenchCommand(app, action);
   app.footer(
       "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"

@@ -17,6 +17,7 @@ void AddConvertCommand(CLI::App& app, Action& action);
 void AddScalerCommand(CLI::App& app, Action& action);
 void AddReplayCommand(CLI::App& app, Action& action);
 void AddSummariesCommand(CLI::App& app, Action& action);
+void AddAccumulateCommand(CLI::App& app, Action& action);
 void AddBenchCommand(CLI::App& app, Action& action);
 
 }  // namespace dlsim

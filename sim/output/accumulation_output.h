@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What dlsim accumulate writes: its report, JSON and CSV (docs/accumulation.md).
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/trace.h"
+#include "sim/accumulation/sum_study.h"
+#include "sim/output/json_value.h"
+#include "sim/output/output_file.h"
+
+namespace dlsim {
+
+// Returns the tables for the terminal; lists show `top` tensors.
+std::string FormatSumReport(const TraceReader& trace, std::span<const SumRun> runs,
+                            std::span<const SumResult> results, uint64_t top);
+
+// Writes the document dlsim.accumulate/1. `options` describes the call.
+void WriteSumJson(const TraceReader& trace, std::span<const std::string> paths, const Json& options,
+                  std::span<const SumRun> runs, std::span<const SumResult> results,
+                  OutputFile& out);
+
+// Returns the header line of the CSV file.
+std::string SumCsvHeader();
+
+// Writes one row per run for one item.
+void WriteSumCsvRows(const SumItem& item, std::span<const SumRun> runs,
+                     std::span<const SumOutcome> outcomes, OutputFile& out);
+
+}  // namespace dlsim
