@@ -28,7 +28,7 @@ NamedPrecision ParsePrecision(const std::string& text, const std::string& option
 }
 
 std::string ChunkText(uint64_t chunk_length) {
-  return chunk_length == kOneChunk ? "" : fmt::format(", chunk {}", chunk_length);
+  return chunk_length == kOneChunk ? "" : fmt::format(" chunk {}", chunk_length);
 }
 
 SumRun LevelRun(PrecisionOptLevel level, const std::string& format, uint64_t chunk_length,
@@ -43,8 +43,9 @@ SumRun LevelRun(PrecisionOptLevel level, const std::string& format, uint64_t chu
   run.format = named.name;
   run.parameters.short_format = named.precision.conversion;
   if (chunk_length != kOneChunk) run.parameters.chunk_length = chunk_length;
-  run.chunk_length = run.parameters.chunk_length;
-  const std::string chunk = level == PrecisionOptLevel::k0 ? "" : ChunkText(chunk_length);
+  const bool mixes = level != PrecisionOptLevel::k0;
+  if (mixes) run.chunk_length = run.parameters.chunk_length;
+  const std::string chunk = mixes ? ChunkText(chunk_length) : "";
   run.name = fmt::format("level {} {}{}", NumberOf(level), run.format, chunk);
   return run;
 }
@@ -53,8 +54,8 @@ SumRun AccumulatorRun(const std::string& accumulator, const std::string& format,
                       uint64_t chunk_length, const SumRunsRequest& request) {
   Conversion of_inputs = request.conversion;
   of_inputs.rounding = Rounding::kNearestEven;
-  const NamedPrecision inputs = ParsePrecision(format, "--format", of_inputs);
   const NamedPrecision sums = ParsePrecision(accumulator, "--accumulator", request.conversion);
+  const NamedPrecision inputs = ParsePrecision(format, "--format", of_inputs);
   const NamedPrecision combiner =
       ParsePrecision(request.combiner, "--combiner", request.conversion);
   SumRun run;

@@ -26,7 +26,7 @@ struct SumRunsRequest {
 
 // One way to sum.
 struct SumRun {
-  std::string name;                           // "level 1 cb16", "bf16, chunk 64"
+  std::string name;                           // "level 1 cb16", "bf16 chunk 64"
   std::optional<PrecisionOptLevel> level;     // or else `options` as they are
   std::string format, accumulator, combiner;  // names; of a level only the format
   uint64_t chunk_length = kOneChunk;          // in a level: where it keeps 16-bit partial sums
