@@ -2,11 +2,11 @@
 #include "dlsim/accumulate.h"
 
 #include <algorithm>
-#include <list>
 
 #include "accumulators.h"
 #include "check.h"
 #include "dlsim/convert.h"
+#include "input_sets.h"
 #include "parallel.h"
 #include "sum_terms.h"
 
@@ -39,44 +39,6 @@ void ForTasks(size_t count, uint64_t terms, const Body& body) {
   const DefaultFloatEnvironment environment;
   for (size_t i = 0; i < count; ++i) body(i);
 }
-
-// The inputs of each of several options, rounded once for those that round alike.
-class InputSets {
- public:
-  InputSets(std::span<const float> values, std::span<const AccumulationOptions> options,
-            uint32_t stream) {
-    for (const AccumulationOptions& o : options) {
-      const RandomStream random = {o.random.seed, o.random.stream + stream};
-      const auto same = std::ranges::find_if(sets_, [&](const Set& set) {
-        return set.precision == o.inputs && set.random.seed == random.seed &&
-               set.random.stream == random.stream;
-      });
-      if (same != sets_.end()) {
-        of_option_.push_back(same->values);
-      } else if (o.inputs.kind != Precision::Kind::kFormat) {
-        of_option_.push_back(values);
-      } else {
-        Set& set = sets_.emplace_back();
-        set = {o.inputs, random, RoundInputs(values, o.inputs, random), {}};
-        set.values = set.rounded;
-        of_option_.push_back(set.values);
-      }
-    }
-  }
-
-  // The inputs of the o-th options.
-  std::span<const float> Of(size_t o) const { return of_option_[o]; }
-
- private:
-  struct Set {
-    Precision precision;
-    RandomStream random;
-    std::vector<float> rounded;
-    std::span<const float> values;
-  };
-  std::list<Set> sets_;  // spans into them must stay
-  std::vector<std::span<const float>> of_option_;
-};
 
 // Sums the terms of one chunk, [begin, end).
 template <class Rounder, class Terms>
@@ -228,7 +190,7 @@ std::vector<Accumulated> SumMany(uint64_t outputs, uint64_t length,
 std::vector<Accumulated> SumProducts(const InputSets& a, const InputSets& b, uint64_t length,
                                      std::span<const AccumulationOptions> options) {
   return SumOnce(length, options, [&](size_t o, const auto& body) {
-    WithProducts({a.Of(o).data(), b.Of(o).data(), 1, 0}, options[o], body);
+    WithProducts(ExactProducts{a.Of(o).data(), b.Of(o).data()}, options[o], body);
   });
 }
 
@@ -276,7 +238,7 @@ std::vector<Accumulated> SumAxis(std::span<const float> values, const AxisShape&
                  [&](size_t o, uint64_t output, const auto& body) {
                    const uint64_t outer = output / shape.inner;
                    const uint64_t first = outer * shape.length * shape.inner + output % shape.inner;
-                   body(ElementTerms{inputs.Of(o).data() + first, shape.inner, first});
+                   body(ElementTerms{inputs.Of(o).data(), shape.inner, first});
                  });
 }
 
@@ -287,13 +249,16 @@ std::vector<Accumulated> MatMul(std::span<const float> a, std::span<const float>
   DLSIM_CHECK(a.size() == shape.rows * shape.depth);
   DLSIM_CHECK(b.size() == shape.depth * shape.columns);
   const InputSets inputs_a(a, options, 0), inputs_b(b, options, 1);
-  return SumMany(
-      shape.rows * shape.columns, shape.depth, options,
-      [&](size_t o, uint64_t output, const auto& body) {
-        const float* const row = inputs_a.Of(o).data() + output / shape.columns * shape.depth;
-        const float* const column = inputs_b.Of(o).data() + output % shape.columns;
-        WithProducts({row, column, shape.columns, output * shape.depth}, options[o], body);
-      });
+  return SumMany(shape.rows * shape.columns, shape.depth, options,
+                 [&](size_t o, uint64_t output, const auto& body) {
+                   const uint64_t row = output / shape.columns, column = output % shape.columns;
+                   ExactProducts products = {inputs_a.Of(o).data(), inputs_b.Of(o).data()};
+                   products.first_a = row * shape.depth;
+                   products.first_b = column;
+                   products.stride_b = shape.columns;
+                   products.first_index = output * shape.depth;
+                   WithProducts(products, options[o], body);
+                 });
 }
 
 }  // namespace dlsim

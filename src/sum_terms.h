@@ -12,20 +12,21 @@ namespace dlsim {
 // Streams of random bits, after the stream of the options (accumulate.h).
 inline constexpr uint32_t kTermStream = 2, kPartialStream = 3, kChunkStream = 4;
 
-// Every stride-th element from `values` on.
+// Every stride-th element of an array, from the first on.
 struct ElementTerms {
   const float* values = nullptr;
   uint64_t stride = 1;
-  uint64_t first_index = 0;  // of values[0] in the random stream
+  uint64_t first = 0;
 
-  uint64_t Index(uint64_t i) const { return first_index + i * stride; }
-  Rounded Term(uint64_t i) const { return {values[i * stride]}; }
+  uint64_t Index(uint64_t i) const { return first + i * stride; }
+  Rounded Term(uint64_t i) const { return {values[Index(i)]}; }
 };
 
 // Products that are added exactly: two float32 have 48 bits, and a double holds them.
 struct ExactProducts {
   const float* a = nullptr;
   const float* b = nullptr;
+  uint64_t first_a = 0, first_b = 0;
   uint64_t stride_b = 1;
   uint64_t first_index = 0;
 
@@ -35,7 +36,7 @@ struct ExactProducts {
   };
   uint64_t Index(uint64_t i) const { return first_index + i; }
   Product Term(uint64_t i) const {
-    return {static_cast<double>(a[i]) * static_cast<double>(b[i * stride_b])};
+    return {static_cast<double>(a[first_a + i]) * static_cast<double>(b[first_b + i * stride_b])};
   }
 };
 

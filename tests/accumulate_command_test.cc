@@ -239,6 +239,7 @@ TEST(AccumulateCommand, NonfiniteValuesHaveNoError) {
   EXPECT_EQ(run["nonfinite"], 1);
   EXPECT_EQ(run["overflowed"], 1);
   EXPECT_EQ(run["worst_error"], "inf");
+  EXPECT_EQ(run["mean_error"], 0.0);  // of no sum
   EXPECT_EQ(run["worst_step"], 1);
   const std::string report = Succeed({"accumulate", kSingle, "--level", "0"});
   EXPECT_NE(report.find("not finite, and no error"), std::string::npos) << report;

@@ -40,7 +40,7 @@ void Merge(const SumItem& item, const SumOutcome& outcome, SumSummary& summary) 
     return;
   }
   summary.overflowed += !std::isfinite(outcome.result);
-  summary.error_sum += outcome.term_error;
+  if (std::isfinite(outcome.result)) summary.error_sum += outcome.term_error;
   summary.relative_error = std::max(summary.relative_error, outcome.relative_error);
   summary.max_error = std::max(summary.max_error, outcome.max_error);
   if (summary.worst_step >= 0 && outcome.term_error <= summary.worst_error) return;

@@ -22,7 +22,7 @@ struct SumSummary {
   uint64_t overflowed = 0;    // and those of a finite reference whose result is not finite
   double worst_error = 0;     // largest term_error of an item
   double input_error = 0;     // that of the same item by rounding its inputs alone
-  double error_sum = 0;       // of the items' term_error
+  double error_sum = 0;       // of the items' term_error where the result is finite
   double relative_error = 0;  // largest of an item
   double max_error = 0;       // largest absolute difference of an element
   int64_t worst_step = -1;    // of the worst item; -1 if none has an error
@@ -30,7 +30,7 @@ struct SumSummary {
   AdditionCounts counts;      // over all items
 
   double mean_error() const {
-    const uint64_t items = sums - nonfinite;
+    const uint64_t items = sums - nonfinite - overflowed;
     return items == 0 ? 0 : error_sum / static_cast<double>(items);
   }
 };

@@ -64,7 +64,7 @@ TableRow OverviewRow(const std::string& run, const std::string& reduction,
     counts.Merge(seen.summary->counts);
     sums += seen.summary->sums;
     overflowed += seen.summary->overflowed;
-    with_error += seen.summary->sums - seen.summary->nonfinite;
+    with_error += seen.summary->sums - seen.summary->nonfinite - seen.summary->overflowed;
     error_sum += seen.summary->error_sum;
   }
   const Seen& worst = worst_first.front();
