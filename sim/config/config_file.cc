@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/config/config_file.h"
+
+#include <algorithm>
+
+#include "dlsim/error.h"
+#include "trace/mapped_file.h"
+
+namespace dlsim {
+namespace {
+
+constexpr uint64_t kMaxBytes = uint64_t{1} << 20;
+
+// True for a line that only TOML has: `[table]` or `key = value`.
+bool LooksLikeToml(std::string_view line) {
+  if (line.starts_with('[')) return line.find(']') != line.npos;
+  const size_t equals = line.find('=');
+  return equals != line.npos && line.substr(0, equals).find_first_of(":{[") == line.npos;
+}
+
+ConfigLanguage LanguageOfText(std::string_view text) {
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    std::string_view line = text.substr(0, end);
+    text.remove_prefix(std::min(end + 1, text.size()));
+    line.remove_prefix(std::min(line.find_first_not_of(" \t\r"), line.size()));
+    if (line.empty() || line.starts_with('#')) continue;
+    if (line.starts_with('{')) return ConfigLanguage::kJson;
+    return LooksLikeToml(line) ? ConfigLanguage::kToml : ConfigLanguage::kYaml;
+  }
+  return ConfigLanguage::kYaml;
+}
+
+}  // namespace
+
+ConfigLanguage GuessLanguage(std::string_view path, std::string_view text) {
+  if (path.ends_with(".yaml") || path.ends_with(".yml")) return ConfigLanguage::kYaml;
+  if (path.ends_with(".json")) return ConfigLanguage::kJson;
+  if (path.ends_with(".toml")) return ConfigLanguage::kToml;
+  return LanguageOfText(text);
+}
+
+ConfigNode ParseConfig(std::string_view file, std::string_view text, ConfigLanguage language) {
+  if (text.find('\0') != text.npos) throw UsageError(Printable(file), "not a text file");
+  if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // byte order mark
+  ConfigNode root = language == ConfigLanguage::kYaml   ? ParseYaml(file, text)
+                    : language == ConfigLanguage::kJson ? ParseJsonConfig(file, text)
+                                                        : ParseToml(file, text);
+  if (root.kind != ConfigNode::Kind::kTable) {
+    throw UsageError(Printable(file), "not a configuration", "keys with values");
+  }
+  return root;
+}
+
+ConfigNode ReadConfigFile(const std::string& path) {
+  const std::string text = ReadTextFile(path, kMaxBytes);
+  return ParseConfig(path, text, GuessLanguage(path, text));
+}
+
+}  // namespace dlsim

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/config/config_tree.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+size_t Depth(const ConfigNode& node) {
+  size_t deepest = 0;
+  for (const ConfigEntry& entry : node.entries) {
+    deepest = std::max(deepest, Depth(entry.value));
+  }
+  return deepest + 1;
+}
+
+// Returns the entry whose key stands twice, or nullptr.
+const ConfigEntry* FindDuplicate(const ConfigNode& table) {
+  std::vector<const ConfigEntry*> sorted;
+  for (const ConfigEntry& entry : table.entries) sorted.push_back(&entry);
+  std::ranges::stable_sort(sorted, {}, [](const ConfigEntry* entry) { return entry->key; });
+  for (size_t i = 1; i < sorted.size(); ++i) {
+    if (sorted[i]->key == sorted[i - 1]->key) return sorted[i];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+const ConfigNode* ConfigNode::Find(std::string_view key) const {
+  if (kind != Kind::kTable) return nullptr;
+  const auto found = std::ranges::find(entries, key, &ConfigEntry::key);
+  return found == entries.end() ? nullptr : &found->value;
+}
+
+std::string ConfigPlace(std::string_view file, int line) {
+  return Printable(file) + (line > 0 ? ":" + std::to_string(line) : "");
+}
+
+size_t CountNodes(const ConfigNode& node) {
+  size_t nodes = 1;
+  for (const ConfigEntry& entry : node.entries) nodes += CountNodes(entry.value);
+  return nodes;
+}
+
+void ConfigTreeBuilder::Fail(int line, std::string_view problem, std::string_view expected,
+                             std::string_view got) const {
+  throw UsageError(ConfigPlace(file_, line), problem, expected, got);
+}
+
+void ConfigTreeBuilder::Count(size_t nodes, int line) {
+  nodes_ += nodes;
+  if (nodes_ > kMaxNodes) {
+    Fail(line, "too many values (aliases count each time)",
+         "at most " + std::to_string(kMaxNodes) + " in a training configuration");
+  }
+}
+
+void ConfigTreeBuilder::Scalar(ConfigNode::Kind kind, std::string text, int line) {
+  Count(1, line);
+  Add({kind, std::move(text), line, {}});
+}
+
+void ConfigTreeBuilder::Open(ConfigNode::Kind kind, int line) {
+  Count(1, line);
+  if (open_.size() == kMaxDepth) {
+    Fail(line, "nested too deeply", "at most " + std::to_string(kMaxDepth) + " levels");
+  }
+  open_.push_back({{kind, "", line, {}}, ""});
+}
+
+void ConfigTreeBuilder::Key(std::string key) { open_.back().key = std::move(key); }
+
+void ConfigTreeBuilder::Close() {
+  ConfigNode node = std::move(open_.back().node);
+  open_.pop_back();
+  if (node.kind == ConfigNode::Kind::kTable) {
+    if (const ConfigEntry* twice = FindDuplicate(node)) {
+      Fail(twice->value.line, "duplicate key " + Quoted(twice->key));
+    }
+  }
+  Add(std::move(node));
+}
+
+void ConfigTreeBuilder::Copy(const ConfigNode& node, int line) {
+  Count(CountNodes(node), line);
+  if (open_.size() + Depth(node) > kMaxDepth) {
+    Fail(line, "nested too deeply", "at most " + std::to_string(kMaxDepth) + " levels");
+  }
+  Add(node);
+}
+
+void ConfigTreeBuilder::Add(ConfigNode node) {
+  if (open_.empty()) {
+    root_ = std::move(node);
+    return;
+  }
+  OpenNode& parent = open_.back();
+  parent.node.entries.push_back({std::exchange(parent.key, ""), std::move(node)});
+}
+
+const ConfigNode& ConfigTreeBuilder::last() const {
+  return open_.empty() ? root_ : open_.back().node.entries.back().value;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a configuration file holds, whatever its language, and the builder that limits it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dlsim {
+
+struct ConfigEntry;
+
+// One value, with its line in the file (from 1; 0 = unknown).
+struct ConfigNode {
+  enum class Kind : uint8_t { kNull, kBool, kNumber, kText, kList, kTable };
+
+  Kind kind = Kind::kNull;
+  std::string text;  // of a scalar; "true" or "false"; a number as ParseNumber reads it
+  int line = 0;
+  std::vector<ConfigEntry> entries;  // of a table, or of a list, whose keys are empty
+
+  // Returns the value of a key of a table, or nullptr.
+  const ConfigNode* Find(std::string_view key) const;
+};
+
+struct ConfigEntry {
+  std::string key;
+  ConfigNode value;
+};
+
+// Returns `FILE` or `FILE:LINE` for a message.
+std::string ConfigPlace(std::string_view file, int line);
+
+// Builds a tree from the events of a parser. Throws Error (exit code 2) for what is too large, too
+// deep or has a key twice.
+class ConfigTreeBuilder {
+ public:
+  static constexpr size_t kMaxDepth = 64;
+  static constexpr size_t kMaxNodes = 20'000;  // a hundred times what training files hold
+
+  explicit ConfigTreeBuilder(std::string_view file) : file_(file) {}
+
+  void Scalar(ConfigNode::Kind kind, std::string text, int line);
+  void Open(ConfigNode::Kind kind, int line);  // a list or a table
+  void Key(std::string key);                   // of the next value in the open table
+  void Close();
+
+  // Adds a copy of a value, all of which counts again.
+  void Copy(const ConfigNode& node, int line);
+
+  // Counts values that are kept elsewhere.
+  void Count(size_t nodes, int line);
+
+  ConfigNode& open_node() { return open_.back().node; }
+  const ConfigNode& last() const;  // the value that was completed last
+  ConfigNode Take() { return std::move(root_); }
+
+  // Throws Error (exit code 2) that names the file and the line.
+  [[noreturn]] void Fail(int line, std::string_view problem, std::string_view expected = {},
+                         std::string_view got = {}) const;
+
+ private:
+  struct OpenNode {
+    ConfigNode node;
+    std::string key;
+  };
+
+  void Add(ConfigNode node);
+
+  std::string file_;
+  std::vector<OpenNode> open_;
+  ConfigNode root_;
+  size_t nodes_ = 0;
+};
+
+// Returns the number of values in a tree, itself included.
+size_t CountNodes(const ConfigNode& node);
+
+}  // namespace dlsim
