@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSpeed's JSON, also as Hugging Face's trainer has it, with "auto" values.
+// Source: microsoft/DeepSpeed, deepspeed/runtime/config.py and precision_config.py.
+#include <array>
+
+#include "sim/config/cerebras_keys.h"
+#include "sim/config/dialects.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::array<std::string_view, 9> kFp16Keys = {"enabled",
+                                                       "auto_cast",
+                                                       "loss_scale",
+                                                       "initial_scale_power",
+                                                       "loss_scale_window",
+                                                       "hysteresis",
+                                                       "consecutive_hysteresis",
+                                                       "min_loss_scale",
+                                                       "fp16_master_weights_and_grads"};
+
+// Reads values that may be "auto", which a note then resolves.
+struct AutoReader {
+  const ConfigBlock& block;
+  std::vector<std::string>& notes;
+
+  // True if the value is "auto".
+  bool Auto(std::string_view key, std::string_view meaning) const {
+    if (!block.Is(key, "auto")) return false;
+    notes.push_back((block.path().empty() ? "" : block.path() + ".") + std::string(key) +
+                    " is auto: read as " + std::string(meaning));
+    return true;
+  }
+  bool Bool(std::string_view key, bool if_auto) const {
+    if (Auto(key, if_auto ? "true" : "false")) return if_auto;
+    return block.Bool(key).value_or(false);
+  }
+  std::optional<int64_t> Integer(std::string_view key, int64_t min, int64_t max,
+                                 std::string_view fallback) const {
+    return Auto(key, fallback) ? std::nullopt : block.Integer(key, min, max);
+  }
+  std::optional<ConfigNumber> Number(std::string_view key, std::string_view fallback) const {
+    return Auto(key, fallback) ? std::nullopt : block.Number(key, NumberRange::kNotNegative);
+  }
+};
+
+constexpr int64_t kNoMaximum = std::numeric_limits<int64_t>::max();
+
+// Returns zero_optimization.stage; early versions wrote `true` for stage 1.
+int64_t ReadZeroStage(const ConfigBlock& file, std::vector<std::string>& notes) {
+  const ConfigNode* zero = file.Find("zero_optimization");
+  if (zero != nullptr && zero->kind == ConfigNode::Kind::kBool) return zero->text == "true" ? 1 : 0;
+  const std::optional<ConfigBlock> block = file.Table("zero_optimization");
+  if (!block) return 0;
+  return AutoReader{*block, notes}.Integer("stage", 0, 3, "0").value_or(0);
+}
+
+// The loss scaler of ZeRO.
+ConfigPolicy ZeroScaler(const AutoReader& fp16, ConfigPolicy policy) {
+  policy.name = "deepspeed";
+  const int64_t hysteresis = fp16.Integer("hysteresis", 0, kNoMaximum, "2").value_or(2);
+  policy.settings.push_back("delayed_shift=" + std::to_string(hysteresis));
+  if (hysteresis == 0) fp16.notes.push_back("hysteresis 0: the scale never goes down");
+  const bool consecutive = fp16.Bool("consecutive_hysteresis", false);
+  policy.settings.push_back(std::string("consecutive_hysteresis=") +
+                            (consecutive ? "true" : "false"));
+  return policy;
+}
+
+// FP16_Optimizer, which serves without ZeRO.
+ConfigPolicy PlainScaler(const AutoReader& fp16, ConfigPolicy policy) {
+  policy.name = "deepspeed-fp16-optimizer";
+  fp16.Integer("hysteresis", 0, kNoMaximum, "2");
+  fp16.Bool("consecutive_hysteresis", false);
+  if (fp16.block.Has("hysteresis") || fp16.block.Has("consecutive_hysteresis")) {
+    fp16.notes.push_back("without ZeRO, FP16_Optimizer knows no hysteresis: it has no effect");
+  }
+  return policy;
+}
+
+ConfigPolicy Scaler(const AutoReader& fp16, int64_t stage) {
+  const std::optional<ConfigNumber> scale = fp16.Number("loss_scale", "0 (dynamic)");
+  const int64_t power = fp16.Integer("initial_scale_power", 0, 1023, "16").value_or(16);
+  const int64_t window = fp16.Integer("loss_scale_window", 1, kNoMaximum, "1000").value_or(1000);
+  const std::optional<ConfigNumber> min = fp16.Number("min_loss_scale", "1");
+  ConfigPolicy policy = {
+      "",
+      {"init_scale=2^" + std::to_string(power), "scale_window=" + std::to_string(window),
+       "min_scale=" + (min ? min->text : "1")}};
+  policy = stage == 0 ? PlainScaler(fp16, std::move(policy)) : ZeroScaler(fp16, std::move(policy));
+  if (!scale || scale->value == 0) return policy;
+  if (stage > 0) {
+    fp16.notes.push_back("ZeRO skips steps that overflow also at a static scale; this replay not");
+  }
+  return {"static", {"loss_scale=" + scale->text}};
+}
+
+// True if bf16 is on; older files call it bfloat16.
+bool ReadBf16(const ConfigBlock& file, bool fp16, std::vector<std::string>& notes) {
+  for (const std::string_view key : {"bf16", "bfloat16"}) {
+    const std::optional<ConfigBlock> block = file.Table(key);
+    if (!block || !AutoReader{*block, notes}.Bool("enabled", !fp16)) continue;
+    if (fp16) {
+      block->Refuse("enabled", "bfloat16 and fp16 modes cannot be simultaneously enabled");
+    }
+    return true;
+  }
+  return false;
+}
+
+// "auto" is fp16 unless bf16 is asked for in so many words.
+bool ReadFp16Enabled(const ConfigBlock& file, const std::optional<ConfigBlock>& fp16,
+                     std::vector<std::string>& notes) {
+  if (!fp16) return false;
+  bool bf16_asked = false;
+  for (const std::string_view key : {"bf16", "bfloat16"}) {
+    const ConfigNode* block = file.Find(key);
+    const ConfigNode* enabled = block == nullptr ? nullptr : block->Find("enabled");
+    bf16_asked |= enabled != nullptr && enabled->text == "true";
+  }
+  return AutoReader{*fp16, notes}.Bool("enabled", !bf16_asked);
+}
+
+void ReadTypes(const ConfigBlock& file, TrainingConfig& config) {
+  const std::optional<ConfigBlock> fp16 = file.Table("fp16");
+  if (fp16) fp16->RequireKnown(kFp16Keys);
+  const bool fp16_enabled = ReadFp16Enabled(file, fp16, config.notes);
+  const bool bf16_enabled = ReadBf16(file, fp16_enabled, config.notes);
+  if (fp16) {
+    const AutoReader reader = {*fp16, config.notes};
+    reader.Bool("auto_cast", false);
+    reader.Bool("fp16_master_weights_and_grads", false);
+    const size_t notes = config.notes.size();
+    config.policies = {Scaler(reader, ReadZeroStage(file, config.notes))};
+    if (!fp16_enabled) config.notes.resize(notes);  // of keys without effect
+  }
+  if (fp16_enabled) {
+    config.formats = {"fp16"};
+    return;
+  }
+  config.policies = {NoScaler()};
+  if (bf16_enabled) config.formats = {"bf16"};
+  config.notes.push_back(bf16_enabled ? "bf16: no loss scaling"
+                                      : "neither fp16 nor bf16 is enabled: this run computes in "
+                                        "float32");
+}
+
+}  // namespace
+
+bool LooksLikeDeepSpeed(const ConfigBlock& file) {
+  for (const std::string_view key :
+       {"fp16", "bf16", "bfloat16", "zero_optimization", "train_batch_size",
+        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
+    if (file.node().Find(key) != nullptr) return true;
+  }
+  return false;
+}
+
+TrainingConfig ReadDeepSpeed(const ConfigBlock& file, std::optional<Backend>) {
+  TrainingConfig config = {.kind = "DeepSpeed", .formats = {}, .policies = {}};
+  ReadTypes(file, config);
+  const AutoReader reader = {file, config.notes};
+  // Hugging Face's trainer fills in its max_grad_norm, 1.0 by default.
+  const bool clip_auto = reader.Auto("gradient_clipping", "1.0, the default of max_grad_norm");
+  const std::optional<ConfigNumber> clip =
+      clip_auto ? ConfigNumber{1, "1.0"}
+                : file.Number("gradient_clipping", NumberRange::kNotNegative);
+  if (clip && clip->value > 0) config.clipping.max_norm = clip->value;
+  config.grad_accum_steps = reader.Integer("gradient_accumulation_steps", 1, kNoMaximum, "1");
+  const std::optional<ConfigBlock> amp = file.Table("amp");
+  if (amp && amp->Bool("enabled").value_or(false)) {
+    config.notes.push_back("amp (Apex) is not read: give its arguments in a file of kind apex");
+  }
+  return config;
+}
+
+}  // namespace dlsim

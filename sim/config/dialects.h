@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dialects of training configurations, one file each. `file` is the whole file.
+#pragma once
+
+#include "sim/config/config_block.h"
+#include "sim/config/training_config.h"
+
+namespace dlsim {
+
+TrainingConfig ReadModelZoo(const ConfigBlock& file, std::optional<Backend> backend);
+TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> backend);
+TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend> backend);
+TrainingConfig ReadDeepSpeed(const ConfigBlock& file, std::optional<Backend> backend);
+TrainingConfig ReadTorch(const ConfigBlock& file, std::optional<Backend> backend);
+TrainingConfig ReadApex(const ConfigBlock& file, std::optional<Backend> backend);
+TrainingConfig ReadDlsimToml(const ConfigBlock& file, std::optional<Backend> backend);
+
+// True if the file has what only this dialect has.
+bool LooksLikeModelZoo(const ConfigBlock& file);
+bool LooksLikeTfTrainer(const ConfigBlock& file);
+bool LooksLikeModelZooOld(const ConfigBlock& file);
+bool LooksLikeDeepSpeed(const ConfigBlock& file);
+bool LooksLikeTorch(const ConfigBlock& file);
+bool LooksLikeApex(const ConfigBlock& file);
+bool LooksLikeDlsimToml(const ConfigBlock& file);
+
+// Returns the name of the number format that the value names; "torch.float16" is float16.
+std::optional<std::string> ReadFormat(const ConfigBlock& block, std::string_view key);
+
+}  // namespace dlsim

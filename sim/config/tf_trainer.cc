@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameters of the Cerebras Model Zoo's TensorFlow Trainer, in `optimizer`.
+// Source: Cerebras/modelzoo, common/tf/optimizers/Trainer.py.
+#include <array>
+#include <cmath>
+
+#include "sim/config/cerebras_keys.h"
+#include "sim/config/dialects.h"
+#include "sim/number.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::array<std::string_view, 9> kScalerKeys = {
+    "loss_scaling_factor", "initial_loss_scale", "steps_per_increase",
+    "min_loss_scale",      "max_loss_scale",     "overflow_tolerance",
+    "max_gradient_norm",   "max_gradient_value", "grad_accum_steps"};
+
+// Only the TensorFlow Trainer reads these.
+constexpr std::array<std::string_view, 7> kOwnKeys = {
+    "overflow_tolerance",     "log_grads",     "log_hists",       "ws_summary",
+    "disable_lr_steps_reset", "rmsprop_decay", "rmsprop_momentum"};
+
+// 0 is off, as in the original.
+Clipping ReadClipping(const ConfigBlock& block) {
+  const auto read = [&](std::string_view key) {
+    std::optional<ConfigNumber> limit = block.Number(key, NumberRange::kAny);
+    if (limit && limit->value < 0) {
+      block.Refuse("", std::string(key) + " cannot be negative. Got " + limit->text);
+    }
+    return limit && limit->value != 0 ? limit : std::nullopt;
+  };
+  const std::optional<ConfigNumber> norm = read("max_gradient_norm");
+  const std::optional<ConfigNumber> value = read("max_gradient_value");
+  if (norm && value) {
+    block.Refuse("",
+                 "Gradients can be clipped by norm or by value, but not both. Do not set both "
+                 "max_gradient_norm and max_gradient_value.");
+  }
+  Clipping clipping;
+  clipping.rule = ClipRule::kTensorFlow;
+  if (norm) clipping.max_norm = norm->value;
+  if (value) clipping.max_value = value->value;
+  return clipping;
+}
+
+void AddPeriod(const LossScaling& scaling, ConfigPolicy& policy) {
+  AddSetting(policy, "initial_loss_scale", scaling.initial_loss_scale);
+  if (scaling.steps_per_increase) {
+    policy.settings.push_back("increment_period=" + std::to_string(*scaling.steps_per_increase));
+  }
+}
+
+// Here 0 is no default: the original takes it as it stands.
+void RequirePositive(const ConfigBlock& block, const LossScaling& scaling) {
+  if (!scaling.dynamic()) return;
+  block.Number("initial_loss_scale", NumberRange::kPositive);
+  block.Number("max_loss_scale", NumberRange::kPositive);
+}
+
+ConfigPolicy Scaler(const ConfigBlock& optimizer, const LossScaling& scaling,
+                    std::vector<std::string>& notes) {
+  ConfigPolicy policy;
+  if (scaling.factor == LossScaling::Factor::kDynamic) {
+    policy.name = "cerebras-tf";
+    AddPeriod(scaling, policy);
+    AddSetting(policy, "min_loss_scale", scaling.min_loss_scale);
+    AddSetting(policy, "max_loss_scale", scaling.max_loss_scale);
+    AddSetting(policy, "overflow_tolerance",
+               optimizer.Number("overflow_tolerance", NumberRange::kNotNegative));
+  } else if (scaling.factor == LossScaling::Factor::kTfDynamic) {
+    policy.name = "tf";
+    AddPeriod(scaling, policy);
+    notes.push_back(
+        "tf_dynamic: on a Cerebras system CSDynamicLossScale takes its place (policy cerebras-tf)");
+  } else if (std::fabs(scaling.scale() - 1) <= 1e-8 + 1e-5) {  // numpy.isclose
+    policy = NoScaler();
+  } else {
+    policy = {"static", {"loss_scale=" + scaling.static_scale->text}};
+  }
+  return policy;
+}
+
+}  // namespace
+
+bool LooksLikeTfTrainer(const ConfigBlock& file) {
+  const ConfigNode* optimizer = file.Find("optimizer");
+  if (optimizer == nullptr || optimizer->kind != ConfigNode::Kind::kTable) return false;
+  const ConfigBlock block = *file.Table("optimizer");
+  if (block.Is("loss_scaling_factor", "tf_dynamic")) return true;
+  for (const std::string_view key : kOwnKeys) {
+    if (optimizer->Find(key) != nullptr) return true;
+  }
+  const ConfigNode* model = file.Find("model");
+  return model != nullptr && model->Find("tf_summary") != nullptr;
+}
+
+TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend>) {
+  TrainingConfig config = {.kind = "Model Zoo TensorFlow Trainer", .formats = {}, .policies = {}};
+  const std::optional<ConfigBlock> optimizer = file.Table("optimizer");
+  if (!optimizer) file.Refuse("optimizer", "missing", "keys with values");
+  const std::optional<ConfigBlock> model = file.Table("model");
+  if (model && model->Bool("mixed_precision").value_or(false)) {
+    config.formats = {"fp16"};
+  } else {
+    config.notes.push_back("model.mixed_precision is off: this run computes in float32");
+  }
+  const LossScaling scaling = ReadLossScaling(*optimizer, TfDynamic::kKnown);
+  RequirePositive(*optimizer, scaling);
+  RequireOrder(*optimizer, scaling, 0x1p-14, 0x1p15);
+  config.policies = {Scaler(*optimizer, scaling, config.notes)};
+  config.clipping = ReadClipping(*optimizer);
+  config.grad_accum_steps = optimizer->Integer("grad_accum_steps", 1);
+  for (std::string& note : optimizer->NoteMisspelt(kScalerKeys)) {
+    config.notes.push_back(std::move(note));
+  }
+  return config;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/config/training_config.h"
+
+#include <algorithm>
+#include <array>
+
+#include "dlsim/error.h"
+#include "dlsim/format.h"
+#include "sim/config/config_file.h"
+#include "sim/config/dialects.h"
+#include "sim/suggest.h"
+
+namespace dlsim {
+namespace {
+
+enum class HasBackend { kNo, kYes };
+
+struct Dialect {
+  std::string_view name;
+  HasBackend backend;
+  bool (*matches)(const ConfigBlock&);
+  TrainingConfig (*read)(const ConfigBlock&, std::optional<Backend>);
+};
+
+// In the order in which they are tried.
+constexpr std::array kDialects = {
+    Dialect{"cerebras", HasBackend::kYes, LooksLikeModelZoo, ReadModelZoo},
+    Dialect{"deepspeed", HasBackend::kNo, LooksLikeDeepSpeed, ReadDeepSpeed},
+    Dialect{"torch", HasBackend::kNo, LooksLikeTorch, ReadTorch},
+    Dialect{"apex", HasBackend::kNo, LooksLikeApex, ReadApex},
+    Dialect{"cerebras-tf", HasBackend::kNo, LooksLikeTfTrainer, ReadTfTrainer},
+    Dialect{"cerebras-old", HasBackend::kYes, LooksLikeModelZooOld, ReadModelZooOld},
+    Dialect{"dlsim", HasBackend::kNo, LooksLikeDlsimToml, ReadDlsimToml},
+};
+
+constexpr auto kNames = [] {
+  std::array<std::string_view, kDialects.size()> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kDialects[i].name;
+  return names;
+}();
+
+const Dialect& FindDialect(const ConfigBlock& file, const std::string& kind) {
+  const auto matches = [&](const Dialect& dialect) {
+    return kind.empty() ? dialect.matches(file) : dialect.name == kind;
+  };
+  const auto found = std::ranges::find_if(kDialects, matches);
+  if (found != kDialects.end()) return *found;
+  if (!kind.empty()) {
+    throw UsageError("--config-kind", "unknown name", ExpectedName(kind, kNames, {}), Quoted(kind));
+  }
+  file.Refuse("", "not a known training configuration",
+              "the keys of " + ExpectedName("", kNames, {}) + " (or name it by --config-kind)");
+}
+
+}  // namespace
+
+std::span<const std::string_view> ConfigKinds() { return kNames; }
+
+TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
+                               const ConfigOptions& options) {
+  const ConfigBlock block(file, root);
+  const Dialect& dialect = FindDialect(block, options.kind);
+  TrainingConfig config = dialect.read(block, options.backend);
+  if (options.backend && dialect.backend == HasBackend::kNo) {
+    config.notes.push_back("--backend has no effect on this kind of file");
+  }
+  return config;
+}
+
+TrainingConfig ReadTrainingConfig(const std::string& path, const ConfigOptions& options) {
+  return InterpretConfig(path, ReadConfigFile(path), options);
+}
+
+std::optional<std::string> ReadFormat(const ConfigBlock& block, std::string_view key) {
+  const std::optional<std::string> text = block.Text(key);
+  if (!text) return std::nullopt;
+  std::string_view name = *text;
+  if (name.starts_with("torch.")) name.remove_prefix(6);
+  if (name == "half") name = "fp16";
+  try {
+    return ParseFormat(name).name;
+  } catch (const Error&) {
+    block.Refuse(key, "unknown format", "a name such as float16 or bfloat16", Quoted(*text));
+  }
+}
+
+}  // namespace dlsim

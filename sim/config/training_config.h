@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training configuration means for a simulation, whichever software it was written for.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/clipping.h"
+#include "dlsim/loss_scaler.h"
+#include "sim/config/config_tree.h"
+
+namespace dlsim {
+
+// Where the Cerebras stacks run; they scale the loss differently.
+enum class Backend : uint8_t { kCsx, kGpu, kCpu };
+
+struct ConfigOptions {
+  std::optional<Backend> backend;  // else what the file says, else kCsx
+  std::string kind;                // one of ConfigKinds(); empty = by content
+};
+
+// A policy with the settings KEY=VALUE that the file gives it.
+struct ConfigPolicy {
+  std::string name;
+  std::vector<std::string> settings;
+};
+
+struct TrainingConfig {
+  std::string kind;                    // for the report, such as "DeepSpeed"
+  std::vector<std::string> formats;    // empty: the file does not say
+  std::vector<ConfigPolicy> policies;  // empty: the file does not say
+  Clipping clipping = {};
+  std::optional<int64_t> grad_accum_steps = std::nullopt;
+  std::optional<int64_t> precision_opt_level = std::nullopt;
+  std::optional<FiniteTest> finite_test = std::nullopt;
+  std::vector<std::string> notes = {};  // one line each: what the file does not say or surprises
+};
+
+// The names for ConfigOptions::kind.
+std::span<const std::string_view> ConfigKinds();
+
+// Throws Error: exit code 3 if the file cannot be read, 2 for what is wrong in it.
+TrainingConfig ReadTrainingConfig(const std::string& path, const ConfigOptions& options);
+
+// The same for a file that was read already; `file` is its name in messages.
+TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
+                               const ConfigOptions& options);
+
+}  // namespace dlsim
