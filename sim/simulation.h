@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/clipping.h"
 #include "dlsim/replay.h"
 #include "dlsim/trace.h"
 #include "sim/policies/registry.h"

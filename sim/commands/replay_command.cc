@@ -10,10 +10,12 @@
 
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
+#include "sim/commands/config_arguments.h"
 #include "sim/commands/conversion_options.h"
 #include "sim/commands/trace_arguments.h"
 #include "sim/commands/training_options.h"
 #include "sim/commands/typed_options.h"
+#include "sim/config/apply_config.h"
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
 #include "sim/output/replay_csv.h"
@@ -26,6 +28,7 @@ namespace {
 
 struct ReplayCommandOptions {
   TraceArguments trace;
+  ConfigArguments config;
   ConversionOptions conversion;
   TrainingOptions training;
   SimulationRequest request;
@@ -89,12 +92,25 @@ int ReportRefusals(const std::vector<SimulationRun>& runs) {
   return lines.empty() ? 0 : static_cast<int>(ErrorKind::kUsage);
 }
 
+// Adds what the configuration says, then the defaults.
+void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequest& request,
+                     ReplayOptions& replay) {
+  if (config) ApplyConfig(*config, request);
+  if (config && replay.accumulate_steps == 1) {
+    replay.accumulate_steps = config->accumulate_steps.value_or(1);
+  }
+  if (request.formats.empty()) request.formats = {"fp16", "bf16", "cb16"};
+  if (request.policies.empty()) request.policies = {"cerebras"};
+}
+
 int RunReplay(ReplayCommandOptions options) {
   const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
   if (options.json && options.json == options.csv) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
   Apply(options.training, options.request, options.replay);
+  const std::optional<TrainingConfig> config = ReadConfig(options.config);
+  CompleteRequest(config, options.request, options.replay);
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);
@@ -113,13 +129,16 @@ int RunReplay(ReplayCommandOptions options) {
     Simulate(trace, options.replay, runs);
   }
   if (json) {
-    WriteReplayJson(trace, options.trace.paths, DescribeOptions(options), runs, *json);
+    Json record = DescribeOptions(options);
+    if (config) record["config"] = JsonConfig(options.config.path, *config);
+    WriteReplayJson(trace, options.trace.paths, record, runs, *json);
   }
   if (json) json->Commit();
   if (csv) csv->Commit();
   options.report.optimizers = options.replay.optimizers;
   if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
     OutputFile out("-");
+    if (config) out.Write(DescribeConfig(options.config.path, *config));
     out.Write(UnusualOptions(options) + FormatReport(trace, runs, options.report));
     out.Commit();
   }
@@ -176,6 +195,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "replay", "Replay recorded gradients through number formats and loss-scaling policies");
   AddTraceArguments(*command, options->trace);
+  AddConfigArguments(*command, options->config);
   AddRunOptions(*command, *options);
   AddRuleOptions(*command, *options);
   AddTrainingOptions(*command, options->training, options->request);
@@ -196,14 +216,11 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv\n"
       "  dlsim replay runs/lm-kjv --format cb16 --policy cerebras-2.10 --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
+      "  dlsim replay runs/lm-kjv --config params.yaml --set steps_per_increase=500\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
       "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");
-  command->callback([options, &action] {
-    if (options->request.formats.empty()) options->request.formats = {"fp16", "bf16", "cb16"};
-    if (options->request.policies.empty()) options->request.policies = {"cerebras"};
-    action = [options] { return RunReplay(*options); };
-  });
+  command->callback([options, &action] { action = [options] { return RunReplay(*options); }; });
 }
 
 }  // namespace dlsim

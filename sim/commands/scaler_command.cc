@@ -11,7 +11,9 @@
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "sim/commands/commands.h"
+#include "sim/commands/config_arguments.h"
 #include "sim/commands/typed_options.h"
+#include "sim/config/apply_config.h"
 #include "sim/number.h"
 #include "sim/output/json_value.h"
 #include "sim/output/output_file.h"
@@ -24,6 +26,7 @@ namespace dlsim {
 namespace {
 
 struct ScalerCommandOptions {
+  ConfigArguments config;
   std::string policy, steps, overflow_at, absmax, histogram, format;
   std::vector<std::string> settings;
   std::optional<std::string> json;
@@ -80,6 +83,22 @@ std::string FormatRun(const std::string& policy, const ScalerRun& run,
   return text;
 }
 
+// Adds what the configuration says: one policy, its settings and its format.
+void ApplyToScaler(const TrainingConfig& config, ScalerCommandOptions& options) {
+  if (options.policy.empty() && config.policies.size() > 1) {
+    throw UsageError("--config", "several policies", "--policy to name one of them");
+  }
+  if (options.policy.empty() && !config.policies.empty()) options.policy = config.policies[0].name;
+  if (options.format.empty() && config.formats.size() == 1) options.format = config.formats[0];
+  if (options.policy.empty()) return;
+  const PolicyInfo& policy = FindPolicy(options.policy);
+  for (const ConfigPolicy& own : config.policies) {
+    if (own.name != policy.name) continue;
+    const std::vector<std::string> settings = SettingsOf(own, options.settings);
+    options.settings.insert(options.settings.begin(), settings.begin(), settings.end());
+  }
+}
+
 int WriteList() {
   OutputFile out("-");
   out.Write(ListPolicies());
@@ -87,8 +106,10 @@ int WriteList() {
   return 0;
 }
 
-int RunScalerCommand(const ScalerCommandOptions& options) {
+int RunScalerCommand(ScalerCommandOptions options) {
   if (options.list) return WriteList();
+  const std::optional<TrainingConfig> config = ReadConfig(options.config);
+  if (config) ApplyToScaler(*config, options);
   if (options.policy.empty() || options.steps.empty()) {
     throw UsageError("", "--policy and --steps are needed (or --list)");
   }
@@ -119,8 +140,11 @@ int RunScalerCommand(const ScalerCommandOptions& options) {
   }
   OutputFile out(options.json.value_or("-"));
   if (options.json) {
-    out.Write(DumpJson(ToJson(name, run)) + "\n");
+    Json document = ToJson(name, run);
+    if (config) document["config"] = JsonConfig(options.config.path, *config);
+    out.Write(DumpJson(document) + "\n");
   } else if (exit_code == 0) {
+    if (config) out.Write(DescribeConfig(options.config.path, *config));
     out.Write(FormatRun(name, run, notes));
   }
   out.Commit();
@@ -133,6 +157,7 @@ void AddScalerCommand(CLI::App& app, Action& action) {
   const auto options = std::make_shared<ScalerCommandOptions>();
   CLI::App* command =
       app.add_subcommand("scaler", "Run one loss-scaling policy on a list of overflow steps");
+  AddConfigArguments(*command, options->config);
   command->add_option("--policy", options->policy, "Name or alias of the policy")
       ->option_text("NAME");
   command->add_option("--set", options->settings, "Parameter of the policy, repeatable")
@@ -168,6 +193,7 @@ void AddScalerCommand(CLI::App& app, Action& action) {
       "  dlsim scaler --list\n"
       "  dlsim scaler --policy torch --steps 5000 --overflow-at 0,1,2000\n"
       "  dlsim scaler --policy openseq2seq-logmax --steps 4 --absmax 3,2.5,inf,2\n"
+      "  dlsim scaler --config ds_config.json --steps 5000 --overflow-at 0,1,2000\n"
       "  dlsim scaler --policy cerebras-2.10 --set init_scale=2^10 --steps 100 --json -");
   command->callback(
       [options, &action] { action = [options] { return RunScalerCommand(*options); }; });

@@ -138,7 +138,7 @@ TrainingConfig ReadDlsimToml(const ConfigBlock& file, std::optional<Backend>) {
   if (norm && value) file.Refuse("max-gradient-value", "clips a second time", "one of the two");
   if (norm) config.clipping.max_norm = norm->value;
   if (value) config.clipping.max_value = value->value;
-  config.grad_accum_steps = file.Integer("grad-accum-steps", 1);
+  config.accumulate_steps = file.Integer("grad-accum-steps", 1);
   constexpr std::array kTests = {FiniteTest::kElementwise, FiniteTest::kGlobalNorm};
   constexpr std::array<std::string_view, 2> kNames = {"elementwise", "global-norm"};
   if (const auto test = file.Choice("finite-test", kNames)) {

@@ -64,6 +64,13 @@ TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
   if (options.backend && dialect.backend == HasBackend::kNo) {
     config.notes.push_back("--backend has no effect on this kind of file");
   }
+  if (config.grad_accum_steps.value_or(1) > 1) {
+    const std::string steps = std::to_string(*config.grad_accum_steps);
+    config.notes.push_back("training accumulates " + steps +
+                           " micro-steps: a trace recorded so has them; where each recorded step "
+                           "is one, give --grad-accum-steps " +
+                           steps);
+  }
   return config;
 }
 

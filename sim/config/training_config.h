@@ -34,7 +34,8 @@ struct TrainingConfig {
   std::vector<std::string> formats;    // empty: the file does not say
   std::vector<ConfigPolicy> policies;  // empty: the file does not say
   Clipping clipping = {};
-  std::optional<int64_t> grad_accum_steps = std::nullopt;
+  std::optional<int64_t> grad_accum_steps = std::nullopt;  // micro-steps of a step
+  std::optional<int64_t> accumulate_steps = std::nullopt;  // as ReplayOptions has it
   std::optional<int64_t> precision_opt_level = std::nullopt;
   std::optional<FiniteTest> finite_test = std::nullopt;
   std::vector<std::string> notes = {};  // one line each: what the file does not say or surprises
