@@ -84,7 +84,7 @@ void ReadPrecision(const ConfigBlock& precision, Backend backend, TrainingConfig
   RequireOrder(precision, scaling, 0x1p-14, cb16 ? 0x1p31 : 0x1p15);
   config.clipping = ReadTorchClipping(precision);
   if (off) {
-    config.notes.push_back("enabled false: this run computes in float32; formats are yours");
+    config.notes.push_back("enabled false: this run computes in float32");
   } else {
     config.formats = {FormatOf(MathType(precision, scaling, type, backend, config.notes))};
   }
