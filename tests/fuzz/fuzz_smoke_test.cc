@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <string_view>
@@ -70,9 +72,10 @@ class Mutator {
   std::mt19937 random_;
 };
 
-void Drive(int (*target)(const uint8_t*, size_t), const std::string& valid) {
+void Drive(int (*target)(const uint8_t*, size_t), const std::string& valid,
+           int mutations = kMutations) {
   Mutator mutator(20261120);
-  for (int i = 0; i < kMutations; ++i) {
+  for (int i = 0; i < mutations; ++i) {
     const std::string bytes = i == 0 ? valid : mutator.Mutate(valid);
     EXPECT_EQ(target(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), 0);
   }
@@ -95,6 +98,21 @@ TEST(FuzzSmoke, Npy) { Drive(FuzzNpy, SmallNpy()); }
 
 TEST(FuzzSmoke, Npz) {
   Drive(FuzzNpz, ZipBytes({{.name = "a.npy", .data = SmallNpy()}, Deflated("b.npy", SmallNpy())}));
+}
+
+std::string ConfigBytes(char language, const std::string& name) {
+  std::ifstream file(DLSIM_TEST_DATA "/config/" + name, std::ios::binary);
+  return language + std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+TEST(FuzzSmoke, Config) {
+  for (const char* name : {"model_zoo_old.yaml", "tf_trainer.yaml", "same_path.yaml"}) {
+    Drive(FuzzConfig, ConfigBytes(0, name), kMutations / 5);
+  }
+  Drive(FuzzConfig, ConfigBytes(1, "deepspeed_zero3.json"), kMutations / 5);
+  for (const char* name : {"torch_scaler.toml", "apex.toml", "dlsim.toml"}) {
+    Drive(FuzzConfig, ConfigBytes(2, name), kMutations / 5);
+  }
 }
 
 }  // namespace

@@ -7,6 +7,8 @@
 #include <span>
 
 #include "dlsim/error.h"
+#include "sim/config/config_file.h"
+#include "sim/config/training_config.h"
 #include "trace/npy.h"
 #include "trace/npz.h"
 #include "trace/safetensors.h"
@@ -21,13 +23,13 @@ void Require(bool promise) {
   if (!promise) __builtin_trap();
 }
 
-// The only exception that may escape is bad input on one line.
+// The only exception that may escape is an error of this kind on one line.
 template <typename Action>
-int Run(const Action& action) {
+int Run(const Action& action, ErrorKind kind = ErrorKind::kInput) {
   try {
     action();
   } catch (const Error& error) {
-    Require(error.kind() == ErrorKind::kInput);
+    Require(error.kind() == kind);
     Require(std::string_view(error.what()).find('\n') == std::string_view::npos);
   }
   return 0;
@@ -78,6 +80,21 @@ int FuzzNpz(const uint8_t* bytes, size_t size) {
       Run([&] { ReadMember(archive, member); });
     }
   });
+}
+
+int FuzzConfig(const uint8_t* bytes, size_t size) {
+  constexpr std::array kLanguages = {ConfigLanguage::kYaml, ConfigLanguage::kJson,
+                                     ConfigLanguage::kToml};
+  if (size == 0) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
+  const auto read = [&] {
+    const ConfigNode root = ParseConfig("fuzz", text, kLanguages[bytes[0] % kLanguages.size()]);
+    Require(CountNodes(root) <= ConfigTreeBuilder::kMaxNodes);
+    const TrainingConfig config = InterpretConfig("fuzz", root, {});
+    Require(!config.kind.empty() && !(config.clipping.max_norm && config.clipping.max_value));
+    for (const std::string& note : config.notes) Require(note.find('\n') == note.npos);
+  };
+  return Run(read, ErrorKind::kUsage);
 }
 
 }  // namespace dlsim
