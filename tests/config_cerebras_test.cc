@@ -7,8 +7,8 @@
 namespace dlsim {
 namespace {
 
-constexpr ConfigOptions kOnGpu = {.backend = Backend::kGpu, .kind = ""};
-constexpr ConfigOptions kOnCpu = {.backend = Backend::kCpu, .kind = ""};
+const ConfigOptions kOnGpu = {.backend = Backend::kGpu, .kind = ""};
+const ConfigOptions kOnCpu = {.backend = Backend::kCpu, .kind = ""};
 
 // A trainer with these lines in `precision`.
 std::string Trainer(const Texts& lines) {
