@@ -73,9 +73,11 @@ TEST(DeepSpeedConfig, Bf16AndFloat32DoNotScale) {
                     "f: bf16.enabled: bfloat16 and fp16 modes cannot be simultaneously enabled");
 }
 
-TEST(DeepSpeedConfig, HysteresisZeroNeverLowersTheScale) {
+TEST(DeepSpeedConfig, HysteresisZeroIsTaken) {
   const TrainingConfig config = Interpret(DeepSpeed(R"("enabled": true, "hysteresis": 0)", kZero));
-  EXPECT_TRUE(HasNote(config, "hysteresis 0: the scale never goes down"));
+  EXPECT_EQ(PolicyOf(config),
+            "deepspeed init_scale=2^16 scale_window=1000 min_scale=1 delayed_shift=0 "
+            "consecutive_hysteresis=false");
 }
 
 TEST(DeepSpeedConfig, BadValuesAreRefused) {

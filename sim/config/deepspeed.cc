@@ -60,7 +60,6 @@ ConfigPolicy ZeroScaler(const AutoReader& fp16, ConfigPolicy policy) {
   policy.name = "deepspeed";
   const int64_t hysteresis = fp16.Integer("hysteresis", 0, kNoMaximum, "2").value_or(2);
   policy.settings.push_back("delayed_shift=" + std::to_string(hysteresis));
-  if (hysteresis == 0) fp16.notes.push_back("hysteresis 0: the scale never goes down");
   const bool consecutive = fp16.Bool("consecutive_hysteresis", false);
   policy.settings.push_back(std::string("consecutive_hysteresis=") +
                             (consecutive ? "true" : "false"));
