@@ -49,7 +49,10 @@ void ApplyConfig(const TrainingConfig& config, SimulationRequest& request) {
   const std::vector<std::string> command_line = request.settings;
   for (const ConfigPolicy& policy : config.policies) {
     const PolicyInfo& info = FindPolicy(policy.name);
-    const auto same = [&](const std::string& name) { return FindPolicy(name).name == info.name; };
+    // "all" stands for every policy.
+    const auto same = [&](const std::string& name) {
+      return name == "all" || FindPolicy(name).name == info.name;
+    };
     if (asked && std::ranges::none_of(request.policies, same)) continue;
     if (!asked) request.policies.push_back(policy.name);
     for (const std::string& setting : SettingsOf(policy, command_line)) {
