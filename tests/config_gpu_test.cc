@@ -242,10 +242,25 @@ TEST(ConfigKind, FilesThatMeanTheSameGiveTheSamePath) {
   const std::vector<int64_t> overflows = {0, 3, 4, 12, 20, 21, 22, 60};
   const std::string path = PathOf(RunConfig(torch, 100, overflows));
   EXPECT_EQ(path.substr(0, 52), "4096.000000, 2048.000000 x3, 1024.000000 x1, 512.000");
-  EXPECT_EQ(PathOf(RunConfig(zoo, 100, overflows)), path);
-  EXPECT_EQ(zoo.formats, torch.formats);
-  EXPECT_EQ(zoo.clipping.max_norm, torch.clipping.max_norm);
-  EXPECT_EQ(zoo.grad_accum_steps, torch.grad_accum_steps);
+  const TrainingConfig deepspeed = ReadTrainingConfig(kConfigs + "same_path.json", {});
+  EXPECT_EQ(deepspeed.policies.at(0).name, "deepspeed");
+  for (const TrainingConfig& other : {zoo, deepspeed}) {
+    EXPECT_EQ(PathOf(RunConfig(other, 100, overflows)), path) << other.kind;
+    EXPECT_EQ(other.formats, torch.formats) << other.kind;
+    EXPECT_EQ(other.clipping.max_norm, torch.clipping.max_norm) << other.kind;
+    EXPECT_EQ(other.grad_accum_steps, torch.grad_accum_steps) << other.kind;
+  }
+}
+
+TEST(ConfigKind, SettingsAreThoseThatThePolicyHas) {
+  const ConfigOptions tf = {.backend = std::nullopt, .kind = "cerebras-tf"};
+  const std::string_view native =
+      "optimizer: {loss_scaling_factor: tf_dynamic, initial_loss_scale: 8, steps_per_increase: 3}";
+  EXPECT_EQ(RunConfig(Interpret(native, tf), 1, {}).scale_init, 8);
+  EXPECT_EQ(RunConfig(ReadTrainingConfig(kConfigs + "apex.toml", {}), 1, {}).scale_init, 65536);
+  EXPECT_EQ(RunConfig(ReadTrainingConfig(kConfigs + "deepspeed_zero3.json", {}), 1, {}).scale_init,
+            4096);
+  EXPECT_EQ(RunConfig(Interpret(DeepSpeed(R"("enabled": true)")), 1, {}).scale_init, 65536);
 }
 
 }  // namespace
