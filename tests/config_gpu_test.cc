@@ -186,7 +186,7 @@ TEST(DlsimConfig, ReadsOptionsUnderTheirOwnNames) {
   EXPECT_EQ(config.policies[1].name, "cerebras-2.10");
   EXPECT_EQ(config.policies[1].settings, (Texts{"init_scale=256", "steps_per_increase=500"}));
   EXPECT_EQ(config.clipping.max_norm, 1.0);
-  EXPECT_EQ(config.grad_accum_steps, 2);
+  EXPECT_EQ(config.accumulate_steps, 2);
   EXPECT_EQ(config.finite_test, FiniteTest::kGlobalNorm);
 }
 
