@@ -21,10 +21,10 @@ AccumulationOptions OptionsOf(PrecisionOptLevel level, Operation operation,
   AccumulationOptions options;
   options.inputs = narrow;
   options.inputs.conversion.rounding = Rounding::kNearestEven;
+  options.chunk_length = parameters.chunk_length;
   options.random = parameters.random;
   const Sums sums = RuleOf(level, operation).sums;
   if (sums != Sums::kFloat32) options.accumulator = narrow;
-  if (sums == Sums::kMixed) options.chunk_length = parameters.chunk_length;
   if (sums == Sums::kShort) options.combiner = options.terms = narrow;
   return options;
 }

@@ -184,7 +184,7 @@ TEST(AccumulateCommand, TheDefaultRunHasThreeLevels) {
     EXPECT_EQ(run["name"], "level " + std::to_string(level) + " cb16");
     EXPECT_EQ(run["level"], level);
     EXPECT_EQ(run["rules"].size(), 4u);
-    EXPECT_EQ(run["chunk"], level == 0 ? json() : json(128));
+    EXPECT_EQ(run["chunk"], 128);
   }
   EXPECT_EQ(document["runs"][2]["rules"]["softmax"]["sums"], "short");
   EXPECT_EQ(document["runs"][1]["rules"]["reduction"]["evidence"], "assumption");

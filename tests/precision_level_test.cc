@@ -49,6 +49,9 @@ TEST(PrecisionLevel, EachLevelNarrowsWhatItsDocumentationNames) {
   };
   for (const Operation operation : kOperations) {
     EXPECT_TRUE(IsFloat32(of(PrecisionOptLevel::k0, operation)));
+    for (const PrecisionOptLevel level : kLevels) {
+      EXPECT_EQ(of(level, operation).chunk_length, LevelParameters().chunk_length);
+    }
   }
   EXPECT_TRUE(IsFloat32(of(PrecisionOptLevel::k1, Operation::kAttention)));
   EXPECT_TRUE(IsFloat32(of(PrecisionOptLevel::k1, Operation::kSoftmax)));
@@ -57,7 +60,6 @@ TEST(PrecisionLevel, EachLevelNarrowsWhatItsDocumentationNames) {
                             of(PrecisionOptLevel::k2, Operation::kAttention)}) {
     EXPECT_EQ(mixed.accumulator, FormatPrecision({kCb16}));
     EXPECT_EQ(mixed.combiner, kFloat32Precision);
-    EXPECT_EQ(mixed.chunk_length, LevelParameters().chunk_length);
   }
   const AccumulationOptions softmax = of(PrecisionOptLevel::k2, Operation::kSoftmax);
   EXPECT_EQ(softmax.accumulator, FormatPrecision({kCb16}));
@@ -81,7 +83,9 @@ TEST(Softmax, InFloat32IsNearTheExactOne) {
 TEST(Softmax, In16BitsSwampsALongRow) {
   const std::vector<float> x(4096, 0.25f);
   const auto at = [&](PrecisionOptLevel level) {
-    return Softmax(x, x.size(), OptionsOf(level, Operation::kSoftmax, {}));
+    LevelParameters parameters;
+    parameters.chunk_length = kOneChunk;
+    return Softmax(x, x.size(), OptionsOf(level, Operation::kSoftmax, parameters));
   };
   EXPECT_EQ(at(PrecisionOptLevel::k1).values, std::vector<float>(4096, 0x1p-12f));
   const Accumulated narrow = at(PrecisionOptLevel::k2);

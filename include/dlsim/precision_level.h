@@ -21,7 +21,7 @@ enum class Operation : uint8_t {
   kReduction,  // any other sum: over micro-steps, a batch, a norm
 };
 
-// Where sums are kept.
+// Where sums are kept. The order of additions is the same on all levels.
 enum class Sums : uint8_t {
   kFloat32,  // in float32 throughout
   kMixed,    // a chunk's partial sum in 16 bits, sums of partial sums in float32
@@ -69,7 +69,7 @@ inline constexpr std::array<LevelRule, 12> kLevelRules = {{
 // What Cerebras does not publish: the parameters of the emulation.
 struct LevelParameters {
   Conversion short_format = {kCb16};  // of inputs (always to nearest even) and of 16-bit sums
-  uint64_t chunk_length = 128;        // of a partial sum in Sums::kMixed
+  uint64_t chunk_length = 128;        // terms of a partial sum, on all levels alike
   RandomStream random = {};           // if short_format rounds stochastically
 };
 

@@ -43,10 +43,8 @@ SumRun LevelRun(PrecisionOptLevel level, const std::string& format, uint64_t chu
   run.format = named.name;
   run.parameters.short_format = named.precision.conversion;
   if (chunk_length != kOneChunk) run.parameters.chunk_length = chunk_length;
-  const bool mixes = level != PrecisionOptLevel::k0;
-  if (mixes) run.chunk_length = run.parameters.chunk_length;
-  const std::string chunk = mixes ? ChunkText(chunk_length) : "";
-  run.name = fmt::format("level {} {}{}", NumberOf(level), run.format, chunk);
+  run.chunk_length = run.parameters.chunk_length;
+  run.name = fmt::format("level {} {}{}", NumberOf(level), run.format, ChunkText(chunk_length));
   return run;
 }
 
@@ -99,7 +97,6 @@ std::vector<SumRun> MakeSumRuns(const SumRunsRequest& request) {
     for (const PrecisionOptLevel level : levels) {
       for (const uint64_t chunk : chunks) {
         runs.push_back(LevelRun(level, format, chunk, request));
-        if (level == PrecisionOptLevel::k0) break;  // it has no chunks
       }
     }
   }

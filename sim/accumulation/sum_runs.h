@@ -29,7 +29,7 @@ struct SumRun {
   std::string name;                           // "level 1 cb16", "bf16 chunk 64"
   std::optional<PrecisionOptLevel> level;     // or else `options` as they are
   std::string format, accumulator, combiner;  // names; of a level only the format
-  uint64_t chunk_length = kOneChunk;          // in a level: where it keeps 16-bit partial sums
+  uint64_t chunk_length = kOneChunk;          // terms of a partial sum
   LevelParameters parameters;                 // of a level
   AccumulationOptions options;                // without a level
 };

@@ -120,8 +120,7 @@ void AddChunks(CLI::App& command, std::vector<uint64_t>& chunks) {
   };
   command
       .add_option_function<std::vector<std::string>>(
-          "--chunk", add,
-          "Terms of a partial sum, repeatable (default: 128 in levels that mix, all otherwise)")
+          "--chunk", add, "Terms of a partial sum, repeatable (default: 128 in levels, else all)")
       ->option_text("N")
       ->allow_extra_args(false);
 }
