@@ -66,8 +66,11 @@ TEST(ConfigCommand, ReportsNameTheFileAndItsNotes) {
             0u)
       << report;
   const std::string scaler = Succeed({"scaler", "--config", kTorch, "--steps", "3"});
-  EXPECT_EQ(scaler.find("config: " + kTorch + " (torch GradScaler)\npolicy: torch\n"), 0u)
+  EXPECT_EQ(scaler.find("config: " + kTorch +
+                        " (torch GradScaler)\nnote: training accumulates 16 micro-steps"),
+            0u)
       << scaler;
+  EXPECT_NE(scaler.find("\npolicy: torch\n"), std::string::npos) << scaler;
 }
 
 TEST(ConfigCommand, ScalerTakesPolicyFormatAndSettings) {
