@@ -255,6 +255,10 @@ TEST(AccumulateCommand, StochasticRoundingDependsOnTheSeedAlone) {
   EXPECT_NE(csv("1"), csv("2"));
 }
 
+TEST(AccumulateCommand, HelpShowsAnExample) {
+  EXPECT_NE(Succeed({"accumulate", "--help"}).find("  dlsim accumulate runs/"), std::string::npos);
+}
+
 TEST(AccumulateCommand, TheReportIsWorstFirst) {
   BuiltTrace trace;
   std::vector<float> swamped(1025, 0x1p-11f);

@@ -37,6 +37,9 @@ TEST(AccumulateErrors, WrongUsageIsOneLineAndExitCode2) {
   fails({"--accumulator", "fp61"}, {"unknown name", "'fp61'"});
   fails({"--accumulator", "e8m20"}, {"--accumulator: too many mantissa bits", "at most 19"});
   fails({"--format", "fp32"}, {"--format: levels need a format", "'fp32'"});
+  fails({"--combiner", "cb16"}, {"--combiner: levels have their own", "--accumulator"});
+  fails({"--level", "2", "--products", "cb16"}, {"--products: levels have their own"});
+  fails({"--accumulator", "cb16", "--products", "cb61"}, {"unknown name", "'cb61'"});
   fails({"--scale", "0"}, {"--scale: out of range"});
   fails({"--operation", "softmax"}, {"--operation", "matmul, attention, reduction"});
   fails({"--rounding", "up"}, {"--rounding"});

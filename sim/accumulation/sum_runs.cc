@@ -55,7 +55,7 @@ SumRun AccumulatorRun(const std::string& accumulator, const std::string& format,
   const NamedPrecision sums = ParsePrecision(accumulator, "--accumulator", request.conversion);
   const NamedPrecision inputs = ParsePrecision(format, "--format", of_inputs);
   const NamedPrecision combiner =
-      ParsePrecision(request.combiner, "--combiner", request.conversion);
+      ParsePrecision(request.combiner.value_or("fp32"), "--combiner", request.conversion);
   SumRun run;
   run.format = inputs.name;
   run.accumulator = sums.name;
@@ -84,6 +84,10 @@ std::vector<std::string> FormatsFor(const std::string& accumulator, const SumRun
 }  // namespace
 
 std::vector<SumRun> MakeSumRuns(const SumRunsRequest& request) {
+  if (request.accumulators.empty() && (request.combiner || request.products)) {
+    throw UsageError(request.combiner ? "--combiner" : "--products", "levels have their own",
+                     "--accumulator beside it");
+  }
   std::vector<PrecisionOptLevel> levels = request.levels;
   if (levels.empty() && request.accumulators.empty()) {
     levels = {PrecisionOptLevel::k0, PrecisionOptLevel::k1, PrecisionOptLevel::k2};

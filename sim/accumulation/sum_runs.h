@@ -19,7 +19,7 @@ struct SumRunsRequest {
   std::vector<PrecisionOptLevel> levels;  // all of them if there are no accumulators either
   std::vector<std::string> accumulators;  // of partial sums
   std::vector<uint64_t> chunks;           // chunk lengths
-  std::string combiner = "fp32";          // of sums of partial sums, with accumulators
+  std::optional<std::string> combiner;    // of sums of partial sums, with accumulators; fp32
   std::optional<std::string> products;    // what products are rounded to; exact without it
   Conversion conversion;                  // rounding, overflow and subnormals of all sums
 };
