@@ -6,6 +6,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/accumulate.h"
@@ -197,6 +198,21 @@ TEST(AccumulateCommand, TheDefaultRunHasThreeLevels) {
     EXPECT_LT(level0, level2 + 1e-3) << result;
     const bool matmul = result["operation"] == "matmul";
     EXPECT_EQ(result["runs"][matmul ? 2 : 0]["worst_error"], result["runs"][1]["worst_error"]);
+  }
+}
+
+TEST(AccumulateCommand, LevelsTakeSumsForTheOperationGiven) {
+  // Activation gradients are of one item: along axis 0 they have one term, and levels agree.
+  for (const auto& [operation, same_as_level_1] :
+       {std::pair("attention", size_t{0}), {"matmul", 2}}) {
+    const json document = Study(
+        {kAccumulated, "--reduce", "axis:0", "--operation", operation, "--tensors", "*.grad"});
+    for (const json& result : document["results"]) {
+      EXPECT_EQ(result["operation"], operation);
+      const json& runs = result["runs"];
+      EXPECT_EQ(runs[1]["worst_error"], runs[same_as_level_1]["worst_error"]) << result;
+      EXPECT_NE(runs[0]["worst_error"], runs[2]["worst_error"]) << result;
+    }
   }
 }
 
