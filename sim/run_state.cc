@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/resume.h"
 
 namespace dlsim {
 namespace {
@@ -47,15 +48,6 @@ size_t RunState::UnitOf(const std::string& tensor) {
   return entry->second;
 }
 
-void RunState::ResumeFrom(Kept kept) {
-  const auto restart = [&](LossScaler& scaler) {
-    if (kept == Kept::kScale) scaler.RestartAt(scaler.scale());
-    if (kept == Kept::kNothing) scaler = initial_;
-  };
-  restart(run_.scaler);
-  std::for_each(units_.begin(), units_.end(), restart);
-}
-
 std::optional<DetailQuestion> RunState::Detail() const {
   DetailQuestion question;
   const std::optional<double> edge = run_.scaler.histogram_edge();
@@ -73,7 +65,8 @@ std::optional<DetailQuestion> RunState::Detail() const {
 StepQuestion RunState::Prepare(int64_t step, const std::vector<StepTensor>& tensors,
                                const std::vector<GradientSpread>& spreads) {
   if (run_.resume && !resumed_ && step >= run_.resume->at_step) {
-    ResumeFrom(run_.resume->kept);
+    ResumeFrom(run_.resume->kept, initial_, run_.scaler);
+    for (LossScaler& unit : units_) ResumeFrom(run_.resume->kept, initial_, unit);
     resumed_ = true;
   }
   StepQuestion question = {run_.conversion, 1.0f, {}, Detail()};

@@ -43,7 +43,6 @@ class RunState {
 
   bool Checks(const StepTensor& tensor) const;
   size_t UnitOf(const std::string& tensor);
-  void ResumeFrom(Kept kept);
   std::optional<DetailQuestion> Detail() const;
   std::vector<size_t> GroupsOf(const std::vector<StepTensor>& tensors) const;
   void JudgeAll(const Measured& step, ReplayStep& record) const;

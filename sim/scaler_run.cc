@@ -11,6 +11,7 @@
 #include "dlsim/error.h"
 #include "sim/number.h"
 #include "sim/output/json_value.h"
+#include "sim/resume.h"
 
 namespace dlsim {
 namespace {
@@ -68,8 +69,9 @@ void CheckSignal(const char* option, const char* what, Use use, size_t count, in
 
 ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
                     std::span<const int64_t> overflow_steps, OnFatal on_fatal,
-                    const StepSignals& signals) {
-  LossScaler scaler = std::move(configured.scaler);
+                    const StepSignals& signals, const std::optional<Resume>& resume) {
+  const LossScaler initial = std::move(configured.scaler);
+  LossScaler scaler = initial;
   ScalerRun run;
   run.parameters = std::move(configured.parameters);
   run.scale_init = scaler.scale();
@@ -79,6 +81,7 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
     const int64_t step = run.steps_run++;
     const bool overflow = next_overflow != overflow_steps.end() && *next_overflow == step;
     if (overflow) ++next_overflow;
+    if (resume && step == resume->at_step) ResumeFrom(resume->kept, initial, scaler);
     ScalerDecision decision =
         scaler.Next(InputOfStep(overflow, static_cast<size_t>(step), signals));
     AppendScale(scaler.scale(), run.scale);
@@ -89,6 +92,35 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
   }
   run.state = scaler.Describe();
   return run;
+}
+
+std::optional<int64_t> FirstDifference(const ScalerRun& whole, const ScalerRun& interrupted) {
+  std::optional<int64_t> first;
+  const auto note = [&](int64_t step) { first = std::min(first.value_or(step), step); };
+  // Both paths are lists of runs of one scale.
+  int64_t step = 0;
+  size_t a = 0, b = 0;
+  int64_t rest_a = 0, rest_b = 0;  // steps left of the current runs
+  while (true) {
+    if (rest_a == 0 && a < whole.scale.size()) rest_a = whole.scale[a++].count;
+    if (rest_b == 0 && b < interrupted.scale.size()) rest_b = interrupted.scale[b++].count;
+    if (rest_a == 0 && rest_b == 0) break;
+    const bool same =
+        rest_a > 0 && rest_b > 0 &&
+        HexFloat(whole.scale[a - 1].scale) == HexFloat(interrupted.scale[b - 1].scale);
+    if (!same) {
+      note(step);
+      break;
+    }
+    const int64_t common = std::min(rest_a, rest_b);
+    step += common;
+    rest_a -= common;
+    rest_b -= common;
+  }
+  const auto [x, y] = std::ranges::mismatch(whole.skipped, interrupted.skipped);
+  if (x != whole.skipped.end()) note(*x);
+  if (y != interrupted.skipped.end()) note(*y);
+  return first;
 }
 
 void CheckSignals(std::string_view policy, const LossScaler& scaler, int64_t steps,

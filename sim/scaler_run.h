@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/loss_scaler.h"
+#include "dlsim/replay.h"
 #include "sim/policies/registry.h"
 
 namespace dlsim {
@@ -46,9 +47,14 @@ struct StepSignals {
 
 // Runs `steps` steps; those in `overflow_steps` (ascending, no repeats) overflow. Overflow steps
 // outside [0, steps) have no effect. Steps beyond a list of `signals` have magnitude 0, no counts.
+// With `resume` the scaler is interrupted before that step.
 ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
                     std::span<const int64_t> overflow_steps, OnFatal on_fatal,
-                    const StepSignals& signals = {});
+                    const StepSignals& signals = {}, const std::optional<Resume>& resume = {});
+
+// Returns the first step after which an interrupted run has another scale, or which it skips
+// otherwise, than the whole run; nothing if there is none.
+std::optional<int64_t> FirstDifference(const ScalerRun& whole, const ScalerRun& interrupted);
 
 // Throws Error (exit code 2) if the policy cannot run `steps` steps with these signals; appends a
 // note for each that it does not look at.

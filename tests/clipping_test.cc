@@ -20,6 +20,12 @@ TEST(ClipCoefficient, TorchAddsToTheNorm) {
   EXPECT_TRUE(std::isnan(ClipCoefficient(ClipRule::kTorch, 1, kNan)));
 }
 
+TEST(ClipCoefficient, FairseqClipsOnlyAboveTheLimit) {
+  EXPECT_EQ(ClipCoefficient(ClipRule::kFairseq, 1, 4), 0.25f);
+  EXPECT_EQ(ClipCoefficient(ClipRule::kFairseq, 1, 1), 1.0f);
+  EXPECT_EQ(ClipCoefficient(ClipRule::kFairseq, 1, 0.5f), 1.0f);
+}
+
 TEST(ClipCoefficient, TensorFlowDoesNot) {
   EXPECT_EQ(ClipCoefficient(ClipRule::kTensorFlow, 1, 4), 0.25f);
   EXPECT_EQ(ClipCoefficient(ClipRule::kTensorFlow, 1, 1), 1.0f);

@@ -40,6 +40,37 @@ struct Fragile {
 
 ConfiguredScaler MakeFragile() { return {LossScaler::Make<Fragile>({}), {}, {}}; }
 
+TEST(RunScaler, AnInterruptedRunForgets) {
+  const PolicyInfo& policy = FindPolicy("torch");
+  const std::vector<std::string> settings = {"init_scale=4", "growth_interval=6"};
+  const auto run = [&](const std::optional<Resume>& resume) {
+    return RunScaler(policy.make(ResolveParameters(policy, settings), ""), 20, Steps{0},
+                     OnFatal::kStop, {}, resume);
+  };
+  const ScalerRun whole = run(std::nullopt);
+  const ScalerRun all = run(Resume{9, Kept::kAll});
+  const ScalerRun scale = run(Resume{9, Kept::kScale});
+  const ScalerRun nothing = run(Resume{9, Kept::kNothing});
+  EXPECT_EQ(FirstDifference(whole, whole), std::nullopt);
+  EXPECT_EQ(FirstDifference(whole, all), std::nullopt);
+  EXPECT_EQ(FirstDifference(whole, scale), 12);  // would have grown after steps 6 and 12
+  EXPECT_EQ(FirstDifference(whole, nothing), 12);
+  EXPECT_EQ(scale.scale.back().scale, 8);
+  EXPECT_EQ(whole.scale.back().scale, 16);
+}
+
+TEST(FirstDifference, SeesSkipsAndLengths) {
+  ScalerRun a, b;
+  a.scale = {{1, 4}, {2, 3}};
+  b.scale = {{1, 3}, {1, 1}, {2, 3}};
+  EXPECT_EQ(FirstDifference(a, b), std::nullopt);
+  a.skipped = {1, 5};
+  b.skipped = {1};
+  EXPECT_EQ(FirstDifference(a, b), 5);
+  b.scale.pop_back();
+  EXPECT_EQ(FirstDifference(a, b), 4);
+}
+
 ScalerRun RunPolicy(std::string_view name, const std::vector<std::string>& settings, int64_t steps,
                     const Steps& overflow_steps) {
   const PolicyInfo& policy = FindPolicy(name);

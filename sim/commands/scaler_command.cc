@@ -19,6 +19,7 @@
 #include "sim/output/output_file.h"
 #include "sim/output/scale_plot.h"
 #include "sim/output/table.h"
+#include "sim/policy_settings.h"
 #include "sim/scaler_run.h"
 #include "sim/step_lists.h"
 
@@ -28,7 +29,8 @@ namespace {
 struct ScalerCommandOptions {
   ConfigArguments config;
   std::string policy, steps, overflow_at, absmax, histogram, format;
-  std::vector<std::string> settings;
+  std::string resume_at;
+  std::vector<std::string> settings, states;
   std::optional<std::string> json;
   OnFatal on_fatal = OnFatal::kStop;
   bool list = false;
@@ -106,6 +108,44 @@ int WriteList() {
   return 0;
 }
 
+// The same run, interrupted.
+struct Twin {
+  Kept kept = Kept::kAll;
+  ScalerRun run;
+  std::optional<int64_t> first_difference;
+};
+
+Json JsonTwins(int64_t at_step, const std::vector<Twin>& twins) {
+  Json array = Json::array();
+  for (const Twin& twin : twins) {
+    Json document = ToJson("", twin.run);
+    array.push_back(
+        {{"at_step", at_step},
+         {"kept", KeptName(twin.kept)},
+         {"first_difference", twin.first_difference ? Json(*twin.first_difference) : Json()},
+         {"scale", document["scale"]},
+         {"skipped", document["skipped"]},
+         {"events", document["events"]},
+         {"state", document["state"]}});
+  }
+  return array;
+}
+
+std::string DescribeTwins(int64_t at_step, const ScalerRun& whole, const std::vector<Twin>& twins) {
+  std::vector<TableRow> rows = {
+      {"checkpoint keeps", "differs from step", "skipped", "final scale"}};
+  const auto add = [&](const char* kept, const std::string& differs, const ScalerRun& run) {
+    const double scale = run.scale.empty() ? run.scale_init.value_or(0) : run.scale.back().scale;
+    rows.push_back({kept, differs, std::to_string(run.skipped.size()), ScaleText(scale)});
+  };
+  add(KeptName(Kept::kAll), "never", whole);
+  for (const Twin& twin : twins) {
+    add(KeptName(twin.kept),
+        twin.first_difference ? std::to_string(*twin.first_difference) : "never", twin.run);
+  }
+  return fmt::format("\n  interrupted before step {} and resumed:\n", at_step) + FormatTable(rows);
+}
+
 int RunScalerCommand(ScalerCommandOptions options) {
   if (options.list) return WriteList();
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
@@ -121,7 +161,10 @@ int RunScalerCommand(ScalerCommandOptions options) {
                                .histogram = ParseHistogramList(options.histogram)};
   const std::string format = options.format.empty() ? "" : ParseFormat(options.format).name;
   const std::string name(policy.name);
+  const int64_t resume_at =
+      options.resume_at.empty() ? -1 : ParseInteger(options.resume_at, "--resume-at");
   ScalerRun run;
+  std::vector<Twin> twins;
   std::vector<std::string> notes;
   int exit_code = 0;
   try {
@@ -131,7 +174,19 @@ int RunScalerCommand(ScalerCommandOptions options) {
       notes.push_back("overflow steps from " + std::to_string(steps) + " on have no effect");
     }
     CheckSignals(policy.name, configured.scaler, steps, signals, notes);
-    run = RunScaler(std::move(configured), steps, overflow_steps, options.on_fatal, signals);
+    RestoreState(options.states, name, configured.scaler);
+    if (!options.resume_at.empty() && (resume_at < 0 || resume_at >= steps)) {
+      throw UsageError("--resume-at", "not one of the steps", "0 to " + std::to_string(steps - 1),
+                       Quoted(options.resume_at));
+    }
+    run = RunScaler(configured, steps, overflow_steps, options.on_fatal, signals);
+    for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
+      if (resume_at < 0) continue;
+      ScalerRun twin = RunScaler(configured, steps, overflow_steps, options.on_fatal, signals,
+                                 Resume{resume_at, kept});
+      const std::optional<int64_t> difference = FirstDifference(run, twin);
+      twins.push_back({kept, std::move(twin), difference});
+    }
   } catch (const PolicyRefusal& refusal) {
     run = RefusedRun(refusal);
     std::fprintf(stderr, "dlsim scaler: policy %s: %s: %s\n", name.c_str(), refusal.type.c_str(),
@@ -141,11 +196,13 @@ int RunScalerCommand(ScalerCommandOptions options) {
   OutputFile out(options.json.value_or("-"));
   if (options.json) {
     Json document = ToJson(name, run);
+    if (!twins.empty()) document["resume"] = JsonTwins(resume_at, twins);
     if (config) document["config"] = JsonConfig(options.config.path, *config);
     out.Write(DumpJson(document) + "\n");
   } else if (exit_code == 0) {
     if (config) out.Write(DescribeConfig(options.config.path, *config));
     out.Write(FormatRun(name, run, notes));
+    if (!twins.empty()) out.Write(DescribeTwins(resume_at, run, twins));
   }
   out.Commit();
   return exit_code;
@@ -163,6 +220,16 @@ void AddScalerCommand(CLI::App& app, Action& action) {
   command->add_option("--set", options->settings, "Parameter of the policy, repeatable")
       ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
+  command
+      ->add_option("--state", options->states,
+                   "Start from a checkpoint: a field of the policy's state, or scale; repeatable")
+      ->option_text("KEY=VALUE")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--resume-at", options->resume_at,
+                   "Also run interrupted before this step, resumed from a checkpoint with the loss "
+                   "scale only and from none")
+      ->option_text("STEP");
   command->add_option("--steps", options->steps, "Number of steps to run")->option_text("N");
   command
       ->add_option("--overflow-at", options->overflow_at,

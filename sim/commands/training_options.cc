@@ -11,8 +11,8 @@
 namespace dlsim {
 namespace {
 
-constexpr std::pair<std::string_view, ClipRule> kClipRules[] = {{"torch", ClipRule::kTorch},
-                                                                {"tf", ClipRule::kTensorFlow}};
+constexpr std::pair<std::string_view, ClipRule> kClipRules[] = {
+    {"torch", ClipRule::kTorch}, {"fairseq", ClipRule::kFairseq}, {"tf", ClipRule::kTensorFlow}};
 constexpr std::pair<std::string_view, ClipDomain> kClipDomains[] = {
     {"unscaled", ClipDomain::kUnscaled}, {"scaled", ClipDomain::kScaled}};
 
@@ -38,9 +38,9 @@ void AddClippingOptions(CLI::App& command, TrainingOptions& options, SimulationR
       .add_option("--max-gradient-value", options.max_gradient_value,
                   "Clip each parameter gradient to this magnitude")
       ->option_text("X");
-  AddChoice<ClipRule>(command, "--clip-rule", request.clip_rule,
-                      {std::begin(kClipRules), std::end(kClipRules)}, "RULE",
-                      "Coefficient of clipping by norm: torch or tf (default: the stack's own)");
+  AddChoice<ClipRule>(
+      command, "--clip-rule", request.clip_rule, {std::begin(kClipRules), std::end(kClipRules)},
+      "RULE", "Coefficient of clipping by norm: torch, fairseq or tf (default: the stack's own)");
   AddChoice<ClipDomain>(command, "--clip-at", request.clipping.domain,
                         {std::begin(kClipDomains), std::end(kClipDomains)}, "RULE",
                         "Clip gradients that are unscaled (default), or still scaled: a mistake");

@@ -170,7 +170,7 @@ PolicyInfo CerebrasTfPolicy() {
   return {.name = "cerebras-tf",
           .aliases = {"cerebras_tf"},
           .summary = "CSDynamicLossScale of Cerebras' TensorFlow stack, tolerance 0.05",
-          .rules = {.finite_test = FiniteTest::kGlobalNorm},
+          .rules = {.finite_test = FiniteTest::kGlobalNorm, .clip_rule = ClipRule::kTensorFlow},
           .parameters = Parameters(),
           .make = Make};
 }

@@ -279,7 +279,7 @@ PolicyInfo Policy(std::string_view name, Stack stack, std::string_view summary) 
       .name = name,
       .aliases = {},
       .summary = summary,
-      .rules = {.finite_test = FiniteTest::kScaledNorm},
+      .rules = {.finite_test = FiniteTest::kScaledNorm, .clip_rule = ClipRule::kFairseq},
       .parameters = ParametersOf(stack),
       .make = [=](const ParameterMap& given, std::string_view) { return Make(name, stack, given); },
       .checkpoint = CheckpointContent::kScaleOnly};

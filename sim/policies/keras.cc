@@ -88,7 +88,7 @@ PolicyInfo KerasPolicy() {
   return {.name = "keras",
           .aliases = {"keras3", "keras3_loss_scale_optimizer"},
           .summary = "LossScaleOptimizer of Keras 3; no floor, no ceiling",
-          .rules = {.finite_test = FiniteTest::kElementwise},
+          .rules = {.finite_test = FiniteTest::kElementwise, .clip_rule = ClipRule::kTensorFlow},
           .parameters = Parameters(),
           .make = Make};
 }

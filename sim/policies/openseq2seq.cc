@@ -126,7 +126,8 @@ PolicyInfo OpenSeq2SeqBackoffPolicy() {
   return {.name = "openseq2seq-backoff",
           .aliases = {"openseq2seq_backoff"},
           .summary = "BackoffScaler of OpenSeq2Seq; starts at its ceiling",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
+          .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                    .clip_rule = ClipRule::kTensorFlow},
           .parameters = Parameters(),
           .make = Make};
 }

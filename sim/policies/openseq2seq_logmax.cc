@@ -135,7 +135,8 @@ PolicyInfo OpenSeq2SeqLogMaxPolicy() {
   return {.name = "openseq2seq-logmax",
           .aliases = {"openseq2seq_logmax"},
           .summary = "LogMaxScaler of OpenSeq2Seq; follows the largest gradient of each step",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
+          .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                    .clip_rule = ClipRule::kTensorFlow},
           .parameters = Parameters(),
           .make = Make};
 }

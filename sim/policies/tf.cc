@@ -143,7 +143,8 @@ PolicyInfo TfPolicy() {
   return {.name = "tf",
           .aliases = {"tf_dynamic_loss_scale", "tensorflow"},
           .summary = "DynamicLossScale of TensorFlow 2; its floor is 1",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
+          .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                    .clip_rule = ClipRule::kTensorFlow},
           .parameters = TfParameters(),
           .make = MakeTf};
 }
@@ -152,7 +153,8 @@ PolicyInfo Keras2Policy() {
   return {.name = "keras2",
           .aliases = {"keras2_loss_scale_optimizer"},
           .summary = "LossScaleOptimizer of Keras 2; the rule of tf",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
+          .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                    .clip_rule = ClipRule::kTensorFlow},
           .parameters = Keras2Parameters(),
           .make = MakeKeras2};
 }

@@ -105,7 +105,8 @@ PolicyInfo TfContribPolicy() {
   return {.name = "tf-contrib",
           .aliases = {"tf_contrib_exponential"},
           .summary = "ExponentialUpdateLossScaleManager of tf.contrib in TensorFlow 1",
-          .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
+          .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
+                    .clip_rule = ClipRule::kTensorFlow},
           .parameters = Parameters(),
           .make = Make};
 }

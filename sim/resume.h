@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What becomes of a scaler when training is interrupted and goes on from a checkpoint.
+#pragma once
+
+#include "dlsim/loss_scaler.h"
+#include "dlsim/replay.h"
+
+namespace dlsim {
+
+// Continues from a checkpoint that kept so much; `initial` is the scaler as training began.
+inline void ResumeFrom(Kept kept, const LossScaler& initial, LossScaler& scaler) {
+  if (kept == Kept::kScale) scaler.RestartAt(scaler.scale());
+  if (kept == Kept::kNothing) scaler = initial;
+}
+
+}  // namespace dlsim
