@@ -3,7 +3,6 @@
 // I/O. A policy is a small struct (see LossScalePolicy); LossScaler holds any of them by value.
 #pragma once
 
-#include <cmath>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -11,12 +10,12 @@
 #include <string>
 #include <string_view>
 #include <tuple>
-#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "dlsim/clipping.h"
+#include "dlsim/state_field.h"
 
 namespace dlsim {
 
@@ -103,42 +102,6 @@ struct Transition {
   bool skip = false;  // the optimizer does not step
   std::optional<ScalerEvent> event = std::nullopt;
 };
-
-// A field of a policy's State, under the name that the original's checkpoint or counter has.
-template <class State, class T>
-struct StateField {
-  const char* name;
-  T State::*member;
-  bool described = true;  // false: only for checkpoints
-};
-// Clang 16 does not deduce the arguments of an aggregate by itself.
-template <class State, class T>
-StateField(const char*, T State::*, bool = true) -> StateField<State, T>;
-
-// How a field's value shows, and how it is set from a number; overload both for other types.
-inline bool SetFromNumber(double value, double& field) {
-  field = value;
-  return true;
-}
-inline bool SetFromNumber(double value, float& field) {
-  field = static_cast<float>(value);
-  return true;
-}
-template <std::integral T>
-bool SetFromNumber(double value, T& field) {
-  const double limit = 0x1p53;
-  if (value != std::trunc(value) || std::fabs(value) > limit) return false;
-  field = static_cast<T>(value);
-  return static_cast<double>(field) == value;
-}
-template <class T>
-auto FieldValue(const T& field) {
-  if constexpr (std::is_integral_v<T>) {
-    return int64_t{field};
-  } else {
-    return static_cast<double>(field);
-  }
-}
 
 // A policy: immutable Config, plain State, and pure functions. Fields() lists the State, the scale
 // first. A policy may also have

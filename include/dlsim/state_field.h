@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of a policy's state: named once, for results, checkpoints and their restoring.
+#pragma once
+
+#include <cmath>
+#include <concepts>
+#include <cstdint>
+#include <type_traits>
+
+namespace dlsim {
+
+// A field of a policy's State, under the name that the original's checkpoint or counter has.
+template <class State, class T>
+struct StateField {
+  const char* name;
+  T State::*member;
+  bool described = true;  // false: only for checkpoints
+};
+// Clang 16 does not deduce the arguments of an aggregate by itself.
+template <class State, class T>
+StateField(const char*, T State::*, bool = true) -> StateField<State, T>;
+
+// How a field's value shows, and how it is set from a number; overload both for other types.
+inline bool SetFromNumber(double value, double& field) {
+  field = value;
+  return true;
+}
+inline bool SetFromNumber(double value, float& field) {
+  field = static_cast<float>(value);
+  return true;
+}
+template <std::integral T>
+bool SetFromNumber(double value, T& field) {
+  const double limit = 0x1p53;
+  if (value != std::trunc(value) || std::fabs(value) > limit) return false;
+  field = static_cast<T>(value);
+  return static_cast<double>(field) == value;
+}
+template <class T>
+auto FieldValue(const T& field) {
+  if constexpr (std::is_integral_v<T>) {
+    return int64_t{field};
+  } else {
+    return static_cast<double>(field);
+  }
+}
+
+}  // namespace dlsim
