@@ -45,6 +45,12 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"replay", kSingle, "--seed", "-1"}, 2, {"--seed: negative"});
   ExpectFailure({"replay", kSingle, "--top", "many"}, 2, {"--top: not a number", "'many'"});
   ExpectFailure({"replay", kSingle, "--json", "-", "--csv", "-"}, 2, {"--csv", "--json"});
+  ExpectFailure({"replay", kSingle, "--resume-at", "378"}, 2,
+                {"--resume-at", "at most 377", "378"});
+  ExpectFailure({"replay", kSingle, "--optimizer", "head=*head*", "--optimizer", "body=*"}, 2,
+                {"--optimizer", "is left for 'head'", "'*head*'"});
+  ExpectFailure({"replay", kSingle, "--optimizer", "body=*", "--optimizer", "late=blocks.*"}, 2,
+                {"--optimizer", "is left for 'late'", "'blocks.*'"});
   ExpectFailure({"convert", "in.npy", "out.npy"}, 2, {"--to", "--from"});
   ExpectFailure({"convert", "--to", "fp16", "--from", "fp16", "in.npy", "out.npy"}, 2, {"--from"});
   ExpectFailure({"convert", "--to", "fp16", "in.npy"}, 2, {"OUT is required"});

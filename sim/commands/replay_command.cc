@@ -115,6 +115,7 @@ int RunReplay(ReplayCommandOptions options) {
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);
   const TraceReader trace = OpenTrace(options.trace);
+  CheckAgainst(trace, options.request);
   const std::unique_ptr<OutputFile> json = OpenOutput(options.json);
   const std::unique_ptr<OutputFile> csv = OpenOutput(options.csv);
   if (csv) csv->Write(CsvHeader());
@@ -127,6 +128,7 @@ int RunReplay(ReplayCommandOptions options) {
       progress.Update(BytesUntil(trace, (step.index + 1) * accumulated));
     };
     Simulate(trace, options.replay, runs);
+    CheckOptimizers(options.replay.optimizers, runs);
   }
   if (json) {
     Json record = DescribeOptions(options);
@@ -172,7 +174,9 @@ void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
                          {"global-norm", FiniteTest::kGlobalNorm},
                          {"scaled-norm", FiniteTest::kScaledNorm},
                          {"sum", FiniteTest::kSum}},
-                        "RULE", "How a step is found finite (default: as the policy does)");
+                        "RULE",
+                        "How a step is found finite: elementwise, unscaled-elementwise, "
+                        "global-norm, scaled-norm or sum (default: as the policy does)");
   AddChoice<Checked>(command, "--check", options.replay.checked,
                      {{"grad", Checked::kParameterGradients}, {"all", Checked::kAllGradients}},
                      "RULE",

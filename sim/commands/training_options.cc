@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/training_options.h"
 
+#include <fnmatch.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -27,6 +29,17 @@ OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<Optimiz
     throw UsageError("--optimizer", "name " + Quoted(group.name) + " is given twice");
   }
   return group;
+}
+
+// Whether this optimizer took a gradient of the run: each belongs to the first that matches.
+bool TookGradients(const std::vector<OptimizerGroup>& optimizers, const OptimizerGroup& group,
+                   const ReplayResult& result) {
+  return std::ranges::any_of(result.tensors, [&](const ReplayTensor& tensor) {
+    const auto first = std::ranges::find_if(optimizers, [&](const OptimizerGroup& other) {
+      return fnmatch(other.tensors.c_str(), tensor.name.c_str(), 0) == 0;
+    });
+    return tensor.role == Role::kGrad && first != optimizers.end() && first->name == group.name;
+  });
 }
 
 void AddClippingOptions(CLI::App& command, TrainingOptions& options, SimulationRequest& request) {
@@ -88,6 +101,28 @@ void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOpt
   }
   for (const std::string& text : options.optimizers) {
     replay.optimizers.push_back(ParseOptimizer(text, replay.optimizers));
+  }
+}
+
+void CheckAgainst(const TraceReader& trace, const SimulationRequest& request) {
+  const int64_t last = trace.step_number(trace.step_count() - 1);
+  if (request.resume_at && *request.resume_at > last) {
+    throw UsageError("--resume-at", "no recorded step from there on",
+                     "at most " + std::to_string(last), std::to_string(*request.resume_at));
+  }
+}
+
+void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
+                     const std::vector<SimulationRun>& runs) {
+  for (const OptimizerGroup& group : optimizers) {
+    const auto replayed = [](const SimulationRun& run) { return !run.result.tensors.empty(); };
+    const auto has_some = [&](const SimulationRun& run) {
+      return TookGradients(optimizers, group, run.result);
+    };
+    if (std::ranges::any_of(runs, replayed) && std::ranges::none_of(runs, has_some)) {
+      throw UsageError("--optimizer", "no parameter gradient is left for " + Quoted(group.name),
+                       "a pattern of names in the trace", Quoted(group.tensors));
+    }
   }
 }
 

@@ -28,7 +28,14 @@ void AddTrainingOptions(CLI::App& command, TrainingOptions& options, SimulationR
 // Stores what was given. Throws Error (exit code 2).
 void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOptions& replay);
 
-// The same for the record; keys are absent where the option has its default.
+// Refuses what does not fit the trace: an interruption after its last step. Throws Error (2).
+void CheckAgainst(const TraceReader& trace, const SimulationRequest& request);
+
+// Refuses an optimizer that took no gradient in the whole replay. Throws Error (exit code 2).
+void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
+                     const std::vector<SimulationRun>& runs);
+
+// The options as JSON, for the record; keys are absent where the option has its default.
 Json Describe(const SimulationRequest& request, const ReplayOptions& replay);
 
 }  // namespace dlsim
