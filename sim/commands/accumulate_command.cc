@@ -152,8 +152,8 @@ void AddSumOptions(CLI::App& command, AccumulateOptions& options) {
     options.scale = static_cast<float>(value);
   };
   command
-      .add_option_function<std::string>("--scale", scale,
-                                        "Multiply inputs by this loss scale, and divide results")
+      .add_option_function<std::string>(
+          "--scale", scale, "Multiply inputs by this loss scale, and divide results (default 1)")
       ->option_text("S");
 }
 
@@ -170,8 +170,8 @@ void AddReductionOptions(CLI::App& command, ReductionsRequest& request) {
                         {"attention", Operation::kAttention},
                         {"reduction", Operation::kReduction}},
                        "KIND",
-                       "What levels take all sums for (default: axis:K, --dot and --matmul for "
-                       "matmul, others for reduction)");
+                       "What levels take all sums for: matmul, attention or reduction (default: "
+                       "matmul for axis:K, --dot and --matmul, else reduction)");
 }
 
 }  // namespace

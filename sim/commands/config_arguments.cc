@@ -9,15 +9,19 @@ namespace dlsim {
 void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option("--config", arguments.path,
-                  "Training configuration: YAML, JSON or TOML of Cerebras, DeepSpeed, torch, Apex")
+                  "Take format, policy and parameters from a training configuration: YAML, JSON or "
+                  "TOML of Cerebras, DeepSpeed, torch, Apex; --format, --policy and --set win")
       ->option_text("FILE");
   const auto assign_kind = [&arguments](const std::string& text) {
     arguments.options.kind = ConfigKinds()[ParseChoice(
         "--config-kind", text, {ConfigKinds().begin(), ConfigKinds().end()})];
   };
   command
-      .add_option_function<std::string>("--config-kind", assign_kind,
-                                        "What the file was written for (default: by its content)")
+      .add_option_function<std::string>(
+          "--config-kind", assign_kind,
+          "What the file was written for: cerebras, deepspeed, torch, apex, "
+          "cerebras-tf, cerebras-old or dlsim (default: by its "
+          "content)")
       ->option_text("KIND");
   AddChoice<Backend>(
       command, "--backend", arguments.options.backend,

@@ -47,7 +47,8 @@ void AddConvertCommand(CLI::App& app, Action& action) {
   AddConversionOptions(*command, options->conversion);
   command
       ->add_option("--scale", options->scale,
-                   "Multiply by S in float32 before encoding; after decoding, by its reciprocal")
+                   "Multiply by S in float32 before encoding, or by its reciprocal after decoding "
+                   "(default 1)")
       ->option_text("S");
   AddChoice<DType>(*command, "--npy-void", options->npy_void, {{"bf16", DType::kBF16}}, "bf16",
                    "What numpy's nameless type V2 holds");

@@ -215,9 +215,9 @@ void AddScalerCommand(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("scaler", "Run one loss-scaling policy on a list of overflow steps");
   AddConfigArguments(*command, options->config);
-  command->add_option("--policy", options->policy, "Name or alias of the policy")
+  command->add_option("--policy", options->policy, "Name or alias of the policy; see --list")
       ->option_text("NAME");
-  command->add_option("--set", options->settings, "Parameter of the policy, repeatable")
+  command->add_option("--set", options->settings, "Parameter of the policy, repeatable; see --list")
       ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
   command
@@ -230,7 +230,8 @@ void AddScalerCommand(CLI::App& app, Action& action) {
                    "Also run interrupted before this step, resumed from a checkpoint with the loss "
                    "scale only and from none")
       ->option_text("STEP");
-  command->add_option("--steps", options->steps, "Number of steps to run")->option_text("N");
+  command->add_option("--steps", options->steps, "Number of steps to run; needed unless --list")
+      ->option_text("N");
   command
       ->add_option("--overflow-at", options->overflow_at,
                    "Steps that overflow, from 0, separated by commas or blanks; @FILE reads a file")
@@ -246,8 +247,10 @@ void AddScalerCommand(CLI::App& app, Action& action) {
                    "for policies that look at them (popart); @FILE reads a file")
       ->option_text("LIST");
   command
-      ->add_option("--format", options->format,
-                   "Number format, for defaults that depend on it (cerebras-2.10: cb16)")
+      ->add_option(
+          "--format", options->format,
+          "Number format, for defaults that depend on it (cerebras-2.10: cb16); default: as "
+          "for fp16")
       ->option_text("F");
   command->add_option("--json", options->json, "Write the result as JSON; - is standard output")
       ->option_text("FILE");

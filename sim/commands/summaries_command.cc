@@ -157,8 +157,9 @@ void AddDenormalOptions(CLI::App& command, SummariesOptions& options) {
       ->option_text("F")
       ->excludes("--precision");
   command
-      .add_option("--scale", options.scale,
-                  "Multiply by S in float32 first, as the trainer does by its loss scale")
+      .add_option(
+          "--scale", options.scale,
+          "Multiply by S in float32 first, as the trainer does by its loss scale (default 1)")
       ->option_text("S");
   command
       .add_flag("--quantize", options.quantize,

@@ -6,6 +6,7 @@
 
 #include "dlsim/error.h"
 #include "sim/output/accumulation_output.h"
+#include "sim/output/report.h"
 #include "sim/output/table.h"
 
 namespace dlsim {
@@ -111,9 +112,7 @@ std::string WorstOfRun(const SumRun& run, std::span<const Seen> worst_first, uin
 
 std::string FormatSumReport(const TraceReader& trace, std::span<const SumRun> runs,
                             std::span<const SumResult> results, uint64_t top) {
-  std::string text = fmt::format("trace: {} steps ({} to {})\n", trace.step_count(),
-                                 trace.step_number(0), trace.step_number(trace.step_count() - 1));
-  for (const std::string& note : trace.notes()) text += "note: " + note + "\n";
+  std::string text = DescribeTrace(trace);
   text +=
       "emulated sums against float64; an error is the difference over the sum of the terms'\n"
       "magnitudes (\"relative\": over the sum, which may cancel); vectors by their L2 norms\n";
