@@ -61,9 +61,11 @@ TEST(ConfigCommand, TheCommandLineWins) {
 
 TEST(ConfigCommand, ReportsNameTheFileAndItsNotes) {
   const std::string report = Succeed({"replay", kTrace, "--config", kZoo});
-  EXPECT_EQ(report.find("config: " + kZoo +
-                        " (Model Zoo trainer)\nnote: precision_opt_level has no effect"),
-            0u)
+  EXPECT_EQ(
+      report.find("config: " + kZoo +
+                  " (Model Zoo trainer)\nnote: precision_opt_level has no effect on a replay: "
+                  "dlsim accumulate --level 1 shows its sums\n"),
+      0u)
       << report;
   const std::string scaler = Succeed({"scaler", "--config", kTorch, "--steps", "3"});
   EXPECT_EQ(scaler.find("config: " + kTorch +

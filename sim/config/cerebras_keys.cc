@@ -126,6 +126,11 @@ ConfigPolicy GpuScaler(const LossScaling& scaling, std::string_view default_init
   return policy;
 }
 
+std::string PrecisionOptLevelNote(int64_t level) {
+  return "precision_opt_level has no effect on a replay: dlsim accumulate --level " +
+         std::to_string(level) + " shows its sums";
+}
+
 ConfigPolicy NoScaler() { return {"static", {"loss_scale=1"}}; }
 
 Backend ChooseBackend(std::optional<Backend> asked, const std::optional<ConfigBlock>& block,

@@ -38,6 +38,9 @@ ConfigPolicy CerebrasScaler(const LossScaling& scaling, std::string_view fp16_ty
 ConfigPolicy GpuScaler(const LossScaling& scaling, std::string_view default_init,
                        std::vector<std::string>& notes);
 
+// Returns the note on precision_opt_level.
+std::string PrecisionOptLevelNote(int64_t level);
+
 // Returns policy static at 1.
 ConfigPolicy NoScaler();
 

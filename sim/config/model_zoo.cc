@@ -71,7 +71,7 @@ void ReadPrecision(const ConfigBlock& precision, Backend backend, TrainingConfig
   precision.Bool("log_loss_scale");
   config.precision_opt_level = precision.Integer("precision_opt_level", 0, 2);
   if (config.precision_opt_level) {
-    config.notes.push_back("precision_opt_level has no effect on a replay");
+    config.notes.push_back(PrecisionOptLevelNote(*config.precision_opt_level));
   }
   const bool asked_off = precision.Bool("enabled") == false;
   const bool off = asked_off && backend != Backend::kCsx;

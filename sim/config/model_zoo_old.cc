@@ -76,7 +76,7 @@ void ReadOptLevel(const std::optional<ConfigBlock>& runconfig,
     config.precision_opt_level = model->Integer("precision_opt_level", 0, 2);
   }
   if (config.precision_opt_level) {
-    config.notes.push_back("precision_opt_level has no effect on a replay");
+    config.notes.push_back(PrecisionOptLevelNote(*config.precision_opt_level));
   }
 }
 
