@@ -51,11 +51,10 @@ TEST(DeepSpeedConfig, WithoutZeroAnotherOptimizerScales) {
             "deepspeed");
 }
 
-TEST(DeepSpeedConfig, AStaticScaleIsStatic) {
-  const TrainingConfig config =
-      Interpret(DeepSpeed(R"("enabled": true, "loss_scale": 128.0)", kZero));
-  EXPECT_EQ(PolicyOf(config), "static loss_scale=128.0");
-  EXPECT_TRUE(HasNote(config, "ZeRO skips steps that overflow also at a static scale"));
+TEST(DeepSpeedConfig, AStaticScaleBelongsToTheOptimizerThatSkips) {
+  const std::string fp16 = R"("enabled": true, "loss_scale": 128.0)";
+  EXPECT_EQ(PolicyOf(Interpret(DeepSpeed(fp16, kZero))), "deepspeed loss_scale=128.0");
+  EXPECT_EQ(PolicyOf(Interpret(DeepSpeed(fp16))), "deepspeed-fp16-optimizer loss_scale=128.0");
 }
 
 TEST(DeepSpeedConfig, Bf16AndFloat32DoNotScale) {

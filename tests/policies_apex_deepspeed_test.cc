@@ -224,6 +224,17 @@ TEST(ApexDeepSpeedPolicies, StaticApexSkipsNothing) {
   EXPECT_TRUE(Make("apex", {"loss_scale=128"}).notes.empty());
 }
 
+TEST(ApexDeepSpeedPolicies, StaticDeepSpeedSkipsOverflowsAtAConstantScale) {
+  for (const std::string_view policy : {"deepspeed", "deepspeed-fp16-optimizer"}) {
+    const Settings settings = {"static_loss_scale=0.1", "min_scale=0.1", "scale_window=1"};
+    const Ride ride = Advance(Make(policy, settings).scaler, "ok*5 overflow*9 ok*5");
+    EXPECT_EQ(ride.skipped, 9) << policy;
+    EXPECT_EQ(ride.events, 0) << policy;
+    EXPECT_EQ(ride.scale, 0.1) << policy;
+    EXPECT_EQ(Advance(Make(policy, {"loss_scale=0", "init_scale=8"}).scaler, "overflow").scale, 4);
+  }
+}
+
 TEST(ApexDeepSpeedPolicies, ContinueFromTheirOwnCheckpoints) {
   for (const std::string_view policy : kPolicies) {
     LossScaler original = Make(policy).scaler;

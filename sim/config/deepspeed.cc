@@ -88,10 +88,7 @@ ConfigPolicy Scaler(const AutoReader& fp16, int64_t stage) {
        "min_scale=" + (min ? min->text : "1")}};
   policy = stage == 0 ? PlainScaler(fp16, std::move(policy)) : ZeroScaler(fp16, std::move(policy));
   if (!scale || scale->value == 0) return policy;
-  if (stage > 0) {
-    fp16.notes.push_back("ZeRO skips steps that overflow also at a static scale; this replay not");
-  }
-  return {"static", {"loss_scale=" + scale->text}};
+  return {policy.name, {"loss_scale=" + scale->text}};
 }
 
 // True if bf16 is on; older files call it bfloat16.

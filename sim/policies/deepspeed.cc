@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// DynamicLossScaler of DeepSpeed, as the ZeRO optimizers use it, with a Python number as its scale.
-// Source: microsoft/DeepSpeed, deepspeed/runtime/fp16/loss_scaler.py.
+// DynamicLossScaler of DeepSpeed, as the ZeRO optimizers use it, with a Python number as its scale,
+// and their static scale. Sources: microsoft/DeepSpeed, deepspeed/runtime/fp16/loss_scaler.py and,
+// for the steps that a static scale skips, deepspeed/runtime/zero/stage_1_and_2.py.
 #include <string>
 #include <tuple>
 
@@ -13,7 +14,8 @@ namespace {
 
 struct DynamicLossScaler {
   struct Config {
-    PythonNumber init_scale;
+    bool dynamic = true;      // false: overflows still skip their step
+    PythonNumber init_scale;  // or the static loss_scale
     PythonNumber scale_factor;
     PythonNumber scale_window;
     PythonNumber min_scale;
@@ -71,6 +73,7 @@ void OnCleanStep(const Config& config, State& state) {
 
 Transition<State> DynamicLossScaler::Next(const Config& config, const State& state,
                                           const ScalerInput& input) {
+  if (!config.dynamic) return {.next = state, .skip = input.overflow};
   return UpdateAsPython(state, input, [&](State& next) {
     input.overflow ? OnOverflow(config, next) : OnCleanStep(config, next);
     next.cur_iter += 1;
@@ -79,6 +82,7 @@ Transition<State> DynamicLossScaler::Next(const Config& config, const State& sta
 
 const std::vector<ParameterInfo>& Parameters() {
   static const std::vector<ParameterInfo> kParameters = {
+      {"loss_scale", {"static_loss_scale"}, "0", "0: dynamic; else a scale that never changes"},
       {"init_scale",
        {"initial_scale", "initial_loss_scale"},
        "2^32",
@@ -99,7 +103,12 @@ const std::vector<ParameterInfo>& Parameters() {
 void NoteHysteresis(const Config& config, std::vector<std::string>& notes) {
   if (config.delayed_shift < 1) {
     notes.push_back("delayed_shift below 1: overflows never lower the scale");
-  } else if (config.delayed_shift > 1 && !config.consecutive_hysteresis) {
+  } else if (config.delayed_shift > 1 && config.consecutive_hysteresis) {
+    notes.push_back(
+        "delayed_shift counts overflows in a row: one clean step restores it, and without one "
+        "every overflow from number " +
+        std::to_string(config.delayed_shift) + " on lowers the scale");
+  } else if (config.delayed_shift > 1) {
     notes.push_back(
         "delayed_shift is restored only when the scale grows: overflows far apart add up, and "
         "from overflow " +
@@ -108,6 +117,7 @@ void NoteHysteresis(const Config& config, std::vector<std::string>& notes) {
 }
 
 std::vector<std::string> Notes(const Settings& settings, const Config& config) {
+  if (!config.dynamic) return {kStaticSkips};
   std::vector<std::string> notes;
   if (!settings.Given("init_scale") && !settings.Given("delayed_shift")) {
     notes.push_back(
@@ -130,7 +140,11 @@ std::vector<std::string> Notes(const Settings& settings, const Config& config) {
 
 ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
   const Settings settings{"deepspeed", Parameters(), given};
-  const Config config = {.init_scale = ReadPositive(settings, "init_scale"),
+  const PythonNumber init_scale = ReadPositive(settings, "init_scale");
+  const PythonNumber static_scale = ReadStaticScale(settings);
+  const bool dynamic = static_scale == PythonNumber();
+  const Config config = {.dynamic = dynamic,
+                         .init_scale = dynamic ? init_scale : static_scale,
                          .scale_factor = ReadPythonNumber(settings, "scale_factor"),
                          .scale_window = ReadPythonNumber(settings, "scale_window"),
                          .min_scale = ReadPythonNumber(settings, "min_scale"),
@@ -138,7 +152,8 @@ ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
                          .consecutive_hysteresis = settings.Bool("consecutive_hysteresis"),
                          .raise_error_at_min_scale = settings.Bool("raise_error_at_min_scale")};
   return {.scaler = LossScaler::Make<DynamicLossScaler>(config),
-          .parameters = {{"init_scale", FieldValue(config.init_scale)},
+          .parameters = {{"loss_scale", FieldValue(static_scale)},
+                         {"init_scale", FieldValue(init_scale)},
                          {"scale_factor", FieldValue(config.scale_factor)},
                          {"scale_window", FieldValue(config.scale_window)},
                          {"min_scale", FieldValue(config.min_scale)},

@@ -12,7 +12,8 @@ namespace {
 
 struct Fp16Optimizer {
   struct Config {
-    PythonNumber init_scale;
+    bool dynamic = true;      // false: overflows still skip their step
+    PythonNumber init_scale;  // or the static loss_scale
     PythonNumber scale_window;
     PythonNumber min_scale;
   };
@@ -39,7 +40,9 @@ const PythonNumber& ScaleFactor() {
 Transition<Fp16Optimizer::State> Fp16Optimizer::Next(const Config& config, const State& state,
                                                      const ScalerInput& input) {
   return UpdateAsPython(state, input, [&](State& next) {
-    if (input.overflow) {
+    if (!config.dynamic) {
+      // Only the count of steps goes on.
+    } else if (input.overflow) {
       next.cur_scale = Max(next.cur_scale / ScaleFactor(), config.min_scale);
       next.last_overflow_iter = next.cur_iter;
     } else {
@@ -54,6 +57,7 @@ Transition<Fp16Optimizer::State> Fp16Optimizer::Next(const Config& config, const
 
 const std::vector<ParameterInfo>& Parameters() {
   static const std::vector<ParameterInfo> kParameters = {
+      {"loss_scale", {"static_loss_scale"}, "0", "0: dynamic; else a scale that never changes"},
       {"init_scale", {"initial_scale", "initial_loss_scale"}, "2^16", "scale of the first step"},
       {"scale_window", {"loss_scale_window"}, "1000", "clean steps until the scale doubles again"},
       {"min_scale", {"min_loss_scale"}, "1", "floor"},
@@ -61,11 +65,8 @@ const std::vector<ParameterInfo>& Parameters() {
   return kParameters;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"deepspeed-fp16-optimizer", Parameters(), given};
-  const Fp16Optimizer::Config config = {.init_scale = ReadPositive(settings, "init_scale"),
-                                        .scale_window = ReadPythonNumber(settings, "scale_window"),
-                                        .min_scale = ReadPythonNumber(settings, "min_scale")};
+std::vector<std::string> Notes(const Fp16Optimizer::Config& config) {
+  if (!config.dynamic) return {kStaticSkips};
   std::vector<std::string> notes;
   if (config.scale_window == PythonNumber()) {
     notes.push_back("scale_window 0: the second clean step in a row raises ZeroDivisionError");
@@ -79,11 +80,24 @@ ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
   if (!(PythonNumber() < config.min_scale)) {
     notes.push_back("min_scale of 0 or less: the scale can reach 0 and never returns");
   }
+  return notes;
+}
+
+ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
+  const Settings settings{"deepspeed-fp16-optimizer", Parameters(), given};
+  const PythonNumber init_scale = ReadPositive(settings, "init_scale");
+  const PythonNumber static_scale = ReadStaticScale(settings);
+  const bool dynamic = static_scale == PythonNumber();
+  const Fp16Optimizer::Config config = {.dynamic = dynamic,
+                                        .init_scale = dynamic ? init_scale : static_scale,
+                                        .scale_window = ReadPythonNumber(settings, "scale_window"),
+                                        .min_scale = ReadPythonNumber(settings, "min_scale")};
   return {.scaler = LossScaler::Make<Fp16Optimizer>(config),
-          .parameters = {{"init_scale", FieldValue(config.init_scale)},
+          .parameters = {{"loss_scale", FieldValue(static_scale)},
+                         {"init_scale", FieldValue(init_scale)},
                          {"scale_window", FieldValue(config.scale_window)},
                          {"min_scale", FieldValue(config.min_scale)}},
-          .notes = notes};
+          .notes = Notes(config)};
 }
 
 }  // namespace

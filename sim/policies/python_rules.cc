@@ -27,6 +27,14 @@ PythonNumber ReadPositive(const Settings& settings, std::string_view name) {
                    Quoted(settings.Text(name)));
 }
 
+PythonNumber ReadStaticScale(const Settings& settings) {
+  const PythonNumber zero;
+  const PythonNumber scale = ReadPythonNumber(settings, "loss_scale");
+  if (scale == zero || zero < scale) return scale;
+  throw UsageError(Place(settings, "loss_scale"), "not a loss scale", "a positive number, or 0",
+                   Quoted(settings.Text("loss_scale")));
+}
+
 int64_t ReadCount(const Settings& settings, std::string_view name) {
   constexpr int64_t kLimit = int64_t{1} << 53;
   const int64_t count = settings.Integer(name);

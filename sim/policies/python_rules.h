@@ -33,7 +33,11 @@ Transition<State> UpdateAsPython(const State& state, const ScalerInput& input,
 // These throw Error (exit code 2), naming the policy and the parameter.
 PythonNumber ReadPythonNumber(const Settings& settings, std::string_view name);
 PythonNumber ReadPositive(const Settings& settings, std::string_view name);
+PythonNumber ReadStaticScale(const Settings& settings);  // loss_scale, where 0 means dynamic
 int64_t ReadCount(const Settings& settings, std::string_view name);  // |count| <= 2^53
+
+// The note on a static scale of DeepSpeed.
+constexpr const char* kStaticSkips = "the scale never changes, but overflows skip their step";
 
 // Adds notes on values of scale_factor and scale_window that act against their purpose.
 void NoteFactorAndWindow(const PythonNumber& scale_factor, const PythonNumber& scale_window,
