@@ -6,6 +6,8 @@
 #include <cstddef>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -202,6 +204,18 @@ TEST(Cli, OverflowListsTakeCommasBlanksAndFiles) {
         {"scaler", "--policy", "torch", "--steps", "1e1", "--overflow-at", list, "--json", "-"});
     EXPECT_EQ(document["skipped"], json::parse("[1,3,4,8]")) << list;
   }
+}
+
+// The helps of all parameters begin in one column.
+TEST(Cli, TheListOfPoliciesLinesUp) {
+  std::istringstream list(Succeed({"scaler", "--list"}));
+  std::set<size_t> columns;
+  for (std::string line; std::getline(list, line);) {
+    if (!line.starts_with("    ")) continue;
+    const size_t value = line.find_first_not_of(' ', line.find(' ', 4));
+    columns.insert(line.find_first_not_of(' ', line.find("  ", value)));
+  }
+  EXPECT_EQ(columns.size(), 1u) << testing::PrintToString(columns);
 }
 
 TEST(Cli, ScalersLookAtMagnitudesAndCounts) {

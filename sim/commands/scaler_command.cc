@@ -2,6 +2,7 @@
 // dlsim scaler: one policy alone, on a given list of overflow steps.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -39,14 +40,27 @@ struct ScalerCommandOptions {
 constexpr size_t kShownChanges = 20;
 constexpr size_t kShownEvents = 10;
 
+// One width for all policies, so that the columns line up across the list.
+size_t WidestOf(std::string_view ParameterInfo::*column) {
+  size_t width = 0;
+  for (const PolicyInfo& policy : Policies()) {
+    for (const ParameterInfo& parameter : policy.parameters) {
+      width = std::max(width, (parameter.*column).size());
+    }
+  }
+  return width;
+}
+
 std::string ListPolicies() {
+  const size_t name_width = WidestOf(&ParameterInfo::name);
+  const size_t default_width = WidestOf(&ParameterInfo::default_text);
   std::string text;
   for (const PolicyInfo& policy : Policies()) {
     text += fmt::format("{}{}{}\n  {}\n", policy.name, policy.aliases.empty() ? "" : ", also ",
                         fmt::join(policy.aliases, ", "), policy.summary);
     for (const ParameterInfo& parameter : policy.parameters) {
-      text += fmt::format("    {:<22} {:<10} {}\n", parameter.name, parameter.default_text,
-                          parameter.help);
+      text += fmt::format("    {:<{}}  {:<{}}  {}\n", parameter.name, name_width,
+                          parameter.default_text, default_width, parameter.help);
     }
   }
   return text;
