@@ -117,7 +117,9 @@ TEST(FairseqJaxParameters, DefaultsNoteOnlyWhatEveryUserShouldKnow) {
   EXPECT_EQ(DefaultNotes("flax"),
             Settings{"the scale grows on clean step 2001, one more than growth_interval"});
   EXPECT_EQ(DefaultNotes("mxnet").size(), 1U);
-  for (const std::string_view policy : {"fairscale", "jmp", "mindspore-amp", "mindspore-cell"}) {
+  EXPECT_EQ(DefaultNotes("mindspore-cell"),
+            Settings{"no ceiling: the scale can grow to infinity, and it can never come back"});
+  for (const std::string_view policy : {"fairscale", "jmp", "mindspore-amp"}) {
     EXPECT_EQ(DefaultNotes(policy), Settings{}) << policy;
   }
 }

@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/policies/policies.h"
+#include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
 namespace dlsim {
@@ -101,9 +102,8 @@ std::vector<std::string> Notes(const HysteresisScaler::Config& config, int64_t a
   } else if (config.hysteresis < 1) {
     notes.push_back("hysteresis below 1 acts as 1: every overflow lowers the scale");
   }
-  if (!std::isfinite(HysteresisScaler::Start(config).scale)) {
-    notes.push_back("init_scale is infinite as float32 and can never come back");
-  }
+  NoteDeadStart("init_scale", HysteresisScaler::Start(config).scale, notes);
+  NoteZero(OverflowsToZero<HysteresisScaler>(config), notes);
   return notes;
 }
 

@@ -6,6 +6,7 @@
 
 #include "dlsim/error.h"
 #include "sim/number.h"
+#include "sim/policies/cerebras_notes.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 #include "sim/policies/static_scale.h"
@@ -160,18 +161,6 @@ void NoteDefaults(const Settings& settings, std::vector<std::string>& notes) {
   }
 }
 
-void NoteMisprints(const GradScaler::Config& config, std::vector<std::string>& notes) {
-  if (config.min_loss_scale < 0x1p-14) {
-    notes.push_back("the real GradScaler refuses min_loss_scale below 2^-14; run as asked");
-  }
-  if (config.init_scale == 2e15 || config.max_loss_scale == 2e15 ||
-      config.min_loss_scale == 2e-14) {
-    notes.push_back(
-        "the documented 2e15 and 2e-14 look like misprints of 2^15 and 2^-14, the defaults of the "
-        "code");
-  }
-}
-
 void NoteSurprises(const GradScaler::Config& config, std::vector<std::string>& notes) {
   if (config.min_loss_scale > config.max_loss_scale) {
     notes.push_back("min_loss_scale above max_loss_scale: every step raises ApplianceNanError");
@@ -183,12 +172,22 @@ void NoteSurprises(const GradScaler::Config& config, std::vector<std::string>& n
   if (config.init_scale > config.max_loss_scale) {
     notes.push_back("init_scale above max_loss_scale: the scale starts at max_loss_scale");
   }
-  if (config.overflow_tolerance >= 1) {
-    notes.push_back(
-        "overflow_tolerance of 1 or more: overflows never lower the scale, which keeps growing");
-  }
   if (config.steps_per_increase < 0) {
     notes.push_back("steps_per_increase below 0: every step doubles the scale");
+  } else {
+    // Printed unsigned, as 2^63 - 1 has a successor there.
+    notes.push_back("the scale doubles on step " +
+                    std::to_string(static_cast<uint64_t>(config.steps_per_increase) + 1) +
+                    " since its last change, one more than steps_per_increase");
+  }
+  NoteTolerance(config.overflow_tolerance, config.steps_per_increase, notes);
+}
+
+void NoteStatic(const Settings& settings, const std::string& fp16_type,
+                std::vector<std::string>& notes) {
+  if (settings.Number("loss_scale") == 0) notes.push_back("loss_scale 0 means the default, 1");
+  if (fp16_type == "cbfloat16") {
+    notes.push_back("the Model Zoo refuses a static loss scale with cbfloat16");
   }
 }
 
@@ -218,9 +217,14 @@ ConfiguredScaler Make(const Settings& settings, Variant variant, std::string_vie
   const GradScaler::Config config = ReadConfig(settings, fp16_type);
   const float static_scale = ReadStaticScale(settings);
   const std::vector<NamedValue> parameters = Describe(settings, config, fp16_type, static_scale);
+  std::vector<std::string> notes;
+  if (fp16_type == "bfloat16" || format == "bf16") {
+    notes.push_back("the Model Zoo uses no scaler at all for bfloat16");
+  }
   // The original looks at the other parameters only when the scale is dynamic.
   if (static_scale != 0) {
-    return {LossScaler::Make<StaticScale>({static_scale}), parameters, {}};
+    NoteStatic(settings, fp16_type, notes);
+    return {LossScaler::Make<StaticScale>({static_scale}), parameters, notes};
   }
   if (code && config.min_loss_scale < 0x1p-14) {
     throw PolicyRefusal{"ValueError", "min_loss_scale too small", parameters};
@@ -229,13 +233,9 @@ ConfiguredScaler Make(const Settings& settings, Variant variant, std::string_vie
     throw PolicyRefusal{"ValueError", "loss scaling counter threshold must be set >= 0",
                         parameters};
   }
-  std::vector<std::string> notes;
   NoteDefaults(settings, notes);
-  NoteMisprints(config, notes);
+  NoteMisprints(config.init_scale, config.min_loss_scale, config.max_loss_scale, notes);
   NoteSurprises(config, notes);
-  if (fp16_type == "bfloat16" || format == "bf16") {
-    notes.push_back("the Model Zoo uses no scaler at all for bfloat16");
-  }
   return {LossScaler::Make<GradScaler>(config), parameters, notes};
 }
 

@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/number.h"
+#include "sim/policies/cerebras_notes.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
@@ -119,6 +120,8 @@ void Check(const Arguments& arguments, const std::vector<NamedValue>& parameters
 
 std::vector<std::string> Notes(const Arguments& arguments) {
   std::vector<std::string> notes;
+  NoteMisprints(arguments.initial_loss_scale, arguments.min_loss_scale, arguments.max_loss_scale,
+                notes);
   // numpy.isclose(multiplier, 2), as in the original.
   if (!(std::fabs(arguments.multiplier - 2) <= 1e-8 + 1e-5 * 2)) {
     notes.push_back("multiplier " + PythonRepr(arguments.multiplier) +
@@ -128,9 +131,8 @@ std::vector<std::string> Notes(const Arguments& arguments) {
     notes.push_back(
         "increment_period below 1: the scale grows by factors of 3 and more and counters go "
         "negative");
-  } else if (arguments.overflow_tolerance >= 1) {
-    notes.push_back(
-        "overflow_tolerance of 1 or more: overflows never lower the scale, which keeps growing");
+  } else {
+    NoteTolerance(arguments.overflow_tolerance, arguments.increment_period, notes);
   }
   if (arguments.min_loss_scale > arguments.max_loss_scale) {
     notes.push_back(

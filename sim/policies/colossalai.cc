@@ -133,22 +133,28 @@ void Check(const Arguments& arguments, const ColossalScaler::Config& config) {
 }
 
 std::vector<std::string> Notes(const Arguments& arguments, const ColossalScaler::Config& config) {
-  std::vector<std::string> notes = {
-      "checkpoints omit growth_step and hysteresis_step: a resumed run counts from 0"};
+  std::vector<std::string> notes;
   if (config.hysteresis > 1) {
     notes.push_back(
         "hysteresis is restored only when the scale grows, not by a clean step: overflows far "
         "apart add up, and from overflow " +
-        std::to_string(config.hysteresis) + " on each lowers the scale");
-  } else if (config.hysteresis == 0) {
-    notes.push_back("hysteresis 0 acts as 1: every overflow lowers the scale");
+        std::to_string(config.hysteresis) +
+        " on each lowers the scale; checkpoints omit this count and growth_step");
+  } else {
+    if (config.hysteresis == 0) {
+      notes.push_back("hysteresis 0 acts as 1: every overflow lowers the scale");
+    }
+    notes.push_back("checkpoints omit growth_step: a resumed run counts from 0");
   }
   if (arguments.min_scale && config.min_scale == 0) notes.push_back("min_scale 0 means none");
   if (arguments.max_scale && config.max_scale == 0) notes.push_back("max_scale 0 means none");
-  if (config.min_scale == 0) {
+  if (config.min_scale == 0 && config.max_scale == 0) {
+    notes.push_back(
+        "no min_scale and no max_scale: the scale can reach 0 or grow to infinity and never "
+        "returns");
+  } else if (config.min_scale == 0) {
     notes.push_back("no min_scale: the scale can reach 0 and never returns");
-  }
-  if (config.max_scale == 0) {
+  } else if (config.max_scale == 0) {
     notes.push_back("no max_scale: the scale can grow to infinity and never returns");
   }
   if (!std::isfinite(config.initial_scale)) {

@@ -192,7 +192,22 @@ const std::vector<ParameterInfo>& ParametersOf(Stack stack) {
   return stack == Stack::kFairseq ? kFairseq : kMetaseq;
 }
 
+// Elsewhere 0 means the default.
+void NoteZeros(const DynamicLossScaler::Config& config, std::vector<std::string>& notes) {
+  if (config.init_scale == 0 && config.threshold.value_or(0) <= 0) {
+    notes.push_back("init_scale 0 is taken as it is, not as the default: the scale stays 0");
+  }
+  if (config.min_loss_scale == 0) {
+    notes.push_back(config.stack == Stack::kFairseq
+                        ? "min_loss_scale 0 is taken as it is, not as the default: no error before "
+                          "the scale has underflowed to 0"
+                        : "min_loss_scale 0 is taken as it is, not as the default: the scale can "
+                          "reach 0 and never returns");
+  }
+}
+
 void NoteCommon(const DynamicLossScaler::Config& config, std::vector<std::string>& notes) {
+  NoteZeros(config, notes);
   NoteDivisor("scale_factor", config.scale_factor, notes);
   if (config.scale_window == 0) {
     notes.push_back("scale_window 0: the first clean step raises ZeroDivisionError");

@@ -84,6 +84,7 @@ void NoteGrowth(const DynamicScale::Config& config, std::vector<std::string>& no
 
 std::vector<std::string> Notes(const DynamicScale::Config& config) {
   std::vector<std::string> notes;
+  NoteDeadStart("scale", config.scale, notes);
   NoteGrowth(config, notes);
   if (config.backoff_factor >= 1) {
     notes.push_back("backoff_factor of 1 or more: an overflow does not lower the scale");
@@ -91,13 +92,7 @@ std::vector<std::string> Notes(const DynamicScale::Config& config) {
   if (config.minimum_scale && config.scale < *config.minimum_scale) {
     notes.push_back("scale below minimum_scale: an overflow raises it to minimum_scale");
   }
-  const auto overflows =
-      StepsUntil<DynamicScale>(config, {.overflow = true},
-                               [](const auto& transition) { return transition.next.scale == 0; });
-  if (overflows) {
-    notes.push_back(std::to_string(*overflows) +
-                    " overflows in a row make the scale 0, which never grows again");
-  }
+  NoteZero(OverflowsToZero<DynamicScale>(config), notes);
   return notes;
 }
 

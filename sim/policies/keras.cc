@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // LossScaleOptimizer of Keras 3, which has neither floor nor ceiling.
 // Source: keras/src/optimizers/loss_scale_optimizer.py.
-#include <cmath>
 #include <tuple>
 
 #include "sim/policies/policies.h"
+#include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
 namespace dlsim {
@@ -51,14 +51,15 @@ const std::vector<ParameterInfo>& Parameters() {
 }
 
 std::vector<std::string> Notes(const LossScaleOptimizer::Config& config) {
-  std::vector<std::string> notes = {
-      "no floor and no ceiling: the scale can reach 0 or infinity and never comes back"};
+  std::vector<std::string> notes;
   if (config.dynamic_growth_steps < 1) {
     notes.push_back("dynamic_growth_steps below 1: the scale never grows");
+    notes.push_back("no floor: the scale can reach 0");
+  } else {
+    notes.push_back(
+        "no floor and no ceiling: the scale can reach 0 or infinity and never comes back");
   }
-  if (!std::isfinite(config.initial_scale)) {
-    notes.push_back("initial_scale is infinite as float32 and can never come back");
-  }
+  NoteDeadStart("initial_scale", config.initial_scale, notes);
   return notes;
 }
 

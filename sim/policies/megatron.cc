@@ -3,10 +3,12 @@
 // Source: NVIDIA/Megatron-LM, megatron/core/optimizer/grad_scaler.py.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <string>
 #include <tuple>
 
 #include "sim/policies/policies.h"
+#include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
 namespace dlsim {
@@ -105,9 +107,11 @@ std::vector<std::string> Notes(const MegatronScaler::Config& config) {
         "apart add up, and from overflow " +
         std::to_string(config.hysteresis) + " on each lowers the scale");
   }
-  if (!std::isfinite(config.initial_scale)) {
-    notes.push_back("initial_scale is infinite as float32 and can never come back");
+  if (std::isfinite(config.initial_scale)) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    NoteNoCeiling(CleanStepsToReach<MegatronScaler>(config, infinity), notes);
   }
+  NoteDeadStart("initial_scale", config.initial_scale, notes);
   if (config.min_scale == 0) {
     notes.push_back("min_scale is 0 as float32: the scale can reach 0 and never returns");
   }

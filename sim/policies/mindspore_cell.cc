@@ -69,8 +69,9 @@ std::vector<std::string> Notes(const UpdateCell::Config& config) {
   const double infinity = std::numeric_limits<double>::infinity();
   if (std::isinf(config.loss_scale_value)) {
     notes.push_back("loss_scale_value is infinite as float32 and can never come back");
+  } else if (config.scale_factor > 1) {
+    NoteNoCeiling(CleanStepsToReach<UpdateCell>(config, infinity), notes);
   }
-  NoteInfinity(CleanStepsToReach<UpdateCell>(config, infinity), notes);
   NoteDivisor("scale_factor", config.scale_factor, notes);
   if (config.scale_window < 1) notes.push_back("scale_window below 1 acts as 1");
   if (config.loss_scale_value < 1) {

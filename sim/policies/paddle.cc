@@ -7,6 +7,7 @@
 
 #include "sim/policies/floor_of_one.h"
 #include "sim/policies/policies.h"
+#include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 #include "sim/policies/static_scale.h"
 
@@ -126,17 +127,23 @@ void NoteCounts(const PaddleConfig& config, std::vector<std::string>& notes) {
   if (config.incr_every_n_steps < 1) {
     notes.push_back("incr_every_n_steps below 1: the scale never grows");
   }
-  if (!std::isfinite(config.init_loss_scaling)) {
-    notes.push_back("init_loss_scaling is infinite as float32 and can never come back");
-  }
 }
 
 std::vector<std::string> DynamicNotes(const PaddleConfig& config) {
   if (!config.dynamic) return {"the scale never changes, but overflows skip their step"};
   std::vector<std::string> notes;
-  if (config.incr_every_n_steps >= 1) {
+  const bool grows = config.incr_every_n_steps >= 1;
+  const bool shrinks = config.decr_every_n_nan_or_inf >= 1;
+  if (grows && shrinks) {
+    notes.push_back(
+        "no ceiling and no floor: the scale can grow to infinity or fall to 0 and never comes "
+        "back");
+  } else if (grows) {
     notes.push_back("no ceiling: the scale can grow to infinity and never comes back");
+  } else if (shrinks) {
+    notes.push_back("no floor: the scale can fall to 0");
   }
+  NoteDeadStart("init_loss_scaling", config.init_loss_scaling, notes);
   NoteCounts(config, notes);
   return notes;
 }
@@ -169,6 +176,8 @@ ConfiguredScaler MakeStatic(const ParameterMap& given, std::string_view) {
   std::vector<std::string> notes;
   if (std::isfinite(config.init_loss_scaling)) {
     NoteFloorOfOne("init_loss_scaling", config.init_loss_scaling, notes);
+  } else {
+    NoteDeadStart("init_loss_scaling", config.init_loss_scaling, notes);
   }
   NoteCounts(config, notes);
   return {.scaler = LossScaler::Make<PaddleScaler<StaticGraph>>(config),

@@ -19,10 +19,11 @@ constexpr int64_t kProjectedSteps = 100000;
 template <LossScalePolicy P, class Done>
 std::optional<int64_t> StepsUntil(const typename P::Config& config, const ScalerInput& input,
                                   const Done& done) {
-  Transition<typename P::State> transition = {.next = P::Start(config)};
+  typename P::State state = P::Start(config);
   for (int64_t steps = 1; steps <= kProjectedSteps; ++steps) {
-    transition = P::Next(config, transition.next, input);
+    const Transition<typename P::State> transition = P::Next(config, state, input);
     if (done(transition)) return steps;
+    state = transition.next;
   }
   return std::nullopt;
 }
@@ -35,11 +36,28 @@ std::optional<int64_t> CleanStepsToReach(const typename P::Config& config, doubl
                        [&](const auto& transition) { return P::Scale(transition.next) >= limit; });
 }
 
+// Returns the number of overflows in a row after which the scale is 0, if it does not start there.
+template <LossScalePolicy P>
+std::optional<int64_t> OverflowsToZero(const typename P::Config& config) {
+  if (P::Scale(P::Start(config)) == 0) return std::nullopt;
+  return StepsUntil<P>(config, {.overflow = true},
+                       [](const auto& transition) { return P::Scale(transition.next) == 0; });
+}
+
+// Notes a first scale `name` that as float32 is 0 or infinite, which no factor changes.
+void NoteDeadStart(std::string_view name, double scale, std::vector<std::string>& notes);
+
+// Notes that the scale becomes 0 after so many overflows in a row.
+void NoteZero(std::optional<int64_t> overflows, std::vector<std::string>& notes);
+
 // Notes a factor that divides the scale on an overflow without lowering it.
 void NoteDivisor(std::string_view name, double factor, std::vector<std::string>& notes);
 
 // Notes that the scale becomes infinite after so many clean steps.
 void NoteInfinity(std::optional<int64_t> clean_steps, std::vector<std::string>& notes);
+
+// As NoteInfinity, for a scale without a ceiling: it can also take longer than kProjectedSteps.
+void NoteNoCeiling(std::optional<int64_t> clean_steps, std::vector<std::string>& notes);
 
 // Notes that the scale arrives at its ceiling `name` after so many clean steps, if that is no power
 // of two.

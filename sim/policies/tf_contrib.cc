@@ -70,6 +70,9 @@ std::vector<std::string> Notes(const ExponentialUpdate::Config& config) {
         "overflows add up across clean steps until the scale changes; they need not follow each "
         "other");
   }
+  if (config.decr_every_n_nan_or_inf < 1) {
+    notes.push_back("decr_every_n_nan_or_inf below 1 acts as 1");
+  }
   if (config.incr_every_n_steps < 1) {
     notes.push_back("incr_every_n_steps below 1: the scale grows on every clean step");
   }

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "sim/policies/policies.h"
+#include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 #include "sim/policies/static_scale.h"
 
@@ -77,9 +78,13 @@ std::vector<std::string> Notes(const GradScaler::Config& config, int64_t asked_i
   if (config.growth_interval < 1) {
     notes.push_back("growth_interval below 1: the scale never grows");
   }
-  if (!std::isfinite(GradScaler::Scale(GradScaler::Start(config)))) {
-    notes.push_back("init_scale is infinite as float32 and can never come back");
+  const double start = GradScaler::Scale(GradScaler::Start(config));
+  NoteDeadStart("init_scale", start, notes);
+  if (config.growth == Growth::kAlways && config.growth_interval >= 1 && start > 0) {
+    const double infinity = std::numeric_limits<double>::infinity();
+    NoteNoCeiling(CleanStepsToReach<GradScaler>(config, infinity), notes);
   }
+  NoteZero(OverflowsToZero<GradScaler>(config), notes);
   return notes;
 }
 
