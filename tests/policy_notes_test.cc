@@ -73,7 +73,15 @@ TEST(PolicyNotes, FirstScaleAndLimitsThatDisagree) {
       {"fairseq", {"threshold=2^16"}, "", "an overflow raises the scale to threshold"},
       {"flax", {"minimum_scale=2^17"}, "", "an overflow raises it to minimum_scale"},
       {"jmp", {"loss_scale=0.5"}, "", "an overflow raises it to min_loss_scale"},
+      {"mindspore-cell", {"loss_scale_value=0.5"}, "", "an overflow raises the scale to 1"},
+      {"apex-fp16-utils", {"init_scale=0.5"}, "", "raises the scale to 1"},
       {"tf", {"initial_loss_scale=0.5"}, "", "raises the scale to 1"},
+      {"keras2", {"initial_loss_scale=0.5"}, "", "raises the scale to 1"},
+      {"tf-contrib", {"init_loss_scale=0.5"}, "", "raises the scale to 1"},
+      {"paddle-static", {"init_loss_scaling=0.5"}, "", "raises the scale to 1"},
+      {"metaseq", {"init_scale=2^-6"}, "", "an overflow leaves the scale as it is"},
+      {"openseq2seq-backoff", {"scale_min=8", "scale_max=4"}, "", "sets the scale to scale_min"},
+      {"openseq2seq-logmax", {"scale_min=8", "scale_max=4"}, "", "the scale stays at scale_min"},
       {"fairseq", {"threshold=1e-4"}, "", "threshold at or below min_loss_scale is useless"},
       {"metaseq", {"threshold=2^-6"}, "", "threshold below min_loss_scale has no effect"},
   });
@@ -143,6 +151,7 @@ TEST(PolicyNotes, InfinityAndZero) {
       {"paddle-static", {"init_loss_scaling=1e39"}, "", "infinite as float32"},
   });
   EXPECT_FALSE(NotesMention(MakePolicy("torch"), "infinit"));
+  EXPECT_FALSE(NotesMention(MakePolicy("flax", {"scale=0"}), "the scale stays 0"));
   EXPECT_FALSE(NotesMention(MakePolicy("mindspore-cell", {"scale_factor=1"}), "infinit"));
 }
 
@@ -192,6 +201,21 @@ TEST(PolicyNotes, DocumentedNumbersAndTypesWithoutScaling) {
       {"deepspeed", {"loss_scale=8"}, "", "overflows skip their step"},
       {"deepspeed-fp16-optimizer", {"loss_scale=8"}, "", "overflows skip their step"},
       {"paddle", {"use_dynamic_loss_scaling=false"}, "", "overflows skip their step"},
+  });
+}
+
+TEST(PolicyNotes, WhatEveryUserOfAStackShouldKnow) {
+  ExpectNoted({
+      {"tf", {}, "", "the floor of 1 is fixed"},
+      {"keras2", {}, "", "the floor of 1 is fixed"},
+      {"tf-contrib", {}, "", "the floor of 1 is fixed"},
+      {"paddle-static", {}, "", "the floor of 1 is fixed"},
+      {"fairseq", {}, "", "29 overflows in a row raise FloatingPointError"},
+      {"metaseq", {}, "", "scale_window is not constant"},
+      {"deepspeed", {}, "", "these are the defaults of the class"},
+      {"openseq2seq-backoff", {}, "", "the scale starts at scale_max"},
+      {"openseq2seq-logmax", {}, "", "one holds the scale at scale_min for very long"},
+      {"popart", {}, "", "every update halves or doubles the scale"},
   });
 }
 

@@ -84,7 +84,9 @@ void NoteGrowth(const DynamicScale::Config& config, std::vector<std::string>& no
 
 std::vector<std::string> Notes(const DynamicScale::Config& config) {
   std::vector<std::string> notes;
-  NoteDeadStart("scale", config.scale, notes);
+  if (config.scale != 0 || config.minimum_scale.value_or(0) <= 0) {
+    NoteDeadStart("scale", config.scale, notes);
+  }
   NoteGrowth(config, notes);
   if (config.backoff_factor >= 1) {
     notes.push_back("backoff_factor of 1 or more: an overflow does not lower the scale");

@@ -107,7 +107,7 @@ std::vector<std::string> Notes(const MegatronScaler::Config& config) {
         "apart add up, and from overflow " +
         std::to_string(config.hysteresis) + " on each lowers the scale");
   }
-  if (std::isfinite(config.initial_scale)) {
+  if (std::isfinite(config.initial_scale) && config.initial_scale > 0) {
     const double infinity = std::numeric_limits<double>::infinity();
     NoteNoCeiling(CleanStepsToReach<MegatronScaler>(config, infinity), notes);
   }
