@@ -84,6 +84,22 @@ TEST(ConfigFile, YamlAliasesAndMergeKeysAreFilledIn) {
   ExpectRefused("f: {<<: [1]}\n", ConfigLanguage::kYaml, {"f:1: ", "merge key"});
 }
 
+TEST(ConfigFile, SeveralYamlMergeKeysAreRefused) {
+  ExpectRefused("a: &a {x: 1}\nb: &b {y: 2}\nc:\n  <<: *a\n  <<: *b\n", ConfigLanguage::kYaml,
+                {"several merge keys <<"});
+}
+
+// A text in triple quotes may end in quotes of its own, after which keys go on.
+TEST(ConfigFile, DottedTomlKeysAreLimitedAfterAnyText) {
+  const std::string dots = Repeat("b.", 200'000) + "b = 1 }\n";
+  for (const char* text :
+       {"\"\"\"a\"\"\"", "\"\"\"a\"\"\"\"", "\"\"\"a\"\"\"\"\"", "'''a''''", "\"\"", "'a'"}) {
+    ExpectRefused(std::string("x = { k = ") + text + ", " + dots, ConfigLanguage::kToml,
+                  {"nested too deeply"});
+  }
+  EXPECT_EQ(Show(Toml("a = \"\"\"b\"\"\"\"\"\nc.d = 1\n")), "{a:'b\"\"', c:{d:1}}");
+}
+
 TEST(ConfigFile, LinesAreCounted) {
   EXPECT_EQ(Yaml("# c\na:\n  b: 1\n").Find("a")->Find("b")->line, 3);
   EXPECT_EQ(Toml("# c\n[a]\nb = 1\n").Find("a")->Find("b")->line, 3);

@@ -62,7 +62,9 @@ void ApplyConfig(const TrainingConfig& config, SimulationRequest& request) {
   if (!request.clipping.enabled() && config.clipping.enabled()) {
     request.clipping.max_norm = config.clipping.max_norm;
     request.clipping.max_value = config.clipping.max_value;
-    if (!request.clip_rule) request.clip_rule = config.clipping.rule;
+    // A file's static scale says nothing of its stack; the other policies have their own rule.
+    const bool is_static = request.policies == std::vector<std::string>{"static"};
+    if (!request.clip_rule && is_static) request.clip_rule = config.clipping.rule;
   }
   if (!request.finite_test) request.finite_test = config.finite_test;
 }

@@ -21,7 +21,12 @@ size_t SkipToken(std::string_view text, size_t at) {
   const std::string triple(3, text[at]);
   const std::string_view quote(triple.data(), text.substr(at).starts_with(triple) ? 3 : 1);
   for (at += quote.size(); at < text.size(); ++at) {
-    if (text.substr(at).starts_with(quote)) return at + quote.size();
+    if (text.substr(at).starts_with(quote)) {
+      // A text in triple quotes may end in up to two quotes of its own.
+      const size_t end = text.find_first_not_of(quote.front(), at);
+      const size_t longest = at + (quote.size() == 3 ? 5 : 1);
+      return std::min({end, longest, text.size()});
+    }
     if (escapes && text[at] == '\\') ++at;
     if (quote.size() == 1 && at < text.size() && text[at] == '\n') return at;
   }

@@ -187,6 +187,9 @@ class YamlHandler : public YAML::EventHandler {
     if (found == table.entries.end()) return;
     const ConfigNode merged = std::move(found->value);
     table.entries.erase(found);
+    if (std::ranges::find(table.entries, "<<", &ConfigEntry::key) != table.entries.end()) {
+      builder_.Fail(merged.line, "several merge keys <<", "one, with a list of tables");
+    }
     std::set<std::string> keys;
     for (const ConfigEntry& entry : table.entries) keys.insert(entry.key);
     std::vector<const ConfigNode*> sources;
