@@ -48,6 +48,18 @@ TEST(AccumulateErrors, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"accumulate"}, 2, {"TRACE is required"});
 }
 
+// Axes without elements must not make results without end.
+TEST(AccumulateErrors, EmptyTensorsHaveNoSums) {
+  const TempDir trace;
+  const uint64_t many = uint64_t{1} << 32;
+  trace.Write("step-0.safetensors", BuildSafetensors({{"a.grad", "F32", {0, many}, ""},
+                                                      {"b.grad", "F32", {many, 0}, ""},
+                                                      FloatTensor("c.grad", {1, 2})}));
+  Succeed({"accumulate", trace.path()});
+  ExpectFailure({"accumulate", trace.path(), "--matmul", "b.grad:a.grad"}, 2,
+                {"--matmul: shapes do not fit", "at most 2^28 results"});
+}
+
 TEST(AccumulateErrors, BadInputIsOneLineAndExitCode3) {
   ExpectFailure({"accumulate", "/nonexistent"}, 3, {"/nonexistent: cannot be opened"});
   ExpectFailure({"accumulate", kSingle, "--tensors", "nope*"}, 3, {"no tensor matches"});

@@ -14,6 +14,14 @@ namespace {
 
 constexpr char kAxisPrefix[] = "axis:";
 
+// Of a product of matrices, whose results may be far more than its factors' elements.
+constexpr uint64_t kMaxResults = uint64_t{1} << 28;
+
+// A tensor without elements has no sums, however many its other axes would make.
+bool IsEmpty(const std::vector<uint64_t>& shape) {
+  return std::ranges::find(shape, uint64_t{0}) != shape.end();
+}
+
 // What the headers of a trace tell.
 struct TraceShapes {
   std::vector<std::string> names;                       // in the order in which they come first
@@ -138,7 +146,7 @@ ReductionPlan PlanReductions(const ReductionsRequest& request, const TraceReader
   }
   for (const std::string& text : request.matmuls) {
     ResolvePairs(
-        "--matmul", text, shapes, "[..., K] and [K, N]",
+        "--matmul", text, shapes, "[..., K] and [K, N] with at most 2^28 results",
         [](const auto& a, const auto& b) { return MatMulOf(a, b).has_value(); }, plan.matmuls);
   }
   return plan;
@@ -146,7 +154,7 @@ ReductionPlan PlanReductions(const ReductionsRequest& request, const TraceReader
 
 std::optional<AxisShape> AxisOf(const std::vector<uint64_t>& shape, int64_t axis) {
   const int64_t rank = static_cast<int64_t>(shape.size());
-  if (axis < -rank || axis >= rank) return std::nullopt;
+  if (axis < -rank || axis >= rank || IsEmpty(shape)) return std::nullopt;
   const size_t k = static_cast<size_t>(axis < 0 ? axis + rank : axis);
   AxisShape result;
   for (size_t i = 0; i < k; ++i) result.outer *= shape[i];
@@ -158,8 +166,10 @@ std::optional<AxisShape> AxisOf(const std::vector<uint64_t>& shape, int64_t axis
 std::optional<MatMulShape> MatMulOf(const std::vector<uint64_t>& a,
                                     const std::vector<uint64_t>& b) {
   if (a.size() < 2 || b.size() != 2 || a.back() != b.front()) return std::nullopt;
+  if (IsEmpty(a) || IsEmpty(b)) return std::nullopt;
   MatMulShape result = {1, b.front(), b.back()};
   for (size_t i = 0; i + 1 < a.size(); ++i) result.rows *= a[i];
+  if (result.columns > kMaxResults / result.rows) return std::nullopt;
   return result;
 }
 

@@ -55,7 +55,8 @@ ReductionPlan PlanReductions(const ReductionsRequest& request, const TraceReader
 // Returns the shape of a sum along an axis; nothing if the tensor lacks it.
 std::optional<AxisShape> AxisOf(const std::vector<uint64_t>& shape, int64_t axis);
 
-// Returns the shape of the product of [..., K] and [K, N]; nothing if they do not fit.
+// Returns the shape of the product of [..., K] and [K, N]; nothing if they do not fit, are empty,
+// or have more than 2^28 results.
 std::optional<MatMulShape> MatMulOf(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b);
 
 // Returns "[2, 3]".
