@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <set>
 
 #include "dlsim/error.h"
 #include "sim/number.h"
@@ -112,7 +113,12 @@ void RequireUsed(std::span<const PolicyInfo* const> policies, std::span<const st
   }
 }
 
-void RestoreState(std::span<const std::string> state, std::string_view policy, LossScaler& scaler) {
+void RestoreState(std::span<const std::string> state, std::string_view policy,
+                  ConfiguredScaler& configured) {
+  if (state.empty()) return;
+  configured.anew = configured.scaler;
+  LossScaler& scaler = configured.scaler;
+  std::set<std::string> keys;
   const std::string scale_field = scaler.Checkpoint().front().name;
   std::vector<std::pair<std::string, double>> counters;
   for (const std::string_view setting : state) {
@@ -122,7 +128,10 @@ void RestoreState(std::span<const std::string> state, std::string_view policy, L
       throw UsageError(policy, "not a setting", "KEY=VALUE", Quoted(setting));
     }
     const double value = ParseNumber(setting.substr(key.size() + 1), place);
-    if (key == kScale || key == scale_field) {
+    if (key == scale_field) key = kScale;
+    if (!keys.insert(key).second) throw UsageError(place, "given twice");
+    if (key == kScale) {
+      if (value < 0) throw UsageError(place, "negative loss scale", "0 or more", PythonRepr(value));
       scaler.RestartAt(value);
     } else {
       counters.emplace_back(std::move(key), value);

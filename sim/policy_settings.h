@@ -36,8 +36,10 @@ std::vector<std::string> SettingsFor(const PolicyInfo& policy,
 void RequireUsed(std::span<const PolicyInfo* const> policies, std::span<const std::string> settings,
                  const SettingKind& kind);
 
-// Sets the fields of a scaler from KEY=VALUE of its state; the loss scale first, as a checkpoint
-// that holds it alone. Throws Error (exit code 2) for unknown names and unfit values.
-void RestoreState(std::span<const std::string> state, std::string_view policy, LossScaler& scaler);
+// Sets the fields of a policy's scaler from KEY=VALUE of its state; the loss scale first, as a
+// checkpoint that holds it alone. Throws Error (exit code 2) for unknown names, names given twice
+// and unfit values.
+void RestoreState(std::span<const std::string> state, std::string_view policy,
+                  ConfiguredScaler& configured);
 
 }  // namespace dlsim

@@ -119,9 +119,9 @@ ReplaySummary Summarize(const ReplayResult& result) {
     summary.longest_skip_run = std::max(summary.longest_skip_run, skip_run);
     summary.nonfinite_steps += !step.finite;
     summary.hopeless_steps += !step.lower_scale_helps;
-    const uint64_t clipped_elements = step.clipped_elements.value_or(0);
-    summary.clipped_elements += clipped_elements;
-    summary.clipped_steps += clipped_elements > 0 || step.clip_coefficient.value_or(1) < 1;
+    summary.clipped_elements += step.clipped_elements.value_or(0);
+    summary.clippable_elements += step.clippable_elements;
+    summary.clipped_steps += step.clipped;
     if (!step.skipped && !summary.first_applied_step) summary.first_applied_step = step.step;
     summary.min_scale = std::min(summary.min_scale, step.scale);
     summary.max_scale = std::max(summary.max_scale, step.scale);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/clip_step.h"
 #include "sim/resume.h"
 
 namespace dlsim {
@@ -65,6 +66,7 @@ std::optional<DetailQuestion> RunState::Detail() const {
 StepQuestion RunState::Prepare(int64_t step, const std::vector<StepTensor>& tensors,
                                const std::vector<GradientSpread>& spreads) {
   if (run_.resume && !resumed_ && step >= run_.resume->at_step) {
+    if (run_.anew) initial_ = *run_.anew;
     ResumeFrom(run_.resume->kept, initial_, run_.scaler);
     for (LossScaler& unit : units_) ResumeFrom(run_.resume->kept, initial_, unit);
     resumed_ = true;
@@ -86,9 +88,9 @@ StepQuestion RunState::Prepare(int64_t step, const std::vector<StepTensor>& tens
 }
 
 double RunState::SmallestScale() const {
-  if (units_.empty()) return run_.scaler.scale();
-  double smallest = units_.front().scale();
-  for (const LossScaler& unit : units_) smallest = std::fmin(smallest, unit.scale());
+  if (unit_of_tensor_.empty()) return run_.scaler.scale();
+  double smallest = units_[unit_of_tensor_.front()].scale();
+  for (const size_t unit : unit_of_tensor_) smallest = std::fmin(smallest, units_[unit].scale());
   return smallest;
 }
 
@@ -114,6 +116,9 @@ void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
   const Verdict whole = Judge(step.judged, [&](size_t t) { return Checks(tensors[t]); });
   record.finite = IsFinite(test, whole);
   record.optimizers.resize(options_.optimizers.size());
+  for (size_t t = 0; t < tensors.size() && !record.optimizers.empty(); ++t) {
+    if (tensors[t].role == Role::kGrad) record.optimizers[step.groups[t]].has_gradients = true;
+  }
   for (size_t g = 0; g < record.optimizers.size(); ++g) {
     const Verdict own =
         Judge(step.judged, [&](size_t t) { return step.groups[t] == g && Checks(tensors[t]); });
@@ -153,14 +158,12 @@ ScalerDecision RunState::Next(const Measured& step, const ReplayStep& record) {
 
 void RunState::Skip(const ScalerDecision& decision, ReplayStep& record) const {
   record.skipped = decision.skip;
-  if (record.optimizers.empty()) return;
   const bool own = run_.rules.optimizer_skip == OptimizerSkip::kOwn;
-  bool all = true;
   for (OptimizerStep& optimizer : record.optimizers) {
+    if (!optimizer.has_gradients) continue;
     optimizer.skipped = decision.skip && !(own && optimizer.finite);
-    all &= optimizer.skipped;
+    if (!optimizer.skipped) record.skipped = false;
   }
-  record.skipped = all;
 }
 
 ReplayTensor& RunState::TensorOf(const StepTensor& tensor, size_t t) {
@@ -204,38 +207,6 @@ void RunState::Count(const Measured& step, ReplayStep& record) {
   }
 }
 
-void RunState::Clip(const Measured& step, ReplayStep& record) const {
-  const Clipping& clipping = run_.clipping;
-  if (record.skipped) return;
-  if (clipping.max_norm) {
-    const double factor = clipping.domain == ClipDomain::kScaled ? record.scale : 1.0;
-    const auto coefficient = [&](double norm) {
-      return ClipCoefficient(clipping.rule, static_cast<float>(*clipping.max_norm),
-                             static_cast<float>(norm * factor));
-    };
-    record.clip_coefficient = coefficient(record.grad_norm);
-    // Optimizers that skip on their own are clipped on their own.
-    if (run_.rules.optimizer_skip == OptimizerSkip::kOwn && !record.optimizers.empty()) {
-      record.clip_coefficient.reset();
-      for (OptimizerStep& optimizer : record.optimizers) {
-        if (optimizer.skipped) continue;
-        optimizer.clip_coefficient = coefficient(optimizer.grad_norm);
-        record.clip_coefficient =
-            std::fmin(record.clip_coefficient.value_or(1.0f), *optimizer.clip_coefficient);
-      }
-    }
-  }
-  if (clipping.max_value) {
-    uint64_t clipped = 0;
-    for (size_t t = 0; t < step.judged.answers.size(); ++t) {
-      if (step.judged.step.tensors[t].role != Role::kGrad) continue;
-      if (!record.optimizers.empty() && record.optimizers[step.groups[t]].skipped) continue;
-      clipped += step.judged.answers[t].detail.above_limit;
-    }
-    record.clipped_elements = clipped;
-  }
-}
-
 void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
                        int64_t number) {
   const std::vector<TensorStats> totals = Totals(answers);
@@ -248,7 +219,7 @@ void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnsw
   Skip(decision, record);
   record.next_scale = SmallestScale();
   Count(measured, record);
-  Clip(measured, record);
+  ClipStep(run_, measured.judged, measured.groups, record);
   result_.steps.push_back(std::move(record));
   if (!decision.event) return;
   decision.event->step = number;

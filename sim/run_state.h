@@ -50,13 +50,12 @@ class RunState {
   ScalerDecision Next(const Measured& step, const ReplayStep& record);
   void Skip(const ScalerDecision& decision, ReplayStep& record) const;
   void Count(const Measured& step, ReplayStep& record);
-  void Clip(const Measured& step, ReplayStep& record) const;
   double SmallestScale() const;
   ReplayTensor& TensorOf(const StepTensor& tensor, size_t t);
 
   ReplayRun run_;
   const ReplayOptions& options_;
-  LossScaler initial_;  // as the run began
+  LossScaler initial_;  // of new layers and gradients
   bool resumed_ = false;
   ReplayResult result_;
   std::map<std::string, size_t> tensor_index_;

@@ -70,8 +70,8 @@ void CheckSignal(const char* option, const char* what, Use use, size_t count, in
 ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
                     std::span<const int64_t> overflow_steps, OnFatal on_fatal,
                     const StepSignals& signals, const std::optional<Resume>& resume) {
-  const LossScaler initial = std::move(configured.scaler);
-  LossScaler scaler = initial;
+  LossScaler scaler = std::move(configured.scaler);
+  const LossScaler initial = configured.anew.value_or(scaler);
   ScalerRun run;
   run.parameters = std::move(configured.parameters);
   run.scale_init = scaler.scale();

@@ -2,6 +2,7 @@
 #include "sim/simulation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -14,8 +15,13 @@ namespace {
 // The error texts are those of the Model Zoo.
 void RequireOneClipping(const Clipping& clipping) {
   const auto require_positive = [](const std::optional<double>& limit, const char* name) {
-    if (!limit || *limit > 0) return;
-    throw UsageError(name, "has to be a positive float. Got " + PythonRepr(*limit));
+    if (!limit) return;
+    if (!(*limit > 0)) {
+      throw UsageError(name, "has to be a positive float. Got " + PythonRepr(*limit));
+    }
+    const float limit32 = static_cast<float>(*limit);
+    if (limit32 > 0 && std::isfinite(limit32)) return;
+    throw UsageError(name, "out of range", "a number that float32 can hold", PythonRepr(*limit));
   };
   require_positive(clipping.max_norm, "max_gradient_norm");
   require_positive(clipping.max_value, "max_gradient_value");
@@ -60,13 +66,19 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
     run.parameters = std::move(configured.parameters);
     run.notes = std::move(configured.notes);
     RestoreState(SettingsFor(policy, request.states, StateSettings(), only_policy), policy.name,
-                 configured.scaler);
+                 configured);
     Conversion conversion = request.conversion;
     conversion.format = format.format;
     Clipping clipping = request.clipping;
     clipping.rule = run.rules.clip_rule;
-    run.start = ReplayRun{
-        run.format, run.policy, conversion, run.rules, std::move(configured.scaler), clipping, {}};
+    run.start = ReplayRun{run.format,
+                          run.policy,
+                          conversion,
+                          run.rules,
+                          std::move(configured.scaler),
+                          clipping,
+                          std::move(configured.anew),
+                          {}};
   } catch (const PolicyRefusal& refusal) {
     run.parameters = refusal.parameters;
     run.result.events.push_back({-1, refusal.type, refusal.message, true, {}});
@@ -107,7 +119,8 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request) {
 
 std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted) {
   const auto same = [](const ReplayStep& a, const ReplayStep& b) {
-    return a.scale == b.scale && a.skipped == b.skipped;
+    const bool same_scale = a.scale == b.scale || (std::isnan(a.scale) && std::isnan(b.scale));
+    return same_scale && a.skipped == b.skipped;
   };
   const auto [a, b] = std::mismatch(whole.steps.begin(), whole.steps.end(),
                                     interrupted.steps.begin(), interrupted.steps.end(), same);

@@ -14,6 +14,9 @@
 namespace dlsim {
 namespace {
 
+constexpr size_t kMaxListBytes = size_t{1} << 28;
+
+// Also reads pipes.
 std::string ReadFile(const std::string& path) {
   errno = 0;
   std::ifstream file(path, std::ios::binary);
@@ -22,6 +25,9 @@ std::string ReadFile(const std::string& path) {
   char buffer[4096];
   while (file.read(buffer, sizeof(buffer)) || file.gcount() > 0) {
     text.append(buffer, static_cast<size_t>(file.gcount()));
+    if (text.size() <= kMaxListBytes) continue;
+    throw InputError(Printable(path), "too large",
+                     "at most " + std::to_string(kMaxListBytes) + " bytes");
   }
   if (!file.is_open() || file.bad()) {
     const std::string why = errno != 0 ? ": " + std::string(std::strerror(errno)) : "";

@@ -159,6 +159,7 @@ class BlockMeasurer {
       detail.above_edge += scaled >= question.edge ? 1 : 0;
       detail.above_limit += (limit_unscaled ? unscaled : scaled) > question.limit ? 1 : 0;
     }
+    detail.elements = sum_.size();
     if (!std::isfinite(detail.absmax)) detail.absmax = std::numeric_limits<float>::infinity();
     into.Merge(detail);
   }
@@ -215,6 +216,7 @@ void GradientDetail::Merge(const GradientDetail& later) {
   below_edge += later.below_edge;
   above_edge += later.above_edge;
   above_limit += later.above_limit;
+  elements += later.elements;
 }
 
 std::vector<StepTensor> TensorsOf(const TraceStep& step) {

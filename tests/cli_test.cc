@@ -47,8 +47,17 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"replay", kSingle, "--seed", "-1"}, 2, {"--seed: negative"});
   ExpectFailure({"replay", kSingle, "--top", "many"}, 2, {"--top: not a number", "'many'"});
   ExpectFailure({"replay", kSingle, "--json", "-", "--csv", "-"}, 2, {"--csv", "--json"});
-  ExpectFailure({"replay", kSingle, "--resume-at", "378"}, 2,
-                {"--resume-at", "at most 377", "378"});
+  ExpectFailure({"replay", kSingle, "--json", "r.json", "--csv", "./r.json"}, 2,
+                {"--csv", "--json"});
+  ExpectFailure(
+      {"replay", kSingle, "--policy", "torch", "--state", "scale=1", "--state", "scale=2"}, 2,
+      {"torch.scale: given twice"});
+  ExpectFailure({"replay", kSingle, "--policy", "torch", "--state", "growth_tracker=1e12"}, 2,
+                {"torch.growth_tracker: not a value"});
+  ExpectFailure({"replay", kSingle, "--max-gradient-norm", "1e39"}, 2,
+                {"max_gradient_norm: out of range", "float32"});
+  ExpectFailure({"replay", kSingle, "--resume-at", "0"}, 2, {"--resume-at", "1 to 377"});
+  ExpectFailure({"replay", kSingle, "--resume-at", "378"}, 2, {"--resume-at", "1 to 377", "378"});
   ExpectFailure({"replay", kSingle, "--optimizer", "head=*head*", "--optimizer", "body=*"}, 2,
                 {"--optimizer", "is left for 'head'", "'*head*'"});
   ExpectFailure({"replay", kSingle, "--optimizer", "body=*", "--optimizer", "late=blocks.*"}, 2,

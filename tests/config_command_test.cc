@@ -59,6 +59,37 @@ TEST(ConfigCommand, TheCommandLineWins) {
   EXPECT_EQ(policies["runs"][1]["params"]["steps_per_increase"], 1000);
 }
 
+TEST(ConfigCommand, AFileClipsByThePolicysOwnRule) {
+  const TempDir dir;
+  const std::string file =
+      dir.Write("ds.json", R"({"fp16": {"enabled": true}, "gradient_clipping": 1e6})");
+  const auto coefficient = [&](const Arguments& policy) {
+    Arguments all = {"replay", kTrace, "--config", file, "--format", "bf16", "--json", "-"};
+    all.insert(all.end(), policy.begin(), policy.end());
+    const json document = SucceedJson(all);
+    EXPECT_EQ(document["options"]["max_gradient_norm"], 1e6);
+    EXPECT_FALSE(document["options"].contains("clip_rule"));
+    return document["runs"][0]["steps"][0]["clip_coefficient"].get<double>();
+  };
+  EXPECT_EQ(coefficient({}), 1.0);
+  EXPECT_EQ(coefficient({"--policy", "fairseq"}), 1.0);
+  EXPECT_NEAR(coefficient({"--policy", "tf"}), 1.0, 1e-6);
+}
+
+TEST(ConfigCommand, GivenAccumulationWinsEvenIfItIsOne) {
+  const TempDir dir;
+  const std::string file =
+      dir.Write("a.toml", "format = \"fp16\"\npolicy = \"torch\"\ngrad-accum-steps = 3\n");
+  const auto steps = [&](const Arguments& more) {
+    Arguments all = {"replay", kTrace, "--config", file, "--json", "-"};
+    all.insert(all.end(), more.begin(), more.end());
+    return SucceedJson(all)["runs"][0]["steps"].size();
+  };
+  EXPECT_EQ(steps({}), 4u);  // of 13 recorded
+  EXPECT_EQ(steps({"--grad-accum-steps", "1"}), 13u);
+  EXPECT_EQ(steps({"--grad-accum-steps", "2"}), 6u);
+}
+
 TEST(ConfigCommand, ReportsNameTheFileAndItsNotes) {
   const std::string report = Succeed({"replay", kTrace, "--config", kZoo});
   EXPECT_EQ(

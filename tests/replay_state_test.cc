@@ -154,6 +154,34 @@ TEST_F(ReplayStateTest, AnInterruptedRunGoesAnotherWay) {
   EXPECT_EQ(runs[2].result.steps[6].scale, 16);
 }
 
+TEST_F(ReplayStateTest, TrainingThatIsLostBeginsAnewNotFromTheCheckpoint) {
+  for (int step = 0; step < 6; ++step) WriteStep(step, {FloatTensor("a.grad", {1})});
+  const SimulationRequest request = {.formats = {"fp16"},
+                                     .policies = {"torch"},
+                                     .settings = {"init_scale=16", "growth_interval=4"},
+                                     .conversion = {},
+                                     .finite_test = {},
+                                     .states = {"scale=4", "growth_tracker=2"},
+                                     .resume_at = 1};
+  std::vector<SimulationRun> runs = PrepareRuns(request);
+  Simulate(Open(), {}, runs);
+  EXPECT_EQ(runs[0].result.steps[0].scale, 4);
+  EXPECT_EQ(runs[0].result.steps[2].scale, 8);
+  EXPECT_EQ(runs[1].result.steps[4].scale, 4);
+  EXPECT_EQ(runs[1].result.steps[5].scale, 8);
+  EXPECT_EQ(runs[2].result.steps[1].scale, 16);
+  EXPECT_EQ(runs[2].result.steps[5].scale, 32);
+}
+
+TEST_F(ReplayStateTest, TheScaleOfAStepIsTheSmallestInUse) {
+  WriteStep(0, {FloatTensor("a.grad", {0x1p-30f}), FloatTensor("b.grad", {0x1p30f})});
+  WriteStep(1, {FloatTensor("a.grad", {0x1p-30f})});
+  const StackRules rules = {.granularity = ScaleGranularity::kTensor};
+  const ReplayResult result = RunOne(RunOf(kFp16, LossScaler::Make<Fitting>({}), rules));
+  EXPECT_EQ(result.steps[0].scale, 0x1p-20);
+  EXPECT_EQ(result.steps[1].scale, 0x1p40);
+}
+
 TEST_F(ReplayStateTest, FindsTheLongestRowSkippedInVain) {
   const float values[] = {1, kInf, 1, kInf, kInf, kInf, 1, 1e30f, 1e30f, 1e30f, 1e30f};
   for (int step = 0; step < 11; ++step) WriteStep(step, {FloatTensor("a.grad", {values[step]})});

@@ -75,6 +75,7 @@ TEST_F(ReplayTrainingTest, ClippingByValueSeesTheSumOverMicroSteps) {
   ReplayRun run = StaticRun(kFp16);
   run.clipping.max_value = 2;
   EXPECT_EQ(RunOne(run).steps[0].clipped_elements, 2u);
+  EXPECT_EQ(RunOne(run).steps[0].clippable_elements, 3u);
 }
 
 TEST_F(ReplayTrainingTest, MeasuringDetailChangesNoCounter) {
@@ -138,6 +139,19 @@ TEST_F(ReplayTrainingTest, TorchSkipsEachOptimizerOnItsOwn) {
   EXPECT_EQ(step.optimizers[1].grad_norm, 3);
   EXPECT_EQ(step.optimizers[1].clip_coefficient, 1.0f / (3.0f + 1e-6f));
   EXPECT_EQ(result.steps[1].clip_coefficient, 1.0f / (4.0f + 1e-6f));
+}
+
+TEST_F(ReplayTrainingTest, OptimizersWithoutGradientsDoNotStep) {
+  WriteStep(0, {FloatTensor("a.x.grad", {kInf})});
+  WriteStep(1, {FloatTensor("a.x.grad", {kInf}), FloatTensor("b.x.grad", {3})});
+  ReplayOptions options;
+  options.optimizers = {{"first", "a.*"}, {"second", "*"}};
+  const ReplayResult result = RunOne(PolicyRun("torch", {"init_scale=4"}), options);
+  EXPECT_TRUE(result.steps[0].skipped);
+  EXPECT_FALSE(result.steps[0].optimizers[1].has_gradients);
+  EXPECT_FALSE(result.steps[0].optimizers[1].skipped);
+  EXPECT_FALSE(result.steps[1].skipped);
+  EXPECT_TRUE(result.steps[1].optimizers[1].has_gradients);
 }
 
 TEST_F(ReplayTrainingTest, CerebrasSkipsAllOptimizersTogether) {

@@ -10,7 +10,7 @@ namespace dlsim {
 
 // How the coefficient of clipping by norm is computed, in float32.
 enum class ClipRule : uint8_t {
-  kTorch,       // min(1, max_norm / (norm + 1e-6)); also DeepSpeed's
+  kTorch,       // min(1, max_norm * (1 / (norm + 1e-6))); also DeepSpeed's
   kFairseq,     // max_norm / norm if the norm is above the limit, else 1
   kTensorFlow,  // max_norm * min(1 / norm, 1 / max_norm); NaN for a norm that is not finite
 };
@@ -28,17 +28,24 @@ struct Clipping {
   bool enabled() const { return max_norm || max_value; }
 };
 
-// Returns what the gradients are multiplied with. Sources: torch.nn.utils.clip_grad_norm_ (where
-// Python makes the float64 limit a float32 by the division), tf.clip_by_global_norm,
+// Returns what the gradients are multiplied with. Sources: torch.nn.utils.clip_grad_norm_ (a number
+// divided by a tensor is the number times the tensor's reciprocal), tf.clip_by_global_norm,
 // FP16Optimizer of fairseq.
 inline float ClipCoefficient(ClipRule rule, float max_norm, float norm) {
   if (rule == ClipRule::kTorch) {
-    const float coefficient = max_norm / (norm + 1e-6f);
+    const float coefficient = max_norm * (1.0f / (norm + 1e-6f));
     return coefficient > 1.0f ? 1.0f : coefficient;  // keeps NaN, as torch.clamp does
   }
   if (rule == ClipRule::kFairseq) return norm > max_norm ? max_norm / norm : 1.0f;
   const float finite = max_norm * std::fmin(1.0f / norm, 1.0f / max_norm);
   return finite + (norm - norm);
+}
+
+// Returns whether a rule's coefficient changes gradients on purpose: TensorFlow's is often one
+// rounding below 1 for norms within the limit.
+inline bool Clips(ClipRule rule, float max_norm, float norm) {
+  if (rule == ClipRule::kTensorFlow) return norm > max_norm;
+  return ClipCoefficient(rule, max_norm, norm) < 1.0f;
 }
 
 }  // namespace dlsim

@@ -40,6 +40,7 @@ struct GradientDetail {
   uint64_t below_edge = 0;           // scaled elements with a magnitude below the edge ...
   uint64_t above_edge = 0;           // ... and from it on; NaN is neither
   uint64_t above_limit = 0;          // elements that clipping by value changes
+  uint64_t elements = 0;             // of the sum over micro-steps
 
   // Adds what follows in index order.
   void Merge(const GradientDetail& later);

@@ -35,8 +35,9 @@ struct ReplayRun {
   std::string policy;  // name to print
   Conversion conversion;
   StackRules rules;
-  LossScaler scaler;       // each layer or gradient has a copy if the rules say so
-  Clipping clipping = {};  // of the parameter gradients
+  LossScaler scaler;                    // each layer or gradient has a copy if the rules say so
+  Clipping clipping = {};               // of the parameter gradients
+  std::optional<LossScaler> anew = {};  // as training began, if `scaler` is from a checkpoint
   std::optional<Resume> resume = {};
 };
 
@@ -66,7 +67,8 @@ const char* CauseName(Cause cause);
 
 // What one of several optimizers did at a step.
 struct OptimizerStep {
-  bool finite = true;  // its own gradients, by the policy's test
+  bool has_gradients = false;  // in this step; else it neither steps nor skips
+  bool finite = true;          // its own gradients, by the policy's test
   bool skipped = false;
   double grad_norm = 0;
   std::optional<float> clip_coefficient;
@@ -78,13 +80,15 @@ struct ReplayStep {
   double scale = 0;       // used by this step; the smallest if layers or gradients have their own
   double next_scale = 0;  // after the policy's update
   bool finite = true;     // by the policy's test
-  bool skipped = false;   // no optimizer stepped
+  bool skipped = false;   // no optimizer with gradients stepped
   double grad_norm = 0;   // float64 L2 norm of the unscaled, quantised parameter gradients
   Cause cause = Cause::kNone;
   std::string cause_tensor;                  // the tensor to blame; empty if none in particular
   bool lower_scale_helps = true;             // false: not finite, and not at any lower scale either
   std::optional<float> clip_coefficient;     // the smallest, if clipping by norm and applied
-  std::optional<uint64_t> clipped_elements;  // if clipping by value and applied
+  std::optional<uint64_t> clipped_elements;  // if clipping by value and applied ...
+  uint64_t clippable_elements = 0;           // ... out of so many
+  bool clipped = false;                      // some gradient was reduced
   std::vector<OptimizerStep> optimizers;     // per group of ReplayOptions::optimizers
   TensorStats gradients;                     // over parameter gradients
   TensorStats activations;                   // over activation gradients
@@ -116,11 +120,12 @@ struct ReplayResult {
 struct ReplaySummary {
   uint64_t steps = 0;
   uint64_t skipped_steps = 0;
-  uint64_t longest_skip_run = 0;  // steps skipped in a row
-  uint64_t nonfinite_steps = 0;   // a policy that never skips applies these
-  uint64_t hopeless_steps = 0;    // those that no lower scale would make finite
-  uint64_t clipped_steps = 0;     // steps with a clip coefficient below 1 or a clipped element
-  uint64_t clipped_elements = 0;  // by value
+  uint64_t longest_skip_run = 0;    // steps skipped in a row
+  uint64_t nonfinite_steps = 0;     // a policy that never skips applies these
+  uint64_t hopeless_steps = 0;      // those that no lower scale would make finite
+  uint64_t clipped_steps = 0;       // steps with some reduced gradient
+  uint64_t clipped_elements = 0;    // by value, in applied steps ...
+  uint64_t clippable_elements = 0;  // ... out of so many
   std::optional<int64_t> first_applied_step;
   double final_scale = 0;  // after the last step
   double min_scale = 0;    // among the scales used

@@ -31,10 +31,11 @@ inline bool SetFromNumber(double value, float& field) {
 }
 template <std::integral T>
 bool SetFromNumber(double value, T& field) {
-  const double limit = 0x1p53;
-  if (value != std::trunc(value) || std::fabs(value) > limit) return false;
+  // Counters of steps: far from where sums of them could overflow.
+  constexpr double kLimit = 0x1p31 - 1;
+  if (value != std::trunc(value) || std::fabs(value) > kLimit) return false;
   field = static_cast<T>(value);
-  return static_cast<double>(field) == value;
+  return true;
 }
 template <class T>
 auto FieldValue(const T& field) {

@@ -52,7 +52,7 @@ Json DescribeOptions(const AccumulateOptions& options) {
 
 int RunAccumulate(AccumulateOptions options) {
   const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
-  if (options.json && options.json == options.csv) {
+  if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
   options.runs.conversion = options.conversion.Of({});

@@ -93,24 +93,21 @@ int ReportRefusals(const std::vector<SimulationRun>& runs) {
 }
 
 // Adds what the configuration says, then the defaults.
-void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequest& request,
-                     ReplayOptions& replay) {
+void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequest& request) {
   if (config) ApplyConfig(*config, request);
-  if (config && replay.accumulate_steps == 1) {
-    replay.accumulate_steps = config->accumulate_steps.value_or(1);
-  }
   if (request.formats.empty()) request.formats = {"fp16", "bf16", "cb16"};
   if (request.policies.empty()) request.policies = {"cerebras"};
 }
 
 int RunReplay(ReplayCommandOptions options) {
   const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
-  if (options.json && options.json == options.csv) {
+  if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
-  Apply(options.training, options.request, options.replay);
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
-  CompleteRequest(config, options.request, options.replay);
+  if (config) options.replay.accumulate_steps = config->accumulate_steps.value_or(1);
+  Apply(options.training, options.request, options.replay);
+  CompleteRequest(config, options.request);
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);

@@ -188,7 +188,7 @@ int RunScalerCommand(ScalerCommandOptions options) {
       notes.push_back("overflow steps from " + std::to_string(steps) + " on have no effect");
     }
     CheckSignals(policy.name, configured.scaler, steps, signals, notes);
-    RestoreState(options.states, name, configured.scaler);
+    RestoreState(options.states, name, configured);
     if (!options.resume_at.empty() && (resume_at < 0 || resume_at >= steps)) {
       throw UsageError("--resume-at", "not one of the steps", "0 to " + std::to_string(steps - 1),
                        Quoted(options.resume_at));

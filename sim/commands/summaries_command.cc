@@ -118,7 +118,7 @@ void VisitSummaries(const TraceReader& trace, const SummaryOptions& options, Pro
 }
 
 int RunSummaries(const SummariesOptions& options) {
-  if (options.json && options.json == options.csv) {
+  if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
   const SummaryOptions resolved = ResolveOptions(options);

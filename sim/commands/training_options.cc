@@ -105,10 +105,12 @@ void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOpt
 }
 
 void CheckAgainst(const TraceReader& trace, const SimulationRequest& request) {
-  const int64_t last = trace.step_number(trace.step_count() - 1);
-  if (request.resume_at && *request.resume_at > last) {
-    throw UsageError("--resume-at", "no recorded step from there on",
-                     "at most " + std::to_string(last), std::to_string(*request.resume_at));
+  if (!request.resume_at) return;
+  const int64_t first = trace.step_number(0), last = trace.step_number(trace.step_count() - 1);
+  if (*request.resume_at <= first || *request.resume_at > last) {
+    throw UsageError("--resume-at", "no recorded step on one side of it",
+                     std::to_string(first + 1) + " to " + std::to_string(last),
+                     std::to_string(*request.resume_at));
   }
 }
 

@@ -40,6 +40,17 @@ std::optional<std::string> LinkTarget(const std::string& path) {
 
 }  // namespace
 
+bool SameOutput(const std::string& a, const std::string& b) {
+  if (a == "-" || b == "-") return a == b;
+  std::error_code failed;
+  const std::filesystem::path path_a =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(a), failed);
+  if (failed) return a == b;
+  const std::filesystem::path path_b =
+      std::filesystem::weakly_canonical(std::filesystem::absolute(b), failed);
+  return failed ? a == b : path_a == path_b;
+}
+
 OutputFile::OutputFile(const std::string& path) : path_(path), file_(nullptr) {
   if (path == "-") {
     file_ = stdout;

@@ -9,6 +9,9 @@
 
 namespace dlsim {
 
+// Returns whether two paths given for results mean one file, or both standard output.
+bool SameOutput(const std::string& a, const std::string& b);
+
 class OutputFile {
  public:
   // Opens a temporary file beside `path`; "-" is standard output. Throws InputError.

@@ -37,7 +37,7 @@ Json JsonSummary(const SimulationRun& run) {
   AddCounters(summary.gradients, object);
   if (run.start && run.start->clipping.enabled()) object["clipped_steps"] = summary.clipped_steps;
   if (run.start && run.start->clipping.max_value) {
-    object["clipped_fraction"] = Share(summary.clipped_elements, summary.gradients.elements);
+    object["clipped_fraction"] = Share(summary.clipped_elements, summary.clippable_elements);
   }
   object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
   object["activations"] = JsonActivations(summary.activations);
@@ -48,7 +48,9 @@ Json JsonCoefficient(const std::optional<float>& coefficient) {
   return coefficient ? JsonNumber(double{*coefficient}) : Json();
 }
 
+// Null for an optimizer without gradients.
 Json JsonOptimizer(const OptimizerStep& optimizer, const Clipping& clipping) {
+  if (!optimizer.has_gradients) return Json();
   Json object = {{"finite", optimizer.finite},
                  {"skipped", optimizer.skipped},
                  {"grad_norm", JsonNumber(optimizer.grad_norm)}};
@@ -74,7 +76,7 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
   if (clipping.max_norm) object["clip_coefficient"] = JsonCoefficient(step.clip_coefficient);
   if (clipping.max_value) {
     object["clipped_fraction"] =
-        step.clipped_elements ? Share(*step.clipped_elements, step.gradients.elements) : Json();
+        step.clipped_elements ? Share(*step.clipped_elements, step.clippable_elements) : Json();
   }
   for (const OptimizerStep& optimizer : step.optimizers) {
     object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));

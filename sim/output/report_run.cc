@@ -138,7 +138,7 @@ std::string ClippingLine(const SimulationRun& run) {
     line += fmt::format(
         ", {} elements ({})", summary.clipped_elements,
         Percent(static_cast<double>(summary.clipped_elements) /
-                static_cast<double>(std::max<uint64_t>(1, summary.gradients.elements))));
+                static_cast<double>(std::max<uint64_t>(1, summary.clippable_elements))));
   } else {
     float smallest = 1;
     for (const ReplayStep& step : run.result.steps) {

@@ -42,6 +42,11 @@ struct CsDynamicLossScale {
   }
 };
 
+// Wraps around, as TensorFlow's int64 does.
+int64_t Times(int64_t a, int64_t b) {
+  return static_cast<int64_t>(static_cast<uint64_t>(a) * static_cast<uint64_t>(b));
+}
+
 // Follows the original operation by operation: it computes with counters instead of branching, so
 // that a period below 1 multiplies by more than 2 and makes counters negative.
 Transition<CsDynamicLossScale::State> CsDynamicLossScale::Next(const Config& config,
@@ -61,8 +66,8 @@ Transition<CsDynamicLossScale::State> CsDynamicLossScale::Next(const Config& con
       std::max<int64_t>(next.steps_since_rescale - config.increment_period + 1, 0);
   next.scale *= static_cast<float>(increase + 1);
   next.scale = std::max(std::min(next.scale, config.max_loss_scale), config.min_loss_scale);
-  next.steps_since_rescale *= 1 - increase;
-  next.overflows_since_rescale *= 1 - increase;
+  next.steps_since_rescale = Times(next.steps_since_rescale, 1 - increase);
+  next.overflows_since_rescale = Times(next.overflows_since_rescale, 1 - increase);
   return {.next = next, .skip = input.overflow};
 }
 

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -28,8 +29,9 @@ using ParameterMap = std::map<std::string, std::string, std::less<>>;
 // A scaler ready to run.
 struct ConfiguredScaler {
   LossScaler scaler;
-  std::vector<NamedValue> parameters;  // all, defaults included, in the order of the table
-  std::vector<std::string> notes;      // surprises worth one line in a report
+  std::vector<NamedValue> parameters;   // all, defaults included, in the order of the table
+  std::vector<std::string> notes;       // surprises worth one line in a report
+  std::optional<LossScaler> anew = {};  // as training begins, if `scaler` is from a checkpoint
 };
 
 // A policy refused its parameters as the original would: the original's exception and message.
