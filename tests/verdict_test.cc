@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -99,6 +100,20 @@ TEST(FiniteTests, ExplainsEachCause) {
   EXPECT_EQ(Explained(FiniteTest::kElementwise, sum.JudgeAll()).cause, Cause::kNone);
 }
 
+TEST(FiniteTests, ALowerScaleHelpsMicroStepsWhoseUnscaledSumIsFinite) {
+  ScaledStep step;
+  step.Add({1}, 1);
+  step.answers[0].parts.resize(2);
+  step.answers[0].scaled_sum_finite = false;
+  const ReplayStep finite = Explained(FiniteTest::kElementwise, step.JudgeAll());
+  EXPECT_EQ(finite.cause, Cause::kAccumulation);
+  EXPECT_TRUE(finite.lower_scale_helps);
+  step.answers[0].effective_sum_of_squares = HUGE_VAL;
+  const ReplayStep infinite = Explained(FiniteTest::kElementwise, step.JudgeAll());
+  EXPECT_EQ(infinite.cause, Cause::kAccumulation);
+  EXPECT_FALSE(infinite.lower_scale_helps);
+}
+
 TEST(FiniteTests, UnscalingMayOverflowByItself) {
   ScaledStep step;
   step.Add({1e38f}, 0x1p-14f);
@@ -107,6 +122,27 @@ TEST(FiniteTests, UnscalingMayOverflowByItself) {
   EXPECT_FALSE(record.finite);
   EXPECT_EQ(record.cause, Cause::kUnscaling);
   EXPECT_FALSE(record.lower_scale_helps);
+}
+
+TEST(FiniteTests, SumsOverflowWhereFloat32RoundsToInfinity) {
+  const float max = std::numeric_limits<float>::max();
+  ASSERT_TRUE(std::isfinite(max + 0x1p102f));
+  ASSERT_FALSE(std::isfinite(max + 0x1p103f));
+  ScaledStep below;
+  below.Add({max, 0x1p102f}, 1);
+  EXPECT_TRUE(IsFinite(FiniteTest::kSum, below.JudgeAll()));
+  ScaledStep above;
+  above.Add({max, 0x1p103f}, 1);
+  EXPECT_FALSE(IsFinite(FiniteTest::kSum, above.JudgeAll()));
+  // Squares of the same sums: (2^64 - 2^40)^2 is 2^128 - 2^105 + 2^80.
+  const float root = 0x1.fffffep63f;
+  for (const FiniteTest test : {FiniteTest::kGlobalNorm, FiniteTest::kScaledNorm}) {
+    ScaledStep step;
+    step.Add({root, 0x1p52f, 0x1p51f}, 1);
+    EXPECT_TRUE(IsFinite(test, step.JudgeAll()));
+    step.Add({0x1p51f}, 1);
+    EXPECT_FALSE(IsFinite(test, step.JudgeAll()));
+  }
 }
 
 TEST(FiniteTests, DetailIsNeededOnlyForWideFormats) {
