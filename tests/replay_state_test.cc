@@ -123,13 +123,14 @@ struct Watching {
 };
 
 TEST_F(ReplayStateTest, PoliciesMayLookAtMagnitudes) {
-  WriteStep(0, {FloatTensor("a.grad", {1, -2, 1.99f, 3}), FloatTensor("b.act_grad", {50})});
+  WriteStep(0, {FloatTensor("a.grad", {1, -2, 1.99f}), FloatTensor("b.grad", {3}),
+                FloatTensor("c.grad", {1}), FloatTensor("d.act_grad", {50})});
   std::vector<NamedValue> state;
   ReplayOptions options;
   options.observer = [&](const ObservedStep& step) { state = step.runs[0].run.scaler.Describe(); };
   RunOne(RunOf(kFp16, LossScaler::Make<Watching>({})), options);
   EXPECT_EQ(std::get<double>(state[0].value), 3);
-  EXPECT_EQ(std::get<int64_t>(state[1].value), 2);
+  EXPECT_EQ(std::get<int64_t>(state[1].value), 3);
   EXPECT_EQ(std::get<int64_t>(state[2].value), 2);
 }
 

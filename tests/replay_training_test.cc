@@ -6,6 +6,7 @@
 #include <limits>
 #include <string>
 
+#include "sim/step_source.h"
 #include "tests/small_replay.h"
 
 namespace dlsim {
@@ -120,9 +121,49 @@ TEST_F(ReplayTrainingTest, ATraceWithMicroStepsKeepsThem) {
   EXPECT_THROW(RunOne(StaticRun(kFp16), options), Error);
 }
 
+TEST_F(ReplayTrainingTest, RecordedMicroStepsAllowNoOtherNumber) {
+  for (const char* micro : {"0", "1", "2"}) {
+    dir_.Write(std::string("step-0.micro-") + micro + ".safetensors",
+               BuildSafetensors({FloatTensor("a.grad", {1})}));
+  }
+  ReplayOptions options;
+  options.accumulate_steps = 3;
+  EXPECT_EQ(RunOne(StaticRun(kFp16), options).steps[0].grad_norm, 3);
+  for (const int64_t other : {2, 4}) {
+    options.accumulate_steps = other;
+    EXPECT_THROW(RunOne(StaticRun(kFp16), options), Error) << other;
+  }
+}
+
+// Stochastic rounding draws by the number of the micro-step.
+TEST_F(ReplayTrainingTest, AccumulatedStepsAreNumberedAsMicroSteps) {
+  for (const int step : {0, 10, 20}) WriteStep(step, {FloatTensor("a.grad", {1})});
+  const TraceReader trace = Open();
+  const TraceStep effective = StepSource(trace, 3).Take(0);
+  EXPECT_EQ(effective.step, 20);
+  ASSERT_EQ(effective.recordings.size(), 3u);
+  for (size_t k = 0; k < 3; ++k) {
+    EXPECT_EQ(effective.recordings[k].micro, static_cast<int64_t>(k));
+  }
+}
+
+TEST_F(ReplayTrainingTest, EnergyLostInSkippedStepsDoesNotCount) {
+  WriteStep(0, {FloatTensor("a.grad", {1e-9f}), FloatTensor("b.grad", {kInf})});
+  WriteStep(1, {FloatTensor("a.grad", {1}), FloatTensor("b.grad", {1})});
+  const ReplayRun run = PolicyRun("torch", {"init_scale=1"});
+  for (const bool optimizers : {false, true}) {
+    ReplayOptions options;
+    if (optimizers) options.optimizers = {{"all", "*"}};
+    const ReplayResult result = RunOne(run, options);
+    EXPECT_TRUE(result.steps[0].skipped);
+    EXPECT_EQ(result.tensors[0].worst_step_energy_lost, 0);
+  }
+}
+
 TEST_F(ReplayTrainingTest, TorchSkipsEachOptimizerOnItsOwn) {
   WriteStep(0, {FloatTensor("a.x.grad", {kInf}), FloatTensor("b.x.grad", {3})});
   WriteStep(1, {FloatTensor("a.x.grad", {4}), FloatTensor("b.x.grad", {3})});
+  WriteStep(2, {FloatTensor("a.x.grad", {4}), FloatTensor("b.x.grad", {kInf})});
   ReplayOptions options;
   options.optimizers = {{"first", "a.*"}, {"second", "*"}};
   ReplayRun run = PolicyRun("torch", {"init_scale=4"});
@@ -139,6 +180,9 @@ TEST_F(ReplayTrainingTest, TorchSkipsEachOptimizerOnItsOwn) {
   EXPECT_EQ(step.optimizers[1].grad_norm, 3);
   EXPECT_EQ(step.optimizers[1].clip_coefficient, 1.0f / (3.0f + 1e-6f));
   EXPECT_EQ(result.steps[1].clip_coefficient, 1.0f / (4.0f + 1e-6f));
+  EXPECT_FALSE(result.steps[2].optimizers[0].skipped);
+  EXPECT_TRUE(result.steps[2].optimizers[1].skipped);
+  EXPECT_FALSE(result.steps[2].skipped);
 }
 
 TEST_F(ReplayTrainingTest, OptimizersWithoutGradientsDoNotStep) {
