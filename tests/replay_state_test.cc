@@ -89,6 +89,33 @@ TEST_F(ReplayStateTest, GradientsMayHaveTheirOwnFactor) {
   EXPECT_EQ(RunOne(StaticRun(kFp16)).steps[0].gradients.underflow, 2u);
 }
 
+// By the rule of arXiv 1910.12385: u_min / (sqrt(2) erfinv(n_uf) sigma), down to a power of two,
+// between 1 and 65504 / max|g|.
+TEST_F(ReplayStateTest, AdaLossFitsEachGradient) {
+  WriteStep(0, {FloatTensor("a.grad", {0x1p-20f, -0x1p-20f}), FloatTensor("b.grad", {1, -1}),
+                FloatTensor("c.grad", {0x1p-30f, -0x1p-30f}), FloatTensor("d.grad", {0.5f, 0.5f}),
+                FloatTensor("e.grad", {0x1p18f, -0x1p18f})});
+  const ReplayResult result = RunOne(PolicyRun("adaloss", {"use_bound=false"}));
+  const double expected[] = {32, 1, 32768, 1, 0x1p-3};  // of 50.2, 4.8e-5, 51400, no spread, 0.25
+  ASSERT_EQ(result.tensors.size(), 5u);
+  for (size_t t = 0; t < 5; ++t) EXPECT_EQ(result.tensors[t].scales->final, expected[t]) << t;
+  EXPECT_EQ(result.steps[0].scale, 0x1p-3);
+  EXPECT_FALSE(result.steps[0].skipped);
+}
+
+TEST_F(ReplayStateTest, FairscaleHasAScalePerLayer) {
+  for (int step = 0; step < 2; ++step) {
+    WriteStep(step, {FloatTensor("fc.weight.grad", {1}), FloatTensor("fc.bias.grad", {100}),
+                     FloatTensor("out.weight.grad", {1})});
+  }
+  const ReplayResult result = RunOne(PolicyRun("fairscale", {"init_scale=1024"}));
+  EXPECT_TRUE(result.steps[0].skipped);
+  EXPECT_FALSE(result.steps[1].skipped);
+  EXPECT_EQ(result.tensors[0].scales->final, 512);
+  EXPECT_EQ(result.tensors[1].scales->final, 512);
+  EXPECT_EQ(result.tensors[2].scales->final, 1024);
+}
+
 TEST_F(ReplayStateTest, TheSpreadIsThatOfTheRecordedValues) {
   dir_.Write("step-0.micro-0.safetensors",
              BuildSafetensors({FloatTensor("a.grad", {1, 3, kInf})}, {{"grad_scale", "2"}}));
