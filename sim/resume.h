@@ -4,6 +4,7 @@
 
 #include "dlsim/loss_scaler.h"
 #include "dlsim/replay.h"
+#include "sim/policies/registry.h"
 
 namespace dlsim {
 
@@ -11,6 +12,18 @@ namespace dlsim {
 inline void ResumeFrom(Kept kept, const LossScaler& initial, LossScaler& scaler) {
   if (kept == Kept::kScale) scaler.RestartAt(scaler.scale());
   if (kept == Kept::kNothing) scaler = initial;
+}
+
+// Returns how much a stack's own checkpoint keeps of its policy's state.
+inline Kept KeptByStack(CheckpointContent content) {
+  switch (content) {
+    case CheckpointContent::kScaleOnly:
+      return Kept::kScale;
+    case CheckpointContent::kNothing:
+      return Kept::kNothing;
+    default:
+      return Kept::kAll;
+  }
 }
 
 }  // namespace dlsim

@@ -251,11 +251,12 @@ TEST(FairseqJaxPolicies, FollowTheRulesOfTheirStacks) {
   } rules[] = {
       {"fairseq", kScaledNorm, ScaleGranularity::kModel, CheckpointContent::kScaleOnly},
       {"metaseq", kScaledNorm, ScaleGranularity::kModel, CheckpointContent::kScaleOnly},
-      {"fairscale", kUnscaledElementwise, ScaleGranularity::kLayer, CheckpointContent::kFull},
+      {"fairscale", kUnscaledElementwise, ScaleGranularity::kLayer, CheckpointContent::kNothing},
       {"flax", kUnscaledElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
       {"jmp", kUnscaledElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
-      {"mxnet", kElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
-      {"mindspore-amp", kUnscaledElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
+      {"mxnet", kElementwise, ScaleGranularity::kModel, CheckpointContent::kNothing},
+      {"mindspore-amp", kUnscaledElementwise, ScaleGranularity::kModel,
+       CheckpointContent::kNothing},
       {"mindspore-cell", kUnscaledElementwise, ScaleGranularity::kModel, CheckpointContent::kFull},
   };
   for (const auto& [name, finite_test, granularity, checkpoint] : rules) {

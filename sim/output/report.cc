@@ -10,6 +10,7 @@
 #include "sim/output/report_run.h"
 #include "sim/output/scale_plot.h"
 #include "sim/output/table.h"
+#include "sim/resume.h"
 
 namespace dlsim {
 namespace {
@@ -107,11 +108,12 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
   std::vector<TableRow> rows = {
       {"interrupted", "checkpoint keeps", "differs from step", "skipped", "final scale"}};
   const SimulationRun* whole = nullptr;
-  const auto add = [&](const SimulationRun& run, const std::string& kept,
-                       const std::string& differs) {
+  int64_t step = 0;
+  const auto add = [&](const SimulationRun& run, Kept kept, const std::string& differs) {
     const ReplaySummary summary = Summarize(run.result);
-    rows.push_back({run.format + " " + run.policy, kept, differs,
-                    fmt::format("{}/{}", summary.skipped_steps, summary.steps),
+    const bool own = KeptByStack(FindPolicy(run.policy).checkpoint) == kept;
+    rows.push_back({run.format + " " + run.policy, KeptName(kept) + std::string(own ? " *" : "  "),
+                    differs, fmt::format("{}/{}", summary.skipped_steps, summary.steps),
                     ScaleText(summary.final_scale)});
   };
   for (const SimulationRun& run : runs) {
@@ -119,13 +121,14 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
       whole = &run;
       continue;
     }
-    if (run.resume->kept == Kept::kScale) add(*whole, "all", "never");
-    add(run, KeptName(run.resume->kept),
+    step = run.resume->at_step;
+    if (run.resume->kept == Kept::kScale) add(*whole, Kept::kAll, "never");
+    add(run, run.resume->kept,
         run.first_difference ? std::to_string(*run.first_difference) : "never");
   }
   if (rows.size() == 1) return "";
-  const int64_t step = runs.back().resume ? runs.back().resume->at_step : 0;
-  return fmt::format("\n  interrupted before step {} and resumed:\n", step) + FormatTable(rows);
+  return fmt::format("\n  interrupted before step {} and resumed:\n", step) + FormatTable(rows) +
+         "  * what the stack's own checkpoint keeps\n";
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ PolicyInfo FairscalePolicy() {
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
                     .granularity = ScaleGranularity::kLayer},
           .parameters = Parameters(),
-          .make = Make};
+          .make = Make,
+          .checkpoint = CheckpointContent::kNothing};
 }
 
 }  // namespace dlsim

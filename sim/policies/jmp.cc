@@ -179,7 +179,8 @@ PolicyInfo MindsporeAmpPolicy() {
           .summary = "DynamicLossScaler of mindspore.amp: jmp's rule with the floor 1",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
           .parameters = MindsporeParameters(),
-          .make = MakeMindspore};
+          .make = MakeMindspore,
+          .checkpoint = CheckpointContent::kNothing};
 }
 
 }  // namespace dlsim

@@ -126,7 +126,8 @@ PolicyInfo MindSporeManagerPolicy() {
           .summary = "MindSpore's DynamicLossScaleManager; 1001 overflows in a row raise",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
           .parameters = Parameters(),
-          .make = Make};
+          .make = Make,
+          .checkpoint = CheckpointContent::kNothing};
 }
 
 }  // namespace dlsim

@@ -118,7 +118,8 @@ PolicyInfo MxnetPolicy() {
           .summary = "LossScaler of MXNet's AMP; each change acts one step late",
           .rules = {.finite_test = FiniteTest::kElementwise},
           .parameters = Parameters(),
-          .make = Make};
+          .make = Make,
+          .checkpoint = CheckpointContent::kNothing};
 }
 
 }  // namespace dlsim

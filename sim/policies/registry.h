@@ -42,7 +42,7 @@ struct PolicyRefusal {
 };
 
 // What the stack itself writes into a checkpoint; the rest begins anew on resume.
-enum class CheckpointContent : uint8_t { kFull, kScaleOnly };
+enum class CheckpointContent : uint8_t { kFull, kScaleOnly, kNothing };
 
 struct PolicyInfo {
   std::string_view name;

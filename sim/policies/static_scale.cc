@@ -30,7 +30,8 @@ PolicyInfo StaticPolicy() {
           .summary = "a constant loss scale; no step is ever skipped",
           .rules = {.finite_test = FiniteTest::kElementwise},
           .parameters = Parameters(),
-          .make = Make};
+          .make = Make,
+          .checkpoint = CheckpointContent::kNothing};
 }
 
 }  // namespace dlsim
