@@ -148,14 +148,18 @@ std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun
   const auto is_whole = [](const SimulationRun& run) { return !run.resume; };
   const auto whole_runs = static_cast<size_t>(std::count_if(runs.begin(), runs.end(), is_whole));
   const bool sections = options.details || whole_runs < kManyRuns;
-  std::string report = DescribeTrace(trace) + DescribePolicies(runs, sections) + Overview(runs);
+  std::string report = DescribeTrace(trace);
+  if (sections) report += DescribePolicies(runs, true);
+  report += Overview(runs);
   report +=
       "\n  underflow: share of nonzero finite parameter gradients that become zero; energy lost: "
       "their share\n  of a step's sum of squares, at the worst applied step. Open loop: a skipped "
       "step would "
       "have changed\n  the gradients after it.\n";
   report += Interrupted(runs);
-  if (!sections) report += "\n  --details adds a section for each run\n";
+  if (!sections) {
+    report += "\n  --details adds a section for each run\n\n" + DescribePolicies(runs, false);
+  }
   for (const SimulationRun& run : runs) {
     if (sections && is_whole(run)) report += RunSection(run, options.optimizers, options.top);
   }
