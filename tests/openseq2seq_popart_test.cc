@@ -17,12 +17,12 @@ namespace {
 TEST(OpenSeq2SeqBackoff, StartsAtTheCeiling) {
   ExpectPromises({
       {"openseq2seq-backoff", {}, "", 0x1p14},
-      {"openseq2seq-backoff", {}, Clean(2000), 0x1p14},
-      {"openseq2seq-backoff", {"step_window=2"}, "x..", 0x1p14},
-      {"openseq2seq-backoff", {"step_window=2"}, "x.", 0x1p13},
-      {"openseq2seq-backoff", {"step_window=-2"}, "x..", 0x1p14},
-      {"openseq2seq-backoff", {}, Overflows(30), 1},
-      {"openseq2seq-backoff", {"scale_min=8", "scale_max=4"}, "x", 8},
+      {"openseq2seq-backoff", {}, "ok*2000", 0x1p14},
+      {"openseq2seq-backoff", {"step_window=2"}, "overflow ok*2", 0x1p14},
+      {"openseq2seq-backoff", {"step_window=2"}, "overflow ok", 0x1p13},
+      {"openseq2seq-backoff", {"step_window=-2"}, "overflow ok*2", 0x1p14},
+      {"openseq2seq-backoff", {}, "overflow*30", 1},
+      {"openseq2seq-backoff", {"scale_min=8", "scale_max=4"}, "overflow", 8},
   });
 }
 

@@ -3,47 +3,18 @@
 // manager refuse, what they note, and which finite test they bring.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "dlsim/error.h"
-#include "sim/policies/registry.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-ConfiguredScaler Make(std::string_view policy_name, const Settings& settings = {}) {
-  const PolicyInfo& policy = FindPolicy(policy_name);
-  return policy.make(ResolveParameters(policy, settings), "");
-}
-
-// Returns "Type: message", or "" if the policy takes the settings.
-std::string Refusal(std::string_view policy_name, const Settings& settings) {
-  try {
-    Make(policy_name, settings);
-    return "";
-  } catch (const PolicyRefusal& refusal) {
-    EXPECT_FALSE(refusal.parameters.empty());
-    return refusal.type + ": " + refusal.message;
-  } catch (const Error& error) {
-    return error.what();
-  }
-}
-
-bool NotesMention(const ConfiguredScaler& configured, std::string_view text) {
-  return std::ranges::any_of(configured.notes, [&](const std::string& note) {
-    return note.find(text) != std::string::npos;
-  });
-}
-
 TEST(ApexDeepSpeedParameters, RefuseWhatTheOriginalsRefuse) {
   const struct {
     std::string_view policy;
-    Settings settings;
+    PolicySettings settings;
     std::string_view refusal;
   } cases[] = {
       {"apex-hysteresis", {"growth_factor=1"}, "AssertionError: The growth factor must be > 1.0."},
@@ -138,8 +109,8 @@ TEST(ApexDeepSpeedParameters, RefuseWhatTheOriginalsRefuse) {
 TEST(ApexDeepSpeedParameters, NoteSurprisesOnlyWhereTheyApply) {
   const struct {
     std::string_view policy;
-    Settings hit;
-    Settings miss;
+    PolicySettings hit;
+    PolicySettings miss;
     std::string_view note;
   } cases[] = {
       {"apex", {"scale_factor=4"}, {}, "scale_factor is ignored"},
@@ -189,11 +160,11 @@ TEST(ApexDeepSpeedParameters, NoteSurprisesOnlyWhereTheyApply) {
       {"mindspore-manager", {"scale_factor=0.5"}, {}, "falls when it should grow"},
   };
   for (const auto& [policy, hit, miss, note] : cases) {
-    EXPECT_TRUE(NotesMention(Make(policy, hit), note)) << policy << ": " << note;
-    EXPECT_FALSE(NotesMention(Make(policy, miss), note)) << policy << ": " << note;
+    EXPECT_TRUE(NotesMention(MakePolicy(policy, hit), note)) << policy << ": " << note;
+    EXPECT_FALSE(NotesMention(MakePolicy(policy, miss), note)) << policy << ": " << note;
   }
   for (const std::string_view policy : {"apex-fp16-utils", "mindspore-manager"}) {
-    EXPECT_TRUE(Make(policy).notes.empty()) << policy;
+    EXPECT_TRUE(MakePolicy(policy).notes.empty()) << policy;
   }
 }
 

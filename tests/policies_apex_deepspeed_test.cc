@@ -3,29 +3,20 @@
 // scaler_golden_test.cc compares whole trajectories of the originals.
 #include <gtest/gtest.h>
 
-#include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "dlsim/loss_scaler.h"
-#include "sim/policies/registry.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 namespace {
-
-using Settings = std::vector<std::string>;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::string_view kPolicies[] = {
     "apex",     "apex-fp16-utils", "apex-hysteresis",  "deepspeed", "deepspeed-fp16-optimizer",
     "megatron", "colossalai",      "mindspore-manager"};
-
-ConfiguredScaler Make(std::string_view policy_name, const Settings& settings = {}) {
-  const PolicyInfo& policy = FindPolicy(policy_name);
-  return policy.make(ResolveParameters(policy, settings), "");
-}
 
 struct Ride {
   double scale = 0;
@@ -35,35 +26,21 @@ struct Ride {
   int64_t skipped = 0;
 };
 
-// Advances by a text such as "ok*3 overflow ok", on past events.
-Ride Advance(LossScaler scaler, std::string_view steps) {
+Ride Take(LossScaler scaler, std::string_view steps) {
   Ride ride;
-  while (!steps.empty()) {
-    const std::string_view word = steps.substr(0, steps.find(' '));
-    steps.remove_prefix(std::min(word.size() + 1, steps.size()));
-    const size_t star = word.find('*');
-    const int count =
-        star == std::string_view::npos ? 1 : std::stoi(std::string(word.substr(star + 1)));
-    for (int i = 0; i < count; ++i) {
-      const ScalerDecision decision = scaler.Next({.overflow = word.starts_with("overflow")});
-      ride.skipped += decision.skip ? 1 : 0;
-      if (!decision.event || ++ride.events > 1) continue;
-      ride.event = std::to_string(decision.event->step) + " " + decision.event->type + ": " +
-                   decision.event->message;
-      ride.fatal = decision.event->fatal;
-    }
+  for (const ScalerDecision& decision : Advance(scaler, steps)) {
+    ride.skipped += decision.skip ? 1 : 0;
+    if (!decision.event || ++ride.events > 1) continue;
+    ride.event = std::to_string(decision.event->step) + " " + decision.event->type + ": " +
+                 decision.event->message;
+    ride.fatal = decision.event->fatal;
   }
   ride.scale = scaler.scale();
   return ride;
 }
 
 TEST(ApexDeepSpeedPolicies, KeepTheirPromises) {
-  const struct {
-    std::string_view policy;
-    Settings settings;
-    std::string_view steps;
-    double scale;
-  } promises[] = {
+  ExpectPromises({
       {"apex", {}, "ok*1999", 0x1p16},
       {"apex", {}, "ok*2000", 0x1p17},
       {"apex", {"scale_factor=4"}, "overflow", 0x1p15},
@@ -127,11 +104,7 @@ TEST(ApexDeepSpeedPolicies, KeepTheirPromises) {
        0x1.70b7e695e1786p+1022},
       {"mindspore-manager", {"scale_factor=3", "scale_window=1"}, "ok*631", kInfinity},
       {"mindspore-manager", {}, "overflow*99", 1},
-  };
-  for (const auto& [policy, settings, steps, scale] : promises) {
-    EXPECT_EQ(Advance(Make(policy, settings).scaler, steps).scale, scale)
-        << policy << " " << testing::PrintToString(settings) << " " << steps;
-  }
+  });
 }
 
 TEST(ApexDeepSpeedPolicies, StopWhereTheOriginalsRaise) {
@@ -140,7 +113,7 @@ TEST(ApexDeepSpeedPolicies, StopWhereTheOriginalsRaise) {
       "run.";
   const struct {
     std::string_view policy;
-    Settings settings;
+    PolicySettings settings;
     std::string_view steps;
     std::string event;
   } cases[] = {
@@ -195,59 +168,55 @@ TEST(ApexDeepSpeedPolicies, StopWhereTheOriginalsRaise) {
        "1000 OverflowError: int too large to convert to float"},
   };
   for (const auto& [policy, settings, steps, event] : cases) {
-    const Ride ride = Advance(Make(policy, settings).scaler, steps);
+    const Ride ride = Take(MakePolicy(policy, settings).scaler, steps);
     EXPECT_EQ(ride.event, event) << policy << " " << testing::PrintToString(settings);
     EXPECT_EQ(ride.fatal, !event.empty()) << policy << " " << testing::PrintToString(settings);
   }
 }
 
 TEST(ApexDeepSpeedPolicies, SkipForEverWhenContinuedPastAFatalError) {
-  const Ride zero = Advance(Make("apex").scaler, "overflow*1091 ok*9");
+  const Ride zero = Take(MakePolicy("apex").scaler, "overflow*1091 ok*9");
   EXPECT_EQ(zero.events, 9);
   EXPECT_EQ(zero.skipped, 1100);
   EXPECT_EQ(zero.scale, 0);
-  const Ride minimum = Advance(Make("deepspeed").scaler, "overflow*40");
+  const Ride minimum = Take(MakePolicy("deepspeed").scaler, "overflow*40");
   EXPECT_EQ(minimum.events, 8);
   EXPECT_EQ(minimum.skipped, 40);
   EXPECT_EQ(minimum.scale, 1);
-  const Ride modulo = Advance(Make("deepspeed", {"scale_window=0"}).scaler, "ok*5");
+  const Ride modulo = Take(MakePolicy("deepspeed", {"scale_window=0"}).scaler, "ok*5");
   EXPECT_EQ(modulo.events, 5);
   EXPECT_EQ(modulo.skipped, 5);
-  const Ride bad_steps = Advance(Make("mindspore-manager").scaler, "overflow*1003");
+  const Ride bad_steps = Take(MakePolicy("mindspore-manager").scaler, "overflow*1003");
   EXPECT_EQ(bad_steps.events, 3);
 }
 
 TEST(ApexDeepSpeedPolicies, StaticApexSkipsNothing) {
-  const Ride ride = Advance(Make("apex", {"loss_scale=128"}).scaler, "overflow*9 ok*5");
+  const Ride ride = Take(MakePolicy("apex", {"loss_scale=128"}).scaler, "overflow*9 ok*5");
   EXPECT_EQ(ride.skipped, 0);
   EXPECT_EQ(ride.scale, 128);
-  EXPECT_TRUE(Make("apex", {"loss_scale=128"}).notes.empty());
+  EXPECT_TRUE(MakePolicy("apex", {"loss_scale=128"}).notes.empty());
 }
 
 TEST(ApexDeepSpeedPolicies, StaticDeepSpeedSkipsOverflowsAtAConstantScale) {
   for (const std::string_view policy : {"deepspeed", "deepspeed-fp16-optimizer"}) {
-    const Settings settings = {"static_loss_scale=0.1", "min_scale=0.1", "scale_window=1"};
-    const Ride ride = Advance(Make(policy, settings).scaler, "ok*5 overflow*9 ok*5");
+    const PolicySettings settings = {"static_loss_scale=0.1", "min_scale=0.1", "scale_window=1"};
+    const Ride ride = Take(MakePolicy(policy, settings).scaler, "ok*5 overflow*9 ok*5");
     EXPECT_EQ(ride.skipped, 9) << policy;
     EXPECT_EQ(ride.events, 0) << policy;
     EXPECT_EQ(ride.scale, 0.1) << policy;
-    EXPECT_EQ(Advance(Make(policy, {"loss_scale=0", "init_scale=8"}).scaler, "overflow").scale, 4);
+    EXPECT_EQ(Take(MakePolicy(policy, {"loss_scale=0", "init_scale=8"}).scaler, "overflow").scale,
+              4);
   }
 }
 
 TEST(ApexDeepSpeedPolicies, ContinueFromTheirOwnCheckpoints) {
   for (const std::string_view policy : kPolicies) {
-    LossScaler original = Make(policy).scaler;
+    LossScaler original = MakePolicy(policy).scaler;
     for (int i = 0; i < 7; ++i) original.Next({.overflow = i % 3 == 0});
-    LossScaler restored = Make(policy).scaler;
-    for (const NamedValue& field : original.Checkpoint()) {
-      const auto* const whole = std::get_if<int64_t>(&field.value);
-      const double value =
-          whole != nullptr ? static_cast<double>(*whole) : std::get<double>(field.value);
-      EXPECT_EQ(restored.Restore(field.name, value), LossScaler::Restored::kOk);
-    }
+    LossScaler restored = MakePolicy(policy).scaler;
+    ContinueFrom(original, restored);
     const std::string_view rest = "ok*1003 overflow*3 ok*1001";
-    EXPECT_EQ(Advance(restored, rest).scale, Advance(original, rest).scale) << policy;
+    EXPECT_EQ(Take(restored, rest).scale, Take(original, rest).scale) << policy;
   }
 }
 

@@ -3,64 +3,19 @@
 // the recorded runs: errors, notes, checkpoints and parameters that nobody recorded.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <variant>
-#include <vector>
 
-#include "dlsim/error.h"
-#include "dlsim/loss_scaler.h"
-#include "sim/policies/registry.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-ConfiguredScaler Make(std::string_view policy_name, const Settings& settings = {}) {
-  const PolicyInfo& policy = FindPolicy(policy_name);
-  return policy.make(ResolveParameters(policy, settings), "");
-}
-
-// Advances by a text such as "ok*3 overflow ok"; returns what the last step did.
-ScalerDecision Advance(LossScaler& scaler, std::string_view steps) {
-  ScalerDecision last;
-  while (!steps.empty()) {
-    const std::string_view word = steps.substr(0, steps.find(' '));
-    steps.remove_prefix(std::min(word.size() + 1, steps.size()));
-    const size_t star = word.find('*');
-    const int count =
-        star == std::string_view::npos ? 1 : std::stoi(std::string(word.substr(star + 1)));
-    const bool overflow = word.starts_with("overflow");
-    for (int i = 0; i < count; ++i) last = scaler.Next({.overflow = overflow});
-  }
-  return last;
-}
-
-// Returns "Type: message" of the last step's event, or "".
-std::string EventAfter(LossScaler& scaler, std::string_view steps) {
-  const ScalerDecision last = Advance(scaler, steps);
-  return last.event ? last.event->type + ": " + last.event->message : "";
-}
-
-decltype(NamedValue::value) Counter(const LossScaler& scaler, std::string_view name) {
-  for (const NamedValue& value : scaler.Checkpoint()) {
-    if (value.name == name) return value.value;
-  }
-  ADD_FAILURE() << "no counter " << name;
-  return {};
-}
-
 TEST(FairseqJaxPolicies, KeepTheirPromises) {
   const double inf = std::numeric_limits<double>::infinity();
-  const struct {
-    std::string_view policy;
-    Settings settings;
-    std::string_view steps;
-    double scale;
-  } promises[] = {
+  ExpectPromises({
       {"fairseq", {}, "ok*1999", 0x1p15},
       {"fairseq", {}, "ok*2000", 0x1p16},
       {"fairseq", {"scale_window=3"}, "ok overflow ok*2", 0x1p14},
@@ -123,19 +78,13 @@ TEST(FairseqJaxPolicies, KeepTheirPromises) {
       {"mindspore-cell", {"loss_scale_value=0.5"}, "overflow", 1},
       {"mindspore-cell", {"scale_factor=3", "loss_scale_value=5"}, "overflow", 5 * (1 / 3.0f)},
       {"mindspore-amp", {"scale_factor=3", "scale_value=5"}, "overflow", 5 / 3.0f},
-  };
-  for (const auto& [policy, settings, steps, scale] : promises) {
-    LossScaler scaler = Make(policy, settings).scaler;
-    Advance(scaler, steps);
-    EXPECT_EQ(scaler.scale(), scale)
-        << policy << " " << testing::PrintToString(settings) << " " << steps;
-  }
+  });
 }
 
 TEST(Fairseq, StopsAtTheMinimumAndStumblesWhereItGoesOn) {
-  LossScaler scaler = Make("fairseq", {"init_scale=4", "min_loss_scale=1"}).scaler;
+  LossScaler scaler = MakePolicy("fairseq", {"init_scale=4", "min_loss_scale=1"}).scaler;
   EXPECT_EQ(EventAfter(scaler, "overflow"), "");
-  const ScalerDecision last = Advance(scaler, "overflow");
+  const ScalerDecision last = Advance(scaler, "overflow").back();
   ASSERT_TRUE(last.event);
   EXPECT_TRUE(last.skip);
   EXPECT_TRUE(last.event->fatal);
@@ -154,16 +103,16 @@ TEST(Fairseq, StopsAtTheMinimumAndStumblesWhereItGoesOn) {
 }
 
 TEST(Fairseq, ChecksTheMinimumWhereToleranceKeepsTheScale) {
-  LossScaler scaler = Make("fairseq", {"init_scale=1e-5", "tolerance=0.5"}).scaler;
-  const ScalerDecision last = Advance(scaler, "ok*9 overflow");
+  LossScaler scaler = MakePolicy("fairseq", {"init_scale=1e-5", "tolerance=0.5"}).scaler;
+  const ScalerDecision last = Advance(scaler, "ok*9 overflow").back();
   ASSERT_TRUE(last.event);
   EXPECT_EQ(last.event->type, "FloatingPointError");
   EXPECT_EQ(scaler.scale(), 1e-5);
 }
 
 TEST(Fairseq, RaisesWhatPythonRaises) {
-  LossScaler no_window = Make("fairseq", {"scale_window=0"}).scaler;
-  const ScalerDecision first = Advance(no_window, "ok");
+  LossScaler no_window = MakePolicy("fairseq", {"scale_window=0"}).scaler;
+  const ScalerDecision first = Advance(no_window, "ok").back();
   ASSERT_TRUE(first.event);
   EXPECT_EQ(first.event->type, "ZeroDivisionError");
   EXPECT_EQ(first.event->message, "integer modulo by zero");
@@ -171,17 +120,17 @@ TEST(Fairseq, RaisesWhatPythonRaises) {
   EXPECT_FALSE(first.skip);  // the optimizer's step comes before the update
   EXPECT_EQ(no_window.scale(), 0x1p15);
 
-  LossScaler no_factor = Make("fairseq", {"scale_factor=0"}).scaler;
+  LossScaler no_factor = MakePolicy("fairseq", {"scale_factor=0"}).scaler;
   EXPECT_EQ(EventAfter(no_factor, "overflow"), "ZeroDivisionError: float division by zero");
   EXPECT_EQ(no_factor.scale(), 0x1p15);
 
-  LossScaler float_window = Make("metaseq", {"scale_factor=0", "scale_window=1"}).scaler;
+  LossScaler float_window = MakePolicy("metaseq", {"scale_factor=0", "scale_window=1"}).scaler;
   EXPECT_EQ(EventAfter(float_window, "ok"), "");
   EXPECT_EQ(EventAfter(float_window, "ok"), "ZeroDivisionError: float modulo");
 
   // The trainer catches OverflowError, the sign of an ordinary overflow.
-  LossScaler huge = Make("metaseq", {"scale_factor=1e-308", "scale_window=2^20"}).scaler;
-  const ScalerDecision overflow = Advance(huge, "overflow");
+  LossScaler huge = MakePolicy("metaseq", {"scale_factor=1e-308", "scale_window=2^20"}).scaler;
+  const ScalerDecision overflow = Advance(huge, "overflow").back();
   ASSERT_TRUE(overflow.event);
   EXPECT_EQ(overflow.event->type, "OverflowError");
   EXPECT_EQ(overflow.event->message, "cannot convert float infinity to integer");
@@ -190,7 +139,7 @@ TEST(Fairseq, RaisesWhatPythonRaises) {
 }
 
 TEST(Metaseq, WindowIsAnIntUntilGrowthMakesItAFloat) {
-  LossScaler scaler = Make("metaseq", {"scale_window=3"}).scaler;
+  LossScaler scaler = MakePolicy("metaseq", {"scale_window=3"}).scaler;
   EXPECT_EQ(Counter(scaler, "scale_window"), (decltype(NamedValue::value){int64_t{3}}));
   Advance(scaler, "ok*3");
   EXPECT_EQ(Counter(scaler, "scale_window"), (decltype(NamedValue::value){6.0}));
@@ -203,7 +152,7 @@ TEST(Metaseq, WindowIsAnIntUntilGrowthMakesItAFloat) {
 }
 
 TEST(Mxnet, NextScaleIsHexTextAndRestartsWithTheScale) {
-  LossScaler scaler = Make("mxnet").scaler;
+  LossScaler scaler = MakePolicy("mxnet").scaler;
   Advance(scaler, "overflow");
   EXPECT_EQ(std::get<std::string>(Counter(scaler, "next_loss_scale")), "0x1.0000000000000p+15");
   scaler.RestartAt(8);
@@ -217,23 +166,23 @@ TEST(Mxnet, NextScaleIsHexTextAndRestartsWithTheScale) {
 }
 
 TEST(Jmp, CounterFollowsPythonsRemainder) {
-  LossScaler scaler = Make("jmp", {"period=-3"}).scaler;
+  LossScaler scaler = MakePolicy("jmp", {"period=-3"}).scaler;
   for (const int64_t counter : {-2, -1, 0, -2}) {
     Advance(scaler, "ok");
     EXPECT_EQ(std::get<int64_t>(Counter(scaler, "counter")), counter);
   }
-  LossScaler by_zero = Make("jmp", {"period=0"}).scaler;
+  LossScaler by_zero = MakePolicy("jmp", {"period=0"}).scaler;
   Advance(by_zero, "ok");
   EXPECT_EQ(std::get<int64_t>(Counter(by_zero, "counter")), 0);
 }
 
 TEST(FairseqJaxPolicies, Int32CountersWrapAround) {
-  LossScaler flax = Make("flax").scaler;
+  LossScaler flax = MakePolicy("flax").scaler;
   ASSERT_EQ(flax.Restore("fin_steps", 2147483647), LossScaler::Restored::kOk);
   Advance(flax, "ok");
   EXPECT_EQ(std::get<int64_t>(Counter(flax, "fin_steps")), -2147483648);
 
-  LossScaler cell = Make("mindspore-cell").scaler;
+  LossScaler cell = MakePolicy("mindspore-cell").scaler;
   ASSERT_EQ(cell.Restore("cur_iter", 2147483647), LossScaler::Restored::kOk);
   ASSERT_EQ(cell.Restore("last_overflow_iter", -1), LossScaler::Restored::kOk);
   Advance(cell, "ok");  // 2^31 steps are -2^31, which no window reaches

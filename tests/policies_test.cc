@@ -2,68 +2,21 @@
 // What each policy promises; scaler_golden_test.cc compares whole trajectories of the originals.
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <limits>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
-#include "dlsim/loss_scaler.h"
-#include "sim/policies/registry.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-ConfiguredScaler Make(std::string_view policy_name, const Settings& settings = {},
-                      std::string_view format = "") {
-  const PolicyInfo& policy = FindPolicy(policy_name);
-  return policy.make(ResolveParameters(policy, settings), format);
-}
-
-// Returns "Type: message", or "" if the policy takes the settings.
-std::string Refusal(std::string_view policy_name, const Settings& settings) {
-  try {
-    Make(policy_name, settings);
-    return "";
-  } catch (const PolicyRefusal& refusal) {
-    EXPECT_FALSE(refusal.parameters.empty());
-    return refusal.type + ": " + refusal.message;
-  }
-}
-
-// Advances by a text such as "ok*3 overflow ok".
-void Advance(LossScaler& scaler, std::string_view steps) {
-  while (!steps.empty()) {
-    const std::string_view word = steps.substr(0, steps.find(' '));
-    steps.remove_prefix(std::min(word.size() + 1, steps.size()));
-    const size_t star = word.find('*');
-    const int count =
-        star == std::string_view::npos ? 1 : std::stoi(std::string(word.substr(star + 1)));
-    const bool overflow = word.starts_with("overflow");
-    for (int i = 0; i < count; ++i) scaler.Next({.overflow = overflow});
-  }
-}
-
-bool NotesMention(const ConfiguredScaler& configured, std::string_view text) {
-  for (const std::string& note : configured.notes) {
-    if (note.find(text) != std::string::npos) return true;
-  }
-  return false;
-}
-
-struct Promise {
-  std::string_view policy;
-  Settings settings;
-  std::string_view steps;
-  double scale;
-};
-
 TEST(Policies, KeepTheirPromises) {
   const double inf = std::numeric_limits<double>::infinity();
-  const std::vector<Promise> promises = {
+  ExpectPromises({
       {"static", {}, "overflow*9", 1},
       {"static", {"loss_scale=2^10"}, "ok*9 overflow", 1024},
       {"static", {"loss_scale=0.1"}, "", 0.1f},
@@ -105,21 +58,14 @@ TEST(Policies, KeepTheirPromises) {
       {"torch-1.13", {"growth_interval=1"}, "ok*112", inf},
       {"torch-1.13", {"growth_interval=1"}, "ok*112 overflow*99", inf},
       {"torch-1.13", {"growth_interval=4294967298"}, "ok*2", 0x1p17},
-  };
-  for (const Promise& promise : promises) {
-    LossScaler scaler = Make(promise.policy, promise.settings).scaler;
-    Advance(scaler, promise.steps);
-    EXPECT_EQ(scaler.scale(), promise.scale)
-        << promise.policy << " " << testing::PrintToString(promise.settings) << " "
-        << promise.steps;
-  }
+  });
 }
 
 TEST(Policies, DynamicOnesSkipOverflowsAndStaticOnesNothing) {
-  const std::vector<std::pair<std::string, Settings>> statics = {
+  const std::vector<std::pair<std::string, PolicySettings>> statics = {
       {"static", {}}, {"cerebras", {"loss_scale=8"}}, {"torch", {"enabled=False"}}};
   for (const auto& [policy, settings] : statics) {
-    EXPECT_FALSE(Make(policy, settings).scaler.Next({.overflow = true}).skip) << policy;
+    EXPECT_FALSE(MakePolicy(policy, settings).scaler.Next({.overflow = true}).skip) << policy;
   }
   for (const PolicyInfo& policy : Policies()) {
     if (policy.name == "static") continue;
@@ -133,7 +79,7 @@ TEST(Policies, DynamicOnesSkipOverflowsAndStaticOnesNothing) {
 TEST(Policies, RefuseWhatTheOriginalsRefuse) {
   const struct {
     std::string_view policy;
-    Settings settings;
+    PolicySettings settings;
     std::string_view refusal;
   } cases[] = {
       {"cerebras-2.10", {"min_loss_scale=2e-14"}, "ValueError: min_loss_scale too small"},
@@ -167,7 +113,7 @@ TEST(Policies, RefuseWhatTheOriginalsRefuse) {
 }
 
 TEST(Policies, ReportTheFloorOnlyWhereTheScaleWasRaised) {
-  LossScaler scaler = Make("cerebras-2.10", {"init_scale=2^-13"}).scaler;
+  LossScaler scaler = MakePolicy("cerebras-2.10", {"init_scale=2^-13"}).scaler;
   EXPECT_FALSE(scaler.Next({.overflow = true}).event);  // arrives at the floor exactly
   const ScalerDecision decision = scaler.Next({.overflow = true});
   ASSERT_TRUE(decision.event);
@@ -178,16 +124,16 @@ TEST(Policies, ReportTheFloorOnlyWhereTheScaleWasRaised) {
 }
 
 TEST(Policies, FormatCb16ChoosesTheWideDefaults) {
-  EXPECT_EQ(Make("cerebras-2.10", {}, "cb16").scaler.scale(), 0x1p31);
-  EXPECT_EQ(Make("cerebras-2.10", {"init_scale=0"}, "cb16").scaler.scale(), 0x1p31);
-  EXPECT_EQ(Make("cerebras-2.10", {}, "bf16").scaler.scale(), 0x1p15);
-  EXPECT_EQ(Make("cerebras-2.10", {"fp16_type=float16"}, "cb16").scaler.scale(), 0x1p15);
+  EXPECT_EQ(MakePolicy("cerebras-2.10", {}, "cb16").scaler.scale(), 0x1p31);
+  EXPECT_EQ(MakePolicy("cerebras-2.10", {"init_scale=0"}, "cb16").scaler.scale(), 0x1p31);
+  EXPECT_EQ(MakePolicy("cerebras-2.10", {}, "bf16").scaler.scale(), 0x1p15);
+  EXPECT_EQ(MakePolicy("cerebras-2.10", {"fp16_type=float16"}, "cb16").scaler.scale(), 0x1p15);
 }
 
 TEST(Policies, NoteSurprises) {
   const struct {
     std::string_view policy;
-    Settings settings;
+    PolicySettings settings;
     std::string_view note;
   } cases[] = {
       {"cerebras", {}, "refuses min_loss_scale below 2^-14"},
@@ -210,19 +156,19 @@ TEST(Policies, NoteSurprises) {
       {"torch", {"init_scale=1e39"}, "infinite"},
   };
   for (const auto& [policy, settings, note] : cases) {
-    EXPECT_TRUE(NotesMention(Make(policy, settings), note)) << policy << ": " << note;
+    EXPECT_TRUE(NotesMention(MakePolicy(policy, settings), note)) << policy << ": " << note;
   }
-  EXPECT_TRUE(Make("static").notes.empty());
+  EXPECT_TRUE(MakePolicy("static").notes.empty());
 }
 
 TEST(Policies, ForceTheMultiplierTo2) {
-  LossScaler scaler = Make("cerebras-tf", {"multiplier=4"}).scaler;
+  LossScaler scaler = MakePolicy("cerebras-tf", {"multiplier=4"}).scaler;
   Advance(scaler, "overflow");
   EXPECT_EQ(scaler.scale(), 0x1p14);
 }
 
 TEST(LossScaler, CopiesDivergeIndependently) {
-  LossScaler original = Make("torch").scaler;
+  LossScaler original = MakePolicy("torch").scaler;
   LossScaler copy = original;
   Advance(copy, "overflow");
   EXPECT_EQ(original.scale(), 0x1p16);

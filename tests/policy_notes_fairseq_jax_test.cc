@@ -8,45 +8,17 @@
 #include <string_view>
 #include <vector>
 
-#include "dlsim/error.h"
-#include "sim/policies/registry.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 namespace {
 
-using Settings = std::vector<std::string>;
-
-ConfiguredScaler Make(std::string_view policy_name, const Settings& settings = {}) {
-  const PolicyInfo& policy = FindPolicy(policy_name);
-  return policy.make(ResolveParameters(policy, settings), "");
-}
-
-// Returns "Type: message", or "" if the policy takes the settings.
-std::string Refusal(std::string_view policy_name, const Settings& settings) {
-  try {
-    Make(policy_name, settings);
-    return "";
-  } catch (const PolicyRefusal& refusal) {
-    EXPECT_EQ(refusal.parameters.size(), FindPolicy(policy_name).parameters.size());
-    return refusal.type + ": " + refusal.message;
-  }
-}
-
-// Returns the message of the Error with exit code 2, or "".
-std::string UsageMessage(std::string_view policy_name, const Settings& settings) {
-  try {
-    Make(policy_name, settings);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-}
+using Notes = std::vector<std::string>;
 
 TEST(FairseqJaxParameters, AreRefusedAsTheOriginalsDo) {
   const struct {
     std::string_view policy;
-    Settings settings;
+    PolicySettings settings;
     std::string_view refusal;
   } cases[] = {
       {"fairscale", {"growth_factor=1"}, "AssertionError: The growth factor must be > 1.0."},
@@ -96,38 +68,39 @@ TEST(FairseqJaxParameters, HaveTheirTypes) {
 
 TEST(FairseqJaxParameters, NoneHasThreeSpellings) {
   for (const std::string none : {"none", "None", "null"}) {
-    for (const NamedValue& value : Make("flax", {"minimum_scale=" + none}).parameters) {
+    for (const NamedValue& value : MakePolicy("flax", {"minimum_scale=" + none}).parameters) {
       if (value.name != "minimum_scale") continue;
       EXPECT_EQ(std::get<std::string>(value.value), "none");
     }
-    EXPECT_TRUE(Make("fairseq", {"threshold=" + none}).notes == Make("fairseq").notes) << none;
+    EXPECT_TRUE(MakePolicy("fairseq", {"threshold=" + none}).notes == MakePolicy("fairseq").notes)
+        << none;
   }
 }
 
 // Notes that a policy gives whatever its parameters are.
-Settings DefaultNotes(std::string_view policy) { return Make(policy).notes; }
+Notes DefaultNotes(std::string_view policy) { return MakePolicy(policy).notes; }
 
 TEST(FairseqJaxParameters, DefaultsNoteOnlyWhatEveryUserShouldKnow) {
   EXPECT_EQ(DefaultNotes("fairseq"),
-            Settings{"29 overflows in a row raise FloatingPointError; a threshold above "
-                     "min_loss_scale goes on instead"});
+            Notes{"29 overflows in a row raise FloatingPointError; a threshold above "
+                  "min_loss_scale goes on instead"});
   EXPECT_EQ(DefaultNotes("metaseq"),
-            Settings{"scale_window is not constant: growth multiplies it by scale_factor, an "
-                     "overflow divides it, down to 1"});
+            Notes{"scale_window is not constant: growth multiplies it by scale_factor, an "
+                  "overflow divides it, down to 1"});
   EXPECT_EQ(DefaultNotes("flax"),
-            Settings{"the scale grows on clean step 2001, one more than growth_interval"});
+            Notes{"the scale grows on clean step 2001, one more than growth_interval"});
   EXPECT_EQ(DefaultNotes("mxnet").size(), 1U);
   EXPECT_EQ(DefaultNotes("mindspore-cell"),
-            Settings{"no ceiling: the scale can grow to infinity, and it can never come back"});
+            Notes{"no ceiling: the scale can grow to infinity, and it can never come back"});
   for (const std::string_view policy : {"fairscale", "jmp", "mindspore-amp"}) {
-    EXPECT_EQ(DefaultNotes(policy), Settings{}) << policy;
+    EXPECT_EQ(DefaultNotes(policy), Notes{}) << policy;
   }
 }
 
 TEST(FairseqJaxParameters, SurprisesAreNoted) {
   const struct {
     std::string_view policy;
-    Settings settings;
+    PolicySettings settings;
     std::string_view note;
   } cases[] = {
       {"fairseq", {"threshold=1e-4"}, "threshold at or below min_loss_scale is useless"},
@@ -175,7 +148,7 @@ TEST(FairseqJaxParameters, SurprisesAreNoted) {
       {"mindspore-cell", {"scale_factor=0.5"}, "an overflow does not lower the scale"},
   };
   for (const auto& [policy, settings, text] : cases) {
-    const Settings notes = Make(policy, settings).notes;
+    const Notes notes = MakePolicy(policy, settings).notes;
     const auto mentions = [&, text = text](const std::string& note) {
       return note.find(text) != std::string::npos;
     };
@@ -187,7 +160,7 @@ TEST(FairseqJaxParameters, SurprisesAreNoted) {
 TEST(FairseqJaxParameters, AreNotNotedWhereTheyDoNoHarm) {
   const struct {
     std::string_view policy;
-    Settings settings;
+    PolicySettings settings;
     std::string_view note;
   } cases[] = {
       {"fairseq", {"threshold=2e-4"}, "FloatingPointError"},
@@ -199,7 +172,7 @@ TEST(FairseqJaxParameters, AreNotNotedWhereTheyDoNoHarm) {
       {"flax", {}, "make the scale 0"},
   };
   for (const auto& [policy, settings, text] : cases) {
-    for (const std::string& note : Make(policy, settings).notes) {
+    for (const std::string& note : MakePolicy(policy, settings).notes) {
       EXPECT_EQ(note.find(text), std::string::npos) << policy << ": " << note;
     }
   }

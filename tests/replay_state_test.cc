@@ -9,8 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "sim/number.h"
-#include "sim/policies/registry.h"
+#include "tests/make_policy.h"
 #include "tests/small_replay.h"
 
 namespace dlsim {
@@ -19,11 +18,6 @@ namespace {
 constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class ReplayStateTest : public SmallReplayTest {};
-
-double NumberOf(bool value) { return value ? 1 : 0; }
-double NumberOf(int64_t value) { return static_cast<double>(value); }
-double NumberOf(double value) { return value; }
-double NumberOf(const std::string& text) { return ParseNumber(text, "checkpoint"); }
 
 // Halves on overflow and skips.
 struct Halving {
@@ -229,17 +223,14 @@ TEST_F(ReplayStateTest, FindsTheLongestRowSkippedInVain) {
 // Every field that steers a policy is in its checkpoint.
 TEST(Checkpoint, RestoringAllFieldsContinuesThePath) {
   for (const PolicyInfo& policy : Policies()) {
+    SCOPED_TRACE(policy.name);
     LossScaler whole = policy.make({}, "").scaler;
     const auto overflows = [](int step) { return step % 7 == 3 || (step > 30 && step < 36); };
     for (int step = 0; step < 50; ++step) {
       whole.Next({.overflow = overflows(step), .absmax = 1.5f, .below_edge = 9, .above_edge = 1});
     }
     LossScaler restored = policy.make({}, "").scaler;
-    for (const NamedValue& field : whole.Checkpoint()) {
-      const double value = std::visit([](const auto& v) { return NumberOf(v); }, field.value);
-      EXPECT_EQ(restored.Restore(field.name, value), LossScaler::Restored::kOk)
-          << policy.name << " " << field.name;
-    }
+    ContinueFrom(whole, restored);
     for (int step = 50; step < 5000; ++step) {
       const ScalerInput input = {.overflow = step % 977 == 5, .absmax = 0.5f, .below_edge = 9};
       whole.Next(input);
