@@ -9,28 +9,10 @@
 #include <string_view>
 #include <vector>
 
-#include "dlsim/error.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 namespace {
-
-using Settings = std::vector<std::string>;
-
-ConfiguredScaler Make(std::string_view policy_name, const Settings& settings) {
-  const PolicyInfo& policy = FindPolicy(policy_name);
-  return policy.make(ResolveParameters(policy, settings), "");
-}
-
-// Returns the message of the Error with exit code 2, or "".
-std::string UsageMessage(std::string_view policy_name, const Settings& settings) {
-  try {
-    Make(policy_name, settings);
-    return "";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-    return error.what();
-  }
-}
 
 TEST(FindPolicy, NamesAndAliasesAreUnique) {
   std::set<std::string_view> names;
@@ -54,9 +36,9 @@ TEST(FindPolicy, SuggestsTheNearestName) {
 }
 
 TEST(ResolveParameters, AcceptsTheOtherStacksSpellings) {
-  EXPECT_EQ(Make("cerebras-2.10", {"initial_loss_scale=8"}).scaler.scale(), 8);
-  EXPECT_EQ(Make("torch", {"initial_loss_scale=8"}).scaler.scale(), 8);
-  LossScaler scaler = Make("cerebras-tf", {"init_scale=8", "steps_per_increase=2"}).scaler;
+  EXPECT_EQ(MakePolicy("cerebras-2.10", {"initial_loss_scale=8"}).scaler.scale(), 8);
+  EXPECT_EQ(MakePolicy("torch", {"initial_loss_scale=8"}).scaler.scale(), 8);
+  LossScaler scaler = MakePolicy("cerebras-tf", {"init_scale=8", "steps_per_increase=2"}).scaler;
   EXPECT_EQ(scaler.scale(), 8);
   scaler.Next({.overflow = false});
   scaler.Next({.overflow = false});

@@ -15,6 +15,7 @@
 
 #include "dlsim/error.h"
 #include "sim/step_lists.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 namespace {
@@ -41,10 +42,8 @@ struct Fragile {
 ConfiguredScaler MakeFragile() { return {LossScaler::Make<Fragile>({}), {}, {}}; }
 
 TEST(RunScaler, AnInterruptedRunForgets) {
-  const PolicyInfo& policy = FindPolicy("torch");
-  const std::vector<std::string> settings = {"init_scale=4", "growth_interval=6"};
-  const auto run = [&](const std::optional<Resume>& resume) {
-    return RunScaler(policy.make(ResolveParameters(policy, settings), ""), 20, Steps{0},
+  const auto run = [](const std::optional<Resume>& resume) {
+    return RunScaler(MakePolicy("torch", {"init_scale=4", "growth_interval=6"}), 20, Steps{0},
                      OnFatal::kStop, {}, resume);
   };
   const ScalerRun whole = run(std::nullopt);
@@ -71,11 +70,9 @@ TEST(FirstDifference, SeesSkipsAndLengths) {
   EXPECT_EQ(FirstDifference(a, b), 4);
 }
 
-ScalerRun RunPolicy(std::string_view name, const std::vector<std::string>& settings, int64_t steps,
+ScalerRun RunPolicy(std::string_view name, const PolicySettings& settings, int64_t steps,
                     const Steps& overflow_steps) {
-  const PolicyInfo& policy = FindPolicy(name);
-  return RunScaler(policy.make(ResolveParameters(policy, settings), ""), steps, overflow_steps,
-                   OnFatal::kStop);
+  return RunScaler(MakePolicy(name, settings), steps, overflow_steps, OnFatal::kStop);
 }
 
 TEST(ScalerRun, WritesTheDocumentedJson) {
