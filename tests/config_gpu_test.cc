@@ -15,12 +15,12 @@ std::string DeepSpeed(const std::string& fp16, const std::string& rest = "") {
 constexpr char kZero[] = R"("zero_optimization": {"stage": 2})";
 
 TEST(DeepSpeedConfig, ReadsAFileOfHuggingFacesTrainer) {
-  const TrainingConfig config = ReadTrainingConfig(kConfigs + "deepspeed_zero3.json", {});
-  EXPECT_EQ(config.kind, "DeepSpeed");
-  EXPECT_EQ(config.formats, Texts{"fp16"});
-  EXPECT_EQ(PolicyOf(config),
-            "deepspeed init_scale=2^12 scale_window=500 min_scale=0.5 delayed_shift=3 "
-            "consecutive_hysteresis=false");
+  const TrainingConfig config = ReadExpecting(
+      "deepspeed_zero3.json",
+      {.kind = "DeepSpeed",
+       .formats = {"fp16"},
+       .policy = "deepspeed init_scale=2^12 scale_window=500 min_scale=0.5 delayed_shift=3 "
+                 "consecutive_hysteresis=false"});
   EXPECT_EQ(config.clipping.max_norm, 1.0);
   EXPECT_EQ(config.clipping.rule, ClipRule::kTorch);
   EXPECT_EQ(config.grad_accum_steps, 8);
@@ -105,12 +105,12 @@ TEST(DeepSpeedConfig, BadValuesAreRefused) {
 }
 
 TEST(TorchConfig, ReadsKeywordArguments) {
-  const TrainingConfig config = ReadTrainingConfig(kConfigs + "torch_scaler.toml", {});
-  EXPECT_EQ(config.kind, "torch GradScaler");
-  EXPECT_EQ(config.formats, Texts{"fp16"});
-  EXPECT_EQ(PolicyOf(config),
-            "torch init_scale=8192 growth_factor=1.5 backoff_factor=0.25 growth_interval=100 "
-            "enabled=true");
+  const TrainingConfig config = ReadExpecting(
+      "torch_scaler.toml",
+      {.kind = "torch GradScaler",
+       .formats = {"fp16"},
+       .policy = "torch init_scale=8192 growth_factor=1.5 backoff_factor=0.25 growth_interval=100 "
+                 "enabled=true"});
   EXPECT_EQ(config.clipping.max_norm, 0.5);
   EXPECT_EQ(config.grad_accum_steps, 16);
   EXPECT_EQ(PathOf(RunConfig(config, 2, {0})), "8192.000000, 2048.000000 x2");
@@ -147,10 +147,9 @@ TEST(TorchConfig, BadValuesAreRefused) {
 }
 
 TEST(ApexConfig, ReadsArgumentsOfInitialize) {
-  const TrainingConfig config = ReadTrainingConfig(kConfigs + "apex.toml", {});
-  EXPECT_EQ(config.kind, "Apex amp");
-  EXPECT_EQ(config.formats, Texts{"fp16"});
-  EXPECT_EQ(PolicyOf(config), "apex min_loss_scale=128 max_loss_scale=65536");
+  ReadExpecting("apex.toml", {.kind = "Apex amp",
+                              .formats = {"fp16"},
+                              .policy = "apex min_loss_scale=128 max_loss_scale=65536"});
 }
 
 TEST(ApexConfig, OptLevelsHaveTheirOwnScale) {

@@ -11,12 +11,16 @@
 #include "sim/config/config_file.h"
 #include "sim/config/training_config.h"
 #include "sim/scaler_run.h"
+#include "tests/make_policy.h"
 
 namespace dlsim {
 
 using Texts = std::vector<std::string>;
 
 inline const std::string kConfigs = DLSIM_TEST_DATA "/config/";
+
+inline const ConfigOptions kOnGpu = {.backend = Backend::kGpu, .kind = ""};
+inline const ConfigOptions kOnCpu = {.backend = Backend::kCpu, .kind = ""};
 
 // Interprets a text as if it were the file "f".
 inline TrainingConfig Interpret(std::string_view text, const ConfigOptions& options = {}) {
@@ -30,6 +34,22 @@ inline std::string PolicyOf(const TrainingConfig& config) {
   std::string text = config.policies[0].name;
   for (const std::string& setting : config.policies[0].settings) text += " " + setting;
   return text;
+}
+
+// What a file of tests/data/config says.
+struct Meaning {
+  std::string_view kind;
+  Texts formats;
+  std::string_view policy;  // as PolicyOf()
+};
+
+// Reads the file and expects this meaning.
+inline TrainingConfig ReadExpecting(const std::string& file, const Meaning& meaning) {
+  const TrainingConfig config = ReadTrainingConfig(kConfigs + file, {});
+  EXPECT_EQ(config.kind, meaning.kind);
+  EXPECT_EQ(config.formats, meaning.formats);
+  EXPECT_EQ(PolicyOf(config), meaning.policy);
+  return config;
 }
 
 inline bool HasNote(const TrainingConfig& config, std::string_view part) {
@@ -54,10 +74,10 @@ inline void ExpectConfigError(std::string_view text, const std::string& line,
 // Runs the only policy of a configuration alone.
 inline ScalerRun RunConfig(const TrainingConfig& config, int64_t steps,
                            const std::vector<int64_t>& overflow_steps) {
-  const PolicyInfo& policy = FindPolicy(config.policies.at(0).name);
+  const ConfigPolicy& policy = config.policies.at(0);
   const std::string format = config.formats.empty() ? "" : config.formats[0];
-  return RunScaler(policy.make(ResolveParameters(policy, config.policies[0].settings), format),
-                   steps, overflow_steps, OnFatal::kStop);
+  return RunScaler(MakePolicy(policy.name, policy.settings, format), steps, overflow_steps,
+                   OnFatal::kStop);
 }
 
 // The scale after each change, "0x1.0p+12 x3, ...".
