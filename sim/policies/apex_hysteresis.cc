@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "dlsim/error.h"
+#include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
@@ -86,14 +87,7 @@ int32_t ReadHysteresis(const Settings& settings) {
 
 std::vector<std::string> Notes(const HysteresisScaler::Config& config, int64_t asked_interval) {
   std::vector<std::string> notes;
-  if (config.growth_interval != asked_interval) {
-    notes.push_back("growth_interval " + std::to_string(asked_interval) +
-                    " does not fit the kernel's int and acts as " +
-                    std::to_string(config.growth_interval));
-  }
-  if (config.growth_interval < 1) {
-    notes.push_back("growth_interval below 1: the scale never grows");
-  }
+  NoteKernelInterval(asked_interval, config.growth_interval, notes);
   if (config.hysteresis > 1) {
     notes.push_back(
         "hysteresis counts overflows in a row: one clean step restores it, and without one every "
@@ -120,12 +114,7 @@ ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
                                               {"backoff_factor", config.backoff_factor},
                                               {"growth_interval", interval},
                                               {"hysteresis", int64_t{config.hysteresis}}};
-  if (!(config.growth_factor > 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The growth factor must be > 1.0.", parameters};
-  }
-  if (!(config.backoff_factor < 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The backoff factor must be < 1.0.", parameters};
-  }
+  CheckFactors(config.growth_factor, config.backoff_factor, parameters);
   return {.scaler = LossScaler::Make<HysteresisScaler>(config),
           .parameters = parameters,
           .notes = Notes(config, interval)};

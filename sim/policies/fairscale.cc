@@ -4,6 +4,7 @@
 #include <limits>
 #include <tuple>
 
+#include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
@@ -93,12 +94,7 @@ ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
       {"init_scale", config.init_scale},         {"growth_factor", config.growth_factor},
       {"backoff_factor", config.backoff_factor}, {"growth_interval", config.growth_interval},
       {"min_scale", config.min_scale},           {"max_scale", config.max_scale}};
-  if (!(config.growth_factor > 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The growth factor must be > 1.0.", parameters};
-  }
-  if (!(config.backoff_factor < 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The backoff factor must be < 1.0.", parameters};
-  }
+  CheckFactors(config.growth_factor, config.backoff_factor, parameters);
   return {.scaler = LossScaler::Make<LayerScaler>(config),
           .parameters = parameters,
           .notes = Notes(config)};

@@ -5,6 +5,7 @@
 #include <limits>
 #include <tuple>
 
+#include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
@@ -70,14 +71,7 @@ const std::vector<ParameterInfo>& Parameters() {
 
 std::vector<std::string> Notes(const GradScaler::Config& config, int64_t asked_interval) {
   std::vector<std::string> notes;
-  if (config.growth_interval != asked_interval) {
-    notes.push_back("growth_interval " + std::to_string(asked_interval) +
-                    " does not fit the kernel's int and acts as " +
-                    std::to_string(config.growth_interval));
-  }
-  if (config.growth_interval < 1) {
-    notes.push_back("growth_interval below 1: the scale never grows");
-  }
+  NoteKernelInterval(asked_interval, config.growth_interval, notes);
   const double start = GradScaler::Scale(GradScaler::Start(config));
   NoteDeadStart("init_scale", start, notes);
   if (config.growth == Growth::kAlways && config.growth_interval >= 1 && start > 0) {
@@ -105,12 +99,7 @@ ConfiguredScaler Make(std::string_view policy, Growth growth, const ParameterMap
   if (!enabled) {
     return {.scaler = LossScaler::Make<StaticScale>({1}), .parameters = parameters, .notes = {}};
   }
-  if (!(config.growth_factor > 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The growth factor must be > 1.0.", parameters};
-  }
-  if (!(config.backoff_factor < 1.0)) {
-    throw PolicyRefusal{"AssertionError", "The backoff factor must be < 1.0.", parameters};
-  }
+  CheckFactors(config.growth_factor, config.backoff_factor, parameters);
   return {.scaler = LossScaler::Make<GradScaler>(config),
           .parameters = parameters,
           .notes = Notes(config, interval)};
