@@ -13,16 +13,13 @@
 #include "dlsim/format.h"
 #include "dlsim/tensor_values.h"
 #include "tests/run_command.h"
+#include "tests/test_traces.h"
 #include "tests/trace_builder.h"
 
 namespace dlsim {
 namespace {
 
 using nlohmann::json;
-
-const std::string kTraces = DLSIM_TEST_DATA "/traces/";
-const std::string kAccumulated = kTraces + "lm-kjv-accum-cut";  // 2 steps of 4 micro-steps
-const std::string kSingle = kTraces + "lm-trouble-cut";         // 13 steps, some not finite
 
 // A trace of one step, or of several micro-steps, each with these tensors.
 class BuiltTrace {

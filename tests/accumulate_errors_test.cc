@@ -6,14 +6,11 @@
 #include <string>
 
 #include "tests/run_command.h"
+#include "tests/test_traces.h"
 #include "tests/trace_builder.h"
 
 namespace dlsim {
 namespace {
-
-const std::string kTraces = DLSIM_TEST_DATA "/traces/";
-const std::string kAccumulated = kTraces + "lm-kjv-accum-cut";  // 2 steps of 4 micro-steps
-const std::string kSingle = kTraces + "lm-trouble-cut";         // no micro-steps
 
 TEST(AccumulateErrors, WrongUsageIsOneLineAndExitCode2) {
   const auto fails = [](const Arguments& more, const Arguments& words) {

@@ -11,16 +11,13 @@
 
 #include "dlsim/format.h"
 #include "tests/run_command.h"
+#include "tests/test_traces.h"
 #include "tests/trace_builder.h"
 
 namespace dlsim {
 namespace {
 
 using nlohmann::json;
-
-const std::string kTraces = DLSIM_TEST_DATA "/traces/";
-const std::string kAccumulated = kTraces + "lm-kjv-accum-cut";  // 2 steps of 4 micro-steps
-const std::string kSingle = kTraces + "lm-trouble-cut";         // 13 steps, some not finite
 
 // Expects exactly these keys, each with a value of this type: n number or text "inf", "nan";
 // i integer; I integer or null; N n or null; s text; b truth value; o object; a array.

@@ -12,15 +12,12 @@
 #include <vector>
 
 #include "tests/run_command.h"
+#include "tests/test_traces.h"
 
 namespace dlsim {
 namespace {
 
 using nlohmann::json;
-
-const std::string kTraces = DLSIM_TEST_DATA "/traces/";
-const std::string kAccumulated = kTraces + "lm-kjv-accum-cut";  // 2 steps of 4 micro-steps
-const std::string kSingle = kTraces + "lm-trouble-cut";         // 13 steps, some not finite
 
 TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({}, 2, {"no command", "replay", "formats"});

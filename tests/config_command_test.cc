@@ -6,6 +6,7 @@
 #include <string>
 
 #include "tests/run_command.h"
+#include "tests/test_traces.h"
 
 namespace dlsim {
 namespace {
@@ -15,10 +16,9 @@ using nlohmann::json;
 const std::string kConfigs = DLSIM_TEST_DATA "/config/";
 const std::string kZoo = kConfigs + "model_zoo_gpt3.yaml";
 const std::string kTorch = kConfigs + "torch_scaler.toml";
-const std::string kTrace = DLSIM_TEST_DATA "/traces/lm-trouble-cut";
 
 TEST(ConfigCommand, ReplayTakesFormatPolicyAndSettings) {
-  const json document = SucceedJson({"replay", kTrace, "--config", kZoo, "--json", "-"});
+  const json document = SucceedJson({"replay", kSingle, "--config", kZoo, "--json", "-"});
   ASSERT_EQ(document["runs"].size(), 1u);
   const json& run = document["runs"][0];
   EXPECT_EQ(run["format"], "cb16");
@@ -33,25 +33,25 @@ TEST(ConfigCommand, ReplayTakesFormatPolicyAndSettings) {
 }
 
 TEST(ConfigCommand, WithoutAFileNothingIsSaid) {
-  const json document = SucceedJson({"replay", kTrace, "--format", "fp16", "--json", "-"});
+  const json document = SucceedJson({"replay", kSingle, "--format", "fp16", "--json", "-"});
   EXPECT_FALSE(document["options"].contains("config"));
 }
 
 TEST(ConfigCommand, TheCommandLineWins) {
   const json set =
-      SucceedJson({"replay", kTrace, "--config", kZoo, "--set", "initial_loss_scale=2^10", "--set",
+      SucceedJson({"replay", kSingle, "--config", kZoo, "--set", "initial_loss_scale=2^10", "--set",
                    "cerebras_pytorch.increment_period=7", "--json", "-"});
   EXPECT_EQ(set["runs"][0]["params"]["init_scale"], 1024.0);
   EXPECT_EQ(set["runs"][0]["params"]["steps_per_increase"], 7);
   EXPECT_EQ(set["runs"][0]["params"]["fp16_type"], "cbfloat16");
 
   const json format =
-      SucceedJson({"replay", kTrace, "--config", kZoo, "--format", "fp16", "--json", "-"});
+      SucceedJson({"replay", kSingle, "--config", kZoo, "--format", "fp16", "--json", "-"});
   EXPECT_EQ(format["runs"][0]["format"], "fp16");
   EXPECT_EQ(format["runs"][0]["params"]["fp16_type"], "cbfloat16");  // as the file says
 
   // The file's settings belong to its own policy.
-  const json policies = SucceedJson({"replay", kTrace, "--config", kZoo, "--policy", "torch",
+  const json policies = SucceedJson({"replay", kSingle, "--config", kZoo, "--policy", "torch",
                                      "--policy", "cerebras_pytorch", "--json", "-"});
   ASSERT_EQ(policies["runs"].size(), 2u);
   EXPECT_EQ(policies["runs"][0]["params"]["init_scale"], 65536.0);
@@ -64,7 +64,7 @@ TEST(ConfigCommand, AFileClipsByThePolicysOwnRule) {
   const std::string file =
       dir.Write("ds.json", R"({"fp16": {"enabled": true}, "gradient_clipping": 1e6})");
   const auto coefficient = [&](const Arguments& policy) {
-    Arguments all = {"replay", kTrace, "--config", file, "--format", "bf16", "--json", "-"};
+    Arguments all = {"replay", kSingle, "--config", file, "--format", "bf16", "--json", "-"};
     all.insert(all.end(), policy.begin(), policy.end());
     const json document = SucceedJson(all);
     EXPECT_EQ(document["options"]["max_gradient_norm"], 1e6);
@@ -81,7 +81,7 @@ TEST(ConfigCommand, GivenAccumulationWinsEvenIfItIsOne) {
   const std::string file =
       dir.Write("a.toml", "format = \"fp16\"\npolicy = \"torch\"\ngrad-accum-steps = 3\n");
   const auto steps = [&](const Arguments& more) {
-    Arguments all = {"replay", kTrace, "--config", file, "--json", "-"};
+    Arguments all = {"replay", kSingle, "--config", file, "--json", "-"};
     all.insert(all.end(), more.begin(), more.end());
     return SucceedJson(all)["runs"][0]["steps"].size();
   };
@@ -91,7 +91,7 @@ TEST(ConfigCommand, GivenAccumulationWinsEvenIfItIsOne) {
 }
 
 TEST(ConfigCommand, ReportsNameTheFileAndItsNotes) {
-  const std::string report = Succeed({"replay", kTrace, "--config", kZoo});
+  const std::string report = Succeed({"replay", kSingle, "--config", kZoo});
   EXPECT_EQ(
       report.find("config: " + kZoo +
                   " (Model Zoo trainer)\nnote: precision_opt_level has no effect on a replay: "
@@ -136,7 +136,7 @@ TEST(ConfigCommand, BadConfigurationsExitWith2AndUnreadableFilesWith3) {
   const TempDir dir;
   const auto fail = [&](const std::string& text, const Arguments& words) {
     const std::string path = dir.Write("config.yaml", text);
-    for (const Arguments& command : {Arguments{"replay", kTrace}, {"scaler", "--steps", "1"}}) {
+    for (const Arguments& command : {Arguments{"replay", kSingle}, {"scaler", "--steps", "1"}}) {
       Arguments arguments = command;
       arguments.insert(arguments.end(), {"--config", path});
       ExpectFailure(arguments, 2, words);
@@ -154,16 +154,16 @@ TEST(ConfigCommand, BadConfigurationsExitWith2AndUnreadableFilesWith3) {
   fail("trainer: {init: {precision: {\"a\\nb\": 1}}}", {"a\\x0ab: unknown key"});
   ExpectFailure({"scaler", "--steps", "1", "--config", dir.path() + "/none"}, 3,
                 {"cannot be opened"});
-  ExpectFailure({"replay", kTrace, "--config", dir.path()}, 3, {"cannot be read"});
+  ExpectFailure({"replay", kSingle, "--config", dir.path()}, 3, {"cannot be read"});
 }
 
 TEST(ConfigCommand, OptionsThatNeedAFileSaySo) {
-  ExpectFailure({"replay", kTrace, "--backend", "gpu"}, 2, {"--backend: needs --config"});
+  ExpectFailure({"replay", kSingle, "--backend", "gpu"}, 2, {"--backend: needs --config"});
   ExpectFailure({"scaler", "--policy", "torch", "--steps", "1", "--config-kind", "torch"}, 2,
                 {"--config-kind: needs --config"});
-  ExpectFailure({"replay", kTrace, "--config", kZoo, "--backend", "tpu"}, 2,
+  ExpectFailure({"replay", kSingle, "--config", kZoo, "--backend", "tpu"}, 2,
                 {"--backend: unknown name", "csx, gpu, cpu"});
-  ExpectFailure({"replay", kTrace, "--config", kZoo, "--config-kind", "tourch"}, 2,
+  ExpectFailure({"replay", kSingle, "--config", kZoo, "--config-kind", "tourch"}, 2,
                 {"--config-kind: unknown name", "(did you mean 'torch'?)"});
   ExpectFailure({"scaler", "--steps", "1", "--config", kConfigs + "dlsim.toml"}, 2,
                 {"--config: several policies"});

@@ -19,13 +19,13 @@
 #include "sim/policies/registry.h"
 #include "sim/policies/static_scale.h"
 #include "sim/simulation.h"
+#include "tests/test_traces.h"
 #include "tests/trace_builder.h"
 #include "tests/trace_test_util.h"
 
 namespace dlsim {
 namespace {
 
-constexpr char kTraces[] = DLSIM_TEST_DATA "/traces/";
 constexpr float kInf = std::numeric_limits<float>::infinity();
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
@@ -148,7 +148,7 @@ class ReplayTest : public TraceDirectoryTest {
 
 TEST_F(ReplayTest, OnePassEqualsSeparateReplays) {
   for (const char* name : {"lm-kjv-accum-cut", "lm-trouble-cut", "reg-diabetes-cut"}) {
-    const TraceReader trace = OpenTrace({std::string(kTraces) + name});
+    const TraceReader trace = OpenTrace({kTraces + name});
     const std::vector<ReplayRun> runs = ManyRuns();
     const std::vector<ReplayResult> together = Replay(trace, runs, {});
     ASSERT_EQ(together.size(), runs.size());
@@ -186,7 +186,7 @@ TEST_F(ReplayTest, MappedEqualsRead) {
   WriteBlocks();
   TraceOptions read;
   read.memory_map = false;
-  for (const std::string& path : {dir_.path(), std::string(kTraces) + "lm-trouble-cut"}) {
+  for (const std::string& path : {dir_.path(), kSingle}) {
     EXPECT_TRUE(AllFields(Replay(OpenTrace({path}), ManyRuns(), {})) ==
                 AllFields(Replay(OpenTrace({path}, read), ManyRuns(), {})))
         << path;

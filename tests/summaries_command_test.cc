@@ -9,14 +9,13 @@
 #include <string>
 
 #include "tests/run_command.h"
+#include "tests/test_traces.h"
 #include "tests/trace_builder.h"
 
 namespace dlsim {
 namespace {
 
 using nlohmann::json;
-
-const std::string kAccumulated = DLSIM_TEST_DATA "/traces/lm-kjv-accum-cut";
 
 std::set<std::string> Keys(const json& object) {
   std::set<std::string> keys;
