@@ -41,6 +41,15 @@ bool RunState::Checks(const StepTensor& tensor) const {
   return tensor.role == Role::kGrad || options_.checked == Checked::kAllGradients;
 }
 
+RunState::IndexLists RunState::CheckedBy(const std::vector<size_t>& parts, size_t count,
+                                         const std::vector<StepTensor>& tensors) const {
+  IndexLists lists(count);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (parts[t] < count && Checks(tensors[t])) lists[parts[t]].push_back(t);
+  }
+  return lists;
+}
+
 size_t RunState::UnitOf(const std::string& tensor) {
   const bool layers = run_.rules.granularity == ScaleGranularity::kLayer;
   const auto [entry, added] =
@@ -113,16 +122,16 @@ std::vector<size_t> RunState::GroupsOf(const std::vector<StepTensor>& tensors) c
 void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
   const FiniteTest test = run_.rules.finite_test;
   const std::vector<StepTensor>& tensors = step.judged.step.tensors;
-  const Verdict whole = Judge(step.judged, [&](size_t t) { return Checks(tensors[t]); });
+  const std::vector<size_t> one_part(tensors.size(), 0);
+  const Verdict whole = Judge(step.judged, CheckedBy(one_part, 1, tensors).front());
   record.finite = IsFinite(test, whole);
   record.optimizers.resize(options_.optimizers.size());
   for (size_t t = 0; t < tensors.size() && !record.optimizers.empty(); ++t) {
     if (tensors[t].role == Role::kGrad) record.optimizers[step.groups[t]].has_gradients = true;
   }
-  for (size_t g = 0; g < record.optimizers.size(); ++g) {
-    const Verdict own =
-        Judge(step.judged, [&](size_t t) { return step.groups[t] == g && Checks(tensors[t]); });
-    record.optimizers[g].finite = IsFinite(test, own);
+  const IndexLists of_groups = CheckedBy(step.groups, record.optimizers.size(), tensors);
+  for (size_t g = 0; g < of_groups.size(); ++g) {
+    record.optimizers[g].finite = IsFinite(test, Judge(step.judged, of_groups[g]));
   }
   Explain(test, whole, record);
 }
@@ -145,10 +154,9 @@ ScalerDecision RunState::Next(const Measured& step, const ReplayStep& record) {
   }
   // A layer or gradient learns of its own overflow; the step is skipped if any asks for it.
   ScalerDecision decision;
-  const std::vector<StepTensor>& tensors = step.judged.step.tensors;
+  const IndexLists of_units = CheckedBy(unit_of_tensor_, units_.size(), step.judged.step.tensors);
   for (size_t unit = 0; unit < units_.size(); ++unit) {
-    const auto own = [&](size_t t) { return unit_of_tensor_[t] == unit && Checks(tensors[t]); };
-    const bool finite = IsFinite(run_.rules.finite_test, Judge(step.judged, own));
+    const bool finite = IsFinite(run_.rules.finite_test, Judge(step.judged, of_units[unit]));
     ScalerDecision of_unit = units_[unit].Next({.overflow = !finite});
     decision.skip |= of_unit.skip;
     if (of_unit.event && !decision.event) decision.event = std::move(of_unit.event);

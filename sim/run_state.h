@@ -41,7 +41,13 @@ class RunState {
     std::vector<size_t> groups;
   };
 
+  using IndexLists = std::vector<std::vector<size_t>>;
+
   bool Checks(const StepTensor& tensor) const;
+
+  // Returns the checked tensors of each of `count` parts; parts[t] is that of a tensor, if below.
+  IndexLists CheckedBy(const std::vector<size_t>& parts, size_t count,
+                       const std::vector<StepTensor>& tensors) const;
   size_t UnitOf(const std::string& tensor);
   std::optional<DetailQuestion> Detail() const;
   std::vector<size_t> GroupsOf(const std::vector<StepTensor>& tensors) const;

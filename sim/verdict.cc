@@ -12,12 +12,11 @@ constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
 
 }  // namespace
 
-Verdict Judge(const JudgedStep& judged, const std::function<bool(size_t tensor)>& decides) {
+Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors) {
   Verdict verdict;
   float worst_overflow = 0;
   double largest = -1;
-  for (size_t t = 0; t < judged.answers.size(); ++t) {
-    if (!decides(t)) continue;
+  for (const size_t t : tensors) {
     const TensorStats& total = judged.totals[t];
     const TensorAnswer& answer = judged.answers[t];
     const double squares = answer.effective_sum_of_squares;

@@ -2,7 +2,8 @@
 // The finite tests: whether a measured step is finite, and why not.
 #pragma once
 
-#include <functional>
+#include <cstddef>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,8 @@ struct Verdict {
   const std::string* largest_tensor = nullptr;   // the largest part of the norm
 };
 
-// Looks at the tensors that `decides` selects by their index.
-Verdict Judge(const JudgedStep& judged, const std::function<bool(size_t tensor)>& decides);
+// Looks at some tensors, given by their index in ascending order.
+Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors);
 
 // Applies a finite test.
 bool IsFinite(FiniteTest test, const Verdict& verdict);

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/training_options.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <utility>
 
@@ -29,17 +27,6 @@ OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<Optimiz
     throw UsageError("--optimizer", "name " + Quoted(group.name) + " is given twice");
   }
   return group;
-}
-
-// Whether this optimizer took a gradient of the run: each belongs to the first that matches.
-bool TookGradients(const std::vector<OptimizerGroup>& optimizers, const OptimizerGroup& group,
-                   const ReplayResult& result) {
-  return std::ranges::any_of(result.tensors, [&](const ReplayTensor& tensor) {
-    const auto first = std::ranges::find_if(optimizers, [&](const OptimizerGroup& other) {
-      return fnmatch(other.tensors.c_str(), tensor.name.c_str(), 0) == 0;
-    });
-    return tensor.role == Role::kGrad && first != optimizers.end() && first->name == group.name;
-  });
 }
 
 void AddClippingOptions(CLI::App& command, TrainingOptions& options, SimulationRequest& request) {
@@ -116,15 +103,17 @@ void CheckAgainst(const TraceReader& trace, const SimulationRequest& request) {
 
 void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
                      const std::vector<SimulationRun>& runs) {
-  for (const OptimizerGroup& group : optimizers) {
-    const auto replayed = [](const SimulationRun& run) { return !run.result.tensors.empty(); };
-    const auto has_some = [&](const SimulationRun& run) {
-      return TookGradients(optimizers, group, run.result);
+  const auto replayed = [](const SimulationRun& run) { return !run.result.steps.empty(); };
+  if (std::ranges::none_of(runs, replayed)) return;
+  for (size_t g = 0; g < optimizers.size(); ++g) {
+    const auto in_step = [&](const ReplayStep& step) { return step.optimizers[g].has_gradients; };
+    const auto in_run = [&](const SimulationRun& run) {
+      return std::ranges::any_of(run.result.steps, in_step);
     };
-    if (std::ranges::any_of(runs, replayed) && std::ranges::none_of(runs, has_some)) {
-      throw UsageError("--optimizer", "no parameter gradient is left for " + Quoted(group.name),
-                       "a pattern of names in the trace", Quoted(group.tensors));
-    }
+    if (std::ranges::any_of(runs, in_run)) continue;
+    throw UsageError("--optimizer",
+                     "no parameter gradient is left for " + Quoted(optimizers[g].name),
+                     "a pattern of names in the trace", Quoted(optimizers[g].tensors));
   }
 }
 
