@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/number.h"
+#include "trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {
@@ -171,10 +172,6 @@ std::optional<MatMulShape> MatMulOf(const std::vector<uint64_t>& a,
   for (size_t i = 0; i + 1 < a.size(); ++i) result.rows *= a[i];
   if (result.columns > kMaxResults / result.rows) return std::nullopt;
   return result;
-}
-
-std::string ShapeText(const std::vector<uint64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 }  // namespace dlsim

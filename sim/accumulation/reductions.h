@@ -59,7 +59,4 @@ std::optional<AxisShape> AxisOf(const std::vector<uint64_t>& shape, int64_t axis
 // or have more than 2^28 results.
 std::optional<MatMulShape> MatMulOf(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b);
 
-// Returns "[2, 3]".
-std::string ShapeText(const std::vector<uint64_t>& shape);
-
 }  // namespace dlsim

@@ -9,6 +9,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/tensor_values.h"
+#include "trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

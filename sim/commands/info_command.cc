@@ -14,6 +14,7 @@
 #include "sim/output/json_value.h"
 #include "sim/output/output_file.h"
 #include "sim/output/table.h"
+#include "trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {
@@ -54,10 +55,6 @@ TraceInfo ReadInfo(const TraceReader& trace) {
     }
   }
   return info;
-}
-
-std::string ShapeText(const std::vector<uint64_t>& shape) {
-  return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
 std::string InfoText(const TraceReader& trace, const TraceInfo& info) {
