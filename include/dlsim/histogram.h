@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts the values of arrays between fixed magnitudes, with the exact sums of their squares: what
+// a profile keeps of a tensor. All is integer arithmetic, so that any order, number of threads,
+// vector width and device gives the same result, and histograms of parts add up to that of the
+// whole.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dlsim/thresholds.h"
+
+namespace dlsim {
+
+__extension__ using uint128_t = unsigned __int128;
+
+// A sorted set of magnitudes at which values are told apart. Bin b holds the magnitudes from
+// bits()[b] up to but without bits()[b + 1].
+class HistogramEdges {
+ public:
+  // `edges` are float32 magnitude bits in any order. The smallest nonzero magnitude, every power
+  // of two that float32 has as a normal number, and infinity are edges in any case; zero is none.
+  explicit HistogramEdges(std::vector<uint32_t> edges);
+
+  std::span<const uint32_t> bits() const { return bits_; }
+  size_t bin_count() const { return bits_.size() - 1; }
+
+  // The bin of a nonzero finite magnitude.
+  size_t BinOf(uint32_t magnitude) const;
+
+  friend bool operator==(const HistogramEdges&, const HistogramEdges&) = default;
+
+ private:
+  std::vector<uint32_t> bits_;
+};
+
+// The significand of a magnitude as an integer: its value is significand * 2^QuantumExponent.
+constexpr uint32_t Significand(uint32_t magnitude) {
+  const uint32_t implicit = magnitude >> 23 == 0 ? 0 : 1u << 23;
+  return (magnitude & codec::kMantissaMask) | implicit;
+}
+
+// The exponent of the unit in which significands of a binade are counted; magnitudes of a bin
+// share it.
+constexpr int QuantumExponent(uint32_t magnitude) {
+  const int biased = static_cast<int>(magnitude >> 23);
+  return (biased == 0 ? 1 : biased) - 150;
+}
+
+struct HistogramBin {
+  uint32_t bin = 0;  // index among the bins of the edges
+  uint64_t count = 0;
+  uint128_t squares = 0;  // sum of the squares of significands
+
+  friend bool operator==(const HistogramBin&, const HistogramBin&) = default;
+};
+
+// The nonzero finite values of one sign.
+struct SignHistogram {
+  uint32_t largest = 0;            // magnitude bits of the largest; 0 if there is none
+  std::vector<HistogramBin> bins;  // those that are not empty, ascending
+
+  friend bool operator==(const SignHistogram&, const SignHistogram&) = default;
+};
+
+// What is known of an array: exact counters, and histograms of its values.
+struct Histogram {
+  uint64_t elements = 0;
+  uint64_t zeros = 0;
+  uint64_t nan = 0;
+  uint64_t inf = 0;
+  // Sum of the finite values. The one number here that is rounded, from exact sums per bin.
+  double sum = 0;
+  std::array<SignHistogram, 2> signs;  // indexed by Sign
+
+  const SignHistogram& Of(Sign sign) const { return signs[static_cast<size_t>(sign)]; }
+  SignHistogram& Of(Sign sign) { return signs[static_cast<size_t>(sign)]; }
+
+  friend bool operator==(const Histogram&, const Histogram&) = default;
+};
+
+// Counts arrays on the calling thread, any number of them in any order; their histograms add up.
+class HistogramCounter {
+ public:
+  explicit HistogramCounter(const HistogramEdges& edges);  // must live as long as this
+
+  void Add(std::span<const float> values);
+
+  // Adds what another counter with the same edges has counted.
+  void Merge(const HistogramCounter& other);
+
+  // Returns the histogram and begins anew.
+  Histogram Take();
+
+ private:
+  struct Sums {
+    uint64_t count = 0;
+    uint64_t significands = 0;
+    uint128_t squares = 0;
+  };
+  struct OfSign {
+    uint32_t largest = 0;
+    std::vector<Sums> sums;  // per bin
+  };
+
+  const HistogramEdges* edges_;
+  uint64_t elements_ = 0, zeros_ = 0, nan_ = 0, inf_ = 0;
+  std::array<OfSign, 2> signs_;
+};
+
+// Returns the histogram of what two arrays hold together. `sum` is added as it is.
+Histogram MergeHistograms(const Histogram& a, const Histogram& b);
+
+// What is known about a number: from `low` to `high`.
+template <class T>
+struct Bracket {
+  T low{}, high{};
+  bool exact() const { return low == high; }
+  friend bool operator==(const Bracket&, const Bracket&) = default;
+};
+
+// A histogram prepared for questions: each takes two binary searches.
+class HistogramIndex {
+ public:
+  // Both must live as long as this.
+  HistogramIndex(const Histogram& histogram, const HistogramEdges& edges);
+
+  // The number of nonzero values of a sign whose magnitude is below a threshold, and the sum of
+  // their squares, computed in float64 with the rounding error of one operation. Exact if the
+  // threshold is an edge, or if no value is near.
+  struct Below {
+    Bracket<uint64_t> count;
+    Bracket<double> squares;
+  };
+  Below At(Sign sign, uint32_t threshold) const;
+
+  const Histogram& histogram() const { return *histogram_; }
+
+ private:
+  struct OfSign {
+    std::vector<uint32_t> bins;
+    std::vector<uint64_t> counts;  // below each bin; one more than bins
+    std::vector<double> squares;
+  };
+
+  const Histogram* histogram_;
+  const HistogramEdges* edges_;
+  std::array<OfSign, 2> signs_;
+};
+
+// What TensorStats says of the input alone.
+InputStats InputOf(const HistogramIndex& index);
+
+}  // namespace dlsim

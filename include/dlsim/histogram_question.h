@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a conversion at a loss scale does to the values of a histogram.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+#include "dlsim/histogram.h"
+#include "dlsim/tensor_stats.h"
+#include "dlsim/thresholds.h"
+
+namespace dlsim {
+
+// What a histogram says of one question. A counter is exact where its bracket is: for every
+// question whose thresholds are edges of the histogram.
+struct HistogramAnswer {
+  // The counters where they are exact, else the middle of their brackets. The sums of squares are
+  // exact to float64's rounding error, but for the quantised one, which is that of the values
+  // before quantisation.
+  TensorStats stats;
+
+  Bracket<uint64_t> underflow, subnormal, overflow, nonfinite_outputs;
+  Bracket<double> underflow_squares;
+  Bracket<double> quantized_squares;  // what quantisation can make of the sum of squares
+
+  // True if all counters and the energy lost are exact.
+  bool exact() const {
+    return underflow.exact() && subnormal.exact() && overflow.exact() &&
+           nonfinite_outputs.exact() && underflow_squares.exact();
+  }
+
+  // Adds what another histogram says of the same question.
+  void Merge(const HistogramAnswer& other);
+};
+
+// A question with its thresholds, made once, asked any number of times. Not for stochastic
+// rounding.
+class HistogramQuestion {
+ public:
+  HistogramQuestion(const Conversion& conversion, float scale);
+
+  HistogramAnswer Ask(const HistogramIndex& index) const;
+
+  // The distinct magnitudes that edges must have for exact answers.
+  std::vector<uint32_t> ThresholdBits() const;
+
+  // True if quantising makes some of the values infinite or NaN, which is exact for every scale.
+  bool MakesNonfinite(const Histogram& histogram) const;
+
+  const Conversion& conversion() const { return conversion_; }
+  float scale() const { return scale_; }
+
+ private:
+  struct OfSign {
+    Thresholds thresholds;
+    uint32_t nonfinite = codec::kInfinityBits;  // from here on the output is infinite or NaN
+    bool zero_to_nonfinite = false, infinity_to_nonfinite = false;
+  };
+  void AskSign(Sign sign, const HistogramIndex& index, HistogramAnswer& answer) const;
+  Bracket<double> QuantizedSquares(Sign sign, const HistogramIndex& index) const;
+
+  Conversion conversion_;
+  float scale_;
+  std::array<OfSign, 2> signs_;
+};
+
+}  // namespace dlsim

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// A profile: what a trace's gradients look like between the edges of a ladder, step by step. It
+// answers what a replay of the trace would find, and is a small part of the trace's size.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "dlsim/histogram.h"
+#include "dlsim/ladder.h"
+#include "dlsim/measure_step.h"
+#include "dlsim/trace.h"
+
+namespace dlsim {
+
+struct ProfileTensor {
+  std::string name;
+  Role role = Role::kGrad;
+  DType dtype = DType::kF32;  // as recorded first
+  std::vector<uint64_t> shape;
+
+  friend bool operator==(const ProfileTensor&, const ProfileTensor&) = default;
+};
+
+// A file that a step was read from.
+struct ProfileFile {
+  std::string name;  // without directories
+  uint64_t bytes = 0;
+
+  friend bool operator==(const ProfileFile&, const ProfileFile&) = default;
+};
+
+// One step of a trace. A part is a micro-step, or the whole step without any.
+struct ProfileStep {
+  int64_t step = 0;
+  std::vector<int64_t> micro_steps;                // number of each part; -1 = there are none
+  std::map<std::string, std::string> metadata;     // of the first recording
+  std::vector<ProfileFile> files;                  // in the order of the recordings
+  std::vector<ProfileTensor> tensors;              // in file order
+  std::vector<std::vector<Histogram>> histograms;  // [part][tensor]
+
+  friend bool operator==(const ProfileStep&, const ProfileStep&) = default;
+};
+
+// One step summed over tensors: all that most policies ask for.
+struct ProfileTotals {
+  int64_t step = 0;
+  std::vector<Histogram> gradients;    // per part, over parameter gradients
+  std::vector<Histogram> activations;  // per part, over activation gradients
+};
+
+// What shaped the values of a profile; profiles of one trace merge only if these are equal.
+struct ProfileSettings {
+  Ladder ladder;
+  std::string tensors = "*";  // as TraceOptions::tensors
+  Accumulation accumulation = Accumulation::kQuantizeThenSum;
+  int64_t accumulate_steps = 1;                    // as ReplayOptions::accumulate_steps
+  std::map<std::string, std::string> description;  // of the trace
+};
+
+// Profiles a step of a trace on all threads. Throws Error if reading fails.
+ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
+                      const StepOptions& options);
+
+// Returns the totals of a step.
+ProfileTotals TotalsOf(const ProfileStep& step);
+
+}  // namespace dlsim

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Files of profiles (.dlprof): written step by step, read at random, merged without loss. The
+// layout is in docs/profile-format.md. Every byte is covered by a checksum.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/profile.h"
+
+namespace dlsim {
+
+// A step in the form in which a file holds it; made by any thread or process, the same everywhere.
+struct EncodedStep {
+  int64_t step = 0;
+  std::string tensors;  // the encoded list of its tensors, which a file repeats only if it changes
+  std::string bytes;    // totals and histograms, compressed
+};
+
+EncodedStep EncodeStep(const ProfileStep& step, const HistogramEdges& edges);
+
+// Writes a profile. What is complete is safe: after a crash another writer for the same file goes
+// on behind it, and the final bytes are those of an uninterrupted run.
+class ProfileWriter {
+ public:
+  enum class Existing : uint8_t {
+    kReplace,  // a complete file of that name is replaced by the new one
+    kExtend,   // its steps are taken over first; it must have the same settings
+  };
+
+  // Opens or resumes PATH.partial. Throws Error (exit code 3) if that is impossible.
+  ProfileWriter(const std::string& path, const ProfileSettings& settings, Existing existing);
+  ~ProfileWriter();  // keeps PATH.partial unless committed
+  ProfileWriter(const ProfileWriter&) = delete;
+  ProfileWriter& operator=(const ProfileWriter&) = delete;
+
+  // The files of the steps that are there already, in order, by which a caller tells whether they
+  // are those of its trace; Append continues behind them.
+  struct Done {
+    int64_t step = 0;
+    std::vector<ProfileFile> files;
+  };
+  std::span<const Done> done() const;
+
+  // Time at which the steps of done() were written, in nanoseconds since 1970: files changed later
+  // must be read again.
+  int64_t done_at() const;
+
+  // Forgets the steps of done() from the i-th on.
+  void Truncate(size_t i);
+
+  // Appends a step; step numbers must ascend. Throws Error (exit code 3) if the device is full.
+  void Append(const EncodedStep& step);
+
+  // Writes the index, flushes to the device, and renames to the final name.
+  void Commit();
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// A profile opened for reading; several files of one trace (shards) read as one.
+class ProfileReader {
+ public:
+  // Returns whether a file begins as a profile does.
+  static bool IsProfile(const std::string& path);
+
+  // Opens and validates one or several files. Throws Error (exit code 3) naming file and defect,
+  // also if settings differ or two files hold different steps of one number.
+  static ProfileReader Open(std::span<const std::string> paths);
+
+  ProfileReader(ProfileReader&&) noexcept;
+  ProfileReader& operator=(ProfileReader&&) noexcept;
+  ~ProfileReader();
+
+  const ProfileSettings& settings() const;
+  const HistogramEdges& edges() const;
+  size_t step_count() const;
+  int64_t step_number(size_t i) const;
+  uint64_t file_bytes() const;   // of the profile
+  uint64_t trace_bytes() const;  // of the files that it was made from
+
+  // Decodes a step, or only its totals, which is much less work. Thread-safe.
+  ProfileStep Load(size_t i) const;
+  ProfileTotals LoadTotals(size_t i) const;
+
+  // Returns the step as the file holds it.
+  EncodedStep LoadEncoded(size_t i) const;
+
+ private:
+  struct Impl;
+  explicit ProfileReader(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Merges profiles of parts of one trace into one, whatever their order; a step that several hold
+// must be the same in all. The bytes are those of the profile of the whole trace. Throws Error.
+void MergeProfiles(std::span<const std::string> paths, const std::string& output);
+
+}  // namespace dlsim

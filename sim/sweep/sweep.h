@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs very many simulations in one pass, for their outcomes only: skipped steps, the scale's
+// path in short, and what is lost. The cost grows with the distinct thresholds of a step, not with
+// the number of runs.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/profile.h"
+#include "dlsim/profile_file.h"
+#include "dlsim/replay.h"
+#include "dlsim/trace.h"
+
+namespace dlsim {
+
+// What a run came to. Each number equals that of Summarize(replay of this run alone).
+struct SweepOutcome {
+  uint64_t steps = 0;
+  uint64_t skipped_steps = 0;
+  uint64_t nonfinite_steps = 0;
+  uint64_t hopeless_steps = 0;
+  uint64_t longest_skip_run = 0;
+  std::optional<int64_t> first_applied_step;
+  double final_scale = 0, min_scale = 0, max_scale = 0;
+  double worst_step_energy_lost = 0;  // among applied steps
+  TensorStats gradients;              // over all steps; without quantised sum of squares
+
+  // Mean over steps of what the step lost of its gradient's energy: all if it was skipped.
+  double mean_loss = 0;
+
+  // False if the ladder of the profile does not have the thresholds; then the counters of
+  // `gradients` are the middle of brackets, and mean_loss is within these.
+  bool exact = true;
+  Bracket<double> loss_bracket;
+
+  std::optional<ScalerEvent> fatal;  // the event that ended the run
+};
+
+struct SweepOptions {
+  ReplayOptions replay;                             // `observer` is not called
+  std::function<void(size_t steps_done)> progress;  // may be empty
+};
+
+// Returns one outcome per run, in order. Throws Error for a bad trace or profile.
+std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
+                                const SweepOptions& options);
+std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
+                                const SweepOptions& options);
+
+// Returns the outcome of one replay: the definition that Sweep must equal.
+SweepOutcome OutcomeOf(const ReplayResult& result);
+
+}  // namespace dlsim

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/histogram_question.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "check.h"
+#include "parallel.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
+
+bool IsNonfinite(const Conversion& conversion, float value, float scale) {
+  const CodecSpec spec = MakeCodecSpec(conversion);
+  const uint32_t scaled = std::bit_cast<uint32_t>(value * scale);
+  const CodeClass kind = Classify(spec, Encode(spec, conversion.rounding, scaled).code);
+  return kind == CodeClass::kInfinity || kind == CodeClass::kNan;
+}
+
+// The smallest magnitude of a sign whose output is not finite.
+uint32_t FirstNonfinite(const Conversion& conversion, float scale, Sign sign) {
+  const uint32_t sign_bit = sign == Sign::kNegative ? codec::kSignBit : 0;
+  uint32_t begin = 1, end = codec::kInfinityBits;
+  while (begin < end) {
+    const uint32_t middle = begin + (end - begin) / 2;
+    if (IsNonfinite(conversion, std::bit_cast<float>(middle | sign_bit), scale)) {
+      end = middle;
+    } else {
+      begin = middle + 1;
+    }
+  }
+  return begin;
+}
+
+uint64_t Middle(const Bracket<uint64_t>& bracket) {
+  return bracket.low + (bracket.high - bracket.low) / 2;
+}
+double Middle(const Bracket<double>& bracket) {
+  return bracket.low + (bracket.high - bracket.low) / 2;
+}
+
+template <class T>
+void AddBracket(const Bracket<T>& from, Bracket<T>& into) {
+  into.low += from.low;
+  into.high += from.high;
+}
+
+// Returns what lies from one threshold to another; at least nothing.
+template <class T>
+Bracket<T> Between(const Bracket<T>& low, const Bracket<T>& high) {
+  const auto less = [](T a, T b) { return a > b ? a - b : T{0}; };
+  return {less(high.low, low.high), less(high.high, low.low)};
+}
+
+// The squares of a norm that differs from sqrt(squares) by at most `error`.
+Bracket<double> Widen(const Bracket<double>& squares, double relative, double absolute) {
+  const double low = std::sqrt(squares.low), high = std::sqrt(squares.high);
+  const double least = std::max(0.0, low - low * relative - absolute);
+  const double most = high + high * relative + absolute;
+  return {least * least, most * most};
+}
+
+}  // namespace
+
+void HistogramAnswer::Merge(const HistogramAnswer& other) {
+  AddBracket(other.underflow, underflow);
+  AddBracket(other.subnormal, subnormal);
+  AddBracket(other.overflow, overflow);
+  AddBracket(other.nonfinite_outputs, nonfinite_outputs);
+  AddBracket(other.underflow_squares, underflow_squares);
+  AddBracket(other.quantized_squares, quantized_squares);
+  stats.Merge(other.stats);
+}
+
+HistogramQuestion::HistogramQuestion(const Conversion& conversion, float scale)
+    : conversion_(conversion), scale_(scale) {
+  const DefaultFloatEnvironment environment;
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  for (const Sign sign : kSigns) {
+    const float one = sign == Sign::kNegative ? -1.0f : 1.0f;
+    OfSign& of_sign = signs_[static_cast<size_t>(sign)];
+    of_sign.thresholds = FindThresholds(conversion, scale, sign);
+    of_sign.nonfinite = FirstNonfinite(conversion, scale, sign);
+    of_sign.zero_to_nonfinite = IsNonfinite(conversion, 0.0f * one, scale);
+    of_sign.infinity_to_nonfinite = IsNonfinite(conversion, kInfinity * one, scale);
+  }
+}
+
+std::vector<uint32_t> HistogramQuestion::ThresholdBits() const {
+  std::set<uint32_t> bits;
+  for (const OfSign& sign : signs_) {
+    const Thresholds& t = sign.thresholds;
+    bits.insert({t.nonzero, t.normal, t.overflow, sign.nonfinite});
+  }
+  return {bits.begin(), bits.end()};
+}
+
+bool HistogramQuestion::MakesNonfinite(const Histogram& histogram) const {
+  // Infinities keep their sign, but saturation treats both signs alike.
+  if (histogram.nan > 0 || (histogram.inf > 0 && signs_[0].infinity_to_nonfinite)) return true;
+  if (histogram.zeros > 0 && signs_[0].zero_to_nonfinite) return true;
+  return std::any_of(kSigns.begin(), kSigns.end(), [&](Sign sign) {
+    return histogram.Of(sign).largest >= signs_[static_cast<size_t>(sign)].nonfinite;
+  });
+}
+
+// The float32 norm of the quantised values differs from that of the values by rounding: relative to
+// normal results, absolute for subnormal ones (Minkowski's inequality); scaling and unscaling
+// round, too.
+Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIndex& index) const {
+  const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
+  const Thresholds& t = of_sign.thresholds;
+  const Format& format = conversion_.format;
+  const bool nearest = conversion_.rounding == Rounding::kNearestEven ||
+                       conversion_.rounding == Rounding::kNearestAway;
+  const double unit = std::ldexp(nearest ? 0.5 : 1.0, -format.mantissa_bits);
+  const double relative = unit + 0x1p-21;
+  const double inverse = double{1.0f / scale_};
+  const HistogramIndex::Below nonzero = index.At(sign, t.nonzero),
+                              normal = index.At(sign, t.normal);
+  const uint32_t last = std::min(t.overflow, of_sign.nonfinite);
+  const HistogramIndex::Below end = index.At(sign, last),
+                              all = index.At(sign, codec::kInfinityBits);
+  Bracket<double> squares = Widen(Between(normal.squares, end.squares), relative, 0);
+  const Bracket<uint64_t> subnormals = Between(nonzero.count, normal.count);
+  const double spacing = MinPositive(format) * (nearest ? 0.5 : 1.0) * std::fabs(inverse);
+  const double error = spacing * std::sqrt(static_cast<double>(subnormals.high));
+  AddBracket(Widen(Between(nonzero.squares, normal.squares), 0x1p-21, error), squares);
+  const double largest = MaxFinite(format) * inverse;
+  const Bracket<uint64_t> clamped = Between(end.count, index.At(sign, of_sign.nonfinite).count);
+  const double most = largest * (1 + 0x1p-21), least = largest * (1 - 0x1p-21);
+  if (clamped.low > 0) squares.low += static_cast<double>(clamped.low) * least * least;
+  if (clamped.high > 0) squares.high += static_cast<double>(clamped.high) * most * most;
+  const float edge = std::bit_cast<float>(index.histogram().Of(sign).largest);
+  const bool unscaling_rounds = !std::isnormal(1.0f / scale_);
+  const bool may_overflow = double{edge} * (1 + 2 * relative) >= 0x1p128;
+  if ((unscaling_rounds || may_overflow) && all.count.high > 0) {
+    squares = {0, std::numeric_limits<double>::infinity()};
+  }
+  return squares;
+}
+
+void HistogramQuestion::AskSign(Sign sign, const HistogramIndex& index,
+                                HistogramAnswer& answer) const {
+  const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
+  const Thresholds& t = of_sign.thresholds;
+  const HistogramIndex::Below nonzero = index.At(sign, t.nonzero);
+  const HistogramIndex::Below all = index.At(sign, codec::kInfinityBits);
+  AddBracket(nonzero.count, answer.underflow);
+  AddBracket(nonzero.squares, answer.underflow_squares);
+  AddBracket(Between(nonzero.count, index.At(sign, t.normal).count), answer.subnormal);
+  AddBracket(Between(index.At(sign, t.overflow).count, all.count), answer.overflow);
+  AddBracket(Between(index.At(sign, of_sign.nonfinite).count, all.count), answer.nonfinite_outputs);
+  AddBracket(QuantizedSquares(sign, index), answer.quantized_squares);
+}
+
+HistogramAnswer HistogramQuestion::Ask(const HistogramIndex& index) const {
+  HistogramAnswer answer;
+  for (const Sign sign : kSigns) AskSign(sign, index, answer);
+  const Histogram& histogram = index.histogram();
+  const uint64_t nonfinite = histogram.nan + (signs_[0].zero_to_nonfinite ? histogram.zeros : 0) +
+                             (signs_[0].infinity_to_nonfinite ? histogram.inf : 0);
+  AddBracket({nonfinite, nonfinite}, answer.nonfinite_outputs);
+  const InputStats input = InputOf(index);
+  TensorStats& stats = answer.stats;
+  stats.elements = input.elements;
+  stats.zeros = input.zeros;
+  stats.nan = input.nan;
+  stats.inf = input.inf;
+  stats.absmax = input.absmax;
+  stats.sum_of_squares = input.sum_of_squares;
+  stats.underflow = Middle(answer.underflow);
+  stats.subnormal = Middle(answer.subnormal);
+  stats.overflow = Middle(answer.overflow);
+  stats.nonfinite_outputs = Middle(answer.nonfinite_outputs);
+  stats.underflow_sum_of_squares = Middle(answer.underflow_squares);
+  if (answer.nonfinite_outputs.low > 0) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    answer.quantized_squares = {kInfinity, kInfinity};
+  }
+  const double kept = stats.sum_of_squares - stats.underflow_sum_of_squares;
+  stats.quantized_sum_of_squares =
+      std::clamp(kept, answer.quantized_squares.low, answer.quantized_squares.high);
+  return answer;
+}
+
+}  // namespace dlsim
