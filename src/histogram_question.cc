@@ -15,20 +15,24 @@ namespace {
 
 constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
 
-bool IsNonfinite(const Conversion& conversion, float value, float scale) {
+uint32_t CodeOf(const Conversion& conversion, float value, float scale) {
   const CodecSpec spec = MakeCodecSpec(conversion);
-  const uint32_t scaled = std::bit_cast<uint32_t>(value * scale);
-  const CodeClass kind = Classify(spec, Encode(spec, conversion.rounding, scaled).code);
+  return Encode(spec, conversion.rounding, std::bit_cast<uint32_t>(value * scale)).code;
+}
+
+bool IsNonfinite(const Conversion& conversion, uint32_t code) {
+  const CodeClass kind = Classify(MakeCodecSpec(conversion), code);
   return kind == CodeClass::kInfinity || kind == CodeClass::kNan;
 }
 
-// The smallest magnitude of a sign whose output is not finite.
-uint32_t FirstNonfinite(const Conversion& conversion, float scale, Sign sign) {
+// Returns the smallest magnitude of a sign at whose code `holds`, which is monotone.
+template <class Predicate>
+uint32_t FirstWhere(const Conversion& conversion, float scale, Sign sign, const Predicate& holds) {
   const uint32_t sign_bit = sign == Sign::kNegative ? codec::kSignBit : 0;
   uint32_t begin = 1, end = codec::kInfinityBits;
   while (begin < end) {
     const uint32_t middle = begin + (end - begin) / 2;
-    if (IsNonfinite(conversion, std::bit_cast<float>(middle | sign_bit), scale)) {
+    if (holds(CodeOf(conversion, std::bit_cast<float>(middle | sign_bit), scale))) {
       end = middle;
     } else {
       begin = middle + 1;
@@ -81,13 +85,18 @@ HistogramQuestion::HistogramQuestion(const Conversion& conversion, float scale)
     : conversion_(conversion), scale_(scale) {
   const DefaultFloatEnvironment environment;
   constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  const auto nonfinite = [&](uint32_t code) { return IsNonfinite(conversion, code); };
+  const uint32_t largest_code = MaxFiniteCode(conversion.format);
+  const uint32_t code_mask = MagnitudeMask(conversion.format);
+  const auto largest = [&](uint32_t code) { return (code & code_mask) >= largest_code; };
   for (const Sign sign : kSigns) {
     const float one = sign == Sign::kNegative ? -1.0f : 1.0f;
     OfSign& of_sign = signs_[static_cast<size_t>(sign)];
     of_sign.thresholds = FindThresholds(conversion, scale, sign);
-    of_sign.nonfinite = FirstNonfinite(conversion, scale, sign);
-    of_sign.zero_to_nonfinite = IsNonfinite(conversion, 0.0f * one, scale);
-    of_sign.infinity_to_nonfinite = IsNonfinite(conversion, kInfinity * one, scale);
+    of_sign.largest = FirstWhere(conversion, scale, sign, largest);
+    of_sign.nonfinite = FirstWhere(conversion, scale, sign, nonfinite);
+    of_sign.zero_to_nonfinite = nonfinite(CodeOf(conversion, 0.0f * one, scale));
+    of_sign.infinity_to_nonfinite = nonfinite(CodeOf(conversion, kInfinity * one, scale));
   }
 }
 
@@ -109,39 +118,36 @@ bool HistogramQuestion::MakesNonfinite(const Histogram& histogram) const {
   });
 }
 
-// The float32 norm of the quantised values differs from that of the values by rounding: relative to
-// normal results, absolute for subnormal ones (Minkowski's inequality); scaling and unscaling
-// round, too.
+// The norm of the quantised values differs from that of the values by rounding: relative to normal
+// results, absolute for subnormal ones (Minkowski's inequality). Scaling and unscaling round, too.
 Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIndex& index) const {
+  constexpr double kScaling = 0x1p-21;
   const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
   const Thresholds& t = of_sign.thresholds;
-  const Format& format = conversion_.format;
   const bool nearest = conversion_.rounding == Rounding::kNearestEven ||
                        conversion_.rounding == Rounding::kNearestAway;
-  const double unit = std::ldexp(nearest ? 0.5 : 1.0, -format.mantissa_bits);
-  const double relative = unit + 0x1p-21;
-  const double inverse = double{1.0f / scale_};
-  const HistogramIndex::Below nonzero = index.At(sign, t.nonzero),
-                              normal = index.At(sign, t.normal);
-  const uint32_t last = std::min(t.overflow, of_sign.nonfinite);
-  const HistogramIndex::Below end = index.At(sign, last),
-                              all = index.At(sign, codec::kInfinityBits);
-  Bracket<double> squares = Widen(Between(normal.squares, end.squares), relative, 0);
-  const Bracket<uint64_t> subnormals = Between(nonzero.count, normal.count);
-  const double spacing = MinPositive(format) * (nearest ? 0.5 : 1.0) * std::fabs(inverse);
-  const double error = spacing * std::sqrt(static_cast<double>(subnormals.high));
-  AddBracket(Widen(Between(nonzero.squares, normal.squares), 0x1p-21, error), squares);
-  const double largest = MaxFinite(format) * inverse;
-  const Bracket<uint64_t> clamped = Between(end.count, index.At(sign, of_sign.nonfinite).count);
-  const double most = largest * (1 + 0x1p-21), least = largest * (1 - 0x1p-21);
-  if (clamped.low > 0) squares.low += static_cast<double>(clamped.low) * least * least;
-  if (clamped.high > 0) squares.high += static_cast<double>(clamped.high) * most * most;
-  const float edge = std::bit_cast<float>(index.histogram().Of(sign).largest);
-  const bool unscaling_rounds = !std::isnormal(1.0f / scale_);
-  const bool may_overflow = double{edge} * (1 + 2 * relative) >= 0x1p128;
-  if ((unscaling_rounds || may_overflow) && all.count.high > 0) {
-    squares = {0, std::numeric_limits<double>::infinity()};
+  const double half = nearest ? 0.5 : 1.0;
+  const double relative = std::ldexp(half, -conversion_.format.mantissa_bits) + kScaling;
+  const double inverse = std::fabs(double{1.0f / scale_});
+  const float absmax = std::bit_cast<float>(index.histogram().Of(sign).largest);
+  if (absmax == 0) return {};
+  if (!std::isnormal(1.0f / scale_) || double{absmax} * (1 + 2 * relative) >= 0x1p128) {
+    return {0, std::numeric_limits<double>::infinity()};
   }
+  const HistogramIndex::Below nonzero = index.At(sign, t.nonzero);
+  const HistogramIndex::Below normal = index.At(sign, t.normal);
+  const HistogramIndex::Below clamped = index.At(sign, of_sign.largest);
+  const HistogramIndex::Below end = index.At(sign, of_sign.nonfinite);
+  Bracket<double> squares = Widen(Between(normal.squares, clamped.squares), relative, 0);
+  const Bracket<uint64_t> subnormals = Between(nonzero.count, normal.count);
+  const double spacing = MinPositive(conversion_.format) * half * inverse;
+  const double error = spacing * std::sqrt(static_cast<double>(subnormals.high));
+  AddBracket(Widen(Between(nonzero.squares, normal.squares), kScaling, error), squares);
+  const Bracket<uint64_t> count = Between(clamped.count, end.count);
+  const double largest = MaxFinite(conversion_.format) * inverse;
+  const double square = largest * largest;
+  squares.low += static_cast<double>(count.low) * square * (1 - 2 * kScaling);
+  squares.high += static_cast<double>(count.high) * square * (1 + 4 * kScaling);
   return squares;
 }
 

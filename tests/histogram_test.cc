@@ -75,6 +75,36 @@ TEST(Histogram, AnswersEveryQuestionOfTheLadderAsMeasuringDoes) {
   }
 }
 
+TEST(Histogram, BracketsTheQuantizedSumOfSquares) {
+  const Ladder ladder = DefaultLadder();
+  const HistogramEdges edges = EdgesOf(ladder);
+  std::vector<float> values;
+  for (const float value : AnyValues(4000)) {
+    if (std::fabs(value) < 1e9f) values.push_back(value);
+  }
+  const Histogram histogram = HistogramOf(values, edges);
+  const HistogramIndex index(histogram, edges);
+  size_t finite = 0;
+  for (const NamedFormat& format : ladder.formats) {
+    for (const Rounding rounding : ladder.roundings) {
+      for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
+        for (const float scale : {1e-6f, 0.25f, 1.0f, 3.0f, 1e5f, 2e15f}) {
+          const Conversion conversion = {format.format, rounding, overflow, Subnormals::kKeep};
+          const double measured = Measure(values, {conversion, scale, {}}).quantized_sum_of_squares;
+          const HistogramAnswer answer = HistogramQuestion(conversion, scale).Ask(index);
+          EXPECT_LE(answer.quantized_squares.low, measured);
+          EXPECT_GE(answer.quantized_squares.high, measured);
+          if (!std::isfinite(measured)) continue;
+          ++finite;
+          EXPECT_LT(answer.quantized_squares.high, 1.2 * answer.quantized_squares.low)
+              << format.name << ' ' << scale << ' ' << static_cast<int>(rounding);
+        }
+      }
+    }
+  }
+  EXPECT_GT(finite, 50u);
+}
+
 TEST(Histogram, BracketsTheAnswersOfOtherQuestions) {
   const HistogramEdges edges({});
   const std::vector<float> values = AnyValues(5000);

@@ -54,7 +54,8 @@ class HistogramQuestion {
  private:
   struct OfSign {
     Thresholds thresholds;
-    uint32_t nonfinite = codec::kInfinityBits;  // from here on the output is infinite or NaN
+    uint32_t largest = codec::kInfinityBits;    // from here on the output is the largest finite ...
+    uint32_t nonfinite = codec::kInfinityBits;  // ... and from here on infinite or NaN
     bool zero_to_nonfinite = false, infinity_to_nonfinite = false;
   };
   void AskSign(Sign sign, const HistogramIndex& index, HistogramAnswer& answer) const;
