@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <limits>
 
+#include "chunk_loader.h"
 #include "dlsim/measure.h"
-#include "load_floats.h"
 #include "parallel.h"
 #include "step_blocks.h"
 
@@ -50,101 +50,69 @@ class WaveAnswers {
 class BlockMeasurer {
  public:
   BlockMeasurer(const TraceStep& step, const TensorSources& sources, const Block& block,
-                std::span<const StepQuestion> questions, const StepOptions& options,
-                const BlockAnswer& answer)
+                std::span<const int64_t> micro_steps, std::span<const StepQuestion> questions,
+                const StepOptions& options, const BlockAnswer& answer)
       : step_(step),
         sources_(sources),
         block_(block),
+        micro_steps_(micro_steps),
         questions_(questions),
         options_(options),
-        answer_(answer) {
-    for (size_t r = 0; r < block.bytes.size(); ++r) {
-      if (block.bytes[r] != nullptr) present_.push_back(r);
-    }
-  }
+        loader_(sources, block, options.accumulation),
+        answer_(answer) {}
 
   // Adds the block to its answer, which begins empty.
   void Run() {
     for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
       begin_ = begin;
-      LoadChunks(std::min(kChunkElements, block_.count - begin));
-      if (SumsFirst()) SumChunks();
+      LoadChunks();
       for (size_t q = 0; q < questions_.size(); ++q) MeasureChunks(q);
     }
   }
 
  private:
-  bool SumsFirst() const {
-    return options_.accumulation == Accumulation::kSumThenQuantize && block_.bytes.size() > 1;
-  }
-  size_t PartCount() const { return SumsFirst() ? 1 : block_.bytes.size(); }
+  struct PartChunk {
+    size_t part;
+    std::span<const float> values;
+  };
 
-  // Makes chunks_ the float32 values of every recording that has the tensor. Activations may be
-  // shorter in some micro-steps: then their chunks are, down to empty.
-  void LoadChunks(size_t count) {
+  void LoadChunks() {
     chunks_.clear();
-    for (size_t i = 0; i < present_.size(); ++i) {
-      const Source& source = sources_.recordings[present_[i]];
-      const uint64_t at = block_.begin + begin_;
-      const uint64_t rest = source.tensor->elements - std::min(source.tensor->elements, at);
-      const size_t length = static_cast<size_t>(std::min<uint64_t>(count, rest));
-      const DType dtype = source.tensor->dtype;
-      const std::byte* from = block_.bytes[present_[i]] + begin_ * DTypeSize(dtype);
-      const bool aligned = reinterpret_cast<uintptr_t>(from) % alignof(float) == 0;
-      if (dtype == DType::kF32 && aligned && source.grad_scale == 1.0f) {
-        chunks_.emplace_back(reinterpret_cast<const float*>(from), length);
-        continue;
-      }
-      converted_.resize(present_.size() * kChunkElements);  // once, where conversion is needed
-      const std::span<float> buffer(converted_.data() + i * kChunkElements, length);
-      LoadFloats(dtype, from, source.grad_scale, buffer);
-      chunks_.emplace_back(buffer);
+    for (size_t part = 0; part < loader_.part_count(); ++part) {
+      if (loader_.Has(part)) chunks_.push_back({part, loader_.Load(part, begin_)});
     }
-    longest_ = count;
   }
 
-  // Replaces the chunks by their float32 sum.
-  void SumChunks() {
-    sum_.assign(longest_, 0.0f);
-    for (const std::span<const float> chunk : chunks_) {
-      for (size_t i = 0; i < chunk.size(); ++i) sum_[i] += chunk[i];
-    }
-    chunks_.assign(1, sum_);
-  }
-
-  Measurement QuestionOfPart(size_t q, int64_t micro) const {
+  Measurement QuestionOfPart(size_t q, size_t part) const {
     Measurement question = {questions_[q].conversion, questions_[q].ScaleOf(block_.tensor), {}};
     if (question.conversion.rounding == Rounding::kStochastic) {
-      question.random = {options_.seed, StreamOf(sources_.header.name, step_.step, micro)};
+      question.random = {options_.seed,
+                         StreamOf(sources_.header.name, step_.step, micro_steps_[part])};
     }
     return question;
   }
 
   void MeasureChunks(size_t q) {
     const uint64_t index = block_.begin + begin_;
-    TensorStats* parts = answer_.parts.data() + q * PartCount();
-    if (PartCount() == 1 && !questions_[q].detail) {
-      const TensorStats stats = MeasureChunk(chunks_.front(), index, QuestionOfPart(q, MicroOf(0)));
+    TensorStats* parts = answer_.parts.data() + q * loader_.part_count();
+    if (loader_.part_count() == 1 && !questions_[q].detail) {
+      const TensorStats stats = MeasureChunk(chunks_.front().values, index, QuestionOfPart(q, 0));
       parts[0].Merge(stats);
       answer_.effective[q] += stats.quantized_sum_of_squares;
       return;
     }
-    sum_.assign(longest_, 0.0f);
-    scaled_sum_.assign(longest_, 0.0f);
-    for (size_t i = 0; i < chunks_.size(); ++i) {
-      const size_t size = chunks_[i].size();
-      const AccumulatedChunk sums = {std::span(sum_).first(size),
-                                     std::span(scaled_sum_).first(size)};
-      TensorStats& part = parts[SumsFirst() ? 0 : present_[i]];
-      part.Merge(MeasureAndAccumulateChunk(chunks_[i], index, QuestionOfPart(q, MicroOf(i)), sums));
+    sum_.assign(loader_.ChunkLength(begin_), 0.0f);
+    scaled_sum_.assign(sum_.size(), 0.0f);
+    for (const auto& [part, values] : chunks_) {
+      const AccumulatedChunk sums = {std::span(sum_).first(values.size()),
+                                     std::span(scaled_sum_).first(values.size())};
+      const Measurement question = QuestionOfPart(q, part);
+      parts[part].Merge(MeasureAndAccumulateChunk(values, index, question, sums));
     }
     answer_.effective[q] += SumOfSquaresOfChunk(sum_);
     answer_.scaled[q] += SumOfSquaresOfChunk(scaled_sum_);
     if (questions_[q].detail) AddDetail(*questions_[q].detail, answer_.details[q]);
   }
-
-  // Number of the micro-step of the i-th chunk.
-  int64_t MicroOf(size_t i) const { return SumsFirst() ? -1 : step_.recordings[present_[i]].micro; }
 
   // Looks at the sums of the current chunks.
   void AddDetail(const DetailQuestion& question, GradientDetail& into) const {
@@ -167,13 +135,13 @@ class BlockMeasurer {
   const TraceStep& step_;
   const TensorSources& sources_;
   const Block& block_;
+  std::span<const int64_t> micro_steps_;  // number of each part
   std::span<const StepQuestion> questions_;
   const StepOptions& options_;
-  std::vector<size_t> present_;  // recordings that have the tensor
-  std::vector<float> converted_, sum_, scaled_sum_;
-  std::vector<std::span<const float>> chunks_;
-  size_t begin_ = 0;    // of the current chunk in the block
-  size_t longest_ = 0;  // elements of the longest current chunk
+  ChunkLoader loader_;
+  std::vector<float> sum_, scaled_sum_;
+  std::vector<PartChunk> chunks_;  // of every part that has the tensor
+  size_t begin_ = 0;               // of the current chunks in the block
   BlockAnswer answer_;
 };
 
@@ -192,14 +160,7 @@ void MergeAnswer(const BlockAnswer& from, size_t tensor, StepMeasurement& into) 
 StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<TensorSources>& tensors,
                                  size_t questions, const StepOptions& options) {
   StepMeasurement result;
-  const bool sums_first = options.accumulation == Accumulation::kSumThenQuantize;
-  if (sums_first && step.recordings.size() > 1) {
-    result.micro_steps = {-1};
-  } else {
-    for (const Recording& recording : step.recordings) {
-      result.micro_steps.push_back(recording.micro);
-    }
-  }
+  result.micro_steps = PartNumbers(step, options.accumulation);
   for (const TensorSources& tensor : tensors) result.tensors.push_back(tensor.header);
   TensorAnswer empty;
   empty.parts.resize(result.micro_steps.size());
@@ -250,7 +211,8 @@ StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion>
       if (task < beside) return options.beside();
       const size_t i = task - beside;
       const TensorSources& sources = tensors[wave[i].tensor];
-      BlockMeasurer(step, sources, wave[i], questions, options, answers.Of(i)).Run();
+      BlockMeasurer(step, sources, wave[i], result.micro_steps, questions, options, answers.Of(i))
+          .Run();
     });
     beside_done = true;
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
