@@ -49,6 +49,7 @@ struct TraceTensor {
 // The tensors of one recorded file: a whole step, or one micro-step of it.
 struct Recording {
   std::string place;        // the file, for messages
+  uint64_t file_bytes = 0;  // its size; that of an index with its shards
   int64_t micro = -1;       // index of the micro-step; -1 = the step has none
   float grad_scale = 1.0f;  // the loss scale that the recorded gradients still carry
   std::map<std::string, std::string> metadata;  // step, loss, lr, model, ... as recorded

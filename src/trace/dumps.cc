@@ -74,7 +74,7 @@ DumpSummary SummarizeDump(const std::shared_ptr<NpzArchive>& archive) {
 }
 
 DumpFile::DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& options)
-    : place_(archive->place()) {
+    : place_(archive->place()), file_bytes_(archive->size()) {
   std::optional<uint64_t> steps;
   for (const NpzMember& member : archive->members()) {
     const std::optional<Role> role = DumpRole(member.name);

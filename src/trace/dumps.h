@@ -38,6 +38,8 @@ class DumpFile {
   // Throws InputError.
   DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& options);
 
+  uint64_t file_bytes() const { return file_bytes_; }
+
   // Returns the gradients of one step, which keep the archive open. Throws InputError.
   std::vector<TraceTensor> Slice(uint64_t slice) const;
 
@@ -50,6 +52,7 @@ class DumpFile {
   };
 
   std::string place_;
+  uint64_t file_bytes_;
   uint64_t steps_ = 0;
   std::vector<Array> arrays_;
 };

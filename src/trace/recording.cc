@@ -43,6 +43,7 @@ Recording LoadNpy(const std::string& path, const TraceOptions& options) {
   const FileData data = OpenData(ReadOnlyFile::Open(path), options);
   const NpyHeader header = ReadNpyHeader(FileSource(data.file));
   Recording recording;
+  recording.file_bytes = data.file->size();
   recording.keep_alive = data.mapping;
   TraceTensor tensor;
   tensor.name = std::filesystem::path(path).stem().string();
@@ -58,6 +59,7 @@ Recording LoadNpy(const std::string& path, const TraceOptions& options) {
 Recording LoadNpz(const std::string& path, const TraceOptions& options) {
   const std::shared_ptr<NpzArchive> archive = NpzArchive::Open(path);
   Recording recording;
+  recording.file_bytes = archive->size();
   recording.keep_alive = archive;
   for (const NpzMember& member : archive->members()) {
     if (!IsSelected(member.name, options)) continue;
@@ -93,6 +95,7 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, Du
   }
   const std::shared_ptr<const DumpFile> dump = dumps.Open(file.path, options);
   Recording recording;
+  recording.file_bytes = dump->file_bytes();
   recording.keep_alive = dump;
   recording.tensors = dump->Slice(file.slice);
   return recording;
@@ -108,6 +111,7 @@ Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const Safetens
                         const TraceOptions& options) {
   const FileData data = OpenData(std::move(file), options);
   Recording recording;
+  recording.file_bytes = data.file->size();
   recording.keep_alive = data.mapping;
   recording.metadata = header.metadata;
   ApplyMetadata(data.file->place(), recording);

@@ -81,6 +81,7 @@ std::string ShardPath(const std::string& index_path, const std::string& file) {
 
 Recording LoadShards(const std::string& index_path, const TraceOptions& options) {
   Recording whole;
+  whole.file_bytes = ReadOnlyFile::Open(index_path)->size();
   const auto owners = std::make_shared<std::vector<std::shared_ptr<const void>>>();
   for (const auto& [file, names] : ReadShardIndex(index_path)) {
     const std::shared_ptr<const ReadOnlyFile> opened =
@@ -94,6 +95,7 @@ Recording LoadShards(const std::string& index_path, const TraceOptions& options)
       CheckSameMetadata(opened->place(), shard, whole);
     }
     owners->push_back(shard.keep_alive);
+    whole.file_bytes += shard.file_bytes;
     whole.metadata.merge(shard.metadata);
     std::move(shard.tensors.begin(), shard.tensors.end(), std::back_inserter(whole.tensors));
   }
