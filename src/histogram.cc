@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "check.h"
@@ -16,12 +17,33 @@ constexpr uint32_t kSmallest = 1;
 constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
 
 // Adds n * 2^exponent exactly, as far as two doubles hold it.
-void AddScaled(uint128_t n, int exponent, DoubleDouble& sum) {
+void AddScaled(uint64_t n, int exponent, DoubleDouble& sum) {
   constexpr int kPiece = 32;  // bits that a double surely holds
   for (int shift = 0; n != 0; shift += kPiece, n >>= kPiece) {
     const double piece = static_cast<double>(static_cast<uint32_t>(n));
     sum.Add(std::ldexp(piece, exponent + shift));
   }
+}
+
+void MergeSign(const HistogramSums::OfSign& from, HistogramSums::OfSign& into) {
+  into.largest = std::max(into.largest, from.largest);
+  std::vector<HistogramSums::Bin> merged;
+  merged.reserve(into.bins.size() + from.bins.size());
+  std::merge(into.bins.begin(), into.bins.end(), from.bins.begin(), from.bins.end(),
+             std::back_inserter(merged),
+             [](const auto& a, const auto& b) { return a.bin < b.bin; });
+  size_t last = 0;  // equal bins are neighbours now
+  for (size_t i = 1; i < merged.size(); ++i) {
+    if (merged[i].bin != merged[last].bin) {
+      merged[++last] = merged[i];
+      continue;
+    }
+    merged[last].count += merged[i].count;
+    merged[last].significands += merged[i].significands;
+    merged[last].squares += merged[i].squares;
+  }
+  if (!merged.empty()) merged.resize(last + 1);
+  into.bins = std::move(merged);
 }
 
 }  // namespace
@@ -65,39 +87,45 @@ void HistogramCounter::Add(std::span<const float> values) {
   }
 }
 
-void HistogramCounter::Merge(const HistogramCounter& other) {
-  elements_ += other.elements_;
-  zeros_ += other.zeros_;
-  nan_ += other.nan_;
-  inf_ += other.inf_;
+HistogramSums HistogramCounter::TakeSums() {
+  HistogramSums taken = {elements_, zeros_, nan_, inf_, {}};
   for (size_t s = 0; s < signs_.size(); ++s) {
-    const OfSign& from = other.signs_[s];
-    signs_[s].largest = std::max(signs_[s].largest, from.largest);
-    for (size_t b = 0; b < from.sums.size(); ++b) {
-      signs_[s].sums[b].count += from.sums[b].count;
-      signs_[s].sums[b].significands += from.sums[b].significands;
-      signs_[s].sums[b].squares += from.sums[b].squares;
+    taken.signs[s].largest = signs_[s].largest;
+    for (size_t b = 0; b < signs_[s].sums.size(); ++b) {
+      const Sums& sums = signs_[s].sums[b];
+      if (sums.count == 0) continue;
+      taken.signs[s].bins.push_back(
+          {static_cast<uint32_t>(b), sums.count, sums.significands, sums.squares});
     }
   }
+  *this = HistogramCounter(*edges_);
+  return taken;
 }
 
-Histogram HistogramCounter::Take() {
-  Histogram histogram = {elements_, zeros_, nan_, inf_, 0, {}};
+void HistogramSums::Merge(const HistogramSums& other) {
+  elements += other.elements;
+  zeros += other.zeros;
+  nan += other.nan;
+  inf += other.inf;
+  for (size_t s = 0; s < signs.size(); ++s) MergeSign(other.signs[s], signs[s]);
+}
+
+Histogram HistogramSums::ToHistogram(const HistogramEdges& edges) const {
+  Histogram histogram = {elements, zeros, nan, inf, 0, {}};
   DoubleDouble total;
   for (const Sign sign : kSigns) {
-    OfSign& from = signs_[static_cast<size_t>(sign)];
-    histogram.Of(sign).largest = from.largest;
-    DoubleDouble of_sign;
-    for (size_t b = 0; b < from.sums.size(); ++b) {
-      const Sums& sums = from.sums[b];
-      if (sums.count == 0) continue;
-      histogram.Of(sign).bins.push_back({static_cast<uint32_t>(b), sums.count, sums.squares});
-      AddScaled(sums.significands, QuantumExponent(edges_->bits()[b]), of_sign);
+    const OfSign& from = signs[static_cast<size_t>(sign)];
+    SignHistogram& into = histogram.Of(sign);
+    into.largest = from.largest;
+    into.bins.reserve(from.bins.size());
+    DoubleDouble sum;
+    for (const Bin& bin : from.bins) {
+      into.bins.push_back({bin.bin, bin.count, bin.squares});
+      AddScaled(bin.significands, QuantumExponent(edges.bits()[bin.bin]), sum);
     }
-    total.Add(sign == Sign::kPositive ? of_sign : of_sign.Negated());
+    total.Add(sign == Sign::kPositive ? sum : sum.Negated());
   }
   histogram.sum = total.Value();
-  *this = HistogramCounter(*edges_);
   return histogram;
 }
 

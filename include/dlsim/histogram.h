@@ -82,6 +82,28 @@ struct Histogram {
   friend bool operator==(const Histogram&, const Histogram&) = default;
 };
 
+// What is counted of an array: all exact, so that sums of its pieces merge in any order.
+struct HistogramSums {
+  struct Bin {
+    uint32_t bin = 0;
+    uint64_t count = 0;
+    uint64_t significands = 0;
+    uint128_t squares = 0;  // of significands
+  };
+  struct OfSign {
+    uint32_t largest = 0;
+    std::vector<Bin> bins;  // those that are not empty, ascending
+  };
+
+  uint64_t elements = 0, zeros = 0, nan = 0, inf = 0;
+  std::array<OfSign, 2> signs;  // indexed by Sign
+
+  void Merge(const HistogramSums& other);
+
+  // `edges` are those that it was counted with.
+  Histogram ToHistogram(const HistogramEdges& edges) const;
+};
+
 // Counts arrays on the calling thread, any number of them in any order; their histograms add up.
 class HistogramCounter {
  public:
@@ -89,11 +111,9 @@ class HistogramCounter {
 
   void Add(std::span<const float> values);
 
-  // Adds what another counter with the same edges has counted.
-  void Merge(const HistogramCounter& other);
-
-  // Returns the histogram and begins anew.
-  Histogram Take();
+  // Return what was counted and begin anew.
+  HistogramSums TakeSums();
+  Histogram Take() { return TakeSums().ToHistogram(*edges_); }
 
  private:
   struct Sums {
