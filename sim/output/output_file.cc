@@ -12,30 +12,15 @@
 #include <system_error>
 
 #include "dlsim/error.h"
+#include "link_target.h"
 #include "sim/output/temporary_files.h"
 
 namespace dlsim {
 namespace {
 
-namespace fs = std::filesystem;
-
 bool IsSpecialFile(const std::string& path) {
   struct stat status = {};
   return stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode);
-}
-
-// Follows symbolic links at the end of `path`, also to a file that does not exist yet. Returns
-// nothing if they do not end.
-std::optional<std::string> LinkTarget(const std::string& path) {
-  constexpr int kMaxLinks = 40;  // as Linux does
-  fs::path target = path;
-  std::error_code error;
-  for (int i = 0; i < kMaxLinks; ++i) {
-    if (!fs::is_symlink(fs::symlink_status(target, error))) return target.string();
-    target = target.parent_path() / fs::read_symlink(target, error);
-    if (error) break;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
