@@ -47,9 +47,12 @@ class ProfileWriter {
   };
   std::span<const Done> done() const;
 
-  // Time at which the steps of done() were written, in nanoseconds since 1970: files changed later
-  // must be read again.
+  // A time before which the steps of done() were not read, in nanoseconds since 1970: files changed
+  // later must be read again.
   int64_t done_at() const;
+
+  // True if PATH.partial was there with other settings, and has been replaced.
+  bool replaced_partial() const;
 
   // Forgets the steps of done() from the i-th on.
   void Truncate(size_t i);

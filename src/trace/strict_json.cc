@@ -67,10 +67,14 @@ std::string JsonMessage(const nlohmann::json::exception& exception) {
   return Printable(text);
 }
 
+void CheckStrictJson(const std::string& place, std::string_view text) {
+  CheckingSax checker(place);
+  ParseJson(place, text, checker);
+}
+
 nlohmann::json ReadJsonFile(const std::string& path) {
   const std::string text = ReadTextFile(path, kMaxJsonBytes);
-  CheckingSax checker(Printable(path));
-  ParseJson(Printable(path), text, checker);
+  CheckStrictJson(Printable(path), text);
   return nlohmann::json::parse(text);
 }
 

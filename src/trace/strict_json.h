@@ -39,6 +39,9 @@ void ParseJson(const std::string& place, std::string_view text, Handler& handler
   nlohmann::json::sax_parse(text.begin(), text.end(), &handler);
 }
 
+// Throws InputError for text that is no JSON, or has duplicate keys or more than 32 levels.
+void CheckStrictJson(const std::string& place, std::string_view text);
+
 // Reads a JSON file of at most 32 MiB, with no duplicate keys and at most 32 levels.
 nlohmann::json ReadJsonFile(const std::string& path);
 

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "profile/chunk.h"
+
+#include <xxhash.h>
+
+#include "profile/bytes.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::string_view kFooterMagic = "DLPROF.\n";
+constexpr size_t kWordBytes = 8;
+
+uint64_t Checksum(std::string_view bytes, uint64_t offset) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), offset);
+}
+
+}  // namespace
+
+std::string ProfileMagic() {
+  std::string bytes(kProfileMagic);
+  PutWord(kProfileVersion, kMagicBytes - kProfileMagic.size(), bytes);
+  return bytes;
+}
+
+void PutChunk(ChunkType type, std::string_view payload, uint64_t offset, std::string& out) {
+  const size_t begin = out.size();
+  PutWord(static_cast<uint32_t>(type), 4, out);
+  PutWord(payload.size(), kWordBytes, out);
+  out.append(payload);
+  PutWord(Checksum(std::string_view(out).substr(begin), offset), kWordBytes, out);
+}
+
+ChunkHeader ParseChunkHeader(std::string_view bytes) {
+  const std::string place;
+  ByteReader in(place, bytes);
+  const uint32_t type = static_cast<uint32_t>(in.Word(4));
+  return {static_cast<ChunkType>(type), in.Word(kWordBytes)};
+}
+
+std::string_view ChunkPayload(const std::string& place, ChunkType type, std::string_view chunk,
+                              uint64_t offset) {
+  ByteReader in(place, chunk);
+  in.Require(chunk.size() >= kChunkBytes, "damaged: a chunk is cut off");
+  const std::string_view covered = in.Take(chunk.size() - kWordBytes);
+  const ChunkHeader header = ParseChunkHeader(covered);
+  const std::string_view payload = covered.substr(kChunkHeaderBytes);
+  if (header.type != type || header.payload != payload.size() ||
+      in.Word(kWordBytes) != Checksum(covered, offset)) {
+    in.Fail("damaged: wrong checksum of the chunk at offset " + std::to_string(offset));
+  }
+  return payload;
+}
+
+std::string EncodeFooter(const ProfileFooter& footer) {
+  std::string bytes;
+  PutWord(footer.index_offset, kWordBytes, bytes);
+  PutWord(footer.index_bytes, kWordBytes, bytes);
+  PutWord(Checksum(bytes, 0), kWordBytes, bytes);
+  return bytes.append(kFooterMagic);
+}
+
+ProfileFooter DecodeFooter(const std::string& place, std::string_view bytes, uint64_t file_bytes) {
+  ByteReader in(place, bytes);
+  const std::string_view covered = in.Take(2 * kWordBytes);
+  const uint64_t checksum = in.Word(kWordBytes);
+  in.Require(in.rest() == kFooterMagic,
+             "does not end as a profile does: cut off, or not complete yet");
+  in.Require(checksum == Checksum(covered, 0), "damaged: wrong checksum of the footer");
+  ByteReader words(place, covered);
+  ProfileFooter footer;
+  footer.index_offset = words.Word(kWordBytes);
+  footer.index_bytes = words.Word(kWordBytes);
+  const uint64_t around = kChunkBytes + kFooterBytes;
+  in.Require(footer.index_bytes <= file_bytes - around &&
+                 footer.index_offset == file_bytes - around - footer.index_bytes,
+             "damaged: its size is not that of its footer");
+  return footer;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+// A profile while it is written: PATH.partial, which becomes PATH when it is complete.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/profile_file.h"
+#include "profile/step_index.h"
+#include "trace/byte_source.h"
+
+namespace dlsim {
+
+class PartialFile {
+ public:
+  // Opens or creates and locks PATH.partial. Throws Error.
+  explicit PartialFile(const std::string& path);
+  ~PartialFile();  // keeps the file
+  PartialFile(const PartialFile&) = delete;
+  PartialFile& operator=(const PartialFile&) = delete;
+
+  // Keeps the steps that are there behind this opening of the file, up to the first that is not
+  // whole; nothing if the opening is another. Returns whether the file was of another opening.
+  bool Resume(const std::string& opening);
+
+  // Begins anew.
+  void Restart(const std::string& opening);
+
+  const std::vector<ProfileWriter::Done>& done() const { return done_; }
+  const std::string& target() const { return target_; }
+
+  // When the file was created, in nanoseconds since 1970; its last change where the file system
+  // does not know.
+  int64_t created_at() const;
+
+  void Truncate(size_t i);
+  void Append(const EncodedStep& step);
+  void Commit();
+
+ private:
+  [[noreturn]] void Fail(const char* what) const;
+  void OpenLocked();
+  bool IsStillThere() const;
+  ByteSource Source() const;
+  void Scan();
+  bool ScanStep();
+  void Write(std::string_view bytes);
+  void Cut(uint64_t size);
+  void Note(const EncodedStep& step, const ProfileStep& head, IndexEntry entry);
+
+  std::string path_;     // as given, for messages
+  std::string target_;   // what is replaced: path_ or what it links to
+  std::string partial_;  // beside target_
+  int descriptor_ = -1;
+  bool committed_ = false;
+  uint64_t opening_ = 0;  // bytes
+  uint64_t end_ = 0;      // of what is whole
+  std::string tensors_;   // list in force behind the last step
+  std::vector<IndexEntry> entries_;
+  std::vector<ProfileWriter::Done> done_;
+};
+
+}  // namespace dlsim

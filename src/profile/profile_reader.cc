@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <array>
+#include <span>
+#include <utility>
+
+#include "check.h"
+#include "dlsim/profile_file.h"
+#include "profile/chunk.h"
+#include "profile/settings_json.h"
+#include "profile/stored_profile.h"
+#include "trace/mapped_file.h"
+
+namespace dlsim {
+
+struct ProfileReader::Impl {
+  struct Step {
+    int64_t number = 0;
+    size_t file = 0, index = 0;
+  };
+  std::vector<StoredProfile> files;
+  std::vector<Step> steps;  // ascending
+
+  const StoredProfile& FileOf(const Step& step) const { return files[step.file]; }
+  EncodedStep Encoded(const Step& step) const { return FileOf(step).LoadEncoded(step.index); }
+};
+
+namespace {
+
+void RequireSameMaking(const StoredProfile& first, const StoredProfile& other) {
+  RequireSameSettings(first.place(), first.settings_text(), other.place(), other.settings_text());
+  if (first.edges() == other.edges()) return;
+  throw InputError(other.place(), "made with other edges than " + first.place(),
+                   std::to_string(first.edges().bits().size()) + " edges",
+                   std::to_string(other.edges().bits().size()) + " that are not all the same");
+}
+
+}  // namespace
+
+bool ProfileReader::IsProfile(const std::string& path) {
+  try {
+    const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+    std::string magic(std::min<uint64_t>(file->size(), kProfileMagic.size()), '\0');
+    file->ReadAt(0, std::as_writable_bytes(std::span(magic)));
+    return magic == kProfileMagic;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+ProfileReader ProfileReader::Open(std::span<const std::string> paths) {
+  DLSIM_CHECK(!paths.empty());
+  auto impl = std::make_unique<Impl>();
+  for (const std::string& path : paths) {
+    const StoredProfile& file = impl->files.emplace_back(FileSource(ReadOnlyFile::Open(path)));
+    if (impl->files.size() > 1) RequireSameMaking(impl->files.front(), file);
+    for (size_t i = 0; i < file.entries().size(); ++i) {
+      impl->steps.push_back({file.entries()[i].step, impl->files.size() - 1, i});
+    }
+  }
+  std::stable_sort(impl->steps.begin(), impl->steps.end(),
+                   [](const Impl::Step& a, const Impl::Step& b) { return a.number < b.number; });
+  std::vector<Impl::Step> distinct;
+  for (const Impl::Step& step : impl->steps) {
+    if (distinct.empty() || distinct.back().number != step.number) {
+      distinct.push_back(step);
+      continue;
+    }
+    const EncodedStep first = impl->Encoded(distinct.back()), again = impl->Encoded(step);
+    if (first.tensors == again.tensors && first.bytes == again.bytes) continue;
+    throw InputError(impl->FileOf(step).place(), "holds another step " +
+                                                     std::to_string(step.number) + " than " +
+                                                     impl->FileOf(distinct.back()).place());
+  }
+  impl->steps = std::move(distinct);
+  return ProfileReader(std::move(impl));
+}
+
+ProfileReader::ProfileReader(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+ProfileReader::ProfileReader(ProfileReader&&) noexcept = default;
+ProfileReader& ProfileReader::operator=(ProfileReader&&) noexcept = default;
+ProfileReader::~ProfileReader() = default;
+
+const ProfileSettings& ProfileReader::settings() const { return impl_->files.front().settings(); }
+const HistogramEdges& ProfileReader::edges() const { return impl_->files.front().edges(); }
+size_t ProfileReader::step_count() const { return impl_->steps.size(); }
+int64_t ProfileReader::step_number(size_t i) const { return impl_->steps[i].number; }
+
+uint64_t ProfileReader::file_bytes() const {
+  uint64_t bytes = 0;
+  for (const StoredProfile& file : impl_->files) bytes += file.file_bytes();
+  return bytes;
+}
+
+uint64_t ProfileReader::trace_bytes() const {
+  uint64_t bytes = 0;
+  for (const Impl::Step& step : impl_->steps) {
+    bytes += impl_->FileOf(step).entries()[step.index].trace_bytes;
+  }
+  return bytes;
+}
+
+ProfileStep ProfileReader::Load(size_t i) const {
+  return impl_->FileOf(impl_->steps[i]).Load(impl_->steps[i].index);
+}
+
+ProfileTotals ProfileReader::LoadTotals(size_t i) const {
+  return impl_->FileOf(impl_->steps[i]).LoadTotals(impl_->steps[i].index);
+}
+
+EncodedStep ProfileReader::LoadEncoded(size_t i) const { return impl_->Encoded(impl_->steps[i]); }
+
+}  // namespace dlsim

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "check.h"
+#include "dlsim/profile_file.h"
+#include "profile/partial_file.h"
+#include "profile/settings_json.h"
+#include "profile/stored_profile.h"
+#include "trace/mapped_file.h"
+
+namespace dlsim {
+
+struct ProfileWriter::Impl {
+  explicit Impl(const std::string& path) : file(path) {}
+
+  PartialFile file;
+  int64_t done_at = 0;
+  bool replaced = false;
+};
+
+namespace {
+
+bool IsFile(const std::string& path) {
+  struct stat status = {};
+  return stat(path.c_str(), &status) == 0 && S_ISREG(status.st_mode);
+}
+
+int64_t ChangedAt(const std::string& path) {
+  constexpr int64_t kNanoseconds = 1'000'000'000;
+  struct stat status = {};
+  if (stat(path.c_str(), &status) != 0) return 0;
+  return int64_t{status.st_mtim.tv_sec} * kNanoseconds + int64_t{status.st_mtim.tv_nsec};
+}
+
+// True if the steps of the complete file are the first ones, in whole or in part changed.
+bool HoldsStepsOf(const PartialFile& partial, const StoredProfile& complete) {
+  const auto same = [](const IndexEntry& entry, const ProfileWriter::Done& done) {
+    return entry.step == done.step;
+  };
+  const std::vector<IndexEntry>& entries = complete.entries();
+  const std::vector<ProfileWriter::Done>& done = partial.done();
+  return entries.size() <= done.size() &&
+         std::equal(entries.begin(), entries.end(), done.begin(), same);
+}
+
+}  // namespace
+
+ProfileWriter::ProfileWriter(const std::string& path, const ProfileSettings& settings,
+                             Existing existing)
+    : impl_(std::make_unique<Impl>(path)) {
+  PartialFile& file = impl_->file;
+  const std::string place = Printable(path);
+  const std::string text = SettingsText(place, settings);
+  const HistogramEdges edges = EdgesOf(settings.ladder);
+  const std::string opening = ProfileOpening(text, edges);
+  if (existing == Existing::kReplace || !IsFile(file.target())) {
+    impl_->replaced = file.Resume(opening);
+    impl_->done_at = file.created_at();
+    return;
+  }
+  const StoredProfile complete(FileSource(ReadOnlyFile::Open(file.target())));
+  RequireSameSettings("the steps to be added", text, place, complete.settings_text());
+  if (complete.edges() != edges) {
+    throw InputError(place, "made by another version of dlsim, which had other edges");
+  }
+  impl_->replaced = file.Resume(opening);
+  impl_->done_at = file.created_at();
+  if (HoldsStepsOf(file, complete)) return;
+  impl_->done_at = ChangedAt(file.target());
+  file.Restart(opening);
+  for (size_t i = 0; i < complete.entries().size(); ++i) file.Append(complete.LoadEncoded(i));
+}
+
+ProfileWriter::~ProfileWriter() = default;
+
+std::span<const ProfileWriter::Done> ProfileWriter::done() const { return impl_->file.done(); }
+int64_t ProfileWriter::done_at() const { return impl_->done_at; }
+bool ProfileWriter::replaced_partial() const { return impl_->replaced; }
+void ProfileWriter::Truncate(size_t i) { impl_->file.Truncate(i); }
+void ProfileWriter::Append(const EncodedStep& step) { impl_->file.Append(step); }
+void ProfileWriter::Commit() { impl_->file.Commit(); }
+
+void MergeProfiles(std::span<const std::string> paths, const std::string& output) {
+  const ProfileReader reader = ProfileReader::Open(paths);
+  PartialFile file(output);
+  file.Restart(ProfileOpening(SettingsText(paths.front(), reader.settings()), reader.edges()));
+  for (size_t i = 0; i < reader.step_count(); ++i) file.Append(reader.LoadEncoded(i));
+  file.Commit();
+}
+
+}  // namespace dlsim

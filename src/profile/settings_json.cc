@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "profile/settings_json.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+#include "check.h"
+#include "trace/strict_json.h"
+
+namespace dlsim {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::string_view kSchema = "dlsim.profile/1";
+
+// A defect, before it is known where.
+struct SettingError {
+  std::string problem;
+};
+
+template <class T>
+using Name = std::pair<std::string_view, T>;
+
+constexpr std::array<Name<Rounding>, 5> kRoundings = {{{"rne", Rounding::kNearestEven},
+                                                       {"rtz", Rounding::kTowardZero},
+                                                       {"rna", Rounding::kNearestAway},
+                                                       {"ru", Rounding::kTowardPositive},
+                                                       {"rd", Rounding::kTowardNegative}}};
+constexpr std::array<Name<Subnormals>, 2> kSubnormals = {
+    {{"keep", Subnormals::kKeep}, {"flush", Subnormals::kFlushToZero}}};
+constexpr std::array<Name<Accumulation>, 2> kAccumulations = {
+    {{"quantize-first", Accumulation::kQuantizeThenSum},
+     {"sum-first", Accumulation::kSumThenQuantize}}};
+constexpr std::array<Name<Specials>, 2> kSpecials = {
+    {{"ieee", Specials::kIeee}, {"single-nan", Specials::kSingleNan}}};
+constexpr std::array<Name<Denormals>, 2> kDenormals = {
+    {{"gradual", Denormals::kGradual}, {"none", Denormals::kNone}}};
+
+template <class T, size_t N>
+std::string NameOf(T value, const std::array<Name<T>, N>& names) {
+  for (const auto& [name, named] : names) {
+    if (named == value) return std::string(name);
+  }
+  DLSIM_CHECK(!"a value that a profile can hold");
+  return {};
+}
+
+template <class T, size_t N>
+T ValueOf(const Json& json, const std::array<Name<T>, N>& names) {
+  const std::string text = json.get<std::string>();
+  for (const auto& [name, value] : names) {
+    if (name == text) return value;
+  }
+  throw SettingError{"damaged: unknown setting " + Quoted(text)};
+}
+
+std::string HexFloat(float value) {
+  std::array<char, 40> text;
+  const int size = std::snprintf(text.data(), text.size(), "%a", double{value});
+  return std::string(text.data(), static_cast<size_t>(size));
+}
+
+float ParseHexFloat(std::string_view text) {
+  float value = 0;
+  const bool hex = text.starts_with("0x");
+  if (hex) text.remove_prefix(2);
+  const char* end = text.data() + text.size();
+  const auto result = std::from_chars(text.data(), end, value, std::chars_format::hex);
+  const bool good = hex && result.ec == std::errc() && result.ptr == end && std::isfinite(value);
+  if (!good || value <= 0) throw SettingError{"damaged: no scale: " + Quoted(text)};
+  return value;
+}
+
+Json LadderJson(const Ladder& ladder) {
+  Json json;
+  json["formats"] = Json::array();
+  for (const NamedFormat& named : ladder.formats) {
+    const Format& format = named.format;
+    json["formats"].push_back({{"name", named.name},
+                               {"exponent_bits", format.exponent_bits},
+                               {"mantissa_bits", format.mantissa_bits},
+                               {"bias", format.bias},
+                               {"specials", NameOf(format.specials, kSpecials)},
+                               {"denormals", NameOf(format.denormals, kDenormals)}});
+  }
+  json["roundings"] = Json::array();
+  for (const Rounding r : ladder.roundings) json["roundings"].push_back(NameOf(r, kRoundings));
+  json["subnormals"] = Json::array();
+  for (const Subnormals s : ladder.subnormals) json["subnormals"].push_back(NameOf(s, kSubnormals));
+  json["scales"] = Json::array();
+  for (const float scale : ladder.scales) json["scales"].push_back(HexFloat(scale));
+  return json;
+}
+
+int Bounded(const Json& json, int low, int high) {
+  const int64_t value = json.get<int64_t>();
+  if (value < low || value > high) {
+    throw SettingError{"damaged: a format that is none"};
+  }
+  return static_cast<int>(value);
+}
+
+Ladder ParseLadder(const Json& json) {
+  constexpr int kMaxExponentBits = 8, kMaxMantissaBits = 22, kMaxBias = 1 << 10;
+  Ladder ladder;
+  for (const Json& row : json.at("formats")) {
+    NamedFormat named;
+    named.name = row.at("name").get<std::string>();
+    named.format.exponent_bits = Bounded(row.at("exponent_bits"), 2, kMaxExponentBits);
+    named.format.mantissa_bits = Bounded(row.at("mantissa_bits"), 1, kMaxMantissaBits);
+    named.format.bias = Bounded(row.at("bias"), -kMaxBias, kMaxBias);
+    named.format.specials = ValueOf(row.at("specials"), kSpecials);
+    named.format.denormals = ValueOf(row.at("denormals"), kDenormals);
+    ladder.formats.push_back(named);
+  }
+  for (const Json& name : json.at("roundings")) {
+    ladder.roundings.push_back(ValueOf(name, kRoundings));
+  }
+  for (const Json& name : json.at("subnormals")) {
+    ladder.subnormals.push_back(ValueOf(name, kSubnormals));
+  }
+  for (const Json& text : json.at("scales")) {
+    const float scale = ParseHexFloat(text.get<std::string>());
+    if (!ladder.scales.empty() && scale <= ladder.scales.back()) {
+      throw SettingError{"damaged: scales out of order"};
+    }
+    ladder.scales.push_back(scale);
+  }
+  return ladder;
+}
+
+ProfileSettings FromJson(const Json& json) {
+  if (const std::string schema = json.at("schema").get<std::string>(); schema != kSchema) {
+    throw SettingError{"unknown schema of settings " + Quoted(schema)};
+  }
+  ProfileSettings settings;
+  settings.ladder = ParseLadder(json.at("ladder"));
+  settings.tensors = json.at("tensors").get<std::string>();
+  settings.accumulation = ValueOf(json.at("accumulation"), kAccumulations);
+  settings.accumulate_steps = json.at("accumulate_steps").get<int64_t>();
+  for (const auto& [key, value] : json.at("description").items()) {
+    settings.description[key] = value.get<std::string>();
+  }
+  return settings;
+}
+
+std::string Shown(const Json& json) { return Printable(json.dump()); }
+
+// Finds the first difference in the order of `expected`.
+void RequireSame(const Json& expected, const Json& got, const std::string& name,
+                 const std::string& place, const std::string& expected_place) {
+  if (expected == got) return;
+  const bool objects = expected.is_object() && got.is_object();
+  const bool arrays = expected.is_array() && got.is_array();
+  if (objects) {
+    for (const auto& [key, value] : expected.items()) {
+      const std::string inner = name.empty() ? key : name + "." + key;
+      const auto other = got.find(key);
+      RequireSame(value, other == got.end() ? Json() : *other, inner, place, expected_place);
+    }
+    for (const auto& [key, value] : got.items()) {
+      if (expected.contains(key)) continue;
+      RequireSame(Json(), value, name.empty() ? key : name + "." + key, place, expected_place);
+    }
+  } else if (arrays && expected.size() == got.size()) {
+    for (size_t i = 0; i < expected.size(); ++i) {
+      RequireSame(expected[i], got[i], name + "[" + std::to_string(i) + "]", place, expected_place);
+    }
+  }
+  const auto show = [](const Json& json) {
+    if (json.is_null()) return std::string("none");
+    return json.is_array() ? std::to_string(json.size()) + " of them" : Shown(json);
+  };
+  throw InputError(place,
+                   "made with other settings than " + expected_place + ": " + Printable(name),
+                   show(expected), show(got));
+}
+
+}  // namespace
+
+std::string SettingsText(const std::string& place, const ProfileSettings& settings) {
+  Json json;
+  json["schema"] = std::string(kSchema);
+  json["ladder"] = LadderJson(settings.ladder);
+  json["tensors"] = settings.tensors;
+  json["accumulation"] = NameOf(settings.accumulation, kAccumulations);
+  json["accumulate_steps"] = settings.accumulate_steps;
+  json["description"] = Json::object();
+  for (const auto& [key, value] : settings.description) json["description"][key] = value;
+  try {
+    return json.dump();
+  } catch (const nlohmann::json::exception& exception) {
+    throw InputError(place, "settings that a profile cannot hold: " + JsonMessage(exception));
+  }
+}
+
+ProfileSettings ParseSettings(const std::string& place, const std::string& text) {
+  try {
+    CheckStrictJson(place, text);
+    const ProfileSettings settings = FromJson(Json::parse(text));
+    if (SettingsText(place, settings) != text) {
+      throw SettingError{"damaged: settings that this version does not know"};
+    }
+    return settings;
+  } catch (const nlohmann::json::exception& exception) {
+    throw InputError(place, "damaged settings: " + JsonMessage(exception));
+  } catch (const SettingError& error) {
+    throw InputError(place, error.problem);
+  }
+}
+
+void RequireSameSettings(const std::string& expected_place, const std::string& expected,
+                         const std::string& place, const std::string& text) {
+  if (expected == text) return;
+  RequireSame(Json::parse(expected), Json::parse(text), "", place, expected_place);
+}
+
+}  // namespace dlsim
