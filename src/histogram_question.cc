@@ -92,7 +92,8 @@ HistogramQuestion::HistogramQuestion(const Conversion& conversion, float scale)
   for (const Sign sign : kSigns) {
     const float one = sign == Sign::kNegative ? -1.0f : 1.0f;
     OfSign& of_sign = signs_[static_cast<size_t>(sign)];
-    of_sign.thresholds = FindThresholds(conversion, scale, sign);
+    // Times NaN everything is NaN: the default thresholds are those.
+    if (!std::isnan(scale)) of_sign.thresholds = FindThresholds(conversion, scale, sign);
     of_sign.largest = FirstWhere(conversion, scale, sign, largest);
     of_sign.nonfinite = FirstWhere(conversion, scale, sign, nonfinite);
     of_sign.zero_to_nonfinite = nonfinite(CodeOf(conversion, 0.0f * one, scale));

@@ -48,16 +48,19 @@ class HistogramQuestion {
   // True if quantising makes some of the values infinite or NaN, which is exact for every scale.
   bool MakesNonfinite(const Histogram& histogram) const;
 
-  const Conversion& conversion() const { return conversion_; }
-  float scale() const { return scale_; }
-
- private:
+  // Where the outcome changes for values of one sign.
   struct OfSign {
     Thresholds thresholds;
     uint32_t largest = codec::kInfinityBits;    // from here on the output is the largest finite ...
     uint32_t nonfinite = codec::kInfinityBits;  // ... and from here on infinite or NaN
     bool zero_to_nonfinite = false, infinity_to_nonfinite = false;
   };
+  const OfSign& Of(Sign sign) const { return signs_[static_cast<size_t>(sign)]; }
+
+  const Conversion& conversion() const { return conversion_; }
+  float scale() const { return scale_; }
+
+ private:
   void AskSign(Sign sign, const HistogramIndex& index, HistogramAnswer& answer) const;
   Bracket<double> QuantizedSquares(Sign sign, const HistogramIndex& index) const;
 
