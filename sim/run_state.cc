@@ -58,6 +58,13 @@ size_t RunState::UnitOf(const std::string& tensor) {
   return entry->second;
 }
 
+ReplayStep RunState::TakeStep() {
+  ReplayStep last = std::move(result_.steps.back());
+  result_.steps.pop_back();
+  result_.events.clear();
+  return last;
+}
+
 std::optional<DetailQuestion> RunState::Detail() const {
   DetailQuestion question;
   const std::optional<double> edge = run_.scaler.histogram_edge();

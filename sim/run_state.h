@@ -22,6 +22,10 @@ class RunState {
   ReplayResult TakeResult() { return std::move(result_); }
   bool stopped() const { return result_.stopped_at.has_value(); }
 
+  // Removes and returns the record of the last step, and forgets its events: for callers that keep
+  // sums only.
+  ReplayStep TakeStep();
+
   // True if Prepare needs the spreads of the step.
   bool looks_ahead() const { return run_.scaler.looks_ahead(); }
 
