@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "sim/sweep/outcome_sum.h"
 #include "sim/sweep/sweep.h"
 
 namespace dlsim {
@@ -27,6 +28,38 @@ SweepOutcome OutcomeOf(const ReplayResult& result) {
   for (const ScalerEvent& event : result.events) {
     if (event.fatal && result.stopped_at) outcome.fatal = event;
   }
+  return outcome;
+}
+
+SweepOutcome OutcomeSum::Outcome(const InputStats& input) const {
+  SweepOutcome outcome;
+  outcome.steps = steps_;
+  outcome.skipped_steps = skipped_steps_;
+  outcome.nonfinite_steps = nonfinite_steps_;
+  outcome.hopeless_steps = hopeless_steps_;
+  outcome.longest_skip_run = longest_skip_run_;
+  if (applied_ > 0) outcome.first_applied_step = first_applied_step_;
+  outcome.final_scale = final_scale_;
+  outcome.min_scale = min_scale_;
+  outcome.max_scale = max_scale_;
+  outcome.worst_step_energy_lost = worst_;
+  TensorStats& gradients = outcome.gradients;
+  gradients.elements = input.elements;
+  gradients.zeros = input.zeros;
+  gradients.nan = input.nan;
+  gradients.inf = input.inf;
+  gradients.absmax = input.absmax;
+  gradients.sum_of_squares = input.sum_of_squares;
+  gradients.underflow = underflow_;
+  gradients.subnormal = subnormal_;
+  gradients.overflow = overflow_;
+  gradients.nonfinite_outputs = nonfinite_outputs_;
+  gradients.underflow_sum_of_squares = underflow_squares_;
+  outcome.exact = exact_;
+  if (steps_ == 0) return outcome;
+  const double steps = static_cast<double>(steps_);
+  outcome.mean_loss = loss_ / steps;
+  outcome.loss_bracket = {loss_bracket_.low / steps, loss_bracket_.high / steps};
   return outcome;
 }
 

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+// Finite tests by totals: bounds tell for nearly every step.
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "sim/sweep/step_answer.h"
+#include "sim/verdict.h"
+
+namespace dlsim {
+namespace {
+
+constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;  // as in verdict.cc
+constexpr double kSurelyFinite = 0x1p127;
+
+// Upper bounds of what quantising makes of the gradients that decide, summed over parts as
+// magnitudes and norms; all roundings of float32 are within the slack.
+struct Bounds {
+  double scaled_element = 0, unscaled_element = 0;
+  double scaled_norm = 0, unscaled_norm = 0;
+  double scaled_sum = 0;  // of any tensor
+};
+
+Bounds BoundsOf(const SweepKind& kind, float scale, const StepTotals& totals) {
+  const Format& format = kind.conversion.format;
+  const double parts = static_cast<double>(totals.parts().size());
+  const double slack = (1 + std::ldexp(1.0, -format.mantissa_bits)) * (1 + (parts + 16) * 0x1p-22);
+  const double size = std::fabs(double{scale}), inverse = std::fabs(double{1.0f / scale});
+  const double tiny = 2 * MinPositive(format), most = MaxFinite(format);
+  Bounds bounds;
+  for (const CheckedPart& part : totals.parts()) {
+    const double largest = std::bit_cast<float>(std::max(part.largest[0], part.largest[1]));
+    const bool clamped = part.inf > 0;  // to the largest finite value, or the step is not finite
+    const double element = clamped ? most : largest * size * slack + tiny;
+    const double elements = static_cast<double>(part.elements);
+    const double norm = std::sqrt(part.squares) * size * slack + tiny * std::sqrt(elements) +
+                        most * std::sqrt(static_cast<double>(part.inf));
+    bounds.scaled_element += std::min(element, most) * slack;
+    bounds.scaled_norm += norm * slack;
+    bounds.scaled_sum += norm * slack * std::sqrt(elements);  // by Cauchy and Schwarz
+  }
+  bounds.unscaled_element = bounds.scaled_element * inverse * slack + 0x1p-140;
+  bounds.unscaled_norm = bounds.scaled_norm * inverse * slack;
+  return bounds;
+}
+
+// The quantised, unscaled sum of squares.
+HistogramAnswer AskAll(const HistogramQuestion& question, const StepTotals& totals) {
+  HistogramAnswer answer;
+  totals.ForEachChecked([&](const Histogram& histogram) {
+    answer.Merge(question.Ask(HistogramIndex(histogram, totals.edges())));
+  });
+  return answer;
+}
+
+// Judges the norm where its upper bound does not: by `factor` times the unscaled squares.
+FiniteVerdict JudgeNorm(const HistogramQuestion& question, const StepTotals& totals, double factor,
+                        bool lower_scale_helps) {
+  const HistogramAnswer answer = AskAll(question, totals);
+  const bool one_part = totals.parts().size() == 1;
+  const Bracket<double>& squares = answer.quantized_squares;
+  if (one_part && squares.high * factor < kFloat32Overflow) return {};
+  const bool overflows = one_part && squares.low * factor >= kFloat32Overflow;
+  const bool likely = answer.stats.quantized_sum_of_squares * factor < kFloat32Overflow;
+  return {!overflows && likely, lower_scale_helps || (!overflows && likely), overflows};
+}
+
+bool MakesNonfinite(const HistogramQuestion& question, const CheckedPart& whole) {
+  Histogram histogram = {whole.elements, whole.zeros, whole.nan, whole.inf, 0, {}};
+  for (size_t s = 0; s < whole.largest.size(); ++s) histogram.signs[s].largest = whole.largest[s];
+  return question.MakesNonfinite(histogram);
+}
+
+}  // namespace
+
+FiniteVerdict JudgeTotals(const SweepKind& kind, const HistogramQuestion& question,
+                          const StepTotals& totals) {
+  const CheckedPart& whole = totals.whole();
+  if (MakesNonfinite(question, whole)) return {false, whole.nan + whole.inf == 0, true};
+  const bool one_part = totals.parts().size() == 1;
+  const FiniteTest test = kind.finite_test;
+  if (one_part && test == FiniteTest::kElementwise) return {};
+  const Bounds bounds = BoundsOf(kind, question.scale(), totals);
+  const FiniteVerdict unclear = {true, true, false};
+  // Written so that a NaN is not finite.
+  const bool scaled_finite = one_part || bounds.scaled_element < kSurelyFinite;
+  const bool unscaled_finite = bounds.unscaled_element < kSurelyFinite;
+  const bool needs_unscaled =
+      test == FiniteTest::kUnscaledElementwise || test == FiniteTest::kGlobalNorm;
+  if (needs_unscaled ? !unscaled_finite : !scaled_finite) return unclear;
+  const auto below = [](double norm) { return norm * norm < kFloat32Overflow; };
+  if (test == FiniteTest::kGlobalNorm) {
+    return below(bounds.unscaled_norm) ? FiniteVerdict() : JudgeNorm(question, totals, 1, false);
+  }
+  if (test == FiniteTest::kScaledNorm && !below(bounds.scaled_norm)) {
+    if (!NeedsDetail(test, kind.conversion.format)) return {};
+    const double scale = double{question.scale()};
+    return unscaled_finite ? JudgeNorm(question, totals, scale * scale, true) : unclear;
+  }
+  if (test == FiniteTest::kSum && !(bounds.scaled_sum < kFloat32Overflow)) {
+    return NeedsDetail(test, kind.conversion.format) ? unclear : FiniteVerdict();
+  }
+  return {};
+}
+
+}  // namespace dlsim
