@@ -3,11 +3,16 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
+#include <random>
 #include <string>
 #include <vector>
 
 #include "sim/number.h"
+#include "sim/sweep/totals_run.h"
+#include "sim/sweep/totals_sweep.h"
 #include "tests/random_runs.h"
 #include "tests/small_replay.h"
 #include "tests/test_traces.h"
@@ -97,6 +102,156 @@ TEST_P(BundledTraces, OnePassEqualsFiveHundredReplays) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Sweep, BundledTraces, testing::Range(0, 8));
+
+// Gradients of which any may be anywhere in float32, so that norms, sums and unscaling overflow.
+class WildTraces : public SmallReplayTest, public testing::WithParamInterface<int> {
+ protected:
+  std::vector<float> Values(int magnitude, int spread, size_t count) {
+    std::vector<float> values;
+    if (Draw(0, 9) == 0) values.push_back(std::numeric_limits<float>::infinity());
+    if (Draw(0, 19) == 0) values.push_back(std::numeric_limits<float>::quiet_NaN());
+    if (Draw(0, 2) == 0) values.push_back(0);
+    while (values.size() < count) {
+      const int exponent = std::clamp(magnitude - Draw(0, spread), -149, 127);
+      const float value = std::ldexp(1 + static_cast<float>(Draw(0, 1023)) / 1024, exponent);
+      values.push_back(Draw(0, 1) == 0 ? value : -value);
+    }
+    return values;
+  }
+
+  void WriteFile(const std::string& name) {
+    const int magnitude = Draw(0, 2) == 0 ? Draw(50, 127) : Draw(-60, 20);
+    std::vector<BuiltTensor> tensors;
+    for (const char* tensor : {"a.weight.grad", "a.bias.grad", "a.act_grad"}) {
+      const int of_tensor = magnitude - Draw(0, 8);
+      tensors.push_back(FloatTensor(tensor, Values(of_tensor, Draw(0, 12), 40)));
+    }
+    dir_.Write(name + ".safetensors", BuildSafetensors(tensors));
+  }
+
+  void WriteTrace(int steps, int micro_steps) {
+    for (int step = 0; step < steps; ++step) {
+      const std::string name = "step-" + std::to_string(100 + step);
+      if (micro_steps == 0) WriteFile(name);
+      for (int micro = 0; micro < micro_steps; ++micro) {
+        WriteFile(name + ".micro-0" + std::to_string(micro));
+      }
+    }
+  }
+
+  int Draw(int from, int to) { return std::uniform_int_distribution(from, to)(random_); }
+  std::mt19937 random_ = std::mt19937(static_cast<uint32_t>(GetParam()));
+};
+
+TEST_P(WildTraces, OnePassEqualsReplays) {
+  const int i = GetParam();
+  WriteTrace(20, i % 2 == 0 ? 0 : 3);
+  ReplayOptions options;
+  options.checked = i % 3 == 0 ? Checked::kAllGradients : Checked::kParameterGradients;
+  options.on_fatal = i % 5 == 0 ? OnFatal::kStop : OnFatal::kContinue;
+  ExpectOnePassEqualsReplays(Open(), RandomRuns(static_cast<uint32_t>(i)).Make(400), options);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sweep, WildTraces, testing::Range(0, 8));
+
+// The totals of a trace's steps between fixed edges, as a profile holds them.
+std::vector<ProfileTotals> TotalsOfTrace(const TraceReader& trace, const HistogramEdges& edges) {
+  std::vector<ProfileTotals> totals;
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    totals.push_back(TotalsOf(ProfileOf(trace.Load(i), edges, {})));
+  }
+  return totals;
+}
+
+std::vector<SweepOutcome> SweepOf(const std::vector<ProfileTotals>& steps,
+                                  const HistogramEdges& edges, const std::vector<ReplayRun>& runs,
+                                  const ReplayOptions& options) {
+  const TotalsSource source = {edges, steps.size(), [&](size_t i) { return steps[i]; }};
+  return SweepTotals(source, runs, {options, {}});
+}
+
+// Policies whose scales stay on the ladder.
+std::vector<ReplayRun> LadderRuns(const Ladder& ladder) {
+  std::vector<ReplayRun> runs;
+  for (const NamedFormat& format : ladder.formats) {
+    for (const int exponent : {-20, 0, 10, 16, 24, 32, 40}) {
+      const std::string scale = "2^" + std::to_string(exponent);
+      runs.push_back(PolicyRun("static", {"loss_scale=" + scale}, format.name));
+      if (exponent < 0 || exponent == 40) continue;  // they would leave it
+      runs.push_back(PolicyRun("torch", {"init_scale=" + scale, "growth_interval=3"}, format.name));
+      runs.push_back(PolicyRun("cerebras",
+                               {"initial_loss_scale=" + scale, "steps_per_increase=2",
+                                "max_loss_scale=2^40", "min_loss_scale=2^-14"},
+                               format.name));
+    }
+    runs.push_back(PolicyRun("cerebras", {}, format.name));
+  }
+  return runs;
+}
+
+class Totals : public testing::TestWithParam<const char*> {};
+
+TEST_P(Totals, EqualReplaysOnTheLadder) {
+  const TraceReader trace = OpenTrace({kTraces + GetParam()});
+  const Ladder ladder = DefaultLadder();
+  const HistogramEdges edges = EdgesOf(ladder);
+  const std::vector<ProfileTotals> steps = TotalsOfTrace(trace, edges);
+  std::vector<ReplayRun> runs = LadderRuns(ladder);
+  size_t next = 0;
+  for (ReplayRun& run : runs) {
+    run.conversion.rounding = ladder.roundings[next % ladder.roundings.size()];
+    run.conversion.subnormals = ladder.subnormals[next++ % ladder.subnormals.size()];
+  }
+  const std::vector<SweepOutcome> outcomes = SweepOf(steps, edges, runs, {});
+  for (size_t r = 0; r < runs.size(); ++r) {
+    SCOPED_TRACE(Describe(runs[r]));
+    ExpectSame(OutcomeOf(Replay(trace, {runs[r]}, {}).front()), outcomes[r]);
+  }
+}
+
+TEST_P(Totals, BracketWhatTheLadderDoesNotHave) {
+  const TraceReader trace = OpenTrace({kTraces + GetParam()});
+  const HistogramEdges edges({});  // powers of two only
+  const std::vector<ProfileTotals> steps = TotalsOfTrace(trace, edges);
+  std::vector<ReplayRun> runs = RandomRuns(3).Make(400);
+  std::erase_if(runs, [&](const ReplayRun& run) {
+    const bool sums_micro_steps = run.scaler.uses_absmax() && steps.front().gradients.size() > 1;
+    return !AsksForTotals(run, {}) || sums_micro_steps;
+  });
+  const std::vector<SweepOutcome> outcomes = SweepOf(steps, edges, runs, {});
+  size_t inexact = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    SCOPED_TRACE(Describe(runs[r]));
+    const SweepOutcome expected = OutcomeOf(Replay(trace, {runs[r]}, {}).front());
+    if (outcomes[r].exact) ExpectSame(expected, outcomes[r]);
+    // Elements tell for every scale whether a step is finite; norms and sums mostly do.
+    const FiniteTest test = runs[r].rules.finite_test;
+    const bool one_part = steps.front().gradients.size() == 1;
+    if (test == FiniteTest::kElementwise && one_part) ExpectSameScales(expected, outcomes[r]);
+    constexpr double kRoom = 1e-12;
+    EXPECT_LE(outcomes[r].loss_bracket.low, expected.mean_loss * (1 + kRoom));
+    EXPECT_GE(outcomes[r].loss_bracket.high * (1 + kRoom), expected.mean_loss);
+    inexact += outcomes[r].exact ? 0 : 1;
+  }
+  EXPECT_GT(inexact, runs.size() / 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sweep, Totals,
+                         testing::Values("cnn-digits", "lm-kjv-accum-cut", "lm-trouble-cut",
+                                         "reg-diabetes-cut"));
+
+TEST(TotalsOnly, RefuseWhatNeedsSingleTensors) {
+  const HistogramEdges edges({});
+  for (const char* policy : {"adaloss", "fairscale", "popart"}) {
+    try {
+      SweepOf({}, edges, {PolicyRun(policy, {})}, {});
+      ADD_FAILURE() << policy;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      EXPECT_NE(std::string(error.what()).find(policy), std::string::npos) << error.what();
+    }
+  }
+}
 
 }  // namespace
 }  // namespace dlsim

@@ -44,12 +44,17 @@ Bounds BoundsOf(const SweepKind& kind, float scale, const StepTotals& totals) {
   return bounds;
 }
 
-// The quantised, unscaled sum of squares.
+// Asks about the quantised, unscaled squares. Infinities are clamped, or the step is not finite.
 HistogramAnswer AskAll(const HistogramQuestion& question, const StepTotals& totals) {
   HistogramAnswer answer;
   totals.ForEachChecked([&](const Histogram& histogram) {
     answer.Merge(question.Ask(HistogramIndex(histogram, totals.edges())));
   });
+  const double clamped = MaxFinite(question.conversion().format) / double{question.scale()};
+  const double squares = static_cast<double>(totals.whole().inf) * clamped * clamped;
+  answer.quantized_squares.low += squares * (1 - 0x1p-20);
+  answer.quantized_squares.high += squares * (1 + 0x1p-20);
+  answer.stats.quantized_sum_of_squares += squares;
   return answer;
 }
 
@@ -57,12 +62,14 @@ HistogramAnswer AskAll(const HistogramQuestion& question, const StepTotals& tota
 FiniteVerdict JudgeNorm(const HistogramQuestion& question, const StepTotals& totals, double factor,
                         bool lower_scale_helps) {
   const HistogramAnswer answer = AskAll(question, totals);
-  const bool one_part = totals.parts().size() == 1;
   const Bracket<double>& squares = answer.quantized_squares;
+  const bool one_part = totals.parts().size() == 1;
   if (one_part && squares.high * factor < kFloat32Overflow) return {};
   const bool overflows = one_part && squares.low * factor >= kFloat32Overflow;
-  const bool likely = answer.stats.quantized_sum_of_squares * factor < kFloat32Overflow;
-  return {!overflows && likely, lower_scale_helps || (!overflows && likely), overflows};
+  const bool finite =
+      !overflows && answer.stats.quantized_sum_of_squares * factor < kFloat32Overflow;
+  const bool good_input = totals.whole().nan + totals.whole().inf == 0;
+  return {finite, finite || (lower_scale_helps && good_input), overflows};
 }
 
 bool MakesNonfinite(const HistogramQuestion& question, const CheckedPart& whole) {

@@ -55,7 +55,7 @@ SweepOutcome OutcomeSum::Outcome(const InputStats& input) const {
   gradients.overflow = overflow_;
   gradients.nonfinite_outputs = nonfinite_outputs_;
   gradients.underflow_sum_of_squares = underflow_squares_;
-  outcome.exact = exact_;
+  outcome.exact = exact_ && known_;
   if (steps_ == 0) return outcome;
   const double steps = static_cast<double>(steps_);
   outcome.mean_loss = loss_ / steps;

@@ -33,7 +33,8 @@ struct SweepOutcome {
   double mean_loss = 0;
 
   // False if the ladder of the profile does not have the thresholds; then the counters of
-  // `gradients` are the middle of brackets, and mean_loss is within these.
+  // `gradients` are the middle of brackets, and mean_loss is within these. Also false if a profile
+  // does not tell whether a norm or sum overflows; then all is what is likely.
   bool exact = true;
   Bracket<double> loss_bracket;
 
