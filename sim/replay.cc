@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <memory>
 
 #include "sim/run_state.h"
-#include "sim/step_source.h"
+#include "sim/step_queue.h"
+#include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {
@@ -17,7 +19,7 @@ struct Questions {
   std::vector<size_t> of_run;  // index into `distinct`, per run; unused where a run has stopped
 };
 
-Questions Gather(const TraceStep& step, std::vector<RunState>& states) {
+Questions Gather(const GradientStep& step, std::vector<RunState>& states) {
   const auto needs = [&](auto predicate) {
     return std::any_of(states.begin(), states.end(),
                        [&](const RunState& s) { return !s.stopped() && predicate(s); });
@@ -26,15 +28,15 @@ Questions Gather(const TraceStep& step, std::vector<RunState>& states) {
   if (needs([](const RunState& s) {
         return s.run().rules.granularity != ScaleGranularity::kModel;
       })) {
-    tensors = TensorsOf(step);
+    tensors = step.Tensors();
   }
   std::vector<GradientSpread> spreads;
-  if (needs([](const RunState& s) { return s.looks_ahead(); })) spreads = MeasureSpreads(step);
+  if (needs([](const RunState& s) { return s.looks_ahead(); })) spreads = step.Spreads();
   Questions questions;
   for (RunState& state : states) {
     questions.of_run.push_back(0);
     if (state.stopped()) continue;
-    StepQuestion question = state.Prepare(step.step, tensors, spreads);
+    StepQuestion question = state.Prepare(step.number(), tensors, spreads);
     const auto found = std::find(questions.distinct.begin(), questions.distinct.end(), question);
     questions.of_run.back() = static_cast<size_t>(found - questions.distinct.begin());
     if (found == questions.distinct.end()) questions.distinct.push_back(std::move(question));
@@ -76,26 +78,26 @@ const char* CauseName(Cause cause) {
   return "";
 }
 
-std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
+std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options) {
   std::vector<RunState> states;
   for (ReplayRun& run : runs) states.emplace_back(std::move(run), options);
-  StepSource source(trace, options.accumulate_steps);
+  StepQueue queue(source);
   StepOptions step_options = options.step;
-  TraceStep finished;  // closed beside the next step: unmapping a file takes long
-  for (size_t i = 0; i < source.count(); ++i) {
-    TraceStep step = source.Take(i);
+  std::unique_ptr<GradientStep> finished;  // closed beside the next step: unmapping takes long
+  for (size_t i = 0; i < source.step_count(); ++i) {
+    std::unique_ptr<GradientStep> step = queue.Take(i);
     step_options.beside = [&] {
-      finished = {};
-      source.LoadAhead(i + 1);
+      finished = nullptr;
+      queue.LoadAhead(i + 1);
     };
-    const Questions questions = Gather(step, states);
-    const StepMeasurement measured = MeasureStep(step, questions.distinct, step_options);
-    ObservedStep observed = {i, step, measured, {}};
+    const Questions questions = Gather(*step, states);
+    const StepMeasurement measured = step->Measure(questions.distinct, step_options);
+    ObservedStep observed = {i, measured, {}};
     for (size_t r = 0; r < states.size(); ++r) {
       if (states[r].stopped()) continue;
       const std::vector<TensorAnswer>& answers = measured.answers[questions.of_run[r]];
-      states[r].Advance(measured, answers, step.step);
+      states[r].Advance(measured, answers, step->number());
       observed.runs.push_back({states[r].run(), answers, states[r].result().steps.back()});
     }
     if (options.observer) options.observer(observed);
@@ -104,6 +106,11 @@ std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun
   std::vector<ReplayResult> results;
   for (RunState& state : states) results.push_back(state.TakeResult());
   return results;
+}
+
+std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options) {
+  return Replay(TraceSource(trace, options.accumulate_steps), std::move(runs), options);
 }
 
 ReplaySummary Summarize(const ReplayResult& result) {

@@ -129,7 +129,7 @@ std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayRe
   return std::nullopt;
 }
 
-void Simulate(const TraceReader& trace, const ReplayOptions& options,
+void Simulate(const GradientSource& source, const ReplayOptions& options,
               std::vector<SimulationRun>& runs) {
   std::vector<ReplayRun> starts;
   std::vector<SimulationRun*> owners;
@@ -138,7 +138,7 @@ void Simulate(const TraceReader& trace, const ReplayOptions& options,
     starts.push_back(*run.start);
     owners.push_back(&run);
   }
-  std::vector<ReplayResult> results = Replay(trace, std::move(starts), options);
+  std::vector<ReplayResult> results = Replay(source, std::move(starts), options);
   const SimulationRun* whole = nullptr;
   for (size_t i = 0; i < results.size(); ++i) {
     owners[i]->result = std::move(results[i]);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "dlsim/clipping.h"
+#include "dlsim/gradient_source.h"
 #include "dlsim/replay.h"
-#include "dlsim/trace.h"
 #include "sim/policies/registry.h"
 
 namespace dlsim {
@@ -51,7 +51,7 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request);
 std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted);
 
 // Replays all runs that were not refused and stores their results.
-void Simulate(const TraceReader& trace, const ReplayOptions& options,
+void Simulate(const GradientSource& source, const ReplayOptions& options,
               std::vector<SimulationRun>& runs);
 
 }  // namespace dlsim

@@ -83,7 +83,7 @@ void ExpectNear(double got, double expected, double tolerance) {
 class StaticComparison {
  public:
   StaticComparison(const TraceWithOracle& trace, Totals& totals)
-      : trace_(trace), oracle_(trace.oracle), totals_(totals) {
+      : reader_(OpenTrace({trace.path})), oracle_(trace.oracle), totals_(totals) {
     for (size_t i = 0; i < oracle_["files"].size(); ++i) files_[oracle_["files"][i]["file"]] = i;
     for (size_t i = 0; i < oracle_["tensors"].size(); ++i) tensors_[oracle_["tensors"][i]] = i;
     for (size_t i = 0; i < oracle_["rows"].size(); ++i) {
@@ -108,18 +108,19 @@ class StaticComparison {
     ReplayOptions options;
     options.observer = [&](const ObservedStep& step) { CompareStep(step); };
     const size_t before = totals_.rows;
-    Replay(OpenTrace({trace_.path}), runs, options);
+    Replay(reader_, runs, options);
     EXPECT_EQ(rows_.size(), oracle_["rows"].size());
     EXPECT_EQ(totals_.rows - before, rows_.size() * runs.size());
   }
 
  private:
   void CompareStep(const ObservedStep& step) {
-    for (size_t part = 0; part < step.trace_step.recordings.size(); ++part) {
-      const std::filesystem::path place = step.trace_step.recordings[part].place;
+    const TraceStep recorded = reader_.Load(step.index);
+    for (size_t part = 0; part < recorded.recordings.size(); ++part) {
+      const std::filesystem::path place = recorded.recordings[part].place;
       ASSERT_TRUE(files_.contains(place.filename().string())) << place;
       const size_t file = files_.at(place.filename().string());
-      EXPECT_EQ(step.trace_step.step, oracle_["files"][file]["step"]);
+      EXPECT_EQ(recorded.step, oracle_["files"][file]["step"]);
       for (size_t run = 0; run < step.runs.size(); ++run) ComparePart(step, run, part, file);
     }
   }
@@ -164,7 +165,7 @@ class StaticComparison {
     ++totals_.rows;
   }
 
-  const TraceWithOracle& trace_;
+  const TraceReader reader_;
   const json& oracle_;
   Totals& totals_;
   std::map<std::string, size_t> files_, tensors_;

@@ -9,6 +9,7 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/trace_source.h"
 #include "tests/make_policy.h"
 #include "tests/small_replay.h"
 
@@ -165,7 +166,7 @@ TEST_F(ReplayStateTest, AnInterruptedRunGoesAnotherWay) {
                                      .resume_at = 6};
   std::vector<SimulationRun> runs = PrepareRuns(request);
   ASSERT_EQ(runs.size(), 3u);
-  Simulate(Open(), {}, runs);
+  Simulate(TraceSource(Open(), 1), {}, runs);
   EXPECT_EQ(runs[0].result.steps[11].scale, 64);
   EXPECT_EQ(runs[1].resume->kept, Kept::kScale);
   EXPECT_EQ(runs[1].first_difference, 8);  // the counter had reached 2 of 4
@@ -186,7 +187,7 @@ TEST_F(ReplayStateTest, TrainingThatIsLostBeginsAnewNotFromTheCheckpoint) {
                                      .states = {"scale=4", "growth_tracker=2"},
                                      .resume_at = 1};
   std::vector<SimulationRun> runs = PrepareRuns(request);
-  Simulate(Open(), {}, runs);
+  Simulate(TraceSource(Open(), 1), {}, runs);
   EXPECT_EQ(runs[0].result.steps[0].scale, 4);
   EXPECT_EQ(runs[0].result.steps[2].scale, 8);
   EXPECT_EQ(runs[1].result.steps[4].scale, 4);

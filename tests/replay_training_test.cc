@@ -6,7 +6,7 @@
 #include <limits>
 #include <string>
 
-#include "sim/step_source.h"
+#include "sim/trace_source.h"
 #include "tests/small_replay.h"
 
 namespace dlsim {
@@ -139,7 +139,7 @@ TEST_F(ReplayTrainingTest, RecordedMicroStepsAllowNoOtherNumber) {
 TEST_F(ReplayTrainingTest, AccumulatedStepsAreNumberedAsMicroSteps) {
   for (const int step : {0, 10, 20}) WriteStep(step, {FloatTensor("a.grad", {1})});
   const TraceReader trace = Open();
-  const TraceStep effective = StepSource(trace, 3).Take(0);
+  const TraceStep effective = TraceSource(trace, 3).LoadStep(0);
   EXPECT_EQ(effective.step, 20);
   ASSERT_EQ(effective.recordings.size(), 3u);
   for (size_t k = 0; k < 3; ++k) {

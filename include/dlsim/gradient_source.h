@@ -33,21 +33,25 @@ class GradientStep {
                                   const StepOptions& options) const = 0;
 };
 
+// What a trace says of itself, for the record.
+struct SourceFacts {
+  size_t steps = 0;  // as recorded
+  int64_t first_step = 0, last_step = 0;
+  uint64_t file_bytes = 0;                         // of all files
+  std::map<std::string, std::string> description;  // the string fields of the trace's trace.json
+  std::vector<std::string> notes;                  // remarks for the user; one line each
+};
+
+SourceFacts FactsOf(const TraceReader& trace);
+
 class GradientSource {
  public:
   virtual ~GradientSource() = default;
 
+  virtual const SourceFacts& facts() const = 0;
+
+  // The effective steps: several recorded ones may make one.
   virtual size_t step_count() const = 0;
-  virtual int64_t step_number(size_t i) const = 0;
-
-  // Size of all files that were or will be read, in bytes.
-  virtual uint64_t file_bytes() const = 0;
-
-  // The string fields of the trace's trace.json; empty without one.
-  virtual const std::map<std::string, std::string>& description() const = 0;
-
-  // Remarks for the user; one line each.
-  virtual const std::vector<std::string>& notes() const = 0;
 
   // Opens the i-th step. Throws Error (exit code 3) for a bad file.
   virtual std::unique_ptr<GradientStep> Load(size_t i) const = 0;

@@ -11,6 +11,7 @@
 
 #include "dlsim/clipping.h"
 #include "dlsim/format.h"
+#include "dlsim/gradient_source.h"
 #include "dlsim/loss_scaler.h"
 #include "dlsim/measure_step.h"
 #include "dlsim/trace.h"
@@ -150,8 +151,7 @@ std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result);
 
 // What an observer sees of one step: the measurement, and what each run made of it.
 struct ObservedStep {
-  size_t index = 0;  // of the step in the trace
-  const TraceStep& trace_step;
+  size_t index = 0;  // of the effective step
   const StepMeasurement& measurement;
   struct Run {
     const ReplayRun& run;                      // its scaler has already advanced
@@ -170,11 +170,15 @@ struct ReplayOptions {
   std::function<void(const ObservedStep&)> observer;  // called after each step; may be empty
 };
 
-// Runs all simulations in one pass over the trace; one result per run, in order. Runs with the same
-// conversion and scale at a step share its measurement. With accumulate_steps N the effective
-// gradient is the sum of N recorded ones, each divided by N, and has the last one's number; what
-// remains at the end is not used. Throws Error for a bad trace, and for accumulate_steps of a trace
-// whose own micro-steps are not as many.
+// Runs all simulations in one pass over the steps; one result per run, in order. Runs with the same
+// conversion and scale at a step share its measurement. The source has accumulated the steps
+// already: options.accumulate_steps is not looked at. Throws Error for a bad file.
+std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options);
+
+// Replays a trace. With accumulate_steps N the effective gradient is the sum of N recorded ones,
+// each divided by N, and has the last one's number; what remains at the end is not used. Throws
+// Error for a bad trace, and for accumulate_steps of a trace whose own micro-steps are not as many.
 std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options);
 

@@ -77,13 +77,14 @@ int RunAccumulate(AccumulateOptions options) {
     results = RunSumStudy(trace, plan, runs, study);
   }
   if (json) {
-    WriteSumJson(trace, options.trace.paths, DescribeOptions(options), runs, results, *json);
+    WriteSumJson(FactsOf(trace), options.trace.paths, DescribeOptions(options), runs, results,
+                 *json);
     json->Commit();
   }
   if (csv) csv->Commit();
   if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
     OutputFile out("-");
-    out.Write(FormatSumReport(trace, runs, results, options.top));
+    out.Write(FormatSumReport(FactsOf(trace), runs, results, options.top));
     out.Commit();
   }
   return 0;

@@ -87,7 +87,7 @@ Json InfoJson(const TraceReader& trace, const InfoOptions& options, const TraceI
                        {"elements", tensor.elements}});
   }
   return {{"schema", "dlsim.info/1"},
-          {"trace", JsonTrace(trace, options.trace.paths)},
+          {"trace", JsonTrace(FactsOf(trace), options.trace.paths)},
           {"notes", trace.notes()},
           {"steps", info.steps},
           {"tensors", tensors}};

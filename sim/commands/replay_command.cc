@@ -22,6 +22,7 @@
 #include "sim/output/replay_json.h"
 #include "sim/output/report.h"
 #include "sim/simulation.h"
+#include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {
@@ -44,9 +45,9 @@ std::unique_ptr<OutputFile> OpenOutput(const std::optional<std::string>& path) {
 }
 
 // Steps count alike in the progress line: files of one trace hardly differ in size.
-uint64_t BytesUntil(const TraceReader& trace, size_t step) {
-  const double share = static_cast<double>(step) / static_cast<double>(trace.step_count());
-  return static_cast<uint64_t>(share * static_cast<double>(trace.file_bytes()));
+uint64_t BytesUntil(const GradientSource& source, size_t step) {
+  const double share = static_cast<double>(step) / static_cast<double>(source.step_count());
+  return static_cast<uint64_t>(share * static_cast<double>(source.facts().file_bytes));
 }
 
 // What shapes all runs of the call, for the record.
@@ -112,25 +113,25 @@ int RunReplay(ReplayCommandOptions options) {
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);
   const TraceReader trace = OpenTrace(options.trace);
-  CheckAgainst(trace, options.request);
+  const TraceSource source(trace, options.replay.accumulate_steps);
+  CheckAgainst(source.facts(), options.request);
   const std::unique_ptr<OutputFile> json = OpenOutput(options.json);
   const std::unique_ptr<OutputFile> csv = OpenOutput(options.csv);
   if (csv) csv->Write(CsvHeader());
   {
-    Progress progress("replay", trace.file_bytes(),
+    Progress progress("replay", source.facts().file_bytes,
                       options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
     options.replay.observer = [&](const ObservedStep& step) {
       if (csv) WriteCsvRows(step, *csv);
-      const size_t accumulated = static_cast<size_t>(options.replay.accumulate_steps);
-      progress.Update(BytesUntil(trace, (step.index + 1) * accumulated));
+      progress.Update(BytesUntil(source, step.index + 1));
     };
-    Simulate(trace, options.replay, runs);
+    Simulate(source, options.replay, runs);
     CheckOptimizers(options.replay.optimizers, runs);
   }
   if (json) {
     Json record = DescribeOptions(options);
     if (config) record["config"] = JsonConfig(options.config.path, *config);
-    WriteReplayJson(trace, options.trace.paths, record, runs, *json);
+    WriteReplayJson(source.facts(), options.trace.paths, record, runs, *json);
   }
   if (json) json->Commit();
   if (csv) csv->Commit();
@@ -138,7 +139,7 @@ int RunReplay(ReplayCommandOptions options) {
   if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
     OutputFile out("-");
     if (config) out.Write(DescribeConfig(options.config.path, *config));
-    out.Write(UnusualOptions(options) + FormatReport(trace, runs, options.report));
+    out.Write(UnusualOptions(options) + FormatReport(source.facts(), runs, options.report));
     out.Commit();
   }
   return ReportRefusals(runs);

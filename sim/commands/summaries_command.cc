@@ -78,7 +78,7 @@ class SummariesJson {
                 const SummaryOptions& resolved)
       : out_(path) {
     out_.Write("{\"schema\":\"dlsim.summaries/1\",\n\"trace\":" +
-               DumpJson(JsonTrace(trace, options.trace.paths)) + ",\n\"options\":" +
+               DumpJson(JsonTrace(FactsOf(trace), options.trace.paths)) + ",\n\"options\":" +
                DumpJson(DescribeOptions(options, resolved)) + ",\n\"recordings\":[");
   }
 
@@ -139,7 +139,7 @@ int RunSummaries(const SummariesOptions& options) {
   if (csv) csv->Commit();
   if (options.json != "-" && options.csv != "-" && !options.quiet) {
     OutputFile out("-");
-    out.Write(DescribeTrace(trace) + OptionsLine(options, resolved) +
+    out.Write(DescribeTrace(FactsOf(trace)) + OptionsLine(options, resolved) +
               FormatSummaries(totals.totals(), options.top));
     out.Commit();
   }

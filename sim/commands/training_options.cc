@@ -91,9 +91,9 @@ void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOpt
   }
 }
 
-void CheckAgainst(const TraceReader& trace, const SimulationRequest& request) {
+void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request) {
   if (!request.resume_at) return;
-  const int64_t first = trace.step_number(0), last = trace.step_number(trace.step_count() - 1);
+  const int64_t first = facts.first_step, last = facts.last_step;
   if (*request.resume_at <= first || *request.resume_at > last) {
     throw UsageError("--resume-at", "no recorded step on one side of it",
                      std::to_string(first + 1) + " to " + std::to_string(last),

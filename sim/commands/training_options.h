@@ -29,7 +29,7 @@ void AddTrainingOptions(CLI::App& command, TrainingOptions& options, SimulationR
 void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOptions& replay);
 
 // Refuses what does not fit the trace: an interruption after its last step. Throws Error (2).
-void CheckAgainst(const TraceReader& trace, const SimulationRequest& request);
+void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request);
 
 // Refuses an optimizer that took no gradient in the whole replay. Throws Error (exit code 2).
 void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,

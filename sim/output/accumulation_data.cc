@@ -89,10 +89,10 @@ void WriteItems(const Items& items, const ToJson& to_json, OutputFile& out) {
 
 }  // namespace
 
-void WriteSumJson(const TraceReader& trace, std::span<const std::string> paths, const Json& options,
+void WriteSumJson(const SourceFacts& facts, std::span<const std::string> paths, const Json& options,
                   std::span<const SumRun> runs, std::span<const SumResult> results,
                   OutputFile& out) {
-  out.Write("{\"schema\":\"dlsim.accumulate/1\",\n\"trace\":" + DumpJson(JsonTrace(trace, paths)) +
+  out.Write("{\"schema\":\"dlsim.accumulate/1\",\n\"trace\":" + DumpJson(JsonTrace(facts, paths)) +
             ",\n\"options\":" + DumpJson(options) + ",\n\"runs\":[");
   WriteItems(runs, JsonRun, out);
   out.Write("],\n\"results\":[");

@@ -14,11 +14,11 @@
 namespace dlsim {
 
 // Returns the tables for the terminal; lists show `top` tensors.
-std::string FormatSumReport(const TraceReader& trace, std::span<const SumRun> runs,
+std::string FormatSumReport(const SourceFacts& facts, std::span<const SumRun> runs,
                             std::span<const SumResult> results, uint64_t top);
 
 // Writes the document dlsim.accumulate/1. `options` describes the call.
-void WriteSumJson(const TraceReader& trace, std::span<const std::string> paths, const Json& options,
+void WriteSumJson(const SourceFacts& facts, std::span<const std::string> paths, const Json& options,
                   std::span<const SumRun> runs, std::span<const SumResult> results,
                   OutputFile& out);
 

@@ -110,9 +110,9 @@ std::string WorstOfRun(const SumRun& run, std::span<const Seen> worst_first, uin
 
 }  // namespace
 
-std::string FormatSumReport(const TraceReader& trace, std::span<const SumRun> runs,
+std::string FormatSumReport(const SourceFacts& facts, std::span<const SumRun> runs,
                             std::span<const SumResult> results, uint64_t top) {
-  std::string text = DescribeTrace(trace);
+  std::string text = DescribeTrace(facts);
   text +=
       "emulated sums against float64; an error is the difference over the sum of the terms'\n"
       "magnitudes (\"relative\": over the sum, which may cancel); vectors by their L2 norms\n";

@@ -49,14 +49,14 @@ void AddCounters(const TensorStats& stats, Json& object) {
   object["energy_lost"] = JsonNumber(stats.energy_lost());
 }
 
-Json JsonTrace(const TraceReader& trace, std::span<const std::string> paths) {
+Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {
   Json object;
   object["paths"] = Json(paths);
-  object["steps"] = trace.step_count();
-  object["first_step"] = trace.step_number(0);
-  object["last_step"] = trace.step_number(trace.step_count() - 1);
-  object["file_bytes"] = trace.file_bytes();
-  object["description"] = trace.description();
+  object["steps"] = facts.steps;
+  object["first_step"] = facts.first_step;
+  object["last_step"] = facts.last_step;
+  object["file_bytes"] = facts.file_bytes;
+  object["description"] = facts.description;
   return object;
 }
 

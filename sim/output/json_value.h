@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
+#include "dlsim/gradient_source.h"
 #include "dlsim/loss_scaler.h"
 #include "dlsim/tensor_stats.h"
-#include "dlsim/trace.h"
 
 namespace dlsim {
 
@@ -27,7 +27,7 @@ Json JsonEvent(const ScalerEvent& event);
 void AddCounters(const TensorStats& stats, Json& object);
 
 // The object "trace": what was read.
-Json JsonTrace(const TraceReader& trace, std::span<const std::string> paths);
+Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths);
 
 // Text on one line; bytes that are not UTF-8 are replaced.
 std::string DumpJson(const Json& value);

@@ -143,9 +143,9 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
 
 }  // namespace
 
-void WriteReplayJson(const TraceReader& trace, std::span<const std::string> paths,
+void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
                      const Json& options, std::span<const SimulationRun> runs, OutputFile& out) {
-  out.Write("{\"schema\":\"dlsim.replay/1\",\n\"trace\":" + DumpJson(JsonTrace(trace, paths)) +
+  out.Write("{\"schema\":\"dlsim.replay/1\",\n\"trace\":" + DumpJson(JsonTrace(facts, paths)) +
             ",\n\"options\":" + DumpJson(options) + ",\n\"runs\":[");
   const char* separator = "\n";
   for (const SimulationRun& run : runs) {

@@ -13,7 +13,7 @@ namespace dlsim {
 
 // Writes the document step by step, one line each, without building it in memory. `options` are
 // those of the call that shape every run.
-void WriteReplayJson(const TraceReader& trace, std::span<const std::string> paths,
+void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
                      const Json& options, std::span<const SimulationRun> runs, OutputFile& out);
 
 }  // namespace dlsim

@@ -133,22 +133,22 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
 
 }  // namespace
 
-std::string DescribeTrace(const TraceReader& trace) {
-  const auto model = trace.description().find("model");
-  std::string line = fmt::format(
-      "trace: {}{} steps ({} to {}), {}\n",
-      model == trace.description().end() ? "" : Printable(model->second) + ", ", trace.step_count(),
-      trace.step_number(0), trace.step_number(trace.step_count() - 1), Bytes(trace.file_bytes()));
-  for (const std::string& note : trace.notes()) line += "note: " + note + "\n";
+std::string DescribeTrace(const SourceFacts& facts) {
+  const auto model = facts.description.find("model");
+  std::string line =
+      fmt::format("trace: {}{} steps ({} to {}), {}\n",
+                  model == facts.description.end() ? "" : Printable(model->second) + ", ",
+                  facts.steps, facts.first_step, facts.last_step, Bytes(facts.file_bytes));
+  for (const std::string& note : facts.notes) line += "note: " + note + "\n";
   return line;
 }
 
-std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun> runs,
+std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,
                          const ReportOptions& options) {
   const auto is_whole = [](const SimulationRun& run) { return !run.resume; };
   const auto whole_runs = static_cast<size_t>(std::count_if(runs.begin(), runs.end(), is_whole));
   const bool sections = options.details || whole_runs < kManyRuns;
-  std::string report = DescribeTrace(trace);
+  std::string report = DescribeTrace(facts);
   if (sections) report += DescribePolicies(runs, true);
   report += Overview(runs);
   report +=

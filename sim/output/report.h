@@ -12,7 +12,7 @@
 namespace dlsim {
 
 // Returns the lines that say what was read.
-std::string DescribeTrace(const TraceReader& trace);
+std::string DescribeTrace(const SourceFacts& facts);
 
 struct ReportOptions {
   uint64_t top = 5;                             // tensors in each list
@@ -22,7 +22,7 @@ struct ReportOptions {
 
 // Returns the report: what was read, one line per run, how interrupted runs differ, then, unless
 // there are many runs, the policies' parameters and a section for each run (report_run.h).
-std::string FormatReport(const TraceReader& trace, std::span<const SimulationRun> runs,
+std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,
                          const ReportOptions& options);
 
 }  // namespace dlsim

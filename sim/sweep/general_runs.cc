@@ -27,18 +27,19 @@ bool GeneralRuns::AllStopped() const {
                      [](const Run& run) { return run.state.stopped(); });
 }
 
-std::vector<size_t> GeneralRuns::Ask(const TraceStep& step, std::vector<StepQuestion>& questions) {
-  const std::vector<StepTensor> tensors = TensorsOf(step);
+std::vector<size_t> GeneralRuns::Ask(const GradientStep& step,
+                                     std::vector<StepQuestion>& questions) {
+  const std::vector<StepTensor> tensors = step.Tensors();
   const bool looks_ahead = std::any_of(runs_.begin(), runs_.end(), [](const Run& run) {
     return !run.state.stopped() && run.state.looks_ahead();
   });
   std::vector<GradientSpread> spreads;
-  if (looks_ahead) spreads = MeasureSpreads(step);
+  if (looks_ahead) spreads = step.Spreads();
   std::vector<size_t> of_run;
   for (Run& run : runs_) {
     of_run.push_back(0);
     if (run.state.stopped()) continue;
-    StepQuestion question = run.state.Prepare(step.step, tensors, spreads);
+    StepQuestion question = run.state.Prepare(step.number(), tensors, spreads);
     const auto found = std::find(questions.begin(), questions.end(), question);
     of_run.back() = static_cast<size_t>(found - questions.begin());
     if (found == questions.end()) questions.push_back(std::move(question));
@@ -55,13 +56,13 @@ void GeneralRuns::Add(Run& run) {
                    gradients.absmax, gradients.sum_of_squares});
 }
 
-void GeneralRuns::Advance(const TraceStep& step, const StepOptions& step_options) {
+void GeneralRuns::Advance(const GradientStep& step, const StepOptions& step_options) {
   std::vector<StepQuestion> questions;
   const std::vector<size_t> of_run = Ask(step, questions);
-  const StepMeasurement measured = MeasureStep(step, questions, step_options);
+  const StepMeasurement measured = step.Measure(questions, step_options);
   for (size_t r = 0; r < runs_.size(); ++r) {
     if (runs_[r].state.stopped()) continue;
-    runs_[r].state.Advance(measured, measured.answers[of_run[r]], step.step);
+    runs_[r].state.Advance(measured, measured.answers[of_run[r]], step.number());
     Add(runs_[r]);
   }
 }

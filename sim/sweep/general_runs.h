@@ -21,7 +21,7 @@ class GeneralRuns {
   bool AllStopped() const;
 
   // Asks, measures and advances all runs that go on.
-  void Advance(const TraceStep& step, const StepOptions& step_options);
+  void Advance(const GradientStep& step, const StepOptions& step_options);
 
   SweepOutcome Outcome(size_t run) const;
 
@@ -32,7 +32,7 @@ class GeneralRuns {
     InputStats input;
     std::optional<ScalerEvent> fatal;
   };
-  std::vector<size_t> Ask(const TraceStep& step, std::vector<StepQuestion>& questions);
+  std::vector<size_t> Ask(const GradientStep& step, std::vector<StepQuestion>& questions);
   static void Add(Run& run);
 
   const ReplayOptions& options_;

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/step_source.h"
+#include "sim/trace_source.h"
 
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dlsim/error.h"
 
@@ -18,9 +20,31 @@ Error NotTheRecorded(size_t asked, size_t recorded) {
                     std::to_string(recorded), std::to_string(asked));
 }
 
+class RecordedStep final : public GradientStep {
+ public:
+  explicit RecordedStep(TraceStep step) : step_(std::move(step)) {}
+
+  int64_t number() const override { return step_.step; }
+  std::vector<StepTensor> Tensors() const override { return TensorsOf(step_); }
+  std::vector<GradientSpread> Spreads() const override { return MeasureSpreads(step_); }
+  StepMeasurement Measure(std::span<const StepQuestion> questions,
+                          const StepOptions& options) const override {
+    return MeasureStep(step_, questions, options);
+  }
+
+ private:
+  TraceStep step_;
+};
+
 }  // namespace
 
-StepSource::StepSource(const TraceReader& trace, int64_t accumulate_steps) : trace_(trace) {
+SourceFacts FactsOf(const TraceReader& trace) {
+  return {trace.step_count(), trace.step_number(0), trace.step_number(trace.step_count() - 1),
+          trace.file_bytes(), trace.description(),  trace.notes()};
+}
+
+TraceSource::TraceSource(const TraceReader& trace, int64_t accumulate_steps)
+    : trace_(trace), facts_(FactsOf(trace)) {
   if (accumulate_steps < 1) {
     throw UsageError("grad_accum_steps", "not a number of steps", "1 or more",
                      std::to_string(accumulate_steps));
@@ -41,7 +65,7 @@ StepSource::StepSource(const TraceReader& trace, int64_t accumulate_steps) : tra
   }
 }
 
-TraceStep StepSource::Load(size_t i) const {
+TraceStep TraceSource::LoadStep(size_t i) const {
   if (steps_per_effective_ == 1) return trace_.Load(i);
   TraceStep effective;
   for (size_t k = 0; k < steps_per_effective_; ++k) {
@@ -56,21 +80,8 @@ TraceStep StepSource::Load(size_t i) const {
   return effective;
 }
 
-void StepSource::LoadAhead(size_t i) {
-  if (i >= count_) return;
-  try {
-    ahead_ = Load(i);
-  } catch (...) {
-    failure_ = std::current_exception();
-  }
-}
-
-TraceStep StepSource::Take(size_t i) {
-  if (failure_) std::rethrow_exception(failure_);
-  if (!ahead_) return Load(i);
-  TraceStep step = std::move(*ahead_);
-  ahead_.reset();
-  return step;
+std::unique_ptr<GradientStep> TraceSource::Load(size_t i) const {
+  return std::make_unique<RecordedStep>(LoadStep(i));
 }
 
 }  // namespace dlsim
