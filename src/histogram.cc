@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "check.h"
+#include "counting_plan.h"
 #include "double_double.h"
 
 namespace dlsim {
@@ -55,52 +56,10 @@ HistogramEdges::HistogramEdges(std::vector<uint32_t> edges) : bits_(std::move(ed
   bits_.erase(std::unique(bits_.begin(), bits_.end()), bits_.end());
   if (bits_.front() == 0) bits_.erase(bits_.begin());
   DLSIM_CHECK(bits_.back() == codec::kInfinityBits);
+  plan_ = std::make_shared<const CountingPlan>(bits_);
 }
 
-size_t HistogramEdges::BinOf(uint32_t magnitude) const {
-  const auto above = std::upper_bound(bits_.begin(), bits_.end(), magnitude);
-  return static_cast<size_t>(above - bits_.begin()) - 1;
-}
-
-HistogramCounter::HistogramCounter(const HistogramEdges& edges) : edges_(&edges) {
-  for (OfSign& sign : signs_) sign.sums.resize(edges.bin_count());
-}
-
-void HistogramCounter::Add(std::span<const float> values) {
-  elements_ += values.size();
-  for (const float value : values) {
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    const uint32_t magnitude = bits & ~codec::kSignBit;
-    if (magnitude == 0) {
-      ++zeros_;
-    } else if (magnitude >= codec::kInfinityBits) {
-      ++(magnitude == codec::kInfinityBits ? inf_ : nan_);
-    } else {
-      OfSign& sign = signs_[bits >> 31];
-      sign.largest = std::max(sign.largest, magnitude);
-      Sums& sums = sign.sums[edges_->BinOf(magnitude)];
-      const uint64_t significand = Significand(magnitude);
-      ++sums.count;
-      sums.significands += significand;
-      sums.squares += significand * significand;
-    }
-  }
-}
-
-HistogramSums HistogramCounter::TakeSums() {
-  HistogramSums taken = {elements_, zeros_, nan_, inf_, {}};
-  for (size_t s = 0; s < signs_.size(); ++s) {
-    taken.signs[s].largest = signs_[s].largest;
-    for (size_t b = 0; b < signs_[s].sums.size(); ++b) {
-      const Sums& sums = signs_[s].sums[b];
-      if (sums.count == 0) continue;
-      taken.signs[s].bins.push_back(
-          {static_cast<uint32_t>(b), sums.count, sums.significands, sums.squares});
-    }
-  }
-  *this = HistogramCounter(*edges_);
-  return taken;
-}
+size_t HistogramEdges::BinOf(uint32_t magnitude) const { return plan_->BinOf(magnitude); }
 
 void HistogramSums::Merge(const HistogramSums& other) {
   elements += other.elements;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
-#include <memory>
-#include <mutex>
 #include <utility>
 
 #include "chunk_loader.h"
@@ -18,29 +16,6 @@ namespace {
 // Elements that one thread counts at once; taking the sums of a tensor costs as much as some
 // thousands of them.
 constexpr size_t kTaskElements = size_t{1} << 18;
-
-// Counters to be used again: making one costs more than counting a small tensor.
-class CounterPool {
- public:
-  explicit CounterPool(const HistogramEdges& edges) : edges_(edges) {}
-
-  std::unique_ptr<HistogramCounter> Take() {
-    const std::lock_guard lock(mutex_);
-    if (free_.empty()) return std::make_unique<HistogramCounter>(edges_);
-    std::unique_ptr<HistogramCounter> counter = std::move(free_.back());
-    free_.pop_back();
-    return counter;
-  }
-  void Return(std::unique_ptr<HistogramCounter> counter) {
-    const std::lock_guard lock(mutex_);
-    free_.push_back(std::move(counter));
-  }
-
- private:
-  const HistogramEdges& edges_;
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<HistogramCounter>> free_;
-};
 
 // What consecutive blocks of one tensor hold in one part.
 struct Piece {
@@ -73,20 +48,19 @@ HistogramSums CountPart(const TensorSources& sources, std::span<const Block> blo
 
 std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,
                              std::span<const Block> blocks, size_t parts, Accumulation accumulation,
-                             CounterPool& pool) {
+                             const HistogramEdges& edges) {
   std::vector<Piece> pieces;
-  std::unique_ptr<HistogramCounter> counter = pool.Take();
+  HistogramCounter counter(edges);
   for (auto begin = blocks.begin(); begin != blocks.end();) {
     const size_t tensor = begin->tensor;
     const auto end = std::find_if(begin, blocks.end(),
                                   [&](const Block& block) { return block.tensor != tensor; });
     for (size_t part = 0; part < parts; ++part) {
       pieces.push_back(
-          {tensor, part, CountPart(tensors[tensor], {begin, end}, part, accumulation, *counter)});
+          {tensor, part, CountPart(tensors[tensor], {begin, end}, part, accumulation, counter)});
     }
     begin = end;
   }
-  pool.Return(std::move(counter));
   return pieces;
 }
 
@@ -95,7 +69,6 @@ std::vector<HistogramSums> CountStep(const TraceStep& step,
                                      const std::vector<TensorSources>& tensors, size_t parts,
                                      const HistogramEdges& edges, const StepOptions& options) {
   std::vector<HistogramSums> sums(tensors.size() * parts);
-  CounterPool pool(edges);
   bool beside_done = !options.beside;
   ForEachWave(step.recordings, tensors, [&](std::span<const Block> wave) {
     std::vector<std::span<const Block>> tasks;
@@ -106,7 +79,7 @@ std::vector<HistogramSums> CountStep(const TraceStep& step,
     ParallelFor(tasks.size() + beside, [&](size_t i) {
       if (i < beside) return options.beside();
       const size_t task = i - beside;
-      pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, pool);
+      pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, edges);
     });
     beside_done = true;
     for (const std::vector<Piece>& of_task : pieces) {

@@ -13,6 +13,7 @@
 #include "dlsim/histogram_question.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure.h"
+#include "on_target.h"
 
 namespace dlsim {
 namespace {
@@ -137,6 +138,120 @@ TEST(Histogram, OfPartsMergeToThatOfTheWhole) {
   HistogramSums sums = second.TakeSums();
   sums.Merge(first.TakeSums());
   EXPECT_EQ(sums.ToHistogram(edges), HistogramOf(values, edges));
+}
+
+// Edges that repeat from binade to binade, those that do not, few of them and none.
+std::vector<HistogramEdges> SetsOfEdges() {
+  std::mt19937 random(3);
+  const auto any = [&](size_t count, uint32_t binades) {
+    std::vector<uint32_t> edges;
+    while (edges.size() < count) {
+      edges.push_back(static_cast<uint32_t>((127u << 23) - random() % (binades << 23)));
+    }
+    return HistogramEdges(edges);
+  };
+  std::vector<uint32_t> cluster, ends;
+  for (uint32_t binade = 100; binade < 140; ++binade) {
+    for (uint32_t i = 0; i < 9; ++i) cluster.push_back((binade << 23) + 0x123456 + i * i);
+    ends.push_back(binade << 23 | 1);
+    ends.push_back((binade + 1) << 23 | codec::kMantissaMask);
+  }
+  std::vector<HistogramEdges> sets = {EdgesOf(DefaultLadder()), HistogramEdges({}),
+                                      HistogramEdges(cluster), HistogramEdges(ends)};
+  for (const size_t count : {1, 3, 8, 30, 1000}) {
+    for (const uint32_t binades : {4u, 90u}) sets.push_back(any(count, binades));
+  }
+  return sets;
+}
+
+// Arrays of all kinds that the kernels tell apart.
+std::vector<std::vector<float>> KindsOfValues() {
+  std::mt19937 random(20);
+  std::normal_distribution<float> normal;
+  std::vector<std::vector<float>> kinds(9);
+  for (size_t i = 0; i < 3000; ++i) {
+    const float x = normal(random);
+    const uint32_t bits = static_cast<uint32_t>(random());
+    kinds[0].push_back(x);
+    kinds[1].push_back(std::ldexp(x, -static_cast<int>(bits % 60)));
+    kinds[2].push_back(bits % 7 == 0 ? x : -0.0f);
+    kinds[3].push_back(bits % 500 == 0 ? kNan : bits % 700 == 0 ? -kInfinity : x);
+    kinds[4].push_back(std::bit_cast<float>(bits & 0x80FFFFFF));  // half of them subnormal
+    kinds[5].push_back(std::bit_cast<float>((bits & 0x87800000) | 0x35E5C6 | bits % 4));
+    kinds[6].push_back(i < 2000 ? 0.0f : -x);
+    kinds[7].push_back(std::bit_cast<float>(bits));
+    kinds[8].push_back(std::bit_cast<float>(i < 1500 ? 0x7F7FFFFFu : 0xFF7FFFFFu));
+  }
+  return kinds;
+}
+
+class HistogramOnTarget : public OnTarget {};
+INSTANTIATE_TEST_SUITE_P(Targets, HistogramOnTarget, testing::ValuesIn(SupportedSimdTargets()),
+                         [](const auto& test) { return test.param; });
+
+Histogram ReferenceOf(std::span<const float> values, const HistogramEdges& edges) {
+  HistogramCounter counter(edges);
+  counter.AddReference(values);
+  return counter.Take();
+}
+
+TEST_P(HistogramOnTarget, CountsAsTheReferenceDoes) {
+  for (const HistogramEdges& edges : SetsOfEdges()) {
+    for (const std::vector<float>& values : KindsOfValues()) {
+      ASSERT_EQ(HistogramOf(values, edges), ReferenceOf(values, edges));
+    }
+  }
+}
+
+TEST_P(HistogramOnTarget, CountsTheNeighboursOfEveryEdgeAsTheReferenceDoes) {
+  for (const HistogramEdges& edges : SetsOfEdges()) {
+    std::vector<float> values;
+    for (const uint32_t edge : edges.bits()) {
+      for (const uint32_t bits : {edge - 1, edge, edge + 1}) {
+        values.push_back(std::bit_cast<float>(bits));
+        values.push_back(-values.back());
+      }
+    }
+    ASSERT_EQ(HistogramOf(values, edges), ReferenceOf(values, edges));
+  }
+}
+
+TEST_P(HistogramOnTarget, CountsAllLengthsAndAlignmentsAsTheReferenceDoes) {
+  const std::vector<std::vector<float>> kinds = KindsOfValues();
+  for (const HistogramEdges& edges : {EdgesOf(DefaultLadder()), SetsOfEdges().back()}) {
+    HistogramCounter counter(edges);
+    for (const size_t kind : {1, 2, 3}) {
+      for (size_t length = 0; length <= 70; ++length) {
+        const std::span<const float> values =
+            std::span(kinds[kind]).subspan(length * 7, length > 65 ? length * 9 : length);
+        counter.Add(values);
+        ASSERT_EQ(counter.Take(), ReferenceOf(values, edges)) << length;
+        counter.Add(values.first(length / 2));
+        counter.Add(values.subspan(length / 2));
+        ASSERT_EQ(counter.Take(), ReferenceOf(values, edges)) << length;
+      }
+    }
+  }
+}
+
+// More values of one bin than the kernels' own sums hold, with the largest significands.
+TEST_P(HistogramOnTarget, CountsManyValuesOfOneBin) {
+  constexpr size_t kCount = 400000;
+  constexpr uint128_t kSquare = uint128_t{0xFFFFFF} * 0xFFFFFF;
+  for (const HistogramEdges& edges : SetsOfEdges()) {
+    HistogramCounter counter(edges);
+    for (const uint32_t bits : {0xBFFFFFFFu, 0x3D7FFFFFu}) {
+      const float value = std::bit_cast<float>(bits);
+      counter.Add(std::vector<float>(kCount, value));
+      const Histogram histogram = counter.Take();
+      const Sign sign = value < 0 ? Sign::kNegative : Sign::kPositive;
+      ASSERT_EQ(histogram.Of(sign).bins.size(), 1u);
+      const HistogramBin& bin = histogram.Of(sign).bins.front();
+      EXPECT_EQ(bin.count, kCount);
+      EXPECT_TRUE(bin.squares == kSquare * kCount);
+      EXPECT_EQ(histogram.sum, double{value} * kCount);
+    }
+  }
 }
 
 TEST(Histogram, KnowsTheSumAndItsSigns) {

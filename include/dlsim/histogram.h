@@ -8,12 +8,16 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
 #include "dlsim/thresholds.h"
 
 namespace dlsim {
+
+class CountingPlan;
+struct CountingTables;
 
 __extension__ using uint128_t = unsigned __int128;
 
@@ -31,10 +35,16 @@ class HistogramEdges {
   // The bin of a nonzero finite magnitude.
   size_t BinOf(uint32_t magnitude) const;
 
-  friend bool operator==(const HistogramEdges&, const HistogramEdges&) = default;
+  // What counters of these edges share.
+  const CountingPlan& plan() const { return *plan_; }
+
+  friend bool operator==(const HistogramEdges& a, const HistogramEdges& b) {
+    return a.bits_ == b.bits_;
+  }
 
  private:
   std::vector<uint32_t> bits_;
+  std::shared_ptr<const CountingPlan> plan_;
 };
 
 // The significand of a magnitude as an integer: its value is significand * 2^QuantumExponent.
@@ -105,30 +115,26 @@ struct HistogramSums {
 };
 
 // Counts arrays on the calling thread, any number of them in any order; their histograms add up.
+// What this costs beside reading the values grows with the binades that they lie in.
 class HistogramCounter {
  public:
   explicit HistogramCounter(const HistogramEdges& edges);  // must live as long as this
+  HistogramCounter(const HistogramCounter&) = delete;
+  HistogramCounter& operator=(const HistogramCounter&) = delete;
+  ~HistogramCounter();
 
   void Add(std::span<const float> values);
+
+  // The same value by value: the definition that the kernels of Add must equal.
+  void AddReference(std::span<const float> values);
 
   // Return what was counted and begin anew.
   HistogramSums TakeSums();
   Histogram Take() { return TakeSums().ToHistogram(*edges_); }
 
  private:
-  struct Sums {
-    uint64_t count = 0;
-    uint64_t significands = 0;
-    uint128_t squares = 0;
-  };
-  struct OfSign {
-    uint32_t largest = 0;
-    std::vector<Sums> sums;  // per bin
-  };
-
   const HistogramEdges* edges_;
-  uint64_t elements_ = 0, zeros_ = 0, nan_ = 0, inf_ = 0;
-  std::array<OfSign, 2> signs_;
+  std::unique_ptr<CountingTables> tables_;
 };
 
 // Returns the histogram of what two arrays hold together. `sum` is added as it is.

@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+
+#include "counting_plan.h"
+#include "dlsim/histogram.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "histogram_counter.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include "count_values-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dlsim {
+namespace HWY_NAMESPACE {
+
+// Counts values, or those that wait if there are none.
+void CountValues(const float* values, size_t count, const CountingPlan& plan,
+                 CountingTables& tables) {
+#if HWY_TARGET == HWY_SCALAR
+  for (size_t i = 0; i < count; ++i) CountValue(plan, std::bit_cast<uint32_t>(values[i]), tables);
+#else
+  CountNormal(values, count, plan, tables);
+#endif
+}
+
+void CountAside(const CountingPlan& plan, CountingTables& tables) {
+#if HWY_TARGET == HWY_SCALAR
+  (void)plan, (void)tables;
+#else
+  CountAsidePeriodic(plan, tables);
+#endif
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dlsim
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dlsim {
+namespace {
+
+HWY_EXPORT(CountValues);
+HWY_EXPORT(CountAside);
+
+// Values that the ways of a record hold together: neighbours take turns.
+constexpr size_t kMostInRecords = kWays * CountRecord::kMostValues;
+constexpr size_t kPiece = 4096;
+// Values that one call of a kernel may count, with those that waited.
+constexpr size_t kMostPerCall = kPiece + 2 * CountingTables::kBlock;
+static_assert(2 * kMostPerCall < CountingTables::kMostAside);
+// With fewer values set aside, looking for the bins of each is faster than the tables.
+constexpr size_t kFewAside = 64;
+
+// Moves a record to wide sums.
+void MoveRecord(CountRecords& records, WideSums& sums) {
+  constexpr uint64_t kSignificands = (uint64_t{1} << CountRecord::kCountShift) - 1;
+  for (CountRecord& record : records) {
+    if (record.packed == 0) continue;
+    sums.count += record.packed >> CountRecord::kCountShift;
+    sums.significands += record.packed & kSignificands;
+    sums.squares += record.squares;
+    record = {};
+  }
+}
+
+// Calls body(sign, exponent) for where there may be normal numbers.
+template <class Body>
+void ForEachBinade(const CountingTables& tables, const Body& body) {
+  for (size_t sign = 0; sign < 2; ++sign) {
+    const uint32_t last = tables.largest[sign] >> 23;
+    for (uint32_t exponent = std::max(tables.smallest >> 23, 1u); exponent <= last; ++exponent) {
+      body(sign, exponent);
+    }
+  }
+}
+
+void EmptyPeriodicRecords(const PeriodicPlan& plan, CountingTables& tables) {
+  ForEachBinade(tables, [&](size_t sign, uint32_t exponent) {
+    CountRecords* row = &tables.records[(sign << 8 | exponent) * plan.slots];
+    const uint32_t* bins = plan.rank_bins.data() + exponent * plan.ranks();
+    for (size_t slot = 0; slot < plan.slots; slot += 2) {
+      MoveRecord(row[slot], tables.wide[sign][bins[plan.slot_ranks[slot]]]);
+      row[slot + 1] = {};  // its values were set aside
+    }
+  });
+}
+
+void EmptyFine(const PeriodicPlan& plan, CountingTables& tables) {
+  ForEachBinade(tables, [&](size_t sign, uint32_t exponent) {
+    CountRecords* row = &tables.fine[(sign << 8 | exponent) * plan.ranks()];
+    const uint32_t* bins = plan.rank_bins.data() + exponent * plan.ranks();
+    for (size_t rank = 0; rank < plan.ranks(); ++rank) {
+      MoveRecord(row[rank], tables.wide[sign][bins[rank]]);
+    }
+  });
+  tables.in_fine = 0;
+}
+
+void EmptyGeneralRecords(const CountingPlan& plan, CountingTables& tables) {
+  for (size_t sign = 0; sign < 2; ++sign) {
+    if (tables.largest[sign] == 0) continue;
+    const size_t last = plan.BinOf(tables.largest[sign]);
+    CountRecords* row = &tables.records[GeneralPlan::kFirstRecord + sign * plan.bin_count()];
+    for (size_t bin = plan.BinOf(tables.smallest); bin <= last; ++bin) {
+      MoveRecord(row[bin], tables.wide[sign][bin]);
+    }
+  }
+}
+
+void EmptyRecords(const CountingPlan& plan, CountingTables& tables) {
+  if (plan.periodic()) {
+    EmptyPeriodicRecords(*plan.periodic(), tables);
+  } else {
+    EmptyGeneralRecords(plan, tables);
+  }
+  tables.in_records = 0;
+}
+
+void CountAsideOneByOne(const CountingPlan& plan, CountingTables& tables) {
+  for (size_t i = 0; i < tables.aside_count; ++i) CountValue(plan, tables.aside[i], tables);
+  tables.aside_count = 0;
+}
+
+void CountAllAside(const CountingPlan& plan, CountingTables& tables) {
+  if (!plan.periodic() || tables.aside_count < kFewAside) return CountAsideOneByOne(plan, tables);
+  HWY_DYNAMIC_DISPATCH(CountAside)(plan, tables);
+  if (tables.in_fine + CountingTables::kMostAside + CountingTables::kSlack > kMostInRecords) {
+    EmptyFine(*plan.periodic(), tables);
+  }
+}
+
+}  // namespace
+
+HistogramCounter::HistogramCounter(const HistogramEdges& edges)
+    : edges_(&edges), tables_(edges.plan().TakeTables()) {}
+
+HistogramCounter::~HistogramCounter() {
+  if (tables_->elements == 0) edges_->plan().ReturnTables(std::move(tables_));
+}
+
+void HistogramCounter::Add(std::span<const float> values) {
+  const CountingPlan& plan = edges_->plan();
+  CountingTables& tables = *tables_;
+  tables.elements += values.size();
+  for (size_t begin = 0; begin < values.size(); begin += kPiece) {
+    const std::span<const float> piece =
+        values.subspan(begin, std::min(kPiece, values.size() - begin));
+    HWY_DYNAMIC_DISPATCH(CountValues)(piece.data(), piece.size(), plan, tables);
+    if (tables.aside_count + kMostPerCall > CountingTables::kMostAside) {
+      CountAllAside(plan, tables);
+    }
+    if (tables.in_records + kMostPerCall > kMostInRecords) EmptyRecords(plan, tables);
+  }
+}
+
+void HistogramCounter::AddReference(std::span<const float> values) {
+  tables_->elements += values.size();
+  for (const float value : values) {
+    CountValue(edges_->plan(), std::bit_cast<uint32_t>(value), *tables_);
+  }
+}
+
+HistogramSums HistogramCounter::TakeSums() {
+  const CountingPlan& plan = edges_->plan();
+  CountingTables& tables = *tables_;
+  if (tables.pending_count > 0) HWY_DYNAMIC_DISPATCH(CountValues)(nullptr, 0, plan, tables);
+  CountAllAside(plan, tables);
+  if (tables.in_records > 0) EmptyRecords(plan, tables);
+  if (tables.in_fine > 0) EmptyFine(*plan.periodic(), tables);
+  HistogramSums taken = {tables.elements, tables.zeros, tables.nan, tables.inf, {}};
+  for (size_t sign = 0; sign < 2; ++sign) {
+    taken.signs[sign].largest = tables.largest[sign];
+    if (tables.largest[sign] == 0) continue;
+    const size_t last = plan.BinOf(tables.largest[sign]);
+    for (size_t bin = plan.BinOf(tables.smallest); bin <= last; ++bin) {
+      WideSums& sums = tables.wide[sign][bin];
+      if (sums.count == 0) continue;
+      taken.signs[sign].bins.push_back(
+          {static_cast<uint32_t>(bin), sums.count, sums.significands, sums.squares});
+      sums = {};
+    }
+  }
+  tables.elements = tables.zeros = tables.nan = tables.inf = 0;
+  tables.largest = {};
+  tables.smallest = codec::kInfinityBits;
+  return taken;
+}
+
+}  // namespace dlsim
+#endif  // HWY_ONCE
