@@ -165,6 +165,8 @@ class SlotFinder {
     aside += hn::CountTrue(d, in_zone);
   }
 
+  HWY_INLINE void SetAside(const float*, size_t, const uint32_t*, uint32_t*&) const {}
+
  private:
   V row_bytes_, first_;
   V last_below_[kBoundaries];
@@ -175,16 +177,27 @@ class CellFinder {
  public:
   explicit CellFinder(const CountingPlan& plan) : cells_(plan.general().cells.data()) {}
 
-  // The same; unused values are zeros. Values of crowded cells are set aside.
+  // Stores the offsets of a vector of values; unused ones are zeros.
   HWY_INLINE void Find(const float* values, V /*bits*/, M /*used*/, uint32_t* HWY_RESTRICT offsets,
-                       uint32_t* HWY_RESTRICT& aside) const {
+                       uint32_t* HWY_RESTRICT& /*aside*/) const {
     for (size_t lane = 0; lane < kLaneCount; ++lane) {
       uint32_t value;
       std::memcpy(&value, values + lane, sizeof(value));
       const uint64_t record = (cells_[value >> GeneralPlan::kShift] + value) >> 32;
-      *aside = value;
-      aside += record == GeneralPlan::kCrowded ? 1 : 0;
       offsets[lane] = static_cast<uint32_t>(record) * kRecordBytes;
+    }
+  }
+
+  // Sets the values in crowded cells aside, after all offsets: a vector of them cannot be loaded
+  // right after its lanes were stored.
+  HWY_INLINE void SetAside(const float* values, size_t count, const uint32_t* offsets,
+                           uint32_t* HWY_RESTRICT& aside) const {
+    const U32Tag d;
+    for (size_t i = 0; i < count; i += kLaneCount) {
+      const M crowded =
+          hn::Eq(hn::Load(d, offsets + i), SetLanes(GeneralPlan::kCrowded * kRecordBytes));
+      hn::StoreU(hn::Compress(VectorLanes().LoadFloats(values + i), crowded), d, aside);
+      aside += hn::CountTrue(d, crowded);
     }
   }
 
@@ -219,9 +232,10 @@ class BlockCounter {
       const M used = hn::FirstN(d, tables_.pending_count - i);
       const V bits = kLanes.LoadFloats(values + i);
       range_.Add(hn::IfThenElse(used, bits, SetLanes(std::bit_cast<uint32_t>(values[0]))));
-      finder_.Find(values + i, bits, used, offsets_, aside);
-      AddToRecords(bits, offsets_, tables_.records.data());
+      finder_.Find(values + i, bits, used, offsets_ + i, aside);
+      AddToRecords(bits, offsets_ + i, tables_.records.data());
     }
+    finder_.SetAside(values, tables_.pending_count, offsets_, aside);
     Advance(aside, kCountBlock);
     tables_.pending_count = 0;
     range_.MergeInto(tables_);
@@ -246,6 +260,7 @@ class BlockCounter {
       finder_.Find(values + i, bits, all, offsets_ + i, aside);
     }
     if (!range.IsNormal()) return false;
+    finder_.SetAside(values, kCountBlock, offsets_, aside);
     range_ = range;
     CountRecords* records = tables_.records.data();
     for (size_t i = 0; i < kCountBlock; i += kLaneCount) {

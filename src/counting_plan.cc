@@ -111,10 +111,21 @@ GeneralPlan MakeGeneralPlan(std::span<const uint32_t> edges) {
       const uint32_t edge = edges[bin + 1] | sign << 31;
       uint64_t& entry = plan.cells[cell + sign * kCellsPerSign];
       entry = record << 32;
-      if (has_edge && !is_crowded) entry += (uint64_t{1} << 32) - edge;  // carries from it on
+      if (is_crowded) {
+        entry += bin;
+      } else if (has_edge) {
+        entry += (uint64_t{1} << 32) - edge;  // carries from the edge on
+      }
     }
   }
   return plan;
+}
+
+void AddMagnitude(uint32_t magnitude, WideSums& sums) {
+  const uint64_t significand = Significand(magnitude);
+  ++sums.count;
+  sums.significands += significand;
+  sums.squares += significand * significand;
 }
 
 }  // namespace
@@ -152,6 +163,13 @@ void CountingPlan::ReturnTables(std::unique_ptr<CountingTables> tables) const {
   free_.push_back(std::move(tables));
 }
 
+void CountCrowded(const CountingPlan& plan, uint32_t bits, CountingTables& tables) {
+  const uint32_t magnitude = bits & ~codec::kSignBit;
+  size_t bin = static_cast<uint32_t>(plan.general().cells[bits >> GeneralPlan::kShift]);
+  while (plan.edges()[bin + 1] <= magnitude) ++bin;
+  AddMagnitude(magnitude, tables.wide[bits >> 31][bin]);
+}
+
 void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
   if (magnitude == 0) {
@@ -162,11 +180,7 @@ void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables)
     const size_t sign = bits >> 31;
     tables.largest[sign] = std::max(tables.largest[sign], magnitude);
     tables.smallest = std::min(tables.smallest, magnitude);
-    WideSums& sums = tables.wide[sign][plan.BinOf(magnitude)];
-    const uint64_t significand = Significand(magnitude);
-    ++sums.count;
-    sums.significands += significand;
-    sums.squares += significand * significand;
+    AddMagnitude(magnitude, tables.wide[sign][plan.BinOf(magnitude)]);
   }
 }
 

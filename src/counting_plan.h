@@ -38,7 +38,8 @@ struct GeneralPlan {
   static constexpr uint32_t kCrowded = 1;
   static constexpr uint32_t kFirstRecord = 2;
 
-  // (cells[bits >> kShift] + bits) >> 32 is the record of a value.
+  // (cells[bits >> kShift] + bits) >> 32 is the record of a value. The lower half of a crowded cell
+  // is the bin in which it begins.
   std::vector<uint64_t> cells;
 };
 
@@ -67,6 +68,9 @@ class CountingPlan {
   mutable std::mutex mutex_;
   mutable std::vector<std::unique_ptr<CountingTables>> free_;
 };
+
+// Counts a normal number of a crowded cell.
+void CountCrowded(const CountingPlan& plan, uint32_t bits, CountingTables& tables);
 
 // Counts one value of any kind: the definition that the kernels must equal.
 void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables);

@@ -119,17 +119,17 @@ void EmptyRecords(const CountingPlan& plan, CountingTables& tables) {
   tables.in_records = 0;
 }
 
-void CountAsideOneByOne(const CountingPlan& plan, CountingTables& tables) {
-  for (size_t i = 0; i < tables.aside_count; ++i) CountValue(plan, tables.aside[i], tables);
-  tables.aside_count = 0;
-}
-
 void CountAllAside(const CountingPlan& plan, CountingTables& tables) {
-  if (!plan.periodic() || tables.aside_count < kFewAside) return CountAsideOneByOne(plan, tables);
-  HWY_DYNAMIC_DISPATCH(CountAside)(plan, tables);
-  if (tables.in_fine + CountingTables::kMostAside + CountingTables::kSlack > kMostInRecords) {
-    EmptyFine(*plan.periodic(), tables);
+  if (plan.periodic() && tables.aside_count >= kFewAside) {
+    HWY_DYNAMIC_DISPATCH(CountAside)(plan, tables);
+    if (tables.in_fine + CountingTables::kMostAside + CountingTables::kSlack > kMostInRecords) {
+      EmptyFine(*plan.periodic(), tables);
+    }
+    return;
   }
+  const auto count = plan.periodic() ? CountValue : CountCrowded;
+  for (size_t i = 0; i < tables.aside_count; ++i) count(plan, tables.aside[i], tables);
+  tables.aside_count = 0;
 }
 
 }  // namespace
