@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "profile/step_code.h"
 #include "profile_test_util.h"
 
 namespace dlsim {
@@ -182,6 +183,24 @@ TEST_F(ProfileFileTest, RefusesToMergeDifferentStepsOfOneNumber) {
   WriteProfile(Path("b"), settings_, Encode({steps_[2]}, edges_));
   const std::string step = "step " + std::to_string(steps_[2].step);
   ExpectInputError([&] { OpenProfile({Path("a"), Path("b")}); }, {Path("a"), Path("b"), step});
+}
+
+// As a step that another version of libzstd compressed.
+TEST_F(ProfileFileTest, MergesEqualStepsOfOtherBytes) {
+  const StepParts parts = SplitStep("step", encoded_[2].bytes);
+  std::string totals(parts.totals);
+  size_t size_end = 0;
+  while ((totals[size_end] & 0x80) != 0) ++size_end;
+  totals[size_end] = static_cast<char>(totals[size_end] | 0x80);
+  totals.insert(size_end + 1, 1, '\0');  // the same number in one byte more
+  EncodedStep same = encoded_[2];
+  same.bytes = JoinStep({totals, parts.histograms});
+  WriteProfile(Path("a"), settings_, encoded_);
+  WriteProfile(Path("b"), settings_, {same});
+  EXPECT_EQ(OpenProfile({Path("a"), Path("b")}).Load(2), steps_[2]);
+  MergeProfiles(std::vector<std::string>{Path("a"), Path("b")}, Path("ab"));
+  MergeProfiles(std::vector<std::string>{Path("b"), Path("a")}, Path("ba"));
+  EXPECT_EQ(ReadBytes(Path("ab")), ReadBytes(Path("ba")));
 }
 
 TEST_F(ProfileFileTest, NamesTheFirstSettingThatDiffers) {

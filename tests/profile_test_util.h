@@ -35,6 +35,15 @@ inline std::vector<ProfileStep> StepsOf(const std::string& trace, const Histogra
   return steps;
 }
 
+// Keeps the first tensors of each step, so that files are small.
+inline std::vector<ProfileStep> FewTensors(std::vector<ProfileStep> steps) {
+  for (ProfileStep& step : steps) {
+    step.tensors.resize(3);
+    for (std::vector<Histogram>& part : step.histograms) part.resize(3);
+  }
+  return steps;
+}
+
 inline std::vector<EncodedStep> Encode(const std::vector<ProfileStep>& steps,
                                        const HistogramEdges& edges) {
   std::vector<EncodedStep> encoded;

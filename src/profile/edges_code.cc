@@ -17,6 +17,7 @@ namespace {
 constexpr uint64_t kMaxEdges = uint64_t{1} << 24;
 constexpr uint64_t kMaxVarint = 4;  // of a mantissa or its number
 constexpr int kMantissaBits = 23;
+constexpr uint32_t kLastExponent = codec::kInfinityBits >> kMantissaBits;
 
 }  // namespace
 
@@ -64,7 +65,9 @@ HistogramEdges DecodeEdges(const std::string& place, std::string_view payload) {
     in.Require(number < distinct, "damaged: an edge without a mantissa");
     const uint32_t mantissa = mantissas[static_cast<size_t>(number)];
     if (mantissa == 0) ++exponent;
-    bits.push_back(std::min<uint32_t>(exponent, 256) << kMantissaBits | mantissa);
+    in.Require(exponent < kLastExponent || (exponent == kLastExponent && mantissa == 0),
+               "damaged: an edge beyond infinity");
+    bits.push_back(exponent << kMantissaBits | mantissa);
   }
   in.RequireEnd();
   HistogramEdges edges(bits);

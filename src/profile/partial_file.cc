@@ -116,7 +116,7 @@ bool PartialFile::Resume(const std::string& opening) {
   }
   opening_ = end_ = opening.size();
   while (ScanStep()) continue;
-  Cut(end_);
+  if (end_ < source.size) Cut(end_);
   return false;
 }
 
@@ -124,7 +124,7 @@ void PartialFile::Restart(const std::string& opening) {
   entries_.clear();
   done_.clear();
   tensors_.clear();
-  Cut(0);
+  if (Source().size > 0) Cut(0);
   end_ = 0;
   Write(opening);
   opening_ = end_;

@@ -45,7 +45,6 @@ class PartialFile {
   void OpenLocked();
   bool IsStillThere() const;
   ByteSource Source() const;
-  void Scan();
   bool ScanStep();
   void Write(std::string_view bytes);
   void Cut(uint64_t size);

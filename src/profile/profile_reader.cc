@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
-#include <array>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "check.h"
@@ -23,7 +23,21 @@ struct ProfileReader::Impl {
 
   const StoredProfile& FileOf(const Step& step) const { return files[step.file]; }
   EncodedStep Encoded(const Step& step) const { return FileOf(step).LoadEncoded(step.index); }
+
+  // Which of two copies of a step to take, whatever their order. Another version of libzstd may
+  // have compressed the same to other bytes. Throws InputError if they differ in what they say.
+  bool Prefer(const Step& step, const Step& other) const;
 };
+
+bool ProfileReader::Impl::Prefer(const Step& step, const Step& other) const {
+  const EncodedStep a = Encoded(step), b = Encoded(other);
+  if (a.tensors == b.tensors && a.bytes == b.bytes) return false;
+  if (FileOf(step).Load(step.index) == FileOf(other).Load(other.index)) {
+    return std::tie(a.tensors, a.bytes) < std::tie(b.tensors, b.bytes);
+  }
+  throw InputError(FileOf(step).place(), "holds another step " + std::to_string(step.number) +
+                                             " than " + FileOf(other).place());
+}
 
 namespace {
 
@@ -64,13 +78,9 @@ ProfileReader ProfileReader::Open(std::span<const std::string> paths) {
   for (const Impl::Step& step : impl->steps) {
     if (distinct.empty() || distinct.back().number != step.number) {
       distinct.push_back(step);
-      continue;
+    } else if (impl->Prefer(step, distinct.back())) {
+      distinct.back() = step;
     }
-    const EncodedStep first = impl->Encoded(distinct.back()), again = impl->Encoded(step);
-    if (first.tensors == again.tensors && first.bytes == again.bytes) continue;
-    throw InputError(impl->FileOf(step).place(), "holds another step " +
-                                                     std::to_string(step.number) + " than " +
-                                                     impl->FileOf(distinct.back()).place());
   }
   impl->steps = std::move(distinct);
   return ProfileReader(std::move(impl));

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "dlsim/profile_file.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/trace_test_util.h"
 #include "tests/zip_builder.h"
@@ -98,6 +99,27 @@ TEST(FuzzSmoke, Npy) { Drive(FuzzNpy, SmallNpy()); }
 
 TEST(FuzzSmoke, Npz) {
   Drive(FuzzNpz, ZipBytes({{.name = "a.npy", .data = SmallNpy()}, Deflated("b.npy", SmallNpy())}));
+}
+
+TEST(FuzzSmoke, Profile) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/a.dlprof";
+  ProfileSettings settings;
+  settings.ladder = {{ParseFormat("fp16")}, {Rounding::kNearestEven}, {Subnormals::kKeep}, {1.0f}};
+  const HistogramEdges edges = EdgesOf(settings.ladder);
+  ProfileStep step;
+  step.micro_steps = {0, 1};
+  step.tensors = {{"a", Role::kGrad, DType::kF32, {2, 1}}, {"b", Role::kActGrad, DType::kF16, {}}};
+  HistogramCounter counter(edges);
+  for (size_t part = 0; part < 2; ++part) {
+    counter.Add(std::array{1.5f, -0.25f, 0.0f, 1e-30f, 1.75f});
+    step.histograms.push_back({counter.Take(), counter.Take()});
+  }
+  ProfileWriter writer(path, settings, ProfileWriter::Existing::kReplace);
+  writer.Append(EncodeStep(step, edges));
+  writer.Commit();
+  std::ifstream file(path, std::ios::binary);
+  Drive(FuzzProfile, std::string(std::istreambuf_iterator<char>(file), {}));
 }
 
 std::string ConfigBytes(char language, const std::string& name) {

@@ -5,8 +5,13 @@
 #include <array>
 #include <memory>
 #include <span>
+#include <string>
+#include <string_view>
 
 #include "dlsim/error.h"
+#include "profile/bytes.h"
+#include "profile/chunk.h"
+#include "profile/stored_profile.h"
 #include "sim/config/config_file.h"
 #include "sim/config/training_config.h"
 #include "trace/npy.h"
@@ -47,7 +52,50 @@ void ReadMember(const std::shared_ptr<NpzArchive>& archive, const NpzMember& mem
   if (bytes > 0) read(0, std::span(block).first(1));
 }
 
+// Returns the chunks of a profile with right checksums and footer.
+std::string RepairProfile(std::string_view bytes) {
+  std::string repaired(bytes.substr(0, kMagicBytes));
+  bytes.remove_prefix(repaired.size());
+  while (bytes.size() >= kChunkBytes) {
+    const ChunkHeader header = ParseChunkHeader(bytes);
+    const uint64_t size = std::min<uint64_t>(header.payload, bytes.size() - kChunkBytes);
+    const uint64_t offset = repaired.size();
+    PutChunk(header.type, bytes.substr(kChunkHeaderBytes, size), offset, repaired);
+    bytes.remove_prefix(size + kChunkBytes);
+    if (header.type == ChunkType::kIndex) return repaired + EncodeFooter({offset, size});
+  }
+  return repaired;
+}
+
+void RequireSound(const Histogram& histogram, const HistogramEdges& edges) {
+  uint64_t elements = histogram.zeros + histogram.nan + histogram.inf;
+  for (const SignHistogram& sign : histogram.signs) {
+    size_t next = 0;
+    for (const HistogramBin& bin : sign.bins) {
+      Require(bin.bin >= next && bin.bin < edges.bin_count() && bin.count > 0);
+      next = bin.bin + size_t{1};
+      elements += bin.count;
+    }
+    Require(sign.bins.empty() || edges.BinOf(sign.largest) == sign.bins.back().bin);
+  }
+  Require(elements == histogram.elements);
+}
+
 }  // namespace
+
+int FuzzProfile(const uint8_t* bytes, size_t size) {
+  const std::string repaired = RepairProfile({reinterpret_cast<const char*>(bytes), size});
+  return Run([&] {
+    const StoredProfile profile(MemorySource("fuzz", std::as_bytes(std::span(repaired))));
+    for (size_t i = 0; i < profile.entries().size(); ++i) {
+      const auto require = [&](const Histogram& h) { RequireSound(h, profile.edges()); };
+      Run([&] { std::ranges::for_each(profile.LoadTotals(i).gradients, require); });
+      Run([&] {
+        for (const auto& part : profile.Load(i).histograms) std::ranges::for_each(part, require);
+      });
+    }
+  });
+}
 
 int FuzzSafetensors(const uint8_t* bytes, size_t size) {
   return Run([&] {

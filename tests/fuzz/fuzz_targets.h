@@ -12,6 +12,9 @@ int FuzzSafetensors(const uint8_t* bytes, size_t size);
 int FuzzNpy(const uint8_t* bytes, size_t size);
 int FuzzNpz(const uint8_t* bytes, size_t size);
 
+// Takes a profile whose checksums are made right first.
+int FuzzProfile(const uint8_t* bytes, size_t size);
+
 // Takes a training configuration behind one byte that chooses its language.
 int FuzzConfig(const uint8_t* bytes, size_t size);
 
