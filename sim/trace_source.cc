@@ -65,6 +65,20 @@ TraceSource::TraceSource(const TraceReader& trace, int64_t accumulate_steps)
   }
 }
 
+int64_t TraceSource::number(size_t i) const {
+  return trace_.step_number((i + 1) * steps_per_effective_ - 1);
+}
+
+std::vector<std::string> TraceSource::files(size_t i) const {
+  std::vector<std::string> paths;
+  for (size_t k = 0; k < steps_per_effective_; ++k) {
+    for (std::string& path : trace_.files(i * steps_per_effective_ + k)) {
+      paths.push_back(std::move(path));
+    }
+  }
+  return paths;
+}
+
 TraceStep TraceSource::LoadStep(size_t i) const {
   if (steps_per_effective_ == 1) return trace_.Load(i);
   TraceStep effective;

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "dlsim/gradient_source.h"
 #include "dlsim/trace.h"
@@ -20,6 +22,11 @@ class TraceSource final : public GradientSource {
   const SourceFacts& facts() const override { return facts_; }
   size_t step_count() const override { return count_; }
   std::unique_ptr<GradientStep> Load(size_t i) const override;
+
+  // Number of effective step i, which is that of its last recorded step, and the paths of its files
+  // in the order of its recordings.
+  int64_t number(size_t i) const;
+  std::vector<std::string> files(size_t i) const;
 
   // Opens an effective step as a step of a trace with micro-steps.
   TraceStep LoadStep(size_t i) const;

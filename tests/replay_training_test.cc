@@ -139,8 +139,14 @@ TEST_F(ReplayTrainingTest, RecordedMicroStepsAllowNoOtherNumber) {
 TEST_F(ReplayTrainingTest, AccumulatedStepsAreNumberedAsMicroSteps) {
   for (const int step : {0, 10, 20}) WriteStep(step, {FloatTensor("a.grad", {1})});
   const TraceReader trace = Open();
-  const TraceStep effective = TraceSource(trace, 3).LoadStep(0);
+  const TraceSource source(trace, 3);
+  const TraceStep effective = source.LoadStep(0);
   EXPECT_EQ(effective.step, 20);
+  EXPECT_EQ(source.number(0), 20);
+  const std::vector<std::string> files = source.files(0);
+  ASSERT_EQ(files.size(), 3u);
+  EXPECT_EQ(files[0], effective.recordings[0].place);
+  EXPECT_EQ(files[2], effective.recordings[2].place);
   ASSERT_EQ(effective.recordings.size(), 3u);
   for (size_t k = 0; k < 3; ++k) {
     EXPECT_EQ(effective.recordings[k].micro, static_cast<int64_t>(k));

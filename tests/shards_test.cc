@@ -35,6 +35,13 @@ TEST_F(Shards, AreOneStep) {
   }
 }
 
+TEST_F(Shards, AreFilesOfTheStepBesideTheirIndex) {
+  WriteTwoShards();
+  EXPECT_EQ(OpenTrace({dir_.path()}).files(0),
+            (std::vector<std::string>{Path("model.safetensors.index.json"), Path("m-1.safetensors"),
+                                      Path("m-2.safetensors")}));
+}
+
 TEST_F(Shards, MayBeSymbolicLinks) {
   WriteTwoShards();
   std::filesystem::rename(Path("m-1.safetensors"), Path("blob"));

@@ -30,6 +30,16 @@ TEST_F(Layout, ReadsStepsInNumericOrder) {
   EXPECT_TRUE(reader.notes().empty());
 }
 
+TEST_F(Layout, TellsTheFilesOfAStep) {
+  WriteStep("step-1.micro-0.safetensors");
+  WriteStep("step-1.micro-1.safetensors");
+  WriteStep("step-2.micro-0.safetensors");
+  const TraceReader reader = Open();
+  EXPECT_EQ(reader.files(0), (std::vector<std::string>{Path("step-1.micro-0.safetensors"),
+                                                       Path("step-1.micro-1.safetensors")}));
+  EXPECT_EQ(reader.files(1), std::vector<std::string>{Path("step-2.micro-0.safetensors")});
+}
+
 TEST_F(Layout, OpenReadsNoStepFile) {
   dir_.Write("step-0.safetensors", "damaged");
   const TraceReader reader = Open();

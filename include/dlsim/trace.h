@@ -85,6 +85,10 @@ class TraceReader {
   // Number of the i-th step, as recorded or, where the container has none, counted from 0.
   int64_t step_number(size_t i) const;
 
+  // Paths of the files of the i-th step, in the order of its recordings; of shards, the index and
+  // each shard.
+  std::vector<std::string> files(size_t i) const;
+
   // Size of all files of the trace, in bytes.
   uint64_t file_bytes() const;
 

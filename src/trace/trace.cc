@@ -7,6 +7,7 @@
 #include "trace/layout.h"
 #include "trace/metadata.h"
 #include "trace/recording.h"
+#include "trace/shards.h"
 #include "trace/tensor_rules.h"
 
 namespace dlsim {
@@ -66,6 +67,18 @@ TraceReader TraceReader::Open(std::span<const std::string> paths, const TraceOpt
 size_t TraceReader::step_count() const { return impl_->plan.steps.size(); }
 
 int64_t TraceReader::step_number(size_t i) const { return *impl_->plan.steps.at(i).step; }
+
+std::vector<std::string> TraceReader::files(size_t i) const {
+  std::vector<std::string> paths;
+  for (const PlannedFile& file : impl_->plan.steps.at(i).files) {
+    paths.push_back(file.path);
+    if (file.container != Container::kShards) continue;
+    for (const auto& [shard, names] : ReadShardIndex(file.path)) {
+      paths.push_back(ShardPath(file.path, shard));
+    }
+  }
+  return paths;
+}
 
 uint64_t TraceReader::file_bytes() const { return impl_->plan.file_bytes; }
 
