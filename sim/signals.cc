@@ -48,6 +48,7 @@ void InstallSignalHandlers() {
     action.sa_flags = static_cast<int>(SA_RESETHAND);
     sigaction(signal, &action, nullptr);
   }
+  signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit on the size of files then fails as any write
   struct sigaction action = {};
   action.sa_sigaction = OnBusError;
   action.sa_flags = SA_SIGINFO;
