@@ -47,31 +47,59 @@ std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
   return blocks;
 }
 
-// Points a block at its bytes, reading those that are not mapped. Not for parallel use.
-void FetchBlock(const TensorSources& sources, Block& block) {
-  for (const Source& source : sources.recordings) {
-    block.bytes.push_back(nullptr);
-    if (source.tensor == nullptr || source.tensor->elements <= block.begin) continue;
-    const size_t size = DTypeSize(source.tensor->dtype);
+// How the bytes of a tensor come into memory.
+enum class Fetch { kMapped, kReadAlone, kReadInParallel };
+
+Fetch FetchOf(const TraceTensor& tensor) {
+  if (tensor.mapped != nullptr) return Fetch::kMapped;
+  return tensor.parallel_read ? Fetch::kReadInParallel : Fetch::kReadAlone;
+}
+
+// Points a block at those of its bytes that come into memory in the given way.
+void FetchBlock(const TensorSources& sources, Fetch how, Block& block) {
+  block.bytes.resize(sources.recordings.size());
+  for (size_t r = 0; r < block.bytes.size(); ++r) {
+    const TraceTensor* const tensor = sources.recordings[r].tensor;
+    if (tensor == nullptr || tensor->elements <= block.begin || FetchOf(*tensor) != how) continue;
+    const size_t size = DTypeSize(tensor->dtype);
     const uint64_t offset = block.begin * size;
-    if (source.tensor->mapped != nullptr) {
-      block.bytes.back() = source.tensor->mapped + offset;
+    if (how == Fetch::kMapped) {
+      block.bytes[r] = tensor->mapped + offset;
       continue;
     }
-    const uint64_t elements =
-        std::min<uint64_t>(block.count, source.tensor->elements - block.begin);
+    const uint64_t elements = std::min<uint64_t>(block.count, tensor->elements - block.begin);
     std::vector<std::byte>& buffer = block.buffers.emplace_back(elements * size);
-    source.tensor->read(offset, buffer);
-    block.bytes.back() = buffer.data();
+    tensor->read(offset, buffer);
+    block.bytes[r] = buffer.data();
   }
+}
+
+bool HasAny(const Recording& recording, Fetch how) {
+  return std::ranges::any_of(recording.tensors,
+                             [&](const TraceTensor& tensor) { return FetchOf(tensor) == how; });
+}
+
+// Points the blocks at their bytes.
+void FetchWave(std::span<const Recording> recordings, const std::vector<TensorSources>& tensors,
+               std::span<Block> wave) {
+  for (Block& block : wave) {
+    FetchBlock(tensors[block.tensor], Fetch::kMapped, block);
+    FetchBlock(tensors[block.tensor], Fetch::kReadAlone, block);
+  }
+  const bool reads_in_parallel = std::ranges::any_of(recordings, [](const Recording& recording) {
+    return HasAny(recording, Fetch::kReadInParallel);
+  });
+  if (!reads_in_parallel) return;
+  ParallelFor(wave.size(), [&](size_t i) {
+    FetchBlock(tensors[wave[i].tensor], Fetch::kReadInParallel, wave[i]);
+  });
 }
 
 // Blocks of one wave: fewer where their bytes, of all recordings, have to be read into memory.
 size_t BlocksPerWave(std::span<const Recording> recordings) {
   size_t bytes_per_block = 0;
   for (const Recording& recording : recordings) {
-    const auto is_read = [](const TraceTensor& t) { return t.mapped == nullptr; };
-    if (std::any_of(recording.tensors.begin(), recording.tensors.end(), is_read)) {
+    if (HasAny(recording, Fetch::kReadAlone) || HasAny(recording, Fetch::kReadInParallel)) {
       bytes_per_block += kBlockElements * sizeof(double);
     }
   }
@@ -87,7 +115,7 @@ void ForEachWave(std::span<const Recording> recordings, const std::vector<Tensor
   const size_t wave_size = BlocksPerWave(recordings);
   for (size_t first = 0; first < blocks.size(); first += wave_size) {
     const std::span<Block> wave(blocks.data() + first, std::min(wave_size, blocks.size() - first));
-    for (Block& block : wave) FetchBlock(tensors[block.tensor], block);
+    FetchWave(recordings, tensors, wave);
     work(wave);
     for (Block& block : wave) block.buffers.clear();
   }

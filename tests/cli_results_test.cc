@@ -196,8 +196,9 @@ TEST(CliResults, InfoJsonListsStepsAndTensors) {
   EXPECT_EQ(document["schema"], "dlsim.info/1");
   ASSERT_EQ(document["steps"].size(), 8u);
   ExpectKeys(document["steps"][1],
-             {{"step", 'i'}, {"file", 's'}, {"micro", 'I'}, {"metadata", 'o'}});
+             {{"step", 'i'}, {"file", 's'}, {"micro", 'I'}, {"rank", 'I'}, {"metadata", 'o'}});
   EXPECT_EQ(document["steps"][1]["micro"], 1);
+  EXPECT_EQ(document["steps"][1]["rank"], json());
   ASSERT_EQ(document["tensors"].size(), 22u);
   ExpectKeys(document["tensors"][0], {{"name", 's'},
                                       {"role", 's'},

@@ -64,13 +64,6 @@ TEST_F(Layout, RejectsTheSameStepTwice) {
   ExpectRefused({"same step as", "step-01.safetensors"});
 }
 
-TEST_F(Layout, ReadsASingleRankOnly) {
-  WriteStep("step-1.rank-3.safetensors");
-  EXPECT_EQ(Open().step_count(), 1u);
-  WriteStep("step-1.rank-4.safetensors");
-  ExpectRefused({"recorded by several data-parallel ranks, which is not supported yet"});
-}
-
 TEST_F(Layout, ReadsMicroSteps) {
   for (const char* micro : {"0", "1", "2"}) {
     const std::string number = micro;

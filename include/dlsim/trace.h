@@ -44,17 +44,25 @@ struct TraceTensor {
   // Fills `out` with the bytes from `offset` on; used when `mapped` is null. Not thread-safe.
   // Ascending offsets are fast; a smaller offset than before may restart decompression.
   std::function<void(uint64_t offset, std::span<std::byte> out)> read;
+
+  bool parallel_read = false;  // several threads may call `read` at once
 };
 
-// The tensors of one recorded file: a whole step, or one micro-step of it.
+// A whole step, or one micro-step of it: the tensors of one recorded file, or what the files of
+// several data-parallel ranks make together.
 struct Recording {
-  std::string place;        // the file, for messages
-  uint64_t file_bytes = 0;  // its size; that of an index with its shards
+  std::string place;        // the file, for messages; that of rank 0
+  uint64_t file_bytes = 0;  // its size; that of an index with its shards, of all ranks together
   int64_t micro = -1;       // index of the micro-step; -1 = the step has none
+  int64_t rank = -1;        // of the file's name; -1 = none
   float grad_scale = 1.0f;  // the loss scale that the recorded gradients still carry
   std::map<std::string, std::string> metadata;  // step, loss, lr, model, ... as recorded
   std::vector<TraceTensor> tensors;             // in the order of their data in the file
   std::shared_ptr<const void> keep_alive;       // owns what `mapped` and `read` refer to
+
+  // What each rank recorded, in ascending order; null if there is one file only. Then `tensors` are
+  // F32 without a loss scale, and `metadata` are those of rank 0.
+  std::shared_ptr<const std::vector<Recording>> ranks;
 };
 
 // One optimizer step; the effective gradient is the sum over its recordings.
@@ -63,10 +71,21 @@ struct TraceStep {
   std::vector<Recording> recordings;  // one, or one per micro-step in ascending order
 };
 
+// Returns the recordings of a step as they are in files: those of ranks one by one.
+std::vector<const Recording*> RecordedFiles(const TraceStep& step);
+
+// How the gradients of data-parallel ranks become one, element by element: their float32 sum in
+// ascending order of the ranks, for the mean divided by their number in float32.
+enum class RankReduction { kMean, kSum };
+
+// Returns "mean" or "sum".
+const char* RankReductionName(RankReduction reduction);
+
 struct TraceOptions {
   std::string tensors = "*";  // glob (fnmatch) over tensor names; others are not read
   bool memory_map = true;     // false: read with system calls, safe against truncation meanwhile
   std::optional<DType> npy_void2;  // the meaning of numpy's type V2, which names no format
+  RankReduction ranks = RankReduction::kMean;
 };
 
 // A trace opened for reading: the list of its steps, known without reading any tensor.
@@ -92,7 +111,8 @@ class TraceReader {
   // Size of all files of the trace, in bytes.
   uint64_t file_bytes() const;
 
-  // The string fields of trace.json such as model, data, optimizer; empty without one.
+  // The string fields of trace.json such as model, data, optimizer; empty without one. With several
+  // data-parallel ranks also `ranks`, their number, and `rank_reduction`.
   const std::map<std::string, std::string>& description() const;
 
   // Remarks for the user, such as files that were left out; one line each.

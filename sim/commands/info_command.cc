@@ -41,12 +41,13 @@ TraceInfo ReadInfo(const TraceReader& trace) {
   TraceInfo info;
   for (size_t i = 0; i < trace.step_count(); ++i) {
     const TraceStep step = trace.Load(i);
-    for (const Recording& recording : step.recordings) {
-      Json entry = {{"step", step.step}, {"file", recording.place}};
-      entry["micro"] = recording.micro < 0 ? Json() : Json(recording.micro);
-      entry["metadata"] = recording.metadata;
+    for (const Recording* const file : RecordedFiles(step)) {
+      Json entry = {{"step", step.step}, {"file", file->place}};
+      entry["micro"] = file->micro < 0 ? Json() : Json(file->micro);
+      entry["rank"] = file->rank < 0 ? Json() : Json(file->rank);
+      entry["metadata"] = file->metadata;
       info.steps.push_back(std::move(entry));
-      for (const TraceTensor& tensor : recording.tensors) {
+      for (const TraceTensor& tensor : file->tensors) {
         const auto [found, added] = info.tensors.try_emplace(tensor.name, TensorInfo{tensor, 0, 0});
         if (added) info.order.push_back(tensor.name);
         ++found->second.files;

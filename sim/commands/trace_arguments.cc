@@ -37,6 +37,10 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
   command.add_flag("--no-mmap", arguments.no_mmap,
                    "Read with system calls instead of mapping files: slower, but safe if a file is "
                    "cut while it is read");
+  AddChoice<RankReduction>(
+      command, "--ranks", arguments.options.ranks,
+      {{"mean", RankReduction::kMean}, {"sum", RankReduction::kSum}}, "NAME",
+      "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
   AddChoice<DType>(command, "--npy-void", arguments.options.npy_void2, {{"bf16", DType::kBF16}},
                    "bf16",
                    "What numpy's nameless 2-byte type V2 holds; ml_dtypes saves bfloat16 so");

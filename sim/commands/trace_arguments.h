@@ -16,7 +16,7 @@ struct TraceArguments {
   bool no_mmap = false;
 };
 
-// Adds TRACE..., --tensors, --no-mmap and --npy-void.
+// Adds TRACE..., --tensors, --no-mmap, --ranks and --npy-void.
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments);
 
 // Opens the trace that the arguments name. Throws InputError if it has no matching tensor.

@@ -63,7 +63,8 @@ void AddFile(Container container, const std::string& path, std::optional<int64_t
              TracePlan& plan) {
   PlannedStep& planned = plan.steps.emplace_back();
   planned.step = step;
-  planned.files.push_back({.container = container, .path = path, .micro = -1, .slice = 0});
+  planned.files.push_back(
+      {.container = container, .path = path, .micro = -1, .rank = -1, .slice = 0});
   plan.file_bytes += ReadOnlyFile::Open(path)->size();
 }
 
@@ -78,20 +79,26 @@ std::string FolderOf(const std::string& path) {
   return Quoted(folder.empty() ? "." : folder.string());
 }
 
-// Only a directory tells which micro-steps are all of a step.
-void RefuseSecondMicroStep(const std::string& path, const StepName& name, const TracePlan& plan) {
-  if (name.micro < 0 || plan.steps.empty() || plan.steps.back().step != name.step) return;
+// Only a directory tells which micro-steps and ranks are all of a step.
+void RefuseSecondPart(const std::string& path, const StepName& name, const TracePlan& plan) {
+  if (plan.steps.empty() || plan.steps.back().step != name.step) return;
   const PlannedFile& last = plan.steps.back().files.back();
-  if (last.micro < 0 || fs::path(last.path).parent_path() != fs::path(path).parent_path()) return;
-  throw InputError(Printable(path), "micro-steps given one by one",
+  if (fs::path(last.path).parent_path() != fs::path(path).parent_path()) return;
+  const bool ranks = name.rank >= 0 && last.rank >= 0 && name.rank != last.rank;
+  const bool micro_steps = name.micro >= 0 && last.micro >= 0;
+  if (!ranks && !micro_steps) return;
+  throw InputError(Printable(path),
+                   std::string(ranks ? "ranks" : "micro-steps") + " given one by one",
                    "their directory, " + FolderOf(path));
 }
 
 void AddSafetensors(const std::string& path, TracePlan& plan) {
   const std::optional<StepName> name = ParseStepName(fs::path(path).filename().string());
-  if (name) RefuseSecondMicroStep(path, *name, plan);
+  if (name) RefuseSecondPart(path, *name, plan);
   AddFile(Container::kSafetensors, path, name ? name->step : StepInside(path), plan);
-  if (name) plan.steps.back().files.back().micro = name->micro;
+  if (!name) return;
+  plan.steps.back().files.back().micro = name->micro;
+  plan.steps.back().files.back().rank = name->rank;
 }
 
 void AddShards(const std::string& index_path, TracePlan& plan) {
@@ -110,7 +117,7 @@ void AddDump(const std::string& path, TracePlan& plan) {
   plan.file_bytes += ReadOnlyFile::Open(path)->size();
   for (uint64_t slice = 0; slice < summary.steps; ++slice) {
     plan.steps.emplace_back().files.push_back(
-        {.container = Container::kDump, .path = path, .micro = -1, .slice = slice});
+        {.container = Container::kDump, .path = path, .micro = -1, .rank = -1, .slice = slice});
   }
 }
 

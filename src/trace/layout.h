@@ -25,12 +25,14 @@ struct PlannedFile {
   Container container = Container::kSafetensors;
   std::string path;
   int64_t micro = -1;
+  int64_t rank = -1;
   uint64_t slice = 0;  // of a dump: the index along the first axis of every array
 };
 
 struct PlannedStep {
-  std::optional<int64_t> step;  // absent if nothing records it: one after the step before
-  std::vector<PlannedFile> files;
+  std::optional<int64_t> step;           // absent if nothing records it: one after the step before
+  std::vector<PlannedFile> files;        // by micro-step, then by rank
+  size_t ranks = 1;                      // files per micro-step
   std::shared_ptr<const RoleMap> roles;  // null if no trace.json sets any
 };
 

@@ -23,6 +23,22 @@ float ParseGradScale(const std::string& place, const std::string& text) {
   return scale;
 }
 
+// Checks a number of files that the metadata may tell.
+void CheckCount(const Recording& recording, const char* key, size_t files, const char* problem) {
+  const std::optional<int64_t> told = MetadataNumber(recording.place, recording.metadata, key);
+  if (!told || *told == static_cast<int64_t>(files)) return;
+  throw InputError(recording.place, problem, std::to_string(*told) + " as its metadata says",
+                   std::to_string(files));
+}
+
+// Checks an index that the metadata may tell against that of the file's name, -1 without one.
+void CheckIndex(const Recording& recording, const char* key, int64_t index) {
+  const std::optional<int64_t> told = MetadataNumber(recording.place, recording.metadata, key);
+  if (!told || index < 0 || *told == index) return;
+  throw InputError(recording.place, std::string(key) + " in the metadata differs",
+                   std::to_string(index), std::to_string(*told));
+}
+
 }  // namespace
 
 std::optional<int64_t> MetadataNumber(const std::string& place, const Metadata& metadata,
@@ -47,25 +63,19 @@ void ApplyMetadata(const std::string& place, Recording& recording) {
   }
 }
 
-void CheckPosition(const Recording& recording, int64_t step, size_t recordings) {
-  const Metadata& metadata = recording.metadata;
-  const std::string& place = recording.place;
-  const std::optional<int64_t> own_step = MetadataNumber(place, metadata, "step");
+void CheckPosition(const Recording& recording, int64_t step, const FileCounts& counts) {
+  const std::optional<int64_t> own_step =
+      MetadataNumber(recording.place, recording.metadata, "step");
   if (own_step.value_or(step) != step) {
-    throw InputError(place, "step in the metadata differs", std::to_string(step),
+    throw InputError(recording.place, "step in the metadata differs", std::to_string(step),
                      std::to_string(*own_step));
   }
-  const std::optional<int64_t> micro_steps = MetadataNumber(place, metadata, "micro_steps");
-  const int64_t count = static_cast<int64_t>(recordings);
-  if (micro_steps.value_or(count) != count) {
-    throw InputError(place, "missing micro-step: wrong number of files for this step",
-                     std::to_string(*micro_steps) + " as its metadata says", std::to_string(count));
-  }
-  const std::optional<int64_t> micro_step = MetadataNumber(place, metadata, "micro_step");
-  if (recording.micro >= 0 && micro_step.value_or(recording.micro) != recording.micro) {
-    throw InputError(place, "micro_step in the metadata differs", std::to_string(recording.micro),
-                     std::to_string(*micro_step));
-  }
+  CheckCount(recording, "micro_steps", counts.micro_steps,
+             "missing micro-step: wrong number of files for this step");
+  CheckIndex(recording, "micro_step", recording.micro);
+  if (recording.rank < 0) return;  // elsewhere the words may mean anything
+  CheckCount(recording, "ranks", counts.ranks, "missing rank: wrong number of files for this step");
+  CheckIndex(recording, "rank", recording.rank);
 }
 
 }  // namespace dlsim

@@ -20,7 +20,13 @@ std::optional<int64_t> MetadataNumber(const std::string& place, const Metadata& 
 // Sets grad_scale from the metadata and refuses what dlsim would misread. Throws InputError.
 void ApplyMetadata(const std::string& place, Recording& recording);
 
+// Files that belong together.
+struct FileCounts {
+  size_t micro_steps = 1;  // of the step
+  size_t ranks = 1;        // of each micro-step
+};
+
 // Throws InputError unless the metadata agrees with what the file's name and neighbours say.
-void CheckPosition(const Recording& recording, int64_t step, size_t recordings);
+void CheckPosition(const Recording& recording, int64_t step, const FileCounts& counts);
 
 }  // namespace dlsim

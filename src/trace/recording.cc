@@ -37,6 +37,7 @@ void Locate(const FileData& data, uint64_t begin, TraceTensor& tensor) {
   tensor.read = [file = data.file, begin](uint64_t offset, std::span<std::byte> out) {
     file->ReadAt(begin + offset, out);
   };
+  tensor.parallel_read = true;
 }
 
 Recording LoadNpy(const std::string& path, const TraceOptions& options) {
@@ -134,6 +135,7 @@ Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const Tra
   Recording recording = LoadContainer(file, options, dumps);
   recording.place = Printable(file.path);
   recording.micro = file.micro;
+  recording.rank = file.rank;
   if (roles == nullptr) return recording;
   for (TraceTensor& tensor : recording.tensors) {
     if (const auto role = roles->find(tensor.name); role != roles->end()) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <compare>
 #include <filesystem>
 #include <set>
 
@@ -14,8 +15,15 @@ namespace {
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kSuffix = ".safetensors";
 
-// The files of one step, by micro-step; -1 = without.
-using MicroFiles = std::map<int64_t, std::string>;
+// A file's place in its step; -1 = the name tells none.
+struct Part {
+  int64_t micro = -1;
+  int64_t rank = -1;
+
+  friend auto operator<=>(const Part&, const Part&) = default;
+};
+
+using StepFiles = std::map<Part, std::string>;
 
 // Removes `label` and the digits after it from the front of `rest`. Returns the number, -1 if
 // `rest` does not begin with `label`, or nothing for bad digits.
@@ -32,61 +40,96 @@ std::string Join(const std::string& directory, const std::string& name) {
   return (std::filesystem::path(directory) / name).string();
 }
 
-// Ranks would have to be summed or averaged; only a single one can be read as it is.
-void CheckRanks(const std::string& directory, const std::vector<std::string>& names) {
-  std::set<int64_t> ranks;
-  for (const std::string& name : names) ranks.insert(ParseStepName(name)->rank);
-  if (ranks.size() > 1) {
-    throw InputError(Printable(directory),
-                     "recorded by several data-parallel ranks, which is not supported yet");
-  }
-}
-
-std::map<int64_t, MicroFiles> GroupByStep(const std::string& directory,
-                                          const std::vector<std::string>& names) {
-  std::map<int64_t, MicroFiles> steps;
+std::map<int64_t, StepFiles> GroupByStep(const std::string& directory,
+                                         const std::vector<std::string>& names) {
+  std::map<int64_t, StepFiles> steps;
   for (const std::string& name : names) {
     const std::optional<StepName> parsed = ParseStepName(name);
     if (!parsed) {
       throw InputError(Printable(Join(directory, name)), "unknown kind of step file",
                        "step-<digits>[.rank-<digits>][.micro-<digits>].safetensors");
     }
-    const auto [other, is_new] = steps[parsed->step].emplace(parsed->micro, name);
-    // Different ranks are the better message, and come later.
-    if (!is_new && ParseStepName(other->second)->rank == parsed->rank) {
+    const Part part = {.micro = parsed->micro, .rank = parsed->rank};
+    const auto [other, is_new] = steps[parsed->step].emplace(part, name);
+    if (!is_new) {
       throw InputError(Printable(Join(directory, name)), "same step as " + Quoted(other->second));
     }
   }
-  CheckRanks(directory, names);
   return steps;
 }
 
-PlannedStep PlanStep(const std::string& directory, int64_t step, const MicroFiles& files) {
-  PlannedStep planned;
-  planned.step = step;
-  const bool has_micro = files.rbegin()->first >= 0;
-  if (has_micro && files.begin()->first < 0) {
+// Returns how many ranks recorded the trace, 1 without any in the names. A single one is read as it
+// is, whatever its number.
+size_t CountRanks(const std::string& directory, const std::map<int64_t, StepFiles>& steps) {
+  std::map<int64_t, std::string> first_files;  // of each rank
+  for (const auto& [step, files] : steps) {
+    for (const auto& [part, name] : files) first_files.try_emplace(part.rank, name);
+  }
+  if (first_files.size() <= 1) return 1;
+  int64_t next = 0;
+  for (const auto& [rank, name] : first_files) {
+    const std::string place = Printable(Join(directory, name));
+    if (rank < 0) throw InputError(place, "step files with and without ranks");
+    if (rank != next) {
+      throw InputError(place, "missing rank",
+                       "files of ranks 0 to " + std::to_string(rank) + ", but " +
+                           std::to_string(next) + " has none");
+    }
+    ++next;
+  }
+  return first_files.size();
+}
+
+void CheckMicroSteps(const std::string& directory, int64_t step, const StepFiles& files) {
+  const bool has_micro = files.rbegin()->first.micro >= 0;
+  if (has_micro && files.begin()->first.micro < 0) {
     throw InputError(Printable(Join(directory, files.begin()->second)),
                      "step has files with and without micro-steps");
   }
-  int64_t next_micro = has_micro ? 0 : -1;
-  for (const auto& [micro, name] : files) {
-    if (micro != next_micro) {
+  int64_t last = -1;
+  for (const auto& [part, name] : files) {
+    if (part.micro > last + 1) {
       throw InputError(Printable(Join(directory, name)), "missing micro-step",
-                       "micro-step " + std::to_string(next_micro) + " of step " +
+                       "micro-step " + std::to_string(last + 1) + " of step " +
                            std::to_string(step) + " before it");
     }
-    ++next_micro;
+    last = part.micro;
+  }
+}
+
+// Every rank records every step and micro-step, or the sum would silently lack its share.
+void CheckRanks(const std::string& directory, int64_t step, const StepFiles& files, size_t ranks) {
+  for (const auto& [part, name] : files) {
+    for (int64_t rank = 0; rank < static_cast<int64_t>(ranks); ++rank) {
+      if (files.contains({.micro = part.micro, .rank = rank})) continue;
+      const std::string micro =
+          part.micro < 0 ? "" : ", micro-step " + std::to_string(part.micro) + ",";
+      throw InputError(Printable(Join(directory, name)), "missing rank",
+                       "step " + std::to_string(step) + micro + " of rank " + std::to_string(rank) +
+                           " beside it");
+    }
+  }
+}
+
+PlannedStep PlanStep(const std::string& directory, int64_t step, const StepFiles& files,
+                     size_t ranks) {
+  CheckMicroSteps(directory, step, files);
+  if (ranks > 1) CheckRanks(directory, step, files, ranks);
+  PlannedStep planned;
+  planned.step = step;
+  planned.ranks = ranks;
+  for (const auto& [part, name] : files) {
     planned.files.push_back({.container = Container::kSafetensors,
                              .path = Join(directory, name),
-                             .micro = micro,
+                             .micro = part.micro,
+                             .rank = part.rank,
                              .slice = 0});
   }
   return planned;
 }
 
 void CheckListed(const std::string& directory, const TraceJson& json,
-                 const std::map<int64_t, MicroFiles>& steps, const std::set<std::string>& names) {
+                 const std::map<int64_t, StepFiles>& steps, const std::set<std::string>& names) {
   for (const std::string& file : json.files.value_or(std::vector<std::string>())) {
     if (names.contains(file)) continue;
     throw InputError(Printable(Join(directory, file)), "missing step: trace.json lists this file");
@@ -149,14 +192,15 @@ void PlanStepDirectory(const std::string& directory, const std::vector<std::stri
                        bool has_trace_json, TracePlan& plan) {
   TraceJson json;
   if (has_trace_json) json = ReadTraceJson(Join(directory, "trace.json"));
-  const std::map<int64_t, MicroFiles> steps = GroupByStep(directory, names);
+  const std::map<int64_t, StepFiles> steps = GroupByStep(directory, names);
+  const size_t ranks = CountRanks(directory, steps);
   const std::set<std::string> name_set(names.begin(), names.end());
   CheckListed(directory, json, steps, name_set);
   NoteUnlisted(directory, json, name_set, plan);
   std::shared_ptr<const RoleMap> roles;
   if (!json.roles.empty()) roles = std::make_shared<const RoleMap>(std::move(json.roles));
   for (const auto& [step, files] : steps) {
-    plan.steps.push_back(PlanStep(directory, step, files));
+    plan.steps.push_back(PlanStep(directory, step, files, ranks));
     plan.steps.back().roles = roles;
     for (const PlannedFile& file : plan.steps.back().files) plan.file_bytes += FileBytes(file.path);
   }

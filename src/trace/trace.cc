@@ -6,6 +6,7 @@
 #include "dlsim/error.h"
 #include "trace/layout.h"
 #include "trace/metadata.h"
+#include "trace/rank_reduction.h"
 #include "trace/recording.h"
 #include "trace/shards.h"
 #include "trace/tensor_rules.h"
@@ -23,25 +24,43 @@ ShapeMap GradientShapes(const Recording& recording) {
   return shapes;
 }
 
-// The gradients of all micro-steps are added, so they must be of the same parameters. Activation
-// gradients belong to their own micro-batch and may differ.
-void CheckSameGradients(const Recording& first, const Recording& other) {
+// Gradients of micro-steps and of ranks are added, so they must be of the same parameters.
+// Activation gradients belong to their own batch and may differ. `first_name` is for messages.
+void CheckSameGradients(const Recording& first, const std::string& first_name,
+                        const Recording& other) {
   const ShapeMap expected = GradientShapes(first);
   const ShapeMap shapes = GradientShapes(other);
   for (const auto& [name, shape] : shapes) {
     const auto match = expected.find(name);
     if (match == expected.end()) {
-      throw InputError(TensorPlace(other.place, name), "is not in micro-step 0 of the same step");
+      throw InputError(TensorPlace(other.place, name),
+                       "is not in " + first_name + " of the same step");
     }
     if (*match->second != *shape) {
-      throw InputError(TensorPlace(other.place, name), "shape differs from micro-step 0",
+      throw InputError(TensorPlace(other.place, name), "shape differs from " + first_name,
                        ShapeText(*match->second), ShapeText(*shape));
     }
   }
   for (const auto& [name, shape] : expected) {
     if (shapes.contains(name)) continue;
-    throw InputError(TensorPlace(other.place, name), "is missing, but micro-step 0 has it");
+    throw InputError(TensorPlace(other.place, name), "is missing, but " + first_name + " has it");
   }
+}
+
+// Tells in the description of a trace how many ranks recorded it: "4", or "4, then 8".
+void DescribeRanks(RankReduction reduction, TracePlan& plan) {
+  std::string text;
+  size_t last = 0;
+  bool several = false;
+  for (const PlannedStep& step : plan.steps) {
+    several |= step.ranks > 1;
+    if (step.ranks == last) continue;
+    last = step.ranks;
+    text += (text.empty() ? "" : ", then ") + std::to_string(last);
+  }
+  if (!several) return;
+  plan.description["ranks"] = text;
+  plan.description["rank_reduction"] = RankReductionName(reduction);
 }
 
 }  // namespace
@@ -61,6 +80,7 @@ TraceReader TraceReader::Open(std::span<const std::string> paths, const TraceOpt
   auto impl = std::make_unique<Impl>();
   impl->plan = PlanTrace(paths);
   impl->options = options;
+  DescribeRanks(options.ranks, impl->plan);
   return TraceReader(std::move(impl));
 }
 
@@ -90,17 +110,33 @@ const std::vector<std::string>& TraceReader::notes() const { return impl_->plan.
 
 TraceStep TraceReader::Load(size_t i) const {
   const PlannedStep& planned = impl_->plan.steps.at(i);
+  const FileCounts counts = {planned.files.size() / planned.ranks, planned.ranks};
   TraceStep step;
   step.step = *planned.step;
+  std::vector<Recording> ranks;
   for (const PlannedFile& file : planned.files) {
-    step.recordings.push_back(
-        LoadRecording(file, planned.roles.get(), impl_->options, impl_->dumps));
-    CheckPosition(step.recordings.back(), step.step, planned.files.size());
+    ranks.push_back(LoadRecording(file, planned.roles.get(), impl_->options, impl_->dumps));
+    CheckPosition(ranks.back(), step.step, counts);
+    if (ranks.size() > 1) CheckSameGradients(ranks.front(), "rank 0", ranks.back());
+    if (ranks.size() < planned.ranks) continue;
+    step.recordings.push_back(ReduceRanks(std::exchange(ranks, {}), impl_->options.ranks));
     if (step.recordings.size() > 1) {
-      CheckSameGradients(step.recordings.front(), step.recordings.back());
+      CheckSameGradients(step.recordings.front(), "micro-step 0", step.recordings.back());
     }
   }
   return step;
+}
+
+std::vector<const Recording*> RecordedFiles(const TraceStep& step) {
+  std::vector<const Recording*> files;
+  for (const Recording& recording : step.recordings) {
+    if (recording.ranks == nullptr) {
+      files.push_back(&recording);
+    } else {
+      for (const Recording& rank : *recording.ranks) files.push_back(&rank);
+    }
+  }
+  return files;
 }
 
 }  // namespace dlsim
