@@ -142,9 +142,9 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
   profile.step = step.step;
   profile.micro_steps = PartNumbers(step, options.accumulation);
   if (!step.recordings.empty()) profile.metadata = step.recordings.front().metadata;
-  for (const Recording& recording : step.recordings) {
-    const std::string name = std::filesystem::path(recording.place).filename().string();
-    profile.files.push_back({name, recording.file_bytes});
+  for (const Recording* file : RecordedFiles(step)) {
+    const std::string name = std::filesystem::path(file->place).filename().string();
+    profile.files.push_back({name, file->file_bytes});
   }
   for (const TensorSources& sources : tensors) profile.tensors.push_back(DescribeTensor(sources));
   const size_t parts = profile.micro_steps.size();

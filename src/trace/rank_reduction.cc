@@ -153,6 +153,7 @@ Recording ReduceRanks(std::vector<Recording> ranks, RankReduction reduction) {
   if (ranks.size() == 1) return std::move(ranks.front());
   Recording whole;
   whole.place = ranks.front().place;
+  for (const Recording& rank : ranks) whole.file_bytes += rank.file_bytes;
   whole.micro = ranks.front().micro;
   whole.metadata = ranks.front().metadata;
   whole.ranks = std::make_shared<const std::vector<Recording>>(std::move(ranks));
