@@ -36,6 +36,8 @@ void AddCommands(CLI::App& app, Action& action) {
   app.set_version_flag("--version", "dlsim " DLSIM_VERSION);
   AddReplayCommand(app, action);
   AddSummariesCommand(app, action);
+  AddProfileCommand(app, action);
+  AddMergeCommand(app, action);
   AddInfoCommand(app, action);
   AddScalerCommand(app, action);
   AddConvertCommand(app, action);

@@ -128,7 +128,8 @@ TEST(Cli, AFullStandardOutputIsAnError) {
 
 TEST(Cli, HelpShowsAnExample) {
   EXPECT_NE(Succeed({"--help"}).find("Exit codes"), std::string::npos);
-  for (const char* command : {"replay", "info", "scaler", "convert", "formats"}) {
+  for (const char* command :
+       {"replay", "profile", "merge", "info", "scaler", "convert", "formats"}) {
     const std::string help = Succeed({command, "--help"});
     EXPECT_NE(help.find("Example"), std::string::npos) << command;
     EXPECT_NE(help.find(std::string("  dlsim ") + command), std::string::npos) << command;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the dlsim command and captures what it prints. DLSIM_COMMAND is its path.
+// Runs the dlsim command, or another, and captures what it prints. DLSIM_COMMAND is its path.
 #pragma once
 
 #include <fcntl.h>
@@ -33,12 +33,13 @@ inline std::string ReadBytes(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-// Runs DLSIM_COMMAND with these arguments. Standard output goes to `out_path` if given.
-inline CommandResult RunCommand(Arguments arguments, const std::string& out_path = "") {
+// Runs a program with these arguments. Standard output goes to `out_path` if given.
+inline CommandResult RunProgram(const std::string& program, Arguments arguments,
+                                const std::string& out_path = "") {
   const TempDir dir;
   const std::string out = out_path.empty() ? dir.path() + "/out" : out_path;
   const std::string err = dir.path() + "/err";
-  arguments.insert(arguments.begin(), DLSIM_COMMAND);
+  arguments.insert(arguments.begin(), program);
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   argv.push_back(nullptr);
@@ -59,6 +60,10 @@ inline CommandResult RunCommand(Arguments arguments, const std::string& out_path
   if (out_path.empty()) result.out = ReadBytes(out);
   result.err = ReadBytes(err);
   return result;
+}
+
+inline CommandResult RunCommand(const Arguments& arguments, const std::string& out_path = "") {
+  return RunProgram(DLSIM_COMMAND, arguments, out_path);
 }
 
 // Expects a failure that prints one line with all `words` on standard error and nothing else.

@@ -15,6 +15,8 @@ void AddFormatsCommand(CLI::App& app, Action& action);
 void AddInfoCommand(CLI::App& app, Action& action);
 void AddConvertCommand(CLI::App& app, Action& action);
 void AddScalerCommand(CLI::App& app, Action& action);
+void AddProfileCommand(CLI::App& app, Action& action);
+void AddMergeCommand(CLI::App& app, Action& action);
 void AddReplayCommand(CLI::App& app, Action& action);
 void AddSummariesCommand(CLI::App& app, Action& action);
 void AddAccumulateCommand(CLI::App& app, Action& action);

@@ -52,6 +52,12 @@ float ParseScale(const std::string& text) {
   throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
 }
 
+Rounding ParseRounding(const std::string& text) {
+  std::vector<std::string_view> names;
+  for (const auto& choice : kRoundings) names.push_back(choice.first);
+  return kRoundings[ParseChoice("--rounding", text, names)].second;
+}
+
 std::string_view NameOf(Rounding rounding) { return NameAmong(kRoundings, rounding); }
 std::string_view NameOf(Overflow overflow) { return NameAmong(kOverflows, overflow); }
 std::string_view NameOf(Subnormals subnormals) { return NameAmong(kSubnormals, subnormals); }

@@ -26,6 +26,9 @@ void AddConversionOptions(CLI::App& command, ConversionOptions& options);
 // Returns the value of --scale; throws UsageError unless it is a positive float32 number.
 float ParseScale(const std::string& text);
 
+// Returns the rounding mode of a value of --rounding; throws UsageError.
+Rounding ParseRounding(const std::string& text);
+
 // Returns the value of --rounding, --overflow or --subnormals that stands for this.
 std::string_view NameOf(Rounding rounding);
 std::string_view NameOf(Overflow overflow);

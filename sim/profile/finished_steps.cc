@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/profile/finished_steps.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+constexpr int64_t kNanoseconds = 1'000'000'000;
+
+bool IsCurrent(const ProfileWriter::Done& done, int64_t done_at,
+               std::span<const std::string> paths) {
+  const FileState now = StateOf(paths);
+  return done.files == now.files &&
+         std::ranges::all_of(now.changed_at, [&](int64_t time) { return time <= done_at; });
+}
+
+// Steps from `first` on are to be read again: those of the trace can be, others would be lost.
+void RequireInTrace(std::span<const ProfileWriter::Done> done, size_t first,
+                    const StepSource& steps, StepRange range) {
+  size_t i = range.begin;
+  for (size_t k = first; k < done.size(); ++k) {
+    while (i < range.end && steps.number(i) < done[k].step) ++i;
+    if (i < range.end && steps.number(i) == done[k].step) continue;
+    throw InputError("step " + std::to_string(done[first].step),
+                     "has changed or has new steps before it, but the trace no longer holds step " +
+                         std::to_string(done[k].step) + ", which follows it",
+                     "a profile without --extend, or the files of all steps from there on");
+  }
+}
+
+}  // namespace
+
+FileState StateOf(std::span<const std::string> paths) {
+  FileState state;
+  for (const std::string& path : paths) {
+    struct stat status = {};
+    if (stat(path.c_str(), &status) != 0) {
+      throw InputError(Printable(path),
+                       std::string("cannot be read (") + std::strerror(errno) + ")");
+    }
+    state.files.push_back(
+        {std::filesystem::path(path).filename().string(), static_cast<uint64_t>(status.st_size)});
+    state.changed_at.push_back(int64_t{status.st_mtim.tv_sec} * kNanoseconds +
+                               status.st_mtim.tv_nsec);
+  }
+  return state;
+}
+
+StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts) {
+  const auto bound = [&](uint64_t i) {
+    return static_cast<size_t>(static_cast<uint128_t>(i) * steps / parts);
+  };
+  return {bound(index), bound(index + 1)};
+}
+
+Resumption Resume(std::span<const ProfileWriter::Done> done, int64_t done_at,
+                  const StepSource& steps, StepRange range, Gone gone) {
+  size_t k = 0, i = range.begin;
+  for (; k < done.size(); ++k) {
+    const bool is_gone = i == range.end || done[k].step < steps.number(i);
+    if (is_gone && gone == Gone::kKeep) continue;
+    if (is_gone || done[k].step != steps.number(i)) break;
+    if (!IsCurrent(done[k], done_at, steps.files(i))) break;
+    ++i;
+  }
+  if (gone == Gone::kKeep && k < done.size()) RequireInTrace(done, k, steps, range);
+  return {k, {i, range.end}};
+}
+
+}  // namespace dlsim

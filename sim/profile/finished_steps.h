@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which steps of an unfinished or older profile need not be read again.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/profile_file.h"
+#include "sim/step_source.h"
+
+namespace dlsim {
+
+// Files as they are on disk at one time.
+struct FileState {
+  std::vector<ProfileFile> files;
+  std::vector<int64_t> changed_at;  // of each, in nanoseconds since 1970
+
+  friend bool operator==(const FileState&, const FileState&) = default;
+};
+
+// Throws InputError naming a file that is gone.
+FileState StateOf(std::span<const std::string> paths);
+
+// The effective steps from `begin` to `end` without it, by index.
+struct StepRange {
+  size_t begin = 0, end = 0;
+
+  friend bool operator==(const StepRange&, const StepRange&) = default;
+};
+
+// Part `index` (from 0) of `parts` nearly equal parts of so many steps.
+StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts);
+
+// What becomes of finished steps of which the trace no longer has the files.
+enum class Gone : uint8_t {
+  kForget,  // they are no part of the profile
+  kKeep,    // the profile keeps them
+};
+
+struct Resumption {
+  size_t kept = 0;      // this many finished steps stay
+  StepRange remaining;  // steps to read
+};
+
+// Keeps the finished steps that are those of `range`, in order, as far as their files have the
+// sizes that they had and did not change after `done_at`. Throws InputError if the rest cannot be
+// read again.
+Resumption Resume(std::span<const ProfileWriter::Done> done, int64_t done_at,
+                  const StepSource& steps, StepRange range, Gone gone);
+
+}  // namespace dlsim

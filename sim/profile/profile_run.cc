@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/profile/profile_run.h"
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/profile/rank_message.h"
+#include "sim/profile/step_encoder.h"
+#include "sim/step_source.h"
+
+namespace dlsim {
+namespace {
+
+constexpr uint64_t kFnvOffset = 0xCBF29CE484222325, kFnvPrime = 0x100000001B3;
+
+// 64-bit FNV-1a with the length, so that texts cannot run into each other.
+void Hash(const std::string& text, uint64_t& hash) {
+  for (const char c : text + "/" + std::to_string(text.size())) {
+    hash = (hash ^ static_cast<uint8_t>(c)) * kFnvPrime;
+  }
+}
+
+// Stands for all that ranks must agree on: settings, and the steps to read with their files.
+uint64_t DigestOf(const ProfileRequest& request, const HistogramEdges& edges,
+                  const StepSource& steps, StepRange range) {
+  uint64_t hash = kFnvOffset;
+  const ProfileSettings& settings = request.settings;
+  Hash(std::filesystem::absolute(request.output).string(), hash);
+  Hash(settings.tensors, hash);
+  Hash(std::to_string(static_cast<int>(settings.accumulation)), hash);
+  Hash(std::to_string(request.shard) + "/" + std::to_string(request.shards), hash);
+  for (const uint32_t edge : edges.bits()) Hash(std::to_string(edge), hash);
+  for (size_t i = range.begin; i < range.end; ++i) {
+    Hash(std::to_string(steps.number(i)), hash);
+    for (const std::string& path : steps.files(i)) Hash(path, hash);
+  }
+  return hash;
+}
+
+// Steps of which one is a file to be written would be lost.
+void RequireOtherFile(const std::string& output, const StepSource& steps, StepRange range) {
+  std::error_code failed;
+  if (!std::filesystem::exists(output, failed)) return;
+  for (size_t i = range.begin; i < range.end; ++i) {
+    for (const std::string& path : steps.files(i)) {
+      if (!std::filesystem::equivalent(path, output, failed)) continue;
+      throw UsageError("-o", "a file of the trace", "another file", Quoted(output));
+    }
+  }
+}
+
+}  // namespace
+
+ProfileRun::ProfileRun(const TraceReader& trace, const ProfileRequest& request)
+    : trace_(trace), request_(request), edges_(EdgesOf(request.settings.ladder)) {}
+
+std::string ProfileRun::Open() {
+  const StepSource steps(trace_, request_.settings.accumulate_steps);
+  const StepRange range = ShardOf(steps.count(), request_.shard, request_.shards);
+  RequireOtherFile(request_.output, steps, range);
+  if (request_.unfinished == Unfinished::kDiscard) {
+    ProfileWriter(request_.output, request_.settings, ProfileWriter::Existing::kReplace)
+        .Truncate(0);
+  }
+  writer_ = std::make_unique<ProfileWriter>(request_.output, request_.settings, request_.existing);
+  const bool extends = request_.existing == ProfileWriter::Existing::kExtend;
+  finished_ = writer_->done().size();
+  resumption_ = Resume(writer_->done(), writer_->done_at(), steps, range,
+                       extends ? Gone::kKeep : Gone::kForget);
+  writer_->Truncate(resumption_.kept);
+  const StepRange remaining = resumption_.remaining;
+  return nlohmann::json{{"begin", remaining.begin},
+                        {"end", remaining.end},
+                        {"digest", DigestOf(request_, edges_, steps, remaining)}}
+      .dump();
+}
+
+void ProfileRun::Follow(const std::string& plan) {
+  const nlohmann::json decided = nlohmann::json::parse(plan);
+  const StepRange range = {decided["begin"], decided["end"]};
+  const StepSource steps(trace_, request_.settings.accumulate_steps);
+  if (steps.count() < range.end ||
+      DigestOf(request_, edges_, steps, range) != decided["digest"].get<uint64_t>()) {
+    throw InputError("", "the ranks see different files or were started with different arguments",
+                     "one trace, on a file system that all ranks share");
+  }
+  resumption_.remaining = range;
+}
+
+void ProfileRun::Deliver(Ranks& ranks) const {
+  const size_t size = static_cast<size_t>(ranks.size());
+  const StepRange all = resumption_.remaining;
+  try {
+    const StepRange own = {all.begin + static_cast<size_t>(ranks.rank()), all.end};
+    StepEncoder encoder(trace_, request_.settings, edges_, own, size);
+    while (const std::optional<EncodedStep> step = encoder.Next()) ranks.Send(StepMessage(*step));
+  } catch (...) {
+    ranks.Send(FailureMessage(std::current_exception()));
+  }
+  ranks.Flush();
+}
+
+void ProfileRun::Collect(const Ranks& ranks, const std::function<void(size_t)>& on_step) {
+  const size_t size = static_cast<size_t>(ranks.size());
+  const StepRange all = resumption_.remaining;
+  StepEncoder encoder(trace_, request_.settings, edges_, all, size);
+  for (size_t i = all.begin; i < all.end; ++i) {
+    const size_t owner = (i - all.begin) % size;
+    writer_->Append(owner == 0 ? *encoder.Next()
+                               : StepOfMessage(ranks.Receive(static_cast<int>(owner))));
+    on_step(i + 1 - all.begin);
+  }
+  writer_->Commit();
+}
+
+}  // namespace dlsim

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/profile/step_encoder.h"
+
+#include <utility>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+// A file that is gone is reported where it is opened.
+FileState StateIfThere(std::span<const std::string> paths) {
+  try {
+    return StateOf(paths);
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+void RequireUnchanged(std::span<const std::string> paths, const FileState& before) {
+  const FileState after = StateOf(paths);
+  for (size_t k = 0; k < paths.size(); ++k) {
+    const bool is_same = k < before.files.size() && after.files[k] == before.files[k] &&
+                         after.changed_at[k] == before.changed_at[k];
+    if (!is_same) throw InputError(Printable(paths[k]), "changed while it was read");
+  }
+}
+
+}  // namespace
+
+StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
+                         const HistogramEdges& edges, StepRange range, size_t stride)
+    : settings_(settings),
+      edges_(edges),
+      steps_(trace, settings.accumulate_steps),
+      range_(range),
+      stride_(stride) {
+  if (range_.begin >= range_.end) return;
+  state_ = StateIfThere(steps_.files(range_.begin));
+  Start();
+}
+
+// Encoding takes one thread; it goes on while the next step is counted.
+void StepEncoder::Start() {
+  const size_t next = range_.begin + stride_;
+  FileState next_state;
+  if (next < range_.end) next_state = StateIfThere(steps_.files(next));  // before it is opened
+  StepOptions options;
+  options.accumulation = settings_.accumulation;
+  if (next < range_.end) options.beside = [&] { steps_.LoadAhead(next); };
+  ProfileStep step = ProfileOf(steps_.Take(range_.begin), edges_, options);
+  RequireUnchanged(steps_.files(range_.begin), state_);
+  step.files = std::exchange(state_, std::move(next_state)).files;
+  encoding_ = std::async(std::launch::async,
+                         [this, step = std::move(step)] { return EncodeStep(step, edges_); });
+}
+
+std::optional<EncodedStep> StepEncoder::Next() {
+  if (failure_) std::rethrow_exception(failure_);
+  if (range_.begin >= range_.end) return std::nullopt;
+  std::future<EncodedStep> encoding = std::move(encoding_);
+  range_.begin += stride_;
+  try {
+    if (range_.begin < range_.end) Start();
+  } catch (...) {
+    failure_ = std::current_exception();  // the step before is good
+  }
+  return encoding.get();
+}
+
+}  // namespace dlsim

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profiles and encodes every n-th step of a trace, the next one while the last is encoded.
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <future>
+#include <optional>
+
+#include "dlsim/profile_file.h"
+#include "sim/profile/finished_steps.h"
+#include "sim/step_source.h"
+
+namespace dlsim {
+
+class StepEncoder {
+ public:
+  // Steps `range.begin`, `range.begin + stride`, ... All must live as long as this.
+  StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
+              const HistogramEdges& edges, StepRange range, size_t stride);
+
+  // Returns the next step; nothing after the last. Throws Error.
+  std::optional<EncodedStep> Next();
+
+ private:
+  void Start();
+
+  const ProfileSettings& settings_;
+  const HistogramEdges& edges_;
+  StepSource steps_;
+  StepRange range_;
+  size_t stride_;
+  FileState state_;  // of the files of the step that comes next, as they were opened
+  std::future<EncodedStep> encoding_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace dlsim
