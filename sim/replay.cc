@@ -82,7 +82,8 @@ std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<Repla
                                  const ReplayOptions& options) {
   std::vector<RunState> states;
   for (ReplayRun& run : runs) states.emplace_back(std::move(run), options);
-  StepQueue queue(source);
+  StepQueue<std::unique_ptr<GradientStep>> queue(source.step_count(),
+                                                 [&](size_t i) { return source.Load(i); });
   StepOptions step_options = options.step;
   std::unique_ptr<GradientStep> finished;  // closed beside the next step: unmapping takes long
   for (size_t i = 0; i < source.step_count(); ++i) {

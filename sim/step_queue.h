@@ -4,25 +4,42 @@
 
 #include <cstddef>
 #include <exception>
-#include <memory>
-
-#include "dlsim/gradient_source.h"
+#include <functional>
+#include <optional>
+#include <utility>
 
 namespace dlsim {
 
+template <class Step>
 class StepQueue {
  public:
-  explicit StepQueue(const GradientSource& source) : source_(source) {}
+  // `load` opens one of `count` steps.
+  StepQueue(size_t count, std::function<Step(size_t)> load)
+      : count_(count), load_(std::move(load)) {}
 
   // Loads step i, if there is one; a failure is kept for Take.
-  void LoadAhead(size_t i);
+  void LoadAhead(size_t i) {
+    if (i >= count_) return;
+    try {
+      ahead_.emplace(load_(i));
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
 
   // Returns step i, which is the one loaded ahead unless nothing was.
-  std::unique_ptr<GradientStep> Take(size_t i);
+  Step Take(size_t i) {
+    if (failure_) std::rethrow_exception(failure_);
+    if (!ahead_) return load_(i);
+    Step step = std::move(*ahead_);
+    ahead_.reset();
+    return step;
+  }
 
  private:
-  const GradientSource& source_;
-  std::unique_ptr<GradientStep> ahead_;
+  size_t count_;
+  std::function<Step(size_t)> load_;
+  std::optional<Step> ahead_;
   std::exception_ptr failure_;
 };
 

@@ -142,11 +142,9 @@ std::string DescribeTrace(const SourceFacts& facts) {
   if (reduction != description.end() && description.contains("ranks")) {
     line += Printable(reduction->second + " of " + description.at("ranks") + " ranks") + ", ";
   }
-  line += fmt::format("{} steps ({} to {}), {}
-", facts.steps, facts.first_step, facts.last_step,
+  line += fmt::format("{} steps ({} to {}), {}\n", facts.steps, facts.first_step, facts.last_step,
                       Bytes(facts.file_bytes));
-  for (const std::string& note : facts.notes) line += "note: " + note + "
-";
+  for (const std::string& note : facts.notes) line += "note: " + note + "\n";
   return line;
 }
 

@@ -24,7 +24,7 @@ bool IsCurrent(const ProfileWriter::Done& done, int64_t done_at,
 
 // Steps from `first` on are to be read again: those of the trace can be, others would be lost.
 void RequireInTrace(std::span<const ProfileWriter::Done> done, size_t first,
-                    const StepSource& steps, StepRange range) {
+                    const TraceSource& steps, StepRange range) {
   size_t i = range.begin;
   for (size_t k = first; k < done.size(); ++k) {
     while (i < range.end && steps.number(i) < done[k].step) ++i;
@@ -62,7 +62,7 @@ StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts) {
 }
 
 Resumption Resume(std::span<const ProfileWriter::Done> done, int64_t done_at,
-                  const StepSource& steps, StepRange range, Gone gone) {
+                  const TraceSource& steps, StepRange range, Gone gone) {
   size_t k = 0, i = range.begin;
   for (; k < done.size(); ++k) {
     const bool is_gone = i == range.end || done[k].step < steps.number(i);

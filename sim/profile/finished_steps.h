@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dlsim/profile_file.h"
-#include "sim/step_source.h"
+#include "sim/trace_source.h"
 
 namespace dlsim {
 
@@ -49,6 +49,6 @@ struct Resumption {
 // sizes that they had and did not change after `done_at`. Throws InputError if the rest cannot be
 // read again.
 Resumption Resume(std::span<const ProfileWriter::Done> done, int64_t done_at,
-                  const StepSource& steps, StepRange range, Gone gone);
+                  const TraceSource& steps, StepRange range, Gone gone);
 
 }  // namespace dlsim

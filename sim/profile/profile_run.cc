@@ -8,7 +8,7 @@
 #include "dlsim/error.h"
 #include "sim/profile/rank_message.h"
 #include "sim/profile/step_encoder.h"
-#include "sim/step_source.h"
+#include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {
@@ -24,7 +24,7 @@ void Hash(const std::string& text, uint64_t& hash) {
 
 // Stands for all that ranks must agree on: settings, and the steps to read with their files.
 uint64_t DigestOf(const ProfileRequest& request, const HistogramEdges& edges,
-                  const StepSource& steps, StepRange range) {
+                  const TraceSource& steps, StepRange range) {
   uint64_t hash = kFnvOffset;
   const ProfileSettings& settings = request.settings;
   Hash(std::filesystem::absolute(request.output).string(), hash);
@@ -40,7 +40,7 @@ uint64_t DigestOf(const ProfileRequest& request, const HistogramEdges& edges,
 }
 
 // Steps of which one is a file to be written would be lost.
-void RequireOtherFile(const std::string& output, const StepSource& steps, StepRange range) {
+void RequireOtherFile(const std::string& output, const TraceSource& steps, StepRange range) {
   std::error_code failed;
   if (!std::filesystem::exists(output, failed)) return;
   for (size_t i = range.begin; i < range.end; ++i) {
@@ -57,8 +57,8 @@ ProfileRun::ProfileRun(const TraceReader& trace, const ProfileRequest& request)
     : trace_(trace), request_(request), edges_(EdgesOf(request.settings.ladder)) {}
 
 std::string ProfileRun::Open() {
-  const StepSource steps(trace_, request_.settings.accumulate_steps);
-  const StepRange range = ShardOf(steps.count(), request_.shard, request_.shards);
+  const TraceSource steps(trace_, request_.settings.accumulate_steps);
+  const StepRange range = ShardOf(steps.step_count(), request_.shard, request_.shards);
   RequireOtherFile(request_.output, steps, range);
   if (request_.unfinished == Unfinished::kDiscard) {
     ProfileWriter(request_.output, request_.settings, ProfileWriter::Existing::kReplace)
@@ -80,8 +80,8 @@ std::string ProfileRun::Open() {
 void ProfileRun::Follow(const std::string& plan) {
   const nlohmann::json decided = nlohmann::json::parse(plan);
   const StepRange range = {decided["begin"], decided["end"]};
-  const StepSource steps(trace_, request_.settings.accumulate_steps);
-  if (steps.count() < range.end ||
+  const TraceSource steps(trace_, request_.settings.accumulate_steps);
+  if (steps.step_count() < range.end ||
       DigestOf(request_, edges_, steps, range) != decided["digest"].get<uint64_t>()) {
     throw InputError("", "the ranks see different files or were started with different arguments",
                      "one trace, on a file system that all ranks share");

@@ -33,6 +33,7 @@ StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settin
     : settings_(settings),
       edges_(edges),
       steps_(trace, settings.accumulate_steps),
+      queue_(steps_.step_count(), [this](size_t i) { return steps_.LoadStep(i); }),
       range_(range),
       stride_(stride) {
   if (range_.begin >= range_.end) return;
@@ -47,8 +48,8 @@ void StepEncoder::Start() {
   if (next < range_.end) next_state = StateIfThere(steps_.files(next));  // before it is opened
   StepOptions options;
   options.accumulation = settings_.accumulation;
-  if (next < range_.end) options.beside = [&] { steps_.LoadAhead(next); };
-  ProfileStep step = ProfileOf(steps_.Take(range_.begin), edges_, options);
+  if (next < range_.end) options.beside = [&] { queue_.LoadAhead(next); };
+  ProfileStep step = ProfileOf(queue_.Take(range_.begin), edges_, options);
   RequireUnchanged(steps_.files(range_.begin), state_);
   step.files = std::exchange(state_, std::move(next_state)).files;
   encoding_ = std::async(std::launch::async,

@@ -9,7 +9,8 @@
 
 #include "dlsim/profile_file.h"
 #include "sim/profile/finished_steps.h"
-#include "sim/step_source.h"
+#include "sim/step_queue.h"
+#include "sim/trace_source.h"
 
 namespace dlsim {
 
@@ -27,7 +28,8 @@ class StepEncoder {
 
   const ProfileSettings& settings_;
   const HistogramEdges& edges_;
-  StepSource steps_;
+  TraceSource steps_;
+  StepQueue<TraceStep> queue_;
   StepRange range_;
   size_t stride_;
   FileState state_;  // of the files of the step that comes next, as they were opened

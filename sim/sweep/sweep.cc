@@ -72,7 +72,8 @@ std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun>
                                 const SweepOptions& options) {
   SweepRuns sweep(std::move(runs), options.replay);
   const RecordedSource source(trace, options.replay.accumulate_steps);
-  StepQueue queue(source);
+  StepQueue<std::unique_ptr<GradientStep>> queue(source.step_count(),
+                                                 [&](size_t i) { return source.Load(i); });
   std::unique_ptr<GradientStep> finished;  // closed beside the next step: unmapping takes long
   for (size_t i = 0; i < source.step_count(); ++i) {
     if (sweep.totals.going() == 0 && sweep.general.AllStopped()) break;
