@@ -5,7 +5,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <string_view>
 
@@ -14,7 +13,9 @@
 namespace dlsim {
 
 inline void PutWord(uint64_t value, size_t bytes, std::string& out) {
-  for (size_t i = 0; i < bytes; ++i) out.push_back(static_cast<char>(value >> (8 * i) & 0xFF));
+  std::array<char, sizeof(value)> word;
+  for (size_t i = 0; i < bytes; ++i) word[i] = static_cast<char>(value >> (8 * i) & 0xFF);
+  out.append(word.data(), bytes);
 }
 
 // Seven bits per byte, the lowest first; the last byte has no top bit.

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "profile/settings_json.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -44,11 +45,10 @@ constexpr std::array<Name<Denormals>, 2> kDenormals = {
 
 template <class T, size_t N>
 std::string NameOf(T value, const std::array<Name<T>, N>& names) {
-  for (const auto& [name, named] : names) {
-    if (named == value) return std::string(name);
-  }
-  DLSIM_CHECK(!"a value that a profile can hold");
-  return {};
+  const auto found = std::find_if(names.begin(), names.end(),
+                                  [&](const Name<T>& name) { return name.second == value; });
+  DLSIM_CHECK(found != names.end());
+  return std::string(found->first);
 }
 
 template <class T, size_t N>
