@@ -177,6 +177,17 @@ TEST_F(ProfileFileTest, MayBeMergedIntoOneOfTheParts) {
   EXPECT_EQ(ReadBytes(Path("a")), ReadBytes(Path("whole.dlprof")));
 }
 
+TEST_F(ProfileFileTest, LeavesNothingOfAMergeThatFails) {
+  WriteProfile(Path("a"), settings_, encoded_);
+  std::string bytes = ReadBytes(Path("a"));
+  bytes[bytes.size() / 2] = static_cast<char>(~bytes[bytes.size() / 2]);
+  dir_.Write("a", bytes);
+  ExpectInputError([&] { MergeProfiles(std::vector<std::string>{Path("a")}, Path("b")); },
+                   {Path("a"), "checksum"});
+  EXPECT_FALSE(fs::exists(Path("b")));
+  EXPECT_FALSE(fs::exists(Path("b.partial")));
+}
+
 TEST_F(ProfileFileTest, RefusesToMergeDifferentStepsOfOneNumber) {
   WriteProfile(Path("a"), settings_, encoded_);
   steps_[2].metadata["loss"] = "another";

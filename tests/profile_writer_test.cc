@@ -219,6 +219,7 @@ TEST_F(ProfileWriterTest, RefusesToExtendWhatIsNoProfile) {
   ExpectInputError([&] { ProfileWriter(Path("a"), settings_, Existing::kExtend); },
                    {Path("a"), "is no profile"});
   EXPECT_EQ(ReadBytes(Path("a")).substr(0, 4), "text");
+  EXPECT_FALSE(fs::exists(Path("a.partial")));
 }
 
 // Sets the largest size of files, which fails writes as a full device does.

@@ -47,8 +47,8 @@ class ProfileWriter {
   };
   std::span<const Done> done() const;
 
-  // A time before which the steps of done() were not read, in nanoseconds since 1970: files changed
-  // later must be read again.
+  // Files changed after this time, in nanoseconds since 1970, must be read again: when PATH.partial
+  // was created, or when PATH was changed last if its steps have just been taken over.
   int64_t done_at() const;
 
   // True if PATH.partial was there with other settings, and has been replaced.
@@ -103,7 +103,8 @@ class ProfileReader {
 };
 
 // Merges profiles of parts of one trace into one, whatever their order; a step that several hold
-// must be the same in all. The bytes are those of the profile of the whole trace. Throws Error.
+// must be the same in all. The bytes are those of the profile of the whole trace. Throws Error and
+// leaves nothing of the output then.
 void MergeProfiles(std::span<const std::string> paths, const std::string& output);
 
 }  // namespace dlsim

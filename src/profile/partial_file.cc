@@ -46,7 +46,12 @@ PartialFile::PartialFile(const std::string& path) : path_(Printable(path)) {
   }
 }
 
-PartialFile::~PartialFile() { close(descriptor_); }
+PartialFile::~PartialFile() {
+  struct stat status = {};
+  const bool empty = fstat(descriptor_, &status) == 0 && status.st_size == 0;
+  if (empty && !committed_) unlink(partial_.c_str());
+  close(descriptor_);
+}
 
 // Whoever held the lock before may have renamed the file between opening and locking it.
 void PartialFile::OpenLocked() {
@@ -194,6 +199,10 @@ void PartialFile::Write(std::string_view bytes) {
 
 void PartialFile::Cut(uint64_t size) {
   if (ftruncate(descriptor_, static_cast<off_t>(size)) != 0) Fail("cannot be written");
+}
+
+void PartialFile::Discard() {
+  if (!committed_) Cut(0);
 }
 
 void PartialFile::Truncate(size_t i) {

@@ -18,7 +18,7 @@ class PartialFile {
  public:
   // Opens or creates and locks PATH.partial. Throws Error.
   explicit PartialFile(const std::string& path);
-  ~PartialFile();  // keeps the file
+  ~PartialFile();  // keeps the file unless it is empty
   PartialFile(const PartialFile&) = delete;
   PartialFile& operator=(const PartialFile&) = delete;
 
@@ -28,6 +28,9 @@ class PartialFile {
 
   // Begins anew.
   void Restart(const std::string& opening);
+
+  // Leaves no file, unless it is complete.
+  void Discard();
 
   const std::vector<ProfileWriter::Done>& done() const { return done_; }
   const std::string& target() const { return target_; }

@@ -86,9 +86,14 @@ void ProfileWriter::Commit() { impl_->file.Commit(); }
 void MergeProfiles(std::span<const std::string> paths, const std::string& output) {
   const ProfileReader reader = ProfileReader::Open(paths);
   PartialFile file(output);
-  file.Restart(ProfileOpening(SettingsText(paths.front(), reader.settings()), reader.edges()));
-  for (size_t i = 0; i < reader.step_count(); ++i) file.Append(reader.LoadEncoded(i));
-  file.Commit();
+  try {
+    file.Restart(ProfileOpening(SettingsText(paths.front(), reader.settings()), reader.edges()));
+    for (size_t i = 0; i < reader.step_count(); ++i) file.Append(reader.LoadEncoded(i));
+    file.Commit();
+  } catch (...) {
+    file.Discard();
+    throw;
+  }
 }
 
 }  // namespace dlsim
