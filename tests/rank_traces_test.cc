@@ -206,7 +206,9 @@ TEST(RankTraces, InfoTellsFilesAndRanks) {
   const std::string text = Succeed({"info", trace.ranks()});
   EXPECT_NE(text.find("rank_reduction: mean\nranks: 3\n"), std::string::npos) << text;
   const std::string report = Succeed({"replay", trace.ranks(), "--policy", "static"});
-  EXPECT_NE(report.find("mean of 3 ranks"), std::string::npos) << report;
+  EXPECT_NE(report.find("note: each gradient is the mean of 3 data-parallel ranks\n"),
+            std::string::npos)
+      << report;
   const json single = SucceedJson({"info", kSingle, "--json"});
   EXPECT_FALSE(single["trace"]["description"].contains("ranks"));
 }

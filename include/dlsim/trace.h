@@ -54,14 +54,15 @@ struct Recording {
   std::string place;        // the file, for messages; that of rank 0
   uint64_t file_bytes = 0;  // its size; that of an index with its shards, of all ranks together
   int64_t micro = -1;       // index of the micro-step; -1 = the step has none
-  int64_t rank = -1;        // of the file's name; -1 = none
   float grad_scale = 1.0f;  // the loss scale that the recorded gradients still carry
   std::map<std::string, std::string> metadata;  // step, loss, lr, model, ... as recorded
   std::vector<TraceTensor> tensors;             // in the order of their data in the file
   std::shared_ptr<const void> keep_alive;       // owns what `mapped` and `read` refer to
 
-  // What each rank recorded, in ascending order; null if there is one file only. Then `tensors` are
-  // F32 without a loss scale, and `metadata` are those of rank 0.
+  int64_t rank = -1;  // of the file's name; -1 = none
+
+  // What each rank recorded, in ascending order; null if there is one file only. With it, `tensors`
+  // are F32 without a loss scale, `rank` is -1, and the rest is that of rank 0.
   std::shared_ptr<const std::vector<Recording>> ranks;
 };
 

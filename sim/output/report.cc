@@ -134,16 +134,11 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
 }  // namespace
 
 std::string DescribeTrace(const SourceFacts& facts) {
-  const auto& description = facts.description;
-  const auto model = description.find("model");
-  const auto reduction = description.find("rank_reduction");
-  std::string line = "trace: ";
-  if (model != description.end()) line += Printable(model->second) + ", ";
-  if (reduction != description.end() && description.contains("ranks")) {
-    line += Printable(reduction->second + " of " + description.at("ranks") + " ranks") + ", ";
-  }
-  line += fmt::format("{} steps ({} to {}), {}\n", facts.steps, facts.first_step, facts.last_step,
-                      Bytes(facts.file_bytes));
+  const auto model = facts.description.find("model");
+  std::string line =
+      fmt::format("trace: {}{} steps ({} to {}), {}\n",
+                  model == facts.description.end() ? "" : Printable(model->second) + ", ",
+                  facts.steps, facts.first_step, facts.last_step, Bytes(facts.file_bytes));
   for (const std::string& note : facts.notes) line += "note: " + note + "\n";
   return line;
 }

@@ -47,7 +47,7 @@ void CheckSameGradients(const Recording& first, const std::string& first_name,
   }
 }
 
-// Tells in the description of a trace how many ranks recorded it: "4", or "4, then 8".
+// Tells how many ranks recorded a trace: "4", or "4, then 8".
 void DescribeRanks(RankReduction reduction, TracePlan& plan) {
   std::string text;
   size_t last = 0;
@@ -60,7 +60,9 @@ void DescribeRanks(RankReduction reduction, TracePlan& plan) {
   }
   if (!several) return;
   plan.description["ranks"] = text;
-  plan.description["rank_reduction"] = RankReductionName(reduction);
+  const std::string name = RankReductionName(reduction);
+  plan.description["rank_reduction"] = name;
+  plan.notes.push_back("each gradient is the " + name + " of " + text + " data-parallel ranks");
 }
 
 }  // namespace
