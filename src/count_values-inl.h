@@ -36,6 +36,23 @@ inline constexpr uint32_t kRecordBytes = sizeof(CountRecords);
 
 HWY_INLINE V SetLanes(uint32_t value) { return hn::Set(U32Tag(), value); }
 
+// Appends the lanes of a mask, of which there are few.
+HWY_INLINE void Append(V bits, M mask, uint32_t* HWY_RESTRICT& to) {
+  const U32Tag d;
+  const size_t count = hn::CountTrue(d, mask);
+  const V compressed = hn::Compress(bits, mask);
+  if constexpr (kLaneCount == 16) {
+    // Short stores cross the border of a cache line less often.
+    const hn::Half<U32Tag> half;
+    const hn::Half<decltype(half)> quarter;
+    hn::StoreU(hn::LowerHalf(quarter, hn::LowerHalf(half, compressed)), quarter, to);
+    if (HWY_UNLIKELY(count > kLaneCount / 4)) hn::StoreU(compressed, d, to);
+  } else {
+    hn::StoreU(compressed, d, to);
+  }
+  to += count;
+}
+
 // Adds to the lanes of a mask.
 HWY_INLINE V AddWhere(M mask, V addend, V v) {
 #if HWY_TARGET <= HWY_AVX3
@@ -161,8 +178,7 @@ class SlotFinder {
     }
     hn::Store(at, d, offsets);
     const M in_zone = hn::And(used, hn::TestBit(at, SetLanes(kRecordBytes)));
-    hn::StoreU(hn::Compress(bits, in_zone), d, aside);
-    aside += hn::CountTrue(d, in_zone);
+    Append(bits, in_zone, aside);
   }
 
   HWY_INLINE void SetAside(const float*, size_t, const uint32_t*, uint32_t*&) const {}
@@ -196,8 +212,7 @@ class CellFinder {
     for (size_t i = 0; i < count; i += kLaneCount) {
       const M crowded =
           hn::Eq(hn::Load(d, offsets + i), SetLanes(GeneralPlan::kCrowded * kRecordBytes));
-      hn::StoreU(hn::Compress(VectorLanes().LoadFloats(values + i), crowded), d, aside);
-      aside += hn::CountTrue(d, crowded);
+      Append(VectorLanes().LoadFloats(values + i), crowded, aside);
     }
   }
 
@@ -348,29 +363,24 @@ inline void CountNormal(const float* values, size_t count, const CountingPlan& p
   CountWith<SlotFinder<16>>(values, count, plan, tables);
 }
 
-// Counts the values that were set aside among the bins of their zones.
-inline void CountAsidePeriodic(const CountingPlan& plan, CountingTables& tables) {
+// Finds the ranks of values that were set aside: how many phases are not above their mantissas.
+// Stores indices of PeriodicPlan::rank_bins.
+inline void FindRanks(const uint32_t* HWY_RESTRICT values, size_t count, const PeriodicPlan& plan,
+                      uint32_t* HWY_RESTRICT indices) {
   const U32Tag d;
   const hn::RebindToSigned<U32Tag> i32;
-  const PeriodicPlan& periodic = *plan.periodic();
-  const V row = SetLanes(static_cast<uint32_t>(periodic.ranks()));
-  alignas(64) uint32_t offsets[kLaneCount];
-  uint32_t* aside = tables.aside.data();
-  std::fill_n(aside + tables.aside_count, kLaneCount, 0u);  // they fall into exponent 0
-  for (size_t i = 0; i < tables.aside_count; i += kLaneCount) {
-    const V bits = hn::LoadU(d, aside + i);
+  const V row = SetLanes(static_cast<uint32_t>(plan.ranks()));
+  for (size_t i = 0; i < count; i += kLaneCount) {
+    const V bits = hn::LoadU(d, values + i);
     const auto mantissa = hn::BitCast(i32, hn::And(bits, SetLanes(codec::kMantissaMask)));
     V rank = hn::Zero(d);
-    for (const uint32_t phase : periodic.phases) {
+    for (const uint32_t phase : plan.phases) {
       const auto below = hn::Gt(hn::BitCast(i32, SetLanes(phase)), mantissa);
       rank = AddWhere(hn::Not(hn::RebindMask(d, below)), SetLanes(1), rank);
     }
-    const V record = hn::Add(hn::Mul(hn::ShiftRight<23>(bits), row), rank);
-    hn::Store(hn::Mul(record, SetLanes(kRecordBytes)), d, offsets);
-    AddToRecords(bits, offsets, tables.fine.data());
+    const V exponent = hn::And(hn::ShiftRight<23>(bits), SetLanes(0xFF));
+    hn::StoreU(hn::Add(hn::Mul(exponent, row), rank), d, indices + i);
   }
-  tables.in_fine += tables.aside_count + kLaneCount;
-  tables.aside_count = 0;
 }
 
 #endif  // HWY_TARGET != HWY_SCALAR

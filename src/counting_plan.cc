@@ -121,13 +121,6 @@ GeneralPlan MakeGeneralPlan(std::span<const uint32_t> edges) {
   return plan;
 }
 
-void AddMagnitude(uint32_t magnitude, WideSums& sums) {
-  const uint64_t significand = Significand(magnitude);
-  ++sums.count;
-  sums.significands += significand;
-  sums.squares += significand * significand;
-}
-
 }  // namespace
 
 CountingPlan::CountingPlan(std::vector<uint32_t> edges)
@@ -149,25 +142,14 @@ std::unique_ptr<CountingTables> CountingPlan::TakeTables() const {
       return tables;
     }
   }
-  constexpr size_t kRows = 2 * kExponents;
-  if (!periodic_) {
-    const size_t records = GeneralPlan::kFirstRecord + 2 * bin_count();
-    return std::make_unique<CountingTables>(records, 1, bin_count());
-  }
-  return std::make_unique<CountingTables>(kRows * periodic_->slots, kRows * periodic_->ranks(),
-                                          bin_count());
+  const size_t records =
+      periodic_ ? 2 * kExponents * periodic_->slots : GeneralPlan::kFirstRecord + 2 * bin_count();
+  return std::make_unique<CountingTables>(records, bin_count());
 }
 
 void CountingPlan::ReturnTables(std::unique_ptr<CountingTables> tables) const {
   const std::lock_guard lock(mutex_);
   free_.push_back(std::move(tables));
-}
-
-void CountCrowded(const CountingPlan& plan, uint32_t bits, CountingTables& tables) {
-  const uint32_t magnitude = bits & ~codec::kSignBit;
-  size_t bin = static_cast<uint32_t>(plan.general().cells[bits >> GeneralPlan::kShift]);
-  while (plan.edges()[bin + 1] <= magnitude) ++bin;
-  AddMagnitude(magnitude, tables.wide[bits >> 31][bin]);
 }
 
 void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables) {
@@ -180,7 +162,7 @@ void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables)
     const size_t sign = bits >> 31;
     tables.largest[sign] = std::max(tables.largest[sign], magnitude);
     tables.smallest = std::min(tables.smallest, magnitude);
-    AddMagnitude(magnitude, tables.wide[sign][plan.BinOf(magnitude)]);
+    AddSignificand(Significand(magnitude), tables.wide[sign][plan.BinOf(magnitude)]);
   }
 }
 

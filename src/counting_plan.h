@@ -69,9 +69,6 @@ class CountingPlan {
   mutable std::vector<std::unique_ptr<CountingTables>> free_;
 };
 
-// Counts a normal number of a crowded cell.
-void CountCrowded(const CountingPlan& plan, uint32_t bits, CountingTables& tables);
-
 // Counts one value of any kind: the definition that the kernels must equal.
 void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables);
 

@@ -63,24 +63,29 @@ class ZeroedArray {
 struct CountingTables {
   static constexpr size_t kBlock = 256;  // values that a kernel counts at once
   static constexpr size_t kSlack = 16;   // what a kernel may write behind values
-  static constexpr size_t kMostAside = 12288;
+  static constexpr size_t kMostAside = 6144;
 
-  CountingTables(size_t record_count, size_t fine_count, size_t bin_count)
+  CountingTables(size_t record_count, size_t bin_count)
       : records(record_count),
-        fine(fine_count),
         wide{ZeroedArray<WideSums>(bin_count), ZeroedArray<WideSums>(bin_count)} {}
 
   uint64_t elements = 0, zeros = 0, nan = 0, inf = 0;
   std::array<uint32_t, 2> largest = {};      // nonzero finite magnitudes per sign
   uint32_t smallest = codec::kInfinityBits;  // of both signs
-  size_t in_records = 0, in_fine = 0;        // values since these were emptied last
+  size_t in_records = 0;                     // values since they were emptied last
   // Normal numbers that wait until they fill a block, and bits of values that wait for the search
   // of their bins.
   size_t pending_count = 0, aside_count = 0;
   alignas(64) std::array<float, 2 * kBlock + kSlack> pending;
   alignas(64) std::array<uint32_t, kMostAside + kSlack> aside;
-  ZeroedArray<CountRecords> records, fine;
+  ZeroedArray<CountRecords> records;
   std::array<ZeroedArray<WideSums>, 2> wide;  // per sign and bin
 };
+
+inline void AddSignificand(uint64_t significand, WideSums& sums) {
+  ++sums.count;
+  sums.significands += significand;
+  sums.squares += significand * significand;
+}
 
 }  // namespace dlsim

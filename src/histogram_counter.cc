@@ -26,11 +26,12 @@ void CountValues(const float* values, size_t count, const CountingPlan& plan,
 #endif
 }
 
-void CountAside(const CountingPlan& plan, CountingTables& tables) {
+// Finds indices of PeriodicPlan::rank_bins; whole vectors are read and written.
+void RankValues(const uint32_t* values, size_t count, const PeriodicPlan& plan, uint32_t* indices) {
 #if HWY_TARGET == HWY_SCALAR
-  (void)plan, (void)tables;
+  (void)values, (void)count, (void)plan, (void)indices;  // nothing is set aside
 #else
-  CountAsidePeriodic(plan, tables);
+  FindRanks(values, count, plan, indices);
 #endif
 }
 
@@ -43,16 +44,14 @@ namespace dlsim {
 namespace {
 
 HWY_EXPORT(CountValues);
-HWY_EXPORT(CountAside);
+HWY_EXPORT(RankValues);
 
 // Values that the ways of a record hold together: neighbours take turns.
 constexpr size_t kMostInRecords = kWays * CountRecord::kMostValues;
 constexpr size_t kPiece = 4096;
 // Values that one call of a kernel may count, with those that waited.
 constexpr size_t kMostPerCall = kPiece + 2 * CountingTables::kBlock;
-static_assert(2 * kMostPerCall < CountingTables::kMostAside);
-// With fewer values set aside, looking for the bins of each is faster than the tables.
-constexpr size_t kFewAside = 64;
+static_assert(kMostPerCall < CountingTables::kMostAside);
 
 // Moves a record to wide sums.
 void MoveRecord(CountRecords& records, WideSums& sums) {
@@ -88,17 +87,6 @@ void EmptyPeriodicRecords(const PeriodicPlan& plan, CountingTables& tables) {
   });
 }
 
-void EmptyFine(const PeriodicPlan& plan, CountingTables& tables) {
-  ForEachBinade(tables, [&](size_t sign, uint32_t exponent) {
-    CountRecords* row = &tables.fine[(sign << 8 | exponent) * plan.ranks()];
-    const uint32_t* bins = plan.rank_bins.data() + exponent * plan.ranks();
-    for (size_t rank = 0; rank < plan.ranks(); ++rank) {
-      MoveRecord(row[rank], tables.wide[sign][bins[rank]]);
-    }
-  });
-  tables.in_fine = 0;
-}
-
 void EmptyGeneralRecords(const CountingPlan& plan, CountingTables& tables) {
   for (size_t sign = 0; sign < 2; ++sign) {
     if (tables.largest[sign] == 0) continue;
@@ -119,16 +107,35 @@ void EmptyRecords(const CountingPlan& plan, CountingTables& tables) {
   tables.in_records = 0;
 }
 
-void CountAllAside(const CountingPlan& plan, CountingTables& tables) {
-  if (plan.periodic() && tables.aside_count >= kFewAside) {
-    HWY_DYNAMIC_DISPATCH(CountAside)(plan, tables);
-    if (tables.in_fine + CountingTables::kMostAside + CountingTables::kSlack > kMostInRecords) {
-      EmptyFine(*plan.periodic(), tables);
-    }
-    return;
+void CountInBin(uint32_t bits, size_t bin, CountingTables& tables) {
+  AddSignificand(Significand(bits & ~codec::kSignBit), tables.wide[bits >> 31][bin]);
+}
+
+void CountInZones(const PeriodicPlan& plan, CountingTables& tables) {
+  std::array<uint32_t, CountingTables::kBlock + CountingTables::kSlack> indices;
+  for (size_t begin = 0; begin < tables.aside_count; begin += CountingTables::kBlock) {
+    const uint32_t* values = tables.aside.data() + begin;
+    const size_t count = std::min(CountingTables::kBlock, tables.aside_count - begin);
+    HWY_DYNAMIC_DISPATCH(RankValues)(values, count, plan, indices.data());
+    for (size_t i = 0; i < count; ++i) CountInBin(values[i], plan.rank_bins[indices[i]], tables);
   }
-  const auto count = plan.periodic() ? CountValue : CountCrowded;
-  for (size_t i = 0; i < tables.aside_count; ++i) count(plan, tables.aside[i], tables);
+}
+
+void CountInCrowdedCells(const CountingPlan& plan, CountingTables& tables) {
+  for (size_t i = 0; i < tables.aside_count; ++i) {
+    const uint32_t bits = tables.aside[i];
+    size_t bin = static_cast<uint32_t>(plan.general().cells[bits >> GeneralPlan::kShift]);
+    while (plan.edges()[bin + 1] <= (bits & ~codec::kSignBit)) ++bin;
+    CountInBin(bits, bin, tables);
+  }
+}
+
+void CountAside(const CountingPlan& plan, CountingTables& tables) {
+  if (plan.periodic()) {
+    CountInZones(*plan.periodic(), tables);
+  } else {
+    CountInCrowdedCells(plan, tables);
+  }
   tables.aside_count = 0;
 }
 
@@ -149,9 +156,7 @@ void HistogramCounter::Add(std::span<const float> values) {
     const std::span<const float> piece =
         values.subspan(begin, std::min(kPiece, values.size() - begin));
     HWY_DYNAMIC_DISPATCH(CountValues)(piece.data(), piece.size(), plan, tables);
-    if (tables.aside_count + kMostPerCall > CountingTables::kMostAside) {
-      CountAllAside(plan, tables);
-    }
+    if (tables.aside_count + kMostPerCall > CountingTables::kMostAside) CountAside(plan, tables);
     if (tables.in_records + kMostPerCall > kMostInRecords) EmptyRecords(plan, tables);
   }
 }
@@ -167,9 +172,8 @@ HistogramSums HistogramCounter::TakeSums() {
   const CountingPlan& plan = edges_->plan();
   CountingTables& tables = *tables_;
   if (tables.pending_count > 0) HWY_DYNAMIC_DISPATCH(CountValues)(nullptr, 0, plan, tables);
-  CountAllAside(plan, tables);
+  CountAside(plan, tables);
   if (tables.in_records > 0) EmptyRecords(plan, tables);
-  if (tables.in_fine > 0) EmptyFine(*plan.periodic(), tables);
   HistogramSums taken = {tables.elements, tables.zeros, tables.nan, tables.inf, {}};
   for (size_t sign = 0; sign < 2; ++sign) {
     taken.signs[sign].largest = tables.largest[sign];
