@@ -5,8 +5,12 @@
 
 #include <cmath>
 #include <memory>
+#include <random>
+#include <utility>
 
 #include "dlsim/convert.h"
+#include "dlsim/histogram.h"
+#include "dlsim/ladder.h"
 #include "dlsim/measure.h"
 #include "dlsim/thresholds.h"
 
@@ -57,6 +61,25 @@ RangeKernel BindCount(const Arrays& arrays, const std::vector<Measurement>& ques
     const EdgeStats stats = MeasureEdges(arrays.values.subspan(begin, count), prepared->edges());
     benchmark::DoNotOptimize(prepared->Answer(stats));
   };
+}
+
+// Counts between edges, a tensor at a time, as profiling does.
+RangeKernel BindHistogram(const Arrays& arrays, std::shared_ptr<const HistogramEdges> edges) {
+  return [=, edges = std::move(edges)](size_t begin, size_t count) {
+    HistogramCounter counter(*edges);
+    counter.Add(arrays.values.subspan(begin, count));
+    benchmark::DoNotOptimize(counter.TakeSums());
+  };
+}
+
+// As many edges as the thresholds of a sweep over scales that are no powers of two: in 100 binades,
+// without a pattern that repeats.
+std::vector<uint32_t> IrregularEdges() {
+  std::mt19937 generator(1000);
+  std::vector<uint32_t> edges(1000);
+  for (uint32_t& edge : edges)
+    edge = (50u << 23) + static_cast<uint32_t>(generator() % (100u << 23));
+  return edges;
 }
 
 std::vector<Measurement> ManyQuestions() {
@@ -113,6 +136,17 @@ std::vector<Kernel> DlsimKernels(const std::vector<std::string>& targets) {
   kernels.back().bind = [](ArrayStore&, const Arrays& arrays) {
     return BindCount(arrays, ManyQuestions());
   };
+  const auto add_histogram = [&](const char* name, const HistogramEdges& edges) {
+    const auto shared = std::make_shared<const HistogramEdges>(edges);
+    Kernel histogram = MakeKernel("Histogram", name, "-", kMeasureTraffic);
+    histogram.sharing = Sharing::kByCaller;
+    histogram.bind = [=](ArrayStore&, const Arrays& arrays) {
+      return BindHistogram(arrays, shared);
+    };
+    kernels.push_back(histogram);
+  };
+  add_histogram("ladder", EdgesOf(DefaultLadder()));
+  add_histogram("irregular", HistogramEdges(IrregularEdges()));
   std::vector<Kernel> on_targets;
   for (const std::string& target : targets) {
     for (Kernel kernel : kernels) {
