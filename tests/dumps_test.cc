@@ -44,6 +44,7 @@ TEST_F(Dumps, GiveOneStepPerSlice) {
   const TraceReader reader = Open();
   EXPECT_EQ(StepNumbers(reader), (std::vector<int64_t>{0, 1, 2, 3}));
   const TraceStep step = reader.Load(1);
+  EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(Path("act_dumps.npz")));
   ASSERT_EQ(step.recordings[0].tensors.size(), 2u);
   const TraceTensor& input = step.recordings[0].tensors[0];
   const TraceTensor& weight = step.recordings[0].tensors[1];

@@ -158,7 +158,7 @@ std::vector<HistogramEdges> SetsOfEdges() {
   }
   std::vector<HistogramEdges> sets = {EdgesOf(DefaultLadder()), HistogramEdges({}),
                                       HistogramEdges(cluster), HistogramEdges(ends)};
-  for (const size_t count : {1, 3, 8, 30, 1000}) {
+  for (const size_t count : {1u, 3u, 8u, 30u, 1000u}) {
     for (const uint32_t binades : {4u, 90u}) sets.push_back(any(count, binades));
   }
   return sets;
@@ -220,7 +220,7 @@ TEST_P(HistogramOnTarget, CountsAllLengthsAndAlignmentsAsTheReferenceDoes) {
   const std::vector<std::vector<float>> kinds = KindsOfValues();
   for (const HistogramEdges& edges : {EdgesOf(DefaultLadder()), SetsOfEdges().back()}) {
     HistogramCounter counter(edges);
-    for (const size_t kind : {1, 2, 3}) {
+    for (const size_t kind : {1u, 2u, 3u}) {
       for (size_t length = 0; length <= 70; ++length) {
         const std::span<const float> values =
             std::span(kinds[kind]).subspan(length * 7, length > 65 ? length * 9 : length);

@@ -146,7 +146,9 @@ TEST(Npy, ATraceAsksWhatV2Means) {
   const std::string path = dir.Write("w.npy", NpyOf("'|V2'", "(2,)", 4));
   ExpectInputError([&] { OpenTrace({path}).Load(0); }, {"w.npy", "--npy-void bf16"});
   const TraceOptions options{.tensors = "*", .memory_map = true, .npy_void2 = DType::kBF16};
-  EXPECT_EQ(OpenTrace({path}, options).Load(0).recordings[0].tensors[0].dtype, DType::kBF16);
+  const TraceStep step = OpenTrace({path}, options).Load(0);
+  EXPECT_EQ(step.recordings[0].tensors[0].dtype, DType::kBF16);
+  EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(path));
   EXPECT_EQ(Parse(NpyOf("'<V2'", "(2,)", 4)).type, NpyType::kVoid2);
 }
 

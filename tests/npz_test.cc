@@ -40,6 +40,7 @@ TEST_F(Npz, ReadsStoredAndDeflatedMembers) {
   const std::string path =
       Write({{.name = "w.grad.npy", .data = kArray}, Deflated("x.act_grad.npy", NpyBytes({4, 5}))});
   const TraceStep step = OpenTrace({path}).Load(0);
+  EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(path));
   ASSERT_EQ(step.recordings[0].tensors.size(), 2u);
   const TraceTensor& w = step.recordings[0].tensors[0];
   const TraceTensor& x = step.recordings[0].tensors[1];

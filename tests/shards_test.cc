@@ -30,6 +30,7 @@ TEST_F(Shards, AreOneStep) {
     const TraceReader reader = OpenTrace({path});
     EXPECT_EQ(StepNumbers(reader), std::vector<int64_t>{3});
     const TraceStep step = reader.Load(0);
+    EXPECT_EQ(step.recordings[0].file_bytes, reader.file_bytes());
     ASSERT_EQ(step.recordings[0].tensors.size(), 2u);
     EXPECT_EQ(TensorBytes(step.recordings[0].tensors[1]), Float32Bytes({2}));
   }
