@@ -40,21 +40,45 @@ inline constexpr uint32_t kRecordBytes = sizeof(CountRecords);
 
 HWY_INLINE V SetLanes(uint32_t value) { return hn::Set(U32Tag(), value); }
 
+// Stores the lanes of a mask one after the other; may write whole vectors. Returns their number.
+template <class T>
+HWY_INLINE size_t StoreLanesOf(M mask, V bits, T* HWY_RESTRICT to) {
+  const U32Tag d;
+#if HWY_TARGET <= HWY_AVX3
+  hn::StoreU(hn::BitCast(hn::Rebind<T, U32Tag>(), hn::Compress(bits, mask)),
+             hn::Rebind<T, U32Tag>(), to);
+  return hn::CountTrue(d, mask);
+#else
+  // Here GCC 12 copies the table of Highway 1.0.3's Compress to the stack at every use.
+  if (hn::AllFalse(d, mask)) return 0;
+  alignas(64) uint32_t lanes[kLaneCount];
+  uint8_t mask_bits[8] = {};
+  hn::Store(bits, d, lanes);
+  hn::StoreMaskBits(d, mask, mask_bits);
+  size_t count = 0;
+  for (size_t lane = 0; lane < kLaneCount; ++lane) {
+    to[count] = std::bit_cast<T>(lanes[lane]);
+    count += mask_bits[0] >> lane & 1;
+  }
+  return count;
+#endif
+}
+
 // Appends the lanes of a mask, of which there are few.
 HWY_INLINE void Append(V bits, M mask, uint32_t* HWY_RESTRICT& to) {
+#if HWY_TARGET <= HWY_AVX3
   const U32Tag d;
   const size_t count = hn::CountTrue(d, mask);
   const V compressed = hn::Compress(bits, mask);
-  if constexpr (kLaneCount == 16) {
-    // Short stores cross the border of a cache line less often.
-    const hn::Half<U32Tag> half;
-    const hn::Half<decltype(half)> quarter;
-    hn::StoreU(hn::LowerHalf(quarter, hn::LowerHalf(half, compressed)), quarter, to);
-    if (HWY_UNLIKELY(count > kLaneCount / 4)) hn::StoreU(compressed, d, to);
-  } else {
-    hn::StoreU(compressed, d, to);
-  }
+  // Short stores cross the border of a cache line less often.
+  const hn::Half<U32Tag> half;
+  const hn::Half<decltype(half)> quarter;
+  hn::StoreU(hn::LowerHalf(quarter, hn::LowerHalf(half, compressed)), quarter, to);
+  if (HWY_UNLIKELY(count > kLaneCount / 4)) hn::StoreU(compressed, d, to);
   to += count;
+#else
+  to += StoreLanesOf(mask, bits, to);
+#endif
 }
 
 // Adds to the lanes of a mask.
@@ -310,8 +334,7 @@ class BlockCounter {
       const M is_normal = hn::Lt(hn::Sub(magnitude, SetLanes(1u << 23)),
                                  SetLanes(codec::kInfinityBits - (1u << 23)));
       const M is_zero = hn::Eq(magnitude, hn::Zero(d));
-      kLanes.StoreFloats(hn::Compress(bits, is_normal), to);
-      to += hn::CountTrue(d, is_normal);
+      to += StoreLanesOf(is_normal, bits, to);
       zeros += hn::CountTrue(d, is_zero);
       const M rare = hn::Not(hn::Or(is_normal, is_zero));
       if (HWY_UNLIKELY(!hn::AllFalse(d, rare))) CountRare(bits, rare);
