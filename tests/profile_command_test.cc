@@ -147,6 +147,7 @@ TEST_F(ProfileCommand, WrongUsageIsOneLine) {
   fail({"--scales", "2^-200..1"}, 2, {"--scales", "'2^-200'"});
   fail({"--grad-accum-steps", "0"}, 2, {"grad_accum_steps"});
   fail({"--grad-accum-steps", "8"}, 2, {"at most 7"});
+  fail({"--json", dir_.path() + "/./run.dlprof"}, 2, {"--json", "another file"});
   fail({"--tensors", "x*"}, 3, {"no tensor matches"});
   ExpectFailure({"profile", trace_.path()}, 2, {"--output"});
   ExpectFailure({"profile", trace_.path(), "-o", "-"}, 2, {"-o", "file"});
@@ -163,6 +164,7 @@ TEST_F(ProfileCommand, RefusesAProfileAsTrace) {
 TEST_F(ProfileCommand, NeverReplacesAFileOfTheTrace) {
   const std::string step = ReadBytes(trace_.StepPath(3));
   ExpectFailure(ProfileArguments(trace_.path(), trace_.StepPath(3)), 2, {"-o", "trace"});
+  ExpectFailure(ProfileArguments(trace_.path(), trace_.StepPath(3), {"--shard", "1/7"}), 2, {"-o"});
   EXPECT_TRUE(ReadBytes(trace_.StepPath(3)) == step);
 }
 

@@ -41,7 +41,7 @@ TEST_F(ProfileMpi, AnyNumberOfRanksGivesTheSameBytes) {
     for (const int ranks : {1, 2, 3, 4}) {
       const CommandResult result = RunRanks(ranks, ProfileArguments(path, output_));
       EXPECT_EQ(result.exit_code, 0) << result.err;
-      EXPECT_EQ(result.err, "");
+      EXPECT_EQ(Count(result.err, "dlsim"), 0u) << result.err;  // Open MPI may have remarks
       EXPECT_EQ(Lines(result.out).size(), 1u) << result.out;
       EXPECT_TRUE(ReadBytes(output_) == whole) << ranks << " ranks";
       fs::remove(output_);

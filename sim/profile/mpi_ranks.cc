@@ -48,7 +48,6 @@ Ranks::Ranks() : outgoing_(std::make_unique<Outgoing>()) {
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);  // others run OpenMP
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
-  joined_ = true;
   if (size_ > 1) return;
   MPI_Finalize();
   throw UsageError("", "started as one of several processes that MPI does not see",
@@ -56,7 +55,7 @@ Ranks::Ranks() : outgoing_(std::make_unique<Outgoing>()) {
 }
 
 Ranks::~Ranks() {
-  if (joined_) MPI_Finalize();
+  if (size_ > 1) MPI_Finalize();
 }
 
 std::string Ranks::Broadcast(std::string bytes) const {

@@ -44,7 +44,6 @@ class Ranks {
  private:
   int rank_ = 0;
   int size_ = 1;
-  bool joined_ = false;
   struct Outgoing;
   std::unique_ptr<Outgoing> outgoing_;
 };
