@@ -69,6 +69,12 @@ Bracket<double> Widen(const Bracket<double>& squares, double relative, double ab
   return {least * least, most * most};
 }
 
+// The bits of a magnitude in float32, at most those of infinity.
+uint32_t MagnitudeBits(double magnitude) {
+  return magnitude < 0x1p127 ? std::bit_cast<uint32_t>(static_cast<float>(magnitude))
+                             : codec::kInfinityBits;
+}
+
 }  // namespace
 
 void HistogramAnswer::Merge(const HistogramAnswer& other) {
@@ -136,12 +142,16 @@ Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIn
     return {0, std::numeric_limits<double>::infinity()};
   }
   const HistogramIndex::Below nonzero = index.At(sign, t.nonzero);
-  const HistogramIndex::Below normal = index.At(sign, t.normal);
+  // Without subnormals the results near the smallest one are as far apart as it is from zero.
+  const bool sparse = conversion_.format.denormals == Denormals::kNone;
+  const double smallest = MinPositive(conversion_.format);
+  const HistogramIndex::Below normal =
+      index.At(sign, sparse ? std::max(t.normal, MagnitudeBits(2 * smallest * inverse)) : t.normal);
   const HistogramIndex::Below clamped = index.At(sign, of_sign.largest);
   const HistogramIndex::Below end = index.At(sign, of_sign.nonfinite);
   Bracket<double> squares = Widen(Between(normal.squares, clamped.squares), relative, 0);
   const Bracket<uint64_t> subnormals = Between(nonzero.count, normal.count);
-  const double spacing = MinPositive(conversion_.format) * half * inverse;
+  const double spacing = smallest * (sparse ? 1.0 : half) * inverse;
   const double error = spacing * std::sqrt(static_cast<double>(subnormals.high));
   AddBracket(Widen(Between(nonzero.squares, normal.squares), kScaling, error), squares);
   const Bracket<uint64_t> count = Between(clamped.count, end.count);
