@@ -114,6 +114,35 @@ std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun
   return Replay(TraceSource(trace, options.accumulate_steps), std::move(runs), options);
 }
 
+namespace {
+
+void MergeBrackets(const std::optional<CounterBrackets>& from,
+                   std::optional<CounterBrackets>& into) {
+  if (!from) return;
+  if (!into) into.emplace();
+  into->Merge(*from);
+}
+
+// Adds what a profile leaves open of a step.
+void AddBrackets(const ReplayStep& step, ReplaySummary& summary) {
+  summary.uncertain_steps += !step.certain;
+  MergeBrackets(step.gradient_brackets, summary.gradient_brackets);
+  MergeBrackets(step.activation_brackets, summary.activation_brackets);
+  const uint64_t elements = step.clipped_elements.value_or(0);
+  const Bracket<uint64_t> clipped =
+      step.clipped_elements_bracket.value_or(Bracket<uint64_t>{elements, elements});
+  summary.clipped_elements_bracket.low += clipped.low;
+  summary.clipped_elements_bracket.high += clipped.high;
+  summary.clipped_steps_bracket.low += step.clipped_bracket.low;
+  summary.clipped_steps_bracket.high += step.clipped_bracket.high;
+  if (step.skipped) return;
+  const Bracket<double> energy = step.gradient_brackets->energy_lost(step.gradients);
+  Bracket<double>& worst = summary.worst_step_energy_bracket;
+  worst = {std::max(worst.low, energy.low), std::max(worst.high, energy.high)};
+}
+
+}  // namespace
+
 ReplaySummary Summarize(const ReplayResult& result) {
   ReplaySummary summary;
   if (result.steps.empty()) return summary;
@@ -139,6 +168,7 @@ ReplaySummary Summarize(const ReplayResult& result) {
     }
     summary.gradients.Merge(step.gradients);
     summary.activations.Merge(step.activations);
+    if (step.gradient_brackets) AddBrackets(step, summary);
   }
   return summary;
 }

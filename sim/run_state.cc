@@ -23,6 +23,11 @@ std::vector<TensorStats> Totals(const std::vector<TensorAnswer>& answers) {
   return totals;
 }
 
+const GradientDetail& DetailOf(const TensorAnswer& answer, Reading reading) {
+  if (reading == Reading::kLikely || !answer.bounds) return answer.detail;
+  return (reading == Reading::kSmallest ? answer.bounds->low : answer.bounds->high).detail;
+}
+
 // Returns the module that a gradient belongs to: "fc.weight.grad" and "fc.act_grad" are of "fc".
 std::string LayerOf(std::string_view name) {
   constexpr std::string_view kActGrad = ".act_grad", kGrad = ".grad";
@@ -130,8 +135,10 @@ void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
   const FiniteTest test = run_.rules.finite_test;
   const std::vector<StepTensor>& tensors = step.judged.step.tensors;
   const std::vector<size_t> one_part(tensors.size(), 0);
-  const Verdict whole = Judge(step.judged, CheckedBy(one_part, 1, tensors).front());
+  const std::vector<size_t> checked = CheckedBy(one_part, 1, tensors).front();
+  const Verdict whole = Judge(step.judged, checked);
   record.finite = IsFinite(test, whole);
+  record.certain = IsCertain(test, step.judged, checked);
   record.optimizers.resize(options_.optimizers.size());
   for (size_t t = 0; t < tensors.size() && !record.optimizers.empty(); ++t) {
     if (tensors[t].role == Role::kGrad) record.optimizers[step.groups[t]].has_gradients = true;
@@ -139,15 +146,17 @@ void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
   const IndexLists of_groups = CheckedBy(step.groups, record.optimizers.size(), tensors);
   for (size_t g = 0; g < of_groups.size(); ++g) {
     record.optimizers[g].finite = IsFinite(test, Judge(step.judged, of_groups[g]));
+    record.certain &= IsCertain(test, step.judged, of_groups[g]);
   }
   Explain(test, whole, record);
 }
 
-ScalerInput RunState::InputOf(const Measured& step, const ReplayStep& record) const {
+ScalerInput RunState::InputOf(const Measured& step, const ReplayStep& record,
+                              Reading reading) const {
   ScalerInput input = {.overflow = !record.finite};
   for (size_t t = 0; t < step.judged.answers.size(); ++t) {
     if (!Checks(step.judged.step.tensors[t])) continue;
-    const GradientDetail& detail = step.judged.answers[t].detail;
+    const GradientDetail& detail = DetailOf(step.judged.answers[t], reading);
     input.absmax = std::fmax(input.absmax, detail.absmax);
     input.below_edge += detail.below_edge;
     input.above_edge += detail.above_edge;
@@ -155,15 +164,31 @@ ScalerInput RunState::InputOf(const Measured& step, const ReplayStep& record) co
   return input;
 }
 
-ScalerDecision RunState::Next(const Measured& step, const ReplayStep& record) {
+// True if the policy goes on alike whatever a profile leaves open of the magnitudes.
+bool RunState::DecidesAlike(const Measured& step, const ReplayStep& record) const {
+  if (!run_.scaler.uses_absmax() && !run_.scaler.histogram_edge()) return true;
+  const ScalerInput small = InputOf(step, record, Reading::kSmallest);
+  const ScalerInput large = InputOf(step, record, Reading::kLargest);
+  if (small.absmax == large.absmax && small.below_edge == large.below_edge &&
+      small.above_edge == large.above_edge) {
+    return true;
+  }
+  LossScaler with_small = run_.scaler, with_large = run_.scaler;
+  return with_small.Next(small).skip == with_large.Next(large).skip &&
+         with_small.scale() == with_large.scale();
+}
+
+ScalerDecision RunState::Next(const Measured& step, ReplayStep& record) {
   if (run_.rules.granularity == ScaleGranularity::kModel) {
-    return run_.scaler.Next(InputOf(step, record));
+    record.certain &= DecidesAlike(step, record);
+    return run_.scaler.Next(InputOf(step, record, Reading::kLikely));
   }
   // A layer or gradient learns of its own overflow; the step is skipped if any asks for it.
   ScalerDecision decision;
   const IndexLists of_units = CheckedBy(unit_of_tensor_, units_.size(), step.judged.step.tensors);
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const bool finite = IsFinite(run_.rules.finite_test, Judge(step.judged, of_units[unit]));
+    record.certain &= IsCertain(run_.rules.finite_test, step.judged, of_units[unit]);
     ScalerDecision of_unit = units_[unit].Next({.overflow = !finite});
     decision.skip |= of_unit.skip;
     if (of_unit.event && !decision.event) decision.event = std::move(of_unit.event);
@@ -190,36 +215,62 @@ ReplayTensor& RunState::TensorOf(const StepTensor& tensor, size_t t) {
   return tensors[entry->second];
 }
 
+// Adds the counters of one tensor in a step to the record and to the tensor of the run.
+void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
+  const TensorStats& total = step.judged.totals[t];
+  const StepTensor& header = step.judged.step.tensors[t];
+  const bool gradient = header.role == Role::kGrad;
+  (gradient ? record.gradients : record.activations).Merge(total);
+  const bool grouped = gradient && !record.optimizers.empty();
+  const bool skipped = grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
+  ReplayTensor& tensor = TensorOf(header, t);
+  tensor.stats.Merge(total);
+  if (!skipped) {
+    tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
+  }
+  if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
+  if (const auto& bounds = step.judged.answers[t].bounds) {
+    if (!tensor.brackets) tensor.brackets.emplace();
+    tensor.brackets->Merge(bounds->counters);
+    (gradient ? record.gradient_brackets : record.activation_brackets)->Merge(bounds->counters);
+    const Bracket<double> energy = bounds->counters.energy_lost(total);
+    Bracket<double>& worst = tensor.worst_step_energy_bracket;
+    if (!skipped) worst = {std::max(worst.low, energy.low), std::max(worst.high, energy.high)};
+  }
+  if (units_.empty()) return;
+  const double scale = scale_of_tensor_[t];
+  if (!tensor.scales) tensor.scales = ScaleRange{scale, scale, scale};
+  tensor.scales =
+      ScaleRange{std::fmin(tensor.scales->min, scale), std::fmax(tensor.scales->max, scale), scale};
+}
+
 // Adds a step's counters to its record and to the tensors of the run.
 void RunState::Count(const Measured& step, ReplayStep& record) {
-  double sum_of_squares = 0;
-  std::vector<double> of_groups(record.optimizers.size());
-  for (size_t t = 0; t < step.judged.answers.size(); ++t) {
-    const TensorStats& total = step.judged.totals[t];
-    const StepTensor& header = step.judged.step.tensors[t];
-    const bool gradient = header.role == Role::kGrad;
-    (gradient ? record.gradients : record.activations).Merge(total);
-    const double squares = step.judged.answers[t].effective_sum_of_squares;
-    if (gradient) sum_of_squares += squares;
-    const bool grouped = gradient && !of_groups.empty();
-    if (grouped) of_groups[step.groups[t]] += squares;
-    const bool skipped = grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
-    ReplayTensor& tensor = TensorOf(header, t);
-    tensor.stats.Merge(total);
-    if (!skipped) {
-      tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
+  const std::vector<TensorAnswer>& answers = step.judged.answers;
+  const bool profiled = !answers.empty() && answers.front().bounds;
+  if (profiled) {
+    record.gradient_brackets.emplace();
+    record.activation_brackets.emplace();
+  }
+  for (size_t t = 0; t < answers.size(); ++t) CountTensor(step, t, record);
+  const auto norm = [&](size_t group, const auto& squares_of) {
+    double squares = 0;
+    for (size_t t = 0; t < answers.size(); ++t) {
+      const bool taken = group == record.optimizers.size() || step.groups[t] == group;
+      if (taken && step.judged.step.tensors[t].role == Role::kGrad)
+        squares += squares_of(answers[t]);
     }
-    if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
-    if (units_.empty()) continue;
-    const double scale = scale_of_tensor_[t];
-    if (!tensor.scales) tensor.scales = ScaleRange{scale, scale, scale};
-    tensor.scales = ScaleRange{std::fmin(tensor.scales->min, scale),
-                               std::fmax(tensor.scales->max, scale), scale};
-  }
-  record.grad_norm = std::sqrt(sum_of_squares);
-  for (size_t g = 0; g < of_groups.size(); ++g) {
-    record.optimizers[g].grad_norm = std::sqrt(of_groups[g]);
-  }
+    return std::sqrt(squares);
+  };
+  const auto set = [&](size_t group, auto& into) {
+    into.grad_norm = norm(group, [](const TensorAnswer& a) { return a.effective_sum_of_squares; });
+    if (!profiled) return;
+    into.grad_norm_bracket = Bracket<double>{
+        norm(group, [](const TensorAnswer& a) { return a.bounds->low.effective_sum_of_squares; }),
+        norm(group, [](const TensorAnswer& a) { return a.bounds->high.effective_sum_of_squares; })};
+  };
+  set(record.optimizers.size(), record);
+  for (size_t g = 0; g < record.optimizers.size(); ++g) set(g, record.optimizers[g]);
 }
 
 void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,

@@ -56,10 +56,12 @@ class RunState {
   std::optional<DetailQuestion> Detail() const;
   std::vector<size_t> GroupsOf(const std::vector<StepTensor>& tensors) const;
   void JudgeAll(const Measured& step, ReplayStep& record) const;
-  ScalerInput InputOf(const Measured& step, const ReplayStep& record) const;
-  ScalerDecision Next(const Measured& step, const ReplayStep& record);
+  ScalerInput InputOf(const Measured& step, const ReplayStep& record, Reading reading) const;
+  bool DecidesAlike(const Measured& step, const ReplayStep& record) const;
+  ScalerDecision Next(const Measured& step, ReplayStep& record);
   void Skip(const ScalerDecision& decision, ReplayStep& record) const;
   void Count(const Measured& step, ReplayStep& record);
+  void CountTensor(const Measured& step, size_t t, ReplayStep& record);
   double SmallestScale() const;
   ReplayTensor& TensorOf(const StepTensor& tensor, size_t t);
 

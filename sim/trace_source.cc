@@ -39,8 +39,14 @@ class RecordedStep final : public GradientStep {
 }  // namespace
 
 SourceFacts FactsOf(const TraceReader& trace) {
-  return {trace.step_count(), trace.step_number(0), trace.step_number(trace.step_count() - 1),
-          trace.file_bytes(), trace.description(),  trace.notes()};
+  const size_t steps = trace.step_count();
+  return {.steps = steps,
+          .first_step = trace.step_number(0),
+          .last_step = trace.step_number(steps - 1),
+          .file_bytes = trace.file_bytes(),
+          .description = trace.description(),
+          .notes = trace.notes(),
+          .profile = {}};
 }
 
 TraceSource::TraceSource(const TraceReader& trace, int64_t accumulate_steps)

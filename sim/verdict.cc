@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/verdict.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace dlsim {
@@ -10,28 +11,45 @@ namespace {
 // which a stack adds is not known: this is the outcome without its intermediate roundings.
 constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
 
+// What of an answer the tests look at.
+struct Seen {
+  double squares = 0;
+  bool scaled_sum_finite = true;
+  const GradientDetail* detail = nullptr;
+};
+
+Seen Look(const TensorAnswer& answer, Reading reading) {
+  if (reading == Reading::kLikely || !answer.bounds) {
+    return {answer.effective_sum_of_squares, answer.scaled_sum_finite, &answer.detail};
+  }
+  const GradientBound& bound =
+      reading == Reading::kSmallest ? answer.bounds->low : answer.bounds->high;
+  return {bound.effective_sum_of_squares, bound.scaled_sum_finite, &bound.detail};
+}
+
 }  // namespace
 
-Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors) {
+Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors, Reading reading) {
   Verdict verdict;
   float worst_overflow = 0;
   double largest = -1;
   for (const size_t t : tensors) {
     const TensorStats& total = judged.totals[t];
     const TensorAnswer& answer = judged.answers[t];
-    const double squares = answer.effective_sum_of_squares;
+    const Seen seen = Look(answer, reading);
+    const double squares = seen.squares;
     const std::string* name = &judged.step.tensors[t].name;
     verdict.sum_of_squares += squares;
-    verdict.scaled_sum_of_squares += answer.detail.scaled_sum_of_squares;
+    verdict.scaled_sum_of_squares += seen.detail->scaled_sum_of_squares;
     if (total.nonfinite_outputs > 0) {
       verdict.nonfinite_element = true;
     } else if (answer.parts.size() > 1) {
-      verdict.nonfinite_scaled_sum |= !answer.scaled_sum_finite;
+      verdict.nonfinite_scaled_sum |= !seen.scaled_sum_finite;
       verdict.nonfinite_sum |= !std::isfinite(squares);
     } else {
       verdict.nonfinite_unscaled |= !std::isfinite(squares);
     }
-    const bool sum_overflows = !(std::fabs(answer.detail.scaled_sum) < kFloat32Overflow);
+    const bool sum_overflows = !(std::fabs(seen.detail->scaled_sum) < kFloat32Overflow);
     if (sum_overflows && verdict.sum_tensor == nullptr) verdict.sum_tensor = name;
     if (total.nonfinite() > 0 && verdict.input_tensor == nullptr) verdict.input_tensor = name;
     if (total.overflow > 0 && total.absmax > worst_overflow) {
@@ -88,6 +106,20 @@ void Explain(FiniteTest test, const Verdict& verdict, ReplayStep& record) {
     record.lower_scale_helps = test == FiniteTest::kScaledNorm;
   }
   if (tensor != nullptr) record.cause_tensor = *tensor;
+}
+
+bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t> tensors) {
+  const auto open = [&](size_t t) { return judged.answers[t].bounds != nullptr; };
+  if (std::none_of(tensors.begin(), tensors.end(), open)) return true;
+  ReplayStep smallest, largest;
+  for (ReplayStep* record : {&smallest, &largest}) {
+    const Reading reading = record == &smallest ? Reading::kSmallest : Reading::kLargest;
+    const Verdict verdict = Judge(judged, tensors, reading);
+    record->finite = IsFinite(test, verdict);
+    Explain(test, verdict, *record);
+  }
+  return smallest.finite == largest.finite && smallest.cause == largest.cause &&
+         smallest.lower_scale_helps == largest.lower_scale_helps;
 }
 
 bool NeedsDetail(FiniteTest test, const Format& format) {

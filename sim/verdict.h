@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -32,14 +33,22 @@ struct Verdict {
   const std::string* largest_tensor = nullptr;   // the largest part of the norm
 };
 
+// Of what a profile leaves open: the likeliest, the smallest, the largest gradient that is
+// possible. A measured step leaves nothing open.
+enum class Reading : uint8_t { kLikely, kSmallest, kLargest };
+
 // Looks at some tensors, given by their index in ascending order.
-Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors);
+Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors,
+              Reading reading = Reading::kLikely);
 
 // Applies a finite test.
 bool IsFinite(FiniteTest test, const Verdict& verdict);
 
 // Fills in why a step is not finite: cause, tensor to blame, whether a lower scale helps.
 void Explain(FiniteTest test, const Verdict& verdict, ReplayStep& record);
+
+// Returns whether all readings of a step come to the same verdict, for the same reason.
+bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t> tensors);
 
 // Returns whether the test needs StepQuestion::detail: only where finite elements of the format can
 // have a float32 sum or sum of squares that is not.

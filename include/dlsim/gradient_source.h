@@ -6,12 +6,14 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "dlsim/loss_scaler.h"
 #include "dlsim/measure_step.h"
+#include "dlsim/profile.h"
 
 namespace dlsim {
 
@@ -33,6 +35,13 @@ class GradientStep {
                                   const StepOptions& options) const = 0;
 };
 
+// What a profile says of itself, for the record.
+struct ProfileFacts {
+  ProfileSettings settings;
+  size_t edges = 0;          // magnitudes at which values are told apart
+  uint64_t trace_bytes = 0;  // of the files that it was made from
+};
+
 // What a trace says of itself, for the record.
 struct SourceFacts {
   size_t steps = 0;  // as recorded
@@ -40,6 +49,7 @@ struct SourceFacts {
   uint64_t file_bytes = 0;                         // of all files
   std::map<std::string, std::string> description;  // the string fields of the trace's trace.json
   std::vector<std::string> notes;                  // remarks for the user; one line each
+  std::optional<ProfileFacts> profile;             // if it is not the trace but its profile
 };
 
 SourceFacts FactsOf(const TraceReader& trace);

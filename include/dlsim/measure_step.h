@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "dlsim/clipping.h"
 #include "dlsim/codec.h"
+#include "dlsim/histogram.h"
 #include "dlsim/loss_scaler.h"
 #include "dlsim/tensor_stats.h"
 #include "dlsim/trace.h"
@@ -67,12 +69,41 @@ struct StepOptions {
   std::function<void()> beside;
 };
 
+// What a profile knows of the counters of TensorStats.
+struct CounterBrackets {
+  Bracket<uint64_t> underflow, subnormal, overflow;
+  Bracket<double> underflow_squares;
+
+  bool exact() const {
+    return underflow.exact() && subnormal.exact() && overflow.exact() && underflow_squares.exact();
+  }
+  void Merge(const CounterBrackets& other);
+
+  // Shares as TensorStats has them; `stats` are those of the same elements.
+  Bracket<double> underflow_fraction(const TensorStats& stats) const;
+  Bracket<double> energy_lost(const TensorStats& stats) const;
+};
+
+// One end of what a profile knows of a tensor's gradient.
+struct GradientBound {
+  double effective_sum_of_squares = 0;
+  bool scaled_sum_finite = true;
+  GradientDetail detail;  // its sum is a magnitude
+};
+
+// What a profile leaves open of an answer, which itself is the likeliest.
+struct AnswerBounds {
+  CounterBrackets counters;  // over the parts
+  GradientBound low, high;   // for the smallest and the largest gradient that is possible
+};
+
 // One question's answer for one tensor.
 struct TensorAnswer {
   std::vector<TensorStats> parts;       // per micro-step, in order; one without micro-steps
   double effective_sum_of_squares = 0;  // of the unscaled gradient of the whole step
   bool scaled_sum_finite = true;        // the float32 sum over parts, still scaled, is finite
   GradientDetail detail;                // if it was asked for
+  std::shared_ptr<const AnswerBounds> bounds = nullptr;  // only of a profile
 };
 
 struct StepTensor {

@@ -73,6 +73,8 @@ struct OptimizerStep {
   bool skipped = false;
   double grad_norm = 0;
   std::optional<float> clip_coefficient;
+  std::optional<Bracket<double>> grad_norm_bracket;        // from a profile
+  std::optional<Bracket<float>> clip_coefficient_bracket;  // the same
 };
 
 // What happened at one step of a run.
@@ -93,6 +95,14 @@ struct ReplayStep {
   std::vector<OptimizerStep> optimizers;     // per group of ReplayOptions::optimizers
   TensorStats gradients;                     // over parameter gradients
   TensorStats activations;                   // over activation gradients
+
+  // From a profile only. The numbers above are the likeliest where these leave a choice.
+  bool certain = true;  // false: a profile cannot tell whether the step is finite, or why not
+  std::optional<Bracket<double>> grad_norm_bracket;
+  std::optional<Bracket<float>> clip_coefficient_bracket;
+  std::optional<Bracket<uint64_t>> clipped_elements_bracket;
+  Bracket<uint64_t> clipped_bracket;  // 0 = not clipped, 1 = clipped
+  std::optional<CounterBrackets> gradient_brackets, activation_brackets;
 };
 
 // The loss scales that were used.
@@ -109,6 +119,9 @@ struct ReplayTensor {
   double worst_step_energy_lost = 0;
   std::optional<int64_t> first_overflow_step = std::nullopt;
   std::optional<ScaleRange> scales = std::nullopt;  // if its scale is not the model's
+  // From a profile only.
+  std::optional<CounterBrackets> brackets = std::nullopt;
+  Bracket<double> worst_step_energy_bracket = {};
 };
 
 struct ReplayResult {
@@ -134,6 +147,11 @@ struct ReplaySummary {
   double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
   TensorStats gradients;
   TensorStats activations;
+  // From a profile only.
+  uint64_t uncertain_steps = 0;  // ReplayStep::certain is false
+  std::optional<CounterBrackets> gradient_brackets, activation_brackets;
+  Bracket<double> worst_step_energy_bracket;
+  Bracket<uint64_t> clipped_elements_bracket, clipped_steps_bracket;
 };
 
 ReplaySummary Summarize(const ReplayResult& result);
