@@ -1,19 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlsim info: what a trace holds, from its headers alone.
+// dlsim info: what a trace or a profile holds.
 #include <fmt/format.h>
 
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/profile_file.h"
 #include "dlsim/trace.h"
 #include "sim/commands/commands.h"
+#include "sim/commands/gradient_input.h"
 #include "sim/commands/trace_arguments.h"
 #include "sim/output/json_value.h"
 #include "sim/output/output_file.h"
+#include "sim/output/profile_text.h"
 #include "sim/output/table.h"
+#include "sim/profile_source.h"
 #include "trace/tensor_rules.h"
 
 namespace dlsim {
@@ -26,19 +31,29 @@ struct InfoOptions {
 
 // A tensor over all steps of the trace.
 struct TensorInfo {
-  TraceTensor first;  // as it is in the first file that has it
+  ProfileTensor first;  // as it is in the first file that has it
   uint64_t files = 0;
   uint64_t elements = 0;  // over all files
 };
 
 struct TraceInfo {
+  SourceFacts facts;
   Json steps = Json::array();
+  size_t files = 0;
   std::vector<std::string> order;
   std::map<std::string, TensorInfo> tensors;
+
+  void Add(const ProfileTensor& tensor, uint64_t in_files, uint64_t elements) {
+    const auto [found, added] = tensors.try_emplace(tensor.name, TensorInfo{tensor, 0, 0});
+    if (added) order.push_back(tensor.name);
+    found->second.files += in_files;
+    found->second.elements += elements;
+  }
 };
 
 TraceInfo ReadInfo(const TraceReader& trace) {
   TraceInfo info;
+  info.facts = FactsOf(trace);
   for (size_t i = 0; i < trace.step_count(); ++i) {
     const TraceStep step = trace.Load(i);
     for (const Recording* const file : RecordedFiles(step)) {
@@ -47,27 +62,59 @@ TraceInfo ReadInfo(const TraceReader& trace) {
       entry["rank"] = file->rank < 0 ? Json() : Json(file->rank);
       entry["metadata"] = file->metadata;
       info.steps.push_back(std::move(entry));
+      ++info.files;
       for (const TraceTensor& tensor : file->tensors) {
-        const auto [found, added] = info.tensors.try_emplace(tensor.name, TensorInfo{tensor, 0, 0});
-        if (added) info.order.push_back(tensor.name);
-        ++found->second.files;
-        found->second.elements += tensor.elements;
+        info.Add({tensor.name, tensor.role, tensor.dtype, tensor.shape}, 1, tensor.elements);
       }
     }
   }
   return info;
 }
 
-std::string InfoText(const TraceReader& trace, const TraceInfo& info) {
+// A part without elements may as well be a file without the tensor.
+TraceInfo ReadInfo(const ProfileReader& profile, const std::string& pattern) {
+  TraceInfo info;
+  info.facts = FactsOf(profile);
+  for (size_t i = 0; i < profile.step_count(); ++i) {
+    ProfileStep step = profile.Load(i);
+    KeepTensors(pattern, step);
+    Json files = Json::array();
+    for (const ProfileFile& file : step.files) {
+      files.push_back({{"name", file.name}, {"bytes", file.bytes}});
+    }
+    Json micro = Json::array();
+    for (const int64_t number : step.micro_steps) {
+      if (number >= 0) micro.push_back(number);
+    }
+    info.steps.push_back({{"step", step.step},
+                          {"files", std::move(files)},
+                          {"micro_steps", std::move(micro)},
+                          {"metadata", step.metadata}});
+    info.files += step.files.size();
+    for (size_t t = 0; t < step.tensors.size(); ++t) {
+      uint64_t parts = 0, elements = 0;
+      for (const std::vector<Histogram>& part : step.histograms) {
+        parts += part[t].elements > 0 ? 1 : 0;
+        elements += part[t].elements;
+      }
+      info.Add(step.tensors[t], parts, elements);
+    }
+  }
+  return info;
+}
+
+std::string InfoText(const TraceInfo& info) {
+  const SourceFacts& facts = info.facts;
   std::string text;
-  for (const auto& [key, value] : trace.description()) {
+  for (const auto& [key, value] : facts.description) {
     text += fmt::format("{}: {}\n", Printable(key), Printable(value));
   }
-  text += fmt::format("steps: {} ({} to {}), files: {}, bytes: {}\n", trace.step_count(),
-                      trace.step_number(0), trace.step_number(trace.step_count() - 1),
-                      info.steps.size(), trace.file_bytes());
-  for (const std::string& note : trace.notes()) text += "note: " + note + "\n";
-  std::vector<TableRow> rows = {{"tensor", "role", "type", "shape", "files"}};
+  text += fmt::format("steps: {} ({} to {}), files: {}, bytes: {}\n", facts.steps, facts.first_step,
+                      facts.last_step, info.files, facts.file_bytes);
+  if (facts.profile) text += DescribeProfile(*facts.profile, facts.file_bytes);
+  for (const std::string& note : facts.notes) text += "note: " + note + "\n";
+  const char* counted = facts.profile ? "parts" : "files";
+  std::vector<TableRow> rows = {{"tensor", "role", "type", "shape", counted}};
   for (const std::string& name : info.order) {
     const TensorInfo& tensor = info.tensors.at(name);
     rows.push_back({Printable(name), RoleName(tensor.first.role), DTypeName(tensor.first.dtype),
@@ -76,7 +123,7 @@ std::string InfoText(const TraceReader& trace, const TraceInfo& info) {
   return text + "\n" + FormatTable(rows);
 }
 
-Json InfoJson(const TraceReader& trace, const InfoOptions& options, const TraceInfo& info) {
+Json InfoJson(const InfoOptions& options, const TraceInfo& info) {
   Json tensors = Json::array();
   for (const std::string& name : info.order) {
     const TensorInfo& tensor = info.tensors.at(name);
@@ -84,21 +131,29 @@ Json InfoJson(const TraceReader& trace, const InfoOptions& options, const TraceI
                        {"role", RoleName(tensor.first.role)},
                        {"dtype", DTypeName(tensor.first.dtype)},
                        {"shape", tensor.first.shape},
-                       {"files", tensor.files},
+                       {info.facts.profile ? "parts" : "files", tensor.files},
                        {"elements", tensor.elements}});
   }
   return {{"schema", "dlsim.info/1"},
-          {"trace", JsonTrace(FactsOf(trace), options.trace.paths)},
-          {"notes", trace.notes()},
+          {"trace", JsonTrace(info.facts, options.trace.paths)},
+          {"notes", info.facts.notes},
           {"steps", info.steps},
           {"tensors", tensors}};
 }
 
+TraceInfo ReadInfo(const TraceArguments& arguments) {
+  if (!AreProfiles(arguments.paths)) return ReadInfo(OpenTrace(arguments));
+  const std::string& pattern = arguments.options.tensors;
+  TraceInfo info = ReadInfo(ProfileReader::Open(arguments.paths), pattern);
+  if (!info.order.empty()) return info;
+  throw InputError(Printable(arguments.paths.front()),
+                   "no tensor matches --tensors " + Quoted(pattern));
+}
+
 int RunInfo(const InfoOptions& options) {
-  const TraceReader trace = OpenTrace(options.trace);
-  const TraceInfo info = ReadInfo(trace);
+  const TraceInfo info = ReadInfo(options.trace);
   OutputFile out("-");
-  out.Write(options.json ? DumpJson(InfoJson(trace, options, info)) + "\n" : InfoText(trace, info));
+  out.Write(options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
   out.Commit();
   return 0;
 }
@@ -107,10 +162,11 @@ int RunInfo(const InfoOptions& options) {
 
 void AddInfoCommand(CLI::App& app, Action& action) {
   const auto options = std::make_shared<InfoOptions>();
-  CLI::App* command = app.add_subcommand("info", "List what a trace holds, from its headers");
+  CLI::App* command =
+      app.add_subcommand("info", "List what a trace holds, from its headers, or a profile");
   AddTraceArguments(*command, options->trace);
   command->add_flag("--json", options->json, "Print JSON");
-  command->footer("Example:\n  dlsim info runs/lm-kjv");
+  command->footer("Example:\n  dlsim info runs/lm-kjv\n  dlsim info lm-kjv.dlprof");
   command->callback([options, &action] { action = [options] { return RunInfo(*options); }; });
 }
 

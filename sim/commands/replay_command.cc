@@ -12,6 +12,7 @@
 #include "sim/commands/commands.h"
 #include "sim/commands/config_arguments.h"
 #include "sim/commands/conversion_options.h"
+#include "sim/commands/gradient_input.h"
 #include "sim/commands/trace_arguments.h"
 #include "sim/commands/training_options.h"
 #include "sim/commands/typed_options.h"
@@ -22,7 +23,6 @@
 #include "sim/output/replay_json.h"
 #include "sim/output/report.h"
 #include "sim/simulation.h"
-#include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {
@@ -32,6 +32,7 @@ struct ReplayCommandOptions {
   ConfigArguments config;
   ConversionOptions conversion;
   TrainingOptions training;
+  std::optional<Accumulation> accumulation;
   SimulationRequest request;
   ReplayOptions replay;
   std::optional<std::string> json, csv;
@@ -106,18 +107,20 @@ int RunReplay(ReplayCommandOptions options) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
-  if (config) options.replay.accumulate_steps = config->accumulate_steps.value_or(1);
+  AskedAccumulation asked = {options.accumulation, {}};
+  if (config) asked.steps = config->accumulate_steps;
   Apply(options.training, options.request, options.replay);
+  if (!options.training.grad_accum_steps.empty()) asked.steps = options.replay.accumulate_steps;
   CompleteRequest(config, options.request);
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);
-  const TraceReader trace = OpenTrace(options.trace);
-  const TraceSource source(trace, options.replay.accumulate_steps);
+  const GradientInput input = OpenGradients(asked, options.trace, options.replay);
+  const GradientSource& source = *input.source;
   CheckAgainst(source.facts(), options.request);
   const std::unique_ptr<OutputFile> json = OpenOutput(options.json);
   const std::unique_ptr<OutputFile> csv = OpenOutput(options.csv);
-  if (csv) csv->Write(CsvHeader());
+  if (csv) csv->Write(CsvHeader(source.facts()));
   {
     Progress progress("replay", source.facts().file_bytes,
                       options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
@@ -180,7 +183,7 @@ void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
                      "RULE",
                      "Gradients that decide: grad (default), or all with activation gradients");
   AddChoice<Accumulation>(
-      command, "--accumulate", options.replay.step.accumulation,
+      command, "--accumulate", options.accumulation,
       {{"quantize-first", Accumulation::kQuantizeThenSum},
        {"sum-first", Accumulation::kSumThenQuantize}},
       "RULE",
@@ -219,6 +222,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --format cb16 --policy cerebras-2.10 --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
       "  dlsim replay runs/lm-kjv --config params.yaml --set steps_per_increase=500\n"
+      "  dlsim replay lm-kjv.dlprof --policy all\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
       "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");

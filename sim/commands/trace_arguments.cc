@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
+#include "dlsim/profile_file.h"
 #include "sim/commands/typed_options.h"
 
 namespace dlsim {
@@ -28,7 +29,8 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
   command
       .add_option("TRACE", arguments.paths,
                   "A directory of step-*.safetensors or act_dumps*.npz, a .safetensors file, a "
-                  "*.safetensors.index.json, a .npy or a .npz; several are read one after another")
+                  "*.safetensors.index.json, a .npy or a .npz; several are read one after another. "
+                  "replay and info take profiles (.dlprof), too")
       ->required();
   command
       .add_option("--tensors", arguments.options.tensors,
@@ -47,6 +49,11 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
 }
 
 TraceReader OpenTrace(const TraceArguments& arguments) {
+  const auto profile = std::ranges::find_if(arguments.paths, ProfileReader::IsProfile);
+  if (profile != arguments.paths.end()) {
+    throw UsageError("TRACE", "a profile does not hold the elements that this takes",
+                     "the trace itself", Quoted(*profile));
+  }
   TraceOptions options = arguments.options;
   options.memory_map = !arguments.no_mmap;
   TraceReader trace = TraceReader::Open(arguments.paths, options);

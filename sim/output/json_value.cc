@@ -3,6 +3,8 @@
 
 #include <cmath>
 
+#include "sim/output/profile_text.h"
+
 namespace dlsim {
 
 Json JsonNumber(double value) {
@@ -57,6 +59,7 @@ Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {
   object["last_step"] = facts.last_step;
   object["file_bytes"] = facts.file_bytes;
   object["description"] = facts.description;
+  if (facts.profile) AddProfile(*facts.profile, object);
   return object;
 }
 

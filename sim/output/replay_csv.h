@@ -9,8 +9,9 @@
 
 namespace dlsim {
 
-// The first line, with its line end.
-std::string CsvHeader();
+// The first line, with its line end. Rows of a profile have one more column: whether all counters
+// are exact.
+std::string CsvHeader(const SourceFacts& facts);
 
 // Writes the rows of one step.
 void WriteCsvRows(const ObservedStep& step, OutputFile& out);

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/output/replay_json.h"
 
+#include <optional>
+#include <type_traits>
+
 #include "sim/output/json_value.h"
 
 namespace dlsim {
@@ -11,10 +14,54 @@ Json Share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-Json JsonActivations(const TensorStats& stats) {
-  Json object;
+template <class T>
+Json JsonBracket(const Bracket<T>& bracket) {
+  if constexpr (std::is_integral_v<T>) {
+    return Json::array({bracket.low, bracket.high});
+  } else {
+    return Json::array({JsonNumber(double{bracket.low}), JsonNumber(double{bracket.high})});
+  }
+}
+
+// Adds the counters, and the ranges that a profile leaves of them.
+void AddCounters(const TensorStats& stats, const std::optional<CounterBrackets>& brackets,
+                 Json& object) {
   AddCounters(stats, object);
+  if (!brackets || brackets->exact()) return;
+  object["exact"] = false;
+  object["bracket"] = {{"underflow", JsonBracket(brackets->underflow)},
+                       {"subnormal", JsonBracket(brackets->subnormal)},
+                       {"overflow", JsonBracket(brackets->overflow)},
+                       {"underflow_fraction", JsonBracket(brackets->underflow_fraction(stats))},
+                       {"energy_lost", JsonBracket(brackets->energy_lost(stats))}};
+}
+
+// Adds a range unless it is one number.
+template <class T>
+void AddBracket(const char* name, const Bracket<T>& bracket, Json& object) {
+  if (!bracket.exact()) object[name] = JsonBracket(bracket);
+}
+
+// A share with its range.
+Json JsonShares(const Bracket<uint64_t>& parts, uint64_t whole) {
+  return Json::array({Share(parts.low, whole), Share(parts.high, whole)});
+}
+
+Json JsonActivations(const TensorStats& stats, const std::optional<CounterBrackets>& brackets) {
+  Json object;
+  AddCounters(stats, brackets, object);
   return object;
+}
+
+void AddClipping(const ReplaySummary& summary, const Clipping& clipping, Json& object) {
+  if (!clipping.enabled()) return;
+  object["clipped_steps"] = summary.clipped_steps;
+  AddBracket("clipped_steps_bracket", summary.clipped_steps_bracket, object);
+  if (!clipping.max_value) return;
+  object["clipped_fraction"] = Share(summary.clipped_elements, summary.clippable_elements);
+  if (summary.clipped_elements_bracket.exact()) return;
+  object["clipped_fraction_bracket"] =
+      JsonShares(summary.clipped_elements_bracket, summary.clippable_elements);
 }
 
 Json JsonSummary(const SimulationRun& run) {
@@ -34,18 +81,28 @@ Json JsonSummary(const SimulationRun& run) {
   object["final_scale"] = scale(summary.final_scale);
   object["min_scale"] = scale(summary.min_scale);
   object["max_scale"] = scale(summary.max_scale);
-  AddCounters(summary.gradients, object);
-  if (run.start && run.start->clipping.enabled()) object["clipped_steps"] = summary.clipped_steps;
-  if (run.start && run.start->clipping.max_value) {
-    object["clipped_fraction"] = Share(summary.clipped_elements, summary.clippable_elements);
-  }
+  if (summary.uncertain_steps > 0) object["uncertain_steps"] = summary.uncertain_steps;
+  AddCounters(summary.gradients, summary.gradient_brackets, object);
+  if (run.start) AddClipping(summary, run.start->clipping, object);
   object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
-  object["activations"] = JsonActivations(summary.activations);
+  AddBracket("worst_step_energy_lost_bracket", summary.worst_step_energy_bracket, object);
+  object["activations"] = JsonActivations(summary.activations, summary.activation_brackets);
   return object;
 }
 
 Json JsonCoefficient(const std::optional<float>& coefficient) {
   return coefficient ? JsonNumber(double{*coefficient}) : Json();
+}
+
+// Adds what follows a norm: its range, and the coefficient of clipping.
+template <class Step>
+void AddNorm(const Step& step, const Clipping& clipping, Json& object) {
+  if (step.grad_norm_bracket) object["grad_norm_bracket"] = JsonBracket(*step.grad_norm_bracket);
+  if (!clipping.max_norm) return;
+  object["clip_coefficient"] = JsonCoefficient(step.clip_coefficient);
+  if (step.clip_coefficient_bracket) {
+    object["clip_coefficient_bracket"] = JsonBracket(*step.clip_coefficient_bracket);
+  }
 }
 
 // Null for an optimizer without gradients.
@@ -54,9 +111,7 @@ Json JsonOptimizer(const OptimizerStep& optimizer, const Clipping& clipping) {
   Json object = {{"finite", optimizer.finite},
                  {"skipped", optimizer.skipped},
                  {"grad_norm", JsonNumber(optimizer.grad_norm)}};
-  if (clipping.max_norm) {
-    object["clip_coefficient"] = JsonCoefficient(optimizer.clip_coefficient);
-  }
+  AddNorm(optimizer, clipping, object);
   return object;
 }
 
@@ -72,17 +127,22 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
     object["cause_tensor"] = step.cause_tensor;
     object["lower_scale_helps"] = step.lower_scale_helps;
   }
+  if (!step.certain) object["certain"] = false;
   object["grad_norm"] = JsonNumber(step.grad_norm);
-  if (clipping.max_norm) object["clip_coefficient"] = JsonCoefficient(step.clip_coefficient);
+  AddNorm(step, clipping, object);
   if (clipping.max_value) {
     object["clipped_fraction"] =
         step.clipped_elements ? Share(*step.clipped_elements, step.clippable_elements) : Json();
+    if (step.clipped_elements_bracket && !step.clipped_elements_bracket->exact()) {
+      object["clipped_fraction_bracket"] =
+          JsonShares(*step.clipped_elements_bracket, step.clippable_elements);
+    }
   }
   for (const OptimizerStep& optimizer : step.optimizers) {
     object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));
   }
-  AddCounters(step.gradients, object);
-  object["activations"] = JsonActivations(step.activations);
+  AddCounters(step.gradients, step.gradient_brackets, object);
+  object["activations"] = JsonActivations(step.activations, step.activation_brackets);
   return object;
 }
 
@@ -90,8 +150,9 @@ Json JsonTensor(const ReplayTensor& tensor) {
   Json object;
   object["name"] = tensor.name;
   object["role"] = RoleName(tensor.role);
-  AddCounters(tensor.stats, object);
+  AddCounters(tensor.stats, tensor.brackets, object);
   object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
+  AddBracket("worst_step_energy_lost_bracket", tensor.worst_step_energy_bracket, object);
   object["absmax"] = JsonNumber(tensor.stats.absmax);
   object["first_overflow_step"] =
       tensor.first_overflow_step ? Json(*tensor.first_overflow_step) : Json();

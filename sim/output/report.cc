@@ -63,16 +63,36 @@ std::string DescribePolicies(std::span<const SimulationRun> runs, bool parameter
 TableRow OverviewRow(const SimulationRun& run) {
   const ReplaySummary summary = Summarize(run.result);
   const TensorStats& g = summary.gradients;
+  const auto& brackets = summary.gradient_brackets;
+  const std::string underflow =
+      brackets ? PercentWithin(g.underflow_fraction(), brackets->underflow_fraction(g))
+               : Percent(g.underflow_fraction());
+  const std::string overflow =
+      brackets ? CountWithin(g.overflow, brackets->overflow) : std::to_string(g.overflow);
   return {run.format + " " + run.policy,
-          fmt::format("{}/{}", summary.skipped_steps, summary.steps),
+          fmt::format("{}/{}{}", summary.skipped_steps, summary.steps,
+                      summary.uncertain_steps > 0 ? " ?" : ""),
           std::to_string(summary.nonfinite_steps),
           summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
           ScaleText(summary.final_scale),
           ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
-          Percent(g.underflow_fraction()),
-          Percent(summary.worst_step_energy_lost),
-          std::to_string(g.overflow),
+          underflow,
+          PercentWithin(summary.worst_step_energy_lost, summary.worst_step_energy_bracket),
+          overflow,
           std::to_string(g.nonfinite())};
+}
+
+// The steps of which a profile cannot tell the outcome.
+std::string Uncertain(std::span<const SimulationRun> runs) {
+  std::string text;
+  for (const SimulationRun& run : runs) {
+    const uint64_t steps = Summarize(run.result).uncertain_steps;
+    if (steps == 0 || run.resume) continue;
+    text += fmt::format(
+        "  {} {}: ? the profile cannot tell what becomes of {} steps; the likeliest is shown\n",
+        run.format, run.policy, steps);
+  }
+  return text;
 }
 
 // The runs that the original software would have ended.
@@ -100,7 +120,7 @@ std::string Overview(std::span<const SimulationRun> runs) {
                              run.result.events.front().type, run.result.events.front().message);
     }
   }
-  return "\n" + FormatTable(rows) + refused + Stopped(runs);
+  return "\n" + FormatTable(rows) + refused + Stopped(runs) + Uncertain(runs);
 }
 
 // How the interrupted twins differ from the whole runs before them.
@@ -139,6 +159,12 @@ std::string DescribeTrace(const SourceFacts& facts) {
       fmt::format("trace: {}{} steps ({} to {}), {}\n",
                   model == facts.description.end() ? "" : Printable(model->second) + ", ",
                   facts.steps, facts.first_step, facts.last_step, Bytes(facts.file_bytes));
+  if (facts.profile) {
+    line += fmt::format(
+        "note: read from a profile ({} of {}); norms are estimates, a range such as 0.1..0.2 % "
+        "holds what it leaves open\n",
+        Bytes(facts.file_bytes), Bytes(facts.profile->trace_bytes));
+  }
   for (const std::string& note : facts.notes) line += "note: " + note + "\n";
   return line;
 }

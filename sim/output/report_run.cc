@@ -92,10 +92,14 @@ std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrde
       {title, "role", "underflow", "of nonzero", "energy lost", "subnormal", "overflow", "absmax"}};
   for (size_t i = 0; i < shown; ++i) {
     const TensorStats& s = tensors[i].stats;
-    rows.push_back({Printable(tensors[i].name), RoleName(tensors[i].role),
-                    Percent(s.underflow_fraction()), std::to_string(s.nonzero_finite()),
-                    Percent(tensors[i].worst_step_energy_lost), std::to_string(s.subnormal),
-                    std::to_string(s.overflow), fmt::format("{:.2e}", s.absmax)});
+    const CounterBrackets b = tensors[i].brackets.value_or(CounterBrackets());
+    rows.push_back(
+        {Printable(tensors[i].name), RoleName(tensors[i].role),
+         PercentWithin(s.underflow_fraction(), b.underflow_fraction(s)),
+         std::to_string(s.nonzero_finite()),
+         PercentWithin(tensors[i].worst_step_energy_lost, tensors[i].worst_step_energy_bracket),
+         CountWithin(s.subnormal, b.subnormal), CountWithin(s.overflow, b.overflow),
+         fmt::format("{:.2e}", s.absmax)});
   }
   return FormatTable(rows);
 }
@@ -161,6 +165,18 @@ std::string Optimizers(const SimulationRun& run, std::span<const OptimizerGroup>
 }
 
 }  // namespace
+
+std::string CountWithin(uint64_t count, const Bracket<uint64_t>& bracket) {
+  return bracket.exact() ? std::to_string(count) : fmt::format("{}..{}", bracket.low, bracket.high);
+}
+
+std::string PercentWithin(double fraction, const Bracket<double>& bracket) {
+  if (bracket.exact()) return Percent(fraction);
+  const std::string low = Percent(bracket.low);
+  const std::string high = Percent(bracket.high);
+  if (low == high) return "~" + high;
+  return low.substr(0, low.find(' ')) + ".." + high;
+}
 
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top) {

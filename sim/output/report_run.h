@@ -15,4 +15,10 @@ namespace dlsim {
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top);
 
+// Returns a count, or its range where a profile leaves one: "12..15".
+std::string CountWithin(uint64_t count, const Bracket<uint64_t>& bracket);
+
+// Returns a share as a percentage, or its range where a profile leaves one: "0.12..0.15 %".
+std::string PercentWithin(double fraction, const Bracket<double>& bracket);
+
 }  // namespace dlsim

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/commands/gradient_input.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/profile_source.h"
+#include "sim/trace_source.h"
+
+namespace dlsim {
+namespace {
+
+const char* NameOf(Accumulation accumulation) {
+  return accumulation == Accumulation::kSumThenQuantize ? "sum-first" : "quantize-first";
+}
+
+// Refuses what was lost when the gradients of a step became its profile.
+void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulation& asked) {
+  const ProfileSettings& settings = profile.settings();
+  const ProfileStep first = profile.Load(0);
+  const bool micro_steps = first.files.size() > 1 || first.micro_steps.front() >= 0;
+  if (micro_steps && asked.rule && *asked.rule != settings.accumulation) {
+    throw UsageError("--accumulate", "the profile was made otherwise",
+                     NameOf(settings.accumulation), NameOf(*asked.rule));
+  }
+  if (!asked.steps || *asked.steps == settings.accumulate_steps) return;
+  const int64_t recorded = settings.accumulate_steps == 1 && micro_steps
+                               ? static_cast<int64_t>(first.files.size())
+                               : settings.accumulate_steps;
+  if (settings.accumulate_steps == 1 && micro_steps && *asked.steps == recorded) return;
+  throw UsageError("grad_accum_steps", "the profile was made otherwise", std::to_string(recorded),
+                   std::to_string(*asked.steps));
+}
+
+// A pattern that matches nothing would give an empty result that looks like a good one.
+void RequireTensors(const ProfileReader& profile, const GradientSource& source,
+                    const TraceArguments& arguments) {
+  for (size_t i = 0; i < profile.step_count(); ++i) {
+    if (!source.Load(i)->Tensors().empty()) return;
+  }
+  throw InputError(Printable(arguments.paths.front()),
+                   "no tensor matches --tensors " + Quoted(arguments.options.tensors));
+}
+
+GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& arguments,
+                           ReplayOptions& replay) {
+  GradientInput input;
+  input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(arguments.paths));
+  const ProfileSettings& settings = input.profile->settings();
+  if (input.profile->step_count() == 0) {
+    throw InputError(Printable(arguments.paths.front()), "a profile without steps");
+  }
+  RequireSameAccumulation(*input.profile, asked);
+  input.source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
+  RequireTensors(*input.profile, *input.source, arguments);
+  if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
+  replay.step.accumulation = settings.accumulation;
+  replay.accumulate_steps = settings.accumulate_steps;
+  return input;
+}
+
+}  // namespace
+
+bool AreProfiles(const std::vector<std::string>& paths) {
+  const auto other = std::find_if_not(paths.begin(), paths.end(), ProfileReader::IsProfile);
+  if (other == paths.end()) return true;
+  if (std::none_of(paths.begin(), paths.end(), ProfileReader::IsProfile)) return false;
+  throw UsageError("TRACE", "a trace among profiles", "only traces, or only profiles",
+                   Quoted(*other));
+}
+
+GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
+                            ReplayOptions& replay) {
+  if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, replay);
+  replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
+  replay.accumulate_steps = asked.steps.value_or(1);
+  GradientInput input;
+  input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
+  input.source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
+  return input;
+}
+
+}  // namespace dlsim

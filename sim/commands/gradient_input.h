@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens what a command takes for a trace: a trace, or profiles of one.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/gradient_source.h"
+#include "dlsim/profile_file.h"
+#include "dlsim/replay.h"
+#include "sim/commands/trace_arguments.h"
+
+namespace dlsim {
+
+// Returns whether all paths are profiles. Throws UsageError if only some are.
+bool AreProfiles(const std::vector<std::string>& paths);
+
+struct GradientInput {
+  std::unique_ptr<TraceReader> trace;      // this ...
+  std::unique_ptr<ProfileReader> profile;  // ... or that
+  std::unique_ptr<GradientSource> source;
+};
+
+// What the user asked for; a profile decides what was not.
+struct AskedAccumulation {
+  std::optional<Accumulation> rule;
+  std::optional<int64_t> steps;
+};
+
+// Opens the gradients and completes the options by what was asked and by what the profile holds.
+// Throws InputError if no tensor matches, UsageError for what a profile cannot answer.
+GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
+                            ReplayOptions& replay);
+
+}  // namespace dlsim

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/output/profile_text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <map>
+
+#include "dlsim/error.h"
+#include "profile/settings_json.h"
+#include "sim/output/scale_plot.h"
+
+namespace dlsim {
+namespace {
+
+// Scales that are each the double of the one before.
+struct Doublings {
+  float first = 0, last = 0;
+  size_t count = 0;
+};
+
+std::vector<Doublings> SplitIntoDoublings(const std::vector<float>& scales) {
+  std::vector<Doublings> rows;
+  std::map<float, size_t> open;  // the scale that would continue a row
+  for (const float scale : scales) {
+    const auto found = open.find(scale);
+    const size_t row = found == open.end() ? rows.size() : found->second;
+    if (found == open.end()) {
+      rows.push_back({scale, scale, 0});
+    } else {
+      open.erase(found);
+    }
+    rows[row].last = scale;
+    ++rows[row].count;
+    open[scale * 2] = row;
+  }
+  return rows;
+}
+
+std::string ShortScale(float scale) {
+  const std::string power = ScaleText(double{scale});
+  return power.find('.') == std::string::npos ? power : fmt::format("{:.3g}", scale);
+}
+
+std::string Joined(const Json& names) {
+  std::string text;
+  for (const Json& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
+  return text;
+}
+
+Json LadderOf(const ProfileFacts& profile) {
+  const Json settings = Json::parse(SettingsText("profile", profile.settings));
+  const Json& ladder = settings.at("ladder");
+  Json formats = Json::array();
+  for (const Json& format : ladder.at("formats")) formats.push_back(format.at("name"));
+  return {{"formats", formats},
+          {"roundings", ladder.at("roundings")},
+          {"subnormals", ladder.at("subnormals")},
+          {"scales", ScalesText(profile.settings.ladder.scales)},
+          {"scale_count", profile.settings.ladder.scales.size()},
+          {"edges", profile.edges}};
+}
+
+}  // namespace
+
+std::string ScalesText(const std::vector<float>& scales) {
+  std::string text;
+  for (const Doublings& row : SplitIntoDoublings(scales)) {
+    text += text.empty() ? "" : ", ";
+    text += ShortScale(row.first);
+    if (row.count > 1) text += ".." + ShortScale(row.last);
+    const bool power = ShortScale(row.first).find('^') != std::string::npos;
+    if (row.count > 1 && !power && row.first != 1) text += " in doublings";
+  }
+  return text;
+}
+
+std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
+  const Json ladder = LadderOf(profile);
+  const ProfileSettings& settings = profile.settings;
+  std::string text = fmt::format("ladder: {}; {}; subnormals {}\nscales: {} ({})\nedges: {}\n",
+                                 Joined(ladder["formats"]), Joined(ladder["roundings"]),
+                                 Joined(ladder["subnormals"]), ladder["scales"].get<std::string>(),
+                                 settings.ladder.scales.size(), profile.edges);
+  text += fmt::format("trace bytes: {} ({:.3g} times the profile)\n", profile.trace_bytes,
+                      static_cast<double>(profile.trace_bytes) / static_cast<double>(file_bytes));
+  text += fmt::format(
+      "accumulation: {}, {} recorded steps to a step\n",
+      settings.accumulation == Accumulation::kSumThenQuantize ? "sum-first" : "quantize-first",
+      settings.accumulate_steps);
+  if (settings.tensors != "*") text += "tensors: " + Quoted(settings.tensors) + "\n";
+  return text;
+}
+
+void AddProfile(const ProfileFacts& profile, Json& object) {
+  object["profile"] = true;
+  object["trace_bytes"] = profile.trace_bytes;
+  object["ladder"] = LadderOf(profile);
+}
+
+}  // namespace dlsim
