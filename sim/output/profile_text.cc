@@ -85,10 +85,12 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
                                  settings.ladder.scales.size(), profile.edges);
   text += fmt::format("trace bytes: {} ({:.3g} times the profile)\n", profile.trace_bytes,
                       static_cast<double>(profile.trace_bytes) / static_cast<double>(file_bytes));
-  text += fmt::format(
-      "accumulation: {}, {} recorded steps to a step\n",
-      settings.accumulation == Accumulation::kSumThenQuantize ? "sum-first" : "quantize-first",
-      settings.accumulate_steps);
+  const bool sum_first = settings.accumulation == Accumulation::kSumThenQuantize;
+  text += std::string("accumulation: ") + (sum_first ? "sum-first" : "quantize-first");
+  if (settings.accumulate_steps > 1) {
+    text += fmt::format(", {} recorded steps make one", settings.accumulate_steps);
+  }
+  text += "\n";
   if (settings.tensors != "*") text += "tensors: " + Quoted(settings.tensors) + "\n";
   return text;
 }
