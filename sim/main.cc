@@ -35,6 +35,7 @@ void AddCommands(CLI::App& app, Action& action) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "dlsim " DLSIM_VERSION);
   AddReplayCommand(app, action);
+  AddSweepCommand(app, action);
   AddSummariesCommand(app, action);
   AddProfileCommand(app, action);
   AddMergeCommand(app, action);

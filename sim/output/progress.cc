@@ -24,9 +24,12 @@ std::string Describe(const std::string& label, uint64_t done, uint64_t total, Pr
       total == 0 ? 1.0 : std::min(1.0, static_cast<double>(done) / static_cast<double>(total));
   const double rate = seconds > 0 ? static_cast<double>(done) / seconds : 0;
   const double left = rate > 0 ? static_cast<double>(total - std::min(done, total)) / rate : 0;
-  const bool has_rate = unit == ProgressUnit::kBytes;
-  return fmt::format("{} {:3.0f} %  {}{:.0f} s left", label, 100 * fraction,
-                     has_rate ? fmt::format("{:.2f} GB/s  ", rate / 1e9) : "", left);
+  std::string speed;
+  if (unit == ProgressUnit::kBytes) speed = fmt::format("{:.2f} GB/s  ", rate / 1e9);
+  if (unit == ProgressUnit::kPolicySteps) {
+    speed = fmt::format("{:.3g} million policy-steps/s  ", rate / 1e6);
+  }
+  return fmt::format("{} {:3.0f} %  {}{:.0f} s left", label, 100 * fraction, speed, left);
 }
 
 }  // namespace

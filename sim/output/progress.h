@@ -10,7 +10,7 @@
 namespace dlsim {
 
 enum class ProgressMode { kAuto, kQuiet };
-enum class ProgressUnit { kBytes, kCount };  // only bytes are shown with a rate
+enum class ProgressUnit { kBytes, kCount, kPolicySteps };  // counts are shown without a rate
 
 class Progress {
  public:

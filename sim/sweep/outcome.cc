@@ -19,10 +19,14 @@ SweepOutcome OutcomeOf(const ReplayResult& result) {
   outcome.worst_step_energy_lost = summary.worst_step_energy_lost;
   outcome.gradients = summary.gradients;
   outcome.gradients.quantized_sum_of_squares = 0;
-  double lost = 0;
+  double lost = 0, underflown = 0;
   for (const ReplayStep& step : result.steps) {
-    lost += step.skipped ? 1.0 : step.gradients.energy_lost();
+    const double energy = step.skipped ? 0 : step.gradients.energy_lost();
+    lost += step.skipped ? 1.0 : energy;
+    underflown += energy;
   }
+  const uint64_t applied = outcome.steps - outcome.skipped_steps;
+  if (applied > 0) outcome.mean_energy_lost = underflown / static_cast<double>(applied);
   if (!result.steps.empty()) outcome.mean_loss = lost / static_cast<double>(result.steps.size());
   outcome.loss_bracket = {outcome.mean_loss, outcome.mean_loss};
   for (const ScalerEvent& event : result.events) {
@@ -56,6 +60,7 @@ SweepOutcome OutcomeSum::Outcome(const InputStats& input) const {
   gradients.nonfinite_outputs = nonfinite_outputs_;
   gradients.underflow_sum_of_squares = underflow_squares_;
   outcome.exact = exact_ && known_;
+  if (applied_ > 0) outcome.mean_energy_lost = underflown_ / static_cast<double>(applied_);
   if (steps_ == 0) return outcome;
   const double steps = static_cast<double>(steps_);
   outcome.mean_loss = loss_ / steps;

@@ -34,6 +34,7 @@ class OutcomeSum {
     }
     skip_run_ = 0;
     if (applied_++ == 0) first_applied_step_ = step;
+    underflown_ += answer.energy_lost;
     worst_ = answer.energy_lost > worst_ ? answer.energy_lost : worst_;
   }
 
@@ -53,7 +54,7 @@ class OutcomeSum {
   int64_t first_applied_step_ = 0;
   double final_scale_ = 0, min_scale_ = 0, max_scale_ = 0;
   uint64_t underflow_ = 0, subnormal_ = 0, overflow_ = 0, nonfinite_outputs_ = 0;
-  double underflow_squares_ = 0, worst_ = 0, loss_ = 0;
+  double underflow_squares_ = 0, worst_ = 0, loss_ = 0, underflown_ = 0;
   Bracket<double> loss_bracket_;
   bool exact_ = true;
   bool known_ = true;  // no verdict was only likely

@@ -32,6 +32,10 @@ struct SweepOutcome {
   // Mean over steps of what the step lost of its gradient's energy: all if it was skipped.
   double mean_loss = 0;
 
+  // Mean over applied steps of the share of the step's energy that underflows; 1 if none was
+  // applied.
+  double mean_energy_lost = 1;
+
   // False if the ladder of the profile does not have the thresholds; then the counters of
   // `gradients` are the middle of brackets, and mean_loss is within these. Also false if a profile
   // does not tell whether a norm or sum overflows; then all is what is likely.

@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/sweep/grid.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/policy_settings.h"
+#include "sim/simulation.h"
+#include "sim/suggest.h"
+
+namespace dlsim {
+namespace {
+
+using PolicyList = std::vector<const PolicyInfo*>;
+
+SweepAxis SplitAxis(std::string_view text, std::string_view place, std::string_view& values) {
+  const size_t equals = text.find('=');
+  if (equals == text.npos || equals == 0) {
+    throw UsageError(place, "not a setting", "KEY=VALUES", Quoted(text));
+  }
+  values = text.substr(equals + 1);
+  const std::string_view name = text.substr(0, equals);
+  // Names of policies may contain dots, keys do not.
+  const size_t dot = name.rfind('.');
+  SweepAxis axis = {std::string(place), "", std::string(name), {}};
+  if (dot == name.npos) return axis;
+  axis.policy = FindPolicy(name.substr(0, dot)).name;
+  axis.key = name.substr(dot + 1);
+  return axis;
+}
+
+PolicyList NamedPolicies(const std::vector<std::string>& names) {
+  PolicyList policies;
+  const auto add = [&](const PolicyInfo& policy) {
+    if (std::ranges::find(policies, &policy) == policies.end()) policies.push_back(&policy);
+  };
+  for (const std::string& name : names) {
+    if (name == kAllPolicies) {
+      for (const PolicyInfo& policy : Policies()) add(policy);
+    } else {
+      add(FindPolicy(name));
+    }
+  }
+  return policies;
+}
+
+bool Takes(const PolicyInfo& policy, const SweepAxis& axis) {
+  if (!axis.policy.empty() && axis.policy != policy.name) return false;
+  const std::vector<std::string> keys = ParameterSettings().keys(policy);
+  return std::ranges::find(keys, axis.key) != keys.end();
+}
+
+// Throws unless some policy takes the axis.
+void RequireTaken(const SweepAxis& axis, const PolicyList& policies) {
+  std::vector<std::string> keys;
+  for (const PolicyInfo* policy : policies) {
+    if (Takes(*policy, axis)) return;
+    if (!axis.policy.empty() && axis.policy != policy->name) continue;
+    for (std::string& key : ParameterSettings().keys(*policy)) keys.push_back(std::move(key));
+  }
+  if (keys.empty() && !axis.policy.empty()) {
+    throw UsageError(axis.place, "policy " + axis.policy + " is not in the sweep",
+                     "--policy " + axis.policy);
+  }
+  std::ranges::sort(keys);
+  keys.erase(std::ranges::unique(keys).begin(), keys.end());
+  const std::vector<std::string_view> known(keys.begin(), keys.end());
+  throw UsageError(axis.place, "unknown parameter " + Quoted(axis.key),
+                   ExpectedName(axis.key, known, {}));
+}
+
+// Returns the positions of the axes that a policy takes; one that names it wins over one for all.
+std::vector<size_t> TakenBy(const PolicyInfo& policy, const std::vector<SweepAxis>& axes) {
+  std::vector<size_t> taken;
+  for (size_t a = 0; a < axes.size(); ++a) {
+    const bool replaced = axes[a].policy.empty() && std::ranges::any_of(axes, [&](const auto& own) {
+                            return own.policy == policy.name && own.key == axes[a].key;
+                          });
+    if (!replaced && Takes(policy, axes[a])) taken.push_back(a);
+  }
+  return taken;
+}
+
+// How many points one policy has.
+double CountFor(const SweepGrid& grid, const PolicyInfo& policy) {
+  double count = static_cast<double>(grid.formats.size() * grid.roundings.size());
+  for (const size_t a : TakenBy(policy, grid.axes)) {
+    count *= static_cast<double>(grid.axes[a].values.count());
+  }
+  return count;
+}
+
+void RequireWithinLimit(const SweepGrid& grid, const PolicyList& policies) {
+  double count = 0;
+  for (const PolicyInfo* policy : policies) count += CountFor(grid, *policy);
+  if (grid.random) count = static_cast<double>(*grid.random);
+  if (count <= static_cast<double>(grid.limit)) return;
+  char text[32];
+  std::snprintf(text, sizeof text, "%.15g", count);
+  throw UsageError("--vary", std::string(text) + " runs",
+                   "at most " + std::to_string(grid.limit) +
+                       "; --limit N allows more, --random N takes a sample");
+}
+
+void AddCombinations(const SweepGrid& grid, GridPoint point, std::vector<GridPoint>& points) {
+  const std::vector<size_t> taken = TakenBy(*point.policy, grid.axes);
+  std::vector<size_t> counts, at(taken.size());
+  for (const size_t a : taken) counts.push_back(grid.axes[a].values.count());
+  while (true) {
+    for (size_t i = 0; i < taken.size(); ++i) {
+      point.values[taken[i]] = grid.axes[taken[i]].values.at(at[i]);
+    }
+    points.push_back(point);
+    size_t i = taken.size();  // the last axis changes first
+    while (i > 0 && ++at[i - 1] == counts[i - 1]) at[--i] = 0;
+    if (i == 0) return;
+  }
+}
+
+std::vector<GridPoint> Sample(const SweepGrid& grid, const PolicyList& policies) {
+  SweepRandom random(grid.seed);
+  std::vector<GridPoint> points;
+  while (points.size() < *grid.random) {
+    GridPoint point = {
+        DrawBelow(grid.formats.size(), random), DrawBelow(grid.roundings.size(), random),
+        policies[DrawBelow(policies.size(), random)], std::vector<std::string>(grid.axes.size())};
+    for (const size_t a : TakenBy(*point.policy, grid.axes)) {
+      point.values[a] = DrawValue(grid.axes[a].values, random);
+    }
+    points.push_back(std::move(point));
+  }
+  return points;
+}
+
+std::vector<std::string> AllValues(const ValueList& list) {
+  std::vector<std::string> values;
+  for (const ValueItem& item : list.items) {
+    values.insert(values.end(), item.values.begin(), item.values.end());
+  }
+  return values;
+}
+
+}  // namespace
+
+SweepAxis ParseAxis(std::string_view text, std::string_view place) {
+  std::string_view values;
+  SweepAxis axis = SplitAxis(text, place, values);
+  axis.values = ParseValueList(values, axis.place + ": " + Printable(axis.key));
+  return axis;
+}
+
+SweepAxis ParseSetting(std::string_view text, std::string_view place) {
+  std::string_view value;
+  SweepAxis axis = SplitAxis(text, place, value);
+  axis.values.items.push_back({{std::string(value)}});
+  return axis;
+}
+
+void SortAxes(SweepGrid& grid) {
+  const auto take = [&](std::string_view key, std::vector<std::string>& list) {
+    for (auto axis = grid.axes.begin(); axis != grid.axes.end();) {
+      if (axis->key != key || !axis->policy.empty()) {
+        ++axis;
+        continue;
+      }
+      if (!list.empty()) throw UsageError(axis->place, std::string(key) + " is given twice");
+      list = AllValues(axis->values);
+      axis = grid.axes.erase(axis);
+    }
+  };
+  take(kFormatKey, grid.formats);
+  take(kPolicyKey, grid.policies);
+  take(kRoundingKey, grid.roundings);
+}
+
+std::vector<GridPoint> PointsOf(const SweepGrid& grid) {
+  const PolicyList policies = NamedPolicies(grid.policies);
+  for (const SweepAxis& axis : grid.settings) RequireTaken(axis, policies);
+  for (const SweepAxis& axis : grid.axes) RequireTaken(axis, policies);
+  RequireWithinLimit(grid, policies);
+  if (grid.random) return Sample(grid, policies);
+  std::vector<GridPoint> points;
+  for (size_t format = 0; format < grid.formats.size(); ++format) {
+    for (size_t rounding = 0; rounding < grid.roundings.size(); ++rounding) {
+      for (const PolicyInfo* policy : policies) {
+        AddCombinations(
+            grid, {format, rounding, policy, std::vector<std::string>(grid.axes.size())}, points);
+      }
+    }
+  }
+  return points;
+}
+
+ParameterMap ParametersOf(const SweepGrid& grid, const GridPoint& point) {
+  std::vector<std::string> settings;
+  for (const size_t s : TakenBy(*point.policy, grid.settings)) {
+    settings.push_back(grid.settings[s].key + "=" + grid.settings[s].values.at(0));
+  }
+  for (size_t a = 0; a < grid.axes.size(); ++a) {
+    if (!point.values[a].empty()) settings.push_back(grid.axes[a].key + "=" + point.values[a]);
+  }
+  return ResolveParameters(*point.policy, settings);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/sweep/plan.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+// A reason without its numbers, which differ from point to point.
+std::string ReasonKey(const PolicyInfo& policy, const PolicyRefusal& refusal) {
+  std::string key = std::string(policy.name).append(" ").append(refusal.type);
+  for (const char c : refusal.message) {
+    if (std::string_view("0123456789.e+-").find(c) == std::string_view::npos) key += c;
+  }
+  return key;
+}
+
+class Refusals {
+ public:
+  void Add(const PolicyInfo& policy, const PolicyRefusal& refusal) {
+    const auto [place, added] = index_.try_emplace(ReasonKey(policy, refusal), list_.size());
+    if (added) {
+      list_.push_back({std::string(policy.name), refusal.type + ": " + refusal.message, 0});
+    }
+    ++list_[place->second].count;
+  }
+  std::vector<RefusedPoints> Take() { return std::move(list_); }
+
+ private:
+  std::map<std::string, size_t> index_;
+  std::vector<RefusedPoints> list_;
+};
+
+}  // namespace
+
+SweepPlan PlanSweep(const SweepSetup& setup) {
+  SweepPlan plan;
+  for (const std::string& name : setup.grid.formats) plan.formats.push_back(ParseFormat(name));
+  Refusals refusals;
+  for (GridPoint& point : PointsOf(setup.grid)) {
+    const PolicyInfo& policy = *point.policy;
+    const NamedFormat& format = plan.formats[point.format];
+    Conversion conversion = setup.conversion;
+    conversion.format = format.format;
+    conversion.rounding = setup.roundings[point.rounding];
+    StackRules rules = policy.rules;
+    if (setup.finite_test) rules.finite_test = *setup.finite_test;
+    try {
+      ConfiguredScaler configured = policy.make(ParametersOf(setup.grid, point), format.name);
+      plan.runs.push_back({.format = format.name,
+                           .policy = std::string(policy.name),
+                           .conversion = conversion,
+                           .rules = rules,
+                           .scaler = std::move(configured.scaler)});
+      plan.points.push_back(std::move(point));
+    } catch (const PolicyRefusal& refusal) {
+      refusals.Add(policy, refusal);
+    }
+  }
+  plan.refused = refusals.Take();
+  if (!plan.runs.empty()) return plan;
+  if (plan.refused.empty()) throw UsageError("sweep", "no runs", "--random 1 or more");
+  throw UsageError("policy " + plan.refused.front().policy,
+                   "every run is refused: " + plan.refused.front().reason);
+}
+
+std::vector<NamedValue> AllParameters(const SweepSetup& setup, const SweepPlan& plan,
+                                      const GridPoint& point) {
+  return point.policy->make(ParametersOf(setup.grid, point), plan.formats[point.format].name)
+      .parameters;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/sweep/ranking.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <tuple>
+
+namespace dlsim {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+double KeyOf(const SweepOutcome& outcome, RankBy by) {
+  switch (by) {
+    case RankBy::kSkipped:
+      return static_cast<double>(outcome.skipped_steps);
+    case RankBy::kEnergyLost:
+      return outcome.mean_energy_lost;
+    case RankBy::kWorstStep:
+      return outcome.skipped_steps == outcome.steps ? kInfinity : outcome.worst_step_energy_lost;
+    case RankBy::kFirstApplied:
+      return outcome.first_applied_step ? static_cast<double>(*outcome.first_applied_step)
+                                        : kInfinity;
+    case RankBy::kFinalScale:
+      return std::isnan(outcome.final_scale) ? kInfinity : -outcome.final_scale;
+    default:
+      return outcome.mean_loss;
+  }
+}
+
+}  // namespace
+
+std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, RankBy by) {
+  std::vector<size_t> order(outcomes.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  const auto key = [&](size_t i) {
+    const SweepOutcome& o = outcomes[i];
+    const double run = o.fatal ? -static_cast<double>(o.steps) : 0;
+    return std::tuple(o.fatal.has_value(), run, KeyOf(o, by), o.mean_loss, o.skipped_steps,
+                      o.worst_step_energy_lost, i);
+  };
+  std::ranges::sort(order, [&](size_t a, size_t b) { return key(a) < key(b); });
+  return order;
+}
+
+std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes) {
+  std::vector<size_t> order = Rank(outcomes, RankBy::kSkipped);
+  const auto ended = [&](size_t i) { return outcomes[i].fatal.has_value(); };
+  if (!std::ranges::all_of(order, ended)) std::erase_if(order, ended);
+  std::ranges::stable_sort(order, [&](size_t a, size_t b) {
+    return std::tuple(outcomes[a].skipped_steps, outcomes[a].mean_energy_lost) <
+           std::tuple(outcomes[b].skipped_steps, outcomes[b].mean_energy_lost);
+  });
+  std::vector<size_t> front;
+  for (const size_t i : order) {
+    const bool better =
+        front.empty() || outcomes[i].mean_energy_lost < outcomes[front.back()].mean_energy_lost;
+    if (better) front.push_back(i);
+  }
+  return front;
+}
+
+bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b) {
+  const auto key = [](const SweepOutcome& o) {
+    return std::tuple(o.steps, o.skipped_steps, o.nonfinite_steps, o.longest_skip_run,
+                      o.first_applied_step, o.final_scale, o.min_scale, o.max_scale, o.mean_loss,
+                      o.worst_step_energy_lost, o.gradients.underflow, o.gradients.subnormal,
+                      o.gradients.overflow, o.gradients.nonfinite_outputs, o.fatal.has_value());
+  };
+  return key(a) == key(b);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which runs of a sweep are best.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "sim/sweep/sweep.h"
+
+namespace dlsim {
+
+// What runs are ranked by, the least first but for the scale; ties by mean loss, skipped steps, the
+// worst step's energy, and order.
+enum class RankBy : uint8_t {
+  kLoss,          // mean_loss
+  kSkipped,       // skipped_steps
+  kEnergyLost,    // mean_energy_lost
+  kWorstStep,     // worst_step_energy_lost
+  kFirstApplied,  // first_applied_step; never comes last
+  kFinalScale,    // final_scale, the largest first
+};
+
+// Returns the indices of the runs, best first. Runs that the original would have ended come last,
+// the later their end the better.
+std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, RankBy by);
+
+// Returns the indices of the runs than which no other has both fewer skipped steps and less mean
+// energy lost, the fewest skipped first; one run for each pair of these, and none that the original
+// would have ended unless it ends them all.
+std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes);
+
+// Returns whether two runs went the same way.
+bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b);
+
+}  // namespace dlsim
