@@ -202,7 +202,11 @@ TEST_F(SweptProfile, MarksWhatItsLadderLacks) {
 
 TEST_F(SweptProfile, RefusesWhatAProfileCannotTell) {
   ExpectFailure({"sweep", profile_, "--policy", "popart"}, 2, {"popart", "trace"});
-  ExpectFailure({"sweep", profile_, "--rounding", "sr"}, 2, {"trace"});
+  ExpectFailure({"sweep", profile_, "--rounding", "sr"}, 2, {"stochastic rounding", "trace"});
+  const json document = SucceedJson({"sweep", profile_, "--policy", "all", "--format", "fp16",
+                                     "--vary", "rounding=rne,sr", "--json", "-"});
+  EXPECT_GT(document["runs"].size(), 20u);
+  EXPECT_GE(document["refused"].size(), document["runs"].size() + 2 * 3);
   ExpectFailure({"sweep", profile_, "--tensors", "a*"}, 2, {"--tensors"});
   ExpectFailure({"sweep", profile_, kDiabetes}, 2, {"profiles together with traces"});
 }

@@ -171,6 +171,7 @@ int RunSweep(const SweepCommandOptions& options) {
   replay.checked = options.checked;
   replay.on_fatal = options.on_fatal;
   const SweepInput input = OpenInput(options, replay);
+  if (std::holds_alternative<ProfileReader>(input.reader)) KeepAnswerable(replay, plan);
   const auto open = [](const std::optional<std::string>& path) {
     return path ? std::make_unique<OutputFile>(*path) : nullptr;
   };

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/sweep/totals_run.h"
 
 namespace dlsim {
 namespace {
@@ -35,6 +36,21 @@ class Refusals {
   std::vector<RefusedPoints> list_;
 };
 
+void RequireRuns(const SweepPlan& plan) {
+  if (!plan.runs.empty()) return;
+  if (plan.refused.empty()) throw UsageError("sweep", "no runs", "--random 1 or more");
+  throw UsageError("policy " + plan.refused.front().policy,
+                   "every run is refused: " + plan.refused.front().reason);
+}
+
+// Returns why a profile cannot answer a run; empty if it can.
+std::string Unanswerable(const ReplayRun& run, const ReplayOptions& options) {
+  if (AsksForTotals(run, options)) return "";
+  const bool stochastic = run.conversion.rounding == Rounding::kStochastic;
+  return std::string(stochastic ? "stochastic rounding" : "this policy") +
+         " looks at single tensors or elements, which the trace has and the profile lacks";
+}
+
 }  // namespace
 
 SweepPlan PlanSweep(const SweepSetup& setup) {
@@ -62,10 +78,29 @@ SweepPlan PlanSweep(const SweepSetup& setup) {
     }
   }
   plan.refused = refusals.Take();
-  if (!plan.runs.empty()) return plan;
-  if (plan.refused.empty()) throw UsageError("sweep", "no runs", "--random 1 or more");
-  throw UsageError("policy " + plan.refused.front().policy,
-                   "every run is refused: " + plan.refused.front().reason);
+  RequireRuns(plan);
+  return plan;
+}
+
+void KeepAnswerable(const ReplayOptions& options, SweepPlan& plan) {
+  std::map<std::pair<std::string, std::string>, uint64_t> refused;
+  size_t kept = 0;
+  for (size_t r = 0; r < plan.runs.size(); ++r) {
+    const std::string reason = Unanswerable(plan.runs[r], options);
+    if (!reason.empty()) {
+      ++refused[{plan.runs[r].policy, reason}];
+    } else {
+      if (kept != r) {
+        plan.runs[kept] = std::move(plan.runs[r]);
+        plan.points[kept] = std::move(plan.points[r]);
+      }
+      ++kept;
+    }
+  }
+  plan.runs.erase(plan.runs.begin() + static_cast<std::ptrdiff_t>(kept), plan.runs.end());
+  plan.points.resize(kept);
+  for (const auto& [why, count] : refused) plan.refused.push_back({why.first, why.second, count});
+  RequireRuns(plan);
 }
 
 std::vector<NamedValue> AllParameters(const SweepSetup& setup, const SweepPlan& plan,

@@ -37,6 +37,9 @@ struct SweepPlan {
 // Throws Error (exit code 2) as PointsOf does, and if all points are refused.
 SweepPlan PlanSweep(const SweepSetup& setup);
 
+// Refuses the runs that a profile cannot answer. Throws Error (exit code 2) if those are all.
+void KeepAnswerable(const ReplayOptions& options, SweepPlan& plan);
+
 // Returns all parameters of a point, defaults included.
 std::vector<NamedValue> AllParameters(const SweepSetup& setup, const SweepPlan& plan,
                                       const GridPoint& point);

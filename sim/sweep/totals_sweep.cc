@@ -22,7 +22,8 @@ void RequireAbsmax(const QuestionTable& table, const StepTotals& totals) {
 void RefuseGeneral(std::span<const ReplayRun> runs, const ReplayOptions& options) {
   for (const ReplayRun& run : runs) {
     if (AsksForTotals(run, options)) continue;
-    throw UsageError("policy " + run.policy,
+    const bool stochastic = run.conversion.rounding == Rounding::kStochastic;
+    throw UsageError(stochastic ? "stochastic rounding" : "policy " + run.policy,
                      "looks at single tensors or elements, which a sweep of a profile does not",
                      "the trace itself");
   }
