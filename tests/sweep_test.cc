@@ -91,7 +91,8 @@ void ExpectOnePassEqualsReplays(const TraceReader& trace, const std::vector<Repl
                                 const ReplayOptions& options) {
   const std::vector<SweepOutcome> outcomes = Sweep(trace, runs, {options, {}});
   ASSERT_EQ(outcomes.size(), runs.size());
-  const OneThread one_thread;  // so many short replays would mostly wait for threads
+  // So many short replays would mostly wait for threads.
+  [[maybe_unused]] const OneThread one_thread;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
     ExpectSame(OutcomeOf(Replay(trace, {runs[r]}, options).front()), outcomes[r]);
@@ -212,7 +213,7 @@ TEST_P(Totals, EqualReplaysOnTheLadder) {
   const Ladder ladder = DefaultLadder();
   const HistogramEdges edges = EdgesOf(ladder);
   const std::vector<ProfileTotals> steps = TotalsOfTrace(trace, edges);
-  const OneThread one_thread;
+  [[maybe_unused]] const OneThread one_thread;
   std::vector<ReplayRun> runs = LadderRuns(ladder);
   size_t next = 0;
   for (ReplayRun& run : runs) {
@@ -230,7 +231,7 @@ TEST_P(Totals, BracketWhatTheLadderDoesNotHave) {
   const TraceReader trace = OpenTrace({kTraces + GetParam()});
   const HistogramEdges edges({});  // powers of two only
   const std::vector<ProfileTotals> steps = TotalsOfTrace(trace, edges);
-  const OneThread one_thread;
+  [[maybe_unused]] const OneThread one_thread;
   std::vector<ReplayRun> runs = RandomRuns(3).Make(200);
   std::erase_if(runs, [&](const ReplayRun& run) {
     const bool sums_micro_steps = run.scaler.uses_absmax() && steps.front().gradients.size() > 1;

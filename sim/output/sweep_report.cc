@@ -59,7 +59,9 @@ std::string TopTable(const SweepResult& result, uint64_t top) {
       return SameOutcome(result.outcomes[run], result.outcomes[other]) &&
              result.plan.points[run].format == result.plan.points[other].format;
     };
-    while (i < result.order.size() && same(result.order[i])) ++i, ++count;
+    // A scale that is not a number differs from itself.
+    do ++i, ++count;
+    while (i < result.order.size() && same(result.order[i]));
     rows.push_back(RowOf(result, run, std::to_string(count)));
   }
   return FormatTable(rows);
