@@ -1,0 +1,18 @@
+// SPDX-License-Identifier: Apache-2.0
+// Chooses, among parameters that lose the same, those that are sensible beyond the trace.
+#pragma once
+
+#include "sim/tune/policy_search.h"
+#include "sim/tune/tuning.h"
+
+namespace dlsim {
+
+// Returns the best static scale of the table from `lowest` on: of those that lose the same the one
+// with the most head-room on both sides, a power of two if one is as good.
+StaticChoice BestStatic(const ScaleTable& table, double lowest = 0);
+
+// Returns the recommendation of a search that has run: the stack's defaults wherever the loss stays
+// within the resolution of the best.
+PolicyChoice Recommend(PolicySearch& search, const PolicyFamily& family, const ScaleTable& table);
+
+}  // namespace dlsim
