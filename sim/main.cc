@@ -36,6 +36,7 @@ void AddCommands(CLI::App& app, Action& action) {
   app.set_version_flag("--version", "dlsim " DLSIM_VERSION);
   AddReplayCommand(app, action);
   AddSweepCommand(app, action);
+  AddTuneCommand(app, action);
   AddSummariesCommand(app, action);
   AddProfileCommand(app, action);
   AddMergeCommand(app, action);

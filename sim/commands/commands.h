@@ -22,5 +22,6 @@ void AddSweepCommand(CLI::App& app, Action& action);
 void AddSummariesCommand(CLI::App& app, Action& action);
 void AddAccumulateCommand(CLI::App& app, Action& action);
 void AddBenchCommand(CLI::App& app, Action& action);
+void AddTuneCommand(CLI::App& app, Action& action);
 
 }  // namespace dlsim

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// A recommendation as the configuration to paste into a training stack; `dlsim replay --config`
+// reads each of them.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "sim/tune/tuning.h"
+
+namespace dlsim {
+
+enum class ConfigTarget : uint8_t { kModelZoo, kDeepSpeed, kTorch };
+
+// Returns the policy whose rule the stack follows.
+std::string_view PolicyOf(ConfigTarget target);
+
+// Returns the block for a format, or nothing if the stack has no such type or the tuning has no
+// choice for its policy.
+std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning);
+
+}  // namespace dlsim

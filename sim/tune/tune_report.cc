@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/tune/tune_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dlsim/error.h"
+#include "sim/output/scale_plot.h"
+#include "sim/output/table.h"
+#include "sim/tune/config_block_text.h"
+
+namespace dlsim {
+namespace {
+
+constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
+
+std::string LossText(double loss) {
+  return loss == 0 ? "0" : loss < 1e-4 ? fmt::format("{:.2e}", loss) : fmt::format("{:.6f}", loss);
+}
+
+std::string Recommendation(const FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  std::string text =
+      fmt::format("\n{}: {}\n  {}\n", tuning.format, VerdictName(tuning.verdict), tuning.reason);
+  text += fmt::format("  {}: {}\n", choice.family.policy->name,
+                      ParameterText(choice.family, choice.score.parameters, " "));
+  if (choice.quiet) {
+    text += fmt::format("  without errors of the original: {} (mean loss {})\n",
+                        ParameterText(choice.family, choice.quiet->parameters, " "),
+                        LossText(choice.quiet->mean_loss));
+  }
+  return text;
+}
+
+std::string Losses(const FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  std::vector<TableRow> rows = {
+      {"mean loss of the gradient", "mean loss", "skipped", "before the first", "final scale"}};
+  const auto count = [](uint64_t steps) { return std::to_string(steps); };
+  const ReplayResult& own = tuning.recommended;
+  const double final_scale = own.steps.empty() ? 0 : own.steps.back().next_scale;
+  rows.push_back({"recommended " + std::string(choice.family.policy->name),
+                  LossText(choice.score.mean_loss), count(choice.score.skipped),
+                  count(choice.score.first_skips), ScaleText(final_scale)});
+  for (size_t i = 1; i < tuning.choices.size(); ++i) {
+    const PolicyScore& score = tuning.choices[i].score;
+    rows.push_back({"tuned " + std::string(tuning.choices[i].family.policy->name),
+                    LossText(score.mean_loss), count(score.skipped), count(score.first_skips), ""});
+  }
+  rows.push_back({"static scale " + ScaleText(tuning.best_static.scale),
+                  LossText(tuning.best_static.mean_loss), count(tuning.best_static.nonfinite_steps),
+                  "", ScaleText(tuning.best_static.scale)});
+  for (const Comparison& row : tuning.comparisons) {
+    if (!row.refusal.empty()) continue;
+    rows.push_back({row.label, LossText(row.mean_loss), count(row.skipped), count(row.first_skips),
+                    ScaleText(row.final_scale)});
+  }
+  rows.push_back({"no policy can lose less than", LossText(tuning.least_loss), "", "", ""});
+  return "\n" + FormatTable(rows);
+}
+
+std::string HowGood(const FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  if (choice.optimal) return "  the recommendation is optimal on this trace\n";
+  return fmt::format(
+      "  {} better than the best of {} policies tried is not excluded: the bound takes the best "
+      "scale of each step\n",
+      LossText(choice.score.mean_loss - tuning.least_loss), choice.evaluations);
+}
+
+std::string WindowText(const FormatTuning& tuning) {
+  const ScaleWindow& window = tuning.window;
+  if (tuning.hopeless_steps == tuning.facts.size()) return "";
+  const std::string low = ScaleText(window.low), high = ScaleText(window.high);
+  if (!window.empty()) {
+    const std::string size = fmt::format("{:.1f}", std::log2(window.high / window.low));
+    return fmt::format(
+        "  window: scales from {}{} to {} lose at most {:g} at every step that can be finite ({}{} "
+        "binades)\n",
+        low, window.low_open ? " (or lower)" : "", high, kLossResolution,
+        window.low_open ? "at least " : "", size);
+  }
+  const std::string lost = window.low_open ? ", lower than any scale tried"
+                                           : fmt::format(", step {} loses more than {:g} below {}",
+                                                         window.low_step, kLossResolution, low);
+  return fmt::format("  window: empty; step {} is finite up to {} only{}\n", window.high_step, high,
+                     lost);
+}
+
+std::string HeadroomText(const FormatTuning& tuning) {
+  const Headroom& room = tuning.headroom;
+  if (room.median == 0) return "";
+  std::vector<ReplayStep> steps;
+  for (const StepFacts& fact : tuning.facts) {
+    ReplayStep step;
+    step.step = fact.step;
+    step.scale = fact.hopeless ? room.min : fact.limit;
+    step.skipped = fact.hopeless;
+    steps.push_back(step);
+  }
+  return "  largest scale of each step (x = not finite at any)\n" +
+         PlotScale(steps, kPlotWidth, kPlotHeight) +
+         fmt::format(
+             "  head-room: lowest {}, 5 % {}, median {}, last {}; first half {}, second half {}; "
+             "{:.1f} binades apart\n",
+             ScaleText(room.min), ScaleText(room.fifth_percentile), ScaleText(room.median),
+             ScaleText(room.last), ScaleText(room.min_first_half), ScaleText(room.min_second_half),
+             room.spread_binades);
+}
+
+std::string Confidence(const FormatTuning& tuning) {
+  const size_t steps = tuning.facts.size(), finite = steps - tuning.hopeless_steps;
+  const uint64_t skipped = tuning.choices.front().score.skipped - tuning.hopeless_steps;
+  std::string text =
+      fmt::format("  how sure: {} steps, {} of them finite at some scale", steps, finite);
+  if (skipped == 0 && finite > 0) {
+    text +=
+        fmt::format("; none of those overflowed, so that at 95 % fewer than 1 step in {:.0f} does",
+                    std::fmax(1, static_cast<double>(finite) / 3));
+  } else if (skipped > 0) {
+    text += fmt::format("; {} of those were skipped", skipped);
+  }
+  return text + "\n";
+}
+
+std::string WorstTensors(const FormatTuning& tuning, size_t top) {
+  std::vector<ReplayTensor> tensors;
+  for (const ReplayTensor& tensor : tuning.recommended.tensors) {
+    if (tensor.role == Role::kGrad && tensor.stats.underflow > 0) tensors.push_back(tensor);
+  }
+  if (tensors.empty() || top == 0) return "";
+  std::ranges::stable_sort(tensors, std::greater(), &ReplayTensor::worst_step_energy_lost);
+  tensors.resize(std::min(top, tensors.size()));
+  std::vector<TableRow> rows = {
+      {"loses most at the recommendation", "worst step", "all steps", "underflow", "absmax"}};
+  for (const ReplayTensor& tensor : tensors) {
+    rows.push_back({Printable(tensor.name), LossText(tensor.worst_step_energy_lost),
+                    LossText(tensor.stats.energy_lost()),
+                    Percent(tensor.stats.underflow_fraction()),
+                    fmt::format("{:.2e}", tensor.stats.absmax)});
+  }
+  return FormatTable(rows);
+}
+
+std::string BlameText(const FormatTuning& tuning, size_t top) {
+  std::string text;
+  const auto list = [&](const std::vector<BlamedTensor>& tensors, const std::string& title,
+                        const auto& describe) {
+    if (tensors.empty()) return;
+    text += "  " + title + ":";
+    for (size_t i = 0; i < std::min(std::max<size_t>(top, 1), tensors.size()); ++i) {
+      text += (i == 0 ? " " : ", ") + Printable(tensors[i].name) + " " + describe(tensors[i]);
+    }
+    text += "\n";
+  };
+  list(tuning.overflow_side, "to blame for overflow, by largest magnitude",
+       [](const BlamedTensor& tensor) { return fmt::format("({:.2e})", tensor.absmax); });
+  list(tuning.underflow_side, "to blame for underflow, by energy lost in a step",
+       [](const BlamedTensor& tensor) {
+         return "(" + LossText(tensor.worst_step_energy_lost) + ")";
+       });
+  std::vector<std::string> names;
+  for (const StepFacts& fact : tuning.facts) {
+    const bool is_new = std::ranges::count(names, fact.tensor) == 0;
+    if (fact.hopeless && !fact.tensor.empty() && is_new) names.push_back(fact.tensor);
+  }
+  if (names.size() > std::max<size_t>(top, 1)) names.resize(std::max<size_t>(top, 1));
+  for (size_t i = 0; i < names.size(); ++i) {
+    text +=
+        (i == 0 ? "  to blame for steps that no scale makes finite: " : ", ") + Printable(names[i]);
+  }
+  return text + (names.empty() ? "" : "\n");
+}
+
+std::string Blocks(const FormatTuning& tuning) {
+  std::string text;
+  for (const auto& [target, title] : {std::pair{ConfigTarget::kModelZoo, "Model Zoo YAML"},
+                                      std::pair{ConfigTarget::kDeepSpeed, "DeepSpeed JSON"},
+                                      std::pair{ConfigTarget::kTorch, "torch"}}) {
+    const std::optional<std::string> block = ConfigText(target, tuning);
+    if (block) text += fmt::format("\n{}, {}:\n{}", tuning.format, title, *block);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ParameterText(const PolicyFamily& family, const ScaleParameters& parameters,
+                          const std::string& joint) {
+  std::string text;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (name.empty()) return;
+    text += (text.empty() ? "" : ", ") + name + joint + value;
+  };
+  add(family.init, ScaleNumber(parameters.init));
+  add(family.min, ScaleNumber(parameters.min));
+  add(family.max, ScaleNumber(parameters.max));
+  add(family.interval, std::to_string(parameters.interval));
+  add(family.hysteresis, std::to_string(parameters.hysteresis));
+  return text;
+}
+
+std::string StrideText(const TuneResult& result) {
+  if (result.most_stride <= 1) return "";
+  if (result.least_stride == result.most_stride) {
+    return fmt::format(
+        "the trace has every {0}th step: intervals count recorded steps, each {0} of the training; "
+        "if an interval was tuned shorter than the trace, multiply it by {0}",
+        result.least_stride);
+  }
+  return fmt::format(
+      "the trace has steps at distances from {} to {}: intervals count recorded steps, as if they "
+      "followed each other; training has more steps between overflows",
+      result.least_stride, result.most_stride);
+}
+
+std::string FormatTuneReport(const TuneResult& result, size_t top) {
+  std::string text = fmt::format("objective: {}; differences below {:g} count as none\n",
+                                 kTuneObjective, kLossResolution);
+  const std::string stride = StrideText(result);
+  if (!stride.empty()) text += "note: " + stride + "\n";
+  for (const FormatTuning& tuning : result.formats) {
+    text += Recommendation(tuning) + Losses(tuning) + HowGood(tuning) + WindowText(tuning) +
+            HeadroomText(tuning) + Confidence(tuning) + WorstTensors(tuning, top) +
+            BlameText(tuning, top);
+    for (const std::string& note : tuning.notes) text += "  note: " + note + "\n";
+  }
+  for (const FormatTuning& tuning : result.formats) text += Blocks(tuning);
+  return text;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// The result of `dlsim tune`, for a terminal and as JSON ("dlsim.tune/1", docs/tune.md).
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+#include "sim/output/json_value.h"
+#include "sim/tune/tuning.h"
+
+namespace dlsim {
+
+// What is minimised, in one paragraph.
+inline constexpr const char* kTuneObjective =
+    "mean over the recorded steps of what a step loses of its gradient: 1 if it is skipped or not "
+    "finite, else the share of the parameter gradients' sum of squares that becomes zero";
+
+// Returns the report but for the line on the trace; `top` tensors in each list.
+std::string FormatTuneReport(const TuneResult& result, size_t top);
+
+// Returns the document's members but for "schema" and "trace".
+Json JsonTuning(const TuneResult& result);
+
+// Returns a policy's parameters as KEY VALUE or KEY=VALUE.
+std::string ParameterText(const PolicyFamily& family, const ScaleParameters& parameters,
+                          const std::string& joint);
+
+// What follows from the distance of the recorded steps for the interval; empty without a gap.
+std::string StrideText(const TuneResult& result);
+
+}  // namespace dlsim
