@@ -15,10 +15,26 @@ namespace dlsim {
 // A long training run; what lies beyond is not worth a note.
 constexpr int64_t kProjectedSteps = 100000;
 
+// While one of these lives, projections on its thread give up at once: for those who make very many
+// scalers and read none of their notes.
+class NoProjections {
+ public:
+  NoProjections() { ++count_; }
+  ~NoProjections() { --count_; }
+  NoProjections(const NoProjections&) = delete;
+  NoProjections& operator=(const NoProjections&) = delete;
+
+  static bool Active() { return count_ > 0; }
+
+ private:
+  static inline thread_local int count_ = 0;
+};
+
 // Returns the number of equal steps from the start after which done(transition) holds, if any.
 template <LossScalePolicy P, class Done>
 std::optional<int64_t> StepsUntil(const typename P::Config& config, const ScalerInput& input,
                                   const Done& done) {
+  if (NoProjections::Active()) return std::nullopt;
   typename P::State state = P::Start(config);
   for (int64_t steps = 1; steps <= kProjectedSteps; ++steps) {
     const Transition<typename P::State> transition = P::Next(config, state, input);

@@ -95,11 +95,13 @@ PolicyFamily FamilyOf(std::string_view policy, const std::string& format) {
   family.policy = &FindPolicy(policy);
   family.format = format;
   const PolicyInfo& info = *family.policy;
-  family.init = NameAmong(info, {"init_scale", "initial_scale", "initial_loss_scale"});
+  family.init =
+      NameAmong(info, {"init_scale", "initial_scale", "initial_loss_scale", "init_loss_scaling"});
   family.min = NameAmong(info, {"min_loss_scale", "min_scale", "minimum_scale"});
   family.max = NameAmong(info, {"max_loss_scale", "max_scale"});
   family.interval = NameAmong(info, {"steps_per_increase", "growth_interval", "scale_window",
-                                     "growth_steps", "increment_period", "loss_scale_window"});
+                                     "growth_steps", "increment_period", "loss_scale_window",
+                                     "dynamic_growth_steps", "incr_every_n_steps"});
   family.hysteresis = NameAmong(info, {"hysteresis"});
   const ConfiguredScaler configured = info.make({}, format);
   const bool magnitudes = configured.scaler.uses_absmax() || configured.scaler.looks_ahead() ||

@@ -4,10 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/policies/projection.h"
+
 namespace dlsim {
 
 std::optional<PolicyScore> ScoreOf(const PolicyFamily& family, const ScaleParameters& parameters,
                                    const ScaleTable& table, double of_interest) {
+  const NoProjections only_the_scaler;
   std::optional<ConfiguredScaler> configured = family.Make(parameters);
   if (!configured) return std::nullopt;
   LossScaler& scaler = configured->scaler;

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include "sim/number.h"
@@ -65,8 +66,13 @@ class Simplifier {
     most_skipped_ = current_.skipped;
     for (const PolicyScore& score : ranking) {
       if (score.mean_loss > target_) break;
-      // Of those that lose the same, one that skips less or raises fewer errors.
-      const auto key = [](const PolicyScore& s) { return std::pair(s.skipped, s.events > 0); };
+      // Of those that lose the same, one that skips less, raises no error, and has its start
+      // between floor and ceiling.
+      const auto key = [&](const PolicyScore& s) {
+        const double init = s.parameters.init;
+        const bool odd = init < Lowest(s.parameters) || init > Highest(s.parameters);
+        return std::tuple(s.skipped, s.events > 0, odd);
+      };
       if (key(score) < key(current_)) current_ = score;
     }
     most_skipped_ = current_.skipped;
@@ -77,7 +83,8 @@ class Simplifier {
                               1.0, family_.defaults.init}) {
       if (Try(PreferredFrom(init))) return current_;
     }
-    Change([&](ScaleParameters& p) { p.init = std::clamp(p.init, Lowest(p), Highest(p)); });
+    Change(
+        [&](ScaleParameters& p) { p.init = std::fmin(std::fmax(p.init, Lowest(p)), Highest(p)); });
     // Twice, as one change can make room for another.
     for (int round = 0; round < 2; ++round) {
       Change([&](ScaleParameters& p) { p.hysteresis = family_.defaults.hysteresis; });
@@ -110,8 +117,7 @@ class Simplifier {
   // Between these the scale moves.
   double Lowest(const ScaleParameters& p) const { return family_.min.empty() ? 0 : p.min; }
   double Highest(const ScaleParameters& p) const {
-    return family_.max.empty() ? std::numeric_limits<double>::infinity()
-                               : std::fmax(p.max, Lowest(p));
+    return family_.max.empty() ? std::numeric_limits<double>::infinity() : p.max;
   }
 
   double PreferredMin() const {
