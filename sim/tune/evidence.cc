@@ -23,12 +23,13 @@ double LowestGoodScale(const ScaleTable& table, const std::vector<float>& scales
   return good == scales.end() ? std::numeric_limits<double>::infinity() : double{*good};
 }
 
-// How many steps a static scale makes finite that are not so at scale 1.
+// How many more steps a static scale makes finite than scale 1; empty if none.
 std::string MoreFiniteSteps(const ScaleTable& table, const StaticChoice& choice) {
   const ScaleColumn& one = *table.Find(1.0f);
   const auto nonfinite = static_cast<uint64_t>(std::count(one.finite.begin(), one.finite.end(), 0));
   if (nonfinite <= choice.nonfinite_steps) return "";
-  return fmt::format(", as {} more of {} steps are finite", nonfinite - choice.nonfinite_steps,
+  return fmt::format(" (finite steps: {} instead of {} of {})",
+                     one.finite.size() - choice.nonfinite_steps, one.finite.size() - nonfinite,
                      one.finite.size());
 }
 
@@ -164,12 +165,12 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
   }
   if (choice.score.events > 0) {
     note(
-        fmt::format("at {} steps the original would raise an error, as the scale reaches its "
-                    "floor; a lower floor loses more on this trace",
+        fmt::format("steps at which the original would raise an error, as the scale is at its "
+                    "floor: {}; a lower floor loses more on this trace",
                     choice.score.events));
   }
   if (tuning.hopeless_steps > 0) {
-    note(fmt::format("{} steps are not finite at any scale", tuning.hopeless_steps));
+    note(fmt::format("steps that are not finite at any scale: {}", tuning.hopeless_steps));
   }
   if (tuning.unscalable_steps > 0) {
     note(

@@ -114,13 +114,13 @@ std::string Confidence(const FormatTuning& tuning) {
   const size_t steps = tuning.facts.size(), finite = steps - tuning.hopeless_steps;
   const uint64_t skipped = tuning.choices.front().score.skipped - tuning.hopeless_steps;
   std::string text =
-      fmt::format("  how sure: {} steps, {} of them finite at some scale", steps, finite);
+      fmt::format("  how sure: {} steps, of them finite at some scale: {}", steps, finite);
   if (skipped == 0 && finite > 0) {
     text +=
         fmt::format("; none of those overflowed, so that at 95 % fewer than 1 step in {:.0f} does",
                     std::fmax(1, static_cast<double>(finite) / 3));
   } else if (skipped > 0) {
-    text += fmt::format("; {} of those were skipped", skipped);
+    text += fmt::format("; skipped of those: {}", skipped);
   }
   return text + "\n";
 }
