@@ -13,6 +13,7 @@
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
 #include "sim/output/report.h"
+#include "sim/trace_source.h"
 #include "sim/tune/config_block_text.h"
 #include "sim/tune/tune_report.h"
 
@@ -57,18 +58,20 @@ TuneRequest MakeRequest(const TuneCommandOptions& options) {
   return request;
 }
 
-TuneSource SourceOf(const TraceReader& trace, const TuneCommandOptions& options) {
+// Replays from a source, with a line of progress for each pass.
+TuneSource ReplaysOf(const GradientSource& gradients, const TuneCommandOptions& options) {
   const auto passes = std::make_shared<int>(0);
   TuneSource source;
-  source.step_count = trace.step_count();
-  source.replay = [&trace, &options, passes](std::vector<ReplayRun> runs) {
-    Progress progress("tune, pass " + std::to_string(++*passes), trace.file_bytes(),
+  source.step_count = gradients.step_count();
+  source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {
+    const uint64_t bytes = gradients.facts().file_bytes;
+    Progress progress("tune, pass " + std::to_string(++*passes), bytes,
                       options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
     ReplayOptions replay = options.replay;
     replay.observer = [&](const ObservedStep& step) {
-      progress.Update(trace.file_bytes() * (step.index + 1) / trace.step_count());
+      progress.Update(bytes * (step.index + 1) / gradients.step_count());
     };
-    return Replay(trace, std::move(runs), replay);
+    return Replay(gradients, std::move(runs), replay);
   };
   return source;
 }
@@ -85,11 +88,13 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
 int RunTune(const TuneCommandOptions& options) {
   const TuneRequest request = MakeRequest(options);
   const TraceReader trace = OpenTrace(options.trace);
+  const TraceSource gradients(trace, 1);
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
-  const TuneResult result = Tune(SourceOf(trace, options), request);
+  const TuneResult result = Tune(ReplaysOf(gradients, options), request);
   if (json) {
-    Json document = {{"schema", "dlsim.tune/1"}, {"trace", JsonTrace(trace, options.trace.paths)}};
+    Json document = {{"schema", "dlsim.tune/1"},
+                     {"trace", JsonTrace(gradients.facts(), options.trace.paths)}};
     document.update(JsonTuning(result));
     json->Write(DumpJson(document) + "\n");
     json->Commit();
@@ -97,8 +102,9 @@ int RunTune(const TuneCommandOptions& options) {
   const bool json_to_stdout = options.json == "-";
   if (json_to_stdout || (options.quiet && !options.emit)) return 0;
   OutputFile out("-");
-  out.Write(options.emit ? Block(result, *options.emit)
-                         : DescribeTrace(trace) + FormatTuneReport(result, options.top));
+  out.Write(options.emit
+                ? Block(result, *options.emit)
+                : DescribeTrace(gradients.facts()) + FormatTuneReport(result, options.top));
   out.Commit();
   return 0;
 }

@@ -149,6 +149,7 @@ Json JsonTuning(const TuneResult& result) {
   Json object = {{"objective", kTuneObjective},
                  {"resolution", kLossResolution},
                  {"steps", result.steps},
+                 {"ladder_only", result.ladder_only},
                  {"least_stride", result.least_stride},
                  {"most_stride", result.most_stride}};
   object["formats"] = Json::array();

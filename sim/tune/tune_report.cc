@@ -221,6 +221,11 @@ std::string FormatTuneReport(const TuneResult& result, size_t top) {
                                  kTuneObjective, kLossResolution);
   const std::string stride = StrideText(result);
   if (!stride.empty()) text += "note: " + stride + "\n";
+  if (result.ladder_only) {
+    text +=
+        "note: a profile: only the scales of its ladder were tried; what others can do is known "
+        "within brackets\n";
+  }
   for (const FormatTuning& tuning : result.formats) {
     text += Recommendation(tuning) + Losses(tuning) + HowGood(tuning) + WindowText(tuning) +
             HeadroomText(tuning) + Confidence(tuning) + WorstTensors(tuning, top) +

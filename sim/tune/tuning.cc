@@ -130,6 +130,7 @@ TuneResult Tune(const TuneSource& source, const TuneRequest& request) {
   }
   MeasureColumns(source, requests);
   TuneResult result;
+  result.ladder_only = !source.ladder.empty();
   for (size_t i = 0; i < names.size(); ++i) {
     result.formats.push_back(TuneFormat(source, request, names[i], tables[i]));
   }

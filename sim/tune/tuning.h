@@ -103,6 +103,7 @@ struct FormatTuning {
 struct TuneResult {
   std::vector<FormatTuning> formats;
   size_t steps = 0;
+  bool ladder_only = false;                   // other scales could not be tried
   int64_t least_stride = 1, most_stride = 1;  // distances of step numbers
 };
 
