@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "dlsim/profile_file.h"
 #include "tests/run_command.h"
 #include "tests/test_traces.h"
 
@@ -43,6 +44,32 @@ TEST(TuneCommand, TheRecommendationReplaysToItsMeanLoss) {
     EXPECT_LE(format["least_possible_mean_loss"], recommended["mean_loss"]);
     EXPECT_EQ(format["headroom"]["steps"].size(), 13u);
   }
+}
+
+TEST(TuneCommand, TakesAProfile) {
+  const TempDir dir;
+  const std::string file = dir.path() + "/a.dlprof";
+  const std::vector<std::string> paths = {kAccumulated};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  ProfileSettings settings;
+  settings.ladder = DefaultLadder();
+  const HistogramEdges edges = EdgesOf(settings.ladder);
+  ProfileWriter writer(file, settings, ProfileWriter::Existing::kReplace);
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    writer.Append(EncodeStep(ProfileOf(trace.Load(i), edges, {}), edges));
+  }
+  writer.Commit();
+  const json got = SucceedJson({"tune", file, "--json", "-"});
+  const json expected = SucceedJson({"tune", kAccumulated, "--json", "-"});
+  EXPECT_EQ(got["ladder_only"], true);
+  for (size_t f = 0; f < 3; ++f) {
+    const json& own = got["formats"][f];
+    EXPECT_EQ(own["recommended"]["params"], expected["formats"][f]["recommended"]["params"]);
+    EXPECT_EQ(own["config"], expected["formats"][f]["config"]);
+    EXPECT_EQ(own["verdict"], expected["formats"][f]["verdict"]);
+  }
+  EXPECT_NE(Succeed({"tune", file, "--format", "fp16"}).find("note: a profile"), std::string::npos);
+  ExpectFailure({"tune", file, kSingle}, 2, {"traces and profiles"});
 }
 
 struct Emitted {

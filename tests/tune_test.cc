@@ -7,6 +7,7 @@
 
 #include "dlsim/error.h"
 #include "sim/tune/policy_search.h"
+#include "tests/profiled_trace.h"
 #include "tests/small_replay.h"
 #include "tests/test_traces.h"
 #include "tests/tune_samples.h"
@@ -174,6 +175,54 @@ TEST(TuneFamily, WritesNumbersThatReadBack) {
   EXPECT_EQ(ScaleNumber(65536), "65536");
   EXPECT_EQ(ScaleNumber(0x1p-14), "6.103515625e-05");
   EXPECT_EQ(ScaleNumber(6.72e-05), "6.72e-05");
+}
+
+// The recommendations lie on the default ladder, so that a profile has the same.
+TEST(TuneProfile, RecommendsWhatTheTraceDoes) {
+  const std::vector<std::string> paths = {kTraces + "cnn-digits"};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  const ProfiledTrace profile(trace, DefaultEdges());
+  TuneSource source;
+  source.step_count = profile.step_count();
+  source.ladder = DefaultLadder().scales;
+  source.replay = [&profile](std::vector<ReplayRun> runs) {
+    return Replay(profile, std::move(runs), {});
+  };
+  TuneRequest request;
+  request.formats = {"fp16", "cb16"};
+  const TuneResult got = Tune(source, request);
+  const TuneResult expected = TuneTrace(trace, request.formats);
+  EXPECT_TRUE(got.ladder_only);
+  EXPECT_FALSE(expected.ladder_only);
+  for (size_t f = 0; f < got.formats.size(); ++f) {
+    const PolicyChoice& choice = got.formats[f].choices.front();
+    const PolicyChoice& wanted = expected.formats[f].choices.front();
+    EXPECT_EQ(choice.score.parameters, wanted.score.parameters);
+    EXPECT_NEAR(choice.score.mean_loss, wanted.score.mean_loss, 1e-20);
+    EXPECT_EQ(got.formats[f].verdict, expected.formats[f].verdict);
+    EXPECT_EQ(got.formats[f].window.low, expected.formats[f].window.low);
+    EXPECT_EQ(got.formats[f].window.high, expected.formats[f].window.high);
+  }
+}
+
+TEST(TuneProfile, TriesOnlyScalesOfTheLadder) {
+  const std::vector<std::string> paths = {kSingle};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  TuneSource source = SourceOf(trace);
+  source.ladder = {0x1p-14f, 0x1p-12f, 1, 4, 0x1p20f};
+  const auto replay = source.replay;
+  source.replay = [&](std::vector<ReplayRun> runs) {
+    for (const ReplayRun& run : runs) {
+      const auto scale = static_cast<float>(run.scaler.scale());
+      const bool defaults = scale >= 32768 || scale < 0x1p-14f;  // of the stacks, and to blame
+      EXPECT_TRUE(defaults || std::ranges::count(source.ladder, scale)) << scale;
+    }
+    return replay(std::move(runs));
+  };
+  TuneRequest request;
+  request.formats = {"fp16"};
+  const FormatTuning tuning = Tune(source, request).formats.front();
+  EXPECT_EQ(tuning.choices.front().score.parameters.init, 0x1p-14);
 }
 
 struct Case {

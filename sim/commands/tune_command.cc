@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim tune: loss-scale parameters for a trace.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
 #include "sim/output/report.h"
+#include "sim/profile_source.h"
 #include "sim/trace_source.h"
 #include "sim/tune/config_block_text.h"
 #include "sim/tune/tune_report.h"
@@ -58,11 +60,38 @@ TuneRequest MakeRequest(const TuneCommandOptions& options) {
   return request;
 }
 
+// The gradients of a trace, or of profiles of one.
+struct TuneInput {
+  std::unique_ptr<TraceReader> trace;
+  std::unique_ptr<ProfileReader> profile;
+  std::unique_ptr<GradientSource> gradients;
+};
+
+TuneInput OpenInput(const TraceArguments& arguments, ReplayOptions& replay) {
+  const auto profiles =
+      static_cast<size_t>(std::ranges::count_if(arguments.paths, ProfileReader::IsProfile));
+  TuneInput input;
+  if (profiles == 0) {
+    input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
+    input.gradients = std::make_unique<TraceSource>(*input.trace, 1);
+    return input;
+  }
+  if (profiles < arguments.paths.size()) {
+    throw UsageError("TRACE", "traces and profiles together", "either of them");
+  }
+  input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(arguments.paths));
+  replay.step.accumulation = input.profile->settings().accumulation;
+  input.gradients = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
+  return input;
+}
+
 // Replays from a source, with a line of progress for each pass.
-TuneSource ReplaysOf(const GradientSource& gradients, const TuneCommandOptions& options) {
+TuneSource ReplaysOf(const TuneInput& input, const TuneCommandOptions& options) {
+  const GradientSource& gradients = *input.gradients;
   const auto passes = std::make_shared<int>(0);
   TuneSource source;
   source.step_count = gradients.step_count();
+  if (input.profile) source.ladder = input.profile->settings().ladder.scales;
   source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {
     const uint64_t bytes = gradients.facts().file_bytes;
     Progress progress("tune, pass " + std::to_string(++*passes), bytes,
@@ -85,16 +114,15 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
       Quoted(tuning.format) + " and " + Quoted(tuning.choices.front().family.policy->name));
 }
 
-int RunTune(const TuneCommandOptions& options) {
+int RunTune(TuneCommandOptions options) {
   const TuneRequest request = MakeRequest(options);
-  const TraceReader trace = OpenTrace(options.trace);
-  const TraceSource gradients(trace, 1);
+  const TuneInput input = OpenInput(options.trace, options.replay);
+  const SourceFacts& facts = input.gradients->facts();
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
-  const TuneResult result = Tune(ReplaysOf(gradients, options), request);
+  const TuneResult result = Tune(ReplaysOf(input, options), request);
   if (json) {
-    Json document = {{"schema", "dlsim.tune/1"},
-                     {"trace", JsonTrace(gradients.facts(), options.trace.paths)}};
+    Json document = {{"schema", "dlsim.tune/1"}, {"trace", JsonTrace(facts, options.trace.paths)}};
     document.update(JsonTuning(result));
     json->Write(DumpJson(document) + "\n");
     json->Commit();
@@ -102,9 +130,8 @@ int RunTune(const TuneCommandOptions& options) {
   const bool json_to_stdout = options.json == "-";
   if (json_to_stdout || (options.quiet && !options.emit)) return 0;
   OutputFile out("-");
-  out.Write(options.emit
-                ? Block(result, *options.emit)
-                : DescribeTrace(gradients.facts()) + FormatTuneReport(result, options.top));
+  out.Write(options.emit ? Block(result, *options.emit)
+                         : DescribeTrace(facts) + FormatTuneReport(result, options.top));
   out.Commit();
   return 0;
 }
