@@ -7,6 +7,19 @@
 #include "sim/policies/projection.h"
 
 namespace dlsim {
+namespace {
+
+// Returns what the table knows of a scale, and notes if that is only a bound; null for a scale at
+// which nothing is finite.
+const ScaleColumn* ColumnFor(float scale, const ScaleTable& table, PolicyScore& score) {
+  if (!(scale > 0) || !std::isfinite(scale)) return nullptr;
+  const ScaleColumn* column = table.Find(scale);
+  const bool is_new = std::ranges::count(score.inexact, scale) == 0;
+  if (!column->exact && is_new) score.inexact.push_back(scale);
+  return column;
+}
+
+}  // namespace
 
 std::optional<PolicyScore> ScoreOf(const PolicyFamily& family, const ScaleParameters& parameters,
                                    const ScaleTable& table, double of_interest) {
@@ -21,15 +34,10 @@ std::optional<PolicyScore> ScoreOf(const PolicyFamily& family, const ScaleParame
   const double too_much = of_interest * static_cast<double>(steps) + 0.5;
   for (size_t i = 0; i < steps; ++i) {
     const double scale = scaler.scale();
-    const float scale32 = static_cast<float>(scale);
-    const bool usable = scale32 > 0 && std::isfinite(scale32);
-    if (scale32 != current) {
-      score.grew |= i > 0 && scale32 > current;
-      current = scale32;
-      column = usable ? table.Find(scale32) : nullptr;
-      if (usable && !column->exact && std::ranges::count(score.inexact, scale32) == 0) {
-        score.inexact.push_back(scale32);
-      }
+    if (static_cast<float>(scale) != current) {
+      score.grew |= i > 0 && static_cast<float>(scale) > current;
+      current = static_cast<float>(scale);
+      column = ColumnFor(current, table, score);
       score.min_scale = i == 0 ? scale : std::fmin(score.min_scale, scale);
       score.max_scale = std::fmax(score.max_scale, scale);
     }
