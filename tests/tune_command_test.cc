@@ -69,7 +69,8 @@ TEST(TuneCommand, TakesAProfile) {
     EXPECT_EQ(own["verdict"], expected["formats"][f]["verdict"]);
   }
   EXPECT_NE(Succeed({"tune", file, "--format", "fp16"}).find("note: a profile"), std::string::npos);
-  ExpectFailure({"tune", file, kSingle}, 2, {"traces and profiles"});
+  ExpectFailure({"tune", file, kSingle}, 2, {"a trace among profiles"});
+  ExpectFailure({"tune", file, "--tensors", "nothing*"}, 3, {"no tensor matches"});
 }
 
 struct Emitted {

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim tune: loss-scale parameters for a trace.
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,13 +8,12 @@
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
 #include "sim/commands/conversion_options.h"
+#include "sim/commands/gradient_input.h"
 #include "sim/commands/trace_arguments.h"
 #include "sim/commands/typed_options.h"
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
 #include "sim/output/report.h"
-#include "sim/profile_source.h"
-#include "sim/trace_source.h"
 #include "sim/tune/config_block_text.h"
 #include "sim/tune/tune_report.h"
 
@@ -60,34 +58,9 @@ TuneRequest MakeRequest(const TuneCommandOptions& options) {
   return request;
 }
 
-// The gradients of a trace, or of profiles of one.
-struct TuneInput {
-  std::unique_ptr<TraceReader> trace;
-  std::unique_ptr<ProfileReader> profile;
-  std::unique_ptr<GradientSource> gradients;
-};
-
-TuneInput OpenInput(const TraceArguments& arguments, ReplayOptions& replay) {
-  const auto profiles =
-      static_cast<size_t>(std::ranges::count_if(arguments.paths, ProfileReader::IsProfile));
-  TuneInput input;
-  if (profiles == 0) {
-    input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
-    input.gradients = std::make_unique<TraceSource>(*input.trace, 1);
-    return input;
-  }
-  if (profiles < arguments.paths.size()) {
-    throw UsageError("TRACE", "traces and profiles together", "either of them");
-  }
-  input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(arguments.paths));
-  replay.step.accumulation = input.profile->settings().accumulation;
-  input.gradients = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
-  return input;
-}
-
 // Replays from a source, with a line of progress for each pass.
-TuneSource ReplaysOf(const TuneInput& input, const TuneCommandOptions& options) {
-  const GradientSource& gradients = *input.gradients;
+TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& options) {
+  const GradientSource& gradients = *input.source;
   const auto passes = std::make_shared<int>(0);
   TuneSource source;
   source.step_count = gradients.step_count();
@@ -116,8 +89,8 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
 
 int RunTune(TuneCommandOptions options) {
   const TuneRequest request = MakeRequest(options);
-  const TuneInput input = OpenInput(options.trace, options.replay);
-  const SourceFacts& facts = input.gradients->facts();
+  const GradientInput input = OpenGradients({}, options.trace, options.replay);
+  const SourceFacts& facts = input.source->facts();
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
   const TuneResult result = Tune(ReplaysOf(input, options), request);
