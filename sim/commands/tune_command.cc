@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim tune: loss-scale parameters for a trace.
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,25 @@ TuneRequest MakeRequest(const TuneCommandOptions& options) {
   return request;
 }
 
+// A search between brackets would end anywhere.
+void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
+  for (const std::string& name : request.formats) {
+    const Format format = ParseFormat(name).format;
+    const bool known = std::ranges::any_of(
+        ladder.formats, [&](const NamedFormat& item) { return item.format == format; });
+    if (!known) throw UsageError("--format", "not on the profile's ladder", "", Quoted(name));
+  }
+  const Conversion& conversion = request.conversion;
+  if (std::ranges::count(ladder.roundings, conversion.rounding) == 0) {
+    throw UsageError("--rounding", "not on the profile's ladder", "",
+                     Quoted(NameOf(conversion.rounding)));
+  }
+  if (std::ranges::count(ladder.subnormals, conversion.subnormals) == 0) {
+    throw UsageError("--subnormals", "not on the profile's ladder", "",
+                     Quoted(NameOf(conversion.subnormals)));
+  }
+}
+
 // Replays from a source, with a line of progress for each pass.
 TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& options) {
   const GradientSource& gradients = *input.source;
@@ -90,6 +110,7 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
 int RunTune(TuneCommandOptions options) {
   const TuneRequest request = MakeRequest(options);
   const GradientInput input = OpenGradients({}, options.trace, options.replay);
+  if (input.profile) RequireOnLadder(input.profile->settings().ladder, request);
   const SourceFacts& facts = input.source->facts();
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
