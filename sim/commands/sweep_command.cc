@@ -11,12 +11,14 @@
 #include "dlsim/profile_file.h"
 #include "sim/commands/commands.h"
 #include "sim/commands/conversion_options.h"
+#include "sim/commands/gradient_input.h"
 #include "sim/commands/trace_arguments.h"
 #include "sim/commands/typed_options.h"
 #include "sim/number.h"
 #include "sim/output/progress.h"
 #include "sim/output/report.h"
 #include "sim/output/sweep_output.h"
+#include "sim/profile_source.h"
 #include "sim/sweep/grid_file.h"
 #include "sim/trace_source.h"
 
@@ -87,9 +89,6 @@ struct SweepInput {
 
 SweepInput OpenProfile(const SweepCommandOptions& options) {
   const std::vector<std::string>& paths = options.trace.paths;
-  if (!std::ranges::all_of(paths, ProfileReader::IsProfile)) {
-    throw UsageError("TRACE", "profiles together with traces", "one kind");
-  }
   ProfileReader profile = ProfileReader::Open(paths);
   const ProfileSettings& settings = profile.settings();
   const auto refuse = [](const char* option) {
@@ -106,21 +105,13 @@ SweepInput OpenProfile(const SweepCommandOptions& options) {
       ParseInteger(*options.accumulate_steps, "--grad-accum-steps") != settings.accumulate_steps) {
     refuse("--grad-accum-steps");
   }
+  SourceFacts facts = FactsOf(profile);
   const size_t steps = profile.step_count();
-  if (steps == 0) throw InputError(Printable(paths.front()), "no steps");
-  SourceFacts facts = {steps,
-                       profile.step_number(0),
-                       profile.step_number(steps - 1),
-                       profile.file_bytes(),
-                       settings.description,
-                       {}};
   return {std::move(profile), std::move(facts), steps};
 }
 
 SweepInput OpenInput(const SweepCommandOptions& options, ReplayOptions& replay) {
-  if (std::ranges::any_of(options.trace.paths, ProfileReader::IsProfile)) {
-    return OpenProfile(options);
-  }
+  if (AreProfiles(options.trace.paths)) return OpenProfile(options);
   if (options.accumulate_steps) {
     replay.accumulate_steps = ParseInteger(*options.accumulate_steps, "--grad-accum-steps");
   }
