@@ -30,7 +30,7 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
       .add_option("TRACE", arguments.paths,
                   "A directory of step-*.safetensors or act_dumps*.npz, a .safetensors file, a "
                   "*.safetensors.index.json, a .npy or a .npz; several are read one after another. "
-                  "replay and info take profiles (.dlprof), too")
+                  "replay, info, sweep and tune take profiles (.dlprof), too")
       ->required();
   command
       .add_option("--tensors", arguments.options.tensors,
