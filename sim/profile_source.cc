@@ -7,6 +7,7 @@
 #include <bit>
 #include <cmath>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -96,6 +97,15 @@ class OpenedStep final : public GradientStep {
   std::vector<std::vector<HistogramIndex>> indexes_;  // [tensor][part]
 };
 
+// What the reader of the trace noted that matters to what the profile answers.
+std::vector<std::string> NotesOf(const ProfileSettings& settings) {
+  const auto ranks = settings.description.find("ranks");
+  const auto reduction = settings.description.find("rank_reduction");
+  if (ranks == settings.description.end() || reduction == settings.description.end()) return {};
+  return {"each gradient is the " + Printable(reduction->second) + " of " +
+          Printable(ranks->second) + " data-parallel ranks"};
+}
+
 }  // namespace
 
 SourceFacts FactsOf(const ProfileReader& profile) {
@@ -106,7 +116,7 @@ SourceFacts FactsOf(const ProfileReader& profile) {
           .last_step = profile.step_number(steps - 1),
           .file_bytes = profile.file_bytes(),
           .description = profile.settings().description,
-          .notes = {},
+          .notes = NotesOf(profile.settings()),
           .profile = ProfileFacts{profile.settings(), profile.edges().bits().size(),
                                   profile.trace_bytes()}};
 }

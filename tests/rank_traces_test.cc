@@ -178,6 +178,20 @@ TEST(RankTraces, InfoTellsFilesAndRanks) {
   EXPECT_FALSE(single["trace"]["description"].contains("ranks"));
 }
 
+TEST(RankTraces, ProfilesTellTheReductionAndDoNotMixTwo) {
+  const SplitTrace trace(kAccumulated, RankReduction::kMean, Parts);
+  TempDir dir;
+  const std::string mean = dir.path() + "/mean.dlprof", sum = dir.path() + "/sum.dlprof";
+  Succeed({"profile", trace.ranks(), "-o", mean, "--quiet"});
+  Succeed({"profile", trace.ranks(), "-o", sum, "--quiet", "--ranks", "sum"});
+  const std::string report = Succeed({"replay", mean, "--policy", "static"});
+  EXPECT_NE(report.find("note: each gradient is the mean of 3 data-parallel ranks\n"),
+            std::string::npos)
+      << report;
+  ExpectFailure({"merge", mean, sum, "-o", dir.path() + "/both.dlprof"}, 3,
+                {"rank_reduction, expected 'mean', got 'sum'"});
+}
+
 TEST(RankTraces, AnUnknownReductionIsRefused) {
   ExpectFailure({"replay", kSingle, "--ranks", "median"}, 2, {"--ranks", "mean", "'median'"});
 }

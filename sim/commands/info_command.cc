@@ -166,7 +166,7 @@ void AddInfoCommand(CLI::App& app, Action& action) {
       app.add_subcommand("info", "List what a trace holds, from its headers, or a profile");
   AddTraceArguments(*command, options->trace);
   command->add_flag("--json", options->json, "Print JSON");
-  command->footer("Example:\n  dlsim info runs/lm-kjv\n  dlsim info lm-kjv.dlprof");
+  command->footer("Examples:\n  dlsim info runs/lm-kjv\n  dlsim info lm-kjv.dlprof");
   command->callback([options, &action] { action = [options] { return RunInfo(*options); }; });
 }
 

@@ -150,7 +150,9 @@ ProfileSettings FromJson(const Json& json) {
   return settings;
 }
 
-std::string Shown(const Json& json) { return Printable(json.dump()); }
+std::string Shown(const Json& json) {
+  return json.is_string() ? Quoted(json.get<std::string>()) : Printable(json.dump());
+}
 
 // Finds the first difference in the order of `expected`.
 void RequireSame(const Json& expected, const Json& got, const std::string& name,
