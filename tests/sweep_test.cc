@@ -171,19 +171,20 @@ TEST_P(WildTraces, OnePassEqualsReplays) {
 
 INSTANTIATE_TEST_SUITE_P(Sweep, WildTraces, testing::Range(0, 8));
 
-// The totals of a trace's steps between fixed edges, as a profile holds them.
-std::vector<ProfileTotals> TotalsOfTrace(const TraceReader& trace, const HistogramEdges& edges) {
-  std::vector<ProfileTotals> totals;
+// A trace's steps between fixed edges, as a profile holds them.
+std::vector<ProfileStep> ProfileOfTrace(const TraceReader& trace, const HistogramEdges& edges) {
+  std::vector<ProfileStep> steps;
   for (size_t i = 0; i < trace.step_count(); ++i) {
-    totals.push_back(TotalsOf(ProfileOf(trace.Load(i), edges, {})));
+    steps.push_back(ProfileOf(trace.Load(i), edges, {}));
   }
-  return totals;
+  return steps;
 }
 
-std::vector<SweepOutcome> SweepOf(const std::vector<ProfileTotals>& steps,
+std::vector<SweepOutcome> SweepOf(const std::vector<ProfileStep>& steps,
                                   const HistogramEdges& edges, const std::vector<ReplayRun>& runs,
                                   const ReplayOptions& options) {
-  const TotalsSource source = {edges, steps.size(), [&](size_t i) { return steps[i]; }};
+  const TotalsSource source = {edges, steps.size(), [&](size_t i) { return TotalsOf(steps[i]); },
+                               [&](size_t i) { return steps[i]; }};
   return SweepTotals(source, runs, {options, {}});
 }
 
@@ -202,19 +203,25 @@ std::vector<ReplayRun> LadderRuns(const Ladder& ladder) {
                                format.name));
     }
     runs.push_back(PolicyRun("cerebras", {}, format.name));
+    runs.push_back(PolicyRun("fairscale", {"init_scale=2^20"}, format.name));
+    runs.push_back(PolicyRun("popart", {}, format.name));
   }
   return runs;
 }
 
-class Totals : public testing::TestWithParam<const char*> {};
+class ProfiledSteps : public testing::TestWithParam<const char*> {};
 
-TEST_P(Totals, EqualReplaysOnTheLadder) {
+TEST_P(ProfiledSteps, EqualReplaysOnTheLadder) {
   const TraceReader trace = OpenTrace({kTraces + GetParam()});
   const Ladder ladder = DefaultLadder();
   const HistogramEdges edges = EdgesOf(ladder);
-  const std::vector<ProfileTotals> steps = TotalsOfTrace(trace, edges);
+  const std::vector<ProfileStep> steps = ProfileOfTrace(trace, edges);
   [[maybe_unused]] const OneThread one_thread;
   std::vector<ReplayRun> runs = LadderRuns(ladder);
+  // How many sums of micro-steps are above a limit, histograms do not tell.
+  std::erase_if(runs, [&](const ReplayRun& run) {
+    return run.scaler.histogram_edge() && steps.front().histograms.size() > 1;
+  });
   size_t next = 0;
   for (ReplayRun& run : runs) {
     run.conversion.rounding = ladder.roundings[next % ladder.roundings.size()];
@@ -227,16 +234,14 @@ TEST_P(Totals, EqualReplaysOnTheLadder) {
   }
 }
 
-TEST_P(Totals, BracketWhatTheLadderDoesNotHave) {
+TEST_P(ProfiledSteps, BracketWhatTheLadderDoesNotHave) {
   const TraceReader trace = OpenTrace({kTraces + GetParam()});
   const HistogramEdges edges({});  // powers of two only
-  const std::vector<ProfileTotals> steps = TotalsOfTrace(trace, edges);
+  const std::vector<ProfileStep> steps = ProfileOfTrace(trace, edges);
   [[maybe_unused]] const OneThread one_thread;
   std::vector<ReplayRun> runs = RandomRuns(3).Make(200);
-  std::erase_if(runs, [&](const ReplayRun& run) {
-    const bool sums_micro_steps = run.scaler.uses_absmax() && steps.front().gradients.size() > 1;
-    return !AsksForTotals(run, {}) || sums_micro_steps;
-  });
+  std::erase_if(
+      runs, [](const ReplayRun& run) { return run.conversion.rounding == Rounding::kStochastic; });
   const std::vector<SweepOutcome> outcomes = SweepOf(steps, edges, runs, {});
   size_t inexact = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
@@ -245,8 +250,10 @@ TEST_P(Totals, BracketWhatTheLadderDoesNotHave) {
     if (outcomes[r].exact) ExpectSame(expected, outcomes[r]);
     // Elements tell for every scale whether a step is finite; norms and sums mostly do.
     const FiniteTest test = runs[r].rules.finite_test;
-    const bool one_part = steps.front().gradients.size() == 1;
-    if (test == FiniteTest::kElementwise && one_part) ExpectSameScales(expected, outcomes[r]);
+    const bool one_part = steps.front().histograms.size() == 1;
+    if (test == FiniteTest::kElementwise && one_part && !runs[r].scaler.histogram_edge()) {
+      ExpectSameScales(expected, outcomes[r]);
+    }
     constexpr double kRoom = 1e-12;
     EXPECT_LE(outcomes[r].loss_bracket.low, expected.mean_loss * (1 + kRoom));
     EXPECT_GE(outcomes[r].loss_bracket.high * (1 + kRoom), expected.mean_loss);
@@ -255,20 +262,23 @@ TEST_P(Totals, BracketWhatTheLadderDoesNotHave) {
   EXPECT_GT(inexact, runs.size() / 4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Sweep, Totals,
+INSTANTIATE_TEST_SUITE_P(Sweep, ProfiledSteps,
                          testing::Values("cnn-digits", "lm-kjv-accum-cut", "lm-trouble-cut",
                                          "reg-diabetes-cut"));
 
-TEST(TotalsOnly, RefuseWhatNeedsSingleTensors) {
+TEST(SweepOfAProfile, RefusesStochasticRounding) {
   const HistogramEdges edges({});
-  for (const char* policy : {"adaloss", "fairscale", "popart"}) {
-    try {
-      SweepOf({}, edges, {PolicyRun(policy, {})}, {});
-      ADD_FAILURE() << policy;
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
-      EXPECT_NE(std::string(error.what()).find(policy), std::string::npos) << error.what();
-    }
+  const std::vector<ProfileStep> steps =
+      ProfileOfTrace(OpenTrace({kTraces + "reg-diabetes-cut"}), edges);
+  ReplayRun run = PolicyRun("torch", {});
+  run.conversion.rounding = Rounding::kStochastic;
+  try {
+    SweepOf(steps, edges, {run}, {});
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_NE(std::string(error.what()).find("stochastic rounding"), std::string::npos)
+        << error.what();
   }
 }
 

@@ -4,7 +4,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -18,9 +17,7 @@
 #include "sim/output/progress.h"
 #include "sim/output/report.h"
 #include "sim/output/sweep_output.h"
-#include "sim/profile_source.h"
 #include "sim/sweep/grid_file.h"
-#include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {
@@ -80,58 +77,26 @@ SweepSetup SetupOf(const SweepCommandOptions& options) {
   return setup;
 }
 
-// A trace or a profile, opened.
-struct SweepInput {
-  std::variant<TraceReader, ProfileReader> reader;
-  SourceFacts facts;
-  size_t steps = 0;
-};
-
-SweepInput OpenProfile(const SweepCommandOptions& options) {
-  const std::vector<std::string>& paths = options.trace.paths;
-  ProfileReader profile = ProfileReader::Open(paths);
-  const ProfileSettings& settings = profile.settings();
-  const auto refuse = [](const char* option) {
-    throw UsageError(option, "not as the profile was made",
-                     "the trace itself, or a profile so made");
-  };
-  if (options.trace.options.tensors != "*" && options.trace.options.tensors != settings.tensors) {
-    refuse("--tensors");
-  }
-  if (options.accumulation.value_or(settings.accumulation) != settings.accumulation) {
-    refuse("--accumulate");
-  }
-  if (options.accumulate_steps &&
-      ParseInteger(*options.accumulate_steps, "--grad-accum-steps") != settings.accumulate_steps) {
-    refuse("--grad-accum-steps");
-  }
-  SourceFacts facts = FactsOf(profile);
-  const size_t steps = profile.step_count();
-  return {std::move(profile), std::move(facts), steps};
-}
-
-SweepInput OpenInput(const SweepCommandOptions& options, ReplayOptions& replay) {
-  if (AreProfiles(options.trace.paths)) return OpenProfile(options);
+// Opens the trace or profile, and completes the options by it.
+GradientInput OpenInput(SweepCommandOptions& options, ReplayOptions& replay) {
+  AskedAccumulation asked = {options.accumulation, {}};
   if (options.accumulate_steps) {
-    replay.accumulate_steps = ParseInteger(*options.accumulate_steps, "--grad-accum-steps");
+    asked.steps = ParseInteger(*options.accumulate_steps, "--grad-accum-steps");
   }
-  replay.step.accumulation = options.accumulation.value_or(replay.step.accumulation);
-  TraceReader trace = OpenTrace(options.trace);
-  SourceFacts facts = FactsOf(trace);
-  const size_t steps = TraceSource(trace, replay.accumulate_steps).step_count();
-  return {std::move(trace), std::move(facts), steps};
+  return OpenGradients(asked, options.trace, replay);
 }
 
-std::vector<SweepOutcome> RunAll(const SweepInput& input, std::vector<ReplayRun> runs,
+std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayRun> runs,
                                  const SweepCommandOptions& options, ReplayOptions replay) {
   const uint64_t count = runs.size();
-  Progress progress("sweep", count * input.steps,
+  Progress progress("sweep", count * input.source->step_count(),
                     options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kPolicySteps);
   const SweepOptions sweep = {std::move(replay),
-                              [&](size_t steps_done) { progress.Update(steps_done * count); }};
-  return std::visit([&](const auto& reader) { return Sweep(reader, std::move(runs), sweep); },
-                    input.reader);
+                              [&](size_t steps_done) { progress.Update(steps_done * count); },
+                              options.trace.options.tensors};
+  return input.profile ? Sweep(*input.profile, std::move(runs), sweep)
+                       : Sweep(*input.trace, std::move(runs), sweep);
 }
 
 Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& replay,
@@ -151,7 +116,7 @@ Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& re
   return object;
 }
 
-int RunSweep(const SweepCommandOptions& options) {
+int RunSweep(SweepCommandOptions options) {
   if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
@@ -161,8 +126,9 @@ int RunSweep(const SweepCommandOptions& options) {
   replay.step.seed = setup.grid.seed;
   replay.checked = options.checked;
   replay.on_fatal = options.on_fatal;
-  const SweepInput input = OpenInput(options, replay);
-  if (std::holds_alternative<ProfileReader>(input.reader)) KeepAnswerable(replay, plan);
+  const GradientInput input = OpenInput(options, replay);
+  if (input.profile) KeepAnswerable(*input.profile, plan);
+  const SourceFacts& facts = input.source->facts();
   const auto open = [](const std::optional<std::string>& path) {
     return path ? std::make_unique<OutputFile>(*path) : nullptr;
   };
@@ -172,14 +138,14 @@ int RunSweep(const SweepCommandOptions& options) {
   result.pareto = ParetoFront(result.outcomes);
   if (json) {
     const Json record = DescribeOptions(options, replay, setup.grid);
-    WriteSweepJson(input.facts, options.trace.paths, record, result, *json);
+    WriteSweepJson(facts, options.trace.paths, record, result, *json);
   }
   if (csv) WriteSweepCsv(result, *csv);
   if (json) json->Commit();
   if (csv) csv->Commit();
   if (options.json == "-" || options.csv == "-" || options.quiet) return 0;
   OutputFile out("-");
-  out.Write(DescribeTrace(input.facts) + FormatSweep(result, options.top));
+  out.Write(DescribeTrace(facts) + FormatSweep(result, options.top));
   out.Commit();
   return 0;
 }

@@ -16,7 +16,11 @@ StepAnswer AnswerOf(const ReplayStep& record) {
   answer.underflow_squares = gradients.underflow_sum_of_squares;
   answer.energy_lost = gradients.energy_lost();
   answer.energy_bracket = {answer.energy_lost, answer.energy_lost};
-  answer.verdict = {record.finite, record.lower_scale_helps, true};
+  if (const auto& brackets = record.gradient_brackets) {
+    answer.exact = brackets->exact();
+    answer.energy_bracket = brackets->energy_lost(gradients);
+  }
+  answer.verdict = {record.finite, record.lower_scale_helps, record.certain};
   return answer;
 }
 

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/sweep/totals_run.h"
+#include "sim/policies/projection.h"
 
 namespace dlsim {
 namespace {
@@ -43,17 +43,29 @@ void RequireRuns(const SweepPlan& plan) {
                    "every run is refused: " + plan.refused.front().reason);
 }
 
+// Returns whether the profile has only the sum of a step's recordings.
+bool HoldsSums(const ProfileReader& profile) {
+  if (profile.step_count() == 0) return false;
+  const ProfileStep first = profile.Load(0);
+  return first.histograms.size() < first.files.size();
+}
+
 // Returns why a profile cannot answer a run; empty if it can.
-std::string Unanswerable(const ReplayRun& run, const ReplayOptions& options) {
-  if (AsksForTotals(run, options)) return "";
-  const bool stochastic = run.conversion.rounding == Rounding::kStochastic;
-  return std::string(stochastic ? "stochastic rounding" : "this policy") +
-         " looks at single tensors or elements, which the trace has and the profile lacks";
+std::string Unanswerable(const ReplayRun& run, bool holds_sums) {
+  if (run.conversion.rounding == Rounding::kStochastic) {
+    return "stochastic rounding looks at single elements, which the trace has and the profile "
+           "lacks";
+  }
+  if (run.scaler.looks_ahead() && holds_sums) {
+    return "this policy looks at single micro-steps, which the trace has and the profile lacks";
+  }
+  return "";
 }
 
 }  // namespace
 
 SweepPlan PlanSweep(const SweepSetup& setup) {
+  const NoProjections notes_are_not_read;
   SweepPlan plan;
   for (const std::string& name : setup.grid.formats) plan.formats.push_back(ParseFormat(name));
   Refusals refusals;
@@ -82,11 +94,12 @@ SweepPlan PlanSweep(const SweepSetup& setup) {
   return plan;
 }
 
-void KeepAnswerable(const ReplayOptions& options, SweepPlan& plan) {
+void KeepAnswerable(const ProfileReader& profile, SweepPlan& plan) {
+  const bool holds_sums = HoldsSums(profile);
   std::map<std::pair<std::string, std::string>, uint64_t> refused;
   size_t kept = 0;
   for (size_t r = 0; r < plan.runs.size(); ++r) {
-    const std::string reason = Unanswerable(plan.runs[r], options);
+    const std::string reason = Unanswerable(plan.runs[r], holds_sums);
     if (!reason.empty()) {
       ++refused[{plan.runs[r].policy, reason}];
     } else {
@@ -105,6 +118,7 @@ void KeepAnswerable(const ReplayOptions& options, SweepPlan& plan) {
 
 std::vector<NamedValue> AllParameters(const SweepSetup& setup, const SweepPlan& plan,
                                       const GridPoint& point) {
+  const NoProjections notes_are_not_read;
   return point.policy->make(ParametersOf(setup.grid, point), plan.formats[point.format].name)
       .parameters;
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dlsim/format.h"
+#include "dlsim/profile_file.h"
 #include "dlsim/replay.h"
 #include "sim/sweep/grid.h"
 
@@ -38,7 +39,7 @@ struct SweepPlan {
 SweepPlan PlanSweep(const SweepSetup& setup);
 
 // Refuses the runs that a profile cannot answer. Throws Error (exit code 2) if those are all.
-void KeepAnswerable(const ReplayOptions& options, SweepPlan& plan);
+void KeepAnswerable(const ProfileReader& profile, SweepPlan& plan);
 
 // Returns all parameters of a point, defaults included.
 std::vector<NamedValue> AllParameters(const SweepSetup& setup, const SweepPlan& plan,

@@ -70,7 +70,8 @@ void AdvanceTotals(const RecordedStep& step, const StepOptions& step_options, Ch
 
 std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {
-  SweepRuns sweep(std::move(runs), options.replay);
+  // What the totals leave open is measured by the elements.
+  SweepRuns sweep(std::move(runs), options.replay, TotalsSuffice::kForAbsmax);
   const RecordedSource source(trace, options.replay.accumulate_steps);
   StepQueue<std::unique_ptr<GradientStep>> queue(source.step_count(),
                                                  [&](size_t i) { return source.Load(i); });

@@ -48,6 +48,7 @@ struct SweepOutcome {
 struct SweepOptions {
   ReplayOptions replay;                             // `observer` is not called
   std::function<void(size_t steps_done)> progress;  // may be empty
+  std::string tensors = "*";  // of a profile: those whose name matches this pattern (fnmatch)
 };
 
 // Returns one outcome per run, in order. Throws Error for a bad trace or profile.

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -57,12 +58,17 @@ class TotalsRuns {
   InputStats input_;  // over all steps
 };
 
+// Whether the largest gradient of a step follows from its totals.
+enum class TotalsSuffice : uint8_t { kForAbsmax, kNotForAbsmax };
+
 // All runs of a sweep, each in its group.
 struct SweepRuns {
-  SweepRuns(std::vector<ReplayRun> runs, const ReplayOptions& options)
+  SweepRuns(std::vector<ReplayRun> runs, const ReplayOptions& options, TotalsSuffice suffice)
       : totals(options), general(options) {
     for (ReplayRun& run : runs) {
-      const bool asks_for_totals = AsksForTotals(run, options);
+      const bool asks_for_totals =
+          AsksForTotals(run, options) &&
+          (suffice == TotalsSuffice::kForAbsmax || !run.scaler.uses_absmax());
       size_t& count = asks_for_totals ? totals_count : general_count;
       places.push_back({asks_for_totals, count++});
       asks_for_totals ? totals.Add(std::move(run)) : general.Add(std::move(run));
