@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr double kRounding = 0x1p-20;       // of scaling, unscaling and a float64 sum; relative
-constexpr double kLeastSpacing = 0x1p-149;  // of float32
 
 size_t IndexOf(Sign sign) { return static_cast<size_t>(sign); }
 
@@ -42,67 +40,6 @@ void TightenToOne(Bracket<uint64_t>& bracket, uint64_t& middle) {
   if (bracket.low > 0 || bracket.high == 0) return;
   bracket.low = 1;
   middle = bracket.low + (bracket.high - bracket.low) / 2;
-}
-
-uint64_t NonzeroCount(const Histogram& histogram) {
-  return histogram.elements - histogram.zeros - histogram.nan - histogram.inf;
-}
-
-double Square(double value) { return value * value; }
-
-Bracket<uint64_t> Difference(const Bracket<uint64_t>& a, const Bracket<uint64_t>& b) {
-  const auto minus = [](uint64_t x, uint64_t y) { return x > y ? x - y : 0; };
-  return {minus(a.low, b.high), minus(a.high, b.low)};
-}
-
-void Add(const Bracket<uint64_t>& from, Bracket<uint64_t>& into) {
-  into.low += from.low;
-  into.high += from.high;
-}
-
-// Counts the results on either side of a limit; NaN is on neither.
-struct CutCounts {
-  Bracket<uint64_t> below, above;
-};
-
-CutCounts Count(const LimitCut& cut, const HistogramIndex& index) {
-  CutCounts counts;
-  for (const Sign sign : kSigns) {
-    const Bracket<uint64_t> below = index.At(sign, cut.reached[IndexOf(sign)]).count;
-    const uint32_t nan = cut.nan[IndexOf(sign)];
-    Bracket<uint64_t> above = Difference(index.At(sign, nan).count, below);
-    // The largest value is known exactly.
-    const uint32_t largest = index.histogram().Of(sign).largest;
-    if (largest >= cut.reached[IndexOf(sign)] && largest < nan) {
-      above.low = std::max<uint64_t>(above.low, 1);
-    }
-    Add(below, counts.below);
-    Add(above, counts.above);
-  }
-  const auto add_all = [&](const std::optional<bool>& reaches, uint64_t count) {
-    if (reaches) Add({count, count}, *reaches ? counts.above : counts.below);
-  };
-  add_all(cut.zero, index.histogram().zeros);
-  add_all(cut.infinity, index.histogram().inf);
-  return counts;
-}
-
-uint64_t Middle(const Bracket<uint64_t>& bracket) {
-  return bracket.low + (bracket.high - bracket.low) / 2;
-}
-
-// Stores a number that is the same at both ends.
-template <class T>
-void SetAll(PartAnswer& part, T GradientDetail::*field, T value) {
-  part.low.detail.*field = part.estimate.detail.*field = part.high.detail.*field = value;
-}
-
-// Stores an estimate within its bounds.
-void SetWithin(double low, double estimate, double high, double GradientDetail::*field,
-               PartAnswer& part) {
-  part.low.detail.*field = low;
-  part.high.detail.*field = std::max(low, high);
-  part.estimate.detail.*field = std::clamp(estimate, low, std::max(low, high));
 }
 
 }  // namespace
@@ -148,17 +85,14 @@ LimitCut ProfileQuestion::CutAt(const Value& value, const Reaches& reaches) cons
 }
 
 // Rounding is monotone: the largest inputs have the largest results.
-PartAnswer ProfileQuestion::Look(const HistogramIndex& index) const {
+ProfileQuestion::Magnitudes ProfileQuestion::AddUp(const HistogramIndex& index,
+                                                   PartAnswer& part) const {
   const Histogram& histogram = index.histogram();
-  PartAnswer part;
-  part.counters = question_.Ask(index);
-  TightenToOne(part.counters.overflow, part.counters.stats.overflow);
-  TightenToOne(part.counters.nonfinite_outputs, part.counters.stats.nonfinite_outputs);
-  double scaled = 0, unscaled = 0;  // sums of magnitudes: infinite or NaN if one is
+  Magnitudes sums;
   const auto add = [&](float value) {
     const QuantizedValue result = Quantize(value);
-    scaled += std::fabs(double{result.scaled});
-    unscaled += std::fabs(double{result.unscaled});
+    sums.scaled += std::fabs(double{result.scaled});
+    sums.unscaled += std::fabs(double{result.unscaled});
     return result;
   };
   if (histogram.nan > 0) add(std::numeric_limits<float>::quiet_NaN());
@@ -170,87 +104,23 @@ PartAnswer ProfileQuestion::Look(const HistogramIndex& index) const {
     part.scaled[IndexOf(sign)] = std::fabs(result.scaled);
     part.unscaled[IndexOf(sign)] = std::fabs(result.unscaled);
   }
-  part.all_zero = scaled == 0 && unscaled == 0;
+  return sums;
+}
+
+PartAnswer ProfileQuestion::Look(const HistogramIndex& index) const {
+  PartAnswer part;
+  part.counters = question_.Ask(index);
+  TightenToOne(part.counters.overflow, part.counters.stats.overflow);
+  TightenToOne(part.counters.nonfinite_outputs, part.counters.stats.nonfinite_outputs);
+  const Magnitudes sums = AddUp(index, part);
+  part.all_zero = sums.scaled == 0 && sums.unscaled == 0;
   BoundSquares(index, part);
-  if (!std::isfinite(unscaled)) {
-    for (GradientBound* bound : {&part.low, &part.estimate, &part.high}) {
-      bound->effective_sum_of_squares = unscaled;
-    }
-  }
   for (GradientBound* bound : {&part.low, &part.estimate, &part.high}) {
-    bound->scaled_sum_finite = std::isfinite(scaled);
+    if (!std::isfinite(sums.unscaled)) bound->effective_sum_of_squares = sums.unscaled;
+    bound->scaled_sum_finite = std::isfinite(sums.scaled);
   }
-  if (!detail_) return part;
-  BoundDetail(index, part);
-  SetAll(part, &GradientDetail::absmax,
-         std::isfinite(unscaled) ? std::max(part.unscaled[0], part.unscaled[1]) : kInfinity);
-  if (!std::isfinite(scaled)) {
-    SetAll(part, &GradientDetail::scaled_sum, scaled);
-    SetAll(part, &GradientDetail::scaled_sum_of_squares, scaled);
-    part.sum_radius = 0;
-  }
+  if (detail_) BoundDetail(index, sums, part);
   return part;
-}
-
-// For results that are finite.
-void ProfileQuestion::BoundSquares(const HistogramIndex& index, PartAnswer& part) const {
-  const double values = static_cast<double>(NonzeroCount(index.histogram()));
-  if (values == 0) return;
-  const double largest = std::max(part.unscaled[0], part.unscaled[1]);
-  const double least = Square(part.unscaled[0]) + Square(part.unscaled[1]);
-  const double most = values * Square(largest) * (1 + kRounding);
-  const double slack = kLeastSpacing * std::sqrt(values);
-  const Bracket<double>& squares = part.counters.quantized_squares;
-  const double low = Square(std::max(0.0, std::sqrt(squares.low) - slack));
-  const double high = Square(std::sqrt(squares.high) + slack);
-  part.low.effective_sum_of_squares = std::fmax(least, low);
-  part.high.effective_sum_of_squares =
-      std::fmax(part.low.effective_sum_of_squares, std::fmin(most, high));
-  part.estimate.effective_sum_of_squares =
-      std::clamp(part.counters.stats.quantized_sum_of_squares, part.low.effective_sum_of_squares,
-                 part.high.effective_sum_of_squares);
-}
-
-// For results that are finite, but for the counts.
-void ProfileQuestion::BoundDetail(const HistogramIndex& index, PartAnswer& part) const {
-  const Histogram& histogram = index.histogram();
-  const CutCounts edge = Count(edge_, index), limit = Count(limit_, index);
-  part.low.detail.below_edge = edge.below.high;
-  part.estimate.detail.below_edge = Middle(edge.below);
-  part.high.detail.below_edge = edge.below.low;
-  part.low.detail.above_edge = edge.above.low;
-  part.estimate.detail.above_edge = Middle(edge.above);
-  part.high.detail.above_edge = edge.above.high;
-  part.low.detail.above_limit = limit.above.low;
-  part.estimate.detail.above_limit = Middle(limit.above);
-  part.high.detail.above_limit = limit.above.high;
-  SetAll(part, &GradientDetail::elements, histogram.elements);
-  const double values = static_cast<double>(NonzeroCount(histogram));
-  if (values == 0) return;
-  const double largest = std::max(part.scaled[0], part.scaled[1]);
-  const double least = Square(part.scaled[0]) + Square(part.scaled[1]);
-  const double most = values * Square(largest) * (1 + kRounding);
-  const double scale = scale_;
-  const double low = part.low.effective_sum_of_squares * scale * scale * (1 - kRounding);
-  const double high = part.high.effective_sum_of_squares * scale * scale * (1 + kRounding);
-  const bool exact_inverse = std::isnormal(1.0f / scale_);
-  const double estimate = part.estimate.effective_sum_of_squares * scale * scale;
-  SetWithin(exact_inverse ? std::min(most, std::fmax(least, low)) : least,
-            std::isfinite(estimate) ? estimate : least,
-            exact_inverse ? std::fmin(most, high) : most, &GradientDetail::scaled_sum_of_squares,
-            part);
-  // A result differs from its scaled input by a share of it, or by less than the smallest result.
-  const Format& format = question_.conversion().format;
-  const double share = std::ldexp(1.0, -format.mantissa_bits) + kRounding;
-  const double magnitudes = std::sqrt(values * part.counters.stats.sum_of_squares) * scale;
-  const double error = share * magnitudes + MinPositive(format) * values;
-  const bool clamps = part.counters.overflow.high > 0;
-  const double widest = values * largest * (1 + kRounding);
-  const double sum = std::clamp(histogram.sum * scale, -widest, widest);
-  part.sum_radius = clamps || !(error < widest) ? 2 * widest : error;
-  part.estimate.detail.scaled_sum = sum;
-  part.low.detail.scaled_sum = std::max(0.0, std::fabs(sum) - part.sum_radius);
-  part.high.detail.scaled_sum = std::min(widest, std::fabs(sum) + part.sum_radius);
 }
 
 // Every result is NaN.

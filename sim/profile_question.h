@@ -57,9 +57,16 @@ class ProfileQuestion {
   template <class Value, class Reaches>
   LimitCut CutAt(const Value& value, const Reaches& reaches) const;
 
+  // Sums of results that tell whether all are finite, and whether all are zero.
+  struct Magnitudes {
+    double scaled = 0, unscaled = 0;
+  };
+  Magnitudes AddUp(const HistogramIndex& index, PartAnswer& part) const;
   PartAnswer Look(const HistogramIndex& index) const;
   void BoundSquares(const HistogramIndex& index, PartAnswer& part) const;
-  void BoundDetail(const HistogramIndex& index, PartAnswer& part) const;
+  void BoundScaledSquares(const HistogramIndex& index, PartAnswer& part) const;
+  void BoundScaledSum(const HistogramIndex& index, PartAnswer& part) const;
+  void BoundDetail(const HistogramIndex& index, const Magnitudes& sums, PartAnswer& part) const;
 
   PartAnswer LookAtNan(const HistogramIndex& index) const;
 
