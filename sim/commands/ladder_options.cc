@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/ladder_options.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -85,14 +83,6 @@ std::vector<NamedFormat> ParseFormats(const std::vector<std::string>& texts) {
   return formats;
 }
 
-// Puts names into a list on one line.
-template <class Range, class NameOfItem>
-std::string Listed(const Range& items, const NameOfItem& name_of) {
-  std::string list;
-  for (const auto& item : items) list += (list.empty() ? "" : ", ") + std::string(name_of(item));
-  return list;
-}
-
 }  // namespace
 
 std::vector<float> ParseScales(const std::string& list) {
@@ -116,19 +106,6 @@ Ladder LadderOf(const LadderOptions& options) {
   if (options.subnormals) ladder.subnormals = *options.subnormals;
   if (options.scales) ladder.scales = ParseScales(*options.scales);
   return ladder;
-}
-
-std::string DescribeLadder(const Ladder& ladder) {
-  const auto format_name = [](const NamedFormat& format) { return format.name; };
-  const auto option_name = [](auto value) { return NameOf(value); };
-  const std::string range =
-      ladder.scales.size() == 1
-          ? fmt::format("scale {:.4g}", ladder.scales.front())
-          : fmt::format("{} scales from {:.4g} to {:.4g}", ladder.scales.size(),
-                        ladder.scales.front(), ladder.scales.back());
-  return fmt::format("{} at {}, rounding {}, subnormals {}", Listed(ladder.formats, format_name),
-                     range, Listed(ladder.roundings, option_name),
-                     Listed(ladder.subnormals, option_name));
 }
 
 void AddLadderOptions(CLI::App& command, LadderOptions& options) {

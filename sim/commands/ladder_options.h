@@ -26,7 +26,4 @@ Ladder LadderOf(const LadderOptions& options);
 // Returns the scales of a list such as "default,2^-3..2^20,1e4", ascending. Throws UsageError.
 std::vector<float> ParseScales(const std::string& list);
 
-// Returns "3 formats (fp16, bf16, cb16) at 259 scales (1.99e-14 to 2e+15), ...".
-std::string DescribeLadder(const Ladder& ladder);
-
 }  // namespace dlsim

@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/commands/conversion_options.h"
-#include "sim/commands/ladder_options.h"
+#include "sim/output/profile_text.h"
 
 namespace dlsim {
 namespace {

@@ -43,27 +43,7 @@ std::string ShortScale(float scale) {
   return power.find('.') == std::string::npos ? power : fmt::format("{:.3g}", scale);
 }
 
-std::string Joined(const Json& names) {
-  std::string text;
-  for (const Json& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
-  return text;
-}
-
-Json LadderOf(const ProfileFacts& profile) {
-  const Json settings = Json::parse(SettingsText("profile", profile.settings));
-  const Json& ladder = settings.at("ladder");
-  Json formats = Json::array();
-  for (const Json& format : ladder.at("formats")) formats.push_back(format.at("name"));
-  return {{"formats", formats},
-          {"roundings", ladder.at("roundings")},
-          {"subnormals", ladder.at("subnormals")},
-          {"scales", ScalesText(profile.settings.ladder.scales)},
-          {"scale_count", profile.settings.ladder.scales.size()},
-          {"edges", profile.edges}};
-}
-
-}  // namespace
-
+// Returns scales in short: "2^-24..2^40, 2.02e-14..2e+15 in doublings".
 std::string ScalesText(const std::vector<float>& scales) {
   std::string text;
   for (const Doublings& row : SplitIntoDoublings(scales)) {
@@ -76,13 +56,36 @@ std::string ScalesText(const std::vector<float>& scales) {
   return text;
 }
 
+std::string Joined(const Json& names) {
+  std::string text;
+  for (const Json& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
+  return text;
+}
+
+// The names in a ladder's description.
+Json NamesOf(const Ladder& ladder) {
+  const Json settings = Json::parse(SettingsText("profile", {.ladder = ladder, .description = {}}));
+  const Json& described = settings.at("ladder");
+  Json formats = Json::array();
+  for (const Json& format : described.at("formats")) formats.push_back(format.at("name"));
+  return {{"formats", formats},
+          {"roundings", described.at("roundings")},
+          {"subnormals", described.at("subnormals")}};
+}
+
+}  // namespace
+
+std::string DescribeLadder(const Ladder& ladder) {
+  const Json names = NamesOf(ladder);
+  return fmt::format("{}; {}; subnormals {}; scales {} ({})", Joined(names["formats"]),
+                     Joined(names["roundings"]), Joined(names["subnormals"]),
+                     ScalesText(ladder.scales), ladder.scales.size());
+}
+
 std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
-  const Json ladder = LadderOf(profile);
   const ProfileSettings& settings = profile.settings;
-  std::string text = fmt::format("ladder: {}; {}; subnormals {}\nscales: {} ({})\nedges: {}\n",
-                                 Joined(ladder["formats"]), Joined(ladder["roundings"]),
-                                 Joined(ladder["subnormals"]), ladder["scales"].get<std::string>(),
-                                 settings.ladder.scales.size(), profile.edges);
+  std::string text =
+      fmt::format("ladder: {}\nedges: {}\n", DescribeLadder(settings.ladder), profile.edges);
   text += fmt::format("trace bytes: {} ({:.3g} times the profile)\n", profile.trace_bytes,
                       static_cast<double>(profile.trace_bytes) / static_cast<double>(file_bytes));
   const bool sum_first = settings.accumulation == Accumulation::kSumThenQuantize;
@@ -98,7 +101,11 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
 void AddProfile(const ProfileFacts& profile, Json& object) {
   object["profile"] = true;
   object["trace_bytes"] = profile.trace_bytes;
-  object["ladder"] = LadderOf(profile);
+  const Ladder& ladder = profile.settings.ladder;
+  object["ladder"] = NamesOf(ladder);
+  object["ladder"].update({{"scales", ScalesText(ladder.scales)},
+                           {"scale_count", ladder.scales.size()},
+                           {"edges", profile.edges}});
 }
 
 }  // namespace dlsim

@@ -3,17 +3,17 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "dlsim/gradient_source.h"
+#include "dlsim/ladder.h"
 #include "sim/output/json_value.h"
 
 namespace dlsim {
 
-// Returns scales in short: "2^-24..2^40, 2.02e-14..2e+15 in doublings".
-std::string ScalesText(const std::vector<float>& scales);
+// Returns such as "fp16, bf16; rne, rtz; subnormals keep; scales 1..2^16 (17)".
+std::string DescribeLadder(const Ladder& ladder);
 
-// Returns lines such as "ladder: fp16, bf16; rne, rtz; subnormals keep; scales 2^0..2^16".
+// Returns the lines of a report, the first with the ladder.
 std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes);
 
 // The keys that a profile adds to the object "trace".
