@@ -106,8 +106,7 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
       "losing all.\n  runs: so many went the same way.\n";
   if (inexact > 0) {
     text += fmt::format(
-        "  ~: {} runs have scales that the profile's ladder lacks; --json has the "
-        "bounds.\n",
+        "  ~: {} runs ask what the profile's ladder leaves open; --json has the bounds.\n",
         inexact);
   }
   return text;
