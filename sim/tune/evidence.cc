@@ -14,12 +14,12 @@
 namespace dlsim {
 namespace {
 
-// Returns the lowest scale measured at which the step loses at most the resolution;
+// Returns the lowest scale measured at which the step loses at most what is negligible;
 // infinity if none is.
 double LowestGoodScale(const ScaleTable& table, const std::vector<float>& scales, size_t step) {
   // The loss falls as the scale rises.
   const auto good = std::ranges::partition_point(
-      scales, [&](float scale) { return table.Find(scale)->lost[step] > kLossResolution; });
+      scales, [&](float scale) { return table.Find(scale)->lost[step] > kNegligibleLoss; });
   return good == scales.end() ? std::numeric_limits<double>::infinity() : double{*good};
 }
 
@@ -121,7 +121,7 @@ void Judge(FormatTuning& tuning, const ScaleTable& table) {
   for (size_t i = 0; i < least.size(); ++i) {
     const bool hopeless = table.facts()[i].hopeless;
     tuning.hopeless_steps += hopeless;
-    tuning.unscalable_steps += !hopeless && least[i] > kLossResolution;
+    tuning.unscalable_steps += !hopeless && least[i] > kNegligibleLoss;
     total += least[i];
   }
   const double steps = static_cast<double>(std::max<size_t>(1, least.size()));
@@ -132,15 +132,15 @@ void Judge(FormatTuning& tuning, const ScaleTable& table) {
   if (tuning.hopeless_steps == least.size()) {
     tuning.verdict = Verdict::kNoScaleHelps;
     tuning.reason = "no step is finite at any scale";
-  } else if (tuning.loss_at_one <= best + kLossResolution) {
-    const bool harmless = tuning.loss_at_one <= unavoidable + kLossResolution;
+  } else if (tuning.loss_at_one <= best + kNegligibleLoss) {
+    const bool harmless = tuning.loss_at_one <= unavoidable + kNegligibleLoss;
     tuning.verdict = harmless ? Verdict::kNoScaleNeeded : Verdict::kNoScaleHelps;
     tuning.reason =
         harmless ? "at scale 1 the steps that can be finite lose no more than " +
                        fmt::format("{:.1e}", std::fmax(0, tuning.loss_at_one - unavoidable)) +
                        " of their energy"
                  : NoBetterThanOne(tuning, table);
-  } else if (tuning.best_static.mean_loss <= best + kLossResolution) {
+  } else if (tuning.best_static.mean_loss <= best + kNegligibleLoss) {
     tuning.verdict = Verdict::kStaticEnough;
     tuning.reason = fmt::format("{} loses {:.3g} where scale 1 loses {:.3g}",
                                 ScaleText(tuning.best_static.scale), tuning.best_static.mean_loss,
@@ -166,7 +166,7 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
   if (choice.score.events > 0) {
     note(
         fmt::format("steps at which the original would raise an error, as the scale is at its "
-                    "floor: {}; a lower floor loses more on this trace",
+                    "floor: {}; none of the policies tried is without",
                     choice.score.events));
   }
   if (tuning.hopeless_steps > 0) {

@@ -76,7 +76,7 @@ std::vector<BlamedTensor> Blamed(const ReplayResult& result, bool overflow) {
     const BlamedTensor blamed = {tensor.name, tensor.stats.absmax, tensor.worst_step_energy_lost,
                                  tensor.stats.overflow};
     const bool guilty =
-        overflow ? blamed.overflow > 0 : blamed.worst_step_energy_lost > kLossResolution;
+        overflow ? blamed.overflow > 0 : blamed.worst_step_energy_lost > kNegligibleLoss;
     if (guilty) tensors.push_back(blamed);
   }
   std::ranges::stable_sort(tensors, std::greater(), [&](const BlamedTensor& tensor) {

@@ -12,7 +12,11 @@
 namespace dlsim {
 
 // Differences of the mean loss below this count as none.
-inline constexpr double kLossResolution = 1e-6;
+inline constexpr double kLossResolution = 1e-9;
+
+// Evidence and verdicts call losses below this none: what so little changes drowns in the noise of
+// training.
+inline constexpr double kNegligibleLoss = 1e-6;
 
 struct PolicyScore {
   ScaleParameters parameters;
@@ -28,6 +32,9 @@ struct PolicyScore {
   std::vector<float> inexact;  // scales used that the table only bounds: the loss is a bound, too
 
   bool exact() const { return inexact.empty() && !given_up; }
+
+  // False if the original software raises an error, which ends the training.
+  bool eligible() const { return events == 0; }
 };
 
 // Returns nothing if the policy refuses the parameters. Gives up beyond a loss of `of_interest`.

@@ -28,9 +28,14 @@ std::vector<int64_t> Intervals(size_t steps) {
   return intervals;
 }
 
+// Any that the original software ends is worse than all that it does not.
+double Objective(const PolicyScore& score) {
+  return score.mean_loss + (score.eligible() ? 0.0 : 1.0);
+}
+
 bool Better(const PolicyScore& a, const PolicyScore& b) {
-  return std::tuple(a.mean_loss, a.skipped, a.events) <
-         std::tuple(b.mean_loss, b.skipped, b.events);
+  return std::tuple(!a.eligible(), a.mean_loss, a.skipped, a.events) <
+         std::tuple(!b.eligible(), b.mean_loss, b.skipped, b.events);
 }
 
 }  // namespace
@@ -149,8 +154,10 @@ void PolicySearch::Descend(const ScaleParameters& from) {
   for (bool improved = best != nullptr; improved && evaluations_ < budget_;) {
     improved = false;
     for (const ScaleParameters& next : Neighbours(best->parameters)) {
-      const PolicyScore* score = Score(next, best->mean_loss);
-      if (score == nullptr || score->mean_loss >= best->mean_loss - kLossResolution / 64) continue;
+      const PolicyScore* score = Score(next, best->eligible() ? best->mean_loss : 1);
+      if (score == nullptr || Objective(*score) >= Objective(*best) - kLossResolution / 64) {
+        continue;
+      }
       best = score;
       improved = true;
     }

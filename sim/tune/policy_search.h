@@ -27,7 +27,7 @@ class PolicySearch {
   // refuses them or the source cannot tell.
   std::optional<PolicyScore> ScoreExactly(const ScaleParameters& parameters);
 
-  // All exact scores so far, best first.
+  // All exact scores so far, best first; those that are not eligible last.
   std::vector<PolicyScore> Ranking() const;
 
   double best_loss() const;

@@ -65,13 +65,13 @@ class Simplifier {
     target_ = ranking.front().mean_loss + kLossResolution / 2;
     most_skipped_ = current_.skipped;
     for (const PolicyScore& score : ranking) {
-      if (score.mean_loss > target_) break;
-      // Of those that lose the same, one that skips less, raises no error, and has its start
-      // between floor and ceiling.
+      if (score.mean_loss > target_ || score.eligible() != current_.eligible()) break;
+      // Of those that lose the same, one that skips less and has its start between floor and
+      // ceiling.
       const auto key = [&](const PolicyScore& s) {
         const double init = s.parameters.init;
         const bool odd = init < Lowest(s.parameters) || init > Highest(s.parameters);
-        return std::tuple(s.skipped, s.events > 0, odd);
+        return std::pair(s.skipped, odd);
       };
       if (key(score) < key(current_)) current_ = score;
     }
@@ -102,7 +102,7 @@ class Simplifier {
   bool Try(const ScaleParameters& parameters) {
     const std::optional<PolicyScore> score = search_.ScoreExactly(parameters);
     if (!score || score->mean_loss > target_ || score->skipped > most_skipped_) return false;
-    if (score->events > 0 && current_.events == 0) return false;
+    if (current_.eligible() && !score->eligible()) return false;
     current_ = *score;
     return true;
   }
@@ -176,7 +176,7 @@ class Simplifier {
       if (next.init > Highest(next)) break;
       const std::optional<PolicyScore> score = search_.ScoreExactly(next);
       const bool same =
-          score && score->skipped <= most_skipped_ && (score->events == 0 || current_.events > 0);
+          score && score->skipped <= most_skipped_ && (score->eligible() || !current_.eligible());
       starts.emplace_back(next.init, same ? score->mean_loss : 2.0);
     }
     const auto good = [&](const auto& start) { return start.second <= target_; };
@@ -246,14 +246,16 @@ StaticChoice BestStatic(const ScaleTable& table, double lowest) {
 }
 
 PolicyChoice Recommend(PolicySearch& search, const PolicyFamily& family, const ScaleTable& table) {
-  std::vector<PolicyScore> ranking = search.Ranking();
+  const std::vector<PolicyScore> ranking = search.Ranking();
   PolicyChoice choice = {.family = family, .score = {}};
   choice.score = Simplifier(search, family, table, ranking).Run();
   choice.best_loss = search.best_loss();
   choice.evaluations = search.evaluations();
-  if (choice.score.events > 0) {
-    std::erase_if(ranking, [](const PolicyScore& score) { return score.events > 0; });
-    if (!ranking.empty()) choice.quiet = Simplifier(search, family, table, ranking).Run();
+  for (const PolicyScore& score : ranking) {
+    const bool better = score.mean_loss < choice.score.mean_loss - kLossResolution;
+    if (score.eligible() || !better) continue;
+    choice.with_errors = score;
+    break;
   }
   choice.optimal = choice.score.mean_loss <= search.least_loss() + kLossResolution;
   return choice;

@@ -34,7 +34,9 @@ Json JsonScore(const PolicyFamily& family, const PolicyScore& score) {
 Json JsonChoice(const PolicyChoice& choice) {
   Json object = {{"policy", choice.family.policy->name}};
   object.update(JsonScore(choice.family, choice.score));
-  object["without_errors"] = choice.quiet ? JsonScore(choice.family, *choice.quiet) : Json();
+  object["eligible"] = choice.score.eligible();
+  object["with_errors"] =
+      choice.with_errors ? JsonScore(choice.family, *choice.with_errors) : Json();
   object["best_mean_loss"] = choice.best_loss;
   object["policies_tried"] = choice.evaluations;
   object["optimal"] = choice.optimal;
@@ -148,6 +150,8 @@ Json JsonFormat(const FormatTuning& tuning) {
 Json JsonTuning(const TuneResult& result) {
   Json object = {{"objective", kTuneObjective},
                  {"resolution", kLossResolution},
+                 {"negligible", kNegligibleLoss},
+                 {"eligibility", kTuneEligibility},
                  {"steps", result.steps},
                  {"ladder_only", result.ladder_only},
                  {"least_stride", result.least_stride},

@@ -26,10 +26,11 @@ std::string Recommendation(const FormatTuning& tuning) {
       fmt::format("\n{}: {}\n  {}\n", tuning.format, VerdictName(tuning.verdict), tuning.reason);
   text += fmt::format("  {}: {}\n", choice.family.policy->name,
                       ParameterText(choice.family, choice.score.parameters, " "));
-  if (choice.quiet) {
-    text += fmt::format("  without errors of the original: {} (mean loss {})\n",
-                        ParameterText(choice.family, choice.quiet->parameters, " "),
-                        LossText(choice.quiet->mean_loss));
+  if (choice.with_errors) {
+    text += fmt::format("  not eligible, as the original raises {} errors: {} (mean loss {})\n",
+                        choice.with_errors->events,
+                        ParameterText(choice.family, choice.with_errors->parameters, " "),
+                        LossText(choice.with_errors->mean_loss));
   }
   return text;
 }
@@ -79,12 +80,12 @@ std::string WindowText(const FormatTuning& tuning) {
     return fmt::format(
         "  window: scales from {}{} to {} lose at most {:g} at every step that can be finite ({}{} "
         "binades)\n",
-        low, window.low_open ? " (or lower)" : "", high, kLossResolution,
+        low, window.low_open ? " (or lower)" : "", high, kNegligibleLoss,
         window.low_open ? "at least " : "", size);
   }
   const std::string lost = window.low_open ? ", lower than any scale tried"
                                            : fmt::format(", step {} loses more than {:g} below {}",
-                                                         window.low_step, kLossResolution, low);
+                                                         window.low_step, kNegligibleLoss, low);
   return fmt::format("  window: empty; step {} is finite up to {} only{}\n", window.high_step, high,
                      lost);
 }
@@ -219,6 +220,7 @@ std::string StrideText(const TuneResult& result) {
 std::string FormatTuneReport(const TuneResult& result, size_t top) {
   std::string text = fmt::format("objective: {}; differences below {:g} count as none\n",
                                  kTuneObjective, kLossResolution);
+  text += fmt::format("note: {}\n", kTuneEligibility);
   const std::string stride = StrideText(result);
   if (!stride.empty()) text += "note: " + stride + "\n";
   if (result.ladder_only) {

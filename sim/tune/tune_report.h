@@ -15,6 +15,11 @@ inline constexpr const char* kTuneObjective =
     "mean over the recorded steps of what a step loses of its gradient: 1 if it is skipped or not "
     "finite, else the share of the parameter gradients' sum of squares that becomes zero";
 
+// Which policies may be recommended.
+inline constexpr const char* kTuneEligibility =
+    "policies during whose run the original software raises an error, which ends the training, are "
+    "not recommended";
+
 // Returns the report but for the line on the trace; `top` tensors in each list.
 std::string FormatTuneReport(const TuneResult& result, size_t top);
 

@@ -28,7 +28,7 @@ enum class Verdict : uint8_t { kNoScaleNeeded, kStaticEnough, kDynamic, kNoScale
 // Returns "no scale needed" and so on.
 const char* VerdictName(Verdict verdict);
 
-// Scales that lose at most the resolution at every step that some scale makes finite, among those
+// Scales that lose at most kNegligibleLoss at every step that some scale makes finite, among those
 // that were looked at.
 struct ScaleWindow {
   double low = 0;                       // the lowest measured that does
@@ -57,11 +57,11 @@ struct StaticChoice {
 struct PolicyChoice {
   PolicyFamily family;
   PolicyScore score;
-  std::optional<PolicyScore> quiet = {};  // the best at which the original raises no error, if
-                                          // `score` is none
-  double best_loss = 0;                   // of all parameters that were tried
-  uint64_t evaluations = 0;               // how many were
-  bool optimal = false;                   // no policy can do better by more than the resolution
+  // The best found that loses less but is not eligible, as the original raises an error.
+  std::optional<PolicyScore> with_errors = {};
+  double best_loss = 0;      // of all eligible parameters that were tried
+  uint64_t evaluations = 0;  // how many were tried
+  bool optimal = false;      // no policy can do better by more than the resolution
 };
 
 // A policy as its stack has it, for comparison.
