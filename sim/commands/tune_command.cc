@@ -84,7 +84,15 @@ TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& optio
   const auto passes = std::make_shared<int>(0);
   TuneSource source;
   source.step_count = gradients.step_count();
-  if (input.profile) source.ladder = input.profile->settings().ladder.scales;
+  if (input.profile) {
+    const ProfileReader& profile = *input.profile;
+    source.ladder = profile.settings().ladder.scales;
+    const std::string& tensors = options.trace.options.tensors;
+    if (tensors == "*" || tensors == profile.settings().tensors) {
+      source.totals.emplace(TotalsSource{profile.edges(), profile.step_count(),
+                                         [&profile](size_t i) { return profile.LoadTotals(i); }});
+    }
+  }
   source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {
     const uint64_t bytes = gradients.facts().file_bytes;
     Progress progress("tune, pass " + std::to_string(++*passes), bytes,

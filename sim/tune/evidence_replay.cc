@@ -128,6 +128,15 @@ void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings
   for (const Job& job : jobs) runs.push_back(job.run);
   std::vector<ReplayResult> results = source.replay(std::move(runs));
   for (size_t i = 0; i < jobs.size(); ++i) jobs[i].done(std::move(results[i]));
+  // Totals do not know tensors.
+  for (FormatTuning& tuning : tunings) {
+    for (size_t i = 0; i < std::min(tuning.facts.size(), tuning.recommended.steps.size()); ++i) {
+      StepFacts& fact = tuning.facts[i];
+      if (fact.hopeless && fact.tensor.empty()) {
+        fact.tensor = tuning.recommended.steps[i].cause_tensor;
+      }
+    }
+  }
 }
 
 }  // namespace dlsim

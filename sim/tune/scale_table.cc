@@ -7,6 +7,7 @@
 
 #include "dlsim/codec.h"
 #include "sim/policies/static_scale.h"
+#include "sim/sweep/step_answer.h"
 
 namespace dlsim {
 namespace {
@@ -70,25 +71,32 @@ std::vector<float> ScaleTable::MeasuredScales() const {
 
 void ScaleTable::Add(float scale, const ReplayResult& result) {
   ScaleColumn column;
-  const bool first = facts_.empty();
   for (size_t i = 0; i < result.steps.size(); ++i) {
     const ReplayStep& step = result.steps[i];
     column.lost.push_back(step.gradients.energy_lost());
     column.finite.push_back(step.finite);
-    if (first) {
-      const bool all = checked_ == Checked::kAllGradients;
-      facts_.push_back(
-          {.step = step.step,
-           .absmax = std::fmax(step.gradients.absmax, all ? step.activations.absmax : 0.0f)});
-    }
-    StepFacts& fact = facts_[i];
-    if (step.cause == Cause::kInput) fact.nonfinite_input = true;
-    if (step.finite || step.lower_scale_helps) continue;
-    fact.hopeless = true;
-    fact.tensor = step.cause_tensor;
+    const bool all = checked_ == Checked::kAllGradients;
+    const bool hopeless = !step.finite && !step.lower_scale_helps;
+    Note(i, {.step = step.step,
+             .absmax = std::fmax(step.gradients.absmax, all ? step.activations.absmax : 0.0f),
+             .hopeless = hopeless,
+             .nonfinite_input = step.cause == Cause::kInput,
+             .tensor = hopeless ? step.cause_tensor : ""});
   }
+  Add(scale, std::move(column));
+}
+
+void ScaleTable::Add(float scale, ScaleColumn column) {
   bounds_.clear();
   columns_.insert_or_assign(scale, std::move(column));
+}
+
+void ScaleTable::Note(size_t step, const StepFacts& fact) {
+  if (step == facts_.size()) facts_.push_back(fact);
+  StepFacts& known = facts_[step];
+  known.nonfinite_input |= fact.nonfinite_input;
+  known.hopeless |= fact.hopeless;
+  if (fact.hopeless) known.tensor = fact.tensor;
 }
 
 void ScaleTable::FindLimits() {
@@ -112,6 +120,61 @@ void ScaleTable::FindLimits() {
   }
 }
 
+namespace {
+
+// One pass over totals for all scales.
+void MeasureByTotals(const TotalsSource& source,
+                     const std::vector<std::pair<ScaleTable*, float>>& wanted) {
+  if (wanted.empty()) return;
+  std::vector<SweepQuestion> questions;
+  std::vector<ScaleColumn> columns(wanted.size());
+  for (const auto& [table, scale] : wanted) {
+    const ReplayRun& prototype = table->prototype();
+    questions.push_back(
+        SweepQuestion({prototype.conversion, prototype.rules.finite_test, false}, scale));
+    questions.back().PlaceIn(source.edges);
+  }
+  StepTotals totals(wanted.front().first->checked());
+  totals.SetEdges(source.edges);
+  for (size_t i = 0; i < source.step_count; ++i) {
+    ProfileTotals step = source.load(i);
+    const int64_t number = step.step;
+    totals.Set(std::move(step));
+    const CheckedPart& whole = totals.whole();
+    const float absmax = std::bit_cast<float>(std::max(whole.largest[0], whole.largest[1]));
+    for (size_t q = 0; q < questions.size(); ++q) {
+      const StepAnswer answer = questions[q].Answer(totals);
+      columns[q].lost.push_back(answer.energy_lost);
+      columns[q].finite.push_back(answer.verdict.finite);
+      wanted[q].first->Note(i, {.step = number,
+                                .absmax = absmax,
+                                .hopeless = !answer.verdict.lower_scale_helps,
+                                .nonfinite_input = whole.nan + whole.inf > 0});
+    }
+  }
+  for (size_t q = 0; q < questions.size(); ++q) {
+    wanted[q].first->Add(wanted[q].second, std::move(columns[q]));
+  }
+}
+
+void MeasureByReplay(const TuneSource& source,
+                     const std::vector<std::pair<ScaleTable*, float>>& wanted) {
+  const size_t batch = std::max<size_t>(1, kStepsInFlight / std::max<size_t>(1, source.step_count));
+  for (size_t begin = 0; begin < wanted.size(); begin += batch) {
+    const size_t end = std::min(wanted.size(), begin + batch);
+    std::vector<ReplayRun> runs;
+    for (size_t i = begin; i < end; ++i) {
+      ReplayRun run = wanted[i].first->prototype();
+      run.scaler = LossScaler::Make<StaticScale>({wanted[i].second});
+      runs.push_back(std::move(run));
+    }
+    const std::vector<ReplayResult> results = source.replay(std::move(runs));
+    for (size_t i = begin; i < end; ++i) wanted[i].first->Add(wanted[i].second, results[i - begin]);
+  }
+}
+
+}  // namespace
+
 void MeasureColumns(const TuneSource& source, std::span<const ColumnRequest> requests) {
   std::vector<std::pair<ScaleTable*, float>> wanted;
   for (const ColumnRequest& request : requests) {
@@ -124,17 +187,10 @@ void MeasureColumns(const TuneSource& source, std::span<const ColumnRequest> req
   }
   // Tables that differ in their finite test alone share a measurement if they go together.
   std::ranges::stable_sort(wanted, {}, [](const auto& item) { return item.second; });
-  const size_t batch = std::max<size_t>(1, kStepsInFlight / std::max<size_t>(1, source.step_count));
-  for (size_t begin = 0; begin < wanted.size(); begin += batch) {
-    const size_t end = std::min(wanted.size(), begin + batch);
-    std::vector<ReplayRun> runs;
-    for (size_t i = begin; i < end; ++i) {
-      ReplayRun run = wanted[i].first->prototype();
-      run.scaler = LossScaler::Make<StaticScale>({wanted[i].second});
-      runs.push_back(std::move(run));
-    }
-    const std::vector<ReplayResult> results = source.replay(std::move(runs));
-    for (size_t i = begin; i < end; ++i) wanted[i].first->Add(wanted[i].second, results[i - begin]);
+  if (source.totals) {
+    MeasureByTotals(*source.totals, wanted);
+  } else {
+    MeasureByReplay(source, wanted);
   }
   for (const ColumnRequest& request : requests) request.table->FindLimits();
 }

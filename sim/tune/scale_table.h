@@ -7,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "dlsim/replay.h"
+#include "sim/sweep/totals_sweep.h"
 
 namespace dlsim {
 
@@ -21,6 +23,7 @@ struct TuneSource {
   std::function<std::vector<ReplayResult>(std::vector<ReplayRun>)> replay;
   size_t step_count = 0;
   std::vector<float> ladder;  // the only scales that are exact, ascending; empty: all are
+  std::optional<TotalsSource> totals = {};  // of all steps, if the source has them: much faster
 };
 
 // One loss scale, per step.
@@ -59,6 +62,14 @@ class ScaleTable {
 
   // Takes over a static replay at a scale.
   void Add(float scale, const ReplayResult& result);
+
+  // Takes over what was measured otherwise.
+  void Add(float scale, ScaleColumn column);
+
+  // Adds what one scale shows of a step; the first scale decides number and magnitude.
+  void Note(size_t step, const StepFacts& fact);
+
+  Checked checked() const { return checked_; }
 
   // Computes the limits; after Add, before Find.
   void FindLimits();
