@@ -14,6 +14,7 @@ namespace dlsim {
 namespace {
 
 constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
+constexpr double kScaling = 0x1p-21;  // what scaling and unscaling may change, relatively
 
 uint32_t CodeOf(const Conversion& conversion, float value, float scale) {
   const CodecSpec spec = MakeCodecSpec(conversion);
@@ -128,7 +129,6 @@ bool HistogramQuestion::MakesNonfinite(const Histogram& histogram) const {
 // The norm of the quantised values differs from that of the values by rounding: relative to normal
 // results, absolute for subnormal ones (Minkowski's inequality). Scaling and unscaling round, too.
 Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIndex& index) const {
-  constexpr double kScaling = 0x1p-21;
   const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
   const Thresholds& t = of_sign.thresholds;
   const bool nearest = conversion_.rounding == Rounding::kNearestEven ||
@@ -162,6 +162,18 @@ Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIn
   return squares;
 }
 
+// What infinities that become the largest finite value, as when saturating, add to the squares.
+Bracket<double> HistogramQuestion::ClampedInfinities(const Histogram& histogram) const {
+  if (histogram.inf == 0 || signs_[0].infinity_to_nonfinite) return {};
+  const float inverse = std::fabs(1.0f / scale_);
+  const double largest = MaxFinite(conversion_.format) * double{inverse};
+  if (!std::isnormal(inverse) || largest * (1 + kScaling) >= 0x1p128) {
+    return {0, std::numeric_limits<double>::infinity()};
+  }
+  const double squares = static_cast<double>(histogram.inf) * largest * largest;
+  return {squares * (1 - 2 * kScaling), squares * (1 + 4 * kScaling)};
+}
+
 void HistogramQuestion::AskSign(Sign sign, const HistogramIndex& index,
                                 HistogramAnswer& answer) const {
   const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
@@ -183,6 +195,7 @@ HistogramAnswer HistogramQuestion::Ask(const HistogramIndex& index) const {
   const uint64_t nonfinite = histogram.nan + (signs_[0].zero_to_nonfinite ? histogram.zeros : 0) +
                              (signs_[0].infinity_to_nonfinite ? histogram.inf : 0);
   AddBracket({nonfinite, nonfinite}, answer.nonfinite_outputs);
+  AddBracket(ClampedInfinities(histogram), answer.quantized_squares);
   const InputStats input = InputOf(index);
   TensorStats& stats = answer.stats;
   stats.elements = input.elements;

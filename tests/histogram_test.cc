@@ -106,6 +106,26 @@ TEST(Histogram, BracketsTheQuantizedSumOfSquares) {
   EXPECT_GT(finite, 50u);
 }
 
+TEST(Histogram, BracketsTheSquaresOfInfinitiesThatSaturate) {
+  const HistogramEdges edges({});
+  const std::vector<std::vector<float>> arrays = {
+      {kInfinity}, {kInfinity, -kInfinity, 1.0f}, {-kInfinity, 0.0f, 1e-9f}};
+  for (const std::vector<float>& values : arrays) {
+    const Histogram histogram = HistogramOf(values, edges);
+    const HistogramIndex index(histogram, edges);
+    for (const char* name : {"fp16", "bf16", "cb16", "fp8-e4m3"}) {
+      for (const float scale : {0.25f, 3.0f, 1e5f, 1e-38f}) {
+        const Conversion conversion = {ParseFormat(name).format, Rounding::kNearestEven,
+                                       Overflow::kSaturate, Subnormals::kKeep};
+        const double measured = Measure(values, {conversion, scale, {}}).quantized_sum_of_squares;
+        const HistogramAnswer answer = HistogramQuestion(conversion, scale).Ask(index);
+        EXPECT_LE(answer.quantized_squares.low, measured) << name << ' ' << scale;
+        EXPECT_GE(answer.quantized_squares.high, measured) << name << ' ' << scale;
+      }
+    }
+  }
+}
+
 TEST(Histogram, BracketsTheAnswersOfOtherQuestions) {
   const HistogramEdges edges({});
   const std::vector<float> values = AnyValues(5000);

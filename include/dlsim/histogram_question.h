@@ -63,6 +63,7 @@ class HistogramQuestion {
  private:
   void AskSign(Sign sign, const HistogramIndex& index, HistogramAnswer& answer) const;
   Bracket<double> QuantizedSquares(Sign sign, const HistogramIndex& index) const;
+  Bracket<double> ClampedInfinities(const Histogram& histogram) const;
 
   Conversion conversion_;
   float scale_;

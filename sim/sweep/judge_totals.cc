@@ -44,17 +44,12 @@ Bounds BoundsOf(const SweepKind& kind, float scale, const StepTotals& totals) {
   return bounds;
 }
 
-// Asks about the quantised, unscaled squares. Infinities are clamped, or the step is not finite.
+// Asks about the quantised, unscaled squares.
 HistogramAnswer AskAll(const HistogramQuestion& question, const StepTotals& totals) {
   HistogramAnswer answer;
   totals.ForEachChecked([&](const Histogram& histogram) {
     answer.Merge(question.Ask(HistogramIndex(histogram, totals.edges())));
   });
-  const double clamped = MaxFinite(question.conversion().format) / double{question.scale()};
-  const double squares = static_cast<double>(totals.whole().inf) * clamped * clamped;
-  answer.quantized_squares.low += squares * (1 - 0x1p-20);
-  answer.quantized_squares.high += squares * (1 + 0x1p-20);
-  answer.stats.quantized_sum_of_squares += squares;
   return answer;
 }
 
