@@ -89,8 +89,10 @@ TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& optio
     source.ladder = profile.settings().ladder.scales;
     const std::string& tensors = options.trace.options.tensors;
     if (tensors == "*" || tensors == profile.settings().tensors) {
-      source.totals.emplace(TotalsSource{profile.edges(), profile.step_count(),
-                                         [&profile](size_t i) { return profile.LoadTotals(i); }});
+      source.totals.emplace(TotalsSource{profile.edges(),
+                                         profile.step_count(),
+                                         [&profile](size_t i) { return profile.LoadTotals(i); },
+                                         {}});
     }
   }
   source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {

@@ -137,7 +137,7 @@ void MeasureByTotals(const TotalsSource& source,
   StepTotals totals(wanted.front().first->checked());
   totals.SetEdges(source.edges);
   for (size_t i = 0; i < source.step_count; ++i) {
-    ProfileTotals step = source.load(i);
+    ProfileTotals step = source.load_totals(i);
     const int64_t number = step.step;
     totals.Set(std::move(step));
     const CheckedPart& whole = totals.whole();
