@@ -15,10 +15,16 @@ constexpr double kRounding = 0x1p-20;       // of scaling, unscaling and a float
 constexpr double kLeastSpacing = 0x1p-149;  // of float32
 
 uint64_t NonzeroCount(const Histogram& histogram) {
-  return histogram.elements - histogram.zeros - histogram.nan - histogram.inf;
+  return histogram.elements - histogram.zeros - histogram.nan;
 }
 
 double Square(double value) { return value * value; }
+
+// What is the least sum of squares, given the largest result of each sign.
+double LeastSquares(const Histogram& histogram, const std::array<float, 2>& largest) {
+  if (histogram.inf == 0) return Square(largest[0]) + Square(largest[1]);
+  return static_cast<double>(histogram.inf) * Square(largest[0]) * (1 - kRounding);
+}
 
 Bracket<uint64_t> Difference(const Bracket<uint64_t>& a, const Bracket<uint64_t>& b) {
   const auto minus = [](uint64_t x, uint64_t y) { return x > y ? x - y : 0; };
@@ -82,7 +88,7 @@ void ProfileQuestion::BoundSquares(const HistogramIndex& index, PartAnswer& part
   const double values = static_cast<double>(NonzeroCount(index.histogram()));
   if (values == 0) return;
   const double largest = std::max(part.unscaled[0], part.unscaled[1]);
-  const double least = Square(part.unscaled[0]) + Square(part.unscaled[1]);
+  const double least = LeastSquares(index.histogram(), part.unscaled);
   const double most = values * Square(largest) * (1 + kRounding);
   const double slack = kLeastSpacing * std::sqrt(values);
   const Bracket<double>& squares = part.counters.quantized_squares;
@@ -101,7 +107,7 @@ void ProfileQuestion::BoundScaledSquares(const HistogramIndex& index, PartAnswer
   const double values = static_cast<double>(NonzeroCount(index.histogram()));
   if (values == 0) return;
   const double largest = std::max(part.scaled[0], part.scaled[1]);
-  const double least = Square(part.scaled[0]) + Square(part.scaled[1]);
+  const double least = LeastSquares(index.histogram(), part.scaled);
   const double most = values * Square(largest) * (1 + kRounding);
   const double scale = scale_;
   const double low = part.low.effective_sum_of_squares * scale * scale * (1 - kRounding);
@@ -126,7 +132,7 @@ void ProfileQuestion::BoundScaledSum(const HistogramIndex& index, PartAnswer& pa
   const double share = std::ldexp(1.0, -format.mantissa_bits) + kRounding;
   const double magnitudes = std::sqrt(values * part.counters.stats.sum_of_squares) * scale;
   const double error = share * magnitudes + MinPositive(format) * values;
-  const bool clamps = part.counters.overflow.high > 0;
+  const bool clamps = part.counters.overflow.high > 0 || histogram.inf > 0;
   const double widest = values * largest * (1 + kRounding);
   const double sum = std::clamp(histogram.sum * scale, -widest, widest);
   part.sum_radius = clamps || !(error < widest) ? 2 * widest : error;

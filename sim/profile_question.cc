@@ -96,13 +96,19 @@ ProfileQuestion::Magnitudes ProfileQuestion::AddUp(const HistogramIndex& index,
     return result;
   };
   if (histogram.nan > 0) add(std::numeric_limits<float>::quiet_NaN());
-  if (histogram.inf > 0) add(kInfinity);
+  if (histogram.inf > 0) {  // saturation treats both signs alike
+    const QuantizedValue result = add(kInfinity);
+    part.scaled.fill(std::fabs(result.scaled));
+    part.unscaled.fill(std::fabs(result.unscaled));
+  }
   if (histogram.zeros > 0 || part.counters.underflow.high > 0) add(0.0f);
   for (const Sign sign : kSigns) {
     if (histogram.Of(sign).largest == 0) continue;
     const QuantizedValue result = add(ValueOf(histogram.Of(sign).largest, sign));
-    part.scaled[IndexOf(sign)] = std::fabs(result.scaled);
-    part.unscaled[IndexOf(sign)] = std::fabs(result.unscaled);
+    float& scaled = part.scaled[IndexOf(sign)];
+    float& unscaled = part.unscaled[IndexOf(sign)];
+    scaled = std::max(scaled, std::fabs(result.scaled));
+    unscaled = std::max(unscaled, std::fabs(result.unscaled));
   }
   return sums;
 }

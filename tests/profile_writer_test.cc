@@ -205,12 +205,14 @@ TEST_F(ProfileWriterTest, RefusesWhatCannotBeReplaced) {
   EXPECT_FALSE(fs::exists(Path("other")));
 }
 
-TEST_F(ProfileWriterTest, RefusesStandardOutput) {
-  try {
-    ProfileWriter("-", settings_, Existing::kReplace);
-    ADD_FAILURE() << "not refused";
-  } catch (const Error& error) {
-    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+TEST_F(ProfileWriterTest, RefusesStandardOutputAndNoName) {
+  for (const char* path : {"-", ""}) {
+    try {
+      ProfileWriter(path, settings_, Existing::kReplace);
+      ADD_FAILURE() << "not refused: '" << path << "'";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    }
   }
 }
 

@@ -59,13 +59,23 @@ TuneRequest MakeRequest(const TuneCommandOptions& options) {
   return request;
 }
 
+bool Has(const Ladder& ladder, const std::string& format) {
+  return std::ranges::count(ladder.formats, ParseFormat(format).format, &NamedFormat::format) > 0;
+}
+
+// Leaves out the default formats that the ladder lacks; all its own remain if it has none of them.
+void KeepOnLadder(const Ladder& ladder, TuneRequest& request) {
+  std::erase_if(request.formats, [&](const std::string& name) { return !Has(ladder, name); });
+  if (!request.formats.empty()) return;
+  for (const NamedFormat& format : ladder.formats) request.formats.push_back(format.name);
+}
+
 // A search between brackets would end anywhere.
 void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
   for (const std::string& name : request.formats) {
-    const Format format = ParseFormat(name).format;
-    const bool known = std::ranges::any_of(
-        ladder.formats, [&](const NamedFormat& item) { return item.format == format; });
-    if (!known) throw UsageError("--format", "not on the profile's ladder", "", Quoted(name));
+    if (!Has(ladder, name)) {
+      throw UsageError("--format", "not on the profile's ladder", "", Quoted(name));
+    }
   }
   const Conversion& conversion = request.conversion;
   if (std::ranges::count(ladder.roundings, conversion.rounding) == 0) {
@@ -118,9 +128,13 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
 }
 
 int RunTune(TuneCommandOptions options) {
-  const TuneRequest request = MakeRequest(options);
+  TuneRequest request = MakeRequest(options);
   const GradientInput input = OpenGradients({}, options.trace, options.replay);
-  if (input.profile) RequireOnLadder(input.profile->settings().ladder, request);
+  if (input.profile) {
+    const Ladder& ladder = input.profile->settings().ladder;
+    if (options.formats.empty()) KeepOnLadder(ladder, request);
+    RequireOnLadder(ladder, request);
+  }
   const SourceFacts& facts = input.source->facts();
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
