@@ -190,7 +190,7 @@ void AddTuneCommand(CLI::App& app, Action& action) {
   AddTraceArguments(*command, options->trace);
   AddTuneOptions(*command, *options);
   command->footer(std::string("Minimised: ") + kTuneObjective +
-                  ".\nDifferences below 1e-9 count as none; then fewer skipped steps, more "
+                  ".\nDifferences below 1e-6 count as none; then fewer skipped steps, more "
                   "head-room on both sides and\nthe stack's own defaults decide.\nNot eligible: " +
                   kTuneEligibility +
                   ".\n\n"

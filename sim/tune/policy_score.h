@@ -12,7 +12,7 @@
 namespace dlsim {
 
 // Differences of the mean loss below this count as none.
-inline constexpr double kLossResolution = 1e-9;
+inline constexpr double kLossResolution = 1e-6;
 
 // Evidence and verdicts call losses below this none: what so little changes drowns in the noise of
 // training.
