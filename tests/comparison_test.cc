@@ -36,35 +36,35 @@ const std::vector<double> kQuiet = {99.8,  99.84, 99.9,  99.95,  99.97, 100,
 
 TEST(Comparison, KnowsSlowerFromFaster) {
   const KernelComparison slower = CompareOne(kQuiet, Scaled(kQuiet, 1.1));
-  EXPECT_EQ(slower.verdict, Verdict::kSlower);
+  EXPECT_EQ(slower.verdict, BenchVerdict::kSlower);
   EXPECT_NEAR(slower.median_ratio, 1.1, 1e-12);
   EXPECT_NEAR(slower.min_ratio, 1.1, 1e-12);
   EXPECT_EQ(slower.rank.superiority, 1);
   const KernelComparison faster = CompareOne(Scaled(kQuiet, 1.1), kQuiet);
-  EXPECT_EQ(faster.verdict, Verdict::kFaster);
+  EXPECT_EQ(faster.verdict, BenchVerdict::kFaster);
   EXPECT_EQ(faster.rank.superiority, 0);
-  EXPECT_EQ(CompareOne(kQuiet, kQuiet).verdict, Verdict::kSame);
+  EXPECT_EQ(CompareOne(kQuiet, kQuiet).verdict, BenchVerdict::kSame);
 }
 
 TEST(Comparison, NeedsMoreThanTheThreshold) {
-  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1.0499)).verdict, Verdict::kSame);
-  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1.0501)).verdict, Verdict::kSlower);
-  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1 / 1.0499)).verdict, Verdict::kSame);
-  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1 / 1.0501)).verdict, Verdict::kFaster);
+  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1.0499)).verdict, BenchVerdict::kSame);
+  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1.0501)).verdict, BenchVerdict::kSlower);
+  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1 / 1.0499)).verdict, BenchVerdict::kSame);
+  EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1 / 1.0501)).verdict, BenchVerdict::kFaster);
   EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1.031), {.threshold = 0.03}).verdict,
-            Verdict::kSlower);
+            BenchVerdict::kSlower);
   // Exactly the threshold, in numbers that binary floating point has: not more than it.
   const std::vector<double> base = {64, 65, 66, 67, 68, 69, 70};
-  EXPECT_EQ(CompareOne(base, Scaled(base, 1.5), {.threshold = 0.5}).verdict, Verdict::kSame);
+  EXPECT_EQ(CompareOne(base, Scaled(base, 1.5), {.threshold = 0.5}).verdict, BenchVerdict::kSame);
 }
 
 TEST(Comparison, NeedsTheShortestToMoveByHalfTheThreshold) {
   std::vector<double> current = Scaled(kQuiet, 1.1);
   current[0] = 99.8 * 1.026;
-  EXPECT_EQ(CompareOne(kQuiet, current).verdict, Verdict::kSlower);
+  EXPECT_EQ(CompareOne(kQuiet, current).verdict, BenchVerdict::kSlower);
   current[0] = 99.8 * 1.024;
   const KernelComparison kernel = CompareOne(kQuiet, current);
-  EXPECT_EQ(kernel.verdict, Verdict::kInconclusive);
+  EXPECT_EQ(kernel.verdict, BenchVerdict::kInconclusive);
   EXPECT_EQ(kernel.reason, "the shortest did not move");
 }
 
@@ -75,19 +75,19 @@ TEST(Comparison, NeedsTheShareOfTheStreamToMoveOnSeveralThreads) {
                    FileOf({{name, Scaled(kQuiet, 1.1), {}, {share}}}), {}, Any)
         .kernels[0];
   };
-  EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.03).verdict, Verdict::kSlower);
-  EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.02).verdict, Verdict::kInconclusive);
+  EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.03).verdict, BenchVerdict::kSlower);
+  EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.02).verdict, BenchVerdict::kInconclusive);
   EXPECT_EQ(verdict("k/threads:2", 0.8 / 1.02).reason, "so did the stream");
-  EXPECT_EQ(verdict("k/threads:1", 0.8).verdict, Verdict::kSlower);  // CPU time
+  EXPECT_EQ(verdict("k/threads:1", 0.8).verdict, BenchVerdict::kSlower);  // CPU time
 }
 
 TEST(Comparison, NeedsSixRepetitionsOnEachSide) {
   const std::vector<double> five(kQuiet.begin(), kQuiet.begin() + 5);
   const std::vector<double> six(kQuiet.begin(), kQuiet.begin() + 6);
   EXPECT_EQ(CompareOne(kQuiet, Scaled(five, 2)).reason, "5 repetitions");
-  EXPECT_EQ(CompareOne(five, Scaled(kQuiet, 2)).verdict, Verdict::kInconclusive);
+  EXPECT_EQ(CompareOne(five, Scaled(kQuiet, 2)).verdict, BenchVerdict::kInconclusive);
   EXPECT_EQ(CompareOne({100}, {200}).reason, "1 repetition");
-  EXPECT_EQ(CompareOne(six, Scaled(six, 2)).verdict, Verdict::kSlower);
+  EXPECT_EQ(CompareOne(six, Scaled(six, 2)).verdict, BenchVerdict::kSlower);
 }
 
 TEST(Comparison, NeedsSignificanceAfterHolmsCorrection) {
@@ -100,31 +100,31 @@ TEST(Comparison, NeedsSignificanceAfterHolmsCorrection) {
   // Alone p = 2 / 924; times five kernels it is above 0.01.
   const auto verdict = [&] { return Compare(FileOf(base), FileOf(current), {}, Any).kernels[0]; };
   EXPECT_EQ(verdict().name, "0");
-  EXPECT_EQ(verdict().verdict, Verdict::kInconclusive);
+  EXPECT_EQ(verdict().verdict, BenchVerdict::kInconclusive);
   EXPECT_EQ(verdict().reason, "not significant");
   EXPECT_NEAR(verdict().corrected_p, 10.0 / 924, 1e-12);
   base.pop_back(), current.pop_back();
-  EXPECT_EQ(verdict().verdict, Verdict::kSlower);
-  EXPECT_EQ(CompareOne(six, Scaled(six, 2), {.alpha = 0.002}).verdict, Verdict::kInconclusive);
+  EXPECT_EQ(verdict().verdict, BenchVerdict::kSlower);
+  EXPECT_EQ(CompareOne(six, Scaled(six, 2), {.alpha = 0.002}).verdict, BenchVerdict::kInconclusive);
 }
 
 TEST(Comparison, TiesAreNoEvidence) {
   const std::vector<double> base(11, 100.0);
-  EXPECT_EQ(CompareOne(base, base).verdict, Verdict::kSame);
-  EXPECT_EQ(CompareOne(base, std::vector<double>(11, 110.0)).verdict, Verdict::kSlower);
+  EXPECT_EQ(CompareOne(base, base).verdict, BenchVerdict::kSame);
+  EXPECT_EQ(CompareOne(base, std::vector<double>(11, 110.0)).verdict, BenchVerdict::kSlower);
   std::vector<double> mostly_equal(11, 100.0);
   for (size_t i = 0; i < 6; ++i) mostly_equal[i] = 110;
-  EXPECT_EQ(CompareOne(base, mostly_equal).verdict, Verdict::kInconclusive);
+  EXPECT_EQ(CompareOne(base, mostly_equal).verdict, BenchVerdict::kInconclusive);
 }
 
 TEST(Comparison, SaysSoWhereNoiseHidesAChangeOfTheThreshold) {
   const std::vector<double> wide = {80, 85, 90, 95, 98, 100, 102, 105, 110, 115, 120};
   const KernelComparison kernel = CompareOne(wide, Scaled(wide, 1.001));
-  EXPECT_EQ(kernel.verdict, Verdict::kInconclusive);
+  EXPECT_EQ(kernel.verdict, BenchVerdict::kInconclusive);
   EXPECT_TRUE(kernel.reason.starts_with("noise of ")) << kernel.reason;
   EXPECT_NEAR(DetectableChange(kernel.base, kernel.current),
               2 * 1.2533 / 1.349 * kernel.base.spread * std::sqrt(2.0 / 11), 1e-12);
-  EXPECT_EQ(CompareOne(wide, Scaled(wide, 1.001), {.threshold = 0.5}).verdict, Verdict::kSame);
+  EXPECT_EQ(CompareOne(wide, Scaled(wide, 1.001), {.threshold = 0.5}).verdict, BenchVerdict::kSame);
 }
 
 TEST(Comparison, CountsOfInstructionsNeedNoStatistics) {
@@ -132,9 +132,9 @@ TEST(Comparison, CountsOfInstructionsNeedNoStatistics) {
   const auto verdict = [&](double base, double current) {
     return CompareOne({base}, {current}, rule, BenchKind::kInstructions).verdict;
   };
-  EXPECT_EQ(verdict(100000, 101000), Verdict::kSame);
-  EXPECT_EQ(verdict(100000, 101001), Verdict::kSlower);
-  EXPECT_EQ(verdict(101001, 100000), Verdict::kFaster);
+  EXPECT_EQ(verdict(100000, 101000), BenchVerdict::kSame);
+  EXPECT_EQ(verdict(100000, 101001), BenchVerdict::kSlower);
+  EXPECT_EQ(verdict(101001, 100000), BenchVerdict::kFaster);
 }
 
 TEST(Comparison, ListsKernelsOfOneSideAndSortsTheWorstFirst) {
@@ -154,7 +154,7 @@ TEST(Comparison, ListsKernelsOfOneSideAndSortsTheWorstFirst) {
   EXPECT_EQ(names, "slowest slow faster same ");
   EXPECT_EQ(comparison.only_in_base, std::vector<std::string>{"gone"});
   EXPECT_EQ(comparison.only_in_current, std::vector<std::string>{"new"});
-  EXPECT_EQ(comparison.Count(Verdict::kSlower), 2u);
+  EXPECT_EQ(comparison.Count(BenchVerdict::kSlower), 2u);
 }
 
 TEST(Comparison, RefusesToCompareNothing) {
@@ -185,9 +185,9 @@ Rates Simulate(const NoiseModel& noise, double planted, size_t processes, int ru
           {name, NoisyTimes(noise, 100 * (1 + planted), 11, processes, random), {}, {}});
     }
     const Comparison comparison = Compare(FileOf(base), FileOf(current), {}, Any);
-    rates.slower += static_cast<int>(comparison.Count(Verdict::kSlower));
-    rates.inconclusive += static_cast<int>(comparison.Count(Verdict::kInconclusive));
-    rates.faster += static_cast<int>(comparison.Count(Verdict::kFaster));
+    rates.slower += static_cast<int>(comparison.Count(BenchVerdict::kSlower));
+    rates.inconclusive += static_cast<int>(comparison.Count(BenchVerdict::kInconclusive));
+    rates.faster += static_cast<int>(comparison.Count(BenchVerdict::kFaster));
     rates.kernels += 12;
   }
   return rates;

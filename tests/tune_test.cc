@@ -28,7 +28,7 @@ class Tuning : public SmallReplayTest {
 TEST_F(Tuning, NeedsNoScaleWhereNothingIsLost) {
   WriteSteps(0, 4, "w.grad", {1.0f, -0.5f});
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, Verdict::kNoScaleNeeded);
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kNoScaleNeeded);
   EXPECT_EQ(tuning.choices.front().score.mean_loss, 0);
   EXPECT_EQ(tuning.least_loss, 0);
   EXPECT_TRUE(tuning.choices.front().optimal);
@@ -41,7 +41,7 @@ TEST_F(Tuning, FindsTheWindow) {
   WriteSteps(0, 2, "w.grad", {1.0f});
   WriteSteps(2, 4, "w.grad", {0x1p-26f});
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, Verdict::kStaticEnough);
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kStaticEnough);
   EXPECT_EQ(tuning.loss_at_one, 0.5);
   EXPECT_EQ(tuning.window.low, 4);
   EXPECT_FALSE(tuning.window.low_open);
@@ -64,7 +64,7 @@ TEST_F(Tuning, MovesWhereNoStaticScaleServesAllSteps) {
   WriteSteps(10, 30, "middle.grad", {1.0f});
   WriteSteps(30, 40, "tiny.grad", {0x1p-26f});
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, Verdict::kDynamic);
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kDynamic);
   EXPECT_EQ(tuning.best_static.mean_loss, 0.25);
   EXPECT_TRUE(tuning.window.empty());
   EXPECT_EQ(tuning.window.low, 4);
@@ -88,13 +88,13 @@ TEST_F(Tuning, SaysWhenNoScaleHelps) {
                      FloatTensor("b.grad", {0x1p-6f}), FloatTensor("bad.grad", {65520.0f})});
   }
   // At scale 1 all is skipped; below it is not, and a share of 2^-44 or less is lost.
-  EXPECT_EQ(Tune("fp16").verdict, Verdict::kStaticEnough);
+  EXPECT_EQ(Tune("fp16").verdict, TuneVerdict::kStaticEnough);
   for (int step = 0; step < 3; ++step) {
     WriteStep(step, {FloatTensor("ok.grad", {1.0f}),
                      FloatTensor("bad.grad", {std::numeric_limits<float>::quiet_NaN()})});
   }
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, Verdict::kNoScaleHelps);
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kNoScaleHelps);
   EXPECT_EQ(tuning.hopeless_steps, 3u);
   EXPECT_EQ(tuning.least_loss, 1);
   EXPECT_EQ(tuning.headroom.median, 0);

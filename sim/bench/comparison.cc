@@ -37,8 +37,8 @@ bool IsDown(double ratio, double change) { return ratio < 1 / (1 + change); }
 
 // Counts do not vary: a change is a change.
 void DecideInstructions(double threshold, KernelComparison& kernel) {
-  if (IsUp(kernel.median_ratio, threshold)) kernel.verdict = Verdict::kSlower;
-  if (IsDown(kernel.median_ratio, threshold)) kernel.verdict = Verdict::kFaster;
+  if (IsUp(kernel.median_ratio, threshold)) kernel.verdict = BenchVerdict::kSlower;
+  if (IsDown(kernel.median_ratio, threshold)) kernel.verdict = BenchVerdict::kFaster;
 }
 
 // Other programs stretch wall-clock time, which is all there is for several threads, but that of
@@ -62,7 +62,7 @@ std::string Objection(const ComparisonRule& rule, const KernelComparison& kernel
 
 void DecideTime(const ComparisonRule& rule, KernelComparison& kernel) {
   const auto inconclusive = [&](std::string reason) {
-    kernel.verdict = Verdict::kInconclusive;
+    kernel.verdict = BenchVerdict::kInconclusive;
     kernel.reason = std::move(reason);
   };
   const size_t repetitions = std::min(kernel.base.count, kernel.current.count);
@@ -73,7 +73,7 @@ void DecideTime(const ComparisonRule& rule, KernelComparison& kernel) {
   if (up || IsDown(kernel.median_ratio, rule.threshold)) {
     const std::string objection = Objection(rule, kernel, up);
     if (!objection.empty()) return inconclusive(objection);
-    kernel.verdict = up ? Verdict::kSlower : Verdict::kFaster;
+    kernel.verdict = up ? BenchVerdict::kSlower : BenchVerdict::kFaster;
     return;
   }
   const double detectable = DetectableChange(kernel.base, kernel.current);
@@ -115,21 +115,21 @@ bool IsWorse(const KernelComparison& a, const KernelComparison& b) {
 
 }  // namespace
 
-std::string_view NameOf(Verdict verdict) {
+std::string_view NameOf(BenchVerdict verdict) {
   switch (verdict) {
-    case Verdict::kSlower:
+    case BenchVerdict::kSlower:
       return "slower";
-    case Verdict::kInconclusive:
+    case BenchVerdict::kInconclusive:
       return "inconclusive";
-    case Verdict::kFaster:
+    case BenchVerdict::kFaster:
       return "faster";
-    case Verdict::kSame:
+    case BenchVerdict::kSame:
       return "same";
   }
   return "";
 }
 
-size_t Comparison::Count(Verdict verdict) const {
+size_t Comparison::Count(BenchVerdict verdict) const {
   return static_cast<size_t>(
       std::ranges::count(kernels, verdict, [](const auto& kernel) { return kernel.verdict; }));
 }

@@ -22,9 +22,9 @@ struct ComparisonRule {
 };
 
 // In the order of severity.
-enum class Verdict { kSlower, kInconclusive, kFaster, kSame };
+enum class BenchVerdict { kSlower, kInconclusive, kFaster, kSame };
 
-std::string_view NameOf(Verdict verdict);
+std::string_view NameOf(BenchVerdict verdict);
 
 // What the repetitions of one kernel in one file say. Rates are medians, 0 where not recorded.
 struct SampleSummary {
@@ -36,7 +36,7 @@ struct SampleSummary {
 
 struct KernelComparison {
   std::string name;
-  Verdict verdict = Verdict::kSame;
+  BenchVerdict verdict = BenchVerdict::kSame;
   std::string reason;  // of an inconclusive verdict
   SampleSummary base, current;
   double median_ratio = 1, min_ratio = 1;  // current / base: above 1 is slower
@@ -50,7 +50,7 @@ struct Comparison {
   std::vector<KernelComparison> kernels;  // worst first
   std::vector<std::string> only_in_base, only_in_current;
 
-  size_t Count(Verdict verdict) const;
+  size_t Count(BenchVerdict verdict) const;
 };
 
 // Compares the kernels of both files whose name `is_chosen`. Throws Error (exit code 4) if the

@@ -104,8 +104,8 @@ Json FileJson(const BenchmarkFile& file) {
   return object;
 }
 
-constexpr Verdict kVerdicts[] = {Verdict::kSlower, Verdict::kInconclusive, Verdict::kFaster,
-                                 Verdict::kSame};
+constexpr BenchVerdict kVerdicts[] = {BenchVerdict::kSlower, BenchVerdict::kInconclusive,
+                                      BenchVerdict::kFaster, BenchVerdict::kSame};
 
 }  // namespace
 
@@ -118,8 +118,8 @@ std::string FormatComparison(const BenchmarkFile& base, const BenchmarkFile& cur
       ListOnly("base", comparison.only_in_base) + ListOnly("new", comparison.only_in_current);
   const size_t count = comparison.kernels.size();
   text += fmt::format("\n{} kernel{} compared:", count, count == 1 ? "" : "s");
-  for (const Verdict verdict : kVerdicts) {
-    text += fmt::format("{} {} {}", verdict == Verdict::kSlower ? "" : ",",
+  for (const BenchVerdict verdict : kVerdicts) {
+    text += fmt::format("{} {} {}", verdict == BenchVerdict::kSlower ? "" : ",",
                         comparison.Count(verdict), NameOf(verdict));
   }
   return text + "\n";
@@ -134,7 +134,7 @@ Json ComparisonJson(const BenchmarkFile& base, const BenchmarkFile& current,
                       {"alpha", comparison.rule.alpha},
                       {"min_repetitions", kMinRepetitions},
                       {"text", DescribeRule(comparison)}};
-  for (const Verdict verdict : kVerdicts) {
+  for (const BenchVerdict verdict : kVerdicts) {
     document["summary"][NameOf(verdict)] = comparison.Count(verdict);
   }
   document["kernels"] = Json::array();

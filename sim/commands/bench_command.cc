@@ -145,7 +145,7 @@ int RunGate(const CompareOptions& options) {
   const Comparison comparison = RunCompare(options);
   std::vector<std::string> slower;
   for (const KernelComparison& kernel : comparison.kernels) {
-    if (kernel.verdict != Verdict::kSlower) continue;
+    if (kernel.verdict != BenchVerdict::kSlower) continue;
     slower.push_back(
         fmt::format("{} ({:+.1f} %)", Printable(kernel.name), 100 * (kernel.median_ratio - 1)));
   }

@@ -67,15 +67,15 @@ std::string Remedies(const FormatTuning& tuning, const TuneResult& result) {
 
 }  // namespace
 
-const char* VerdictName(Verdict verdict) {
+const char* TuneVerdictName(TuneVerdict verdict) {
   switch (verdict) {
-    case Verdict::kNoScaleNeeded:
+    case TuneVerdict::kNoScaleNeeded:
       return "no scale needed";
-    case Verdict::kStaticEnough:
+    case TuneVerdict::kStaticEnough:
       return "static scale enough";
-    case Verdict::kDynamic:
+    case TuneVerdict::kDynamic:
       return "dynamic scaling recommended";
-    case Verdict::kNoScaleHelps:
+    case TuneVerdict::kNoScaleHelps:
       return "no scale helps";
   }
   return "";
@@ -130,24 +130,24 @@ void Judge(FormatTuning& tuning, const ScaleTable& table) {
   const double best = std::fmin(choice.score.mean_loss, tuning.best_static.mean_loss);
   const double unavoidable = static_cast<double>(tuning.hopeless_steps) / steps;
   if (tuning.hopeless_steps == least.size()) {
-    tuning.verdict = Verdict::kNoScaleHelps;
+    tuning.verdict = TuneVerdict::kNoScaleHelps;
     tuning.reason = "no step is finite at any scale";
   } else if (tuning.loss_at_one <= best + kNegligibleLoss) {
     const bool harmless = tuning.loss_at_one <= unavoidable + kNegligibleLoss;
-    tuning.verdict = harmless ? Verdict::kNoScaleNeeded : Verdict::kNoScaleHelps;
+    tuning.verdict = harmless ? TuneVerdict::kNoScaleNeeded : TuneVerdict::kNoScaleHelps;
     tuning.reason =
         harmless ? "at scale 1 the steps that can be finite lose no more than " +
                        fmt::format("{:.1e}", std::fmax(0, tuning.loss_at_one - unavoidable)) +
                        " of their energy"
                  : NoBetterThanOne(tuning, table);
   } else if (tuning.best_static.mean_loss <= best + kNegligibleLoss) {
-    tuning.verdict = Verdict::kStaticEnough;
+    tuning.verdict = TuneVerdict::kStaticEnough;
     tuning.reason = fmt::format("{} loses {:.3g} where scale 1 loses {:.3g}",
                                 ScaleText(tuning.best_static.scale), tuning.best_static.mean_loss,
                                 tuning.loss_at_one) +
                     MoreFiniteSteps(table, tuning.best_static);
   } else {
-    tuning.verdict = Verdict::kDynamic;
+    tuning.verdict = TuneVerdict::kDynamic;
     tuning.reason = fmt::format("a moving scale loses {:.3g}, the best static one {:.3g}",
                                 choice.score.mean_loss, tuning.best_static.mean_loss);
   }

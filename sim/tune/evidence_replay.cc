@@ -36,7 +36,7 @@ struct Job {
 };
 
 void AddComparison(const StackDefaults& defaults, const ReplayRun& prototype, size_t steps,
-                   Comparison& row, std::vector<Job>& jobs) {
+                   ComparedPolicy& row, std::vector<Job>& jobs) {
   const PolicyInfo& policy = FindPolicy(defaults.policy);
   row.label = defaults.label;
   row.policy = defaults.policy;

@@ -43,7 +43,7 @@ Json JsonChoice(const PolicyChoice& choice) {
   return object;
 }
 
-Json JsonComparison(const Comparison& row) {
+Json JsonComparison(const ComparedPolicy& row) {
   Json object = {
       {"label", row.label}, {"policy", row.policy}, {"params", JsonFields(row.parameters)}};
   if (!row.refusal.empty()) {
@@ -111,7 +111,7 @@ Json JsonBlocks(const FormatTuning& tuning) {
 
 Json JsonFormat(const FormatTuning& tuning) {
   Json object = {{"format", tuning.format},
-                 {"verdict", VerdictName(tuning.verdict)},
+                 {"verdict", TuneVerdictName(tuning.verdict)},
                  {"reason", tuning.reason},
                  {"recommended", JsonChoice(tuning.choices.front())}};
   object["other_policies"] = Json::array();
@@ -127,7 +127,7 @@ Json JsonFormat(const FormatTuning& tuning) {
   object["mean_loss_at_scale_1"] = tuning.loss_at_one;
   object["least_possible_mean_loss"] = tuning.least_loss;
   object["comparisons"] = Json::array();
-  for (const Comparison& row : tuning.comparisons) {
+  for (const ComparedPolicy& row : tuning.comparisons) {
     object["comparisons"].push_back(JsonComparison(row));
   }
   object["window"] = {

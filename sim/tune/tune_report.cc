@@ -22,8 +22,8 @@ std::string LossText(double loss) {
 
 std::string Recommendation(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
-  std::string text =
-      fmt::format("\n{}: {}\n  {}\n", tuning.format, VerdictName(tuning.verdict), tuning.reason);
+  std::string text = fmt::format("\n{}: {}\n  {}\n", tuning.format, TuneVerdictName(tuning.verdict),
+                                 tuning.reason);
   text += fmt::format("  {}: {}\n", choice.family.policy->name,
                       ParameterText(choice.family, choice.score.parameters, " "));
   if (choice.with_errors) {
@@ -53,7 +53,7 @@ std::string Losses(const FormatTuning& tuning) {
   rows.push_back({"static scale " + ScaleText(tuning.best_static.scale),
                   LossText(tuning.best_static.mean_loss), count(tuning.best_static.nonfinite_steps),
                   "", ScaleText(tuning.best_static.scale)});
-  for (const Comparison& row : tuning.comparisons) {
+  for (const ComparedPolicy& row : tuning.comparisons) {
     if (!row.refusal.empty()) continue;
     rows.push_back({row.label, LossText(row.mean_loss), count(row.skipped), count(row.first_skips),
                     ScaleText(row.final_scale)});

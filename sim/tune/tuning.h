@@ -23,10 +23,10 @@ struct TuneRequest {
   Checked checked = Checked::kParameterGradients;
 };
 
-enum class Verdict : uint8_t { kNoScaleNeeded, kStaticEnough, kDynamic, kNoScaleHelps };
+enum class TuneVerdict : uint8_t { kNoScaleNeeded, kStaticEnough, kDynamic, kNoScaleHelps };
 
 // Returns "no scale needed" and so on.
-const char* VerdictName(Verdict verdict);
+const char* TuneVerdictName(TuneVerdict verdict);
 
 // Scales that lose at most kNegligibleLoss at every step that some scale makes finite, among those
 // that were looked at.
@@ -65,7 +65,7 @@ struct PolicyChoice {
 };
 
 // A policy as its stack has it, for comparison.
-struct Comparison {
+struct ComparedPolicy {
   std::string label, policy;
   std::vector<NamedValue> parameters;
   std::string refusal;  // why it does not run; else empty
@@ -84,7 +84,7 @@ struct BlamedTensor {
 
 struct FormatTuning {
   std::string format;
-  Verdict verdict = Verdict::kDynamic;
+  TuneVerdict verdict = TuneVerdict::kDynamic;
   std::string reason;
   std::vector<PolicyChoice> choices;  // the policy asked for, then others
   StaticChoice best_static;
@@ -94,7 +94,7 @@ struct FormatTuning {
   ScaleWindow window;
   Headroom headroom;
   std::vector<StepFacts> facts;
-  std::vector<Comparison> comparisons;
+  std::vector<ComparedPolicy> comparisons;
   ReplayResult recommended;                                 // the replay of the recommendation
   std::vector<BlamedTensor> overflow_side, underflow_side;  // if the window is empty
   std::vector<std::string> notes;
