@@ -35,6 +35,10 @@ class ProfileWriter {
 
   // Opens or resumes PATH.partial. Throws Error (exit code 3) if that is impossible.
   ProfileWriter(const std::string& path, const ProfileSettings& settings, Existing existing);
+
+  // The same for a caller that has EdgesOf(settings.ladder), which takes long to find.
+  ProfileWriter(const std::string& path, const ProfileSettings& settings,
+                const HistogramEdges& edges, Existing existing);
   ~ProfileWriter();  // keeps PATH.partial unless committed
   ProfileWriter(const ProfileWriter&) = delete;
   ProfileWriter& operator=(const ProfileWriter&) = delete;

@@ -61,10 +61,11 @@ std::string ProfileRun::Open() {
   const StepRange range = ShardOf(steps.step_count(), request_.shard, request_.shards);
   RequireOtherFile(request_.output, steps);
   if (request_.unfinished == Unfinished::kDiscard) {
-    ProfileWriter(request_.output, request_.settings, ProfileWriter::Existing::kReplace)
+    ProfileWriter(request_.output, request_.settings, edges_, ProfileWriter::Existing::kReplace)
         .Truncate(0);
   }
-  writer_ = std::make_unique<ProfileWriter>(request_.output, request_.settings, request_.existing);
+  writer_ = std::make_unique<ProfileWriter>(request_.output, request_.settings, edges_,
+                                            request_.existing);
   const bool extends = request_.existing == ProfileWriter::Existing::kExtend;
   finished_ = writer_->done().size();
   resumption_ = Resume(writer_->done(), writer_->done_at(), steps, range,

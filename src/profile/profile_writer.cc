@@ -50,11 +50,14 @@ bool HoldsStepsOf(const PartialFile& partial, const StoredProfile& complete) {
 
 ProfileWriter::ProfileWriter(const std::string& path, const ProfileSettings& settings,
                              Existing existing)
+    : ProfileWriter(path, settings, EdgesOf(settings.ladder), existing) {}
+
+ProfileWriter::ProfileWriter(const std::string& path, const ProfileSettings& settings,
+                             const HistogramEdges& edges, Existing existing)
     : impl_(std::make_unique<Impl>(path)) {
   PartialFile& file = impl_->file;
   const std::string place = Printable(path);
   const std::string text = SettingsText(place, settings);
-  const HistogramEdges edges = EdgesOf(settings.ladder);
   const std::string opening = ProfileOpening(text, edges);
   if (existing == Existing::kReplace || !IsFile(file.target())) {
     impl_->replaced = file.Resume(opening);
