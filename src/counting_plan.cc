@@ -166,4 +166,24 @@ void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables)
   }
 }
 
+HistogramSums TakeWideSums(const CountingPlan& plan, CountingTables& tables) {
+  HistogramSums taken = {tables.elements, tables.zeros, tables.nan, tables.inf, {}};
+  for (size_t sign = 0; sign < 2; ++sign) {
+    taken.signs[sign].largest = tables.largest[sign];
+    if (tables.largest[sign] == 0) continue;
+    const size_t last = plan.BinOf(tables.largest[sign]);
+    for (size_t bin = plan.BinOf(tables.smallest); bin <= last; ++bin) {
+      WideSums& sums = tables.wide[sign][bin];
+      if (sums.count == 0) continue;
+      taken.signs[sign].bins.push_back(
+          {static_cast<uint32_t>(bin), sums.count, sums.significands, sums.squares});
+      sums = {};
+    }
+  }
+  tables.elements = tables.zeros = tables.nan = tables.inf = 0;
+  tables.largest = {};
+  tables.smallest = codec::kInfinityBits;
+  return taken;
+}
+
 }  // namespace dlsim

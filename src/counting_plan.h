@@ -14,6 +14,8 @@
 
 namespace dlsim {
 
+struct HistogramSums;
+
 // Most sets of edges repeat from binade to binade: their mantissas, here called phases, are few and
 // lie close together. Between such groups there are wide gaps, which hold nearly all values. A slot
 // is a gap (even) or a zone of phases (odd) of one binade.
@@ -71,5 +73,8 @@ class CountingPlan {
 
 // Counts one value of any kind: the definition that the kernels must equal.
 void CountValue(const CountingPlan& plan, uint32_t bits, CountingTables& tables);
+
+// Returns what the wide sums of the tables hold and empties them.
+HistogramSums TakeWideSums(const CountingPlan& plan, CountingTables& tables);
 
 }  // namespace dlsim

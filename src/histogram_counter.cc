@@ -174,23 +174,7 @@ HistogramSums HistogramCounter::TakeSums() {
   if (tables.pending_count > 0) HWY_DYNAMIC_DISPATCH(CountValues)(nullptr, 0, plan, tables);
   CountAside(plan, tables);
   if (tables.in_records > 0) EmptyRecords(plan, tables);
-  HistogramSums taken = {tables.elements, tables.zeros, tables.nan, tables.inf, {}};
-  for (size_t sign = 0; sign < 2; ++sign) {
-    taken.signs[sign].largest = tables.largest[sign];
-    if (tables.largest[sign] == 0) continue;
-    const size_t last = plan.BinOf(tables.largest[sign]);
-    for (size_t bin = plan.BinOf(tables.smallest); bin <= last; ++bin) {
-      WideSums& sums = tables.wide[sign][bin];
-      if (sums.count == 0) continue;
-      taken.signs[sign].bins.push_back(
-          {static_cast<uint32_t>(bin), sums.count, sums.significands, sums.squares});
-      sums = {};
-    }
-  }
-  tables.elements = tables.zeros = tables.nan = tables.inf = 0;
-  tables.largest = {};
-  tables.smallest = codec::kInfinityBits;
-  return taken;
+  return TakeWideSums(plan, tables);
 }
 
 }  // namespace dlsim

@@ -245,24 +245,6 @@ double SumOfSquaresOfChunk(std::span<const float> values) {
   return HWY_DYNAMIC_DISPATCH(SumOfSquaresOnTarget)(values.data(), values.size());
 }
 
-TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,
-                                  const Measurement& question) {
-  const CodecSpec spec = MakeCodecSpec(question.conversion);
-  TensorStats stats;
-  ChunkSums sums;
-  stats.elements = values.size();
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * question.scale);
-    const bool stochastic = question.conversion.rounding == Rounding::kStochastic;
-    const uint32_t random = stochastic ? RandomBits(question.random, first_index + i) : 0;
-    const EncodeResult result = Encode(spec, question.conversion.rounding, scaled, random);
-    MeasureElement(spec, question.inverse_scale(), i, std::bit_cast<uint32_t>(values[i]), scaled,
-                   result, stats, sums);
-  }
-  AddSums(sums, stats);
-  return stats;
-}
-
 std::vector<TensorStats> Measure(std::span<const float> values,
                                  std::span<const Measurement> questions) {
   const size_t blocks = (values.size() + kBlockElements - 1) / kBlockElements;

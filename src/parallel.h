@@ -6,12 +6,10 @@
 #include <cstdint>
 #include <exception>
 
+#include "dlsim/measure.h"
 #include "float_environment.h"
 
 namespace dlsim {
-
-// Elements per block of work: 256 KiB of float32.
-inline constexpr size_t kBlockElements = size_t{1} << 16;
 
 // Calls body(i) for i in [0, count) on all threads, in any order, in the default floating-point
 // environment; rethrows one of the exceptions that bodies threw. Results are stored by index, so

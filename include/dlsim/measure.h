@@ -15,9 +15,10 @@ namespace dlsim {
 
 // The order of float64 sums: element i of a chunk of 4096 adds to lane i mod 32, the lanes are
 // added pairwise (l and l + 16, then l and l + 8, ...), chunks are added in index order within a
-// block of 65536 elements, and blocks in index order.
+// block of 65536 elements (256 KiB of float32), and blocks in index order.
 inline constexpr size_t kSumLanes = 32;
 inline constexpr size_t kChunkElements = 4096;
+inline constexpr size_t kBlockElements = size_t{1} << 16;
 
 // One question about an array: scale (a float32 multiplication), encode, decode, unscale by the
 // float32 reciprocal of the scale.

@@ -13,16 +13,9 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/dtype.h"
+
 namespace dlsim {
-
-// Element types that a trace may hold; little-endian.
-enum class DType { kF32, kF64, kF16, kBF16 };
-
-// Returns the size of one element in bytes.
-size_t DTypeSize(DType dtype);
-
-// Returns the name that safetensors uses: "F32", "F64", "F16", "BF16".
-const char* DTypeName(DType dtype);
 
 // Parameter gradients decide the finite test; activation gradients are measured beside them.
 enum class Role { kGrad, kActGrad };

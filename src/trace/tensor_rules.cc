@@ -5,33 +5,6 @@
 
 namespace dlsim {
 
-size_t DTypeSize(DType dtype) {
-  switch (dtype) {
-    case DType::kF64:
-      return 8;
-    case DType::kF32:
-      return 4;
-    case DType::kF16:
-    case DType::kBF16:
-      break;
-  }
-  return 2;
-}
-
-const char* DTypeName(DType dtype) {
-  switch (dtype) {
-    case DType::kF32:
-      return "F32";
-    case DType::kF64:
-      return "F64";
-    case DType::kF16:
-      return "F16";
-    case DType::kBF16:
-      break;
-  }
-  return "BF16";
-}
-
 const char* RoleName(Role role) { return role == Role::kGrad ? "grad" : "act_grad"; }
 
 std::optional<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t item_bytes) {
