@@ -20,6 +20,8 @@
 
 namespace dlsim {
 
+class ComputeDevice;  // a GPU
+
 // How the micro-steps of a step become its gradient; both sum in float32 in micro-step order.
 enum class Accumulation : uint8_t {
   kQuantizeThenSum,  // each micro-step is scaled, quantised and unscaled on its own
@@ -67,6 +69,9 @@ struct StepOptions {
 
   // Other work, such as opening the next step, that one thread does meanwhile.
   std::function<void()> beside;
+
+  // What measures and counts; null = the CPU. Digits are the same.
+  ComputeDevice* device = nullptr;
 };
 
 // What a profile knows of the counters of TensorStats.

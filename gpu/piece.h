@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The unit of work of a thread block.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dlsim/dtype.h"
+
+namespace dlsim::gpu {
+
+// At most kBlockElements consecutive elements of one tensor, all in device memory. Pieces begin at
+// multiples of kBlockElements, as the blocks in whose order sums are added do.
+struct Piece {
+  const std::byte* values = nullptr;  // the first element; null = none (a part that is absent)
+  void* codes = nullptr;              // where the first element's code goes, if anywhere
+  uint64_t first_index = 0;           // of the first element in its tensor
+  uint32_t count = 0;
+  uint32_t tensor = 0;
+  uint32_t random_stream = 0;
+  float inverse_grad_scale = 1.0f;  // multiplies each value unless it is 1
+  DType dtype = DType::kF32;
+};
+
+}  // namespace dlsim::gpu

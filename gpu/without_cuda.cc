@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands in for dlsim::gpu in a build without CUDA.
+#include <string>
+
+#include "compute_device.h"
+#include "dlsim/error.h"
+#include "dlsim/gpu/devices.h"
+
+namespace dlsim::gpu {
+namespace {
+
+constexpr const char* kProblem = "this dlsim was built without CUDA";
+
+}  // namespace
+
+DeviceList Devices() { return {{}, kProblem}; }
+
+std::unique_ptr<ComputeDevice> OpenDevice(int index) {
+  throw InputError("--device", kProblem, "a build with -DDLSIM_ENABLE_CUDA=ON, or --device cpu",
+                   "cuda:" + std::to_string(index));
+}
+
+}  // namespace dlsim::gpu

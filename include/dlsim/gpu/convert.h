@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// Converts arrays in device memory. Equal, bit for bit, to Encode and Decode of codec.h on each
+// element, and so to EncodeArray and DecodeArray on the CPU. Calls only launch on the stream: they
+// neither allocate nor wait, and can be captured in a CUDA graph.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "dlsim/convert.h"
+#include "dlsim/gpu/stream.h"
+#include "dlsim/gpu/tensor_list.h"
+
+namespace dlsim::gpu {
+
+// The size of a code in memory: 2 bytes for formats of at most 16 bits, else 4.
+constexpr size_t CodeBytes(const Format& format) { return CodeBits(format) <= 16 ? 2 : 4; }
+
+// Encodes the values of one tensor into its `codes`. Its `grad_scale` is applied first; then values
+// are multiplied by how.scale in float32. The random bits are those of how.random and
+// how.first_index. Pointers of 16 bytes' alignment are fastest. Throws Error naming the call if
+// an argument is wrong or the launch fails.
+void Encode(const ArrayConversion& how, const DeviceTensor& tensor, Stream stream);
+
+// The same for many tensors in one launch: tensor t takes its random bits from its own stream.
+void Encode(const ArrayConversion& how, const TensorList& tensors, Stream stream);
+
+// Decodes `count` codes of CodeBytes(format) each.
+void Decode(const Format& format, const void* codes, float* values, uint64_t count, Stream stream);
+
+}  // namespace dlsim::gpu
