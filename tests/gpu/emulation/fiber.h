@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Contexts of execution that take turns on one thread of the CPU.
+#pragma once
+
+#include <ucontext.h>
+
+#include <cstddef>
+
+namespace dlsim::emulation {
+
+class Fiber {
+ public:
+  // The context in which the caller runs; it can be switched away from.
+  Fiber() = default;
+
+  // A context of its own that begins with `body`, which never returns.
+  explicit Fiber(void (*body)());
+
+  ~Fiber();
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Continues `to`; returns when something switches back to this one.
+  void SwitchTo(Fiber& to);
+
+ private:
+  static void Begin();
+  void Arrived();
+
+  ucontext_t context_ = {};
+  void (*body_)() = nullptr;
+  void* mapping_ = nullptr;
+  // For the address sanitizer, which must know on which stack a program runs.
+  const void* stack_ = nullptr;
+  size_t stack_size_ = 0;
+  void* fake_stack_ = nullptr;
+};
+
+}  // namespace dlsim::emulation
