@@ -74,7 +74,7 @@ class VectorCounter {
 
   // Counts one element by the scalar reference.
   ElementResult AddSingle(size_t i, uint32_t bits, uint32_t scaled, EncodeResult result) {
-    return MeasureElement(spec_, inverse_scale_, i, bits, scaled, result, singles_, sums_);
+    return MeasureElement(spec_, inverse_scale_, bits, scaled, result, singles_, sums_.Lane(i));
   }
 
   TensorStats Finish(size_t elements) const {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -17,10 +16,22 @@ namespace dlsim {
 // The partial sums of a chunk, one per lane.
 using SumLanes = std::array<double, kSumLanes>;
 
+// The partial sums of one lane, wherever they are kept.
+struct LaneSums {
+  double& inputs;
+  double& underflows;
+  double& quantized;
+};
+
 struct ChunkSums {
   alignas(64) SumLanes inputs{};
   alignas(64) SumLanes underflows{};
   alignas(64) SumLanes quantized{};
+
+  // The sums to which element i of the chunk adds.
+  LaneSums Lane(size_t i) {
+    return {inputs[i % kSumLanes], underflows[i % kSumLanes], quantized[i % kSumLanes]};
+  }
 };
 
 // Adds the upper half of `kWidth` lanes to the lower half, and so on down to one lane.
@@ -39,9 +50,14 @@ inline double AddLanes(SumLanes lanes) {
   return std::isnan(lanes[0]) ? std::numeric_limits<double>::quiet_NaN() : lanes[0];
 }
 
+// The square of a float32 is exact in float64.
+DLSIM_HOST_DEVICE inline void AddSquare(float value, double& sum) {
+  const double wide = double{value};
+  sum += wide * wide;
+}
+
 inline void AddSquare(float value, size_t i, SumLanes& lanes) {
-  const double wide = value;
-  lanes[i % kSumLanes] += wide * wide;
+  AddSquare(value, lanes[i % kSumLanes]);
 }
 
 // Fills in the sums of a chunk whose elements are all counted.
@@ -57,34 +73,36 @@ struct ElementResult {
   float unscaled = 0;
 };
 
-// Counts element i of a chunk: the bits of the input and of its scaled value, and what encoding
-// made of that.
-inline ElementResult MeasureElement(const CodecSpec& spec, float inverse_scale, size_t i,
-                                    uint32_t bits, uint32_t scaled_bits, EncodeResult result,
-                                    TensorStats& stats, ChunkSums& sums) {
+// Counts one element: the bits of the input and of its scaled value, and what encoding made of
+// that. `Counters` has the counters of TensorStats and absmax.
+template <class Counters>
+DLSIM_HOST_DEVICE inline ElementResult MeasureElement(const CodecSpec& spec, float inverse_scale,
+                                                      uint32_t bits, uint32_t scaled_bits,
+                                                      EncodeResult result, Counters& stats,
+                                                      const LaneSums& sums) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
   const CodeClass output = Classify(spec, result.code);
-  const float decoded = std::bit_cast<float>(Decode(spec, result.code));
+  const float decoded = BitCast<float>(Decode(spec, result.code));
   const ElementResult element = {decoded, decoded * inverse_scale};
-  stats.nonfinite_outputs += output == CodeClass::kInfinity || output == CodeClass::kNan;
-  AddSquare(element.unscaled, i, sums.quantized);
+  stats.nonfinite_outputs += output == CodeClass::kInfinity || output == CodeClass::kNan ? 1 : 0;
+  AddSquare(element.unscaled, sums.quantized);
   if (magnitude >= codec::kInfinityBits) {
     ++(magnitude == codec::kInfinityBits ? stats.inf : stats.nan);
     return element;
   }
-  const float input = std::bit_cast<float>(bits);
-  AddSquare(input, i, sums.inputs);
-  stats.absmax = std::fmax(stats.absmax, std::fabs(input));
+  const float size = BitCast<float>(magnitude);
+  AddSquare(size, sums.inputs);
+  if (size > stats.absmax) stats.absmax = size;
   // Scaling alone may overflow float32: then encoding was given an infinity.
   const bool scaled_to_infinity = (scaled_bits & ~codec::kSignBit) == codec::kInfinityBits;
-  stats.overflow += result.overflows || scaled_to_infinity;
+  stats.overflow += result.overflows || scaled_to_infinity ? 1 : 0;
   if (magnitude == 0) {
     ++stats.zeros;
   } else if (output == CodeClass::kZero) {
     ++stats.underflow;
-    AddSquare(input, i, sums.underflows);
+    AddSquare(size, sums.underflows);
   } else {
-    stats.subnormal += output == CodeClass::kSubnormal;
+    stats.subnormal += output == CodeClass::kSubnormal ? 1 : 0;
   }
   return element;
 }

@@ -139,8 +139,8 @@ inline bool MeasurePlain(const CodecSpec& spec, const PlainSpec& plain, const Me
   for (size_t i = end; i < count; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
     const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * question.scale);
-    MeasureElement(spec, question.inverse_scale(), i, bits, scaled,
-                   EncodeWith<Rounding::kNearestEven>(spec, scaled, 0), stats, sums);
+    MeasureElement(spec, question.inverse_scale(), bits, scaled,
+                   EncodeWith<Rounding::kNearestEven>(spec, scaled, 0), stats, sums.Lane(i));
   }
   stats.elements = count;
   AddSums(sums, stats);

@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <limits>
 
+#include "dlsim/host_device.h"
+
 namespace dlsim {
 
 // Counts are exact. Sums are float64 in a fixed order (measure.h), so that every machine, thread
@@ -39,7 +41,7 @@ struct TensorStats {
   }
 
   // Adds the statistics of what follows in index order.
-  void Merge(const TensorStats& later) {
+  DLSIM_HOST_DEVICE void Merge(const TensorStats& later) {
     elements += later.elements;
     zeros += later.zeros;
     nan += later.nan;
@@ -48,7 +50,7 @@ struct TensorStats {
     subnormal += later.subnormal;
     overflow += later.overflow;
     nonfinite_outputs += later.nonfinite_outputs;
-    absmax = std::fmax(absmax, later.absmax);
+    absmax = later.absmax > absmax ? later.absmax : absmax;  // never NaN
     sum_of_squares += later.sum_of_squares;
     underflow_sum_of_squares += later.underflow_sum_of_squares;
     quantized_sum_of_squares += later.quantized_sum_of_squares;
