@@ -95,7 +95,7 @@ void ProfileRun::Deliver(Ranks& ranks) const {
   const StepRange all = resumption_.remaining;
   try {
     const StepRange own = {all.begin + static_cast<size_t>(ranks.rank()), all.end};
-    StepEncoder encoder(trace_, request_.settings, edges_, own, size);
+    StepEncoder encoder(trace_, request_.settings, edges_, own, size, request_.device);
     while (const std::optional<EncodedStep> step = encoder.Next()) ranks.Send(StepMessage(*step));
   } catch (...) {
     ranks.Send(FailureMessage(std::current_exception()));
@@ -106,7 +106,7 @@ void ProfileRun::Deliver(Ranks& ranks) const {
 void ProfileRun::Collect(const Ranks& ranks, const std::function<void(size_t)>& on_step) {
   const size_t size = static_cast<size_t>(ranks.size());
   const StepRange all = resumption_.remaining;
-  StepEncoder encoder(trace_, request_.settings, edges_, all, size);
+  StepEncoder encoder(trace_, request_.settings, edges_, all, size, request_.device);
   for (size_t i = all.begin; i < all.end; ++i) {
     const size_t owner = (i - all.begin) % size;
     writer_->Append(owner == 0 ? *encoder.Next()

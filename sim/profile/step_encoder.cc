@@ -29,13 +29,15 @@ void RequireUnchanged(std::span<const std::string> paths, const FileState& befor
 }  // namespace
 
 StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
-                         const HistogramEdges& edges, StepRange range, size_t stride)
+                         const HistogramEdges& edges, StepRange range, size_t stride,
+                         ComputeDevice* device)
     : settings_(settings),
       edges_(edges),
       steps_(trace, settings.accumulate_steps),
       queue_(steps_.step_count(), [this](size_t i) { return steps_.LoadStep(i); }),
       range_(range),
-      stride_(stride) {
+      stride_(stride),
+      device_(device) {
   if (range_.begin >= range_.end) return;
   state_ = StateIfThere(steps_.files(range_.begin));
   Start();
@@ -48,6 +50,7 @@ void StepEncoder::Start() {
   if (next < range_.end) next_state = StateIfThere(steps_.files(next));  // before it is opened
   StepOptions options;
   options.accumulation = settings_.accumulation;
+  options.device = device_;
   if (next < range_.end) options.beside = [&] { queue_.LoadAhead(next); };
   ProfileStep step = ProfileOf(queue_.Take(range_.begin), edges_, options);
   RequireUnchanged(steps_.files(range_.begin), state_);

@@ -16,9 +16,11 @@ namespace dlsim {
 
 class StepEncoder {
  public:
-  // Steps `range.begin`, `range.begin + stride`, ... All must live as long as this.
+  // Steps `range.begin`, `range.begin + stride`, ... All must live as long as this. `device` counts
+  // them, as StepOptions::device.
   StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
-              const HistogramEdges& edges, StepRange range, size_t stride);
+              const HistogramEdges& edges, StepRange range, size_t stride,
+              ComputeDevice* device = nullptr);
 
   // Returns the next step; nothing after the last. Throws Error.
   std::optional<EncodedStep> Next();
@@ -32,6 +34,7 @@ class StepEncoder {
   StepQueue<TraceStep> queue_;
   StepRange range_;
   size_t stride_;
+  ComputeDevice* device_;
   FileState state_;  // of the files of the step that comes next, as they were opened
   std::future<EncodedStep> encoding_;
   std::exception_ptr failure_;
