@@ -23,7 +23,7 @@ struct BlockAnswer {
   std::span<TensorStats> parts;       // [question * part_count + part]
   std::span<double> effective;        // [question]
   std::span<double> scaled;           // [question]: sum of squares of the still scaled sums
-  std::span<GradientDetail> details;  // [question]
+  std::span<GradientDetail> details;  // [question]; empty if no question asks for it
 };
 
 // All that the blocks of one step have in common. What it refers to lives as long as the work.
@@ -33,9 +33,15 @@ struct StepWork {
   std::span<const int64_t> micro_steps;     // number of each part; see PartNumbers
   std::span<const StepQuestion> questions;  // none for counting
   const StepOptions* options = nullptr;
+
+  // The random stream of a tensor in a part.
+  uint32_t StreamOf(size_t tensor, size_t part) const {
+    return dlsim::StreamOf((*tensors)[tensor].header.name, step->step, micro_steps[part]);
+  }
 };
 
-// A step that is being worked on: blocks go in, and results come out later.
+// A step that is being worked on: blocks go in, and results come out later. The destructor waits
+// for what still runs, and drops its results.
 class DeviceWork {
  public:
   virtual ~DeviceWork() = default;
@@ -76,5 +82,8 @@ class ComputeDevice {
   virtual void Decode(const Format& format, std::span<const uint32_t> codes,
                       std::span<float> values) = 0;
 };
+
+// Hands all blocks of the step to a device, while a thread does what StepOptions has beside it.
+void RunOnDevice(const StepWork& step, DeviceWork& work);
 
 }  // namespace dlsim

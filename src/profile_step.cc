@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "chunk_loader.h"
+#include "compute_device.h"
 #include "dlsim/profile.h"
 #include "parallel.h"
 #include "step_blocks.h"
@@ -64,13 +65,13 @@ std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,
   return pieces;
 }
 
-// The sums of every tensor: [tensor * parts + part].
-std::vector<HistogramSums> CountStep(const TraceStep& step,
-                                     const std::vector<TensorSources>& tensors, size_t parts,
-                                     const HistogramEdges& edges, const StepOptions& options) {
-  std::vector<HistogramSums> sums(tensors.size() * parts);
+// Adds to the sums of every tensor: [tensor * parts + part].
+void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<HistogramSums> sums) {
+  const StepOptions& options = *work.options;
+  const std::vector<TensorSources>& tensors = *work.tensors;
+  const size_t parts = work.micro_steps.size();
   bool beside_done = !options.beside;
-  ForEachWave(step.recordings, tensors, [&](std::span<const Block> wave) {
+  ForEachWave(work.step->recordings, tensors, [&](std::span<const Block> wave) {
     std::vector<std::span<const Block>> tasks;
     while (!wave.empty()) tasks.push_back(CutTask(wave, parts));
     std::vector<std::vector<Piece>> pieces(tasks.size());
@@ -87,7 +88,6 @@ std::vector<HistogramSums> CountStep(const TraceStep& step,
     }
   });
   if (!beside_done) options.beside();
-  return sums;
 }
 
 ProfileTensor DescribeTensor(const TensorSources& sources) {
@@ -148,7 +148,13 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
   }
   for (const TensorSources& sources : tensors) profile.tensors.push_back(DescribeTensor(sources));
   const size_t parts = profile.micro_steps.size();
-  const std::vector<HistogramSums> sums = CountStep(step, tensors, parts, edges, options);
+  std::vector<HistogramSums> sums(tensors.size() * parts);
+  const StepWork work = {&step, &tensors, profile.micro_steps, {}, &options};
+  if (options.device == nullptr) {
+    CountOnCpu(work, edges, sums);
+  } else {
+    RunOnDevice(work, *options.device->Count(work, edges, sums));
+  }
   profile.histograms.assign(parts, std::vector<Histogram>(tensors.size()));
   ParallelFor(tensors.size(), [&](size_t t) {
     for (size_t part = 0; part < parts; ++part) {

@@ -70,7 +70,8 @@ struct StepOptions {
   // Other work, such as opening the next step, that one thread does meanwhile.
   std::function<void()> beside;
 
-  // What measures and counts; null = the CPU. Digits are the same.
+  // What measures and counts; null = the CPU. Digits are the same. MeasureSpreads has no options:
+  // it stays on the CPU, as few policies ask for it.
   ComputeDevice* device = nullptr;
 };
 

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "compute_device.h"
+
+#include <future>
+#include <utility>
+
+#include "float_environment.h"
+
+namespace dlsim {
+
+void RunOnDevice(const StepWork& step, DeviceWork& work) {
+  std::future<void> beside;  // its destructor waits
+  if (step.options->beside) {
+    beside = std::async(std::launch::async, [&step] {
+      const DefaultFloatEnvironment environment;
+      step.options->beside();
+    });
+  }
+  ForEachWave(step.step->recordings, *step.tensors,
+              [&](std::span<const Block> wave) { work.Add(wave); });
+  work.Finish();
+  if (beside.valid()) beside.get();
+}
+
+}  // namespace dlsim

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+// Expects two measurements of a step to be the same, field by field and bit by bit.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <bit>
+#include <cstdint>
+#include <string>
+
+#include "dlsim/measure_step.h"
+
+namespace dlsim {
+
+inline void ExpectSameBits(double got, double expected) {
+  EXPECT_EQ(std::bit_cast<uint64_t>(got), std::bit_cast<uint64_t>(expected))
+      << got << " is not " << expected;
+}
+inline void ExpectSameBits(float got, float expected) {
+  EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(expected))
+      << got << " is not " << expected;
+}
+
+inline void ExpectSameBits(const TensorStats& got, const TensorStats& expected) {
+  EXPECT_EQ(got.elements, expected.elements);
+  EXPECT_EQ(got.zeros, expected.zeros);
+  EXPECT_EQ(got.nan, expected.nan);
+  EXPECT_EQ(got.inf, expected.inf);
+  EXPECT_EQ(got.underflow, expected.underflow);
+  EXPECT_EQ(got.subnormal, expected.subnormal);
+  EXPECT_EQ(got.overflow, expected.overflow);
+  EXPECT_EQ(got.nonfinite_outputs, expected.nonfinite_outputs);
+  ExpectSameBits(got.absmax, expected.absmax);
+  ExpectSameBits(got.sum_of_squares, expected.sum_of_squares);
+  ExpectSameBits(got.underflow_sum_of_squares, expected.underflow_sum_of_squares);
+  ExpectSameBits(got.quantized_sum_of_squares, expected.quantized_sum_of_squares);
+}
+
+inline void ExpectSameBits(const GradientDetail& got, const GradientDetail& expected) {
+  ExpectSameBits(got.scaled_sum, expected.scaled_sum);
+  ExpectSameBits(got.scaled_sum_of_squares, expected.scaled_sum_of_squares);
+  ExpectSameBits(got.absmax, expected.absmax);
+  EXPECT_EQ(got.below_edge, expected.below_edge);
+  EXPECT_EQ(got.above_edge, expected.above_edge);
+  EXPECT_EQ(got.above_limit, expected.above_limit);
+  EXPECT_EQ(got.elements, expected.elements);
+}
+
+inline void ExpectSameBits(const TensorAnswer& got, const TensorAnswer& expected) {
+  ASSERT_EQ(got.parts.size(), expected.parts.size());
+  for (size_t part = 0; part < got.parts.size(); ++part) {
+    SCOPED_TRACE("part " + std::to_string(part));
+    ExpectSameBits(got.parts[part], expected.parts[part]);
+  }
+  ExpectSameBits(got.effective_sum_of_squares, expected.effective_sum_of_squares);
+  EXPECT_EQ(got.scaled_sum_finite, expected.scaled_sum_finite);
+  ExpectSameBits(got.detail, expected.detail);
+  EXPECT_EQ(got.bounds, nullptr);
+}
+
+inline void ExpectSameBits(const StepMeasurement& got, const StepMeasurement& expected) {
+  EXPECT_EQ(got.micro_steps, expected.micro_steps);
+  ASSERT_EQ(got.tensors.size(), expected.tensors.size());
+  ASSERT_EQ(got.answers.size(), expected.answers.size());
+  for (size_t q = 0; q < got.answers.size(); ++q) {
+    ASSERT_EQ(got.answers[q].size(), expected.answers[q].size());
+    for (size_t t = 0; t < got.answers[q].size(); ++t) {
+      SCOPED_TRACE("question " + std::to_string(q) + ", tensor " + expected.tensors[t].name);
+      EXPECT_EQ(got.tensors[t].name, expected.tensors[t].name);
+      ExpectSameBits(got.answers[q][t], expected.answers[q][t]);
+    }
+  }
+}
+
+}  // namespace dlsim
