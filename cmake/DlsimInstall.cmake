@@ -4,6 +4,9 @@ include(CMakePackageConfigHelpers)
 
 install(TARGETS dlsim_command RUNTIME)
 install(TARGETS dlsim_core EXPORT dlsim-targets FILE_SET HEADERS)
+if(DLSIM_ENABLE_CUDA)
+  install(TARGETS dlsim_gpu EXPORT dlsim-targets FILE_SET HEADERS)
+endif()
 install(
   EXPORT dlsim-targets
   NAMESPACE dlsim::
