@@ -6,6 +6,7 @@
 
 #include "sim/commands/commands.h"
 #include "sim/commands/conversion_options.h"
+#include "sim/commands/device_option.h"
 #include "sim/commands/typed_options.h"
 #include "sim/convert_file.h"
 
@@ -17,19 +18,24 @@ struct ConvertCommandOptions {
   std::optional<std::string> scale;
   std::optional<DType> npy_void;
   ConversionOptions conversion;
+  DeviceChoice device;
 };
 
 int RunConvert(const ConvertCommandOptions& options) {
   const float scale = options.scale ? ParseScale(*options.scale) : 1.0f;
-  if (!options.from.empty()) {
-    DecodeNpyFile(options.input, options.output, ParseFormat(options.from), scale);
+  const bool decodes = !options.from.empty();
+  const NamedFormat format = ParseFormat(decodes ? options.from : options.to);
+  const std::unique_ptr<ComputeDevice> device =
+      OpenDevice(options.device, BytesOfFile(options.input));
+  if (decodes) {
+    DecodeNpyFile(options.input, options.output, format, scale, device.get());
     return 0;
   }
   ArrayConversion how;
-  how.conversion = options.conversion.Of(ParseFormat(options.to).format);
+  how.conversion = options.conversion.Of(format.format);
   how.scale = scale;
   how.random.seed = options.conversion.seed;
-  EncodeNpyFile(options.input, options.output, how, options.npy_void);
+  EncodeNpyFile(options.input, options.output, how, options.npy_void, device.get());
   return 0;
 }
 
@@ -55,6 +61,7 @@ void AddConvertCommand(CLI::App& app, Action& action) {
   for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
     command->get_option(name)->excludes(direction->get_option("--from"));
   }
+  AddDeviceOption(*command, options->device);
   command->add_option("IN", options->input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")
       ->required();
   command->add_option("OUT", options->output, "Output .npy; - is standard output")->required();
@@ -62,6 +69,7 @@ void AddConvertCommand(CLI::App& app, Action& action) {
       "Examples:\n"
       "  dlsim convert --to cb16 --scale 2^15 g.npy codes.npy\n"
       "  dlsim convert --to fp8-e4m3 --rounding sr --seed 7 g.npy codes.npy\n"
+      "  dlsim convert --to fp16 --device cuda g.npy codes.npy\n"
       "  dlsim convert --from cb16 --scale 2^15 codes.npy back.npy");
   command->callback([options, &action] { action = [options] { return RunConvert(*options); }; });
 }

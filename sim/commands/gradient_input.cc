@@ -2,6 +2,7 @@
 #include "sim/commands/gradient_input.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -43,8 +44,10 @@ void RequireTensors(const ProfileReader& profile, const GradientSource& source,
                    "no tensor matches --tensors " + Quoted(arguments.options.tensors));
 }
 
+// A device has nothing to do then. It is opened if the user names it, so that what is refused does
+// not depend on the input.
 GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& arguments,
-                           ReplayOptions& replay) {
+                           const DeviceChoice& device, ReplayOptions& replay) {
   GradientInput input;
   input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(arguments.paths));
   const ProfileSettings& settings = input.profile->settings();
@@ -54,6 +57,7 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
   RequireSameAccumulation(*input.profile, asked);
   input.source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
   RequireTensors(*input.profile, *input.source, arguments);
+  input.device = OpenDevice(device, 0);
   if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
   replay.step.accumulation = settings.accumulation;
   replay.accumulate_steps = settings.accumulate_steps;
@@ -71,14 +75,25 @@ bool AreProfiles(const std::vector<std::string>& paths) {
 }
 
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
-                            ReplayOptions& replay) {
-  if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, replay);
+                            const DeviceChoice& device, ReplayOptions& replay) {
+  if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, device, replay);
   replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
   replay.accumulate_steps = asked.steps.value_or(1);
   GradientInput input;
   input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
   input.source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
+  input.device = OpenDevice(device, input.source->facts().file_bytes);
+  replay.step.device = input.device.get();
   return input;
+}
+
+void NoteDevice(const char* command, const GradientInput& input) {
+  if (input.device != nullptr && input.profile != nullptr) {
+    std::fprintf(stderr, "dlsim %s: note: the CPU answers for a profile, not %s\n", command,
+                 Printable(input.device->name()).c_str());
+    return;
+  }
+  NoteDevice(command, input.device.get());
 }
 
 }  // namespace dlsim

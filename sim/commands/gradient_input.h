@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Opens what a command takes for a trace: a trace, or profiles of one.
+// Opens what a command takes for a trace: a trace, or profiles of one, and what is to measure it.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +11,7 @@
 #include "dlsim/gradient_source.h"
 #include "dlsim/profile_file.h"
 #include "dlsim/replay.h"
+#include "sim/commands/device_option.h"
 #include "sim/commands/trace_arguments.h"
 
 namespace dlsim {
@@ -22,6 +23,7 @@ struct GradientInput {
   std::unique_ptr<TraceReader> trace;      // this ...
   std::unique_ptr<ProfileReader> profile;  // ... or that
   std::unique_ptr<GradientSource> source;
+  std::unique_ptr<ComputeDevice> device;  // null = the CPU
 };
 
 // What the user asked for; a profile decides what was not.
@@ -30,9 +32,13 @@ struct AskedAccumulation {
   std::optional<int64_t> steps;
 };
 
-// Opens the gradients and completes the options by what was asked and by what the profile holds.
-// Throws InputError if no tensor matches, UsageError for what a profile cannot answer.
+// Opens the gradients and the device, and completes the options by what was asked and by what the
+// profile holds. Throws InputError if no tensor matches or the device is not usable, UsageError for
+// what a profile cannot answer.
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
-                            ReplayOptions& replay);
+                            const DeviceChoice& device, ReplayOptions& replay);
+
+// Tells on standard error what measures, unless it is the CPU as usual.
+void NoteDevice(const char* command, const GradientInput& input);
 
 }  // namespace dlsim

@@ -37,6 +37,7 @@ struct ReplayCommandOptions {
   ReplayOptions replay;
   std::optional<std::string> json, csv;
   ReportOptions report;
+  DeviceChoice device;
   bool quiet = false;
 };
 
@@ -115,9 +116,10 @@ int RunReplay(ReplayCommandOptions options) {
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);
-  const GradientInput input = OpenGradients(asked, options.trace, options.replay);
+  const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
   const GradientSource& source = *input.source;
   CheckAgainst(source.facts(), options.request);
+  if (!options.quiet) NoteDevice("replay", input);
   const std::unique_ptr<OutputFile> json = OpenOutput(options.json);
   const std::unique_ptr<OutputFile> csv = OpenOutput(options.csv);
   if (csv) csv->Write(CsvHeader(source.facts()));
@@ -204,6 +206,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
   AddRunOptions(*command, *options);
   AddRuleOptions(*command, *options);
   AddTrainingOptions(*command, options->training, options->request);
+  AddDeviceOption(*command, options->device);
   command
       ->add_option("--json", options->json, "Write the full result as JSON; - is standard output")
       ->option_text("FILE");
@@ -215,7 +218,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
            "Tensors in each list of the report (default 5)");
   command->add_flag("--details", options->report.details,
                     "Plot and list the tensors of each run, however many there are");
-  command->add_flag("--quiet", options->quiet, "No report and no progress; errors only");
+  command->add_flag("--quiet", options->quiet, "No report, notes or progress; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim replay runs/lm-kjv\n"
@@ -225,6 +228,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay lm-kjv.dlprof --policy all\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
+      "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");
   command->callback([options, &action] { action = [options] { return RunReplay(*options); }; });
 }

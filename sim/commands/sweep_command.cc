@@ -35,6 +35,7 @@ struct SweepCommandOptions {
   std::optional<std::string> accumulate_steps;
   RankBy sort = RankBy::kLoss;
   uint64_t top = 20;
+  DeviceChoice device;
   std::optional<std::string> json, csv;
   bool quiet = false;
 };
@@ -83,7 +84,7 @@ GradientInput OpenInput(SweepCommandOptions& options, ReplayOptions& replay) {
   if (options.accumulate_steps) {
     asked.steps = ParseInteger(*options.accumulate_steps, "--grad-accum-steps");
   }
-  return OpenGradients(asked, options.trace, replay);
+  return OpenGradients(asked, options.trace, options.device, replay);
 }
 
 std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayRun> runs,
@@ -128,6 +129,7 @@ int RunSweep(SweepCommandOptions options) {
   replay.on_fatal = options.on_fatal;
   const GradientInput input = OpenInput(options, replay);
   if (input.profile) KeepAnswerable(*input.profile, plan);
+  if (!options.quiet) NoteDevice("sweep", input);
   const SourceFacts& facts = input.source->facts();
   const auto open = [](const std::optional<std::string>& path) {
     return path ? std::make_unique<OutputFile>(*path) : nullptr;
@@ -218,6 +220,7 @@ void AddSweepCommand(CLI::App& app, Action& action) {
   AddGridOptions(*command, *options);
   AddConversionOptions(*command, options->conversion);
   AddRuleOptions(*command, *options);
+  AddDeviceOption(*command, options->device);
   AddChoice<RankBy>(*command, "--sort", options->sort,
                     {{"loss", RankBy::kLoss},
                      {"skipped", RankBy::kSkipped},
@@ -233,7 +236,7 @@ void AddSweepCommand(CLI::App& app, Action& action) {
       ->option_text("FILE");
   command->add_option("--csv", options->csv, "Write one row per run; - is standard output")
       ->option_text("FILE");
-  command->add_flag("--quiet", options->quiet, "No report and no progress; errors only");
+  command->add_flag("--quiet", options->quiet, "No report, notes or progress; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"

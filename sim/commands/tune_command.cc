@@ -30,6 +30,7 @@ struct TuneCommandOptions {
   std::optional<std::string> json;
   ReplayOptions replay;
   uint64_t top = 5;
+  DeviceChoice device;
   bool quiet = false;
 };
 
@@ -129,7 +130,8 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
 
 int RunTune(TuneCommandOptions options) {
   TuneRequest request = MakeRequest(options);
-  const GradientInput input = OpenGradients({}, options.trace, options.replay);
+  const GradientInput input = OpenGradients({}, options.trace, options.device, options.replay);
+  if (!options.quiet) NoteDevice("tune", input);
   if (input.profile) {
     const Ladder& ladder = input.profile->settings().ladder;
     if (options.formats.empty()) KeepOnLadder(ladder, request);
@@ -175,10 +177,11 @@ void AddTuneOptions(CLI::App& command, TuneCommandOptions& options) {
                      "RULE",
                      "Gradients that decide: grad (default), or all with activation gradients");
   AddConversionOptions(command, options.conversion);
+  AddDeviceOption(command, options.device);
   command.add_option("--json", options.json, "Write the full result as JSON; - is standard output")
       ->option_text("FILE");
   AddCount(command, "--top", options.top, "Tensors in each list of the report (default 5)");
-  command.add_flag("--quiet", options.quiet, "No report and no progress; errors only");
+  command.add_flag("--quiet", options.quiet, "No report, notes or progress; errors only");
 }
 
 }  // namespace
