@@ -14,6 +14,7 @@
 
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
+#include "sim/commands/device_option.h"
 #include "sim/commands/ladder_options.h"
 #include "sim/commands/profile_summary.h"
 #include "sim/commands/trace_arguments.h"
@@ -35,6 +36,7 @@ struct ProfileCommandOptions {
   std::optional<std::string> shard, json;
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   uint64_t accumulate_steps = 1;
+  DeviceChoice device;
   bool restart = false, extend = false, quiet = false;
 };
 
@@ -87,12 +89,17 @@ ProfileRequest RequestOf(const ProfileCommandOptions& options) {
 // What a rank works on.
 struct Work {
   explicit Work(const ProfileCommandOptions& options)
-      : request(RequestOf(options)), trace(OpenTrace(options.trace)), run(trace, request) {
+      : request(RequestOf(options)),
+        trace(OpenTrace(options.trace)),
+        device(OpenDevice(options.device, trace.file_bytes())),
+        run(trace, request) {
     request.settings.description = trace.description();
+    request.device = device.get();
   }
 
   ProfileRequest request;
   TraceReader trace;
+  std::unique_ptr<ComputeDevice> device;
   ProfileRun run;
 };
 
@@ -101,6 +108,7 @@ void PrintNotes(const Work& work) {
     std::fprintf(stderr, "dlsim profile: note: %s\n", text.c_str());
   };
   for (const std::string& text : work.trace.notes()) note(text);
+  NoteDevice("profile", work.device.get());
   const ProfileRun& run = work.run;
   if (run.replaced()) {
     note(Printable(work.request.output) + ".partial had other settings and is replaced");
@@ -247,6 +255,7 @@ void AddProfileCommand(CLI::App& app, Action& action) {
       "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
   AddCount(*command, "--grad-accum-steps", options->accumulate_steps,
            "Recorded steps that are micro-steps of one optimizer step (default 1)");
+  AddDeviceOption(*command, options->device);
   AddOutputOptions(*command, *options);
   command->footer(
       "Examples:\n"
@@ -254,6 +263,7 @@ void AddProfileCommand(CLI::App& app, Action& action) {
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --extend\n"
       "  dlsim profile runs/lm-kjv -o fp16.dlprof --format fp16 --rounding rne --scales 2^0..2^32\n"
       "  dlsim profile runs/lm-kjv -o part-1.dlprof --shard 1/64\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --device cuda:1\n"
       "  mpirun -n 4 dlsim profile runs/lm-kjv -o lm-kjv.dlprof");
   command->callback([options, &action] { action = [options] { return RunProfile(*options); }; });
 }
