@@ -2,6 +2,7 @@
 // Contexts of execution that take turns on one thread of the CPU.
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstddef>
@@ -27,7 +28,9 @@ class Fiber {
   static void Begin();
   void Arrived();
 
-  ucontext_t context_ = {};
+  ucontext_t context_ = {};  // where it begins
+  jmp_buf jump_ = {};
+  bool is_suspended_ = false;  // in jump_
   void (*body_)() = nullptr;
   void* mapping_ = nullptr;
   // For the address sanitizer, which must know on which stack a program runs.
