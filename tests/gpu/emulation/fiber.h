@@ -35,8 +35,8 @@ class Fiber {
   void* mapping_ = nullptr;
   // For the address sanitizer, which must know on which stack a program runs.
   const void* stack_ = nullptr;
-  size_t stack_size_ = 0;
-  void* fake_stack_ = nullptr;
+  [[maybe_unused]] size_t stack_size_ = 0;
+  [[maybe_unused]] void* fake_stack_ = nullptr;
 };
 
 }  // namespace dlsim::emulation

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Launches of kernels and limits of what a launch may ask for.
 #include <algorithm>
+#include <stdexcept>
 #include <string>
 #include <utility>
 
@@ -26,9 +27,10 @@ size_t SharedLimit(const void* kernel) {
 }
 
 std::string NameOf(const cudaLaunchConfig_t& config, const char* parameters, uint64_t number) {
+  // Compilers write "...[with Parameters = {int}]" or "...[Parameters = <int>]".
   std::string types = parameters;
-  const size_t begin = types.find('{');
-  types = begin == std::string::npos ? types : types.substr(begin);
+  types = types.substr(types.rfind(" = ") + 3);
+  types.pop_back();
   return "launch " + std::to_string(number) + " of a kernel with parameters " + types + ", <<<" +
          std::to_string(config.gridDim.x) + ", " + std::to_string(config.blockDim.x) + ">>>";
 }
@@ -62,12 +64,15 @@ void RunKernel(const Grid& grid, const std::vector<const void*>& pointers, int d
     state.lost = state.failing_kernel.error;
     return;
   }
+  // What is left in streams after a crash is not done.
+  state.lost = cudaErrorLaunchFailure;
   if (!AreUsable(pointers, device)) {
     throw std::logic_error(grid.name + ": a pointer is to no memory of device " +
                            std::to_string(device));
   }
   const DeviceAccess access(device);
   Runner().Run(grid);
+  state.lost = cudaSuccess;
 }
 
 }  // namespace

@@ -15,7 +15,8 @@
 #define __global__
 #define __constant__
 #define __grid_constant__
-// Blocks run one after another: what a block shares may lie where all blocks find it.
+// Blocks run one after another: what a block shares may lie where all blocks find it. An alignas
+// stands before it, as C++ has it.
 #define __shared__ static
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
