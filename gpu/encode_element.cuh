@@ -12,7 +12,11 @@
 namespace dlsim::gpu {
 
 // A conversion to any format, known at run time only but for the rounding mode.
-using AnyCodec = CodecSpec;
+struct AnyCodec {
+  CodecSpec values;
+
+  DLSIM_HOST_DEVICE constexpr const CodecSpec& spec() const { return values; }
+};
 
 // A conversion to an IEEE-like format of 16 bits that is known at compile time.
 template <Format kFormat>
@@ -146,7 +150,7 @@ DLSIM_HOST_DEVICE inline EncodeResult EncodeElement(const TunedCodec<kFormat>& c
 
 template <Rounding kRounding>
 DLSIM_HOST_DEVICE inline EncodeResult EncodeElement(const AnyCodec& codec, uint32_t bits) {
-  return EncodeWith<kRounding>(codec, bits, 0);
+  return EncodeWith<kRounding>(codec.spec(), bits, 0);
 }
 
 // Elements that share a Philox block; their indices in the random stream begin at a multiple of 8.
@@ -195,23 +199,23 @@ DLSIM_HOST_DEVICE inline void EncodeStochastic(const TunedCodec<kFormat>& codec,
 }
 
 // Returns whether stochastic rounding of an element needs more than the 16 random bits of plane 0.
-DLSIM_HOST_DEVICE inline bool NeedsLowPlane(const AnyCodec& codec, uint32_t bits) {
+DLSIM_HOST_DEVICE inline bool NeedsLowPlane(const CodecSpec& spec, uint32_t bits) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
-  const uint32_t below = codec.gradual ? codec.min_normal_bits : codec.min_positive_bits;
-  return codec.dropped_bits > 16 || (magnitude != 0 && magnitude < below);
+  const uint32_t below = spec.gradual ? spec.min_normal_bits : spec.min_positive_bits;
+  return spec.dropped_bits > 16 || (magnitude != 0 && magnitude < below);
 }
 
 DLSIM_HOST_DEVICE inline void EncodeStochastic(const AnyCodec& codec, const RandomStream& random,
                                                uint64_t index, const uint32_t (&bits)[kGroup],
                                                EncodeResult (&results)[kGroup]) {
   bool needs_low = false;
-  for (uint32_t i = 0; i < kGroup; ++i) needs_low |= NeedsLowPlane(codec, bits[i]);
+  for (uint32_t i = 0; i < kGroup; ++i) needs_low |= NeedsLowPlane(codec.spec(), bits[i]);
   const PhiloxBlock<uint32_t> high = RandomPlane(random, index, 0);
   PhiloxBlock<uint32_t> low = {};
   if (needs_low) low = RandomPlane(random, index, 1);
   for (uint32_t i = 0; i < kGroup; ++i) {
     const uint32_t word = RandomHalf(high, i) << 16 | RandomHalf(low, i);
-    results[i] = EncodeWith<Rounding::kStochastic>(codec, bits[i], word);
+    results[i] = EncodeWith<Rounding::kStochastic>(codec.spec(), bits[i], word);
   }
 }
 
@@ -224,6 +228,29 @@ DLSIM_HOST_DEVICE inline void EncodeGroup(const Codec& codec, const RandomStream
     EncodeStochastic(codec, random, index, bits, results);
   } else {
     for (uint32_t i = 0; i < kGroup; ++i) results[i] = EncodeElement<kRounding>(codec, bits[i]);
+  }
+}
+
+// Returns RandomBits(random, index) without an index into registers.
+DLSIM_HOST_DEVICE inline uint32_t RandomWord(const RandomStream& random, uint64_t index) {
+  const uint32_t place = static_cast<uint32_t>(index % kElementsPerPhiloxBlock);
+  uint32_t bits = 0;
+  for (uint32_t plane = 0; plane < 2; ++plane) {
+    const auto [word] = RandomPlane(random, index, plane);
+    const uint32_t first = place < 2 ? word[0] : word[1], last = place < 6 ? word[2] : word[3];
+    bits = bits << 16 | ((place < 4 ? first : last) >> (16 * (place % 2)) & 0xFFFF);
+  }
+  return bits;
+}
+
+// Encodes an element with its `index` in the random stream, by itself.
+template <Rounding kRounding, class Codec>
+DLSIM_HOST_DEVICE inline EncodeResult EncodeSingle(const Codec& codec, const RandomStream& random,
+                                                   uint64_t index, uint32_t bits) {
+  if constexpr (kRounding == Rounding::kStochastic) {
+    return EncodeWith<kRounding>(codec.spec(), bits, RandomWord(random, index));
+  } else {
+    return EncodeElement<kRounding>(codec, bits);
   }
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "dlsim/dtype.h"
+#include "dlsim/gpu/tensor_list.h"
 
 namespace dlsim::gpu {
 
@@ -13,7 +14,7 @@ namespace dlsim::gpu {
 // multiples of kBlockElements, as the blocks in whose order sums are added do.
 struct Piece {
   const std::byte* values = nullptr;  // the first element; null = none (a part that is absent)
-  void* codes = nullptr;              // where the first element's code goes, if anywhere
+  void* codes = nullptr;              // of the tensor's first element, if codes are written
   uint64_t first_index = 0;           // of the first element in its tensor
   uint32_t count = 0;
   uint32_t tensor = 0;
@@ -21,5 +22,8 @@ struct Piece {
   float inverse_grad_scale = 1.0f;  // multiplies each value unless it is 1
   DType dtype = DType::kF32;
 };
+
+// Returns a piece of no elements at the beginning of the tensor.
+Piece PieceOf(const DeviceTensor& tensor);
 
 }  // namespace dlsim::gpu

@@ -1,4 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # The sources of dlsim::gpu. CUDA compiles them, and the tests compile them for an emulated device.
-set(DLSIM_GPU_SOURCES check_cuda.cc)
+set(DLSIM_GPU_SOURCES
+    check_cuda.cc
+    convert.cc
+    decode.cu
+    encode_any.cu
+    encode_bf16.cu
+    encode_cb16.cu
+    encode_fp16.cu
+    pointers.cc
+    tensor_list.cc)
 list(TRANSFORM DLSIM_GPU_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

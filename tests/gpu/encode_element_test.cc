@@ -32,7 +32,7 @@ void EncodeTuned(const Conversion& conversion, uint64_t index, const uint32_t (&
 template <Rounding kRounding>
 void EncodeAny(const Conversion& conversion, uint64_t index, const uint32_t (&bits)[kGroup],
                EncodeResult (&results)[kGroup]) {
-  EncodeGroup<kRounding>(MakeCodecSpec(conversion), kRandom, index, bits, results);
+  EncodeGroup<kRounding>(AnyCodec{MakeCodecSpec(conversion)}, kRandom, index, bits, results);
 }
 
 template <Rounding kRounding>

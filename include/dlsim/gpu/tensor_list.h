@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 
 #include "dlsim/dtype.h"
 #include "dlsim/gpu/stream.h"
@@ -39,6 +40,9 @@ class TensorList {
   size_t tensor_count() const;
   uint64_t element_count() const;
   int device() const;
+
+  // Throws Error for `call` that names a tensor without memory for codes of 2 or 4 bytes.
+  void CheckCodes(std::string_view call, size_t code_bytes) const;
 
   // For the kernels: the pieces of all tensors, in order, in device memory.
   const Piece* pieces() const;
