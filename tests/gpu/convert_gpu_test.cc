@@ -14,6 +14,7 @@
 
 #include "boundaries.h"
 #include "check_cuda.h"
+#include "device_arrays.h"
 #include "device_buffer.h"
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
@@ -21,80 +22,11 @@
 #include "dlsim/measure.h"
 #include "emulation.h"
 #include "exhaustive/proof_formats.h"
-#include "load_floats.h"
 
 namespace dlsim::gpu {
 namespace {
 
 constexpr size_t kTile = 4096;  // elements of a thread block
-constexpr uint8_t kUntouched = 0xA5;
-
-// Bytes in device memory, `offset` bytes past an aligned address, with some untouched ones after.
-class DeviceBytes {
- public:
-  DeviceBytes(size_t size, size_t offset)
-      : size_(size), offset_(offset), bytes_(offset + size + 16) {
-    CheckCuda(cudaMemset(bytes_.data(), kUntouched, bytes_.size()), "cudaMemset");
-  }
-  DeviceBytes(const std::vector<std::byte>& content, size_t offset)
-      : DeviceBytes(content.size(), offset) {
-    CheckCuda(cudaMemcpy(data(), content.data(), size_, cudaMemcpyHostToDevice), "cudaMemcpy");
-  }
-
-  std::byte* data() const { return bytes_.data() + offset_; }
-
-  // Returns the content; fails if what is around it was touched.
-  template <class T>
-  std::vector<T> Read() const {
-    std::vector<std::byte> all(bytes_.size());
-    CheckCuda(cudaMemcpy(all.data(), bytes_.data(), all.size(), cudaMemcpyDeviceToHost), "read");
-    for (size_t i = 0; i < all.size(); ++i) {
-      if (i >= offset_ && i < offset_ + size_) continue;
-      EXPECT_EQ(all[i], std::byte{kUntouched}) << "byte " << i << " of " << all.size();
-    }
-    std::vector<T> content(size_ / sizeof(T));
-    std::memcpy(content.data(), all.data() + offset_, content.size() * sizeof(T));
-    return content;
-  }
-
- private:
-  size_t size_, offset_;
-  DeviceBuffer<std::byte> bytes_;
-};
-
-// Elements of all kinds: of each exponent and sign, among them NaN with payloads, infinities,
-// zeros and subnormals.
-std::vector<std::byte> Elements(DType dtype, size_t count, uint32_t salt) {
-  std::vector<std::byte> bytes(count * DTypeSize(dtype));
-  for (size_t i = 0; i < count; ++i) {
-    const uint64_t mixed = (i + salt + 1) * 0x9E3779B97F4A7C15u;
-    uint64_t element = mixed ^ (mixed >> 29);
-    if (dtype == DType::kF64 && i % 4 != 0) {
-      // Exponents that float32 has; and NaN, of which there would be few.
-      const double value = std::bit_cast<float>(static_cast<uint32_t>(element >> 16));
-      element = std::bit_cast<uint64_t>(value) ^ (element & 0xFFFFFFF);
-    }
-    std::memcpy(&bytes[i * DTypeSize(dtype)], &element, DTypeSize(dtype));
-  }
-  return bytes;
-}
-
-// What the CPU makes of it.
-template <class Code>
-std::vector<Code> OnCpu(const ArrayConversion& how, DType dtype, float grad_scale,
-                        const std::vector<std::byte>& elements) {
-  const size_t count = elements.size() / DTypeSize(dtype);
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; i += kChunkElements) {
-    const size_t length = std::min(kChunkElements, count - i);
-    LoadFloats(dtype, &elements[i * DTypeSize(dtype)], grad_scale,
-               std::span(values).subspan(i, length));
-  }
-  std::vector<Code> codes(count);
-  EncodeArray(how, values, std::span<Code>(codes));
-  return codes;
-}
-
 struct Offsets {
   size_t values = 0;  // in elements
   size_t codes = 0;
@@ -184,6 +116,151 @@ TEST(ConvertGpuShapes, EncodesEveryLengthAndAlignment) {
       }
     }
   }
+}
+
+template <class Code>
+void ExpectDecodesAsCpu(const Format& format, size_t count, const Offsets& offsets) {
+  std::vector<std::byte> bytes = Elements(DType::kF32, count * sizeof(Code) / 4 + 1, 5);
+  bytes.resize(count * sizeof(Code));
+  std::vector<Code> codes(count);
+  if (count > 0) std::memcpy(codes.data(), bytes.data(), bytes.size());
+  const DeviceBytes from(bytes, offsets.codes * sizeof(Code));
+  const DeviceBytes to(count * sizeof(float), offsets.values * sizeof(float));
+  Decode(format, from.data(), reinterpret_cast<float*>(to.data()), count, nullptr);
+  std::vector<float> expected(count);
+  DecodeArray(format, std::span<const Code>(codes), expected);
+  const std::vector<uint32_t> actual = to.Read<uint32_t>();
+  for (size_t i = 0; i < count; ++i) {
+    ASSERT_EQ(actual[i], std::bit_cast<uint32_t>(expected[i])) << codes[i] << " " << i;
+  }
+}
+
+void ExpectDecodesAsCpuInWidth(const Format& format, size_t count, const Offsets& offsets = {}) {
+  if (CodeBytes(format) == 2) {
+    ExpectDecodesAsCpu<uint16_t>(format, count, offsets);
+  } else {
+    ExpectDecodesAsCpu<uint32_t>(format, count, offsets);
+  }
+}
+
+TEST(ConvertGpuShapes, DecodesEveryFormatLengthAndAlignment) {
+  emulation::Reset();
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    // All codes of 16 bits are among so many.
+    ASSERT_NO_FATAL_FAILURE(ExpectDecodesAsCpuInWidth(format.format, 4 * 65536)) << format.name;
+    for (size_t offset = 0; offset < 9; ++offset) {
+      for (const size_t count : {size_t{0}, size_t{1}, size_t{9}, kTile, 2 * kTile + 3}) {
+        ASSERT_NO_FATAL_FAILURE(
+            ExpectDecodesAsCpuInWidth(format.format, count, {offset, (offset * 3) % 9}))
+            << format.name;
+      }
+    }
+  }
+}
+
+TEST(ConvertGpuShapes, DecodesEveryCodeOfTheTunedFormats) {
+  emulation::Reset();
+  std::vector<uint16_t> codes(65536);
+  std::vector<std::byte> bytes(2 * codes.size());
+  for (size_t i = 0; i < codes.size(); ++i) codes[i] = static_cast<uint16_t>(i);
+  std::memcpy(bytes.data(), codes.data(), bytes.size());
+  const DeviceBytes from(bytes, 0), to(4 * codes.size(), 0);
+  for (const Format& format : {kFp16, kBf16, kCb16}) {
+    Decode(format, from.data(), reinterpret_cast<float*>(to.data()), codes.size(), nullptr);
+    std::vector<float> expected(codes.size());
+    DecodeArray(format, std::span<const uint16_t>(codes), expected);
+    const std::vector<uint32_t> actual = to.Read<uint32_t>();
+    for (size_t i = 0; i < codes.size(); ++i) {
+      ASSERT_EQ(actual[i], std::bit_cast<uint32_t>(expected[i])) << i;
+    }
+  }
+}
+
+TEST(ConvertGpuCalls, OnlyLaunch) {
+  emulation::Reset();
+  const DeviceBytes values(4 * 1000, 0), codes(2 * 1000, 0);
+  const DeviceTensor tensor = {values.data(), 1000, DType::kF32, codes.data()};
+  const TensorList list(std::span(&tensor, 1));
+  const emulation::CallCounts before = emulation::Counts();
+  const ArrayConversion how = How(kFp16, Rounding::kStochastic);
+  Encode(how, tensor, nullptr);
+  Encode(how, list, nullptr);
+  Decode(kFp16, codes.data(), reinterpret_cast<float*>(values.data()), 1000, nullptr);
+  const emulation::CallCounts after = emulation::Counts();
+  EXPECT_EQ(after.launches, before.launches + 3);
+  EXPECT_EQ(after.allocations, before.allocations);
+  EXPECT_EQ(after.synchronizations, before.synchronizations);
+  EXPECT_EQ(after.copies, before.copies);
+}
+
+TEST(ConvertGpuCalls, NoElementsAreNoLaunch) {
+  emulation::Reset();
+  Encode(How(kFp16, Rounding::kNearestEven), DeviceTensor(), nullptr);
+  const std::vector<DeviceTensor> empty(3);
+  Encode(How(kFp16, Rounding::kNearestEven), TensorList(empty), nullptr);
+  Encode(How(kFp16, Rounding::kNearestEven), TensorList({}), nullptr);
+  Decode(kFp16, nullptr, nullptr, 0, nullptr);
+  EXPECT_EQ(emulation::Counts().launches, 0u);
+}
+
+// Returns what a call throws.
+template <class Call>
+std::string MessageOf(const Call& call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInput);
+    return error.what();
+  }
+  return "nothing";
+}
+
+TEST(ConvertGpuCalls, WrongArgumentsAreNamed) {
+  emulation::Reset({.device_count = 2});
+  const DeviceBytes memory(64, 0);
+  float host[8] = {};
+  ArrayConversion how = How(kFp16, Rounding::kNearestEven);
+  const auto encode = [&](const DeviceTensor& tensor) {
+    return MessageOf([&] { Encode(how, tensor, nullptr); });
+  };
+  float* const values = reinterpret_cast<float*>(memory.data());
+  EXPECT_EQ(encode({nullptr, 8, DType::kF32, values}),
+            "dlsim::gpu::Encode: values are a null pointer");
+  EXPECT_EQ(encode({values, 8, DType::kF32, nullptr}),
+            "dlsim::gpu::Encode: codes are a null pointer");
+  EXPECT_EQ(encode({memory.data() + 2, 8, DType::kF32, values}),
+            "dlsim::gpu::Encode: values are misaligned, expected a multiple of 4 bytes, got one "
+            "of 2");
+  EXPECT_EQ(encode({values, 8, DType::kF32, memory.data() + 1}),
+            "dlsim::gpu::Encode: codes are misaligned, expected a multiple of 2 bytes, got one of "
+            "1");
+  EXPECT_EQ(encode({host, 8, DType::kF32, values}),
+            "dlsim::gpu::Encode: values are not in device memory");
+  EXPECT_EQ(MessageOf([&] { Decode(kFp16, memory.data(), host, 8, nullptr); }),
+            "dlsim::gpu::Decode: values are not in device memory");
+  EXPECT_EQ(MessageOf([&] { Decode(kFormats[5].format, memory.data() + 2, values, 8, nullptr); }),
+            "dlsim::gpu::Decode: codes are misaligned, expected a multiple of 4 bytes, got one of "
+            "2");
+  how.first_index = 4;
+  EXPECT_EQ(encode({values, 8, DType::kF32, values}),
+            "dlsim::gpu::Encode: bad first_index, expected a multiple of 8, got 4");
+  how.first_index = 0;
+  const CurrentDevice other(1);
+  EXPECT_EQ(encode({values, 8, DType::kF32, values}),
+            "dlsim::gpu::Encode: memory of a device that is not the current one, expected device "
+            "1, got device 0");
+  EXPECT_EQ(emulation::Counts().launches, 0u);
+}
+
+TEST(ConvertGpuCalls, FailedLaunchIsNamed) {
+  emulation::Reset();
+  const DeviceBytes memory(64, 0);
+  emulation::FailCall("cudaLaunchKernelEx", 1, cudaErrorLaunchOutOfResources);
+  const std::string message = MessageOf([&] {
+    Encode(How(kCb16, Rounding::kTowardZero), {memory.data(), 4, DType::kF32, memory.data() + 32},
+           nullptr);
+  });
+  EXPECT_EQ(message.rfind("dlsim::gpu::Encode: ", 0), 0u) << message;
 }
 
 }  // namespace

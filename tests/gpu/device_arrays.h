@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays in emulated device memory, what they are filled with, and what the CPU makes of that.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "check_cuda.h"
+#include "device_buffer.h"
+#include "dlsim/convert.h"
+#include "dlsim/measure.h"
+#include "load_floats.h"
+
+namespace dlsim::gpu {
+
+inline constexpr uint8_t kUntouched = 0xA5;
+
+// Bytes in device memory, `offset` bytes past an aligned address, with some untouched ones after.
+class DeviceBytes {
+ public:
+  DeviceBytes(size_t size, size_t offset)
+      : size_(size), offset_(offset), bytes_(offset + size + 16) {
+    CheckCuda(cudaMemset(bytes_.data(), kUntouched, bytes_.size()), "cudaMemset");
+  }
+  DeviceBytes(const std::vector<std::byte>& content, size_t offset)
+      : DeviceBytes(content.size(), offset) {
+    CheckCuda(cudaMemcpy(data(), content.data(), size_, cudaMemcpyHostToDevice), "cudaMemcpy");
+  }
+
+  std::byte* data() const { return bytes_.data() + offset_; }
+
+  // Returns the content; fails if what is around it was touched.
+  template <class T>
+  std::vector<T> Read() const {
+    std::vector<std::byte> all(bytes_.size());
+    CheckCuda(cudaMemcpy(all.data(), bytes_.data(), all.size(), cudaMemcpyDeviceToHost), "read");
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (i >= offset_ && i < offset_ + size_) continue;
+      EXPECT_EQ(all[i], std::byte{kUntouched}) << "byte " << i << " of " << all.size();
+    }
+    std::vector<T> content(size_ / sizeof(T));
+    std::memcpy(content.data(), all.data() + offset_, content.size() * sizeof(T));
+    return content;
+  }
+
+ private:
+  size_t size_, offset_;
+  DeviceBuffer<std::byte> bytes_;
+};
+
+// Elements of all kinds: of each exponent and sign, among them NaN with payloads, infinities,
+// zeros and subnormals.
+inline std::vector<std::byte> Elements(DType dtype, size_t count, uint32_t salt) {
+  std::vector<std::byte> bytes(count * DTypeSize(dtype));
+  for (size_t i = 0; i < count; ++i) {
+    const uint64_t mixed = (i + salt + 1) * 0x9E3779B97F4A7C15u;
+    uint64_t element = mixed ^ (mixed >> 29);
+    if (dtype == DType::kF64 && i % 4 != 0) {
+      // Exponents that float32 has; and NaN, of which there would be few.
+      const double value = std::bit_cast<float>(static_cast<uint32_t>(element >> 16));
+      element = std::bit_cast<uint64_t>(value) ^ (element & 0xFFFFFFF);
+    }
+    std::memcpy(&bytes[i * DTypeSize(dtype)], &element, DTypeSize(dtype));
+  }
+  return bytes;
+}
+
+// What the CPU makes of it.
+template <class Code>
+std::vector<Code> OnCpu(const ArrayConversion& how, DType dtype, float grad_scale,
+                        const std::vector<std::byte>& elements) {
+  const size_t count = elements.size() / DTypeSize(dtype);
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; i += kChunkElements) {
+    const size_t length = std::min(kChunkElements, count - i);
+    LoadFloats(dtype, &elements[i * DTypeSize(dtype)], grad_scale,
+               std::span(values).subspan(i, length));
+  }
+  std::vector<Code> codes(count);
+  EncodeArray(how, values, std::span<Code>(codes));
+  return codes;
+}
+
+}  // namespace dlsim::gpu
