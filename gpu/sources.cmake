@@ -8,6 +8,9 @@ set(DLSIM_GPU_SOURCES
     encode_bf16.cu
     encode_cb16.cu
     encode_fp16.cu
+    measure_blocks.cu
+    measure_merge.cu
+    measure_pieces.cu
     pointers.cc
     tensor_list.cc)
 list(TRANSFORM DLSIM_GPU_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

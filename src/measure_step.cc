@@ -85,16 +85,6 @@ Bracket<double> CounterBrackets::energy_lost(const TensorStats& stats) const {
           underflow_squares.high / stats.sum_of_squares};
 }
 
-void GradientDetail::Merge(const GradientDetail& later) {
-  scaled_sum += later.scaled_sum;
-  scaled_sum_of_squares += later.scaled_sum_of_squares;
-  absmax = std::fmax(absmax, later.absmax);
-  below_edge += later.below_edge;
-  above_edge += later.above_edge;
-  above_limit += later.above_limit;
-  elements += later.elements;
-}
-
 std::vector<StepTensor> TensorsOf(const TraceStep& step) {
   std::vector<StepTensor> tensors;
   for (const TensorSources& sources : CollectTensors(step)) tensors.push_back(sources.header);

@@ -47,7 +47,15 @@ struct GradientDetail {
   uint64_t elements = 0;             // of the sum over micro-steps
 
   // Adds what follows in index order.
-  void Merge(const GradientDetail& later);
+  DLSIM_HOST_DEVICE void Merge(const GradientDetail& later) {
+    scaled_sum += later.scaled_sum;
+    scaled_sum_of_squares += later.scaled_sum_of_squares;
+    absmax = later.absmax > absmax ? later.absmax : absmax;  // never NaN
+    below_edge += later.below_edge;
+    above_edge += later.above_edge;
+    above_limit += later.above_limit;
+    elements += later.elements;
+  }
 };
 
 // One question about a step.

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+// Kernels that measure the pieces of a launch, or sums of them, chunk by chunk.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "measure_element.cuh"
+#include "measure_pieces.h"
+#include "unroll.h"
+
+namespace dlsim::gpu {
+
+// The chunk that a warp measures.
+struct WarpChunk {
+  BlockValues values;
+  uint32_t begin = 0, end = 0;  // in the block
+  uint32_t warp = 0, lane = 0;
+
+  DLSIM_HOST_DEVICE uint32_t length() const { return end - begin; }
+  DLSIM_HOST_DEVICE const Piece& piece() const { return values.pieces[0]; }
+};
+
+// A thread block's results of all chunks; shared memory cannot have initialisers.
+template <uint32_t kQuestions>
+struct ChunkResults {
+  alignas(16) unsigned char bytes[kQuestions * kChunksPerBlock * sizeof(TensorStats)];
+
+  DLSIM_HOST_DEVICE TensorStats& Of(uint32_t question, uint32_t chunk) {
+    return reinterpret_cast<TensorStats*>(bytes)[question * kChunksPerBlock + chunk];
+  }
+};
+
+__device__ inline WarpChunk MakeWarpChunk(const BlockValues& values) {
+  WarpChunk chunk;
+  chunk.values = values;
+  chunk.warp = threadIdx.x / kWarp;
+  chunk.lane = threadIdx.x % kWarp;
+  const uint32_t begin = chunk.warp * kChunk, end = begin + kChunk;
+  chunk.begin = begin < values.count ? begin : values.count;
+  chunk.end = end < values.count ? end : values.count;
+  return chunk;
+}
+
+__device__ inline BlockValues ValuesOf(const PieceLaunch& launch, uint32_t unit) {
+  BlockValues values;
+  values.pieces = launch.pieces + static_cast<size_t>(unit) * launch.pieces_per_unit;
+  values.summed = launch.pieces_per_unit;
+  values.count = LongestCount(values.pieces, values.summed);
+  return values;
+}
+
+// Adds the chunks of one question in order.
+template <uint32_t kQuestions>
+__device__ inline void StoreResult(ChunkResults<kQuestions>& chunks, uint32_t question,
+                                   uint32_t count, TensorStats* result) {
+  TensorStats total;
+  for (uint32_t chunk = 0; chunk * kChunk < count; ++chunk) total.Merge(chunks.Of(question, chunk));
+  CanonicalNans(total);
+  *result = total;
+}
+
+// Measures a chunk by the definition.
+template <Source kSource, Rounding kRounding>
+__device__ inline LaneStats MeasureByDefinition(const KernelQuestion& question,
+                                                const Scaling& scaling, const WarpChunk& chunk) {
+  LaneStats stats;
+  const RandomStream random = question.RandomOf(chunk.piece());
+  const uint64_t first_index = chunk.piece().first_index;
+  ForElements<kSource, 4>(
+      chunk.values, chunk.begin + chunk.lane, chunk.end, [&](float value, uint32_t i) {
+        const uint32_t bits =
+            kRounding == Rounding::kStochastic ? RandomBits(random, first_index + i) : 0;
+        CountElement<kRounding>(question.spec, scaling, value, bits, stats);
+      });
+  return stats;
+}
+
+// One question, any rounding mode and format.
+template <Rounding kRounding>
+__global__ void __launch_bounds__(kMeasureThreads, 2)
+    MeasureByDefinitionKernel(PieceLaunch launch, KernelQuestion question) {
+  __shared__ ChunkResults<1> results;
+  const BlockValues values = ValuesOf(launch, blockIdx.x);
+  const WarpChunk chunk = MakeWarpChunk(values);
+  const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
+  LaneStats lane;
+  DispatchSource(values.source(), [&](auto source) {
+    lane = MeasureByDefinition<decltype(source)::value, kRounding>(question, scaling, chunk);
+  });
+  const TensorStats stats = FinishChunk(lane, chunk.length());
+  if (chunk.lane == 0) results.Of(0, chunk.warp) = stats;
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    StoreResult(results, 0, values.count, launch.ResultOf(blockIdx.x, question.index));
+  }
+}
+
+// Questions that one launch answers.
+template <uint32_t kQuestions>
+struct QuestionSet {
+  KernelQuestion of[kQuestions];
+};
+
+// Rows of a tile: loads that a warp has on their way at once.
+inline constexpr uint32_t kTileRows = 8;
+inline constexpr uint32_t kTile = kTileRows * kWarp;
+
+// Measures a chunk for several questions in the short form, and for those where that was wrong by
+// the definition.
+template <Source kSource, uint32_t kQuestions, bool kFlushes>
+__device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
+                                    const WarpChunk& chunk, ChunkResults<kQuestions>& stats) {
+  PlainInputs inputs;
+  PlainResults results[kQuestions];
+  Scaling sizes[kQuestions];
+  for (uint32_t q = 0; q < kQuestions; ++q) {
+    const Scaling scaling = MakeScaling(questions.of[q].ScaleOf(chunk.piece()));
+    sizes[q] = {fabsf(scaling.scale), fabsf(scaling.inverse)};
+  }
+  // The rest, less than a tile, is counted by the definition.
+  const uint32_t tiles_end = chunk.end - chunk.length() % kTile;
+  ForElements<kSource, kTileRows>(
+      chunk.values, chunk.begin + chunk.lane, tiles_end, [&](float value, uint32_t) {
+        const double wide = inputs.Add(value);
+        DLSIM_UNROLL
+        for (uint32_t q = 0; q < kQuestions; ++q) {
+          results[q].template Add<kFlushes>(questions.of[q].plain, sizes[q], value, wide);
+        }
+      });
+  DLSIM_UNROLL
+  for (uint32_t q = 0; q < kQuestions; ++q) {
+    const KernelQuestion& question = questions.of[q];
+    const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
+    LaneStats lane;
+    uint32_t begin = chunk.begin;
+    if (__all_sync(kAllLanes, WasPlain(inputs, question.plain, sizes[q]))) {
+      lane = FinishPlain(inputs, results[q], (tiles_end - chunk.begin) / kWarp);
+      begin = tiles_end;
+    }
+    ForElements<kSource, 4>(
+        chunk.values, begin + chunk.lane, chunk.end, [&](float value, uint32_t) {
+          CountElement<Rounding::kNearestEven>(question.spec, scaling, value, 0, lane);
+        });
+    const TensorStats of_chunk = FinishChunk(lane, chunk.length());
+    if (chunk.lane == 0) stats.Of(q, chunk.warp) = of_chunk;
+  }
+}
+
+// Several questions to nearest even.
+template <uint32_t kQuestions, bool kFlushes>
+__global__ void __launch_bounds__(kMeasureThreads, 2)
+    MeasurePlainKernel(PieceLaunch launch, QuestionSet<kQuestions> questions) {
+  __shared__ ChunkResults<kQuestions> stats;
+  const BlockValues values = ValuesOf(launch, blockIdx.x);
+  const WarpChunk chunk = MakeWarpChunk(values);
+  DispatchSource(values.source(), [&](auto source) {
+    MeasurePlain<decltype(source)::value, kQuestions, kFlushes>(questions, chunk, stats);
+  });
+  __syncthreads();
+  DLSIM_UNROLL
+  for (uint32_t q = 0; q < kQuestions; ++q) {
+    if (threadIdx.x != q * kWarp) continue;
+    StoreResult(stats, q, values.count, launch.ResultOf(blockIdx.x, questions.of[q].index));
+  }
+}
+
+}  // namespace dlsim::gpu

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensors of a test in device memory, cut into pieces, and the comparison of their results.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "check_cuda.h"
+#include "device_buffer.h"
+#include "dlsim/measure.h"
+#include "dlsim/tensor_stats.h"
+#include "piece.h"
+
+namespace dlsim::gpu {
+
+template <class T>
+DeviceBuffer<T> Upload(std::span<const T> values) {
+  DeviceBuffer<T> buffer(values.size());
+  if (!values.empty()) {
+    CheckCuda(cudaMemcpy(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
+              "cudaMemcpy");
+  }
+  return buffer;
+}
+
+template <class T>
+std::vector<T> Download(const DeviceBuffer<T>& buffer) {
+  std::vector<T> values(buffer.size());
+  if (!values.empty()) {
+    CheckCuda(cudaMemcpy(values.data(), buffer.data(), buffer.size_bytes(), cudaMemcpyDeviceToHost),
+              "cudaMemcpy");
+  }
+  return values;
+}
+
+// Elements of any type on the device, `offset` bytes into an allocation.
+class DeviceBytes {
+ public:
+  DeviceBytes(std::span<const std::byte> bytes, size_t offset) : offset_(offset) {
+    std::vector<std::byte> padded(offset + bytes.size());
+    std::copy(bytes.begin(), bytes.end(), padded.begin() + static_cast<ptrdiff_t>(offset));
+    buffer_ = Upload(std::span<const std::byte>(padded));
+  }
+  const std::byte* data() const { return buffer_.data() + offset_; }
+
+ private:
+  size_t offset_;
+  DeviceBuffer<std::byte> buffer_;
+};
+
+// Cuts a tensor into pieces as TensorList does; `whole` describes all of it.
+inline std::vector<Piece> CutIntoPieces(const Piece& whole, uint64_t elements) {
+  std::vector<Piece> pieces;
+  for (uint64_t begin = 0; begin < elements; begin += kBlockElements) {
+    Piece piece = whole;
+    piece.values += begin * DTypeSize(whole.dtype);
+    piece.first_index = begin;
+    piece.count = static_cast<uint32_t>(std::min<uint64_t>(elements - begin, kBlockElements));
+    pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+inline void ExpectSameDigits(double a, double b) {
+  EXPECT_EQ(std::bit_cast<uint64_t>(a), std::bit_cast<uint64_t>(b)) << a << " and " << b;
+}
+
+inline void ExpectSame(const TensorStats& device, const TensorStats& host) {
+  EXPECT_EQ(device.elements, host.elements);
+  EXPECT_EQ(device.zeros, host.zeros);
+  EXPECT_EQ(device.nan, host.nan);
+  EXPECT_EQ(device.inf, host.inf);
+  EXPECT_EQ(device.underflow, host.underflow);
+  EXPECT_EQ(device.subnormal, host.subnormal);
+  EXPECT_EQ(device.overflow, host.overflow);
+  EXPECT_EQ(device.nonfinite_outputs, host.nonfinite_outputs);
+  EXPECT_EQ(std::bit_cast<uint32_t>(device.absmax), std::bit_cast<uint32_t>(host.absmax));
+  ExpectSameDigits(device.sum_of_squares, host.sum_of_squares);
+  ExpectSameDigits(device.underflow_sum_of_squares, host.underflow_sum_of_squares);
+  ExpectSameDigits(device.quantized_sum_of_squares, host.quantized_sum_of_squares);
+}
+
+}  // namespace dlsim::gpu
