@@ -2,15 +2,19 @@
 # The sources of dlsim::gpu. CUDA compiles them, and the tests compile them for an emulated device.
 set(DLSIM_GPU_SOURCES
     check_cuda.cc
+    compact_counts.cu
     convert.cc
+    count_pieces.cu
     decode.cu
     encode_any.cu
     encode_bf16.cu
     encode_cb16.cu
     encode_fp16.cu
+    histogram.cu
     measure_blocks.cu
     measure_merge.cu
     measure_pieces.cu
     pointers.cc
-    tensor_list.cc)
+    tensor_list.cc
+    wave_counter.cu)
 list(TRANSFORM DLSIM_GPU_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Atomic additions to the tables of count_tables.h.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "count_element.cuh"
+#include "count_tables.h"
+
+namespace dlsim::gpu {
+
+// atomicAdd knows unsigned long long only.
+__device__ inline uint64_t AtomicAdd(uint64_t* sum, uint64_t term) {
+  return atomicAdd(reinterpret_cast<unsigned long long*>(sum),
+                   static_cast<unsigned long long>(term));
+}
+
+// Adds `count` values whose squares sum up to less than 2^64.
+__device__ inline void AddSums(const CountTables& tables, uint64_t index, uint64_t count,
+                               uint64_t significands, uint64_t squares) {
+  AtomicAdd(tables.counts + index, count);
+  AtomicAdd(tables.significands + index, significands);
+  AtomicAdd(tables.squares_low + index, squares & kSquareMask);
+  AtomicAdd(tables.squares_high + index, squares >> kSquareShift);
+}
+
+// Adds a nonzero finite value.
+__device__ inline void AddToTable(uint32_t bits, const DeviceEdges& edges,
+                                  const CountTables& tables, uint32_t table) {
+  const uint32_t magnitude = bits & ~codec::kSignBit;
+  const uint32_t key = (bits >> 31) * edges.bin_count + BinOf(edges, magnitude);
+  const uint64_t significand = SignificandOf(magnitude);
+  AddSums(tables, uint64_t{table} * tables.keys + key, 1, significand, significand * significand);
+}
+
+// What each thread found of its values that have no sums.
+__device__ inline void AddRange(const ValueRange& range, CountHead& head) {
+  if (range.zeros != 0) AtomicAdd(&head.zeros, range.zeros);
+  if (range.nan != 0) AtomicAdd(&head.nan, range.nan);
+  if (range.inf != 0) AtomicAdd(&head.inf, range.inf);
+  for (uint32_t sign = 0; sign < 2; ++sign) {
+    if (range.largest[sign] != 0) atomicMax(&head.largest[sign], range.largest[sign]);
+  }
+}
+
+}  // namespace dlsim::gpu
