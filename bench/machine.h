@@ -9,4 +9,7 @@ namespace dlsim::bench {
 // The name of the processor as Linux gives it, or "unknown".
 std::string CpuModel();
 
+// The version of NVIDIA's driver, or "unknown".
+std::string GpuDriver();
+
 }  // namespace dlsim::bench

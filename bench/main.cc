@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/gpu_kernels.h"
 #include "bench/instructions.h"
 #include "bench/kernels.h"
 #include "bench/machine.h"
@@ -17,6 +18,7 @@
 #include "bench/streams.h"
 #include "cache_size.h"
 #include "dlsim/error.h"
+#include "dlsim/gpu/devices.h"
 #include "dlsim/simd.h"
 
 namespace dlsim::bench {
@@ -43,6 +45,14 @@ void AddContext(const Options& options) {
   benchmark::AddCustomContext("dram_mib", std::to_string(options.dram_mib));
 }
 
+void AddGpuContext(int index) {
+  for (const gpu::DeviceInfo& device : gpu::Devices().devices) {
+    if (device.index == index) benchmark::AddCustomContext("gpu", device.name);
+  }
+  benchmark::AddCustomContext("gpu_driver", GpuDriver());
+  benchmark::AddCustomContext("cuda_compiler", DLSIM_CUDA_COMPILER);
+}
+
 std::vector<Workload> Catalogue(const std::vector<std::string>& targets,
                                 const std::vector<int>& threads) {
   std::vector<Workload> workloads;
@@ -55,14 +65,13 @@ std::vector<Workload> Catalogue(const std::vector<std::string>& targets,
 }
 
 // Throws Error (exit code 2) if nothing is left.
-template <class Wanted>
-std::vector<Workload> Select(std::vector<Workload> workloads, const std::string& option,
-                             const Wanted& wanted) {
-  std::erase_if(workloads, [&](const Workload& workload) { return !wanted(workload); });
-  if (workloads.empty()) {
+template <class Item, class Wanted>
+std::vector<Item> Select(std::vector<Item> items, const std::string& option, const Wanted& wanted) {
+  std::erase_if(items, [&](const Item& item) { return !wanted(item); });
+  if (items.empty()) {
     throw UsageError(option, "no such benchmark", "one of --benchmark_list_tests");
   }
-  return workloads;
+  return items;
 }
 
 std::vector<Workload> SelectForInstructions(const Options& options) {
@@ -76,6 +85,20 @@ std::vector<Workload> SelectForInstructions(const Options& options) {
   });
 }
 
+void RunOnGpu(const Options& options, ArrayStore& store) {
+  const int index = options.device.index;
+  const std::vector<GpuBenchmark> benchmarks =
+      Select(GpuBenchmarks(index, store), "--benchmark_filter",
+             [&](const auto& gpu) { return options.filter.Matches(gpu.name); });
+  if (options.lists_names) {
+    for (const GpuBenchmark& gpu : benchmarks) std::printf("%s\n", gpu.name.c_str());
+    return;
+  }
+  AddContext(options);
+  AddGpuContext(index);
+  RunGpuBenchmarks(benchmarks, options);
+}
+
 int Run(int argc, char** argv) {
   const Options options = ParseOptions(argc, argv);
   if (options.help) {
@@ -83,6 +106,10 @@ int Run(int argc, char** argv) {
     return 0;
   }
   ArrayStore store(options.dram_mib);
+  if (options.device.kind == DeviceChoice::Kind::kCuda) {
+    RunOnGpu(options, store);
+    return 0;
+  }
   if (!options.instructions.empty()) {
     CountInstructions(SelectForInstructions(options), options, store);
     return 0;

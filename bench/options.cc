@@ -28,8 +28,9 @@ Measures the kernels of dlsim, the streams that limit them, and peers.
   --threads N[,M]...     numbers of threads (default 1)
   --targets best|all|NAME[,NAME]...
                          SIMD targets of dlsim's kernels (default best)
+  --device cpu|cuda[:N]  whose kernels: the CPU's (default), or a CUDA device's
   --dram-mib N           MiB of float32 of the size DRAM; more than the last-level cache
-                         (default 512, or twice that cache)
+                         (default 512, or twice that cache), any number with --device cuda
   --plant PERCENT[:FILTER]
                          slow dlsim's kernels down, those that match the filter: convert that
                          share of the elements again and report the same number of items
@@ -46,6 +47,7 @@ Options of Google Benchmark:
 Names: Kernel/format/mode/target/size/data/threads:N
   size  L1 = 16 KiB, L2 = 256 KiB, DRAM = --dram-mib of float32; the 16-bit side is half as large
   data  normal = N(0,1); grad = N(0,1) * 2^U{-36..3}
+On a device: gpu/Kernel/format/mode/DRAM/data, timed by events on the device, one call at a time.
 In L1 and L2 each thread converts arrays of its own; in DRAM all threads share one call.
 
 Counters: items_per_second counts elements and bytes_per_second bytes read and written, over all of
@@ -113,9 +115,12 @@ Plant ParsePlant(const std::string& text) {
 }
 
 // Arrays that fit in a cache would not measure memory.
-size_t ParseDramMib(const std::string& text) {
-  const int64_t cache = static_cast<int64_t>(CacheBytes(0) >> 20);
-  return static_cast<size_t>(ParseBounded(text, "--dram-mib", cache + 1, kMaxDramMib));
+void RequireLargeArrays(const Options& options) {
+  const size_t cache = CacheBytes(0) >> 20;
+  if (options.device.kind == DeviceChoice::Kind::kCuda || options.dram_mib > cache) return;
+  throw UsageError("--dram-mib", "out of range",
+                   std::to_string(cache + 1) + " to " + std::to_string(kMaxDramMib),
+                   std::to_string(options.dram_mib));
 }
 
 bool ParseFormatOption(const std::string& text, std::string_view place, bool takes_console) {
@@ -132,7 +137,11 @@ std::map<std::string, Setter> Setters(Options& options) {
   return {
       {"--threads", [&](const auto& text) { options.threads = ParseThreads(text); }},
       {"--targets", [&](const auto& text) { options.targets = ParseTargets(text); }},
-      {"--dram-mib", [&](const auto& text) { options.dram_mib = ParseDramMib(text); }},
+      {"--device", [&](const auto& text) { options.device = ParseDevice(text); }},
+      {"--dram-mib",
+       [&](const auto& text) {
+         options.dram_mib = static_cast<size_t>(ParseBounded(text, "--dram-mib", 1, kMaxDramMib));
+       }},
       {"--plant", [&](const auto& text) { options.plant = ParsePlant(text); }},
       {"--instructions", [&](const auto& text) { options.instructions = text; }},
       {"--benchmark_filter",
@@ -182,6 +191,7 @@ Options ParseOptions(int argc, char** argv) {
       throw UsageError(name, "no value", "one after it");
     }
   }
+  RequireLargeArrays(options);
   return options;
 }
 

@@ -8,6 +8,7 @@
 
 #include "bench/workload.h"
 #include "sim/bench/kernel_selection.h"
+#include "sim/device_choice.h"
 
 namespace dlsim::bench {
 
@@ -28,6 +29,7 @@ struct Options {
   std::vector<int> threads = {1};
   std::vector<std::string> targets;  // SIMD targets, best first
   size_t dram_mib = 0;
+  DeviceChoice device;  // kAuto = the CPU
   NameFilter filter;
   Plant plant;
   std::string instructions;            // empty, a name, or "all"

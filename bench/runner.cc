@@ -90,6 +90,14 @@ void Initialize(std::vector<std::string>& arguments) {
   }
 }
 
+// Runs what is registered, each with its number of threads.
+void RunRegistered(const Options& options, const std::map<std::string, int>& threads) {
+  const auto display = MakeDisplay(options, threads);
+  OwnNames<benchmark::JSONReporter> file(threads);
+  benchmark::RunSpecifiedBenchmarks(display.get(), options.writes_file ? &file : nullptr, "all");
+  benchmark::Shutdown();
+}
+
 }  // namespace
 
 void RunWorkloads(const std::vector<Workload>& workloads, const Options& options,
@@ -106,10 +114,18 @@ void RunWorkloads(const std::vector<Workload>& workloads, const Options& options
         ->Threads(workload.BenchmarkThreads())
         ->UseRealTime();
   }
-  const auto display = MakeDisplay(options, threads);
-  OwnNames<benchmark::JSONReporter> file(threads);
-  benchmark::RunSpecifiedBenchmarks(display.get(), options.writes_file ? &file : nullptr, "all");
-  benchmark::Shutdown();
+  RunRegistered(options, threads);
+}
+
+void RunGpuBenchmarks(const std::vector<GpuBenchmark>& benchmarks, const Options& options) {
+  std::vector<std::string> arguments = options.remaining;
+  Initialize(arguments);
+  std::map<std::string, int> threads;
+  for (const GpuBenchmark& gpu : benchmarks) {
+    threads[gpu.name] = 1;
+    benchmark::RegisterBenchmark(gpu.name.c_str(), gpu.run)->UseManualTime();
+  }
+  RunRegistered(options, threads);
 }
 
 }  // namespace dlsim::bench

@@ -4,6 +4,7 @@
 
 #include <vector>
 
+#include "bench/gpu_kernels.h"
 #include "bench/options.h"
 #include "bench/workload.h"
 
@@ -13,5 +14,8 @@ namespace dlsim::bench {
 // that Google Benchmark does not know.
 void RunWorkloads(const std::vector<Workload>& workloads, const Options& options,
                   ArrayStore& store);
+
+// The same for benchmarks of a device, which time themselves.
+void RunGpuBenchmarks(const std::vector<GpuBenchmark>& benchmarks, const Options& options);
 
 }  // namespace dlsim::bench

@@ -40,7 +40,8 @@ std::string CpuSlug(std::string_view cpu_model) {
 }
 
 std::string BaselinePath(const std::string& directory, const BenchmarkFile& file) {
-  const std::string slug = CpuSlug(file.cpu_model);
+  const auto gpu = file.identity.find("gpu");
+  const std::string slug = CpuSlug(gpu == file.identity.end() ? file.cpu_model : gpu->second);
   if (slug.empty()) {
     throw InputError(file.place, "does not tell its processor", "a file of dlsim bench run");
   }

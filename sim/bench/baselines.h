@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the blessed results of each processor lie.
+// Where the blessed results of each processor lie, be it a CPU or a GPU.
 #pragma once
 
 #include <string>

@@ -66,7 +66,8 @@ std::vector<std::string> CommonArguments(const std::string& program, const Bench
   for (const auto& [option, value] :
        {std::pair<const char*, const std::string&>{"--threads", request.threads},
         {"--targets", request.targets},
-        {"--dram-mib", request.dram_mib}}) {
+        {"--dram-mib", request.dram_mib},
+        {"--device", request.device}}) {
     if (!value.empty()) arguments.insert(arguments.end(), {option, value});
   }
   return arguments;
@@ -161,6 +162,9 @@ Json DlsimBlock(const Json& context, std::string_view kind) {
       throw Error(ErrorKind::kInternal, kProgram, fmt::format("its output has no \"{}\"", field));
     }
     block[field] = context[field];
+  }
+  for (const char* const field : kGpuFields) {
+    if (context.contains(field)) block[field] = context[field];
   }
   block["date"] = context.value("date", "");
   return block;

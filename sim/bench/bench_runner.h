@@ -12,8 +12,8 @@
 namespace dlsim {
 
 struct BenchRequest {
-  std::string filter, sizes;               // as for KernelSelection
-  std::string threads, targets, dram_mib;  // for dlsim_bench, which has defaults
+  std::string filter, sizes;                       // as for KernelSelection
+  std::string threads, targets, dram_mib, device;  // for dlsim_bench, which has defaults
   uint64_t repetitions = 11;
   uint64_t processes = 0;  // 0: one per repetition
   double min_time = 0.05;  // seconds per repetition

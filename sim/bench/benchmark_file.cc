@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/bench/benchmark_file.h"
 
-#include <array>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -42,6 +41,7 @@ Identity ReadIdentity(const BenchmarkFile& file, const Json& context, const Json
     add(kInstructionFields);
   } else if (block.contains("cpu_model") || context.contains("cpu_model")) {
     add(kTimeFields);
+    add(kGpuFields);
   } else {
     add(kPlainFields);
   }
@@ -76,7 +76,7 @@ double NanosecondsPer(const std::string& place, const std::string& unit) {
 }
 
 const char* TimeMember(const std::string& name) {
-  return ThreadsOf(name) > 1 ? "real_time" : "cpu_time";
+  return ThreadsOf(name) > 1 || name.starts_with("gpu/") ? "real_time" : "cpu_time";
 }
 
 double CostOf(const std::string& place, const Json& entry, BenchKind kind,

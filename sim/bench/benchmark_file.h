@@ -3,6 +3,7 @@
 // compared with what.
 #pragma once
 
+#include <array>
 #include <map>
 #include <string>
 #include <string_view>
@@ -13,6 +14,10 @@
 namespace dlsim {
 
 inline constexpr std::string_view kBenchSchema = "dlsim.bench/1";
+
+// What a measurement on a GPU says of it: its name, the version of its driver, and that of the
+// compiler of its kernels.
+inline constexpr std::array<const char*, 3> kGpuFields = {"gpu", "gpu_driver", "cuda_compiler"};
 
 enum class BenchKind { kTime, kInstructions };
 
@@ -40,7 +45,8 @@ struct BenchmarkFile {
 
 // Reads a file of `dlsim bench run`, of dlsim_bench or of any other Google Benchmark. Repetitions
 // are gathered per benchmark; aggregates are ignored. The time of a kernel on one thread is its
-// CPU time, which does not contain other processes; on several threads it is wall-clock time.
+// CPU time, which does not contain other processes; on several threads it is wall-clock time, and
+// of gpu/... the device's time, which dlsim_bench gives instead of that.
 // Throws InputError.
 BenchmarkFile ReadBenchmarkFile(const std::string& path);
 

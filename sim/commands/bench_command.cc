@@ -17,6 +17,7 @@
 #include "sim/bench/comparison_report.h"
 #include "sim/bench/kernel_selection.h"
 #include "sim/commands/commands.h"
+#include "sim/commands/device_option.h"
 #include "sim/commands/typed_options.h"
 #include "sim/number.h"
 #include "sim/output/output_file.h"
@@ -30,6 +31,7 @@ constexpr const char* kBaselineDirectory = "bench/baselines";
 struct RunOptions {
   BenchRequest request;
   std::string out;
+  DeviceChoice device;
   bool instructions = false, quiet = false;
 };
 
@@ -44,8 +46,16 @@ struct Pair {
   BenchmarkFile base, current;
 };
 
-int RunRun(const RunOptions& options) {
+int RunRun(RunOptions options) {
   const uint64_t processes = ProcessCount(options.request);
+  if (options.device.kind == DeviceChoice::Kind::kCuda) {
+    options.request.device = options.device.text();
+    if (options.instructions) {
+      throw UsageError("--instructions", "Valgrind counts those of the CPU alone", "--device cpu",
+                       options.request.device);
+    }
+    OpenDevice(options.device, 0);  // first, so that a device that is not there fails at once
+  }
   OutputFile out(options.out);  // first, so that a bad path fails at once
   const std::string program = FindBenchProgram();
   Json document;
@@ -192,6 +202,7 @@ void AddRun(CLI::App& bench, Action& action) {
           },
           "Seconds per repetition (default 0.05)")
       ->option_text("S");
+  AddDeviceOption(*command, options->device, "the CPU");
   command->add_flag("--instructions", options->instructions,
                     "Count instructions under Valgrind instead, in L2 on one thread");
   command->add_flag("--quiet", options->quiet, "No progress; errors only");
@@ -204,6 +215,7 @@ void AddRun(CLI::App& bench, Action& action) {
       "  dlsim bench run --out new.json\n"
       "  dlsim bench run --filter '^(Encode|Stream)/' --sizes L2,DRAM --threads 1,2 --out "
       "new.json\n"
+      "  dlsim bench run --device cuda --out gpu.json\n"
       "  dlsim bench run --instructions --out base.cg.json");
   command->callback([options, &action] { action = [options] { return RunRun(*options); }; });
 }

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/device_option.h"
 
-#include <charconv>
 #include <cstdio>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 
 #include "dlsim/error.h"
@@ -12,13 +10,6 @@
 
 namespace dlsim {
 namespace {
-
-constexpr std::string_view kOption = "--device";
-constexpr std::string_view kCudaPrefix = "cuda:";
-
-Error BadDevice(const std::string& text) {
-  return UsageError(kOption, "unknown device", "auto, cpu, cuda or cuda:N", Quoted(text));
-}
 
 // Returns the first device that opens; null if there is none.
 std::unique_ptr<ComputeDevice> OpenAnyDevice() {
@@ -33,39 +24,13 @@ std::unique_ptr<ComputeDevice> OpenAnyDevice() {
 
 }  // namespace
 
-std::string DeviceChoice::text() const {
-  switch (kind) {
-    case Kind::kAuto:
-      return "auto";
-    case Kind::kCpu:
-      return "cpu";
-    case Kind::kCuda:
-      break;
-  }
-  return std::string(kCudaPrefix) + std::to_string(index);
-}
-
-DeviceChoice ParseDevice(const std::string& text) {
-  using Kind = DeviceChoice::Kind;
-  if (text == "auto") return {Kind::kAuto};
-  if (text == "cpu") return {Kind::kCpu};
-  if (text == "cuda") return {Kind::kCuda};
-  if (!text.starts_with(kCudaPrefix)) throw BadDevice(text);
-  DeviceChoice choice = {Kind::kCuda};
-  const char* const begin = text.data() + kCudaPrefix.size();
-  const char* const end = text.data() + text.size();
-  const std::from_chars_result result = std::from_chars(begin, end, choice.index);
-  if (result.ec != std::errc() || result.ptr != end || *begin == '-') throw BadDevice(text);
-  return choice;
-}
-
 void AddDeviceOption(CLI::App& command, DeviceChoice& choice, const std::string& automatic) {
   const auto assign = [&choice](const std::string& text) { choice = ParseDevice(text); };
   command
-      .add_option_function<std::string>(std::string(kOption), assign,
-                                        "Where to compute, with the same results: cpu, cuda or "
-                                        "cuda:N, or auto (default): " +
-                                            automatic + ", else the CPU")
+      .add_option_function<std::string>("--device", assign,
+                                        "Where to compute: cpu, cuda or cuda:N (the same results), "
+                                        "or auto (default): " +
+                                            automatic)
       ->option_text("auto|cpu|cuda[:N]");
 }
 

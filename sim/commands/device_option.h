@@ -8,6 +8,7 @@
 #include <string>
 
 #include "compute_device.h"
+#include "sim/device_choice.h"
 
 namespace dlsim {
 
@@ -15,22 +16,10 @@ namespace dlsim {
 // CPU reads and counts about as much. Chosen by that estimate, not measured on a GPU.
 inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
 
-struct DeviceChoice {
-  enum class Kind : uint8_t { kAuto, kCpu, kCuda };
-
-  Kind kind = Kind::kAuto;
-  int index = 0;  // of kCuda
-
-  // As the user writes it: "cuda:0".
-  std::string text() const;
-};
-
-// Adds --device. `automatic` says in the help when `auto` uses a device.
-void AddDeviceOption(CLI::App& command, DeviceChoice& choice,
-                     const std::string& automatic = "a CUDA device for 1 GiB of input or more");
-
-// Returns what "auto", "cpu", "cuda" or "cuda:N" means; throws UsageError for other texts.
-DeviceChoice ParseDevice(const std::string& text);
+// Adds --device; `automatic` says in the help what `auto` means.
+void AddDeviceOption(
+    CLI::App& command, DeviceChoice& choice,
+    const std::string& automatic = "a CUDA device for 1 GiB of input or more, else the CPU");
 
 // Opens the device for an input of so many bytes; null is the CPU. For kCuda throws Error (exit
 // code 3) if the device is not usable; kAuto then means the CPU.

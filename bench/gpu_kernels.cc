@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "bench/gpu_kernels.h"
+
+#include <cmath>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "bench/workload.h"
+#include "compute_device.h"
+#include "device_buffer.h"
+#include "dlsim/gpu/convert.h"
+#include "dlsim/gpu/devices.h"
+#include "dlsim/gpu/histogram.h"
+#include "dlsim/gpu/measure.h"
+#include "dlsim/ladder.h"
+
+namespace dlsim::bench {
+namespace {
+
+constexpr Traffic kCopyTraffic = {4, 4};
+
+struct Mode {
+  const char* name;
+  Rounding rounding;
+};
+
+constexpr Mode kModes[] = {
+    {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
+    {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
+    {"rd", Rounding::kTowardNegative}, {"sr", Rounding::kStochastic},
+};
+
+constexpr const char* kFormatNames[] = {"fp16", "bf16", "cb16"};
+
+// Scales of the question that asks for many, as on the CPU: 2^0, 2^4, .. 2^28.
+constexpr int kScales = 8;
+constexpr int kLog2Step = 4;
+
+// Queues one call on a stream.
+using Call = std::function<void(gpu::Stream stream)>;
+
+// The arrays of the device, which hold one data set or its codes at a time.
+class GpuArrays {
+ public:
+  GpuArrays(int device, ArrayStore& store) : device_(device), store_(store) {}
+
+  // Makes the device current for the rest of the program; all else expects that.
+  void Select() { gpu::CheckCuda(cudaSetDevice(device_), "cudaSetDevice"); }
+
+  size_t size() const { return store_.Elements(Size::kDram); }
+
+  // The values of a data set, copied there unless they are there already.
+  std::span<float> Values(DataSet data) {
+    if (values_.size() == 0) values_ = gpu::DeviceBuffer<float>(size());
+    if (data_ != data) {
+      data_.reset();
+      Upload(std::as_bytes(Host(data).values), values_.data());
+      data_ = data;
+    }
+    return values_.span();
+  }
+
+  std::span<const uint16_t> Encoded(DataSet data, const Format& format) {
+    Upload(std::as_bytes(store_.Encoded(Host(data), format)), Codes().data());
+    return Codes();
+  }
+
+  std::span<uint16_t> Codes() {
+    if (codes_.size() == 0) codes_ = gpu::DeviceBuffer<uint16_t>(size());
+    return codes_.span();
+  }
+
+  std::span<float> Floats() {
+    if (floats_.size() == 0) floats_ = gpu::DeviceBuffer<float>(size());
+    return floats_.span();
+  }
+
+ private:
+  Arrays Host(DataSet data) { return store_.Get(Size::kDram, data, 0); }
+
+  static void Upload(std::span<const std::byte> bytes, void* to) {
+    gpu::CheckCuda(cudaMemcpy(to, bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
+  }
+
+  int device_;
+  ArrayStore& store_;
+  std::optional<DataSet> data_;
+  gpu::DeviceBuffer<float> values_, floats_;
+  gpu::DeviceBuffer<uint16_t> codes_;
+};
+
+// Returns the call of a benchmark on its data, ready to be made.
+using Prepare = std::function<Call(GpuArrays& arrays, DataSet data)>;
+
+double SecondsOf(const Call& call, gpu::OwnedStream& stream) {
+  gpu::OwnedEvent begin(gpu::Timing::kOn), end(gpu::Timing::kOn);
+  begin.Record(stream.get());
+  call(stream.get());
+  end.Record(stream.get());
+  end.Wait();
+  float milliseconds = 0;
+  gpu::CheckCuda(cudaEventElapsedTime(&milliseconds, begin.get(), end.get()),
+                 "cudaEventElapsedTime");
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+void Run(benchmark::State& state, GpuArrays& arrays, const Prepare& prepare, DataSet data,
+         const Traffic& traffic) {
+  arrays.Select();
+  const Call call = prepare(arrays, data);
+  gpu::OwnedStream stream;
+  SecondsOf(call, stream);  // the first call loads the code
+  for (auto _ : state) state.SetIterationTime(SecondsOf(call, stream));
+  const auto items = state.iterations() * static_cast<int64_t>(arrays.size());
+  state.SetItemsProcessed(items);
+  state.SetBytesProcessed(items * static_cast<int64_t>(traffic.bytes_read + traffic.bytes_written));
+}
+
+gpu::DeviceTensor TensorOf(GpuArrays& arrays, DataSet data) {
+  const std::span<const float> values = arrays.Values(data);
+  return {.values = values.data(), .elements = values.size()};
+}
+
+Call PrepareCopy(GpuArrays& arrays, DataSet data) {
+  const std::span<const float> from = arrays.Values(data);
+  float* const to = arrays.Floats().data();
+  return [=](gpu::Stream stream) {
+    gpu::CheckCuda(
+        cudaMemcpyAsync(to, from.data(), from.size_bytes(), cudaMemcpyDeviceToDevice, stream),
+        "cudaMemcpyAsync");
+  };
+}
+
+Call PrepareEncode(const Conversion& conversion, GpuArrays& arrays, DataSet data) {
+  gpu::DeviceTensor tensor = TensorOf(arrays, data);
+  tensor.codes = arrays.Codes().data();
+  return [=](gpu::Stream stream) { gpu::Encode({.conversion = conversion}, tensor, stream); };
+}
+
+Call PrepareDecode(const Format& format, GpuArrays& arrays, DataSet data) {
+  const std::span<const uint16_t> codes = arrays.Encoded(data, format);
+  float* const values = arrays.Floats().data();
+  return
+      [=](gpu::Stream stream) { gpu::Decode(format, codes.data(), values, codes.size(), stream); };
+}
+
+Call PrepareMeasure(const std::vector<Measurement>& questions, GpuArrays& arrays, DataSet data) {
+  const gpu::DeviceTensor tensor = TensorOf(arrays, data);
+  const auto list = std::make_shared<gpu::TensorList>(std::span(&tensor, 1));
+  const auto measurer = std::make_shared<gpu::Measurer>(*list, questions.size());
+  return [=](gpu::Stream stream) {
+    static_cast<void>(list);  // the measurer refers to it
+    measurer->Measure(questions, stream);
+  };
+}
+
+Call PrepareCount(GpuArrays& arrays, DataSet data) {
+  const gpu::DeviceTensor tensor = TensorOf(arrays, data);
+  const auto list = std::make_shared<gpu::TensorList>(std::span(&tensor, 1));
+  const auto edges = std::make_shared<HistogramEdges>(EdgesOf(DefaultLadder()));
+  const auto counter = std::make_shared<gpu::Counter>(*edges, *list);
+  return [=](gpu::Stream stream) {
+    static_cast<void>(list);  // the counter refers to both
+    static_cast<void>(edges);
+    counter->Count(stream);
+  };
+}
+
+std::vector<Measurement> ManyQuestions() {
+  std::vector<Measurement> questions;
+  for (const char* format : kFormatNames) {
+    for (int i = 0; i < kScales; ++i) {
+      questions.push_back(
+          {.conversion = {ParseFormat(format).format}, .scale = std::ldexp(1.0f, i * kLog2Step)});
+    }
+  }
+  return questions;
+}
+
+// Collects benchmarks that share arrays.
+class Catalogue {
+ public:
+  Catalogue(int device, ArrayStore& store) : arrays_(std::make_shared<GpuArrays>(device, store)) {}
+
+  // `kernel` is "Kernel/format/mode".
+  void Add(const std::string& kernel, const Traffic& traffic, const Prepare& prepare) {
+    for (const DataSet data : {DataSet::kNormal, DataSet::kGrad}) {
+      const std::string name =
+          "gpu/" + kernel + "/" + SizeName(Size::kDram) + "/" + DataSetName(data);
+      benchmarks.push_back({name, [=, arrays = arrays_](benchmark::State& state) {
+                              Run(state, *arrays, prepare, data, traffic);
+                            }});
+    }
+  }
+
+  std::vector<GpuBenchmark> benchmarks;
+
+ private:
+  std::shared_ptr<GpuArrays> arrays_;
+};
+
+void AddFormat(const std::string& name, Catalogue& catalogue) {
+  const Format format = ParseFormat(name).format;
+  for (const Mode& mode : kModes) {
+    const Conversion conversion = {format, mode.rounding};
+    catalogue.Add("Encode/" + name + "/" + mode.name, kEncodeTraffic,
+                  [=](auto& arrays, auto data) { return PrepareEncode(conversion, arrays, data); });
+    catalogue.Add("Measure/" + name + "/" + mode.name, kMeasureTraffic,
+                  [=](auto& arrays, auto data) {
+                    return PrepareMeasure({{.conversion = conversion}}, arrays, data);
+                  });
+  }
+  catalogue.Add("Decode/" + name + "/-", kDecodeTraffic,
+                [=](auto& arrays, auto data) { return PrepareDecode(format, arrays, data); });
+}
+
+}  // namespace
+
+std::vector<GpuBenchmark> GpuBenchmarks(int device, ArrayStore& store) {
+  gpu::OpenDevice(device);  // throws, and says why
+  Catalogue catalogue(device, store);
+  catalogue.Add("Copy/-/-", kCopyTraffic, PrepareCopy);
+  for (const char* format : kFormatNames) AddFormat(format, catalogue);
+  catalogue.Add("Measure/3x8/rne", kMeasureTraffic, [](auto& arrays, auto data) {
+    return PrepareMeasure(ManyQuestions(), arrays, data);
+  });
+  catalogue.Add("Histogram/ladder/-", kMeasureTraffic, PrepareCount);
+  return catalogue.benchmarks;
+}
+
+}  // namespace dlsim::bench

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// What stands in for gpu_kernels.cc in a build without CUDA.
+#include "bench/gpu_kernels.h"
+#include "compute_device.h"
+#include "dlsim/gpu/devices.h"
+
+namespace dlsim::bench {
+
+std::vector<GpuBenchmark> GpuBenchmarks(int device, ArrayStore&) {
+  gpu::OpenDevice(device);  // throws, and says why
+  return {};
+}
+
+}  // namespace dlsim::bench
