@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// Copies between the host and the device, and host tensors on the device.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "check/host_tensor.h"
+#include "device_buffer.h"
+#include "dlsim/gpu/tensor_list.h"
+
+namespace dlsim::gpu_check {
+
+// Returns a copy on the current device; waits for it.
+template <class T>
+gpu::DeviceBuffer<T> ToDevice(std::span<const T> from, gpu::Stream stream) {
+  gpu::DeviceBuffer<T> to(from.size());
+  if (from.empty()) return to;
+  gpu::CheckCuda(
+      cudaMemcpyAsync(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice, stream),
+      "cudaMemcpyAsync");
+  gpu::CheckCuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return to;
+}
+
+// Returns `count` elements of device memory after all that the stream has to do.
+template <class T>
+std::vector<T> ToHost(const T* from, size_t count, gpu::Stream stream) {
+  std::vector<T> to(count);
+  if (count > 0) {
+    gpu::CheckCuda(
+        cudaMemcpyAsync(to.data(), from, count * sizeof(T), cudaMemcpyDeviceToHost, stream),
+        "cudaMemcpyAsync");
+  }
+  gpu::CheckCuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+  return to;
+}
+
+// Host tensors one after another in one buffer on the device, each at a multiple of 16 bytes plus
+// `offset_elements` of its own.
+struct DeviceTensors {
+  gpu::DeviceBuffer<std::byte> memory;
+  std::vector<gpu::DeviceTensor> tensors;
+};
+
+DeviceTensors ToDevice(std::span<const HostTensor> from, size_t offset_elements,
+                       gpu::Stream stream);
+
+}  // namespace dlsim::gpu_check
