@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// Measures the gradients of every training step on the device, without a wait: two formats beside
+// the one that the run uses. The step here is a stand-in; docs/gpu.md walks through the rest.
+#include <cuda_runtime.h>
+
+#include <cstdio>
+#include <span>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/gpu/convert.h"
+#include "dlsim/gpu/measure.h"
+
+namespace {
+
+constexpr int kSteps = 10;
+constexpr float kLossScale = 1024.0f;
+constexpr uint64_t kCount = 1 << 20;
+
+void Check(cudaError_t status, const char* call) {
+  if (status != cudaSuccess) throw dlsim::InputError(call, cudaGetErrorString(status));
+}
+
+// What a framework has: gradients in memory that stays where it is, and a stream.
+struct Model {
+  Model() {
+    Check(cudaStreamCreate(&stream), "cudaStreamCreate");
+    Check(cudaMalloc(&gradients, kCount * sizeof(float)), "cudaMalloc");
+    Check(cudaMalloc(&codes, kCount * sizeof(uint16_t)), "cudaMalloc");
+  }
+  ~Model() {
+    static_cast<void>(cudaFree(codes));
+    static_cast<void>(cudaFree(gradients));
+    static_cast<void>(cudaStreamDestroy(stream));
+  }
+
+  cudaStream_t stream = nullptr;
+  float* gradients = nullptr;
+  uint16_t* codes = nullptr;
+};
+
+__global__ void BackwardKernel(int step, float* gradients, uint64_t count) {
+  const uint64_t i = uint64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < count) gradients[i] = static_cast<float>(i % 1000) * 1e-9f / static_cast<float>(step + 1);
+}
+
+void Backward(int step, const Model& model) {
+  constexpr unsigned kThreads = 256;
+  BackwardKernel<<<(kCount + kThreads - 1) / kThreads, kThreads, 0, model.stream>>>(
+      step, model.gradients, kCount);
+  Check(cudaGetLastError(), "BackwardKernel");
+}
+
+// Two parameters' gradients, and where their codes go.
+std::vector<dlsim::gpu::DeviceTensor> Describe(const Model& model) {
+  std::vector<dlsim::gpu::DeviceTensor> tensors(2);
+  for (uint32_t t = 0; t < 2; ++t) {
+    tensors[t].values = model.gradients + t * kCount / 2;
+    tensors[t].codes = model.codes + t * kCount / 2;
+    tensors[t].elements = kCount / 2;
+    tensors[t].random_stream = t;  // its own random bits, for stochastic rounding
+  }
+  return tensors;
+}
+
+void Print(int step, std::span<const dlsim::TensorStats> results, size_t tensors) {
+  for (size_t i = 0; i < results.size(); ++i) {
+    std::printf("step %d, question %zu, tensor %zu: %.2f %% underflow, %llu overflow\n", step,
+                i / tensors, i % tensors, 100 * results[i].underflow_fraction(),
+                static_cast<unsigned long long>(results[i].overflow));
+  }
+}
+
+void Train(const Model& model) {
+  // Once: everything that allocates.
+  const dlsim::gpu::TensorList list(Describe(model));
+  const dlsim::Measurement questions[] = {{{dlsim::kFp16}, kLossScale, {}},
+                                          {{dlsim::kCb16}, kLossScale, {}}};
+  dlsim::gpu::Measurer measurer(list, std::size(questions));
+  const dlsim::ArrayConversion to_fp16 = {{dlsim::kFp16}, kLossScale, {}, 0};
+
+  for (int step = 0; step < kSteps; ++step) {
+    // Every step: launches only.
+    Backward(step, model);
+    measurer.Measure(questions, model.stream);
+    dlsim::gpu::Encode(to_fp16, list, model.stream);
+    // Results are needed now and then, and only that waits.
+    if (step % 5 != 4) continue;
+    Check(cudaStreamSynchronize(model.stream), "cudaStreamSynchronize");
+    Print(step, measurer.host_results(), list.tensor_count());
+  }
+}
+
+// Work captured once and replayed: a CUDA graph has no call overhead per kernel.
+void TrainByGraph(const Model& model) {
+  const dlsim::gpu::TensorList list(Describe(model));
+  const dlsim::ArrayConversion to_fp16 = {{dlsim::kFp16}, kLossScale, {}, 0};
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t replayable = nullptr;
+  Check(cudaStreamBeginCapture(model.stream, cudaStreamCaptureModeThreadLocal),
+        "cudaStreamBeginCapture");
+  Backward(0, model);
+  dlsim::gpu::Encode(to_fp16, list, model.stream);
+  Check(cudaStreamEndCapture(model.stream, &graph), "cudaStreamEndCapture");
+  Check(cudaGraphInstantiate(&replayable, graph, 0), "cudaGraphInstantiate");
+  for (int step = 0; step < kSteps; ++step) {
+    Check(cudaGraphLaunch(replayable, model.stream), "cudaGraphLaunch");
+  }
+  Check(cudaStreamSynchronize(model.stream), "cudaStreamSynchronize");
+  Check(cudaGraphExecDestroy(replayable), "cudaGraphExecDestroy");
+  Check(cudaGraphDestroy(graph), "cudaGraphDestroy");
+}
+
+}  // namespace
+
+int main() {
+  try {
+    const Model model;
+    Train(model);
+    TrainByGraph(model);
+    return 0;
+  } catch (const dlsim::Error& error) {
+    std::fprintf(stderr, "training_step: %s\n", error.what());
+    return static_cast<int>(error.kind());
+  }
+}
