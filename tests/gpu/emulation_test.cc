@@ -182,10 +182,12 @@ __global__ void MisalignedVector(uint32_t* results) {
 }
 
 TEST_F(EmulationTest, SaysWhyAKernelCannotGoOn) {
-  EXPECT_EQ(
-      Complaint(ShuffleAfterSomeLanesEnded, 64),
-      "launch 1 of a kernel with parameters {unsigned int*}, <<<1, 64>>>, block 0: thread 0 is "
-      "at __shfl_sync with mask 0xffffffff, but thread 5 has ended");
+  const std::string complaint = Complaint(ShuffleAfterSomeLanesEnded, 64);
+  EXPECT_EQ(complaint.find("launch 1 of a kernel with parameters "), 0u) << complaint;
+  const std::string end =
+      ", <<<1, 64>>>, block 0: thread 0 is at __shfl_sync with mask 0xffffffff, but thread 5 has "
+      "ended";
+  EXPECT_EQ(complaint.find(end), complaint.size() - end.size()) << complaint;
   EXPECT_NE(Complaint(ShuffleOfADivergedWarp, 32).find("but thread 0 is at __syncthreads"),
             std::string::npos);
   EXPECT_NE(Complaint(VoteOfADivergedWarp, 32).find("but thread 1 is at __shfl_sync"),
