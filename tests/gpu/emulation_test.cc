@@ -214,5 +214,28 @@ TEST_F(EmulationTest, BlocksOfAGridKnowTheirNumbers) {
   EXPECT_EQ(ToHost(results), expected);
 }
 
+// Whether the address sanitizer watches.
+#if defined(__SANITIZE_ADDRESS__)
+constexpr bool kIsWatched = true;
+#elif defined(__has_feature)
+constexpr bool kIsWatched = __has_feature(address_sanitizer);
+#else
+constexpr bool kIsWatched = false;
+#endif
+
+__global__ void WritePastTheEnd(uint32_t* results) { results[threadIdx.x + 1] = 1; }
+__global__ void WritePastSharedMemory(uint32_t* results) {
+  DynamicShared<uint32_t>()[threadIdx.x + blockDim.x] = results[threadIdx.x];
+}
+
+TEST_F(EmulationTest, TheAddressSanitizerSeesWhatKernelsAndTheHostMustNotTouch) {
+  if (!kIsWatched) GTEST_SKIP() << "not built with the address sanitizer";
+  const auto run = [](void (*kernel)(uint32_t*)) { RunBlock(kernel, 64, ThreadOrder::kAscending); };
+  EXPECT_DEATH(run(WritePastTheEnd), "heap-buffer-overflow");
+  EXPECT_DEATH(run(WritePastSharedMemory), "heap-buffer-overflow");
+  const DeviceBuffer<uint32_t> buffer = ToDevice(std::vector<uint32_t>(4, 1));
+  EXPECT_DEATH(buffer.data()[0] = 2, "use-after-poison");
+}
+
 }  // namespace
 }  // namespace dlsim::gpu

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -48,8 +49,10 @@ void BlockRunner::Run(const Grid& grid) {
   grid_ = &grid;
   blockDim = grid.threads;
   gridDim = grid.blocks;
-  const std::unique_ptr<void, decltype(&std::free)> shared(
-      std::aligned_alloc(128, (grid.shared_bytes + 127) / 128 * 128), &std::free);
+  // Of exactly this size, so that the address sanitizer finds what is out of bounds.
+  void* memory = nullptr;
+  if (posix_memalign(&memory, 128, grid.shared_bytes) != 0) throw std::bad_alloc();
+  const std::unique_ptr<void, decltype(&std::free)> shared(memory, &std::free);
   shared_memory_ = shared.get();
   for (uint32_t block = 0; block < grid.blocks.x; ++block) {
     // What is shared is not initialised.
