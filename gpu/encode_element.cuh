@@ -72,27 +72,46 @@ DLSIM_HOST_DEVICE inline RoundedSum RoundBySum(uint32_t bits) {
   return {offset - power - kFirst, sum - magic};
 }
 
-// Rounds the magnitude of `bits`, as RoundMagnitude of codec.inc does.
+// Whether the direction of rounding keeps a finite value from becoming infinite. May be anything
+// for NaN.
+template <Rounding kRounding>
+DLSIM_HOST_DEVICE constexpr bool StaysFinite(uint32_t bits) {
+  if constexpr (kRounding == Rounding::kTowardZero) {
+    return (bits & ~codec::kSignBit) < codec::kInfinityBits;
+  } else if constexpr (kRounding == Rounding::kTowardPositive) {
+    // Negative and not infinite: one comparison, as signed integers.
+    return static_cast<int32_t>(bits) <
+           static_cast<int32_t>(codec::kSignBit | codec::kInfinityBits);
+  } else if constexpr (kRounding == Rounding::kTowardNegative) {
+    return bits < codec::kInfinityBits;
+  }
+  return false;
+}
+
+// Rounds the magnitude of `bits`, as RoundMagnitude of codec.inc does, but for infinity and NaN:
+// infinity becomes something past max_code.
 template <Format kFormat, Rounding kRounding>
 DLSIM_HOST_DEVICE inline uint32_t RoundMagnitude(uint32_t bits) {
   static_assert(kRounding != Rounding::kStochastic);
-  const bool negative = bits >= codec::kSignBit;
   constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
+  const uint32_t magnitude = bits & ~codec::kSignBit;
   if constexpr (kSpec.min_normal_bits == 0) {
     // Without subnormals to tell apart the definition is short.
-    const uint32_t magnitude = bits & ~codec::kSignBit;
+    const bool negative = magnitude != bits;
     return scalar::RoundMagnitude<kRounding>(ScalarLanes(), kSpec, magnitude, negative, 0u);
+  } else if constexpr (kRounding == Rounding::kNearestEven) {
+    return RoundBySum<kFormat>(bits).code;
   } else if constexpr (kRounding == Rounding::kNearestAway) {
     // The last bit turns a tie into more than half and changes no other result but infinity's.
     return RoundBySum<kFormat>(bits | 1).code;
   } else {
-    const auto [code, value] = RoundBySum<kFormat>(bits);
-    if constexpr (kRounding == Rounding::kNearestEven) return code;
-    const float magnitude = BitCast<float>(bits & ~codec::kSignBit);
-    const uint32_t down = value > magnitude ? code - 1 : code;
-    if constexpr (kRounding == Rounding::kTowardZero) return down;
-    const uint32_t up = value < magnitude ? code + 1 : code;
-    return negative == (kRounding == Rounding::kTowardPositive) ? down : up;
+    const RoundedSum nearest = RoundBySum<kFormat>(bits);
+    const float value = BitCast<float>(magnitude);
+    const bool down = kRounding == Rounding::kTowardZero || StaysFinite<kRounding>(bits);
+    uint32_t code = nearest.code;
+    if (down && nearest.value > value) --code;
+    if (!down && nearest.value < value) ++code;
+    return code;
   }
 }
 
@@ -101,19 +120,10 @@ template <Format kFormat, Rounding kRounding>
 DLSIM_HOST_DEVICE inline EncodeResult Finish(const TunedCodec<kFormat>& codec, uint32_t bits,
                                              uint32_t rounded) {
   constexpr CodecSpec kSpec = MakeCodecSpec({kFormat});
-  const uint32_t magnitude = bits & ~codec::kSignBit;
-  // Where the direction of rounding keeps finite values finite.
-  constexpr bool kOneSide =
-      kRounding == Rounding::kTowardPositive || kRounding == Rounding::kTowardNegative;
-  const bool negative = bits >= codec::kSignBit;
-  const bool stops = kOneSide ? negative == (kRounding == Rounding::kTowardPositive)
-                              : kRounding == Rounding::kTowardZero;
-  const uint32_t past_max = stops ? kSpec.max_code : codec.overflow_code;
+  const uint32_t past_max = StaysFinite<kRounding>(bits) ? kSpec.max_code : codec.overflow_code;
   uint32_t code = Min(rounded, past_max);
-  if (kOneSide || kRounding == Rounding::kTowardZero) {
-    code = magnitude == codec::kInfinityBits ? codec.overflow_code : code;
-  }
   code = code < codec.flush_below ? 0 : code;
+  const uint32_t magnitude = bits & ~codec::kSignBit;
   const uint32_t nan = ((bits >> kSpec.dropped_bits) & MagnitudeMask(kFormat)) | kSpec.nan_code;
   code = magnitude > codec::kInfinityBits ? nan : code;
   const uint32_t sign = (bits >> kSpec.sign_shift) & (codec::kSignBit >> kSpec.sign_shift);
