@@ -35,14 +35,14 @@ DLSIM_HOST_DEVICE inline ElementResult CountElement(const CodecSpec& spec, const
 struct PlainInputs {
   double sum = 0;
   float absmax = 0;
-  uint32_t zeros = 0;
+  float zeros = 0;  // a count; comparing to a float and adding it takes the fewest instructions
 
   // Returns the square's root to add elsewhere.
   DLSIM_HOST_DEVICE double Add(float value) {
     const double wide = double{value};
     sum = fma(wide, wide, sum);
     absmax = fmaxf(absmax, fabsf(value));
-    zeros += value == 0 ? 1 : 0;
+    zeros += value == 0 ? 1.0f : 0.0f;
     return wide;
   }
 };
@@ -50,7 +50,8 @@ struct PlainInputs {
 // What it finds out of the results of one question.
 struct PlainResults {
   double underflows = 0, quantized = 0;
-  uint32_t zeros = 0, normals = 0;
+  uint32_t zeros = 0;
+  float normals = 0;  // a count
 
   // Rounds by x + C - C, where C = 2^dropped * max(2^exponent of x, min_normal): x + C lies in
   // [C, 2C), whose unit is the last bit that the result keeps, and C is an even multiple of it, so
@@ -64,7 +65,7 @@ struct PlainResults {
     const float sum = fmaf(exponent, plain.unit, scaled);
     float result = fmaf(-exponent, plain.unit, sum);
     const bool is_normal = result >= plain.min_normal;
-    normals += is_normal ? 1 : 0;
+    normals += is_normal ? 1.0f : 0.0f;
     if constexpr (kFlushes) result = result < plain.flush_below ? 0.0f : result;
     if (result == 0) {
       ++zeros;
@@ -86,9 +87,9 @@ DLSIM_HOST_DEVICE inline bool WasPlain(const PlainInputs& inputs, const PlainRou
 DLSIM_HOST_DEVICE inline LaneStats FinishPlain(const PlainInputs& inputs,
                                                const PlainResults& results, uint32_t elements) {
   LaneStats stats;
-  stats.zeros = inputs.zeros;
-  stats.underflow = results.zeros - inputs.zeros;
-  stats.subnormal = elements - results.normals - results.zeros;
+  stats.zeros = static_cast<uint32_t>(inputs.zeros);
+  stats.underflow = results.zeros - stats.zeros;
+  stats.subnormal = elements - static_cast<uint32_t>(results.normals) - results.zeros;
   stats.absmax = inputs.absmax;
   stats.inputs = inputs.sum;
   stats.underflows = results.underflows;

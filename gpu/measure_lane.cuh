@@ -31,12 +31,6 @@ inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Every NaN is the same, as in AddLanes.
 DLSIM_HOST_DEVICE inline double CanonicalNan(double sum) { return sum != sum ? kQuietNan : sum; }
 
-DLSIM_HOST_DEVICE inline void CanonicalNans(TensorStats& stats) {
-  stats.sum_of_squares = CanonicalNan(stats.sum_of_squares);
-  stats.underflow_sum_of_squares = CanonicalNan(stats.underflow_sum_of_squares);
-  stats.quantized_sum_of_squares = CanonicalNan(stats.quantized_sum_of_squares);
-}
-
 // Adds the lanes of a warp pairwise, as AddLanes does; the result is lane 0's.
 __device__ inline double AddLanesOfWarp(double sum) {
   DLSIM_UNROLL
@@ -70,22 +64,69 @@ __device__ inline uint32_t LargestBits(uint32_t bits) {
 #endif
 }
 
-// Returns the result of a chunk, in lane 0.
-__device__ inline TensorStats FinishChunk(const LaneStats& lane, uint32_t elements) {
-  TensorStats stats;
-  stats.elements = elements;
-  stats.zeros = AddCounts(lane.zeros);
-  stats.nan = AddCounts(lane.nan);
-  stats.inf = AddCounts(lane.inf);
-  stats.underflow = AddCounts(lane.underflow);
-  stats.subnormal = AddCounts(lane.subnormal);
-  stats.overflow = AddCounts(lane.overflow);
-  stats.nonfinite_outputs = AddCounts(lane.nonfinite_outputs);
-  stats.absmax = BitCast<float>(LargestBits(BitCast<uint32_t>(lane.absmax)));
-  stats.sum_of_squares = AddLanesOfWarp(lane.inputs);
-  stats.underflow_sum_of_squares = AddLanesOfWarp(lane.underflows);
-  stats.quantized_sum_of_squares = AddLanesOfWarp(lane.quantized);
-  return stats;
+// What a thread block found out of its chunks, for some questions; in shared memory.
+template <uint32_t kQuestions>
+struct ChunkResults {
+  static constexpr uint32_t kSums = 3, kCounts = 8;
+  double sums[kQuestions][kSums][kChunksPerBlock];
+  uint32_t counts[kQuestions][kCounts][kChunksPerBlock];  // the last is absmax as bits
+};
+
+// Adds the lanes of a chunk; `lane_index` is the caller's. All warps of a block must store, those
+// without elements, too.
+template <uint32_t kQuestions>
+__device__ inline void StoreChunk(const LaneStats& lane, uint32_t lane_index, uint32_t question,
+                                  uint32_t chunk, ChunkResults<kQuestions>& results) {
+  const uint32_t counts[] = {AddCounts(lane.zeros),
+                             AddCounts(lane.nan),
+                             AddCounts(lane.inf),
+                             AddCounts(lane.underflow),
+                             AddCounts(lane.subnormal),
+                             AddCounts(lane.overflow),
+                             AddCounts(lane.nonfinite_outputs),
+                             LargestBits(BitCast<uint32_t>(lane.absmax))};
+  const double sums[] = {AddLanesOfWarp(lane.inputs), AddLanesOfWarp(lane.underflows),
+                         AddLanesOfWarp(lane.quantized)};
+  if (lane_index != 0) return;
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < 8; ++i) results.counts[question][i][chunk] = counts[i];
+  DLSIM_UNROLL
+  for (uint32_t i = 0; i < 3; ++i) results.sums[question][i][chunk] = sums[i];
+}
+
+// Adds the chunks of a question in order, a lane for each of the numbers: for one warp, after a
+// barrier.
+template <uint32_t kQuestions>
+__device__ inline void StoreResult(const ChunkResults<kQuestions>& results, uint32_t lane_index,
+                                   uint32_t question, uint32_t elements, TensorStats& stats) {
+  if (lane_index < 3) {
+    double sum = 0;
+    DLSIM_UNROLL
+    for (uint32_t c = 0; c < kChunksPerBlock; ++c) sum += results.sums[question][lane_index][c];
+    sum = CanonicalNan(sum);
+    if (lane_index == 0) stats.sum_of_squares = sum;
+    if (lane_index == 1) stats.underflow_sum_of_squares = sum;
+    if (lane_index == 2) stats.quantized_sum_of_squares = sum;
+  } else if (lane_index < 11) {
+    const uint32_t i = lane_index - 3;
+    uint32_t sum = 0, largest = 0;
+    DLSIM_UNROLL
+    for (uint32_t c = 0; c < kChunksPerBlock; ++c) {
+      const uint32_t count = results.counts[question][i][c];
+      sum += count;
+      largest = count > largest ? count : largest;
+    }
+    if (i == 0) stats.zeros = sum;
+    if (i == 1) stats.nan = sum;
+    if (i == 2) stats.inf = sum;
+    if (i == 3) stats.underflow = sum;
+    if (i == 4) stats.subnormal = sum;
+    if (i == 5) stats.overflow = sum;
+    if (i == 6) stats.nonfinite_outputs = sum;
+    if (i == 7) stats.absmax = BitCast<float>(largest);
+  } else if (lane_index == 11) {
+    stats.elements = elements;
+  }
 }
 
 }  // namespace dlsim::gpu

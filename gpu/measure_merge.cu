@@ -75,10 +75,9 @@ __device__ TensorStats AddLanesOf(const TensorStats& lane, const Sums& sums) {
   total.overflow = AddWide(lane.overflow);
   total.nonfinite_outputs = AddWide(lane.nonfinite_outputs);
   total.absmax = BitCast<float>(LargestBits(BitCast<uint32_t>(lane.absmax)));
-  total.sum_of_squares = sums.inputs;
-  total.underflow_sum_of_squares = sums.underflows;
-  total.quantized_sum_of_squares = sums.quantized;
-  CanonicalNans(total);
+  total.sum_of_squares = CanonicalNan(sums.inputs);
+  total.underflow_sum_of_squares = CanonicalNan(sums.underflows);
+  total.quantized_sum_of_squares = CanonicalNan(sums.quantized);
   return total;
 }
 

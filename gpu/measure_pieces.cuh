@@ -21,16 +21,6 @@ struct WarpChunk {
   DLSIM_HOST_DEVICE const Piece& piece() const { return values.pieces[0]; }
 };
 
-// A thread block's results of all chunks; shared memory cannot have initialisers.
-template <uint32_t kQuestions>
-struct ChunkResults {
-  alignas(16) unsigned char bytes[kQuestions * kChunksPerBlock * sizeof(TensorStats)];
-
-  DLSIM_HOST_DEVICE TensorStats& Of(uint32_t question, uint32_t chunk) {
-    return reinterpret_cast<TensorStats*>(bytes)[question * kChunksPerBlock + chunk];
-  }
-};
-
 __device__ inline WarpChunk MakeWarpChunk(const BlockValues& values) {
   WarpChunk chunk;
   chunk.values = values;
@@ -48,16 +38,6 @@ __device__ inline BlockValues ValuesOf(const PieceLaunch& launch, uint32_t unit)
   values.summed = launch.pieces_per_unit;
   values.count = LongestCount(values.pieces, values.summed);
   return values;
-}
-
-// Adds the chunks of one question in order.
-template <uint32_t kQuestions>
-__device__ inline void StoreResult(ChunkResults<kQuestions>& chunks, uint32_t question,
-                                   uint32_t count, TensorStats* result) {
-  TensorStats total;
-  for (uint32_t chunk = 0; chunk * kChunk < count; ++chunk) total.Merge(chunks.Of(question, chunk));
-  CanonicalNans(total);
-  *result = total;
 }
 
 // Measures a chunk by the definition.
@@ -88,12 +68,10 @@ __global__ void __launch_bounds__(kMeasureThreads, 2)
   DispatchSource(values.source(), [&](auto source) {
     lane = MeasureByDefinition<decltype(source)::value, kRounding>(question, scaling, chunk);
   });
-  const TensorStats stats = FinishChunk(lane, chunk.length());
-  if (chunk.lane == 0) results.Of(0, chunk.warp) = stats;
+  StoreChunk(lane, chunk.lane, 0, chunk.warp, results);
   __syncthreads();
-  if (threadIdx.x == 0) {
-    StoreResult(results, 0, values.count, launch.ResultOf(blockIdx.x, question.index));
-  }
+  if (chunk.warp != 0) return;
+  StoreResult(results, chunk.lane, 0, values.count, *launch.ResultOf(blockIdx.x, question.index));
 }
 
 // Questions that one launch answers.
@@ -102,9 +80,9 @@ struct QuestionSet {
   KernelQuestion of[kQuestions];
 };
 
-// Rows of a tile: loads that a warp has on their way at once.
-inline constexpr uint32_t kTileRows = 8;
-inline constexpr uint32_t kTile = kTileRows * kWarp;
+// Rows of a tile: loads that a warp has on their way while it works on as many others.
+template <uint32_t kQuestions>
+inline constexpr uint32_t kTileRows = kQuestions == 1 ? 8 : 4;
 
 // Measures a chunk for several questions in the short form, and for those where that was wrong by
 // the definition.
@@ -119,8 +97,10 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
     sizes[q] = {fabsf(scaling.scale), fabsf(scaling.inverse)};
   }
   // The rest, less than a tile, is counted by the definition.
-  const uint32_t tiles_end = chunk.end - chunk.length() % kTile;
-  ForElements<kSource, kTileRows>(
+  constexpr uint32_t kRows = kTileRows<kQuestions>;
+  const uint32_t tiles_end = chunk.end - chunk.length() % (kRows * kWarp);
+  constexpr bool kAhead = kQuestions == 1 && kSource == Source::kFloats;
+  ForElements<kSource, kRows, kAhead ? Loads::kAhead : Loads::kAtOnce>(
       chunk.values, chunk.begin + chunk.lane, tiles_end, [&](float value, uint32_t) {
         const double wide = inputs.Add(value);
         DLSIM_UNROLL
@@ -142,8 +122,7 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
         chunk.values, begin + chunk.lane, chunk.end, [&](float value, uint32_t) {
           CountElement<Rounding::kNearestEven>(question.spec, scaling, value, 0, lane);
         });
-    const TensorStats of_chunk = FinishChunk(lane, chunk.length());
-    if (chunk.lane == 0) stats.Of(q, chunk.warp) = of_chunk;
+    StoreChunk(lane, chunk.lane, q, chunk.warp, stats);
   }
 }
 
@@ -160,8 +139,9 @@ __global__ void __launch_bounds__(kMeasureThreads, 2)
   __syncthreads();
   DLSIM_UNROLL
   for (uint32_t q = 0; q < kQuestions; ++q) {
-    if (threadIdx.x != q * kWarp) continue;
-    StoreResult(stats, q, values.count, launch.ResultOf(blockIdx.x, questions.of[q].index));
+    if (chunk.warp != q) continue;
+    StoreResult(stats, chunk.lane, q, values.count,
+                *launch.ResultOf(blockIdx.x, questions.of[q].index));
   }
 }
 

@@ -2,6 +2,8 @@
 // What a thread block measures, as float32, and in which order its lanes take the elements.
 #pragma once
 
+#include <cuda_runtime.h>
+
 #include <cstdint>
 
 #include "dlsim/measure.h"
@@ -51,7 +53,7 @@ DLSIM_HOST_DEVICE inline uint32_t LongestCount(const Piece* pieces, uint32_t cou
 
 // Loads elements first, first + 32, ... of one piece: as many as `values` has.
 template <uint32_t kRows>
-DLSIM_HOST_DEVICE inline void LoadRows(const Piece& piece, uint32_t first, float (&values)[kRows]) {
+__device__ inline void LoadRows(const Piece& piece, uint32_t first, float (&values)[kRows]) {
   DispatchDType(piece.dtype, [&](auto dtype) {
     for (uint32_t r = 0; r < kRows; ++r) {
       values[r] = LoadValue<decltype(dtype)::value>(piece, first + r * kWarp);
@@ -61,12 +63,11 @@ DLSIM_HOST_DEVICE inline void LoadRows(const Piece& piece, uint32_t first, float
 
 // The same for what a block measures; all of the elements are there.
 template <Source kSource, uint32_t kRows>
-DLSIM_HOST_DEVICE inline void LoadRows(const BlockValues& from, uint32_t first,
-                                       float (&values)[kRows]) {
+__device__ inline void LoadRows(const BlockValues& from, uint32_t first, float (&values)[kRows]) {
   if constexpr (kSource == Source::kFloats) {
     const float* at = reinterpret_cast<const float*>(from.pieces->values) + first;
     DLSIM_UNROLL
-    for (uint32_t r = 0; r < kRows; ++r) values[r] = at[r * kWarp];
+    for (uint32_t r = 0; r < kRows; ++r) values[r] = __ldg(at + r * kWarp);
   } else if constexpr (kSource == Source::kPiece) {
     LoadRows(*from.pieces, first, values);
   } else {
@@ -85,17 +86,41 @@ DLSIM_HOST_DEVICE inline void LoadRows(const BlockValues& from, uint32_t first,
   }
 }
 
+// When rows are loaded.
+enum class Loads {
+  kAtOnce,  // when they are needed
+  kAhead,   // while the rows before are worked on; takes twice the registers and code
+};
+
 // Calls body(value, i) for the elements of one lane in [begin, end), in order; `begin` is the first
-// of them. Loads several at once, so that enough bytes are on their way.
-template <Source kSource, uint32_t kRows, class Body>
-DLSIM_HOST_DEVICE inline void ForElements(const BlockValues& from, uint32_t begin, uint32_t end,
-                                          const Body& body) {
+// of them. Loads kRows elements at a time, so that enough bytes are on their way.
+template <Source kSource, uint32_t kRows, Loads kLoads = Loads::kAtOnce, class Body>
+__device__ inline void ForElements(const BlockValues& from, uint32_t begin, uint32_t end,
+                                   const Body& body) {
+  constexpr uint32_t kStep = kRows * kWarp;
   uint32_t i = begin;
-  for (; i + (kRows - 1) * kWarp < end; i += kRows * kWarp) {
-    float values[kRows] = {};
-    LoadRows<kSource>(from, i, values);
+  const auto has_rows = [&](uint32_t first) { return first + (kStep - kWarp) < end; };
+  const auto work = [&](const float(&values)[kRows]) {
     DLSIM_UNROLL
     for (uint32_t r = 0; r < kRows; ++r) body(values[r], i + r * kWarp);
+    i += kStep;
+  };
+  float values[kRows] = {};
+  if constexpr (kLoads == Loads::kAhead) {
+    float others[kRows] = {};
+    if (has_rows(i)) LoadRows<kSource>(from, i, values);
+    while (has_rows(i)) {
+      if (has_rows(i + kStep)) LoadRows<kSource>(from, i + kStep, others);
+      work(values);
+      if (!has_rows(i)) break;
+      if (has_rows(i + kStep)) LoadRows<kSource>(from, i + kStep, values);
+      work(others);
+    }
+  } else {
+    for (; has_rows(i);) {
+      LoadRows<kSource>(from, i, values);
+      work(values);
+    }
   }
   for (; i < end; i += kWarp) {
     float value[1] = {};

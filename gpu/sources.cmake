@@ -14,6 +14,7 @@ set(DLSIM_GPU_SOURCES
     measure_blocks.cu
     measure_merge.cu
     measure_pieces.cu
+    measurer.cc
     pointers.cc
     tensor_list.cc
     wave_counter.cu)

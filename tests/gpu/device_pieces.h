@@ -44,10 +44,12 @@ std::vector<T> Download(const DeviceBuffer<T>& buffer) {
 // Elements of any type on the device, `offset` bytes into an allocation.
 class DeviceBytes {
  public:
-  DeviceBytes(std::span<const std::byte> bytes, size_t offset) : offset_(offset) {
-    std::vector<std::byte> padded(offset + bytes.size());
-    std::copy(bytes.begin(), bytes.end(), padded.begin() + static_cast<ptrdiff_t>(offset));
-    buffer_ = Upload(std::span<const std::byte>(padded));
+  DeviceBytes(std::span<const std::byte> bytes, size_t offset)
+      : offset_(offset), buffer_(offset + bytes.size()) {
+    if (bytes.empty()) return;
+    CheckCuda(
+        cudaMemcpy(buffer_.data() + offset, bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
+        "cudaMemcpy");
   }
   const std::byte* data() const { return buffer_.data() + offset_; }
 

@@ -14,8 +14,8 @@
 
 namespace dlsim::gpu {
 
-// Memory that measurements of a list of tensors need, with the questions on the device. Made once;
-// Measure neither allocates nor waits. Questions may be changed between calls.
+// Memory that measurements of a list of tensors need. Made once; Measure neither allocates nor
+// waits. Questions may be changed between calls: they travel with the launches.
 class Measurer {
  public:
   // `tensors` must live as long as this. Throws Error if there is too little memory.
@@ -28,6 +28,7 @@ class Measurer {
   // bits come from question.random.seed and each tensor's own stream. The results are in
   // device_results() once the stream is done, and in host_results() too, which is pinned memory:
   // [question * tensor_count + tensor]. The next call overwrites them: use one stream, or wait.
+  // Throws Error that names the call if there are too many questions or a launch fails.
   void Measure(std::span<const Measurement> questions, Stream stream);
 
   const TensorStats* device_results() const;
