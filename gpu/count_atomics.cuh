@@ -26,13 +26,14 @@ __device__ inline void AddSums(const CountTables& tables, uint64_t index, uint64
   AtomicAdd(tables.squares_high + index, squares >> kSquareShift);
 }
 
-// Adds a nonzero finite value.
+// Adds a nonzero finite value `count` times, at most 2^15.
 __device__ inline void AddToTable(uint32_t bits, const DeviceEdges& edges,
-                                  const CountTables& tables, uint32_t table) {
+                                  const CountTables& tables, uint32_t table, uint32_t count = 1) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
   const uint32_t key = (bits >> 31) * edges.bin_count + BinOf(edges, magnitude);
   const uint64_t significand = SignificandOf(magnitude);
-  AddSums(tables, uint64_t{table} * tables.keys + key, 1, significand, significand * significand);
+  AddSums(tables, uint64_t{table} * tables.keys + key, count, count * significand,
+          count * significand * significand);
 }
 
 // What each thread found of its values that have no sums.

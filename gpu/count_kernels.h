@@ -9,6 +9,7 @@
 #include "dlsim/gpu/stream.h"
 #include "dlsim/histogram.h"
 #include "piece.h"
+#include "window_plan.h"
 
 namespace dlsim::gpu {
 
@@ -21,12 +22,21 @@ class CountEdges {
 
  private:
   DeviceBuffer<uint32_t> bits_;
+  DeviceBuffer<WindowPlan> plan_;
+  DeviceBuffer<uint32_t> plan_bins_;
   DeviceEdges view_;
 };
 
 // Counts piece i into table table_of_piece[i], or that of Piece::tensor if it is null.
 void LaunchCount(const Piece* pieces, const uint32_t* table_of_piece, uint32_t piece_count,
                  const DeviceEdges& edges, const CountTables& tables, Stream stream);
+
+// Whether the current device has the shared memory that edges with a plan are counted in.
+bool WindowFits();
+
+// LaunchCount for edges with a plan.
+void LaunchCountWindow(const Piece* pieces, const uint32_t* table_of_piece, uint32_t piece_count,
+                       const DeviceEdges& edges, const CountTables& tables, Stream stream);
 
 // Appends what the first `table_count` tables hold to rows, from *row_used on, and empties them.
 struct CountRows {

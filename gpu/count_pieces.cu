@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts values of any kind between any edges: one search and atomic additions to global memory for
 // each.
+#include <optional>
+#include <span>
+
 #include "count_atomics.cuh"
 #include "count_element.cuh"
 #include "count_kernels.h"
@@ -29,17 +32,42 @@ __global__ void __launch_bounds__(kThreads)
   AddRange(range, tables.heads[table]);
 }
 
+template <class T>
+void Upload(std::span<const T> values, const DeviceBuffer<T>& buffer) {
+  CheckCuda(cudaMemcpy(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
+            "cudaMemcpy");
+}
+
+uint32_t MultiprocessorCount() {
+  int device = 0, count = 0;
+  CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
+  CheckCuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device),
+            "cudaDeviceGetAttribute");
+  return static_cast<uint32_t>(count);
+}
+
 }  // namespace
 
 CountEdges::CountEdges(const HistogramEdges& edges) : bits_(edges.bits().size()) {
-  CheckCuda(
-      cudaMemcpy(bits_.data(), edges.bits().data(), bits_.size_bytes(), cudaMemcpyHostToDevice),
-      "cudaMemcpy");
-  view_ = {bits_.data(), static_cast<uint32_t>(edges.bin_count())};
+  Upload(edges.bits(), bits_);
+  view_.bits = bits_.data();
+  view_.bin_count = static_cast<uint32_t>(edges.bin_count());
+  const std::optional<HostWindowPlan> made = MakeWindowPlan(edges);
+  if (!made || !WindowFits()) return;
+  plan_ = DeviceBuffer<WindowPlan>(1);
+  plan_bins_ = DeviceBuffer<uint32_t>(made->bins.size());
+  Upload(std::span(&made->plan, 1), plan_);
+  Upload(std::span(made->bins), plan_bins_);
+  view_.plan = plan_.data();
+  view_.plan_bins = plan_bins_.data();
+  view_.blocks = MultiprocessorCount();
 }
 
 void LaunchCount(const Piece* pieces, const uint32_t* table_of_piece, uint32_t piece_count,
                  const DeviceEdges& edges, const CountTables& tables, Stream stream) {
+  if (edges.plan != nullptr) {
+    return LaunchCountWindow(pieces, table_of_piece, piece_count, edges, tables, stream);
+  }
   Launch("counting of pieces", CountKernel, {piece_count, kThreads}, stream, pieces, table_of_piece,
          edges, tables);
 }

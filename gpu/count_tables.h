@@ -48,9 +48,14 @@ struct CountAnswer {
   CountHead head;
 };
 
+struct WindowPlan;
+
 struct DeviceEdges {
   const uint32_t* bits = nullptr;  // bin_count + 1
   uint32_t bin_count = 0;
+  const WindowPlan* plan = nullptr;  // null if values are counted one by one
+  const uint32_t* plan_bins = nullptr;
+  uint32_t blocks = 0;  // that run at once, with a plan
 };
 
 // Memory of tables, which are empty between a compaction and the next count.

@@ -5,6 +5,7 @@ set(DLSIM_GPU_SOURCES
     compact_counts.cu
     convert.cc
     count_pieces.cu
+    count_window.cu
     decode.cu
     encode_any.cu
     encode_bf16.cu
@@ -17,5 +18,6 @@ set(DLSIM_GPU_SOURCES
     measurer.cc
     pointers.cc
     tensor_list.cc
-    wave_counter.cu)
+    wave_counter.cu
+    window_plan.cc)
 list(TRANSFORM DLSIM_GPU_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
