@@ -84,8 +84,8 @@ class BlockMeasurer {
       const float unscaled = std::fabs(sum_[i]), scaled = std::fabs(scaled_sum_[i]);
       detail.scaled_sum += double{scaled_sum_[i]};
       detail.scaled_sum_of_squares += double{scaled} * double{scaled};
-      const bool keeps = unscaled <= detail.absmax || std::isnan(detail.absmax);
-      if (!keeps) detail.absmax = unscaled;  // NaN stays
+      const bool replaces = unscaled > detail.absmax || std::isnan(unscaled);  // and NaN stays
+      detail.absmax = replaces ? unscaled : detail.absmax;
       detail.below_edge += scaled < question.edge ? 1 : 0;
       detail.above_edge += scaled >= question.edge ? 1 : 0;
       detail.above_limit += (limit_unscaled ? unscaled : scaled) > question.limit ? 1 : 0;
