@@ -26,6 +26,8 @@ constexpr ErrorText kErrorTexts[] = {
      "CUDA driver version is insufficient for CUDA runtime version"},
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device is detected"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice", "invalid device ordinal"},
+    {cudaErrorNoKernelImageForDevice, "cudaErrorNoKernelImageForDevice",
+     "no kernel image is available for execution on the device"},
     {cudaErrorECCUncorrectable, "cudaErrorECCUncorrectable", "uncorrectable ECC error encountered"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle", "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
@@ -136,7 +138,7 @@ cudaError_t cudaRuntimeGetVersion(int* version) {
 
 cudaError_t cudaDriverGetVersion(int* version) {
   const bool has_driver = TheState().machine.driver != cudaErrorInsufficientDriver;
-  *version = has_driver ? kVersion : 0;
+  *version = has_driver ? kVersion : TheState().machine.old_driver;
   return cudaSuccess;
 }
 

@@ -23,6 +23,7 @@ struct Machine {
   int multiprocessor_count = 4;
   std::string device_name = "Emulated device";
   cudaError_t driver = cudaSuccess;  // what every call returns if there is no usable driver
+  int old_driver = 0;                // the version of one that is too old; 0 = there is none
 };
 
 // Starts anew with this machine: drops work that was not done, forgets failures, sets counters to 0

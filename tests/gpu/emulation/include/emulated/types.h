@@ -13,6 +13,7 @@ enum cudaError_t {
   cudaErrorInsufficientDriver = 35,
   cudaErrorNoDevice = 100,
   cudaErrorInvalidDevice = 101,
+  cudaErrorNoKernelImageForDevice = 209,
   cudaErrorECCUncorrectable = 214,
   cudaErrorInvalidResourceHandle = 400,
   cudaErrorNotReady = 600,
