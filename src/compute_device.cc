@@ -9,10 +9,11 @@
 namespace dlsim {
 
 void RunOnDevice(const StepWork& step, DeviceWork& work) {
+  const DefaultFloatEnvironment environment;
   std::future<void> beside;  // its destructor waits
   if (step.options->beside) {
     beside = std::async(std::launch::async, [&step] {
-      const DefaultFloatEnvironment environment;
+      const DefaultFloatEnvironment of_thread;
       step.options->beside();
     });
   }

@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// A profile that a device counts is that of the CPU.
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "compute_device.h"
+#include "dlsim/gpu/devices.h"
+#include "dlsim/ladder.h"
+#include "dlsim/profile.h"
+#include "emulation.h"
+#include "tests/gpu/device_traces.h"
+#include "tests/test_traces.h"
+
+namespace dlsim::gpu {
+namespace {
+
+const HistogramEdges& FewEdges() {
+  static const HistogramEdges edges =
+      EdgesOf({{ParseFormat("fp16")}, {Rounding::kNearestEven}, {Subnormals::kKeep}, {1.0f, 8.0f}});
+  return edges;
+}
+
+class CudaDeviceCount : public TraceDirectoryTest {
+ protected:
+  CudaDeviceCount() {
+    emulation::Reset();
+    device_ = OpenDevice(0);
+  }
+
+  void ExpectSameProfile(const TraceStep& step, const HistogramEdges& edges = FewEdges()) {
+    for (const Accumulation accumulation : kAccumulations) {
+      EXPECT_EQ(ProfileOf(step, edges, OptionsOf(accumulation, device_.get())),
+                ProfileOf(step, edges, OptionsOf(accumulation)));
+    }
+  }
+
+  std::unique_ptr<ComputeDevice> device_;
+};
+
+TEST_F(CudaDeviceCount, EqualsTheCpuForAllTypesAndMicroSteps) {
+  dir_.Write("step-0.micro-0.safetensors", AllTypes(1));
+  dir_.Write("step-0.micro-1.safetensors", AllTypes(7));
+  dir_.Write("step-1.safetensors", AllTypes(9));
+  ExpectSameProfile(Open().Load(0));
+  ExpectSameProfile(Open().Load(1));
+  TraceOptions read;
+  read.memory_map = false;
+  ExpectSameProfile(OpenTrace({dir_.path()}, read).Load(0));
+}
+
+TEST_F(CudaDeviceCount, EqualsTheCpuForOtherEdgesNext) {
+  dir_.Write("step-0.safetensors", AllTypes(1));
+  const TraceStep step = Open().Load(0);
+  ExpectSameProfile(step);
+  ExpectSameProfile(step, HistogramEdges({0x3F800001u, 0x40490FDBu}));
+  ExpectSameProfile(step, EdgesOf(DefaultLadder()));
+}
+
+TEST_F(CudaDeviceCount, EqualsTheCpuForActivationsThatAreShorterOrMissing) {
+  dir_.Write("step-0.micro-0.safetensors",
+             BuildSafetensors({FloatTensor("w.grad", ManyValues(10, 1)),
+                               FloatTensor("x.act_grad", ManyValues(66'000, 2))}));
+  dir_.Write("step-0.micro-1.safetensors",
+             BuildSafetensors({FloatTensor("w.grad", ManyValues(10, 3)),
+                               FloatTensor("x.act_grad", ManyValues(5, 4)),
+                               FloatTensor("y.act_grad", ManyValues(7, 5))}));
+  ExpectSameProfile(Open().Load(0));
+}
+
+TEST_F(CudaDeviceCount, EqualsTheCpuForThousandsOfTensors) {
+  std::vector<BuiltTensor> tensors;
+  for (uint32_t t = 0; t < 2000; ++t) {
+    tensors.push_back(FloatTensor("w" + std::to_string(t) + ".grad", ManyValues(t % 5, t)));
+  }
+  dir_.Write("step-0.safetensors", BuildSafetensors(tensors));
+  ExpectSameProfile(Open().Load(0));
+}
+
+TEST_F(CudaDeviceCount, AllocatesNothingForStepsThatAreAlike) {
+  dir_.Write("step-0.safetensors", AllTypes(1));
+  const TraceStep step = Open().Load(0);
+  const auto count = [&] { ProfileOf(step, FewEdges(), OptionsOf({}, device_.get())); };
+  for (int i = 0; i < 3; ++i) count();  // every buffer has had its turn
+  const uint64_t before = emulation::Counts().allocations;
+  count();
+  EXPECT_EQ(emulation::Counts().allocations, before);
+}
+
+}  // namespace
+}  // namespace dlsim::gpu
