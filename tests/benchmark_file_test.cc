@@ -93,6 +93,39 @@ TEST(BenchmarkFile, NamesEachFieldThatDiffersWithBothValues) {
   }
 }
 
+// Two GPUs, or a GPU and a CPU, in machines that are else alike.
+TEST(BenchmarkFile, ResultsOfDifferentGpusAreIncomparable) {
+  json document = BenchDocument({{"gpu/Encode/cb16/rne/DRAM/grad", {3}}});
+  const BenchmarkFile of_cpu = Read(document);
+  document["dlsim"].update(
+      {{"gpu", "NVIDIA H200"}, {"gpu_driver", "580.65.06"}, {"cuda_compiler", "NVIDIA 13.0.88"}});
+  const BenchmarkFile base = Read(document);
+  EXPECT_NO_THROW(RequireComparable(base, Read(document)));
+  for (const char* const field : {"gpu", "gpu_driver", "cuda_compiler"}) {
+    json other = document;
+    other["dlsim"][field] = "another";
+    try {
+      RequireComparable(base, Read(other));
+      ADD_FAILURE() << field;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kIncomparable);
+      EXPECT_NE(std::string(error.what()).find(std::string(field) + " '"), std::string::npos);
+    }
+  }
+  EXPECT_THROW(RequireComparable(base, of_cpu), Error);
+  EXPECT_THROW(RequireComparable(of_cpu, base), Error);
+  EXPECT_EQ(BaselinePath("b", base), "b/nvidia-h200.json");
+}
+
+// What the host's processor does meanwhile is not what is measured.
+TEST(BenchmarkFile, TheTimeOfAGpuKernelIsTheDevices) {
+  json document = BenchDocument({{"gpu/Encode/cb16/rne/DRAM/grad", {100}}});
+  document["dlsim"]["gpu"] = "NVIDIA H200";
+  const BenchmarkFile file = Read(document);
+  EXPECT_EQ(file.kernels[0].cost, std::vector<double>{200});  // real_time
+  EXPECT_EQ(file.kernels[0].bytes_per_second, std::vector<double>{1e9});
+}
+
 TEST(BenchmarkFile, PlainFilesMustAgreeInMachineAndBuild) {
   json document = BenchDocument({{"x", {3}}});
   document.erase("dlsim");
