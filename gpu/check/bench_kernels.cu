@@ -34,7 +34,6 @@ __global__ void __launch_bounds__(kThreads)
     ReadKernel(const uint4* vectors, uint64_t count, uint32_t* result) {
   const uint64_t begin = uint64_t{blockIdx.x} * kThreads * kVectorsPerThread + threadIdx.x;
   uint32_t found = 0;
-#pragma unroll
   for (uint32_t v = 0; v < kVectorsPerThread; ++v) {
     const uint64_t i = begin + v * kThreads;
     if (i >= count) continue;

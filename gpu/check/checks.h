@@ -15,6 +15,9 @@ namespace dlsim::gpu_check {
 // element types.
 void CheckEncode(const Options& options, Report& report);
 
+// A tensor with more than 2^32 elements, where the effort and the memory allow it.
+void CheckLargeTensor(const Options& options, Report& report);
+
 // Every code of every checked format; then odd sizes and alignments.
 void CheckDecode(const Options& options, Report& report);
 

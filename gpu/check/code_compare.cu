@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void FillSweep(uint64_t first, uint64_t count, uint32_t run_bits, float* values, gpu::Stream stream) {
+void FillSweep(uint64_t first, uint64_t count, uint32_t run_bits, float* values,
+               gpu::Stream stream) {
   gpu::Launch("FillSweep", FillSweepKernel, ShapeFor(count), stream, first, count, run_bits,
               values);
 }

@@ -140,6 +140,7 @@ void CheckEncode(const Options& options, Report& report) {
   for (const char* name : {"fp16", "cb16", "tf32"}) {
     EncodeTypes(options, ParseFormat(name), stream.get(), report);
   }
+  CheckLargeTensor(options, report);
   SweepEncode(options, report);
 }
 

@@ -60,10 +60,10 @@ std::vector<float> DrawValues(DataSet data, uint64_t count, uint64_t seed) {
 
 std::vector<HostTensor> CheckedTensors(uint64_t most) {
   std::vector<HostTensor> tensors;
-  for (const uint64_t size : {uint64_t{0}, uint64_t{1}, uint64_t{31}, uint64_t{32}, uint64_t{33},
-                              uint64_t{1000}, uint64_t{4095}, uint64_t{4096}, uint64_t{4097},
-                              uint64_t{65535}, uint64_t{65536}, uint64_t{65537}, uint64_t{200003},
-                              most}) {
+  for (const uint64_t size :
+       {uint64_t{0}, uint64_t{1}, uint64_t{31}, uint64_t{32}, uint64_t{33}, uint64_t{1000},
+        uint64_t{4095}, uint64_t{4096}, uint64_t{4097}, uint64_t{65535}, uint64_t{65536},
+        uint64_t{65537}, uint64_t{200003}, most}) {
     if (size > most) continue;
     const std::string number = std::to_string(size);
     const std::vector<float> grad = DrawValues(DataSet::kGrad, size, 11 + size);

@@ -110,10 +110,10 @@ void CheckPointers(Report& report) {
 void CheckDevices(int device, Report& report) {
   int count = 0;
   gpu::CheckCuda(cudaGetDeviceCount(&count), "cudaGetDeviceCount");
-  const ErrorCase wrong[] = {{"a device that is not there", "cudaSetDevice",
-                              [&] { const gpu::CurrentDevice current(count); }},
-                             {"a negative device", "cudaSetDevice",
-                              [&] { const gpu::CurrentDevice current(-1); }}};
+  const ErrorCase wrong[] = {
+      {"a device that is not there", "cudaSetDevice",
+       [&] { const gpu::CurrentDevice current(count); }},
+      {"a negative device", "cudaSetDevice", [&] { const gpu::CurrentDevice current(-1); }}};
   RunCases(wrong, report);
   if (count < 2) {
     report.AddNote("errors: mixed devices not run, there is one device");

@@ -97,7 +97,8 @@ HistogramSums CountReference(std::span<const float> values, const HistogramEdges
   constexpr size_t kPart = size_t{1} << 22;  // tables are large: worth it for many values only
   std::vector<HistogramSums> parts((values.size() + kPart - 1) / kPart);
   ParallelFor(parts.size(), [&](size_t part) {
-    const auto of_part = values.subspan(part * kPart, std::min(kPart, values.size() - part * kPart));
+    const auto of_part =
+        values.subspan(part * kPart, std::min(kPart, values.size() - part * kPart));
     auto tables = edges.plan().TakeTables();
     tables->elements = of_part.size();
     for (const float value : of_part) {

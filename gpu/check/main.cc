@@ -27,8 +27,8 @@ std::string UseDevice(int device) {
   cudaDeviceProp properties = {};
   gpu::CheckCuda(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   gpu::CheckCuda(cudaFree(nullptr), "cudaFree");  // makes the context, or says why not
-  return std::string(properties.name) + ", compute capability " +
-         std::to_string(properties.major) + "." + std::to_string(properties.minor) + ", " +
+  return std::string(properties.name) + ", compute capability " + std::to_string(properties.major) +
+         "." + std::to_string(properties.minor) + ", " +
          std::to_string(properties.totalGlobalMem >> 20) + " MiB";
 }
 

@@ -69,8 +69,7 @@ std::span<const float> ValuesOf(const Step& step, size_t t) {
   return std::span(step.on_host).subspan(step.begins[t], step.tensors[t].elements);
 }
 
-void CheckCodes(const Step& step, const gpu::TensorList& list, gpu::Stream stream,
-                Report& report) {
+void CheckCodes(const Step& step, const gpu::TensorList& list, gpu::Stream stream, Report& report) {
   for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
     const ArrayConversion how = {{kCb16, rounding}, 1.0f, {77, 0}, 0};
     gpu::Encode(how, list, stream);
@@ -133,8 +132,12 @@ void TimeLaunches(const Options& options, const Step& step, const gpu::TensorLis
   gpu::Counter count_list(edges, list), count_large(edges, large);
   const std::function<void()> jobs[] = {[&] { gpu::Encode(how, list, stream); },
                                         [&] { gpu::Encode(how, large, stream); },
-                                        [&] { measure_list.Measure({&question, 1}, stream); },
-                                        [&] { measure_large.Measure({&question, 1}, stream); },
+                                        [&] {
+                                          measure_list.Measure({&question, 1}, stream);
+                                        },
+                                        [&] {
+                                          measure_large.Measure({&question, 1}, stream);
+                                        },
                                         [&] { count_list.Count(stream); },
                                         [&] { count_large.Count(stream); }};
   const std::vector<double> seconds = MedianSeconds(jobs, options.rounds, stream);
@@ -144,8 +147,7 @@ void TimeLaunches(const Options& options, const Step& step, const gpu::TensorLis
   for (size_t i = 0; i < std::size(names); ++i) {
     char text[80];
     std::snprintf(text, sizeof text, " %s x %.3f (%+.1f us)", names[i],
-                  seconds[2 * i] / seconds[2 * i + 1],
-                  (seconds[2 * i] - seconds[2 * i + 1]) * 1e6);
+                  seconds[2 * i] / seconds[2 * i + 1], (seconds[2 * i] - seconds[2 * i + 1]) * 1e6);
     note += text;
   }
   report.AddNote(note);

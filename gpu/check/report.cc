@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "check/report.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <utility>
@@ -16,7 +17,7 @@ constexpr const char* kDataSets[2] = {"normal", "grad"};
 std::vector<std::string> GroupsOf(const std::vector<CheckResult>& results) {
   std::vector<std::string> groups;
   for (const CheckResult& result : results) {
-    if (groups.empty() || groups.back() != result.group) groups.push_back(result.group);
+    if (std::ranges::find(groups, result.group) == groups.end()) groups.push_back(result.group);
   }
   return groups;
 }

@@ -19,10 +19,10 @@ struct CheckResult {
 // One line of the table of timings; the two data sets are "normal" and "grad".
 struct TimedRow {
   std::string name;
-  std::string limit;      // the row to compare with: "copy", "read"; empty = none
-  double target = 0;      // of the limit; 0 = none
-  double bytes = 0;       // moved per element
-  double gbs[2] = {};     // median over the rounds; 0 = not timed
+  std::string limit;   // the row to compare with: "copy", "read"; empty = none
+  double target = 0;   // of the limit; 0 = none
+  double bytes = 0;    // moved per element
+  double gbs[2] = {};  // median over the rounds; 0 = not timed
   double of_limit[2] = {};
 };
 

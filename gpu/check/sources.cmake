@@ -12,6 +12,7 @@ set(DLSIM_GPU_CHECK_SOURCES
     error_checks.cc
     formats.cc
     host_tensor.cc
+    large_check.cc
     multi_check.cc
     options.cc
     report.cc

@@ -93,8 +93,7 @@ void MeasureSet(const TensorSet& set, std::span<const Measurement> questions, si
         question.random.stream = set.on_host[t].random_stream;
         const TensorStats expected = MeasureReference(set.values[t], question);
         result.compared += expected.elements;
-        const std::string problem =
-            Difference(measurer.host_results()[q * tensors + t], expected);
+        const std::string problem = Difference(measurer.host_results()[q * tensors + t], expected);
         if (problem.empty() || !result.problem.empty()) continue;
         result.problem = set.on_host[t].name + ": " + problem;
       }

@@ -40,9 +40,9 @@ __global__ void __launch_bounds__(kThreads)
 template <ToolkitFormat kFormat>
 void ToolkitEncode(const float* values, uint64_t count, uint16_t* codes, gpu::Stream stream) {
   const uint64_t vectors = count / kValuesPerThread;
-  gpu::Launch("ToolkitEncode", ToolkitKernel<kFormat>, {(vectors + kThreads - 1) / kThreads, kThreads},
-              stream, reinterpret_cast<const float4*>(values), reinterpret_cast<uint4*>(codes),
-              vectors);
+  gpu::Launch("ToolkitEncode", ToolkitKernel<kFormat>,
+              {(vectors + kThreads - 1) / kThreads, kThreads}, stream,
+              reinterpret_cast<const float4*>(values), reinterpret_cast<uint4*>(codes), vectors);
 }
 
 }  // namespace

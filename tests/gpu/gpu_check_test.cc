@@ -206,9 +206,13 @@ TEST(GpuCheck, RejectsWrongOptions) {
   EXPECT_EQ(parse({"--quick", "--device", "3"}).device, 3);
   EXPECT_TRUE(parse({"--only", "encode,bench"}).Wants("bench"));
   EXPECT_FALSE(parse({"--only", "encode,bench"}).Wants("decode"));
-  for (const std::vector<const char*>& wrong :
-       {std::vector<const char*>{"--only", "encode,"}, {"--only"}, {"--device", "-1"},
-        {"--inputs", "4294967297"}, {"--elements", "1k"}, {"--what", "1"}, {"quick"}}) {
+  for (const std::vector<const char*>& wrong : {std::vector<const char*>{"--only", "encode,"},
+                                                {"--only"},
+                                                {"--device", "-1"},
+                                                {"--inputs", "4294967297"},
+                                                {"--elements", "1k"},
+                                                {"--what", "1"},
+                                                {"quick"}}) {
     EXPECT_THROW(parse(wrong), Error) << wrong[0];
   }
 }
@@ -225,7 +229,8 @@ TEST(GpuCheck, RejectsDamagedTraces) {
   const std::string folder = testing::TempDir() + "gpu_check_trace";
   std::filesystem::create_directories(folder);
   for (const std::string& bytes :
-       {std::string("12345"), std::string("\xFF\xFF\xFF\xFF\0\0\0\0{}", 10), std::string(8, '\0')}) {
+       {std::string("12345"), std::string("\xFF\xFF\xFF\xFF\0\0\0\0{}", 10),
+        std::string(8, '\0')}) {
     std::ofstream(folder + "/a.safetensors", std::ios::binary) << bytes;
     EXPECT_THROW(TraceTensors(folder), Error);
   }
