@@ -40,7 +40,8 @@ bool Suits(cudaMemcpyKind kind, Range to, Range from) {
 }
 
 void CopyNow(void* to, const void* from, size_t bytes) {
-  const DeviceAccess access(DeviceAccess::kAllDevices);
+  const RangeAccess write_access(to, bytes);
+  const RangeAccess read_access(from, bytes);
   std::memmove(to, from, bytes);
 }
 
@@ -79,7 +80,7 @@ cudaError_t Fill(void* to, int value, size_t bytes, cudaStream_t handle) {
   if (range != Range::kDevice && range != Range::kPinned) return cudaErrorInvalidValue;
   ++TheState().counts.copies;
   Enqueue(stream, [to, value, bytes] {
-    const DeviceAccess access(DeviceAccess::kAllDevices);
+    const RangeAccess access(to, bytes);
     std::memset(to, value, bytes);
   });
   return cudaSuccess;

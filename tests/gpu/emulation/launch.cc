@@ -70,7 +70,7 @@ void RunKernel(const Grid& grid, const std::vector<const void*>& pointers, int d
     throw std::logic_error(grid.name + ": a pointer is to no memory of device " +
                            std::to_string(device));
   }
-  const DeviceAccess access(device);
+  AllowKernel(device);
   Runner().Run(grid);
   state.lost = cudaSuccess;
 }

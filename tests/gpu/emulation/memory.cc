@@ -38,8 +38,7 @@ void SetAccess([[maybe_unused]] const std::byte* memory, [[maybe_unused]] size_t
 
 void SetAccessOf(int device, Access access) {
   for (const auto& [address, allocation] : TheState().allocations) {
-    if (allocation.place != Place::kDevice) continue;
-    if (device != DeviceAccess::kAllDevices && allocation.device != device) continue;
+    if (allocation.place != Place::kDevice || allocation.device != device) continue;
     SetAccess(address, allocation.bytes, access);
   }
 }
@@ -109,9 +108,33 @@ void FreeAllocation(std::map<const std::byte*, Allocation>::iterator allocation)
   std::free(memory);
 }
 
-DeviceAccess::DeviceAccess(int device) : device_(device) { SetAccessOf(device, Access::kAllowed); }
+void AllowKernel(int device) {
+  int& kernel_device = TheState().kernel_device;
+  if (kernel_device == device) return;
+  ForbidKernels();
+  SetAccessOf(device, Access::kAllowed);
+  kernel_device = device;
+}
 
-DeviceAccess::~DeviceAccess() { SetAccessOf(device_, Access::kForbidden); }
+void ForbidKernels() {
+  int& kernel_device = TheState().kernel_device;
+  if (kernel_device < 0) return;
+  SetAccessOf(kernel_device, Access::kForbidden);
+  kernel_device = -1;
+}
+
+RangeAccess::RangeAccess(const void* begin, size_t bytes) : begin_(begin), bytes_(bytes) {
+  const auto found = FindAllocation(begin);
+  if (found == TheState().allocations.end() || found->second.place != Place::kDevice ||
+      found->second.device == TheState().kernel_device) {
+    bytes_ = 0;
+  }
+  if (bytes_ > 0) SetAccess(static_cast<const std::byte*>(begin_), bytes_, Access::kAllowed);
+}
+
+RangeAccess::~RangeAccess() {
+  if (bytes_ > 0) SetAccess(static_cast<const std::byte*>(begin_), bytes_, Access::kForbidden);
+}
 
 }  // namespace dlsim::emulation
 

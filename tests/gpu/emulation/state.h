@@ -76,6 +76,7 @@ struct RuntimeState {
   PendingFailure failing_call;
   PendingFailure failing_kernel;
   std::string failed_call;
+  int kernel_device = -1;  // whose memory kernels can touch now
   CallCounts counts;
   std::map<std::string, uint64_t, std::less<>> calls;
 };
@@ -84,6 +85,23 @@ RuntimeState& TheState();
 
 // The calling thread's device.
 int& ThisDevice();
+
+// Device memory can be touched only by kernels of its device, until the call ends that runs them,
+// and where a copy or fill is at work.
+void AllowKernel(int device);
+void ForbidKernels();
+
+class RangeAccess {
+ public:
+  RangeAccess(const void* begin, size_t bytes);
+  ~RangeAccess();
+  RangeAccess(const RangeAccess&) = delete;
+  RangeAccess& operator=(const RangeAccess&) = delete;
+
+ private:
+  const void* begin_;
+  size_t bytes_;
+};
 
 // What a call may do to whoever calls it.
 enum class CallKind { kAsk, kAllocate, kFree, kEnqueue, kSynchronize };
@@ -96,6 +114,9 @@ template <class Body>
 cudaError_t Api(std::string_view name, CallKind kind, const Body& body) {
   RuntimeState& state = TheState();
   const std::lock_guard lock(state.mutex);
+  struct AtEnd {
+    ~AtEnd() { ForbidKernels(); }
+  } at_end;
   cudaError_t error = BeginCall(name, kind);
   if (error == cudaSuccess) error = body(state);
   if (error == cudaSuccess && kind == CallKind::kSynchronize) error = state.lost;
@@ -106,19 +127,6 @@ cudaError_t Api(std::string_view name, CallKind kind, const Body& body) {
 // Returns the allocation that holds `pointer`, or one past the last of all.
 std::map<const std::byte*, Allocation>::iterator FindAllocation(const void* pointer);
 void FreeAllocation(std::map<const std::byte*, Allocation>::iterator allocation);
-
-// Memory of a device can be touched only while one of these is there.
-class DeviceAccess {
- public:
-  static constexpr int kAllDevices = -1;
-  explicit DeviceAccess(int device);
-  ~DeviceAccess();
-  DeviceAccess(const DeviceAccess&) = delete;
-  DeviceAccess& operator=(const DeviceAccess&) = delete;
-
- private:
-  int device_ = 0;
-};
 
 // Returns the stream of a handle, null if it is none; the null handle is this device's default.
 StreamPointer FindStream(cudaStream_t handle);
