@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -132,6 +133,36 @@ TEST_P(EncodeElementTest, SampledInputsAsReferenceUnderEveryPolicy) {
     // An odd factor permutes all patterns, so that the elements of a group differ in kind.
     ExpectAsReference(conversion, uint64_t{1} << 19,
                       [](uint64_t i) { return static_cast<uint32_t>(i * 8191) * 0x9E3779B1; });
+  }
+}
+
+// Returns a value that drops `dropped` bits and whose remainder is `distance` units below the
+// smallest that these random bits round up; zero if there is none.
+uint32_t BitsThatTie(const CodecSpec& spec, uint32_t random, uint32_t dropped, uint32_t distance) {
+  const uint32_t used = std::min(dropped, 32u), excess = dropped - used;
+  uint64_t significand = uint64_t{(~random >> (32 - used)) + 1 - distance} << excess;
+  if (dropped < 24) significand |= codec::kImplicitBit;
+  if (significand >> 23 != 1) return 0;
+  const uint32_t mantissa = static_cast<uint32_t>(significand) & codec::kMantissaMask;
+  return ((spec.subnormal_shift - dropped) << 23) | mantissa;
+}
+
+TEST(EncodeElementTies, LowHalfOfTheRandomBitsDecides) {
+  for (const Format& format : {kFp16, kCb16}) {
+    const Conversion conversion = {format, Rounding::kStochastic};
+    const CodecSpec spec = MakeCodecSpec(conversion);
+    size_t ties = 0;
+    for (uint32_t index = 0; index < 100000; index += kGroup) {
+      uint32_t bits[kGroup];
+      for (uint32_t j = 0; j < kGroup; ++j) {
+        const uint32_t i = index + j, random = RandomBits(kRandom, i);
+        bits[j] = BitsThatTie(spec, random, 17 + i % 20, i / 20 % 3);
+        ties += EncodeWith<Rounding::kStochastic>(spec, bits[j], random & 0xFFFF0000).code !=
+                EncodeWith<Rounding::kStochastic>(spec, bits[j], random | 0xFFFF).code;
+      }
+      ASSERT_EQ(Differences(conversion, EncoderOf(conversion), index, bits), 0u);
+    }
+    EXPECT_GT(ties, 15000u);
   }
 }
 
