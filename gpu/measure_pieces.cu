@@ -12,25 +12,25 @@ namespace dlsim::gpu {
 namespace {
 
 template <Rounding kRounding>
-void LaunchDefinition(const PieceLaunch& launch, const KernelQuestion& question, Stream stream) {
-  Launch("MeasureByDefinitionKernel", MeasureByDefinitionKernel<kRounding>,
-         {launch.unit_count, kMeasureThreads}, stream, launch, question);
+void LaunchMode(const PieceLaunch& launch, const KernelQuestion& question, Stream stream) {
+  Launch("MeasureKernel", MeasureKernel<kRounding>, {launch.unit_count, kMeasureThreads}, stream,
+         launch, question);
 }
 
 void LaunchAlone(const PieceLaunch& launch, const KernelQuestion& question, Stream stream) {
   switch (question.rounding) {
     case Rounding::kNearestEven:
-      return LaunchDefinition<Rounding::kNearestEven>(launch, question, stream);
+      return LaunchMode<Rounding::kNearestEven>(launch, question, stream);
     case Rounding::kTowardZero:
-      return LaunchDefinition<Rounding::kTowardZero>(launch, question, stream);
+      return LaunchMode<Rounding::kTowardZero>(launch, question, stream);
     case Rounding::kNearestAway:
-      return LaunchDefinition<Rounding::kNearestAway>(launch, question, stream);
+      return LaunchMode<Rounding::kNearestAway>(launch, question, stream);
     case Rounding::kTowardPositive:
-      return LaunchDefinition<Rounding::kTowardPositive>(launch, question, stream);
+      return LaunchMode<Rounding::kTowardPositive>(launch, question, stream);
     case Rounding::kTowardNegative:
-      return LaunchDefinition<Rounding::kTowardNegative>(launch, question, stream);
+      return LaunchMode<Rounding::kTowardNegative>(launch, question, stream);
     case Rounding::kStochastic:
-      return LaunchDefinition<Rounding::kStochastic>(launch, question, stream);
+      return LaunchMode<Rounding::kStochastic>(launch, question, stream);
   }
 }
 
@@ -66,7 +66,7 @@ class PlainLauncher {
     QuestionSet<kQuestions> set;
     std::copy_n(waiting_.of + first, kQuestions, set.of);
     const bool flushes = std::any_of(set.of, set.of + kQuestions, [](const KernelQuestion& q) {
-      return q.plain.flush_below > 0;
+      return q.floats.flush_below > 0;
     });
     const auto kernel =
         flushes ? MeasurePlainKernel<kQuestions, true> : MeasurePlainKernel<kQuestions, false>;
@@ -88,10 +88,10 @@ void LaunchPieces(const PieceLaunch& launch, std::span<const DeviceQuestion> que
   PlainLauncher plain(launch, stream);
   for (size_t q = 0; q < questions.size(); ++q) {
     const KernelQuestion question = MakeKernelQuestion(questions[q], q);
-    if (question.plain.max < 0) {
-      LaunchAlone(launch, question, stream);
-    } else {
+    if (question.floats.applies && question.rounding == Rounding::kNearestEven) {
       plain.Add(question);
+    } else {
+      LaunchAlone(launch, question, stream);
     }
   }
   plain.Flush();

@@ -56,17 +56,38 @@ __device__ inline LaneStats MeasureByDefinition(const KernelQuestion& question,
   return stats;
 }
 
+// Measures a chunk by float additions, or by the definition where those are not right.
+template <Source kSource, Rounding kRounding>
+__device__ inline LaneStats MeasureByFloats(const KernelQuestion& question, const Scaling& scaling,
+                                            const WarpChunk& chunk) {
+  LaneStats stats;
+  ForElements<kSource, 4>(chunk.values, chunk.begin + chunk.lane, chunk.end,
+                          [&](float value, uint32_t) {
+                            CountByFloats<kRounding>(question.floats, scaling, value, stats);
+                          });
+  const bool right = WasRightByFloats(question.floats, scaling, stats);
+  if (__all_sync(kAllLanes, right)) return stats;
+  return MeasureByDefinition<kSource, kRounding>(question, scaling, chunk);
+}
+
 // One question, any rounding mode and format.
 template <Rounding kRounding>
 __global__ void __launch_bounds__(kMeasureThreads, 2)
-    MeasureByDefinitionKernel(PieceLaunch launch, KernelQuestion question) {
+    MeasureKernel(PieceLaunch launch, KernelQuestion question) {
   __shared__ ChunkResults<1> results;
   const BlockValues values = ValuesOf(launch, blockIdx.x);
   const WarpChunk chunk = MakeWarpChunk(values);
   const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
   LaneStats lane;
   DispatchSource(values.source(), [&](auto source) {
-    lane = MeasureByDefinition<decltype(source)::value, kRounding>(question, scaling, chunk);
+    constexpr Source kSource = decltype(source)::value;
+    if constexpr (kRounding != Rounding::kStochastic) {
+      if (question.floats.applies) {
+        lane = MeasureByFloats<kSource, kRounding>(question, scaling, chunk);
+        return;
+      }
+    }
+    lane = MeasureByDefinition<kSource, kRounding>(question, scaling, chunk);
   });
   StoreChunk(lane, chunk.lane, 0, chunk.warp, results);
   __syncthreads();
@@ -84,8 +105,8 @@ struct QuestionSet {
 template <uint32_t kQuestions>
 inline constexpr uint32_t kTileRows = kQuestions == 1 ? 8 : 4;
 
-// Measures a chunk for several questions in the short form, and for those where that was wrong by
-// the definition.
+// Measures a chunk for several questions in the short form, and once more for those for which that
+// was not right.
 template <Source kSource, uint32_t kQuestions, bool kFlushes>
 __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
                                     const WarpChunk& chunk, ChunkResults<kQuestions>& stats) {
@@ -105,7 +126,7 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
         const double wide = inputs.Add(value);
         DLSIM_UNROLL
         for (uint32_t q = 0; q < kQuestions; ++q) {
-          results[q].template Add<kFlushes>(questions.of[q].plain, sizes[q], value, wide);
+          results[q].template Add<kFlushes>(questions.of[q].floats, sizes[q], value, wide);
         }
       });
   DLSIM_UNROLL
@@ -113,15 +134,15 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
     const KernelQuestion& question = questions.of[q];
     const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
     LaneStats lane;
-    uint32_t begin = chunk.begin;
-    if (__all_sync(kAllLanes, WasPlain(inputs, question.plain, sizes[q]))) {
+    if (__all_sync(kAllLanes, WasPlain(inputs, question.floats, sizes[q]))) {
       lane = FinishPlain(inputs, results[q], (tiles_end - chunk.begin) / kWarp);
-      begin = tiles_end;
+      ForElements<kSource, 1>(
+          chunk.values, tiles_end + chunk.lane, chunk.end, [&](float value, uint32_t) {
+            CountElement<Rounding::kNearestEven>(question.spec, scaling, value, 0, lane);
+          });
+    } else {
+      lane = MeasureByFloats<kSource, Rounding::kNearestEven>(question, scaling, chunk);
     }
-    ForElements<kSource, 4>(
-        chunk.values, begin + chunk.lane, chunk.end, [&](float value, uint32_t) {
-          CountElement<Rounding::kNearestEven>(question.spec, scaling, value, 0, lane);
-        });
     StoreChunk(lane, chunk.lane, q, chunk.warp, stats);
   }
 }
