@@ -42,7 +42,8 @@ __global__ void __launch_bounds__(kThreads)
   if (used > 0) atomicAdd(&total, used);
   __syncthreads();
   if (threadIdx.x == 0) {
-    first_row = AtomicAdd(rows.row_used, total);
+    first_row = atomicAdd(reinterpret_cast<unsigned long long*>(rows.row_used),
+                          static_cast<unsigned long long>(total));
     answers[blockIdx.x] = {first_row, total, tables.heads[blockIdx.x]};
     tables.heads[blockIdx.x] = {};
   }

@@ -11,19 +11,23 @@
 
 namespace dlsim::gpu {
 
-// atomicAdd knows unsigned long long only.
-__device__ inline uint64_t AtomicAdd(uint64_t* sum, uint64_t term) {
-  return atomicAdd(reinterpret_cast<unsigned long long*>(sum),
-                   static_cast<unsigned long long>(term));
+// Adds to global memory. Told which memory it is, the compiler needs no code for the other kinds.
+__device__ inline void AddToGlobal(uint64_t* sum, uint64_t term) {
+#ifdef __CUDA_ARCH__
+  asm volatile("red.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(sum)), "l"(term)
+               : "memory");
+#else
+  atomicAdd(reinterpret_cast<unsigned long long*>(sum), static_cast<unsigned long long>(term));
+#endif
 }
 
 // Adds `count` values whose squares sum up to less than 2^64.
 __device__ inline void AddSums(const CountTables& tables, uint64_t index, uint64_t count,
                                uint64_t significands, uint64_t squares) {
-  AtomicAdd(tables.counts + index, count);
-  AtomicAdd(tables.significands + index, significands);
-  AtomicAdd(tables.squares_low + index, squares & kSquareMask);
-  AtomicAdd(tables.squares_high + index, squares >> kSquareShift);
+  AddToGlobal(tables.counts + index, count);
+  AddToGlobal(tables.significands + index, significands);
+  AddToGlobal(tables.squares_low + index, squares & kSquareMask);
+  AddToGlobal(tables.squares_high + index, squares >> kSquareShift);
 }
 
 // Adds a nonzero finite value `count` times, at most 2^15.
@@ -38,12 +42,11 @@ __device__ inline void AddToTable(uint32_t bits, const DeviceEdges& edges,
 
 // What each thread found of its values that have no sums.
 __device__ inline void AddRange(const ValueRange& range, CountHead& head) {
-  if (range.zeros != 0) AtomicAdd(&head.zeros, range.zeros);
-  if (range.nan != 0) AtomicAdd(&head.nan, range.nan);
-  if (range.inf != 0) AtomicAdd(&head.inf, range.inf);
-  for (uint32_t sign = 0; sign < 2; ++sign) {
-    if (range.largest[sign] != 0) atomicMax(&head.largest[sign], range.largest[sign]);
-  }
+  if (range.zeros != 0) AddToGlobal(&head.zeros, range.zeros);
+  if (range.nan != 0) AddToGlobal(&head.nan, range.nan);
+  if (range.inf != 0) AddToGlobal(&head.inf, range.inf);
+  if (range.largest[0] != 0) atomicMax(&head.largest[0], range.largest[0]);
+  if (range.largest[1] != 0) atomicMax(&head.largest[1], range.largest[1]);
 }
 
 }  // namespace dlsim::gpu

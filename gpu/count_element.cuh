@@ -47,8 +47,11 @@ DLSIM_HOST_DEVICE inline bool HasBin(uint32_t bits, ValueRange& range) {
 
 DLSIM_HOST_DEVICE inline void UpdateLargest(uint32_t bits, ValueRange& range) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
-  uint32_t& largest = range.largest[bits >> 31];
-  if (magnitude > largest) largest = magnitude;
+  if (bits == magnitude) {  // no index: registers have none
+    range.largest[0] = magnitude > range.largest[0] ? magnitude : range.largest[0];
+  } else {
+    range.largest[1] = magnitude > range.largest[1] ? magnitude : range.largest[1];
+  }
 }
 
 }  // namespace dlsim::gpu

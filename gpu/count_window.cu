@@ -22,16 +22,6 @@ constexpr uint32_t kLastLevel = 2;
 // Cells with fewer values than this wait, in the first level.
 constexpr uint32_t kWaiting = 40;
 
-struct WindowArguments {
-  const Piece* pieces = nullptr;
-  const uint32_t* table_of_piece = nullptr;
-  uint32_t piece_count = 0;
-  const WindowPlan* plan = nullptr;
-  const uint32_t* bins = nullptr;
-  DeviceEdges edges;
-  CountTables tables;
-};
-
 // Whether values that have no cells are counted, or were so before.
 enum class Others { kCount, kSkip };
 
@@ -40,31 +30,42 @@ __device__ uint32_t WarpSum(uint32_t value) {
   return value;
 }
 
+// A function of its own, as it is rarely called.
+__device__ __attribute__((noinline)) void AddAside(uint32_t bits, uint32_t table, uint32_t count) {
+  AddToTable(bits, Arguments().edges, Arguments().tables, table, count);
+}
+
 // What one thread does with its values.
 class WindowThread {
  public:
-  __device__ WindowThread(uint32_t* words, const WindowArguments& arguments)
-      : words_(words),
-        arguments_(arguments),
-        lane_(threadIdx.x % 32),
-        queue_(words + WindowLayout::QueueOf(threadIdx.x / 32) + threadIdx.x % 32) {}
+  __device__ WindowThread()
+      : lane_base_(SharedBase() + threadIdx.x % 32 * 4),
+        queue_(lane_base_ + 4 * WindowLayout::QueueOf(threadIdx.x / 32)),
+        queue_end_(queue_) {}
 
   // All threads of a warp call this with 4 values each, of which those in `valid` count.
   template <Change kChange>
   __device__ void Add(const FourBits& four, uint32_t valid, const WindowTarget& target,
                       Others others) {
+    uint32_t parts[4];
     for (uint32_t i = 0; i < 4; ++i) {
-      if ((valid >> i & 1) != 0) AddOne<kChange>(four.bits[i], target.window);
+      parts[i] =
+          LoadShared<WindowLayout::kParts>(lane_base_ + (four.bits[i] >> 9 & 0x7F * kRowBytes));
     }
-    if (__any_sync(~0u, queued_ > kMostQueued - 4)) Drain<kChange>(kFewestAtOnce, target, others);
+    for (uint32_t i = 0; i < 4; ++i) {
+      AddOne<kChange>(four.bits[i], parts[i], (valid >> i & 1) != 0, target.window);
+    }
+    if (__any_sync(~0u, HasManyQueued())) Drain<kChange>(kFewestAtOnce, target, others);
   }
 
   // Counts the values that wait, as long as at least `fewest` lanes have some or one has many.
   template <Change kChange>
   __device__ void Drain(int fewest, const WindowTarget& target, Others others) {
-    while (__popc(__ballot_sync(~0u, queued_ > 0)) >= fewest ||
-           __any_sync(~0u, queued_ > kMostQueued - 4)) {
-      if (queued_ > 0) AddRare<kChange>(queue_[--queued_ * WindowLayout::kRow], target, others);
+    while (__popc(__ballot_sync(~0u, queue_end_ != queue_)) >= fewest ||
+           __any_sync(~0u, HasManyQueued())) {
+      if (queue_end_ == queue_) continue;
+      queue_end_ -= kRowBytes;
+      AddRare<kChange>(LoadShared<0>(queue_end_), target, others);
     }
   }
 
@@ -95,7 +96,7 @@ class WindowThread {
   }
 
   __device__ void EndTensor(const WindowTarget& target) {
-    AddRange(range_, target.tables.heads[target.table]);
+    AddRange(range_, Arguments().tables.heads[target.table]);
     range_ = {};
   }
 
@@ -106,49 +107,56 @@ class WindowThread {
   }
 
  private:
-  static constexpr uint32_t kMostQueued = WindowLayout::kQueue / WindowLayout::kRow;
+  static constexpr uint32_t kRowBytes = WindowLayout::kRow * 4;
   static constexpr int kFewestAtOnce = 20;
 
+  // Whether there may be no room for 4 more.
+  __device__ bool HasManyQueued() const {
+    return queue_end_ > queue_ + (WindowLayout::kQueue * 4 - 4 * kRowBytes);
+  }
+
+  // Without branches: what has no cell of a slot is added to cells that nobody reads.
   template <Change kChange>
-  __device__ void AddOne(uint32_t bits, const Window& window) {
-    const uint32_t part = words_[WindowLayout::kParts + (bits >> 11 & 0xFE0) + lane_];
-    const uint32_t packed = (bits << 9) + part;  // the distance, and 9 bits for the slot
-    if (window.Has(bits) && (packed & WindowPlan::kNoSlot) == 0) {
-      const uint32_t row = (bits - window.low) >> 18 & 0x3FE0;
-      ChangeCell<kChange>(words_, (packed & 3) * WindowLayout::kSlot + row + lane_,
-                          static_cast<int32_t>(packed) >> 9);
-    } else {
-      queue_[queued_++ * WindowLayout::kRow] = bits;
-    }
+  __device__ void AddOne(uint32_t bits, uint32_t part, bool is_valid, const Window& window) {
+    const uint32_t packed = bits * 512 + part;  // the distance, and 9 bits for the slot
+    const uint32_t relative = bits - window.low;
+    const bool has_slot = ((packed & WindowPlan::kNoSlot) | (relative & Window::kOutside)) == 0;
+    const uint32_t cell = SlotCell(relative, packed & 3);
+    const uint32_t trash = lane_base_ + 4 * WindowLayout::kTrash;
+    ChangeCell<kChange>(has_slot && is_valid ? cell : trash, static_cast<int32_t>(packed) >> 9);
+    StoreShared(queue_end_, bits);
+    if (!has_slot && is_valid) queue_end_ += kRowBytes;
+  }
+
+  __device__ uint32_t SlotCell(uint32_t bits_less_low, uint32_t slot) const {
+    return (bits_less_low >> 23) * kRowBytes + (slot * (4 * WindowLayout::kSlot) + lane_base_);
   }
 
   template <Change kChange>
   __device__ void AddRare(uint32_t bits, const WindowTarget& target, Others others) {
     if (target.window.Has(bits)) {
       const uint32_t mantissa = bits & codec::kMantissaMask;
-      const uint32_t rank = RankOf(words_ + WindowLayout::kPhases, mantissa);
-      const uint32_t code = words_[WindowLayout::kCodes + rank];
+      const uint32_t rank = RankOf(Words() + WindowLayout::kPhases, mantissa);
+      const uint32_t code = Words()[WindowLayout::kCodes + rank];
       if (code < WindowPlan::kNoCell) {
         const uint32_t relative = bits - target.window.low;
-        const uint32_t at =
-            code < WindowPlan::kSlots
-                ? code * WindowLayout::kSlot + (relative >> 18 & 0x3FE0) + lane_
-                : WindowLayout::SharedCell(relative, code - WindowPlan::kFirstShared);
-        const uint32_t centre = words_[WindowLayout::kCentres + rank];
-        return ChangeCell<kChange>(words_, at, static_cast<int32_t>(mantissa - centre));
+        const uint32_t shared_cell =
+            SharedBase() + 4 * WindowLayout::SharedCell(relative, code - WindowPlan::kFirstShared);
+        const uint32_t centre = Words()[WindowLayout::kCentres + rank];
+        return ChangeCell<kChange>(
+            code < WindowPlan::kSlots ? SlotCell(relative, code) : shared_cell,
+            static_cast<int32_t>(mantissa - centre));
       }
     }
     ++others_;
     if (others == Others::kCount && HasBin(bits, range_)) {
-      AddToTable(bits, arguments_.edges, target.tables, target.table);
+      AddAside(bits, target.table, 1);
     }
   }
 
-  uint32_t* words_;
-  const WindowArguments& arguments_;
-  uint32_t lane_;
-  uint32_t* queue_;  // of this lane; its entries are a row apart
-  uint32_t queued_ = 0;
+  uint32_t lane_base_;  // addresses of shared memory, here and below
+  uint32_t queue_;      // of this lane; its entries are a row apart
+  uint32_t queue_end_;
   uint32_t others_ = 0;  // values without cells
   int32_t positive_ = 0;
   uint32_t negative_ = codec::kSignBit;
@@ -158,16 +166,6 @@ class WindowThread {
 // What a block does with the pieces of one tensor after the other.
 class WindowBlock {
  public:
-  __device__ WindowBlock(uint32_t* words, const WindowArguments& arguments)
-      : words_(words),
-        arguments_(arguments),
-        thread_(words, arguments),
-        share_(words, arguments.plan->ranks_of_codes) {
-    target_.bins = arguments.bins;
-    target_.tables = arguments.tables;
-    target_.bin_count = arguments.edges.bin_count;
-  }
-
   __device__ void BeginTensor(uint32_t table) {
     target_.table = table;
     target_.window = {};
@@ -179,9 +177,8 @@ class WindowBlock {
     thread_.EndTensor(target_);
   }
 
-  template <DType kDType>
   __device__ void CountPiece(const Piece& piece) {
-    const FourReader<kDType> reader(piece);
+    const AnyReader reader(piece);
     PlaceWindow(reader);
     uint32_t tried = 0;  // values up to here were counted if they have no cells
     for (uint32_t first = 0; first < piece.count;) {
@@ -189,7 +186,7 @@ class WindowBlock {
       const uint32_t size = RangeSize(level_);
       const uint32_t end = most - first < size ? most : first + size;
       const Others others = first < tried ? Others::kSkip : Others::kCount;
-      const bool is_counted = CountRange(reader, first, end, others);
+      const bool is_counted = CountRange(piece, first, end, others);
       tried = end > tried ? end : tried;
       if (!is_counted && level_ < kLastLevel) {
         EmptyAll();
@@ -206,7 +203,7 @@ class WindowBlock {
   // Chooses the window by the first values.
   template <class Reader>
   __device__ void PlaceWindow(const Reader& reader) {
-    uint32_t* largest = words_ + WindowLayout::kSums + 2;
+    uint32_t* largest = Words() + WindowLayout::kSums + 2;
     if (threadIdx.x == 0) *largest = 0;
     __syncthreads();
     uint32_t exponent = 0;
@@ -236,20 +233,20 @@ class WindowBlock {
 
   // Counts the values from `first` to `end`, but for those without cells if they are to be skipped.
   // Returns whether no cell overflowed; otherwise the cells are as they were.
-  template <class Reader>
-  __device__ bool CountRange(const Reader& reader, uint32_t first, uint32_t end, Others others) {
-    Pass<Change::kAdd>(reader, first, end, others);
+  __device__ bool CountRange(const Piece& piece, uint32_t first, uint32_t end, Others others) {
+    AddRange(piece, first, end, others);
     __syncthreads();
     const uint32_t gained = share_.Scan(level_ == 0 ? kWaiting : 1) + thread_.TakeOthers();
     const uint32_t of_warp = WarpSum(gained);
-    uint32_t* sum = words_ + WindowLayout::kSums + turn_;
+    uint32_t* sum = Words() + WindowLayout::kSums + turn_;
     if (threadIdx.x % 32 == 0) atomicAdd(sum, of_warp);
     __syncthreads();
     const bool is_counted = *sum == end - first;
     if (is_counted) {
       share_.Empty(target_);
     } else {
-      Pass<Change::kRemove>(reader, first, end, Others::kSkip);
+      PassParts<Change::kRemove>(piece, first, end, Others::kSkip);
+      thread_.Drain<Change::kRemove>(1, target_, Others::kSkip);
       thread_.TakeOthers();
     }
     __syncthreads();
@@ -258,27 +255,56 @@ class WindowBlock {
     return is_counted;
   }
 
-  // Elements i of one thread have i / 4 modulo kWindowThreads in common.
-  template <Change kChange, class Reader>
-  __device__ void Pass(const Reader& reader, uint32_t first, uint32_t end, Others others) {
-    uint32_t base = first / kStride * kStride;
-    FourBits four = reader.Read(base + threadIdx.x * 4);
-    for (; base < end; base += kStride) {
-      const uint32_t at = base + threadIdx.x * 4;
-      const FourBits next = reader.Read(at + kStride);
-      if (kChange == Change::kAdd) thread_.TrackLargest(four);
-      if (base >= first && base + kStride <= end) {
-        thread_.Add<kChange>(four, 0xF, target_, others);
-      } else {
-        uint32_t valid = 0;
-        for (uint32_t i = 0; i < 4; ++i) {
-          valid |= (at + i >= first && at + i < end ? 1u : 0u) << i;
+  __device__ void AddRange(const Piece& piece, uint32_t first, uint32_t end, Others others) {
+    const uint32_t whole_first = (first + kStride - 1) / kStride * kStride;
+    const uint32_t whole_end = end / kStride * kStride;
+    if (whole_first < whole_end) {
+      PassParts<Change::kAdd>(piece, first, whole_first, others);
+      DispatchDType(piece.dtype, [&](auto dtype) {
+        const FourReader<decltype(dtype)::value> reader(piece);
+        if (reader.is_aligned()) {
+          PassWhole(reader, whole_first, whole_end, others);
+        } else {
+          PassParts<Change::kAdd>(piece, whole_first, whole_end, others);
         }
-        thread_.Add<kChange>(four, valid, target_, others);
-      }
-      four = next;
+      });
+      PassParts<Change::kAdd>(piece, whole_end, end, others);
+    } else {
+      PassParts<Change::kAdd>(piece, first, end, others);
     }
-    thread_.Drain<kChange>(1, target_, others);
+    thread_.Drain<Change::kAdd>(1, target_, others);
+  }
+
+  // Elements i of one thread have i / 4 modulo kWindowThreads in common, here and below.
+  template <class Reader>
+  __device__ void PassWhole(const Reader& reader, uint32_t first, uint32_t end, Others others) {
+    uint32_t at = first + threadIdx.x * 4;
+    auto elements = reader.Fetch(at);
+#ifdef __CUDACC__
+#pragma unroll 2  // copies no registers
+#endif
+    for (; at < end; at += kStride) {
+      const auto current = elements;
+      if (at + kStride < end) elements = reader.Fetch(at + kStride);
+      const FourBits four = reader.Convert(current);
+      thread_.TrackLargest(four);
+      thread_.Add<Change::kAdd>(four, 0xF, target_, others);
+    }
+  }
+
+  template <Change kChange>
+  __device__ void PassParts(const Piece& piece, uint32_t first, uint32_t end, Others others) {
+    const AnyReader reader(piece);
+    for (uint32_t base = first / kStride * kStride; base < end; base += kStride) {
+      const uint32_t at = base + threadIdx.x * 4;
+      const FourBits four = reader.Read(at);
+      if (kChange == Change::kAdd) thread_.TrackLargest(four);
+      uint32_t valid = 0;
+      for (uint32_t i = 0; i < 4; ++i) {
+        valid |= (at + i >= first && at + i < end ? 1u : 0u) << i;
+      }
+      thread_.Add<kChange>(four, valid, target_, others);
+    }
   }
 
   // Adds the values in the window to the table; the others were counted before.
@@ -303,15 +329,13 @@ class WindowBlock {
     if (!__any_sync(~0u, has && bits != of_leader)) {
       const uint32_t count = static_cast<uint32_t>(__popc(mask));
       if (threadIdx.x % 32 == 0) {
-        AddToTable(of_leader, arguments_.edges, target_.tables, target_.table, count);
+        AddAside(of_leader, target_.table, count);
       }
     } else if (has) {
-      AddToTable(bits, arguments_.edges, target_.tables, target_.table, 1);
+      AddAside(bits, target_.table, 1);
     }
   }
 
-  uint32_t* words_;
-  const WindowArguments& arguments_;
   WindowThread thread_;
   CellShare share_;
   WindowTarget target_;
@@ -319,9 +343,11 @@ class WindowBlock {
   uint32_t turn_ = 0;
 };
 
-__device__ void FillShared(uint32_t* words, const WindowPlan& plan) {
+__device__ void FillShared(const WindowArguments& arguments) {
+  uint32_t* words = Words();
   for (uint32_t i = threadIdx.x; i < WindowLayout::kWords; i += kWindowThreads) words[i] = 0;
   __syncthreads();
+  const WindowPlan& plan = *arguments.edges.plan;
   for (uint32_t i = threadIdx.x; i < WindowPlan::kCells * 32; i += kWindowThreads) {
     words[WindowLayout::kParts + i] = plan.cells[i / 32];
   }
@@ -330,17 +356,18 @@ __device__ void FillShared(uint32_t* words, const WindowPlan& plan) {
     words[WindowLayout::kCentres + threadIdx.x] = plan.centres[threadIdx.x];
     words[WindowLayout::kCodes + threadIdx.x] = plan.codes[threadIdx.x];
   }
+  if (threadIdx.x == 0) {
+    *reinterpret_cast<WindowArguments*>(words + WindowLayout::kArguments) = arguments;
+  }
   __syncthreads();
 }
 
 __global__ void __launch_bounds__(kWindowThreads, 1) CountWindowKernel(WindowArguments arguments) {
-  uint32_t* words = DynamicShared<uint32_t>();
-  FillShared(words, *arguments.plan);
-  const auto share_of = [&](uint64_t block) {
-    return static_cast<uint32_t>(block * arguments.piece_count / gridDim.x);
-  };
-  const uint32_t begin = share_of(blockIdx.x), end = share_of(blockIdx.x + 1);
-  WindowBlock block(words, arguments);
+  FillShared(arguments);
+  const uint64_t piece_count = arguments.piece_count;
+  const uint32_t begin = static_cast<uint32_t>(blockIdx.x * piece_count / gridDim.x);
+  const uint32_t end = static_cast<uint32_t>((blockIdx.x + 1) * piece_count / gridDim.x);
+  WindowBlock block;
   uint32_t table = 0;
   for (uint32_t p = begin; p < end; ++p) {
     const Piece piece = arguments.pieces[p];
@@ -351,9 +378,7 @@ __global__ void __launch_bounds__(kWindowThreads, 1) CountWindowKernel(WindowArg
       block.BeginTensor(of_piece);
       table = of_piece;
     }
-    if (piece.count == 0) continue;
-    DispatchDType(piece.dtype,
-                  [&](auto dtype) { block.CountPiece<decltype(dtype)::value>(piece); });
+    if (piece.count > 0) block.CountPiece(piece);
   }
   if (begin < end) block.EndTensor();
 }
@@ -374,8 +399,7 @@ bool WindowFits() {
 
 void LaunchCountWindow(const Piece* pieces, const uint32_t* table_of_piece, uint32_t piece_count,
                        const DeviceEdges& edges, const CountTables& tables, Stream stream) {
-  const WindowArguments arguments = {pieces,          table_of_piece, piece_count, edges.plan,
-                                     edges.plan_bins, edges,          tables};
+  const WindowArguments arguments = {pieces, table_of_piece, piece_count, edges, tables};
   const uint32_t blocks = piece_count < edges.blocks ? piece_count : edges.blocks;
   Launch("counting of pieces", CountWindowKernel,
          {blocks, kWindowThreads, 4 * WindowLayout::kWords}, stream, arguments);

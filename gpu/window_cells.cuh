@@ -8,12 +8,22 @@
 #include <cstdint>
 
 #include "count_atomics.cuh"
+#include "piece.h"
 #include "shared_memory.cuh"
 #include "window_element.cuh"
 
 namespace dlsim::gpu {
 
 inline constexpr uint32_t kWindowThreads = 1024;
+
+struct WindowArguments {
+  const Piece* pieces = nullptr;
+  const uint32_t* table_of_piece = nullptr;
+  uint32_t piece_count = 0;
+  DeviceEdges edges;  // with a plan
+  CountTables tables;
+};
+static_assert(sizeof(WindowArguments) % 8 == 0);
 
 // Where things lie in shared memory, in words. Of a slot's cells, a row of 32 words holds one word
 // for each lane, so that lanes never wait for each other. Rows of negative values are 256 rows
@@ -25,17 +35,19 @@ struct WindowLayout {
   static constexpr uint32_t kSign = 256 * kRow;
   static constexpr uint32_t kWord = 2 * kSign;  // from one word of a cell to the next
   static constexpr uint32_t kSharedCells = WindowPlan::kSlots * kSlot;
-  static constexpr uint32_t kEarlyQueues = kSign + kSharedCells;  // and kWord later as many
-  static constexpr uint32_t kParts = 2 * kWord + kSign + kSharedCells;
+  static constexpr uint32_t kTrash = kSign + kSharedCells;  // cells that nobody reads
+  static constexpr uint32_t kEarlyQueues = kTrash + kRow;   // and kWord later as many
+  static constexpr uint32_t kParts = 2 * kWord + kTrash + kRow;
   static constexpr uint32_t kQueue = 10 * kRow;  // of a warp
-  static constexpr uint32_t kQueuesInGap = kSlot / kQueue;
+  static constexpr uint32_t kQueuesInGap = (kSlot - kRow) / kQueue;
   static constexpr uint32_t kLateQueues = kParts + WindowPlan::kCells * kRow;
   static constexpr uint32_t kWarps = kWindowThreads / 32;
   static constexpr uint32_t kPhases = kLateQueues + (kWarps - 2 * kQueuesInGap) * kQueue;
   static constexpr uint32_t kCentres = kPhases + WindowPlan::kRanks;
   static constexpr uint32_t kCodes = kCentres + WindowPlan::kRanks;
   static constexpr uint32_t kSums = kCodes + WindowPlan::kRanks;  // of the block
-  static constexpr uint32_t kWords = kSums + 4;
+  static constexpr uint32_t kArguments = kSums + 4;               // of the kernel
+  static constexpr uint32_t kWords = kArguments + sizeof(WindowArguments) / 4;
   static_assert(2 * Window::kBinades * WindowPlan::kShared <= kSlot);
   static_assert(4 * kWords <= 227 * 1024, "more than a block may have of an H100's");
 
@@ -50,45 +62,84 @@ struct WindowLayout {
   }
 };
 
+// The shared memory. Asked for anew wherever it is used, so that the compiler knows that it is.
+__device__ inline uint32_t* Words() { return DynamicShared<uint32_t>(); }
+__device__ inline const WindowArguments& Arguments() {
+  return *reinterpret_cast<const WindowArguments*>(Words() + WindowLayout::kArguments);
+}
+
+// Shared memory by the addresses in bytes that its instructions take, as calculations with pointers
+// cost as much as all else. kOffset is in words.
+__device__ inline uint32_t SharedBase() {
+#ifdef __CUDA_ARCH__
+  return static_cast<uint32_t>(__cvta_generic_to_shared(Words()));
+#else
+  return 0;
+#endif
+}
+
+template <uint32_t kOffset>
+__device__ inline void AddToShared(uint32_t address, uint32_t term) {
+#ifdef __CUDA_ARCH__
+  asm volatile("red.shared.add.u32 [%0+%2], %1;" ::"r"(address), "r"(term), "n"(kOffset * 4)
+               : "memory");
+#else
+  atomicAdd(Words() + address / 4 + kOffset, term);
+#endif
+}
+
+template <uint32_t kOffset>
+__device__ inline uint32_t LoadShared(uint32_t address) {
+#ifdef __CUDA_ARCH__
+  uint32_t loaded;
+  asm volatile("ld.shared.u32 %0, [%1+%2];" : "=r"(loaded) : "r"(address), "n"(kOffset * 4));
+  return loaded;
+#else
+  return Words()[address / 4 + kOffset];
+#endif
+}
+
+__device__ inline void StoreShared(uint32_t address, uint32_t word) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+#else
+  Words()[address / 4] = word;
+#endif
+}
+
 // What happens to the words of a value.
 enum class Change { kAdd, kRemove };
 
 template <Change kChange>
-__device__ inline void ChangeCell(uint32_t* words, uint32_t at, int32_t distance) {
+__device__ inline void ChangeCell(uint32_t address, int32_t distance) {
   const CellWords terms = WordsOf(distance);
-  const auto change = [&](uint32_t word, uint32_t term) {
-    atomicAdd(words + at + word * WindowLayout::kWord, kChange == Change::kAdd ? term : 0 - term);
-  };
-  change(0, terms.squares_low);
-  change(1, terms.squares_high);
-  change(2, terms.distances);
+  const auto changed = [](uint32_t term) { return kChange == Change::kAdd ? term : 0 - term; };
+  AddToShared<0>(address, changed(terms.squares_low));
+  AddToShared<WindowLayout::kWord>(address, changed(terms.squares_high));
+  AddToShared<2 * WindowLayout::kWord>(address, changed(terms.distances));
 }
 
 // What cells are emptied into.
 struct WindowTarget {
-  const uint32_t* bins = nullptr;  // HostWindowPlan::bins
-  CountTables tables;
-  uint32_t bin_count = 0;
   uint32_t table = 0;
   Window window;
 };
 
-__device__ inline void AddCellSums(const CellSums& sums, const uint32_t* words, uint32_t rank,
-                                   uint32_t sign, uint32_t binade, const WindowTarget& target) {
+__device__ inline void AddCellSums(const CellSums& sums, uint32_t code, uint32_t sign,
+                                   uint32_t binade, const WindowTarget& target) {
+  const WindowArguments& arguments = Arguments();
+  const uint32_t rank = arguments.edges.plan->ranks_of_codes[code];
   const uint32_t exponent = (target.window.low >> 23) + binade;
-  const uint32_t bin = target.bins[exponent * WindowPlan::kRanks + rank];
-  const SignificandSums terms = AroundCentre(sums, words[WindowLayout::kCentres + rank]);
-  AddSums(target.tables,
-          uint64_t{target.table} * target.tables.keys + sign * target.bin_count + bin, sums.count,
+  const uint32_t bin = arguments.edges.plan_bins[exponent * WindowPlan::kRanks + rank];
+  const SignificandSums terms = AroundCentre(sums, Words()[WindowLayout::kCentres + rank]);
+  const uint32_t key = sign * arguments.edges.bin_count + bin;
+  AddSums(arguments.tables, uint64_t{target.table} * arguments.tables.keys + key, sums.count,
           terms.significands, terms.squares);
 }
 
 // A thread's share of the cells: of each slot, 4 lanes' words of one row; and some shared cells.
 class CellShare {
  public:
-  // `ranks` are WindowPlan::ranks_of_codes.
-  __device__ CellShare(uint32_t* words, const uint32_t* ranks) : words_(words), ranks_(ranks) {}
-
   // Notes the cells with at least `fewest` values, at most kMostInCell. Returns the number of
   // values that the cells gained since the last Empty; all threads of the block call it.
   __device__ uint32_t Scan(uint32_t fewest) {
@@ -107,7 +158,7 @@ class CellShare {
       all += count;
     }
     for (uint32_t i = 0; i < kSharedPerThread; ++i) {
-      const uint32_t word = words_[SharedAt(i) + WindowLayout::kWord];
+      const uint32_t word = Words()[SharedAt(i) + WindowLayout::kWord];
       Note(word >= threshold, WindowPlan::kSlots + i, word >> kCellCountShift);
       all += word >> kCellCountShift;
     }
@@ -126,13 +177,6 @@ class CellShare {
     before_ = left_;
   }
 
-  __device__ void Clear() {
-    for (uint32_t word = 0; word < 3 * WindowLayout::kWord; word += WindowLayout::kWord) {
-      for (uint32_t slot = 0; slot < WindowPlan::kSlots; ++slot) Store(RowAt(slot) + word, {});
-      for (uint32_t i = 0; i < kSharedPerThread; ++i) words_[SharedAt(i) + word] = 0;
-    }
-  }
-
  private:
   static constexpr uint32_t kSharedPerThread =
       2 * Window::kBinades * WindowPlan::kShared / kWindowThreads;
@@ -147,8 +191,8 @@ class CellShare {
   __device__ static uint32_t SharedAt(uint32_t i) {
     return WindowLayout::kSharedCells + i * kWindowThreads + threadIdx.x;
   }
-  __device__ uint4 Load(uint32_t at) const { return *reinterpret_cast<uint4*>(words_ + at); }
-  __device__ void Store(uint32_t at, uint4 v) { *reinterpret_cast<uint4*>(words_ + at) = v; }
+  __device__ uint4 Load(uint32_t at) const { return *reinterpret_cast<uint4*>(Words() + at); }
+  __device__ void Store(uint32_t at, uint4 v) { *reinterpret_cast<uint4*>(Words() + at) = v; }
 
   __device__ void Note(bool is_noted, uint32_t bit, uint32_t count) {
     if (is_noted) {
@@ -175,7 +219,7 @@ class CellShare {
     if (!is_noted) return;
     for (uint32_t word = 0; word < 3; ++word) Store(at + word * WindowLayout::kWord, {});
     if (threadIdx.x % 8 == 0) {
-      AddCellSums(sums, words_, ranks_[slot], Sign(), Binade(), target);
+      AddCellSums(sums, slot, Sign(), Binade(), target);
     }
   }
 
@@ -183,19 +227,17 @@ class CellShare {
     const uint32_t at = SharedAt(i);
     uint32_t word[3];
     for (uint32_t w = 0; w < 3; ++w) {
-      word[w] = words_[at + w * WindowLayout::kWord];
-      words_[at + w * WindowLayout::kWord] = 0;
+      word[w] = Words()[at + w * WindowLayout::kWord];
+      Words()[at + w * WindowLayout::kWord] = 0;
     }
     CellSums sums;
     AddCell({word[0], word[1], word[2]}, sums);
     const uint32_t cell = i * kWindowThreads + threadIdx.x;
     const uint32_t row = cell / WindowPlan::kShared;
-    const uint32_t rank = ranks_[WindowPlan::kFirstShared + cell % WindowPlan::kShared];
-    AddCellSums(sums, words_, rank, row % 2, row / 2, target);
+    AddCellSums(sums, WindowPlan::kFirstShared + cell % WindowPlan::kShared, row % 2, row / 2,
+                target);
   }
 
-  uint32_t* words_;
-  const uint32_t* ranks_;
   uint32_t noted_ = 0;   // a bit for each part of the share
   uint32_t left_ = 0;    // values in cells that are not noted
   uint32_t before_ = 0;  // values in the cells after the last Empty

@@ -14,6 +14,20 @@ struct FourBits {
   uint32_t bits[4];
 };
 
+// 4 elements as they lie in memory.
+template <DType kDType>
+struct FourElements {
+  using Type = uint2;
+};
+template <>
+struct FourElements<DType::kF32> {
+  using Type = uint4;
+};
+template <>
+struct FourElements<DType::kF64> {
+  using Type = FourBits;
+};
+
 template <DType kDType>
 class FourReader {
  public:
@@ -21,24 +35,37 @@ class FourReader {
       : piece_(piece),
         is_aligned_(reinterpret_cast<uintptr_t>(piece.values) % (4 * DTypeSize(kDType)) == 0) {}
 
+  __device__ bool is_aligned() const { return is_aligned_; }
+
   // The elements from `first` on, a multiple of 4; those from piece.count on are 0.
   __device__ FourBits Read(uint32_t first) const {
     FourBits four = {};
-    if (is_aligned_ && first + 4 <= piece_.count) {
-      if constexpr (kDType == DType::kF32) {
-        const uint4 v = *reinterpret_cast<const uint4*>(piece_.values + size_t{first} * 4);
-        return Scaled({{v.x, v.y, v.z, v.w}});
-      } else if constexpr (kDType != DType::kF64) {
-        const uint2 v = *reinterpret_cast<const uint2*>(piece_.values + size_t{first} * 2);
-        return Scaled({{Widen(v.x), Widen(v.x >> 16), Widen(v.y), Widen(v.y >> 16)}});
-      }
-    }
     for (uint32_t i = 0; i < 4; ++i) {
       if (first + i < piece_.count) {
         four.bits[i] = BitCast<uint32_t>(LoadValue<kDType>(piece_, first + i));
       }
     }
     return four;
+  }
+
+  // Elements that are all there, of an aligned piece. Reading and use are apart, so that there is
+  // something to do until memory answers.
+  using Elements = typename FourElements<kDType>::Type;
+  __device__ Elements Fetch(uint32_t first) const {
+    if constexpr (kDType == DType::kF64) {
+      return Read(first);
+    } else {
+      return __ldg(reinterpret_cast<const Elements*>(piece_.values) + first / 4);
+    }
+  }
+  __device__ FourBits Convert(const Elements& v) const {
+    if constexpr (kDType == DType::kF64) {
+      return v;
+    } else if constexpr (kDType == DType::kF32) {
+      return Scaled({{v.x, v.y, v.z, v.w}});
+    } else {
+      return Scaled({{Widen(v.x), Widen(v.x >> 16), Widen(v.y), Widen(v.y >> 16)}});
+    }
   }
 
  private:
@@ -56,6 +83,23 @@ class FourReader {
 
   const Piece& piece_;
   bool is_aligned_;
+};
+
+// The same for any type, where speed does not matter.
+class AnyReader {
+ public:
+  __device__ explicit AnyReader(const Piece& piece) : piece_(piece) {}
+
+  __device__ FourBits Read(uint32_t first) const {
+    FourBits four = {};
+    DispatchDType(piece_.dtype, [&](auto dtype) {
+      four = FourReader<decltype(dtype)::value>(piece_).Read(first);
+    });
+    return four;
+  }
+
+ private:
+  const Piece& piece_;
 };
 
 }  // namespace dlsim::gpu
