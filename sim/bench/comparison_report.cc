@@ -54,7 +54,7 @@ std::vector<TableRow> InstructionRows(const Comparison& comparison) {
 
 std::string DescribeFile(const char* role, const BenchmarkFile& file) {
   std::string text = fmt::format("{:<5}{}", role, file.place);
-  for (const char* const field : {"cpu_model", "simd_target"}) {
+  for (const char* const field : {"cpu_model", "simd_target", "gpu"}) {
     const auto found = file.identity.find(field);
     if (found != file.identity.end()) text += ", " + Printable(found->second);
   }
