@@ -14,9 +14,11 @@ endfunction()
 # Bit-exact results: no contraction into fused multiply-add, no fast-math; on a device, too.
 dlsim_host_options(-ffp-contract=off -Wall -Wextra -Wshadow -Wconversion)
 target_compile_options(dlsim_developer_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:--fmad=false>)
-# nvcc writes pointers to members with parentheses of its own into what the C++ compiler sees.
+# nvcc writes pointers to members with parentheses of its own into what the C++ compiler sees, and
+# hands it the "unroll" of device code, too.
 target_compile_options(
-  dlsim_developer_flags INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wno-parentheses>")
+  dlsim_developer_flags
+  INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wno-parentheses,-Wno-unknown-pragmas>")
 # GCC 12 reports a false overlap in std::string's operator+ (GCC bug 105651); vectors are passed
 # between inlined functions only, so that the ABI note does not matter.
 target_compile_options(
