@@ -59,33 +59,34 @@ std::vector<float> DrawValues(DataSet data, uint64_t count, uint64_t seed) {
 }
 
 std::vector<HostTensor> CheckedTensors(uint64_t most) {
-  std::vector<HostTensor> tensors;
-  for (const uint64_t size :
-       {uint64_t{0}, uint64_t{1}, uint64_t{31}, uint64_t{32}, uint64_t{33}, uint64_t{1000},
-        uint64_t{4095}, uint64_t{4096}, uint64_t{4097}, uint64_t{65535}, uint64_t{65536},
-        uint64_t{65537}, uint64_t{200003}, most}) {
+  std::vector<HostTensor> tensors = {TensorOf("specials", Specials()),
+                                     TensorOf("zeros", std::vector<float>(5000, -0.0f)),
+                                     TensorOf("one value", std::vector<float>(70000, 0.1f))};
+  for (const uint64_t size : {uint64_t{33}, uint64_t{1000}, uint64_t{4097}, uint64_t{65537}}) {
     if (size > most) continue;
     const std::string number = std::to_string(size);
     const std::vector<float> grad = DrawValues(DataSet::kGrad, size, 11 + size);
-    tensors.push_back(TensorOf("normal " + number, DrawValues(DataSet::kNormal, size, size)));
-    tensors.push_back(TensorOf("grad " + number, grad));
-    if (size > 70000) continue;
+    tensors.push_back(TensorOf("grad F32 " + number, grad));
     tensors.push_back(NarrowTensor("grad F16 " + number, DType::kF16, grad));
     tensors.push_back(NarrowTensor("grad BF16 " + number, DType::kBF16, grad));
     tensors.push_back(WideTensor("grad F64 " + number, grad));
   }
-  tensors.push_back(TensorOf("specials", Specials()));
-  tensors.push_back(TensorOf("zeros", std::vector<float>(5000, -0.0f)));
-  tensors.push_back(TensorOf("one value", std::vector<float>(70000, 0.1f)));
-  const size_t plain = tensors.size();
-  for (size_t i = 0; i < plain; ++i) {
-    tensors[i].random_stream = static_cast<uint32_t>(i);
-    if (tensors[i].elements() > 70000) continue;
+  // The same as recorded under a scale.
+  for (size_t i = 0, plain = tensors.size(); i < plain; ++i) {
     HostTensor scaled = tensors[i];
     scaled.name += " recorded at 3";
     scaled.grad_scale = 3.0f;
     tensors.push_back(std::move(scaled));
   }
+  for (const uint64_t size :
+       {uint64_t{0}, uint64_t{1}, uint64_t{31}, uint64_t{32}, uint64_t{4095}, uint64_t{4096},
+        uint64_t{65535}, uint64_t{65536}, uint64_t{200003}, most}) {
+    if (size > most) continue;
+    const std::string number = std::to_string(size);
+    tensors.push_back(TensorOf("normal " + number, DrawValues(DataSet::kNormal, size, size)));
+    tensors.push_back(TensorOf("grad " + number, DrawValues(DataSet::kGrad, size, 7 + size)));
+  }
+  for (size_t i = 0; i < tensors.size(); ++i) tensors[i].random_stream = static_cast<uint32_t>(i);
   return tensors;
 }
 

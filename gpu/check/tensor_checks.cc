@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <random>
+#include <span>
 
 #include "check/checks.h"
 #include "check/data_sets.h"
@@ -11,6 +12,7 @@
 #include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/measure.h"
 #include "dlsim/ladder.h"
+#include "parallel.h"
 
 namespace dlsim::gpu_check {
 namespace {
@@ -77,6 +79,35 @@ std::string NameOf(const Measurement& question) {
   return gpu_check::NameOf(text, conversion);
 }
 
+// What the host finds, on all threads: most tensors are too small for several.
+std::vector<TensorStats> MeasureOnHost(const TensorSet& set, const Measurement& question) {
+  std::vector<TensorStats> results(set.values.size());
+  ParallelFor(results.size(), [&](size_t t) {
+    Measurement of_tensor = question;
+    of_tensor.random.stream = set.on_host[t].random_stream;
+    results[t] = MeasureReference(set.values[t], of_tensor);
+  });
+  return results;
+}
+
+std::vector<HistogramSums> CountOnHost(const TensorSet& set, const HistogramEdges& edges) {
+  std::vector<HistogramSums> results(set.values.size());
+  ParallelFor(results.size(), [&](size_t t) { results[t] = CountReference(set.values[t], edges); });
+  return results;
+}
+
+// Compares one result per tensor.
+template <class Result>
+std::string FirstDifference(const TensorSet& set, std::span<const Result> got,
+                            const std::vector<Result>& expected) {
+  if (got.size() != expected.size()) return "wrong number of results";
+  for (size_t t = 0; t < got.size(); ++t) {
+    const std::string problem = Difference(got[t], expected[t]);
+    if (!problem.empty()) return set.on_host[t].name + ": " + problem;
+  }
+  return "";
+}
+
 // Measures all tensors for all questions, as many at a time as `at_once`.
 void MeasureSet(const TensorSet& set, std::span<const Measurement> questions, size_t at_once,
                 gpu::Stream stream, Report& report) {
@@ -87,17 +118,9 @@ void MeasureSet(const TensorSet& set, std::span<const Measurement> questions, si
     measurer.Measure(some, stream);
     gpu::CheckCuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
     for (size_t q = 0; q < some.size(); ++q) {
-      CheckResult result = {"measure", set.name + ", " + NameOf(some[q]), 0, ""};
-      for (size_t t = 0; t < tensors; ++t) {
-        Measurement question = some[q];
-        question.random.stream = set.on_host[t].random_stream;
-        const TensorStats expected = MeasureReference(set.values[t], question);
-        result.compared += expected.elements;
-        const std::string problem = Difference(measurer.host_results()[q * tensors + t], expected);
-        if (problem.empty() || !result.problem.empty()) continue;
-        result.problem = set.on_host[t].name + ": " + problem;
-      }
-      report.Add(result);
+      const auto got = measurer.host_results().subspan(q * tensors, tensors);
+      report.Add({"measure", set.name + ", " + NameOf(some[q]), set.list.element_count(),
+                  FirstDifference(set, got, MeasureOnHost(set, some[q]))});
     }
   }
 }
@@ -112,20 +135,16 @@ HistogramEdges IrregularEdges() {
   return HistogramEdges(std::move(edges));
 }
 
+// Counts twice: the second time nothing of the first is left.
 void ProfileSet(const TensorSet& set, const std::string& edges_name, const HistogramEdges& edges,
                 gpu::Stream stream, Report& report) {
+  const std::vector<HistogramSums> expected = CountOnHost(set, edges);
   gpu::Counter counter(edges, set.list);
   for (const char* round : {"", ", again"}) {
     counter.Count(stream);
     const std::vector<HistogramSums> got = counter.Take(stream);
-    CheckResult result = {"profile", set.name + ", " + edges_name + round, 0, ""};
-    if (got.size() != set.on_host.size()) result.problem = "wrong number of results";
-    for (size_t t = 0; t < set.on_host.size() && result.problem.empty(); ++t) {
-      result.compared += set.values[t].size();
-      const std::string problem = Difference(got[t], CountReference(set.values[t], edges));
-      if (!problem.empty()) result.problem = set.on_host[t].name + ": " + problem;
-    }
-    report.Add(result);
+    report.Add({"profile", set.name + ", " + edges_name + round, set.list.element_count(),
+                FirstDifference<HistogramSums>(set, got, expected)});
   }
 }
 

@@ -13,8 +13,8 @@ target_include_directories(dlsim_gpu_check_parts PRIVATE ${PROJECT_SOURCE_DIR}/s
 add_executable(dlsim_gpu_check_emulated ${PROJECT_SOURCE_DIR}/gpu/check/main.cc)
 target_link_libraries(dlsim_gpu_check_emulated PRIVATE dlsim_gpu_check_parts dlsim_developer_flags)
 add_test(NAME GpuCheck.PassesOnTheEmulatedDevice
-         COMMAND dlsim_gpu_check_emulated --inputs 4096 --elements 66000 --rounds 1 --traces
-                 ${PROJECT_SOURCE_DIR}/tests/data/traces/reg-diabetes-cut)
+         COMMAND dlsim_gpu_check_emulated --inputs 1024 --elements 5000 --rounds 1 --traces
+                 ${PROJECT_SOURCE_DIR}/tests/data/traces/lm-trouble-cut)
 set_tests_properties(GpuCheck.PassesOnTheEmulatedDevice PROPERTIES LABELS fast)
 
 dlsim_add_test(gpu_check_test LIBRARIES dlsim_gpu_check_parts)
