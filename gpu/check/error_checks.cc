@@ -101,9 +101,9 @@ void CheckPointers(Report& report) {
       {"Encode to nowhere", "Encode", [&] { encode(bytes, nullptr); }},
       {"Decode of unaligned codes", "Decode",
        [&] { gpu::Decode(kFp16, code_bytes + 1, values.data(), 10, stream.get()); }},
-      {"a list with unaligned values", "", [&] { list(bytes + 2); }},
-      {"a list with values on the host", "", [&] { list(on_host.data()); }},
-      {"a list with no values but a size", "", [&] { list(nullptr); }}};
+      {"a list with unaligned values", "TensorList", [&] { list(bytes + 2); }},
+      {"a list with values on the host", "TensorList", [&] { list(on_host.data()); }},
+      {"a list with no values but a size", "TensorList", [&] { list(nullptr); }}};
   RunCases(cases, report);
 }
 
@@ -122,7 +122,7 @@ void CheckDevices(int device, Report& report) {
   const gpu::DeviceBuffer<float> here(100);
   const gpu::CurrentDevice current(device == 0 ? 1 : 0);
   const gpu::DeviceBuffer<float> there(100);
-  const ErrorCase mixed[] = {{"a list of two devices", "", [&] {
+  const ErrorCase mixed[] = {{"a list of two devices", "TensorList", [&] {
                                 const gpu::DeviceTensor tensors[] = {
                                     TensorAt(here.data(), 100, nullptr),
                                     TensorAt(there.data(), 100, nullptr)};
