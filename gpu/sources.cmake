@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 # The sources of dlsim::gpu. CUDA compiles them, and the tests compile them for an emulated device.
-set(DLSIM_GPU_SOURCES
+
+# Kernels and their calls, which need no package.
+set(DLSIM_GPU_KERNEL_SOURCES
     check_cuda.cc
     compact_counts.cu
     convert.cc
-    convert_host_array.cc
     count_pieces.cu
     count_window.cu
-    count_work.cc
-    counter_store.cc
-    cuda_device.cc
     decode.cu
-    devices.cu
     encode_any.cu
     encode_bf16.cu
     encode_cb16.cu
@@ -20,12 +17,23 @@ set(DLSIM_GPU_SOURCES
     measure_blocks.cu
     measure_merge.cu
     measure_pieces.cu
-    measure_work.cc
     measurer.cc
     pointers.cc
-    slot_ring.cc
-    step_batch.cc
     tensor_list.cc
     wave_counter.cu
     window_plan.cc)
-list(TRANSFORM DLSIM_GPU_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
+
+# A device that takes part in a replay: these need the readers of traces.
+set(DLSIM_GPU_DEVICE_SOURCES
+    convert_host_array.cc
+    count_work.cc
+    counter_store.cc
+    cuda_device.cc
+    devices.cu
+    measure_work.cc
+    slot_ring.cc
+    step_batch.cc)
+
+list(TRANSFORM DLSIM_GPU_KERNEL_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
+list(TRANSFORM DLSIM_GPU_DEVICE_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
+set(DLSIM_GPU_SOURCES ${DLSIM_GPU_KERNEL_SOURCES} ${DLSIM_GPU_DEVICE_SOURCES})
