@@ -47,7 +47,7 @@ __device__ inline LaneStats MeasureByDefinition(const KernelQuestion& question,
   LaneStats stats;
   const RandomStream random = question.RandomOf(chunk.piece());
   const uint64_t first_index = chunk.piece().first_index;
-  ForElements<kSource, 4>(
+  ForElements<kSource, 1>(
       chunk.values, chunk.begin + chunk.lane, chunk.end, [&](float value, uint32_t i) {
         const uint32_t bits =
             kRounding == Rounding::kStochastic ? RandomBits(random, first_index + i) : 0;
@@ -129,20 +129,29 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
           results[q].template Add<kFlushes>(questions.of[q].floats, sizes[q], value, wide);
         }
       });
+  uint32_t again = 0;  // questions for which that was not right
   DLSIM_UNROLL
   for (uint32_t q = 0; q < kQuestions; ++q) {
     const KernelQuestion& question = questions.of[q];
-    const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
-    LaneStats lane;
-    if (__all_sync(kAllLanes, WasPlain(inputs, question.floats, sizes[q]))) {
-      lane = FinishPlain(inputs, results[q], (tiles_end - chunk.begin) / kWarp);
-      ForElements<kSource, 1>(
-          chunk.values, tiles_end + chunk.lane, chunk.end, [&](float value, uint32_t) {
-            CountElement<Rounding::kNearestEven>(question.spec, scaling, value, 0, lane);
-          });
-    } else {
-      lane = MeasureByFloats<kSource, Rounding::kNearestEven>(question, scaling, chunk);
+    if (!__all_sync(kAllLanes, WasPlain(inputs, question.floats, sizes[q]))) {
+      again |= 1u << q;
+      continue;
     }
+    const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
+    LaneStats lane = FinishPlain(inputs, results[q], (tiles_end - chunk.begin) / kWarp);
+    ForElements<kSource, 1>(
+        chunk.values, tiles_end + chunk.lane, chunk.end, [&](float value, uint32_t) {
+          CountElement<Rounding::kNearestEven>(question.spec, scaling, value, 0, lane);
+        });
+    StoreChunk(lane, chunk.lane, q, chunk.warp, stats);
+  }
+  DLSIM_NO_UNROLL
+  for (uint32_t q = 0; q < kQuestions; ++q) {
+    if ((again >> q & 1) == 0) continue;
+    const KernelQuestion& question = questions.of[q];
+    const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
+    const LaneStats lane =
+        MeasureByFloats<kSource, Rounding::kNearestEven>(question, scaling, chunk);
     StoreChunk(lane, chunk.lane, q, chunk.warp, stats);
   }
 }
