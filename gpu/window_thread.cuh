@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one thread does with the values that it counts into the cells of a window.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "window_cells.cuh"
+#include "window_reader.cuh"
+
+namespace dlsim::gpu {
+
+// Elements that a block counts at once.
+inline constexpr uint32_t kStride = 4 * kWindowThreads;
+
+// Whether values that have no cells are counted, or were so before.
+enum class Others { kCount, kSkip };
+
+// A function of its own, as it is rarely called.
+__device__ __attribute__((noinline)) inline void AddAside(uint32_t bits, uint32_t table,
+                                                          uint32_t count) {
+  AddToTable(bits, Arguments().edges, Arguments().tables, table, count);
+}
+
+// What one thread does with its values.
+class WindowThread {
+ public:
+  __device__ WindowThread()
+      : lane_base_(SharedBase() + threadIdx.x % 32 * 4),
+        queue_(lane_base_ + 4 * WindowLayout::QueueOf(threadIdx.x / 32)),
+        queue_end_(queue_) {}
+
+  // All threads of a warp call this with 4 values each, of which those in `valid` count.
+  template <Change kChange>
+  __device__ void Add(const FourBits& four, uint32_t valid, const WindowTarget& target,
+                      Others others) {
+    uint32_t parts[4];
+    for (uint32_t i = 0; i < 4; ++i) {
+      parts[i] =
+          LoadShared<WindowLayout::kParts>(lane_base_ + (four.bits[i] >> 9 & 0x7F * kRowBytes));
+    }
+    for (uint32_t i = 0; i < 4; ++i) {
+      AddOne<kChange>(four.bits[i], parts[i], (valid >> i & 1) != 0, target.window);
+    }
+    if (__any_sync(~0u, HasManyQueued())) Drain<kChange>(kFewestAtOnce, target, others);
+  }
+
+  // Counts the values that wait, as long as at least `fewest` lanes have some or one has many.
+  template <Change kChange>
+  __device__ void Drain(int fewest, const WindowTarget& target, Others others) {
+    while (__popc(__ballot_sync(~0u, queue_end_ != queue_)) >= fewest ||
+           __any_sync(~0u, HasManyQueued())) {
+      if (queue_end_ == queue_) continue;
+      queue_end_ -= kRowBytes;
+      AddRare<kChange>(LoadShared<0>(queue_end_), target, others);
+    }
+  }
+
+  __device__ void TrackLargest(const FourBits& four) {
+    for (const uint32_t bits : four.bits) {
+      const int32_t positive = static_cast<int32_t>(bits);
+      positive_ = positive > positive_ ? positive : positive_;
+      negative_ = bits > negative_ ? bits : negative_;
+    }
+  }
+
+  // Ends a piece; `reader` reads it again if there were values that are not finite.
+  template <class Reader>
+  __device__ void EndPiece(const Reader& reader, uint32_t count) {
+    if (positive_ >= static_cast<int32_t>(codec::kInfinityBits) ||
+        negative_ >= (codec::kSignBit | codec::kInfinityBits)) {
+      for (uint32_t i = threadIdx.x * 4; i < count; i += kStride) {
+        for (const uint32_t bits : reader.Read(i).bits) {
+          if ((bits & ~codec::kSignBit) < codec::kInfinityBits) UpdateLargest(bits, range_);
+        }
+      }
+    } else {
+      UpdateLargest(static_cast<uint32_t>(positive_), range_);
+      UpdateLargest(negative_, range_);
+    }
+    positive_ = 0;
+    negative_ = codec::kSignBit;
+  }
+
+  __device__ void EndTensor(const WindowTarget& target) {
+    AddRange(range_, Arguments().tables.heads[target.table]);
+    range_ = {};
+  }
+
+  __device__ uint32_t TakeOthers() {
+    const uint32_t taken = others_;
+    others_ = 0;
+    return taken;
+  }
+
+ private:
+  static constexpr uint32_t kRowBytes = WindowLayout::kRow * 4;
+  static constexpr int kFewestAtOnce = 20;
+
+  // Whether there may be no room for 4 more.
+  __device__ bool HasManyQueued() const {
+    return queue_end_ > queue_ + (WindowLayout::kQueue * 4 - 4 * kRowBytes);
+  }
+
+  // Without branches: what has no cell of a slot is added to cells that nobody reads.
+  template <Change kChange>
+  __device__ void AddOne(uint32_t bits, uint32_t part, bool is_valid, const Window& window) {
+    const uint32_t packed = bits * 512 + part;  // the distance, and 9 bits for the slot
+    const uint32_t relative = bits - window.low;
+    const bool has_slot = ((packed & WindowPlan::kNoSlot) | (relative & Window::kOutside)) == 0;
+    const uint32_t cell = SlotCell(relative, packed & 3);
+    const uint32_t trash = lane_base_ + 4 * WindowLayout::kTrash;
+    ChangeCell<kChange>(has_slot && is_valid ? cell : trash, static_cast<int32_t>(packed) >> 9);
+    StoreShared(queue_end_, bits);
+    if (!has_slot && is_valid) queue_end_ += kRowBytes;
+  }
+
+  __device__ uint32_t SlotCell(uint32_t bits_less_low, uint32_t slot) const {
+    return (bits_less_low >> 23) * kRowBytes + (slot * (4 * WindowLayout::kSlot) + lane_base_);
+  }
+
+  template <Change kChange>
+  __device__ void AddRare(uint32_t bits, const WindowTarget& target, Others others) {
+    if (target.window.Has(bits)) {
+      const uint32_t mantissa = bits & codec::kMantissaMask;
+      const uint32_t rank = RankOf(Words() + WindowLayout::kPhases, mantissa);
+      const uint32_t code = Words()[WindowLayout::kCodes + rank];
+      if (code < WindowPlan::kNoCell) {
+        const uint32_t relative = bits - target.window.low;
+        const uint32_t shared_cell =
+            SharedBase() + 4 * WindowLayout::SharedCell(relative, code - WindowPlan::kFirstShared);
+        const uint32_t centre = Words()[WindowLayout::kCentres + rank];
+        return ChangeCell<kChange>(
+            code < WindowPlan::kSlots ? SlotCell(relative, code) : shared_cell,
+            static_cast<int32_t>(mantissa - centre));
+      }
+    }
+    ++others_;
+    if (others == Others::kCount && HasBin(bits, range_)) {
+      AddAside(bits, target.table, 1);
+    }
+  }
+
+  uint32_t lane_base_;  // addresses of shared memory, here and below
+  uint32_t queue_;      // of this lane; its entries are a row apart
+  uint32_t queue_end_;
+  uint32_t others_ = 0;  // values without cells
+  int32_t positive_ = 0;
+  uint32_t negative_ = codec::kSignBit;
+  ValueRange range_;
+};
+
+}  // namespace dlsim::gpu
