@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of arrays in emulated device memory, and their counting by WaveCounter.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "counted_values.h"
+#include "device_buffer.h"
+#include "wave_counter.h"
+
+namespace dlsim::gpu {
+
+inline constexpr uint32_t kMostElements = 65536;
+
+// Arrays of several types on the device, cut into pieces.
+struct Wave {
+  std::vector<DeviceBuffer<std::byte>> memory;
+  std::vector<Piece> pieces;
+  DeviceBuffer<Piece> on_device;
+
+  void Add(uint32_t tensor, DType dtype, const void* values, uint64_t count,
+           float inverse_grad_scale = 1.0f) {
+    const size_t bytes = DTypeSize(dtype);
+    memory.emplace_back(count * bytes);
+    CheckCuda(cudaMemcpy(memory.back().data(), values, count * bytes, cudaMemcpyHostToDevice), "");
+    for (uint64_t first = 0; first < count; first += kMostElements) {
+      Piece& piece = pieces.emplace_back();
+      piece.values = memory.back().data() + first * bytes;
+      piece.first_index = first;
+      piece.count = static_cast<uint32_t>(std::min<uint64_t>(kMostElements, count - first));
+      piece.tensor = tensor;
+      piece.inverse_grad_scale = inverse_grad_scale;
+      piece.dtype = dtype;
+    }
+  }
+  void Add(uint32_t tensor, std::span<const float> values) {
+    Add(tensor, DType::kF32, values.data(), values.size());
+  }
+
+  void Launch(WaveCounter& counter, const OwnedStream& stream) {
+    on_device = DeviceBuffer<Piece>(pieces.size());
+    CheckCuda(cudaMemcpy(on_device.data(), pieces.data(), pieces.size() * sizeof(Piece),
+                         cudaMemcpyHostToDevice),
+              "");
+    counter.Launch(on_device.data(), pieces, stream.get());
+  }
+};
+
+inline void Wait(const OwnedStream& stream) { CheckCuda(cudaStreamSynchronize(stream.get()), ""); }
+
+// Counts one array and compares.
+inline void ExpectCountedAsOnCpu(std::span<const float> values, const HistogramEdges& edges) {
+  Wave wave;
+  wave.Add(0, values);
+  WaveCounter counter(edges, wave.pieces.size());
+  const OwnedStream stream;
+  wave.Launch(counter, stream);
+  Wait(stream);
+  std::vector<HistogramSums> sums(1);
+  counter.Collect(sums);
+  ExpectEqual(sums[0], CountOnCpu(values, edges));
+  ExpectEqual(sums[0], CountByDefinition(values, edges));
+}
+
+// Counts tensors of mixed sizes in two launches and compares.
+inline void ExpectTensorsCounted(const HistogramEdges& edges, uint32_t tensors,
+                                 size_t most_pieces) {
+  const std::vector<float> values = KindsOfValues(200000)[1];
+  WaveCounter counter(edges, most_pieces);
+  const OwnedStream stream;
+  std::vector<HistogramSums> sums(tensors), expected(tensors);
+  Wave first, second;
+  std::mt19937 random(1);
+  for (uint32_t tensor = 0; tensor < tensors; tensor += 1 + tensor % 3) {
+    const size_t count = tensor % 5 == 0 ? 0 : tensor == 7 ? 200000 : random() % 400;
+    const std::span<const float> part = std::span(values).subspan(values.size() - count);
+    first.Add(tensor, part);
+    second.Add(tensor, part.first(count / 2));
+    expected[tensor].Merge(CountByDefinition(part, edges));
+    expected[tensor].Merge(CountByDefinition(part.first(count / 2), edges));
+  }
+  first.Launch(counter, stream);
+  second.Launch(counter, stream);
+  Wait(stream);
+  for (int collections = 0; collections < 2; ++collections) {  // the second finds nothing left
+    counter.Collect(sums);
+    for (size_t tensor = 0; tensor < tensors; ++tensor) {
+      ASSERT_NO_FATAL_FAILURE(ExpectEqual(sums[tensor], expected[tensor])) << tensor;
+    }
+  }
+}
+
+}  // namespace dlsim::gpu
