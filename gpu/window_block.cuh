@@ -171,15 +171,16 @@ class WindowBlock {
     }
   }
 
-  // Adds the values in the window to the table; the others were counted before.
+  // Adds the values that have cells to the table; the others were counted before.
   template <class Reader>
   __device__ void CountInTable(const Reader& reader, uint32_t first, uint32_t end) {
     for (uint32_t base = first / 4 * 4; base < end; base += kStride) {
       const uint32_t at = base + threadIdx.x * 4;
       const FourBits four = reader.Read(at);
       for (uint32_t i = 0; i < 4; ++i) {
-        const bool has = at + i >= first && at + i < end && target_.window.Has(four.bits[i]);
-        AddAlike(four.bits[i], has);
+        const uint32_t bits = four.bits[i];
+        const bool is_valid = at + i >= first && at + i < end;
+        AddAlike(bits, is_valid && target_.window.Has(bits) && HasCell(bits));
       }
     }
   }

@@ -23,6 +23,12 @@ __device__ __attribute__((noinline)) inline void AddAside(uint32_t bits, uint32_
   AddToTable(bits, Arguments().edges, Arguments().tables, table, count);
 }
 
+// Whether a value of the window has a cell, of a slot or a shared one.
+__device__ inline bool HasCell(uint32_t bits) {
+  const uint32_t rank = RankOf(Words() + WindowLayout::kPhases, bits & codec::kMantissaMask);
+  return Words()[WindowLayout::kCodes + rank] < WindowPlan::kNoCell;
+}
+
 // What one thread does with its values.
 class WindowThread {
  public:
