@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The device's functions for single elements, called on the host, equal the scalar reference: for
-// each tuned format and deterministic rounding mode over all 2^32 inputs, under the other policies
-// and with stochastic rounding over a part.
+// each tuned format and deterministic rounding mode over all 2^32 inputs with
+// DLSIM_EXHAUSTIVE=full, over a part without it, under the other policies, and with stochastic
+// rounding.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,6 +11,7 @@
 
 #include "gpu/encode_element.cuh"
 #include "parallel.h"
+#include "tests/gpu/sweep_stride.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -86,7 +88,8 @@ TYPED_TEST_SUITE_P(EncodeElementSweep);
 
 TYPED_TEST_P(EncodeElementSweep, EveryInputAsReference) {
   constexpr bool kIsRandom = TypeParam::kRounding == Rounding::kStochastic;
-  ExpectAsReference<TypeParam>(Overflow::kInfinity, Subnormals::kKeep, kIsRandom ? 61 : 1);
+  const uint32_t stride = SweepStride();
+  ExpectAsReference<TypeParam>(Overflow::kInfinity, Subnormals::kKeep, kIsRandom ? 61 : stride);
   for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
     for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
       ExpectAsReference<TypeParam>(overflow, subnormals, kIsRandom ? 509 : 31);
