@@ -82,6 +82,26 @@ struct Window {
   DLSIM_HOST_DEVICE bool Has(uint32_t bits) const { return ((bits - low) & kOutside) == 0; }
 };
 
+// Where a value is counted, found with one word of WindowPlan::cells: a distance from the centre of
+// a rank, above 9 bits for its slot.
+struct SlotPlace {
+  uint32_t packed = 0;
+
+  DLSIM_HOST_DEVICE static uint32_t CellOf(uint32_t bits) {
+    return bits >> WindowPlan::kCellShift & (WindowPlan::kCells - 1);
+  }
+  DLSIM_HOST_DEVICE static SlotPlace Of(uint32_t bits, uint32_t cell) {
+    return {bits * 512 + cell};
+  }
+
+  // Whether the value, which is `relative` after the beginning of a window, has a slot there.
+  DLSIM_HOST_DEVICE bool IsIn(uint32_t relative) const {
+    return ((packed & WindowPlan::kNoSlot) | (relative & Window::kOutside)) == 0;
+  }
+  DLSIM_HOST_DEVICE uint32_t slot() const { return packed & 3; }
+  DLSIM_HOST_DEVICE int32_t distance() const { return static_cast<int32_t>(packed) >> 9; }
+};
+
 // Returns the rank of a mantissa.
 DLSIM_HOST_DEVICE inline uint32_t RankOf(const uint32_t* phases, uint32_t mantissa) {
   uint32_t rank = 0;

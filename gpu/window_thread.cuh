@@ -112,12 +112,12 @@ class WindowThread {
   // Without branches: what has no cell of a slot is added to cells that nobody reads.
   template <Change kChange>
   __device__ void AddOne(uint32_t bits, uint32_t part, bool is_valid, const Window& window) {
-    const uint32_t packed = bits * 512 + part;  // the distance, and 9 bits for the slot
+    const SlotPlace place = SlotPlace::Of(bits, part);
     const uint32_t relative = bits - window.low;
-    const bool has_slot = ((packed & WindowPlan::kNoSlot) | (relative & Window::kOutside)) == 0;
-    const uint32_t cell = SlotCell(relative, packed & 3);
+    const bool has_slot = place.IsIn(relative);
+    const uint32_t cell = SlotCell(relative, place.slot());
     const uint32_t trash = lane_base_ + 4 * WindowLayout::kTrash;
-    ChangeCell<kChange>(has_slot && is_valid ? cell : trash, static_cast<int32_t>(packed) >> 9);
+    ChangeCell<kChange>(has_slot && is_valid ? cell : trash, place.distance());
     StoreShared(queue_end_, bits);
     if (!has_slot && is_valid) queue_end_ += kRowBytes;
   }

@@ -25,22 +25,14 @@ const HostWindowPlan& LadderPlan() {
   return plan;
 }
 
-// As the kernel does.
-struct Place {
-  bool has_slot = false;
-  uint32_t slot = 0;
-  int32_t distance = 0;
-};
-Place PlaceOf(const WindowPlan& plan, uint32_t bits) {
-  const uint32_t packed =
-      bits * 512 + plan.cells[bits >> WindowPlan::kCellShift & (WindowPlan::kCells - 1)];
-  return {(packed & WindowPlan::kNoSlot) == 0, packed & 3, static_cast<int32_t>(packed) >> 9};
+SlotPlace PlaceOf(const WindowPlan& plan, uint32_t bits) {
+  return SlotPlace::Of(bits, plan.cells[SlotPlace::CellOf(bits)]);
 }
 
 TEST(WindowElement, TheLadderHasAPlanThatGivesMostValuesASlot) {
   uint32_t without_slot = 0, without_cell = 0;
   for (uint32_t mantissa = 0; mantissa < kMantissas; ++mantissa) {
-    without_slot += !PlaceOf(LadderPlan().plan, mantissa).has_slot;
+    without_slot += !PlaceOf(LadderPlan().plan, mantissa).IsIn(0);
     const uint32_t rank = RankOf(LadderPlan().plan.phases, mantissa);
     without_cell += LadderPlan().plan.codes[rank] == WindowPlan::kNoCell;
   }
@@ -70,10 +62,10 @@ TEST(WindowElement, PlacesEveryMantissaInItsBin) {
         ASSERT_EQ(bins[rank], bin) << std::hex << bits;
         const int32_t distance = static_cast<int32_t>(mantissa - plan.centres[rank]);
         ASSERT_LE(static_cast<uint32_t>(std::abs(distance)), (kMostRankWidth + 1) / 2);
-        const Place place = PlaceOf(plan, bits);
-        if (!place.has_slot) continue;
-        ASSERT_EQ(plan.ranks_of_codes[place.slot], rank) << std::hex << bits;
-        ASSERT_EQ(place.distance, distance) << std::hex << bits;
+        const SlotPlace place = PlaceOf(plan, bits);
+        if (!place.IsIn(0)) continue;
+        ASSERT_EQ(plan.ranks_of_codes[place.slot()], rank) << std::hex << bits;
+        ASSERT_EQ(place.distance(), distance) << std::hex << bits;
       }
     }
   }
