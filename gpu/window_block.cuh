@@ -110,7 +110,7 @@ class WindowBlock {
       share_.Empty(target_);
     } else {
       PassParts<Change::kRemove>(piece, first, end, Others::kSkip);
-      thread_.Drain<Change::kRemove>(1, target_, Others::kSkip);
+      thread_.Drain<Change::kRemove>(target_, Others::kSkip);
       thread_.TakeOthers();
     }
     __syncthreads();
@@ -136,7 +136,7 @@ class WindowBlock {
     } else {
       PassParts<Change::kAdd>(piece, first, end, others);
     }
-    thread_.Drain<Change::kAdd>(1, target_, others);
+    thread_.Drain<Change::kAdd>(target_, others);
   }
 
   // Elements i of one thread have i / 4 modulo kWindowThreads in common, here and below.

@@ -49,18 +49,29 @@ class WindowThread {
     for (uint32_t i = 0; i < 4; ++i) {
       AddOne<kChange>(four.bits[i], parts[i], (valid >> i & 1) != 0, target.window);
     }
-    if (__any_sync(~0u, HasManyQueued())) Drain<kChange>(kFewestAtOnce, target, others);
+    if (__any_sync(~0u, HasManyQueued())) Drain<kChange>(target, others);
   }
 
-  // Counts the values that wait, as long as at least `fewest` lanes have some or one has many.
+  // Counts all values that wait in the queues of the warp, which calls it as a whole: 32 at once,
+  // whichever lanes they are of. All go to the cells of their own lanes nevertheless, for what is
+  // removed may meet other neighbours than when it was added.
   template <Change kChange>
-  __device__ void Drain(int fewest, const WindowTarget& target, Others others) {
-    while (__popc(__ballot_sync(~0u, queue_end_ != queue_)) >= fewest ||
-           __any_sync(~0u, HasManyQueued())) {
-      if (queue_end_ == queue_) continue;
-      queue_end_ -= kRowBytes;
-      AddRare<kChange>(LoadShared<0>(queue_end_), target, others);
+  __device__ void Drain(const WindowTarget& target, Others others) {
+    __syncwarp();  // other lanes take values than those that stored them
+    const uint32_t count = (queue_end_ - queue_) / kRowBytes;
+    const uint32_t end = SumUpTo(count);
+    const uint32_t all = __shfl_sync(~0u, end, 31);
+    for (uint32_t i = threadIdx.x % 32; i - threadIdx.x % 32 < all; i += 32) {
+      const uint32_t lane = LaneWith(end, i);
+      const uint32_t row = i - __shfl_sync(~0u, end - count, static_cast<int>(lane));
+      const uint32_t from_here = (lane - threadIdx.x % 32) * 4;
+      if (i < all) {
+        const uint32_t bits = LoadShared<0>(queue_ + from_here + row * kRowBytes);
+        AddRare<kChange>(bits, lane_base_ + from_here, target, others);
+      }
     }
+    __syncwarp();
+    queue_end_ = queue_;
   }
 
   __device__ void TrackLargest(const FourBits& four) {
@@ -102,7 +113,6 @@ class WindowThread {
 
  private:
   static constexpr uint32_t kRowBytes = WindowLayout::kRow * 4;
-  static constexpr int kFewestAtOnce = 20;
 
   // Whether there may be no room for 4 more.
   __device__ bool HasManyQueued() const {
@@ -115,19 +125,38 @@ class WindowThread {
     const SlotPlace place = SlotPlace::Of(bits, part);
     const uint32_t relative = bits - window.low;
     const bool has_slot = place.IsIn(relative);
-    const uint32_t cell = SlotCell(relative, place.slot());
+    const uint32_t cell = SlotCell(relative, place.slot(), lane_base_);
     const uint32_t trash = lane_base_ + 4 * WindowLayout::kTrash;
     ChangeCell<kChange>(has_slot && is_valid ? cell : trash, place.distance());
     StoreShared(queue_end_, bits);
     if (!has_slot && is_valid) queue_end_ += kRowBytes;
   }
 
-  __device__ uint32_t SlotCell(uint32_t bits_less_low, uint32_t slot) const {
-    return (bits_less_low >> 23) * kRowBytes + (slot * (4 * WindowLayout::kSlot) + lane_base_);
+  __device__ static uint32_t SlotCell(uint32_t bits_less_low, uint32_t slot, uint32_t lane_base) {
+    return (bits_less_low >> 23) * kRowBytes + (slot * (4 * WindowLayout::kSlot) + lane_base);
+  }
+
+  // Returns the sum of the counts of the lanes up to this one.
+  __device__ static uint32_t SumUpTo(uint32_t count) {
+    for (uint32_t step = 1; step < 32; step *= 2) {
+      const uint32_t below = __shfl_up_sync(~0u, count, step);
+      if (threadIdx.x % 32 >= step) count += below;
+    }
+    return count;
+  }
+
+  // Returns the first lane whose `end` lies above i, or the last one.
+  __device__ static uint32_t LaneWith(uint32_t end, uint32_t i) {
+    uint32_t lane = 0;
+    for (uint32_t step = 16; step > 0; step /= 2) {
+      if (__shfl_sync(~0u, end, static_cast<int>(lane + step - 1)) <= i) lane += step;
+    }
+    return lane;
   }
 
   template <Change kChange>
-  __device__ void AddRare(uint32_t bits, const WindowTarget& target, Others others) {
+  __device__ void AddRare(uint32_t bits, uint32_t lane_base, const WindowTarget& target,
+                          Others others) {
     if (target.window.Has(bits)) {
       const uint32_t mantissa = bits & codec::kMantissaMask;
       const uint32_t rank = RankOf(Words() + WindowLayout::kPhases, mantissa);
@@ -138,7 +167,7 @@ class WindowThread {
             SharedBase() + 4 * WindowLayout::SharedCell(relative, code - WindowPlan::kFirstShared);
         const uint32_t centre = Words()[WindowLayout::kCentres + rank];
         return ChangeCell<kChange>(
-            code < WindowPlan::kSlots ? SlotCell(relative, code) : shared_cell,
+            code < WindowPlan::kSlots ? SlotCell(relative, code, lane_base) : shared_cell,
             static_cast<int32_t>(mantissa - centre));
       }
     }
