@@ -147,11 +147,24 @@ class WindowThread {
 
   // Returns the first lane whose `end` lies above i, or the last one.
   __device__ static uint32_t LaneWith(uint32_t end, uint32_t i) {
-    uint32_t lane = 0;
-    for (uint32_t step = 16; step > 0; step /= 2) {
-      if (__shfl_sync(~0u, end, static_cast<int>(lane + step - 1)) <= i) lane += step;
+    uint32_t lane = 15;
+    for (uint32_t step = 8; step > 0; step /= 2) {
+      lane += __shfl_sync(~0u, end, static_cast<int>(lane)) <= i ? step : 0 - step;
     }
+    if (__shfl_sync(~0u, end, static_cast<int>(lane)) <= i) ++lane;
     return lane;
+  }
+
+  // Returns `address` plus 4 times the rank of a mantissa, as RankOf does; kStep is 2^n for the
+  // first 2^(n + 1) ranks.
+  template <uint32_t kStep>
+  __device__ static uint32_t RankPlace(uint32_t address, uint32_t mantissa) {
+    if (LoadShared<WindowLayout::kPhases + kStep - 1>(address) <= mantissa) address += 4 * kStep;
+    if constexpr (kStep > 1) {
+      return RankPlace<kStep / 2>(address, mantissa);
+    } else {
+      return address;
+    }
   }
 
   template <Change kChange>
@@ -159,13 +172,14 @@ class WindowThread {
                           Others others) {
     if (target.window.Has(bits)) {
       const uint32_t mantissa = bits & codec::kMantissaMask;
-      const uint32_t rank = RankOf(Words() + WindowLayout::kPhases, mantissa);
-      const uint32_t code = Words()[WindowLayout::kCodes + rank];
+      const uint32_t base = lane_base & ~(kRowBytes - 1);
+      const uint32_t of_rank = RankPlace<WindowPlan::kRanks / 2>(base, mantissa);
+      const uint32_t code = LoadShared<WindowLayout::kCodes>(of_rank);
       if (code < WindowPlan::kNoCell) {
         const uint32_t relative = bits - target.window.low;
         const uint32_t shared_cell =
-            SharedBase() + 4 * WindowLayout::SharedCell(relative, code - WindowPlan::kFirstShared);
-        const uint32_t centre = Words()[WindowLayout::kCentres + rank];
+            base + 4 * WindowLayout::SharedCell(relative, code - WindowPlan::kFirstShared);
+        const uint32_t centre = LoadShared<WindowLayout::kCentres>(of_rank);
         return ChangeCell<kChange>(
             code < WindowPlan::kSlots ? SlotCell(relative, code, lane_base) : shared_cell,
             static_cast<int32_t>(mantissa - centre));
