@@ -206,7 +206,8 @@ TEST_F(MeasureOnDevice, AnswersAnyNumberOfQuestions) {
   const std::vector<float> values = WithFew(9000, 1e30f);
   std::vector<Measurement> questions;
   for (int k = 0; k < 21; ++k) {
-    questions.push_back({{kTuned[k % 3].format}, std::ldexp(1.0f, k - 10), {}});
+    questions.push_back(
+        {{kTuned[static_cast<size_t>(k) % 3].format}, std::ldexp(1.0f, k - 10), {}});
     ExpectAsOnCpu(values, questions);
   }
 }
