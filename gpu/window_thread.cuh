@@ -43,8 +43,8 @@ class WindowThread {
                       Others others) {
     uint32_t parts[4];
     for (uint32_t i = 0; i < 4; ++i) {
-      parts[i] =
-          LoadShared<WindowLayout::kParts>(lane_base_ + (four.bits[i] >> 9 & 0x7F * kRowBytes));
+      parts[i] = LoadShared<WindowLayout::kParts>(lane_base_ +
+                                                  ((four.bits[i] & (0x7F * kRowBytes << 9)) >> 9));
     }
     for (uint32_t i = 0; i < 4; ++i) {
       AddOne<kChange>(four.bits[i], parts[i], (valid >> i & 1) != 0, target.window);
@@ -133,7 +133,15 @@ class WindowThread {
   }
 
   __device__ static uint32_t SlotCell(uint32_t bits_less_low, uint32_t slot, uint32_t lane_base) {
-    return (bits_less_low >> 23) * kRowBytes + (slot * (4 * WindowLayout::kSlot) + lane_base);
+    const uint32_t row = ((bits_less_low & 0xFF800000) >> 16) + lane_base;
+    constexpr uint32_t kSlotBytes = 4 * WindowLayout::kSlot;
+#ifdef __CUDA_ARCH__
+    uint32_t cell;  // so that the compiler does not shift and mask `slot` another time
+    asm("mad.lo.u32 %0, %1, %2, %3;" : "=r"(cell) : "r"(slot), "n"(kSlotBytes), "r"(row));
+    return cell;
+#else
+    return slot * kSlotBytes + row;
+#endif
   }
 
   // Returns the sum of the counts of the lanes up to this one.
