@@ -135,7 +135,7 @@ TEST_F(CounterTest, TakesMoreTensorsThanItBringsToTheHostAtOnce) {
 }
 
 TEST_F(CounterTest, HasNothingToCountInListsWithoutElements) {
-  for (const size_t count : {0, 1, 3}) {
+  for (const size_t count : {0u, 1u, 3u}) {
     Tensors tensors;
     for (size_t t = 0; t < count; ++t) tensors.Add(DType::kF32, 0);
     const TensorList list(tensors.list());
