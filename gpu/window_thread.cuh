@@ -53,8 +53,8 @@ class WindowThread {
   }
 
   // Counts all values that wait in the queues of the warp, which calls it as a whole: 32 at once,
-  // whichever lanes they are of. All go to the cells of their own lanes nevertheless, for what is
-  // removed may meet other neighbours than when it was added.
+  // whichever lanes they are of. Each goes to the cells of its own lane nevertheless, so that these
+  // get no more values of a range than the lane has, and the same ones when it is removed.
   template <Change kChange>
   __device__ void Drain(const WindowTarget& target, Others others) {
     __syncwarp();  // other lanes take values than those that stored them
