@@ -82,6 +82,7 @@ class GpuArrays {
   static void Upload(std::span<const std::byte> bytes, void* to) {
     gpu::CheckCuda(cudaMemcpy(to, bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
                    "cudaMemcpy");
+    gpu::CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
   int device_;

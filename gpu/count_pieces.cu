@@ -32,12 +32,6 @@ __global__ void __launch_bounds__(kThreads)
   AddRange(range, tables.heads[table]);
 }
 
-template <class T>
-void Upload(std::span<const T> values, const DeviceBuffer<T>& buffer) {
-  CheckCuda(cudaMemcpy(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
-            "cudaMemcpy");
-}
-
 uint32_t MultiprocessorCount() {
   int device = 0, count = 0;
   CheckCuda(cudaGetDevice(&device), "cudaGetDevice");
@@ -56,8 +50,8 @@ CountEdges::CountEdges(const HistogramEdges& edges) : bits_(edges.bits().size())
   if (!made || !WindowFits()) return;
   plan_ = DeviceBuffer<WindowPlan>(1);
   plan_bins_ = DeviceBuffer<uint32_t>(made->bins.size());
-  Upload(std::span(&made->plan, 1), plan_);
-  Upload(std::span(made->bins), plan_bins_);
+  Upload(std::span<const WindowPlan>(&made->plan, 1), plan_);
+  Upload(std::span<const uint32_t>(made->bins), plan_bins_);
   view_.plan = plan_.data();
   view_.plan_bins = plan_bins_.data();
   view_.blocks = MultiprocessorCount();

@@ -81,6 +81,15 @@ struct PinnedMemory {
 template <class T>
 using DeviceBuffer = CudaArray<T, DeviceMemory>;
 
+// Copies to the current device and waits until any stream may read it there: cudaMemcpy from
+// pageable memory may return before, and not all streams wait for the default one.
+template <class T>
+void Upload(std::span<const T> from, const DeviceBuffer<T>& to) {
+  CheckCuda(cudaMemcpy(to.data(), from.data(), from.size_bytes(), cudaMemcpyHostToDevice),
+            "cudaMemcpy");
+  CheckCuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
+}
+
 // On the host, where the device copies from and to without the host's help; uninitialised.
 template <class T>
 using PinnedBuffer = CudaArray<T, PinnedMemory>;

@@ -66,12 +66,10 @@ int CheckTensors(std::span<const DeviceTensor> tensors) {
   return device;
 }
 
-DeviceBuffer<Piece> Upload(const std::vector<Piece>& pieces, int device) {
+DeviceBuffer<Piece> ToDevice(std::span<const Piece> pieces, int device) {
   const CurrentDevice current(device);
   DeviceBuffer<Piece> buffer(pieces.size());
-  if (pieces.empty()) return buffer;
-  CheckCuda(cudaMemcpy(buffer.data(), pieces.data(), buffer.size_bytes(), cudaMemcpyHostToDevice),
-            kCall);
+  if (!pieces.empty()) Upload(pieces, buffer);
   return buffer;
 }
 
@@ -113,7 +111,7 @@ TensorList::TensorList(std::span<const DeviceTensor> tensors) : state_(std::make
   };
   state_->without_codes2 = first_without(2);
   state_->without_codes4 = first_without(4);
-  state_->pieces = Upload(pieces, state_->device);
+  state_->pieces = ToDevice(pieces, state_->device);
 }
 
 TensorList::TensorList(TensorList&&) noexcept = default;

@@ -29,10 +29,12 @@ class DeviceBytes {
   DeviceBytes(size_t size, size_t offset)
       : size_(size), offset_(offset), bytes_(offset + size + 16) {
     CheckCuda(cudaMemset(bytes_.data(), kUntouched, bytes_.size()), "cudaMemset");
+    CheckCuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
   DeviceBytes(const std::vector<std::byte>& content, size_t offset)
       : DeviceBytes(content.size(), offset) {
     CheckCuda(cudaMemcpy(data(), content.data(), size_, cudaMemcpyHostToDevice), "cudaMemcpy");
+    CheckCuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
 
   std::byte* data() const { return bytes_.data() + offset_; }

@@ -24,10 +24,7 @@ namespace dlsim::gpu {
 template <class T>
 DeviceBuffer<T> Upload(std::span<const T> values) {
   DeviceBuffer<T> buffer(values.size());
-  if (!values.empty()) {
-    CheckCuda(cudaMemcpy(buffer.data(), values.data(), values.size_bytes(), cudaMemcpyHostToDevice),
-              "cudaMemcpy");
-  }
+  if (!values.empty()) Upload(values, buffer);
   return buffer;
 }
 
@@ -50,6 +47,7 @@ class DeviceBytes {
     CheckCuda(
         cudaMemcpy(buffer_.data() + offset, bytes.data(), bytes.size(), cudaMemcpyHostToDevice),
         "cudaMemcpy");
+    CheckCuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
   }
   const std::byte* data() const { return buffer_.data() + offset_; }
 

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -29,8 +30,7 @@ class EmulatedTest : public testing::Test {
 template <class T>
 DeviceBuffer<T> ToDevice(const std::vector<T>& values) {
   DeviceBuffer<T> buffer(values.size());
-  CheckCuda(cudaMemcpy(buffer.data(), values.data(), buffer.size_bytes(), cudaMemcpyHostToDevice),
-            "cudaMemcpy");
+  Upload(std::span(values), buffer);
   return buffer;
 }
 

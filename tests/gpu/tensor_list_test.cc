@@ -110,6 +110,17 @@ TEST(TensorListTest, CutsTensorsIntoPiecesInOrder) {
   EXPECT_EQ(pieces[2].inverse_grad_scale, 1.0f / 512.0f);
 }
 
+// Copies from pageable memory may end after the call, in the default stream.
+TEST(TensorListTest, IsThereForStreamsThatDoNotWaitForTheDefaultOne) {
+  emulation::Reset();
+  const Tensors tensors = MixedTensors(8, 2);
+  const TensorList list(tensors.list);
+  const OwnedStream stream;
+  Encode({{kFp16}}, list, stream.get());
+  EXPECT_EQ(cudaStreamSynchronize(stream.get()), cudaSuccess);
+  ExpectEachAsCpu<uint16_t>({{kFp16}}, tensors);
+}
+
 std::string MessageOf(const std::vector<DeviceTensor>& tensors) {
   const size_t live = emulation::Live().total();
   try {

@@ -60,7 +60,9 @@ cudaError_t Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
   ++counts.copies;
   counts.pageable_copies += target == Range::kPageable || source == Range::kPageable;
   if (source == Range::kPageable) {
-    // Through a buffer of the driver's, into which the call copies.
+    // Through a buffer of the driver's, into which the call copies. No call waits until that has
+    // reached the device.
+    if (waiting == Waiting::kYes) RunStream(stream);
     const std::byte* const begin = static_cast<const std::byte*>(from);
     const auto staged = std::make_shared<std::vector<std::byte>>(begin, begin + bytes);
     Enqueue(stream, [to, staged] { CopyNow(to, staged->data(), staged->size()); });
@@ -68,7 +70,10 @@ cudaError_t Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, 
     Enqueue(stream, [to, from, bytes] { CopyNow(to, from, bytes); });
   }
   if (target == Range::kPageable && waiting == Waiting::kNo) ++counts.synchronizations;
-  if (target == Range::kPageable || waiting == Waiting::kYes) RunStream(stream);
+  const bool returns_early = source == Range::kPageable && target == Range::kDevice;
+  if (target == Range::kPageable || (waiting == Waiting::kYes && !returns_early)) {
+    RunStream(stream);
+  }
   return cudaSuccess;
 }
 
