@@ -47,7 +47,9 @@ void FillSizes(Options& options) {
 }
 
 void SetOption(std::string_view name, std::string_view value, Options& options) {
-  constexpr uint64_t kMostElements = uint64_t{1} << 36, kMostDevices = 1023, kMostRounds = 10000;
+  constexpr uint64_t kMostElements = uint64_t{1} << 36, kMostDevices = 1023;
+  // Rounds count without a Take, up to 2^40 values: so often those that fit into 192 GB.
+  constexpr uint64_t kMostRounds = 250;
   if (name == "--only") {
     options.groups = ParseGroups(value);
   } else if (name == "--device") {

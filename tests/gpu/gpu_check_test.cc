@@ -215,6 +215,9 @@ TEST(GpuCheck, RejectsWrongOptions) {
                                                 {"quick"}}) {
     EXPECT_THROW(parse(wrong), Error) << wrong[0];
   }
+  // More rounds may count more values than a Counter takes.
+  EXPECT_EQ(parse({"--rounds", "250"}).rounds, 250);
+  EXPECT_THROW(parse({"--rounds", "251"}), Error);
 }
 
 TEST(GpuCheck, ReadsTheTensorsOfATrace) {
