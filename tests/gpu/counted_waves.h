@@ -26,7 +26,8 @@ struct Wave {
            float inverse_grad_scale = 1.0f) {
     const size_t bytes = DTypeSize(dtype);
     memory.emplace_back(count * bytes);
-    CheckCuda(cudaMemcpy(memory.back().data(), values, count * bytes, cudaMemcpyHostToDevice), "");
+    const std::byte* const from = static_cast<const std::byte*>(values);
+    Upload(std::span(from, count * bytes), memory.back());
     for (uint64_t first = 0; first < count; first += kMostElements) {
       Piece& piece = pieces.emplace_back();
       piece.values = memory.back().data() + first * bytes;
@@ -43,9 +44,7 @@ struct Wave {
 
   void Launch(WaveCounter& counter, const OwnedStream& stream) {
     on_device = DeviceBuffer<Piece>(pieces.size());
-    CheckCuda(cudaMemcpy(on_device.data(), pieces.data(), pieces.size() * sizeof(Piece),
-                         cudaMemcpyHostToDevice),
-              "");
+    Upload(std::span<const Piece>(pieces), on_device);
     counter.Launch(on_device.data(), pieces, stream.get());
   }
 };
