@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "bench/questions.h"
 #include "bench/workload.h"
 #include "compute_device.h"
 #include "device_buffer.h"
@@ -19,23 +20,6 @@ namespace dlsim::bench {
 namespace {
 
 constexpr Traffic kCopyTraffic = {4, 4};
-
-struct Mode {
-  const char* name;
-  Rounding rounding;
-};
-
-constexpr Mode kModes[] = {
-    {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
-    {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
-    {"rd", Rounding::kTowardNegative}, {"sr", Rounding::kStochastic},
-};
-
-constexpr const char* kFormatNames[] = {"fp16", "bf16", "cb16"};
-
-// Scales of the question that asks for many, as on the CPU: 2^0, 2^4, .. 2^28.
-constexpr int kScales = 8;
-constexpr int kLog2Step = 4;
 
 // Queues one call on a stream.
 using Call = std::function<void(gpu::Stream stream)>;

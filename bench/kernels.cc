@@ -8,6 +8,7 @@
 #include <random>
 #include <utility>
 
+#include "bench/questions.h"
 #include "dlsim/convert.h"
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
@@ -16,23 +17,6 @@
 
 namespace dlsim::bench {
 namespace {
-
-struct Mode {
-  const char* name;
-  Rounding rounding;
-};
-
-constexpr Mode kModes[] = {
-    {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
-    {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
-    {"rd", Rounding::kTowardNegative}, {"sr", Rounding::kStochastic},
-};
-
-constexpr const char* kFormatNames[] = {"fp16", "bf16", "cb16"};
-
-// Scales of the question that asks for many: 2^0, 2^4, .. 2^28.
-constexpr int kScales = 8;
-constexpr int kLog2Step = 4;
 
 RangeKernel BindEncode(const Arrays& arrays, const Conversion& conversion) {
   return [=](size_t begin, size_t count) {
