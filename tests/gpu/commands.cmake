@@ -3,7 +3,15 @@
 add_executable(dlsim_emulated ${CMAKE_CURRENT_LIST_DIR}/emulated_machine.cc)
 target_compile_features(dlsim_emulated PRIVATE cxx_std_20)
 target_link_libraries(dlsim_emulated PRIVATE dlsim_command_objects dlsim_gpu_emulated)
-dlsim_add_test(device_command_test SOURCES gpu/device_command_test.cc LIBRARIES dlsim::sim)
+set(device_command_label fast)
+if(DLSIM_SANITIZE)
+  set(device_command_label slow) # it takes minutes then
+endif()
+dlsim_add_test(
+  device_command_test
+  LABEL ${device_command_label}
+  SOURCES gpu/device_command_test.cc
+  LIBRARIES dlsim::sim)
 target_compile_definitions(device_command_test PRIVATE DLSIM_COMMAND="$<TARGET_FILE:dlsim_emulated>")
 add_dependencies(device_command_test dlsim_emulated)
 if(DLSIM_BUILD_BENCHMARKS)

@@ -2,8 +2,10 @@
 // Arrays of the host that a device converts become what the CPU makes of them.
 #include <gtest/gtest.h>
 
-#include <cstring>
+#include <algorithm>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "compute_device.h"
 #include "dlsim/gpu/devices.h"
@@ -45,7 +47,8 @@ class CudaDeviceConvert : public testing::Test {
     std::vector<float> decoded(values.size()), expected_decoded(values.size());
     device_->Decode(format, std::span<const Code>(expected), decoded);
     DecodeArray(format, std::span<const Code>(expected), expected_decoded);
-    EXPECT_EQ(std::memcmp(decoded.data(), expected_decoded.data(), decoded.size() * 4), 0);
+    EXPECT_TRUE(std::ranges::equal(std::as_bytes(std::span(decoded)),
+                                   std::as_bytes(std::span(expected_decoded))));
   }
 
   std::unique_ptr<ComputeDevice> device_;
