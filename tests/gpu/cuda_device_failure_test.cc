@@ -90,7 +90,7 @@ TEST_F(CudaDeviceFailure, NamesTheCallThatFailsInACount) {
 TEST_F(CudaDeviceFailure, AWaitThatFailsDropsWhatElseRuns) {
   UseTensors(260);
   device_ = OpenDevice(0);
-  for (const uint64_t n : {1, 2}) {
+  for (const uint64_t n : {uint64_t{1}, uint64_t{2}}) {
     emulation::FailCall("cudaStreamSynchronize", n, cudaErrorUnknown);
     ExpectInputError([&] { Measure(); }, {"cudaStreamSynchronize: unknown error"});
     Measure();
