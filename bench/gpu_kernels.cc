@@ -153,17 +153,6 @@ Call PrepareCount(GpuArrays& arrays, DataSet data) {
   };
 }
 
-std::vector<Measurement> ManyQuestions() {
-  std::vector<Measurement> questions;
-  for (const char* format : kFormatNames) {
-    for (int i = 0; i < kScales; ++i) {
-      questions.push_back(
-          {.conversion = {ParseFormat(format).format}, .scale = std::ldexp(1.0f, i * kLog2Step)});
-    }
-  }
-  return questions;
-}
-
 // Collects benchmarks that share arrays.
 class Catalogue {
  public:

@@ -66,17 +66,6 @@ std::vector<uint32_t> IrregularEdges() {
   return edges;
 }
 
-std::vector<Measurement> ManyQuestions() {
-  std::vector<Measurement> questions;
-  for (const char* format : kFormatNames) {
-    for (int i = 0; i < kScales; ++i) {
-      questions.push_back(
-          {.conversion = {ParseFormat(format).format}, .scale = std::ldexp(1.0f, i * kLog2Step)});
-    }
-  }
-  return questions;
-}
-
 Kernel MakeKernel(const char* name, const char* format, const char* mode, Traffic traffic) {
   Kernel kernel;
   kernel.kernel = name;

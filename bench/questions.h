@@ -2,7 +2,11 @@
 // What the benchmarks of CPU and GPU alike convert and ask.
 #pragma once
 
-#include "dlsim/codec.h"
+#include <cmath>
+#include <vector>
+
+#include "dlsim/format.h"
+#include "dlsim/measure.h"
 
 namespace dlsim::bench {
 
@@ -19,8 +23,16 @@ inline constexpr Mode kModes[] = {
 
 inline constexpr const char* kFormatNames[] = {"fp16", "bf16", "cb16"};
 
-// Scales of the question that asks for many: 2^0, 2^4, .. 2^28.
-inline constexpr int kScales = 8;
-inline constexpr int kLog2Step = 4;
+// Every format at 8 scales: 2^0, 2^4, .. 2^28.
+inline std::vector<Measurement> ManyQuestions() {
+  std::vector<Measurement> questions;
+  for (const char* format : kFormatNames) {
+    for (int i = 0; i < 8; ++i) {
+      questions.push_back(
+          {.conversion = {ParseFormat(format).format}, .scale = std::ldexp(1.0f, i * 4)});
+    }
+  }
+  return questions;
+}
 
 }  // namespace dlsim::bench

@@ -7,11 +7,11 @@
 
 #include "check.h"
 #include "count_kernels.h"
+#include "dlsim/measure.h"
 
 namespace dlsim::gpu {
 namespace {
 
-constexpr uint64_t kMostPieceElements = 65536;
 // Tables of the tensors that are counted at once, so that most of them stay in the L2 cache.
 constexpr size_t kTableBytes = size_t{64} << 20;
 // Rows that are copied before their number is known.
@@ -30,7 +30,7 @@ struct WaveCounter::State {
         keys(static_cast<uint32_t>(2 * histogram_edges.bin_count())),
         edges(histogram_edges),
         tables(TablesAtOnce(keys, most_pieces), keys),
-        rows(most_pieces * std::min<uint64_t>(keys, kMostPieceElements)),
+        rows(most_pieces * std::min<uint64_t>(keys, kBlockElements)),
         row_used(1),
         answers(most_pieces),
         device_table_of_piece(most_pieces),

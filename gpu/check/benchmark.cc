@@ -56,14 +56,6 @@ class Workload {
   HistogramEdges edges_ = EdgesOf(DefaultLadder());
 };
 
-gpu::DeviceTensor TensorOver(const float* values, uint64_t count, void* codes) {
-  gpu::DeviceTensor tensor;
-  tensor.values = values;
-  tensor.elements = count;
-  tensor.codes = codes;
-  return tensor;
-}
-
 Workload::Workload(uint64_t count, gpu::Stream stream)
     : count_(count), stream_(stream), output_(count), read_result_(1) {
   const std::vector<NamedFormat> formats = CheckedFormats();
@@ -73,9 +65,9 @@ Workload::Workload(uint64_t count, gpu::Stream stream)
     for (size_t f = 0; f < kTunedFormats; ++f) {
       codes_[data][f] = gpu::DeviceBuffer<uint16_t>(count);
       gpu::Encode({{formats[f].format}},
-                  TensorOver(values_[data].data(), count, codes_[data][f].data()), stream);
+                  TensorAt(values_[data].data(), count, codes_[data][f].data()), stream);
     }
-    const gpu::DeviceTensor tensor = TensorOver(values_[data].data(), count, output_.data());
+    const gpu::DeviceTensor tensor = TensorAt(values_[data].data(), count, output_.data());
     lists_[data].emplace(std::span(&tensor, 1));
   }
 }
@@ -107,7 +99,7 @@ Job Workload::Encode(const char* format, Rounding rounding) {
   return {{std::string("encode ") + format + " " + RoundingName(rounding), "copy", kConvertTarget,
            kEncodeBytes},
           [this, how](size_t data) {
-            gpu::Encode(how, TensorOver(values_[data].data(), count_, output_.data()), stream_);
+            gpu::Encode(how, TensorAt(values_[data].data(), count_, output_.data()), stream_);
           }};
 }
 

@@ -5,6 +5,14 @@
 
 namespace dlsim::gpu_check {
 
+gpu::DeviceTensor TensorAt(const void* values, uint64_t elements, void* codes) {
+  gpu::DeviceTensor tensor;
+  tensor.values = values;
+  tensor.elements = elements;
+  tensor.codes = codes;
+  return tensor;
+}
+
 DeviceTensors ToDevice(std::span<const HostTensor> from, size_t offset_elements,
                        gpu::Stream stream) {
   constexpr size_t kAlignment = 16;

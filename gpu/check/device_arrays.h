@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,9 @@ std::vector<T> ToHost(const T* from, size_t count, gpu::Stream stream) {
   gpu::CheckCuda(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
   return to;
 }
+
+// Describes float32 values on the device.
+gpu::DeviceTensor TensorAt(const void* values, uint64_t elements, void* codes);
 
 // Host tensors one after another in one buffer on the device, each at a multiple of 16 bytes plus
 // `offset_elements` of its own.

@@ -42,14 +42,6 @@ struct ErrorCase {
   std::function<void()> action;
 };
 
-gpu::DeviceTensor TensorAt(const void* values, uint64_t elements, void* codes) {
-  gpu::DeviceTensor tensor;
-  tensor.values = values;
-  tensor.elements = elements;
-  tensor.codes = codes;
-  return tensor;
-}
-
 void RunCases(std::span<const ErrorCase> cases, Report& report) {
   for (const ErrorCase& one : cases) {
     const std::string first = ExpectError(one.word, one.action);  // may initialise something
