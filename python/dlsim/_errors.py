@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The exceptions of dlsim; each message is one line: place: problem, expected ..., got ..."""
+
+
+class Error(Exception):
+    """Any failure that dlsim reports."""
+
+
+class UsageError(Error, ValueError):
+    """An argument that cannot be right."""
+
+
+class InputError(Error, ValueError):
+    """A file that is bad, unsupported or cannot be read or written."""
+
+
+class PolicyRefusal(Error, ValueError):
+    """A policy refused its parameters; the message is the original software's.
+
+    `original_type` is the name of the exception that the original raises, such as "ValueError".
+    """
+
+    def __init__(self, original_type: str, message: str) -> None:
+        super().__init__(message)
+        self.original_type = original_type

@@ -1,0 +1,13 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of the module dlsim._core.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+namespace dlsim::python {
+
+void BindFormats(nanobind::module_& module);
+void BindProfiles(nanobind::module_& module);
+void BindScalers(nanobind::module_& module);
+
+}  // namespace dlsim::python

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// The module dlsim._core, and how C++ errors become Python exceptions.
+#include <nanobind/nanobind.h>
+
+#include "dlsim/error.h"
+#include "python/src/bindings.h"
+
+namespace nb = nanobind;
+
+namespace dlsim::python {
+namespace {
+
+const char* ExceptionName(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kUsage:
+      return "UsageError";
+    case ErrorKind::kInput:
+      return "InputError";
+    case ErrorKind::kCheckFailed:
+    case ErrorKind::kIncomparable:
+    case ErrorKind::kInternal:
+      return "Error";
+  }
+  return "Error";
+}
+
+// The exceptions are classes of dlsim._errors.
+void Translate(const std::exception_ptr& thrown, void*) {
+  try {
+    std::rethrow_exception(thrown);
+  } catch (const Error& error) {
+    const nb::object type = nb::module_::import_("dlsim._errors").attr(ExceptionName(error.kind()));
+    PyErr_SetObject(type.ptr(), nb::str(error.what()).ptr());
+  }
+}
+
+}  // namespace
+}  // namespace dlsim::python
+
+NB_MODULE(_core, module) {
+  module.attr("__version__") = DLSIM_VERSION;
+  nb::register_exception_translator(dlsim::python::Translate);
+  dlsim::python::BindFormats(module);
+  dlsim::python::BindScalers(module);
+  dlsim::python::BindProfiles(module);
+}
