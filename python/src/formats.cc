@@ -47,13 +47,18 @@ void BindFormats(nb::module_& module) {
       .def("__repr__", [](const NamedFormat& self) { return "dlsim.Format('" + self.name + "')"; })
       .def("__str__", [](const NamedFormat& self) { return self.name; })
       .def("__hash__", [](const NamedFormat& self) { return std::hash<std::string>()(self.name); })
-      .def("__eq__",
-           [](const NamedFormat& self, const NamedFormat& other) {
-             return self.name == other.name && self.format == other.format;
-           })
-      .def("__reduce__", [](const NamedFormat& self) {
-        return nb::make_tuple(nb::type<NamedFormat>(), nb::make_tuple(self.name));
-      });
+      .def(
+          "__eq__",
+          [](const NamedFormat& self, const NamedFormat& other) {
+            return self.name == other.name && self.format == other.format;
+          },
+          nb::is_operator(), nb::sig("def __eq__(self, other: object, /) -> bool"))
+      .def(
+          "__reduce__",
+          [](const NamedFormat& self) {
+            return nb::make_tuple(nb::type<NamedFormat>(), nb::make_tuple(self.name));
+          },
+          nb::sig("def __reduce__(self) -> tuple[type[Format], tuple[str]]"));
   Computed(type, "bits", CodeBits, "Bits of a code.");
   Computed(
       type, "exponent_bits", [](const Format& f) { return f.exponent_bits; },

@@ -107,6 +107,9 @@ void BindProfiles(nb::module_& module) {
            nb::arg("description") = Metadata{})
       .def(
           "append", &BoundProfileWriter::Append, nb::arg("step"), nb::arg("parts"),
+          nb::sig(
+              "def append(self, step: int, parts: Sequence[tuple[int, float, Mapping[str, str], "
+              "Sequence[tuple[str, str, typing.Any]]]]) -> None"),
           "Profiles a step; `parts` has one (micro, grad_scale, metadata, tensors) per micro-step, "
           "or one with micro = -1; tensors are (name, role, array).")
       .def("commit", &BoundProfileWriter::Commit, "Completes the file.");

@@ -115,6 +115,7 @@ void BindScalers(nb::module_& module) {
           "scale", [](const BoundScaler& self) { return self.configured.scaler.scale(); },
           "The loss scale of the coming step.")
       .def("next", &Next, nb::arg("overflow"), nb::arg("absmax") = 0.0f,
+           nb::sig("def next(self, overflow: bool, absmax: float = 0.0) -> dict[str, typing.Any]"),
            "Advances by one step; returns what the policy did: {'skip': bool, 'event': dict or "
            "None}.")
       .def_prop_ro("finite_test",
@@ -123,6 +124,7 @@ void BindScalers(nb::module_& module) {
                    })
       .def_prop_ro(
           "parameters", [](const BoundScaler& self) { return DictOf(self.configured.parameters); },
+          nb::sig("def parameters(self) -> dict[str, typing.Any]"),
           "All parameters, defaults included, under the original's names.")
       .def_prop_ro(
           "notes", [](const BoundScaler& self) { return self.configured.notes; },
@@ -130,6 +132,7 @@ void BindScalers(nb::module_& module) {
       .def(
           "checkpoint",
           [](const BoundScaler& self) { return DictOf(self.configured.scaler.Checkpoint()); },
+          nb::sig("def checkpoint(self) -> dict[str, typing.Any]"),
           "The whole state, under the original's names.")
       .def("restore", &Restore, nb::arg("state"), "Sets fields of checkpoint().")
       .def(
