@@ -1,0 +1,281 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes arrays as a dlsim trace: a directory of step files that appear complete or not at all."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import struct
+from collections.abc import Iterator, Mapping
+from operator import index
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from safetensors import SafetensorError, TensorSpec, serialize_file
+
+from ._errors import InputError, UsageError
+from ._files import replacing
+
+_STEP_FILE = re.compile(
+    r"step-(?P<step>[0-9]{1,18})(?:\.rank-(?P<rank>[0-9]{1,18}))?(?:\.micro-[0-9]{1,18})?"
+    r"\.safetensors"
+)
+_DTYPES = ("float32", "float64", "float16", "bfloat16")
+_MAX_NAME_BYTES = 4096
+_MAX_NUMBER = 10**18 - 1
+_MAX_LIST_CHARACTERS = 1 << 24  # a reader takes a trace.json of at most 32 MiB
+_WRITTEN_HERE = ("trace_format", "files", "steps")
+
+
+def checked_grad_scale(scale: float) -> str:
+    """Returns a loss scale as the text of `grad_scale` in a step's metadata.
+
+    It must be what a reader can divide out: a finite positive float32 with a finite reciprocal.
+    Raises UsageError otherwise.
+    """
+    value = float(scale)
+    try:
+        single = struct.unpack("f", struct.pack("f", value))[0]
+        good = single > 0 and math.isfinite(single) and 1.0 / single < 2.0**128 - 2.0**103
+    except OverflowError:
+        good = False
+    if not good:
+        raise UsageError(
+            "grad_scale: bad loss scale, expected a finite positive float32 with a finite "
+            f"reciprocal, got {value}"
+        )
+    return repr(single)
+
+
+def _number(name: str, value: int) -> int:
+    if isinstance(value, bool):
+        raise TypeError(f"{name}: expected a whole number, got {value}")
+    try:
+        number = index(value)
+    except TypeError:
+        raise TypeError(f"{name}: expected a whole number, got {type(value).__name__}") from None
+    if not 0 <= number <= _MAX_NUMBER:
+        raise UsageError(f"{name}: out of range, expected 0 to {_MAX_NUMBER}, got {number}")
+    return number
+
+
+def _check_name(name: object) -> None:
+    if not isinstance(name, str):
+        raise TypeError(f"tensor name: expected str, got {type(name).__name__}")
+    try:
+        length = len(name.encode())
+    except UnicodeEncodeError:
+        raise UsageError(f"tensor name {name!a}: no valid Unicode, expected UTF-8 text") from None
+    if not 0 < length <= _MAX_NAME_BYTES or name == "__metadata__":
+        raise UsageError(
+            f"tensor name {name[:40]!a}: bad name, expected 1 to {_MAX_NAME_BYTES} bytes other "
+            f"than '__metadata__', got {length}"
+        )
+
+
+def _refuse_type(name: str, dtype: str) -> TypeError:
+    return TypeError(
+        f"tensor {name!a}: bad element type, expected float32, float64, float16 or bfloat16, "
+        f"got {dtype}"
+    )
+
+
+def _torch_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
+    dtype = str(array.dtype).removeprefix("torch.")
+    if dtype not in _DTYPES:
+        raise _refuse_type(name, dtype)
+    tensor = array.detach()
+    if str(tensor.layout) != "torch.strided":
+        tensor = tensor.to_dense()
+    tensor = tensor.resolve_neg().cpu().contiguous()
+    size = tensor.numel() * tensor.element_size()
+    return TensorSpec(
+        dtype=dtype, shape=list(tensor.shape), data_ptr=tensor.data_ptr(), data_len=size
+    ), tensor
+
+
+def _numpy_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
+    import numpy as np
+
+    values = np.asarray(array)
+    if values.dtype.name not in _DTYPES:
+        raise _refuse_type(name, values.dtype.name)
+    values = np.asarray(values, dtype=values.dtype.newbyteorder("<"), order="C")
+    return TensorSpec(
+        dtype=values.dtype.name,
+        shape=list(values.shape),
+        data_ptr=values.ctypes.data,
+        data_len=values.nbytes,
+    ), values
+
+
+def _is_torch(array: object) -> bool:
+    return any(base.__module__.split(".")[0] == "torch" for base in type(array).__mro__)
+
+
+class TraceWriter:
+    """Writes a trace as docs/traces.md describes it, one file per step, micro-step and rank.
+
+    `description` becomes trace.json: text such as model and data, and `roles`. The directory must
+    not hold a trace yet; with `exist_ok` its steps are kept, and those written again replaced.
+    `describes=False` leaves trace.json to the process of another rank. A file that is written is
+    complete, even if the process is killed then; `close()` adds the list of steps to trace.json.
+    """
+
+    def __init__(
+        self,
+        directory: str | os.PathLike[str],
+        description: Mapping[str, object] = {},
+        *,
+        exist_ok: bool = False,
+        describes: bool = True,
+    ) -> None:
+        self.directory = Path(directory)
+        self.bytes_written = 0
+        self._description = dict(description)
+        for key in _WRITTEN_HERE:
+            if key in self._description:
+                raise UsageError(f"description: {key!r} is not free, expected another name")
+        self._describes = describes
+        try:
+            self.directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{self.directory}: cannot be created: {error.strerror or error}"
+            ) from error
+        if describes and not exist_ok and next(self._step_files(), None) is not None:
+            raise InputError(
+                f"{self.directory}: holds a trace already, expected a directory without step files"
+            )
+        self._mode = self._write_description({}) if describes else None
+
+    def __enter__(self) -> TraceWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def write(
+        self,
+        step: int,
+        tensors: Mapping[str, Any],
+        metadata: Mapping[str, str] = {},
+        *,
+        micro: int | None = None,
+        rank: int | None = None,
+    ) -> Path:
+        """Writes the tensors of a step, or of one of its micro-steps or ranks, as one file.
+
+        Tensors are arrays of NumPy, PyTorch or what NumPy can convert, of float32, float64,
+        float16 or bfloat16 and any shape; names ending in `.act_grad` are activation gradients.
+        Contiguous ones on the CPU are written from where they are. Metadata as in docs/traces.md;
+        `step`, `micro_step` and `rank` are added. Returns the path. Raises TypeError or UsageError
+        for bad arguments, InputError if the file cannot be written.
+        """
+        path = self.directory / _file_name(step, micro, rank)
+        places = {"step": step, "micro_step": micro, "rank": rank}
+        texts = _checked_metadata(
+            metadata, {key: str(index(value)) for key, value in places.items() if value is not None}
+        )
+        specs, owners = {}, []
+        for name, array in tensors.items():
+            _check_name(name)
+            make = _torch_spec if _is_torch(array) else _numpy_spec
+            specs[name], owner = make(name, array)
+            owners.append(owner)  # the serializer sees addresses only
+        with replacing(path) as temporary:
+            try:
+                serialize_file(specs, temporary, texts)
+            except SafetensorError as error:
+                raise InputError(f"{path}: cannot be written: {error}") from error
+            self._give_mode(temporary)
+            size = temporary.stat().st_size
+        self.bytes_written += size
+        return path
+
+    def forget(self, step: int, *, rank: int | None = None) -> None:
+        """Removes the files of `step` and of later steps that `rank` has written."""
+        for name in list(self._step_files()):
+            found = _STEP_FILE.fullmatch(name)
+            assert found is not None
+            own = found["rank"] is None if rank is None else found["rank"] == f"{rank:05d}"
+            if own and int(found["step"]) >= step:
+                (self.directory / name).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Lists the steps in trace.json; steps can still be written after it."""
+        if not self._describes:
+            return
+        names = sorted(self._step_files())
+        matches = [found for found in map(_STEP_FILE.fullmatch, names) if found]
+        lists: dict[str, object] = {"steps": sorted({int(found["step"]) for found in matches})}
+        # Other ranks may still be writing theirs.
+        if all(found["rank"] is None for found in matches):
+            lists["files"] = names
+        if sum(map(len, names)) > _MAX_LIST_CHARACTERS:
+            lists = {}
+        self._write_description(lists)
+
+    def _step_files(self) -> Iterator[str]:
+        with os.scandir(self.directory) as entries:
+            for entry in entries:
+                if _STEP_FILE.fullmatch(entry.name):
+                    yield entry.name
+
+    def _write_description(self, lists: Mapping[str, object]) -> int:
+        path = self.directory / "trace.json"
+        try:
+            text = json.dumps(
+                {"trace_format": 1, **self._description, **lists}, indent=1, allow_nan=False
+            )
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"description: no JSON: {error}") from None
+        with replacing(path) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+            mode = temporary.stat().st_mode & 0o777
+        return mode
+
+    def _give_mode(self, temporary: Path) -> None:
+        """Gives a file the permissions of any other; the serializer's are the owner's only."""
+        if self._mode is None:
+            probe = temporary.with_suffix(".mode")
+            probe.touch()
+            self._mode = probe.stat().st_mode & 0o777
+            probe.unlink()
+        temporary.chmod(self._mode)
+
+
+def _file_name(step: int, micro: int | None, rank: int | None) -> str:
+    name = f"step-{_number('step', step):08d}"
+    if rank is not None:
+        name += f".rank-{_number('rank', rank):05d}"
+    if micro is not None:
+        name += f".micro-{_number('micro', micro):02d}"
+    return name + ".safetensors"
+
+
+def _checked_metadata(metadata: Mapping[str, str], places: Mapping[str, str]) -> dict[str, str]:
+    for key, text in metadata.items():
+        if not isinstance(key, str) or not isinstance(text, str):
+            raise TypeError(f"metadata {key!a}: expected text, got {type(text).__name__}")
+        if places.get(key, text) != text:
+            raise UsageError(f"metadata {key!a}: differs, expected {places[key]}, got {text!a}")
+    if "grad_scale" in metadata:
+        try:
+            checked_grad_scale(float(metadata["grad_scale"]))
+        except ValueError:
+            raise UsageError(
+                "metadata 'grad_scale': bad loss scale, expected a finite positive float32 with a "
+                f"finite reciprocal, got {metadata['grad_scale']!a}"
+            ) from None
+    if metadata.get("accumulate", "sum") != "sum":
+        raise UsageError(f"metadata 'accumulate': expected 'sum', got {metadata['accumulate']!a}")
+    return {**metadata, **places}
