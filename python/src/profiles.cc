@@ -7,6 +7,9 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
+#include <bit>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -54,6 +57,55 @@ TraceTensor TensorOf(const NamedArray& named) {
   return tensor;
 }
 
+// Name, role, finite float32 values, and how often each occurs.
+using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Counts = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using CountedArray = std::tuple<std::string, std::string, Values, Counts>;
+
+// A profile adds in integers that hold this many of the largest significands.
+constexpr uint64_t kMostCounted = uint64_t{1} << 40;
+
+HistogramSums SumsOf(const std::string& name, const Values& values, const Counts& counts,
+                     const HistogramEdges& edges) {
+  if (values.size() != counts.size()) {
+    throw UsageError(Quoted(name), "values and counts differ in number",
+                     std::to_string(values.size()), std::to_string(counts.size()));
+  }
+  std::map<size_t, HistogramSums::Bin> bins[2];
+  HistogramSums sums;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t count = counts.data()[i];
+    const uint32_t bits = std::bit_cast<uint32_t>(values.data()[i]);
+    const uint32_t magnitude = bits & ~codec::kSignBit;
+    if (count > kMostCounted - sums.elements) {
+      throw UsageError(Quoted(name), "too many elements", std::to_string(kMostCounted), "more");
+    }
+    sums.elements += count;
+    if (count == 0) continue;
+    if (magnitude == 0) {
+      sums.zeros += count;
+    } else if (magnitude > codec::kInfinityBits) {
+      sums.nan += count;
+    } else if (magnitude == codec::kInfinityBits) {
+      sums.inf += count;
+    } else {
+      const size_t sign = bits >> 31;
+      const size_t bin = edges.BinOf(magnitude);
+      const uint64_t significand = Significand(magnitude);
+      HistogramSums::Bin& of_bin = bins[sign][bin];
+      of_bin.bin = static_cast<uint32_t>(bin);
+      of_bin.count += count;
+      of_bin.significands += count * significand;
+      of_bin.squares += static_cast<uint128_t>(count) * (significand * significand);
+      sums.signs[sign].largest = std::max(sums.signs[sign].largest, magnitude);
+    }
+  }
+  for (size_t sign = 0; sign < 2; ++sign) {
+    for (const auto& [bin, of_bin] : bins[sign]) sums.signs[sign].bins.push_back(of_bin);
+  }
+  return sums;
+}
+
 Recording RecordingOf(const Part& part) {
   const auto& [micro, grad_scale, metadata, arrays] = part;
   Recording recording;
@@ -87,6 +139,26 @@ class BoundProfileWriter {
     writer_->Append(EncodeStep(ProfileOf(trace_step, *edges_, {}), *edges_));
   }
 
+  void AppendCounts(int64_t step, const Metadata& metadata,
+                    const std::vector<CountedArray>& arrays) {
+    ProfileStep profile;
+    profile.step = step;
+    profile.micro_steps = {-1};
+    profile.metadata = metadata;
+    profile.files = {{.name = "memory", .bytes = 0}};
+    std::vector<Histogram>& histograms = profile.histograms.emplace_back();
+    for (const auto& [name, role, values, counts] : arrays) {
+      const HistogramSums sums = SumsOf(name, values, counts, *edges_);
+      ProfileTensor& tensor = profile.tensors.emplace_back();
+      tensor.name = name;
+      tensor.role = role == RoleName(Role::kActGrad) ? Role::kActGrad : Role::kGrad;
+      tensor.shape = {sums.elements};
+      histograms.push_back(sums.ToHistogram(*edges_));
+      profile.files[0].bytes += sums.elements * sizeof(float);
+    }
+    writer_->Append(EncodeStep(profile, *edges_));
+  }
+
   void Commit() {
     nb::gil_scoped_release release;
     writer_->Commit();
@@ -112,6 +184,10 @@ void BindProfiles(nb::module_& module) {
               "Sequence[tuple[str, str, typing.Any]]]]) -> None"),
           "Profiles a step; `parts` has one (micro, grad_scale, metadata, tensors) per micro-step, "
           "or one with micro = -1; tensors are (name, role, array).")
+      .def("append_counts", &BoundProfileWriter::AppendCounts, nb::arg("step"), nb::arg("metadata"),
+           nb::arg("tensors"),
+           "Profiles a step of tensors (name, role, values, counts): float32 values, and as uint64 "
+           "how often each of them occurs.")
       .def("commit", &BoundProfileWriter::Commit, "Completes the file.");
 }
 
