@@ -7,7 +7,9 @@
 namespace dlsim::python {
 
 void BindFormats(nanobind::module_& module);
+void BindProfileReader(nanobind::module_& module);
 void BindProfiles(nanobind::module_& module);
 void BindScalers(nanobind::module_& module);
+void BindTraces(nanobind::module_& module);
 
 }  // namespace dlsim::python

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the readers of traces and of profiles give to Python alike.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dlsim/profile.h"
+#include "dlsim/trace.h"
+
+namespace dlsim::python {
+
+// Text of a file or the name of one, which may hold bytes that are not UTF-8.
+inline nanobind::str TextOf(const std::string& text) {
+  const auto size = static_cast<Py_ssize_t>(text.size());
+  return nanobind::steal<nanobind::str>(PyUnicode_DecodeUTF8(text.data(), size, "surrogateescape"));
+}
+
+// Paths as os.fsencode gives them.
+std::vector<std::string> PathsOf(const std::vector<nanobind::bytes>& paths);
+
+nanobind::dict DictOf(const std::map<std::string, std::string>& texts);
+
+// (name, role, type, shape)
+nanobind::tuple HeaderOf(const std::string& name, Role role, DType dtype,
+                         const std::vector<uint64_t>& shape);
+
+// Gives a vector to NumPy, which then owns it.
+template <class T>
+nanobind::ndarray<nanobind::numpy, T> ArrayOf(std::vector<T> values, std::vector<size_t> shape) {
+  auto* const owned = new std::vector<T>(std::move(values));
+  const nanobind::capsule owner(owned,
+                                [](void* p) noexcept { delete static_cast<std::vector<T>*>(p); });
+  return nanobind::ndarray<nanobind::numpy, T>(owned->data(), shape.size(), shape.data(), owner);
+}
+
+// Exponents that float32 magnitudes have: 2^e <= |x| < 2^(e + 1).
+constexpr int kLowestExponent = -149;
+constexpr size_t kExponents = 277;
+
+// The place of a nonzero finite magnitude's exponent, counted from kLowestExponent.
+size_t ExponentIndex(uint32_t magnitude);
+
+// Edges at all powers of two that float32 has.
+const HistogramEdges& ExponentEdges();
+
+// Columns of exponent counts: one per exponent, then these.
+enum ExponentColumn : size_t { kZeros = kExponents, kNan, kInf, kElements, kExponentColumns };
+
+// One row per tensor, summed over parts and signs. Bins must not span exponents, or their counts
+// are those of the lowest.
+nanobind::ndarray<nanobind::numpy, int64_t> ExponentCounts(const ProfileStep& step,
+                                                           const HistogramEdges& edges);
+
+}  // namespace dlsim::python
