@@ -61,5 +61,5 @@ def index_of(i: int, count: int, place: str) -> int:
 
     at = index(i)
     if not -count <= at < count:
-        raise IndexError(f"{place}: no step at index {at}, expected -{count} to {count - 1}")
+        raise IndexError(f"{place}: no step at index {at} of {count}")
     return at % count

@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Exponents and histograms are those that NumPy counts, from traces and from profiles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import dlsim
+import numpy as np
+import pytest
+from bundled_traces import BUNDLED, profile, steps_of
+from dlsim._exponents import LOWEST_EXPONENT
+from safetensors.numpy import load_file, save_file
+
+
+def all_kinds_of_values() -> np.ndarray:
+    """All powers of two with their neighbours, both signs, zeros, NaN and infinities."""
+    bits = np.concatenate([np.left_shift(1, np.arange(23)), np.arange(1, 256) << 23])
+    magnitudes = np.unique(np.concatenate([bits - 1, bits, bits + 1]))
+    both = np.concatenate([magnitudes, magnitudes | 1 << 31])
+    return both.astype(np.uint32).view(np.float32)
+
+
+def counts_by_frexp(values: np.ndarray) -> np.ndarray:
+    finite = values[np.isfinite(values) & (values != 0)].astype(np.float64)
+    exponent = np.frexp(np.abs(finite))[1] - 1
+    return np.bincount(exponent - LOWEST_EXPONENT, minlength=277)
+
+
+@pytest.mark.parametrize("directory", BUNDLED, ids=lambda path: path.name)
+def test_exponents_are_those_of_frexp(directory: Path) -> None:
+    counted = dlsim.exponents(directory, per_step=True)
+    total = dlsim.exponents(directory)
+    assert list(counted.steps) == list(steps_of(directory))
+    names = set()
+    for row, files in enumerate(steps_of(directory).values()):
+        parts = [load_file(file) for file in files]
+        for name in parts[0]:
+            values = np.concatenate([part[name].reshape(-1) for part in parts])
+            tensor = counted.tensors[name]
+            assert (tensor.counts[row] == counts_by_frexp(values)).all()
+            assert tensor.zeros[row] == (values == 0).sum()
+            assert tensor.nan[row] == np.isnan(values).sum()
+            assert tensor.inf[row] == np.isinf(values).sum()
+            assert tensor.elements[row] == values.size
+            names.add(name)
+    assert set(counted.tensors) == set(total.tensors) == names
+    for name in names:
+        assert (counted.tensors[name].counts.sum(axis=0) == total.tensors[name].counts).all()
+        assert counted.tensors[name].elements.sum() == total.tensors[name].elements
+
+
+def test_exponents_of_all_kinds_of_values(tmp_path: Path) -> None:
+    values = all_kinds_of_values()
+    save_file({"w.grad": values}, tmp_path / "step-00000000.safetensors")
+    tensor = dlsim.exponents(tmp_path).tensors["w.grad"]
+    assert (tensor.counts == counts_by_frexp(values)).all()
+    assert tensor.counts.min() > 0  # every exponent of float32 was there
+    assert (tensor.zeros, tensor.inf) == (2, 2)
+    assert tensor.nan == np.isnan(values).sum() > 0
+
+
+@pytest.mark.parametrize("directory", BUNDLED, ids=lambda path: path.name)
+def test_exponents_of_a_profile_are_those_of_its_trace(directory: Path, tmp_path: Path) -> None:
+    path = profile(directory, tmp_path / "a.dlprof")
+    pattern = "*weight*"
+    for per_step, tensors in [(False, "*"), (True, pattern)]:
+        a = dlsim.exponents(directory, per_step=per_step, tensors=tensors)
+        b = dlsim.exponents(path, per_step=per_step, tensors=tensors)
+        assert a.steps == b.steps and list(a.tensors) == list(b.tensors) and b.exact
+        for name, tensor in a.tensors.items():
+            other = b.tensors[name]
+            assert tensor.role == other.role
+            for field in ("counts", "zeros", "nan", "inf", "elements"):
+                assert (getattr(tensor, field) == getattr(other, field)).all()
+
+
+def test_a_profile_without_subnormal_edges_says_that_they_are_not_exact(tmp_path: Path) -> None:
+    values = all_kinds_of_values()
+    options = ["--format", "fp16", "--rounding", "rne", "--scales", "1"]
+    for name, kept in [("all", values), ("normal", values[np.abs(values) >= 2.0**-126])]:
+        folder = tmp_path / name
+        folder.mkdir()
+        save_file({"w": kept}, folder / "step-00000000.safetensors")
+        counted = dlsim.exponents(profile(folder, tmp_path / f"{name}.dlprof", *options))
+        expected = counts_by_frexp(kept)
+        counts = counted.tensors["w"].counts
+        assert (counts[23:] == expected[23:]).all()
+        assert counts[:23].sum() == expected[:23].sum()
+        assert counted.exact == (name == "normal")
+
+
+@pytest.mark.parametrize("directory", BUNDLED, ids=lambda path: path.name)
+def test_histograms_of_a_profile_are_those_of_numpy(directory: Path, tmp_path: Path) -> None:
+    opened = dlsim.open_profile(profile(directory, tmp_path / "a.dlprof"))
+    trace = dlsim.open_trace(directory)
+    edges = opened.edges
+    assert opened.steps == trace.steps and opened.description == trace.description
+    assert edges[0] == np.float32(2.0**-149) and np.isinf(edges[-1])
+    for i, (of_profile, step) in enumerate(zip(opened, trace, strict=True)):
+        assert of_profile.micro_steps == tuple(r.micro for r in step.recordings)
+        for part, recording in enumerate(step.recordings):
+            total = np.zeros(len(edges) - 1, np.int64)
+            for name, info in of_profile.tensors.items():
+                values = recording.tensors[name]
+                assert info == recording.tensors.infos[name]
+                histogram = of_profile.histogram(name, part)
+                finite = values[np.isfinite(values)]
+                expected = [np.histogram(s[s > 0], edges)[0] for s in (finite, -finite)]
+                assert (histogram.positive == expected[0]).all()
+                assert (histogram.negative == expected[1]).all()
+                assert histogram.elements == values.size
+                assert histogram.zeros == (values == 0).sum()
+                assert histogram.nan + histogram.inf == values.size - finite.size
+                assert histogram.absmax == np.abs(finite).max(initial=0)
+                wide = finite.astype(np.float64)
+                assert np.isclose(histogram.squares.sum(), (wide**2).sum(), rtol=1e-12)
+                assert np.isclose(histogram.sum, wide.sum(), rtol=1e-9, atol=1e-12 * len(wide))
+                total += histogram.counts if info.role == "grad" else 0
+            assert (opened.totals(i)[0][part].counts == total).all()
