@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
+
 from dlsim._binary import command_path
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"

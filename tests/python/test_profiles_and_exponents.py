@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import dlsim
 import numpy as np
 import pytest
 from bundled_traces import BUNDLED, profile, steps_of
-from dlsim._exponents import LOWEST_EXPONENT
 from safetensors.numpy import load_file, save_file
+
+import dlsim
+from dlsim._exponents import LOWEST_EXPONENT
 
 
 def all_kinds_of_values() -> np.ndarray:

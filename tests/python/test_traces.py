@@ -7,12 +7,13 @@ import shutil
 import threading
 from pathlib import Path
 
-import dlsim
 import numpy as np
 import pytest
 from bundled_traces import BUNDLED, TRACES, same_bits, steps_of
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
+
+import dlsim
 
 
 @pytest.mark.parametrize("directory", BUNDLED, ids=lambda path: path.name)

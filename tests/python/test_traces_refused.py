@@ -7,11 +7,12 @@ import json
 import zipfile
 from pathlib import Path
 
-import dlsim
 import numpy as np
 import pytest
 from bundled_traces import TRACES, profile
 from safetensors.numpy import save_file
+
+import dlsim
 
 
 def test_wrong_arguments_are_one_clear_line(tmp_path: Path) -> None:
