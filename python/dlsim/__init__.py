@@ -12,10 +12,29 @@ from ._core import Format, LossScaler, __version__, format_names, policy_names
 from ._errors import Error, InputError, PolicyRefusal, UsageError
 
 if TYPE_CHECKING:
+    from . import results as results
+    from . import runs as runs
+    from ._arrays import decode as decode
+    from ._arrays import encode as encode
+    from ._arrays import measure as measure
+    from ._arrays import quantize as quantize
     from ._exponents import Exponents as Exponents
     from ._exponents import exponents as exponents
+    from ._tensor_stats import TensorStats as TensorStats
     from .profiles import Profile as Profile
     from .profiles import open_profile as open_profile
+    from .results import Result as Result
+    from .results import read_result as read_result
+    from .runs import accumulate as accumulate
+    from .runs import formats as formats
+    from .runs import info as info
+    from .runs import merge as merge
+    from .runs import profile as profile
+    from .runs import replay as replay
+    from .runs import scaler as scaler
+    from .runs import summaries as summaries
+    from .runs import sweep as sweep
+    from .runs import tune as tune
     from .traces import Trace as Trace
     from .traces import open_trace as open_trace
 
@@ -27,19 +46,39 @@ CB16 = Format("cb16")
 _LAZY: dict[str, str] = {
     "Exponents": "_exponents",
     "Profile": "profiles",
+    "Result": "results",
+    "TensorStats": "_tensor_stats",
     "Trace": "traces",
+    "accumulate": "runs",
+    "decode": "_arrays",
+    "encode": "_arrays",
     "exponents": "_exponents",
+    "formats": "runs",
+    "info": "runs",
+    "measure": "_arrays",
+    "merge": "runs",
     "open_profile": "profiles",
     "open_trace": "traces",
+    "profile": "runs",
+    "quantize": "_arrays",
+    "read_result": "results",
+    "replay": "runs",
+    "scaler": "runs",
+    "summaries": "runs",
+    "sweep": "runs",
+    "tune": "runs",
 }
 _SUBMODULES: frozenset[str] = frozenset(
     {
+        "amp",
         "profiles",
+        "results",
+        "runs",
         "traces",
     }
 )
 
-__all__ = [  # noqa: PLE0604, what follows * are strings, too
+__all__ = [
     "BF16",
     "CB16",
     "FP16",

@@ -45,4 +45,6 @@ NB_MODULE(_core, module) {
   dlsim::python::BindTraces(module);
   dlsim::python::BindProfileReader(module);
   dlsim::python::BindProfiles(module);
+  dlsim::python::BindArrays(module);
+  dlsim::python::BindDeviceArrays(module);
 }

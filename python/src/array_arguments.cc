@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/array_arguments.h"
+
+#include <array>
+#include <limits>
+#include <span>
+#include <string_view>
+
+#include "sim/number.h"
+
+namespace nb = nanobind;
+
+namespace dlsim::python {
+namespace {
+
+template <class T>
+struct Choice {
+  std::string_view name;
+  T value;
+};
+
+constexpr std::array<Choice<Rounding>, 6> kRoundings = {{{"rne", Rounding::kNearestEven},
+                                                         {"rtz", Rounding::kTowardZero},
+                                                         {"rna", Rounding::kNearestAway},
+                                                         {"ru", Rounding::kTowardPositive},
+                                                         {"rd", Rounding::kTowardNegative},
+                                                         {"sr", Rounding::kStochastic}}};
+constexpr std::array<Choice<Overflow>, 2> kOverflows = {
+    {{"inf", Overflow::kInfinity}, {"saturate", Overflow::kSaturate}}};
+constexpr std::array<Choice<Subnormals>, 2> kSubnormals = {
+    {{"keep", Subnormals::kKeep}, {"flush", Subnormals::kFlushToZero}}};
+constexpr std::array<Choice<DType>, 4> kDTypes = {{{"float32", DType::kF32},
+                                                   {"float64", DType::kF64},
+                                                   {"float16", DType::kF16},
+                                                   {"bfloat16", DType::kBF16}}};
+
+struct Element {
+  nb::dlpack::dtype_code code;
+  uint8_t bits;
+  std::string_view name;
+};
+
+using Code = nb::dlpack::dtype_code;
+constexpr std::array<Element, 14> kElements = {{{Code::Float, 32, "float32"},
+                                                {Code::Float, 64, "float64"},
+                                                {Code::Float, 16, "float16"},
+                                                {Code::Bfloat, 16, "bfloat16"},
+                                                {Code::UInt, 8, "uint8"},
+                                                {Code::UInt, 16, "uint16"},
+                                                {Code::UInt, 32, "uint32"},
+                                                {Code::Int, 8, "int8"},
+                                                {Code::Int, 16, "int16"},
+                                                {Code::Int, 32, "int32"},
+                                                {Code::Float8_E3M4, 8, "float8_e3m4"},
+                                                {Code::Float8_E4M3, 8, "float8_e4m3"},
+                                                {Code::Float8_E4M3FN, 8, "float8_e4m3fn"},
+                                                {Code::Float8_E5M2, 8, "float8_e5m2"}}};
+
+template <class T, size_t kCount>
+T Find(std::string_view place, const std::array<Choice<T>, kCount>& choices,
+       const std::string& name) {
+  std::string names;
+  for (const Choice<T>& choice : choices) {
+    if (choice.name == name) return choice.value;
+    if (!names.empty()) names += ", ";
+    names += choice.name;
+  }
+  throw UsageError(place, "unknown name", "one of " + names, Quoted(name));
+}
+
+// As the command's --scale.
+float ScaleOf(double scale) {
+  const bool in_range = scale > 0 && scale <= std::numeric_limits<float>::max();
+  if (in_range && static_cast<float>(scale) > 0) return static_cast<float>(scale);
+  throw UsageError("scale", "out of range", "a positive float32 number", PythonRepr(scale));
+}
+
+}  // namespace
+
+DType DTypeOfElement(const std::string& name) { return Find("values", kDTypes, name); }
+
+Error BadElement(const std::string& place, const std::string& got) {
+  return UsageError(place, "bad element type", "one of the size of the elements", got);
+}
+
+std::string ElementName(const nb::dlpack::dtype& dtype) {
+  if (dtype.lanes != 1) return "";
+  for (const Element& element : kElements) {
+    if (static_cast<uint8_t>(element.code) == dtype.code && element.bits == dtype.bits) {
+      return std::string(element.name);
+    }
+  }
+  return "";
+}
+
+std::string UnknownElement(const nb::dlpack::dtype& dtype) {
+  return "DLPack type " + std::to_string(dtype.code) + " of " + std::to_string(dtype.bits) +
+         " bits and " + std::to_string(dtype.lanes) + " lanes";
+}
+
+Conversion ConversionOf(const NamedFormat& format, const std::string& rounding,
+                        const std::string& overflow, const std::string& subnormals) {
+  return {format.format, Find("rounding", kRoundings, rounding),
+          Find("overflow", kOverflows, overflow), Find("subnormals", kSubnormals, subnormals)};
+}
+
+ArrayConversion ConversionOf(const Conversion& conversion, const Draws& draws) {
+  const auto& [scale, seed, stream] = draws;
+  return {conversion, ScaleOf(scale), {seed, stream}, 0};
+}
+
+std::vector<Measurement> QuestionsOf(const std::vector<Question>& questions,
+                                     const RandomStream& random) {
+  std::vector<Measurement> result;
+  for (const auto& [conversion, scale] : questions) {
+    result.push_back({conversion, ScaleOf(scale), random});
+  }
+  return result;
+}
+
+std::vector<StatsTuple> TuplesOf(const std::vector<TensorStats>& stats) {
+  std::vector<StatsTuple> result;
+  for (const TensorStats& s : stats) {
+    result.emplace_back(s.elements, s.zeros, s.nan, s.inf, s.underflow, s.subnormal, s.overflow,
+                        s.nonfinite_outputs, s.absmax, s.sum_of_squares, s.underflow_sum_of_squares,
+                        s.quantized_sum_of_squares);
+  }
+  return result;
+}
+
+}  // namespace dlsim::python

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arrays in device memory by their addresses: what dlsim._cuda_arrays calls.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <cstdint>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "python/src/array_arguments.h"
+#include "python/src/bindings.h"
+#include "python/src/device_arrays.h"
+
+namespace nb = nanobind;
+
+namespace dlsim::python {
+namespace {
+
+using Queue = std::tuple<int, uintptr_t>;                     // device, stream
+using Memory = std::tuple<uintptr_t, uint64_t, std::string>;  // address, elements, type
+
+DeviceQueue QueueOf(const Queue& queue) {
+  const auto& [device, stream] = queue;
+  return {device, reinterpret_cast<gpu::Stream>(stream)};
+}
+
+gpu::DeviceTensor TensorOf(const Memory& memory) {
+  const auto& [address, elements, element] = memory;
+  gpu::DeviceTensor tensor;
+  tensor.values = reinterpret_cast<const void*>(address);
+  tensor.elements = elements;
+  tensor.dtype = DTypeOfElement(element);
+  return tensor;
+}
+
+void Encode(const Queue& queue, const Memory& values, const Conversion& conversion,
+            const Draws& draws, uintptr_t codes) {
+  const ArrayConversion how = ConversionOf(conversion, draws);
+  gpu::DeviceTensor tensor = TensorOf(values);
+  tensor.codes = reinterpret_cast<void*>(codes);
+  const nb::gil_scoped_release release;
+  EncodeOnDevice(QueueOf(queue), how, tensor);
+}
+
+void Decode(const Queue& queue, uintptr_t codes, const NamedFormat& format, uintptr_t values,
+            uint64_t count) {
+  const nb::gil_scoped_release release;
+  DecodeOnDevice(QueueOf(queue), format.format, reinterpret_cast<const void*>(codes),
+                 reinterpret_cast<float*>(values), count);
+}
+
+std::vector<StatsTuple> Measure(const Queue& queue, const Memory& values,
+                                const std::vector<Question>& questions, uint64_t seed,
+                                uint32_t stream) {
+  const std::vector<Measurement> asked = QuestionsOf(questions, {seed, stream});
+  gpu::DeviceTensor tensor = TensorOf(values);
+  tensor.random_stream = stream;
+  std::vector<TensorStats> stats;
+  {
+    const nb::gil_scoped_release release;
+    stats = MeasureOnDevice(QueueOf(queue), tensor, asked);
+  }
+  return TuplesOf(stats);
+}
+
+}  // namespace
+
+void BindDeviceArrays(nb::module_& module) {
+  module.def("require_cuda", &RequireCuda, nb::arg("place"), nb::arg("device"),
+             "Raises UsageError for the argument `place` in a build without CUDA.");
+  module.def("encode_on_device", &Encode, nb::arg("queue"), nb::arg("values"),
+             nb::arg("conversion"), nb::arg("draws"), nb::arg("codes"),
+             "Launches encode_into for memory of a CUDA device: `queue` is device and stream, "
+             "`values` address, elements and type, `codes` the address of 2 or 4 bytes a code.");
+  module.def("decode_on_device", &Decode, nb::arg("queue"), nb::arg("codes"), nb::arg("format"),
+             nb::arg("values"), nb::arg("count"), "Launches decode_into.");
+  module.def("measure_on_device", &Measure, nb::arg("queue"), nb::arg("values"),
+             nb::arg("questions"), nb::arg("seed"), nb::arg("stream"),
+             nb::sig("def measure_on_device(queue: tuple[int, int], values: tuple[int, int, str], "
+                     "questions: Sequence[tuple[Conversion, float]], seed: int, stream: int) -> "
+                     "list[tuple[typing.Any, ...]]"),
+             "Runs measure_array and waits for it.");
+}
+
+}  // namespace dlsim::python
