@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A scaler's arguments turned into the policy of the C++ library that decides for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from numbers import Real
+
+from .._core import LossScaler
+from .._errors import UsageError
+
+
+def number(place: str, value: object) -> float:
+    """Returns a real number or a scalar tensor or array as float; refuses text, bool, NaN, inf."""
+    item = getattr(value, "item", None)
+    plain = item() if callable(item) and getattr(value, "ndim", None) == 0 else value
+    if isinstance(plain, bool) or not isinstance(plain, Real):
+        raise TypeError(f"{place}: wrong type, expected a number, got {type(value).__name__}")
+    if not math.isfinite(plain):
+        raise UsageError(f"{place}: not a finite number, expected one such as 2.0**15, got {plain}")
+    return float(plain)
+
+
+def is_dynamic(loss_scale: object) -> bool:
+    """Returns whether `loss_scale` is "dynamic"; refuses any other text."""
+    if isinstance(loss_scale, str) and loss_scale != "dynamic":
+        raise UsageError(
+            f"GradScaler.loss_scale: unknown text, expected 'dynamic' or a number, got "
+            f"{loss_scale!r}"
+        )
+    return isinstance(loss_scale, str)
+
+
+def make_policy(
+    policy: str, loss_scale: object, arguments: Mapping[str, object], half_dtype: str
+) -> LossScaler:
+    """Returns the policy with its first state; arguments that are None have the code's defaults.
+
+    The policy itself takes 0 for the default, as the original does. Raises PolicyRefusal, a
+    ValueError with the original's message, where the original raises ValueError.
+    """
+    settings = {}
+    if policy != "cerebras":
+        settings["fp16_type"] = "float16" if half_dtype == "float32" else half_dtype
+    if not is_dynamic(loss_scale):
+        scale = 1.0 if loss_scale is None else number("GradScaler.loss_scale", loss_scale)
+        settings["loss_scale"] = repr(scale)
+    for name, value in arguments.items():
+        if value is not None:
+            settings[name] = repr(number(f"GradScaler.{name}", value))
+    return LossScaler(policy, settings)

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: Apache-2.0
+"""GradScaler of cerebras.pytorch.amp on any device, with the 16-bit gradients that it implies."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch.optim import Optimizer
+
+from .._errors import UsageError
+from . import _gradients as gradients
+from ._half_dtype import rounding_dtype
+from ._optimizer_state import OptState, checked, remember_finite
+from ._policy import is_dynamic, make_policy, number
+from ._quantize_first import QuantizeFirst
+
+# From here on a sum of squares is infinite in float32 (docs/numerics.md, section 5).
+_FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
+
+_ROUNDED_TYPES = ("float16", "bfloat16", "cbfloat16", "float32")
+
+
+class GradScaler:
+    """Scales losses, and rounds, tests and unscales gradients; dynamic or with a constant scale.
+
+    Arguments, defaults and errors are those of cerebras_pytorch 2.10; 0 and None mean the default.
+    After the asterisk:
+      enabled      False makes all methods pass through, as in torch.
+      half_dtype   what gradients are rounded to, "float16", "bfloat16", "cbfloat16" or "float32"
+                   (not at all); by default that of set_half_dtype() at this moment.
+      strict       step() of an optimizer that unscale_() has not seen raises, as in the original.
+    """
+
+    _policy_name = "cerebras-2.10"
+
+    def __init__(  # noqa: PLR0917 - the original's arguments
+        self,
+        loss_scale: str | float | None = None,
+        init_scale: float | None = None,
+        steps_per_increase: int | None = None,
+        min_loss_scale: float | None = None,
+        max_loss_scale: float | None = None,
+        overflow_tolerance: float = 0.0,
+        max_gradient_norm: float | None = None,
+        *,
+        enabled: bool = True,
+        half_dtype: str | None = None,
+        strict: bool = False,
+    ) -> None:
+        """Checks the arguments; the scale is then that of the first step."""
+        self.half_dtype = rounding_dtype() if half_dtype is None else half_dtype
+        if self.half_dtype not in _ROUNDED_TYPES:
+            raise UsageError(
+                "GradScaler.half_dtype: unknown type, expected one of "
+                f"{', '.join(_ROUNDED_TYPES)}, got {half_dtype!r}"
+            )
+        arguments = {
+            "init_scale": init_scale,
+            "steps_per_increase": steps_per_increase,
+            "min_loss_scale": min_loss_scale,
+            "max_loss_scale": max_loss_scale,
+            "overflow_tolerance": overflow_tolerance,
+        }
+        self.dynamic = is_dynamic(loss_scale)
+        self._policy = make_policy(self._policy_name, loss_scale, arguments, self.half_dtype)
+        self._static_scale = 1.0 if self.dynamic else float(loss_scale or 1.0)
+        self._enabled = bool(enabled)
+        self._strict = bool(strict)
+        self._max_gradient_norm = self._checked_norm(max_gradient_norm)
+        self._non_clamped_scale: float | None = None
+        self.global_norm: torch.Tensor | None = None
+        self.isfinite: torch.Tensor | bool | None = None if self.dynamic else True
+        self._states: WeakKeyDictionary[Optimizer, OptState] = WeakKeyDictionary()
+        self._square_sums: list[torch.Tensor] | None = None  # None: nothing was tested
+        self._skipped = 0  # optimizer steps since the last update()
+        self._quantize_first = QuantizeFirst(self.half_dtype)
+
+    def _checked_norm(self, max_gradient_norm: float | None) -> float | None:
+        if not max_gradient_norm or not self.dynamic:
+            return None
+        warnings.warn(
+            "Using global gradient clipping built into GradScaler is deprecated. Use "
+            "torch.nn.utils.clip_grad_norm_",
+            stacklevel=3,
+        )
+        return number("GradScaler.max_gradient_norm", max_gradient_norm)
+
+    @property
+    def loss_is_scaled(self) -> bool:
+        """Whether the scale is dynamic or not 1."""
+        return self.dynamic or self._static_scale != 1.0
+
+    @property
+    def _scale(self) -> float:
+        return self._policy.scale if self.dynamic else self._static_scale
+
+    def is_enabled(self) -> bool:
+        """Returns whether the scaler does anything."""
+        return self._enabled
+
+    def get_scale(self) -> torch.Tensor | float:
+        """Returns the loss scale: a float32 scalar if dynamic, otherwise the given number."""
+        if not self._enabled:
+            return 1.0
+        return torch.tensor(self._scale, dtype=torch.float32) if self.dynamic else self._scale
+
+    def get_non_clamped_scale(self) -> torch.Tensor | float:
+        """Returns what the scale would be after the last update() without min_loss_scale."""
+        if not self._enabled or self._non_clamped_scale is None:
+            return self.get_scale()
+        return torch.tensor(self._non_clamped_scale, dtype=torch.float32)
+
+    def get_num_skipped_steps(self) -> torch.Tensor:
+        """Returns how many optimizer steps were skipped, an int64 scalar; one per optimizer."""
+        before = self._policy.checkpoint()["num_skipped_steps"] if self.dynamic else 0
+        return torch.tensor(before + self._skipped, dtype=torch.int64)
+
+    def scale(self, outputs: Any) -> Any:
+        """Returns the loss in float32 times the scale; of an iterable, the same of its items."""
+        if not self._enabled:
+            return outputs
+        # As in the original, no loss may be scaled between unscale_() and update(); a constant
+        # scale of 1 does without update().
+        for optimizer, state in list(self._states.items()):
+            if state in (OptState.UNSCALED, OptState.STEPPED) and self.loss_is_scaled:
+                raise RuntimeError("Optimizer parameter gradients already scaled")
+            self._states[optimizer] = OptState.SCALED
+        self._quantize_first.active = True
+        return self._scaled(outputs)
+
+    __call__ = scale  # the form of Model Zoo R1: scaler(loss).backward()
+
+    def _scaled(self, outputs: Any) -> Any:
+        if isinstance(outputs, torch.Tensor):
+            return outputs.float() * self._scale if self.loss_is_scaled else outputs.float()
+        if isinstance(outputs, (list, tuple)):
+            return type(outputs)([self._scaled(output) for output in outputs])
+        if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
+            return map(self._scaled, outputs)
+        raise ValueError("outputs must be a Tensor or an iterable of Tensors")
+
+    def quantize_first(self, *optimizers: Optimizer) -> None:
+        """Rounds the gradient of each scaled backward() before it is added to .grad.
+
+        For gradient accumulation: otherwise the sum is rounded once, in unscale_(). Gradients made
+        with create_graph=True are not rounded before unscale_().
+        """
+        for optimizer in optimizers:
+            for parameter in gradients.parameters(checked(optimizer)):
+                self._quantize_first.add(parameter)
+
+    def unscale_(self, optimizer: Optimizer) -> None:
+        """Rounds the gradients of `optimizer` to the 16-bit type and divides them by the scale.
+
+        A second call before update() does nothing. Raises RuntimeError after step().
+        """
+        state = self._states.get(checked(optimizer), OptState.READY)
+        if not self._enabled or state == OptState.UNSCALED:
+            return
+        if state == OptState.STEPPED:
+            raise RuntimeError("unscale_() is being called after step().")
+        self._square_sums = self._square_sums or []
+        with torch.no_grad():
+            for parameter in gradients.parameters(optimizer):
+                if parameter.grad is not None:
+                    self._unscale_gradient(parameter)
+        self._states[optimizer] = OptState.UNSCALED
+        self.isfinite = None if self.dynamic else True
+
+    def _unscale_gradient(self, parameter: torch.Tensor) -> None:
+        grad = gradients.coalesced_gradient(parameter)
+        if not self._quantize_first.has_rounded(parameter):
+            gradients.round_(grad, self.half_dtype)
+        if self.loss_is_scaled:
+            gradients.scale_(grad, self._inverse_scale())
+        if self.dynamic and self._square_sums is not None:
+            self._square_sums.append(gradients.square_sum(grad))
+
+    def _inverse_scale(self) -> float:
+        # Dividing float32 values in float64 and rounding is the same as dividing in float32.
+        return float(torch.tensor(1.0 / self._scale, dtype=torch.float32))
+
+    def clip_gradients_and_return_isfinite(self, optimizers: Iterable[Optimizer]) -> torch.Tensor:
+        """Returns whether the norm of all gradients unscaled since the last update() is finite.
+
+        With the deprecated max_gradient_norm it also clips the gradients of `optimizers`.
+        """
+        if self._square_sums is None:
+            raise RuntimeError(
+                "GradScaler: no gradients were tested since the last update(), expected "
+                "unscale_() or step() of an optimizer"
+            )
+        squares = gradients.total(self._square_sums)
+        self.global_norm = torch.tensor(math.sqrt(squares), dtype=torch.float32)
+        self.isfinite = torch.tensor(squares < _FLOAT32_OVERFLOW)
+        if self._max_gradient_norm is not None:
+            factor = self._max_gradient_norm / (self.global_norm + 1e-6)
+            for optimizer in optimizers:
+                for parameter in gradients.parameters(optimizer):
+                    if parameter.grad is not None and factor < 1:
+                        gradients.scale_(parameter.grad.detach(), float(factor))
+        return self.isfinite
+
+    def step_if_finite(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Calls optimizer.step(*args, **kwargs) unless the tested gradients were not finite.
+
+        A step that is not taken leaves parameters and state alone and returns None. With a
+        constant scale the step is always taken.
+        """
+        if not self._enabled or not self.dynamic:
+            return optimizer.step(*args, **kwargs)
+        if self.isfinite is None:
+            self.clip_gradients_and_return_isfinite(self._unscaled_optimizers())
+        finite = torch.as_tensor(self.isfinite)
+        remember_finite(optimizer, finite)
+        if finite:
+            return optimizer.step(*args, **kwargs)
+        self._skipped += 1
+        return None
+
+    def _unscaled_optimizers(self) -> list[Optimizer]:
+        return [o for o, state in self._states.items() if state == OptState.UNSCALED]
+
+    def step(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
+        """Unscales if unscale_() was not called, then does step_if_finite().
+
+        All optimizers unscaled by now are tested together. Raises RuntimeError if called twice
+        before update().
+        """
+        if not self._enabled:
+            return optimizer.step(*args, **kwargs)
+        state = self._states.get(checked(optimizer), OptState.READY)
+        if state == OptState.STEPPED:
+            raise RuntimeError("step() has already been called since the last update().")
+        if self._strict and self._quantize_first.active and state != OptState.UNSCALED:
+            raise RuntimeError("stack expects a non-empty TensorList")
+        self.unscale_(optimizer)
+        result = self.step_if_finite(optimizer, *args, **kwargs)
+        self._states[optimizer] = OptState.STEPPED
+        return result
+
+    def update(self, new_scale: object = None) -> None:
+        """Moves the scale by the outcome of this step, after all optimizers have stepped."""
+        if new_scale:
+            raise ValueError("cstorch.amp.GradScaler does not support providing a `new_scale`")
+        if not self._enabled:
+            return
+        if self.dynamic:
+            self._update_scale()
+            self.isfinite = None
+        self._square_sums = None
+        self._quantize_first.finish()
+        for optimizer in self._states:
+            self._states[optimizer] = OptState.READY
+
+    def _update_scale(self) -> None:
+        if self.isfinite is None:
+            self.clip_gradients_and_return_isfinite(())
+        skipped = int(self.get_num_skipped_steps())
+        decision = self._policy.next(overflow=not self.isfinite)
+        # The policy counts one skipped step; here each optimizer counts, as in the original.
+        self._policy.restore({"num_skipped_steps": skipped})
+        self._skipped = 0
+        event = decision["event"]
+        non_clamped = float.fromhex(event["details"]["non_clamped"]) if event else self._scale
+        self._non_clamped_scale = non_clamped
+
+    def state_dict(self, destination: object = None) -> dict[str, Any]:
+        """Returns the state for a checkpoint; copies, where the original hands out its own."""
+        if not self._enabled:
+            return {}
+        if not self.dynamic:
+            return {"loss_scale": self._static_scale}
+        state = {
+            name: torch.tensor(value, dtype=torch.float32 if name == "loss_scale" else torch.int64)
+            for name, value in self._policy.checkpoint().items()
+        }
+        return {**state, "num_skipped_steps": self.get_num_skipped_steps()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Continues from state_dict(); keys that are absent keep their values, others are ignored.
+
+        Raises TypeError for what is no mapping and ValueError for values that cannot be right.
+        """
+        if not isinstance(state_dict, Mapping):
+            raise TypeError(
+                f"GradScaler.load_state_dict: wrong type, expected a dict, got "
+                f"{type(state_dict).__name__}"
+            )
+        if not self._enabled:
+            return
+        known = self._policy.checkpoint().keys() & state_dict.keys()
+        values = {name: number(f"GradScaler state {name}", state_dict[name]) for name in known}
+        if self.dynamic:
+            self._policy.restore(values)
+        elif "loss_scale" in values:
+            self._static_scale = values["loss_scale"]
