@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-
-from dlsim import amp  # noqa: E402
+from dlsim import amp
 
 _SCALERS = Path(__file__).parent.parent / "data" / "scalers"
 

@@ -11,6 +11,7 @@ except ModuleNotFoundError as error:
         name=error.name,
     ) from None
 
+from . import cbtorch
 from ._half_dtype import (
     enable_mixed_precision,
     get_floating_point_dtype,
@@ -23,11 +24,15 @@ from ._half_dtype import (
 )
 from ._optimizer_state import OptState, isfinite
 from .grad_scaler import GradScaler
+from .mixed_precision import ApplianceNanError, MixedPrecision
 from .optimizer_step import optimizer_step
 
 __all__ = [
+    "ApplianceNanError",
     "GradScaler",
+    "MixedPrecision",
     "OptState",
+    "cbtorch",
     "enable_mixed_precision",
     "get_floating_point_dtype",
     "get_floating_point_dtype_str",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 
@@ -20,12 +21,12 @@ class QuantizeFirst:
         self._hooked: dict[int, weakref.ref[torch.Tensor]] = {}
         self._rounded: set[int] = set()
 
-    def add(self, parameter: torch.Tensor) -> None:
+    def add(self, parameter: Any) -> None:
         """Puts a hook on `parameter` unless it has one or needs no gradient."""
         known = self._hooked.get(id(parameter))
         if parameter.requires_grad and (known is None or known() is not parameter):
             self._hooked[id(parameter)] = weakref.ref(parameter)
-            parameter.register_hook(self._hook_of(id(parameter)))  # type: ignore[no-untyped-call]
+            parameter.register_hook(self._hook_of(id(parameter)))
 
     def _hook_of(self, key: int) -> Callable[[torch.Tensor], torch.Tensor | None]:
         def hook(grad: torch.Tensor) -> torch.Tensor | None:

@@ -15,12 +15,18 @@ from torch.optim import Optimizer
 from .._errors import UsageError
 from . import _gradients as gradients
 from ._half_dtype import rounding_dtype
+from ._losses import scaled
 from ._optimizer_state import OptState, checked, remember_finite
 from ._policy import is_dynamic, make_policy, number
 from ._quantize_first import QuantizeFirst
 
 # From here on a sum of squares is infinite in float32 (docs/numerics.md, section 5).
 _FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
+
+_CLIPPING_IS_DEPRECATED = (
+    "Using global gradient clipping built into GradScaler is deprecated. Use "
+    "torch.nn.utils.clip_grad_norm_"
+)
 
 _ROUNDED_TYPES = ("float16", "bfloat16", "cbfloat16", "float32")
 
@@ -71,7 +77,12 @@ class GradScaler:
         self._static_scale = 1.0 if self.dynamic else float(loss_scale or 1.0)
         self._enabled = bool(enabled)
         self._strict = bool(strict)
-        self._max_gradient_norm = self._checked_norm(max_gradient_norm)
+        self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
+        if self._max_gradient_norm is not None:
+            warnings.warn(_CLIPPING_IS_DEPRECATED, stacklevel=2)
+        for note in self._policy.notes:
+            if "misprints" in note:
+                warnings.warn(note, stacklevel=2)
         self._non_clamped_scale: float | None = None
         self.global_norm: torch.Tensor | None = None
         self.isfinite: torch.Tensor | bool | None = None if self.dynamic else True
@@ -80,15 +91,15 @@ class GradScaler:
         self._skipped = 0  # optimizer steps since the last update()
         self._quantize_first = QuantizeFirst(self.half_dtype)
 
-    def _checked_norm(self, max_gradient_norm: float | None) -> float | None:
+    def _norm_or_none(self, max_gradient_norm: float | None) -> float | None:
         if not max_gradient_norm or not self.dynamic:
             return None
-        warnings.warn(
-            "Using global gradient clipping built into GradScaler is deprecated. Use "
-            "torch.nn.utils.clip_grad_norm_",
-            stacklevel=3,
-        )
         return number("GradScaler.max_gradient_norm", max_gradient_norm)
+
+    @property
+    def notes(self) -> list[str]:
+        """What surprises users of the original about these arguments, a line each."""
+        return self._policy.notes
 
     @property
     def loss_is_scaled(self) -> bool:
@@ -131,18 +142,9 @@ class GradScaler:
                 raise RuntimeError("Optimizer parameter gradients already scaled")
             self._states[optimizer] = OptState.SCALED
         self._quantize_first.active = True
-        return self._scaled(outputs)
+        return scaled(outputs, self._scale)
 
     __call__ = scale  # the form of Model Zoo R1: scaler(loss).backward()
-
-    def _scaled(self, outputs: Any) -> Any:
-        if isinstance(outputs, torch.Tensor):
-            return outputs.float() * self._scale if self.loss_is_scaled else outputs.float()
-        if isinstance(outputs, (list, tuple)):
-            return type(outputs)([self._scaled(output) for output in outputs])
-        if isinstance(outputs, Iterable) and not isinstance(outputs, (str, bytes)):
-            return map(self._scaled, outputs)
-        raise ValueError("outputs must be a Tensor or an iterable of Tensors")
 
     def quantize_first(self, *optimizers: Optimizer) -> None:
         """Rounds the gradient of each scaled backward() before it is added to .grad.
