@@ -1,6 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The exceptions of dlsim; each message is one line: place: problem, expected ..., got ..."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .results import Result
+
 
 class Error(Exception):
     """Any failure that dlsim reports."""
@@ -18,7 +25,10 @@ class PolicyRefusal(Error, ValueError):
     """A policy refused its parameters; the message is the original software's.
 
     `original_type` is the name of the exception that the original raises, such as "ValueError".
+    `result` is what a command found in spite of it, for instance with other policies.
     """
+
+    result: Result | None = None
 
     def __init__(self, original_type: str, message: str) -> None:
         super().__init__(message)

@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results of the command: the JSON as it is, and as flat tables."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ._errors import InputError, UsageError
+from ._files import replacing
+from ._tables import Table, table_names, tables
+
+if TYPE_CHECKING:
+    import pandas
+
+__all__ = ["Result", "Table", "read_result", "table_names", "tables"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Result:
+    """What a command of dlsim found.
+
+    `data` is the JSON of docs/results.md, where numbers that are not finite are the texts "inf",
+    "-inf" and "nan"; `report` is the text that the command prints; `notes` are remarks that it
+    made on the way; `command` can be pasted into a shell, quoted.
+    """
+
+    command: tuple[str, ...]
+    data: dict[str, Any]
+    notes: tuple[str, ...] = ()
+    report: str = ""
+
+    @property
+    def schema(self) -> str:
+        """The name of the JSON's form, such as "dlsim.replay/1"."""
+        return str(self.data["schema"])
+
+    @property
+    def table_names(self) -> tuple[str, ...]:
+        """The names of the tables, the principal one first."""
+        return table_names(self.data)
+
+    def to_frame(self, table: str | None = None) -> pandas.DataFrame:
+        """Returns one of the tables (default: the principal one) as a pandas data frame."""
+        try:
+            import pandas
+        except ImportError as error:
+            raise ModuleNotFoundError(
+                "to_frame needs pandas: pip install 'dlsim[frames]'", name="pandas"
+            ) from error
+        names = self.table_names
+        chosen = names[0] if table is None else table
+        if chosen not in names:
+            raise UsageError(f"table: expected one of {', '.join(names)}, got {table!r}")
+        return pandas.DataFrame(tables(self.data, only=chosen)[chosen])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the JSON, which `dlsim report` and `dlsim export` read."""
+        with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
+            json.dump(self.data, file, separators=(",", ":"), ensure_ascii=False)
+            file.write("\n")
+
+    def __repr__(self) -> str:
+        return f"<dlsim.Result {self.schema}: {self._extent()}>"
+
+    def _repr_html_(self) -> str:
+        text = self.report or self._extent()
+        return (
+            f"<p><b>{html.escape(self.schema)}</b>: {html.escape(self._extent())}</p>"
+            f"<pre>{html.escape(text)}</pre>"
+        )
+
+    def _extent(self) -> str:
+        return ", ".join(f"{len(rows)} {name}" for name, rows in _lists(self.data).items())
+
+
+def read_result(path: str | os.PathLike[str]) -> Result:
+    """Reads JSON that the command or `Result.save` has written.
+
+    Raises InputError if the file cannot be read or is no result of dlsim.
+    """
+    file = Path(path)
+    try:
+        data = json.loads(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{file}: not JSON: {error}") from error
+    if not isinstance(data, dict) or not str(data.get("schema", "")).startswith("dlsim."):
+        raise InputError(f"{file}: expected a result of dlsim with a schema, got other JSON")
+    return Result((), data)
+
+
+def _lists(data: dict[str, Any]) -> dict[str, list[Any]]:
+    return {key: value for key, value in data.items() if isinstance(value, list) and value}

@@ -1,0 +1,233 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`dlsim.replay` and the others give what the command gives."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dlsim
+from dlsim import _child, _options
+from dlsim._binary import command_path
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+TRACE = TRACES / "reg-diabetes-cut"
+
+
+def run(*arguments: str) -> Any:
+    """Returns the JSON that the command prints."""
+    command = [str(command_path()), *arguments]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("profile") / "run.dlprof"
+    dlsim.profile(TRACE, path, quiet=True)
+    return path
+
+
+def test_replay_gives_the_json_of_the_command() -> None:
+    result = dlsim.replay(
+        TRACE,
+        formats=["fp16", "cb16"],
+        policies=("torch", "cerebras"),
+        settings={"torch.init_scale": 2.0**20, "growth_interval": 3},
+        max_gradient_norm=0.1,
+        tensors="*.weight.grad",
+        mmap=False,
+    )
+    assert result.data == run(
+        *("replay", str(TRACE), "--format", "fp16", "--format", "cb16", "--policy", "torch"),
+        *("--policy", "cerebras", "--set", "torch.init_scale=2^20", "--set", "growth_interval=3"),
+        *("--max-gradient-norm", "0.1", "--tensors", "*.weight.grad", "--json", "-"),
+    )
+    assert "fp16 torch" in result.report
+    assert result.command[:2] == ("dlsim", "replay")
+    assert result.command[-1] == str(TRACE)
+
+
+def test_sweep_and_tune_give_the_json_of_the_command(profile: Path) -> None:
+    varied = {"init_scale": [1, 2.0, "2^5"], "policy": ["torch", "apex"]}
+    assert dlsim.sweep(profile, formats="fp16", vary=varied).data == run(
+        *("sweep", str(profile), "--format", "fp16", "--vary", "init_scale=1,2,32"),
+        *("--vary", "policy=torch,apex", "--json", "-"),
+    )
+    expected = run("tune", str(profile), "--format", "fp16", "--json", "-")
+    assert dlsim.tune(profile, formats="fp16").data == expected
+    assert dlsim.tune(profile, formats="fp16", emit="torch").report.startswith("# scaler = ")
+
+
+def test_scaler_takes_lists_of_any_length() -> None:
+    steps = range(0, 100_000, 3)
+    result = dlsim.scaler("torch", 100_000, overflow_at=list(steps), settings={"init_scale": 1e30})
+    assert len(result.data["skipped"]) == len(steps)
+    short = dlsim.scaler("popart", 3, histogram=[(10, 0), (5, 5), "0:10"])
+    assert short.data == run(
+        *("scaler", "--policy", "popart", "--steps", "3"),
+        *("--histogram", "10:0,5:5,0:10", "--json", "-"),
+    )
+    assert dlsim.scaler("torch", 2, overflow_at=[]).data["skipped"] == []
+
+
+def test_profiles_of_parts_merge(tmp_path: Path, profile: Path) -> None:
+    parts = [tmp_path / f"{part}.dlprof" for part in (1, 2)]
+    for part, path in enumerate(parts, 1):
+        result = dlsim.profile(TRACE, path, shard=(part, 2))
+        assert result.data["profile"] == str(path)
+    merged = dlsim.merge(parts, tmp_path / "all.dlprof")
+    assert merged.data["schema"] == "dlsim.info/1"
+    assert (tmp_path / "all.dlprof").read_bytes() == profile.read_bytes()
+
+
+def test_info_formats_summaries_and_accumulate_give_the_json_of_the_command() -> None:
+    path = str(TRACE)
+    assert dlsim.info(TRACE, tensors="out.*").data == run(
+        "info", path, "--tensors", "out.*", "--json"
+    )
+    assert dlsim.formats("cb16", "e5m2").data == run("formats", "cb16", "e5m2", "--json")
+    assert dlsim.summaries(TRACE, scale=2**15, format="cb16", quantize=True).data == run(
+        *("summaries", path, "--scale", "2^15", "--format", "cb16", "--quantize", "--json", "-")
+    )
+    pair = ("layers.1.weight.grad", "layers.2.weight.grad")
+    assert dlsim.accumulate(TRACE, dot=pair, accumulators="fp16", chunks=[8, 16]).data == run(
+        *("accumulate", path, "--dot", ":".join(pair), "--accumulator", "fp16", "--chunk", "8"),
+        *("--chunk", "16", "--json", "-"),
+    )
+
+
+def test_several_traces_are_read_one_after_another(tmp_path: Path) -> None:
+    first, second = TRACE / "step-00000000.safetensors", TRACE / "step-00000050.safetensors"
+    assert dlsim.info([first, str(second)]).data["trace"]["steps"] == 2
+
+
+@pytest.mark.parametrize("value", [0.1, 2e15, 1 / 3, np.float32(0.1), 5e-324, 2**63, np.int64(7)])
+def test_numbers_keep_all_their_bits(value: float) -> None:
+    result = dlsim.scaler("apex", 1, settings={"init_scale": value, "max_loss_scale": 1e300})
+    assert result.data["params"]["init_scale"] == float(value)
+
+
+def test_truth_values_and_none_are_understood() -> None:
+    off = dlsim.scaler("torch", 1, settings={"enabled": False}, config=None, resume_at=None)
+    assert off.data["params"]["enabled"] is False
+    with pytest.raises(TypeError, match=r"^replay: details: expected True or False, got int$"):
+        dlsim.replay(TRACE, details=1)  # type: ignore[typeddict-item]
+
+
+def test_names_that_look_like_options_are_paths(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "--quiet").symlink_to(TRACE)
+    assert dlsim.info("--quiet").data["trace"]["steps"] == 25
+    assert dlsim.replay("--quiet", formats="fp16", quiet=True).data["trace"]["steps"] == 25
+
+
+def test_an_unknown_keyword_names_the_likely_one() -> None:
+    with pytest.raises(TypeError, match=r"argument 'format', did you mean 'formats'\?"):
+        dlsim.replay(TRACE, format="fp16")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"info\(\) .* 'zzz', expected tensors, "):
+        dlsim.info(TRACE, zzz=1)  # type: ignore[call-arg]
+
+
+def test_wrong_types_are_type_errors() -> None:
+    with pytest.raises(TypeError, match=r"^info: expected a path or several, got int$"):
+        dlsim.info(5)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^replay: expected a path, got float$"):
+        dlsim.replay([TRACE, 1.5])  # type: ignore[list-item]
+    with pytest.raises(TypeError, match=r"^replay: settings: expected a mapping, got str$"):
+        dlsim.replay(TRACE, settings="init_scale=1")  # type: ignore[typeddict-item]
+    with pytest.raises(TypeError, match=r"^replay: tensors: expected a text or number, got list$"):
+        dlsim.replay(TRACE, tensors=["a"])  # type: ignore[typeddict-item]
+
+
+def test_errors_have_the_right_type_and_the_line_of_the_command() -> None:
+    with pytest.raises(dlsim.UsageError, match=r"^format: unknown name, .* got 'fp61'$"):
+        dlsim.replay(TRACE, formats="fp61")
+    with pytest.raises(dlsim.InputError, match=r"^no-such-trace: cannot be opened: No such file"):
+        dlsim.replay("no-such-trace")
+    with pytest.raises(dlsim.InputError, match=r"no/such/folder.*No such file"):
+        dlsim.profile(TRACE, "no/such/folder/x.dlprof")
+
+
+def test_a_refusal_keeps_the_result_of_the_other_policies() -> None:
+    with pytest.raises(dlsim.PolicyRefusal, match=r"^The growth factor must be > 1.0.$") as caught:
+        dlsim.replay(TRACE, policies=["torch", "static"], settings={"growth_factor": 0.5})
+    assert caught.value.original_type == "AssertionError"
+    assert caught.value.result is not None
+    assert {run["policy"] for run in caught.value.result.data["runs"]} == {"torch", "static"}
+
+
+def test_notes_are_without_the_name_of_the_command(tmp_path: Path) -> None:
+    result = dlsim.profile(TRACE, tmp_path / "x.dlprof", shard="1/100")
+    assert result.notes == ("shard 1/100 holds no step",)
+
+
+FUNCTIONS = {
+    "replay": (_options.ReplayOptions, {"json"}),
+    "sweep": (_options.SweepOptions, {"json"}),
+    "tune": (_options.TuneOptions, {"json"}),
+    "profile": (_options.ProfileOptions, {"json", "output"}),
+    "scaler": (_options.ScalerOptions, {"json", "policy", "steps", "list"}),
+    "summaries": (_options.SummariesOptions, {"json"}),
+    "info": (_options.InfoOptions, {"json"}),
+    "accumulate": (_options.AccumulateOptions, {"json"}),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
+    keywords, elsewhere = FUNCTIONS[name]
+    samples: dict[str, object] = {key: "x" for key in keywords.__annotations__}
+    for key in samples.keys() & {"settings", "state", "optimizers", "vary"}:
+        samples[key] = {"a": "b"}
+    for key in samples.keys() & {"details", "extend", "quantize", "quiet", "restart"}:
+        samples[key] = True
+    samples |= {"mmap": False} if "mmap" in samples else {}
+    samples |= {"tensorflow_histogram": True} if "tensorflow_histogram" in samples else {}
+    arguments = _options.arguments_of(name, samples, samples)
+    given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+    help_text = subprocess.run(
+        [command_path(), name, "--help"], check=True, capture_output=True, text=True
+    ).stdout
+    listed = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help_text, re.MULTILINE))
+    assert given == listed - elsewhere - {"help"}
+
+
+def test_an_interrupt_ends_the_command() -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    timer = threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT))
+    children = _children()
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        _child.run_command(["sleep", "60"], Path(os.devnull))
+    timer.join()
+    assert _children() == children
+
+
+def _children() -> str:
+    task = f"/proc/self/task/{threading.get_native_id()}/children"
+    return Path(task).read_text()
+
+
+def test_progress_goes_to_a_terminal_and_not_into_notes(tmp_path: Path, monkeypatch: Any) -> None:
+    script = r"printf '\r\033[Kreplay  10 %%  1.00 GB/s  5 s left' >&2; sleep 0.1;"
+    script += r"printf '\r\033[K' >&2; echo 'dlsim replay: note: one' >&2; echo done"
+    shown, slave = pty.openpty()
+    with os.fdopen(slave, "w") as terminal:
+        monkeypatch.setattr(sys, "stderr", terminal)
+        outcome = _child.run_command(["sh", "-c", script], tmp_path / "report")
+    assert outcome == _child.Outcome(0, "done\n", ("one",), "exit code 0")
+    drawn = os.read(shown, 1000)
+    os.close(shown)
+    assert drawn == b"\r\x1b[Kreplay  10 %  1.00 GB/s  5 s left\r\x1b[K"
