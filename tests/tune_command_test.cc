@@ -81,6 +81,29 @@ TEST(TuneCommand, TakesAProfile) {
   ExpectFailure({"tune", file, "--tensors", "nothing*"}, 3, {"no tensor matches"});
 }
 
+TEST(TuneCommand, SaysWhenAProfileHasTooFewScales) {
+  const TempDir dir;
+  const std::string file = dir.path() + "/a.dlprof";
+  const Arguments profile = {"profile", kTraces + "reg-diabetes-cut",
+                             "-o",      file,
+                             "--quiet", "--format",
+                             "fp16",    "--restart",
+                             "--scales"};
+  const auto with_scales = [&](const std::string& scales) {
+    Arguments arguments = profile;
+    arguments.push_back(scales);
+    Succeed(arguments);
+  };
+  with_scales("2^-24..2^-20");
+  ExpectFailure({"tune", file}, 2, {"policy cerebras-2.10", "too few loss scales"});
+  with_scales("2^4..2^6");
+  ExpectFailure({"tune", file, "--policy", "torch"}, 2, {"policy torch", "too few loss scales"});
+  const json one = SucceedJson({"tune", file, "--json", "-"})["formats"][0];
+  EXPECT_EQ(one["recommended"]["policy"], "cerebras-2.10");
+  ASSERT_EQ(one["other_policies"].size(), 1u);  // without a floor, torch leaves the ladder
+  EXPECT_EQ(one["other_policies"][0]["policy"], "deepspeed");
+}
+
 struct Emitted {
   std::string stack, format, file, policy;
 };

@@ -225,6 +225,7 @@ StaticChoice BestStatic(const ScaleTable& table, double lowest) {
     all.emplace_back(scale, loss);
     if (IsPowerOfTwo(scale)) powers.emplace_back(scale, loss);
   }
+  if (all.empty()) return BestStatic(table);  // a ladder that ends below `lowest`
   const auto least = [](const auto& list) {
     return std::ranges::min_element(list, {}, [](const auto& item) { return item.second; });
   };

@@ -8,11 +8,12 @@
 namespace dlsim {
 
 // Returns the best static scale of the table from `lowest` on: of those that lose the same the one
-// with the most head-room on both sides, a power of two if one is as good.
+// with the most head-room on both sides, a power of two if one is as good. Where all scales are
+// lower, of all.
 StaticChoice BestStatic(const ScaleTable& table, double lowest = 0);
 
-// Returns the recommendation of a search that has run: the stack's defaults wherever the loss stays
-// within the resolution of the best.
+// Returns the recommendation of a search that has run and ranked something: the stack's defaults
+// wherever the loss stays within the resolution of the best.
 PolicyChoice Recommend(PolicySearch& search, const PolicyFamily& family, const ScaleTable& table);
 
 }  // namespace dlsim

@@ -78,6 +78,13 @@ double LossAtOne(const TuneSource& source, ScaleTable& table) {
   return StaticLoss(*table.Find(1.0f));
 }
 
+// Only the narrow ladder of a profile leaves every run open.
+Error TooFewScales(const PolicyInfo& policy) {
+  return UsageError("policy " + std::string(policy.name),
+                    "the profile has too few loss scales to tell any of its runs",
+                    "the trace, or a profile with more, such as --scales 2^-24..2^40");
+}
+
 FormatTuning TuneFormat(const TuneSource& source, const TuneRequest& request,
                         const std::string& format, Tables& tables) {
   FormatTuning tuning;
@@ -88,6 +95,10 @@ FormatTuning TuneFormat(const TuneSource& source, const TuneRequest& request,
     PolicySearch search(source, family, table);
     search.Run();
     MeasureStaticScales(source, table);
+    if (search.Ranking().empty()) {
+      if (tuning.choices.empty()) throw TooFewScales(*family.policy);
+      continue;
+    }
     tuning.choices.push_back(Recommend(search, family, table));
   }
   ScaleTable& table = tables.For(*tuning.choices.front().family.policy);
