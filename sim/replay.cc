@@ -99,7 +99,7 @@ std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<Repla
       if (states[r].stopped()) continue;
       const std::vector<TensorAnswer>& answers = measured.answers[questions.of_run[r]];
       states[r].Advance(measured, answers, step->number());
-      observed.runs.push_back({states[r].run(), answers, states[r].result().steps.back()});
+      observed.runs.push_back({states[r].run(), answers, states[r].result().steps.back(), r});
     }
     if (options.observer) options.observer(observed);
     finished = std::move(step);

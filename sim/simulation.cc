@@ -129,15 +129,31 @@ std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayRe
   return std::nullopt;
 }
 
-void Simulate(const GradientSource& source, const ReplayOptions& options,
-              std::vector<SimulationRun>& runs) {
+namespace {
+
+// Adds what is observed to the heat maps, too.
+void ObserveHeatMaps(const std::vector<SimulationRun*>& runs, ReplayOptions& options) {
+  options.observer = [&runs, next = options.observer](const ObservedStep& step) {
+    for (const ObservedStep::Run& run : step.runs) {
+      runs[run.index]->heat_map->Add(step.index, run.record, step.measurement, run.answers);
+    }
+    if (next) next(step);
+  };
+}
+
+}  // namespace
+
+void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
+              std::optional<uint64_t> heat_map_bins) {
   std::vector<ReplayRun> starts;
   std::vector<SimulationRun*> owners;
   for (SimulationRun& run : runs) {
     if (!run.start) continue;
     starts.push_back(*run.start);
     owners.push_back(&run);
+    if (heat_map_bins) run.heat_map.emplace(source.step_count(), *heat_map_bins);
   }
+  if (heat_map_bins) ObserveHeatMaps(owners, options);
   std::vector<ReplayResult> results = Replay(source, std::move(starts), options);
   const SimulationRun* whole = nullptr;
   for (size_t i = 0; i < results.size(); ++i) {

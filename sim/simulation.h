@@ -10,6 +10,7 @@
 #include "dlsim/clipping.h"
 #include "dlsim/gradient_source.h"
 #include "dlsim/replay.h"
+#include "sim/heat_map.h"
 #include "sim/policies/registry.h"
 
 namespace dlsim {
@@ -25,6 +26,7 @@ struct SimulationRun {
   std::optional<int64_t> first_difference;  // of a twin: the first step that goes another way
   std::optional<ReplayRun> start;           // as it began; empty if the policy refused
   ReplayResult result;
+  std::optional<HeatMap> heat_map;  // if asked for
 };
 
 struct SimulationRequest {
@@ -50,8 +52,9 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request);
 // twin: scale or skipping; nothing if it never does.
 std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted);
 
-// Replays all runs that were not refused and stores their results.
-void Simulate(const GradientSource& source, const ReplayOptions& options,
-              std::vector<SimulationRun>& runs);
+// Replays all runs that were not refused and stores their results, and their heat maps of at most
+// so many bins if that is given.
+void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
+              std::optional<uint64_t> heat_map_bins = std::nullopt);
 
 }  // namespace dlsim

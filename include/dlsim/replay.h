@@ -175,6 +175,7 @@ struct ObservedStep {
     const ReplayRun& run;                      // its scaler has already advanced
     const std::vector<TensorAnswer>& answers;  // per tensor
     const ReplayStep& record;
+    size_t index;  // of the run, in the order of the call
   };
   std::vector<Run> runs;
 };

@@ -17,6 +17,7 @@
 #include "sim/commands/training_options.h"
 #include "sim/commands/typed_options.h"
 #include "sim/config/apply_config.h"
+#include "sim/number.h"
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
 #include "sim/output/replay_csv.h"
@@ -36,6 +37,7 @@ struct ReplayCommandOptions {
   SimulationRequest request;
   ReplayOptions replay;
   std::optional<std::string> json, csv;
+  std::string heat_map;  // bins; empty: none
   ReportOptions report;
   DeviceChoice device;
   bool quiet = false;
@@ -102,11 +104,21 @@ void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequ
   if (request.policies.empty()) request.policies = {"cerebras"};
 }
 
+// The most bins of a heat map; nothing without one.
+std::optional<uint64_t> HeatMapBins(const ReplayCommandOptions& options) {
+  if (options.heat_map.empty()) return std::nullopt;
+  if (!options.json) throw UsageError("--heat-map", "needs --json");
+  const int64_t bins = ParseInteger(options.heat_map, "--heat-map");
+  if (bins < 1) throw UsageError("--heat-map", "no bins", "1 or more", Quoted(options.heat_map));
+  return static_cast<uint64_t>(bins);
+}
+
 int RunReplay(ReplayCommandOptions options) {
   const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
   if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
     throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
   }
+  const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
   AskedAccumulation asked = {options.accumulation, {}};
   if (config) asked.steps = config->accumulate_steps;
@@ -130,7 +142,7 @@ int RunReplay(ReplayCommandOptions options) {
       if (csv) WriteCsvRows(step, *csv);
       progress.Update(BytesUntil(source, step.index + 1));
     };
-    Simulate(source, options.replay, runs);
+    Simulate(source, options.replay, runs, heat_map_bins);
     CheckOptimizers(options.replay.optimizers, runs);
   }
   if (json) {
@@ -214,6 +226,9 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       ->add_option("--csv", options->csv,
                    "Write one row per step, micro-step and tensor; - is standard output")
       ->option_text("FILE");
+  command->add_flag("--heat-map{200}", options->heat_map,
+                    "Add to the JSON what each tensor loses over the steps, in at most 200 bins; "
+                    "--heat-map=BINS for another number");
   AddCount(*command, "--top", options->report.top,
            "Tensors in each list of the report (default 5)");
   command->add_flag("--details", options->report.details,
@@ -226,6 +241,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
       "  dlsim replay runs/lm-kjv --config params.yaml --set steps_per_increase=500\n"
       "  dlsim replay lm-kjv.dlprof --policy all\n"
+      "  dlsim replay runs/lm-kjv --heat-map --json out.json\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
       "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"

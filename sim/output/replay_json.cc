@@ -164,6 +164,38 @@ Json JsonTensor(const ReplayTensor& tensor) {
   return object;
 }
 
+// The columns of the map; its rows follow.
+Json JsonBins(const HeatMap& map) {
+  Json object;
+  for (const char* key : {"first_step", "last_step", "steps", "skipped_steps"}) {
+    object[key] = Json::array();
+  }
+  for (const StepBin& bin : map.bins()) {
+    object["first_step"].push_back(bin.first_step);
+    object["last_step"].push_back(bin.last_step);
+    object["steps"].push_back(bin.steps);
+    object["skipped_steps"].push_back(bin.skipped_steps);
+  }
+  return object;
+}
+
+Json JsonHeatMapRow(const HeatMapRow& row, size_t bins) {
+  Json object = {{"name", row.name}, {"role", RoleName(row.role)}};
+  for (const char* key :
+       {"nonzero", "underflow", "overflow", "sum_of_squares", "underflow_sum_of_squares"}) {
+    object[key] = Json::array();
+  }
+  for (size_t i = 0; i < bins; ++i) {
+    const HeatMapCell& cell = row.cells[i];
+    object["nonzero"].push_back(cell.nonzero);
+    object["underflow"].push_back(cell.underflow);
+    object["overflow"].push_back(cell.overflow);
+    object["sum_of_squares"].push_back(JsonNumber(cell.sum_of_squares));
+    object["underflow_sum_of_squares"].push_back(JsonNumber(cell.underflow_sum_of_squares));
+  }
+  return object;
+}
+
 // Writes `"name":[...]` with one item per line.
 template <class Items, class ToJson>
 void WriteArray(const char* name, const Items& items, const ToJson& to_json, OutputFile& out) {
@@ -199,6 +231,14 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
       "steps", run.result.steps, [&](const ReplayStep& step) { return JsonStep(step, clipping); },
       out);
   WriteArray("tensors", run.result.tensors, JsonTensor, out);
+  if (run.heat_map) {
+    out.Write(",\n\"heat_map\":{\"bins\":" + DumpJson(JsonBins(*run.heat_map)));
+    const auto to_json = [bins = run.heat_map->bins().size()](const HeatMapRow& row) {
+      return JsonHeatMapRow(row, bins);
+    };
+    WriteArray("tensors", run.heat_map->rows(), to_json, out);
+    out.Write("}");
+  }
   out.Write("}");
 }
 
