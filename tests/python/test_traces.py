@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import threading
 from pathlib import Path
@@ -181,3 +182,55 @@ def test_names_of_files_may_hold_any_bytes(tmp_path: Path) -> None:
     assert step.names == ("\udcff\udcfe",)
     assert step.tensors["\udcff\udcfe"].tolist() == [1, 1, 1]
     assert list(dlsim.exponents(path).tensors) == ["\udcff\udcfe"]
+
+
+def micro_steps(folder: Path, activations: list[tuple[int, ...]]) -> list[np.ndarray]:
+    folder.mkdir()
+    values = []
+    for micro, shape in enumerate(activations):
+        values.append(np.full(shape, micro, np.float32))
+        tensors = {"w.grad": np.array([-0.0, 1.0], np.float32), "m.act_grad": values[-1]}
+        save_file(tensors, folder / f"step-00000000.micro-{micro:02d}.safetensors")
+    return values
+
+
+def test_activation_gradients_of_micro_steps_are_joined(tmp_path: Path) -> None:
+    values = micro_steps(tmp_path / "rows", [(2, 3), (1, 3), (4, 3)])
+    step = dlsim.open_trace(tmp_path / "rows")[0]
+    assert step.shape("m.act_grad") == (7, 3)
+    assert same_bits(step.tensors["m.act_grad"], np.concatenate(values))
+    micro_steps(tmp_path / "other", [(2, 3), (3, 2)])
+    step = dlsim.open_trace(tmp_path / "other")[0]
+    assert same_bits(step.tensors["m.act_grad"], np.repeat(np.float32([0, 1]), 6))
+    # The sum begins with +0, as that of the replay does.
+    assert same_bits(step.gradients()["w.grad"], np.array([0.0, 2.0], np.float32))
+    assert [recording.micro for recording in step.recordings] == [0, 1]
+
+
+def test_cerebras_dumps_have_a_step_per_row(tmp_path: Path) -> None:
+    weight = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    names = {"fc.bwd.weight": weight, "fc.bwd": 2 * weight, "fc.fwd": 3 * weight}
+    np.savez(tmp_path / "act_dumps.npz", **names)
+    np.savez(tmp_path / "act_dumps_1.npz", **{name: 10 * v for name, v in names.items()})
+    trace = dlsim.open_trace(tmp_path)
+    assert trace.steps == tuple(range(6))
+    assert len(trace.notes) == 1 and "fwd" in trace.notes[0]
+    for i in (5, 0, 4, 1, 3, 2):  # in any order, from one file after another
+        expected = weight[i % 3] * (10 if i >= 3 else 1)
+        assert same_bits(trace[i].gradients()["fc.bwd.weight"], expected)
+        assert same_bits(trace[i].activation_gradients()["fc.bwd"], 2 * expected)
+
+
+def test_shards_are_one_step(tmp_path: Path) -> None:
+    values = {name: np.full(5, i, np.float32) for i, name in enumerate(["a", "b", "c"])}
+    save_file({"a": values["a"], "c": values["c"]}, tmp_path / "x-1.safetensors")
+    save_file({"b": values["b"]}, tmp_path / "x-2.safetensors")
+    weight_map = {name: f"x-{1 + (name == 'b')}.safetensors" for name in values}
+    index = tmp_path / "x.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    trace = dlsim.open_trace(index)
+    gradients = trace[0].gradients()
+    assert {name: same_bits(gradients[name], v) for name, v in values.items()} == dict.fromkeys(
+        values, True
+    )
+    assert len(trace.files(0)) == 3
