@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import doctest
 from pathlib import Path
 
 import numpy as np
 import pytest
-from bundled_traces import BUNDLED, profile, steps_of
+from bundled_traces import BUNDLED, TRACES, profile, steps_of
 from safetensors.numpy import load_file, save_file
 
 import dlsim
@@ -119,3 +120,13 @@ def test_histograms_of_a_profile_are_those_of_numpy(directory: Path, tmp_path: P
                 assert np.isclose(histogram.sum, wide.sum(), rtol=1e-9, atol=1e-12 * len(wide))
                 total += histogram.counts if info.role == "grad" else 0
             assert (opened.totals(i)[0][part].counts == total).all()
+
+
+def test_the_documentation_is_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = Path(__file__).parents[2]
+    (tmp_path / "tests").symlink_to(project / "tests")
+    monkeypatch.chdir(tmp_path)
+    profile(TRACES / "lm-kjv-accum-cut", Path("kjv.dlprof"))
+    page = project / "docs" / "python-traces.md"
+    failed, run = doctest.testfile(str(page), module_relative=False)
+    assert failed == 0 and run > 10
