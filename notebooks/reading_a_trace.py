@@ -1,0 +1,271 @@
+# ---
+# jupyter:
+#   SPDX-License-Identifier: Apache-2.0
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Reading a trace
+#
+# **What is in recorded gradients, which of them would a half-precision format lose, and does it
+# matter?**
+#
+# A trace is the gradients of a training, one set of tensors per step (`docs/traces.md` says how to
+# record one). We open one of a small transformer, look at its values with NumPy, find what
+# underflows in fp16, and check every number against dlsim's own counters.
+
+# %%
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import plotly.graph_objects as go
+
+import dlsim
+
+project = next(
+    path for path in [Path.cwd(), *Path.cwd().parents] if (path / "tests/data/traces").is_dir()
+)
+LM = project / "tests/data/traces/lm-kjv-accum-cut"
+TROUBLE = project / "tests/data/traces/lm-trouble-cut"
+
+# %% [markdown]
+# ## 1. Open it
+#
+# Opening lists the steps. No tensor is read yet.
+
+# %%
+trace = dlsim.open_trace(LM)
+for key in ("model", "description", "data", "optimizer"):
+    print(f"{key}: {trace.description[key]}")
+print(f"steps {trace.steps}, {trace.file_bytes} bytes")
+
+step = trace.step(299)
+print(f"step {step.number}: {len(step.names)} tensors, {len(step.recordings)} micro-steps")
+for name in step.names[:4] + step.names[-2:]:
+    print(f"  {name:32} {step.role(name):9} {step.dtype(name)} {list(step.shape(name))}")
+
+# %% [markdown]
+# A *parameter gradient* decides whether a step is finite; an *activation gradient* is recorded
+# beside it. Each of the four micro-steps is a file of its own, with its loss:
+
+# %%
+for recording in step.recordings:
+    print(f"micro-step {recording.micro}: loss {float(recording.metadata['loss']):.4f}")
+
+# %% [markdown]
+# ## 2. The gradient of a step
+#
+# The effective gradient is the float32 sum of the micro-steps in their order. `gradients()` gives
+# it; the micro-steps stay available. Addition in floating point is not associative, so the order is
+# part of the definition:
+
+# %%
+gradients = step.gradients()
+name = "blocks.1.attn.out.weight.grad"
+parts = [recording.tensors[name] for recording in step.recordings]
+
+forward = ((parts[0] + parts[1]) + parts[2]) + parts[3]
+backward = ((parts[3] + parts[2]) + parts[1]) + parts[0]
+assert gradients[name].dtype == np.float32
+assert np.array_equal(gradients[name], forward)
+differ = np.count_nonzero(forward != backward)
+print(f"{differ} of {forward.size} elements differ if the micro-steps are added in reverse")
+assert 0 < differ < forward.size
+
+squares = sum(float((g.astype(np.float64) ** 2).sum()) for g in gradients.values())
+print(f"norm of the step: {np.sqrt(squares):.6f}")
+
+# %% [markdown]
+# ## 3. Exponents
+#
+# What a format can hold of a value is decided by its exponent. `dlsim.exponents` counts them for
+# every tensor of the trace, micro-step by micro-step. NumPy's `frexp` must find the same:
+
+# %%
+counted = dlsim.exponents(LM)
+for name, tensor in counted.tensors.items():
+    values = np.concatenate([r.tensors[name].ravel() for s in trace for r in s.recordings])
+    nonzero = values[values != 0]
+    expected = np.bincount(np.frexp(np.abs(nonzero))[1] - 1 + 149, minlength=277)
+    assert (tensor.counts == expected).all() and tensor.zeros == values.size - nonzero.size
+print(f"{len(counted.tensors)} tensors checked")
+
+
+def quantile(counts: np.ndarray, q: float) -> int:
+    """The exponent that a share q of the nonzero values does not exceed."""
+    return int(counted.exponents[np.searchsorted(np.cumsum(counts), q * counts.sum())])
+
+
+table = pd.DataFrame(
+    {
+        "tensor": name,
+        "nonzero": tensor.counts.sum(),
+        "zeros": tensor.zeros,
+        "lowest": quantile(tensor.counts, 1e-9),
+        "5 %": quantile(tensor.counts, 0.05),
+        "median": quantile(tensor.counts, 0.5),
+        "highest": quantile(tensor.counts, 1.0),
+    }
+    for name, tensor in counted.tensors.items()
+)
+print(table.to_string(index=False))
+
+# %% [markdown]
+# Most gradients lie between 2^-20 and 2^-6. Two tensors reach down to 2^-48: the biases of `qkv`.
+
+# %%
+used = np.flatnonzero(sum(tensor.counts for tensor in counted.tensors.values()))
+low, high = used[0], used[-1] + 1
+shares = np.array([t.counts[low:high] / t.counts.sum() for t in counted.tensors.values()])
+figure = go.Figure(
+    go.Heatmap(
+        z=np.where(shares > 0, shares, np.nan),
+        x=counted.exponents[low:high],
+        y=list(counted.tensors),
+        colorscale="Viridis",
+        colorbar_title="share",
+    )
+)
+for label, exponent in {"fp16": -25, "cb16": -40}.items():
+    figure.add_vline(x=exponent - 0.5, line_dash="dash", annotation_text=f"{label}: zero below")
+figure.update_layout(title="Exponents of the gradients", xaxis_title="exponent", height=650)
+figure.update_yaxes(autorange="reversed")
+figure
+
+# %% [markdown]
+# ## 4. What underflows, and does it matter?
+#
+# To nearest even, fp16 turns a magnitude of up to 2^-25 into zero: half of its smallest subnormal.
+# NumPy has fp16, so that the replay's counters can be checked against a plain conversion. The loss
+# scale is 1 here: nothing is lifted.
+
+# %%
+replay = dlsim.replay(LM, formats=["fp16", "cb16"], policies="static", quiet=True)
+tensors = replay.to_frame("tensors").query("format == 'fp16' and role == 'grad'").set_index("name")
+for name, row in tensors.iterrows():
+    underflow = lost = total = 0
+    for recording in (r for s in trace for r in s.recordings):
+        values = recording.tensors[name]
+        squares = values.astype(np.float64) ** 2
+        zero = (values != 0) & (values.astype(np.float16) == 0)
+        underflow += int(zero.sum())
+        lost += float(squares[zero].sum())
+        total += float(squares.sum())
+    assert underflow == row.underflow
+    assert np.isclose(lost / total, row.energy_lost, rtol=1e-9, atol=0)
+worst = tensors[tensors.underflow > 0]
+print(worst[["elements", "underflow", "underflow_fraction", "energy_lost"]].to_string())
+
+# %% [markdown]
+# A third of the `qkv` biases becomes zero. Is that bad? The share of energy says no, it is 1e-15.
+# And a third is no accident: the bias has three parts, for queries, keys and values. The softmax of
+# attention does not change if a constant is added to all scores of a query, which is all that the
+# key's bias does. Its true gradient is 0; what was recorded is rounding noise.
+
+# %%
+bias = "blocks.0.attn.qkv.bias.grad"
+thirds = {"query": slice(0, 32), "key": slice(32, 64), "value": slice(64, 96)}
+share = {}
+for part, rows in thirds.items():
+    values = np.array([r.tensors[bias][rows] for s in trace for r in s.recordings])
+    values = values[values != 0]
+    share[part] = float((values.astype(np.float16) == 0).mean())
+    print(f"{part:6} largest {np.abs(values).max():.2e}, underflow {share[part]:.1%}")
+assert share == {"query": 0, "key": 1, "value": 0}
+
+# %% [markdown]
+# CB16 keeps more of this noise, as its smallest value is 2^-39. That is no merit here:
+
+# %%
+runs = replay.to_frame("runs").set_index("format")
+print(runs[["elements", "underflow", "subnormal", "energy_lost"]].to_string())
+assert runs.underflow["cb16"] < runs.underflow["fp16"]
+
+# %% [markdown]
+# ## 5. The same from a profile
+#
+# A profile is made in one pass and holds, for each step and tensor, how many values lie between
+# fixed magnitudes. It answers for hundreds of loss scales, exactly, without the gradients. For a
+# trace as small as this it saves little; of 500 MB it is about a thousandth.
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    path = Path(folder) / "lm.dlprof"
+    dlsim.profile(LM, path, quiet=True)
+    profile = dlsim.open_profile(path)
+    print(f"{profile.trace_bytes} bytes became {profile.file_bytes}, {len(profile.edges)} edges")
+
+    settings = {"formats": ["fp16", "cb16"], "policies": "cerebras-2.10", "quiet": True}
+    of_trace = dlsim.replay(LM, **settings).to_frame("tensors")
+    of_profile = dlsim.replay(path, **settings).to_frame("tensors")
+    of_counts = dlsim.exponents(path)
+
+counters = ["name", "format", "underflow", "subnormal", "overflow", "zeros", "absmax"]
+assert of_trace[counters].equals(of_profile[counters])
+for name, tensor in counted.tensors.items():
+    assert (of_counts.tensors[name].counts == tensor.counts).all()
+
+histogram = profile.step(299).histogram(bias, part=0)
+values = step.recordings[0].tensors[bias]
+below = histogram.counts[profile.edges[:-1] < 2.0**-25].sum()
+print(f"{bias}, micro-step 0: {below} of {histogram.elements} magnitudes below 2^-25")
+assert below == ((np.abs(values) < 2.0**-25) & (values != 0)).sum()
+
+# %% [markdown]
+# ## 6. A trace with trouble
+#
+# The second trace is of a transformer that was driven unstable. Its metadata hold the loss; its
+# gradients tell when and where it broke.
+
+# %%
+rows = []
+for step in dlsim.open_trace(TROUBLE):
+    gradients = step.gradients()
+    bad = [name for name, g in gradients.items() if not np.isfinite(g).all()]
+    with np.errstate(invalid="ignore"):
+        largest = max(np.abs(g[np.isfinite(g)]).max(initial=0) for g in gradients.values())
+    rows.append(
+        {
+            "step": step.number,
+            "loss": float(step.metadata["loss"]),
+            "log2 of the largest": np.log2(largest) if largest else -np.inf,
+            "not finite in": f"{len(bad)} of {len(gradients)}",
+            "such as": bad[0] if bad else "",
+        }
+    )
+table = pd.DataFrame(rows)
+print(table.to_string(index=False))
+
+nonfinite = table[table["such as"] != ""].step.tolist()
+steps = dlsim.replay(TROUBLE, formats="bf16", policies="static", quiet=True).to_frame("steps")
+assert nonfinite == steps[steps.nonfinite > 0].step.tolist() == [169, 241, 305, 376]
+
+# %% [markdown]
+# Each NaN was announced. At step 168 the loss is 4e8 and a gradient reaches 2^29.9, at step 240 it
+# is 2^112; the step after is NaN in every tensor. No loss scale helps with NaN, and a replay says
+# so. What would have fitted before?
+
+# %%
+before = dlsim.replay(TROUBLE, formats=["fp16", "cb16", "bf16"], policies="static", quiet=True)
+steps = before.to_frame("steps").query("step in (168, 240)")
+finite = steps.pivot(index="format", columns="step", values="finite")
+print(finite.to_string())
+assert finite.loc["bf16"].all() and not finite.loc["fp16"].any()
+assert finite.loc["cb16"].tolist() == [True, False]
+
+# %% [markdown]
+# ## What was learnt
+#
+# * `open_trace` gives the values that dlsim measures: float32, micro-steps apart or summed in their
+#   order. Everything here was recomputed with NumPy and agreed to the last digit of every count.
+# * Exponents tell what a format can hold. In fp16 at scale 1, two biases of this transformer lose a
+#   third of their values.
+# * Counts alone mislead. What is lost is the key's bias, whose true gradient is zero: 1e-15 of the
+#   energy.
+# * A profile gives the same counts as its trace.
+# * NaN comes a step after the explosion. The explosion shows in the largest exponent.
