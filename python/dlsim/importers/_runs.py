@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From gradients, one after another, to the finished output."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from .._errors import InputError
+from ._gradients import Gradients, Notes
+from ._numbering import PathText, Position
+from ._outputs import open_output
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What an import has written: `steps` from `first_step` to `last_step` of `tensors` tensors.
+
+    `tensors` counts different names; `notes` are remarks, one line each.
+    """
+
+    path: Path
+    steps: int
+    first_step: int
+    last_step: int
+    tensors: int
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
+        tensors = "1 tensor" if self.tensors == 1 else f"{self.tensors} tensors"
+        return f"{self.path}: {steps} ({self.first_step} to {self.last_step}), {tensors}"
+
+
+class Layout:
+    """How the files of a trace belong together: which ranks and micro-steps each step has.
+
+    A single rank is imported as if there were no ranks. Raises InputError if ranks or micro-steps
+    are missing somewhere.
+    """
+
+    def __init__(self, place: object, positions: Sequence[Position]) -> None:
+        ranks = {position.rank for position in positions}
+        if None in ranks and len(ranks) > 1:
+            raise InputError(f"{place}: files with and without ranks, expected one kind")
+        self._ranks = len(ranks)
+        self._micro_steps: Counter[int] = Counter()
+        for step, micro in {(position.step, position.micro) for position in positions}:
+            self._micro_steps[step] += micro is not None
+        of_part = Counter((position.step, position.micro) for position in positions)
+        for (step, micro), count in of_part.items():
+            if count != self._ranks:
+                part = Position(step, micro)
+                raise InputError(f"{place}: {part} has {count} ranks, others have {self._ranks}")
+            if micro is None and self._micro_steps[step]:
+                raise InputError(f"{place}: step {step} has files with and without micro-steps")
+
+    def placed(self, gradients: Gradients) -> Gradients:
+        """Returns gradients with the metadata that tell how many ranks and micro-steps belong."""
+        position = gradients.position
+        metadata = dict(gradients.metadata)
+        if self._ranks == 1:
+            position = replace(position, rank=None)
+        else:
+            metadata["ranks"] = str(self._ranks)
+        if position.micro is not None:
+            metadata["micro_steps"] = str(self._micro_steps[position.step])
+        return replace(gradients, position=position, metadata=metadata)
+
+
+def write_all(
+    output: PathText,
+    items: Iterable[Gradients],
+    notes: Notes,
+    *,
+    description: Mapping[str, str],
+    force: bool,
+) -> Imported:
+    """Writes gradients, which come in ascending order. Raises InputError if there are none."""
+    steps: list[int] = []
+    names: set[str] = set()
+    with open_output(output, description, force=force) as out:
+        for gradients in items:
+            if not gradients.tensors:
+                raise InputError(
+                    f"{gradients.position}: no tensor is left, expected gradients; choose others "
+                    "with --tensors or --key"
+                )
+            out.write(gradients)
+            names |= gradients.tensors.keys()
+            if not steps or gradients.position.step != steps[-1]:
+                steps.append(gradients.position.step)
+        if not steps:
+            raise InputError(f"{output}: nothing to import, expected at least one step")
+    return Imported(Path(output), len(steps), steps[0], steps[-1], len(names), tuple(notes.lines()))
