@@ -30,11 +30,13 @@ def run_dlsim(*arguments: object) -> subprocess.CompletedProcess[str]:
     )
 
 
-def replayed(path: Path, *options: object) -> dict[str, Any]:
-    """Returns the runs of a replay without what names the input."""
+def replayed(path: Path, *options: object) -> list[dict[str, Any]]:
+    """Returns the runs of a replay, without what names the input and the order of tensors."""
     result = run_dlsim("replay", path, "--quiet", "--json", "-", *options)
     assert result.returncode == 0, result.stderr
-    runs: dict[str, Any] = json.loads(result.stdout)["runs"]
+    runs: list[dict[str, Any]] = json.loads(result.stdout)["runs"]
+    for run in runs:
+        run["tensors"].sort(key=lambda tensor: tensor["name"])
     return runs
 
 

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
-from ._numbering import Position
+from ._act_dumps import import_act_dumps
+from ._hdf5 import import_hdf5
 from ._pt import import_pt
 from ._runs import Imported
+from ._te import import_te
 
-__all__ = ["Imported", "Position", "import_pt"]
+__all__ = ["Imported", "import_act_dumps", "import_hdf5", "import_pt", "import_te"]

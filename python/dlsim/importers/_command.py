@@ -6,15 +6,20 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from .._errors import UsageError
-from . import import_pt
+from . import import_act_dumps, import_hdf5, import_pt, import_te
+from ._hdf5 import STEP_SOURCES
 from ._runs import Imported
 
 _EXAMPLES = """\
 examples:
   dlsim import pt dumps/grads_*.pt -o runs/a
   dlsim import pt dumps/ -o a.dlprof --key grads --grad-scale 2^16
+  dlsim import act-dumps model_dir/ -o runs/a
+  dlsim import te nvdlfw_logs/ -o runs/a
+  dlsim import hdf5 grads.h5 -o runs/a --step-from axis
 
 OUTPUT is the directory of a trace, or a profile if its name ends in .dlprof. It appears complete
 or not at all. Exit codes: 0 ok, 2 wrong usage, 3 bad input or an output that cannot be written.
@@ -27,6 +32,9 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> None:  # type: ignore[override]
         raise UsageError(f"{message} (see {self.prog} --help)")
+
+
+_Formats: TypeAlias = "argparse._SubParsersAction[_Parser]"
 
 
 def _number(text: str) -> float:
@@ -66,7 +74,16 @@ def _add_act_grad(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_pt(formats: argparse._SubParsersAction[_Parser]) -> None:
+def _add_pattern(parser: argparse.ArgumentParser, where: str) -> None:
+    parser.add_argument(
+        "--step-pattern",
+        dest="pattern",
+        metavar="REGEX",
+        help=f"finds (?P<step>...), and perhaps (?P<rank>...) and (?P<micro>...), in {where}",
+    )
+
+
+def _add_pt(formats: _Formats) -> None:
     parser = formats.add_parser("pt", help="files of torch.save, one step each")
     _add_common(parser, "files, globs, or directories of *.pt and *.pth")
     _add_act_grad(parser)
@@ -74,26 +91,43 @@ def _add_pt(formats: argparse._SubParsersAction[_Parser]) -> None:
     parser.add_argument(
         "--step", type=int, metavar="N", help="number the files N, N+1, ... in their order"
     )
+    _add_pattern(parser, "the path")
+    parser.set_defaults(run=import_pt)
+
+
+def _add_act_dumps(formats: _Formats) -> None:
+    parser = formats.add_parser("act-dumps", help="act_dumps*.npz of the Cerebras Model Zoo")
+    _add_common(parser, "files, or a directory of act_dumps.npz, act_dumps_1.npz, ...")
+    parser.add_argument("--step", type=int, default=0, metavar="N", help="number of the first step")
+    parser.add_argument("--npy-void", choices=["bf16"], help="what arrays of type V2 hold")
+    parser.set_defaults(run=import_act_dumps)
+
+
+def _add_te(formats: _Formats) -> None:
+    parser = formats.add_parser("te", help="tensor_dumps of TransformerEngine's DumpTensors")
+    _add_common(parser, "the log directory, its tensor_dumps, or one of their rank_<N>")
+    parser.add_argument("--rank", type=int, metavar="N", help="import this rank only")
+    parser.set_defaults(run=import_te)
+
+
+def _add_hdf5(formats: _Formats) -> None:
+    parser = formats.add_parser("hdf5", help="HDF5 files")
+    _add_common(parser, "files, globs, or directories of *.h5 and *.hdf5")
+    _add_act_grad(parser)
     parser.add_argument(
-        "--step-pattern",
-        metavar="REGEX",
-        help="finds (?P<step>...), and perhaps (?P<rank>...) and (?P<micro>...), in the path",
+        "--step-from",
+        choices=STEP_SOURCES,
+        default="group",
+        help="steps are groups such as step_000123 (default), counted by the first axis of every "
+        "dataset, or files",
     )
-    parser.set_defaults(run=_run_pt)
-
-
-def _run_pt(options: argparse.Namespace) -> Imported:
-    return import_pt(
-        options.inputs,
-        options.output,
-        tensors=options.tensors or "*",
-        act_grad=options.act_grad,
-        key=options.key,
-        step=options.step,
-        pattern=options.step_pattern,
-        grad_scale=options.grad_scale,
-        force=options.force,
+    parser.add_argument("--group", default="/", help="look below this group only")
+    _add_pattern(parser, "the name of the group, or with --step-from file the path")
+    parser.add_argument("--steps", metavar="DATASET", help="lists the steps of the first axis")
+    parser.add_argument(
+        "--step", type=int, default=0, metavar="N", help="number of the first step of the axis"
     )
+    parser.set_defaults(run=import_hdf5)
 
 
 def _parser() -> _Parser:
@@ -104,7 +138,7 @@ def _parser() -> _Parser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     formats = parser.add_subparsers(metavar="FORMAT", required=True, dest="format")
-    for add in (_add_pt,):
+    for add in (_add_pt, _add_act_dumps, _add_te, _add_hdf5):
         add(formats)
     return parser
 
@@ -112,12 +146,16 @@ def _parser() -> _Parser:
 def main(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code; errors are raised."""
     options = _parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], Imported] = options.run
+    given = vars(options)
+    run: Callable[..., Imported] = given.pop("run")
+    quiet = given.pop("quiet")
+    del given["format"]
+    given["tensors"] = given["tensors"] or "*"
     try:
-        imported = run(options)
+        imported = run(given.pop("inputs"), given.pop("output"), **given)
     except ModuleNotFoundError as error:
         raise UsageError(str(error)) from error
-    if not options.quiet:
+    if not quiet:
         for note in imported.notes:
             print(f"dlsim import: note: {note}", file=sys.stderr)
         print(imported)

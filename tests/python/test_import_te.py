@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Import of TransformerEngine's tensor_dumps, written here as DumpTensors names and fills them."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+
+import pytest
+import torch
+from import_cases import (
+    one_error_line,
+    random_gradients,
+    read_step,
+    replayed,
+    run_dlsim,
+    same_bits,
+    write_step,
+)
+
+from dlsim.importers import import_te
+
+
+def dump(logs: Path, rank: int, name: str, values: object) -> Path:
+    directory = logs / "tensor_dumps" / f"rank_{rank}"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{name}.pt"
+    torch.save({"high_precision": values}, path)
+    return path
+
+
+def test_gradients_become_a_trace_with_the_same_bits(tmp_path: Path) -> None:
+    values = {}
+    for step in (0, 100):
+        for i, kind in enumerate(("wgrad", "dgrad", "gradient")):
+            values[step, kind] = random_gradients(step + i, 20, 3)
+            tensor = torch.from_numpy(values[step, kind])
+            dump(tmp_path, 0, f"decoder_1_fc1_{kind}_iter_{step:06d}", tensor)
+        dump(tmp_path, 0, f"decoder_1_fc1_activation_iter_{step:06d}", torch.ones(2))
+        dump(tmp_path, 0, f"decoder_1_fc1_weight_iter_{step:06d}", torch.ones(2))
+    imported = import_te(tmp_path, tmp_path / "out")
+    assert (imported.steps, imported.last_step, imported.tensors) == (2, 100, 3)
+    assert any("activation" in note and "2 times" in note for note in imported.notes)
+    got = read_step(tmp_path / "out", "step-00000100")
+    names = {
+        "wgrad": "decoder_1_fc1.weight.grad",
+        "dgrad": "decoder_1_fc1.dgrad.act_grad",
+        "gradient": "decoder_1_fc1.gradient.act_grad",
+    }
+    assert sorted(got) == sorted(names.values())
+    for kind, name in names.items():
+        assert same_bits(got[name], values[100, kind])
+    for step in (0, 100):
+        write_step(tmp_path / "native", step, {names[k]: values[step, k] for k in names})
+    options = ("--format", "bf16", "--format", "fp16", "--policy", "torch")
+    assert replayed(tmp_path / "out", *options) == replayed(tmp_path / "native", *options)
+
+
+def test_ranks_are_kept_apart_and_one_can_be_chosen(tmp_path: Path) -> None:
+    values = [random_gradients(rank, 30) for rank in range(2)]
+    for rank in range(2):
+        dump(tmp_path, rank, "fc_wgrad_iter_000005", torch.from_numpy(values[rank]))
+    both = import_te(tmp_path / "tensor_dumps", tmp_path / "both")
+    assert any("data-parallel" in note for note in both.notes)
+    for rank in range(2):
+        got = read_step(tmp_path / "both", f"step-00000005.rank-0000{rank}")
+        assert same_bits(got["fc.weight.grad"], values[rank])
+    run = replayed(tmp_path / "both", "--format", "fp16", "--policy", "static")
+    assert run[0]["tensors"][0]["elements"] == 30
+    import_te(tmp_path, tmp_path / "one", rank=1)
+    import_te(tmp_path / "tensor_dumps" / "rank_1", tmp_path / "same")
+    for name in ("one", "same"):
+        got = read_step(tmp_path / name, "step-00000005")
+        assert same_bits(got["fc.weight.grad"], values[1])
+    line = one_error_line(run_dlsim("import", "te", tmp_path, "-o", tmp_path / "o.dlprof"), 3)
+    assert "one rank" in line
+    assert run_dlsim("import", "te", tmp_path, "--rank", 0, "-o", tmp_path / "o.dlprof").stdout
+
+
+def test_a_missing_rank_is_refused(tmp_path: Path) -> None:
+    for rank, step in ((0, 1), (1, 1), (0, 2)):
+        dump(tmp_path, rank, f"fc_wgrad_iter_{step:06d}", torch.ones(2))
+    with pytest.raises(ValueError, match="step 2 has 1 ranks, others have 2"):
+        import_te(tmp_path, tmp_path / "out")
+
+
+class Float8Tensor:
+    """Stands for transformer_engine's class, which a safe loader must not build."""
+
+    __module__ = "transformer_engine.pytorch.tensor.float8_tensor"
+
+
+def test_a_pickled_quantized_tensor_is_refused_with_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    parts = Float8Tensor.__module__.split(".")
+    for i in range(len(parts)):
+        name = ".".join(parts[: i + 1])
+        monkeypatch.setitem(sys.modules, name, types.ModuleType(name))
+    monkeypatch.setattr(
+        sys.modules[Float8Tensor.__module__], "Float8Tensor", Float8Tensor, raising=False
+    )
+    path = dump(tmp_path, 0, "fc_wgrad_iter_000001", torch.ones(2))
+    torch.save({"high_precision": torch.ones(2), "quantized": Float8Tensor()}, path)
+    with pytest.raises(ValueError, match="quantized_tensor: False"):
+        import_te(tmp_path, tmp_path / "out")
+
+
+def test_bad_dumps_are_one_line(tmp_path: Path) -> None:
+    path = dump(tmp_path, 0, "fc_wgrad_iter_000001", torch.arange(3))
+    for content in (torch.arange(3), None, {"a": torch.ones(1)}):
+        torch.save({"high_precision": content}, path)
+        with pytest.raises(ValueError, match="high_precision is no floating-point tensor"):
+            import_te(tmp_path, tmp_path / "out")
+    torch.save([torch.ones(1)], path)
+    with pytest.raises(ValueError, match="no high_precision"):
+        import_te(tmp_path, tmp_path / "out")
+    path.write_bytes(path.read_bytes()[:100])
+    line = one_error_line(run_dlsim("import", "te", tmp_path, "-o", tmp_path / "out"), 3)
+    assert path.name in line
+    path.rename(path.with_name("other.pt"))
+    line = one_error_line(run_dlsim("import", "te", tmp_path, "-o", tmp_path / "out"), 3)
+    assert "no gradients" in line
+    assert not (tmp_path / "out").exists()
