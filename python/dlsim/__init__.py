@@ -50,6 +50,7 @@ _LAZY: dict[str, str] = {
     "TensorStats": "_tensor_stats",
     "Trace": "traces",
     "accumulate": "runs",
+    "autocast_emulation": "emulation",
     "decode": "_arrays",
     "encode": "_arrays",
     "exponents": "_exponents",
@@ -71,6 +72,7 @@ _LAZY: dict[str, str] = {
 _SUBMODULES: frozenset[str] = frozenset(
     {
         "amp",
+        "emulation",
         "profiles",
         "results",
         "runs",
