@@ -76,6 +76,7 @@ class ReplayOptions(_VerdictOptions, ConfigOptions, total=False):
     optimizers: Mapping[str, str]
     state: Settings
     resume_at: int | None
+    heat_map: bool | int  # True, or the largest number of bins
     details: bool
 
 
@@ -241,6 +242,10 @@ def _if_false(place: str, flag: str, value: object) -> list[str]:
     return [] if _truth(place, value) else [flag]
 
 
+def _true_or_one(place: str, flag: str, value: object) -> list[str]:
+    return _if_true(place, flag, value) if isinstance(value, bool) else _one(place, flag, value)
+
+
 class _Option(NamedTuple):
     flag: str
     arguments: Callable[[str, str, object], list[str]]
@@ -255,6 +260,7 @@ _OTHERS: dict[str, _Option] = {
     "dot": _Option("--dot", _pairs),
     "extend": _Option("--extend", _if_true),
     "formats": _Option("--format", _each),
+    "heat_map": _Option("--heat-map", _true_or_one),
     "histogram": _Option("--histogram", _pair_list),
     "levels": _Option("--level", _each),
     "matmul": _Option("--matmul", _pairs),

@@ -10,14 +10,15 @@ import re
 import subprocess
 import sys
 
-import dlsim
 import numpy as np
 import pytest
 import torch
-from dlsim import emulation
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+
+import dlsim
+from dlsim import emulation
 
 FORMATS = ["fp16", "bf16", "cb16", "fp8-e5m2", "e4m3"]
 
