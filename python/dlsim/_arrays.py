@@ -7,6 +7,7 @@ and shape, on the same device. docs/python.md has the rules for layouts, types a
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterable
 from functools import lru_cache
@@ -194,9 +195,14 @@ def _conversion(format: Format, rounding: str, overflow: str, subnormals: str) -
 
 
 def _scale(scale: Any) -> float:
+    if getattr(scale, "ndim", 0) > 0:
+        raise TypeError(f"scale: expected a number, got an array of shape {tuple(scale.shape)}")
     if not hasattr(scale, "__float__") and not hasattr(scale, "__index__"):
         raise TypeError(f"scale: expected a number, got {scale!r}")
-    return float(scale)
+    try:
+        return float(scale)
+    except OverflowError:  # an integer beyond float64
+        return math.inf
 
 
 def _unsigned(name: str, value: Any, bits: int) -> int:
