@@ -11,6 +11,10 @@
 
 namespace dlsim {
 
+// Whether this process was forked from one that had loaded dlsim, as by Python's multiprocessing.
+// GNU's OpenMP runtime would wait there for threads that only the parent has.
+bool InForkedChild();
+
 // Calls body(i) for i in [0, count) on all threads, in any order, in the default floating-point
 // environment; rethrows one of the exceptions that bodies threw. Results are stored by index, so
 // that the schedule cannot be seen; blocks differ in size, so it is dynamic.
@@ -24,7 +28,7 @@ void ParallelFor(size_t count, const Body& body) {
   }
   const int64_t last = static_cast<int64_t>(count);
   std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (!InForkedChild())
   for (int64_t i = 0; i < last; ++i) {
     try {
       const DefaultFloatEnvironment environment;

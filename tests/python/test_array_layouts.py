@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 from collections.abc import Callable
 
@@ -172,6 +173,20 @@ def test_other_threads_run_during_a_call() -> None:
     worker.join()
     # With the GIL held, this thread would see `inside` a few times at most.
     assert progress > 500
+
+
+def test_forked_processes_work() -> None:
+    # GNU's OpenMP would wait for the parent's threads there.
+    values = np.resize(BASE, 1 << 18)
+    expected = dlsim.quantize(values, "cb16", 64, **SR)
+    with multiprocessing.get_context("fork").Pool(2) as pool:
+        results = pool.starmap_async(quantize_to_cb16, [(values,)] * 4).get(timeout=60)
+    for result in results:
+        np.testing.assert_array_equal(result, expected)
+
+
+def quantize_to_cb16(values: np.ndarray) -> np.ndarray:
+    return dlsim.quantize(values, "cb16", 64, **SR)
 
 
 def test_threads_may_work_at_once() -> None:
