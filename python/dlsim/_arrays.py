@@ -153,6 +153,7 @@ def measure(
     return stats if _is_list(format) or _is_list(scale) else stats[0]
 
 
+@lru_cache(maxsize=64)
 def code_elements(format: Format) -> tuple[str, ...]:
     """Returns the element types that can hold codes of the format."""
     return tuple(

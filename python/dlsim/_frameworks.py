@@ -20,6 +20,8 @@ Bits = NDArray[Any]
 
 # XLA takes memory without a copy from this alignment on.
 _ALIGNMENT = 64
+# Types of results whose memory is made as such; others are views of their bits.
+PLAIN_RESULTS = ("float32", "uint16", "uint32")
 _CPU_DEVICES = (1, 3)  # kDLCPU, kDLCUDAHost (pinned memory) of DLPack
 
 
@@ -175,7 +177,7 @@ def _check_jax(jax: Any, array: Any, place: str) -> None:
 
 
 def _numpy_array(bits: Bits, element: str) -> Bits:
-    if bits.dtype.name == element:
+    if element in PLAIN_RESULTS:
         return bits
     if element == "float16":
         return bits.view(np.float16)
@@ -191,7 +193,7 @@ def _numpy_array(bits: Bits, element: str) -> Bits:
 def _jax_array(bits: Bits, element: str) -> Any:
     jax: Any = import_module("jax")
     array = jax.dlpack.from_dlpack(bits)
-    if bits.dtype.name == element:
+    if element in PLAIN_RESULTS:
         return array
     return jax.lax.bitcast_convert_type(array, jax.numpy.dtype(element))
 
@@ -204,7 +206,7 @@ def _importer_of(array: Any) -> Callable[[Bits, str], Any]:
         return _numpy_array
 
     def wrap(bits: Bits, element: str) -> Any:
-        if bits.dtype.name != element:
+        if element not in PLAIN_RESULTS:
             raise UsageError(f"as_dtype: {element} is not supported for {_kind(array)}")
         return from_dlpack(bits)
 

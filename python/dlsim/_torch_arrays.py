@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from ._dtypes import SIZES, bad_element
 from ._errors import UsageError
-from ._frameworks import check_shape
+from ._frameworks import PLAIN_RESULTS, check_shape
 
 _SIGNED = {1: torch.uint8, 2: torch.int16, 4: torch.int32}  # torch has always had uint8
-_SIGNED_NUMPY = {"uint16": np.int16, "uint32": np.int32}
+_SIGNED_NUMPY = {1: np.uint8, 2: np.int16, 4: np.int32}
 
 
 def element_of_tensor(tensor: torch.Tensor, place: str, elements: tuple[str, ...]) -> str:
@@ -56,12 +56,10 @@ def bits_of_tensor(
 
 def tensor_of_bits(bits: NDArray[Any], element: str) -> torch.Tensor:
     """Returns a tensor over the same memory; unsigned codes become signed ones."""
-    signed = _SIGNED_NUMPY.get(bits.dtype.name)
-    tensor: torch.Tensor = torch.from_numpy(bits if signed is None else bits.view(signed))
-    if element in ("float32", "uint8", "uint16", "uint32"):
-        return tensor
-    own: torch.Tensor = tensor.view(dtype_of_element(element))
-    return own
+    if element == "float32":
+        return torch.from_numpy(bits)
+    tensor: torch.Tensor = torch.from_numpy(bits.view(_SIGNED_NUMPY[bits.itemsize]))
+    return tensor if element in PLAIN_RESULTS else tensor.view(dtype_of_element(element))
 
 
 def dtype_of_element(element: str) -> torch.dtype:
