@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 from . import cbtorch
+from ._grad_scaler import GradScaler
 from ._half_dtype import (
     enable_mixed_precision,
     get_floating_point_dtype,
@@ -22,10 +23,9 @@ from ._half_dtype import (
     mixed_precision,
     set_half_dtype,
 )
+from ._mixed_precision import ApplianceNanError, MixedPrecision
 from ._optimizer_state import OptState, isfinite
-from .grad_scaler import GradScaler
-from .mixed_precision import ApplianceNanError, MixedPrecision
-from .optimizer_step import optimizer_step
+from ._optimizer_step import optimizer_step
 
 __all__ = [
     "ApplianceNanError",

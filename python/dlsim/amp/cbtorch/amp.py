@@ -13,7 +13,7 @@ from typing import Any
 
 from torch.optim import Optimizer
 
-from .. import grad_scaler
+from .. import _grad_scaler
 from .._gradients import parameters
 from .._half_dtype import get_half_dtype_str
 from .._optimizer_state import OptState, checked
@@ -23,7 +23,7 @@ __all__ = ["GradScaler", "optimizer"]
 _registered: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 
 
-class GradScaler(grad_scaler.GradScaler):
+class GradScaler(_grad_scaler.GradScaler):
     """Scales a loss when called; optimizers from optimizer() then unscale, test and update it.
 
     Unlike the scaler of 2.10 it takes the numbers that the documentation prints, also a

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from . import _gradients as gradients
 from ._clipping import check_limits, clip_
-from .grad_scaler import GradScaler
+from ._grad_scaler import GradScaler
 
 
 def optimizer_step(

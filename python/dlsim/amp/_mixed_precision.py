@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from .._errors import Error, UsageError
 from . import _gradients as gradients
 from ._clipping import check_limits, clip_
+from ._grad_scaler import GradScaler
 from ._half_dtype import HalfDtype, enable_mixed_precision, get_half_dtype, set_half_dtype
-from .grad_scaler import GradScaler
 
 _torch: Any = torch  # its types differ from version to version
 _logger = logging.getLogger(__name__)
