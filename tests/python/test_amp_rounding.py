@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients are rounded as dlsim's codec rounds, at the current scale, once or per backward."""
+"""Gradients are rounded as the dlsim command rounds, at the current scale, once or per backward."""
 
 import subprocess
 
@@ -9,12 +9,12 @@ import torch
 
 from dlsim import amp
 from dlsim._binary import command_path
-from dlsim.amp._rounding import rounded
+from dlsim.amp._rounding import round_values_, rounded_by_torch
 
 _FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
 
 
-def _codec(values, half_dtype, folder):
+def _command(values, half_dtype, folder):
     """Returns `values` encoded and decoded by the C++ command."""
     np.save(folder / "values.npy", values)
     for step in (
@@ -43,11 +43,18 @@ def _hard_values(half_dtype, folder):
         ).astype(np.float32)
 
 
+def _by_codec(values, half_dtype):
+    values = values.clone()
+    round_values_(values, half_dtype)
+    return values
+
+
+@pytest.mark.parametrize("rounding", [_by_codec, rounded_by_torch])
 @pytest.mark.parametrize("half_dtype", _FORMATS)
-def test_rounding_equals_the_codec(half_dtype, tmp_path):
+def test_rounding_equals_the_command(half_dtype, rounding, tmp_path):
     values = _hard_values(half_dtype, tmp_path)
-    expected = _codec(values, half_dtype, tmp_path)
-    actual = rounded(torch.from_numpy(values), half_dtype).numpy()
+    expected = _command(values, half_dtype, tmp_path)
+    actual = rounding(torch.from_numpy(values), half_dtype).numpy()
     is_nan = np.isnan(expected)
     assert np.array_equal(np.isnan(actual), is_nan)
     assert np.array_equal(actual.view(np.uint32)[~is_nan], expected.view(np.uint32)[~is_nan])
@@ -57,12 +64,16 @@ def test_rounding_takes_any_shape_and_type():
     values = torch.linspace(-3, 3, 24).reshape(2, 3, 4).transpose(0, 2)
     for half_dtype in (*_FORMATS, "float32"):
         for dtype in (torch.float32, torch.float64, torch.bfloat16):
-            result = rounded(values.to(dtype), half_dtype)
-            assert result.dtype == dtype and result.shape == values.shape
-            expected = rounded(values.to(dtype).float().contiguous(), half_dtype).to(dtype)
-            assert torch.equal(result, expected)
-    assert rounded(torch.tensor(1e-9), "cbfloat16").shape == ()
-    assert rounded(torch.empty(0), "cbfloat16").numel() == 0
+            result = values.to(dtype)
+            round_values_(result, half_dtype)
+            expected = values.to(dtype).float()
+            if half_dtype != "float32":
+                expected = rounded_by_torch(expected.contiguous(), half_dtype)
+            assert torch.equal(result, expected.to(dtype))
+    one = torch.tensor(1 + 2.0**-10)
+    round_values_(one, "cbfloat16")
+    assert one.item() == 1.0
+    round_values_(torch.empty(0), "cbfloat16")
 
 
 def _gradient(half_dtype, value, loss_scale=1.0, **arguments):
@@ -192,3 +203,7 @@ def test_complex_gradients_are_rounded_by_parts():
     assert weight.grad.item() == 1j
     scaler.clip_gradients_and_return_isfinite([])
     assert scaler.global_norm.item() == 1.0
+    scaler.update()
+    weight.grad = torch.tensor([complex(2.0**-26, 1.0)]).conj()  # in memory it is not conjugated
+    scaler.unscale_(optimizer)
+    assert weight.grad.item() == -1j

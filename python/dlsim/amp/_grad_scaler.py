@@ -175,7 +175,7 @@ class GradScaler:
         self.isfinite = None if self.dynamic else True
 
     def _unscale_gradient(self, parameter: torch.Tensor) -> None:
-        grad = gradients.coalesced_gradient(parameter)
+        grad = gradients.plain_gradient(parameter)
         if not self._quantize_first.has_rounded(parameter):
             gradients.round_(grad, self.half_dtype)
         if self.loss_is_scaled:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
-from ._rounding import rounded
+from ._rounding import round_values_
 
 # Elements that are squared at a time: the float64 copy stays small.
 _CHUNK = 1 << 22
@@ -28,28 +28,31 @@ def _stored(grad: torch.Tensor) -> torch.Tensor:
     return torch.view_as_real(grad) if grad.is_complex() else grad
 
 
-def coalesced_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """Returns .grad; the duplicates of a sparse one are summed first, as in the dense one."""
+def plain_gradient(parameter: torch.Tensor) -> torch.Tensor:
+    """Returns .grad, which is replaced first if its memory does not hold its values.
+
+    That is so for a sparse one with duplicates, and where conjugation or a sign is put off.
+    """
     grad: torch.Tensor = parameter.grad
-    if grad.layout == torch.sparse_coo and not grad.is_coalesced():
-        grad = grad.coalesce()
-        parameter.grad = grad
-    return grad
+    plain = grad.resolve_conj().resolve_neg()
+    if plain.layout == torch.sparse_coo and not plain.is_coalesced():
+        plain = plain.coalesce()
+    if plain is not grad:
+        parameter.grad = plain
+    return plain
 
 
 def rounded_gradient(grad: torch.Tensor, half_dtype: str) -> torch.Tensor:
     """Returns a copy of a gradient of any layout, rounded to `half_dtype` and back."""
     grad = grad.coalesce() if grad.layout == torch.sparse_coo else grad
     copy: torch.Tensor = grad.detach().clone()
-    values = _stored(copy)
-    values.copy_(rounded(values, half_dtype))
+    round_values_(_stored(copy), half_dtype)
     return copy
 
 
 def round_(grad: torch.Tensor, half_dtype: str) -> None:
     """Rounds a gradient to `half_dtype` and back, in place."""
-    values = _stored(grad)
-    values.copy_(rounded(values, half_dtype))
+    round_values_(_stored(grad.detach()), half_dtype)
 
 
 def scale_(grad: torch.Tensor, factor: float) -> None:

@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Values rounded to a 16-bit type and back, on any device, equal to dlsim's codec."""
+"""Values rounded to a 16-bit type and back: by dlsim's codec on a CPU, by torch elsewhere."""
 
 from __future__ import annotations
 
 import torch
+
+from .._arrays import quantize
+
+_FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
 
 # CB16 (docs/numerics.md): 14 bits fewer than float32, values from 2^-30 are normal, 2^-39 apart
 # below, and what rounds to 2^32 or more is infinite.
@@ -27,17 +31,28 @@ def _cb16(values: torch.Tensor) -> torch.Tensor:
     return torch.where(values.isnan(), values, rounded)
 
 
-def rounded(values: torch.Tensor, half_dtype: str) -> torch.Tensor:
-    """Returns `values` (real, of any shape and device) rounded to `half_dtype` and back.
+def rounded_by_torch(values: torch.Tensor, half_dtype: str) -> torch.Tensor:
+    """Returns what the codec returns, but for the payload of NaN, in operations of any device.
 
-    To nearest even; subnormals are kept, overflow gives infinity and NaN stays NaN (its payload
-    may not). Other types than float32 are converted to float32 first. "float32" changes nothing.
+    A dlsim that was built without CUDA emulates with it on a GPU, too. float32 in and out.
+    """
+    if half_dtype == "cbfloat16":
+        return _cb16(values)
+    result: torch.Tensor = values.to(getattr(torch, half_dtype)).to(torch.float32)
+    return result
+
+
+def round_values_(values: torch.Tensor, half_dtype: str) -> None:
+    """Rounds real `values`, of any shape, layout in memory and device, to `half_dtype` in place.
+
+    To nearest even; subnormals are kept, overflow gives infinity and NaN stays NaN. Other types
+    than float32 are converted to float32 first. "float32" changes nothing.
     """
     if half_dtype == "float32":
-        return values
-    result: torch.Tensor = values.to(torch.float32)
-    if half_dtype == "cbfloat16":
-        result = _cb16(result).to(values.dtype)
+        return
+    if values.device.type != "cpu":
+        values.copy_(rounded_by_torch(values.to(torch.float32), half_dtype))
+    elif values.dtype == torch.float32 and values.is_contiguous():
+        quantize(values, _FORMATS[half_dtype], out=values)
     else:
-        result = result.to(getattr(torch, half_dtype)).to(values.dtype)
-    return result
+        values.copy_(quantize(values, _FORMATS[half_dtype]))
