@@ -34,7 +34,7 @@ def plain_gradient(parameter: torch.Tensor) -> torch.Tensor:
     That is so for a sparse one with duplicates, and where conjugation or a sign is put off.
     """
     grad: torch.Tensor = parameter.grad
-    plain = grad.resolve_conj().resolve_neg()
+    plain: torch.Tensor = grad.resolve_conj().resolve_neg()
     if plain.layout == torch.sparse_coo and not plain.is_coalesced():
         plain = plain.coalesce()
     if plain is not grad:
