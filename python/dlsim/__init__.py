@@ -72,6 +72,7 @@ _LAZY: dict[str, str] = {
 _SUBMODULES: frozenset[str] = frozenset(
     {
         "amp",
+        "closed_loop",
         "emulation",
         "profiles",
         "results",

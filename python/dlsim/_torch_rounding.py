@@ -54,7 +54,8 @@ class Rounding:
             sparse: Tensor = torch.sparse_coo_tensor(whole.indices(), values, whole.shape)
             return sparse
         rounded: Tensor = _arrays.quantize(tensor.detach(), self.format, **self._options(stream))
-        return rounded.to(tensor.dtype)
+        typed: Tensor = rounded.to(tensor.dtype)
+        return typed
 
     def measure(self, tensor: Tensor, stream: int = 0) -> TensorStats:
         """Returns what `round` does to the elements of a tensor."""

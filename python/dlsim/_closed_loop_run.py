@@ -1,0 +1,262 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The record of a training under a loss-scaling policy, under the names of dlsim.replay/1."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from ._tensor_stats import TensorStats
+from ._torch_rounding import add_stats
+
+_COUNTERS = (
+    "elements",
+    "zeros",
+    "nan",
+    "inf",
+    "nonfinite",
+    "underflow",
+    "subnormal",
+    "overflow",
+    "underflow_fraction",
+    "energy_lost",
+)
+
+
+class _StepTotals(NamedTuple):
+    gradients: TensorStats | None
+    activations: TensorStats | None
+
+
+@dataclass
+class Run:
+    """What happened in a training under a format and a policy: docs/results.md names the keys.
+
+    `steps` are objects of dlsim.replay/1 with `loss` beside, `tensors` counters over all steps by
+    gradient.
+    """
+
+    format: str
+    policy: str
+    params: dict[str, Any]
+    finite_test: str
+    notes: list[str] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    tensors: dict[str, TensorStats] = field(default_factory=dict)
+    stopped_at_step: int | None = None
+    _totals: list[_StepTotals] = field(default_factory=list, repr=False)
+    _first_overflow: dict[str, int] = field(default_factory=dict, repr=False)
+    _worst_energy: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @property
+    def losses(self) -> list[float]:
+        """The loss of each step, without the loss scale."""
+        return [step["loss"] for step in self.steps]
+
+    @property
+    def skipped(self) -> list[int]:
+        """The numbers of the steps on which the optimizer did not step."""
+        return [step["step"] for step in self.steps if step["skipped"]]
+
+    def add(
+        self,
+        step: dict[str, Any],
+        gradients: Mapping[str, TensorStats],
+        activations: Mapping[str, TensorStats] = {},
+    ) -> None:
+        """Adds a step, and the counters of its parameter and of its activation gradients."""
+        for name, part in [*gradients.items(), *activations.items()]:
+            self.tensors[name] = add_stats(self.tensors.get(name), part)
+            if part.overflow:
+                self._first_overflow.setdefault(name, step["step"])
+            worst = self._worst_energy.setdefault(name, 0.0)
+            if not step["skipped"]:
+                self._worst_energy[name] = max(worst, part.energy_lost)
+        totals = _StepTotals(_sum(gradients.values()), _sum(activations.values()))
+        self._totals.append(totals)
+        self.steps.append({**step, **_counters(totals)})
+
+    def summary(self) -> dict[str, Any]:
+        """Returns the summary of the run; without steps, all that is null in dlsim.replay/1."""
+        applied = [step for step in self.steps if not step["skipped"]]
+        totals = _StepTotals(
+            _sum(step.gradients for step in self._totals),
+            _sum(step.activations for step in self._totals),
+        )
+        scales = [step["scale"] for step in self.steps]
+        return {
+            "steps": len(self.steps),
+            "skipped_steps": len(self.skipped),
+            "longest_skip_run": self._longest_skip_run(),
+            "hopeless_steps": sum(not s.get("lower_scale_helps", True) for s in self.steps),
+            "nonfinite_steps": sum(not step["finite"] for step in self.steps),
+            "worst_step_energy_lost": max((s["energy_lost"] for s in applied), default=0.0),
+            "first_applied_step": applied[0]["step"] if applied else None,
+            "stopped_at_step": self.stopped_at_step,
+            "final_scale": self.steps[-1]["next_scale"] if self.steps else None,
+            "min_scale": min(scales, default=None),
+            "max_scale": max(scales, default=None),
+            **_counters(totals),
+        }
+
+    def data(self) -> dict[str, Any]:
+        """Returns the run as one of the `runs` of dlsim.replay/1, ready for JSON."""
+        run = {
+            "format": self.format,
+            "policy": self.policy,
+            "params": self.params,
+            "finite_test": self.finite_test,
+            "notes": self.notes,
+            "summary": self.summary(),
+            "events": self.events,
+            "steps": self.steps,
+            "tensors": [
+                {
+                    "name": name,
+                    "role": "act_grad" if name.endswith(".act_grad") else "grad",
+                    **_named(stats),
+                    "worst_step_energy_lost": self._worst_energy[name],
+                    "absmax": stats.absmax,
+                    "first_overflow_step": self._first_overflow.get(name),
+                }
+                for name, stats in self.tensors.items()
+            ],
+        }
+        return dict(_for_json(run))
+
+    def _longest_skip_run(self) -> int:
+        longest = row = 0
+        for step in self.steps:
+            row = row + 1 if step["skipped"] else 0
+            longest = max(longest, row)
+        return longest
+
+
+def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
+    """Returns what a replay predicted (one of its `runs`) beside what happened, as pairs.
+
+    `first_difference` is the first step with another scale or another skip, None if all agree;
+    `same_skips` counts the steps that both skipped; `zero_fraction` is the share of the finite
+    gradients that are zero after rounding, whether they were already zero before or not.
+    """
+    told, happened = predicted["summary"], observed.summary()
+    keys = (
+        "steps",
+        "skipped_steps",
+        "first_applied_step",
+        "final_scale",
+        "underflow_fraction",
+        "worst_step_energy_lost",
+    )
+    skipped = {step["step"] for step in predicted["steps"] if step["skipped"]}
+    return {
+        "format": observed.format,
+        "policy": observed.policy,
+        "params": observed.params,
+        **{key: (told[key], happened[key]) for key in keys},
+        "zero_fraction": (_zero_fraction(told), _zero_fraction(happened)),
+        "same_skips": len(skipped & set(observed.skipped)),
+        "first_difference": _first_difference(predicted["steps"], observed.steps),
+        "final_loss": observed.losses[-1] if observed.steps else math.nan,
+    }
+
+
+def comparison_table(pairs: Iterable[tuple[str, Mapping[str, Any], Run]], last: int = 20) -> str:
+    """Returns a Markdown table of predictions beside what happened: `predicted / observed`.
+
+    A pair has a title for the policy, the run of a replay, and the run that really trained. The
+    final loss is the mean over the `last` steps.
+    """
+    lines = [
+        "| format | policy | skipped steps | of these, the same | first applied | final scale "
+        "| first difference | underflow | zero after rounding | worst energy lost | final loss |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for title, predicted, observed in pairs:
+        row = compare(predicted, observed)
+        difference = row["first_difference"]
+        cells = [
+            observed.format,
+            title,
+            _pair(row["skipped_steps"], str),
+            str(row["same_skips"]),
+            _pair(row["first_applied_step"], lambda step: "never" if step is None else str(step)),
+            _pair(row["final_scale"], _power_of_two),
+            "none" if difference is None else f"step {difference}",
+            _pair(row["underflow_fraction"], _percent),
+            _pair(row["zero_fraction"], _percent),
+            _pair(row["worst_step_energy_lost"], _percent),
+            f"{mean_loss(observed, last):.4g}",
+        ]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def mean_loss(run: Run, last: int = 20) -> float:
+    """Returns the mean loss over the `last` steps; NaN without steps."""
+    tail = run.losses[-last:]
+    return sum(tail) / len(tail) if tail else math.nan
+
+
+def _first_difference(
+    predicted: list[dict[str, Any]], observed: list[dict[str, Any]]
+) -> int | None:
+    for told, happened in zip(predicted, observed, strict=False):
+        same_scale = float(told["scale"]) == float(happened["scale"])
+        if not same_scale or told["skipped"] != happened["skipped"]:
+            return int(happened["step"])
+    if len(predicted) == len(observed):
+        return None
+    longer = max(predicted, observed, key=len)
+    return int(longer[min(len(predicted), len(observed))]["step"])
+
+
+def _named(stats: TensorStats | None) -> dict[str, float]:
+    return {key: 0 if stats is None else getattr(stats, key) for key in _COUNTERS}
+
+
+def _counters(totals: _StepTotals) -> dict[str, Any]:
+    return {**_named(totals.gradients), "activations": _named(totals.activations)}
+
+
+def _sum(parts: Iterable[TensorStats | None]) -> TensorStats | None:
+    total: TensorStats | None = None
+    for part in parts:
+        total = total if part is None else add_stats(total, part)
+    return total
+
+
+def _zero_fraction(counters: Mapping[str, Any]) -> float:
+    finite = counters["elements"] - counters["nonfinite"]
+    zeros = counters["zeros"] + counters["underflow"]
+    return zeros / finite if finite else 0.0
+
+
+def _pair(values: tuple[Any, Any], text: Any) -> str:
+    return f"{text(values[0])} / {text(values[1])}"
+
+
+def _percent(fraction: float) -> str:
+    return "0" if fraction == 0 else f"{100 * fraction:.3g} %"
+
+
+def _power_of_two(scale: float) -> str:
+    scale = float(scale)
+    if scale == 0 or not math.isfinite(scale):
+        return str(scale)
+    mantissa, exponent = math.frexp(scale)
+    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:.4g}"
+
+
+def _for_json(value: Any) -> Any:
+    """Writes numbers that JSON does not have as results.md says: inf, -inf, nan."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
+    if isinstance(value, dict):
+        return {key: _for_json(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_for_json(item) for item in value]
+    return value
