@@ -48,4 +48,5 @@ NB_MODULE(_core, module) {
   dlsim::python::BindArrays(module);
   dlsim::python::BindDeviceArrays(module);
   dlsim::python::BindKernelTimer(module);
+  dlsim::python::BindProfileJoining(module);
 }

@@ -8,9 +8,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <bit>
-#include <map>
 #include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,155 +19,167 @@
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
 #include "python/src/bindings.h"
-
-namespace nb = nanobind;
+#include "python/src/profile_input.h"
+#include "sim/commands/ladder_options.h"
 
 namespace dlsim::python {
 namespace {
 
-using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
-// Name, role ("grad" or "act_grad"), values.
-using NamedArray = std::tuple<std::string, std::string, Array>;
-using Metadata = std::map<std::string, std::string>;
-// Number of the micro-step (-1 = none), loss scale that the values carry, metadata, tensors.
-using Part = std::tuple<int64_t, float, Metadata, std::vector<NamedArray>>;
-
-DType DTypeOf(const std::string& name, const Array& array) {
-  const nb::dlpack::dtype dtype = array.dtype();
-  if (dtype == nb::dtype<float>()) return DType::kF32;
-  if (dtype == nb::dtype<double>()) return DType::kF64;
-  if (dtype.lanes == 1 && dtype.bits == 16) {
-    if (dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float)) return DType::kF16;
-    if (dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat)) return DType::kBF16;
-  }
-  throw UsageError(
-      Quoted(name), "bad element type", "float32, float64, float16 or bfloat16",
-      "type code " + std::to_string(dtype.code) + " of " + std::to_string(dtype.bits) + " bits");
-}
-
-TraceTensor TensorOf(const NamedArray& named) {
-  const auto& [name, role, array] = named;
-  TraceTensor tensor;
-  tensor.name = name;
-  tensor.role = role == RoleName(Role::kActGrad) ? Role::kActGrad : Role::kGrad;
-  tensor.dtype = DTypeOf(name, array);
-  for (size_t axis = 0; axis < array.ndim(); ++axis) tensor.shape.push_back(array.shape(axis));
-  tensor.elements = array.size();
-  tensor.mapped = static_cast<const std::byte*>(array.data());
-  return tensor;
-}
-
-// Name, role, finite float32 values, and how often each occurs.
-using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Counts = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using CountedArray = std::tuple<std::string, std::string, Values, Counts>;
-
-// A profile adds in integers that hold this many of the largest significands.
-constexpr uint64_t kMostCounted = uint64_t{1} << 40;
-
-HistogramSums SumsOf(const std::string& name, const Values& values, const Counts& counts,
-                     const HistogramEdges& edges) {
-  if (values.size() != counts.size()) {
-    throw UsageError(Quoted(name), "values and counts differ in number",
-                     std::to_string(values.size()), std::to_string(counts.size()));
-  }
-  std::map<size_t, HistogramSums::Bin> bins[2];
-  HistogramSums sums;
-  for (size_t i = 0; i < values.size(); ++i) {
-    const uint64_t count = counts.data()[i];
-    const uint32_t bits = std::bit_cast<uint32_t>(values.data()[i]);
-    const uint32_t magnitude = bits & ~codec::kSignBit;
-    if (count > kMostCounted - sums.elements) {
-      throw UsageError(Quoted(name), "too many elements", std::to_string(kMostCounted), "more");
+// Adds what `part` knows of a step to what other micro-steps know; tensors go by name.
+void AddPart(ProfileStep part, ProfileStep& step) {
+  std::vector<Histogram> of_part(step.tensors.size());
+  for (size_t t = 0; t < part.tensors.size(); ++t) {
+    const auto same = [&](const ProfileTensor& tensor) {
+      return tensor.name == part.tensors[t].name;
+    };
+    const auto found = std::ranges::find_if(step.tensors, same);
+    const auto i = static_cast<size_t>(found - step.tensors.begin());
+    if (found == step.tensors.end()) {
+      step.tensors.push_back(part.tensors[t]);
+      of_part.emplace_back();
+      for (std::vector<Histogram>& others : step.histograms) others.emplace_back();
     }
-    sums.elements += count;
-    if (count == 0) continue;
-    if (magnitude == 0) {
-      sums.zeros += count;
-    } else if (magnitude > codec::kInfinityBits) {
-      sums.nan += count;
-    } else if (magnitude == codec::kInfinityBits) {
-      sums.inf += count;
-    } else {
-      const size_t sign = bits >> 31;
-      const size_t bin = edges.BinOf(magnitude);
-      const uint64_t significand = Significand(magnitude);
-      HistogramSums::Bin& of_bin = bins[sign][bin];
-      of_bin.bin = static_cast<uint32_t>(bin);
-      of_bin.count += count;
-      of_bin.significands += count * significand;
-      of_bin.squares += static_cast<uint128_t>(count) * (significand * significand);
-      sums.signs[sign].largest = std::max(sums.signs[sign].largest, magnitude);
-    }
+    of_part[i] = std::move(part.histograms.front()[t]);
   }
-  for (size_t sign = 0; sign < 2; ++sign) {
-    for (const auto& [bin, of_bin] : bins[sign]) sums.signs[sign].bins.push_back(of_bin);
-  }
-  return sums;
+  step.histograms.push_back(std::move(of_part));
+  step.micro_steps.push_back(part.micro_steps.front());
+  step.files.insert(step.files.end(), part.files.begin(), part.files.end());
 }
 
-Recording RecordingOf(const Part& part) {
-  const auto& [micro, grad_scale, metadata, arrays] = part;
-  Recording recording;
-  recording.place = "memory";
-  recording.micro = micro;
-  recording.grad_scale = grad_scale;
-  recording.metadata = metadata;
-  for (const NamedArray& array : arrays) {
-    recording.tensors.push_back(TensorOf(array));
-    recording.file_bytes += std::get<2>(array).nbytes();
+// Empty lists and texts stand for the defaults of `dlsim profile`.
+Ladder LadderFrom(const std::vector<std::string>& formats,
+                  const std::vector<std::string>& roundings, const std::string& subnormals,
+                  const std::string& scales) {
+  LadderOptions options;
+  options.formats = formats;
+  options.roundings = roundings;
+  if (!scales.empty()) options.scales = scales;
+  if (subnormals == "keep") {
+    options.subnormals = {Subnormals::kKeep};
+  } else if (subnormals == "flush") {
+    options.subnormals = {Subnormals::kFlushToZero};
+  } else if (subnormals != "both") {
+    throw UsageError("subnormals", "unknown rule", "keep, flush or both", Quoted(subnormals));
   }
-  return recording;
+  return LadderOf(options);
+}
+
+ProfileWriter::Existing ExistingFrom(const std::string& existing) {
+  if (existing == "replace") return ProfileWriter::Existing::kReplace;
+  if (existing == "continue") return ProfileWriter::Existing::kExtend;
+  throw UsageError("existing", "unknown rule", "replace or continue", Quoted(existing));
 }
 
 // Writes a profile step by step. Safe after a crash: see ProfileWriter.
 class BoundProfileWriter {
  public:
-  BoundProfileWriter(const std::string& path, const Metadata& description) {
-    settings_.ladder = DefaultLadder();
+  BoundProfileWriter(const std::string& path, const Metadata& description,
+                     const std::vector<std::string>& formats,
+                     const std::vector<std::string>& roundings, const std::string& subnormals,
+                     const std::string& scales, const std::string& existing) {
+    const ProfileWriter::Existing rule = ExistingFrom(existing);
+    settings_.ladder = LadderFrom(formats, roundings, subnormals, scales);
     settings_.description = description;
-    edges_ = std::make_unique<HistogramEdges>(EdgesOf(settings_.ladder));
-    writer_ = std::make_unique<ProfileWriter>(path, settings_, *edges_,
-                                              ProfileWriter::Existing::kReplace);
+    nb::gil_scoped_release release;
+    edges_.emplace(EdgesOf(settings_.ladder));
+    writer_ = std::make_unique<ProfileWriter>(path, settings_, *edges_, rule);
+    replaced_partial_ = writer_->replaced_partial();
+    if (rule == ProfileWriter::Existing::kReplace) writer_->Truncate(0);
   }
 
-  void Append(int64_t step, const std::vector<Part>& parts) {
-    TraceStep trace_step;
-    trace_step.step = step;
-    for (const Part& part : parts) trace_step.recordings.push_back(RecordingOf(part));
+  std::vector<int64_t> Steps() const {
+    std::vector<int64_t> steps;
+    for (const ProfileWriter::Done& done : writer_->done()) steps.push_back(done.step);
+    return steps;
+  }
+
+  // Forgets the steps from `step` on.
+  void Forget(int64_t step) {
+    CheckOpen();
+    const std::span<const ProfileWriter::Done> done = writer_->done();
+    const auto first = std::ranges::lower_bound(done, step, {}, &ProfileWriter::Done::step);
+    writer_->Truncate(static_cast<size_t>(first - done.begin()));
+  }
+
+  // Counts a micro-step, or the step as a whole; nothing of the arrays is held afterwards.
+  void Add(int64_t step, const Part& part) {
+    CheckOpen();
+    if (step < 0) throw UsageError("step", "out of range", "0 or more", std::to_string(step));
+    if (pending_ && pending_->step != step) {
+      throw UsageError("step", "another one is not finished", std::to_string(pending_->step),
+                       std::to_string(step));
+    }
+    CheckMicro(std::get<0>(part));
+    TraceStep recorded;
+    recorded.step = step;
+    recorded.recordings.push_back(RecordingOf(part));
     nb::gil_scoped_release release;
-    writer_->Append(EncodeStep(ProfileOf(trace_step, *edges_, {}), *edges_));
+    ProfileStep profile = ProfileOf(recorded, *edges_, {});
+    if (pending_) {
+      AddPart(std::move(profile), *pending_);
+    } else {
+      pending_ = std::move(profile);
+    }
+  }
+
+  // Writes the step that the parts make.
+  void Finish() {
+    CheckOpen();
+    if (!pending_) throw UsageError("profile", "no step to finish");
+    nb::gil_scoped_release release;
+    const ProfileStep step = *std::exchange(pending_, std::nullopt);
+    writer_->Append(EncodeStep(step, *edges_));
+  }
+
+  void Drop() { pending_.reset(); }
+
+  void Append(int64_t step, const std::vector<Part>& parts) {
+    if (parts.empty()) throw UsageError("parts", "step without recordings", "one or more");
+    if (pending_) throw UsageError("profile", "a step is not finished");
+    try {
+      for (const Part& part : parts) Add(step, part);
+    } catch (...) {
+      Drop();
+      throw;
+    }
+    Finish();
   }
 
   void AppendCounts(int64_t step, const Metadata& metadata,
                     const std::vector<CountedArray>& arrays) {
-    ProfileStep profile;
-    profile.step = step;
-    profile.micro_steps = {-1};
-    profile.metadata = metadata;
-    profile.files = {{.name = "memory", .bytes = 0}};
-    std::vector<Histogram>& histograms = profile.histograms.emplace_back();
-    for (const auto& [name, role, values, counts] : arrays) {
-      const HistogramSums sums = SumsOf(name, values, counts, *edges_);
-      ProfileTensor& tensor = profile.tensors.emplace_back();
-      tensor.name = name;
-      tensor.role = role == RoleName(Role::kActGrad) ? Role::kActGrad : Role::kGrad;
-      tensor.shape = {sums.elements};
-      histograms.push_back(sums.ToHistogram(*edges_));
-      profile.files[0].bytes += sums.elements * sizeof(float);
-    }
-    writer_->Append(EncodeStep(profile, *edges_));
+    CheckOpen();
+    if (pending_) throw UsageError("profile", "a step is not finished");
+    writer_->Append(EncodeStep(ProfileOfCounts(step, metadata, arrays, *edges_), *edges_));
   }
 
   void Commit() {
+    CheckOpen();
     nb::gil_scoped_release release;
     writer_->Commit();
+    committed_ = true;
   }
 
+  bool replaced_partial() const { return replaced_partial_; }
+
  private:
+  void CheckOpen() const {
+    if (committed_) throw UsageError("profile", "complete already");
+  }
+
+  // A step without micro-steps has one part, -1; others count theirs from 0.
+  void CheckMicro(int64_t micro) const {
+    const int64_t next = pending_ ? static_cast<int64_t>(pending_->micro_steps.size()) : 0;
+    const bool whole = pending_ && pending_->micro_steps.front() == -1;
+    if (!whole && (micro == next || (micro == -1 && !pending_))) return;
+    throw UsageError("parts", "micro-steps must ascend from 0", std::to_string(next),
+                     std::to_string(micro));
+  }
+
   ProfileSettings settings_;
-  std::unique_ptr<HistogramEdges> edges_;
+  std::optional<HistogramEdges> edges_;
   std::unique_ptr<ProfileWriter> writer_;
+  std::optional<ProfileStep> pending_;
+  bool replaced_partial_ = false, committed_ = false;
 };
 
 }  // namespace
@@ -175,19 +187,38 @@ class BoundProfileWriter {
 void BindProfiles(nb::module_& module) {
   nb::class_<BoundProfileWriter>(module, "ProfileWriter",
                                  "Writes a profile (.dlprof) from arrays, step by step.")
-      .def(nb::init<const std::string&, const Metadata&>(), nb::arg("path"),
-           nb::arg("description") = Metadata{})
+      .def(nb::init<const std::string&, const Metadata&, const std::vector<std::string>&,
+                    const std::vector<std::string>&, const std::string&, const std::string&,
+                    const std::string&>(),
+           nb::arg("path"), nb::arg("description") = Metadata{},
+           nb::arg("formats") = std::vector<std::string>{},
+           nb::arg("roundings") = std::vector<std::string>{}, nb::arg("subnormals") = "both",
+           nb::arg("scales") = "", nb::arg("existing") = "replace",
+           "The options are those of `dlsim profile`. `existing`: 'replace', or 'continue' behind "
+           "the steps of a profile of that name, complete or not.")
+      .def_prop_ro("steps", &BoundProfileWriter::Steps, "The numbers of the steps in the profile.")
+      .def_prop_ro("replaced_partial", &BoundProfileWriter::replaced_partial,
+                   "Whether an unfinished profile with other settings has been replaced.")
+      .def("forget", &BoundProfileWriter::Forget, nb::arg("step"),
+           "Removes `step` and all later steps.")
       .def(
           "append", &BoundProfileWriter::Append, nb::arg("step"), nb::arg("parts"),
           nb::sig(
               "def append(self, step: int, parts: Sequence[tuple[int, float, Mapping[str, str], "
               "Sequence[tuple[str, str, typing.Any]]]]) -> None"),
           "Profiles a step; `parts` has one (micro, grad_scale, metadata, tensors) per micro-step, "
-          "or one with micro = -1; tensors are (name, role, array).")
+          "or one with micro = -1; tensors are (name, role, array), float32, float64, float16 or "
+          "bfloat16 in CPU memory; steps must ascend.")
       .def("append_counts", &BoundProfileWriter::AppendCounts, nb::arg("step"), nb::arg("metadata"),
            nb::arg("tensors"),
            "Profiles a step of tensors (name, role, values, counts): float32 values, and as uint64 "
            "how often each of them occurs.")
+      .def("add", &BoundProfileWriter::Add, nb::arg("step"), nb::arg("part"),
+           nb::sig("def add(self, step: int, part: tuple[int, float, Mapping[str, str], "
+                   "Sequence[tuple[str, str, typing.Any]]]) -> None"),
+           "Profiles one part of a step, which finish() writes.")
+      .def("finish", &BoundProfileWriter::Finish, "Writes the step whose parts were added.")
+      .def("drop", &BoundProfileWriter::Drop, "Forgets the parts of a step that is not finished.")
       .def("commit", &BoundProfileWriter::Commit, "Completes the file.");
 }
 

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "python/src/profile_input.h"
+
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <set>
+#include <string_view>
+
+#include "dlsim/error.h"
+
+namespace dlsim::python {
+namespace {
+
+constexpr size_t kMaxNameBytes = 4096;  // as in a trace
+
+DType DTypeOf(const std::string& name, const Array& array) {
+  const nb::dlpack::dtype dtype = array.dtype();
+  if (dtype == nb::dtype<float>()) return DType::kF32;
+  if (dtype == nb::dtype<double>()) return DType::kF64;
+  if (dtype.lanes == 1 && dtype.bits == 16) {
+    if (dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Float)) return DType::kF16;
+    if (dtype.code == static_cast<uint8_t>(nb::dlpack::dtype_code::Bfloat)) return DType::kBF16;
+  }
+  throw UsageError(
+      Quoted(name), "bad element type", "float32, float64, float16 or bfloat16",
+      "type code " + std::to_string(dtype.code) + " of " + std::to_string(dtype.bits) + " bits");
+}
+
+Role RoleOf(const std::string& name, std::string_view role) {
+  for (const Role known : {Role::kGrad, Role::kActGrad}) {
+    if (role == RoleName(known)) return known;
+  }
+  throw UsageError(Quoted(name), "unknown role", "grad or act_grad", Quoted(role));
+}
+
+TraceTensor TensorOf(const NamedArray& named) {
+  const auto& [name, role, array] = named;
+  if (name.empty() || name.size() > kMaxNameBytes) {
+    throw UsageError("tensors", "bad name", "1 to " + std::to_string(kMaxNameBytes) + " bytes",
+                     std::to_string(name.size()));
+  }
+  TraceTensor tensor;
+  tensor.name = name;
+  tensor.role = RoleOf(name, role);
+  tensor.dtype = DTypeOf(name, array);
+  for (size_t axis = 0; axis < array.ndim(); ++axis) tensor.shape.push_back(array.shape(axis));
+  tensor.elements = array.size();
+  tensor.mapped = static_cast<const std::byte*>(array.data());
+  return tensor;
+}
+
+// As a reader of traces takes it: values are multiplied by its reciprocal.
+float GradScaleOf(double given) {
+  const float scale = static_cast<float>(given);
+  if (std::isfinite(scale) && scale > 0 && std::isfinite(1.0f / scale)) return scale;
+  throw UsageError("grad_scale", "bad loss scale",
+                   "a finite positive float32 with a finite reciprocal", std::to_string(given));
+}
+
+// A profile adds in integers that hold this many of the largest significands.
+constexpr uint64_t kMostCounted = uint64_t{1} << 40;
+
+HistogramSums SumsOf(const std::string& name, const Values& values, const Counts& counts,
+                     const HistogramEdges& edges) {
+  if (values.size() != counts.size()) {
+    throw UsageError(Quoted(name), "values and counts differ in number",
+                     std::to_string(values.size()), std::to_string(counts.size()));
+  }
+  std::map<size_t, HistogramSums::Bin> bins[2];
+  HistogramSums sums;
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint64_t count = counts.data()[i];
+    const uint32_t bits = std::bit_cast<uint32_t>(values.data()[i]);
+    const uint32_t magnitude = bits & ~codec::kSignBit;
+    if (count > kMostCounted - sums.elements) {
+      throw UsageError(Quoted(name), "too many elements", std::to_string(kMostCounted), "more");
+    }
+    sums.elements += count;
+    if (count == 0) continue;
+    if (magnitude == 0) {
+      sums.zeros += count;
+    } else if (magnitude > codec::kInfinityBits) {
+      sums.nan += count;
+    } else if (magnitude == codec::kInfinityBits) {
+      sums.inf += count;
+    } else {
+      const size_t sign = bits >> 31;
+      const size_t bin = edges.BinOf(magnitude);
+      const uint64_t significand = Significand(magnitude);
+      HistogramSums::Bin& of_bin = bins[sign][bin];
+      of_bin.bin = static_cast<uint32_t>(bin);
+      of_bin.count += count;
+      of_bin.significands += count * significand;
+      of_bin.squares += static_cast<uint128_t>(count) * (significand * significand);
+      sums.signs[sign].largest = std::max(sums.signs[sign].largest, magnitude);
+    }
+  }
+  for (size_t sign = 0; sign < 2; ++sign) {
+    for (const auto& [bin, of_bin] : bins[sign]) sums.signs[sign].bins.push_back(of_bin);
+  }
+  return sums;
+}
+
+}  // namespace
+
+Recording RecordingOf(const Part& part) {
+  const auto& [micro, grad_scale, metadata, arrays] = part;
+  Recording recording;
+  recording.place = "memory";
+  recording.micro = micro;
+  recording.grad_scale = GradScaleOf(grad_scale);
+  recording.metadata = metadata;
+  std::set<std::string_view> names;
+  for (const NamedArray& array : arrays) {
+    recording.tensors.push_back(TensorOf(array));
+    recording.file_bytes += std::get<2>(array).nbytes();
+    const std::string& name = std::get<0>(array);
+    if (!names.insert(name).second) throw UsageError(Quoted(name), "given twice");
+  }
+  return recording;
+}
+
+ProfileStep ProfileOfCounts(int64_t step, const Metadata& metadata,
+                            const std::vector<CountedArray>& arrays, const HistogramEdges& edges) {
+  ProfileStep profile;
+  profile.step = step;
+  profile.micro_steps = {-1};
+  profile.metadata = metadata;
+  profile.files = {{.name = "memory", .bytes = 0}};
+  std::vector<Histogram>& histograms = profile.histograms.emplace_back();
+  for (const auto& [name, role, values, counts] : arrays) {
+    const HistogramSums sums = SumsOf(name, values, counts, edges);
+    ProfileTensor& tensor = profile.tensors.emplace_back();
+    tensor.name = name;
+    tensor.role = RoleOf(name, role);
+    tensor.shape = {sums.elements};
+    histograms.push_back(sums.ToHistogram(edges));
+    profile.files[0].bytes += sums.elements * sizeof(float);
+  }
+  return profile;
+}
+
+}  // namespace dlsim::python

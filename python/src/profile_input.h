@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// What profiles are made from in Python: arrays, or values with their counts.
+#pragma once
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "dlsim/profile.h"
+
+namespace dlsim::python {
+
+namespace nb = nanobind;
+
+using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+// Name, role ("grad" or "act_grad"), values.
+using NamedArray = std::tuple<std::string, std::string, Array>;
+using Metadata = std::map<std::string, std::string>;
+// Number of the micro-step (-1 = none), loss scale that the values carry, metadata, tensors.
+using Part = std::tuple<int64_t, double, Metadata, std::vector<NamedArray>>;
+
+// Name, role, finite float32 values, and how often each occurs.
+using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Counts = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using CountedArray = std::tuple<std::string, std::string, Values, Counts>;
+
+// Returns a part of a step; refers to the arrays' values. Throws UsageError for bad ones.
+Recording RecordingOf(const Part& part);
+
+// Returns a step that is known by its values and their counts. Throws UsageError for bad ones.
+ProfileStep ProfileOfCounts(int64_t step, const Metadata& metadata,
+                            const std::vector<CountedArray>& arrays, const HistogramEdges& edges);
+
+}  // namespace dlsim::python

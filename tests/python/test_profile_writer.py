@@ -1,0 +1,187 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Profiles written from arrays: parts, continuing, joining, and what is refused."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dlsim
+from dlsim._binary import command_path
+from dlsim._core import ProfileWriter, join_profiles
+
+VALUES = np.array([1.0, -(2.0**-20), 0.0, 3e-9], np.float32)
+
+
+def one(name: str = "w.grad", values: np.ndarray = VALUES, role: str = "grad") -> list:
+    return [(-1, 1.0, {}, [(name, role, values)])]
+
+
+def steps_of(path: Path) -> list[dict]:
+    done = subprocess.run(
+        [command_path(), "replay", path, "--json", "-", "--quiet", "--format", "fp16"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)["runs"][0]["steps"]
+
+
+def test_parts_added_one_by_one_are_the_same_bytes(tmp_path: Path) -> None:
+    parts = [
+        (0, 2.0, {"loss": "1"}, [("a.grad", "grad", VALUES), ("b.grad", "grad", VALUES * 3)]),
+        (1, 4.0, {}, [("b.grad", "grad", VALUES), ("c.grad", "grad", VALUES[:2])]),
+    ]
+    together, apart = (ProfileWriter(str(tmp_path / name)) for name in ("a.dlprof", "b.dlprof"))
+    together.append(0, parts)
+    for part in parts:
+        apart.add(0, part)
+    apart.finish()
+    together.commit()
+    apart.commit()
+    assert (tmp_path / "a.dlprof").read_bytes() == (tmp_path / "b.dlprof").read_bytes()
+    (step,) = steps_of(tmp_path / "a.dlprof")
+    assert step["elements"] == 4 + 8 + 2
+
+
+def test_continues_behind_an_unfinished_and_a_complete_profile(tmp_path: Path) -> None:
+    path = tmp_path / "p.dlprof"
+    writer = ProfileWriter(str(path))
+    writer.append(0, one())
+    writer.append(1, one())
+    del writer
+    assert path.with_suffix(".dlprof.partial").exists() and not path.exists()
+    writer = ProfileWriter(str(path), existing="continue")
+    assert writer.steps == [0, 1]
+    writer.forget(1)
+    writer.append(1, one(values=VALUES * 2))
+    writer.commit()
+    del writer
+    writer = ProfileWriter(str(path), existing="continue")
+    assert writer.steps == [0, 1]
+    writer.append(5, one())
+    writer.commit()
+    whole = ProfileWriter(str(tmp_path / "q.dlprof"))
+    for step, factor in ((0, 1), (1, 2), (5, 1)):
+        whole.append(step, one(values=VALUES * np.float32(factor)))
+    whole.commit()
+    assert path.read_bytes() == (tmp_path / "q.dlprof").read_bytes()
+
+
+def test_replace_begins_anew_although_a_partial_file_is_there(tmp_path: Path) -> None:
+    path = tmp_path / "p.dlprof"
+    writer = ProfileWriter(str(path))
+    writer.append(7, one())
+    del writer
+    writer = ProfileWriter(str(path))
+    assert writer.steps == []
+    writer.append(0, one())
+    writer.commit()
+    assert [step["step"] for step in steps_of(path)] == [0]
+
+
+def test_the_ladder_is_that_of_the_command(tmp_path: Path) -> None:
+    writer = ProfileWriter(
+        str(tmp_path / "p.dlprof"),
+        formats=["fp16"],
+        roundings=["rne"],
+        subnormals="keep",
+        scales="2^0..2^4,3",
+    )
+    writer.append(0, one())
+    writer.commit()
+    done = subprocess.run(
+        [command_path(), "info", tmp_path / "p.dlprof"], capture_output=True, text=True, check=True
+    )
+    assert "ladder: fp16; rne; subnormals keep; scales" in done.stdout
+
+
+def test_joined_profiles_hold_all_tensors(tmp_path: Path) -> None:
+    paths = [str(tmp_path / f"{name}.dlprof") for name in ("a", "b")]
+    for path, name in zip(paths, ("a.grad", "b.grad"), strict=True):
+        writer = ProfileWriter(path, {"model": "m"})
+        for step in range(3):
+            writer.append(step, one(name, VALUES * np.float32(step + 1)))
+        writer.commit()
+    join_profiles(paths, str(tmp_path / "joined.dlprof"))
+    whole = ProfileWriter(str(tmp_path / "whole.dlprof"), {"model": "m"})
+    for step in range(3):
+        values = VALUES * np.float32(step + 1)
+        whole.append(
+            step, [(-1, 1.0, {}, [("a.grad", "grad", values), ("b.grad", "grad", values)])]
+        )
+    whole.commit()
+    assert steps_of(tmp_path / "joined.dlprof") == steps_of(tmp_path / "whole.dlprof")
+    with pytest.raises(dlsim.InputError, match=r"tensor 'a\.grad' is in two profiles"):
+        join_profiles([paths[0], paths[0]], str(tmp_path / "twice.dlprof"))
+    assert not (tmp_path / "twice.dlprof").exists()
+    with pytest.raises(dlsim.UsageError, match="no profile to join"):
+        join_profiles([], str(tmp_path / "none.dlprof"))
+
+
+@pytest.mark.parametrize(
+    ("parts", "text"),
+    [
+        ([], "step without recordings"),
+        ([(-1, float("nan"), {}, [])], "grad_scale: bad loss scale"),
+        ([(-1, 0.0, {}, [])], "grad_scale: bad loss scale"),
+        ([(-1, -1.0, {}, [])], "grad_scale: bad loss scale"),
+        ([(-1, 1e39, {}, [])], "grad_scale: bad loss scale"),
+        ([(-1, 1e-39, {}, [])], "grad_scale: bad loss scale"),
+        (one(values=np.ones(2, np.int32)), "'w.grad': bad element type"),
+        (one(values=np.ones(2, np.uint16)), "bad element type"),
+        (one(role="weight"), "unknown role, expected grad or act_grad"),
+        (one(name=""), "bad name"),
+        ([(1, 1.0, {}, [])], "micro-steps must ascend from 0"),
+        ([(0, 1.0, {}, []), (2, 1.0, {}, [])], "micro-steps must ascend from 0, expected 1, got 2"),
+        ([(-1, 1.0, {}, []), (1, 1.0, {}, [])], "micro-steps must ascend"),
+        ([(-1, 1.0, {}, [("w", "grad", VALUES), ("w", "grad", VALUES)])], "'w': given twice"),
+    ],
+)
+def test_bad_steps_are_refused_and_the_next_is_written(tmp_path: Path, parts, text) -> None:
+    writer = ProfileWriter(str(tmp_path / "p.dlprof"))
+    with pytest.raises(dlsim.UsageError, match=text):
+        writer.append(0, parts)
+    writer.append(0, one())
+    writer.commit()
+    assert len(steps_of(tmp_path / "p.dlprof")) == 1
+
+
+def test_bad_use_is_refused(tmp_path: Path) -> None:
+    path = str(tmp_path / "p.dlprof")
+    with pytest.raises(dlsim.UsageError, match="existing: unknown rule"):
+        ProfileWriter(path, existing="append")
+    with pytest.raises(dlsim.UsageError, match="subnormals: unknown rule"):
+        ProfileWriter(path, subnormals="no")
+    with pytest.raises(dlsim.UsageError, match="stochastic"):
+        ProfileWriter(path, roundings=["sr"])
+    with pytest.raises(dlsim.UsageError, match="scales"):
+        ProfileWriter(path, scales="-1")
+    writer = ProfileWriter(path)
+    with pytest.raises(dlsim.UsageError, match="step: out of range"):
+        writer.append(-1, one())
+    writer.append(3, one())
+    with pytest.raises(dlsim.InputError, match="steps must ascend"):
+        writer.append(3, one())
+    writer.add(4, one()[0])
+    with pytest.raises(dlsim.UsageError, match="another one is not finished"):
+        writer.add(5, one()[0])
+    writer.drop()
+    with pytest.raises(dlsim.UsageError, match="no step to finish"):
+        writer.finish()
+    writer.commit()
+    with pytest.raises(dlsim.UsageError, match="complete already"):
+        writer.append(9, one())
+    with pytest.raises(dlsim.UsageError, match="complete already"):
+        writer.commit()
+
+
+def test_a_step_without_tensors_is_a_step(tmp_path: Path) -> None:
+    writer = ProfileWriter(str(tmp_path / "p.dlprof"))
+    writer.append(0, [(-1, 1.0, {}, [])])
+    writer.append(1, one())
+    writer.commit()
+    assert [step["elements"] for step in steps_of(tmp_path / "p.dlprof")] == [0, 4]
