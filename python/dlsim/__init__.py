@@ -46,6 +46,7 @@ CB16 = Format("cb16")
 _LAZY: dict[str, str] = {
     "Exponents": "_exponents",
     "Profile": "profiles",
+    "Recorder": "recorder",
     "Result": "results",
     "TensorStats": "_tensor_stats",
     "Trace": "traces",
@@ -75,6 +76,7 @@ _SUBMODULES: frozenset[str] = frozenset(
         "closed_loop",
         "emulation",
         "profiles",
+        "recorder",
         "results",
         "runs",
         "traces",

@@ -201,21 +201,22 @@ class TraceWriter:
         self.bytes_written += size
         return path
 
+    def steps(self, *, rank: int | None = None) -> list[int]:
+        """Returns the numbers of the steps of `rank` that the directory holds, ascending."""
+        return sorted({int(found["step"]) for found in self._files_of(rank)})
+
     def forget(self, step: int, *, rank: int | None = None) -> None:
-        """Removes the files of `step` and of later steps that `rank` has written."""
-        for name in list(self._step_files()):
-            found = _STEP_FILE.fullmatch(name)
-            assert found is not None
-            own = found["rank"] is None if rank is None else found["rank"] == f"{rank:05d}"
-            if own and int(found["step"]) >= step:
-                (self.directory / name).unlink(missing_ok=True)
+        """Removes the files of `rank` of `step` and of later steps."""
+        for found in list(self._files_of(rank)):
+            if int(found["step"]) >= step:
+                (self.directory / found[0]).unlink(missing_ok=True)
 
     def close(self) -> None:
         """Lists the steps in trace.json; steps can still be written after it."""
         if not self._describes:
             return
-        names = sorted(self._step_files())
-        matches = [found for found in map(_STEP_FILE.fullmatch, names) if found]
+        matches = sorted(self._step_files(), key=lambda found: found[0])
+        names = [found[0] for found in matches]
         lists: dict[str, object] = {"steps": sorted({int(found["step"]) for found in matches})}
         # Other ranks may still be writing theirs.
         if all(found["rank"] is None for found in matches):
@@ -224,11 +225,16 @@ class TraceWriter:
             lists = {}
         self._write_description(lists)
 
-    def _step_files(self) -> Iterator[str]:
+    def _step_files(self) -> Iterator[re.Match[str]]:
         with os.scandir(self.directory) as entries:
             for entry in entries:
-                if _STEP_FILE.fullmatch(entry.name):
-                    yield entry.name
+                if found := _STEP_FILE.fullmatch(entry.name):
+                    yield found
+
+    def _files_of(self, rank: int | None) -> Iterator[re.Match[str]]:
+        for found in self._step_files():
+            if (None if found["rank"] is None else int(found["rank"])) == rank:
+                yield found
 
     def _write_description(self, lists: Mapping[str, object]) -> int:
         path = self.directory / "trace.json"

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parameters and modules of a model that are recorded, step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .._errors import UsageError
+from ._names import modules_of, parameters_of
+from ._selection import Selection
+
+_NOTHING: frozenset[str] = frozenset()
+
+
+def models_of(model: Any) -> dict[str, Any]:
+    """Returns a model, or several by name, as models by prefix of their names."""
+    try:
+        from torch.nn import Module
+    except ModuleNotFoundError:
+        raise ModuleNotFoundError("dlsim.Recorder needs PyTorch: pip install torch") from None
+
+    if isinstance(model, Module):
+        return {"": model}
+    if isinstance(model, Mapping) and all(
+        isinstance(name, str) and isinstance(item, Module) for name, item in model.items()
+    ):
+        return dict(model)
+    raise TypeError(
+        f"model: expected a torch.nn.Module or several by name, got {type(model).__name__}"
+    )
+
+
+class Choice:
+    """What the selections choose of a model, and of that what one step records."""
+
+    def __init__(self, models: Mapping[str, Any], selections: tuple[Selection, ...]) -> None:
+        parameters, modules = parameters_of(models), modules_of(models)
+        self._chosen = [
+            (
+                selection,
+                frozenset(name for name in parameters if selection.parameter(name)),
+                frozenset(name for name in modules if selection.module(name)),
+            )
+            for selection in selections
+        ]
+        wanted = _NOTHING.union(*(found for _, found, _ in self._chosen))
+        self.parameters = {name: item for name, item in parameters.items() if name in wanted}
+        wanted = _NOTHING.union(*(found for _, _, found in self._chosen))
+        self.modules = {name: item for name, item in modules.items() if name in wanted}
+        if not self.parameters and not self.modules:
+            raise UsageError("gradients, activations: nothing matches, expected names of the model")
+        self._parameters_now = self._modules_now = _NOTHING
+
+    def begin(self, step: int) -> None:
+        """Makes `step` the one that the other methods answer for."""
+        active = [chosen for chosen in self._chosen if chosen[0].includes(step)]
+        self._parameters_now = _NOTHING.union(*(parameters for _, parameters, _ in active))
+        self._modules_now = _NOTHING.union(*(modules for _, _, modules in active))
+
+    def end(self) -> None:
+        """Records nothing from now on."""
+        self._parameters_now = self._modules_now = _NOTHING
+
+    def any(self) -> bool:
+        """Returns whether the step records anything."""
+        return bool(self._parameters_now or self._modules_now)
+
+    def parameter(self, name: str) -> bool:
+        """Returns whether the step records the gradient of the parameter."""
+        return name in self._parameters_now
+
+    def module(self, name: str) -> bool:
+        """Returns whether the step records the gradient of the module's output."""
+        return name in self._modules_now

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients that are seen while a backward pass computes them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+# Stands for the model itself, which has no name among its modules.
+_ROOT = "(root)"
+
+Guard = Callable[[Callable[[], None]], None]
+
+
+class Seen:
+    """Gradients that hooks have seen, by name.
+
+    They are held, not copied. Autograd adds nothing to a gradient that somebody holds; should
+    anything else change one in place, its version tells.
+    """
+
+    def __init__(self) -> None:
+        self._tensors: dict[str, tuple[Any, int]] = {}
+
+    def add(self, name: str, gradient: Any) -> None:
+        """Keeps a gradient, or adds it to that of the same name."""
+        held = self._tensors.get(name)
+        tensor = gradient if held is None else held[0].detach() + gradient.detach()
+        self._tensors[name] = (tensor, tensor._version)
+
+    def take(self) -> tuple[dict[str, Any], list[str]]:
+        """Returns all by name, and the names of those that were changed; forgets them."""
+        held, self._tensors = self._tensors, {}
+        changed = [name for name, (tensor, seen) in held.items() if tensor._version != seen]
+        return {
+            name: tensor.detach() for name, (tensor, _) in held.items() if name not in changed
+        }, changed
+
+    def clear(self) -> None:
+        """Forgets all."""
+        self._tensors.clear()
+
+
+class ParameterHooks:
+    """The gradient of each backward pass alone, before it is added to that of the others."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, Any],
+        wanted: Callable[[str], bool],
+        guard: Guard,
+    ) -> None:
+        self.seen = Seen()
+        self._handles = [
+            parameter.register_hook(self._hook(name, wanted, guard))
+            for name, parameter in parameters.items()
+        ]
+
+    def _hook(
+        self,
+        name: str,
+        wanted: Callable[[str], bool],
+        guard: Guard,
+    ) -> Callable[[Any], None]:
+        seen = self.seen
+
+        def hook(gradient: Any) -> None:
+            if wanted(name):
+                guard(lambda: seen.add(f"{name}.grad", gradient))
+
+        return hook
+
+    def take(self) -> tuple[dict[str, Any], list[str]]:
+        """Returns what Seen.take returns."""
+        return self.seen.take()
+
+    def clear(self) -> None:
+        """Forgets what was seen."""
+        self.seen.clear()
+
+    def remove(self) -> None:
+        """Removes all hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+class ActivationHooks:
+    """Gradients of the outputs of modules.
+
+    The first call of a module in a step is `<module>.act_grad`, the next `<module>.call1.act_grad`;
+    of an output with several tensors, those after the first have `.out1`, `.out2` before that.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        wanted: Callable[[str], bool],
+        guard: Guard,
+    ) -> None:
+        self.seen = Seen()
+        self._calls: dict[str, int] = {}
+        self._guard = guard
+        self._handles = [
+            module.register_forward_hook(self._forward_hook(name, wanted))
+            for name, module in modules.items()
+        ]
+
+    def _forward_hook(
+        self, name: str, wanted: Callable[[str], bool]
+    ) -> Callable[[Any, Any, Any], None]:
+        this = weakref.ref(self)
+
+        def hook(_module: Any, _inputs: Any, output: Any) -> None:
+            hooks = this()
+            if hooks is not None and wanted(name):
+                hooks._guard(lambda: hooks._watch(name, output))
+
+        return hook
+
+    def _watch(self, name: str, output: Any) -> None:
+        tensors = [tensor for tensor in _tensors_in(output) if tensor.requires_grad]
+        if not tensors:
+            return
+        call = self._calls.get(name, 0)
+        self._calls[name] = call + 1
+        for i, tensor in enumerate(tensors):
+            parts = (
+                name or _ROOT,
+                f"call{call}" if call else "",
+                f"out{i}" if i else "",
+                "act_grad",
+            )
+            tensor.register_hook(self._tensor_hook(".".join(filter(None, parts))))
+
+    def _tensor_hook(self, name: str) -> Callable[[Any], None]:
+        seen, guard = self.seen, self._guard
+
+        def hook(gradient: Any) -> None:
+            guard(lambda: seen.add(name, gradient))
+
+        return hook
+
+    def take(self) -> tuple[dict[str, Any], list[str]]:
+        """Returns what Seen.take returns, and counts calls from 0 again."""
+        self._calls.clear()
+        return self.seen.take()
+
+    def clear(self) -> None:
+        """Forgets what was seen."""
+        self._calls.clear()
+        self.seen.clear()
+
+    def remove(self) -> None:
+        """Removes all hooks."""
+        for handle in self._handles:
+            handle.remove()
+
+
+def _tensors_in(output: Any) -> Iterator[Any]:
+    """Yields the tensors of a module's output, in order: a tensor, or nested containers of them."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        yield output
+        return
+    items: Iterable[Any] = ()
+    if isinstance(output, Mapping):
+        items = output.values()
+    elif isinstance(output, (tuple, list)):
+        items = output
+    for item in items:
+        yield from _tensors_in(item)

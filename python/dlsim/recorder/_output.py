@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a recorder writes, in which form, and what it says there about itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._core import __version__
+from .._errors import UsageError
+from ._joining import shard_path
+from ._ranks import Ranks
+from ._sinks import DrySink, Existing, ProfileSink, Sink, TraceSink
+
+_LADDER = ("formats", "roundings", "subnormals", "scales")
+
+
+def one_of(argument: str, value: object, known: tuple[str | None, ...]) -> None:
+    """Raises UsageError unless `value` is one of those that are known."""
+    if value not in known:
+        names = ", ".join(repr(name) for name in known)
+        raise UsageError(f"{argument}: unknown, expected one of {names}, got {value!r}")
+
+
+@dataclass(frozen=True)
+class Output:
+    """A trace or profile to be opened, again and again until that succeeds."""
+
+    path: Path
+    profile: bool
+    ranks: Ranks
+    existing: Existing
+    description: Mapping[str, Any]
+    ladder: Mapping[str, Any]
+    dry_run: bool
+
+    def open(self) -> Sink:
+        """Opens it. Raises UsageError if something is there already, InputError if it fails."""
+        if self.dry_run:
+            return DrySink(self.profile, self.ladder)
+        if self.profile:
+            return ProfileSink(self.path, self.description, self.ladder, self.existing)
+        return TraceSink(self.path, self.description, self.ranks, self.existing)
+
+
+def output_of(
+    path: str | os.PathLike[str],
+    format: str | None,
+    ranks: Ranks,
+    *,
+    existing: Existing,
+    description: Mapping[str, Any],
+    ladder: Mapping[str, Any],
+    dry_run: bool,
+) -> Output:
+    """Returns the output of this process; raises UsageError or TypeError for bad arguments."""
+    one_of("format", format, (None, "safetensors", "profile"))
+    one_of("existing", existing, ("refuse", "replace", "continue"))
+    for key in ladder:
+        one_of("ladder", key, _LADDER)
+    given = Path(path)
+    named = given.suffix == ".dlprof"
+    if named and format == "safetensors":
+        raise UsageError(f"{given}: is the name of a profile, expected that of a directory")
+    profile = named or format == "profile"
+    if ladder and not profile:
+        raise UsageError("ladder: only a profile has one, expected format='profile'")
+    for key, value in description.items():
+        if not isinstance(key, str) or not (isinstance(value, str) or not profile):
+            raise TypeError(f"description {key!a}: expected text, got {type(value).__name__}")
+    if profile and not named:
+        given = given / "gradients.dlprof"
+    return Output(
+        path=_path_of(given, ranks, profile=profile),
+        profile=profile,
+        ranks=ranks,
+        existing=existing,
+        description=description,
+        ladder=ladder,
+        dry_run=dry_run,
+    )
+
+
+def _path_of(path: Path, ranks: Ranks, *, profile: bool) -> Path:
+    if ranks.kind == "sharded":
+        return shard_path(path, ranks.rank, ranks.ranks, profile=profile)
+    if ranks.kind == "separate" and profile:
+        return path.with_name(f"{path.stem}.rank-{ranks.rank:05d}.dlprof")
+    return path
+
+
+def description_of(models: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, str]:
+    """Returns what a trace says of itself; the same in every run with the same arguments."""
+    return {
+        "model": ", ".join(type(model).__name__ for model in models.values()),
+        "gradients": "as they were when step() was called, still carrying grad_scale",
+        "recorder": f"dlsim {__version__}",
+        **{key: str(value) for key, value in settings.items() if value is not None},
+    }

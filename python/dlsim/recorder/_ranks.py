@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the gradients of several processes are to each other, and which of them records what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from .._errors import UsageError
+
+Kind = Literal["single", "reduced", "separate", "sharded"]
+_KINDS = ("single", "reduced", "separate", "sharded")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process among those that train together.
+
+    `single`: the only one. `reduced`: all hold the same gradients, and rank 0 records. `separate`:
+    each holds what its part of the batch contributed, not yet summed. `sharded`: each holds other
+    elements of the same gradients.
+    """
+
+    kind: Kind = "single"
+    rank: int = 0
+    ranks: int = 1
+
+    @property
+    def records(self) -> bool:
+        """Whether this process writes anything."""
+        return self.kind != "reduced" or self.rank == 0
+
+    def renamed(self, name: str) -> str:
+        """Returns the name of a tensor with its shard before the last part, its role."""
+        if self.kind != "sharded":
+            return name
+        stem, _, role = name.rpartition(".")
+        return f"{stem}.shard-{self.rank}-of-{self.ranks}.{role}"
+
+
+def _process_group() -> tuple[int, int]:
+    """Returns rank and number of processes; (0, 1) without torch.distributed."""
+    import torch.distributed as dist
+
+    if not dist.is_available() or not dist.is_initialized():
+        return 0, 1
+    return dist.get_rank(), dist.get_world_size()
+
+
+def _is_sharded(model: Any) -> bool:
+    """Returns whether a model's parameters are pieces: FullyShardedDataParallel or DTensor."""
+    names = {type(module).__name__ for module in model.modules()}
+    names |= {type(parameter).__name__ for parameter in model.parameters()}
+    return not names.isdisjoint({"FullyShardedDataParallel", "DTensor"})
+
+
+def _is_reduced(model: Any) -> bool:
+    return any(type(module).__name__ == "DistributedDataParallel" for module in model.modules())
+
+
+def ranks_of(
+    models: list[Any], kind: str | None, rank: int | None, ranks: int | None, *, micro_steps: bool
+) -> Ranks:
+    """Returns the place of this process; arguments that are None are found out.
+
+    Raises UsageError if nothing tells what the gradients of several processes are.
+    """
+    if kind is not None and kind not in _KINDS:
+        raise UsageError(f"distributed: unknown, expected one of {', '.join(_KINDS)}, got {kind!r}")
+    found_rank, found_ranks = _process_group()
+    rank = found_rank if rank is None else rank
+    ranks = found_ranks if ranks is None else ranks
+    if not 0 <= rank < ranks:
+        raise UsageError(f"rank: out of range, expected 0 to {ranks - 1}, got {rank}")
+    if kind == "single" or (kind is None and ranks == 1):
+        return Ranks()
+    if kind is None:
+        kind = _guessed_kind(models)
+    if kind == "reduced" and micro_steps:
+        # A hook sees what its process alone computed.
+        raise UsageError(
+            "distributed: micro-steps are recorded before the gradients are reduced, "
+            "expected distributed='separate'"
+        )
+    return Ranks(kind, rank, ranks)  # type: ignore[arg-type]
+
+
+def _guessed_kind(models: list[Any]) -> str:
+    if any(map(_is_sharded, models)):
+        return "sharded"
+    if all(map(_is_reduced, models)):
+        return "reduced"
+    raise UsageError(
+        "distributed: cannot tell what the gradients of several processes are to each other, "
+        "expected distributed='reduced', 'separate' or 'sharded'"
+    )

@@ -1,0 +1,306 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The recorder: what a training loop calls."""
+
+from __future__ import annotations
+
+import atexit
+import dataclasses
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any
+
+from .._errors import Error, InputError, UsageError
+from .._trace_writer import checked_grad_scale
+from ._choice import Choice, models_of
+from ._output import description_of, one_of, output_of
+from ._ranks import ranks_of
+from ._report import Report
+from ._scale import check_still_scaled, scale_of
+from ._selection import Patterns, selections_of, whole_number
+from ._sinks import Existing, Sink
+from ._snapshot import HostCopies, described
+from ._sources import Sources
+
+# Recorders that a program has forgotten to close, which its end closes.
+_OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    for recorder in list(_OPEN):
+        recorder.close()
+
+
+class Recorder:
+    """Records the gradients of a model, step by step, as a trace or a profile.
+
+    `with dlsim.Recorder(model, "run/") as rec:` then `rec.step(loss=loss, scale=scale)` in each
+    step, after backward and before gradients are changed or cleared. `model` is a module or several
+    by name. `path` is a directory, or a .dlprof file for a profile.
+
+    `gradients` and `activations` select parameters and modules by globs or compiled regular
+    expressions, `exclude` takes some away; recorded are multiples of `every` from step `start` to
+    `end`, both included. `config` is a selection in the words of Nvidia-DL-Framework-Inspect
+    instead. `sample` takes at most so many elements of each tensor, evenly. `dtype` float32 or
+    bfloat16 converts. `micro_steps` records each backward pass alone: call `micro_step` after it.
+
+    Wrong arguments raise; after that nothing but a missing scale does: errors are counted, see
+    `report()`, unless `on_error="raise"`. All arguments are explained in docs/recorder.md.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        path: str | os.PathLike[str],
+        *,
+        gradients: Patterns = "*",
+        activations: Patterns = None,
+        exclude: Patterns = None,
+        every: int = 1,
+        start: int = 0,
+        end: int | None = None,
+        config: Mapping[str, Any] | str | None = None,
+        sample: int | None = None,
+        dtype: str | None = None,
+        micro_steps: bool = False,
+        scaler: Any = None,
+        first_step: int = 0,
+        format: str | None = None,
+        ladder: Mapping[str, Any] = {},
+        existing: Existing = "refuse",
+        distributed: str | None = None,
+        rank: int | None = None,
+        ranks: int | None = None,
+        description: Mapping[str, Any] = {},
+        dry_run: bool = False,
+        on_error: str = "count",
+    ) -> None:
+        one_of("on_error", on_error, ("count", "raise"))
+        models = models_of(model)
+        self._choice = Choice(
+            models,
+            selections_of(
+                config,
+                gradients,
+                activations,
+                exclude,
+                every=every,
+                start=start,
+                end=end,
+            ),
+        )
+        self._copies = HostCopies(dtype, sample)
+        self._ranks = ranks_of(
+            list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
+        )
+        about = description_of(models, {"sample": sample, "stored_dtype": dtype})
+        self._output = output_of(
+            path,
+            format,
+            self._ranks,
+            existing=existing,
+            description={**about, **description},
+            ladder=ladder,
+            dry_run=dry_run,
+        )
+        self._report = Report(str(self._output.path))
+        self._scaler, self._on_error, self._micro_steps = scaler, on_error, micro_steps
+        self._next = whole_number("first_step", first_step, 0)
+        self._last = -1  # the last step recorded here
+        self._micro = 0  # the coming micro-step
+        self._incomplete = self._closed = False
+        self._sink: Sink | None = None
+        self._sources = Sources(self._choice, micro_steps, self._guarded, self._count)
+        if self._ranks.records:
+            self._start()
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def errors(self) -> int:
+        """How many errors of the recorder were counted so far."""
+        return self._report.errors
+
+    def report(self) -> Report:
+        """Returns what was recorded so far, and what went wrong."""
+        with self._counting("report"):
+            if self._sink is not None:
+                self._report.bytes = self._sink.bytes_on_disk()
+        kept = {"messages": list(self._report.messages), "left_out": dict(self._report.left_out)}
+        return dataclasses.replace(self._report, **kept)  # type: ignore[arg-type]
+
+    def micro_step(self, *, scale: Any = None, loss: Any = None, **metadata: object) -> None:
+        """Records what the backward pass since the last call has computed, alone.
+
+        Arguments as those of `step`. Needs `micro_steps=True`.
+        """
+        if not self._micro_steps:
+            raise UsageError("micro_step: not prepared, expected Recorder(..., micro_steps=True)")
+        began = time.perf_counter()
+        stated = self._stated(scale)
+        if self._choice.any():
+            self._incomplete = not self._add(stated, {"loss": loss, **metadata}) or self._incomplete
+            self._micro += 1
+        self._report.seconds += time.perf_counter() - began
+
+    def step(
+        self, *, scale: Any = None, loss: Any = None, step: int | None = None, **metadata: object
+    ) -> None:
+        """Records the gradients that the parameters have now, if this step is selected.
+
+        `scale` is the loss scale that they still carry, 1 if they were unscaled or never scaled; it
+        is never guessed. Without it the recorder's `scaler` is asked. `loss`, `lr` and other
+        metadata are written down as text. `step` is its number, by default one more than that of
+        the step before. With `micro_steps` it completes the step that they make, and needs no
+        scale. Raises TypeError if no scale is known.
+        """
+        began = time.perf_counter()
+        stated = None if self._micro_steps else self._stated(scale)
+        with self._counting(f"step {self._next}"):
+            self._take_number(step)
+        if self._choice.any() and not self._closed:
+            if self._micro_steps:
+                complete = self._micro > 0 and not self._incomplete
+                if self._micro == 0:
+                    self._count(Error("micro_step was not called"))
+            else:
+                complete = self._add(stated, {"loss": loss, **metadata})
+            self._finish(complete)
+        with self._counting(f"step {self._next}"):
+            self._begin(self._next + 1)
+        self._report.seconds += time.perf_counter() - began
+
+    def close(self) -> None:
+        """Completes the trace or profile and removes all hooks. More calls do nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        self._choice.end()
+        with self._counting("close"):
+            self._sources.remove_hooks()
+        with self._counting("close"):
+            sink, self._sink = self._sink, None
+            if sink is not None:
+                sink.close()
+                self._report.bytes = sink.bytes_on_disk()
+        with self._counting("close"):
+            _OPEN.discard(self)
+            self._report.log_at_close()
+
+    @contextmanager
+    def _counting(self, doing: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if self._on_error == "raise":
+                raise
+            self._report.count(error, doing)
+
+    def _count(self, error: Error) -> None:
+        with self._counting(f"step {self._next}"):
+            raise error
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        """Runs what a hook does."""
+        with self._counting(f"step {self._next}"):
+            action()
+
+    def _start(self) -> None:
+        try:
+            self._sink = self._output.open()
+        except (InputError, OSError) as error:  # each recorded step tries again
+            if self._on_error == "raise":
+                raise
+            self._report.count(error, "opening")
+        self._sources.add_hooks()
+        _OPEN.add(self)
+        self._begin(self._next)
+
+    def _begin(self, step: int) -> None:
+        self._next, self._micro, self._incomplete = step, 0, False
+        self._sources.clear()
+        if self._ranks.records and not self._closed:
+            self._choice.begin(step)
+
+    def _take_number(self, step: int | None) -> None:
+        """Makes `step` the number of this one."""
+        if step is None or step == self._next:
+            return
+        whole_number("step", step, 0)
+        if self._micro_steps:
+            self._incomplete = True
+            expected, self._next = self._next, step
+            raise Error(f"micro-steps were recorded as those of step {expected}: say first_step")
+        self._next = step
+        if self._ranks.records and not self._closed:
+            self._choice.begin(step)
+
+    def _stated(self, scale: Any) -> float | None:
+        """Returns the stated scale; None if it cannot be had or is not that of the gradients."""
+        if not self._choice.any() and (scale is not None or self._scaler is not None):
+            return None
+        if scale is None and self._scaler is None:
+            scale_of(None, None)  # raises: a loop that forgets it shall not run on
+        with self._counting(f"step {self._next}"):
+            if scale is None:
+                check_still_scaled(self._scaler)
+            return scale_of(scale, self._scaler)
+        return None
+
+    def _add(self, scale: float | None, metadata: Mapping[str, object]) -> bool:
+        """Hands the gradients over as a part of the step; returns whether that worked."""
+        if scale is None:
+            return False
+        with self._counting(f"step {self._next}"):
+            if self._next <= self._last:
+                raise Error(f"steps must ascend, expected more than {self._last}")
+            grad_scale = checked_grad_scale(scale)
+            if self._sink is None:
+                self._sink = self._output.open()
+            found = self._sources.take(self._next, self._report.left_out)
+            named = {self._ranks.renamed(name): tensor for name, tensor in found.items()}
+            host = self._copies.take(named, self._next, self._report.left_out)
+            texts = _texts({"step": self._next, **metadata, "grad_scale": grad_scale})
+            micro = None
+            if self._micro_steps:
+                micro, texts["micro_step"] = self._micro, str(self._micro)
+            if self._ranks.kind == "separate":
+                texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
+            self._sink.add(self._next, micro, float(grad_scale), texts, host)
+            self._report.tensors = described(host)
+            return True
+        return False
+
+    def _finish(self, complete: bool) -> None:
+        with self._counting(f"step {self._next}"):
+            if self._sink is None:
+                return
+            if not complete:
+                self._sink.drop()
+                return
+            self._sink.finish(self._next)
+            self._last = self._next
+            self._report.steps += 1
+
+
+def _texts(metadata: Mapping[str, object]) -> dict[str, str]:
+    """Returns metadata as text; numbers in tensors as those of Python. None is left out."""
+    texts = {}
+    for key, value in metadata.items():
+        item = getattr(value, "item", None)
+        if value is not None:
+            texts[key] = str(item() if callable(item) else value)
+    return texts

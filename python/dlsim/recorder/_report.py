@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a recorder has done, and what went wrong without stopping the training."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+_LOG = logging.getLogger("dlsim.recorder")
+_MESSAGES_KEPT = 20
+
+
+@dataclass(frozen=True)
+class RecordedTensor:
+    """A tensor as it is recorded: its name, shape, element type and bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bytes: int
+
+
+@dataclass
+class Report:
+    """Counts of a recording so far.
+
+    `seconds` is the time spent in the recorder's own calls, without its hooks. `errors` counts
+    failures, `messages` are the first of them. `left_out` says of each tensor that was missing in a
+    recorded step why. `tensors` are those of the last recorded step, `step_bytes` their bytes, and
+    `bytes` what all steps take on the disk.
+    """
+
+    path: str
+    steps: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    errors: int = 0
+    messages: list[str] = field(default_factory=list)
+    left_out: dict[str, str] = field(default_factory=dict)
+    tensors: tuple[RecordedTensor, ...] = ()
+
+    @property
+    def step_bytes(self) -> int:
+        """The bytes of the tensors of the last recorded step, in memory."""
+        return sum(tensor.bytes for tensor in self.tensors)
+
+    def count(self, error: BaseException, doing: str) -> None:
+        """Counts an error; the first one is logged. Never raises."""
+        self.errors += 1
+        if len(self.messages) >= _MESSAGES_KEPT:
+            return
+        text = f"{doing}: {' '.join(str(error).split()) or type(error).__name__}"
+        self.messages.append(text)
+        if self.errors == 1:
+            _LOG.warning("dlsim recorder: %s (training goes on; later errors are counted)", text)
+
+    def log_at_close(self) -> None:
+        """Logs the errors and the tensors that were left out, a line each, if there are any."""
+        if self.errors > 0:
+            _LOG.warning("dlsim recorder: %s: %d errors, %d steps", *self._sums())
+        if self.left_out:
+            name, reason = next(iter(self.left_out.items()))
+            more = f", and {len(self.left_out) - 1} more" if len(self.left_out) > 1 else ""
+            _LOG.warning("dlsim recorder: %s: left out: %s (%s)%s", self.path, name, reason, more)
+
+    def _sums(self) -> tuple[str, int, int]:
+        return self.path, self.errors, self.steps
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.path}: {self.steps} steps, {len(self.tensors)} tensors of "
+            f"{self.step_bytes} bytes in the last, {self.bytes} bytes written, "
+            f"{self.seconds:.3f} s, {self.errors} errors"
+        )
+        return f"{text}, first: {self.messages[0]}" if self.messages else text

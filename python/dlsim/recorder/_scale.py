@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The loss scale that gradients carry: stated, or asked of a scaler, never guessed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._errors import Error
+
+
+def scale_of(scale: Any, scaler: Any) -> float:
+    """Returns the stated scale, or that of `scaler`; raises TypeError if there is neither.
+
+    A scaler has `get_scale()` or `scale`, as those of torch, dlsim.amp and dlsim.LossScaler.
+    """
+    if scale is not None:
+        return float(scale)
+    if scaler is None:
+        raise TypeError(
+            "scale: missing, expected the loss scale that the gradients carry now: scale=1.0 if "
+            "they are unscaled"
+        )
+    get_scale = getattr(scaler, "get_scale", None)
+    return float(get_scale() if callable(get_scale) else scaler.scale)
+
+
+def check_still_scaled(scaler: Any) -> None:
+    """Raises Error if unscale_() was called for an optimizer of a torch GradScaler in this step."""
+    states = getattr(scaler, "_per_optimizer_states", None)
+    if not isinstance(states, dict):
+        return
+    for state in states.values():
+        stage = getattr(state.get("stage"), "name", "READY") if isinstance(state, dict) else "READY"
+        if stage != "READY":
+            raise Error(
+                "unscale_() or step() of the scaler was called before, expected that after "
+                "Recorder.step, or scale=1.0 to be stated"
+            )

@@ -1,0 +1,216 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a recorder puts its steps: a trace, a profile, or nowhere but in a list."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Literal, Protocol
+
+from .._core import ProfileWriter
+from .._errors import InputError, UsageError
+from .._trace_writer import TraceWriter
+from ._ranks import Ranks
+
+Existing = Literal["refuse", "replace", "continue"]
+
+
+class Sink(Protocol):
+    """Takes the parts of a step, one by one, then the step: micro-steps, or one part without."""
+
+    def add(
+        self,
+        step: int,
+        micro: int | None,
+        scale: float,
+        metadata: Mapping[str, str],
+        tensors: Mapping[str, Any],
+    ) -> None:
+        """Takes a part; nothing of it is held when this returns."""
+
+    def finish(self, step: int) -> None:
+        """Completes the step."""
+
+    def drop(self) -> None:
+        """Forgets the parts of a step that is not finished."""
+
+    def close(self) -> None:
+        """Completes the output."""
+
+    def bytes_on_disk(self) -> int:
+        """Returns the bytes written so far."""
+
+
+def role_of(name: str) -> str:
+    """Returns the role that a reader gives a tensor of this name."""
+    return "act_grad" if name.endswith(".act_grad") else "grad"
+
+
+class TraceSink:
+    """A directory of step files. Parts wait in a directory inside until their step is complete."""
+
+    def __init__(
+        self, path: Path, description: Mapping[str, object], ranks: Ranks, existing: Existing
+    ) -> None:
+        self._rank = ranks.rank if ranks.kind == "separate" else None
+        self._writer = TraceWriter(
+            path, description, exist_ok=True, describes=self._rank in (None, 0)
+        )
+        steps = self._writer.steps(rank=self._rank)
+        if steps and existing == "refuse":
+            raise UsageError(
+                f"{path}: holds a trace already, expected another directory, "
+                "existing='continue' or existing='replace'"
+            )
+        self._steps_before = bool(steps)
+        if existing == "replace":
+            self._writer.forget(0, rank=self._rank)
+        self._waiting = path / f".parts-{0 if self._rank is None else self._rank}"
+        self._parts: TraceWriter | None = None
+        self.drop()  # what an interrupted process has left
+
+    def add(
+        self,
+        step: int,
+        micro: int | None,
+        scale: float,
+        metadata: Mapping[str, str],
+        tensors: Mapping[str, Any],
+    ) -> None:
+        """Writes a part where no reader looks."""
+        if self._parts is None:
+            self._parts = TraceWriter(self._waiting, describes=False)
+        self._parts.write(step, tensors, metadata, micro=micro, rank=self._rank)
+
+    def finish(self, step: int) -> None:
+        """Moves the parts to where readers find them."""
+        if self._steps_before:
+            self._writer.forget(step, rank=self._rank)
+            self._steps_before = False
+        for name in sorted(os.listdir(self._waiting)):
+            self._writer.bytes_written += (self._waiting / name).stat().st_size
+            os.replace(self._waiting / name, self._writer.directory / name)
+
+    def drop(self) -> None:
+        """Removes parts that wait."""
+        shutil.rmtree(self._waiting, ignore_errors=True)
+        self._parts = None
+
+    def close(self) -> None:
+        """Lists the steps in trace.json."""
+        self.drop()
+        self._writer.close()
+
+    def bytes_on_disk(self) -> int:
+        """Returns the bytes of all steps written here."""
+        return self._writer.bytes_written
+
+
+class ProfileSink:
+    """A profile: FILE.partial until it is closed."""
+
+    def __init__(
+        self,
+        path: Path,
+        description: Mapping[str, str],
+        ladder: Mapping[str, Any],
+        existing: Existing,
+    ) -> None:
+        self._path = path
+        self._partial = Path(f"{path}.partial")
+        if existing == "refuse":
+            for taken in (path, self._partial):
+                if taken.exists():
+                    raise UsageError(
+                        f"{taken}: exists already, expected another name, existing='continue' or "
+                        "existing='replace'"
+                    )
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{path}: cannot be created: {error.strerror or error}") from error
+        rule = "continue" if existing == "continue" else "replace"
+        self._writer = ProfileWriter(str(path), dict(description), existing=rule, **ladder)
+        self._steps_before = bool(self._writer.steps)
+
+    def add(
+        self,
+        step: int,
+        micro: int | None,
+        scale: float,
+        metadata: Mapping[str, str],
+        tensors: Mapping[str, Any],
+    ) -> None:
+        """Counts a part."""
+        named = [(name, role_of(name), tensor) for name, tensor in tensors.items()]
+        self._writer.add(step, (-1 if micro is None else micro, scale, dict(metadata), named))
+
+    def finish(self, step: int) -> None:
+        """Writes the step."""
+        if self._steps_before:
+            self._writer.forget(step)
+            self._steps_before = False
+        self._writer.finish()
+
+    def drop(self) -> None:
+        """Forgets counted parts."""
+        self._writer.drop()
+
+    def close(self) -> None:
+        """Gives the profile its name; without any step nothing is left."""
+        self.drop()
+        if self._writer.steps:
+            self._writer.commit()
+
+    def bytes_on_disk(self) -> int:
+        """Returns the size of the profile."""
+        for path in (self._partial, self._path):
+            if path.exists():
+                return path.stat().st_size
+        return 0
+
+
+class DrySink:
+    """Writes nothing that stays: only how many bytes a step would take."""
+
+    def __init__(self, profile: bool, ladder: Mapping[str, Any]) -> None:
+        self._profile = profile
+        self._ladder = ladder
+        self._bytes = 0
+
+    def add(
+        self,
+        step: int,
+        micro: int | None,
+        scale: float,
+        metadata: Mapping[str, str],
+        tensors: Mapping[str, Any],
+    ) -> None:
+        """Adds up what the part would take."""
+        if not self._profile:
+            self._bytes += sum(
+                tensor.numel() * tensor.element_size() for tensor in tensors.values()
+            )
+            return
+        with TemporaryDirectory() as folder:
+            sink = ProfileSink(Path(folder) / "step.dlprof", {}, self._ladder, "replace")
+            empty = sink.bytes_on_disk()
+            sink.add(step, micro, scale, metadata, tensors)
+            sink.finish(step)
+            self._bytes += sink.bytes_on_disk() - empty
+
+    def finish(self, step: int) -> None:
+        """Does nothing."""
+
+    def drop(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+    def bytes_on_disk(self) -> int:
+        """Returns the bytes that the steps so far would take."""
+        return self._bytes

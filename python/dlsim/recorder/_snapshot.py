@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients in host memory, as they were when they were asked for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from ._output import one_of
+from ._report import RecordedTensor
+from ._selection import whole_number
+
+_FLOATS = ("float32", "float64", "float16", "bfloat16")
+
+
+def dtype_name(tensor: Any) -> str:
+    """Returns the element type without "torch."."""
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+def described(tensors: Mapping[str, Any]) -> tuple[RecordedTensor, ...]:
+    """Returns what is recorded of each tensor."""
+    return tuple(
+        RecordedTensor(
+            name, tuple(tensor.shape), dtype_name(tensor), tensor.numel() * tensor.element_size()
+        )
+        for name, tensor in tensors.items()
+    )
+
+
+def stride_of(shape: tuple[int, ...], sample: int) -> int:
+    """Returns k so that every k-th element of a tensor are at most `sample`.
+
+    k shares no factor with any dimension, so that a sample meets all rows and columns alike.
+    """
+    elements = math.prod(shape)
+    stride = max(1, -(-elements // sample))
+    while stride > 1 and any(math.gcd(stride, size) > 1 for size in shape):
+        stride += 1
+    return stride
+
+
+def _local(tensor: Any) -> Any:
+    """Returns the elements that this process holds, dense."""
+    tensor = tensor.detach()
+    if hasattr(tensor, "to_local"):  # DTensor
+        tensor = tensor.to_local()
+    if str(tensor.layout) != "torch.strided":
+        tensor = tensor.to_dense()
+    return tensor
+
+
+class HostCopies:
+    """Takes tensors to the host.
+
+    Those on the CPU are not copied unless they must be; what is returned refers to them. Those on a
+    CUDA device go to pinned buffers, which the next call overwrites, with one synchronisation of
+    each device for all.
+    """
+
+    def __init__(self, dtype: str | None, sample: int | None) -> None:
+        one_of("dtype", dtype, (None, "float32", "bfloat16"))
+        if sample is not None:
+            whole_number("sample", sample, 1)
+        self._dtype = dtype
+        self._sample = sample
+        self._pinned: dict[str, Any] = {}
+
+    def take(
+        self, tensors: Mapping[str, Any], step: int, left_out: dict[str, str]
+    ) -> dict[str, Any]:
+        """Returns contiguous CPU tensors; notes those that are no floating-point numbers."""
+        import torch
+
+        host: dict[str, Any] = {}
+        devices = set()
+        for name, given in tensors.items():
+            tensor = _local(given)
+            if dtype_name(tensor) not in _FLOATS:
+                left_out[name] = f"has elements of type {dtype_name(tensor)}"
+                continue
+            tensor = self._reduced(tensor, step)
+            if tensor.is_cuda:
+                devices.add(tensor.device)
+                host[name] = self._pinned_like(name, tensor)
+                host[name].copy_(tensor, non_blocking=True)
+            else:
+                host[name] = tensor.resolve_neg().cpu().contiguous()
+        for device in devices:
+            torch.cuda.synchronize(device)
+        return host
+
+    def _reduced(self, tensor: Any, step: int) -> Any:
+        import torch
+
+        if self._sample is not None and tensor.numel() > self._sample:
+            stride = stride_of(tuple(tensor.shape), self._sample)
+            tensor = tensor.reshape(-1)[step % stride :: stride]
+        return tensor if self._dtype is None else tensor.to(getattr(torch, self._dtype))
+
+    def _pinned_like(self, name: str, tensor: Any) -> Any:
+        import torch
+
+        buffer = self._pinned.get(name)
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            self._pinned[name] = buffer
+        return buffer

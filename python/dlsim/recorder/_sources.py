@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where gradients come from: the parameters, and what hooks have seen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from .._errors import Error
+from ._choice import Choice
+from ._hooks import ActivationHooks, Guard, ParameterHooks
+
+
+class Sources:
+    """All that one step records of a model, as far as it is chosen."""
+
+    def __init__(
+        self, choice: Choice, micro_steps: bool, guard: Guard, count: Callable[[Error], None]
+    ) -> None:
+        self._choice = choice
+        self._micro_steps = micro_steps
+        self._guard = guard
+        self._count = count
+        self._of_parameters: ParameterHooks | None = None
+        self._of_activations: ActivationHooks | None = None
+
+    def add_hooks(self) -> None:
+        """Adds what is needed beside the parameters' own gradients."""
+        choice = self._choice
+        if self._micro_steps:
+            self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
+        if choice.modules:
+            self._of_activations = ActivationHooks(choice.modules, choice.module, self._guard)
+
+    def take(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
+        """Returns the gradients by name; notes those that are missing, raises Error if all are."""
+        found: dict[str, Any] = {}
+        if self._of_parameters is not None:
+            found.update(self._unchanged(self._of_parameters))
+        else:
+            for name, parameter in self._choice.parameters.items():
+                if not self._choice.parameter(name):
+                    continue
+                if parameter.grad is None:
+                    left_out.setdefault(f"{name}.grad", f"has no gradient in step {step}")
+                else:
+                    found[f"{name}.grad"] = parameter.grad
+        if self._of_activations is not None:
+            found.update(self._unchanged(self._of_activations))
+        if not found:
+            raise Error("no gradients, expected a call after backward and before zero_grad")
+        return found
+
+    def _unchanged(self, hooks: ParameterHooks | ActivationHooks) -> dict[str, Any]:
+        tensors, changed = hooks.take()
+        for name in changed:
+            self._count(Error(f"{name}: was changed in place after it was computed"))
+        return tensors
+
+    def clear(self) -> None:
+        """Forgets what hooks have seen."""
+        for hooks in (self._of_parameters, self._of_activations):
+            if hooks is not None:
+                hooks.clear()
+
+    def remove_hooks(self) -> None:
+        """Removes all hooks, and what they have seen."""
+        for hooks in (self._of_parameters, self._of_activations):
+            if hooks is not None:
+                hooks.clear()
+                hooks.remove()
