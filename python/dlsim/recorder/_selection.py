@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, cast
 
 from .._errors import UsageError
 
@@ -56,7 +56,9 @@ def patterns_of(argument: str, given: Patterns) -> tuple[Pattern, ...]:
     """Returns one pattern, several or none as a tuple; raises TypeError for anything else."""
     if given is None:
         return ()
-    patterns = (given,) if isinstance(given, (str, re.Pattern)) else tuple(given)
+    patterns: tuple[object, ...] = (given,)
+    if not isinstance(given, (str, re.Pattern)) and isinstance(given, Iterable):
+        patterns = tuple(given)
     for pattern in patterns:
         if not isinstance(pattern, (str, re.Pattern)) or (
             isinstance(pattern, re.Pattern) and not isinstance(pattern.pattern, str)
@@ -65,7 +67,7 @@ def patterns_of(argument: str, given: Patterns) -> tuple[Pattern, ...]:
                 f"{argument}: expected globs or compiled regular expressions, "
                 f"got {type(pattern).__name__}"
             )
-    return patterns
+    return cast(tuple[Pattern, ...], patterns)
 
 
 def whole_number(argument: str, value: object, least: int) -> int:
