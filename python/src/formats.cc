@@ -5,11 +5,19 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <bit>
+#include <cmath>
 #include <string>
+#include <string_view>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "dlsim/error.h"
+#include "dlsim/thresholds.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -28,6 +36,37 @@ template <class Function>
 void Computed(nb::class_<NamedFormat>& type, const char* name, Function function, const char* doc) {
   type.def_prop_ro(
       name, [function](const NamedFormat& self) { return function(self.format); }, doc);
+}
+
+// The rounding modes that have thresholds, under the command's names.
+constexpr std::pair<std::string_view, Rounding> kRoundings[] = {
+    {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
+    {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
+    {"rd", Rounding::kTowardNegative},
+};
+
+Rounding RoundingOf(const std::string& name) {
+  for (const auto& [known, rounding] : kRoundings) {
+    if (name == known) return rounding;
+  }
+  throw UsageError("rounding", "unknown, or without thresholds", "rne, rtz, rna, ru or rd",
+                   Quoted(name));
+}
+
+// Magnitudes from which on a scaled value is not zero, not subnormal, and overflows.
+std::tuple<float, float, float> ThresholdsOf(const NamedFormat& format, float scale,
+                                             const std::string& rounding, bool flush,
+                                             bool negative) {
+  if (!(scale > 0) || std::isinf(scale)) {
+    throw UsageError("scale", "out of range", "a positive float32 number", std::to_string(scale));
+  }
+  const Rounding mode = RoundingOf(rounding);
+  const Subnormals subnormals = flush ? Subnormals::kFlushToZero : Subnormals::kKeep;
+  const Conversion conversion{format.format, mode, Overflow::kInfinity, subnormals};
+  const Thresholds found =
+      FindThresholds(conversion, scale, negative ? Sign::kNegative : Sign::kPositive);
+  return {std::bit_cast<float>(found.nonzero), std::bit_cast<float>(found.normal),
+          std::bit_cast<float>(found.overflow)};
 }
 
 }  // namespace
@@ -81,6 +120,10 @@ void BindFormats(nb::module_& module) {
   Computed(type, "max_code", MaxFiniteCode, "The code of `max`.");
   Computed(type, "overflow_code", OverflowCode, "The code of +infinity; without one, of NaN.");
   Computed(type, "nan_code", QuietNanCode, "The code of the quiet NaN without payload.");
+  module.def("thresholds", ThresholdsOf, nb::arg("format"), nb::arg("scale"),
+             nb::arg("rounding") = "rne", nb::arg("flush") = false, nb::arg("negative") = false,
+             "The float32 magnitudes from which on a value times `scale` does not become zero, "
+             "becomes no subnormal either, and overflows, for values of one sign; exact.");
   module.def("format_names", FormatNames, "The names of the table of formats.");
 }
 
