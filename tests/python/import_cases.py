@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import load_file
 
+from dlsim._binary import command_path
+
 PACKAGE = Path(__file__).resolve().parents[2] / "python"
 
 
@@ -32,7 +34,8 @@ def run_dlsim(*arguments: object) -> subprocess.CompletedProcess[str]:
 
 def replayed(path: Path, *options: object) -> list[dict[str, Any]]:
     """Returns the runs of a replay, without what names the input and the order of tensors."""
-    result = run_dlsim("replay", path, "--quiet", "--json", "-", *options)
+    command = [command_path(), "replay", path, "--quiet", "--json", "-", *options]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     runs: list[dict[str, Any]] = json.loads(result.stdout)["runs"]
     for run in runs:

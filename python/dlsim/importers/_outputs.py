@@ -129,8 +129,8 @@ def _trace(path: Path, description: Mapping[str, str]) -> Iterator[Output]:
 
 
 class _ProfileOutput:
-    def __init__(self, path: Path, description: Mapping[str, str]) -> None:
-        self._writer = _core.ProfileWriter(os.fspath(path), dict(description))
+    def __init__(self, writer: _core.ProfileWriter) -> None:
+        self._writer = writer
         self._step: int | None = None
         self._parts: list[Any] = []
 
@@ -163,12 +163,19 @@ class _ProfileOutput:
 
 
 @contextmanager
-def _profile(path: Path, description: Mapping[str, str]) -> Iterator[Output]:
+def open_profile(path: Path, description: Mapping[str, str]) -> Iterator[_core.ProfileWriter]:
+    """Gives a writer of a profile, which the block commits; else nothing of it is left."""
     with replacing(path) as temporary:
         partial = temporary.with_name(temporary.name + ".partial")
         try:
-            profile = _ProfileOutput(temporary, description)
-            yield profile
-            profile.close()
+            yield _core.ProfileWriter(os.fspath(temporary), dict(description))
         finally:
             partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def _profile(path: Path, description: Mapping[str, str]) -> Iterator[Output]:
+    with open_profile(path, description) as writer:
+        profile = _ProfileOutput(writer)
+        yield profile
+        profile.close()

@@ -18,7 +18,8 @@ from ._outputs import open_output
 class Imported:
     """What an import has written: `steps` from `first_step` to `last_step` of `tensors` tensors.
 
-    `tensors` counts different names; `notes` are remarks, one line each.
+    `tensors` counts different names; `notes` are remarks, one line each. `high` is the second
+    profile of an import as brackets, of which `path` is the low one.
     """
 
     path: Path
@@ -27,11 +28,13 @@ class Imported:
     last_step: int
     tensors: int
     notes: tuple[str, ...]
+    high: Path | None = None
 
     def __str__(self) -> str:
         steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
         tensors = "1 tensor" if self.tensors == 1 else f"{self.tensors} tensors"
-        return f"{self.path}: {steps} ({self.first_step} to {self.last_step}), {tensors}"
+        path = str(self.path) if self.high is None else f"{self.path} and {self.high}"
+        return f"{path}: {steps} ({self.first_step} to {self.last_step}), {tensors}"
 
 
 class Layout:

@@ -1,0 +1,343 @@
+# SPDX-License-Identifier: Apache-2.0
+"""TensorBoard histograms bracket what a replay of the gradients themselves finds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from event_files import KINDS, Events, plugin_histogram, torch_histogram
+from import_cases import one_error_line, replayed, run_dlsim, write_step
+from tensorboard.compat.proto.summary_pb2 import Summary
+
+from dlsim.importers import Bounds, import_tensorboard, tensorboard_bounds
+
+FORMATS = ("fp16", "bf16", "cb16", "fp8-e4m3", "dlfloat16")
+SCALES = (1.0, 3e4, 2e15)
+
+
+def gradients(rng: np.random.Generator) -> np.ndarray:
+    """Values over random binades, with zeros of both signs, tiny values and repeats."""
+    size = int(rng.integers(1, 400))
+    top = int(rng.integers(-45, 12))
+    spread = int(rng.integers(1, 60))
+    x = rng.standard_normal(size) * 2.0 ** (top - rng.integers(0, spread, size))
+    x[rng.random(size) < rng.choice([0, 0.3])] = rng.choice([0.0, -0.0])
+    if rng.random() < 0.2:
+        x[:] = x[0]
+    if rng.random() < 0.2:
+        x = np.abs(x)
+    if rng.random() < 0.2:
+        x = x.astype(np.float16)
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32)
+
+
+def logged(directory: Path, seed: int, kind: str, scale: float = 1.0) -> dict[str, Any]:
+    """Writes random gradients as a trace and as histograms."""
+    rng = np.random.default_rng(seed)
+    prefix = "kernel_grads/" if kind == "cerebras" else "grad/"
+    with Events(directory / "logs") as events:
+        for step in (0, 5, 17):
+            tensors = {f"{prefix}{i}": gradients(rng) for i in range(3)}
+            write_step(directory / "native", step, tensors)
+            for tag, values in tensors.items():
+                events.add(step, tag, KINDS[kind](values * np.float32(scale)))
+    return {"prefix": prefix}
+
+
+def truths(trace: Path, scale: float, *options: str) -> dict[str, dict[str, Any]]:
+    """Returns what a replay finds: tensors by format and name."""
+    given = ("--policy", "static", "--set", f"loss_scale={scale!r}", *options)
+    runs = replayed(trace, *given)
+    return {run["format"]: {tensor["name"]: tensor for tensor in run["tensors"]} for run in runs}
+
+
+def truth(trace: Path, name: str, scale: float, *options: str) -> dict[str, Any]:
+    return truths(trace, scale, "--format", name, *options)[name]
+
+
+def check(row: Bounds, tensor: dict[str, Any]) -> None:
+    assert row.elements == tensor["elements"]
+    assert row.underflow[0] <= tensor["underflow"] <= row.underflow[1], row
+    assert row.overflow[0] <= tensor["overflow"] <= row.overflow[1], row
+    low, high = row.underflow_fraction
+    assert low <= tensor["underflow_fraction"] <= high, row
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("seed", range(3))
+def test_the_truth_lies_within_the_bounds(tmp_path: Path, kind: str, seed: int) -> None:
+    logged(tmp_path, seed, kind)
+    rows, _ = tensorboard_bounds(tmp_path / "logs", formats=FORMATS, scales=SCALES)
+    assert len(rows) == 3 * len(FORMATS) * len(SCALES)
+    asked = [word for name in FORMATS for word in ("--format", name)]
+    for scale in SCALES:
+        found = truths(tmp_path / "native", scale, *asked)
+        for row in rows:
+            if row.scale == float(np.float32(scale)):
+                check(row, found[row.format][row.tensor])
+
+
+@pytest.mark.parametrize("rounding", ["rtz", "rna", "ru", "rd"])
+def test_bounds_hold_for_other_roundings_and_flushed_subnormals(
+    tmp_path: Path, rounding: str
+) -> None:
+    logged(tmp_path, 77, "torch")
+    for flush in (False, True):
+        rows, _ = tensorboard_bounds(
+            tmp_path / "logs", formats="fp16", scales=4096.0, rounding=rounding, flush=flush
+        )
+        subnormals = "flush" if flush else "keep"
+        tensors = truth(
+            tmp_path / "native",
+            "fp16",
+            4096.0,
+            *("--rounding", rounding, "--subnormals", subnormals),
+        )
+        for row in rows:
+            check(row, tensors[row.tensor])
+
+
+@pytest.mark.parametrize("kind", ["torch", "tensorflow", "cerebras"])
+def test_replays_of_the_two_profiles_bracket_the_truth(tmp_path: Path, kind: str) -> None:
+    logged(tmp_path, 40, kind)
+    imported = import_tensorboard(tmp_path / "logs", tmp_path / "out")
+    assert imported.path == tmp_path / "out.low.dlprof"
+    assert imported.high == tmp_path / "out.high.dlprof"
+    asked = ("--format", "fp16", "--format", "cb16")
+    for scale in (1.0, 2.0**15, 2.0**40):
+        low, high, native = (
+            truths(tmp_path / name, scale, *asked)
+            for name in ("out.low.dlprof", "out.high.dlprof", "native")
+        )
+        for name, tensors in native.items():
+            for tag, tensor in tensors.items():
+                at_low, at_high = low[name][tag], high[name][tag]
+                assert at_high["underflow"] <= tensor["underflow"] <= at_low["underflow"]
+                fraction = tensor["underflow_fraction"]
+                assert at_high["underflow_fraction"] <= fraction <= at_low["underflow_fraction"]
+                assert at_low["overflow"] <= tensor["overflow"] <= at_high["overflow"]
+
+
+def test_the_scale_path_of_an_elementwise_policy_is_exact(tmp_path: Path) -> None:
+    rng = np.random.default_rng(8)
+    with Events(tmp_path / "logs") as events:
+        for step in range(40):
+            values = (rng.standard_normal(60) * 2.0 ** rng.integers(-3, 3)).astype(np.float32)
+            write_step(tmp_path / "native", step, {"grad/w": values})
+            events.add(step, "grad/w", torch_histogram(values))
+    import_tensorboard(tmp_path / "logs", tmp_path / "out")
+    options = ("--format", "fp16", "--policy", "torch", "--set", "growth_interval=3")
+
+    def path(trace: Path) -> list[Any]:
+        (run,) = replayed(trace, *options)
+        return [(step["scale"], step["skipped"]) for step in run["steps"]]
+
+    native = path(tmp_path / "native")
+    assert len({scale for scale, _ in native}) > 2 and any(skipped for _, skipped in native)
+    assert path(tmp_path / "out.low.dlprof") == native
+    assert path(tmp_path / "out.high.dlprof") == native
+
+
+def test_brackets_are_narrow_where_buckets_are(tmp_path: Path) -> None:
+    values = (np.random.default_rng(1).standard_normal(10000) * 2.0**-24).astype(np.float32)
+    with Events(tmp_path / "logs") as events:
+        events.add(0, "grad", torch_histogram(values))
+        events.add(0, "grad_even", plugin_histogram(values))
+    (row, even), _ = tensorboard_bounds(tmp_path / "logs")
+    assert 0 < row.underflow_fraction[1] - row.underflow_fraction[0] < 0.08
+    assert row.underflow_fraction[0] > 0.3
+    assert even.underflow_fraction[1] - even.underflow_fraction[0] > 0.1
+
+
+def test_values_below_the_smallest_bucket_may_be_zero(tmp_path: Path) -> None:
+    with Events(tmp_path / "logs") as events:
+        events.add(0, "grad", torch_histogram(np.float32([0, 1e-13, -1e-13, 1])))
+    (row,), _ = tensorboard_bounds(tmp_path / "logs")
+    # The smallest value, -1e-13, is told beside the buckets.
+    assert row.underflow == (1, 3) and row.underflow_fraction == (1 / 2, 3 / 4)
+    with Events(tmp_path / "zeros") as events:
+        events.add(0, "grad", torch_histogram(np.zeros(7, np.float32)))
+    (row,), _ = tensorboard_bounds(tmp_path / "zeros")
+    assert row.underflow == (0, 0) and row.elements == 7
+
+
+def test_nonfinite_values_make_the_step_not_finite(tmp_path: Path) -> None:
+    for bad, key in ((np.nan, "nan"), (np.inf, "inf"), (-np.inf, "inf")):
+        directory = tmp_path / str(bad)
+        with Events(directory) as events:
+            events.add(3, "grad", torch_histogram(np.float32([1, bad, 0.5, bad])))
+        import_tensorboard(directory, directory / "out")
+        (run,) = replayed(directory / "out.low.dlprof", "--format", "fp16", "--policy", "torch")
+        assert run["tensors"][0][key] == 2
+        assert run["steps"][0]["cause"] == "input"
+
+
+@pytest.mark.parametrize("how", ["option", "tag"])
+def test_a_loss_scale_is_divided_out(tmp_path: Path, how: str) -> None:
+    logged(tmp_path, 5, "torch", scale=1024.0)
+    given: dict[str, Any] = {"grad_scale": 1024.0}
+    if how == "tag":
+        with Events(tmp_path / "scalars") as events:
+            for step in (0, 5, 17):
+                events.add_scalar(step, "loss_scale", 1024.0)
+        (tmp_path / "logs" / "z.tfevents").write_bytes(events.path.read_bytes())
+        given = {"scale_tag": "loss_scale"}
+    rows, _ = tensorboard_bounds(tmp_path / "logs", scales=64.0, **given)
+    tensors = truth(tmp_path / "native", "fp16", 64.0)
+    for row in rows:
+        check(row, tensors[row.tensor])
+    with pytest.raises(ValueError, match="no scalar at step 0"):
+        tensorboard_bounds(tmp_path / "logs", scale_tag="missing")
+
+
+def test_the_last_histogram_of_a_step_counts_and_steps_are_sorted(tmp_path: Path) -> None:
+    with Events(tmp_path / "logs") as events:
+        for step, value in ((5, 1.0), (9, 2.0), (5, 4.0), (2, 8.0)):
+            events.add(step, "grad", torch_histogram(np.float32([value])))
+    imported = import_tensorboard(tmp_path / "logs", tmp_path / "out")
+    assert (imported.steps, imported.first_step, imported.last_step) == (3, 2, 9)
+    assert any("last is taken" in note for note in imported.notes)
+    (run,) = replayed(tmp_path / "out.low.dlprof", "--format", "fp16", "--policy", "static")
+    norms = [step["grad_norm_bracket"][1] for step in run["steps"]]
+    assert norms == pytest.approx([8, 4, 2])
+
+
+def test_tags_are_chosen_by_globs_and_steps_by_numbers(tmp_path: Path) -> None:
+    with Events(tmp_path / "logs") as events:
+        for step in range(5):
+            for tag in ("model/fc.Grad", "weights", "odd \n<b>,\u00e9"):
+                events.add(step, tag, torch_histogram(np.float32([1])))
+    import_tensorboard(tmp_path / "logs", tmp_path / "a", first=1, last=3)
+    (run,) = replayed(tmp_path / "a.low.dlprof", "--format", "fp16", "--policy", "static")
+    assert [tensor["name"] for tensor in run["tensors"]] == ["model/fc.Grad"]
+    assert [step["step"] for step in run["steps"]] == [1, 2, 3]
+    import_tensorboard(tmp_path / "logs", tmp_path / "b", tensors="*", act_grad="w*")
+    (run,) = replayed(tmp_path / "b.low.dlprof", "--format", "fp16", "--policy", "static")
+    roles = {tensor["name"]: tensor["role"] for tensor in run["tensors"]}
+    assert roles == {"model/fc.Grad": "grad", "weights": "act_grad", "odd \n<b>,\u00e9": "grad"}
+    with pytest.raises(ValueError, match="choose with --tensors among"):
+        import_tensorboard(tmp_path / "logs", tmp_path / "c", tensors="nothing")
+    with pytest.raises(ValueError, match="no step between"):
+        import_tensorboard(tmp_path / "logs", tmp_path / "c", first=9)
+
+
+def test_several_runs_are_refused(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        with Events(tmp_path / "logs" / name) as events:
+            events.add(0, "grad", torch_histogram(np.float32([1])))
+    line = one_error_line(
+        run_dlsim("import", "tensorboard", tmp_path / "logs", "-o", tmp_path / "out"), 3
+    )
+    assert "2 runs" in line
+    assert import_tensorboard(tmp_path / "logs" / "a", tmp_path / "out").steps == 1
+
+
+def _histogram(**fields: Any) -> Summary.Value:
+    base = {"min": 1, "max": 2, "num": 2, "bucket_limit": [1, 3], "bucket": [1, 1]}
+    return Summary.Value(histo={**base, **fields})
+
+
+BAD = {
+    "lengths": _histogram(bucket=[1]),
+    "order": _histogram(bucket_limit=[3, 1]),
+    "nan limit": _histogram(bucket_limit=[1, np.nan]),
+    "negative": _histogram(bucket=[-1, 3]),
+    "fraction": _histogram(bucket=[0.5, 1.5]),
+    "infinite": _histogram(bucket=[1, np.inf], num=np.inf),
+    "more": _histogram(num=1),
+    "huge": _histogram(bucket=[0, 1e15], num=1e15),
+    "contradiction": _histogram(min=5, max=6),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_histograms_are_one_line_and_leave_nothing(tmp_path: Path, name: str) -> None:
+    with Events(tmp_path / "logs") as events:
+        events.add(0, "grad", torch_histogram(np.float32([1])))
+        events.add(1, "grad", BAD[name])
+    with pytest.raises(ValueError, match="'grad' at step 1") as raised:
+        import_tensorboard(tmp_path / "logs", tmp_path / "out")
+    assert len(str(raised.value).splitlines()) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["logs"]
+
+
+def test_bad_tensors_are_one_line(tmp_path: Path) -> None:
+    good = plugin_histogram(np.float32([1, 2, 3]))
+    for change in ({"dtype": 1}, {"tensor_content": b"123"}, {"tensor_content": bytes(24)}):
+        value = Summary.Value()
+        value.CopyFrom(good)
+        for key, content in change.items():
+            setattr(value.tensor, key, content)
+        directory = tmp_path / str(len(list(tmp_path.iterdir())))
+        with Events(directory) as events:
+            events.add(1, "grad", value)
+        with pytest.raises(ValueError, match="'grad' at step 1") as raised:
+            tensorboard_bounds(directory)
+        assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_file_that_is_still_written_is_read_so_far(tmp_path: Path) -> None:
+    with Events(tmp_path / "logs") as events:
+        for step in range(3):
+            events.add(step, "grad", torch_histogram(np.float32([1])))
+    whole = events.path.read_bytes()
+    for cut in (1, 5, 60):
+        events.path.write_bytes(whole[:-cut])
+        imported = import_tensorboard(tmp_path / "logs", tmp_path / "out", force=True)
+        assert imported.steps == 2
+        assert any("ends within a record" in note for note in imported.notes)
+
+
+def test_damaged_files_are_one_line(tmp_path: Path) -> None:
+    with Events(tmp_path / "logs") as events:
+        for step in range(3):
+            events.add(step, "grad", torch_histogram(np.float32([1, 2])))
+    whole = events.path.read_bytes()
+    second = whole.rindex(b"grad")
+    for place in (second + 20, second - 14, 2):
+        damaged = bytearray(whole)
+        damaged[place] ^= 0x10
+        events.path.write_bytes(bytes(damaged))
+        line = one_error_line(
+            run_dlsim("import", "tensorboard", tmp_path / "logs", "-o", tmp_path / "out"), 3
+        )
+        assert "damaged record" in line
+    for blob in (b"", b"no events" * 10):
+        events.path.write_bytes(blob)
+        one_error_line(
+            run_dlsim("import", "tensorboard", tmp_path / "logs", "-o", tmp_path / "out"), 3
+        )
+    assert [p.name for p in tmp_path.iterdir()] == ["logs"]
+
+
+def test_the_command_prints_bounds_and_writes_them_as_json(tmp_path: Path) -> None:
+    logged(tmp_path, 3, "torch")
+    logs = tmp_path / "logs"
+    options = ("--bounds", "--format", "fp16", "--format", "cb16", "--scale", "2^15")
+    printed = run_dlsim("import", "tensorboard", logs, *options, "--json", tmp_path / "b.json")
+    assert printed.returncode == 0 and "grad/2" in printed.stdout and ".." in printed.stdout
+    data = json.loads((tmp_path / "b.json").read_text())
+    rows, _ = tensorboard_bounds(logs, formats=("fp16", "cb16"), scales=2.0**15)
+    got = {(b["tensor"], b["format"]): b["underflow"] for b in data["bounds"]}
+    assert got == {(row.tensor, row.format): list(row.underflow) for row in rows}
+    assert "expected -o" in one_error_line(run_dlsim("import", "tensorboard", logs), 2)
+    both = run_dlsim("import", "tensorboard", logs, "--bounds", "-o", "x")
+    assert "writes no profile" in one_error_line(both, 2)
+    scale = run_dlsim("import", "tensorboard", logs, "-o", "x", "--scale", "1")
+    assert "for --bounds only" in one_error_line(scale, 2)
+    scale = run_dlsim("import", "tensorboard", logs, "--bounds", "--scale", "-1")
+    assert "positive" in one_error_line(scale, 2)
+
+
+def test_missing_tensorboard_names_the_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.tfevents").write_bytes(b"")
+    monkeypatch.setitem(__import__("sys").modules, "tensorboard.compat.proto.event_pb2", None)
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim\[import\]'"):
+        import_tensorboard(tmp_path, tmp_path / "out")
