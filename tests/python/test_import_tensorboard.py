@@ -82,11 +82,12 @@ def test_the_truth_lies_within_the_bounds(tmp_path: Path, kind: str, seed: int) 
                 check(row, found[row.format][row.tensor])
 
 
+@pytest.mark.parametrize("kind", ["torch", "cerebras"])
 @pytest.mark.parametrize("rounding", ["rtz", "rna", "ru", "rd"])
 def test_bounds_hold_for_other_roundings_and_flushed_subnormals(
-    tmp_path: Path, rounding: str
+    tmp_path: Path, rounding: str, kind: str
 ) -> None:
-    logged(tmp_path, 77, "torch")
+    logged(tmp_path, 77, kind)
     for flush in (False, True):
         rows, _ = tensorboard_bounds(
             tmp_path / "logs", formats="fp16", scales=4096.0, rounding=rounding, flush=flush
@@ -323,7 +324,7 @@ def test_the_command_prints_bounds_and_writes_them_as_json(tmp_path: Path) -> No
     assert printed.returncode == 0 and "grad/2" in printed.stdout and ".." in printed.stdout
     data = json.loads((tmp_path / "b.json").read_text())
     rows, _ = tensorboard_bounds(logs, formats=("fp16", "cb16"), scales=2.0**15)
-    got = {(b["tensor"], b["format"]): b["underflow"] for b in data["bounds"]}
+    got = {(b["tensor"], b["format"]): b["bracket"]["underflow"] for b in data["bounds"]}
     assert got == {(row.tensor, row.format): list(row.underflow) for row in rows}
     assert "expected -o" in one_error_line(run_dlsim("import", "tensorboard", logs), 2)
     both = run_dlsim("import", "tensorboard", logs, "--bounds", "-o", "x")

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +15,8 @@ from ._brackets import SMALLEST, Brackets
 from ._gradients import Notes
 from ._numbering import PathText
 from ._tensorboard import histogram_choice, read_brackets
+
+_Flags = NDArray[np.bool_]
 
 
 @dataclass
@@ -79,9 +80,25 @@ class _Question:
     survive: tuple[float, float]
     overflow: tuple[float, float]
 
-    def of_sign(self, values: NDArray[np.float32], limits: tuple[float, float]) -> Any:
+    def reached(self, values: NDArray[np.float32], limits: tuple[float, float]) -> _Flags:
         """Returns for each value whether it has reached the limit of its sign."""
-        return np.abs(values) >= np.where(values < 0, limits[1], limits[0]).astype(np.float32)
+        of_sign = np.where(values < 0, limits[1], limits[0]).astype(np.float32)
+        return np.asarray(np.abs(values) >= of_sign)
+
+    def mirrored(self) -> _Question:
+        """The same for values of the other sign."""
+        return _Question(self.format, self.scale, self.survive[::-1], self.overflow[::-1])
+
+
+@dataclass(frozen=True)
+class _Outcomes:
+    """What the values of each entry must or may become."""
+
+    must_underflow: _Flags
+    may_underflow: _Flags
+    may_survive: _Flags
+    must_overflow: _Flags
+    may_overflow: _Flags
 
 
 def tensorboard_bounds(
@@ -157,38 +174,58 @@ def _single(scale: float) -> float:
 
 
 def _count(brackets: Brackets, question: _Question) -> _Counts:
+    found = _outcomes(brackets, question)
+    if not brackets.has_signs:
+        found = _either(found, _outcomes(brackets, question.mirrored()))
     counts, touches = brackets.counts, brackets.touches_zero
-    small, large = brackets.smallest(), brackets.largest()
-    # Values next to zero may have either sign.
-    zero = (brackets.lows == 0) & (brackets.highs == 0)
-    survives = question.of_sign(small, question.survive)
-    both = touches & (brackets.lows < 0)
-    tiny = np.full_like(small, -SMALLEST)
-    may_underflow = ~zero & (~survives | (both & ~question.of_sign(tiny, question.survive)))
-    may_survive = _any_end(brackets, question, question.survive)
-    must_underflow = ~touches & ~question.of_sign(large, question.survive)
-    must_overflow = ~touches & question.of_sign(small, question.overflow)
-    may_overflow = _any_end(brackets, question, question.overflow)
     finite = int(counts.sum())
 
-    def total(chosen: Any) -> int:
+    def total(chosen: _Flags) -> int:
         return int(counts[chosen].sum())
 
     return _Counts(
         brackets.elements,
         brackets.nan + brackets.inf,
-        (total(must_underflow), total(may_underflow)),
-        (total(must_overflow), total(may_overflow)),
+        (total(found.must_underflow), total(found.may_underflow)),
+        (total(found.must_overflow), total(found.may_overflow)),
         (
-            finite - total(touches & ~(may_survive & ~zero)),
-            finite - total(touches & ~may_underflow),
+            finite - total(touches & ~found.may_survive),
+            finite - total(touches & ~found.may_underflow),
         ),
     )
 
 
-def _any_end(brackets: Brackets, question: _Question, limits: tuple[float, float]) -> Any:
+def _outcomes(brackets: Brackets, question: _Question) -> _Outcomes:
+    touches = brackets.touches_zero
+    small, large = brackets.smallest(), brackets.largest()
+    zero = (brackets.lows == 0) & (brackets.highs == 0)
+    # Values next to zero may have either sign.
+    tiny = np.where(touches & (brackets.lows < 0), -SMALLEST, small)
+    survive, overflow = question.survive, question.overflow
+    both_survive = question.reached(small, survive) & question.reached(tiny, survive)
+    return _Outcomes(
+        must_underflow=~touches & ~question.reached(large, survive),
+        may_underflow=~zero & ~both_survive,
+        may_survive=~zero & _any_end(brackets, question, survive),
+        must_overflow=~touches & question.reached(small, overflow),
+        may_overflow=_any_end(brackets, question, overflow),
+    )
+
+
+def _either(a: _Outcomes, b: _Outcomes) -> _Outcomes:
+    """Of values that may be as in `a` or as in `b`."""
+    return _Outcomes(
+        a.must_underflow & b.must_underflow,
+        a.may_underflow | b.may_underflow,
+        a.may_survive | b.may_survive,
+        a.must_overflow & b.must_overflow,
+        a.may_overflow | b.may_overflow,
+    )
+
+
+def _any_end(brackets: Brackets, question: _Question, limits: tuple[float, float]) -> _Flags:
     """Whether some value between the limits of an entry reaches the limit of its sign."""
-    return question.of_sign(brackets.lows, limits) | question.of_sign(brackets.highs, limits)
+    return question.reached(brackets.lows, limits) | question.reached(brackets.highs, limits)
 
 
 def _sum(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:

@@ -31,7 +31,7 @@ class Brackets:
     """`counts[i]` values are between `lows[i]` and `highs[i]`, both included; signed float32.
 
     `nan` and `inf` values are not finite. The smallest and the largest value have entries of their
-    own if they are known.
+    own if they are known. Without `has_signs` limits are of magnitudes, and signs are unknown.
     """
 
     lows: Singles
@@ -39,6 +39,7 @@ class Brackets:
     counts: NDArray[np.uint64]
     nan: int
     inf: int
+    has_signs: bool = True
 
     @property
     def elements(self) -> int:
@@ -75,7 +76,9 @@ def brackets_of(place: str, value: Any, *, is_log2: bool, scale: float) -> Brack
     inverse = np.float32(1) / np.float32(scale)
     lows, highs = (_singles(limits) * inverse for limits in (buckets.lows, buckets.highs))
     kept = buckets.counts > 0
-    return Brackets(lows[kept], highs[kept], buckets.counts[kept], buckets.nan, buckets.inf)
+    return Brackets(
+        lows[kept], highs[kept], buckets.counts[kept], buckets.nan, buckets.inf, not is_log2
+    )
 
 
 def _singles(limits: Doubles) -> Singles:

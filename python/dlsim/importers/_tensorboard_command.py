@@ -56,9 +56,7 @@ def _write_json(target: str, rows: list[Bounds], rounding: str, subnormals: str)
     data = {
         "schema": "dlsim.tensorboard-bounds/1",
         "options": {"rounding": rounding, "subnormals": subnormals},
-        "bounds": [
-            {key: value for key, value in asdict(row).items() if key != "nonzero"} for row in rows
-        ],
+        "bounds": [_json_of(row) for row in rows],
     }
     text = json.dumps(data, separators=(",", ":")).replace('{"tensor"', '\n{"tensor"') + "\n"
     if target == "-":
@@ -66,6 +64,16 @@ def _write_json(target: str, rows: list[Bounds], rounding: str, subnormals: str)
         return
     with replacing(target) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def _json_of(row: Bounds) -> dict[str, Any]:
+    """Keys as in results of profiles, docs/results.md."""
+    data = asdict(row)
+    del data["nonzero"]
+    keys = ("underflow", "overflow", "underflow_fraction")
+    data["bracket"] = {key: data.pop(key) for key in keys}
+    data["worst_underflow_fraction_bracket"] = data.pop("worst_fraction")
+    return data
 
 
 def _print(rows: list[Bounds]) -> None:
