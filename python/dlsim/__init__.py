@@ -77,6 +77,7 @@ _SUBMODULES: frozenset[str] = frozenset(
         "emulation",
         "profiles",
         "recorder",
+        "report",
         "results",
         "runs",
         "traces",

@@ -1,0 +1,6 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One self-contained HTML page of the results of replay, sweep and tune."""
+
+from ._write import write_report
+
+__all__ = ["write_report"]

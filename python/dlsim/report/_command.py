@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command `dlsim report`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from .._errors import UsageError
+
+_EXAMPLES = """examples:
+  dlsim replay runs/a --policy torch --policy deepspeed --heat-map --json replay.json
+  dlsim report replay.json -o report.html
+  dlsim tune runs/a --json tune.json
+  dlsim sweep runs/a --policy torch --vary init_scale=2^0..2^32 --json sweep.json
+  dlsim report replay.json sweep.json tune.json -o report.html --title "Run A"
+  dlsim report runs/a --policy torch --format fp16 -o report.html
+  dlsim report run.dlprof -o report.html
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see dlsim report --help)")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="dlsim report",
+        description="Write one self-contained HTML page about results of dlsim replay, sweep and "
+        "tune. Nothing is fetched when it is opened.",
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "results",
+        nargs="+",
+        metavar="RESULT",
+        help="JSON of dlsim replay, sweep or tune; or a trace or profile, which is replayed and "
+        "tuned",
+    )
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the page to write")
+    parser.add_argument("--title", metavar="TEXT", help="title of the page")
+    parser.add_argument(
+        "--trace",
+        metavar="PATH",
+        help="trace or profile of the results, for heat maps and exponents (default: the one that "
+        "a result names, if it is there)",
+    )
+    parser.add_argument(
+        "--no-trace", action="store_true", help="read no trace: only what the results hold"
+    )
+    parser.add_argument(
+        "--format",
+        action="append",
+        default=[],
+        metavar="F",
+        help="format for a trace given as RESULT, repeatable (default: fp16 bf16 cb16)",
+    )
+    parser.add_argument(
+        "--policy",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="policy for a trace given as RESULT, repeatable (default: cerebras)",
+    )
+    parser.add_argument("--quiet", action="store_true", help="errors only")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs `dlsim report ARGUMENTS...` and returns the exit code; raises dlsim.Error."""
+    try:
+        options = _parser().parse_args(arguments)
+    except SystemExit as ended:  # --help
+        return int(ended.code or 0)
+    if options.trace is not None and options.no_trace:
+        raise UsageError("--no-trace: taken by --trace, expected one of them")
+    from ._write import write_report
+
+    write_report(
+        options.results,
+        options.output,
+        trace=options.trace,
+        title=options.title,
+        read_trace=not options.no_trace,
+        formats=options.format,
+        policies=options.policy,
+    )
+    if not options.quiet:
+        size = Path(options.output).stat().st_size
+        print(f"{options.output}: {size / 1e6:.1f} MB", file=sys.stderr)
+    return 0

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results that a report is made of: files read, checked and named."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .._errors import InputError
+from ._json import visible
+
+_KINDS = {"dlsim.replay/1": "replay", "dlsim.sweep/1": "sweep", "dlsim.tune/1": "tune"}
+
+# What the page cannot do without, per kind: the arrays of the document, and of each of their items.
+_ARRAYS = {"replay": "runs", "sweep": "runs", "tune": "formats"}
+_ITEM_KEYS: dict[str, dict[str, type]] = {
+    "replay": {"format": str, "policy": str, "summary": dict, "steps": list, "tensors": list},
+    "sweep": {"format": str, "policy": str, "params": dict, "summary": dict},
+    "tune": {"format": str, "verdict": str},
+}
+_NAMES: dict[type, str] = {str: "a text", dict: "an object", list: "an array"}
+
+
+@dataclass
+class Result:
+    """One result file: its kind ("replay", "sweep", "tune"), and the parsed document."""
+
+    name: str
+    kind: str
+    data: dict[str, Any]
+
+    @property
+    def trace_paths(self) -> list[str]:
+        """Paths of the trace as they were given to the command."""
+        paths = _object(self.data.get("trace")).get("paths")
+        return [str(path) for path in paths] if isinstance(paths, list) else []
+
+
+@dataclass
+class Run:
+    """One run of a replay, with the label that tells it from the others of the page."""
+
+    label: str
+    result: Result
+    data: dict[str, Any]
+
+    @property
+    def format(self) -> str:
+        """Canonical name of the format."""
+        return str(self.data["format"])
+
+    @property
+    def has_heat_map(self) -> bool:
+        """Whether the result holds what each tensor loses over the steps."""
+        return isinstance(self.data.get("heat_map"), dict)
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The summary of the run."""
+        return _object(self.data["summary"])
+
+
+def _object(value: object) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _reject_constant(text: str) -> float:
+    raise ValueError(f"the number {text}")
+
+
+def read_result(path: str | os.PathLike[str]) -> Result:
+    """Reads a result of `dlsim replay`, `sweep` or `tune`; raises InputError if it is none."""
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: not JSON, byte {error.start} is no UTF-8") from error
+    try:
+        data = json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{name}: not JSON, or cut off: {_one_line(error)}") from error
+    return check_result(name, data)
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def check_result(name: str, data: object) -> Result:
+    """Returns a parsed document as a Result; raises InputError where the page's keys are missing."""
+    if not isinstance(data, dict) or "schema" not in data:
+        raise InputError(f"{name}: no result of dlsim, expected an object with the key schema")
+    schema = data["schema"]
+    kind = _KINDS.get(schema) if isinstance(schema, str) else None
+    if kind is None:
+        expected = ", ".join(_KINDS)
+        raise InputError(
+            f"{name}: schema: no report for it, expected one of {expected}, got "
+            f"{visible(repr(schema))[:60]}"
+        )
+    array = _ARRAYS[kind]
+    items = data.get(array)
+    if not isinstance(items, list):
+        raise InputError(f"{name}: {array}: missing, expected an array")
+    if not items:
+        raise InputError(f"{name}: {array}: empty, expected at least one")
+    for i, item in enumerate(items):
+        _check_item(f"{name}: {array}[{i}]", item, _ITEM_KEYS[kind])
+        if kind == "replay":
+            _check_rows(f"{name}: runs[{i}]", item)
+    return Result(name, kind, data)
+
+
+def _check_item(place: str, item: object, keys: Mapping[str, type]) -> None:
+    if not isinstance(item, dict):
+        raise InputError(f"{place}: expected an object")
+    for key, kind in keys.items():
+        if not isinstance(item.get(key), kind):
+            raise InputError(f"{place}.{key}: missing or wrong, expected {_NAMES[kind]}")
+
+
+def _check_rows(place: str, run: Mapping[str, Any]) -> None:
+    for i, step in enumerate(run["steps"]):
+        if not isinstance(step, dict) or not isinstance(step.get("step"), int):
+            raise InputError(f"{place}.steps[{i}].step: missing or wrong, expected an integer")
+    for i, tensor in enumerate(run["tensors"]):
+        if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
+            raise InputError(f"{place}.tensors[{i}].name: missing or wrong, expected a text")
+
+
+def runs_of(results: Sequence[Result]) -> list[Run]:
+    """Returns the runs of all replays; labels that would be alike are told apart by their file."""
+    runs = []
+    for result in results:
+        if result.kind == "replay":
+            runs += [Run(_label(data), result, data) for data in result.data["runs"]]
+    alike: dict[str, list[Run]] = {}
+    for run in runs:
+        alike.setdefault(run.label, []).append(run)
+    for label, group in alike.items():
+        for i, run in enumerate(group if len(group) > 1 else []):
+            files = {other.result.name for other in group}
+            mark = Path(run.result.name).stem if len(files) == len(group) else str(i + 1)
+            run.label = f"{label} ({visible(mark)})"
+    return runs
+
+
+def _label(data: Mapping[str, Any]) -> str:
+    label = f"{visible(data['format'])} \u00b7 {visible(data['policy'])}"
+    resume = _object(data.get("resume"))
+    if resume:
+        label += f", resumed at {resume.get('at_step')} keeping {visible(resume.get('kept'))}"
+    return label

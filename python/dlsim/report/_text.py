@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Numbers of the page as people read them."""
+
+from __future__ import annotations
+
+import math
+
+from ._json import number
+
+_THIN = "\u202f"  # narrow space that does not break
+_RAISED = str.maketrans("0123456789-.", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u00b7")
+
+
+def format_number(value: object, count: int = 3) -> str:
+    """Returns a number with `count` significant digits."""
+    found = number(value)
+    return "" if found is None else f"{found:.{count}g}"
+
+
+def format_count(value: object) -> str:
+    """Returns an integer with its thousands apart."""
+    found = number(value)
+    if found is None or not math.isfinite(found):
+        return "" if found is None else str(found)
+    return f"{int(found):,}".replace(",", _THIN)
+
+
+def format_scale(value: object) -> str:
+    """Returns a loss scale as a power of two: 2^15, or 2^50.83 where it is none."""
+    found = number(value)
+    if found is None:
+        return "\u2013"
+    if not math.isfinite(found) or found <= 0:
+        return f"{found:g}"
+    exponent = f"{math.log2(found):.2f}".rstrip("0").rstrip(".")
+    return "2" + ("0" if exponent == "-0" else exponent).translate(_RAISED)
+
+
+def format_share(value: object) -> str:
+    """Returns a share as a percentage; one far below a percent as a power of ten of a whole."""
+    found = number(value)
+    if found is None:
+        return ""
+    if found == 0:
+        return "0"
+    if not math.isfinite(found):
+        return str(found)
+    percent = 100 * found
+    if percent >= 0.001:
+        return f"{percent:.3g}{_THIN}%"
+    return f"{percent:.1e}{_THIN}%"
+
+
+def format_bytes(value: object) -> str:
+    """Returns a number of bytes in the largest binary unit that leaves at least 1."""
+    found = number(value) or 0.0
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if found < 1024 or unit == "TiB":
+            return f"{found:.0f}{_THIN}{unit}" if unit == "B" else f"{found:.1f}{_THIN}{unit}"
+        found /= 1024
+    return ""

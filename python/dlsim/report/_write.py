@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From results to the page: reads, completes from the trace, writes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from .._errors import Error, InputError
+from .._files import replacing
+from ._again import add_heat_maps, results_of_trace
+from ._inputs import Result, check_result, read_result, runs_of
+from .page import Completed, render
+
+StrPath = str | os.PathLike[str]
+
+
+def write_report(
+    results: StrPath | Mapping[str, Any] | Sequence[StrPath | Mapping[str, Any]],
+    output: StrPath,
+    *,
+    trace: StrPath | None = None,
+    title: str | None = None,
+    read_trace: bool = True,
+    formats: Sequence[str] = (),
+    policies: Sequence[str] = (),
+) -> None:
+    """Writes one self-contained HTML page about results of replay, sweep and tune.
+
+    `results`: files or parsed documents of the schemas dlsim.replay/1, dlsim.sweep/1 and
+    dlsim.tune/1, one or several; a trace or profile among them is replayed with `formats` and
+    `policies` (default: as `dlsim replay` has them) and tuned. Heat maps and exponents come from
+    the results where they hold them, else from `trace` or from the trace that a result names if it
+    can be read; with `read_trace` False no trace is read. `output` is replaced when complete.
+    Raises InputError for files that are no results, UsageError for wrong formats and policies.
+    """
+    given = [results] if isinstance(results, str | os.PathLike | Mapping) else list(results)
+    read: list[Result] = []
+    for item in given:
+        read += _read(item, formats, policies)
+    if not read:
+        raise InputError("report: no results, expected at least one file")
+    html = render(read, complete(read, trace, read_trace), title)
+    with replacing(output) as temporary:
+        temporary.write_text(html, encoding="utf-8", newline="\n")
+
+
+def _read(
+    item: StrPath | Mapping[str, Any], formats: Sequence[str], policies: Sequence[str]
+) -> list[Result]:
+    if isinstance(item, Mapping):
+        return [check_result("result", dict(item))]
+    path = Path(item)
+    if path.is_dir() or path.suffix in (".dlprof", ".safetensors", ".npz"):
+        return results_of_trace(os.fspath(item), formats, policies)
+    return [read_result(item)]
+
+
+def complete(results: Sequence[Result], trace: StrPath | None, read_trace: bool) -> Completed:
+    """Returns the runs with their heat maps, and the exponents, as far as the trace gives them."""
+    completed = Completed(runs_of(results))
+    paths = _paths(results, trace) if read_trace else []
+    for result in results:
+        if result.kind == "replay":
+            lacking = [r for r in completed.runs if r.result is result and not r.has_heat_map]
+            here = [os.fspath(trace)] if trace is not None else result.trace_paths
+            if lacking and _readable(here) and read_trace:
+                completed.heat_map_problem = add_heat_maps(lacking, here)
+    if paths:
+        try:
+            from .._exponents import exponents
+
+            completed.exponents = exponents(paths)
+        except Error as error:
+            completed.exponents_problem = str(error)
+    return completed
+
+
+def _paths(results: Sequence[Result], trace: StrPath | None) -> list[str]:
+    """The trace that was given, or the first one that a result names and that is there."""
+    if trace is not None:
+        return [os.fspath(trace)]
+    named = (result.trace_paths for result in results)
+    return next((paths for paths in named if _readable(paths)), [])
+
+
+def _readable(paths: Sequence[str]) -> bool:
+    return bool(paths) and all(os.access(path, os.R_OK) for path in paths)

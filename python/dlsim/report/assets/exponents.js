@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Counts per binade, and what each format holds of them at a loss scale.
+"use strict";
+const Exponents = (() => {
+  const hues = ["c-red", "c-green", "c-blue", "c-purple", "c-orange", "c-sky", "c-yellow"];
+  const byId = (id) => document.getElementById(id);
+  let counts = null;
+  let histogram, layers;
+
+  const scale = () => Number(byId("exponent-scale").value);
+  const role = () => byId("exponent-role").value;
+
+  // Adds rows into one array of counts from the lowest to the highest binade.
+  function total(rows) {
+    const used = rows.filter((row) => row[4].length > 0);
+    if (used.length === 0) return { low: 0, counts: [] };
+    const low = Math.min(...used.map((row) => row[3]));
+    const high = Math.max(...used.map((row) => row[3] + row[4].length));
+    const sum = new Array(high - low).fill(0);
+    for (const row of used) row[4].forEach((n, i) => { sum[row[3] - low + i] += n; });
+    return { low, counts: sum };
+  }
+
+  function chosenRows() {
+    const layer = byId("exponent-layer").value;
+    return counts.rows.filter((row) => row[1] === role() && (layer === "" || row[2] === Number(layer)));
+  }
+
+  // Share of the values below 2^limit; a binade is even over its logarithm.
+  function below({ low, counts: values }, limit) {
+    const all = values.reduce((a, b) => a + b, 0);
+    const part = values.reduce((sum, n, i) =>
+      sum + n * Math.min(1, Math.max(0, limit - (low + i))), 0);
+    return all === 0 ? 0 : part / all;
+  }
+
+  function listShares(hist) {
+    const body = byId("exponent-lost").tBodies[0];
+    body.replaceChildren(...Report.data.formats.map((format, i) => {
+      const zero = below(hist, format.zero - scale());
+      const normal = below(hist, format.normal - scale());
+      const over = 1 - below(hist, format.over - scale());
+      const row = document.createElement("tr");
+      const head = document.createElement("th");
+      head.scope = "row";
+      head.textContent = format.name;
+      head.style.color = Report.color(hues[i % hues.length]);
+      row.append(head);
+      for (const value of [zero, Math.max(0, normal - zero), over]) {
+        const cell = row.insertCell();
+        cell.className = "number";
+        cell.textContent = Report.share(value < 1e-15 ? 0 : value);
+      }
+      return row;
+    }));
+  }
+
+  // A pair of lines per format above the histogram, shifted by the loss scale.
+  function ranges(yaxis) {
+    return Report.data.formats.flatMap((format, i) => {
+      const color = Report.color(hues[i % hues.length]);
+      const y = Report.data.formats.length - i;
+      const part = (from, to, width, text) => ({
+        type: "scatter", mode: "lines", x: [from - scale(), to - scale()], y: [y, y], yaxis,
+        line: { color, width }, showlegend: false,
+        hovertemplate: `${format.name}: ${text}<br>2^%{x} unscaled<extra></extra>`,
+      });
+      return [
+        part(format.zero, format.normal, 3, "subnormal, fewer bits"),
+        part(format.normal, format.over, 9, "all bits kept"),
+      ];
+    });
+  }
+
+  function span(hist) {
+    const { formats } = Report.data;
+    const low = Math.max(-150, Math.min(hist.low, -20));
+    const high = Math.min(128, Math.max(hist.low + hist.counts.length, 2));
+    return [Math.min(low, ...formats.map((f) => Math.max(f.zero - scale(), low - 12))) - 2, high + 6];
+  }
+
+  function shades(run) {
+    const format = Report.data.formats.find((f) => run && f.name === run.format);
+    if (!format) return [];
+    const shade = (x0, x1) => ({
+      type: "rect", xref: "x", yref: "paper", x0, x1, y0: 0, y1: 1, line: { width: 0 }, layer: "below",
+      fillcolor: Report.color("bad-soft"), opacity: 0.6,
+    });
+    return [shade(-400, format.zero - scale()), shade(format.over - scale(), 400)];
+  }
+
+  async function drawHistogram() {
+    const hist = total(chosenRows());
+    const run = Report.current();
+    const { formats } = Report.data;
+    listShares(hist);
+    byId("exponent-scale-text").textContent = Report.power(scale());
+    const top = 1 - Math.min(0.4, 0.07 + 0.045 * formats.length);
+    const xs = hist.counts.map((_, i) => hist.low + i + 0.5);
+    return {
+      data: [{
+        type: "bar", x: xs, y: hist.counts, width: 0.92, marker: { color: Report.color("accent") },
+        customdata: hist.counts.map((_, i) => [hist.low + i, hist.low + i + 1]), showlegend: false,
+        hovertemplate: "2^%{customdata[0]} to 2^%{customdata[1]}<br>%{y:,} gradients<extra></extra>",
+      }, ...ranges("y2")],
+      layout: {
+        height: 400, bargap: 0, shapes: shades(run),
+        xaxis: { title: { text: "magnitude of the unscaled gradient" }, tickprefix: "2^", range: span(hist), zeroline: false },
+        yaxis: { domain: [0, top], title: { text: "gradients" } },
+        yaxis2: {
+          domain: [top + 0.04, 1], range: [0.4, formats.length + 0.6], showgrid: false, zeroline: false,
+          tickvals: formats.map((_, i) => formats.length - i), ticktext: formats.map((f) => Report.plain(f.name)),
+        },
+      },
+      label: `Gradients per binade, and the ranges of the formats at a loss scale of 2^${scale()}`,
+    };
+  }
+
+  function drawLayers() {
+    const perLayer = counts.layers.map((name, i) =>
+      [name, total(counts.rows.filter((row) => row[2] === i && row[1] === role()))]);
+    const rows = perLayer.filter(([, hist]) => hist.counts.length > 0);
+    const low = Math.min(...rows.map(([, hist]) => hist.low), 0);
+    const high = Math.max(...rows.map(([, hist]) => hist.low + hist.counts.length), 1);
+    const z = rows.map(([, hist]) => {
+      const all = hist.counts.reduce((a, b) => a + b, 0);
+      const line = new Array(high - low).fill(null);
+      hist.counts.forEach((n, i) => { line[hist.low - low + i] = n > 0 ? Math.log10(n / all) : null; });
+      return line;
+    });
+    const height = Math.max(200, Math.min(900, 110 + 18 * rows.length));
+    const stride = Math.max(1, Math.ceil(rows.length / ((height - 80) / 15)));
+    const at = rows.map((_, i) => i).filter((i) => i % stride === 0);
+    const length = Report.narrow() ? 14 : 30;
+    const edges = Report.data.formats.flatMap((format, i) => ["zero", "over"].map((edge) => ({
+      type: "line", xref: "x", yref: "paper", y0: 0, y1: 1, x0: format[edge] - scale(), x1: format[edge] - scale(),
+      line: { color: Report.color(hues[i % hues.length]), width: 1.5, dash: edge === "zero" ? "solid" : "dot" },
+    })));
+    const shade = [["heat-0", 0], ["heat-1", 0.45], ["heat-2", 0.75], ["heat-3", 1]];
+    return {
+      data: [{
+        type: "heatmap", z, x: z.length ? z[0].map((_, i) => low + i + 0.5) : [], xgap: 1, ygap: 1, hoverongaps: false,
+        zmin: -6, zmax: 0, colorscale: shade.map(([name, at2]) => [at2, Report.color(name)]),
+        text: rows.map(([name]) => new Array(high - low).fill(Report.plain(Report.data.names[name]))),
+        customdata: z.map((line) => line.map((v, i) => [low + i, v === null ? "" : Report.share(10 ** v)])),
+        hovertemplate: "%{text}<br>2^%{customdata[0]}: %{customdata[1]}<extra></extra>",
+        colorbar: {
+          thickness: 12, outlinewidth: 0, tickvals: [-6, -4, -2, 0], ticktext: [`10${Report.raised(-6)}`, `10${Report.raised(-4)}`, "1 %", "100 %"],
+        },
+      }],
+      layout: {
+        height, margin: { l: 8, r: 8, t: 8, b: 44 }, shapes: edges,
+        xaxis: { title: { text: "magnitude of the unscaled gradient; lines: becomes zero (solid), overflows (dotted)" }, tickprefix: "2^", showgrid: false, zeroline: false, range: [low - 1, high + 1] },
+        yaxis: {
+          autorange: "reversed", showgrid: false, tickvals: at,
+          ticktext: at.map((i) => Report.plain(Report.shortened(Report.data.names[rows[i][0]], length))),
+        },
+      },
+      label: `Share of each of ${rows.length} layers' gradients per binade`,
+    };
+  }
+
+  function toScaleOfRun(end) {
+    const run = Report.current();
+    const value = end === "one" ? 0 : run && run.scales[end];
+    if (value === null || value === undefined) return;
+    byId("exponent-scale").value = Math.round(value);
+  }
+
+  function redraw() {
+    histogram.draw();
+    layers.draw();
+  }
+
+  // Chooses the layer with this name, or that of this tensor.
+  function show(name) {
+    if (!counts) return;
+    const row = counts.rows.find((r) => Report.data.names[r[0]] === name);
+    const layer = row ? row[2] : counts.layers.findIndex((n) => Report.data.names[n] === name);
+    if (layer < 0) return;
+    byId("exponent-layer").value = String(layer);
+    redraw();
+  }
+
+  async function start() {
+    counts = await Report.unpack(Report.data.exponents);
+    const choose = byId("exponent-layer");
+    choose.append(new Option("all", ""));
+    counts.layers.forEach((name, i) => choose.append(new Option(Report.data.names[name], i)));
+    toScaleOfRun("final");
+    histogram = Report.chart(Report.element("exponents"), drawHistogram);
+    layers = Report.chart(Report.element("exponent-layers"), drawLayers);
+    choose.addEventListener("change", () => histogram.draw());
+    byId("exponent-role").addEventListener("change", redraw);
+    byId("exponent-scale").addEventListener("input", redraw);
+    for (const button of document.querySelectorAll("[data-scale]")) {
+      button.disabled = button.dataset.scale !== "one" && !Report.current();
+      button.addEventListener("click", () => { toScaleOfRun(button.dataset.scale); redraw(); });
+    }
+    Report.onRun(() => { toScaleOfRun("final"); redraw(); });
+  }
+  return { start, show };
+})();

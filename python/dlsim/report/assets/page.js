@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+// What all sections share: the data, the chosen run, colours, charts that follow the theme.
+"use strict";
+const Report = (() => {
+  const data = JSON.parse(document.getElementById("report-data").textContent);
+  const charts = [];
+  const listeners = [];
+  const unpacked = new Map();
+  let run = 0;
+
+  // Parts of many numbers are base64 of zlib of JSON.
+  async function unpack(text) {
+    if (!unpacked.has(text)) unpacked.set(text, inflate(text));
+    return unpacked.get(text);
+  }
+
+  async function inflate(text) {
+    const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+    return JSON.parse(await new Response(stream).text());
+  }
+
+  function color(name) {
+    return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  }
+
+  // Plotly reads tags and entities in every text.
+  function plain(text) {
+    return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+  }
+
+  // Long names keep both ends.
+  function shortened(text, length) {
+    if (text.length <= length) return text;
+    const head = Math.ceil((length - 1) / 2);
+    return `${text.slice(0, head)}\u2026${text.slice(text.length - (length - 1 - head))}`;
+  }
+
+  function raised(number) {
+    const digits = { "-": "\u207b", ".": "\u00b7", 2: "\u00b2", 3: "\u00b3", 1: "\u00b9" };
+    return String(number).replace(/[-.0-9]/g, (c) =>
+      digits[c] || String.fromCharCode(0x2070 + Number(c)));
+  }
+
+  function power(exponent) {
+    return exponent === null ? "\u2013" : `2${raised(Math.round(exponent * 100) / 100)}`;
+  }
+
+  function count(value) {
+    return value === null ? "" : Number(value).toLocaleString("en").replace(/,/g, "\u202f");
+  }
+
+  function share(value) {
+    if (value === null || value === undefined) return "";
+    if (typeof value === "string") return value;
+    if (value === 0) return "0";
+    const percent = 100 * value;
+    if (percent >= 0.001) return `${Number(percent.toPrecision(3))}\u202f%`;
+    return `${percent.toExponential(1)}\u202f%`;
+  }
+
+  function layout(more) {
+    const axis = {
+      gridcolor: color("grid"), zerolinecolor: color("line"), linecolor: color("line"),
+      tickcolor: color("line"), automargin: true,
+    };
+    const base = {
+      paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
+      font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("ink") },
+      margin: { l: 56, r: 16, t: 12, b: 44 }, hovermode: "closest",
+      hoverlabel: {
+        bgcolor: color("card"), bordercolor: color("line"), align: "left",
+        font: { color: color("ink"), size: 12 },
+      },
+      legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0, font: { color: color("ink") } },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: color("soft"), activecolor: color("accent") },
+    };
+    const merged = { ...base, ...more };
+    for (const key of Object.keys(merged)) {
+      if (/^[xy]axis/.test(key)) merged[key] = { ...axis, ...merged[key] };
+    }
+    for (const key of ["xaxis", "yaxis"]) merged[key] = merged[key] || axis;
+    return merged;
+  }
+
+  // Draws into `element` what `build()` returns, {data, layout, label}, once it comes into view and
+  // whenever `draw` is called or the colours change.
+  function chart(element, build) {
+    const entry = { element, build, seen: false, drawn: Promise.resolve() };
+    entry.draw = () => {
+      if (!entry.seen) return entry.drawn;
+      entry.drawn = entry.drawn.then(() => drawNow(entry)).catch(fail);
+      return entry.drawn;
+    };
+    charts.push(entry);
+    observer.observe(element);
+    return entry;
+  }
+
+  async function drawNow(entry) {
+    const { element } = entry;
+    const figure = await entry.build();
+    if (!figure) return;
+    const made = layout(figure.layout);
+    if (made.height) element.style.minHeight = `${made.height}px`;
+    const first = !element.classList.contains("js-plotly-plot");
+    await Plotly.react(element, figure.data, made, {
+      responsive: true, displaylogo: false, scrollZoom: false, doubleClick: "reset",
+      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+    });
+    element.setAttribute("role", "img");
+    element.setAttribute("aria-label", figure.label);
+    if (first && figure.ready) figure.ready(element);
+  }
+
+  function reveal(entry) {
+    if (entry.seen) return;
+    entry.seen = true;
+    entry.draw();
+  }
+
+  const observer = new IntersectionObserver((seen) => {
+    for (const { isIntersecting, target } of seen) {
+      if (isIntersecting) charts.filter((c) => c.element === target).forEach(reveal);
+    }
+  }, { rootMargin: "400px" });
+
+  const redrawAll = () => charts.forEach((entry) => entry.draw());
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
+  matchMedia("print").addEventListener("change", redrawAll);
+  matchMedia("(max-width: 640px)").addEventListener("change", redrawAll);
+  window.addEventListener("beforeprint", () => charts.forEach(reveal));
+
+  function fail(error) {
+    const place = document.getElementById("problem");
+    place.hidden = false;
+    place.textContent = `This browser cannot show all of the page: ${error.message || error}`;
+    console.error(error);
+  }
+
+  function choose(index) {
+    run = index;
+    listeners.forEach((listener) => listener());
+  }
+
+  const tip = document.createElement("div");
+  tip.className = "tip";
+  tip.hidden = true;
+  document.body.append(tip);
+
+  // Shows plain text beside the pointer; null hides it.
+  function showTip(text, event) {
+    tip.hidden = text === null;
+    if (text === null) return;
+    tip.textContent = text;
+    const { width, height } = tip.getBoundingClientRect();
+    const left = event.clientX + 16 + width > innerWidth ? event.clientX - width - 12 : event.clientX + 16;
+    tip.style.left = `${Math.max(4, left)}px`;
+    tip.style.top = `${Math.min(event.clientY + 12, innerHeight - height - 4)}px`;
+  }
+
+  return {
+    data, unpack, color, plain, shortened, power, raised, count, share, chart, fail, choose, showTip,
+    run: () => run,
+    current: () => data.runs[run],
+    onRun: (listener) => listeners.push(listener),
+    narrow: () => innerWidth <= 640,
+    element: (name) => document.querySelector(`[data-chart="${name}"]`),
+    revealAll: () => Promise.all(charts.map((entry) => { reveal(entry); return entry.drawn; })),
+  };
+})();

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs of a sweep: skipped steps against energy lost.
+"use strict";
+const Pareto = (() => {
+  const hues = ["c-red", "c-green", "c-blue", "c-purple", "c-orange", "c-sky", "c-yellow"];
+  const symbols = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "star", "hexagon"];
+
+  function describe(point, front) {
+    const [index, skipped, lost, loss, scale, format, policy, parameters] = point;
+    return [
+      `<b>#${index}: ${Report.plain(format)} \u00b7 ${Report.plain(policy)}</b>${front ? " (on the front)" : ""}`,
+      Report.plain(parameters).replace(/, /g, "<br>"),
+      `${Report.count(skipped)} steps skipped`, `energy lost, mean: ${Report.share(lost)}`,
+      `mean loss: ${loss}`, `final scale: ${scale}`,
+    ].filter((text) => text !== "").join("<br>");
+  }
+
+  function draw(sweep) {
+    const { points } = sweep;
+    const losses = points.map((p) => p[2]).filter((v) => typeof v === "number" && v > 0);
+    const floor = losses.length ? Math.floor(Math.log10(Math.min(...losses))) - 1 : -1;
+    // Points that lose nothing stand on the floor of the logarithmic axis.
+    const y = (point) => (typeof point[2] === "number" && point[2] > 0 ? Math.log10(point[2]) : floor);
+    const formats = [...new Set(points.map((p) => p[5]))];
+    const policies = [...new Set(points.map((p) => p[6]))];
+    const groups = formats.flatMap((format) => policies.map((policy) => [format, policy]));
+    const data = groups.flatMap(([format, policy]) => {
+      const rows = points.filter((p) => p[5] === format && p[6] === policy);
+      const color = Report.color(hues[formats.indexOf(format) % hues.length]);
+      return rows.length === 0 ? [] : [{
+        type: "scatter", mode: "markers", name: Report.plain(`${format} \u00b7 ${policy}`),
+        x: rows.map((p) => p[1]), y: rows.map(y), text: rows.map((p) => describe(p, p[8])),
+        hovertemplate: "%{text}<extra></extra>",
+        marker: {
+          symbol: symbols[policies.indexOf(policy) % symbols.length], color,
+          size: rows.map((p) => (p[8] ? 13 : 7)), opacity: rows.map((p) => (p[8] ? 1 : 0.5)),
+          line: { color: Report.color("ink"), width: rows.map((p) => (p[8] ? 1.5 : 0)) },
+        },
+      }];
+    });
+    const front = points.filter((p) => p[8]).sort((a, b) => a[1] - b[1]);
+    data.unshift({
+      type: "scatter", mode: "lines", x: front.map((p) => p[1]), y: front.map(y), name: "front",
+      line: { shape: "hv", color: Report.color("soft"), width: 1.2, dash: "dot" }, hoverinfo: "skip",
+    });
+    const ticks = [];
+    for (let t = floor + 1; t <= 0; t += Math.max(1, Math.ceil(-floor / 7))) ticks.push(t);
+    return {
+      data,
+      layout: {
+        height: 420, xaxis: { title: { text: "skipped steps" }, rangemode: "tozero" },
+        yaxis: {
+          title: { text: "mean energy lost" }, tickvals: [floor, ...ticks],
+          ticktext: ["0", ...ticks.map((t) => (t === 0 ? "1" : `10${Report.raised(t)}`))],
+        },
+      },
+      label: `${sweep.runs} runs of a sweep: skipped steps against energy lost; ${front.length} on the front`,
+    };
+  }
+
+  function start() {
+    Report.data.sweeps.forEach((packed, i) => {
+      const element = document.querySelector(`[data-chart="pareto"][data-key="${i}"]`);
+      Report.chart(element, async () => draw(await Report.unpack(packed)));
+    });
+  }
+  return { start };
+})();

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+// The runs side by side: what became of their steps.
+"use strict";
+const Policies = (() => {
+  const kinds = [
+    ["applied", "c-green"], ["skipped, a lower scale helps", "c-orange"],
+    ["skipped, no scale helps", "c-purple"], ["applied though not finite", "c-red"],
+  ];
+
+  function figure() {
+    const { runs } = Report.data;
+    const length = Report.narrow() ? 18 : 40;
+    const labels = runs.map((run) => Report.plain(Report.shortened(run.label, length)));
+    const data = kinds.map(([name, hue], kind) => ({
+      type: "bar", orientation: "h", name, y: runs.map((_, i) => i),
+      x: runs.map((run) => run.fates[kind]), marker: { color: Report.color(hue) },
+      text: runs.map((run) => Report.plain(run.label)), textposition: "none",
+      hovertemplate: `%{text}<br>%{x} steps ${name}<extra></extra>`,
+    })).filter((trace) => trace.x.some((n) => n > 0));
+    return {
+      data,
+      layout: {
+        barmode: "stack", height: Math.min(900, 90 + 22 * runs.length), bargap: 0.35,
+        xaxis: { title: { text: "steps" }, rangemode: "tozero" },
+        yaxis: {
+          autorange: "reversed", tickvals: runs.map((_, i) => i), ticktext: labels, showgrid: false,
+        },
+        legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0, traceorder: "normal" },
+      },
+      label: "Steps of each run that were applied or skipped; the table above has the numbers",
+    };
+  }
+
+  function start() {
+    const table = document.getElementById("policies-table");
+    const mark = () => {
+      for (const row of table.tBodies[0].rows) {
+        const chosen = Number(row.querySelector(".pick").dataset.run) === Report.run();
+        row.classList.toggle("chosen", chosen);
+      }
+    };
+    table.addEventListener("click", (event) => {
+      const pick = event.target.closest(".pick");
+      if (pick) Report.choose(Number(pick.dataset.run));
+    });
+    Report.onRun(mark);
+    mark();
+    Report.chart(Report.element("fates"), figure);
+  }
+  return { start };
+})();

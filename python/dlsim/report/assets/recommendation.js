@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// The evidence of a recommendation: mean losses side by side, and the head-room of each step.
+"use strict";
+const Recommendation = (() => {
+  function losses({ bars }) {
+    const length = Report.narrow() ? 20 : 36;
+    const chosen = (label) => label.startsWith("recommended");
+    const data = [{
+      type: "bar", orientation: "h", x: bars.loss, y: bars.label.map((_, i) => i), showlegend: false,
+      marker: { color: bars.label.map((label) => Report.color(chosen(label) ? "accent" : "quiet")) },
+      text: bars.loss.map((loss) => Number(loss).toPrecision(3)), textposition: "auto",
+      customdata: bars.label.map((label, i) => [Report.plain(label), bars.skipped[i] ?? ""]),
+      hovertemplate: "%{customdata[0]}<br>mean loss %{x}<br>%{customdata[1]} steps skipped<extra></extra>",
+    }];
+    const bound = typeof bars.bound === "number" ? [{
+      type: "line", xref: "x", yref: "paper", x0: bars.bound, x1: bars.bound, y0: 0, y1: 1,
+      line: { color: Report.color("ink"), dash: "dash", width: 1.5 },
+    }] : [];
+    return {
+      data,
+      layout: {
+        height: 80 + 24 * bars.label.length, bargap: 0.3, shapes: bound,
+        margin: { l: 8, r: 16, t: 8, b: 40 },
+        xaxis: { title: { text: "mean loss" }, rangemode: "tozero" },
+        yaxis: {
+          autorange: "reversed", showgrid: false, tickvals: bars.label.map((_, i) => i),
+          ticktext: bars.label.map((label) => Report.plain(Report.shortened(label, length))),
+        },
+      },
+      label: "Mean loss of the recommendation and of what it is compared with",
+    };
+  }
+
+  function band(range, color, opacity) {
+    if (!range || range.includes(null)) return [];
+    return [{
+      type: "rect", xref: "paper", x0: 0, x1: 1, y0: range[0], y1: range[1], layer: "below",
+      line: { width: range[0] === range[1] ? 2 : 0, color: Report.color(color) },
+      fillcolor: Report.color(color), opacity,
+    }];
+  }
+
+  function headroom({ steps, recommended, window: suits }) {
+    const finite = steps.filter(([, scale]) => scale !== null);
+    const never = steps.filter(([, scale]) => scale === null);
+    const foot = Math.min(0, ...finite.map(([, scale]) => scale), ...(recommended[0] === null ? [] : recommended));
+    const data = [{
+      type: "scatter", mode: "lines+markers", x: finite.map(([step]) => step), y: finite.map(([, scale]) => scale),
+      name: "largest scale", line: { width: 1, color: Report.color("accent") },
+      marker: { size: finite.length > 300 ? 3 : 6, color: Report.color("accent") },
+      hovertemplate: "step %{x}<br>finite up to 2^%{y}<extra></extra>",
+    }];
+    if (never.length > 0) {
+      data.push({
+        type: "scatter", mode: "markers", x: never.map(([step]) => step), y: never.map(() => foot),
+        name: "not finite at any scale", marker: { symbol: "x", size: 9, color: Report.color("c-purple") },
+        hovertemplate: "step %{x}<br>not finite at any scale<extra></extra>",
+      });
+    }
+    return {
+      data,
+      layout: {
+        height: 320, shapes: [...band(suits, "good-soft", 0.6), ...band(recommended, "c-orange", 0.35)],
+        xaxis: { title: { text: "step" } },
+        yaxis: { title: { text: "largest loss scale" }, tickprefix: "2^" },
+        legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
+      },
+      label: "Largest loss scale at which each step is finite",
+    };
+  }
+
+  async function copy(button) {
+    const text = document.getElementById(button.dataset.copy).textContent;
+    try {
+      await navigator.clipboard.writeText(text);
+    } catch {
+      // Pages opened from a disk may have no clipboard: the old way.
+      const area = document.createElement("textarea");
+      area.value = text;
+      document.body.append(area);
+      area.select();
+      document.execCommand("copy");
+      area.remove();
+    }
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  }
+
+  function start() {
+    for (const element of document.querySelectorAll('[data-chart="loss"], [data-chart="headroom"]')) {
+      const [result, format] = element.dataset.key.split("-").map(Number);
+      const found = Report.data.tunes[result][format];
+      Report.chart(element, () => (element.dataset.chart === "loss" ? losses : headroom)(found));
+    }
+    for (const button of document.querySelectorAll(".copy")) {
+      button.addEventListener("click", () => copy(button));
+    }
+  }
+  return { start };
+})();

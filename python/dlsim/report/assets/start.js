@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Starts what the page has; `document.body.dataset.ready` tells that all of it stands.
+"use strict";
+(async () => {
+  const { data } = Report;
+  for (const table of document.querySelectorAll("table.sortable:not(#tensor-table)")) {
+    if (table.tHead) Tables.makeSortable(table);
+  }
+  const choice = document.getElementById("run");
+  if (choice) {
+    choice.addEventListener("change", () => Report.choose(Number(choice.value)));
+    Report.onRun(() => { choice.value = String(Report.run()); });
+    Policies.start();
+    ScalePath.start();
+    if (Report.element("heat-map")) HeatMap.start();
+    await TensorTable.start();
+  }
+  if (data.exponents) await Exponents.start();
+  Pareto.start();
+  Recommendation.start();
+  document.body.dataset.ready = "true";
+})().catch(Report.fail);

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How many recorded values have which exponent, and which of them a format can hold at a scale."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from .._core import Format
+from ._inputs import Run
+from ._json import packed
+from ._names import NameTable, layer_of
+
+
+def exponent_counts(counted: Any, names: NameTable) -> str:
+    """Returns `dlsim.exponents(...)` packed for exponents.js.
+
+    Rows are [name, role, layer, exponent of the first count, counts, zeros, not finite], where
+    counts are trimmed on both sides; layers come in the order of their first tensor.
+    """
+    layers: dict[str, int] = {}
+    rows = []
+    for name, tensor in counted.tensors.items():
+        layer = layers.setdefault(layer_of(name), len(layers))
+        counts = [int(count) for count in tensor.counts]
+        low = next((i for i, count in enumerate(counts) if count), 0)
+        high = max((i for i, count in enumerate(counts) if count), default=-1)
+        rows.append(
+            [
+                names.index(name),
+                tensor.role,
+                layer,
+                int(counted.exponents[low]),
+                counts[low : high + 1],
+                int(tensor.zeros),
+                int(tensor.nan) + int(tensor.inf),
+            ]
+        )
+    return packed(
+        {"layers": [names.index(layer) for layer in layers], "rows": rows, "exact": counted.exact}
+    )
+
+
+def format_range(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the binary logarithms that bound a format at scale 1.
+
+    `zero`: from there down magnitudes become zero; `normal`: from there up they keep all their
+    bits; `over`: from there up they overflow. For rounding modes other than to nearest and toward
+    zero these are those of rounding to nearest even.
+    """
+    known = Format(name)
+    flushed = options.get("subnormals") == "flush"
+    toward_zero = options.get("rounding") == "rtz"
+    smallest = known.min_normal if flushed else known.min_positive
+    # Half of the smallest subnormal rounds to zero; flushing looks at the rounded value.
+    zero = smallest if toward_zero else _flush_edge(known) if flushed else smallest / 2
+    over = 2 * 2.0 ** math.floor(math.log2(known.max))
+    return {
+        "name": name,
+        "zero": math.log2(zero),
+        "normal": math.log2(known.min_normal),
+        "over": math.log2(over if toward_zero else known.overflow_threshold),
+        "max": math.log2(known.max),
+    }
+
+
+def _flush_edge(known: Format) -> float:
+    return float(known.min_normal - known.min_positive / 2)
+
+
+def format_ranges(runs: Sequence[Run]) -> list[dict[str, Any]]:
+    """Returns the ranges of fp16, bf16, cb16 and all other formats of the runs."""
+    named = {"fp16": {}, "bf16": {}, "cb16": {}} | {run.format: _options(run) for run in runs}
+    return [format_range(name, options) for name, options in named.items()]
+
+
+def _options(run: Run) -> dict[str, Any]:
+    options = run.result.data.get("options")
+    return options if isinstance(options, dict) else {}

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was trained and recorded, and the verdict on each run in a paragraph."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ._inputs import Result, Run
+from ._json import number, visible
+from ._text import format_bytes, format_count, format_number, format_scale, format_share
+from .policies import NEGLIGIBLE, applied_nonfinite, hopeless_skips, outcome
+
+OPEN_RUNS = 6  # verdicts that are shown at once; more are folded
+
+
+def headline(results: Sequence[Result], runs: Sequence[Run]) -> str:
+    """Returns the HTML that opens the page."""
+    parts = [_recordings(results)]
+    if runs:
+        cards = [_card(run) for run in runs]
+        parts.append(f'<div class="verdicts">{"".join(cards[:OPEN_RUNS])}</div>')
+        if len(cards) > OPEN_RUNS:
+            parts.append(
+                f"<details><summary>{len(cards) - OPEN_RUNS} more runs</summary>"
+                f'<div class="verdicts">{"".join(cards[OPEN_RUNS:])}</div></details>'
+            )
+    return "".join(parts)
+
+
+def _recordings(results: Sequence[Result]) -> str:
+    """What was recorded, once per distinct trace."""
+    seen: dict[str, list[Result]] = {}
+    for result in results:
+        key = repr((result.trace_paths, _trace(result).get("steps"), _text_of(result)))
+        seen.setdefault(key, []).append(result)
+    return "".join(_recording(group) for group in seen.values())
+
+
+def _trace(result: Result) -> Mapping[str, Any]:
+    trace = result.data.get("trace")
+    return trace if isinstance(trace, dict) else {}
+
+
+def _text_of(result: Result) -> dict[str, Any]:
+    description = _trace(result).get("description")
+    return description if isinstance(description, dict) else {}
+
+
+def _recording(group: Sequence[Result]) -> str:
+    trace, described = _trace(group[0]), _text_of(group[0])
+    name = described.get("model") or ", ".join(group[0].trace_paths) or "unnamed trace"
+    facts = []
+    if trace.get("steps") is not None:
+        facts.append(
+            f"{format_count(trace['steps'])} recorded steps "
+            f"({format_count(trace.get('first_step'))} to {format_count(trace.get('last_step'))})"
+        )
+    if trace.get("file_bytes") is not None:
+        kind = "profile" if trace.get("profile") else "trace"
+        facts.append(f"{kind} of {format_bytes(trace['file_bytes'])}")
+    facts.append("results: " + ", ".join(f"{r.kind} {visible(r.name)}" for r in group))
+    about = described.get("description")
+    lead = f"<p>{escape(visible(about))}</p>" if about else ""
+    rows = "".join(
+        f"<div><dt>{escape(visible(key))}</dt><dd>{escape(visible(value))}</dd></div>"
+        for key, value in described.items()
+        if key != "description"
+    )
+    paths = escape(", ".join(visible(path) for path in group[0].trace_paths))
+    rows += f"<div><dt>path</dt><dd>{paths}</dd></div>" if paths else ""
+    more = f"<details><summary>How it was recorded</summary><dl class='facts'>{rows}</dl></details>"
+    return (
+        f'<div class="recording"><p class="model">{escape(visible(name))}</p>{lead}'
+        f"<p class='facts-line'>{escape('; '.join(facts))}</p>{more if rows else ''}</div>"
+    )
+
+
+def _card(run: Run) -> str:
+    grade, reason = outcome(run)
+    return (
+        f'<article class="verdict {grade}"><h3>{escape(run.label)} '
+        f'<span class="grade {grade}">{escape(reason)}</span></h3>'
+        f"<p>{escape(verdict(run))}</p></article>"
+    )
+
+
+def verdict(run: Run) -> str:
+    """Returns the paragraph on a run: what was skipped and why, the scale's path, what was lost."""
+    summary = run.summary
+    steps = int(number(summary.get("steps")) or 0)
+    if steps == 0:
+        events = run.data.get("events") or [{}]
+        return f"The policy refused its parameters: {visible(events[0].get('message', ''))}"
+    sentences = [_skipped(run, steps), _path(summary), _broken(run), _lost(summary)]
+    if summary.get("stopped_at_step") is not None:
+        sentences.append(
+            f"The original software raises an error at step {summary['stopped_at_step']} and ends "
+            "the training."
+        )
+    uncertain = int(number(summary.get("uncertain_steps")) or 0)
+    if uncertain:
+        sentences.append(
+            f"The profile leaves {format_count(uncertain)} steps open; there the run goes on with "
+            "what is likeliest."
+        )
+    return " ".join(sentence for sentence in sentences if sentence)
+
+
+def _skipped(run: Run, steps: int) -> str:
+    skipped = int(number(run.summary.get("skipped_steps")) or 0)
+    if skipped == 0:
+        return f"All {format_count(steps)} steps were applied."
+    text = f"{format_count(skipped)} of {format_count(steps)} steps were skipped"
+    text += f" ({format_share(skipped / steps)})"
+    in_vain = hopeless_skips(run)
+    if in_vain:
+        text += f", {format_count(in_vain)} of them not finite at any lower loss scale"
+    first = run.summary.get("first_applied_step")
+    if first is None:
+        return text + "; the optimizer never stepped."
+    run_length = int(number(run.summary.get("longest_skip_run")) or 0)
+    return text + f"; the first applied step is {first}" + (
+        f", at most {format_count(run_length)} were skipped in a row." if run_length > 1 else "."
+    )
+
+
+def _path(summary: Mapping[str, Any]) -> str:
+    low, high, final = (format_scale(summary.get(f"{k}_scale")) for k in ("min", "max", "final"))
+    if low == high == final:
+        return f"The loss scale stayed at {low}."
+    return f"The loss scale ranged from {low} to {high} and ended at {final}."
+
+
+def _broken(run: Run) -> str:
+    count = applied_nonfinite(run)
+    if count == 0:
+        return ""
+    return f"{format_count(count)} steps were applied although they are not finite."
+
+
+def _lost(summary: Mapping[str, Any]) -> str:
+    share = number(summary.get("underflow_fraction")) or 0.0
+    if share == 0:
+        return "No gradient became zero."
+    worst = number(summary.get("worst_step_energy_lost")) or 0.0
+    text = f"{format_share(share)} of the nonzero gradients became zero, "
+    if worst == 0:
+        return text + "none of them in an applied step."
+    if worst < NEGLIGIBLE:
+        return text + f"which is negligible: at worst {format_share(worst)} of a step's energy."
+    return text + f"at worst {format_share(worst)} of the energy of an applied step."
+
+
+def notes(runs: Sequence[Run]) -> str:
+    """Returns the remarks of the runs, each once, with the runs that it is about."""
+    about: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.data.get("notes") or []:
+            about.setdefault(visible(note), []).append(run.label)
+        for event in (run.data.get("events") or [])[:3]:
+            if isinstance(event, dict):
+                text = f"step {event.get('step')}: {event.get('type')}: {event.get('message')}"
+                about.setdefault(visible(text), []).append(run.label)
+    items = "".join(
+        f"<li>{escape(note)} <span class='of'>({escape(_labels(labels))})</span></li>"
+        for note, labels in about.items()
+    )
+    return f"<details><summary>Notes on the policies</summary><ul>{items}</ul></details>" if items else ""
+
+
+def _labels(labels: Sequence[str]) -> str:
+    more = f" and {format_number(len(labels) - 4)} more" if len(labels) > 4 else ""
+    return ", ".join(labels[:4]) + more

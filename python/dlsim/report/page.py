@@ -1,0 +1,222 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page: sections, data, styles and scripts in one file that fetches nothing."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from .._core import __version__
+from ._inputs import Result, Run
+from ._json import digits, embed, log2, number, packed, visible
+from ._names import NameTable
+from .exponents import exponent_counts, format_ranges
+from .headline import headline, notes
+from .heat_map import heat_maps
+from .pareto import front_table, sweep_points
+from .policies import fates, policies_table
+from .recommendation import recommendation_cards, recommendation_charts
+from .scale_path import scale_path
+from .tensor_table import tensor_tables
+
+_SCRIPTS = (
+    "page.js",
+    "tables.js",
+    "policies.js",
+    "scale_path.js",
+    "heat_map.js",
+    "exponents.js",
+    "tensor_table.js",
+    "pareto.js",
+    "recommendation.js",
+    "start.js",
+)
+
+
+@dataclass
+class Completed:
+    """The runs of all replays, and what the trace told about its exponents."""
+
+    runs: list[Run]
+    exponents: Any = None
+    heat_map_problem: str | None = None
+    exponents_problem: str | None = None
+
+
+def render(results: Sequence[Result], completed: Completed, title: str | None) -> str:
+    """Returns the page as HTML. Every text of a result in it is escaped."""
+    from plotly.offline import get_plotlyjs
+
+    runs = completed.runs
+    sweeps = [result for result in results if result.kind == "sweep"]
+    tunes = [result for result in results if result.kind == "tune"]
+    data = _data(completed, sweeps, tunes)
+    parts = _sections(results, completed, sweeps, tunes, data)
+    plotly = get_plotlyjs()
+    own = "\n".join(_asset(name) for name in _SCRIPTS)
+    shown = escape(visible(title or _title(results)))
+    policy = _content_policy([plotly, own])
+    links = "".join(f'<a href="#{key}">{escape(name)}</a>' for key, name, _ in parts)
+    body = "".join(
+        f'<section id="{key}" aria-labelledby="{key}-head"><h2 id="{key}-head">{escape(name)}</h2>'
+        f"{html}</section>"
+        for key, name, html in parts
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta name="generator" content="dlsim {escape(__version__)}">
+<title>{shown}</title>
+<style>
+{_asset("page.css")}
+</style>
+</head>
+<body>
+<a class="skip" href="#main">Skip to the results</a>
+<header class="top"><h1>{shown}</h1></header>
+<nav aria-label="Sections"><div class="links">{links}</div>{_run_choice(runs)}</nav>
+<main id="main">
+<noscript><p class="missing">Charts and the table of tensors need JavaScript.</p></noscript>
+<p class="missing" id="problem" role="alert" hidden></p>
+{body}
+</main>
+<footer>Written by dlsim {escape(__version__)}. This page holds all of its data and fetches nothing.
+</footer>
+<script type="application/json" id="report-data">{embed(data)}</script>
+<script>{plotly}</script>
+<script>{own}</script>
+</body>
+</html>
+"""
+
+
+def _asset(name: str) -> str:
+    return (files(__package__) / "assets" / name).read_text(encoding="utf-8")
+
+
+def _content_policy(scripts: Sequence[str]) -> str:
+    """Only these scripts run, and nothing is fetched; plotly styles its elements by itself."""
+    hashes = (hashlib.sha256(script.encode("utf-8")).digest() for script in scripts)
+    sources = " ".join(f"'sha256-{base64.b64encode(h).decode('ascii')}'" for h in hashes)
+    return (
+        f"default-src 'none'; script-src {sources}; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+
+
+def _title(results: Sequence[Result]) -> str:
+    for result in results:
+        trace = result.data.get("trace")
+        described = trace.get("description") if isinstance(trace, dict) else None
+        if isinstance(described, dict) and described.get("model"):
+            return f"{described['model']}: loss scaling"
+    return "Loss scaling"
+
+
+def _data(completed: Completed, sweeps: list[Result], tunes: list[Result]) -> dict[str, Any]:
+    runs, names = completed.runs, NameTable()
+    data: dict[str, Any] = {
+        "runs": [_run_data(run, names) for run in runs],
+        "formats": format_ranges(runs),
+        "tensors": tensor_tables(runs, names) if runs else None,
+        "sweeps": [packed(sweep_points(result)) for result in sweeps],
+        "tunes": [recommendation_charts(result) for result in tunes],
+        "exponents": None,
+    }
+    maps = heat_maps(runs, names)
+    for run, found in zip(data["runs"], maps, strict=True):
+        run["heat_map"] = found
+    if completed.exponents is not None:
+        data["exponents"] = exponent_counts(completed.exponents, names)
+    data["names"] = names.names
+    return data
+
+
+def _run_data(run: Run, names: NameTable) -> dict[str, Any]:
+    ends = {key: log2(run.summary.get(f"{key}_scale")) for key in ("min", "max", "final")}
+    return {
+        "label": run.label,
+        "format": visible(run.format),
+        "policy": visible(run.data["policy"]),
+        "path": packed(scale_path(run, names)),
+        "fates": fates(run),
+        "scales": ends,
+        "underflow": digits(number(run.summary.get("underflow_fraction"))),
+        "energy": digits(number(run.summary.get("worst_step_energy_lost"))),
+    }
+
+
+def _run_choice(runs: Sequence[Run]) -> str:
+    if not runs:
+        return ""
+    options = "".join(f'<option value="{i}">{escape(r.label)}</option>' for i, r in enumerate(runs))
+    return f'<label class="choice">Run <select id="run">{options}</select></label>'
+
+
+def _sections(
+    results: Sequence[Result],
+    completed: Completed,
+    sweeps: Sequence[Result],
+    tunes: Sequence[Result],
+    data: dict[str, Any],
+) -> list[tuple[str, str, str]]:
+    """Key, title and HTML of the sections that have something to show."""
+    runs = completed.runs
+    parts = [("verdict", "Verdict", headline(results, runs))]
+    if tunes:
+        cards = [recommendation_cards(result, str(i)) for i, result in enumerate(tunes)]
+        parts.append(("recommendation", "Recommendation", _part("recommendation") + "".join(cards)))
+    if runs:
+        parts.append(("policies", "Policies", _policies(runs)))
+        parts.append(("scale", "Scale path", _part("scale_path")))
+        found = any(run["heat_map"] for run in data["runs"])
+        problem = completed.heat_map_problem
+        html = _part("heat_map") if found else _absent("heat maps", problem)
+        parts.append(("losses", "Where gradients are lost", html))
+    if data["exponents"]:
+        parts.append(("exponents", "Exponents", _part("exponents")))
+    else:
+        problem = completed.exponents_problem
+        parts.append(("exponents", "Exponents", _absent("exponents", problem)))
+    if runs:
+        parts.append(("tensors", "Tensors", _part("tensor_table")))
+    if sweeps:
+        html = "".join(
+            f'<h3>{escape(visible(result.name))}</h3><figure><div class="chart" '
+            f'data-chart="pareto" data-key="{i}"></div></figure>{front_table(result)}'
+            for i, result in enumerate(sweeps)
+        )
+        parts.append(("sweep", "Sweep", _part("pareto") + html))
+    parts.append(("about", "About these numbers", _part("about")))
+    return parts
+
+
+def _policies(runs: list[Run]) -> str:
+    return (
+        _part("policies")
+        + policies_table(runs)
+        + '<figure><figcaption>What became of the steps</figcaption><div class="chart" '
+        + f'data-chart="fates"></div></figure>{notes(runs)}'
+    )
+
+
+def _part(name: str) -> str:
+    return _asset(f"{name}.html")
+
+
+def _absent(what: str, problem: str | None) -> str:
+    reason = f" {escape(visible(problem))}." if problem else ""
+    return (
+        f'<p class="missing">No {what}: the results do not hold them and no trace was read.{reason}'
+        " Give the trace or its profile: <code>dlsim report RESULT --trace TRACE</code>, or write "
+        "the result with <code>dlsim replay TRACE --heat-map --json FILE</code>.</p>"
+    )

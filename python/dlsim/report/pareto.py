@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The runs of a sweep: skipped steps against energy lost, and those that no other beats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ._inputs import Result
+from ._json import digits, number, visible
+from ._text import format_count, format_number, format_scale, format_share
+
+MAX_POINTS = 4000  # runs that are drawn; of more, those that look alike are left out
+MAX_FRONT = 500  # rows of the table
+
+
+def sweep_points(result: Result) -> dict[str, Any]:
+    """Returns the points of the scatter plot: runs of the front, and one per place of the others.
+
+    A point is [run, skipped steps, mean energy lost, mean loss, final scale, format, policy, its
+    parameters that vary, whether it is on the front].
+    """
+    runs = result.data["runs"]
+    front = set(_front(result))
+    varied = _varied(runs)
+    chosen = _spread([i for i in range(len(runs)) if i not in front], runs, MAX_POINTS)
+    return {
+        "name": visible(result.name),
+        "runs": len(runs),
+        "points": [_point(i, runs[i], varied, i in front) for i in sorted(front) + chosen],
+    }
+
+
+def _front(result: Result) -> list[int]:
+    count = len(result.data["runs"])
+    front = result.data.get("pareto")
+    positions = front if isinstance(front, list) else []
+    return [i for i in positions if isinstance(i, int) and 0 <= i < count]
+
+
+def _summary(run: Mapping[str, Any], key: str) -> float | None:
+    return number(run["summary"].get(key))
+
+
+def _spread(indices: list[int], runs: Sequence[Mapping[str, Any]], most: int) -> list[int]:
+    """The first run of each place in the plane, then every n-th of those, at most `most`."""
+    seen: set[tuple[Any, ...]] = set()
+    kept = []
+    for i in indices:
+        run = runs[i]
+        place = (run["format"], run["policy"], _summary(run, "skipped_steps"))
+        place += (format_number(_summary(run, "mean_energy_lost"), 3),)
+        if len(indices) <= most or place not in seen:
+            seen.add(place)
+            kept.append(i)
+    stride = -(-len(kept) // most)
+    return kept[:: max(stride, 1)]
+
+
+def _varied(runs: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
+    """The parameters that have several values, per policy."""
+    values: dict[tuple[str, str], set[str]] = {}
+    for run in runs:
+        for key, value in {**run["params"], "rounding": run.get("rounding")}.items():
+            values.setdefault((run["policy"], key), set()).add(str(value))
+    varied: dict[str, set[str]] = {}
+    for (policy, key), found in values.items():
+        if len(found) > 1:
+            varied.setdefault(policy, set()).add(key)
+    return varied
+
+
+def _parameters(run: Mapping[str, Any], varied: Mapping[str, set[str]]) -> str:
+    keys = varied.get(run["policy"], set())
+    pairs = {**run["params"], "rounding": run.get("rounding")}
+    return ", ".join(f"{key} {_value(value)}" for key, value in pairs.items() if key in keys)
+
+
+def _value(value: object) -> str:
+    found = number(value)
+    if found is None or found <= 0:
+        return visible(value)
+    scale = format_scale(found)
+    return scale if found.hex().startswith("0x1.0000000000000p") else f"{found:g}"
+
+
+def _point(
+    index: int, run: Mapping[str, Any], varied: Mapping[str, set[str]], front: bool
+) -> list[Any]:
+    return [
+        index,
+        _summary(run, "skipped_steps"),
+        digits(_summary(run, "mean_energy_lost")),
+        digits(_summary(run, "mean_loss")),
+        digits(_summary(run, "final_scale"), 6),
+        visible(run["format"]),
+        visible(run["policy"]),
+        visible(_parameters(run, varied)),
+        int(front),
+    ]
+
+
+def front_table(result: Result) -> str:
+    """Returns the HTML table of the Pareto front."""
+    runs = result.data["runs"]
+    varied = _varied(runs)
+    heads = (
+        ("run", "number"),
+        ("format", "text"),
+        ("policy", "text"),
+        ("parameters that vary", "text"),
+        ("skipped", "number"),
+        ("mean energy lost", "number"),
+        ("mean loss", "number"),
+        ("final scale", "number"),
+    )
+    head = "".join(f'<th scope="col" data-type="{kind}">{name}</th>' for name, kind in heads)
+    body = "".join(_front_row(i, runs[i], varied) for i in _front(result)[:MAX_FRONT])
+    return (
+        '<div class="scroll"><table class="sortable">'
+        f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _front_row(index: int, run: Mapping[str, Any], varied: Mapping[str, set[str]]) -> str:
+    steps = _summary(run, "steps")
+    cells = [
+        (index, f"#{index}"),
+        (None, visible(run["format"])),
+        (None, visible(run["policy"])),
+        (None, visible(_parameters(run, varied))),
+        (
+            _summary(run, "skipped_steps"),
+            f"{format_count(_summary(run, 'skipped_steps'))} / {format_count(steps)}",
+        ),
+        (_summary(run, "mean_energy_lost"), format_share(_summary(run, "mean_energy_lost"))),
+        (_summary(run, "mean_loss"), format_number(_summary(run, "mean_loss"), 4)),
+        (_summary(run, "final_scale"), format_scale(_summary(run, "final_scale"))),
+    ]
+    return "<tr>" + "".join(_td(value, text) for value, text in cells) + "</tr>"
+
+
+def _td(value: float | None, text: str) -> str:
+    if value is None:
+        return f"<td>{escape(text)}</td>"
+    return f'<td class="number" data-value="{format_number(value, 17)}">{escape(text)}</td>'

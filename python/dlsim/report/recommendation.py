@@ -1,0 +1,209 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What `dlsim tune` recommends for each format, why, and the configuration to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from ._inputs import Result
+from ._json import digits, log2, number, visible
+from ._text import format_count, format_number, format_scale, format_share
+
+MAX_STEPS = 2000  # points of the plot of head-room; of more the lowest of each bin
+_GRADES = {
+    "no scale needed": "good",
+    "static scale enough": "good",
+    "dynamic scaling recommended": "fair",
+    "no scale helps": "bad",
+}
+_BLOCKS = (("zoo", "Cerebras Model Zoo"), ("deepspeed", "DeepSpeed"), ("torch", "PyTorch"))
+_TENSORS = 8  # rows of a list of tensors
+
+
+def _of(item: Mapping[str, Any], key: str) -> dict[str, Any]:
+    value = item.get(key)
+    return value if isinstance(value, dict) else {}
+
+
+def _list(item: Mapping[str, Any], key: str) -> list[Any]:
+    value = item.get(key)
+    return value if isinstance(value, list) else []
+
+
+def recommendation_charts(result: Result) -> list[dict[str, Any]]:
+    """Returns per format the bars of mean loss, and the head-room over the steps."""
+    return [
+        {"format": visible(item["format"]), "bars": _bars(item), **_headroom(item)}
+        for item in result.data["formats"]
+    ]
+
+
+def _bars(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Mean loss of the recommendation and of what it is compared with."""
+    rows: list[tuple[str, Any, Any]] = []
+    chosen = _of(item, "recommended")
+    if chosen:
+        rows.append((f"recommended: {chosen.get('policy')}", chosen, chosen.get("skipped_steps")))
+    for other in _list(item, "other_policies"):
+        rows.append((f"tuned {other.get('policy')}", other, other.get("skipped_steps")))
+    static = _of(item, "static")
+    if static:
+        label = f"best static scale, {format_scale(static.get('scale'))}"
+        rows.append((label, static, static.get("nonfinite_steps")))
+    for other in _list(item, "comparisons"):
+        rows.append((str(other.get("label")), other, other.get("skipped_steps")))
+    kept = [(label, loss, n) for label, of, n in rows if (loss := number(of.get("mean_loss"))) is not None]
+    return {
+        "label": [visible(label) for label, _, _ in kept],
+        "loss": [digits(loss, 6) for _, loss, _ in kept],
+        "skipped": [n for _, _, n in kept],
+        "bound": digits(number(item.get("least_possible_mean_loss")), 6),
+    }
+
+
+def _headroom(item: Mapping[str, Any]) -> dict[str, Any]:
+    steps = [s for s in _list(_of(item, "headroom"), "steps") if isinstance(s, dict)]
+    window = _of(item, "window")
+    return {
+        "steps": [[s.get("step"), log2(s.get("largest_scale"))] for s in _thinned(steps)],
+        "recommended": [
+            log2(_of(item, "recommended").get("min_scale")),
+            log2(_of(item, "recommended").get("max_scale")),
+        ],
+        "window": None
+        if not window or window.get("empty")
+        else [log2(window.get("low")), log2(window.get("high"))],
+    }
+
+
+def _thinned(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Of each bin the step with the least head-room; one that no scale makes finite is least."""
+    if len(steps) <= MAX_STEPS:
+        return list(steps)
+    bins = MAX_STEPS
+    parts = [steps[b * len(steps) // bins : (b + 1) * len(steps) // bins] for b in range(bins)]
+    return [min(part, key=lambda s: number(s.get("largest_scale")) or -1.0) for part in parts]
+
+
+def recommendation_cards(result: Result, key: str) -> str:
+    """Returns the HTML of all formats; `key` tells this result's charts from another's."""
+    return "".join(
+        _card(item, f"{key}-{i}", result) for i, item in enumerate(result.data["formats"])
+    )
+
+
+def _card(item: Mapping[str, Any], key: str, result: Result) -> str:
+    verdict = visible(item["verdict"])
+    grade = _GRADES.get(verdict, "fair")
+    name = escape(visible(item["format"]))
+    return f"""<article class="card">
+<h3>{name} <span class="grade {grade}">{escape(verdict)}</span></h3>
+<p>{escape(visible(item.get("reason", "")))}</p>
+{_recommended(item)}
+<div class="columns">
+<figure><figcaption>Mean loss of the gradient: the share of it that skipped steps and underflow
+cost. The dashed line is the bound that no policy can beat.</figcaption>
+<div class="chart" data-chart="loss" data-key="{key}"></div></figure>
+<figure><figcaption>Largest loss scale at which each step is finite. The band holds the scales that
+the recommendation used{_window_words(item)}.</figcaption>
+<div class="chart" data-chart="headroom" data-key="{key}"></div></figure>
+</div>
+{_tensors(item)}
+{_blocks(item, key)}
+{_notes(item)}
+</article>"""
+
+
+def _window_words(item: Mapping[str, Any]) -> str:
+    window = _of(item, "window")
+    if not window:
+        return ""
+    if window.get("empty"):
+        return "; no single scale suits all steps"
+    low, high = format_scale(window.get("low")), format_scale(window.get("high"))
+    return f"; scales from {low} to {high} suit all steps"
+
+
+def _recommended(item: Mapping[str, Any]) -> str:
+    chosen = _of(item, "recommended")
+    if not chosen:
+        return ""
+    pairs = [
+        (f"<code>{escape(visible(key))}</code>", escape(_value(value)))
+        for key, value in _of(chosen, "params").items()
+    ]
+    pairs += [
+        ("mean loss", format_number(chosen.get("mean_loss"), 4)),
+        ("skipped steps", format_count(chosen.get("skipped_steps"))),
+        ("before the first applied", format_count(chosen.get("skipped_before_first_applied"))),
+        ("policies tried", format_count(chosen.get("policies_tried"))),
+    ]
+    rows = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in pairs)
+    optimal = ""
+    if chosen.get("optimal"):
+        optimal = " No policy can lose less on this trace."
+    if chosen.get("eligible") is False:
+        optimal = " The original software raises an error under every policy that was tried."
+    policy = escape(visible(chosen.get("policy")))
+    return f"<p>Recommended: <strong>{policy}</strong>.{optimal}</p><dl class='facts'>{rows}</dl>"
+
+
+def _value(value: object) -> str:
+    found = number(value)
+    if found is None:
+        return visible(value)
+    text = f"{found:.10g}"
+    power = format_scale(found)
+    return f"{text} = {power}" if found > 16 and found.hex().startswith("0x1.0000000000000p") else text
+
+
+def _tensors(item: Mapping[str, Any]) -> str:
+    lists = (
+        ("tensors", "Loses most at the recommendation", "worst_step_energy_lost", format_share),
+        ("overflow_tensors", "To blame for overflow", "absmax", format_number),
+        ("underflow_tensors", "To blame for underflow", "worst_step_energy_lost", format_share),
+    )
+    parts = []
+    for key, title, column, show in lists:
+        rows = [t for t in _list(item, key) if isinstance(t, dict)]
+        rows = [t for t in rows if number(t.get(column))][:_TENSORS]
+        if not rows:
+            continue
+        unit = "largest magnitude" if column == "absmax" else "worst step's energy lost"
+        body = "".join(
+            f"<tr><th scope='row'>{escape(visible(t.get('name')))}</th>"
+            f"<td class='number'>{escape(show(t.get(column)))}</td></tr>"
+            for t in rows
+        )
+        parts.append(
+            f"<div><h4>{title}</h4><table class='plain'><thead><tr><th scope='col'>tensor</th>"
+            f"<th scope='col'>{unit}</th></tr></thead><tbody>{body}</tbody></table></div>"
+        )
+    if not parts:
+        return ""
+    return f"<details><summary>Tensors that decide</summary><div class='columns'>{''.join(parts)}</div></details>"
+
+
+def _blocks(item: Mapping[str, Any], key: str) -> str:
+    config = _of(item, "config")
+    blocks = [(name, config[name]) for name, _ in _BLOCKS if isinstance(config.get(name), str)]
+    titles = dict(_BLOCKS)
+    parts = []
+    for name, text in blocks:
+        block = f"config-{key}-{name}"
+        shown = escape("\n".join(visible(line) for line in text.split("\n")))
+        parts.append(
+            f'<figure class="config"><figcaption>{titles[name]} '
+            f'<button type="button" class="copy" data-copy="{block}">Copy</button></figcaption>'
+            f'<pre id="{block}" tabindex="0">{shown}</pre></figure>'
+        )
+    if not parts:
+        return ""
+    return f'<h4>Configuration</h4><div class="columns">{"".join(parts)}</div>'
+
+
+def _notes(item: Mapping[str, Any]) -> str:
+    notes = [visible(note) for note in _list(item, "notes")]
+    return "<ul class='notes'>" + "".join(f"<li>{escape(n)}</li>" for n in notes) + "</ul>" if notes else ""
