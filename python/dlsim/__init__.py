@@ -80,6 +80,7 @@ _SUBMODULES: frozenset[str] = frozenset(
         "report",
         "results",
         "runs",
+        "simd",
         "traces",
     }
 )

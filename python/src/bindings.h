@@ -14,6 +14,7 @@ void BindProfileJoining(nanobind::module_& module);
 void BindProfileReader(nanobind::module_& module);
 void BindProfiles(nanobind::module_& module);
 void BindScalers(nanobind::module_& module);
+void BindSimd(nanobind::module_& module);
 void BindTraces(nanobind::module_& module);
 
 }  // namespace dlsim::python

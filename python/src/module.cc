@@ -42,6 +42,7 @@ NB_MODULE(_core, module) {
   nb::register_exception_translator(dlsim::python::Translate);
   dlsim::python::BindFormats(module);
   dlsim::python::BindScalers(module);
+  dlsim::python::BindSimd(module);
   dlsim::python::BindTraces(module);
   dlsim::python::BindProfileReader(module);
   dlsim::python::BindProfiles(module);
