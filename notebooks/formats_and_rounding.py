@@ -30,7 +30,8 @@ FORMATS = [dlsim.FP16, dlsim.BF16, dlsim.CB16]
 # %% [markdown]
 # ## 1. What they hold
 #
-# A 16-bit format is small enough to look at every value. `decode` turns codes into float32, exactly.
+# A 16-bit format is small enough to look at every value. `decode` turns codes into float32,
+# exactly.
 
 # %%
 codes = np.arange(1 << 16, dtype=np.uint16)
@@ -154,8 +155,8 @@ for mode, error in errors.items():
 # ## 3. Where values are lost
 #
 # The thresholds at which a value becomes zero or infinite depend on format and mode. Rounding never
-# reverses an order, so that they can be found by bisection over float32's bit patterns, with nothing
-# but `encode`:
+# reverses an order, so that they can be found by bisection over float32's bit patterns, with
+# nothing but `encode`:
 
 
 # %%
@@ -197,8 +198,8 @@ assert table.loc[("cb16", "rne"), "inf"] == dlsim.CB16.overflow_threshold
 # %% [markdown]
 # ### Subnormals
 #
-# Some hardware flushes subnormals to zero. That moves the left end by a factor of 2^10 for fp16, and
-# what is lost is a matter of the loss scale:
+# Some hardware flushes subnormals to zero. That moves the left end by a factor of 2^10 for fp16,
+# and what is lost is a matter of the loss scale:
 
 # %%
 small = (random.standard_normal(100_000) * 2.0**-18).astype(np.float32)
@@ -254,9 +255,9 @@ truncated = dlsim.quantize(dlsim.quantize(values, "fp16", rounding="rtz"), "cb16
 assert np.array_equal(truncated, dlsim.quantize(values, "cb16", rounding="rtz"))
 
 # %% [markdown]
-# One value in four: every other fp16 value is a tie of CB16, and half of what was rounded to it came
-# from the side that ties to even do not go back to. Each further bit on the way halves the share.
-# Truncation has no ties and can be repeated at will.
+# One value in four: every other fp16 value is a tie of CB16, and half of what was rounded to it
+# came from the side that ties to even do not go back to. Each further bit on the way halves the
+# share. Truncation has no ties and can be repeated at will.
 #
 # A loss scale that is no power of two moves the grid on which results lie, and both multiplications
 # round in float32:
@@ -340,7 +341,8 @@ assert abs(paths["sr"][-1] - 2) < 0.01 and paths["rne"][-1] == 1
 #
 # * fp16 holds 2^-24 to 2^16, CB16 2^-39 to 2^32, bf16 float32's range; a CB16 step is twice an fp16
 #   step, a bf16 step four times a CB16 one.
-# * To nearest, fp16 keeps what is above 2^-25 and overflows at 65520, not at 65504. Modes move both.
+# * To nearest, fp16 keeps what is above 2^-25 and overflows at 65520, not at 65504. Modes move
+#   both.
 # * Subnormals are worth ten binades of fp16. Flushing them loses what a loss scale must bring back.
 # * Rounding through fp16 gives one CB16 value in four wrong. Scales should be powers of two.
 # * CB16 and DLFloat differ in the first and the last exponent only.
