@@ -132,7 +132,12 @@ figure = go.Figure(
     )
 )
 for label, exponent in {"fp16": -25, "cb16": -40}.items():
-    figure.add_vline(x=exponent - 0.5, line_dash="dash", annotation_text=f"{label}: zero below")
+    figure.add_vline(
+        x=exponent - 0.5,
+        line_dash="dash",
+        annotation_text=f"{label}: zero below",
+        annotation_position="top left",
+    )
 figure.update_layout(title="Exponents of the gradients", xaxis_title="exponent", height=650)
 figure.update_yaxes(autorange="reversed")
 figure

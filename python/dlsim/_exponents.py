@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._errors import InputError, UsageError
-from ._recorded import Header, Path, Role, encoded_paths
+from ._recorded import AnyPath, Header, Role, encoded_paths
 
 LOWEST_EXPONENT = -149  # of the smallest subnormal float32
 HIGHEST_EXPONENT = 127
@@ -82,7 +82,7 @@ class _Tally:
 
 
 def exponents(
-    path: Path | Iterable[Path], *, tensors: str = "*", per_step: bool = False
+    path: AnyPath | Iterable[AnyPath], *, tensors: str = "*", per_step: bool = False
 ) -> Exponents:
     """Counts the exponents of a trace's recorded values, on all threads, or those of a profile.
 

@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias, cast
 
 from ._errors import UsageError
 
-Path: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
+AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 Role: TypeAlias = Literal["grad", "act_grad"]
 Header: TypeAlias = tuple[str, str, str, tuple[int, ...]]
 
@@ -36,7 +36,7 @@ def tensor_infos(headers: Iterable[Header]) -> dict[str, TensorInfo]:
     }
 
 
-def encoded_paths(paths: Path | Iterable[Path]) -> list[bytes]:
+def encoded_paths(paths: AnyPath | Iterable[AnyPath]) -> list[bytes]:
     """Returns one path or several as the operating system spells them; no path is an error."""
     given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
     encoded = [os.fsencode(path) for path in given]

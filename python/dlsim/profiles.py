@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._recorded import Path, TensorInfo, encoded_paths, index_of, position, tensor_infos
+from ._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 _Fields: TypeAlias = tuple[
     int, int, int, int, float, float, float, NDArray[np.int64], NDArray[np.float64]
@@ -163,7 +163,7 @@ class Profile:
         return f"<dlsim.Profile {self._place}: {len(self)} steps>"
 
 
-def open_profile(path: Path | Iterable[Path], *, tensors: str = "*") -> Profile:
+def open_profile(path: AnyPath | Iterable[AnyPath], *, tensors: str = "*") -> Profile:
     """Opens a profile, or several of one trace (shards) as one (docs/profiles.md).
 
     Tensors whose name does not match the pattern are left out, but not of `totals`. Raises

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._errors import InputError
-from ._recorded import Path, Role, TensorInfo, encoded_paths, index_of, position, tensor_infos
+from ._recorded import AnyPath, Role, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 FloatArray: TypeAlias = NDArray[np.float32]
 
@@ -242,7 +242,7 @@ class Trace:
 
 
 def open_trace(
-    path: Path | Iterable[Path],
+    path: AnyPath | Iterable[AnyPath],
     *,
     tensors: str = "*",
     ranks: Literal["mean", "sum"] = "mean",
