@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,14 +82,20 @@ class _Tally:
 
 
 def exponents(
-    path: AnyPath | Iterable[AnyPath], *, tensors: str = "*", per_step: bool = False
+    path: AnyPath | Iterable[AnyPath],
+    *,
+    tensors: str = "*",
+    per_step: bool = False,
+    ranks: Literal["mean", "sum"] = "mean",
+    npy_void2: Literal["bf16"] | None = None,
 ) -> Exponents:
     """Counts the exponents of a trace's recorded values, on all threads, or those of a profile.
 
     Values are float32 without the recorded loss scale; each micro-step counts by itself (in a
     profile made with `--accumulate sum-first`, their sum). Tensors whose names do not match the
     pattern are left out; that none matches is an InputError. `per_step` takes 2.2 kB for each
-    tensor and step. The counts of a trace and of its profile are equal.
+    tensor and step. `ranks` and `npy_void2` are those of `open_trace`; a profile has its own. The
+    counts of a trace and of its profile are equal.
     """
     paths = encoded_paths(path)
     place = paths[0].decode(errors="replace")
@@ -101,7 +107,7 @@ def exponents(
         reader = _core.ProfileReader(paths, tensors=tensors)
         exact = reader.tells_exponents()
     else:
-        reader = _core.TraceReader(paths, tensors=tensors, ranks="mean", npy_void2=None)
+        reader = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
         exact = True
     steps = tuple(reader.steps())
     tally = _Tally(len(steps), per_step)

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import json
+import tempfile
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 from bundled_traces import TRACES, profile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.numpy import save_file
 
 import dlsim
@@ -108,3 +111,27 @@ def test_shapes_beyond_numpy_are_input_errors(tmp_path: Path) -> None:
     step = dlsim.open_trace(tmp_path)[0]
     with pytest.raises(dlsim.InputError, match="NumPy cannot hold"):
         step.gradients()
+
+
+BYTES = {"F32": 4, "F64": 8, "F16": 2, "BF16": 2}
+
+
+@settings(derandomize=True, deadline=None, max_examples=150)
+@given(data=st.data())
+def test_mutated_files_are_refused_or_read(data: st.DataObject) -> None:
+    whole = (TRACES / "reg-diabetes-cut" / "step-00000000.safetensors").read_bytes()
+    mutated = bytearray(whole[: data.draw(st.integers(0, len(whole)), label="length")] or whole)
+    header_end = min(len(mutated), 1200)  # where a change means something
+    for _ in range(data.draw(st.integers(1, 4), label="changes")):
+        mutated[data.draw(st.integers(0, header_end - 1))] = data.draw(st.integers(0, 255))
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "step-00000000.safetensors"
+        path.write_bytes(mutated)
+        try:
+            step = dlsim.open_trace(folder)[0]
+            read = sum(step.tensors[n].size * BYTES[step.dtype(n)] for n in step.names)
+        except dlsim.InputError as error:
+            assert "step-00000000.safetensors" in str(error) and "\n" not in str(error)
+        else:  # every byte behind the header belongs to one tensor
+            assert read == len(mutated) - 8 - int.from_bytes(mutated[:8], "little")
+        assert path.read_bytes() == mutated
