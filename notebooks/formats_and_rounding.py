@@ -185,7 +185,7 @@ for fmt in FORMATS:
         nonzero, infinite = thresholds(fmt, mode)
         rows.append({"format": fmt.name, "rounding": mode, "kept from": nonzero, "inf": infinite})
 table = pd.DataFrame(rows).set_index(["format", "rounding"])
-print(table.map(lambda x: f"{x:.9g} = 2^{np.log2(x):.6g}").to_string())
+print(table.to_string(float_format=lambda x: f"{x:.9g} = 2^{np.log2(x):.6g}"))
 
 next_up = np.nextafter(np.float32(2.0**-25), np.float32(1))
 assert table.loc[("fp16", "rne"), "kept from"] == next_up  # the tie itself goes to even: zero

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
+from math import prod
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -83,28 +84,12 @@ class TraceStep:
                 None if micro < 0 else micro,
                 grad_scale,
                 metadata,
-                self._tensors(r, tensor_infos(headers)),
+                _tensors(self._core, r, place, tensor_infos(headers)),
             )
             for r, (place, micro, grad_scale, metadata, headers) in enumerate(
                 self._core.recordings()
             )
         )
-
-    def _tensors(self, recording: int, infos: dict[str, TensorInfo]) -> Tensors:
-        rows = {name: row for row, name in enumerate(infos)}
-
-        def read(info: TensorInfo) -> FloatArray:
-            try:
-                values = np.empty(info.shape, np.float32)
-            except ValueError:  # an empty tensor whose other sizes are beyond what NumPy counts
-                raise InputError(
-                    f"{self.recordings[recording].place}: tensor {info.name!r} has a shape that "
-                    f"NumPy cannot hold: {list(info.shape)}"
-                ) from None
-            self._core.read(recording, rows[info.name], values.reshape(-1))
-            return values
-
-        return Tensors(infos, read)
 
     @property
     def metadata(self) -> Mapping[str, str]:
@@ -125,19 +110,8 @@ class TraceStep:
         for recording in self.recordings:
             for name, info in recording.tensors.infos.items():
                 infos[name] = _joined(infos.get(name), info)
-        return Tensors(infos, self._over_micro_steps)
-
-    def _over_micro_steps(self, info: TensorInfo) -> FloatArray:
-        # A generator: one micro-step in memory beside the sum.
-        parts = (r.tensors[info.name] for r in self.recordings if info.name in r.tensors)
-        if info.role == "act_grad":
-            flat: FloatArray = np.concatenate([part.reshape(-1) for part in parts])
-            return flat.reshape(info.shape)
-        total = np.zeros(info.shape, np.float32)
-        with np.errstate(all="ignore"):  # infinities and NaN are results here
-            for part in parts:
-                total += part
-        return total
+        rows = [{name: row for row, name in enumerate(r.tensors)} for r in self.recordings]
+        return Tensors(infos, partial(_over_micro_steps, self._core, self.recordings, rows))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -172,6 +146,48 @@ class TraceStep:
         return f"<dlsim.TraceStep {self.number}: {len(self.names)} tensors>"
 
 
+# Functions and not methods: a cycle of references would keep the files of a step open.
+
+
+def _tensors(
+    core: _core.LoadedStep, recording: int, place: str, infos: dict[str, TensorInfo]
+) -> Tensors:
+    rows = {name: row for row, name in enumerate(infos)}
+
+    def read(info: TensorInfo) -> FloatArray:
+        values = np.empty(_countable(info, place), np.float32)
+        core.read(recording, rows[info.name], values.reshape(-1))
+        return values
+
+    return Tensors(infos, read)
+
+
+def _over_micro_steps(
+    core: _core.LoadedStep,
+    recordings: tuple[Recording, ...],
+    rows: list[dict[str, int]],
+    info: TensorInfo,
+) -> FloatArray:
+    if info.role == "act_grad":
+        parts = [r.tensors[info.name].reshape(-1) for r in recordings if info.name in r.tensors]
+        flat: FloatArray = np.concatenate(parts)
+        return flat.reshape(info.shape)
+    total = np.zeros(_countable(info, recordings[0].place), np.float32)
+    for recording, row_of in enumerate(rows):
+        if info.name in row_of:
+            core.add(recording, row_of[info.name], total.reshape(-1))
+    return total
+
+
+def _countable(info: TensorInfo, place: str) -> tuple[int, ...]:
+    """Returns the shape; empty tensors may have other sizes beyond what NumPy counts."""
+    if 4 * prod(size for size in info.shape if size > 0) >= 1 << 63:
+        raise InputError(
+            f"{place}: tensor {info.name!r} has a shape that NumPy cannot hold: {list(info.shape)}"
+        )
+    return info.shape
+
+
 def _joined(before: TensorInfo | None, info: TensorInfo) -> TensorInfo:
     if before is None:
         return info
@@ -181,14 +197,8 @@ def _joined(before: TensorInfo | None, info: TensorInfo) -> TensorInfo:
     if before.shape and info.shape and before.shape[1:] == info.shape[1:]:
         shape = (before.shape[0] + info.shape[0], *info.shape[1:])
     else:
-        shape = (_elements(before) + _elements(info),)
+        shape = (prod(before.shape) + prod(info.shape),)
     return TensorInfo(info.name, before.role, before.dtype, shape)
-
-
-def _elements(info: TensorInfo) -> int:
-    from math import prod
-
-    return prod(info.shape)
 
 
 class Trace:

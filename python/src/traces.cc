@@ -63,17 +63,15 @@ class LoadedStep {
   }
 
   void Read(size_t recording, size_t tensor, const Floats& out) const {
-    const Recording& from = step_.recordings.at(recording);
-    const TraceTensor& values = from.tensors.at(tensor);
-    if (out.size() != values.elements) {
-      throw UsageError("out", "bad size", std::to_string(values.elements) + " elements",
-                       std::to_string(out.size()));
-    }
-    float* const to = out.data();
-    const nb::gil_scoped_release release;
-    const std::lock_guard lock(*reading_);
-    VisitValues(from, values, [&](uint64_t begin, std::span<const float> chunk) {
-      std::copy(chunk.begin(), chunk.end(), to + begin);
+    Visit(recording, tensor, out, [](std::span<const float> values, float* to) {
+      std::copy(values.begin(), values.end(), to);
+    });
+  }
+
+  // In float32, in the environment in which dlsim adds micro-steps.
+  void Add(size_t recording, size_t tensor, const Floats& out) const {
+    Visit(recording, tensor, out, [](std::span<const float> values, float* to) {
+      for (size_t i = 0; i < values.size(); ++i) to[i] += values[i];
     });
   }
 
@@ -93,6 +91,22 @@ class LoadedStep {
   }
 
  private:
+  // Calls visit(values, to) for the chunks of a tensor and their places in `out`.
+  template <class Visitor>
+  void Visit(size_t recording, size_t tensor, const Floats& out, const Visitor& visit) const {
+    const Recording& from = step_.recordings.at(recording);
+    const TraceTensor& values = from.tensors.at(tensor);
+    if (out.size() != values.elements) {
+      throw UsageError("out", "bad size", std::to_string(values.elements) + " elements",
+                       std::to_string(out.size()));
+    }
+    float* const to = out.data();
+    const nb::gil_scoped_release release;
+    const std::lock_guard lock(*reading_);
+    VisitValues(from, values,
+                [&](uint64_t begin, std::span<const float> chunk) { visit(chunk, to + begin); });
+  }
+
   TraceStep step_;
   std::shared_ptr<std::mutex> reading_;
 };
@@ -161,6 +175,8 @@ void BindTraces(nb::module_& module) {
            "(place, micro-step or -1, grad_scale, metadata, [(name, role, type, shape)]) each.")
       .def("read", &LoadedStep::Read, nb::arg("recording"), nb::arg("tensor"), nb::arg("out"),
            "Fills `out` with the unscaled float32 values of one tensor of one recording.")
+      .def("add", &LoadedStep::Add, nb::arg("recording"), nb::arg("tensor"), nb::arg("out"),
+           "Adds them to `out`.")
       .def("exponents", &LoadedStep::Exponents,
            nb::sig("def exponents(self) -> tuple[list[tuple[str, str, str, tuple[int, ...]]], "
                    "numpy.typing.NDArray[numpy.int64]]"),

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -234,3 +235,29 @@ def test_shards_are_one_step(tmp_path: Path) -> None:
         values, True
     )
     assert len(trace.files(0)) == 3
+
+
+def test_steps_close_their_files() -> None:
+    trace = dlsim.open_trace(TRACES / "cnn-digits")
+    opened = len(os.listdir("/proc/self/fd"))
+    held = [trace[i] for i in range(3)]
+    assert len(os.listdir("/proc/self/fd")) >= opened + 3  # the check can see them
+    del held
+    for step in trace:
+        step.gradients()
+    del step
+    assert len(os.listdir("/proc/self/fd")) == opened
+
+
+def test_subnormals_survive_where_the_caller_flushes_them(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    tiny = np.array([1, 5, 1 << 22], np.uint32).view(np.float32)
+    for micro in range(2):
+        save_file({"w": tiny}, tmp_path / f"step-00000000.micro-{micro:02d}.safetensors")
+    step = dlsim.open_trace(tmp_path)[0]
+    flushes = torch.set_flush_denormal(True)
+    try:
+        sums = step.gradients()["w"]
+    finally:
+        torch.set_flush_denormal(False)
+    assert flushes and sums.view(np.uint32).tolist() == [2, 10, 1 << 23]
