@@ -250,7 +250,8 @@ def test_steps_close_their_files() -> None:
 
 
 def test_subnormals_survive_where_the_caller_flushes_them(tmp_path: Path) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     tiny = np.array([1, 5, 1 << 22], np.uint32).view(np.float32)
     for micro in range(2):
         save_file({"w": tiny}, tmp_path / f"step-00000000.micro-{micro:02d}.safetensors")
