@@ -46,6 +46,7 @@ void AddCommands(CLI::App& app, Action& action) {
   AddFormatsCommand(app, action);
   AddAccumulateCommand(app, action);
   AddBenchCommand(app, action);
+  AddPythonCommands(app, action);
   app.footer(
       "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"
       "4 incomparable baseline, 70 internal error. dlsim COMMAND --help shows examples.");

@@ -24,6 +24,9 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"frob"}, 2, {"unknown command", "'frob'"});
   ExpectFailure({"repaly", kSingle}, 2, {"did you mean 'replay'?"});
   ExpectFailure({"--frob"}, 2, {"unknown option", "'--frob'"});
+  ExpectFailure({"reprot"}, 2, {"did you mean 'report'?"});
+  ExpectFailure({"report", "--help"}, 2, {"dlsim report:", "the Python package", "pip install ."});
+  ExpectFailure({"import", "a.pt", "-o", "b"}, 2, {"dlsim import:", "pip install ."});
   ExpectFailure({"replay"}, 2, {"TRACE is required"});
   ExpectFailure({"replay", kSingle, "--frob"}, 2, {"--frob"});
   ExpectFailure({"replay", kSingle, "--fr\nob"}, 2, {"--fr\\x0aob"});

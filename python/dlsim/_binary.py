@@ -9,11 +9,8 @@ from ._errors import Error
 
 def command_path() -> Path:
     """Returns the path of the C++ command that was installed with the package."""
-    folders = [Path(__file__).parent, Path(_core.__file__).parent]
-    for folder in folders:
-        path = folder / "bin" / "dlsim"
-        if path.is_file():
-            return path
-    raise Error(
-        f"{folders[0] / 'bin' / 'dlsim'}: the dlsim command is missing, expected an install by pip"
-    )
+    # Beside the module, which an editable install keeps apart from the Python files.
+    path = Path(_core.__file__).parent / "bin" / "dlsim"
+    if not path.is_file():
+        raise Error(f"{path}: the dlsim command is missing, expected an install by pip")
+    return path

@@ -4,36 +4,57 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
 from ._binary import command_path
 from ._errors import Error, InputError, UsageError
 
-# Commands written in Python: the module whose main(arguments) runs it, and a line for --help.
+# Commands written in Python: the module whose main(arguments) runs it. `dlsim --help` is the C++
+# command's and lists them, too: sim/commands/python_commands.cc.
 _PYTHON_COMMANDS = {
-    "report": ("dlsim.report._command", "a self-contained HTML page of results"),
-    "import": ("dlsim.importers._command", "dumps of other tools to traces or profiles"),
-    "export": ("dlsim.export._command", "results to Parquet or CSV tables"),
+    "report": "dlsim.report._command",
+    "import": "dlsim.importers._command",
+    "export": "dlsim.export._command",
 }
+
+# Exit codes, as in docs/results.md; 128 + the signal's number is the shell's.
+_USAGE, _INPUT, _INTERNAL, _INTERRUPTED = 2, 3, 70, 130
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
-    main: Callable[[Sequence[str]], int] = import_module(_PYTHON_COMMANDS[name][0]).main
+    """Runs a command written in Python; an error of the user or the input is one line."""
     try:
+        main: Callable[[Sequence[str]], int] = import_module(_PYTHON_COMMANDS[name]).main
         return main(arguments)
-    except (UsageError, InputError, Error) as error:
-        print(f"dlsim {name}: {error}", file=sys.stderr)
-        return 2 if isinstance(error, UsageError) else 3 if isinstance(error, InputError) else 70
     except KeyboardInterrupt:
-        return 130
+        return _INTERRUPTED
+    except (Error, ModuleNotFoundError) as error:  # a missing package is named with its install
+        print(f"dlsim {name}: {error}", file=sys.stderr)
+        if isinstance(error, (UsageError, ModuleNotFoundError)):
+            return _USAGE
+        return _INPUT if isinstance(error, InputError) else _INTERNAL
+    except Exception as error:
+        traceback.print_exc()
+        print(f"dlsim {name}: internal error: {error}", file=sys.stderr)
+        return _INTERNAL
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `dlsim ARGUMENTS...` (default: those of the process) and returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Python ignores these signals, and the C++ command would inherit it: `dlsim ... | head` ends
+    # quietly.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     if arguments and arguments[0] in _PYTHON_COMMANDS:
         return _run(arguments[0], arguments[1:])
-    path = command_path()
-    os.execv(path, ["dlsim", *arguments])
+    try:
+        path = command_path()
+        os.execv(path, ["dlsim", *arguments])
+    except (Error, OSError) as error:
+        print(f"dlsim: {error}", file=sys.stderr)
+        return _INTERNAL

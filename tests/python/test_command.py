@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The package's `dlsim`: the C++ command's behaviour, and the commands written in Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import dlsim
+from dlsim import _command
+from dlsim._binary import command_path
+
+TRACE = str(Path(__file__).parents[1] / "data" / "traces" / "cnn-digits")
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "dlsim", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True)
+
+
+def test_it_is_the_cpp_command_to_the_byte() -> None:
+    for arguments in (["--help"], ["--version"], ["formats", "cb16"], ["replay", "--help"]):
+        own = subprocess.run([command_path(), *arguments], check=True, capture_output=True)
+        assert run(*arguments).stdout.encode() == own.stdout
+
+
+def test_the_version_is_that_of_the_module() -> None:
+    assert run("--version").stdout == f"dlsim {dlsim.__version__}\n"
+
+
+def test_help_lists_the_commands_of_both_languages() -> None:
+    listed = re.findall(r"^  ([a-z]+)  ", run("--help").stdout, re.MULTILINE)
+    assert {"replay", "tune", *_command._PYTHON_COMMANDS} <= set(listed)
+    assert {name for name in listed if f"{name} " in _python_lines(run("--help").stdout)} == set(
+        _command._PYTHON_COMMANDS
+    )
+
+
+def _python_lines(help_text: str) -> str:
+    return "\n".join(line for line in help_text.splitlines() if "(Python package)" in line)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        ((), 2, "dlsim: no command, expected "),
+        (("reprot",), 2, "did you mean 'report'?"),
+        (("replay", TRACE, "--format", "fp61"), 2, "dlsim replay: format: unknown name"),
+        (("info", "/no/such/trace"), 3, "dlsim info: /no/such/trace: cannot be opened"),
+    ],
+)
+def test_exit_codes_and_errors_are_kept(arguments: Sequence[str], code: int, line: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == code
+    assert line in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == ""
+
+
+def test_it_ends_quietly_when_its_reader_does() -> None:
+    command = [sys.executable, "-m", "dlsim", "scaler", "--list"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None and child.stderr is not None
+        child.stdout.close()
+        assert child.stderr.read() == b""
+    assert child.returncode == -signal.SIGPIPE
+
+
+def test_an_interrupt_ends_it(tmp_path: Path) -> None:
+    # Reading the list of steps waits for a writer.
+    fifo = tmp_path / "steps"
+    os.mkfifo(fifo)
+    command = [sys.executable, "-m", "dlsim", "scaler", "--policy", "torch", "--steps", "9"]
+    child = subprocess.Popen([*command, "--overflow-at", f"@{fifo}"], stderr=subprocess.DEVNULL)
+    while "dlsim" not in os.path.basename(os.readlink(f"/proc/{child.pid}/exe")):
+        time.sleep(0.01)
+    child.send_signal(signal.SIGINT)
+    assert child.wait(30) in (-signal.SIGINT, 128 + signal.SIGINT)
+
+
+def run_python_command(monkeypatch: pytest.MonkeyPatch, outcome: BaseException | int) -> int:
+    """Runs `dlsim report` whose main ends so."""
+
+    def main(arguments: Sequence[str]) -> int:
+        assert arguments == ["a.json", "-o", "b.html"]
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
+
+    module = ModuleType("fake_report")
+    vars(module)["main"] = main
+    monkeypatch.setitem(sys.modules, "fake_report", module)
+    monkeypatch.setitem(_command._PYTHON_COMMANDS, "report", "fake_report")
+    return _command.main(["report", "a.json", "-o", "b.html"])
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code", "printed"),
+    [
+        (0, 0, ""),
+        (1, 1, ""),
+        (dlsim.UsageError("--top: negative"), 2, "dlsim report: --top: negative\n"),
+        (dlsim.InputError("x: not JSON"), 3, "dlsim report: x: not JSON\n"),
+        (dlsim.Error("odd"), 70, "dlsim report: odd\n"),
+        (ModuleNotFoundError("h5py: pip install h5py"), 2, "dlsim report: h5py: pip install"),
+        (KeyboardInterrupt(), 130, ""),
+        (ZeroDivisionError("oops"), 70, "dlsim report: internal error: oops\n"),
+    ],
+)
+def test_commands_in_python_end_like_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    outcome: BaseException | int,
+    code: int,
+    printed: str,
+) -> None:
+    assert run_python_command(monkeypatch, outcome) == code
+    assert printed in capsys.readouterr().err
+
+
+def test_a_missing_binary_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    monkeypatch.setattr("dlsim._core.__file__", str(tmp_path / "_core.so"))
+    assert _command.main(["formats"]) == 70
+    assert re.fullmatch(
+        r"dlsim: .*/bin/dlsim: the dlsim command is missing, expected an install by pip\n",
+        capsys.readouterr().err,
+    )
+
+
+@pytest.fixture(autouse=True)
+def signals_as_before() -> object:
+    before = {s: signal.getsignal(s) for s in (signal.SIGPIPE, signal.SIGXFSZ)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
