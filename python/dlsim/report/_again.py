@@ -45,9 +45,7 @@ def run_command(arguments: Sequence[str]) -> None:
     raise kinds.get(process.returncode, Error)(line)
 
 
-def results_of_trace(
-    trace: str, formats: Sequence[str], policies: Sequence[str]
-) -> list[Result]:
+def results_of_trace(trace: str, formats: Sequence[str], policies: Sequence[str]) -> list[Result]:
     """Replays and tunes a trace or profile; raises as the command does."""
     chosen = [word for name in formats for word in ("--format", name)]
     tried = [word for name in policies for word in ("--policy", name)]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import InputError
-from ._json import visible
+from ._json import part, visible
 
 _KINDS = {"dlsim.replay/1": "replay", "dlsim.sweep/1": "sweep", "dlsim.tune/1": "tune"}
 
@@ -36,13 +36,16 @@ class Result:
     @property
     def trace_paths(self) -> list[str]:
         """Paths of the trace as they were given to the command."""
-        paths = _object(self.data.get("trace")).get("paths")
+        paths = part(self.data, "trace").get("paths")
         return [str(path) for path in paths] if isinstance(paths, list) else []
 
 
 @dataclass
 class Run:
-    """One run of a replay, with the label that tells it from the others of the page."""
+    """One run of a replay, with the label that tells it from the others of the page.
+
+    `data` is a copy of the run's object, to which a heat map may be added.
+    """
 
     label: str
     result: Result
@@ -61,11 +64,7 @@ class Run:
     @property
     def summary(self) -> dict[str, Any]:
         """The summary of the run."""
-        return _object(self.data["summary"])
-
-
-def _object(value: object) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+        return part(self.data, "summary")
 
 
 def _reject_constant(text: str) -> float:
@@ -93,7 +92,7 @@ def _one_line(error: BaseException) -> str:
 
 
 def check_result(name: str, data: object) -> Result:
-    """Returns a parsed document as a Result; raises InputError where the page's keys are missing."""
+    """Returns a parsed document as a Result; raises InputError where keys are missing."""
     if not isinstance(data, dict) or "schema" not in data:
         raise InputError(f"{name}: no result of dlsim, expected an object with the key schema")
     schema = data["schema"]
@@ -139,7 +138,7 @@ def runs_of(results: Sequence[Result]) -> list[Run]:
     runs = []
     for result in results:
         if result.kind == "replay":
-            runs += [Run(_label(data), result, data) for data in result.data["runs"]]
+            runs += [Run(_label(data), result, {**data}) for data in result.data["runs"]]
     alike: dict[str, list[Run]] = {}
     for run in runs:
         alike.setdefault(run.label, []).append(run)
@@ -153,7 +152,7 @@ def runs_of(results: Sequence[Result]) -> list[Run]:
 
 def _label(data: Mapping[str, Any]) -> str:
     label = f"{visible(data['format'])} \u00b7 {visible(data['policy'])}"
-    resume = _object(data.get("resume"))
+    resume = part(data, "resume")
     if resume:
         label += f", resumed at {resume.get('at_step')} keeping {visible(resume.get('kept'))}"
     return label

@@ -8,6 +8,8 @@ import json
 import math
 import re
 import zlib
+from collections.abc import Mapping
+from typing import Any
 
 # Control characters, and those that change the order in which text is shown.
 _INVISIBLE = re.compile(
@@ -30,6 +32,24 @@ def number(value: object) -> float | None:
     if isinstance(value, str) and value in ("inf", "-inf", "nan"):
         return float(value)
     return None
+
+
+def integer(value: object) -> int:
+    """Returns a count of a result; 0 where there is none that is finite."""
+    found = number(value)
+    return int(found) if found is not None and math.isfinite(found) else 0
+
+
+def objects(item: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Returns the objects of an array; none where there is no such array."""
+    value = item.get(key)
+    return [entry for entry in value if isinstance(entry, dict)] if isinstance(value, list) else []
+
+
+def part(item: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """Returns an object within an object; an empty one where there is none."""
+    value = item.get(key)
+    return value if isinstance(value, dict) else {}
 
 
 def log2(value: object) -> float | None:
@@ -57,4 +77,4 @@ def embed(value: object) -> str:
 def packed(value: object) -> str:
     """Returns JSON as base64 of zlib, for parts of many numbers; page.js unpacks it."""
     text = json.dumps(value, separators=(",", ":"), allow_nan=False)
-    return base64.b64encode(zlib.compress(text.encode("ascii"), 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(text.encode("ascii"), 6)).decode("ascii")

@@ -8,7 +8,9 @@ import math
 from ._json import number
 
 _THIN = "\u202f"  # narrow space that does not break
-_RAISED = str.maketrans("0123456789-.", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u00b7")
+_RAISED = str.maketrans(
+    "0123456789-.", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u00b7"
+)
 
 
 def format_number(value: object, count: int = 3) -> str:
@@ -48,7 +50,8 @@ def format_share(value: object) -> str:
     percent = 100 * found
     if percent >= 0.001:
         return f"{percent:.3g}{_THIN}%"
-    return f"{percent:.1e}{_THIN}%"
+    digits, exponent = f"{percent:.1e}".split("e")
+    return f"{digits}\u00b710{str(int(exponent)).translate(_RAISED)}{_THIN}%"
 
 
 def format_bytes(value: object) -> str:

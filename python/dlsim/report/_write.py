@@ -59,21 +59,29 @@ def _read(
 
 
 def complete(results: Sequence[Result], trace: StrPath | None, read_trace: bool) -> Completed:
-    """Returns the runs with their heat maps, and the exponents, as far as the trace gives them."""
+    """Returns the runs with their heat maps, and the exponents, as far as the trace gives them.
+
+    A trace that was given must be readable; one that a result names may be gone, or another.
+    """
     completed = Completed(runs_of(results))
-    paths = _paths(results, trace) if read_trace else []
+    if trace is not None and not os.access(trace, os.R_OK):
+        raise InputError(f"{os.fspath(trace)}: cannot be read")
+    if not read_trace:
+        return completed
     for result in results:
-        if result.kind == "replay":
-            lacking = [r for r in completed.runs if r.result is result and not r.has_heat_map]
-            here = [os.fspath(trace)] if trace is not None else result.trace_paths
-            if lacking and _readable(here) and read_trace:
-                completed.heat_map_problem = add_heat_maps(lacking, here)
+        lacking = [r for r in completed.runs if r.result is result and not r.has_heat_map]
+        paths = _paths([result], trace)
+        if lacking and paths:
+            completed.heat_map_problem = add_heat_maps(lacking, paths)
+    paths = _paths(results, trace)
     if paths:
         try:
             from .._exponents import exponents
 
             completed.exponents = exponents(paths)
         except Error as error:
+            if trace is not None:
+                raise
             completed.exponents_problem = str(error)
     return completed
 

@@ -71,7 +71,8 @@ def _flush_edge(known: Format) -> float:
 
 def format_ranges(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """Returns the ranges of fp16, bf16, cb16 and all other formats of the runs."""
-    named = {"fp16": {}, "bf16": {}, "cb16": {}} | {run.format: _options(run) for run in runs}
+    named: dict[str, dict[str, Any]] = {name: {} for name in ("fp16", "bf16", "cb16")}
+    named |= {run.format: _options(run) for run in runs}
     return [format_range(name, options) for name, options in named.items()]
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
+from pathlib import Path
 from typing import Any
 
 from ._inputs import Result, Run
-from ._json import number, visible
+from ._json import integer, number, objects, part, visible
 from ._text import format_bytes, format_count, format_number, format_scale, format_share
 from .policies import NEGLIGIBLE, applied_nonfinite, hopeless_skips, outcome
 
@@ -38,14 +39,12 @@ def _recordings(results: Sequence[Result]) -> str:
     return "".join(_recording(group) for group in seen.values())
 
 
-def _trace(result: Result) -> Mapping[str, Any]:
-    trace = result.data.get("trace")
-    return trace if isinstance(trace, dict) else {}
+def _trace(result: Result) -> dict[str, Any]:
+    return part(result.data, "trace")
 
 
 def _text_of(result: Result) -> dict[str, Any]:
-    description = _trace(result).get("description")
-    return description if isinstance(description, dict) else {}
+    return part(_trace(result), "description")
 
 
 def _recording(group: Sequence[Result]) -> str:
@@ -60,7 +59,7 @@ def _recording(group: Sequence[Result]) -> str:
     if trace.get("file_bytes") is not None:
         kind = "profile" if trace.get("profile") else "trace"
         facts.append(f"{kind} of {format_bytes(trace['file_bytes'])}")
-    facts.append("results: " + ", ".join(f"{r.kind} {visible(r.name)}" for r in group))
+    facts.append("results: " + ", ".join(f"{r.kind} {visible(Path(r.name).name)}" for r in group))
     about = described.get("description")
     lead = f"<p>{escape(visible(about))}</p>" if about else ""
     rows = "".join(
@@ -89,9 +88,9 @@ def _card(run: Run) -> str:
 def verdict(run: Run) -> str:
     """Returns the paragraph on a run: what was skipped and why, the scale's path, what was lost."""
     summary = run.summary
-    steps = int(number(summary.get("steps")) or 0)
+    steps = integer(summary.get("steps"))
     if steps == 0:
-        events = run.data.get("events") or [{}]
+        events = objects(run.data, "events") or [{}]
         return f"The policy refused its parameters: {visible(events[0].get('message', ''))}"
     sentences = [_skipped(run, steps), _path(summary), _broken(run), _lost(summary)]
     if summary.get("stopped_at_step") is not None:
@@ -99,7 +98,7 @@ def verdict(run: Run) -> str:
             f"The original software raises an error at step {summary['stopped_at_step']} and ends "
             "the training."
         )
-    uncertain = int(number(summary.get("uncertain_steps")) or 0)
+    uncertain = integer(summary.get("uncertain_steps"))
     if uncertain:
         sentences.append(
             f"The profile leaves {format_count(uncertain)} steps open; there the run goes on with "
@@ -109,10 +108,11 @@ def verdict(run: Run) -> str:
 
 
 def _skipped(run: Run, steps: int) -> str:
-    skipped = int(number(run.summary.get("skipped_steps")) or 0)
+    skipped = integer(run.summary.get("skipped_steps"))
     if skipped == 0:
         return f"All {format_count(steps)} steps were applied."
-    text = f"{format_count(skipped)} of {format_count(steps)} steps were skipped"
+    were = "was" if skipped == 1 else "were"
+    text = f"{format_count(skipped)} of {format_count(steps)} steps {were} skipped"
     text += f" ({format_share(skipped / steps)})"
     in_vain = hopeless_skips(run)
     if in_vain:
@@ -120,9 +120,15 @@ def _skipped(run: Run, steps: int) -> str:
     first = run.summary.get("first_applied_step")
     if first is None:
         return text + "; the optimizer never stepped."
-    run_length = int(number(run.summary.get("longest_skip_run")) or 0)
-    return text + f"; the first applied step is {first}" + (
-        f", at most {format_count(run_length)} were skipped in a row." if run_length > 1 else "."
+    run_length = integer(run.summary.get("longest_skip_run"))
+    return (
+        text
+        + f"; the first applied step is {first}"
+        + (
+            f", at most {format_count(run_length)} were skipped in a row."
+            if run_length > 1
+            else "."
+        )
     )
 
 
@@ -137,6 +143,8 @@ def _broken(run: Run) -> str:
     count = applied_nonfinite(run)
     if count == 0:
         return ""
+    if count == 1:
+        return "One step was applied although it is not finite."
     return f"{format_count(count)} steps were applied although they are not finite."
 
 
@@ -157,17 +165,21 @@ def notes(runs: Sequence[Run]) -> str:
     """Returns the remarks of the runs, each once, with the runs that it is about."""
     about: dict[str, list[str]] = {}
     for run in runs:
-        for note in run.data.get("notes") or []:
+        noted = run.data.get("notes")
+        for note in noted if isinstance(noted, list) else []:
             about.setdefault(visible(note), []).append(run.label)
-        for event in (run.data.get("events") or [])[:3]:
-            if isinstance(event, dict):
-                text = f"step {event.get('step')}: {event.get('type')}: {event.get('message')}"
-                about.setdefault(visible(text), []).append(run.label)
+        for event in objects(run.data, "events")[:3]:
+            text = f"step {event.get('step')}: {event.get('type')}: {event.get('message')}"
+            about.setdefault(visible(text), []).append(run.label)
     items = "".join(
         f"<li>{escape(note)} <span class='of'>({escape(_labels(labels))})</span></li>"
         for note, labels in about.items()
     )
-    return f"<details><summary>Notes on the policies</summary><ul>{items}</ul></details>" if items else ""
+    return (
+        f"<details><summary>Notes on the policies</summary><ul>{items}</ul></details>"
+        if items
+        else ""
+    )
 
 
 def _labels(labels: Sequence[str]) -> str:

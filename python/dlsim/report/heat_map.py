@@ -1,91 +1,114 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers or tensors by steps: the shares that underflow, of the energy that is lost, and overflow."""
+"""Layers or tensors by steps: shares that underflow, of the energy lost, that overflow."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .._errors import InputError
 from ._inputs import Run
-from ._json import number, packed
+from ._json import packed
 from ._names import NameTable, layer_of
 
 MAX_PACKED = 3_000_000  # bytes of all maps of the page; above it neighbouring bins are joined
+_BINS = ("first_step", "last_step", "steps", "skipped_steps")
 _SUMS = ("nonzero", "underflow", "overflow", "sum_of_squares", "underflow_sum_of_squares")
+
+Sums = dict[str, NDArray[np.float64]]  # per key of _SUMS, [row, bin]
 
 
 def heat_maps(runs: Sequence[Run], names: NameTable) -> list[str | None]:
     """Returns a packed map per run, None where the result has none; see `heat_map`."""
+    sums = [_sums(run) if run.has_heat_map else None for run in runs]
     join = 1
     while True:
-        maps = [packed(m) if (m := heat_map(run, names, join)) else None for run in runs]
-        if sum(len(m) for m in maps if m) <= MAX_PACKED or join > 1024:
+        maps = [
+            packed(heat_map(run, found, names, join)) if found else None
+            for run, found in zip(runs, sums, strict=True)
+        ]
+        size = sum(len(packed_map) for packed_map in maps if packed_map)
+        if size <= MAX_PACKED or join >= 1024:
             return maps
-        join *= 2
+        while size > MAX_PACKED:
+            join, size = 2 * join, size // 2
 
 
-def heat_map(run: Run, names: NameTable, join: int = 1) -> dict[str, Any] | None:
+def _sums(run: Run) -> Sums | None:
+    """Returns the arrays of a heat map; None without bins. Raises InputError if they do not fit."""
+    data = run.data["heat_map"]
+    try:
+        count = len(data["bins"]["steps"])
+        bins = [data["bins"][key] for key in _BINS]
+        fits = all(len(row) == count and all(type(n) is int for n in row) for row in bins)
+        sums = {key: np.array([t[key] for t in data["tensors"]], np.float64) for key in _SUMS}
+        texts = [t[key] for t in data["tensors"] for key in ("name", "role")]
+        fits = fits and all(isinstance(text, str) for text in texts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{run.result.name}: heat_map of {run.label}: {error!r}") from error
+    rows = len(data["tensors"])
+    if rows == 0 or count == 0:
+        return None
+    if not fits or any(values.shape != (rows, count) for values in sums.values()):
+        raise InputError(f"{run.result.name}: heat_map of {run.label}: arrays that do not fit")
+    return sums
+
+
+def heat_map(run: Run, sums: Sums, names: NameTable, join: int = 1) -> dict[str, Any]:
     """Returns bins and rows of a run's heat map, `join` bins of the result making one.
 
-    A share is its binary logarithm with a resolution of 1/64, in 64ths; 1 stands for a share of
-    zero, null for no share, where there is nothing to lose.
+    A row is [name, role, underflow, energy lost, overflow]. A share is its binary logarithm with a
+    resolution of 1/64, in 64ths; 1 stands for a share of zero, null for no share, where there is
+    nothing to lose. Layers are null where each has one tensor.
     """
-    data = run.data.get("heat_map")
-    if not isinstance(data, dict) or not data.get("tensors"):
-        return None
-    bins = data["bins"]
-    count = len(bins["steps"])
-    if count == 0:
-        return None
-    starts = range(0, count, join)
-    ends = [min(start + join, count) for start in starts]
-    tensors = [(row["name"], row["role"], _joined(row, join)) for row in data["tensors"]]
-    layers: dict[tuple[str, str], dict[str, list[float]]] = {}
-    for name, role, sums in tensors:
-        _add(layers.setdefault((layer_of(name), role), {}), sums)
+    data = run.data["heat_map"]
+    bins: Mapping[str, list[int]] = data["bins"]
+    starts = np.arange(0, len(bins["steps"]), join)
+    ends = np.append(starts[1:], len(bins["steps"])) - 1
+    joined = {key: np.add.reduceat(values, starts, axis=1) for key, values in sums.items()}
+    tensors = [(tensor["name"], tensor["role"]) for tensor in data["tensors"]]
+    layers: dict[tuple[str, str], int] = {}
+    of = [layers.setdefault((layer_of(name), role), len(layers)) for name, role in tensors]
     return {
         "first": [bins["first_step"][start] for start in starts],
-        "last": [bins["last_step"][end - 1] for end in ends],
-        "skipped": _sums(bins["skipped_steps"], join),
-        "steps": _sums(bins["steps"], join),
-        "tensors": [_row(names.index(n), role, sums) for n, role, sums in tensors],
-        "layers": [_row(names.index(n), role, sums) for (n, role), sums in layers.items()],
+        "last": [bins["last_step"][end] for end in ends],
+        "skipped": np.add.reduceat(bins["skipped_steps"], starts).tolist(),
+        "steps": np.add.reduceat(bins["steps"], starts).tolist(),
+        "tensors": _rows(tensors, joined, names),
+        "layers": None
+        if len(layers) == len(tensors)
+        else _rows(list(layers), _added(joined, of, len(layers)), names),
     }
 
 
-def _sums(values: Sequence[float], join: int) -> list[float]:
-    return [sum(values[i : i + join]) for i in range(0, len(values), join)]
-
-
-def _joined(row: dict[str, Any], join: int) -> dict[str, list[float]]:
-    return {key: _sums([number(v) or 0.0 for v in row[key]], join) for key in _SUMS}
-
-
-def _add(total: dict[str, list[float]], sums: dict[str, list[float]]) -> None:
+def _added(sums: Sums, of: Sequence[int], count: int) -> Sums:
+    """The sums of the rows that belong together: row i goes into row of[i]."""
+    totals: Sums = {}
     for key, values in sums.items():
-        old = total.get(key)
-        total[key] = values if old is None else [a + b for a, b in zip(old, values, strict=True)]
+        totals[key] = np.zeros((count, values.shape[1]))
+        np.add.at(totals[key], np.asarray(of), values)
+    return totals
 
 
-def _row(name: int, role: str, sums: dict[str, list[float]]) -> list[Any]:
+def _rows(tensors: Sequence[tuple[str, str]], sums: Sums, names: NameTable) -> list[list[Any]]:
+    underflow = _shares(sums["underflow"], sums["nonzero"])
+    energy = _shares(sums["underflow_sum_of_squares"], sums["sum_of_squares"])
+    overflow = _shares(sums["overflow"], sums["nonzero"])
     return [
-        name,
-        role,
-        _shares(sums["underflow"], sums["nonzero"]),
-        _shares(sums["underflow_sum_of_squares"], sums["sum_of_squares"]),
-        _shares(sums["overflow"], sums["nonzero"]),
+        [names.index(name), role, underflow[i], energy[i], overflow[i]]
+        for i, (name, role) in enumerate(tensors)
     ]
 
 
-def _shares(parts: Sequence[float], wholes: Sequence[float]) -> list[int | None]:
-    return [_share(part, whole) for part, whole in zip(parts, wholes, strict=True)]
-
-
-def _share(part: float, whole: float) -> int | None:
-    if not whole > 0:
-        return None
-    if part <= 0:
-        return 1
-    # The logarithms apart: the quotient may be below the smallest float.
-    return min(0, round(64 * (math.log2(part) - math.log2(whole)))) if whole < math.inf else 1
+def _shares(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> list[list[int | None]]:
+    known = (wholes > 0) & np.isfinite(wholes)
+    lost = known & (parts > 0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # The logarithms apart: the quotient may be below the smallest float.
+        codes = np.rint(64 * (np.log2(parts) - np.log2(wholes)))
+    codes = np.where(lost, np.minimum(codes, 0), 1.0)
+    whole = np.where(known, codes, 2.0).astype(np.int64).tolist()
+    return [[None if code == 2 else code for code in row] for row in whole]

@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from .._core import __version__
 from ._inputs import Result, Run
-from ._json import digits, embed, log2, number, packed, visible
+from ._json import digits, embed, log2, number, packed, part, visible
 from ._names import NameTable
 from .exponents import exponent_counts, format_ranges
 from .headline import headline, notes
@@ -115,9 +116,8 @@ def _content_policy(scripts: Sequence[str]) -> str:
 
 def _title(results: Sequence[Result]) -> str:
     for result in results:
-        trace = result.data.get("trace")
-        described = trace.get("description") if isinstance(trace, dict) else None
-        if isinstance(described, dict) and described.get("model"):
+        described = part(part(result.data, "trace"), "description")
+        if described.get("model"):
             return f"{described['model']}: loss scaling"
     return "Loss scaling"
 
@@ -191,7 +191,7 @@ def _sections(
         parts.append(("tensors", "Tensors", _part("tensor_table")))
     if sweeps:
         html = "".join(
-            f'<h3>{escape(visible(result.name))}</h3><figure><div class="chart" '
+            f'<h3>{escape(visible(Path(result.name).name))}</h3><figure><div class="chart" '
             f'data-chart="pareto" data-key="{i}"></div></figure>{front_table(result)}'
             for i, result in enumerate(sweeps)
         )
@@ -214,9 +214,10 @@ def _part(name: str) -> str:
 
 
 def _absent(what: str, problem: str | None) -> str:
-    reason = f" {escape(visible(problem))}." if problem else ""
+    reason = f" The trace: {escape(visible(problem))}." if problem else ""
+    way = ", or write the result with <code>dlsim replay TRACE --heat-map --json FILE</code>"
     return (
-        f'<p class="missing">No {what}: the results do not hold them and no trace was read.{reason}'
-        " Give the trace or its profile: <code>dlsim report RESULT --trace TRACE</code>, or write "
-        "the result with <code>dlsim replay TRACE --heat-map --json FILE</code>.</p>"
+        f'<p class="missing">No {what}: the results do not hold them, and no trace that does was '
+        f"read.{reason} Give the trace or its profile: <code>dlsim report RESULT --trace TRACE"
+        f"</code>{way if what == 'heat maps' else ''}.</p>"
     )

@@ -49,8 +49,8 @@ def _spread(indices: list[int], runs: Sequence[Mapping[str, Any]], most: int) ->
     kept = []
     for i in indices:
         run = runs[i]
-        place = (run["format"], run["policy"], _summary(run, "skipped_steps"))
-        place += (format_number(_summary(run, "mean_energy_lost"), 3),)
+        energy = format_number(_summary(run, "mean_energy_lost"), 3)
+        place = (run["format"], run["policy"], _summary(run, "skipped_steps"), energy)
         if len(indices) <= most or place not in seen:
             seen.add(place)
             kept.append(i)

@@ -8,40 +8,38 @@ from html import escape
 from typing import Any
 
 from ._inputs import Run
-from ._json import number, visible
+from ._json import integer, number, visible
 from ._text import format_count, format_number, format_scale, format_share
 
 NEGLIGIBLE = 1e-6  # of a step's energy, as dlsim tune has it
 
 
 def outcome(run: Run) -> tuple[str, str]:
-    """Returns a grade ("good", "fair" or "bad") and what it is for, in a few words."""
+    """Returns a grade ("good", "fair" or "bad") and the worst that it is for, in a few words."""
     summary = run.summary
     steps, skipped = _count(summary, "steps"), _count(summary, "skipped_steps")
-    in_vain = hopeless_skips(run)
+    in_vain, broken = hopeless_skips(run), applied_nonfinite(run)
+    for_scale = skipped - in_vain
     worst = number(summary.get("worst_step_energy_lost")) or 0.0
-    if steps == 0:
-        return "bad", "refused by the policy"
-    if summary.get("stopped_at_step") is not None:
-        return "bad", f"stopped at step {summary['stopped_at_step']}"
-    if summary.get("first_applied_step") is None:
-        return "bad", "no step applied"
-    if applied_nonfinite(run) > 0:
-        return "bad", f"{format_count(applied_nonfinite(run))} steps applied that are not finite"
-    if skipped > in_vain:
-        share = (skipped - in_vain) / steps
-        return ("bad" if share > 0.1 else "fair"), (
-            f"{format_count(skipped - in_vain)} steps skipped for the scale"
-        )
-    if worst > NEGLIGIBLE:
-        return ("bad" if worst > 0.01 else "fair"), "a step loses part of its gradient"
-    if in_vain:
-        return "fair", f"{format_count(in_vain)} steps beyond help"
-    return "good", "nothing lost"
+    stopped = summary.get("stopped_at_step")
+    never = summary.get("first_applied_step") is None
+    grades = (
+        (steps == 0, "bad", "refused by the policy"),
+        (stopped is not None, "bad", f"stopped at step {visible(stopped)}"),
+        (never, "bad", "no step applied"),
+        (broken > 0, "bad", f"{format_count(broken)} not finite, yet applied"),
+        (for_scale > 0.1 * steps, "bad", f"{format_count(for_scale)} skipped for the scale"),
+        (worst > 0.01, "bad", f"a step loses {format_share(worst)}"),
+        (for_scale > 0, "fair", f"{format_count(for_scale)} skipped for the scale"),
+        (worst > NEGLIGIBLE, "fair", f"a step loses {format_share(worst)}"),
+        (in_vain > 0, "fair", f"{format_count(in_vain)} beyond any scale"),
+        (worst > 0, "good", "negligible loss"),
+    )
+    return next(((grade, why) for found, grade, why in grades if found), ("good", "nothing lost"))
 
 
 def _count(summary: Mapping[str, Any], key: str) -> int:
-    return int(number(summary.get(key)) or 0)
+    return integer(summary.get(key))
 
 
 def applied_nonfinite(run: Run) -> int:
@@ -57,7 +55,7 @@ def hopeless_skips(run: Run) -> int:
 
 
 def fates(run: Run) -> list[int]:
-    """Returns the steps that were applied, skipped for the scale, skipped in vain, applied broken."""
+    """Returns the steps applied, skipped for the scale, skipped in vain, applied not finite."""
     steps, skipped = _count(run.summary, "steps"), _count(run.summary, "skipped_steps")
     broken, in_vain = applied_nonfinite(run), hopeless_skips(run)
     return [steps - skipped - broken, skipped - in_vain, in_vain, broken]
@@ -67,7 +65,7 @@ def policies_table(runs: list[Run]) -> str:
     """Returns the HTML table with a row per run; every cell has its value for sorting."""
     heads = (
         ("run", "text", ""),
-        ("outcome", "text", "one word for the run; how it is found stands below"),
+        ("outcome", "text", "the worst that happened; the last section says how it is graded"),
         ("skipped", "number", "steps on which the optimizer did not step, of all steps"),
         ("first applied", "number", "number of the first step that was not skipped"),
         ("final scale", "number", "loss scale after the last step"),
@@ -99,7 +97,7 @@ def _row(index: int, run: Run) -> str:
         f'<th scope="row" data-value="{escape(run.label)}">'
         f'<button type="button" class="pick" data-run="{index}">{escape(run.label)}</button></th>',
         f'<td data-value="{("good", "fair", "bad").index(grade)}">'
-        f'<span class="grade {grade}">{grade}</span> {escape(reason)}</td>',
+        f'<span class="grade {grade}">{escape(reason)}</span></td>',
         f'<td data-value="{share}" class="number">{bar}{format_count(skipped)}'
         f'<span class="of"> / {format_count(steps)}</span></td>',
         _cell(first, "never" if first is None else format_count(first)),

@@ -8,7 +8,7 @@ from html import escape
 from typing import Any
 
 from ._inputs import Result
-from ._json import digits, log2, number, visible
+from ._json import digits, log2, number, objects, part, visible
 from ._text import format_count, format_number, format_scale, format_share
 
 MAX_STEPS = 2000  # points of the plot of head-room; of more the lowest of each bin
@@ -22,16 +22,6 @@ _BLOCKS = (("zoo", "Cerebras Model Zoo"), ("deepspeed", "DeepSpeed"), ("torch", 
 _TENSORS = 8  # rows of a list of tensors
 
 
-def _of(item: Mapping[str, Any], key: str) -> dict[str, Any]:
-    value = item.get(key)
-    return value if isinstance(value, dict) else {}
-
-
-def _list(item: Mapping[str, Any], key: str) -> list[Any]:
-    value = item.get(key)
-    return value if isinstance(value, list) else []
-
-
 def recommendation_charts(result: Result) -> list[dict[str, Any]]:
     """Returns per format the bars of mean loss, and the head-room over the steps."""
     return [
@@ -43,18 +33,22 @@ def recommendation_charts(result: Result) -> list[dict[str, Any]]:
 def _bars(item: Mapping[str, Any]) -> dict[str, Any]:
     """Mean loss of the recommendation and of what it is compared with."""
     rows: list[tuple[str, Any, Any]] = []
-    chosen = _of(item, "recommended")
+    chosen = part(item, "recommended")
     if chosen:
         rows.append((f"recommended: {chosen.get('policy')}", chosen, chosen.get("skipped_steps")))
-    for other in _list(item, "other_policies"):
+    for other in objects(item, "other_policies"):
         rows.append((f"tuned {other.get('policy')}", other, other.get("skipped_steps")))
-    static = _of(item, "static")
+    static = part(item, "static")
     if static:
         label = f"best static scale, {format_scale(static.get('scale'))}"
         rows.append((label, static, static.get("nonfinite_steps")))
-    for other in _list(item, "comparisons"):
+    for other in objects(item, "comparisons"):
         rows.append((str(other.get("label")), other, other.get("skipped_steps")))
-    kept = [(label, loss, n) for label, of, n in rows if (loss := number(of.get("mean_loss"))) is not None]
+    kept = [
+        (label, loss, n)
+        for label, of, n in rows
+        if (loss := number(of.get("mean_loss"))) is not None
+    ]
     return {
         "label": [visible(label) for label, _, _ in kept],
         "loss": [digits(loss, 6) for _, loss, _ in kept],
@@ -64,13 +58,13 @@ def _bars(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _headroom(item: Mapping[str, Any]) -> dict[str, Any]:
-    steps = [s for s in _list(_of(item, "headroom"), "steps") if isinstance(s, dict)]
-    window = _of(item, "window")
+    steps = objects(part(item, "headroom"), "steps")
+    window = part(item, "window")
     return {
         "steps": [[s.get("step"), log2(s.get("largest_scale"))] for s in _thinned(steps)],
         "recommended": [
-            log2(_of(item, "recommended").get("min_scale")),
-            log2(_of(item, "recommended").get("max_scale")),
+            log2(part(item, "recommended").get("min_scale")),
+            log2(part(item, "recommended").get("max_scale")),
         ],
         "window": None
         if not window or window.get("empty")
@@ -117,7 +111,7 @@ the recommendation used{_window_words(item)}.</figcaption>
 
 
 def _window_words(item: Mapping[str, Any]) -> str:
-    window = _of(item, "window")
+    window = part(item, "window")
     if not window:
         return ""
     if window.get("empty"):
@@ -127,12 +121,12 @@ def _window_words(item: Mapping[str, Any]) -> str:
 
 
 def _recommended(item: Mapping[str, Any]) -> str:
-    chosen = _of(item, "recommended")
+    chosen = part(item, "recommended")
     if not chosen:
         return ""
     pairs = [
         (f"<code>{escape(visible(key))}</code>", escape(_value(value)))
-        for key, value in _of(chosen, "params").items()
+        for key, value in part(chosen, "params").items()
     ]
     pairs += [
         ("mean loss", format_number(chosen.get("mean_loss"), 4)),
@@ -156,7 +150,9 @@ def _value(value: object) -> str:
         return visible(value)
     text = f"{found:.10g}"
     power = format_scale(found)
-    return f"{text} = {power}" if found > 16 and found.hex().startswith("0x1.0000000000000p") else text
+    return (
+        f"{text} = {power}" if found > 16 and found.hex().startswith("0x1.0000000000000p") else text
+    )
 
 
 def _tensors(item: Mapping[str, Any]) -> str:
@@ -167,7 +163,7 @@ def _tensors(item: Mapping[str, Any]) -> str:
     )
     parts = []
     for key, title, column, show in lists:
-        rows = [t for t in _list(item, key) if isinstance(t, dict)]
+        rows = objects(item, key)
         rows = [t for t in rows if number(t.get(column))][:_TENSORS]
         if not rows:
             continue
@@ -183,11 +179,12 @@ def _tensors(item: Mapping[str, Any]) -> str:
         )
     if not parts:
         return ""
-    return f"<details><summary>Tensors that decide</summary><div class='columns'>{''.join(parts)}</div></details>"
+    lists_html = f"<div class='columns'>{''.join(parts)}</div>"
+    return f"<details><summary>Tensors that decide</summary>{lists_html}</details>"
 
 
 def _blocks(item: Mapping[str, Any], key: str) -> str:
-    config = _of(item, "config")
+    config = part(item, "config")
     blocks = [(name, config[name]) for name, _ in _BLOCKS if isinstance(config.get(name), str)]
     titles = dict(_BLOCKS)
     parts = []
@@ -205,5 +202,14 @@ def _blocks(item: Mapping[str, Any], key: str) -> str:
 
 
 def _notes(item: Mapping[str, Any]) -> str:
-    notes = [visible(note) for note in _list(item, "notes")]
-    return "<ul class='notes'>" + "".join(f"<li>{escape(n)}</li>" for n in notes) + "</ul>" if notes else ""
+    notes = [visible(note) for note in _texts(item)]
+    return (
+        "<ul class='notes'>" + "".join(f"<li>{escape(n)}</li>" for n in notes) + "</ul>"
+        if notes
+        else ""
+    )
+
+
+def _texts(item: Mapping[str, Any]) -> list[Any]:
+    notes = item.get("notes")
+    return notes if isinstance(notes, list) else []

@@ -63,7 +63,7 @@ const Exponents = (() => {
       const part = (from, to, width, text) => ({
         type: "scatter", mode: "lines", x: [from - scale(), to - scale()], y: [y, y], yaxis,
         line: { color, width }, showlegend: false,
-        hovertemplate: `${format.name}: ${text}<br>2^%{x} unscaled<extra></extra>`,
+        hovertemplate: `${format.name}: ${text}<br>2<sup>%{x}</sup> unscaled<extra></extra>`,
       });
       return [
         part(format.zero, format.normal, 3, "subnormal, fewer bits"),
@@ -89,6 +89,13 @@ const Exponents = (() => {
     return [shade(-400, format.zero - scale()), shade(format.over - scale(), 400)];
   }
 
+  // Few values fall off the ends: only a logarithmic axis shows them beside the others.
+  function counted(hist) {
+    if (!byId("exponent-log").checked) return { rangemode: "tozero" };
+    const most = Math.log10(Math.max(1, ...hist.counts));
+    return { type: "log", range: [Math.log10(0.5), most * 1.05 + 0.1], dtick: 1, exponentformat: "power" };
+  }
+
   async function drawHistogram() {
     const hist = total(chosenRows());
     const run = Report.current();
@@ -101,12 +108,12 @@ const Exponents = (() => {
       data: [{
         type: "bar", x: xs, y: hist.counts, width: 0.92, marker: { color: Report.color("accent") },
         customdata: hist.counts.map((_, i) => [hist.low + i, hist.low + i + 1]), showlegend: false,
-        hovertemplate: "2^%{customdata[0]} to 2^%{customdata[1]}<br>%{y:,} gradients<extra></extra>",
+        hovertemplate: "2<sup>%{customdata[0]}</sup> to 2<sup>%{customdata[1]}</sup><br>%{y:,} gradients<extra></extra>",
       }, ...ranges("y2")],
       layout: {
         height: 400, bargap: 0, shapes: shades(run),
         xaxis: { title: { text: "magnitude of the unscaled gradient" }, tickprefix: "2^", range: span(hist), zeroline: false },
-        yaxis: { domain: [0, top], title: { text: "gradients" } },
+        yaxis: { domain: [0, top], title: { text: "gradients" }, ...counted(hist) },
         yaxis2: {
           domain: [top + 0.04, 1], range: [0.4, formats.length + 0.6], showgrid: false, zeroline: false,
           tickvals: formats.map((_, i) => formats.length - i), ticktext: formats.map((f) => Report.plain(f.name)),
@@ -143,16 +150,16 @@ const Exponents = (() => {
         zmin: -6, zmax: 0, colorscale: shade.map(([name, at2]) => [at2, Report.color(name)]),
         text: rows.map(([name]) => new Array(high - low).fill(Report.plain(Report.data.names[name]))),
         customdata: z.map((line) => line.map((v, i) => [low + i, v === null ? "" : Report.share(10 ** v)])),
-        hovertemplate: "%{text}<br>2^%{customdata[0]}: %{customdata[1]}<extra></extra>",
+        hovertemplate: "%{text}<br>2<sup>%{customdata[0]}</sup>: %{customdata[1]}<extra></extra>",
         colorbar: {
           thickness: 12, outlinewidth: 0, tickvals: [-6, -4, -2, 0], ticktext: [`10${Report.raised(-6)}`, `10${Report.raised(-4)}`, "1 %", "100 %"],
         },
       }],
       layout: {
-        height, margin: { l: 8, r: 8, t: 8, b: 44 }, shapes: edges,
-        xaxis: { title: { text: "magnitude of the unscaled gradient; lines: becomes zero (solid), overflows (dotted)" }, tickprefix: "2^", showgrid: false, zeroline: false, range: [low - 1, high + 1] },
+        height, margin: { l: 8, r: 8, t: 28, b: 44 }, shapes: edges,
+        xaxis: { title: { text: "magnitude of the unscaled gradient" }, tickprefix: "2^", showgrid: false, zeroline: false, range: [low - 1, high + 1] },
         yaxis: {
-          autorange: "reversed", showgrid: false, tickvals: at,
+          autorange: "reversed", showgrid: false, zeroline: false, tickvals: at,
           ticktext: at.map((i) => Report.plain(Report.shortened(Report.data.names[rows[i][0]], length))),
         },
       },
@@ -193,6 +200,7 @@ const Exponents = (() => {
     choose.addEventListener("change", () => histogram.draw());
     byId("exponent-role").addEventListener("change", redraw);
     byId("exponent-scale").addEventListener("input", redraw);
+    byId("exponent-log").addEventListener("change", () => histogram.draw());
     for (const button of document.querySelectorAll("[data-scale]")) {
       button.disabled = button.dataset.scale !== "one" && !Report.current();
       button.addEventListener("click", () => { toScaleOfRun(button.dataset.scale); redraw(); });

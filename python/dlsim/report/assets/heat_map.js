@@ -19,7 +19,7 @@ const HeatMap = (() => {
 
   function rowsOf(map, metric) {
     const role = document.getElementById("heat-role").value;
-    const rows = map[checked("heat-rows")].filter((row) => row[1] === role);
+    const rows = (map[checked("heat-rows")] || map.tensors).filter((row) => row[1] === role);
     if (document.getElementById("heat-order").value === "worst") {
       return [...rows].sort((a, b) => worst(b[metric]) - worst(a[metric]));
     }
@@ -97,16 +97,16 @@ const HeatMap = (() => {
     return {
       data,
       layout: {
-        height, margin: { l: 8, r: 8, t: 8, b: 44 },
+        height, margin: { l: 8, r: 8, t: 28, b: 44 },
         xaxis: {
-          title: { text: "step" }, showgrid: false, ...ticks(map.first, Report.narrow() ? 5 : 12, String),
+          title: { text: "step" }, showgrid: false, zeroline: false, ...ticks(map.first, Report.narrow() ? 5 : 12, String),
         },
         yaxis: {
-          autorange: "reversed", showgrid: false, domain: [0, foot],
+          autorange: "reversed", showgrid: false, zeroline: false, domain: [0, foot],
           ...ticks(rows, Math.floor((height - 80) / 15), (row) =>
             Report.plain(Report.shortened(Report.data.names[row[0]], length))),
         },
-        yaxis2: { domain: [foot + 0.3 * (1 - foot), 1], tickvals: [0], ticktext: ["skipped"], showgrid: false },
+        yaxis2: { domain: [foot + 0.3 * (1 - foot), 1], tickvals: [0], ticktext: ["skipped"], showgrid: false, zeroline: false },
       },
       label: `${metrics[metric].name} of ${rows.length} rows over ${columns.length} bins of steps of ${run.label}`,
       ready: listen,
@@ -144,7 +144,17 @@ const HeatMap = (() => {
     });
   }
 
-  function start() {
+  // Begins with the first share that the run has any of.
+  async function chooseMetric() {
+    const packed = Report.current().heat_map;
+    if (!packed) return;
+    const { tensors } = await Report.unpack(packed);
+    const metric = ["2", "3", "4"].find((m) => tensors.some((row) => worst(row[m]) > -1e9)) || "2";
+    document.querySelector(`input[name="heat-metric"][value="${metric}"]`).checked = true;
+  }
+
+  async function start() {
+    await chooseMetric();
     entry = Report.chart(Report.element("heat-map"), figure);
     for (const input of document.querySelectorAll("#losses input, #losses select")) {
       input.addEventListener("change", () => entry.draw());

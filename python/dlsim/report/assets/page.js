@@ -6,7 +6,7 @@ const Report = (() => {
   const charts = [];
   const listeners = [];
   const unpacked = new Map();
-  let run = 0;
+    let run = 0;
 
   // Parts of many numbers are base64 of zlib of JSON.
   async function unpack(text) {
@@ -56,7 +56,8 @@ const Report = (() => {
     if (value === 0) return "0";
     const percent = 100 * value;
     if (percent >= 0.001) return `${Number(percent.toPrecision(3))}\u202f%`;
-    return `${percent.toExponential(1)}\u202f%`;
+    const [digits, exponent] = percent.toExponential(1).split("e");
+    return `${digits}\u00b710${raised(Number(exponent))}\u202f%`;
   }
 
   function layout(more) {
@@ -67,7 +68,7 @@ const Report = (() => {
     const base = {
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("ink") },
-      margin: { l: 56, r: 16, t: 12, b: 44 }, hovermode: "closest",
+      margin: { l: 56, r: 16, t: 30, b: 44 }, hovermode: "closest",
       hoverlabel: {
         bgcolor: color("card"), bordercolor: color("line"), align: "left",
         font: { color: color("ink"), size: 12 },
@@ -77,10 +78,15 @@ const Report = (() => {
     };
     const merged = { ...base, ...more };
     for (const key of Object.keys(merged)) {
-      if (/^[xy]axis/.test(key)) merged[key] = { ...axis, ...merged[key] };
+      if (/^[xy]axis/.test(key)) merged[key] = powers({ ...axis, ...merged[key] });
     }
     for (const key of ["xaxis", "yaxis"]) merged[key] = merged[key] || axis;
     return merged;
+  }
+
+  // An axis of binary logarithms shows powers of two.
+  function powers(axis) {
+    return axis.tickprefix === "2^" ? { ...axis, tickprefix: "2<sup>", ticksuffix: "</sup>" } : axis;
   }
 
   // Draws into `element` what `build()` returns, {data, layout, label}, once it comes into view and
@@ -106,7 +112,8 @@ const Report = (() => {
     const first = !element.classList.contains("js-plotly-plot");
     await Plotly.react(element, figure.data, made, {
       responsive: true, displaylogo: false, scrollZoom: false, doubleClick: "reset",
-      modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"],
+      // Named one by one: Plotly's own list has a button that uploads the chart.
+      modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     });
     element.setAttribute("role", "img");
     element.setAttribute("aria-label", figure.label);

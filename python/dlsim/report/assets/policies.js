@@ -15,7 +15,7 @@ const Policies = (() => {
       type: "bar", orientation: "h", name, y: runs.map((_, i) => i),
       x: runs.map((run) => run.fates[kind]), marker: { color: Report.color(hue) },
       text: runs.map((run) => Report.plain(run.label)), textposition: "none",
-      hovertemplate: `%{text}<br>%{x} steps ${name}<extra></extra>`,
+      hovertemplate: `%{text}<br>steps ${name}: %{x}<extra></extra>`,
     })).filter((trace) => trace.x.some((n) => n > 0));
     return {
       data,
@@ -23,7 +23,7 @@ const Policies = (() => {
         barmode: "stack", height: Math.min(900, 90 + 22 * runs.length), bargap: 0.35,
         xaxis: { title: { text: "steps" }, rangemode: "tozero" },
         yaxis: {
-          autorange: "reversed", tickvals: runs.map((_, i) => i), ticktext: labels, showgrid: false,
+          autorange: "reversed", tickvals: runs.map((_, i) => i), ticktext: labels, showgrid: false, zeroline: false,
         },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0, traceorder: "normal" },
       },

@@ -8,9 +8,9 @@ const Recommendation = (() => {
     const data = [{
       type: "bar", orientation: "h", x: bars.loss, y: bars.label.map((_, i) => i), showlegend: false,
       marker: { color: bars.label.map((label) => Report.color(chosen(label) ? "accent" : "quiet")) },
-      text: bars.loss.map((loss) => Number(loss).toPrecision(3)), textposition: "auto",
+      text: bars.loss.map((loss) => Number(loss).toPrecision(3)), textposition: "outside", cliponaxis: false,
       customdata: bars.label.map((label, i) => [Report.plain(label), bars.skipped[i] ?? ""]),
-      hovertemplate: "%{customdata[0]}<br>mean loss %{x}<br>%{customdata[1]} steps skipped<extra></extra>",
+      hovertemplate: "%{customdata[0]}<br>mean loss %{x}<br>steps skipped: %{customdata[1]}<extra></extra>",
     }];
     const bound = typeof bars.bound === "number" ? [{
       type: "line", xref: "x", yref: "paper", x0: bars.bound, x1: bars.bound, y0: 0, y1: 1,
@@ -19,11 +19,11 @@ const Recommendation = (() => {
     return {
       data,
       layout: {
-        height: 80 + 24 * bars.label.length, bargap: 0.3, shapes: bound,
-        margin: { l: 8, r: 16, t: 8, b: 40 },
+        height: 100 + 24 * bars.label.length, bargap: 0.3, shapes: bound,
+        margin: { l: 8, r: 40, t: 28, b: 40 },
         xaxis: { title: { text: "mean loss" }, rangemode: "tozero" },
         yaxis: {
-          autorange: "reversed", showgrid: false, tickvals: bars.label.map((_, i) => i),
+          autorange: "reversed", showgrid: false, zeroline: false, tickvals: bars.label.map((_, i) => i),
           ticktext: bars.label.map((label) => Report.plain(Report.shortened(label, length))),
         },
       },
@@ -48,7 +48,7 @@ const Recommendation = (() => {
       type: "scatter", mode: "lines+markers", x: finite.map(([step]) => step), y: finite.map(([, scale]) => scale),
       name: "largest scale", line: { width: 1, color: Report.color("accent") },
       marker: { size: finite.length > 300 ? 3 : 6, color: Report.color("accent") },
-      hovertemplate: "step %{x}<br>finite up to 2^%{y}<extra></extra>",
+      hovertemplate: "step %{x}<br>finite up to 2<sup>%{y}</sup><extra></extra>",
     }];
     if (never.length > 0) {
       data.push({

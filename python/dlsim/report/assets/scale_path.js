@@ -18,7 +18,7 @@ const ScalePath = (() => {
         shape: "hv", width: chosen ? 2.2 : 1, color: Report.color(chosen ? "accent" : "quiet"),
       },
       name: Report.plain(run.label), hoverlabel: { namelength: -1 },
-      hovertemplate: `step %{x}<br>scale 2^%{y}<extra>${Report.plain(run.label)}</extra>`,
+      hovertemplate: `step %{x}<br>scale 2<sup>%{y}</sup><extra>${Report.plain(run.label)}</extra>`,
     };
   }
 
@@ -64,11 +64,11 @@ const ScalePath = (() => {
     data.push(line(run, path, true), ...marks(path));
     const odd = path.marks.filter((m) => m[7]).reduce((sum, m) => sum + m[2], 0);
     document.getElementById("path-summary").textContent =
-      `${run.label}: ${Report.count(odd)} steps skipped, final scale ${Report.power(run.scales.final)}`;
+      `${run.label}: steps skipped: ${Report.count(odd)}, final scale ${Report.power(run.scales.final)}`;
     return {
       data,
       layout: {
-        height: 400, xaxis: { title: { text: "step" } },
+        height: 420, xaxis: { title: { text: "step" } },
         yaxis: { title: { text: "loss scale" }, tickprefix: "2^" },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
       },

@@ -12,7 +12,7 @@
     Report.onRun(() => { choice.value = String(Report.run()); });
     Policies.start();
     ScalePath.start();
-    if (Report.element("heat-map")) HeatMap.start();
+    if (Report.element("heat-map")) await HeatMap.start();
     await TensorTable.start();
   }
   if (data.exponents) await Exponents.start();

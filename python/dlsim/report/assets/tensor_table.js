@@ -6,7 +6,7 @@ const TensorTable = (() => {
   const magnitude = (v) => (v === null ? "" : typeof v === "string" ? v : v.toPrecision(3));
   const columns = [
     ["tensor", "name", (v) => v, "name as recorded"],
-    ["gradients of", "role", (v) => (v ? "activations" : "parameters"), "role of the tensor"],
+    ["role", "role", (v) => (v ? "act_grad" : "grad"), "grad: of a parameter; act_grad: of an activation"],
     ["elements", "elements", Report.count, "all values over all steps"],
     ["underflow", "underflow_fraction", Report.share, "share of the finite nonzero values that become zero"],
     ["underflow", "underflow", Report.count, "values that become zero"],
