@@ -11,7 +11,7 @@ from typing import Any
 from ._arrays import measure
 from ._finite_test import all_finite, is_finite, sum_of_squares
 from ._tensor_stats import TensorStats
-from ._torch_rounding import Rounding, Tensor, add_stats, stream_of, torch
+from ._torch_rounding import Rounding, Tensor, add_stats, readable, stream_of, torch
 
 
 class EmulatedStep:
@@ -82,7 +82,7 @@ class EmulatedStep:
     def _measure(self, gradient: Tensor, name: str, micro: int) -> TensorStats:
         if self._rounding is not None:
             return self._rounding.measure(gradient, stream_of(name, self.number, micro))
-        stats: TensorStats = measure(gradient, "bf16")  # for the inputs' counters alone
+        stats: TensorStats = measure(readable(gradient), "bf16")  # for the inputs' counters alone
         return replace(stats, underflow=0, subnormal=0, overflow=0, underflow_sum_of_squares=0.0)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from ._arrays import measure
 from ._errors import UsageError
-from ._torch_rounding import Tensor
+from ._torch_rounding import Tensor, readable
 
 # From here on a sum rounds to an infinite float32. The sums are of float64: the order in which a
 # stack adds is its own, and this is the result without its intermediate roundings.
@@ -43,6 +43,6 @@ def sum_of_squares(tensors: Iterable[Tensor]) -> float:
     """Returns the float64 sum of the squares of all elements, in the order of docs/numerics.md."""
     total = 0.0
     for tensor in tensors:
-        stats = measure(tensor, "bf16")  # of any format: the sum is that of the elements
+        stats = measure(readable(tensor), "bf16")  # of any format: the sum is that of the elements
         total += math.nan if stats.nan else math.inf if stats.inf else stats.sum_of_squares
     return total

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +17,9 @@ except ModuleNotFoundError:
         "dlsim.emulation: PyTorch is missing, expected `pip install torch`", name="torch"
     ) from None
 
-from . import _arrays
+from . import _arrays, _core
 from ._core import Format
+from ._errors import UsageError
 from ._tensor_stats import TensorStats
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "Tensor",
     "add_stats",
     "map_tensors",
+    "readable",
     "round_gradient",
     "straight_through",
     "stream_of",
@@ -53,14 +56,15 @@ class Rounding:
             values = self.round(whole.values(), stream)
             sparse: Tensor = torch.sparse_coo_tensor(whole.indices(), values, whole.shape)
             return sparse
-        rounded: Tensor = _arrays.quantize(tensor.detach(), self.format, **self._options(stream))
-        typed: Tensor = rounded.to(tensor.dtype)
+        values = readable(tensor)
+        rounded: Tensor = _arrays.quantize(values, self.format, **self._options(stream))
+        typed: Tensor = rounded.to(tensor.device, tensor.dtype)
         return typed
 
     def measure(self, tensor: Tensor, stream: int = 0) -> TensorStats:
         """Returns what `round` does to the elements of a tensor."""
         values = tensor.coalesce().values() if tensor.is_sparse else tensor
-        stats: TensorStats = _arrays.measure(values.detach(), self.format, **self._options(stream))
+        stats: TensorStats = _arrays.measure(readable(values), self.format, **self._options(stream))
         return stats
 
     def _options(self, stream: int) -> dict[str, Any]:
@@ -71,6 +75,21 @@ class Rounding:
             "seed": self.seed,
             "stream": stream,
         }
+
+
+def readable(tensor: Tensor) -> Tensor:
+    """Returns the tensor without a graph, on the CPU where dlsim has no kernels for its device."""
+    plain = tensor.detach()
+    return plain if plain.is_cuda and _runs_on_cuda(plain.device.index) else plain.cpu()
+
+
+@functools.cache
+def _runs_on_cuda(device: int) -> bool:
+    try:
+        _core.require_cuda("values", device)
+    except UsageError:
+        return False
+    return torch.version.hip is None
 
 
 class Place:

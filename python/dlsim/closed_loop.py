@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ._closed_loop_run import Run, compare, comparison_table
+from ._closed_loop_run import Run, compare, comparison_table, mean_loss
 from ._core import Format, LossScaler
 from ._emulated_step import EmulatedStep, without_scale
 from ._errors import Error, UsageError
@@ -24,6 +24,7 @@ __all__ = [
     "TrainingStopped",
     "compare",
     "comparison_table",
+    "mean_loss",
     "predict",
     "train_under",
 ]
