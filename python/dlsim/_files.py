@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that appear complete or not at all."""
+"""Files and directories that appear complete or not at all."""
 
 from __future__ import annotations
 
 import os
 import secrets
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from ._errors import InputError
@@ -24,3 +25,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         raise InputError(f"{final}: cannot be written: {error.strerror or error}") from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def replacing_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Gives a new directory beside `path`; it replaces `path` if the block ends without error."""
+    final = Path(path)
+    mark = f"{os.getpid()}-{secrets.token_hex(4)}"
+    temporary = final.with_name(f".{final.name}.{mark}.tmp")
+    replaced = final.with_name(f".{final.name}.{mark}.old.tmp")
+    try:
+        temporary.mkdir()
+        yield temporary
+        if final.exists():
+            final.rename(replaced)
+        temporary.rename(final)
+    except OSError as error:
+        with suppress(OSError):
+            replaced.rename(final)
+        raise InputError(f"{final}: cannot be written: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(replaced, ignore_errors=True)

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
-import secrets
-import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,7 +13,7 @@ from typing import Any, Protocol
 
 from .. import _core
 from .._errors import InputError
-from .._files import replacing
+from .._files import replacing, replacing_directory
 from .._trace_writer import TraceWriter
 from ._gradients import ACTIVATION_SUFFIX, Gradients
 from ._numbering import PathText
@@ -108,24 +105,10 @@ class _TraceOutput:
 
 @contextmanager
 def _trace(path: Path, description: Mapping[str, str]) -> Iterator[Output]:
-    mark = f"{os.getpid()}-{secrets.token_hex(4)}"
-    temporary = path.with_name(f".{path.name}.{mark}.tmp")
-    replaced = path.with_name(f".{path.name}.{mark}.old.tmp")
-    try:
-        temporary.mkdir()
+    with replacing_directory(path) as temporary:
         trace = _TraceOutput(temporary, description)
         yield trace
         trace.close()
-        if path.exists():
-            path.rename(replaced)
-        temporary.rename(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            replaced.rename(path)
-        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-        shutil.rmtree(replaced, ignore_errors=True)
 
 
 class _ProfileOutput:
