@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 
 import torch
 
+from .._arrays import measure
 from ._rounding import round_values_
 
 # Elements that are squared at a time: the float64 copy stays small.
@@ -61,8 +62,16 @@ def scale_(grad: torch.Tensor, factor: float) -> None:
 
 
 def square_sum(grad: torch.Tensor) -> torch.Tensor:
-    """Returns the float64 sum of the squares of a gradient, a scalar on its device."""
-    parts = _stored(grad).reshape(-1).split(_CHUNK)
+    """Returns the float64 sum of the squares of a gradient, a scalar on its device.
+
+    It is inf or NaN if the gradient is not finite.
+    """
+    values = _stored(grad.detach())
+    if values.device.type == "cpu" and values.dtype == torch.float32:
+        stats = measure(values, "bf16")  # the sum does not depend on the format
+        finite = not stats.nonfinite
+        return torch.tensor(stats.sum_of_squares if finite else torch.nan, dtype=torch.float64)
+    parts = values.reshape(-1).split(_CHUNK)
     result: torch.Tensor = torch.stack([part.double().square().sum() for part in parts]).sum()
     return result
 
