@@ -11,6 +11,7 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -31,11 +32,12 @@ def draw(elements: int, data: str) -> np.ndarray:
     return np.resize(values, elements)
 
 
-def seconds(call: Call) -> float:
-    """Runs a call and returns how long it took."""
-    start = time.perf_counter()
+def seconds(call: Call, cpu: bool = False) -> float:
+    """Runs a call and returns how long it took: in all, or on a processor."""
+    clock = time.thread_time if cpu else time.perf_counter
+    start = clock()
     call()
-    return time.perf_counter() - start
+    return clock() - start
 
 
 def python_calls(kernel: str, format: str, values: np.ndarray, codes: np.ndarray) -> list[Call]:
@@ -58,32 +60,35 @@ def python_calls(kernel: str, format: str, values: np.ndarray, codes: np.ndarray
     return [lambda: dlsim.measure(values, format)]
 
 
-def ratio_of(first: Call, second: Call, rounds: int) -> tuple[float, float, float]:
+def ratio_of(
+    first: Callable[[], float], second: Callable[[], float], rounds: int
+) -> tuple[float, float, float]:
     """Times two calls in turn; returns their medians and the median of second / first."""
     times: list[tuple[float, float]] = []
     for turn in range(rounds + 1):
         if turn % 2:
-            times.append((seconds(first), seconds(second)))
+            times.append((first(), second()))
         else:
-            later = seconds(second)
-            times.append((seconds(first), later))
+            later = second()
+            times.append((first(), later))
     times = times[1:]  # the first round warms up
     ones, others = zip(*times, strict=True)
     ratio = statistics.median(other / one for one, other in times)
     return statistics.median(ones), statistics.median(others), ratio
 
 
-def compare(kernel: str, format: str, data: str, elements: int, rounds: int) -> str:
+def compare(kernel: str, format: str, data: str, *, elements: int, rounds: int, cpu: bool) -> str:
     """Returns a row: C++ and Python with memory of the caller, then Python with new memory."""
     values = draw(elements, data)
     codes = dlsim.encode(values, format)
     conversion = _core.Conversion(dlsim.Format(format), "rne", "inf", "keep")
 
-    def in_cpp() -> object:
-        return _core.seconds_of(kernel, values, codes, conversion, 1)
+    def in_cpp() -> float:
+        return _core.seconds_of(kernel, values, codes, conversion, cpu)
 
     columns = [
-        ratio_of(in_cpp, call, rounds) for call in python_calls(kernel, format, values, codes)
+        ratio_of(in_cpp, partial(seconds, call, cpu), rounds)
+        for call in python_calls(kernel, format, values, codes)
     ]
     cells = [f"{columns[0][0] * 1e3:9.3f}"]
     cells += [f"{python * 1e3:9.3f} {ratio:6.3f}" for _, python, ratio in columns]
@@ -125,13 +130,26 @@ def main() -> None:
     parser.add_argument("--mib", type=int, nargs="+", default=[64, 256], help="of float32 values")
     parser.add_argument("--formats", nargs="+", default=["fp16", "cb16"])
     parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument(
+        "--cpu",
+        action="store_true",
+        help="time on a processor, for a busy machine; set OMP_NUM_THREADS=1",
+    )
     arguments = parser.parse_args()
     print("kernel    format data      MiB   C++ ms  out= ms  ratio    new ms  ratio")
     for mib in arguments.mib:
         for format in arguments.formats:
             for data in ("normal", "grad"):
                 for kernel in KERNELS:
-                    print(compare(kernel, format, data, mib << 18, arguments.rounds), flush=True)
+                    row = compare(
+                        kernel,
+                        format,
+                        data,
+                        elements=mib << 18,
+                        rounds=arguments.rounds,
+                        cpu=arguments.cpu,
+                    )
+                    print(row, flush=True)
     print("\nten elements           us")
     for name, call in small_calls().items():
         print(f"{name:21} {microseconds(call):5.2f}")

@@ -2,7 +2,7 @@
 """Arrays to the codes of a format and back: encode, decode, quantize, measure.
 
 Arrays are those of NumPy, PyTorch, JAX and whatever has __dlpack__; results are of the same kind
-and shape, on the same device. docs/python.md has the rules for layouts, types and errors.
+and shape, on the same device. docs/python-arrays.md has the rules for layouts, types and errors.
 """
 
 from __future__ import annotations
@@ -43,8 +43,7 @@ def encode(
     bits; PyTorch gets int16 and int32 with the same bits. `as_dtype=True` gives an array of the
     format's own dtype (fp16, bf16, fp8). `out` is written to and returned instead.
     """
-    chosen = format_of(format)
-    conversion = _conversion(chosen, rounding, overflow, subnormals)
+    chosen, conversion = _conversion(format, rounding, overflow, subnormals)
     draws = _draws(scale, seed, stream)
     if as_dtype and out is not None:
         raise UsageError("as_dtype: not with out, whose own dtype decides")
@@ -104,8 +103,7 @@ def quantize(
     `unscale=False` leaves the scale on the results. Arguments are those of encode; `out` is float32
     and may be `values` itself. A gradient is not passed on: see dlsim.emulation for that.
     """
-    chosen = format_of(format)
-    conversion = _conversion(chosen, rounding, overflow, subnormals)
+    chosen, conversion = _conversion(format, rounding, overflow, subnormals)
     draws = _draws(scale, seed, stream)
     if is_cuda(values):
         from . import _cuda_arrays
@@ -137,10 +135,10 @@ def measure(
     With a list of formats, of scales or of both: a list of TensorStats, one for each pair, formats
     outside and scales inside, from one pass over the values. Other arguments are those of encode.
     """
-    formats = [format_of(one) for one in _listed(format)]
+    asked = [_conversion(one, rounding, overflow, subnormals) for one in _listed(format)]
     scales = [_scale(one) for one in _listed(scale)]
-    pairs = [(one, by) for one in formats for by in scales]
-    questions = [(_conversion(one, rounding, overflow, subnormals), by) for one, by in pairs]
+    pairs = [(chosen, by) for chosen, _ in asked for by in scales]
+    questions = [(conversion, by) for _, conversion in asked for by in scales]
     _, seed, stream = _draws(1.0, seed, stream)
     if is_cuda(values):
         from . import _cuda_arrays
@@ -184,18 +182,28 @@ def format_of_codes(element: str, format: Format | None) -> Format:
 
 
 @lru_cache(maxsize=256)
-def _known_conversion(format: Format, rounding: str, overflow: str, subnormals: str) -> Conversion:
-    return Conversion(format, rounding, overflow, subnormals)
-
-
-def _conversion(format: Format, rounding: str, overflow: str, subnormals: str) -> Conversion:
+def _known_conversion(
+    format: Any, rounding: str, overflow: str, subnormals: str
+) -> tuple[Format, Conversion]:
     for name, value in (("rounding", rounding), ("overflow", overflow), ("subnormals", subnormals)):
         if not isinstance(value, str):
             raise TypeError(f"{name}: expected a string, got {value!r}")
-    return _known_conversion(format, rounding, overflow, subnormals)
+    chosen = format_of(format)
+    return chosen, Conversion(chosen, rounding, overflow, subnormals)
+
+
+def _conversion(
+    format: Any, rounding: str, overflow: str, subnormals: str
+) -> tuple[Format, Conversion]:
+    try:
+        return _known_conversion(format, rounding, overflow, subnormals)
+    except TypeError:  # an argument that has no hash, which is a wrong one
+        return _known_conversion.__wrapped__(format, rounding, overflow, subnormals)
 
 
 def _scale(scale: Any) -> float:
+    if type(scale) is float:
+        return scale
     if getattr(scale, "ndim", 0) > 0:
         raise TypeError(f"scale: expected a number, got an array of shape {tuple(scale.shape)}")
     if not hasattr(scale, "__float__") and not hasattr(scale, "__index__"):

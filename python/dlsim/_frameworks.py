@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from importlib import import_module
 from typing import Any
 
@@ -98,7 +99,7 @@ def target_bits(
         return target_of_tensor(out, place, shape, elements)
     if not isinstance(out, np.ndarray) or isinstance(out, np.ma.MaskedArray):
         raise TypeError(f"{place}: expected a NumPy array or a PyTorch tensor, got {_kind(out)}")
-    element = _element_of_numpy(out.dtype)
+    element, own = _element_of_numpy(out.dtype)
     if element not in elements or not out.dtype.isnative:
         raise bad_element(place, elements, out.dtype)
     check_shape(place, shape, out.shape)
@@ -106,7 +107,8 @@ def target_bits(
         raise UsageError(f"{place}: read-only, expected a writable array")
     if not (out.flags.c_contiguous and out.flags.aligned):
         raise UsageError(f"{place}: bad layout, expected a C-contiguous, aligned array")
-    return _integer_view(np.asarray(out), element), element
+    bits = np.asarray(out)
+    return bits if own else bits.view(BITS_DTYPE[SIZES[element]]), element
 
 
 def check_shape(place: str, expected: tuple[int, ...], got: tuple[int, ...]) -> None:
@@ -124,34 +126,28 @@ def check_overlap(place: str, source: Bits, target: Bits, *, same_allowed: bool)
         raise UsageError(f"{place}: overlaps the input, expected memory of its own")
 
 
-_NUMPY_ELEMENTS: dict[np.dtype[Any], str] = {}
+@lru_cache(maxsize=64)
+def _element_of_numpy(dtype: np.dtype[Any]) -> tuple[str, bool]:
+    """Returns the name of a dtype, and whether its arrays can be had as NumPy's own type.
 
-
-def _element_of_numpy(dtype: np.dtype[Any]) -> str:
-    name = _NUMPY_ELEMENTS.get(dtype)
-    if name is None:
-        name = _NUMPY_ELEMENTS[dtype] = dtype.name
-    return name
-
-
-def _integer_view(array: Bits, element: str) -> Bits:
-    """Returns a view that DLPack knows; ml_dtypes' types are none of NumPy's."""
-    is_own = array.dtype.isbuiltin == 1
-    return array if is_own else array.view(BITS_DTYPE[SIZES[element]])
+    DLPack knows neither ml_dtypes' types nor other byte orders.
+    """
+    return dtype.name, dtype.isbuiltin == 1 and dtype.isnative
 
 
 def _of_numpy(array: Bits, place: str, elements: tuple[str, ...]) -> tuple[Bits, str]:
-    element = _element_of_numpy(array.dtype)
+    element, own = _element_of_numpy(array.dtype)
     if element not in elements:
         raise bad_element(place, elements, array.dtype)
-    return _integer_view(_in_c_order(array), element), element
+    ordered = _in_c_order(array)
+    return ordered if own else ordered.view(BITS_DTYPE[SIZES[element]]), element
 
 
 def _in_c_order(array: Bits) -> Bits:
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
     flags = array.flags
-    return array if flags.c_contiguous and flags.aligned else np.array(array, order="C")
+    if flags.c_contiguous and flags.aligned and array.dtype.isnative:
+        return array
+    return np.array(array, array.dtype.newbyteorder("="), order="C")
 
 
 def _of_dlpack(array: Any, place: str, elements: tuple[str, ...]) -> tuple[Bits, str]:
