@@ -121,6 +121,7 @@ def test_methods_want_an_optimizer(method):
     [
         ([1], TypeError, "load_state_dict: wrong type, expected a dict, got list"),
         ({"loss_scale": float("nan")}, ValueError, "state loss_scale: not a finite number"),
+        ({"loss_scale": 0.0}, ValueError, "state loss_scale: not a loss scale"),
         ({"loss_scale": torch.ones(2)}, TypeError, "expected a number, got Tensor"),
         ({"steps_since_rescale": 1.5}, ValueError, "bad value of 'steps_since_rescale'"),
     ],

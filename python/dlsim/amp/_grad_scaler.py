@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
@@ -87,7 +88,7 @@ class GradScaler:
         self.global_norm: torch.Tensor | None = None
         self.isfinite: torch.Tensor | bool | None = None if self.dynamic else True
         self._states: WeakKeyDictionary[Optimizer, OptState] = WeakKeyDictionary()
-        self._square_sums: list[torch.Tensor] | None = None  # None: nothing was tested
+        self._square_sums: list[torch.Tensor | float] | None = None  # None: nothing was tested
         self._skipped = 0  # optimizer steps since the last update()
         self._quantize_first = QuantizeFirst(self.half_dtype)
 
@@ -128,8 +129,11 @@ class GradScaler:
 
     def get_num_skipped_steps(self) -> torch.Tensor:
         """Returns how many optimizer steps were skipped, an int64 scalar; one per optimizer."""
-        before = self._policy.checkpoint()["num_skipped_steps"] if self.dynamic else 0
-        return torch.tensor(before + self._skipped, dtype=torch.int64)
+        return torch.tensor(self._num_skipped_steps(), dtype=torch.int64)
+
+    def _num_skipped_steps(self) -> int:
+        before = int(self._policy.checkpoint()["num_skipped_steps"]) if self.dynamic else 0
+        return before + self._skipped
 
     def scale(self, outputs: Any) -> Any:
         """Returns the loss in float32 times the scale; of an iterable, the same of its items."""
@@ -185,7 +189,7 @@ class GradScaler:
 
     def _inverse_scale(self) -> float:
         # Dividing float32 values in float64 and rounding is the same as dividing in float32.
-        return float(torch.tensor(1.0 / self._scale, dtype=torch.float32))
+        return float(np.float32(1.0 / self._scale))
 
     def clip_gradients_and_return_isfinite(self, optimizers: Iterable[Optimizer]) -> torch.Tensor:
         """Returns whether the norm of all gradients unscaled since the last update() is finite.
@@ -263,7 +267,7 @@ class GradScaler:
     def _update_scale(self) -> None:
         if self.isfinite is None:
             self.clip_gradients_and_return_isfinite(())
-        skipped = int(self.get_num_skipped_steps())
+        skipped = self._num_skipped_steps()
         decision = self._policy.next(overflow=not self.isfinite)
         # The policy counts one skipped step; here each optimizer counts, as in the original.
         self._policy.restore({"num_skipped_steps": skipped})
@@ -298,6 +302,11 @@ class GradScaler:
             return
         known = self._policy.checkpoint().keys() & state_dict.keys()
         values = {name: number(f"GradScaler state {name}", state_dict[name]) for name in known}
+        if values.get("loss_scale", 1.0) <= 0.0:
+            raise UsageError(
+                "GradScaler state loss_scale: not a loss scale, expected a positive number, got "
+                f"{values['loss_scale']}"
+            )
         if self.dynamic:
             self._policy.restore(values)
         elif "loss_scale" in values:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -61,24 +62,27 @@ def scale_(grad: torch.Tensor, factor: float) -> None:
     _stored(grad).mul_(factor)
 
 
-def square_sum(grad: torch.Tensor) -> torch.Tensor:
-    """Returns the float64 sum of the squares of a gradient, a scalar on its device.
+def square_sum(grad: torch.Tensor) -> torch.Tensor | float:
+    """Returns the float64 sum of the squares of a gradient, a scalar that stays on its device.
 
     It is inf or NaN if the gradient is not finite.
     """
     values = _stored(grad.detach())
     if values.device.type == "cpu" and values.dtype == torch.float32:
         stats = measure(values, "bf16")  # the sum does not depend on the format
-        finite = not stats.nonfinite
-        return torch.tensor(stats.sum_of_squares if finite else torch.nan, dtype=torch.float64)
+        return stats.sum_of_squares if not stats.nonfinite else math.nan
     parts = values.reshape(-1).split(_CHUNK)
     result: torch.Tensor = torch.stack([part.double().square().sum() for part in parts]).sum()
     return result
 
 
-def total(sums: Iterable[torch.Tensor]) -> float:
+def total(sums: Iterable[torch.Tensor | float]) -> float:
     """Returns the sum of scalars, with one transfer from each device that has some."""
+    result = 0.0
     devices: dict[torch.device, list[torch.Tensor]] = {}
     for scalar in sums:
-        devices.setdefault(scalar.device, []).append(scalar)
-    return sum(float(torch.stack(scalars).sum()) for scalars in devices.values())
+        if isinstance(scalar, float):
+            result += scalar
+        else:
+            devices.setdefault(scalar.device, []).append(scalar)
+    return result + sum(float(torch.stack(scalars).sum()) for scalars in devices.values())
