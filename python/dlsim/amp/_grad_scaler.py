@@ -13,12 +13,11 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
-from .._errors import UsageError
 from . import _gradients as gradients
 from ._half_dtype import rounding_dtype
 from ._losses import scaled
 from ._optimizer_state import OptState, checked, remember_finite
-from ._policy import is_dynamic, make_policy, number
+from ._policy import checkpoint_values, is_dynamic, make_policy, number
 from ._quantize_first import QuantizeFirst
 
 # From here on a sum of squares is infinite in float32 (docs/numerics.md, section 5).
@@ -28,8 +27,6 @@ _CLIPPING_IS_DEPRECATED = (
     "Using global gradient clipping built into GradScaler is deprecated. Use "
     "torch.nn.utils.clip_grad_norm_"
 )
-
-_ROUNDED_TYPES = ("float16", "bfloat16", "cbfloat16", "float32")
 
 
 class GradScaler:
@@ -60,12 +57,6 @@ class GradScaler:
         strict: bool = False,
     ) -> None:
         """Checks the arguments; the scale is then that of the first step."""
-        self.half_dtype = rounding_dtype() if half_dtype is None else half_dtype
-        if self.half_dtype not in _ROUNDED_TYPES:
-            raise UsageError(
-                "GradScaler.half_dtype: unknown type, expected one of "
-                f"{', '.join(_ROUNDED_TYPES)}, got {half_dtype!r}"
-            )
         arguments = {
             "init_scale": init_scale,
             "steps_per_increase": steps_per_increase,
@@ -73,17 +64,21 @@ class GradScaler:
             "max_loss_scale": max_loss_scale,
             "overflow_tolerance": overflow_tolerance,
         }
+        self.half_dtype = rounding_dtype(half_dtype)
         self.dynamic = is_dynamic(loss_scale)
         self._policy = make_policy(self._policy_name, loss_scale, arguments, self.half_dtype)
         self._static_scale = 1.0 if self.dynamic else float(loss_scale or 1.0)
+        self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
         self._enabled = bool(enabled)
         self._strict = bool(strict)
-        self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
+        self._start()
+        surprises = [note for note in self._policy.notes if "misprints" in note]
         if self._max_gradient_norm is not None:
-            warnings.warn(_CLIPPING_IS_DEPRECATED, stacklevel=2)
-        for note in self._policy.notes:
-            if "misprints" in note:
-                warnings.warn(note, stacklevel=2)
+            surprises.append(_CLIPPING_IS_DEPRECATED)
+        for surprise in surprises:
+            warnings.warn(surprise, stacklevel=2)
+
+    def _start(self) -> None:
         self._non_clamped_scale: float | None = None
         self.global_norm: torch.Tensor | None = None
         self.isfinite: torch.Tensor | bool | None = None if self.dynamic else True
@@ -293,21 +288,8 @@ class GradScaler:
 
         Raises TypeError for what is no mapping and ValueError for values that cannot be right.
         """
-        if not isinstance(state_dict, Mapping):
-            raise TypeError(
-                f"GradScaler.load_state_dict: wrong type, expected a dict, got "
-                f"{type(state_dict).__name__}"
-            )
-        if not self._enabled:
-            return
-        known = self._policy.checkpoint().keys() & state_dict.keys()
-        values = {name: number(f"GradScaler state {name}", state_dict[name]) for name in known}
-        if values.get("loss_scale", 1.0) <= 0.0:
-            raise UsageError(
-                "GradScaler state loss_scale: not a loss scale, expected a positive number, got "
-                f"{values['loss_scale']}"
-            )
-        if self.dynamic:
+        values = checkpoint_values(state_dict, self._policy.checkpoint())
+        if self.dynamic and self._enabled:
             self._policy.restore(values)
-        elif "loss_scale" in values:
+        elif self._enabled and "loss_scale" in values:
             self._static_scale = values["loss_scale"]

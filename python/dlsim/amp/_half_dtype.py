@@ -8,6 +8,8 @@ from typing import Literal
 
 import torch
 
+from .._errors import UsageError
+
 HalfDtype = Literal["float16", "bfloat16", "cbfloat16"]
 
 # cbfloat16 has no torch type: float16 stands in for it, as in the original.
@@ -69,9 +71,20 @@ def mixed_precision() -> bool:
     return _setting.enabled is True
 
 
-def rounding_dtype() -> str:
-    """Returns what a new scaler rounds gradients to: "float32" once somebody switched it off."""
-    return "float32" if _setting.enabled is False else _setting.half_dtype
+def rounding_dtype(asked: str | None) -> str:
+    """Returns what a new scaler rounds gradients to.
+
+    That is `asked`, or what was set, or "float32" (not at all) once mixed precision was switched
+    off. Raises UsageError for an unknown name.
+    """
+    if asked is None:
+        return "float32" if _setting.enabled is False else _setting.half_dtype
+    if asked not in (*_TORCH_DTYPES, "float32"):
+        raise UsageError(
+            "GradScaler.half_dtype: unknown type, expected float16, bfloat16, cbfloat16 or "
+            f"float32, got {asked!r}"
+        )
+    return asked
 
 
 def get_floating_point_dtype(default: torch.dtype = torch.float32) -> torch.dtype:

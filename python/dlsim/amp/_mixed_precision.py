@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import warnings
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import KW_ONLY, dataclass, field
 from numbers import Number
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from .._errors import Error, UsageError
 from . import _gradients as gradients
 from ._clipping import check_limits, clip_
 from ._grad_scaler import GradScaler
-from ._half_dtype import HalfDtype, enable_mixed_precision, get_half_dtype, set_half_dtype
+from ._half_dtype import enable_mixed_precision, get_half_dtype, set_half_dtype
 
 _torch: Any = torch  # its types differ from version to version
 _logger = logging.getLogger(__name__)
@@ -30,6 +31,7 @@ class ApplianceNanError(Error, RuntimeError):
     """The scale is at its minimum and gradients still overflow."""
 
 
+@dataclass(eq=False)
 class MixedPrecision:
     """What the Model Zoo's trainer does around a step, for a loop that calls it.
 
@@ -39,60 +41,52 @@ class MixedPrecision:
     `precision_opt_level` is kept and has no effect. Raises ValueError with the original's messages.
     """
 
-    def __init__(  # noqa: PLR0917 - the original's parameters
-        self,
-        enabled: bool = True,
-        fp16_type: HalfDtype = "bfloat16",
-        precision_opt_level: Literal[0, 1, 2] | None = None,
-        loss_scaling_factor: float | Literal["dynamic"] | None = 1.0,
-        initial_loss_scale: float | None = None,
-        steps_per_increase: int = 2000,
-        min_loss_scale: float | None = None,
-        max_loss_scale: float | None = None,
-        max_gradient_norm: float | None = None,
-        max_gradient_value: float | None = None,
-        log_loss_scale: bool | None = None,
-        *,
-        backend: Literal["CSX", "GPU", "CPU"] = "CSX",
-    ) -> None:
+    enabled: bool = True
+    fp16_type: Any = "bfloat16"
+    precision_opt_level: Literal[0, 1, 2] | None = None
+    loss_scaling_factor: float | Literal["dynamic"] | None = 1.0
+    initial_loss_scale: float | None = None
+    steps_per_increase: int = 2000
+    min_loss_scale: float | None = None
+    max_loss_scale: float | None = None
+    max_gradient_norm: float | None = None
+    max_gradient_value: float | None = None
+    log_loss_scale: bool | None = None
+    _: KW_ONLY
+    backend: Literal["CSX", "GPU", "CPU"] = "CSX"
+    scaler: Any = field(init=False)
+
+    def __post_init__(self) -> None:
         """Checks the parameters, sets the half dtype and makes the scaler."""
         if not (
-            loss_scaling_factor is None
-            or loss_scaling_factor == "dynamic"
-            or isinstance(loss_scaling_factor, Number)
+            self.loss_scaling_factor is None
+            or self.loss_scaling_factor == "dynamic"
+            or isinstance(self.loss_scaling_factor, Number)
         ):
             raise ValueError(
                 f"'loss_scaling_factor' must be a float, None, or 'dynamic'."
-                f"Got {loss_scaling_factor} instead."
+                f"Got {self.loss_scaling_factor} instead."
             )
-        if backend not in ("CSX", "GPU", "CPU"):
+        if self.backend not in ("CSX", "GPU", "CPU"):
             raise UsageError(
-                f"MixedPrecision.backend: unknown text, expected CSX, GPU or CPU, got {backend!r}"
+                "MixedPrecision.backend: unknown text, expected CSX, GPU or CPU, got "
+                f"{self.backend!r}"
             )
-        check_limits(max_gradient_norm, max_gradient_value, zero_allowed=False)
-        self.enabled = enabled
-        self.fp16_type: Any = fp16_type
-        self.precision_opt_level = precision_opt_level
-        self.loss_scaling_factor = 1.0 if loss_scaling_factor is None else loss_scaling_factor
-        self.initial_loss_scale = initial_loss_scale
-        self.steps_per_increase = steps_per_increase
-        self.min_loss_scale = min_loss_scale
-        self.max_loss_scale = max_loss_scale
-        self.max_gradient_norm = max_gradient_norm
-        self.max_gradient_value = max_gradient_value
-        dynamic = loss_scaling_factor == "dynamic"
-        self.log_loss_scale = dynamic if log_loss_scale is None else log_loss_scale
-        self.backend = backend
+        check_limits(self.max_gradient_norm, self.max_gradient_value, zero_allowed=False)
+        if self.loss_scaling_factor is None:
+            self.loss_scaling_factor = 1.0
+        if self.log_loss_scale is None:
+            self.log_loss_scale = self.loss_scaling_factor == "dynamic"
         self._set_half_dtype()
         self.scaler = self._make_scaler()
         # Without a scaler the gradients of the emulated system still have 16 bits.
-        rounds = self.scaler is None and backend == "CSX"
+        rounds = self.scaler is None and self.backend == "CSX"
         self._rounder = GradScaler(1.0, half_dtype="bfloat16") if rounds else None
 
     def _set_half_dtype(self) -> None:
         if not self.enabled and self.backend == "CSX":
             warnings.warn(
-                "Mixed precision must be enabled for CSX. Setting enabled = True", stacklevel=3
+                "Mixed precision must be enabled for CSX. Setting enabled = True", stacklevel=4
             )
             self.enabled = True
         enable_mixed_precision(bool(self.enabled))
@@ -106,7 +100,7 @@ class MixedPrecision:
             # An object that is not equal to "bfloat16": a scaler is made all the same.
             self.fp16_type = torch.bfloat16
             warnings.warn(
-                "cbfloat16 is only supported on CSX. Setting half dtype to bfloat16.", stacklevel=3
+                "cbfloat16 is only supported on CSX. Setting half dtype to bfloat16.", stacklevel=4
             )
         elif self.fp16_type == "cbfloat16" and self.loss_scaling_factor != "dynamic":
             raise ValueError(
@@ -119,7 +113,7 @@ class MixedPrecision:
             warnings.warn(
                 "Mixed precision on CPU is only supported with bfloat16. "
                 "Setting half dtype to bfloat16.",
-                stacklevel=3,
+                stacklevel=4,
             )
         set_half_dtype(self.fp16_type)
 

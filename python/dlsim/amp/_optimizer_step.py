@@ -14,6 +14,18 @@ from ._clipping import check_limits, clip_
 from ._grad_scaler import GradScaler
 
 
+def _optimizers(optimizer: Any) -> list[Optimizer]:
+    optimizers: list[Any] = [optimizer]
+    if isinstance(optimizer, (list, tuple)):
+        optimizers = list(optimizer)
+    for i, one in enumerate(optimizers):
+        if not isinstance(one, Optimizer):
+            raise TypeError(
+                f"Expected optimizer {i} to be a `torch.optim.Optimizer`. Got: `{type(one)}`"
+            )
+    return optimizers
+
+
 def optimizer_step(
     loss: torch.Tensor,
     optimizer: Optimizer | Sequence[Optimizer],
@@ -34,12 +46,7 @@ def optimizer_step(
         raise ValueError(
             f"Expected the wrapped function to return a single loss tensor. Got: {type(loss)}"
         )
-    optimizers: list[Any] = list(optimizer) if isinstance(optimizer, (list, tuple)) else [optimizer]
-    for i, one in enumerate(optimizers):
-        if not isinstance(one, Optimizer):
-            raise TypeError(
-                f"Expected optimizer {i} to be a `torch.optim.Optimizer`. Got: `{type(one)}`"
-            )
+    optimizers = _optimizers(optimizer)
     if not isinstance(grad_scaler, GradScaler):
         raise TypeError(
             f"Expected grad_scaler to be a `dlsim.amp.GradScaler`. Got: `{type(grad_scaler)}`"

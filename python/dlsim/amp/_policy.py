@@ -50,3 +50,26 @@ def make_policy(
         if value is not None:
             settings[name] = repr(number(f"GradScaler.{name}", value))
     return LossScaler(policy, settings)
+
+
+def checkpoint_values(state_dict: object, fields: Mapping[str, object]) -> dict[str, float]:
+    """Returns those of `fields` that a checkpoint has, as numbers.
+
+    Raises TypeError for what is no mapping and ValueError for values that cannot be right.
+    """
+    if not isinstance(state_dict, Mapping):
+        raise TypeError(
+            "GradScaler.load_state_dict: wrong type, expected a dict, got "
+            f"{type(state_dict).__name__}"
+        )
+    values = {
+        name: number(f"GradScaler state {name}", state_dict[name])
+        for name in fields
+        if name in state_dict
+    }
+    if values.get("loss_scale", 1.0) <= 0.0:
+        raise UsageError(
+            "GradScaler state loss_scale: not a loss scale, expected a positive number, got "
+            f"{values['loss_scale']}"
+        )
+    return values
