@@ -270,3 +270,20 @@ def test_cbtorch_optimizers_of_one_loss_skip_together():
     assert [weight.item() for weight in weights] == [0.0, -1.0]
     assert int(scaler.state_dict()["steps_since_rescale"]) == 1
     assert bystander.param_groups[0]["params"][0].item() == 1.0
+
+
+def test_cbtorch_scale_of_one_and_built_in_clipping():
+    weight = nn.Parameter(torch.zeros(1))
+    optimizer = cbtorch.optimizer(torch.optim.SGD([weight], lr=1.0))
+    scaler = cbtorch.amp.GradScaler(loss_scale=1.0)
+    for _ in range(3):
+        optimizer.zero_grad()
+        scaler(weight.sum() * 2).backward()
+        optimizer.step()
+    assert weight.item() == -6.0
+    scaler = cbtorch.amp.GradScaler("dynamic", 4.0, max_gradient_norm=0.5)
+    optimizer.zero_grad()
+    scaler(weight.sum() * 2).backward()
+    optimizer.step()
+    assert weight.item() == pytest.approx(-6.5, rel=1e-6)
+    assert cbtorch.amp.GradScaler(mixed_precision=False).half_dtype == "float32"

@@ -257,3 +257,29 @@ def test_state_may_be_numbers_and_partial():
     static = amp.GradScaler(2.0)
     static.load_state_dict({"loss_scale": 8.0})
     assert static.get_scale() == 8.0 and static.loss_is_scaled
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_types_of_gradients(dtype, monkeypatch):
+    monkeypatch.setattr("dlsim.amp._gradients._CHUNK", 3)  # the sum comes in parts
+    weight = torch.nn.Parameter(torch.ones(7, dtype=dtype))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    scaler = amp.GradScaler("dynamic", init_scale=4.0)
+    for factor, after in ((2.0**-30, 1.0), (0.5, 0.5), (65536.0, 0.5)):
+        weight.grad = None
+        scaler.scale((weight * factor).sum()).backward()
+        assert weight.grad.dtype == dtype
+        scaler.step(optimizer)
+        scaler.update()
+        assert weight.tolist() == [after] * 7
+    assert scaler.global_norm.item() == _INF
+    assert int(scaler.get_num_skipped_steps()) == 1
+
+
+def test_norm_of_half_precision_parameters_is_that_of_float64():
+    weight = torch.nn.Parameter(torch.ones(4, dtype=torch.float16))
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    scaler = amp.GradScaler("dynamic", init_scale=1.0)
+    weight.grad = torch.full_like(weight, 60000.0)  # whose squares float16 does not hold
+    scaler.step(optimizer)
+    assert bool(scaler.isfinite) and scaler.global_norm.item() == 120000.0
