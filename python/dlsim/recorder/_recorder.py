@@ -16,10 +16,10 @@ from typing import Any
 from .._errors import Error, InputError, UsageError
 from .._trace_writer import checked_grad_scale
 from ._choice import Choice, models_of
+from ._metadata import check_still_scaled, scale_of, texts_of
 from ._output import description_of, one_of, output_of
 from ._ranks import ranks_of
 from ._report import Report
-from ._scale import check_still_scaled, scale_of
 from ._selection import Patterns, selections_of, whole_number
 from ._sinks import Existing, Sink
 from ._snapshot import HostCopies, described
@@ -108,6 +108,7 @@ class Recorder:
             dry_run=dry_run,
         )
         self._report = Report(str(self._output.path))
+        self._process = os.getpid()  # one that is forked from it closes nothing
         self._scaler, self._on_error, self._micro_steps = scaler, on_error, micro_steps
         self._next = whole_number("first_step", first_step, 0)
         self._last = -1  # the last step recorded here
@@ -185,7 +186,7 @@ class Recorder:
 
     def close(self) -> None:
         """Completes the trace or profile and removes all hooks. More calls do nothing."""
-        if self._closed:
+        if self._closed or os.getpid() != self._process:
             return
         self._closed = True
         self._choice.end()
@@ -273,7 +274,7 @@ class Recorder:
             found = self._sources.take(self._next, self._report.left_out)
             named = {self._ranks.renamed(name): tensor for name, tensor in found.items()}
             host = self._copies.take(named, self._next, self._report.left_out)
-            texts = _texts({"step": self._next, **metadata, "grad_scale": grad_scale})
+            texts = texts_of({"step": self._next, **metadata, "grad_scale": grad_scale})
             micro = None
             if self._micro_steps:
                 micro, texts["micro_step"] = self._micro, str(self._micro)
@@ -294,13 +295,3 @@ class Recorder:
             self._sink.finish(self._next)
             self._last = self._next
             self._report.steps += 1
-
-
-def _texts(metadata: Mapping[str, object]) -> dict[str, str]:
-    """Returns metadata as text; numbers in tensors as those of Python. None is left out."""
-    texts = {}
-    for key, value in metadata.items():
-        item = getattr(value, "item", None)
-        if value is not None:
-            texts[key] = str(item() if callable(item) else value)
-    return texts

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -14,6 +15,8 @@ from .._core import ProfileWriter
 from .._errors import InputError, UsageError
 from .._trace_writer import TraceWriter
 from ._ranks import Ranks
+
+_LOG = logging.getLogger("dlsim.recorder")
 
 Existing = Literal["refuse", "replace", "continue"]
 
@@ -135,6 +138,8 @@ class ProfileSink:
         rule = "continue" if existing == "continue" else "replace"
         self._writer = ProfileWriter(str(path), dict(description), existing=rule, **ladder)
         self._steps_before = bool(self._writer.steps)
+        if self._writer.replaced_partial and existing == "continue":
+            _LOG.warning("dlsim recorder: %s had other settings and is begun anew", self._partial)
 
     def add(
         self,

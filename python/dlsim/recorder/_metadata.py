@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loss scale that gradients carry: stated, or asked of a scaler, never guessed."""
+"""What is written down of a step: the loss scale, stated or asked of a scaler, and more."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from .._errors import Error
@@ -36,3 +37,13 @@ def check_still_scaled(scaler: Any) -> None:
                 "unscale_() or step() of the scaler was called before, expected that after "
                 "Recorder.step, or scale=1.0 to be stated"
             )
+
+
+def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:
+    """Returns metadata as text; numbers in tensors as those of Python. None is left out."""
+    texts = {}
+    for key, value in metadata.items():
+        item = getattr(value, "item", None)
+        if value is not None:
+            texts[key] = str(item() if callable(item) else value)
+    return texts

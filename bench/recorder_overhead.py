@@ -1,0 +1,147 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Measures what recording costs a training step, with steps of all modes interleaved.
+
+    PYTHONPATH=python python3 bench/recorder_overhead.py [--rounds 15] [--threads 2]
+
+Trains a transformer of about 10 million parameters on text, on the CPU. Each round has one step
+without recording and one of each mode, so that they see the same machine. Printed are medians: of a
+step by the clock, and of the recorder's calls by the clock and in processor time of all threads.
+"""
+
+import argparse
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import dlsim
+
+TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
+MODES: dict[str, dict] = {
+    "none": {},
+    "trace": {"path": "trace"},
+    "trace, bfloat16": {"path": "bfloat16", "dtype": "bfloat16"},
+    "trace, sample of 65536": {"path": "sample", "sample": 65536},
+    "trace with activations": {"path": "activations", "activations": ["*.linear1", "*.linear2"]},
+    "profile": {"path": "profile.dlprof"},
+    "profile, fp16 rne only": {
+        "path": "fp16.dlprof",
+        "ladder": {"formats": ["fp16"], "roundings": ["rne"], "subnormals": "keep"},
+    },
+    "profile with activations": {
+        "path": "activations.dlprof",
+        "activations": ["*.linear1", "*.linear2"],
+    },
+}
+
+
+class LanguageModel(nn.Module):
+    """Predicts bytes: 4 layers, 448 wide, 9.8 million parameters."""
+
+    def __init__(self, width: int = 448, context: int = 32) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(128, width)
+        self.position = nn.Parameter(torch.zeros(context, width))
+        layer = nn.TransformerEncoderLayer(width, 8, 4 * width, 0.0, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4)
+        self.head = nn.Linear(width, 128)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Returns logits of the next byte."""
+        return self.head(self.layers(self.embedding(x) + self.position))
+
+
+def batch(size: int = 1, context: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+    """Returns windows of the text as bytes, and the byte after each."""
+    data = torch.frombuffer(bytearray(TEXT), dtype=torch.uint8).long()
+    windows = torch.stack(
+        [data[i : i + context + 1] for i in torch.randint(0, len(data) - context - 1, (size,))]
+    )
+    return windows[:, :-1], windows[:, 1:]
+
+
+def recorders(model: nn.Module, folder: Path) -> dict[str, dlsim.Recorder]:
+    """Returns a recorder for each mode, each of which selects one step in a round."""
+    found = {}
+    for i, (mode, options) in enumerate(MODES.items()):
+        if options:
+            arguments = {key: value for key, value in options.items() if key != "path"}
+            found[mode] = dlsim.Recorder(
+                model,
+                folder / options["path"],
+                every=len(MODES),
+                first_step=len(MODES) - i,
+                start=len(MODES),
+                on_error="raise",
+                **arguments,
+            )
+    return found
+
+
+@dataclass
+class Times:
+    """Seconds of the steps of one mode: the whole step, and recording by clock and processor."""
+
+    step: list[float] = field(default_factory=list)
+    recording: list[float] = field(default_factory=list)
+    processor: list[float] = field(default_factory=list)
+
+
+def measure(rounds: int, recording: dict[str, dlsim.Recorder], model: nn.Module) -> list[Times]:
+    """Trains, and returns the times of each mode."""
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    times = [Times() for _ in MODES]
+    for step in range((rounds + 1) * len(MODES)):
+        x, y = batch()
+        began = time.perf_counter()
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        (loss * 1024).backward()
+        before, used = time.perf_counter(), time.process_time()
+        for recorder in recording.values():
+            recorder.step(loss=loss, scale=1024.0)
+        after, used_after = time.perf_counter(), time.process_time()
+        for parameter in model.parameters():
+            parameter.grad /= 1024
+        optimizer.step()
+        if step >= len(MODES):  # the first round warms up
+            of_mode = times[step % len(MODES)]
+            of_mode.step.append(time.perf_counter() - began)
+            of_mode.recording.append(after - before)
+            of_mode.processor.append(used_after - used)
+    return times
+
+
+def main() -> None:
+    """Prints a table in Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    torch.manual_seed(0)
+    model = LanguageModel()
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    with tempfile.TemporaryDirectory() as folder:
+        recording = recorders(model, Path(folder))
+        times = measure(arguments.rounds, recording, model)
+        print(f"{parameters} parameters in {len(list(model.parameters()))} tensors, ", end="")
+        print(f"{arguments.rounds} steps of each mode\n")
+        print("| mode | step, ms | recording, ms | processor, ms | bytes per step |")
+        print("|---|---|---|---|---|")
+        for mode, of_mode in zip(MODES, times, strict=True):
+            columns = (of_mode.step, of_mode.recording, of_mode.processor)
+            medians = [f"{statistics.median(column) * 1e3:.3g}" for column in columns]
+            report = recording[mode].report() if mode in recording else None
+            size = f"{report.bytes / report.steps:,.0f}" if report else "0"
+            print(f"| {mode} | {' | '.join(medians)} | {size} |")
+        for recorder in recording.values():
+            recorder.close()
+
+
+if __name__ == "__main__":
+    main()
