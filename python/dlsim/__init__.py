@@ -75,6 +75,8 @@ _SUBMODULES: frozenset[str] = frozenset(
         "amp",
         "closed_loop",
         "emulation",
+        "export",
+        "importers",
         "profiles",
         "recorder",
         "report",

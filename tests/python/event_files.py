@@ -46,7 +46,9 @@ def torch_histogram(values: np.ndarray) -> Summary.Value:
     x = values.reshape(-1).astype(float)
     counts, limits = np.histogram(x, bins=LIMITS)
     filled = np.flatnonzero(counts)
-    start, end = (filled[0], filled[-1] + 1) if len(filled) else (0, 1)
+    if not len(filled):
+        raise ValueError("The histogram is empty")
+    start, end = filled[0], filled[-1] + 1
     counts = np.concatenate([[0], counts[start:end]])
     return Summary.Value(histo=_proto(x, limits[start : end + 1], counts))
 

@@ -178,6 +178,19 @@ def test_nonfinite_values_make_the_step_not_finite(tmp_path: Path) -> None:
         assert run["steps"][0]["cause"] == "input"
 
 
+@pytest.mark.parametrize("far", [[1e25], [-1e25, -2e30], [1e25, -1e25, 3e22], [2e20] * 5])
+def test_values_beyond_all_buckets_are_bracketed(tmp_path: Path, far: list[float]) -> None:
+    values = np.float32([1.0, -2.0, 1e-30, *far])
+    write_step(tmp_path / "native", 0, {"grad": values})
+    with Events(tmp_path / "logs") as events:
+        events.add(0, "grad", torch_histogram(values))
+    for scale in (1.0, 2.0**-60, 2.0**-100):
+        rows, _ = tensorboard_bounds(tmp_path / "logs", formats=FORMATS, scales=scale)
+        found = truths(tmp_path / "native", scale, *(w for f in FORMATS for w in ("--format", f)))
+        for row in rows:
+            check(row, found[row.format]["grad"])
+
+
 @pytest.mark.parametrize("how", ["option", "tag"])
 def test_a_loss_scale_is_divided_out(tmp_path: Path, how: str) -> None:
     logged(tmp_path, 5, "torch", scale=1024.0)

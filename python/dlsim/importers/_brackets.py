@@ -137,12 +137,14 @@ def _with_outside(
     outside: int,
 ) -> tuple[Doubles, Doubles, NDArray[np.uint64]]:
     """Adds the values that are in no bucket: beyond the last limit or below the first."""
-    edge = highs[-1] if len(highs) and ends[1] > highs[-1] else ends[0]
-    return (
-        np.append(lows, min(edge, ends[1])),
-        np.append(highs, ends[1]),
-        np.append(counts, np.uint64(outside)),
-    )
+    low, high = ends
+    above = len(highs) > 0 and high > highs[-1]
+    below = len(highs) > 0 and low < highs[0]
+    if above and not below:
+        low = float(highs[-1])
+    elif below and not above:
+        high = float(highs[0])
+    return np.append(lows, low), np.append(highs, high), np.append(counts, np.uint64(outside))
 
 
 def _of_tensor(place: str, value: Any) -> _Buckets:

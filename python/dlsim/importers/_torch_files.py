@@ -15,8 +15,9 @@ from typing import Any
 from .._errors import InputError
 from ._gradients import Notes, check_name
 
-# torch.load(weights_only=True) of older versions can be made to run code: CVE-2025-32434.
-_SAFE_VERSION = (2, 6)
+# torch.load(weights_only=True) of older versions can be made to run code: CVE-2025-32434 before
+# 2.6, CVE-2026-24747 before 2.10.
+_SAFE_VERSION = (2, 10)
 _DEEPEST = 32
 # Tensors whose elements share memory may be this much larger than the file in all.
 _MOST_EXPANDED = 1 << 30
@@ -41,8 +42,8 @@ def age_note() -> str | None:
     if numbers and (int(numbers[1]), int(numbers[2])) >= _SAFE_VERSION:
         return None
     return (
-        f"torch {version}: a hostile .pt file can run code even here (CVE-2025-32434); "
-        "import only files that you trust, or use torch 2.6 or later"
+        f"torch {version}: a hostile .pt file may run code in spite of the safe loader "
+        "(CVE-2026-24747); import only files that you trust, or use torch 2.10 or later"
     )
 
 
