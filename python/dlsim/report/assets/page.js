@@ -173,6 +173,10 @@ const Report = (() => {
     onRun: (listener) => listeners.push(listener),
     narrow: () => innerWidth <= 640,
     element: (name) => document.querySelector(`[data-chart="${name}"]`),
-    revealAll: () => Promise.all(charts.map((entry) => { reveal(entry); return entry.drawn; })),
+    // Draws the charts of this name, or all, also out of view; the promise waits for them.
+    revealAll: (name) => Promise.all(charts.map((entry) => {
+      if (!name || entry.element.dataset.chart === name) reveal(entry);
+      return entry.drawn;
+    })),
   };
 })();

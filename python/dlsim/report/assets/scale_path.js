@@ -68,7 +68,7 @@ const ScalePath = (() => {
     return {
       data,
       layout: {
-        height: 420, xaxis: { title: { text: "step" } },
+        height: 360, xaxis: { title: { text: "step" } },
         yaxis: { title: { text: "loss scale" }, tickprefix: "2^" },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
       },
