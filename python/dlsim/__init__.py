@@ -12,6 +12,7 @@ from ._core import Format, LossScaler, __version__, format_names, policy_names
 from ._errors import Error, InputError, PolicyRefusal, UsageError
 
 if TYPE_CHECKING:
+    from . import report as report
     from . import results as results
     from . import runs as runs
     from ._arrays import decode as decode

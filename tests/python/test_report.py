@@ -318,3 +318,26 @@ def test_the_python_module_is_light() -> None:
     heavy = "any(m.startswith(('plotly', 'dlsim.report')) for m in sys.modules)"
     code = f"import sys, dlsim; sys.exit({heavy})"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_objects_with_data_and_nothing_else_are_taken(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    page = tmp_path / "report.html"
+    for given in (SimpleNamespace(data=replay()), [SimpleNamespace(data=replay()), tune()]):
+        dlsim.report.write_report(given, page, read_trace=False)
+        assert len(data_of(page.read_text(encoding="utf-8"))["runs"]) == 2
+    for wrong in ([7], [None], 3.5):
+        with pytest.raises(TypeError):
+            dlsim.report.write_report(wrong, page)
+    with pytest.raises(dlsim.InputError, match="no results"):
+        dlsim.report.write_report([], page)
+
+
+def test_a_profile_marks_what_it_does_not_know(tmp_path: Path) -> None:
+    document = replay(formats=("fp16",))
+    run = document["runs"][0]
+    run["summary"]["exact"] = run["tensors"][1]["exact"] = False
+    page = write(tmp_path, document)
+    assert "~12.5\u202f%" in page and "~12.5\u202f% of the nonzero gradients became zero" in page
+    assert unpacked(data_of(page)["tensors"])[0]["open"] == [1]

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 from ._json import number
 
@@ -52,6 +54,11 @@ def format_share(value: object) -> str:
         return f"{percent:.3g}{_THIN}%"
     digits, exponent = f"{percent:.1e}".split("e")
     return f"{digits}\u00b710{str(int(exponent)).translate(_RAISED)}{_THIN}%"
+
+
+def likeliest(text: str, counters: Mapping[str, Any]) -> str:
+    """Returns the text with a tilde if a profile leaves the counters open."""
+    return f"~{text}" if counters.get("exact") is False else text
 
 
 def format_bytes(value: object) -> str:

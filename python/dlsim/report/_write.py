@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
 
 from .._errors import Error, InputError
 from .._files import replacing
@@ -17,8 +17,17 @@ from .page import Completed, render
 StrPath = str | os.PathLike[str]
 
 
+class HasData(Protocol):
+    """A result of `dlsim.replay`, `dlsim.sweep` or `dlsim.tune`."""
+
+    data: dict[str, Any]
+
+
+Given = StrPath | Mapping[str, Any] | HasData
+
+
 def write_report(
-    results: StrPath | Mapping[str, Any] | Sequence[StrPath | Mapping[str, Any]],
+    results: Given | Iterable[Given],
     output: StrPath,
     *,
     trace: StrPath | None = None,
@@ -29,14 +38,15 @@ def write_report(
 ) -> None:
     """Writes one self-contained HTML page about results of replay, sweep and tune.
 
-    `results`: files or parsed documents of the schemas dlsim.replay/1, dlsim.sweep/1 and
-    dlsim.tune/1, one or several; a trace or profile among them is replayed with `formats` and
-    `policies` (default: as `dlsim replay` has them) and tuned. Heat maps and exponents come from
+    `results`: files, results of `dlsim.replay`, `dlsim.sweep` and `dlsim.tune`, or their documents,
+    one or several; a trace or profile among them is replayed with `formats` and `policies`
+    (default: as `dlsim replay` has them) and tuned. Heat maps and exponents come from
     the results where they hold them, else from `trace` or from the trace that a result names if it
     can be read; with `read_trace` False no trace is read. `output` is replaced when complete.
     Raises InputError for files that are no results, UsageError for wrong formats and policies.
     """
-    given = [results] if isinstance(results, str | os.PathLike | Mapping) else list(results)
+    one = isinstance(results, str | os.PathLike | Mapping) or hasattr(results, "data")
+    given = cast("Iterable[Given]", [results] if one else results)
     read: list[Result] = []
     for item in given:
         read += _read(item, formats, policies)
@@ -47,11 +57,12 @@ def write_report(
         temporary.write_text(html, encoding="utf-8", newline="\n")
 
 
-def _read(
-    item: StrPath | Mapping[str, Any], formats: Sequence[str], policies: Sequence[str]
-) -> list[Result]:
-    if isinstance(item, Mapping):
-        return [check_result("result", dict(item))]
+def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[Result]:
+    document = item if isinstance(item, Mapping) else getattr(item, "data", None)
+    if isinstance(document, Mapping):
+        return [check_result("result", dict(document))]
+    if not isinstance(item, str | os.PathLike):
+        raise TypeError(f"results: expected a path or a result, got {type(item).__name__}")
     path = Path(item)
     if path.is_dir() or path.suffix in (".dlprof", ".safetensors", ".npz"):
         return results_of_trace(os.fspath(item), formats, policies)

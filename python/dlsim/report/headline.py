@@ -10,7 +10,14 @@ from typing import Any
 
 from ._inputs import Result, Run
 from ._json import integer, number, objects, part, visible
-from ._text import format_bytes, format_count, format_number, format_scale, format_share
+from ._text import (
+    format_bytes,
+    format_count,
+    format_number,
+    format_scale,
+    format_share,
+    likeliest,
+)
 from .policies import NEGLIGIBLE, applied_nonfinite, hopeless_skips, outcome
 
 OPEN_RUNS = 6  # verdicts that are shown at once; more are folded
@@ -153,7 +160,7 @@ def _lost(summary: Mapping[str, Any]) -> str:
     if share == 0:
         return "No gradient became zero."
     worst = number(summary.get("worst_step_energy_lost")) or 0.0
-    text = f"{format_share(share)} of the nonzero gradients became zero, "
+    text = likeliest(format_share(share), summary) + " of the nonzero gradients became zero, "
     if worst == 0:
         return text + "none of them in an applied step."
     if worst < NEGLIGIBLE:

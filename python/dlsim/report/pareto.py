@@ -58,21 +58,23 @@ def _spread(indices: list[int], runs: Sequence[Mapping[str, Any]], most: int) ->
     return kept[:: max(stride, 1)]
 
 
-def _varied(runs: Sequence[Mapping[str, Any]]) -> dict[str, set[str]]:
-    """The parameters that have several values, per policy."""
-    values: dict[tuple[str, str], set[str]] = {}
+Varied = dict[tuple[str, str], set[str]]  # parameters with several values, by format and policy
+
+
+def _varied(runs: Sequence[Mapping[str, Any]]) -> Varied:
+    values: dict[tuple[str, str], dict[str, set[str]]] = {}
     for run in runs:
+        found = values.setdefault((run["format"], run["policy"]), {})
         for key, value in {**run["params"], "rounding": run.get("rounding")}.items():
-            values.setdefault((run["policy"], key), set()).add(str(value))
-    varied: dict[str, set[str]] = {}
-    for (policy, key), found in values.items():
-        if len(found) > 1:
-            varied.setdefault(policy, set()).add(key)
-    return varied
+            found.setdefault(key, set()).add(str(value))
+    return {
+        group: {key for key, several in found.items() if len(several) > 1}
+        for group, found in values.items()
+    }
 
 
-def _parameters(run: Mapping[str, Any], varied: Mapping[str, set[str]]) -> str:
-    keys = varied.get(run["policy"], set())
+def _parameters(run: Mapping[str, Any], varied: Varied) -> str:
+    keys = varied[run["format"], run["policy"]]
     pairs = {**run["params"], "rounding": run.get("rounding")}
     return ", ".join(f"{key} {_value(value)}" for key, value in pairs.items() if key in keys)
 
@@ -85,9 +87,7 @@ def _value(value: object) -> str:
     return scale if found.hex().startswith("0x1.0000000000000p") else f"{found:g}"
 
 
-def _point(
-    index: int, run: Mapping[str, Any], varied: Mapping[str, set[str]], front: bool
-) -> list[Any]:
+def _point(index: int, run: Mapping[str, Any], varied: Varied, front: bool) -> list[Any]:
     return [
         index,
         _summary(run, "skipped_steps"),
@@ -123,7 +123,7 @@ def front_table(result: Result) -> str:
     )
 
 
-def _front_row(index: int, run: Mapping[str, Any], varied: Mapping[str, set[str]]) -> str:
+def _front_row(index: int, run: Mapping[str, Any], varied: Varied) -> str:
     steps = _summary(run, "steps")
     cells = [
         (index, f"#{index}"),

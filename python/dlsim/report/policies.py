@@ -9,7 +9,7 @@ from typing import Any
 
 from ._inputs import Run
 from ._json import integer, number, visible
-from ._text import format_count, format_number, format_scale, format_share
+from ._text import format_count, format_number, format_scale, format_share, likeliest
 
 NEGLIGIBLE = 1e-6  # of a step's energy, as dlsim tune has it
 
@@ -103,12 +103,15 @@ def _row(index: int, run: Run) -> str:
         _cell(first, "never" if first is None else format_count(first)),
         _cell(summary.get("final_scale"), format_scale(summary.get("final_scale"))),
         _cell(summary.get("max_scale"), ranged),
-        _cell(summary.get("underflow_fraction"), format_share(summary.get("underflow_fraction"))),
+        _cell(
+            summary.get("underflow_fraction"),
+            likeliest(format_share(summary.get("underflow_fraction")), summary),
+        ),
         _cell(
             summary.get("worst_step_energy_lost"),
-            format_share(summary.get("worst_step_energy_lost")),
+            likeliest(format_share(summary.get("worst_step_energy_lost")), summary),
         ),
-        _cell(summary.get("overflow"), format_count(summary.get("overflow"))),
+        _cell(summary.get("overflow"), likeliest(format_count(summary.get("overflow")), summary)),
     ]
     return f"<tr>{''.join(cells)}</tr>"
 

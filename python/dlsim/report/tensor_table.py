@@ -34,6 +34,7 @@ def _table(tensors: Sequence[Mapping[str, Any]], names: NameTable) -> dict[str, 
     table: dict[str, list[Any]] = {
         "name": [names.index(tensor["name"]) for tensor in tensors],
         "role": [int(tensor.get("role") == "act_grad") for tensor in tensors],
+        "open": [i for i, tensor in enumerate(tensors) if tensor.get("exact") is False],
     }
     for key in _COLUMNS:
         table[key] = [_digits(number(tensor.get(key))) for tensor in tensors]

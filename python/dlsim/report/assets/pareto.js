@@ -43,12 +43,13 @@ const Pareto = (() => {
       type: "scatter", mode: "lines", x: front.map((p) => p[1]), y: front.map(y), name: "front",
       line: { shape: "hv", color: Report.color("soft"), width: 1.2, dash: "dot" }, hoverinfo: "skip",
     });
+    const most = Math.max(1, ...points.map((p) => p[1]));
     const ticks = [];
     for (let t = floor + 1; t <= 0; t += Math.max(1, Math.ceil(-floor / 7))) ticks.push(t);
     return {
       data,
       layout: {
-        height: 420, xaxis: { title: { text: "skipped steps" }, rangemode: "tozero" },
+        height: 420, xaxis: { title: { text: "skipped steps" }, range: [-0.04 * most, 1.06 * most], zeroline: false },
         yaxis: {
           title: { text: "mean energy lost" }, tickvals: [floor, ...ticks],
           ticktext: ["0", ...ticks.map((t) => (t === 0 ? "1" : `10${Report.raised(t)}`))],

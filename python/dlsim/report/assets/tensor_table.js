@@ -49,13 +49,18 @@ const TensorTable = (() => {
       .sort((a, b) => Tables.compare(a[0], b[0], descending)).map(([, i]) => i);
   }
 
+  // What a profile leaves open is the likeliest number, with a tilde.
+  const estimated = ["underflow_fraction", "underflow", "energy_lost", "subnormal", "overflow"];
+
   function rowElement(table, i) {
     const row = document.createElement("tr");
+    const open = table.open.includes(i);
     columns.forEach(([, key, format], c) => {
       const cell = document.createElement(c === 0 ? "th" : "td");
       if (c === 0) cell.scope = "row";
       if (c > 1) cell.className = "number";
-      const shown = c === 0 ? Report.data.names[table.name[i]] : format(table[key][i]);
+      const text = c === 0 ? Report.data.names[table.name[i]] : format(table[key][i]);
+      const shown = open && estimated.includes(key) ? `~${text}` : text;
       if (c === 0 && Report.data.exponents) {
         const pick = document.createElement("button");
         pick.type = "button";
