@@ -41,7 +41,8 @@ def _recordings(results: Sequence[Result]) -> str:
     """What was recorded, once per distinct trace."""
     seen: dict[str, list[Result]] = {}
     for result in results:
-        key = repr((result.trace_paths, _trace(result).get("steps"), _text_of(result)))
+        trace = _trace(result)
+        key = repr((trace.get("steps"), trace.get("file_bytes"), _text_of(result)))
         seen.setdefault(key, []).append(result)
     return "".join(_recording(group) for group in seen.values())
 
