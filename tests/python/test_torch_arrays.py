@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import doctest
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -257,6 +259,13 @@ def test_without_cuda_a_cuda_tensor_is_refused_by_name(function: Any) -> None:
 
 def test_the_scale_may_be_a_tensor() -> None:
     assert torch.equal(dlsim.encode(BASE, "fp16", torch.tensor(4.0)), dlsim.encode(BASE, "fp16", 4))
+
+
+def test_the_documentation_is_true() -> None:
+    page = Path(__file__).parents[2] / "docs" / "python-arrays.md"
+    failed, run = doctest.testfile(str(page), module_relative=False)
+    assert run > 10
+    assert failed == 0
 
 
 def test_arrays_alone_do_not_import_torch() -> None:
