@@ -2,6 +2,7 @@
 """Gradients are rounded as the dlsim command rounds, at the current scale, once or per backward."""
 
 import subprocess
+import warnings
 
 import numpy as np
 import pytest
@@ -163,6 +164,8 @@ def test_rounding_each_backward_stops_with_update():
     weight.grad = None
     (weight * 2.0**-26).backward()  # a loss that was not scaled
     assert weight.grad.item() == 2.0**-26
+    scaler.unscale_(optimizer)  # what no hook has rounded is rounded here
+    assert weight.grad.item() == 0.0
 
 
 def test_rounding_each_backward_keeps_the_graph_of_a_penalty():
@@ -174,6 +177,13 @@ def test_rounding_each_backward_keeps_the_graph_of_a_penalty():
     scaler.scale(grad**2).backward()  # d(4 w^2)/dw
     scaler.unscale_(optimizer)
     assert weight.grad.item() == 24.0
+    scaler.update()
+    weight.grad = None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch on the memory of such a graph
+        scaler.scale(weight**2).backward(create_graph=True)
+    (second,) = torch.autograd.grad(weight.grad**2, weight)
+    assert second.item() == 24.0
 
 
 def _embedding_gradient(sparse, values):

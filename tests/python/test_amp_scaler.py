@@ -150,6 +150,13 @@ def test_reciprocal_of_the_scale_is_rounded_to_float32():
         _give([weight], 7.0)
         scaler.unscale_(optimizer)
         assert weight.grad.item() == float(np.float32(7) * (np.float32(1) / np.float32(3)))
+        scaler.update()
+        weight.grad, old = None, weight.data
+        weight.data = old.double()
+        _give([weight], 7.0)
+        scaler.unscale_(optimizer)
+        assert weight.grad.item() == 7 * float(np.float32(1) / np.float32(3))
+        weight.grad, weight.data = None, old
 
 
 def test_static_scale_tests_nothing():
