@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._core import Format
+from ._fast_paths import ClosedFastPaths
 from ._module_choice import DEFAULT_MODULES, Choice, chosen_modules
 from ._tensor_stats import TensorStats
 from ._torch_rounding import (
@@ -93,14 +94,16 @@ def autocast_emulation(
         parameter_gradients = gradients
     what = What(activations, gradients, parameter_gradients, weights, statistics)
     how = rounding_of(format, rounding, overflow, subnormals, seed)
-    return AutocastEmulation(chosen_modules(model, modules), how, what)
+    return AutocastEmulation(model, chosen_modules(model, modules), how, what)
 
 
 class AutocastEmulation:
     """A running emulation, as autocast_emulation starts it: what it counted, and how to end it."""
 
-    def __init__(self, modules: Mapping[str, Module], rounding: Rounding, what: What) -> None:
-        """Starts in `modules`, by name."""
+    def __init__(
+        self, model: Module, modules: Mapping[str, Module], rounding: Rounding, what: What
+    ) -> None:
+        """Starts in `modules` of a model, by name."""
         self._rounding = rounding
         self._what = what
         self._modules = tuple(modules)
@@ -109,6 +112,7 @@ class AutocastEmulation:
         self._places: dict[tuple[str, str], Place] = {}
         self._swaps: list[tuple[Module, list[Swap]]] = []
         self._active = True
+        self._fast_paths = ClosedFastPaths(model)
         for name, module in modules.items():
             self._attach(name, module)
 
@@ -137,6 +141,7 @@ class AutocastEmulation:
             self._handles.pop().remove()
         while self._swaps:
             _restore(self._swaps.pop()[1])
+        self._fast_paths.reopen()
 
     def statistics(self) -> dict[str, dict[str, TensorStats]]:
         """Returns what rounding did, by module and by what was rounded, summed over all calls.

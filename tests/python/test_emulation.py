@@ -354,6 +354,26 @@ def test_rounded_weights_of_recurrent_layers_are_used():
     assert_same_bits(emulated, model(x)[0])
 
 
+@pytest.mark.parametrize("padding", [None, torch.tensor([[False] * 5, [False] * 3 + [True] * 2])])
+def test_fused_transformer_layers_are_rounded_too(padding):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True)
+    model = nn.TransformerEncoder(layer, 2).eval()
+    x = torch.randn(2, 5, 8)
+    attributes = [dict(vars(module)) for module in model.modules()]
+    with torch.no_grad():
+        fused = model(x, src_key_padding_mask=padding)
+        with dlsim.autocast_emulation(model, "e4m3") as handle:
+            emulated = model(x, src_key_padding_mask=padding)
+    statistics = handle.statistics()
+    for name in ("layers.0.self_attn", "layers.0.linear1", "layers.1.linear2"):
+        assert statistics[name]["output"].elements > 0
+    kept = slice(None) if padding is None else ~padding
+    assert not torch.allclose(emulated[kept], fused[kept], rtol=1e-4)
+    torch.testing.assert_close(emulated[kept], fused[kept], rtol=0.2, atol=0.4)
+    assert [dict(vars(module)) for module in model.modules()] == attributes
+
+
 def test_each_switch_does_its_part_alone():
     x = torch.randn(4, 5)
 
