@@ -8,8 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from ._core import LossScaler
 from ._tensor_stats import TensorStats
 from ._torch_rounding import add_stats
+from .results import Result
 
 _COUNTERS = (
     "elements",
@@ -42,6 +44,7 @@ class Run:
     policy: str
     params: dict[str, Any]
     finite_test: str
+    options: dict[str, Any] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     steps: list[dict[str, Any]] = field(default_factory=list)
     events: list[dict[str, Any]] = field(default_factory=list)
@@ -50,6 +53,18 @@ class Run:
     _totals: list[_StepTotals] = field(default_factory=list, repr=False)
     _first_overflow: dict[str, int] = field(default_factory=dict, repr=False)
     _worst_energy: dict[str, float] = field(default_factory=dict, repr=False)
+
+    @classmethod
+    def begun(cls, scaler: LossScaler, format: str, options: dict[str, Any]) -> Run:
+        """Returns a run without steps, under a policy that was just made."""
+        return cls(
+            format=format,
+            policy=scaler.policy,
+            params=dict(scaler.parameters),
+            finite_test=scaler.finite_test,
+            options=options,
+            notes=list(scaler.notes),
+        )
 
     @property
     def losses(self) -> list[float]:
@@ -135,83 +150,20 @@ class Run:
         return longest
 
 
-def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
-    """Returns what a replay predicted (one of its `runs`) beside what happened, as pairs.
-
-    `first_difference` is the first step with another scale or another skip, None if all agree;
-    `same_skips` counts the steps that both skipped; `zero_fraction` is the share of the finite
-    gradients that are zero after rounding, whether they were already zero before or not.
-    """
-    told, happened = predicted["summary"], observed.summary()
-    keys = (
-        "steps",
-        "skipped_steps",
-        "first_applied_step",
-        "final_scale",
-        "underflow_fraction",
-        "worst_step_energy_lost",
-    )
-    skipped = {step["step"] for step in predicted["steps"] if step["skipped"]}
-    return {
-        "format": observed.format,
-        "policy": observed.policy,
-        "params": observed.params,
-        **{key: (told[key], happened[key]) for key in keys},
-        "zero_fraction": (_zero_fraction(told), _zero_fraction(happened)),
-        "same_skips": len(skipped & set(observed.skipped)),
-        "first_difference": _first_difference(predicted["steps"], observed.steps),
-        "final_loss": observed.losses[-1] if observed.steps else math.nan,
+def result_of(*runs: Run) -> Result:
+    """Returns trainings as a result of the form dlsim.replay/1, for tables and `dlsim report`."""
+    numbers = [step["step"] for run in runs for step in run.steps]
+    trace = {
+        "paths": ["training"],
+        "steps": max((len(run.steps) for run in runs), default=0),
+        "first_step": min(numbers, default=0),
+        "last_step": max(numbers, default=0),
+        "file_bytes": 0,
+        "description": {"source": "trained under dlsim.closed_loop, not replayed"},
     }
-
-
-def comparison_table(pairs: Iterable[tuple[str, Mapping[str, Any], Run]], last: int = 20) -> str:
-    """Returns a Markdown table of predictions beside what happened: `predicted / observed`.
-
-    A pair has a title for the policy, the run of a replay, and the run that really trained. The
-    final loss is the mean over the `last` steps.
-    """
-    lines = [
-        "| format | policy | skipped steps | of these, the same | first applied | final scale "
-        "| first difference | underflow | zero after rounding | worst energy lost | final loss |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for title, predicted, observed in pairs:
-        row = compare(predicted, observed)
-        difference = row["first_difference"]
-        cells = [
-            observed.format,
-            title,
-            _pair(row["skipped_steps"], str),
-            str(row["same_skips"]),
-            _pair(row["first_applied_step"], lambda step: "never" if step is None else str(step)),
-            _pair(row["final_scale"], _power_of_two),
-            "none" if difference is None else f"step {difference}",
-            _pair(row["underflow_fraction"], _percent),
-            _pair(row["zero_fraction"], _percent),
-            _pair(row["worst_step_energy_lost"], _percent),
-            f"{mean_loss(observed, last):.4g}",
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def mean_loss(run: Run, last: int = 20) -> float:
-    """Returns the mean loss over the `last` steps; NaN without steps."""
-    tail = run.losses[-last:]
-    return sum(tail) / len(tail) if tail else math.nan
-
-
-def _first_difference(
-    predicted: list[dict[str, Any]], observed: list[dict[str, Any]]
-) -> int | None:
-    for told, happened in zip(predicted, observed, strict=False):
-        same_scale = float(told["scale"]) == float(happened["scale"])
-        if not same_scale or told["skipped"] != happened["skipped"]:
-            return int(happened["step"])
-    if len(predicted) == len(observed):
-        return None
-    longer = max(predicted, observed, key=len)
-    return int(longer[min(len(predicted), len(observed))]["step"])
+    options = runs[0].options if runs else {}
+    data = {"schema": "dlsim.replay/1", "trace": trace, "options": options}
+    return Result((), {**data, "runs": [run.data() for run in runs]})
 
 
 def _named(stats: TensorStats | None) -> dict[str, float]:
@@ -227,28 +179,6 @@ def _sum(parts: Iterable[TensorStats | None]) -> TensorStats | None:
     for part in parts:
         total = total if part is None else add_stats(total, part)
     return total
-
-
-def _zero_fraction(counters: Mapping[str, Any]) -> float:
-    finite = counters["elements"] - counters["nonfinite"]
-    zeros = counters["zeros"] + counters["underflow"]
-    return zeros / finite if finite else 0.0
-
-
-def _pair(values: tuple[Any, Any], text: Any) -> str:
-    return f"{text(values[0])} / {text(values[1])}"
-
-
-def _percent(fraction: float) -> str:
-    return "0" if fraction == 0 else f"{100 * fraction:.3g} %"
-
-
-def _power_of_two(scale: float) -> str:
-    scale = float(scale)
-    if scale == 0 or not math.isfinite(scale):
-        return str(scale)
-    mantissa, exponent = math.frexp(scale)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:.4g}"
 
 
 def _for_json(value: Any) -> Any:

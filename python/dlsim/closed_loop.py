@@ -8,7 +8,15 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from ._closed_loop_run import Run, compare, comparison_table, mean_loss
+from ._closed_loop_comparison import (
+    Settings,
+    compare,
+    comparison_table,
+    mean_loss,
+    predict,
+    setting_text,
+)
+from ._closed_loop_run import Run, result_of
 from ._core import Format, LossScaler
 from ._emulated_step import EmulatedStep, without_scale
 from ._errors import Error, UsageError
@@ -16,7 +24,6 @@ from ._tensor_stats import TensorStats
 from ._torch_rounding import Tensor, add_stats, torch
 from ._trace_writer import TraceWriter
 from .emulation import AutocastEmulation, autocast_emulation, rounding_of
-from .runs import replay
 
 __all__ = [
     "EmulatedTraining",
@@ -26,10 +33,10 @@ __all__ = [
     "comparison_table",
     "mean_loss",
     "predict",
+    "result_of",
     "train_under",
 ]
 
-Settings = Mapping[str, object]
 # Makes a model anew: the model, its optimizer, and the loss of the model on a batch.
 MakeTraining = Callable[[], tuple[torch.nn.Module, Any, Callable[[Any, Any], Tensor]]]
 
@@ -81,12 +88,11 @@ class EmulatedTraining:
         on_fatal: str = "stop",
     ) -> None:
         """Starts at step 0 with a new policy."""
-        if on_fatal not in ("stop", "continue"):
-            raise UsageError(f"on_fatal: bad rule, expected stop or continue, got {on_fatal!r}")
+        options = _checked_options(rounding, overflow, subnormals, seed, on_fatal)
+        how = {key: options[key] for key in ("rounding", "overflow", "subnormals", "seed")}
         if micro_steps < 1:
             raise UsageError(f"micro_steps: bad number, expected 1 or more, got {micro_steps}")
-        how = {"rounding": rounding, "overflow": overflow, "subnormals": subnormals}
-        self._rounding = None if format is None else rounding_of(format, **how, seed=seed)
+        self._rounding = None if format is None else rounding_of(format, **how)
         name = "" if self._rounding is None else self._rounding.format.name
         self._scaler = _scaler(policy, settings or {}, name)
         self._optimizer = optimizer
@@ -96,19 +102,13 @@ class EmulatedTraining:
         self._parameters = dict(model.named_parameters())
         self._current: EmulatedStep | None = None
         self._statistics: dict[str, dict[str, TensorStats]] = {}
-        self.run = Run(
-            format=name or "float32",
-            policy=self._scaler.policy,
-            params=dict(self._scaler.parameters),
-            finite_test=self._scaler.finite_test,
-            notes=list(self._scaler.notes),
-        )
+        self.run = Run.begun(self._scaler, name or "float32", options)
         self._writer = None
         if record is not None:
             self._writer = TraceWriter(record, {"model": type(model).__name__})
         self.emulation: AutocastEmulation | None = None
         if format is not None and emulation is not None:
-            keywords = {"parameter_gradients": False, **how, "seed": seed, **emulation}
+            keywords = {"parameter_gradients": False, **how, **emulation}
             self.emulation = autocast_emulation(model, format, **keywords)
 
     @property
@@ -244,38 +244,36 @@ def train_under(
     return training.run
 
 
-def predict(
-    trace: str | os.PathLike[str],
-    *,
-    format: str | Format = "cb16",
-    policy: str = "cerebras-2.10",
-    settings: Settings | None = None,
-    **options: Any,
+def _checked_options(
+    rounding: str, overflow: str, subnormals: str, seed: int, on_fatal: str
 ) -> dict[str, Any]:
-    """Replays a recorded trace: one of the `runs` of dlsim.replay/1, to compare with a Run.
-
-    `options` are those of dlsim.replay.
-    """
-    values = {key: _setting(value) for key, value in (settings or {}).items()}
-    result = replay(trace, formats=str(format), policies=policy, settings=values, **options)
-    run: dict[str, Any] = result.data["runs"][0]
-    return run
+    """Returns what is `options` in a result; rounding_of checks the first four."""
+    if on_fatal not in ("stop", "continue"):
+        raise UsageError(f"on_fatal: bad rule, expected stop or continue, got {on_fatal!r}")
+    return {
+        "rounding": rounding,
+        "overflow": overflow,
+        "subnormals": subnormals,
+        "seed": seed,
+        "check": "grad",
+        "accumulate": "quantize-first",
+        "on_fatal": on_fatal,
+        "tensors": "*",
+    }
 
 
 def _scaler(policy: str, settings: Settings, format: str) -> LossScaler:
     if not isinstance(policy, str):
         raise TypeError(f"policy: bad type, expected str, got {type(policy).__name__}")
-    scaler = LossScaler(policy, {key: _setting(value) for key, value in settings.items()}, format)
+    scaler = LossScaler(
+        policy, {key: setting_text(value) for key, value in settings.items()}, format
+    )
     reason = _LOOKS_AT_GRADIENTS.get(scaler.policy)
     if reason:
         raise UsageError(
             f"policy: {scaler.policy} {reason}, expected one that needs the outcome of a step only"
         )
     return scaler
-
-
-def _setting(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _absmax(gradients: Mapping[str, Tensor]) -> float:

@@ -63,6 +63,11 @@ def one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
+CASES = [(*case, "fp16") for case in POLICIES] + [
+    ("cerebras-2.10", {"steps_per_increase": 5}, "cb16"),
+    ("torch", {"init_scale": 2.0**24, "growth_interval": 4}, "cb16"),
+    ("megatron", {"growth_interval": 5}, "cb16"),
+]
 SAME_KEYS = ("step", "scale", "next_scale", "finite", "skipped", "grad_norm")
 COUNTS = ("elements", "zeros", "nonfinite", "underflow", "subnormal", "overflow")
 
@@ -85,8 +90,7 @@ def assert_same_path(predicted, observed, exact_counts=True) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "settings", "format"),
-    [(*case, format) for case in POLICIES for format in ("fp16", "cb16")]
-    + [("torch", {"init_scale": 2.0**120, "growth_interval": 1}, "bf16")],
+    [*CASES, ("torch", {"init_scale": 2.0**120, "growth_interval": 1}, "bf16")],
 )
 def test_a_run_equals_the_replay_of_its_own_record(tmp_path, policy, settings, format):
     run = closed_loop.train_under(
@@ -106,8 +110,7 @@ def test_a_run_equals_the_replay_of_its_own_record(tmp_path, policy, settings, f
         assert number(summary[key] or 0) == pytest.approx(number(told[key] or 0), rel=1e-6), key
 
 
-@pytest.mark.parametrize("format", ["fp16", "cb16"])
-@pytest.mark.parametrize(("policy", "settings"), POLICIES)
+@pytest.mark.parametrize(("policy", "settings", "format"), CASES)
 def test_without_learning_a_float32_record_predicts_the_path(tmp_path, policy, settings, format):
     # Nothing feeds back: the trajectory is the same, and rounding is that of the replay.
     closed_loop.train_under(make(lr=0.0), batches(), format=None, policy="static", record=tmp_path)
@@ -404,6 +407,30 @@ def test_a_run_has_the_keys_of_a_replay(tmp_path):
         assert told["name"] == happened["name"]
         assert [told[key] for key in COUNTS] == [happened[key] for key in COUNTS]
         assert told["first_overflow_step"] == happened["first_overflow_step"]
+
+
+def test_trainings_are_a_result_like_any_other(tmp_path):
+    runs = [
+        closed_loop.train_under(make(), batches(), format="fp16", policy=policy)
+        for policy in ("torch", "megatron")
+    ]
+    result = closed_loop.result_of(*runs)
+    steps = result.to_frame("steps")
+    assert list(steps.columns[:3]) == list(
+        dlsim.replay(trace_of_one(tmp_path), quiet=True).to_frame("steps").columns[:3]
+    )
+    assert len(steps) == 2 * STEPS
+    assert steps[steps.policy == "megatron"].skipped.sum() == len(runs[1].skipped)
+    result.save(tmp_path / "result.json")
+    assert dlsim.read_result(tmp_path / "result.json").data == result.data
+    assert closed_loop.result_of().data["runs"] == []
+
+
+def trace_of_one(folder):
+    closed_loop.train_under(
+        make(), batches(1), format=None, policy="static", record=folder / "trace"
+    )
+    return folder / "trace"
 
 
 def test_the_table_shows_predictions_beside_what_happened(tmp_path):
