@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A training under dlsim.amp.GradScaler, recorded, replays to what that scaler did."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import dlsim
+from dlsim import amp
+from dlsim._binary import command_path
+
+STEPS = 60
+FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
+
+
+def train(path: Path, half_dtype: str) -> tuple[list[tuple[float, float, bool, float]], int]:
+    """Returns scale, next scale, whether skipped and norm of each step; and the skipped steps."""
+    torch.manual_seed(3)
+    model = nn.Sequential(nn.Linear(12, 24), nn.Tanh(), nn.Linear(24, 5))
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scaler = amp.GradScaler("dynamic", steps_per_increase=5, half_dtype=half_dtype)
+    seen = []
+    with dlsim.Recorder(model, path, scaler=scaler, on_error="raise") as rec:
+        for step in range(STEPS):
+            optimizer.zero_grad()
+            spike = 1e25 if step % 25 == 24 else 1e4 if step % 10 == 9 else 1.0
+            loss = (model(torch.randn(16, 12)) * spike).square().mean()
+            scale = float(scaler.get_scale())
+            scaler.scale(loss).backward()
+            rec.step(loss=loss)  # before unscale_: the gradients carry the scale
+            scaler.unscale_(optimizer)
+            scaler.step(optimizer)
+            norm, finite = float(scaler.global_norm), bool(scaler.isfinite)
+            scaler.update()
+            seen.append((scale, float(scaler.get_scale()), not finite, norm))
+    return seen, int(scaler.get_num_skipped_steps())
+
+
+@pytest.mark.parametrize("output", ["trace", "run.dlprof"])
+@pytest.mark.parametrize("half_dtype", FORMATS)
+def test_replay_of_a_recording_repeats_the_scaler(tmp_path: Path, half_dtype, output) -> None:
+    seen, skipped_steps = train(tmp_path / output, half_dtype)
+    done = subprocess.run(
+        [
+            *(command_path(), "replay", tmp_path / output, "--format", FORMATS[half_dtype]),
+            *("--policy", "cerebras-2.10", "--set", "steps_per_increase=5"),
+            *("--quiet", "--json", "-"),
+        ],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (run,) = json.loads(done.stdout)["runs"]
+    replayed = [(step["scale"], step["next_scale"], step["skipped"]) for step in run["steps"]]
+    assert replayed == [step[:3] for step in seen]
+    assert run["summary"]["skipped_steps"] == skipped_steps > 0
+    for step, (*_, skipped, norm) in zip(run["steps"], seen, strict=True):
+        if skipped:
+            continue
+        if "grad_norm_bracket" in step:  # a profile does not know each rounded value
+            low, high = step["grad_norm_bracket"]
+            assert low * (1 - 1e-6) <= norm <= high * (1 + 1e-6)
+        else:
+            assert step["grad_norm"] == pytest.approx(norm, rel=1e-6)
