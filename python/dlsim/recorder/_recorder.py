@@ -107,7 +107,7 @@ class Recorder:
             ladder=ladder,
             dry_run=dry_run,
         )
-        self._report = Report(str(self._output.path))
+        self._report = Report(f"{self._output.path}{' (dry run)' if dry_run else ''}")
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._scaler, self._on_error, self._micro_steps = scaler, on_error, micro_steps
         self._next = whole_number("first_step", first_step, 0)

@@ -160,6 +160,10 @@ class ProfileSink:
             self._steps_before = False
         self._writer.finish()
 
+    def forget(self, step: int) -> None:
+        """Removes `step` and later steps."""
+        self._writer.forget(step)
+
     def drop(self) -> None:
         """Forgets counted parts."""
         self._writer.drop()
@@ -179,12 +183,16 @@ class ProfileSink:
 
 
 class DrySink:
-    """Writes nothing that stays: only how many bytes a step would take."""
+    """Writes nothing that stays: only how many bytes the steps would take."""
 
     def __init__(self, profile: bool, ladder: Mapping[str, Any]) -> None:
-        self._profile = profile
-        self._ladder = ladder
         self._bytes = 0
+        self._folder = TemporaryDirectory() if profile else None
+        self._inner: ProfileSink | None = None
+        if self._folder is not None:
+            path = Path(self._folder.name) / "step.dlprof"
+            self._inner = ProfileSink(path, {}, ladder, "replace")
+            self._empty = self._inner.bytes_on_disk()
 
     def add(
         self,
@@ -195,26 +203,29 @@ class DrySink:
         tensors: Mapping[str, Any],
     ) -> None:
         """Adds up what the part would take."""
-        if not self._profile:
-            self._bytes += sum(
-                tensor.numel() * tensor.element_size() for tensor in tensors.values()
-            )
-            return
-        with TemporaryDirectory() as folder:
-            sink = ProfileSink(Path(folder) / "step.dlprof", {}, self._ladder, "replace")
-            empty = sink.bytes_on_disk()
-            sink.add(step, micro, scale, metadata, tensors)
-            sink.finish(step)
-            self._bytes += sink.bytes_on_disk() - empty
+        if self._inner is not None:
+            self._inner.add(step, micro, scale, metadata, tensors)
+        else:
+            sizes = [tensor.numel() * tensor.element_size() for tensor in tensors.values()]
+            self._bytes += sum(sizes)
 
     def finish(self, step: int) -> None:
-        """Does nothing."""
+        """Adds up what the step takes in a profile."""
+        if self._inner is not None:
+            self._inner.finish(step)
+            self._bytes += self._inner.bytes_on_disk() - self._empty
+            self._inner.forget(0)
 
     def drop(self) -> None:
-        """Does nothing."""
+        """Forgets counted parts."""
+        if self._inner is not None:
+            self._inner.drop()
 
     def close(self) -> None:
-        """Does nothing."""
+        """Removes the temporary profile."""
+        self._inner = None
+        if self._folder is not None:
+            self._folder.cleanup()
 
     def bytes_on_disk(self) -> int:
         """Returns the bytes that the steps so far would take."""

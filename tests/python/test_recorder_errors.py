@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorder never stops the training, and leaves what can be read."""
+
+import logging
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from recording import info, load, small_model, steps_in, train
+from torch import nn
+
+import dlsim
+
+
+def test_a_missing_scale_is_never_guessed(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path) as rec:
+        model(torch.randn(4, 6)).sum().backward()
+        with pytest.raises(TypeError, match=r"scale: missing, expected .* scale=1.0 if"):
+            rec.step(loss=1.0)
+        with pytest.raises(dlsim.UsageError, match="micro_step: not prepared"):
+            rec.micro_step(scale=1.0)
+
+
+def test_a_scaler_is_asked(tmp_path: Path) -> None:
+    class OfTorch:
+        def __init__(self) -> None:
+            self._per_optimizer_states = {}
+
+        def get_scale(self) -> float:
+            return 256.0
+
+    from enum import Enum
+
+    stage = Enum("OptState", ["READY", "UNSCALED"])
+    model, scaler = small_model(), OfTorch()
+    with dlsim.Recorder(model, tmp_path / "torch", scaler=scaler) as rec:
+        model(torch.randn(4, 6)).sum().backward()
+        rec.step()
+        rec.step(scale=2.0)
+        scaler._per_optimizer_states[1] = {"stage": stage.UNSCALED}
+        rec.step()
+    assert [load(tmp_path / "torch", i)[1]["grad_scale"] for i in (0, 1)] == ["256.0", "2.0"]
+    assert rec.errors == 1 and "unscale_() or step()" in rec.report().messages[0]
+    own = dlsim.LossScaler("torch", {"init_scale": "32"})
+    with dlsim.Recorder(model, tmp_path / "own", scaler=own) as rec:
+        rec.step()
+    assert load(tmp_path / "own", 0)[1]["grad_scale"] == "32.0"
+
+
+@pytest.mark.parametrize("scale", [float("nan"), float("inf"), 0.0, -1.0, 1e39, 1e-40, "big"])
+@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+def test_a_bad_scale_costs_its_step_only(tmp_path: Path, scale, output) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / output) as rec:
+        train(model, rec, 1)
+        rec.step(scale=scale)
+        rec.step(scale=4.0)
+    assert rec.errors == 1 and rec.report().steps == 2
+    assert "steps: 2 (0 to 2)" in info(tmp_path / output)
+
+
+def test_errors_are_logged_once_and_summed_up_at_close(tmp_path: Path, caplog) -> None:
+    model = small_model()
+    with caplog.at_level(logging.WARNING):
+        with dlsim.Recorder(model, tmp_path) as rec:
+            for _ in range(30):
+                rec.step(scale=1.0)
+        assert rec.errors == 30 and len(rec.report().messages) == 20
+    assert len(caplog.records) == 3  # the first error, the sum, the tensors without gradient
+    assert "no gradients, expected a call after backward" in caplog.messages[0]
+    assert "30 errors" in caplog.messages[1]
+
+
+def test_errors_can_be_raised_instead(tmp_path: Path) -> None:
+    with dlsim.Recorder(small_model(), tmp_path, on_error="raise") as rec:
+        with pytest.raises(dlsim.Error, match="no gradients"):
+            rec.step(scale=1.0)
+
+
+@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+def test_an_exception_of_the_training_passes_and_leaves_a_readable_result(tmp_path, output) -> None:
+    model = small_model()
+    for error in (ZeroDivisionError, KeyboardInterrupt):
+        with pytest.raises(error):
+            with dlsim.Recorder(model, tmp_path / error.__name__ / output) as rec:
+                train(model, rec, 2)
+                raise error
+        assert "steps: 2 (0 to 1)" in info(tmp_path / error.__name__ / output)
+        rec.step(scale=1.0)  # after close: nothing
+        rec.close()
+
+
+@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+def test_a_path_that_cannot_be_written_costs_no_training(tmp_path: Path, output) -> None:
+    (tmp_path / "file").write_text("")
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "file" / output) as rec:
+        train(model, rec, 2)
+        assert rec.errors == 3 and rec.report().steps == 0
+        (tmp_path / "file").unlink()
+        train(model, rec, 1)
+    assert rec.errors == 3 and "steps: 1 (2 to 2)" in info(tmp_path / "file" / output)
+
+
+@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+def test_a_full_disk_costs_steps_only(tmp_path: Path, output) -> None:
+    script = (
+        "import resource, signal, sys, torch, dlsim\n"
+        "model = torch.nn.Linear(300, 300)\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "with dlsim.Recorder(model, sys.argv[1]) as rec:\n"
+        "    for limit in (resource.RLIM_INFINITY, 20000, resource.RLIM_INFINITY):\n"
+        "        model(torch.randn(4, 300)).square().sum().backward()\n"
+        "        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
+        "        for _ in range(20):\n"
+        "            rec.step(scale=1.0)\n"
+        "print(rec.errors, rec.report().steps)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / output],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    errors, steps = map(int, done.stdout.split())
+    assert errors > 0 and errors + steps == 60 and steps >= 40
+    assert f"steps: {steps} (0 to 59)" in info(tmp_path / output)
+    assert done.stderr.count("cannot be written") == 1
+
+
+def killed_training(tmp_path: Path, output: str) -> None:
+    script = (
+        "import sys, time, torch, dlsim\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "rec = dlsim.Recorder(model, sys.argv[1])\n"
+        "for step in range(5):\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n"
+        "    rec.step(scale=1.0)\n"
+        "print('recorded', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, tmp_path / output], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout.readline() == "recorded\n"
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_a_killed_training_leaves_a_trace(tmp_path: Path) -> None:
+    killed_training(tmp_path, "run")
+    assert "steps: 5 (0 to 4)" in info(tmp_path / "run")
+    model = nn.Linear(4, 4)
+    with pytest.raises(dlsim.UsageError, match="holds a trace already"):
+        dlsim.Recorder(model, tmp_path / "run")
+    with dlsim.Recorder(model, tmp_path / "run", existing="continue", first_step=3) as rec:
+        model(torch.ones(2, 4)).sum().backward()
+        rec.step(scale=1.0)
+    assert steps_in(tmp_path / "run") == [0, 1, 2, 3]
+    with dlsim.Recorder(model, tmp_path / "run", existing="replace") as rec:
+        rec.step(scale=1.0)
+    assert steps_in(tmp_path / "run") == [0]
+
+
+def test_a_killed_training_leaves_a_profile_to_go_on_with(tmp_path: Path) -> None:
+    killed_training(tmp_path, "run.dlprof")
+    model = nn.Linear(4, 4)
+    with pytest.raises(dlsim.UsageError, match=r"run\.dlprof\.partial: exists already"):
+        dlsim.Recorder(model, tmp_path / "run.dlprof")
+    with dlsim.Recorder(model, tmp_path / "run.dlprof", existing="continue", first_step=3) as rec:
+        model(torch.ones(2, 4)).sum().backward()
+        rec.step(scale=1.0)
+    assert "steps: 4 (0 to 3)" in info(tmp_path / "run.dlprof")
+    with dlsim.Recorder(model, tmp_path / "run.dlprof", existing="continue"):
+        pass  # completes what is there
+    assert "steps: 4 (0 to 3)" in info(tmp_path / "run.dlprof")
+
+
+def test_a_recorder_that_nobody_closes_is_closed_at_exit(tmp_path: Path) -> None:
+    script = (
+        "import sys, torch, dlsim\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "rec = dlsim.Recorder(model, sys.argv[1])\n"
+        "model(torch.ones(2, 4)).sum().backward()\n"
+        "rec.step(scale=1.0)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "run.dlprof"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert not done.stderr
+    assert "steps: 1 (0 to 0)" in info(tmp_path / "run.dlprof")
+
+
+def test_a_gradient_changed_in_place_after_it_was_seen_is_left_out(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path, micro_steps=True) as rec:
+        held = []
+        model[0].weight.register_hook(held.append)
+        model(torch.randn(4, 6)).sum().backward()
+        held[0].mul_(2)
+        rec.micro_step(scale=1.0)
+        rec.step()
+    assert "0.weight.grad" not in load(tmp_path, 0, ".micro-00")[0]
+    assert "was changed in place" in rec.report().messages[0]
+
+
+def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
+    model = small_model()
+    import gc
+
+    counts = []
+    with dlsim.Recorder(model, tmp_path / "run.dlprof", activations="*") as rec:
+        for _ in range(3):
+            train(model, rec, 5)
+            gc.collect()
+            counts.append(sum(type(item) is torch.Tensor for item in gc.get_objects()))
+    assert counts[1] == counts[2] and rec.errors == 0

@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorder records the tensors and steps that are selected, and refuses bad arguments."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from recording import info, load, small_model, steps_in, train
+from torch import nn
+
+import dlsim
+from dlsim.recorder import Selection, selections_of_config
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"gradients": "0.*"}, {"0.weight.grad", "0.bias.grad"}),
+        ({"gradients": ["*.bias"]}, {"0.bias.grad", "2.bias.grad"}),
+        ({"gradients": re.compile(r"^[02]\.w")}, {"0.weight.grad", "2.weight.grad"}),
+        ({"gradients": "2.*", "exclude": "*.bias"}, {"2.weight.grad"}),
+        ({"gradients": (), "activations": "1"}, {"1.act_grad"}),
+        (
+            {"activations": re.compile("[12]"), "gradients": "2.bias", "exclude": "2"},
+            {"2.bias.grad", "1.act_grad"},
+        ),
+    ],
+)
+def test_tensors_are_selected_by_name(tmp_path: Path, options, names) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path, **options) as rec:
+        train(model, rec)
+    assert load(tmp_path, 0)[0].keys() == names
+
+
+def test_steps_are_selected(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path, every=3, start=2, end=9) as rec:
+        train(model, rec, 14)
+    assert steps_in(tmp_path) == [3, 6, 9]
+    with dlsim.Recorder(model, tmp_path / "later", every=5, first_step=100) as rec:
+        train(model, rec, 7)
+    assert steps_in(tmp_path / "later") == [100, 105]
+
+
+def test_nothing_is_read_in_steps_that_are_not_selected(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path, every=2, activations="*") as rec:
+        train(model, rec, 1)
+        out = model(torch.randn(4, 6))
+        assert out._backward_hooks is None
+        rec.step(scale=float("nan"))  # not selected: not even looked at
+    assert rec.errors == 0 and steps_in(tmp_path) == [0]
+
+
+def test_given_step_numbers_are_used(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path) as rec:
+        model(torch.randn(4, 6)).sum().backward()
+        for step in (10, 20, 21):
+            rec.step(scale=1.0, step=step)
+        rec.step(scale=1.0)
+    assert steps_in(tmp_path) == [10, 20, 21, 22]
+
+
+CONFIG = """
+first:
+  enabled: True
+  layers:
+    layer_name_regex_pattern: .*(0|2)
+  transformer_engine:
+    LogTensorStats:
+      enabled: True
+      tensors: [activation, wgrad, weight]
+      stats: [max]
+      freq: 2
+      start_step: 2
+      end_step: 4
+second:
+  layers:
+    layer_name_regex_pattern: "1"
+  transformer_engine:
+    DumpTensors:
+      enabled: True
+      tensors_struct:
+        - tensor: gradient
+      start_end_list: [[0, 0], [4, 5]]
+third:
+  enabled: False
+  layers: {layer_types: [fc]}
+"""
+
+
+def test_a_configuration_of_dlfw_inspect_selects(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run", config=str(tmp_path / "config.yaml")) as rec:
+        train(model, rec, 8)
+    assert steps_in(tmp_path / "run") == [0, 2, 4, 5]
+    parameters = {"0.weight.grad", "0.bias.grad", "2.weight.grad", "2.bias.grad"}
+    assert load(tmp_path / "run", 0)[0].keys() == {"1.act_grad"}
+    assert load(tmp_path / "run", 2)[0].keys() == parameters
+    assert load(tmp_path / "run", 4)[0].keys() == parameters | {"1.act_grad"}
+
+
+@pytest.mark.parametrize(
+    ("config", "text"),
+    [
+        ({}, "selects nothing"),
+        ({"a": 1}, "expected sections by name"),
+        ({"a": {"layers": {"layer_types": ["fc1"]}}}, "expected layer_name_regex_pattern only"),
+        ({"a": {"layers": {"layer_name_regex_pattern": "("}}}, "bad regular expression"),
+        (
+            {
+                "a": {
+                    "layers": {"layer_name_regex_pattern": ".*"},
+                    "LogTensorStats": {"tensors": ["grad"]},
+                }
+            },
+            "unknown tensor",
+        ),
+        (
+            {
+                "a": {
+                    "layers": {"layer_name_regex_pattern": ".*"},
+                    "LogTensorStats": {"tensors": ["weight"]},
+                }
+            },
+            "selects nothing",
+        ),
+        ("/nonexistent.yaml", "cannot be read"),
+    ],
+)
+def test_bad_configurations_are_refused(config, text) -> None:
+    with pytest.raises(dlsim.UsageError, match=text):
+        selections_of_config(config)
+
+
+def test_both_ends_of_an_interval_are_included() -> None:
+    selection = Selection(every=5, intervals=((0, 5), (20, None)))
+    assert [step for step in range(32) if selection.includes(step)] == [0, 5, 20, 25, 30]
+
+
+@pytest.mark.parametrize("shape", [(7, 16, 3), (64, 64), (1000,), (5,), (4, 0)])
+def test_a_sample_meets_all_rows_and_columns(tmp_path: Path, shape) -> None:
+    from dlsim.recorder._snapshot import stride_of
+
+    stride = stride_of(shape, 20)
+    elements = torch.ones(shape).numel()
+    index = torch.arange(elements)[::stride]
+    assert len(index) <= 20 and (elements > 20 or stride == 1)
+    if len(shape) == 2 and elements:
+        assert len({int(i) % shape[1] for i in index}) == len(index)
+
+
+def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
+    model = nn.Linear(100, 10)
+    with dlsim.Recorder(model, tmp_path, sample=64) as rec:
+        model(torch.randn(3, 100)).square().sum().backward()
+        rec.step(scale=1.0)
+    tensors, _ = load(tmp_path, 0)
+    assert 32 <= tensors["weight.grad"].numel() <= 64 and tensors["bias.grad"].shape == (10,)
+    assert set(tensors["weight.grad"].tolist()) <= set(model.weight.grad.flatten().tolist())
+    assert "sample: 64" in info(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"gradients": "nothing*"}, dlsim.UsageError, "nothing matches"),
+        ({"gradients": None}, dlsim.UsageError, "nothing matches"),
+        ({"gradients": 3}, TypeError, "gradients: expected globs or compiled .*, got int"),
+        ({"gradients": [3]}, TypeError, "gradients: expected globs or compiled"),
+        ({"activations": re.compile(b"x")}, TypeError, "activations: expected globs"),
+        ({"every": 0}, dlsim.UsageError, "every: out of range"),
+        ({"every": 1.5}, TypeError, "every: expected a whole number, got float"),
+        ({"start": 5, "end": 4}, dlsim.UsageError, "out of range, expected 5 or more, got 4"),
+        ({"sample": 0}, dlsim.UsageError, "sample: out of range"),
+        ({"dtype": "float16"}, dlsim.UsageError, "dtype: unknown"),
+        ({"format": "hdf5"}, dlsim.UsageError, "format: unknown"),
+        ({"existing": "append"}, dlsim.UsageError, "existing: unknown"),
+        ({"on_error": "ignore"}, dlsim.UsageError, "on_error: unknown"),
+        ({"ladder": {"scales": "1"}}, dlsim.UsageError, "only a profile has one"),
+        ({"ladder": {"scale": "1"}, "format": "profile"}, dlsim.UsageError, "ladder: unknown"),
+        ({"ladder": {"scales": "x"}, "format": "profile"}, dlsim.UsageError, "scales"),
+        ({"distributed": "ddp"}, dlsim.UsageError, "distributed: unknown"),
+        ({"rank": 2, "ranks": 2}, dlsim.UsageError, "rank: out of range"),
+        ({"ranks": 2}, dlsim.UsageError, "distributed: cannot tell"),
+        ({"first_step": -1}, dlsim.UsageError, "first_step: out of range"),
+        ({"description": {"files": "x"}}, dlsim.UsageError, "'files' is not free"),
+        ({"description": {"x": 1}, "format": "profile"}, TypeError, "description 'x'"),
+        ({"config": {}}, dlsim.UsageError, "selects nothing"),
+    ],
+)
+def test_bad_arguments_are_refused_before_the_training(tmp_path, options, error, text) -> None:
+    with pytest.raises(error, match=text) as caught:
+        dlsim.Recorder(small_model(), tmp_path / "run", **options)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob("run/*"))
+
+
+def test_a_model_is_a_module(tmp_path: Path) -> None:
+    for model in (None, [torch.ones(2)], {"a": 1}):
+        with pytest.raises(TypeError, match=r"model: expected a torch\.nn\.Module"):
+            dlsim.Recorder(model, tmp_path)
+    with pytest.raises(dlsim.UsageError, match="is the name of a profile"):
+        dlsim.Recorder(small_model(), tmp_path / "x.dlprof", format="safetensors")
+
+
+def test_without_torch_the_error_names_the_package(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['torch'] = None; sys.modules['torch.nn'] = None\n"
+        "import dlsim\n"
+        "try:\n"
+        "    dlsim.Recorder(None, 'run')\n"
+        "except ModuleNotFoundError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "dlsim.Recorder needs PyTorch: pip install torch\n"
