@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -38,7 +39,20 @@ _MOST_STEPS = 1_000_000
 _BEST_RATIO = 1032
 _FORMAT: Any = np.lib.format
 _READERS = {(1, 0): _FORMAT.read_array_header_1_0, (2, 0): _FORMAT.read_array_header_2_0}
-_BAD_NPZ = (OSError, zipfile.BadZipFile, ValueError, RuntimeError, NotImplementedError, EOFError)
+# What zipfile and numpy.lib.format raise for damaged files.
+_BAD_NPZ = (
+    EOFError,
+    KeyError,
+    MemoryError,
+    OSError,
+    OverflowError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
 
 
 @dataclass(frozen=True)
