@@ -11,6 +11,7 @@ from ._inputs import Run
 from ._json import integer, number, visible
 from ._text import format_count, format_number, format_scale, format_share, likeliest
 
+TALL = 20  # rows above which the table scrolls by itself
 NEGLIGIBLE = 1e-6  # of a step's energy, as dlsim tune has it
 
 
@@ -79,8 +80,9 @@ def policies_table(runs: list[Run]) -> str:
         for name, kind, title in heads
     )
     body = "".join(_row(i, run) for i, run in enumerate(runs))
+    tall = " tall" if len(runs) > TALL else ""
     return (
-        '<div class="scroll"><table class="sortable" id="policies-table">'
+        f'<div class="scroll{tall}" tabindex="0"><table class="sortable" id="policies-table">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 

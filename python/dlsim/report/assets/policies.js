@@ -11,6 +11,9 @@ const Policies = (() => {
     const { runs } = Report.data;
     const length = Report.narrow() ? 18 : 40;
     const labels = runs.map((run) => Report.plain(Report.shortened(run.label, length)));
+    const height = Math.min(900, 100 + 22 * runs.length);
+    const stride = Math.max(1, Math.ceil(runs.length / ((height - 100) / 14)));
+    const named = runs.map((_, i) => i).filter((i) => i % stride === 0);
     const data = kinds.map(([name, hue], kind) => ({
       type: "bar", orientation: "h", name, y: runs.map((_, i) => i),
       x: runs.map((run) => run.fates[kind]), marker: { color: Report.color(hue) },
@@ -20,10 +23,10 @@ const Policies = (() => {
     return {
       data,
       layout: {
-        barmode: "stack", height: Math.min(900, 90 + 22 * runs.length), bargap: 0.35,
+        barmode: "stack", height, bargap: 0.35,
         xaxis: { title: { text: "steps" }, rangemode: "tozero" },
         yaxis: {
-          autorange: "reversed", tickvals: runs.map((_, i) => i), ticktext: labels, showgrid: false, zeroline: false,
+          autorange: "reversed", tickvals: named, ticktext: named.map((i) => labels[i]), showgrid: false, zeroline: false,
         },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0, traceorder: "normal" },
       },
