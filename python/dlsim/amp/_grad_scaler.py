@@ -28,6 +28,9 @@ _CLIPPING_IS_DEPRECATED = (
     "torch.nn.utils.clip_grad_norm_"
 )
 
+# What a copy makes anew: it has seen no optimizer and no gradient.
+_NOT_COPIED = ("_policy", "_states", "_square_sums", "_quantize_first", "_marks")
+
 
 class GradScaler:
     """Scales losses, and rounds, tests and unscales gradients; dynamic or with a constant scale.
@@ -66,7 +69,8 @@ class GradScaler:
         }
         self.half_dtype = rounding_dtype(half_dtype)
         self.dynamic = is_dynamic(loss_scale)
-        self._policy = make_policy(self._policy_name, loss_scale, arguments, self.half_dtype)
+        self._made_of = (self._policy_name, loss_scale, arguments, self.half_dtype)
+        self._policy = make_policy(*self._made_of)
         self._static_scale = 1.0 if self.dynamic else float(loss_scale or 1.0)
         self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
         self._enabled = bool(enabled)
@@ -86,6 +90,23 @@ class GradScaler:
         self._square_sums: list[torch.Tensor | float] | None = None  # None: nothing was tested
         self._skipped = 0  # optimizer steps since the last update()
         self._quantize_first = QuantizeFirst(self.half_dtype)
+
+    def __getstate__(self) -> dict[str, Any]:
+        if self.dynamic and (self._quantize_first.active or self._square_sums is not None):
+            raise RuntimeError(
+                "GradScaler: in the middle of a step, expected a copy after update()"
+            )
+        kept = {name: value for name, value in vars(self).items() if name not in _NOT_COPIED}
+        return {**kept, "policy_state": self._policy.checkpoint()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        kept = dict(state)
+        policy_state = kept.pop("policy_state")
+        vars(self).update(kept)
+        self._start()
+        vars(self).update(kept)
+        self._policy = make_policy(*self._made_of)
+        self._policy.restore(policy_state)
 
     def _norm_or_none(self, max_gradient_norm: float | None) -> float | None:
         if not max_gradient_norm or not self.dynamic:

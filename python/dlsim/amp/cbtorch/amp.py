@@ -54,6 +54,9 @@ class GradScaler(_grad_scaler.GradScaler):
         )
         # Not deprecated in this release.
         self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
+
+    def _start(self) -> None:
+        super()._start()
         self._marks: weakref.WeakKeyDictionary[Optimizer, _Marks] = weakref.WeakKeyDictionary()
 
     def __call__(self, loss: Any) -> Any:
