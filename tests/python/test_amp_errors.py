@@ -223,3 +223,30 @@ def test_missing_torch_is_named(statement):
         "(pip install torch)"
     )
     assert result.stderr.count("Traceback") == 1
+
+
+def test_a_scale_of_zero_skips_the_step_and_grows_to_the_minimum():
+    # As 1 / 0 of tensors in the original: the gradients are then NaN.
+    scaler = amp.GradScaler("dynamic", init_scale=1e-50)
+    optimizer = _optimizer()
+    scaler.scale(_loss(optimizer)).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    assert int(scaler.get_num_skipped_steps()) == 1
+    assert float(scaler.get_scale()) == 2.0**-14
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400)], ids=["plus", "minus"])
+def test_an_integer_beyond_float64_is_not_finite(value):
+    with pytest.raises(ValueError, match=r"GradScaler.init_scale: not a finite number"):
+        amp.GradScaler("dynamic", init_scale=value)
+
+
+@pytest.mark.parametrize("scale", [1e39, 1e-50, 0.0, -4.0])
+@pytest.mark.parametrize("kind", ["dynamic", 8.0])
+def test_a_checkpoint_with_a_scale_beyond_float32_is_refused(kind, scale):
+    scaler = amp.GradScaler(kind)
+    before = float(scaler.get_scale())
+    with pytest.raises(ValueError, match="GradScaler state loss_scale: not a loss scale"):
+        scaler.load_state_dict({"loss_scale": scale})
+    assert float(scaler.get_scale()) == before

@@ -205,7 +205,7 @@ class GradScaler:
 
     def _inverse_scale(self) -> float:
         # Dividing float32 values in float64 and rounding is the same as dividing in float32.
-        return float(np.float32(1.0 / self._scale))
+        return float(np.float32(1.0 / self._scale if self._scale else math.inf))
 
     def clip_gradients_and_return_isfinite(self, optimizers: Iterable[Optimizer]) -> torch.Tensor:
         """Returns whether the norm of all gradients unscaled since the last update() is finite.

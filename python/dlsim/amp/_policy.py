@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from numbers import Real
 
+import torch
+
 from .._core import LossScaler
 from .._errors import UsageError
 
@@ -17,9 +19,15 @@ def number(place: str, value: object) -> float:
     plain = item() if callable(item) and getattr(value, "ndim", None) == 0 else value
     if isinstance(plain, bool) or not isinstance(plain, Real):
         raise TypeError(f"{place}: wrong type, expected a number, got {type(value).__name__}")
-    if not math.isfinite(plain):
-        raise UsageError(f"{place}: not a finite number, expected one such as 2.0**15, got {plain}")
-    return float(plain)
+    try:
+        result = float(plain)
+    except OverflowError:  # an integer beyond float64
+        result = math.inf
+    if not math.isfinite(result):
+        raise UsageError(
+            f"{place}: not a finite number, expected one such as 2.0**15, got {result}"
+        )
+    return result
 
 
 def is_dynamic(loss_scale: object) -> bool:
@@ -67,9 +75,9 @@ def checkpoint_values(state_dict: object, fields: Mapping[str, object]) -> dict[
         for name in fields
         if name in state_dict
     }
-    if values.get("loss_scale", 1.0) <= 0.0:
+    if not 0.0 < float(torch.tensor(values.get("loss_scale", 1.0), dtype=torch.float32)) < math.inf:
         raise UsageError(
-            "GradScaler state loss_scale: not a loss scale, expected a positive number, got "
-            f"{values['loss_scale']}"
+            "GradScaler state loss_scale: not a loss scale, expected a positive float32 number, "
+            f"got {values['loss_scale']}"
         )
     return values
