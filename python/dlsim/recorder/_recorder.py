@@ -35,6 +35,14 @@ def _close_all() -> None:
         recorder.close()
 
 
+def _leave_all() -> None:
+    for recorder in list(_OPEN):
+        recorder._leave()
+
+
+os.register_at_fork(after_in_child=_leave_all)
+
+
 class Recorder:
     """Records the gradients of a model, step by step, as a trace or a profile.
 
@@ -200,6 +208,13 @@ class Recorder:
         with self._counting("close"):
             _OPEN.discard(self)
             self._report.log_at_close()
+
+    def _leave(self) -> None:
+        """Ends recording in a forked process, without a trace: the output is its parent's."""
+        self._closed = True
+        self._choice.end()
+        self._sink = None
+        _OPEN.discard(self)
 
     @contextmanager
     def _counting(self, doing: str) -> Iterator[None]:
