@@ -225,6 +225,9 @@ def _unsigned(name: str, value: Any, bits: int) -> int:
 
 
 def _draws(scale: Any, seed: Any, stream: Any) -> tuple[float, int, int]:
+    if type(scale) is float and type(seed) is type(stream) is int:
+        if 0 <= seed < 1 << 64 and 0 <= stream < 1 << 32:
+            return scale, seed, stream
     return _scale(scale), _unsigned("seed", seed, 64), _unsigned("stream", stream, 32)
 
 

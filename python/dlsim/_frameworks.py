@@ -54,7 +54,8 @@ def is_torch(array: object) -> bool:
 
 def is_cuda(array: Any) -> bool:
     """Whether an object is a tensor of PyTorch in the memory of a CUDA device."""
-    return is_torch(array) and bool(array.is_cuda)
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor) and bool(array.is_cuda)
 
 
 def source_of(array: Any, place: str, elements: tuple[str, ...]) -> Source:
