@@ -14,6 +14,7 @@ from torch import nn
 
 import dlsim
 from dlsim._binary import command_path
+from dlsim.recorder._snapshot import HostCopies
 
 
 def test_gradients_are_recorded_bit_for_bit_with_their_scale(tmp_path: Path) -> None:
@@ -235,3 +236,34 @@ def test_time_and_bytes_are_reported(tmp_path: Path) -> None:
     report = rec.report()
     assert 0 < report.seconds < time.perf_counter() - began
     assert str(report).startswith(f"{os.fspath(tmp_path / 'run')}: 3 steps, 4 tensors of 296 bytes")
+
+
+def test_gradients_of_a_device_are_copied_with_one_synchronisation(monkeypatch) -> None:
+    """Stands in for CUDA: tensors that say they are there, and buffers that are not pinned."""
+
+    class OnDevice(torch.Tensor):
+        is_cuda = True
+
+    empty, synchronised = torch.empty, []
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronised.append)
+
+    def unpinned(*shape: int, pin_memory: bool, **options: object) -> torch.Tensor:
+        assert pin_memory
+        return empty(*shape, **options)
+
+    monkeypatch.setattr(torch, "empty", unpinned)
+    copies = HostCopies(dtype=None, sample=None)
+    found = {
+        "a": torch.arange(6.0).reshape(2, 3).t().as_subclass(OnDevice),
+        "b": torch.ones(4, dtype=torch.bfloat16).as_subclass(OnDevice),
+        "c": torch.ones(2),
+    }
+    first = copies.take(found, 0, {})
+    assert len(synchronised) == 1
+    for name, tensor in found.items():
+        assert torch.equal(first[name], tensor) and first[name].is_contiguous()
+        assert not first[name].is_cuda
+    addresses = [first[name].data_ptr() for name in ("a", "b")]
+    second = copies.take({**found, "b": torch.zeros(4).as_subclass(OnDevice)}, 1, {})
+    assert second["a"].data_ptr() == addresses[0] and second["b"].dtype == torch.float32
+    assert len(synchronised) == 2
