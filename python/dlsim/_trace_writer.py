@@ -205,6 +205,12 @@ class TraceWriter:
         """Returns the numbers of the steps of `rank` that the directory holds, ascending."""
         return sorted({int(found["step"]) for found in self._files_of(rank)})
 
+    def ranks(self) -> set[int | None]:
+        """Returns the ranks whose files the directory holds; None stands for files without one."""
+        return {
+            None if found["rank"] is None else int(found["rank"]) for found in self._step_files()
+        }
+
     def forget(self, step: int, *, rank: int | None = None) -> None:
         """Removes the files of `rank` of `step` and of later steps."""
         for found in list(self._files_of(rank)):

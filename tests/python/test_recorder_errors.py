@@ -155,8 +155,10 @@ def test_a_killed_training_leaves_a_trace(tmp_path: Path) -> None:
     killed_training(tmp_path, "run")
     assert "steps: 5 (0 to 4)" in info(tmp_path / "run")
     model = nn.Linear(4, 4)
+    description = (tmp_path / "run" / "trace.json").read_text()
     with pytest.raises(dlsim.UsageError, match="holds a trace already"):
-        dlsim.Recorder(model, tmp_path / "run")
+        dlsim.Recorder(model, tmp_path / "run", description={"data": "other"})
+    assert (tmp_path / "run" / "trace.json").read_text() == description
     with dlsim.Recorder(model, tmp_path / "run", existing="continue", first_step=3) as rec:
         model(torch.ones(2, 4)).sum().backward()
         rec.step(scale=1.0)
@@ -222,3 +224,22 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
             gc.collect()
             counts.append(sum(type(item) is torch.Tensor for item in gc.get_objects()))
     assert counts[1] == counts[2] and rec.errors == 0
+
+
+def test_files_with_and_without_ranks_are_never_mixed(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    model(torch.ones(2, 4)).sum().backward()
+    of_rank_1 = {"distributed": "separate", "rank": 1, "ranks": 2}
+    with dlsim.Recorder(model, tmp_path) as rec:
+        rec.step(scale=1.0)
+    for existing in ("refuse", "continue"):
+        with pytest.raises(dlsim.UsageError, match=r"holds a trace already, .* existing='replace'"):
+            dlsim.Recorder(model, tmp_path, existing=existing, **of_rank_1)
+    of_rank_0 = {**of_rank_1, "rank": 0}
+    for options in (of_rank_0, of_rank_1):
+        with dlsim.Recorder(model, tmp_path, existing="replace", **options) as rec:
+            rec.step(scale=1.0)
+    assert "mean of 2 data-parallel ranks" in info(tmp_path)
+    with dlsim.Recorder(model, tmp_path, existing="replace") as rec:
+        rec.step(scale=1.0)
+    assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-00000000.safetensors"]

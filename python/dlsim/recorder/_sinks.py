@@ -59,21 +59,28 @@ class TraceSink:
         self, path: Path, description: Mapping[str, object], ranks: Ranks, existing: Existing
     ) -> None:
         self._rank = ranks.rank if ranks.kind == "separate" else None
-        self._writer = TraceWriter(
-            path, description, exist_ok=True, describes=self._rank in (None, 0)
-        )
-        steps = self._writer.steps(rank=self._rank)
-        if steps and existing == "refuse":
-            raise UsageError(
-                f"{path}: holds a trace already, expected another directory, "
-                "existing='continue' or existing='replace'"
-            )
-        self._steps_before = bool(steps)
+        others = self._check(TraceWriter(path, describes=False), existing)
+        first = self._rank in (None, 0)
+        self._writer = TraceWriter(path, description, exist_ok=True, describes=first)
+        self._steps_before = existing == "continue"
         if existing == "replace":
-            self._writer.forget(0, rank=self._rank)
+            for rank in {self._rank, *(others if first else ())}:
+                self._writer.forget(0, rank=rank)
         self._waiting = path / f".parts-{0 if self._rank is None else self._rank}"
         self._parts: TraceWriter | None = None
         self.drop()  # what an interrupted process has left
+
+    def _check(self, present: TraceWriter, existing: Existing) -> set[int | None]:
+        """Refuses a directory that is taken; returns the ranks whose files cannot stay."""
+        ranks = present.ranks()
+        # No reader takes files with and without ranks together.
+        others = {rank for rank in ranks if (rank is None) != (self._rank is None)}
+        if (existing == "refuse" and self._rank in ranks) or (existing != "replace" and others):
+            offer = "existing='replace'" if others else "existing='continue' or 'replace'"
+            raise UsageError(
+                f"{present.directory}: holds a trace already, expected another directory or {offer}"
+            )
+        return others
 
     def add(
         self,
