@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sharded models are recognised, by stand-ins for what newer PyTorch has on this machine."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from recording import load
+from torch import nn
+
+import dlsim
+
+
+class FullyShardedDataParallel(nn.Module):
+    """Wraps a module as the class of that name does."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self._fsdp_wrapped_module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._fsdp_wrapped_module(x)
+
+
+class DTensor(torch.Tensor):
+    """A tensor of which this process holds the first half."""
+
+    def to_local(self) -> torch.Tensor:
+        flat = self.as_subclass(torch.Tensor).reshape(-1)
+        return flat[: flat.numel() // 2]
+
+
+def test_a_wrapped_model_is_sharded_and_keeps_its_names(tmp_path: Path) -> None:
+    model = FullyShardedDataParallel(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 1)))
+    with dlsim.Recorder(model, tmp_path, rank=1, ranks=2, activations="0") as rec:
+        model(torch.ones(3, 4)).sum().backward()
+        rec.step(scale=1.0)
+    tensors, _ = load(tmp_path / "shard-00001-of-00002", 0)
+    assert tensors.keys() == {
+        "0.weight.shard-1-of-2.grad",
+        "0.bias.shard-1-of-2.grad",
+        "1.weight.shard-1-of-2.grad",
+        "1.bias.shard-1-of-2.grad",
+        "0.shard-1-of-2.act_grad",
+    }
+
+
+def test_local_elements_of_distributed_tensors_are_recorded(tmp_path: Path) -> None:
+    model = nn.Module()
+    model.weight = nn.Parameter(torch.ones(4, 2).as_subclass(DTensor))
+    assert type(model.weight).__name__ == "DTensor"
+    model.weight.grad = torch.arange(8.0).reshape(4, 2).as_subclass(DTensor)
+    with dlsim.Recorder(model, tmp_path, rank=0, ranks=2, on_error="raise") as rec:
+        rec.step(scale=1.0)
+    tensors, _ = load(tmp_path / "shard-00000-of-00002", 0)
+    assert tensors["weight.shard-0-of-2.grad"].tolist() == [0, 1, 2, 3]
+
+
+def test_a_single_process_records_a_wrapped_model_whole(tmp_path: Path) -> None:
+    model = FullyShardedDataParallel(nn.Linear(4, 1))
+    with dlsim.Recorder(model, tmp_path) as rec:
+        model(torch.ones(3, 4)).sum().backward()
+        rec.step(scale=1.0)
+    assert load(tmp_path, 0)[0].keys() == {"weight.grad", "bias.grad"}
+
+
+@pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module"])
+def test_names_of_wrappers_are_left_out(tmp_path: Path, wrapper) -> None:
+    model = nn.Module()
+    model.add_module(wrapper, nn.Linear(2, 1))
+    getattr(model, wrapper)(torch.ones(1, 2)).sum().backward()
+    with dlsim.Recorder(model, tmp_path) as rec:
+        rec.step(scale=1.0)
+    assert load(tmp_path, 0)[0].keys() == {"weight.grad", "bias.grad"}
