@@ -91,7 +91,7 @@ class Float8Tensor:
     __module__ = "transformer_engine.pytorch.tensor.float8_tensor"
 
 
-def test_a_pickled_quantized_tensor_is_refused_with_what_to_do(
+def test_pickled_quantized_tensors_are_neither_built_nor_in_the_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = Float8Tensor.__module__.split(".")
@@ -101,10 +101,17 @@ def test_a_pickled_quantized_tensor_is_refused_with_what_to_do(
     monkeypatch.setattr(
         sys.modules[Float8Tensor.__module__], "Float8Tensor", Float8Tensor, raising=False
     )
+    values = random_gradients(9, 12)
     path = dump(tmp_path, 0, "fc_wgrad_iter_000001", torch.ones(2))
-    torch.save({"high_precision": torch.ones(2), "quantized": Float8Tensor()}, path)
-    with pytest.raises(ValueError, match="quantized_tensor: False"):
-        import_te(tmp_path, tmp_path / "out")
+    torch.save({"quantized": Float8Tensor(), "high_precision": torch.from_numpy(values)}, path)
+    monkeypatch.delattr(sys.modules[Float8Tensor.__module__], "Float8Tensor")
+    import_te(tmp_path, tmp_path / "out")
+    got = read_step(tmp_path / "out", "step-00000001")
+    assert list(got) == ["fc.weight.grad"] and same_bits(got["fc.weight.grad"], values)
+    dump(tmp_path, 0, "fc_wgrad_iter_000002", torch.ones(2))
+    torch.save({"quantized": 1}, tmp_path / "tensor_dumps/rank_0/fc_wgrad_iter_000002.pt")
+    with pytest.raises(ValueError, match="no high_precision"):
+        import_te(tmp_path, tmp_path / "o")
 
 
 def test_bad_dumps_are_one_line(tmp_path: Path) -> None:

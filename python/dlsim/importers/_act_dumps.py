@@ -25,6 +25,7 @@ from ._gradients import (
     Notes,
     Selection,
     check_name,
+    one_line,
     scale_metadata,
     selection,
 )
@@ -154,7 +155,7 @@ def _open(path: Path, chosen: Selection, stack: ExitStack, notes: Notes) -> list
     except _BAD_NPZ as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(f"{path}: cannot be read: {_first_line(error)}") from error
+        raise InputError(f"{path}: cannot be read: {one_line(error)}") from error
     if not members:
         raise InputError(f"{path}: no gradients, expected arrays named <module>.bwd...")
     return members
@@ -193,15 +194,10 @@ def _next(path: Path, member: _Member, is_bf16: bool) -> np.ndarray[Any, Any]:
     try:
         data = member.stream.read(size)
     except _BAD_NPZ as error:
-        raise InputError(f"{path}: {member.name!r}: {_first_line(error)}") from error
+        raise InputError(f"{path}: {member.name!r}: {one_line(error)}") from error
     if len(data) != size:
         raise InputError(f"{path}: {member.name!r}: ends before its last step")
     if dtype == "V2":
         codes = np.frombuffer(data, "<u2").astype(np.uint32)
         return (codes << 16).view(np.float32).reshape(shape)
     return np.frombuffer(data, dtype).reshape(shape)
-
-
-def _first_line(error: Exception) -> str:
-    text = str(error).strip() or type(error).__name__
-    return text.splitlines()[0][:200]

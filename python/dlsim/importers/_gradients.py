@@ -58,6 +58,12 @@ def selection(tensors: str | Iterable[str], act_grad: str | Iterable[str]) -> Se
     )
 
 
+def one_line(reason: object) -> str:
+    """Returns a foreign message as one printable line."""
+    lines = str(reason).strip().splitlines() or [type(reason).__name__]
+    return "".join(c if c.isprintable() else "?" for c in lines[0][:200])
+
+
 def check_name(place: object, name: str) -> str:
     """Returns `name` if a trace can hold it. Raises InputError."""
     try:

@@ -15,7 +15,16 @@ from typing import Any
 import numpy as np
 
 from .._errors import InputError, UsageError
-from ._gradients import Gradients, Notes, Selection, check_name, scalars, scale_metadata, selection
+from ._gradients import (
+    Gradients,
+    Notes,
+    Selection,
+    check_name,
+    one_line,
+    scalars,
+    scale_metadata,
+    selection,
+)
 from ._numbering import PathText, Position, files_of, position_of, step_pattern, without_repeats
 from ._progress import shown
 from ._runs import Imported, Layout, write_all
@@ -108,8 +117,7 @@ def _opened(path: Path, group: str) -> Iterator[Any]:
     except (OSError, RuntimeError, KeyError, TypeError, ValueError) as error:
         if isinstance(error, InputError):
             raise
-        text = (str(error) or type(error).__name__).splitlines()[0][:200]
-        raise InputError(f"{path}: cannot be read: {text}") from error
+        raise InputError(f"{path}: cannot be read: {one_line(error)}") from error
 
 
 def _by_group(

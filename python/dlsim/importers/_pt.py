@@ -12,7 +12,7 @@ from ._gradients import Gradients, Notes, Selection, scalars, scale_metadata, se
 from ._numbering import PathText, Position, files_of, position_of, step_pattern, without_repeats
 from ._progress import shown
 from ._runs import Imported, Layout, write_all
-from ._torch_files import age_note, descend, import_torch, load, step_in, tensors_in
+from ._torch_files import TorchFile, descend, step_in, tensors_in
 
 SUFFIXES = (".pt", ".pth")
 _NUMBERED = re.compile(r"(step|iter|rank|micro)?\d*", re.IGNORECASE)
@@ -36,15 +36,11 @@ def import_pt(
     their bits and types (8-bit floats become float32). The step is in the file's name, or found by
     the regular expression `pattern`, or counted from `step` on in the order of the files.
     `grad_scale` is the loss scale that the values still carry. Nothing pickled is ever executed.
-    Raises InputError, UsageError, and ModuleNotFoundError without torch.
+    Needs no torch. Raises InputError and UsageError.
     """
-    import_torch()
     chosen = selection(tensors, act_grad)
     metadata = scale_metadata(grad_scale)
     notes = Notes()
-    warning = age_note()
-    if warning:
-        notes.add(warning)
     files = _plan(files_of(inputs, SUFFIXES), step, step_pattern(pattern))
     layout = Layout(files[0][1].parent, [position for position, _ in files])
     items = (
@@ -69,7 +65,10 @@ def _position(path: Path, pattern: re.Pattern[str] | None) -> Position:
     try:
         return position_of(path, pattern)
     except InputError:
-        step = None if pattern else step_in(path, load(path))
+        step = None
+        if pattern is None:
+            with TorchFile(path) as file:
+                step = step_in(path, file.tree)
         if step is None:
             raise
         return Position(step)
@@ -84,11 +83,12 @@ def _read(
     metadata: Mapping[str, str],
     notes: Notes,
 ) -> Gradients:
-    tree = load(path)
-    recorded = step_in(path, tree)
-    if recorded not in (None, position.step):
-        notes.add(f"{path}: says step {recorded} inside; imported as {position.step}")
-    found = tensors_in(path, descend(path, tree, key), _lone_name(path), notes)
+    with TorchFile(path) as file:
+        tree = file.tree
+        recorded = step_in(path, tree)
+        if recorded not in (None, position.step):
+            notes.add(f"{path}: says step {recorded} inside; imported as {position.step}")
+        found = tensors_in(file, descend(path, tree, key), _lone_name(path), notes)
     kept = {name: values for name, values in found.items() if chosen.takes(name)}
     if not kept:
         raise InputError(f"{path}: no tensor to import, expected floating-point tensors")

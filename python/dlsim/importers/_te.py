@@ -18,7 +18,7 @@ from ._gradients import Gradients, Notes, Selection, check_name, scale_metadata,
 from ._numbering import PathText, Position, files_of
 from ._progress import shown
 from ._runs import Imported, Layout, write_all
-from ._torch_files import age_note, import_torch, load, tensors_in
+from ._torch_files import TorchFile, tensors_in
 
 _NAME = re.compile(
     r"(?P<layer>.+)_(?P<tensor>activation|weight|gradient|output|wgrad|dgrad)"
@@ -49,15 +49,11 @@ def import_te(
     `inputs` is the log directory, its tensor_dumps, or one of their rank_<N>; `rank` takes one rank
     only. `wgrad` becomes <layer>.weight.grad, `gradient` and `dgrad` (of a layer's output and
     input) become activation gradients; other tensors are left out. Values keep their bits.
-    Raises InputError, UsageError, and ModuleNotFoundError without torch.
+    Raises InputError and UsageError.
     """
-    import_torch()
     chosen = selection(tensors, ())
     metadata = scale_metadata(grad_scale)
     notes = Notes()
-    warning = age_note()
-    if warning:
-        notes.add(warning)
     groups = _plan(files_of(inputs, (".pt",)), rank, chosen, notes)
     layout = Layout("tensor_dumps", list(groups))
     if len({position.rank for position in groups}) > 1:
@@ -109,18 +105,11 @@ def _read(
 ) -> Gradients:
     tensors: dict[str, Any] = {}
     for name, path in files.items():
-        try:
-            tree = load(path)
-        except InputError as error:
-            if "QuantizedTensor" in str(error) or "transformer_engine" in str(error):
-                raise InputError(
-                    f"{path}: refused: holds a pickled quantized tensor, expected a dump with "
-                    "quantized_tensor: False"
-                ) from error
-            raise
-        if not isinstance(tree, Mapping) or "high_precision" not in tree:
-            raise InputError(f"{path}: no high_precision tensor, expected one of DumpTensors")
-        found = tensors_in(path, {name: tree["high_precision"]}, name, notes)
+        with TorchFile(path, keeps_foreign=True) as file:
+            tree = file.tree
+            if not isinstance(tree, Mapping) or "high_precision" not in tree:
+                raise InputError(f"{path}: no high_precision tensor, expected one of DumpTensors")
+            found = tensors_in(file, {name: tree["high_precision"]}, name, notes)
         if list(found) != [name]:
             raise InputError(f"{path}: high_precision is no floating-point tensor")
         tensors |= found
