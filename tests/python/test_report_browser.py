@@ -314,9 +314,13 @@ def test_colours_follow_the_system(browser: Driver, page: Path) -> None:
     for theme in ("light", "dark"):
         features = [{"name": "prefers-color-scheme", "value": theme}]
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
-        drawn = chart(browser, "fates")
-        script = "return getComputedStyle(document.body).backgroundColor"
-        colors[theme] = (browser.execute_script(script), drawn["layout"]["font"]["color"])
+        script = "return [Report.color('ink'), getComputedStyle(document.body).backgroundColor]"
+        ink, background = browser.execute_script(script)
+        # The chart follows in an event of its own.
+        WebDriverWait(browser, 20).until(
+            lambda d, ink=ink: chart(d, "fates")["layout"]["font"]["color"] == ink
+        )
+        colors[theme] = (background, ink)
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert colors["light"][0] != colors["dark"][0] and colors["light"][1] != colors["dark"][1]
 

@@ -196,6 +196,24 @@ def test_another_trace_gives_no_heat_map(tmp_path: Path) -> None:
     assert "no longer gives the result of fp16" in text
 
 
+def test_a_trace_that_has_changed_gives_no_exponents(tmp_path: Path) -> None:
+    document = command("replay", TRACES / "lm-trouble-cut", "--policy", "torch")
+    document["trace"]["paths"] = [str(TRACES / "cnn-digits")]
+    page = tmp_path / "report.html"
+    dlsim.report.write_report(document, page)
+    text = page.read_text(encoding="utf-8")
+    assert "has other steps than the result" in text
+    assert data_of(text)["exponents"] is None
+
+
+def test_reading_a_trace_is_announced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    result = command("replay", TRACES / "lm-trouble-cut", "--format", "fp16")
+    path, page = written(tmp_path, result), str(tmp_path / "report.html")
+    for more, announced in (([], True), (["--no-trace"], False)):
+        assert main([path, "-o", page, *more]) == 0
+        assert ("lm-trouble-cut for heat maps" in capsys.readouterr().err) == announced
+
+
 def test_a_trace_that_is_gone_leaves_the_rest(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     dlsim.report.write_report(replay(), page)

@@ -90,6 +90,9 @@ def main(arguments: Sequence[str]) -> int:
         read_trace=not options.no_trace,
         formats=options.format,
         policies=options.policy,
+        note=None
+        if options.quiet
+        else lambda line: print(f"dlsim report: {line}", file=sys.stderr),
     )
     if not options.quiet:
         size = Path(options.output).stat().st_size

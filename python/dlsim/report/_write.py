@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -35,6 +35,7 @@ def write_report(
     read_trace: bool = True,
     formats: Sequence[str] = (),
     policies: Sequence[str] = (),
+    note: Callable[[str], None] | None = None,
 ) -> None:
     """Writes one self-contained HTML page about results of replay, sweep and tune.
 
@@ -42,9 +43,14 @@ def write_report(
     one or several; a trace or profile among them is replayed with `formats` and `policies`
     (default: as `dlsim replay` has them) and tuned. Heat maps and exponents come from
     the results where they hold them, else from `trace` or from the trace that a result names if it
-    can be read; with `read_trace` False no trace is read. `output` is replaced when complete.
+    can be read; with `read_trace` False no trace is read. `note` is called with a line before a
+    trace is read, which may take long. `output` is replaced when complete.
     Raises InputError for files that are no results, UsageError for wrong formats and policies.
     """
+    folder = Path(output).resolve().parent
+    if Path(output).is_dir() or not os.access(folder, os.W_OK):  # before the work
+        reason = "is a directory" if Path(output).is_dir() else f"no writable directory {folder}"
+        raise InputError(f"{os.fspath(output)}: cannot be written: {reason}")
     one = isinstance(results, str | os.PathLike | Mapping) or hasattr(results, "data")
     given = cast("Iterable[Given]", [results] if one else results)
     read: list[Result] = []
@@ -52,7 +58,7 @@ def write_report(
         read += _read(item, formats, policies)
     if not read:
         raise InputError("report: no results, expected at least one file")
-    html = render(read, complete(read, trace, read_trace), title)
+    html = render(read, complete(read, trace, read_trace, note), title)
     with replacing(output) as temporary:
         temporary.write_text(html, encoding="utf-8", newline="\n")
 
@@ -69,7 +75,12 @@ def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[
     return [read_result(item)]
 
 
-def complete(results: Sequence[Result], trace: StrPath | None, read_trace: bool) -> Completed:
+def complete(
+    results: Sequence[Result],
+    trace: StrPath | None,
+    read_trace: bool,
+    note: Callable[[str], None] | None = None,
+) -> Completed:
     """Returns the runs with their heat maps, and the exponents, as far as the trace gives them.
 
     A trace that was given must be readable; one that a result names may be gone, or another.
@@ -77,24 +88,37 @@ def complete(results: Sequence[Result], trace: StrPath | None, read_trace: bool)
     completed = Completed(runs_of(results))
     if trace is not None and not os.access(trace, os.R_OK):
         raise InputError(f"{os.fspath(trace)}: cannot be read")
-    if not read_trace:
+    named = _paths(results, trace)
+    if not read_trace or not named:
         return completed
+    if note is not None:
+        note(f"reading {', '.join(named)} for heat maps and exponents")
     for result in results:
         lacking = [r for r in completed.runs if r.result is result and not r.has_heat_map]
         paths = _paths([result], trace)
         if lacking and paths:
             completed.heat_map_problem = add_heat_maps(lacking, paths)
-    paths = _paths(results, trace)
-    if paths:
-        try:
-            from .._exponents import exponents
+    try:
+        from .._exponents import exponents
 
-            completed.exponents = exponents(paths)
-        except Error as error:
-            if trace is not None:
-                raise
-            completed.exponents_problem = str(error)
+        completed.exponents = exponents(named)
+    except Error as error:
+        if trace is not None:
+            raise
+        completed.exponents_problem = str(error)
+        return completed
+    if trace is None and not _are_steps_of(completed.exponents.steps, results, named):
+        completed.exponents = None
+        completed.exponents_problem = f"{', '.join(named)} has other steps than the result"
     return completed
+
+
+def _are_steps_of(steps: Sequence[int], results: Sequence[Result], paths: list[str]) -> bool:
+    """Whether the trace that a result names still has the steps that the result tells."""
+    result = next(result for result in results if result.trace_paths == paths)
+    told = result.data["trace"]
+    found = {"steps": len(steps), "first_step": steps[0], "last_step": steps[-1]}
+    return all(told.get(key, value) == value for key, value in found.items())
 
 
 def _paths(results: Sequence[Result], trace: StrPath | None) -> list[str]:
