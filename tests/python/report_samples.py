@@ -190,3 +190,10 @@ def write(folder: Path, *results: dict[str, Any], **options: Any) -> str:
     page = folder / "report.html"
     dlsim.report.write_report(list(results), page, **options)
     return page.read_text(encoding="utf-8")
+
+
+def run_of(document: dict[str, Any], index: int = 0) -> Any:
+    """A run of a replay as the report reads it."""
+    from dlsim.report._inputs import check_result, runs_of
+
+    return runs_of([check_result("sample.json", document)])[index]

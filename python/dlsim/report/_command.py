@@ -54,20 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--no-trace", action="store_true", help="read no trace: only what the results hold"
     )
-    parser.add_argument(
-        "--format",
-        action="append",
-        default=[],
-        metavar="F",
-        help="format for a trace given as RESULT, repeatable (default: fp16 bf16 cb16)",
-    )
-    parser.add_argument(
-        "--policy",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="policy for a trace given as RESULT, repeatable (default: cerebras)",
-    )
+    for option, name, default in (
+        ("format", "F", "fp16 bf16 cb16"),
+        ("policy", "NAME", "cerebras"),
+    ):
+        words = f"{option} for a trace given as RESULT, repeatable (default: {default})"
+        parser.add_argument(f"--{option}", action="append", default=[], metavar=name, help=words)
     parser.add_argument("--quiet", action="store_true", help="errors only")
     return parser
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
+from string import Template
 from typing import Any
 
 from .._core import __version__
@@ -68,36 +69,18 @@ def render(results: Sequence[Result], completed: Completed, title: str | None) -
         f"{html}</section>"
         for key, name, html in parts
     )
-    return f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{policy}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<meta name="generator" content="dlsim {escape(__version__)}">
-<title>{shown}</title>
-<style>
-{_asset("page.css")}
-</style>
-</head>
-<body>
-<a class="skip" href="#main">Skip to the results</a>
-<header class="top"><h1>{shown}</h1></header>
-<nav aria-label="Sections"><div class="links">{links}</div>{_run_choice(runs)}</nav>
-<main id="main">
-<noscript><p class="missing">Charts and the table of tensors need JavaScript.</p></noscript>
-<p class="missing" id="problem" role="alert" hidden></p>
-{body}
-</main>
-<footer>Written by dlsim {escape(__version__)}. This page holds all of its data and fetches nothing.
-</footer>
-<script type="application/json" id="report-data">{embed(data)}</script>
-<script>{plotly}</script>
-<script>{own}</script>
-</body>
-</html>
-"""
+    return Template(_asset("page.html")).substitute(
+        policy=policy,
+        version=escape(__version__),
+        title=shown,
+        style=_asset("page.css"),
+        links=links,
+        choice=_run_choice(runs),
+        body=body,
+        data=embed(data),
+        plotly=plotly,
+        own=own,
+    )
 
 
 def _asset(name: str) -> str:

@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the sections of a report make of the numbers of a result."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+from report_samples import TRACES, command, data_of, replay, run_of, unpacked, write
+
+import dlsim
+from dlsim.report._json import log2
+from dlsim.report._names import NameTable, layer_of
+from dlsim.report.exponents import format_range
+from dlsim.report.scale_path import scale_path
+
+
+def test_a_thinned_path_keeps_its_extremes_and_every_odd_step() -> None:
+    document = replay(steps=9000, formats=("fp16",))
+    steps = document["runs"][0]["steps"]
+    for i, step in enumerate(steps):
+        step["scale"] = 2.0 ** (i % 7)
+    steps[4321]["scale"], steps[4322]["scale"] = 2.0**60, 2.0**-60
+    path = scale_path(run_of(document), NameTable())
+    assert max(path["log2"]) == 60 and min(path["log2"]) == -60
+    assert path["step"] == sorted(path["step"])
+    assert path["step"][0] == 0 and path["step"][-1] == 8999
+    for cause in ("overflow", "input", "norm"):
+        expected = sum(step.get("cause") == cause for step in steps)
+        assert sum(mark[2] for mark in path["marks"] if mark[5] == cause) == expected
+
+
+def test_a_short_path_is_exact() -> None:
+    document = replay(formats=("fp16",))
+    path = scale_path(run_of(document), NameTable())
+    steps = document["runs"][0]["steps"]
+    scale_at = dict(zip(path["step"], path["log2"], strict=True))
+    current = None
+    for step in steps:
+        current = scale_at.get(step["step"], current)
+        assert current == log2(step["scale"])
+    assert [mark[0] for mark in path["marks"]] == [s["step"] for s in steps if s["skipped"]]
+
+
+def test_heat_maps_have_the_shares_of_the_result(tmp_path: Path) -> None:
+    options = ("--policy", "static", "--format", "fp16", "--heat-map=5")
+    document = command("replay", TRACES / "cnn-digits", *options)
+    data = data_of(write(tmp_path, document, read_trace=False))
+    heat = unpacked(data["runs"][0]["heat_map"])
+    lost = 0
+    for row, original in zip(
+        heat["tensors"], document["runs"][0]["heat_map"]["tensors"], strict=True
+    ):
+        assert data["names"][row[0]] == original["name"]
+        for shares, part, whole in (
+            (row[2], "underflow", "nonzero"),
+            (row[3], "underflow_sum_of_squares", "sum_of_squares"),
+        ):
+            for code, a, b in zip(shares, original[part], original[whole], strict=True):
+                assert (code is None) == (b == 0)
+                if code == 1:
+                    assert a == 0
+                elif code is not None:
+                    lost += 1
+                    assert math.isclose(2 ** (code / 64), a / b, rel_tol=0.006)
+    assert lost > 0
+
+
+def test_layers_add_up_their_tensors(tmp_path: Path) -> None:
+    document = replay(formats=("fp16",), bins=2)
+    rows = document["runs"][0]["heat_map"]["tensors"]
+    for row, underflow in zip(rows, ([1, 0], [3, 0], [5, 10**6]), strict=True):
+        row["underflow"] = underflow
+    rows[1]["nonzero"] = [3, 0]
+    rows[1]["sum_of_squares"] = rows[1]["underflow_sum_of_squares"] = ["nan", "inf"]
+    data = data_of(write(tmp_path, document))
+    heat = unpacked(data["runs"][0]["heat_map"])
+    assert [data["names"][row[0]] for row in heat["layers"]] == ["blocks.0.attn", "head"]
+    assert heat["layers"][0][2][0] == round(64 * math.log2(4 / 1_000_003))
+    assert heat["layers"][0][2][1] == 1  # nothing of 10^6
+    assert heat["layers"][1][2][1] == 0  # all: the logarithm of 1
+    assert heat["tensors"][1][2] == [0, None] and heat["tensors"][1][3] == [None, None]
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("blocks.0.attn.qkv.weight.grad", "blocks.0.attn.qkv"),
+        ("blocks.0.attn.act_grad", "blocks.0.attn"),
+        ("logit_scale.grad", "logit_scale"),
+        ("w", "w"),
+        ("grad", "grad"),
+        ("", ""),
+    ],
+)
+def test_layers(name: str, layer: str) -> None:
+    assert layer_of(name) == layer
+
+
+def test_ranges_are_where_the_formats_change() -> None:
+    assert format_range("fp16", {}) == {
+        "name": "fp16", "zero": -25, "normal": -14,
+        "over": pytest.approx(16, abs=1e-3), "max": pytest.approx(16, abs=1e-3),
+    }  # fmt: skip
+    assert format_range("fp16", {"rounding": "rtz"})["zero"] == -24
+    assert format_range("fp16", {"subnormals": "flush"})["zero"] == pytest.approx(-14, abs=1e-3)
+    assert format_range("cb16", {})["zero"] == -40
+    for name in dlsim.format_names():
+        found = format_range(name, {})
+        assert found["zero"] < found["normal"] < found["max"] <= found["over"] + 1e-9
