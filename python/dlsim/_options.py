@@ -12,11 +12,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import NamedTuple, TypedDict
 
+from ._core import Format
 from ._errors import UsageError
 
 PathText = str | os.PathLike[str]
 Number = float | str
-Names = str | Sequence[str]
+Names = str | Format | Sequence[str | Format]
 Settings = Mapping[str, "bool | float | str"]
 
 
@@ -165,6 +166,8 @@ def text_of(place: str, value: object) -> str:
         return value
     if isinstance(value, os.PathLike):
         return os.fsdecode(value)
+    if isinstance(value, Format):
+        return value.name
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
         value = value.item()  # a scalar of NumPy or PyTorch
     if isinstance(value, bool):

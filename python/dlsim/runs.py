@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from . import _options
 from ._binary import command_path
 from ._child import Outcome, run_command
+from ._core import Format
 from ._errors import Error, InputError, PolicyRefusal, UsageError
 from .results import Result
 
@@ -76,7 +77,7 @@ def info(traces: Paths, **options: Unpack[_options.InfoOptions]) -> Result:
     return _run_printed("info", options, _options.InfoOptions, _paths("info", traces))
 
 
-def formats(*names: str) -> Result:
+def formats(*names: str | Format) -> Result:
     """Describes number formats, all with a name if none is given; dlsim.formats/1."""
     return _run_printed("formats", {}, (), [_options.text_of("formats", name) for name in names])
 
