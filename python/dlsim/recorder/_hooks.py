@@ -85,6 +85,31 @@ class ParameterHooks:
             handle.remove()
 
 
+def _ignore(_module: Any, _inputs: Any, _output: Any) -> None:
+    """Is the hook of a module that is not recorded."""
+
+
+def _no_hook() -> Callable[[Any, Any, Any], None]:
+    return _ignore
+
+
+class _ForwardHook:
+    """What a recorded module calls. Copies and pickles of the module get one that does nothing."""
+
+    def __init__(self, hooks: ActivationHooks, name: str, wanted: Callable[[str], bool]) -> None:
+        self._hooks = weakref.ref(hooks)
+        self._name = name
+        self._wanted = wanted
+
+    def __call__(self, _module: Any, _inputs: Any, output: Any) -> None:
+        hooks = self._hooks()
+        if hooks is not None and self._wanted(self._name):
+            hooks.called(self._name, output)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_hook, ()
+
+
 class ActivationHooks:
     """Gradients of the outputs of modules.
 
@@ -102,21 +127,13 @@ class ActivationHooks:
         self._calls: dict[str, int] = {}
         self._guard = guard
         self._handles = [
-            module.register_forward_hook(self._forward_hook(name, wanted))
+            module.register_forward_hook(_ForwardHook(self, name, wanted))
             for name, module in modules.items()
         ]
 
-    def _forward_hook(
-        self, name: str, wanted: Callable[[str], bool]
-    ) -> Callable[[Any, Any, Any], None]:
-        this = weakref.ref(self)
-
-        def hook(_module: Any, _inputs: Any, output: Any) -> None:
-            hooks = this()
-            if hooks is not None and wanted(name):
-                hooks._guard(lambda: hooks._watch(name, output))
-
-        return hook
+    def called(self, name: str, output: Any) -> None:
+        """Watches for the gradients of what a module has returned."""
+        self._guard(lambda: self._watch(name, output))
 
     def _watch(self, name: str, output: Any) -> None:
         tensors = [tensor for tensor in _tensors_in(output) if tensor.requires_grad]
