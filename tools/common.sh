@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# What tools/demo and tools/test share; sourced by them with bash.
+# What the scripts in tools share; sourced by them with bash.
 # shellcheck shell=bash disable=SC2034  # they use the variables
 root=$(CDPATH='' cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
 jobs=${DLSIM_JOBS:-$(nproc)}
