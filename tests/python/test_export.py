@@ -149,8 +149,10 @@ def test_a_large_csv_takes_several_blocks(tmp_path: Path) -> None:
     assert export(path, tmp_path / "out").rows == {tmp_path / "out" / "rows.parquet": rows}
     file = pq.ParquetFile(tmp_path / "out" / "rows.parquet")
     assert file.num_row_groups > 1
-    elements = file.read(["elements"])["elements"].to_numpy()
-    assert np.array_equal(elements, np.arange(rows))
+    table = file.read(["elements", "tensor"])
+    assert np.array_equal(table["elements"].to_numpy(), np.arange(rows))
+    names = table["tensor"].to_pylist()
+    assert names == [f"layer{i % 100}.weight.grad" for i in range(rows)]
 
 
 def test_one_table_as_a_file(tmp_path: Path, results: dict[str, Path]) -> None:

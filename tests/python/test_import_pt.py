@@ -357,6 +357,25 @@ def test_torch_is_not_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert same_bits(got["b"], values.bfloat16().float().numpy())
 
 
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress_is_shown_on_a_terminal_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    for step in range(3):
+        save(tmp_path / "in" / f"{step}.pt", {"w": torch.ones(1)})
+    shown = _Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", shown)
+    monkeypatch.setattr("dlsim.importers._progress._SECONDS_BETWEEN", 0)
+    import_pt(tmp_path / "in", tmp_path / "out")
+    text = shown.getvalue()
+    assert ("2 of 3 files" in text and text.endswith("\r\x1b[K")) if terminal else text == ""
+
+
 def test_inputs_are_left_as_they_are(tmp_path: Path) -> None:
     path = save(tmp_path / "step1.pt", {"w": torch.from_numpy(random_gradients(5, 30))})
     before = path.read_bytes()

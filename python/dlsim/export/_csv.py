@@ -22,7 +22,8 @@ _WHOLE = frozenset(
     "median_exponent highest_exponent".split()
 )
 _TRUTHS = frozenset(("skipped", "exact"))
-_BLOCK = 1 << 22
+# The reader holds some 32 blocks at once.
+_BLOCK = 1 << 20
 
 
 @contextmanager

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ._arrow import PathText, arrow_table, chosen_tables, need, result_of
 from ._csv import opened_csv, schema_of
 
 SUFFIXES = (".parquet", ".csv")
+_BATCHES_PER_GROUP = 8
 
 
 @dataclass(frozen=True)
@@ -131,21 +133,27 @@ def _stream(source: Path, path: Path, schema_name: str, name: str) -> int:
         metadata = {b"dlsim.schema": schema_name, b"dlsim.table": name}
         schema = reader.schema.with_metadata(metadata)
         with _batch_writer(path.suffix, temporary, schema) as write:
-            for batch in reader:
-                write(batch)
-                rows += batch.num_rows
+            for batches in _groups(reader):
+                write(batches)
+                rows += sum(batch.num_rows for batch in batches)
     return rows
 
 
+def _groups(reader: Any) -> Iterator[list[Any]]:
+    """Yields a few record batches at once: a row group of a Parquet file."""
+    while batches := list(islice(reader, _BATCHES_PER_GROUP)):
+        yield batches
+
+
 @contextmanager
-def _batch_writer(suffix: str, path: Path, schema: Any) -> Iterator[Any]:
+def _batch_writer(suffix: str, path: Path, schema: Any) -> Iterator[Callable[[list[Any]], None]]:
     arrow = need("pyarrow")
     if suffix == ".csv":
         plain = arrow.schema([_plain_field(arrow, field) for field in schema])
         with need("pyarrow.csv").CSVWriter(path, plain) as writer:
-            yield lambda batch: writer.write(_plain(arrow.Table.from_batches([batch])))
+            yield lambda batches: writer.write(_plain(arrow.Table.from_batches(batches)))
         return
     with need("pyarrow.parquet").ParquetWriter(path, schema) as writer:
-        yield lambda batch: writer.write_table(
-            arrow.Table.from_batches([batch]).replace_schema_metadata(schema.metadata)
+        yield lambda batches: writer.write_table(
+            arrow.Table.from_batches(batches).replace_schema_metadata(schema.metadata)
         )

@@ -34,8 +34,9 @@ STEP_SOURCES = ("group", "axis", "file")
 _DEEPEST = 32
 # What a filter can make of a stored byte; more is filled in by HDF5 and was never recorded.
 _BEST_RATIO = 1032
-# Holds the chunks that cross several steps, so that each is decompressed once.
+# Holds the chunks of all datasets that cross several steps, so that each is decompressed once.
 _CHUNK_CACHE = 1 << 26
+_SMALLEST_CACHE = 1 << 20
 _FLOATS = (np.float16, np.float32, np.float64)
 
 
@@ -105,11 +106,11 @@ def _import_h5py() -> ModuleType:
 
 
 @contextmanager
-def _opened(path: Path, group: str) -> Iterator[Any]:
+def _opened(path: Path, group: str, cache: int = _SMALLEST_CACHE) -> Iterator[Any]:
     """Gives the group of a file; what h5py raises meanwhile becomes an InputError."""
     h5py = _import_h5py()
     try:
-        with h5py.File(path, "r", rdcc_nbytes=_CHUNK_CACHE) as file:
+        with h5py.File(path, "r", rdcc_nbytes=cache) as file:
             found = file.get(group, getlink=False) if group in file else None
             if not isinstance(found, h5py.Group):
                 raise InputError(f"{path}: no group {group!r}")
@@ -174,6 +175,8 @@ def _by_axis(
     last = -1
     for path in shown(files, "files"):
         with _opened(path, places.group) as root:
+            cache = _CHUNK_CACHE // len(_datasets(path, root, chosen, Notes()))
+        with _opened(path, places.group, max(cache, _SMALLEST_CACHE)) as root:
             datasets = _datasets(path, root, chosen, notes)
             datasets.pop((places.steps or "").strip("/").replace("/", "."), None)
             count = _common_axis(path, datasets)
