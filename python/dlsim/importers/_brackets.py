@@ -74,7 +74,8 @@ def brackets_of(place: str, value: Any, *, is_log2: bool, scale: float) -> Brack
         buckets = _exponentiated(buckets)
     buckets = _pinned(buckets)
     inverse = np.float32(1) / np.float32(scale)
-    lows, highs = (_singles(limits) * inverse for limits in (buckets.lows, buckets.highs))
+    with np.errstate(over="ignore", under="ignore"):
+        lows, highs = (_singles(limits) * inverse for limits in (buckets.lows, buckets.highs))
     kept = buckets.counts > 0
     return Brackets(
         lows[kept], highs[kept], buckets.counts[kept], buckets.nan, buckets.inf, not is_log2
