@@ -10,6 +10,7 @@ import sys
 import zipfile
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 import torch
@@ -247,6 +248,28 @@ def _tensor_pickle(elements: int, offset: int, shape: tuple[int, ...], strides: 
     file = io.BytesIO()
     Pickler(file, 2).dump({"w": Tensor()})
     return file.getvalue()
+
+
+@pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
+def test_8_bit_floats_of_newer_torch_become_float32(tmp_path: Path, name: str) -> None:
+    """The pickle is that of torch 2: types without a storage class are named beside the tensor."""
+
+    def text(word: str) -> bytes:
+        return b"X" + len(word).to_bytes(4, "little") + word.encode()
+
+    storage = b"(" + text("storage") + b"ctorch.storage\nUntypedStorage\n"
+    storage += text("0") + text("cpu") + b"M\x00\x01tQ"
+    rebuilt = (
+        b"ctorch._utils\n_rebuild_tensor_v3\n(" + storage + b"K\x00K\x10K\x10\x86K\x10K\x01\x86"
+    )
+    rebuilt += b"\x89}" + b"ctorch\n" + name.encode() + b"\ntR"
+    pickled = b"\x80\x02}" + text("w") + rebuilt + b"s."
+    codes = np.arange(256, dtype=np.uint8)
+    (tmp_path / "step1.pt").write_bytes(_archive(pickled, codes.tobytes()))
+    import_pt(tmp_path / "step1.pt", tmp_path / "out")
+    got = read_step(tmp_path / "out", "step-00000001")["w"]
+    want = codes.view(getattr(ml_dtypes, name)).astype(np.float32).reshape(16, 16)
+    assert got.dtype == np.float32 and np.array_equal(got, want, equal_nan=True)
 
 
 def test_views_beyond_their_storage_are_refused(tmp_path: Path) -> None:
