@@ -66,4 +66,4 @@ def _is_chosen(name: str, module: Module, choice: Choice) -> bool:
         return isinstance(module, choice)
     if isinstance(choice, str):
         return fnmatch.fnmatchcase(name, choice)
-    return choice.fullmatch(name) is not None
+    return choice.search(name) is not None

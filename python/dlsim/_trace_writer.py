@@ -16,6 +16,7 @@ from typing import Any
 
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
+from ._dtypes import VALUES, bad_element
 from ._errors import InputError, UsageError
 from ._files import replacing
 
@@ -23,7 +24,6 @@ _STEP_FILE = re.compile(
     r"step-(?P<step>[0-9]{1,18})(?:\.rank-(?P<rank>[0-9]{1,18}))?(?:\.micro-[0-9]{1,18})?"
     r"\.safetensors"
 )
-_DTYPES = ("float32", "float64", "float16", "bfloat16")
 _MAX_NAME_BYTES = 4096
 _MAX_NUMBER = 10**18 - 1
 _MAX_LIST_CHARACTERS = 1 << 24  # a reader takes a trace.json of at most 32 MiB
@@ -76,17 +76,10 @@ def _check_name(name: object) -> None:
         )
 
 
-def _refuse_type(name: str, dtype: str) -> TypeError:
-    return TypeError(
-        f"tensor {name!a}: bad element type, expected float32, float64, float16 or bfloat16, "
-        f"got {dtype}"
-    )
-
-
 def _torch_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
     dtype = str(array.dtype).removeprefix("torch.")
-    if dtype not in _DTYPES:
-        raise _refuse_type(name, dtype)
+    if dtype not in VALUES:
+        raise bad_element(f"tensor {name!a}", VALUES, dtype)
     tensor = array.detach()
     if str(tensor.layout) != "torch.strided":
         tensor = tensor.to_dense()
@@ -101,8 +94,8 @@ def _numpy_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
     import numpy as np
 
     values = np.asarray(array)
-    if values.dtype.name not in _DTYPES:
-        raise _refuse_type(name, values.dtype.name)
+    if values.dtype.name not in VALUES:
+        raise bad_element(f"tensor {name!a}", VALUES, values.dtype.name)
     values = np.asarray(values, dtype=values.dtype.newbyteorder("<"), order="C")
     return TensorSpec(
         dtype=values.dtype.name,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ._core import Format
+from ._dtypes import format_of
 from ._fast_paths import ClosedFastPaths
 from ._module_choice import DEFAULT_MODULES, Choice, chosen_modules
 from ._tensor_stats import TensorStats
@@ -258,10 +259,6 @@ def rounding_of(
     seed: int = 0,
 ) -> Rounding:
     """Returns the rounding of these names; raises UsageError or TypeError for a bad one."""
-    if not isinstance(format, (str, Format)):
-        kind = type(format).__name__
-        raise TypeError(f"format: bad type, expected str or dlsim.Format, got {kind}")
-    named = Format(format) if isinstance(format, str) else format
-    how = Rounding(named, rounding, overflow, subnormals, seed)
+    how = Rounding(format_of(format), rounding, overflow, subnormals, seed)
     how.round(torch.zeros(1))  # a misspelt name is an error now, not in the first step
     return how

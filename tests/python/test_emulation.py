@@ -446,6 +446,7 @@ def test_modules_are_chosen_by_type_glob_and_regular_expression():
     assert chosen([nn.Embedding, nn.LayerNorm]) == ("embed", "body.1")
     assert chosen("body.*") == ("body.0", "body.1", "body.2")
     assert chosen(re.compile(r"body\.[02]|head")) == ("body.0", "body.2", "head")
+    assert chosen(re.compile(r"\.[02]$")) == ("body.0", "body.2")  # searched, as in Recorder
     assert chosen(("head", nn.Embedding)) == ("embed", "head")
 
 
@@ -639,7 +640,7 @@ def test_stochastic_rounding_differs_between_calls_and_is_unbiased():
     [
         ({"model": "net"}, TypeError, "model: bad type, expected torch.nn.Module, got str"),
         ({"format": "fp17"}, ValueError, "fp17"),
-        ({"format": 16}, TypeError, "format: bad type"),
+        ({"format": 16}, TypeError, "format: no format"),
         ({"rounding": "nearest"}, ValueError, "nearest"),
         ({"overflow": "wrap"}, ValueError, "wrap"),
         ({"subnormals": "lose"}, ValueError, "lose"),
@@ -675,3 +676,10 @@ def test_a_missing_torch_is_one_clear_line():
     )
     expected = "dlsim.emulation: PyTorch is missing, expected `pip install torch`\n"
     assert (done.stdout, done.stderr) == (expected, "")
+
+
+def test_a_format_may_be_a_dtype():
+    x = torch.tensor([1.0001, 70000.0])
+    torch.testing.assert_close(emulation.quantize(x, torch.float16), emulation.quantize(x, "fp16"))
+    with dlsim.autocast_emulation(mlp(), torch.bfloat16) as handle:
+        assert handle.format == dlsim.BF16

@@ -7,11 +7,10 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .._dtypes import VALUES
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
-
-_FLOATS = ("float32", "float64", "float16", "bfloat16")
 
 
 def dtype_name(tensor: Any) -> str:
@@ -77,7 +76,7 @@ class HostCopies:
         devices = set()
         for name, given in tensors.items():
             tensor = _local(given)
-            if dtype_name(tensor) not in _FLOATS:
+            if dtype_name(tensor) not in VALUES:
                 left_out[name] = f"has elements of type {dtype_name(tensor)}"
                 continue
             tensor = self._reduced(tensor, step)
