@@ -29,7 +29,10 @@ def _run(name: str, arguments: Sequence[str]) -> int:
     """Runs a command written in Python; an error of the user or the input is one line."""
     try:
         main: Callable[[Sequence[str]], int] = import_module(_PYTHON_COMMANDS[name]).main
-        return main(arguments)
+        code = main(arguments)
+        if sys.stdout is not None:  # it was closed before
+            sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         return _INTERRUPTED
     except (Error, ModuleNotFoundError) as error:  # a missing package is named with its install
@@ -37,6 +40,14 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         if isinstance(error, (UsageError, ModuleNotFoundError)):
             return _USAGE
         return _INPUT if isinstance(error, InputError) else _INTERNAL
+    except OSError as error:
+        place = error.filename
+        if place is None:
+            place = "standard output: cannot be written"
+            # What cannot be written now cannot be written at the end of the process either.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        print(f"dlsim {name}: {place}: {error.strerror or error}", file=sys.stderr)
+        return _INPUT
     except Exception as error:
         traceback.print_exc()
         print(f"dlsim {name}: internal error: {error}", file=sys.stderr)

@@ -13,11 +13,18 @@ from pathlib import Path
 from ._errors import InputError
 
 
+def _beside(final: Path, suffix: str) -> Path:
+    """Returns a hidden name in the same directory that nobody else has."""
+    if not final.name:  # "", "." and "/"
+        raise InputError(f"{final}: cannot be written: is a directory, expected a name in one")
+    return final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.{suffix}")
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a temporary name beside `path`; it becomes `path` if the block ends without error."""
     final = Path(path)
-    temporary = final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    temporary = _beside(final, "tmp")
     try:
         yield temporary
         os.replace(temporary, final)
@@ -31,9 +38,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 def replacing_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Gives a new directory beside `path`; it replaces `path` if the block ends without error."""
     final = Path(path)
-    mark = f"{os.getpid()}-{secrets.token_hex(4)}"
-    temporary = final.with_name(f".{final.name}.{mark}.tmp")
-    replaced = final.with_name(f".{final.name}.{mark}.old.tmp")
+    temporary, replaced = _beside(final, "tmp"), _beside(final, "old.tmp")
     try:
         temporary.mkdir()
         yield temporary

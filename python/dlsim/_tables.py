@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from ._errors import UsageError
+from ._errors import InputError, UsageError
 
 Row = dict[str, Any]
 Table = dict[str, list[Any]]
@@ -240,11 +240,15 @@ def table_names(data: Mapping[str, Any]) -> tuple[str, ...]:
 def tables(data: Mapping[str, Any], *, only: str | None = None) -> dict[str, Table]:
     """Returns the tables of a result by name, each a list of values per column.
 
-    Raises UsageError for a schema that is not known.
+    Raises UsageError for a schema that is not known, and InputError for data of another form.
     """
     chosen = _tables_of(data)
     names = chosen if only is None else [only]
-    return {name: _columns(chosen[name](data)) for name in names}
+    try:
+        return {name: _columns(chosen[name](data)) for name in names}
+    except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise InputError(f"result: not of the form {data['schema']}: {cause}") from error
 
 
 def _tables_of(data: Mapping[str, Any]) -> dict[str, Rows]:

@@ -175,6 +175,32 @@ def test_unknown_schemas_are_refused() -> None:
         results.tables({"schema": "x"})
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {},
+        {"runs": 3},
+        {"runs": [{"format": 3}]},
+        {"runs": [[]]},
+        {"runs": [{"summary": [], "params": {}}]},
+        {"runs": None},
+    ],
+)
+def test_data_of_another_form_is_an_input_error(data: dict[str, object]) -> None:
+    with pytest.raises(dlsim.InputError, match=r"^result: not of the form dlsim.replay/1: "):
+        results.tables({"schema": "dlsim.replay/1", **data})
+
+
+@pytest.mark.parametrize("path", ["", ".", "/", ".."])
+def test_a_directory_is_no_file_to_write(
+    replay: dlsim.Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(dlsim.InputError, match=r"cannot be written: "):
+        replay.save(path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_representations_are_short_and_escaped(replay: dlsim.Result) -> None:
     assert repr(replay) == "<dlsim.Result dlsim.replay/1: 4 runs>"
     strange = results.Result((), {"schema": "dlsim.info/1"}, (), "<script>")
