@@ -38,7 +38,9 @@ def tensor_infos(headers: Iterable[Header]) -> dict[str, TensorInfo]:
 
 def encoded_paths(paths: AnyPath | Iterable[AnyPath]) -> list[bytes]:
     """Returns one path or several as the operating system spells them; no path is an error."""
-    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else list(paths)
+    given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths
+    if not isinstance(given, Iterable):
+        raise TypeError(f"path: expected a path or several, got {type(given).__name__}")
     encoded = [os.fsencode(path) for path in given]
     if not encoded:
         raise UsageError("path: nothing to open, expected at least one path")

@@ -24,6 +24,12 @@ def test_wrong_arguments_are_one_clear_line(tmp_path: Path) -> None:
         dlsim.open_trace(trace, ranks="max")  # type: ignore[arg-type]
     with pytest.raises(dlsim.UsageError, match="npy_void2: unknown type"):
         dlsim.open_trace(trace, npy_void2="f16")  # type: ignore[arg-type]
+    for opened in (dlsim.open_trace, dlsim.open_profile, dlsim.exponents):
+        for wrong in (None, 3):
+            with pytest.raises(TypeError, match=r"^path: expected a path or several, got "):
+                opened(wrong)  # type: ignore[operator]
+        with pytest.raises(TypeError):
+            opened([trace, None])  # type: ignore[operator]
     with pytest.raises(dlsim.UsageError, match="nothing to open"):
         dlsim.open_trace([])
     with pytest.raises(dlsim.UsageError, match="zero byte"):
