@@ -54,7 +54,7 @@ for fmt in [*FORMATS, dlsim.Format("dlfloat16")]:
             "subnormals": positive.size - normal.size,
         }
     )
-    assert positive.min() == fmt.min_positive and positive.max() == fmt.max
+    assert positive.min() == fmt.min_positive and positive.max() == fmt.max_finite
     assert np.array_equal(
         dlsim.encode(values, fmt)[np.isfinite(values)], codes[np.isfinite(values)]
     )
@@ -95,7 +95,7 @@ for fmt in FORMATS:
     rounded = dlsim.quantize(magnitudes, fmt)
     error = np.abs(rounded.astype(np.float64) / magnitudes - 1).max(axis=1)
     figure.add_scatter(x=exponents, y=np.where(np.isinf(error), np.nan, error), name=fmt.name)
-    inside = (2.0**exponents >= fmt.min_normal) & (2.0 ** (exponents + 1.0) <= fmt.max)
+    inside = (2.0**exponents >= fmt.min_normal) & (2.0 ** (exponents + 1.0) <= fmt.max_finite)
     assert error[inside].max() <= 2.0 ** -(fmt.mantissa_bits + 1)
 figure.update_layout(
     title="Largest relative error of rounding to nearest",

@@ -112,12 +112,12 @@ void BindFormats(nb::module_& module) {
   Computed(
       type, "has_subnormals", [](const Format& f) { return f.denormals == Denormals::kGradual; },
       "Whether codes below the smallest normal value stand for subnormals.");
-  Computed(type, "max", MaxFinite, "The largest finite value.");
+  Computed(type, "max_finite", MaxFinite, "The largest finite value.");
   Computed(type, "min_normal", MinNormal, "The smallest positive normal value.");
   Computed(type, "min_positive", MinPositive, "The smallest positive value.");
   Computed(type, "overflow_threshold", OverflowThreshold,
            "Magnitudes from here on round to infinity (round to nearest even).");
-  Computed(type, "max_code", MaxFiniteCode, "The code of `max`.");
+  Computed(type, "max_code", MaxFiniteCode, "The code of `max_finite`.");
   Computed(type, "overflow_code", OverflowCode, "The code of +infinity; without one, of NaN.");
   Computed(type, "nan_code", QuietNanCode, "The code of the quiet NaN without payload.");
   module.def("thresholds", ThresholdsOf, nb::arg("format"), nb::arg("scale"),

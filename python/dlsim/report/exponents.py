@@ -55,13 +55,13 @@ def format_range(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     smallest = known.min_normal if flushed else known.min_positive
     # Half of the smallest subnormal rounds to zero; flushing looks at the rounded value.
     zero = smallest if toward_zero else _flush_edge(known) if flushed else smallest / 2
-    over = 2 * 2.0 ** math.floor(math.log2(known.max))
+    over = 2 * 2.0 ** math.floor(math.log2(known.max_finite))
     return {
         "name": name,
         "zero": math.log2(zero),
         "normal": math.log2(known.min_normal),
         "over": math.log2(over if toward_zero else known.overflow_threshold),
-        "max": math.log2(known.max),
+        "max": math.log2(known.max_finite),
     }
 
 
