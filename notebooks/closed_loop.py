@@ -361,7 +361,8 @@ print(f"skipped {int(scaler.get_num_skipped_steps())}, final scale {float(scaler
 #   go wrong is not the simulation but its input: the gradients of another run.
 # * Trust a prediction up to the first skip that changes what is learnt. Before it, warm-up,
 #   verdicts and scales are right within a step. After it, the number of skips is an estimate, and
-#   which steps they are is less: of Megatron's 22 in fp16, 16 are the same, 14 of them at the start.
+#   which steps they are is less: of Megatron's 22 in fp16, 16 are the same, 14 of them at the
+#   start.
 # * Record activation gradients too: there underflow is seen where it happens.
 # * Neither the energy lost nor the loss shows that a small but independent part of a model has
 #   stopped learning. Look at single tensors.
