@@ -66,6 +66,7 @@ def _terminal() -> int | None:
 def _read(reader: int, terminal: int | None) -> str:
     """Returns all that arrives but progress, which is shown on the terminal."""
     caught = b""
+    shown = 0
     while True:
         try:
             chunk = os.read(reader, 65536)
@@ -74,8 +75,9 @@ def _read(reader: int, terminal: int | None) -> str:
         if not chunk:
             break
         caught += chunk
-        if terminal is not None:
-            os.write(terminal, b"".join(_DRAWN.findall(chunk)))
+        if terminal is not None:  # what is drawn may arrive in pieces
+            drawn = b"".join(_DRAWN.findall(caught))
+            shown += os.write(terminal, drawn[shown:])
     return _DRAWN.sub(b"", caught).replace(b"\r\n", b"\n").decode("utf-8", "replace")
 
 
