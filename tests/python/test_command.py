@@ -144,6 +144,13 @@ def test_an_output_that_is_full_is_one_line(tmp_path: Path, arguments: list[str]
     assert (done.returncode, done.stderr) == (3, f"dlsim {arguments[0]}: {expected}")
 
 
+def test_commands_in_python_exist() -> None:
+    for name in _command._PYTHON_COMMANDS:
+        done = run(name, "--help")
+        assert done.returncode == 0, done.stderr
+        assert f"dlsim {name}" in done.stdout
+
+
 def test_a_missing_binary_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
