@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import struct
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -114,3 +116,34 @@ def test_damaged_pickles_in_whole_archives(tmp_path: Path) -> None:
                 archive.writestr(name, damaged(data, chance) if is_pickle else data)
         refused += not imports(import_pt, path, tmp_path / "o" / "out")
     assert refused > 50
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_a_pipe_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+    make, run = FORMATS[kind]
+    path = make(tmp_path)
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(dlsim.InputError, match=r"no regular file|no such file|no files"):
+        run(path, tmp_path / "out")
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_headers_of_arrays_that_are_no_dicts_are_refused(tmp_path: Path, method: int) -> None:
+    texts = ["(" * 9000, "__import__('os')", "{'descr': '<f4'", "", "9" * 5000, "'"]
+    for i, text in enumerate(texts):
+        header = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(text)) + text.encode()
+        (tmp_path / str(i)).mkdir()
+        path = tmp_path / str(i) / "act_dumps.npz"
+        with zipfile.ZipFile(path, "w", method) as archive:
+            archive.writestr("a.bwd.npy", header)
+        with pytest.raises(dlsim.InputError, match=r"act_dumps.npz: ") as error:
+            import_act_dumps(path, tmp_path / "out")
+        assert "\n" not in str(error.value)
+        damaged_path = path.with_name("act_dumps_1.npz")
+        data = bytearray(path.read_bytes())
+        data[45:50] = b"\xff" * 5
+        damaged_path.write_bytes(data)
+        with pytest.raises(dlsim.InputError):
+            import_act_dumps(damaged_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -7,7 +7,9 @@ such files themselves.
 
 from __future__ import annotations
 
+import lzma
 import re
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -51,6 +53,8 @@ _BAD_NPZ = (
     SyntaxError,
     TypeError,
     ValueError,
+    lzma.LZMAError,
+    tokenize.TokenError,
     zipfile.BadZipFile,
     zlib.error,
 )
