@@ -4,17 +4,23 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/format.h"
 #include "dlsim/loss_scaler.h"
 #include "python/src/bindings.h"
+#include "sim/number.h"
 #include "sim/policies/registry.h"
 #include "sim/suggest.h"
 
@@ -49,19 +55,35 @@ nb::object EventOf(const std::optional<ScalerEvent>& event) {
   throw nb::python_error();
 }
 
-// A policy with its parameters and its state.
+using Settings = std::map<std::string, nb::object>;
+using Texts = std::map<std::string, std::string>;
+using State = std::map<std::string, std::variant<double, std::string>>;
+
+// Settings as the command reads them.
+Texts TextsOf(const Settings& settings) {
+  const nb::object text_of = nb::module_::import_("dlsim._options").attr("text_of");
+  Texts texts;
+  for (const auto& [key, value] : settings) {
+    texts[key] = nb::cast<std::string>(text_of("LossScaler: " + key, value));
+  }
+  return texts;
+}
+
+// A policy with its parameters and its state, and what it was made of.
 struct BoundScaler {
   const PolicyInfo* policy;
   ConfiguredScaler configured;
+  Texts settings;
+  std::string format;
 };
 
-BoundScaler Make(const std::string& policy, const std::map<std::string, std::string>& settings,
-                 const std::string& format) {
+BoundScaler Make(const std::string& policy, const Texts& settings, const std::string& format) {
   const PolicyInfo& info = FindPolicy(policy);
+  if (!format.empty()) ParseFormat(format);  // refuses names that are unknown
   std::vector<std::string> assignments;
   for (const auto& [key, value] : settings) assignments.push_back(key + "=" + value);
   try {
-    return {&info, info.make(ResolveParameters(info, assignments), format)};
+    return {&info, info.make(ResolveParameters(info, assignments), format), settings, format};
   } catch (const PolicyRefusal& refusal) {
     Refuse(refusal);
   }
@@ -76,9 +98,17 @@ nb::dict Next(BoundScaler& self, bool overflow, float absmax) {
   return dict;
 }
 
-void Restore(BoundScaler& self, const std::map<std::string, double>& state) {
+// A value of checkpoint(), which is text where a double must keep all its bits.
+double NumberOf(const std::variant<double, std::string>& value) {
+  if (const double* number = std::get_if<double>(&value)) return *number;
+  const nb::object type = nb::module_::import_("builtins").attr("float");
+  return nb::cast<double>(type.attr("fromhex")(std::get<std::string>(value)));
+}
+
+void Restore(BoundScaler& self, const State& state) {
   LossScaler restored = self.configured.scaler;
-  for (const auto& [name, value] : state) {
+  for (const auto& [name, field] : state) {
+    const double value = NumberOf(field);
     switch (restored.Restore(name, value)) {
       case LossScaler::Restored::kOk:
         break;
@@ -90,6 +120,27 @@ void Restore(BoundScaler& self, const std::map<std::string, double>& state) {
     }
   }
   self.configured.scaler = std::move(restored);
+}
+
+void RestartAt(BoundScaler& self, double scale) {
+  if (!std::isfinite(scale) || scale < 0) {
+    throw UsageError("scale", "not a loss scale", "a finite number", PythonRepr(scale));
+  }
+  self.configured.scaler.RestartAt(scale);
+}
+
+// What pickle and copy keep: how it was made, and its state.
+using Pickled = std::tuple<std::string, Texts, std::string, nb::dict>;
+
+Pickled GetState(const BoundScaler& self) {
+  return {std::string(self.policy->name), self.settings, self.format,
+          DictOf(self.configured.scaler.Checkpoint())};
+}
+
+void SetState(BoundScaler& self, const Pickled& pickled) {
+  const auto& [policy, settings, format, state] = pickled;
+  new (&self) BoundScaler(Make(policy, settings, format));
+  Restore(self, nb::cast<State>(state));
 }
 
 std::vector<std::string> PolicyNames() {
@@ -105,11 +156,16 @@ void BindScalers(nb::module_& module) {
                           "A loss-scaling policy with its state, as `dlsim scaler` runs it.")
       .def(
           "__init__",
-          [](BoundScaler* self, const std::string& policy,
-             const std::map<std::string, std::string>& settings,
-             const std::string& format) { new (self) BoundScaler(Make(policy, settings, format)); },
-          nb::arg("policy"), nb::arg("settings") = std::map<std::string, std::string>{},
-          nb::arg("format") = "")
+          [](BoundScaler* self, const std::string& policy, const Settings& settings,
+             const std::string& format) {
+            new (self) BoundScaler(Make(policy, TextsOf(settings), format));
+          },
+          nb::arg("policy"), nb::arg("settings") = Settings{}, nb::arg("format") = "",
+          nb::sig("def __init__(self, policy: str, settings: Mapping[str, bool | float | str] = "
+                  "{}, format: str = '') -> None"))
+      .def("__getstate__", &GetState, nb::sig("def __getstate__(self) -> tuple[typing.Any, ...]"))
+      .def("__setstate__", &SetState, nb::arg("state"),
+           nb::sig("def __setstate__(self, state: tuple[typing.Any, ...]) -> None"))
       .def_prop_ro("policy", [](const BoundScaler& self) { return std::string(self.policy->name); })
       .def_prop_ro(
           "scale", [](const BoundScaler& self) { return self.configured.scaler.scale(); },
@@ -134,11 +190,11 @@ void BindScalers(nb::module_& module) {
           [](const BoundScaler& self) { return DictOf(self.configured.scaler.Checkpoint()); },
           nb::sig("def checkpoint(self) -> dict[str, typing.Any]"),
           "The whole state, under the original's names.")
-      .def("restore", &Restore, nb::arg("state"), "Sets fields of checkpoint().")
-      .def(
-          "restart_at",
-          [](BoundScaler& self, double scale) { self.configured.scaler.RestartAt(scale); },
-          nb::arg("scale"), "Continues from a checkpoint that holds the loss scale only.");
+      .def("restore", &Restore, nb::arg("state"),
+           nb::sig("def restore(self, state: Mapping[str, float | str]) -> None"),
+           "Sets fields of checkpoint().")
+      .def("restart_at", &RestartAt, nb::arg("scale"),
+           "Continues from a checkpoint that holds the loss scale only.");
   module.def("policy_names", PolicyNames, "The names of all policies.");
 }
 
