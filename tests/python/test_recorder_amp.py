@@ -66,3 +66,23 @@ def test_replay_of_a_recording_repeats_the_scaler(tmp_path: Path, half_dtype, ou
             assert low * (1 - 1e-6) <= norm <= high * (1 + 1e-6)
         else:
             assert step["grad_norm"] == pytest.approx(norm, rel=1e-6)
+
+
+@pytest.mark.parametrize("call", ["unscale_", "step"])
+@pytest.mark.parametrize("loss_scale", ["dynamic", 8.0])
+def test_gradients_without_the_scale_are_not_recorded_with_it(tmp_path, call, loss_scale):
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = amp.GradScaler(loss_scale)
+    with dlsim.Recorder(model, tmp_path / "run", scaler=scaler) as rec:
+        for step in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model(torch.ones(2, 3)).mean()).backward()
+            if step == 1:
+                getattr(scaler, call)(optimizer)
+            rec.step()
+            if step != 1 or call == "unscale_":
+                scaler.step(optimizer)
+            scaler.update()
+    assert rec.errors == 1 and "unscale_() or step()" in rec.report().messages[0]
+    assert dlsim.open_trace(tmp_path / "run").steps == (0, 2)

@@ -26,13 +26,14 @@ def scale_of(scale: Any, scaler: Any) -> float:
 
 
 def check_still_scaled(scaler: Any) -> None:
-    """Raises Error if unscale_() was called for an optimizer of a torch GradScaler in this step."""
-    states = getattr(scaler, "_per_optimizer_states", None)
-    if not isinstance(states, dict):
-        return
-    for state in states.values():
-        stage = getattr(state.get("stage"), "name", "READY") if isinstance(state, dict) else "READY"
-        if stage != "READY":
+    """Raises Error if unscale_() was called for an optimizer of a GradScaler in this step.
+
+    That of torch and that of dlsim.amp tell; from others nothing is known.
+    """
+    states = getattr(scaler, "_per_optimizer_states", getattr(scaler, "_states", None))
+    for state in states.values() if isinstance(states, Mapping) else ():
+        stage = state.get("stage") if isinstance(state, Mapping) else state
+        if getattr(stage, "name", "") in ("UNSCALED", "STEPPED"):
             raise Error(
                 "unscale_() or step() of the scaler was called before, expected that after "
                 "Recorder.step, or scale=1.0 to be stated"
