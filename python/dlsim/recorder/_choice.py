@@ -48,7 +48,8 @@ class Choice:
         self.parameters = {name: item for name, item in parameters.items() if name in wanted}
         wanted = _NOTHING.union(*(found for _, _, found in self._chosen))
         self.modules = {name: item for name, item in modules.items() if name in wanted}
-        if not self.parameters and not self.modules:
+        trained = any(parameter.requires_grad for parameter in self.parameters.values())
+        if not trained and not self.modules:
             raise UsageError("gradients, activations: nothing matches, expected names of the model")
         self._parameters_now = self._modules_now = _NOTHING
 

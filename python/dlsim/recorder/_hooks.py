@@ -52,18 +52,20 @@ class ParameterHooks:
         guard: Guard,
     ) -> None:
         self.seen = Seen()
-        self._handles = [
-            parameter.register_hook(self._hook(name, wanted, guard))
-            for name, parameter in parameters.items()
-        ]
+        self._wanted = wanted
+        self._guard = guard
+        self._frozen = dict(parameters)  # those without a hook: torch refuses it
+        self._handles: list[Any] = []
+        self._add_hooks()
 
-    def _hook(
-        self,
-        name: str,
-        wanted: Callable[[str], bool],
-        guard: Guard,
-    ) -> Callable[[Any], None]:
-        seen = self.seen
+    def _add_hooks(self) -> None:
+        for name, parameter in list(self._frozen.items()):
+            if parameter.requires_grad:
+                del self._frozen[name]
+                self._handles.append(parameter.register_hook(self._hook(name)))
+
+    def _hook(self, name: str) -> Callable[[Any], None]:
+        seen, wanted, guard = self.seen, self._wanted, self._guard
 
         def hook(gradient: Any) -> None:
             if wanted(name):
@@ -76,8 +78,9 @@ class ParameterHooks:
         return self.seen.take()
 
     def clear(self) -> None:
-        """Forgets what was seen."""
+        """Forgets what was seen; looks for parameters that are no longer frozen."""
         self.seen.clear()
+        self._add_hooks()
 
     def remove(self) -> None:
         """Removes all hooks."""

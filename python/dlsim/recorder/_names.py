@@ -33,9 +33,8 @@ def _prefixed(models: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Any]]
 
 
 def parameters_of(models: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters that can have a gradient, by their names without wrappers."""
-    named = _prefixed(models, "named_parameters")
-    return {name: parameter for name, parameter in named if parameter.requires_grad}
+    """Returns the parameters, also those that are frozen now, by their names without wrappers."""
+    return dict(_prefixed(models, "named_parameters"))
 
 
 def modules_of(models: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,8 @@ class Sources:
             for name, parameter in self._choice.parameters.items():
                 if not self._choice.parameter(name):
                     continue
+                if not parameter.requires_grad:  # it is frozen now
+                    continue
                 if parameter.grad is None:
                     left_out.setdefault(f"{name}.grad", f"has no gradient in step {step}")
                 else:
