@@ -168,3 +168,18 @@ def signals_as_before() -> object:
     yield
     for number, handler in before.items():
         signal.signal(number, handler)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("report", "a.json", "--outp", "b.html"),
+        ("export", "a.json", "--outp", "b.csv"),
+        ("import", "pt", "a.pt", "--outp", "b"),
+    ],
+)
+def test_options_are_not_abbreviated(arguments: Sequence[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert len(done.stderr.splitlines()) == 1
+    assert re.search(rf"dlsim {arguments[0]}: .*(--outp|-o).* \(see dlsim .*--help\)", done.stderr)

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 
+from .._command_parser import CommandParser
 from .._errors import UsageError
 from ..results import table_names
 from ._arrow import result_of
@@ -24,19 +24,11 @@ those of docs/results.md; more in docs/import.md.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong usage becomes one line."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="dlsim export",
         description="Writes results of dlsim as tables: Parquet, or CSV.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "result", metavar="RESULT", help="JSON of any command, or CSV of replay or summaries"

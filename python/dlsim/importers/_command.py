@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from .._command_parser import CommandParser
 from .._errors import UsageError
 from . import import_act_dumps, import_hdf5, import_pt, import_te
 from ._hdf5 import STEP_SOURCES
@@ -31,14 +32,7 @@ More in docs/import.md.
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Wrong usage becomes one line."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise UsageError(f"{message} (see {self.prog} --help)")
-
-
-_Formats: TypeAlias = "argparse._SubParsersAction[_Parser]"
+_Formats: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
 
 def _number(text: str) -> float:
@@ -167,12 +161,11 @@ def _add_tensorboard(formats: _Formats) -> None:
     parser.set_defaults(run=run_tensorboard)
 
 
-def _parser() -> _Parser:
-    parser = _Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="dlsim import",
         description="Converts dumps of other tools to dlsim's traces and profiles.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     formats = parser.add_subparsers(metavar="FORMAT", required=True, dest="format")
     for add in (_add_pt, _add_act_dumps, _add_te, _add_hdf5, _add_tensorboard):

@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
+from .._command_parser import CommandParser
 from .._errors import UsageError
 
 _EXAMPLES = """examples:
@@ -22,19 +21,12 @@ _EXAMPLES = """examples:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message} (see dlsim report --help)")
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def _parser() -> CommandParser:
+    parser = CommandParser(
         prog="dlsim report",
         description="Write one self-contained HTML page about results of dlsim replay, sweep and "
         "tune. Nothing is fetched when it is opened.",
         epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
     parser.add_argument(
         "results",

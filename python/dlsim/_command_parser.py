@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The argument parser of the commands that are written in Python."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any, NoReturn
+
+from ._errors import UsageError
+
+
+class CommandParser(argparse.ArgumentParser):
+    """Wrong usage raises UsageError with one line; options are not abbreviated, as in C++."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(
+            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
+        )
+
+    def error(self, message: str) -> NoReturn:
+        """Raises it."""
+        raise UsageError(f"{message} (see {self.prog} --help)")
