@@ -13,9 +13,9 @@ class CommandParser(argparse.ArgumentParser):
     """Wrong usage raises UsageError with one line; options are not abbreviated, as in C++."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(
-            formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **options
-        )
+        if "epilog" in options:  # examples, line by line
+            options["formatter_class"] = argparse.RawDescriptionHelpFormatter
+        super().__init__(allow_abbrev=False, **options)
 
     def error(self, message: str) -> NoReturn:
         """Raises it."""
