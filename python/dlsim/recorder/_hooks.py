@@ -151,6 +151,9 @@ class ActivationHooks:
                 f"out{i}" if i else "",
                 "act_grad",
             )
+            if tensor.grad_fn is not None and tensor._version > 0:
+                # torch would add to the hooks on the values before a change in place. Those stay.
+                tensor._backward_hooks = None
             tensor.register_hook(self._tensor_hook(".".join(filter(None, parts))))
 
     def _tensor_hook(self, name: str) -> Callable[[Any], None]:
