@@ -172,6 +172,7 @@ def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
     [
         ({"gradients": "nothing*"}, dlsim.UsageError, "nothing matches"),
         ({"gradients": None}, dlsim.UsageError, "nothing matches"),
+        ({"activations": "nothing*"}, dlsim.UsageError, "activations: nothing matches"),
         ({"gradients": 3}, TypeError, "gradients: expected globs or compiled .*, got int"),
         ({"gradients": [3]}, TypeError, "gradients: expected globs or compiled"),
         ({"activations": re.compile(b"x")}, TypeError, "activations: expected globs"),

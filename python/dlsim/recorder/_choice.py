@@ -44,6 +44,10 @@ class Choice:
             )
             for selection in selections
         ]
+        # Of several selections, those of a configuration, one may be for other models.
+        for selection, _, chosen in self._chosen if len(selections) == 1 else ():
+            if selection.activations and not chosen:
+                raise UsageError("activations: nothing matches, expected names of modules")
         wanted = _NOTHING.union(*(found for _, found, _ in self._chosen))
         self.parameters = {name: item for name, item in parameters.items() if name in wanted}
         wanted = _NOTHING.union(*(found for _, _, found in self._chosen))
