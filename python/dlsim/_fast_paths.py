@@ -3,9 +3,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
+import weakref
 from typing import Any
 
 from ._torch_rounding import torch
+
+FUSED_MODULES = (torch.nn.TransformerEncoderLayer, torch.nn.TransformerEncoder)
 
 # What TransformerEncoderLayer and TransformerEncoder ask before they take the fused path, in
 # evaluation without gradients, and the answer that keeps them off it. The results are the same.
@@ -16,19 +21,46 @@ _QUESTIONS: tuple[tuple[type, str, Any], ...] = (
 )
 
 
+@dataclasses.dataclass
+class _Closed:
+    """How often a module is closed now, and its own answers."""
+
+    times: int
+    answers: dict[str, Any]
+
+
+_closed: weakref.WeakKeyDictionary[torch.nn.Module, _Closed] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
+
+
 class ClosedFastPaths:
-    """The fused paths in a model, closed until reopen()."""
+    """The fused paths in a model, closed until reopen() of the last that closed them."""
 
     def __init__(self, model: torch.nn.Module) -> None:
-        self._before: list[tuple[torch.nn.Module, str, Any]] = []
-        for module in model.modules():
-            for kind, name, answer in _QUESTIONS:
-                if isinstance(module, kind) and name in vars(module):
-                    self._before.append((module, name, vars(module)[name]))
-                    vars(module)[name] = answer
+        self._modules = [part for part in model.modules() if isinstance(part, FUSED_MODULES)]
+        with _lock:
+            for module in self._modules:
+                _close(module)
 
     def reopen(self) -> None:
         """Leaves the model as it was."""
-        while self._before:
-            module, name, value = self._before.pop()
-            vars(module)[name] = value
+        with _lock:
+            while self._modules:
+                _open(self._modules.pop())
+
+
+def _close(module: torch.nn.Module) -> None:
+    if module not in _closed:
+        answers = {}
+        for kind, name, answer in _QUESTIONS:
+            if isinstance(module, kind) and name in vars(module):
+                answers[name] = vars(module)[name]
+                vars(module)[name] = answer
+        _closed[module] = _Closed(0, answers)
+    _closed[module].times += 1
+
+
+def _open(module: torch.nn.Module) -> None:
+    _closed[module].times -= 1
+    if _closed[module].times == 0:
+        vars(module).update(_closed.pop(module).answers)

@@ -600,6 +600,19 @@ def test_two_emulations_can_run_at_once():
     assert second.statistics()["2"]
 
 
+def test_emulations_may_end_in_any_order():
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2).eval()
+    attributes = [dict(vars(module)) for module in model.modules()]
+    first = dlsim.autocast_emulation(model, "fp16")
+    second = dlsim.autocast_emulation(model, "fp16")
+    first.remove()
+    with torch.no_grad():
+        model(torch.randn(2, 5, 8))
+    assert second.statistics()["layers.1.linear2"]["output"].elements == 80
+    second.remove()
+    assert [dict(vars(module)) for module in model.modules()] == attributes
+
+
 # -- the same every time ---------------------------------------------------------------------------
 
 
