@@ -26,6 +26,11 @@ DEFAULT_MODULES: tuple[type, ...] = (
 )
 
 
+def works_in_place(module: Module) -> bool:
+    """Returns whether `module` says that it changes its input."""
+    return bool(getattr(module, "inplace", False))
+
+
 def chosen_modules(
     model: Module, modules: Choice | Iterable[Choice] | None = None
 ) -> dict[str, Module]:

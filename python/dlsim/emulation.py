@@ -10,7 +10,7 @@ from typing import Any
 from ._core import Format
 from ._dtypes import format_of
 from ._fast_paths import ClosedFastPaths
-from ._module_choice import DEFAULT_MODULES, Choice, chosen_modules
+from ._module_choice import DEFAULT_MODULES, Choice, chosen_modules, works_in_place
 from ._tensor_stats import TensorStats
 from ._torch_rounding import (
     Place,
@@ -178,7 +178,7 @@ class AutocastEmulation:
         if self._what.weights:
             self._swap_parameters(name, module)
         # The caller may go on with what such a module changes in place.
-        if getattr(module, "inplace", False):
+        if works_in_place(module):
             return None
         return self._round(name, "input", inputs)
 

@@ -2,11 +2,11 @@
 """MixedPrecision follows the rules of the Model Zoo's precision callback."""
 
 import warnings
-from contextlib import nullcontext
 
 import pytest
 import torch
 
+import dlsim
 from dlsim import amp
 
 _INF = float("inf")
@@ -48,7 +48,6 @@ def _run(precision, factors, lr=1.0):
 def test_default_is_bfloat16_without_scaler():
     precision = amp.MixedPrecision()
     assert precision.scaler is None and amp.get_half_dtype_str() == "bfloat16"
-    assert isinstance(precision.autocast_context_manager(), nullcontext)
     weight, trainer = _run(precision, [1 + 2.0**-9])
     assert weight.item() == 0.0  # the gradient has the 7 bits of bfloat16
     assert trainer.metrics == []
@@ -162,6 +161,25 @@ def test_cpu_and_gpu_have_torch_scalers():
         off = amp.MixedPrecision(False, backend="CPU")
     assert not amp.mixed_precision()
     assert _run(off, [1 + 2.0**-20])[0].item() == -(2.0**-20)
+
+
+@pytest.mark.parametrize(
+    ("fp16_type", "format"), [("float16", "fp16"), ("bfloat16", "bf16"), ("cbfloat16", "cb16")]
+)
+def test_autocast_rounds_to_the_scalers_type_on_csx(fp16_type, format):
+    precision = amp.MixedPrecision(fp16_type=fp16_type, loss_scaling_factor="dynamic")
+    amp.set_half_dtype("float16")
+    x = torch.tensor([1 + 2.0**-9, 70000.0, 2.0**-28])
+    module = torch.nn.PReLU(init=1.0)
+    with precision.autocast_context_manager():
+        assert torch.equal(module(x), dlsim.quantize(x, format))
+    assert torch.equal(module(x), x)
+
+
+def test_autocast_is_nothing_when_switched_off():
+    precision = amp.MixedPrecision(False, backend="CPU")
+    with precision.autocast_context_manager():
+        assert torch.mm(torch.ones(2, 2), torch.ones(2, 2)).dtype == torch.float32
 
 
 def test_autocast_is_that_of_torch_on_a_cpu():

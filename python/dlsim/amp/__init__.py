@@ -12,6 +12,7 @@ except ModuleNotFoundError as error:
     ) from None
 
 from . import cbtorch
+from ._autocast import autocast
 from ._grad_scaler import GradScaler
 from ._half_dtype import (
     enable_mixed_precision,
@@ -32,6 +33,7 @@ __all__ = [
     "GradScaler",
     "MixedPrecision",
     "OptState",
+    "autocast",
     "cbtorch",
     "enable_mixed_precision",
     "get_floating_point_dtype",

@@ -71,8 +71,8 @@ def mixed_precision() -> bool:
     return _setting.enabled is True
 
 
-def rounding_dtype(asked: str | None) -> str:
-    """Returns what a new scaler rounds gradients to.
+def rounding_dtype(asked: str | None, place: str = "GradScaler.half_dtype") -> str:
+    """Returns what a new scaler or a block of autocast rounds to.
 
     That is `asked`, or what was set, or "float32" (not at all) once mixed precision was switched
     off. Raises UsageError for an unknown name.
@@ -81,8 +81,8 @@ def rounding_dtype(asked: str | None) -> str:
         return "float32" if _setting.enabled is False else _setting.half_dtype
     if asked not in (*_TORCH_DTYPES, "float32"):
         raise UsageError(
-            "GradScaler.half_dtype: unknown type, expected float16, bfloat16, cbfloat16 or "
-            f"float32, got {asked!r}"
+            f"{place}: unknown type, expected float16, bfloat16, cbfloat16 or float32, got "
+            f"{asked!r}"
         )
     return asked
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from .._errors import Error, UsageError
 from . import _gradients as gradients
+from ._autocast import autocast
 from ._clipping import check_limits, clip_
 from ._grad_scaler import GradScaler
 from ._half_dtype import enable_mixed_precision, get_half_dtype, set_half_dtype
@@ -35,8 +36,9 @@ class ApplianceNanError(Error, RuntimeError):
 class MixedPrecision:
     """What the Model Zoo's trainer does around a step, for a loop that calls it.
 
-    `backend` is "CSX" (emulated here: gradients are rounded to `fp16_type`), "GPU" or "CPU"
-    (torch's autocast and its GradScaler, as the Model Zoo makes them there). bfloat16 on CSX has
+    `backend` is "CSX" (emulated here: gradients are rounded to `fp16_type`, in the autocast context
+    activations, too), "GPU" or "CPU" (torch's autocast and its GradScaler, as the Model Zoo makes
+    them there). bfloat16 on CSX has
     no scaler: `scaler` is None, gradients are rounded, nothing is scaled, tested or skipped.
     `precision_opt_level` is kept and has no effect. Raises ValueError with the original's messages.
     """
@@ -140,8 +142,10 @@ class MixedPrecision:
         return _torch_scaler(self.loss_scaling_factor, 2**63 - 1)
 
     def autocast_context_manager(self) -> AbstractContextManager[Any]:
-        """Returns the context of the forward pass: torch's autocast, and nothing on CSX."""
-        if not self.enabled or self.backend == "CSX":
+        """Returns the context of the forward pass: torch's autocast, on CSX dlsim's."""
+        if self.backend == "CSX":
+            return autocast(self.fp16_type)
+        if not self.enabled:
             return nullcontext()
         device_type = "cuda" if self.backend == "GPU" else "cpu"
         context: AbstractContextManager[Any] = _torch.autocast(device_type, dtype=get_half_dtype())

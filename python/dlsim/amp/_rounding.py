@@ -7,7 +7,7 @@ import torch
 
 from .._arrays import quantize
 
-_FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
+FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
 
 # CB16 (docs/numerics.md): 14 bits fewer than float32, values from 2^-30 are normal, 2^-39 apart
 # below, and what rounds to 2^32 or more is infinite.
@@ -53,6 +53,6 @@ def round_values_(values: torch.Tensor, half_dtype: str) -> None:
     if values.device.type != "cpu":
         values.copy_(rounded_by_torch(values.to(torch.float32), half_dtype))
     elif values.dtype == torch.float32 and values.is_contiguous():
-        quantize(values, _FORMATS[half_dtype], out=values)
+        quantize(values, FORMATS[half_dtype], out=values)
     else:
-        values.copy_(quantize(values, _FORMATS[half_dtype]))
+        values.copy_(quantize(values, FORMATS[half_dtype]))
