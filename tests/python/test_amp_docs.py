@@ -28,7 +28,7 @@ def test_code_of_the_page_runs(tmp_path, monkeypatch):
         ],
     }
     blocks = re.findall(r"```python\n(.*?)```", _PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 9
+    assert len(blocks) == 10
     losses = []
     try:
         for block in blocks:
