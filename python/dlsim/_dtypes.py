@@ -29,6 +29,9 @@ VALUES = ("float32", "float64", "float16", "bfloat16")
 INTEGER_CODES = ("uint8", "uint16", "uint32", "int8", "int16", "int32")
 CODES = (*INTEGER_CODES, *FORMAT_OF_ELEMENT)
 
+# From here on a float64 rounds to an infinite float32 (docs/numerics.md, section 5).
+FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
+
 # Bytes of an element.
 SIZES = {"float64": 8, "float32": 4, "uint32": 4, "int32": 4} | {
     name: 1 if "8" in name.split("_")[0] else 2

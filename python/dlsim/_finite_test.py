@@ -7,30 +7,28 @@ import math
 from collections.abc import Iterable, Sequence
 
 from ._arrays import measure
+from ._dtypes import FLOAT32_OVERFLOW
 from ._errors import UsageError
 from ._torch_rounding import Tensor, readable
-
-# From here on a sum rounds to an infinite float32. The sums are of float64: the order in which a
-# stack adds is its own, and this is the result without its intermediate roundings.
-_FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 
 
 def is_finite(test: str, scaled: Sequence[Tensor], unscaled: Sequence[Tensor]) -> bool:
     """Returns whether the gradients of a step pass `test`, one of the names of `--finite-test`.
 
     `scaled` are the quantised gradients that carry the loss scale, `unscaled` the same without.
-    Sums of infinities are infinite or NaN, and NaN is not below any limit.
+    Sums are of float64: the order in which a stack adds is its own, and this is the result without
+    its intermediate roundings. Those of infinities are infinite or NaN, which is below no limit.
     """
     if test == "elementwise":
         return all_finite(scaled)
     if test == "unscaled-elementwise":
         return all_finite(unscaled)
     if test == "global-norm":
-        return sum_of_squares(unscaled) < _FLOAT32_OVERFLOW
+        return sum_of_squares(unscaled) < FLOAT32_OVERFLOW
     if test == "scaled-norm":
-        return sum_of_squares(scaled) < _FLOAT32_OVERFLOW
+        return sum_of_squares(scaled) < FLOAT32_OVERFLOW
     if test == "sum":
-        return all(abs(tensor.double().sum().item()) < _FLOAT32_OVERFLOW for tensor in scaled)
+        return all(abs(tensor.double().sum().item()) < FLOAT32_OVERFLOW for tensor in scaled)
     raise UsageError(f"finite_test: unknown test, expected one of --finite-test, got {test!r}")
 
 

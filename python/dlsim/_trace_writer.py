@@ -16,7 +16,7 @@ from typing import Any
 
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
-from ._dtypes import VALUES, bad_element
+from ._dtypes import FLOAT32_OVERFLOW, VALUES, bad_element
 from ._errors import InputError, UsageError
 from ._files import replacing
 
@@ -39,7 +39,7 @@ def checked_grad_scale(scale: float) -> str:
     value = float(scale)
     try:
         single = struct.unpack("f", struct.pack("f", value))[0]
-        good = single > 0 and math.isfinite(single) and 1.0 / single < 2.0**128 - 2.0**103
+        good = single > 0 and math.isfinite(single) and 1.0 / single < FLOAT32_OVERFLOW
     except OverflowError:
         good = False
     if not good:

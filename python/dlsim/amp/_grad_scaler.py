@@ -13,15 +13,13 @@ import numpy as np
 import torch
 from torch.optim import Optimizer
 
+from .._dtypes import FLOAT32_OVERFLOW
 from . import _gradients as gradients
 from ._half_dtype import rounding_dtype
 from ._losses import scaled
 from ._optimizer_state import OptState, checked, remember_finite
 from ._policy import checkpoint_values, is_dynamic, make_policy, number
 from ._quantize_first import QuantizeFirst
-
-# From here on a sum of squares is infinite in float32 (docs/numerics.md, section 5).
-_FLOAT32_OVERFLOW = 2.0**128 - 2.0**103
 
 _CLIPPING_IS_DEPRECATED = (
     "Using global gradient clipping built into GradScaler is deprecated. Use "
@@ -219,7 +217,7 @@ class GradScaler:
             )
         squares = gradients.total(self._square_sums)
         self.global_norm = torch.tensor(math.sqrt(squares), dtype=torch.float32)
-        self.isfinite = torch.tensor(squares < _FLOAT32_OVERFLOW)
+        self.isfinite = torch.tensor(squares < FLOAT32_OVERFLOW)
         if self._max_gradient_norm is not None:
             factor = self._max_gradient_norm / (self.global_norm + 1e-6)
             for optimizer in optimizers:
