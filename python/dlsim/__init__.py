@@ -12,9 +12,18 @@ from ._core import Format, LossScaler, __version__, format_names, policy_names
 from ._errors import Error, InputError, PolicyRefusal, UsageError
 
 if TYPE_CHECKING:
+    from . import amp as amp
+    from . import closed_loop as closed_loop
+    from . import emulation as emulation
+    from . import export as export
+    from . import importers as importers
+    from . import profiles as profiles
+    from . import recorder as recorder
     from . import report as report
     from . import results as results
     from . import runs as runs
+    from . import simd as simd
+    from . import traces as traces
     from ._arrays import decode as decode
     from ._arrays import encode as encode
     from ._arrays import measure as measure
@@ -22,8 +31,10 @@ if TYPE_CHECKING:
     from ._exponents import Exponents as Exponents
     from ._exponents import exponents as exponents
     from ._tensor_stats import TensorStats as TensorStats
+    from .emulation import autocast_emulation as autocast_emulation
     from .profiles import Profile as Profile
     from .profiles import open_profile as open_profile
+    from .recorder import Recorder as Recorder
     from .results import Result as Result
     from .results import read_result as read_result
     from .runs import accumulate as accumulate

@@ -33,3 +33,11 @@ class PolicyRefusal(Error, ValueError):
     def __init__(self, original_type: str, message: str) -> None:
         super().__init__(message)
         self.original_type = original_type
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.original_type, str(self)), {"result": self.result}
+
+
+# Tracebacks name them as users import them.
+for _exception in (Error, UsageError, InputError, PolicyRefusal):
+    _exception.__module__ = "dlsim"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The commands of `dlsim` as functions: each runs the C++ command and returns its result.
 
-Keywords are the options of `dlsim COMMAND --help`; dlsim/_options.py lists them by function. Traces
-and profiles are paths, one or several. Errors are UsageError (wrong use), PolicyRefusal (a policy
+Keywords are the options of `dlsim COMMAND --help`; `help` of a function lists them. Traces and
+profiles are paths, one or several. Errors are UsageError (wrong use), PolicyRefusal (a policy
 refused its parameters; the result is in its `result`), InputError (a file) and TypeError.
 """
 
@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 from . import _options
@@ -203,3 +204,18 @@ def _raise_for(outcome: Outcome, name: str, result: Result | None) -> None:
     if outcome.code < 0:
         raise Error(f"{name}: the command was ended by signal {-outcome.code}")
     raise Error(outcome.message)
+
+
+# help() shows `**options` only.
+for _function, _known in (
+    (replay, _options.ReplayOptions),
+    (sweep, _options.SweepOptions),
+    (tune, _options.TuneOptions),
+    (profile, _options.ProfileOptions),
+    (info, _options.InfoOptions),
+    (scaler, _options.ScalerOptions),
+    (summaries, _options.SummariesOptions),
+    (accumulate, _options.AccumulateOptions),
+):
+    _list = fill(f"Keywords: {', '.join(_keywords(_known))}.", 96, subsequent_indent="    ")
+    _function.__doc__ = f"{_function.__doc__}\n\n    {_list}\n    "

@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
+import pickle
 import pty
 import re
 import signal
@@ -175,6 +177,16 @@ def test_a_refusal_keeps_the_result_of_the_other_policies() -> None:
     assert {run["policy"] for run in caught.value.result.data["runs"]} == {"torch", "static"}
 
 
+def test_exceptions_have_public_names_and_pass_between_processes() -> None:
+    for name in ("Error", "InputError", "PolicyRefusal", "UsageError"):
+        assert str(getattr(dlsim, name)) == f"<class 'dlsim.{name}'>"
+    refusal = dlsim.PolicyRefusal("ValueError", "too large")
+    refusal.result = dlsim.formats("fp16")
+    copy = pickle.loads(pickle.dumps(refusal))
+    assert (str(copy), copy.original_type) == ("too large", "ValueError")
+    assert copy.result.data == refusal.result.data
+
+
 def test_notes_are_without_the_name_of_the_command(tmp_path: Path) -> None:
     result = dlsim.profile(TRACE, tmp_path / "x.dlprof", shard="1/100")
     assert result.notes == ("shard 1/100 holds no step",)
@@ -209,6 +221,14 @@ def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
     ).stdout
     listed = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help_text, re.MULTILINE))
     assert given == listed - elsewhere - {"help"}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_help_lists_every_keyword(name: str) -> None:
+    text = inspect.getdoc(getattr(dlsim, name))
+    assert text is not None
+    listed = text.partition("Keywords: ")[2].removesuffix(".")
+    assert re.split(r",\s+", listed) == list(FUNCTIONS[name][0].__annotations__)
 
 
 def test_an_interrupt_ends_the_command() -> None:
