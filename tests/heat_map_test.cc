@@ -32,7 +32,8 @@ T Sum(const json& values) {
 
 TEST(HeatMap, BinsAddUpToTheTensorsOfTheRun) {
   for (const std::string& trace : {kSingle, kAccumulated}) {
-    for (const json& run : Replayed(trace, "--heat-map=4")["runs"]) {
+    const json result = Replayed(trace, "--heat-map=4");
+    for (const json& run : result["runs"]) {
       const json& rows = run["heat_map"]["tensors"];
       ASSERT_EQ(rows.size(), run["tensors"].size());
       for (size_t i = 0; i < rows.size(); ++i) {
@@ -54,7 +55,8 @@ TEST(HeatMap, BinsAddUpToTheTensorsOfTheRun) {
 }
 
 TEST(HeatMap, OneBinPerStepHasTheStepsOfTheRun) {
-  for (const json& run : Replayed(kSingle, "--heat-map")["runs"]) {
+  const json result = Replayed(kSingle, "--heat-map");
+  for (const json& run : result["runs"]) {
     const json &bins = run["heat_map"]["bins"], &steps = run["steps"];
     ASSERT_EQ(bins["steps"].size(), steps.size());
     for (size_t i = 0; i < steps.size(); ++i) {
