@@ -6,6 +6,8 @@
 #include <cstdint>
 #include <optional>
 
+#include "dlsim/measure_step.h"
+
 namespace dlsim {
 
 // How the coefficient of clipping by norm is computed, in float32.
@@ -14,9 +16,6 @@ enum class ClipRule : uint8_t {
   kFairseq,     // max_norm / norm if the norm is above the limit, else 1
   kTensorFlow,  // max_norm * min(1 / norm, 1 / max_norm); NaN for a norm that is not finite
 };
-
-// Which gradients are clipped: scaled ones shrink by the loss scale too much.
-enum class ClipDomain : uint8_t { kUnscaled, kScaled };
 
 // At most one of the two limits is set.
 struct Clipping {

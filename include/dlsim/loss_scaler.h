@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dlsim/clipping.h"
+#include "dlsim/measure_step.h"
 #include "dlsim/state_field.h"
 
 namespace dlsim {
@@ -69,12 +70,6 @@ struct ScalerInput {
   float absmax = 0;         // the largest of the unscaled gradients; infinity if one is not finite
   uint64_t below_edge = 0;  // elements of the scaled gradients below P::HistogramEdge ...
   uint64_t above_edge = 0;  // ... and from it on
-};
-
-// What a policy that sets its factor from the gradient at hand learns before the step.
-struct GradientSpread {
-  float absmax = 0;               // over finite elements
-  double standard_deviation = 0;  // population, over finite elements
 };
 
 // A field of a state or of a set of parameters, under its original name.

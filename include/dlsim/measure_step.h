@@ -11,10 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/clipping.h"
 #include "dlsim/codec.h"
 #include "dlsim/histogram.h"
-#include "dlsim/loss_scaler.h"
 #include "dlsim/tensor_stats.h"
 #include "dlsim/trace.h"
 
@@ -27,6 +25,9 @@ enum class Accumulation : uint8_t {
   kQuantizeThenSum,  // each micro-step is scaled, quantised and unscaled on its own
   kSumThenQuantize,  // the recorded gradients are summed first and quantised once
 };
+
+// Which gradients are clipped: scaled ones shrink by the loss scale too much.
+enum class ClipDomain : uint8_t { kUnscaled, kScaled };
 
 // What to find out about the elements of the step's gradient, the sum over its micro-steps.
 struct DetailQuestion {
@@ -129,6 +130,12 @@ struct StepMeasurement {
   std::vector<int64_t> micro_steps;                // number of each part; -1 = the step has none
   std::vector<StepTensor> tensors;                 // in file order; sums over tensors follow it
   std::vector<std::vector<TensorAnswer>> answers;  // [question][tensor]
+};
+
+// What a policy that sets its factor from the gradient at hand learns before the step.
+struct GradientSpread {
+  float absmax = 0;               // over finite elements
+  double standard_deviation = 0;  // population, over finite elements
 };
 
 // Measures a step on all threads. Reads tensors that are not mapped in pieces of bounded size.
