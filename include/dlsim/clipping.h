@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "dlsim/measure_step.h"
+#include "dlsim/gradient_detail.h"
 
 namespace dlsim {
 

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "dlsim/clipping.h"
-#include "dlsim/measure_step.h"
+#include "dlsim/gradient_detail.h"
 #include "dlsim/state_field.h"
 
 namespace dlsim {

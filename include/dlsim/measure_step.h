@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/codec.h"
+#include "dlsim/gradient_detail.h"
 #include "dlsim/histogram.h"
 #include "dlsim/tensor_stats.h"
 #include "dlsim/trace.h"
@@ -24,39 +24,6 @@ class ComputeDevice;  // a GPU
 enum class Accumulation : uint8_t {
   kQuantizeThenSum,  // each micro-step is scaled, quantised and unscaled on its own
   kSumThenQuantize,  // the recorded gradients are summed first and quantised once
-};
-
-// Which gradients are clipped: scaled ones shrink by the loss scale too much.
-enum class ClipDomain : uint8_t { kUnscaled, kScaled };
-
-// What to find out about the elements of the step's gradient, the sum over its micro-steps.
-struct DetailQuestion {
-  float edge = std::numeric_limits<float>::infinity();   // of the scaled magnitudes
-  float limit = std::numeric_limits<float>::infinity();  // of magnitudes, to clip at
-  ClipDomain limit_domain = ClipDomain::kUnscaled;
-
-  friend bool operator==(const DetailQuestion&, const DetailQuestion&) = default;
-};
-
-struct GradientDetail {
-  double scaled_sum = 0;             // of the still scaled elements, float64 in index order
-  double scaled_sum_of_squares = 0;  // the same for their squares
-  float absmax = 0;                  // of the unscaled elements; infinity if one is not finite
-  uint64_t below_edge = 0;           // scaled elements with a magnitude below the edge ...
-  uint64_t above_edge = 0;           // ... and from it on; NaN is neither
-  uint64_t above_limit = 0;          // elements that clipping by value changes
-  uint64_t elements = 0;             // of the sum over micro-steps
-
-  // Adds what follows in index order.
-  DLSIM_HOST_DEVICE void Merge(const GradientDetail& later) {
-    scaled_sum += later.scaled_sum;
-    scaled_sum_of_squares += later.scaled_sum_of_squares;
-    absmax = later.absmax > absmax ? later.absmax : absmax;  // never NaN
-    below_edge += later.below_edge;
-    above_edge += later.above_edge;
-    above_limit += later.above_limit;
-    elements += later.elements;
-  }
 };
 
 // One question about a step.
@@ -130,12 +97,6 @@ struct StepMeasurement {
   std::vector<int64_t> micro_steps;                // number of each part; -1 = the step has none
   std::vector<StepTensor> tensors;                 // in file order; sums over tensors follow it
   std::vector<std::vector<TensorAnswer>> answers;  // [question][tensor]
-};
-
-// What a policy that sets its factor from the gradient at hand learns before the step.
-struct GradientSpread {
-  float absmax = 0;               // over finite elements
-  double standard_deviation = 0;  // population, over finite elements
 };
 
 // Measures a step on all threads. Reads tensors that are not mapped in pieces of bounded size.
