@@ -9,12 +9,12 @@
 #include "bench/questions.h"
 #include "bench/workload.h"
 #include "compute_device.h"
-#include "device_buffer.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/measure.h"
 #include "dlsim/ladder.h"
+#include "gpu/base/device_buffer.h"
 
 namespace dlsim::bench {
 namespace {

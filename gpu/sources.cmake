@@ -3,36 +3,36 @@
 
 # Kernels and their calls, which need no package.
 set(DLSIM_GPU_KERNEL_SOURCES
-    check_cuda.cc
-    compact_counts.cu
-    convert.cc
-    count_pieces.cu
-    count_window.cu
-    decode.cu
-    encode_any.cu
-    encode_bf16.cu
-    encode_cb16.cu
-    encode_fp16.cu
-    histogram.cu
-    measure_blocks.cu
-    measure_merge.cu
-    measure_pieces.cu
-    measurer.cc
-    pointers.cc
-    tensor_list.cc
-    wave_counter.cu
-    window_plan.cc)
+    base/check_cuda.cc
+    base/pointers.cc
+    base/tensor_list.cc
+    count/compact_counts.cu
+    count/count_pieces.cu
+    count/count_window.cu
+    count/histogram.cu
+    count/wave_counter.cu
+    count/window_plan.cc
+    encode/convert.cc
+    encode/decode.cu
+    encode/encode_any.cu
+    encode/encode_bf16.cu
+    encode/encode_cb16.cu
+    encode/encode_fp16.cu
+    measure/measure_blocks.cu
+    measure/measure_merge.cu
+    measure/measure_pieces.cu
+    measure/measurer.cc)
 
 # A device that takes part in a replay: these need the readers of traces.
 set(DLSIM_GPU_DEVICE_SOURCES
-    convert_host_array.cc
-    count_work.cc
-    counter_store.cc
-    cuda_device.cc
-    devices.cu
-    measure_work.cc
-    slot_ring.cc
-    step_batch.cc)
+    device/convert_host_array.cc
+    device/count_work.cc
+    device/counter_store.cc
+    device/cuda_device.cc
+    device/devices.cu
+    device/measure_work.cc
+    device/slot_ring.cc
+    device/step_batch.cc)
 
 list(TRANSFORM DLSIM_GPU_KERNEL_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
 list(TRANSFORM DLSIM_GPU_DEVICE_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/bench_kernels.h"
+#include "gpu/check/bench_kernels.h"
 
 #include <algorithm>
 #include <cmath>
 
 #include "dlsim/philox.h"
-#include "launch.h"
+#include "gpu/base/launch.h"
 
 namespace dlsim::gpu_check {
 namespace {

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "check/data_sets.h"
 #include "dlsim/gpu/stream.h"
+#include "gpu/check/data_sets.h"
 
 namespace dlsim::gpu_check {
 

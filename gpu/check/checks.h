@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "check/options.h"
-#include "check/report.h"
+#include "gpu/check/options.h"
+#include "gpu/check/report.h"
 
 namespace dlsim::gpu_check {
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/code_compare.h"
+#include "gpu/check/code_compare.h"
 
 #include <algorithm>
 
-#include "check/input_order.h"
 #include "dlsim/gpu/convert.h"
-#include "launch.h"
+#include "gpu/base/launch.h"
+#include "gpu/check/input_order.h"
 
 namespace dlsim::gpu_check {
 namespace {

@@ -5,12 +5,12 @@
 #include <cstdio>
 #include <cstring>
 
-#include "check/checks.h"
-#include "check/data_sets.h"
-#include "check/device_arrays.h"
-#include "check/encode_sweep.h"
-#include "check/formats.h"
 #include "dlsim/gpu/convert.h"
+#include "gpu/check/checks.h"
+#include "gpu/check/data_sets.h"
+#include "gpu/check/device_arrays.h"
+#include "gpu/check/encode_sweep.h"
+#include "gpu/check/formats.h"
 
 namespace dlsim::gpu_check {
 namespace {

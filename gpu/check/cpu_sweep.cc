@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/cpu_sweep.h"
+#include "gpu/check/cpu_sweep.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <vector>
 
-#include "check/input_order.h"
+#include "gpu/check/input_order.h"
 #include "parallel.h"
 
 namespace dlsim::gpu_check {

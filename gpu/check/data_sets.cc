@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/data_sets.h"
+#include "gpu/check/data_sets.h"
 
 #include <algorithm>
 #include <bit>

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "check/host_tensor.h"
+#include "gpu/check/host_tensor.h"
 
 namespace dlsim::gpu_check {
 

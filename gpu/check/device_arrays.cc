@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/device_arrays.h"
+#include "gpu/check/device_arrays.h"
 
 #include <cstring>
 

@@ -7,9 +7,9 @@
 #include <span>
 #include <vector>
 
-#include "check/host_tensor.h"
-#include "device_buffer.h"
 #include "dlsim/gpu/tensor_list.h"
+#include "gpu/base/device_buffer.h"
+#include "gpu/check/host_tensor.h"
 
 namespace dlsim::gpu_check {
 

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/encode_sweep.h"
+#include "gpu/check/encode_sweep.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstdio>
 #include <cstring>
 
-#include "check/cpu_sweep.h"
-#include "check/device_arrays.h"
-#include "check/formats.h"
-#include "check/input_order.h"
 #include "dlsim/gpu/convert.h"
+#include "gpu/check/cpu_sweep.h"
+#include "gpu/check/device_arrays.h"
+#include "gpu/check/formats.h"
+#include "gpu/check/input_order.h"
 
 namespace dlsim::gpu_check {
 namespace {

@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <string>
 
-#include "check/code_compare.h"
-#include "check/options.h"
-#include "check/report.h"
-#include "device_buffer.h"
 #include "dlsim/convert.h"
+#include "gpu/base/device_buffer.h"
+#include "gpu/check/code_compare.h"
+#include "gpu/check/options.h"
+#include "gpu/check/report.h"
 
 namespace dlsim::gpu_check {
 

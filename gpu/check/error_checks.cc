@@ -3,13 +3,13 @@
 #include <cstdio>
 #include <functional>
 
-#include "check/checks.h"
-#include "check/device_arrays.h"
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/measure.h"
 #include "dlsim/ladder.h"
+#include "gpu/check/checks.h"
+#include "gpu/check/device_arrays.h"
 
 namespace dlsim::gpu_check {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/formats.h"
+#include "gpu/check/formats.h"
 
 namespace dlsim::gpu_check {
 

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "check/options.h"
 #include "dlsim/codec.h"
 #include "dlsim/format.h"
+#include "gpu/check/options.h"
 
 namespace dlsim::gpu_check {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/host_tensor.h"
+#include "gpu/check/host_tensor.h"
 
 #include <algorithm>
 #include <bit>

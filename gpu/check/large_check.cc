@@ -2,11 +2,11 @@
 // A tensor with more elements than 32 bits count.
 #include <algorithm>
 
-#include "check/checks.h"
-#include "check/encode_sweep.h"
-#include "check/input_order.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/measure.h"
+#include "gpu/check/checks.h"
+#include "gpu/check/encode_sweep.h"
+#include "gpu/check/input_order.h"
 
 namespace dlsim::gpu_check {
 namespace {

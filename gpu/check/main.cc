@@ -4,9 +4,9 @@
 #include <cstdio>
 #include <exception>
 
-#include "check/checks.h"
-#include "check_cuda.h"
 #include "dlsim/error.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/check/checks.h"
 
 namespace dlsim::gpu_check {
 namespace {

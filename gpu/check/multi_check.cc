@@ -4,16 +4,16 @@
 #include <cmath>
 #include <cstdio>
 
-#include "check/bench_kernels.h"
-#include "check/checks.h"
-#include "check/device_arrays.h"
-#include "check/encode_sweep.h"
-#include "check/formats.h"
-#include "check/timing.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/measure.h"
 #include "dlsim/ladder.h"
+#include "gpu/check/bench_kernels.h"
+#include "gpu/check/checks.h"
+#include "gpu/check/device_arrays.h"
+#include "gpu/check/encode_sweep.h"
+#include "gpu/check/formats.h"
+#include "gpu/check/timing.h"
 
 namespace dlsim::gpu_check {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/options.h"
+#include "gpu/check/options.h"
 
 #include <algorithm>
 #include <array>
 #include <charconv>
 #include <string_view>
 
-#include "check/input_order.h"
 #include "dlsim/error.h"
+#include "gpu/check/input_order.h"
 
 namespace dlsim::gpu_check {
 namespace {

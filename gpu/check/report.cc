@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/report.h"
+#include "gpu/check/report.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -5,13 +5,13 @@
 #include <random>
 #include <span>
 
-#include "check/checks.h"
-#include "check/data_sets.h"
-#include "check/device_arrays.h"
-#include "check/formats.h"
 #include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/measure.h"
 #include "dlsim/ladder.h"
+#include "gpu/check/checks.h"
+#include "gpu/check/data_sets.h"
+#include "gpu/check/device_arrays.h"
+#include "gpu/check/formats.h"
 #include "parallel.h"
 
 namespace dlsim::gpu_check {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "check/timing.h"
+#include "gpu/check/timing.h"
 
 #include <algorithm>
 
-#include "device_buffer.h"
+#include "gpu/base/device_buffer.h"
 
 namespace dlsim::gpu_check {
 namespace {

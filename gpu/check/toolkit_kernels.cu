@@ -3,8 +3,8 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
-#include "check/bench_kernels.h"
-#include "launch.h"
+#include "gpu/base/launch.h"
+#include "gpu/check/bench_kernels.h"
 
 namespace dlsim::gpu_check {
 namespace {

@@ -9,8 +9,8 @@
 #include <iterator>
 #include <string_view>
 
-#include "check/data_sets.h"
 #include "dlsim/error.h"
+#include "gpu/check/data_sets.h"
 
 namespace dlsim::gpu_check {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands in for toolkit_kernels.cu where kernels run on an emulated device.
-#include "check/bench_kernels.h"
+#include "gpu/check/bench_kernels.h"
 
 namespace dlsim::gpu_check {
 

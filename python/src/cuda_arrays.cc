@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "device_buffer.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/measure.h"
+#include "gpu/base/device_buffer.h"
 #include "python/src/device_arrays.h"
 
 namespace dlsim::python {

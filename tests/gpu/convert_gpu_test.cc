@@ -13,15 +13,15 @@
 #include <vector>
 
 #include "boundaries.h"
-#include "check_cuda.h"
 #include "device_arrays.h"
-#include "device_buffer.h"
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/measure.h"
 #include "emulation.h"
 #include "exhaustive/proof_formats.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/base/device_buffer.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "counted_values.h"
-#include "device_buffer.h"
-#include "wave_counter.h"
+#include "gpu/base/device_buffer.h"
+#include "gpu/count/wave_counter.h"
 
 namespace dlsim::gpu {
 

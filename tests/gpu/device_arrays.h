@@ -13,10 +13,10 @@
 #include <span>
 #include <vector>
 
-#include "check_cuda.h"
-#include "device_buffer.h"
 #include "dlsim/convert.h"
 #include "dlsim/measure.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/base/device_buffer.h"
 #include "load_floats.h"
 
 namespace dlsim::gpu {

@@ -13,11 +13,11 @@
 #include <span>
 #include <vector>
 
-#include "check_cuda.h"
-#include "device_buffer.h"
 #include "dlsim/measure.h"
 #include "dlsim/tensor_stats.h"
-#include "piece.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/base/device_buffer.h"
+#include "gpu/base/piece.h"
 
 namespace dlsim::gpu {
 

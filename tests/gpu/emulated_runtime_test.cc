@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 #include "emulated_test.h"
-#include "launch.h"
+#include "gpu/base/launch.h"
 
 namespace dlsim::gpu {
 namespace {

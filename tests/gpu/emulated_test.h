@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "check_cuda.h"
-#include "device_buffer.h"
 #include "emulation.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/base/device_buffer.h"
 
 namespace dlsim::gpu {
 

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "emulated_test.h"
-#include "launch.h"
-#include "shared_memory.cuh"
+#include "gpu/base/launch.h"
+#include "gpu/count/shared_memory.cuh"
 
 namespace dlsim::gpu {
 namespace {

@@ -11,18 +11,18 @@
 #include <utility>
 #include <vector>
 
-#include "check/checks.h"
-#include "check/cpu_sweep.h"
-#include "check/data_sets.h"
-#include "check/device_arrays.h"
-#include "check/encode_sweep.h"
-#include "check/formats.h"
-#include "check/host_tensor.h"
-#include "check/input_order.h"
-#include "check/options.h"
-#include "check/report.h"
 #include "dlsim/error.h"
 #include "dlsim/histogram.h"
+#include "gpu/check/checks.h"
+#include "gpu/check/cpu_sweep.h"
+#include "gpu/check/data_sets.h"
+#include "gpu/check/device_arrays.h"
+#include "gpu/check/encode_sweep.h"
+#include "gpu/check/formats.h"
+#include "gpu/check/host_tensor.h"
+#include "gpu/check/input_order.h"
+#include "gpu/check/options.h"
+#include "gpu/check/report.h"
 
 namespace dlsim::gpu_check {
 namespace {

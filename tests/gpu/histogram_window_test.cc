@@ -9,7 +9,7 @@
 #include "device_pieces.h"
 #include "dlsim/gpu/histogram.h"
 #include "emulated_test.h"
-#include "window_plan.h"
+#include "gpu/count/window_plan.h"
 
 namespace dlsim::gpu {
 namespace {

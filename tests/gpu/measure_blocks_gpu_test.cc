@@ -11,7 +11,7 @@
 #include "device_pieces.h"
 #include "dlsim/measure_step.h"
 #include "emulation.h"
-#include "measure_kernels.h"
+#include "gpu/measure/measure_kernels.h"
 
 namespace dlsim::gpu {
 namespace {

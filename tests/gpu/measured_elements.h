@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "measure_element.cuh"
+#include "gpu/measure/measure_element.cuh"
 
 namespace dlsim::gpu {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks go to a device in batches of bounded size.
-#include "step_batch.h"
+#include "gpu/device/step_batch.h"
 
 #include <gtest/gtest.h>
 

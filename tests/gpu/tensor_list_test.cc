@@ -14,7 +14,7 @@
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
 #include "emulation.h"
-#include "piece.h"
+#include "gpu/base/piece.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // WaveCounter on an emulated device: pieces of many tensors, of all types, at any alignment.
-#include "wave_counter.h"
+#include "gpu/count/wave_counter.h"
 
 #include <gtest/gtest.h>
 

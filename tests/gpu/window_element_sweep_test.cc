@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the counting kernels do to one value equals the definition for each of the 2^31 magnitudes,
 // with the edges of the default ladder.
-#include "window_element.cuh"
+#include "gpu/count/window_element.cuh"
 
 #include <gtest/gtest.h>
 
@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "count_element.cuh"
 #include "dlsim/ladder.h"
+#include "gpu/count/count_element.cuh"
 #include "parallel.h"
 
 namespace dlsim::gpu {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What counting in shared memory does to one value, called on the host: places and sums.
-#include "window_element.cuh"
+#include "gpu/count/window_element.cuh"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dlsim/ladder.h"
-#include "window_cells.cuh"
+#include "gpu/count/window_cells.cuh"
 
 namespace dlsim::gpu {
 namespace {

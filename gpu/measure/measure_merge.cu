@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// Adds the results of pieces to those of tensors, in order: one warp per tensor and question.
+#include <cstddef>
+#include <cstdint>
+
+#include "gpu/base/launch.h"
+#include "gpu/base/unroll.h"
+#include "gpu/measure/measure_kernels.h"
+#include "gpu/measure/measure_lane.cuh"
+
+namespace dlsim::gpu {
+namespace {
+
+struct MergeLaunch {
+  const Piece* pieces = nullptr;
+  uint32_t piece_count = 0;
+  uint32_t tensor_count = 0;
+  const TensorStats* of_pieces = nullptr;
+  TensorStats* of_tensors = nullptr;
+};
+
+// Returns the first piece of a tensor or of a later one; pieces are in the order of tensors.
+__device__ uint32_t FirstPieceOf(const MergeLaunch& launch, uint32_t tensor) {
+  uint32_t low = 0, high = launch.piece_count;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (launch.pieces[middle].tensor < tensor) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+__device__ uint64_t AddWide(uint64_t count) {
+  for (uint32_t width = kWarp / 2; width > 0; width /= 2) {
+    count +=
+        __shfl_xor_sync(kAllLanes, static_cast<unsigned long long>(count), static_cast<int>(width));
+  }
+  return count;
+}
+
+// The sums of a lane's piece, which all lanes add one after another.
+struct Sums {
+  double inputs = 0, underflows = 0, quantized = 0;
+
+  __device__ void AddInOrder(const Sums& lane) {
+    DLSIM_UNROLL
+    for (int from = 0; from < static_cast<int>(kWarp); ++from) {
+      inputs += __shfl_sync(kAllLanes, lane.inputs, from);
+      underflows += __shfl_sync(kAllLanes, lane.underflows, from);
+      quantized += __shfl_sync(kAllLanes, lane.quantized, from);
+    }
+  }
+};
+
+// Exact counters can be added in any order.
+__device__ void AddCounters(const TensorStats& piece, TensorStats& lane) {
+  TensorStats counters = piece;
+  counters.sum_of_squares = 0;
+  counters.underflow_sum_of_squares = 0;
+  counters.quantized_sum_of_squares = 0;
+  lane.Merge(counters);
+}
+
+__device__ TensorStats AddLanesOf(const TensorStats& lane, const Sums& sums) {
+  TensorStats total;
+  total.elements = AddWide(lane.elements);
+  total.zeros = AddWide(lane.zeros);
+  total.nan = AddWide(lane.nan);
+  total.inf = AddWide(lane.inf);
+  total.underflow = AddWide(lane.underflow);
+  total.subnormal = AddWide(lane.subnormal);
+  total.overflow = AddWide(lane.overflow);
+  total.nonfinite_outputs = AddWide(lane.nonfinite_outputs);
+  total.absmax = BitCast<float>(LargestBits(BitCast<uint32_t>(lane.absmax)));
+  total.sum_of_squares = CanonicalNan(sums.inputs);
+  total.underflow_sum_of_squares = CanonicalNan(sums.underflows);
+  total.quantized_sum_of_squares = CanonicalNan(sums.quantized);
+  return total;
+}
+
+// Block (question * tensor_count + tensor).
+__global__ void __launch_bounds__(kWarp) MergeKernel(MergeLaunch launch) {
+  const uint32_t tensor = blockIdx.x % launch.tensor_count;
+  const uint32_t question = blockIdx.x / launch.tensor_count;
+  const TensorStats* results =
+      launch.of_pieces + static_cast<size_t>(question) * launch.piece_count;
+  const uint32_t first = FirstPieceOf(launch, tensor), end = FirstPieceOf(launch, tensor + 1);
+  const auto load = [&](uint32_t piece) { return piece < end ? results[piece] : TensorStats(); };
+  TensorStats lane;
+  Sums sums;
+  TensorStats next = load(first + threadIdx.x);
+  for (uint32_t begin = first; begin < end; begin += kWarp) {
+    const TensorStats piece = next;
+    next = load(begin + kWarp + threadIdx.x);  // on its way while this one is added
+    AddCounters(piece, lane);
+    sums.AddInOrder(
+        {piece.sum_of_squares, piece.underflow_sum_of_squares, piece.quantized_sum_of_squares});
+  }
+  const TensorStats total = AddLanesOf(lane, sums);
+  if (threadIdx.x == 0) launch.of_tensors[blockIdx.x] = total;
+}
+
+}  // namespace
+
+void LaunchMerge(const Piece* pieces, uint32_t piece_count, const TensorStats* of_pieces,
+                 size_t question_count, uint32_t tensor_count, TensorStats* of_tensors,
+                 Stream stream) {
+  const MergeLaunch launch = {pieces, piece_count, tensor_count, of_pieces, of_tensors};
+  Launch("MergeKernel", MergeKernel, {question_count * tensor_count, kWarp}, stream, launch);
+}
+
+}  // namespace dlsim::gpu
