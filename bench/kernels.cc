@@ -3,7 +3,6 @@
 
 #include <benchmark/benchmark.h>
 
-#include <cmath>
 #include <memory>
 #include <random>
 #include <utility>
@@ -13,7 +12,6 @@
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure.h"
-#include "dlsim/thresholds.h"
 
 namespace dlsim::bench {
 namespace {
@@ -35,15 +33,6 @@ RangeKernel BindDecode(ArrayStore& store, const Arrays& arrays, const Format& fo
 RangeKernel BindMeasure(const Arrays& arrays, const Measurement& question) {
   return [=](size_t begin, size_t count) {
     benchmark::DoNotOptimize(Measure(arrays.values.subspan(begin, count), question));
-  };
-}
-
-// Counts at the thresholds of the questions, which are prepared once, as a replay would.
-RangeKernel BindCount(const Arrays& arrays, const std::vector<Measurement>& questions) {
-  const auto prepared = std::make_shared<const CountingQuestions>(questions);
-  return [=](size_t begin, size_t count) {
-    const EdgeStats stats = MeasureEdges(arrays.values.subspan(begin, count), prepared->edges());
-    benchmark::DoNotOptimize(prepared->Answer(stats));
   };
 }
 
@@ -88,11 +77,6 @@ void AddFormat(const char* name, std::vector<Kernel>& kernels) {
     };
     kernels.push_back(measure);
   }
-  Kernel count = MakeKernel("Count", name, "rne", kMeasureTraffic);
-  count.bind = [=](ArrayStore&, const Arrays& arrays) {
-    return BindCount(arrays, {{.conversion = {format}}});
-  };
-  kernels.push_back(count);
   Kernel decode = MakeKernel("Decode", name, "-", kDecodeTraffic);
   decode.bind = [=](ArrayStore& store, const Arrays& arrays) {
     return BindDecode(store, arrays, format);
@@ -105,10 +89,6 @@ void AddFormat(const char* name, std::vector<Kernel>& kernels) {
 std::vector<Kernel> DlsimKernels(const std::vector<std::string>& targets) {
   std::vector<Kernel> kernels;
   for (const char* format : kFormatNames) AddFormat(format, kernels);
-  kernels.push_back(MakeKernel("Count", "3x8", "rne", kMeasureTraffic));
-  kernels.back().bind = [](ArrayStore&, const Arrays& arrays) {
-    return BindCount(arrays, ManyQuestions());
-  };
   const auto add_histogram = [&](const char* name, const HistogramEdges& edges) {
     const auto shared = std::make_shared<const HistogramEdges>(edges);
     Kernel histogram = MakeKernel("Histogram", name, "-", kMeasureTraffic);

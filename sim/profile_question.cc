@@ -131,16 +131,11 @@ PartAnswer ProfileQuestion::Look(const HistogramIndex& index) const {
 
 // Every result is NaN.
 PartAnswer ProfileQuestion::LookAtNan(const HistogramIndex& index) const {
-  const InputStats input = InputOf(index);
   PartAnswer part;
   TensorStats& stats = part.counters.stats;
-  stats.elements = stats.nonfinite_outputs = input.elements;
-  stats.zeros = input.zeros;
-  stats.nan = input.nan;
-  stats.inf = input.inf;
-  stats.absmax = input.absmax;
-  stats.sum_of_squares = input.sum_of_squares;
-  part.all_zero = input.elements == 0;
+  stats = InputOf(index);
+  stats.nonfinite_outputs = stats.elements;
+  part.all_zero = stats.elements == 0;
   if (part.all_zero) return part;
   GradientBound bound;
   bound.effective_sum_of_squares = std::numeric_limits<double>::quiet_NaN();
@@ -148,7 +143,7 @@ PartAnswer ProfileQuestion::LookAtNan(const HistogramIndex& index) const {
   if (detail_) {
     bound.detail.scaled_sum = bound.detail.scaled_sum_of_squares = bound.effective_sum_of_squares;
     bound.detail.absmax = kInfinity;
-    bound.detail.elements = input.elements;
+    bound.detail.elements = stats.elements;
   }
   part.low = part.estimate = part.high = bound;
   return part;

@@ -81,7 +81,7 @@ class OpenedStep final : public GradientStep {
     double count = 0, sum = 0, squares = 0;
     float absmax = 0;
     for (const HistogramIndex& part : parts) {
-      const InputStats input = InputOf(part);
+      const TensorStats input = InputOf(part);
       count += static_cast<double>(input.elements - input.nan - input.inf);
       sum += part.histogram().sum;
       squares += input.sum_of_squares;

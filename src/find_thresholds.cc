@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// Thresholds by bisection, and the statistics of inputs: the part of thresholds.h without kernels.
-#include <algorithm>
 #include <bit>
 #include <cmath>
 
@@ -38,15 +36,6 @@ Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign) 
   });
   thresholds.overflow = first_where([](CodeClass, bool overflows) { return overflows; });
   return thresholds;
-}
-
-void InputStats::Merge(const InputStats& later) {
-  elements += later.elements;
-  zeros += later.zeros;
-  nan += later.nan;
-  inf += later.inf;
-  absmax = std::fmax(absmax, later.absmax);
-  sum_of_squares += later.sum_of_squares;
 }
 
 }  // namespace dlsim

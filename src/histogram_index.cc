@@ -86,16 +86,16 @@ HistogramIndex::Below HistogramIndex::At(Sign sign, uint32_t threshold) const {
           {of_sign.squares[low], of_sign.squares[high]}};
 }
 
-InputStats InputOf(const HistogramIndex& index) {
+TensorStats InputOf(const HistogramIndex& index) {
   const Histogram& histogram = index.histogram();
   const uint32_t largest =
       std::max(histogram.Of(Sign::kPositive).largest, histogram.Of(Sign::kNegative).largest);
-  InputStats input = {histogram.elements,
-                      histogram.zeros,
-                      histogram.nan,
-                      histogram.inf,
-                      std::bit_cast<float>(largest),
-                      0};
+  TensorStats input;
+  input.elements = histogram.elements;
+  input.zeros = histogram.zeros;
+  input.nan = histogram.nan;
+  input.inf = histogram.inf;
+  input.absmax = std::bit_cast<float>(largest);
   for (const Sign sign : {Sign::kPositive, Sign::kNegative}) {
     input.sum_of_squares += index.At(sign, codec::kInfinityBits).squares.low;
   }

@@ -196,14 +196,8 @@ HistogramAnswer HistogramQuestion::Ask(const HistogramIndex& index) const {
                              (signs_[0].infinity_to_nonfinite ? histogram.inf : 0);
   AddBracket({nonfinite, nonfinite}, answer.nonfinite_outputs);
   AddBracket(ClampedInfinities(histogram), answer.quantized_squares);
-  const InputStats input = InputOf(index);
   TensorStats& stats = answer.stats;
-  stats.elements = input.elements;
-  stats.zeros = input.zeros;
-  stats.nan = input.nan;
-  stats.inf = input.inf;
-  stats.absmax = input.absmax;
-  stats.sum_of_squares = input.sum_of_squares;
+  stats = InputOf(index);
   stats.underflow = Middle(answer.underflow);
   stats.subnormal = Middle(answer.subnormal);
   stats.overflow = Middle(answer.overflow);

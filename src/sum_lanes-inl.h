@@ -49,9 +49,6 @@ struct SumVectors {
   static HWY_INLINE V Max(V a, V b) {
     return hn::BitCast(kU32, hn::Max(hn::BitCast(kI32, a), hn::BitCast(kI32, b)));
   }
-  static HWY_INLINE V Min(V a, V b) {
-    return hn::BitCast(kU32, hn::Min(hn::BitCast(kI32, a), hn::BitCast(kI32, b)));
-  }
   static HWY_INLINE size_t CountTrue(M mask) { return hn::CountTrue(kU32, mask); }
   static HWY_INLINE uint32_t MaxOfLanes(V a) { return hn::GetLane(hn::MaxOfLanes(kU32, a)); }
 
@@ -70,19 +67,12 @@ struct SumVectors {
   // The square of a float32 is exact in float64: fused and separate multiply-add agree.
   static HWY_INLINE Sum AddSquare(Sum value, Sum sum) { return hn::MulAdd(value, value, sum); }
 
-  // The same, and a plain addition, in the lanes of `mask` only.
+  // The same in the lanes of `mask` only.
   static HWY_INLINE Sum AddSquareWhere(M mask, Sum value, Sum sum) {
 #if HWY_TARGET <= HWY_AVX3
     return Sum{_mm512_mask3_fmadd_pd(value.raw, value.raw, sum.raw, mask.raw)};
 #else
     return AddSquare(hn::And(WidenMask(mask), value), sum);
-#endif
-  }
-  static HWY_INLINE Sum AddWhere(M mask, Sum value, Sum sum) {
-#if HWY_TARGET <= HWY_AVX3
-    return Sum{_mm512_mask_add_pd(sum.raw, mask.raw, sum.raw, value.raw)};
-#else
-    return hn::Add(hn::And(WidenMask(mask), value), sum);
 #endif
   }
 

@@ -5,7 +5,6 @@
 #include <bit>
 
 #include "check.h"
-#include "chunk_range.h"
 #include "dlsim/convert.h"
 #include "dlsim/measure.h"
 #include "load_floats.h"
@@ -15,6 +14,8 @@
 
 namespace dlsim {
 namespace {
+
+uint32_t MagnitudeBits(float value) { return std::bit_cast<uint32_t>(value) & ~codec::kSignBit; }
 
 // Blocks summarized together: bounds the memory for tensors that are not mapped.
 

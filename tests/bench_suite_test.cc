@@ -36,7 +36,6 @@ TEST(BenchSuite, ListsKernelsStreamsAndDataSets) {
     EXPECT_TRUE(lists("Encode/fp16/sr/" + kBest + "/L1/normal" + threads));
     EXPECT_TRUE(lists("Decode/bf16/-/" + kBest + "/DRAM/normal" + threads));
     EXPECT_TRUE(lists("Measure/fp16/rne/" + kBest + "/DRAM/grad" + threads));
-    EXPECT_TRUE(lists("Count/3x8/rne/" + kBest + "/L2/grad" + threads));
     EXPECT_TRUE(lists("Histogram/ladder/-/" + kBest + "/L2/grad" + threads));
   }
   EXPECT_EQ(Lines(Succeed({"--benchmark_list_tests",

@@ -1,27 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counting at thresholds equals Measure, counter for counter and digit for digit.
+// Thresholds are where conversions change their outcome.
 #include "dlsim/thresholds.h"
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <random>
-#include <string>
 #include <vector>
 
-#include "boundaries.h"
 #include "dlsim/error.h"
-#include "dlsim/simd.h"
 #include "formats_under_test.h"
-#include "on_target.h"
-
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 namespace dlsim {
 namespace {
@@ -49,68 +39,6 @@ std::vector<Conversion> DeterministicConversions(const Format& format) {
     }
   }
   return conversions;
-}
-
-// Finite values over many binades, as gradients have; optionally with infinities and NaNs.
-std::vector<float> GradientLike(size_t count, bool with_nonfinite) {
-  std::mt19937 random(20240608);
-  std::normal_distribution<float> normal;
-  std::uniform_int_distribution<int> exponent(-150, 120);
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    const int e = i % 3 == 0 ? exponent(random) : exponent(random) / 8;
-    values[i] = i % 19 == 0 ? -0.0f : std::ldexp(normal(random), e);
-    if (with_nonfinite && i % 5001 == 500) values[i] = -std::numeric_limits<float>::infinity();
-    if (with_nonfinite && i % 5003 == 501) values[i] = std::nanf("");
-  }
-  return values;
-}
-
-void ExpectSame(const MeasuredCounts& counts, size_t question, const TensorStats& stats) {
-  const auto digits = [](double x) { return std::bit_cast<uint64_t>(x); };
-  EXPECT_EQ(counts.input.elements, stats.elements);
-  EXPECT_EQ(counts.input.zeros, stats.zeros);
-  EXPECT_EQ(counts.input.nan, stats.nan);
-  EXPECT_EQ(counts.input.inf, stats.inf);
-  EXPECT_EQ(counts.input.absmax, stats.absmax);
-  EXPECT_EQ(digits(counts.input.sum_of_squares), digits(stats.sum_of_squares));
-  const OutcomeCounts& outcome = counts.outcomes[question];
-  EXPECT_EQ(outcome.underflow, stats.underflow);
-  EXPECT_EQ(outcome.subnormal, stats.subnormal);
-  EXPECT_EQ(outcome.overflow, stats.overflow);
-  EXPECT_EQ(outcome.nonfinite_outputs, stats.nonfinite_outputs);
-  EXPECT_EQ(digits(outcome.underflow_sum_of_squares), digits(stats.underflow_sum_of_squares));
-}
-
-void ExpectMeasuresAlike(std::span<const float> values, std::span<const Measurement> questions) {
-  const MeasuredCounts counts = MeasureCounts(values, questions);
-  ASSERT_EQ(counts.outcomes.size(), questions.size());
-  for (size_t q = 0; q < questions.size(); ++q) {
-    ExpectSame(counts, q, Measure(values, questions[q]));
-  }
-}
-
-// Compares what is below edges with the definition.
-void ExpectRightBelow(std::span<const float> values, const std::vector<uint32_t>& edges) {
-  const EdgeSet set(edges, edges);
-  const EdgeStats stats = MeasureEdges(values, set);
-  for (size_t e = 0; e < set.counted().size(); ++e) {
-    const auto below = [&](float value) {
-      const uint32_t bits = std::bit_cast<uint32_t>(std::fabs(value));
-      return bits != 0 && bits < set.counted()[e];
-    };
-    ASSERT_EQ(stats.below[e],
-              static_cast<uint64_t>(std::count_if(values.begin(), values.end(), below)));
-    double sum = 0;
-    for (size_t at = 0; at < values.size(); at += kChunkElements) {
-      std::vector<float> chunk(values.begin() + static_cast<std::ptrdiff_t>(at),
-                               values.begin() + static_cast<std::ptrdiff_t>(
-                                                    std::min(values.size(), at + kChunkElements)));
-      for (float& value : chunk) value = below(value) ? value : 0.0f;
-      sum += SumOfSquaresOfChunk(chunk);
-    }
-    ASSERT_EQ(std::bit_cast<uint64_t>(stats.squares_below[e]), std::bit_cast<uint64_t>(sum));
-  }
 }
 
 // Where a magnitude stands among thresholds, by the definition.
@@ -151,12 +79,16 @@ TEST_P(ThresholdsOfFormat, AgreeWithEncodingOnADenseSampleAndAtEachStep) {
   }
 }
 
+bool IsDirected(Rounding rounding) {
+  return rounding == Rounding::kTowardPositive || rounding == Rounding::kTowardNegative;
+}
+
 TEST(Thresholds, SplitTheSignsForDirectedRoundingOnly) {
   for (const Rounding rounding : kDeterministic) {
     const Conversion conversion = {kFp16, rounding};
     const bool same = FindThresholds(conversion, 8, Sign::kPositive) ==
                       FindThresholds(conversion, 8, Sign::kNegative);
-    EXPECT_EQ(same, CanCount({conversion, 8, {}}));
+    EXPECT_EQ(same, !IsDirected(rounding));
   }
 }
 
@@ -177,120 +109,8 @@ TEST(Thresholds, OfFp16AtAScale32768TimesLargerUnderflowWithCb16) {
 }
 
 TEST(Thresholds, RefuseWhatTheyCannotAnswer) {
-  const std::vector<float> values(10, 1.0f);
-  const Measurement stochastic = {{kFp16, Rounding::kStochastic}};
-  EXPECT_THROW(MeasureCounts(values, std::span(&stochastic, 1)), Error);
-  EXPECT_THROW(FindThresholds(stochastic.conversion, 1, Sign::kPositive), Error);
+  EXPECT_THROW(FindThresholds({kFp16, Rounding::kStochastic}, 1, Sign::kPositive), Error);
   EXPECT_THROW(FindThresholds({kFp16}, std::nanf(""), Sign::kPositive), Error);
-  EXPECT_THROW(EdgeSet({0x7F800001}, {}), Error);
-}
-
-class CountsOnTarget : public OnTarget {};
-INSTANTIATE_TEST_SUITE_P(Targets, CountsOnTarget, testing::ValuesIn(SupportedSimdTargets()),
-                         [](const auto& test) { return test.param; });
-
-TEST_P(CountsOnTarget, EqualMeasureForEveryFormatOptionAndScale) {
-  std::vector<Measurement> questions;
-  for (const NamedFormat& format : Formats()) {
-    for (const Conversion& conversion : DeterministicConversions(format.format)) {
-      for (const float scale : kScales) questions.push_back({conversion, scale, {}});
-    }
-  }
-  for (const bool with_nonfinite : {false, true}) {
-    ExpectMeasuresAlike(GradientLike(500, with_nonfinite), questions);
-  }
-}
-
-TEST_P(CountsOnTarget, EqualMeasureForAllLengthsAndAlignments) {
-  std::vector<Measurement> questions;
-  for (const Format& format : {kFp16, kBf16, kCb16, ParseFormat("fp8-e4m3").format}) {
-    for (int k = -8; k <= 48; k += 8) questions.push_back({{format}, std::ldexp(1.0f, k), {}});
-  }
-  questions.push_back({{kFp16, Rounding::kTowardNegative}, 16.0f, {}});
-  const std::vector<float> values = GradientLike(131080, true);
-  for (size_t length = 0; length <= 100; ++length) {
-    ExpectMeasuresAlike(std::span(values).subspan(length % 9, length), questions);
-  }
-  const std::vector<size_t> lengths = {4095, 4096, 4097, 65535, 65536, 65537, 131073};
-  for (const size_t length : lengths) {
-    ExpectMeasuresAlike(std::span(values).subspan(3, length), questions);
-  }
-}
-
-TEST_P(CountsOnTarget, EqualMeasureAtTheBoundariesOfTheFormat) {
-  const std::vector<Measurement> questions = {{{kFp16}, 1, {}},
-                                              {{kFp16}, 2, {}},
-                                              {{kBf16}, 1, {}},
-                                              {{kBf16}, 0x1p-3f, {}},
-                                              {{kCb16}, 1, {}}};
-  for (const Format& format : {kFp16, kBf16, kCb16}) {
-    std::vector<float> values;
-    for (const uint32_t bits : BoundaryBits(format)) values.push_back(std::bit_cast<float>(bits));
-    ExpectMeasuresAlike(values, questions);
-    std::erase_if(values, [](float value) { return !std::isfinite(value); });
-    ExpectMeasuresAlike(values, questions);
-  }
-}
-
-TEST_P(CountsOnTarget, AnswerChunksWhollyOnOneSide) {
-  std::vector<Measurement> questions;
-  for (int k = 0; k < 40; ++k) questions.push_back({{kFp16}, std::ldexp(1.0f, k), {}});
-  for (const float value : {0.0f, 0x1p-30f, 1.0f, -0x1p-149f, std::numeric_limits<float>::max()}) {
-    ExpectMeasuresAlike(std::vector<float>(5000, value), questions);
-  }
-}
-
-#ifdef _OPENMP
-TEST(Thresholds, CountAlikeOnAnyNumberOfThreads) {
-  const std::vector<float> values = GradientLike(300001, true);
-  const std::vector<Measurement> questions = {{{kFp16}, 1, {}}, {{kCb16}, 0x1p20f, {}}};
-  const CountingQuestions counting(questions);
-  std::vector<EdgeStats> stats;
-  const int threads = omp_get_max_threads();
-  for (const int count : {1, 2, 5}) {
-    omp_set_num_threads(count);
-    stats.push_back(MeasureEdges(values, counting.edges()));
-  }
-  omp_set_num_threads(threads);
-  for (const EdgeStats& other : stats) {
-    EXPECT_EQ(stats[0].below, other.below);
-    EXPECT_EQ(stats[0].squares_below, other.squares_below);
-    EXPECT_EQ(stats[0].input.sum_of_squares, other.input.sum_of_squares);
-  }
-}
-#endif
-
-TEST_P(CountsOnTarget, ServeManyEdges) {
-  const std::vector<float> values = GradientLike(9001, true);
-  std::mt19937 random(7);
-  std::vector<uint32_t> edges = {0, 1, codec::kInfinityBits};
-  for (int i = 0; i < 1000; ++i) {
-    edges.push_back(static_cast<uint32_t>(random() % codec::kInfinityBits));
-  }
-  ExpectRightBelow(values, edges);
-}
-
-// Few or many values lie between an edge and 2^k, beside zeros, over some or all binades.
-TEST_P(CountsOnTarget, TellEdgesFromThePowersOfTwoNearby) {
-  constexpr uint32_t kOffsets[] = {0u - 0x4001, 0u - 0x4000, 0u - 0x3FFF, 0u - 0x2000,
-                                   0u - 1,      0,           1,           2};
-  std::mt19937 random(11);
-  for (const uint32_t binades : {12u, 100u, 127u, 128u, 254u}) {
-    for (const uint32_t one_near_in : {1u, 16u, 40u, 10000u}) {
-      const uint32_t first = (254 - binades) / 2 + 1;
-      const auto power = [&] { return (first + random() % binades) << 23; };
-      const auto near = [&] { return power() + kOffsets[random() % 8]; };
-      std::vector<float> values(4096 + 1024 + 33);
-      for (float& value : values) {
-        const uint32_t magnitude = static_cast<uint32_t>(
-            random() % one_near_in == 0 ? near() : (first << 23) + random() % (binades << 23));
-        value = random() % 50 == 0 ? 0.0f : -std::bit_cast<float>(magnitude);
-      }
-      std::vector<uint32_t> edges;
-      for (int i = 0; i < 40; ++i) edges.push_back(static_cast<uint32_t>(near()));
-      ExpectRightBelow(values, edges);
-    }
-  }
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include <span>
 #include <vector>
 
+#include "dlsim/tensor_stats.h"
 #include "dlsim/thresholds.h"
 
 namespace dlsim {
@@ -177,7 +178,7 @@ class HistogramIndex {
   std::array<OfSign, 2> signs_;
 };
 
-// What TensorStats says of the input alone.
-InputStats InputOf(const HistogramIndex& index);
+// Returns what is known of the input alone; nothing of the output.
+TensorStats InputOf(const HistogramIndex& index);
 
 }  // namespace dlsim

@@ -55,9 +55,7 @@ void GeneralRuns::Add(Run& run) {
   if (run.state.stopped()) run.fatal = run.state.result().events.back();
   const ReplayStep record = run.state.TakeStep();
   run.sum.Add(record.step, record.scale, record.next_scale, record.skipped, AnswerOf(record));
-  const TensorStats& gradients = record.gradients;
-  run.input.Merge({gradients.elements, gradients.zeros, gradients.nan, gradients.inf,
-                   gradients.absmax, gradients.sum_of_squares});
+  run.input.Merge(record.gradients);
 }
 
 void GeneralRuns::Advance(const GradientStep& step, const StepOptions& step_options) {

@@ -29,7 +29,7 @@ class GeneralRuns {
   struct Run {
     RunState state;
     OutcomeSum sum;
-    InputStats input;
+    TensorStats input;
     std::optional<ScalerEvent> fatal;
   };
   std::vector<size_t> Ask(const GradientStep& step, std::vector<StepQuestion>& questions);

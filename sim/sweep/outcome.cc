@@ -35,7 +35,7 @@ SweepOutcome OutcomeOf(const ReplayResult& result) {
   return outcome;
 }
 
-SweepOutcome OutcomeSum::Outcome(const InputStats& input) const {
+SweepOutcome OutcomeSum::Outcome(const TensorStats& input) const {
   SweepOutcome outcome;
   outcome.steps = steps_;
   outcome.skipped_steps = skipped_steps_;
@@ -48,12 +48,8 @@ SweepOutcome OutcomeSum::Outcome(const InputStats& input) const {
   outcome.max_scale = max_scale_;
   outcome.worst_step_energy_lost = worst_;
   TensorStats& gradients = outcome.gradients;
-  gradients.elements = input.elements;
-  gradients.zeros = input.zeros;
-  gradients.nan = input.nan;
-  gradients.inf = input.inf;
-  gradients.absmax = input.absmax;
-  gradients.sum_of_squares = input.sum_of_squares;
+  gradients = input;
+  gradients.quantized_sum_of_squares = 0;
   gradients.underflow = underflow_;
   gradients.subnormal = subnormal_;
   gradients.overflow = overflow_;

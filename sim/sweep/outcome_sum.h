@@ -39,7 +39,7 @@ class OutcomeSum {
   }
 
   // Returns the outcome; `input` is of the gradients of all its steps.
-  SweepOutcome Outcome(const InputStats& input) const;
+  SweepOutcome Outcome(const TensorStats& input) const;
 
  private:
   void AddLoss(bool skipped, const StepAnswer& answer) {

@@ -86,7 +86,7 @@ float SweepQuestion::Absmax(const StepTotals& totals) const {
 }
 
 StepAnswer SweepQuestion::Answer(const StepTotals& totals) const {
-  const InputStats& input = totals.gradients();
+  const TensorStats& input = totals.gradients();
   StepAnswer answer;
   Bracket<double> squares;
   for (const Sign sign : kSigns) AnswerSign(sign, totals, answer, squares);

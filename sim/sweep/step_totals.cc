@@ -90,12 +90,13 @@ void StepTotals::SumBelow(const Histogram& histogram) {
     largest = std::max(largest, into.largest);
     squares_of_signs += squares.Value();
   }
-  gradients_ = {histogram.elements,
-                histogram.zeros,
-                histogram.nan,
-                histogram.inf,
-                std::bit_cast<float>(largest),
-                squares_of_signs};
+  gradients_ = {};
+  gradients_.elements = histogram.elements;
+  gradients_.zeros = histogram.zeros;
+  gradients_.nan = histogram.nan;
+  gradients_.inf = histogram.inf;
+  gradients_.absmax = std::bit_cast<float>(largest);
+  gradients_.sum_of_squares = squares_of_signs;
 }
 
 CheckedPart StepTotals::PartOf(const Histogram& histogram) const {

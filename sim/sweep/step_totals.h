@@ -39,7 +39,7 @@ class StepTotals {
   void Set(ProfileTotals totals);
 
   // The parameter gradients over all parts.
-  const InputStats& gradients() const { return gradients_; }
+  const TensorStats& gradients() const { return gradients_; }
   Bracket<uint64_t> CountBelow(Sign sign, const EdgePlace& place) const;
   Bracket<double> SquaresBelow(Sign sign, const EdgePlace& place) const;
   uint64_t Count(Sign sign) const { return signs_[static_cast<size_t>(sign)].counts.back(); }
@@ -71,7 +71,7 @@ class StepTotals {
   const HistogramEdges* edges_ = nullptr;
   std::vector<double> units_;  // per bin: what a square of significands counts in
   ProfileTotals totals_;
-  InputStats gradients_;
+  TensorStats gradients_;
   std::array<OfSign, 2> signs_;
   std::vector<CheckedPart> parts_;
   CheckedPart whole_;

@@ -55,7 +55,7 @@ class TotalsRuns {
   StepTotals totals_;
   std::vector<TotalsRun> runs_;
   size_t going_ = 0;
-  InputStats input_;  // over all steps
+  TensorStats input_;  // over all steps
 };
 
 // Whether the largest gradient of a step follows from its totals.

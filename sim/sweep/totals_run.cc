@@ -30,7 +30,7 @@ void TotalsRun::Ask(Remembers remembers, QuestionTable& table) {
   asked_ = true;
 }
 
-void TotalsRun::Advance(int64_t step, QuestionTable& table, const InputStats& input) {
+void TotalsRun::Advance(int64_t step, QuestionTable& table, const TensorStats& input) {
   const StepAnswer& answer = table.At(question_);
   ScalerDecision decision =
       scaler_.Next({.overflow = !answer.verdict.finite, .absmax = answer.absmax});
@@ -42,7 +42,7 @@ void TotalsRun::Advance(int64_t step, QuestionTable& table, const InputStats& in
   input_ = input;
 }
 
-SweepOutcome TotalsRun::Outcome(const InputStats& input) const {
+SweepOutcome TotalsRun::Outcome(const TensorStats& input) const {
   SweepOutcome outcome = sum_.Outcome(input_.value_or(input));
   outcome.fatal = fatal_;
   return outcome;

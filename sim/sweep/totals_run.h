@@ -26,9 +26,9 @@ class TotalsRun {
   void Ask(Remembers remembers, QuestionTable& table);
 
   // Lives through the step; `input` is of all steps up to this.
-  void Advance(int64_t step, QuestionTable& table, const InputStats& input);
+  void Advance(int64_t step, QuestionTable& table, const TensorStats& input);
 
-  SweepOutcome Outcome(const InputStats& input) const;
+  SweepOutcome Outcome(const TensorStats& input) const;
 
  private:
   LossScaler scaler_;
@@ -38,7 +38,7 @@ class TotalsRun {
   bool asked_ = false;
   OnFatal on_fatal_;
   OutcomeSum sum_;
-  std::optional<InputStats> input_;  // of the steps up to the fatal event
+  std::optional<TensorStats> input_;  // of the steps up to the fatal event
   std::optional<ScalerEvent> fatal_;
 };
 
