@@ -177,14 +177,14 @@ class Catalogue {
 
 void AddFormat(const std::string& name, Catalogue& catalogue) {
   const Format format = ParseFormat(name).format;
-  for (const Mode& mode : kModes) {
-    const Conversion conversion = {format, mode.rounding};
-    catalogue.Add("Encode/" + name + "/" + mode.name, kEncodeTraffic,
+  for (const auto& [rounding, mode_name] : EnumNames(Rounding{})) {
+    const Conversion conversion = {format, rounding};
+    const std::string mode(mode_name);
+    catalogue.Add("Encode/" + name + "/" + mode, kEncodeTraffic,
                   [=](auto& arrays, auto data) { return PrepareEncode(conversion, arrays, data); });
-    catalogue.Add("Measure/" + name + "/" + mode.name, kMeasureTraffic,
-                  [=](auto& arrays, auto data) {
-                    return PrepareMeasure({{.conversion = conversion}}, arrays, data);
-                  });
+    catalogue.Add("Measure/" + name + "/" + mode, kMeasureTraffic, [=](auto& arrays, auto data) {
+      return PrepareMeasure({{.conversion = conversion}}, arrays, data);
+    });
   }
   catalogue.Add("Decode/" + name + "/-", kDecodeTraffic,
                 [=](auto& arrays, auto data) { return PrepareDecode(format, arrays, data); });
@@ -196,7 +196,7 @@ std::vector<GpuBenchmark> GpuBenchmarks(int device, ArrayStore& store) {
   gpu::OpenDevice(device);  // throws, and says why
   Catalogue catalogue(device, store);
   catalogue.Add("Copy/-/-", kCopyTraffic, PrepareCopy);
-  for (const char* format : kFormatNames) AddFormat(format, catalogue);
+  for (const std::string_view format : kDefaultFormats) AddFormat(std::string(format), catalogue);
   catalogue.Add("Measure/3x8/rne", kMeasureTraffic, [](auto& arrays, auto data) {
     return PrepareMeasure(ManyQuestions(), arrays, data);
   });

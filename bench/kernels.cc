@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <random>
+#include <string_view>
 #include <utility>
 
 #include "bench/questions.h"
@@ -55,7 +56,8 @@ std::vector<uint32_t> IrregularEdges() {
   return edges;
 }
 
-Kernel MakeKernel(const char* name, const char* format, const char* mode, Traffic traffic) {
+Kernel MakeKernel(std::string_view name, std::string_view format, std::string_view mode,
+                  Traffic traffic) {
   Kernel kernel;
   kernel.kernel = name;
   kernel.format = format;
@@ -64,14 +66,14 @@ Kernel MakeKernel(const char* name, const char* format, const char* mode, Traffi
   return kernel;
 }
 
-void AddFormat(const char* name, std::vector<Kernel>& kernels) {
+void AddFormat(std::string_view name, std::vector<Kernel>& kernels) {
   const Format format = ParseFormat(name).format;
-  for (const Mode& mode : kModes) {
-    const Conversion conversion = {format, mode.rounding};
-    Kernel encode = MakeKernel("Encode", name, mode.name, kEncodeTraffic);
+  for (const auto& [rounding, mode] : EnumNames(Rounding{})) {
+    const Conversion conversion = {format, rounding};
+    Kernel encode = MakeKernel("Encode", name, mode, kEncodeTraffic);
     encode.bind = [=](ArrayStore&, const Arrays& arrays) { return BindEncode(arrays, conversion); };
     kernels.push_back(encode);
-    Kernel measure = MakeKernel("Measure", name, mode.name, kMeasureTraffic);
+    Kernel measure = MakeKernel("Measure", name, mode, kMeasureTraffic);
     measure.bind = [=](ArrayStore&, const Arrays& arrays) {
       return BindMeasure(arrays, {.conversion = conversion});
     };
@@ -88,7 +90,7 @@ void AddFormat(const char* name, std::vector<Kernel>& kernels) {
 
 std::vector<Kernel> DlsimKernels(const std::vector<std::string>& targets) {
   std::vector<Kernel> kernels;
-  for (const char* format : kFormatNames) AddFormat(format, kernels);
+  for (const std::string_view format : kDefaultFormats) AddFormat(format, kernels);
   const auto add_histogram = [&](const char* name, const HistogramEdges& edges) {
     const auto shared = std::make_shared<const HistogramEdges>(edges);
     Kernel histogram = MakeKernel("Histogram", name, "-", kMeasureTraffic);

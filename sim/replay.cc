@@ -46,38 +46,6 @@ Questions Gather(const GradientStep& step, std::vector<RunState>& states) {
 
 }  // namespace
 
-const char* KeptName(Kept kept) {
-  switch (kept) {
-    case Kept::kAll:
-      return "all";
-    case Kept::kScale:
-      return "scale";
-    case Kept::kNothing:
-      return "nothing";
-  }
-  return "";
-}
-
-const char* CauseName(Cause cause) {
-  switch (cause) {
-    case Cause::kNone:
-      return "";
-    case Cause::kInput:
-      return "input";
-    case Cause::kOverflow:
-      return "overflow";
-    case Cause::kNorm:
-      return "norm";
-    case Cause::kAccumulation:
-      return "accumulation";
-    case Cause::kSum:
-      return "sum";
-    case Cause::kUnscaling:
-      return "unscaling";
-  }
-  return "";
-}
-
 std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options) {
   std::vector<RunState> states;

@@ -15,7 +15,9 @@ Ladder DefaultLadder() {
   for (int exponent = -24; exponent <= 40; ++exponent) scales.insert(std::ldexp(1.0f, exponent));
   for (float down = kDocumentedMax; down >= kDocumentedMin; down /= 2) scales.insert(down);
   for (float up = kDocumentedMin; up <= kDocumentedMax; up *= 2) scales.insert(up);
-  return {{ParseFormat("fp16"), ParseFormat("bf16"), ParseFormat("cb16")},
+  std::vector<NamedFormat> formats;
+  for (const std::string_view name : kDefaultFormats) formats.push_back(ParseFormat(name));
+  return {formats,
           {Rounding::kNearestEven, Rounding::kTowardZero, Rounding::kNearestAway,
            Rounding::kTowardPositive, Rounding::kTowardNegative},
           {Subnormals::kKeep, Subnormals::kFlushToZero},

@@ -84,7 +84,7 @@ TEST_F(Dumps, KnowRolesByTheKey) {
   const TraceStep step = Open().Load(0);
   std::string roles;
   for (const TraceTensor& tensor : step.recordings[0].tensors) {
-    roles += std::string(RoleName(tensor.role)) + " ";
+    roles += std::string(NameOf(tensor.role)) + " ";
   }
   EXPECT_EQ(roles, "grad act_grad act_grad grad act_grad grad ");
 }

@@ -42,13 +42,13 @@ std::string AllFields(const ReplayResult& result) {
   out << std::hexfloat;
   for (const ReplayStep& step : result.steps) {
     out << step.step << ' ' << step.scale << ' ' << step.next_scale << ' ' << step.finite
-        << step.skipped << ' ' << step.grad_norm << ' ' << CauseName(step.cause) << ' '
+        << step.skipped << ' ' << step.grad_norm << ' ' << NameOf(step.cause) << ' '
         << step.cause_tensor << '\n';
     Print(step.gradients, out);
     Print(step.activations, out);
   }
   for (const ReplayTensor& tensor : result.tensors) {
-    out << tensor.name << ' ' << RoleName(tensor.role) << ' '
+    out << tensor.name << ' ' << NameOf(tensor.role) << ' '
         << tensor.first_overflow_step.value_or(-1) << ' ';
     Print(tensor.stats, out);
   }

@@ -81,7 +81,7 @@ void ExpectSame(const SweepOutcome& expected, const SweepOutcome& got) {
 }
 
 std::string Describe(const ReplayRun& run) {
-  return run.format + " " + run.policy + " test " + FiniteTestName(run.rules.finite_test) +
+  return run.format + " " + run.policy + " test " + std::string(NameOf(run.rules.finite_test)) +
          " rounding " + std::to_string(static_cast<int>(run.conversion.rounding)) + " overflow " +
          std::to_string(static_cast<int>(run.conversion.overflow)) + " scale " +
          HexFloat(run.scaler.scale());

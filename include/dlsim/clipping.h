@@ -2,10 +2,12 @@
 // Gradient clipping, as the stacks do it after (or, by mistake, before) unscaling.
 #pragma once
 
+#include <array>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 
+#include "dlsim/enum_names.h"
 #include "dlsim/gradient_detail.h"
 
 namespace dlsim {
@@ -16,6 +18,12 @@ enum class ClipRule : uint8_t {
   kFairseq,     // max_norm / norm if the norm is above the limit, else 1
   kTensorFlow,  // max_norm * min(1 / norm, 1 / max_norm); NaN for a norm that is not finite
 };
+
+constexpr auto EnumNames(ClipRule) {
+  return std::to_array<EnumName<ClipRule>>({{ClipRule::kTorch, "torch"},
+                                            {ClipRule::kFairseq, "fairseq"},
+                                            {ClipRule::kTensorFlow, "tf"}});
+}
 
 // At most one of the two limits is set.
 struct Clipping {

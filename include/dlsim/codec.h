@@ -4,21 +4,32 @@
 // SIMD kernels and CUDA kernels share this text. Rules: docs/numerics.md, section 2.
 #pragma once
 
+#include <array>
 #include <cstdint>
 
+#include "dlsim/enum_names.h"
 #include "dlsim/format.h"
 #include "dlsim/lanes.h"
 
 namespace dlsim {
 
 enum class Rounding : uint8_t {
-  kNearestEven,     // rne
-  kTowardZero,      // rtz
-  kNearestAway,     // rna: ties away from zero
-  kTowardPositive,  // ru
-  kTowardNegative,  // rd
-  kStochastic,      // sr: up with probability equal to the distance
+  kNearestEven,
+  kTowardZero,
+  kNearestAway,  // ties away from zero
+  kTowardPositive,
+  kTowardNegative,
+  kStochastic,  // up with probability equal to the distance
 };
+
+constexpr auto EnumNames(Rounding) {
+  return std::to_array<EnumName<Rounding>>({{Rounding::kNearestEven, "rne"},
+                                            {Rounding::kTowardZero, "rtz"},
+                                            {Rounding::kNearestAway, "rna"},
+                                            {Rounding::kTowardPositive, "ru"},
+                                            {Rounding::kTowardNegative, "rd"},
+                                            {Rounding::kStochastic, "sr"}});
+}
 
 // What a finite value that rounds past the largest finite one becomes.
 enum class Overflow : uint8_t {
@@ -26,8 +37,18 @@ enum class Overflow : uint8_t {
   kSaturate,  // the largest finite value; infinities too
 };
 
+constexpr auto EnumNames(Overflow) {
+  return std::to_array<EnumName<Overflow>>(
+      {{Overflow::kInfinity, "inf"}, {Overflow::kSaturate, "saturate"}});
+}
+
 // What a subnormal result becomes.
 enum class Subnormals : uint8_t { kKeep, kFlushToZero };
+
+constexpr auto EnumNames(Subnormals) {
+  return std::to_array<EnumName<Subnormals>>(
+      {{Subnormals::kKeep, "keep"}, {Subnormals::kFlushToZero, "flush"}});
+}
 
 struct Conversion {
   Format format;

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 
+#include "dlsim/enum_names.h"
 #include "dlsim/host_device.h"
 
 namespace dlsim {
@@ -18,11 +19,21 @@ enum class Specials : uint8_t {
   kSingleNan,  // finite values, but for the last code, which is NaN; there is no infinity
 };
 
+constexpr auto EnumNames(Specials) {
+  return std::to_array<EnumName<Specials>>(
+      {{Specials::kIeee, "ieee"}, {Specials::kSingleNan, "single-nan"}});
+}
+
 // What the codes of the zero exponent mean.
 enum class Denormals : uint8_t {
   kGradual,  // subnormals, spaced like the smallest normal binade (IEEE 754)
   kNone,     // one more normal binade, in which mantissa zero stands for zero
 };
+
+constexpr auto EnumNames(Denormals) {
+  return std::to_array<EnumName<Denormals>>(
+      {{Denormals::kGradual, "gradual"}, {Denormals::kNone, "none"}});
+}
 
 // A binary floating-point format with one sign bit: a row of data. Everything else is computed.
 struct Format {
@@ -61,6 +72,10 @@ inline constexpr std::array<FormatRow, 7> kFormats = {{
 inline constexpr Format kFp16 = kFormats[0].format;
 inline constexpr Format kBf16 = kFormats[1].format;
 inline constexpr Format kCb16 = kFormats[2].format;
+
+// The formats that a question without any is asked for.
+inline constexpr std::array<std::string_view, 3> kDefaultFormats = {
+    kFormats[0].name, kFormats[1].name, kFormats[2].name};
 
 // A format with the name to print.
 struct NamedFormat {

@@ -2,15 +2,22 @@
 // What some policies and clipping ask of a step's gradient beyond the counters.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <limits>
 
+#include "dlsim/enum_names.h"
 #include "dlsim/host_device.h"
 
 namespace dlsim {
 
 // Which gradients are clipped: scaled ones shrink by the loss scale too much.
 enum class ClipDomain : uint8_t { kUnscaled, kScaled };
+
+constexpr auto EnumNames(ClipDomain) {
+  return std::to_array<EnumName<ClipDomain>>(
+      {{ClipDomain::kUnscaled, "unscaled"}, {ClipDomain::kScaled, "scaled"}});
+}
 
 // What to find out about the elements of the step's gradient, the sum over its micro-steps.
 struct DetailQuestion {

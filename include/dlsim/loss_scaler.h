@@ -3,6 +3,7 @@
 // I/O. A policy is a small struct (see LossScalePolicy); LossScaler holds any of them by value.
 #pragma once
 
+#include <array>
 #include <concepts>
 #include <cstdint>
 #include <memory>
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "dlsim/clipping.h"
+#include "dlsim/enum_names.h"
 #include "dlsim/gradient_detail.h"
 #include "dlsim/state_field.h"
 
@@ -30,21 +32,13 @@ enum class FiniteTest : uint8_t {
   kSum,                  // the float32 sum of each still scaled tensor is finite
 };
 
-// Returns the name that options and results use, such as "global-norm".
-constexpr const char* FiniteTestName(FiniteTest test) {
-  switch (test) {
-    case FiniteTest::kElementwise:
-      return "elementwise";
-    case FiniteTest::kUnscaledElementwise:
-      return "unscaled-elementwise";
-    case FiniteTest::kGlobalNorm:
-      return "global-norm";
-    case FiniteTest::kScaledNorm:
-      return "scaled-norm";
-    case FiniteTest::kSum:
-      return "sum";
-  }
-  return "";
+constexpr auto EnumNames(FiniteTest) {
+  return std::to_array<EnumName<FiniteTest>>(
+      {{FiniteTest::kElementwise, "elementwise"},
+       {FiniteTest::kUnscaledElementwise, "unscaled-elementwise"},
+       {FiniteTest::kGlobalNorm, "global-norm"},
+       {FiniteTest::kScaledNorm, "scaled-norm"},
+       {FiniteTest::kSum, "sum"}});
 }
 
 // What has a loss scale of its own: the model, or each layer (its parameters share a module name),
@@ -89,6 +83,11 @@ struct ScalerEvent {
 
 // What to do when the original software would have stopped: end the run, or skip on for ever.
 enum class OnFatal : uint8_t { kStop, kContinue };
+
+constexpr auto EnumNames(OnFatal) {
+  return std::to_array<EnumName<OnFatal>>(
+      {{OnFatal::kStop, "stop"}, {OnFatal::kContinue, "continue"}});
+}
 
 // The outcome of one step for a policy with this state type.
 template <class State>

@@ -2,6 +2,7 @@
 // Measures one step of a trace for several conversions and scales in one pass over its tensors.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "dlsim/codec.h"
+#include "dlsim/enum_names.h"
 #include "dlsim/gradient_detail.h"
 #include "dlsim/histogram.h"
 #include "dlsim/tensor_stats.h"
@@ -25,6 +27,11 @@ enum class Accumulation : uint8_t {
   kQuantizeThenSum,  // each micro-step is scaled, quantised and unscaled on its own
   kSumThenQuantize,  // the recorded gradients are summed first and quantised once
 };
+
+constexpr auto EnumNames(Accumulation) {
+  return std::to_array<EnumName<Accumulation>>({{Accumulation::kQuantizeThenSum, "quantize-first"},
+                                                {Accumulation::kSumThenQuantize, "sum-first"}});
+}
 
 // One question about a step.
 struct StepQuestion {

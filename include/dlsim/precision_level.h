@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "dlsim/accumulate.h"
+#include "dlsim/enum_names.h"
 
 namespace dlsim {
 
@@ -21,6 +22,13 @@ enum class Operation : uint8_t {
   kReduction,  // any other sum: over micro-steps, a batch, a norm
 };
 
+constexpr auto EnumNames(Operation) {
+  return std::to_array<EnumName<Operation>>({{Operation::kMatMul, "matmul"},
+                                             {Operation::kAttention, "attention"},
+                                             {Operation::kSoftmax, "softmax"},
+                                             {Operation::kReduction, "reduction"}});
+}
+
 // Where sums are kept. The order of additions is the same on all levels.
 enum class Sums : uint8_t {
   kFloat32,  // in float32 throughout
@@ -28,8 +36,18 @@ enum class Sums : uint8_t {
   kShort,    // in 16 bits throughout, as are the terms
 };
 
+constexpr auto EnumNames(Sums) {
+  return std::to_array<EnumName<Sums>>(
+      {{Sums::kFloat32, "float32"}, {Sums::kMixed, "mixed"}, {Sums::kShort, "short"}});
+}
+
 // Whether Cerebras says so.
 enum class Evidence : uint8_t { kPublic, kAssumption };
+
+constexpr auto EnumNames(Evidence) {
+  return std::to_array<EnumName<Evidence>>(
+      {{Evidence::kPublic, "public"}, {Evidence::kAssumption, "assumption"}});
+}
 
 struct LevelRule {
   PrecisionOptLevel level;

@@ -2,6 +2,7 @@
 // Replays a recorded trace through number formats and loss-scaling policies: the main job.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/clipping.h"
+#include "dlsim/enum_names.h"
 #include "dlsim/format.h"
 #include "dlsim/gradient_source.h"
 #include "dlsim/loss_scaler.h"
@@ -21,8 +23,10 @@ namespace dlsim {
 // What of a policy's state a checkpoint holds: everything, the loss scale only, or nothing.
 enum class Kept : uint8_t { kAll, kScale, kNothing };
 
-// Returns "all", "scale" or "nothing".
-const char* KeptName(Kept kept);
+constexpr auto EnumNames(Kept) {
+  return std::to_array<EnumName<Kept>>(
+      {{Kept::kAll, "all"}, {Kept::kScale, "scale"}, {Kept::kNothing, "nothing"}});
+}
 
 // Training is interrupted before a step and goes on from a checkpoint.
 struct Resume {
@@ -52,6 +56,11 @@ struct OptimizerGroup {
 // Which gradients decide whether a step is finite.
 enum class Checked : uint8_t { kParameterGradients, kAllGradients };
 
+constexpr auto EnumNames(Checked) {
+  return std::to_array<EnumName<Checked>>(
+      {{Checked::kParameterGradients, "grad"}, {Checked::kAllGradients, "all"}});
+}
+
 // Why a step was not finite.
 enum class Cause : uint8_t {
   kNone,          // it was finite
@@ -63,8 +72,15 @@ enum class Cause : uint8_t {
   kUnscaling,     // the scaled gradient is finite; dividing it by the scale is not
 };
 
-// Returns "input", "overflow", "norm", "accumulation", "sum", "unscaling", or "" for kNone.
-const char* CauseName(Cause cause);
+// kNone has no name.
+constexpr auto EnumNames(Cause) {
+  return std::to_array<EnumName<Cause>>({{Cause::kInput, "input"},
+                                         {Cause::kOverflow, "overflow"},
+                                         {Cause::kNorm, "norm"},
+                                         {Cause::kAccumulation, "accumulation"},
+                                         {Cause::kSum, "sum"},
+                                         {Cause::kUnscaling, "unscaling"}});
+}
 
 // What one of several optimizers did at a step.
 struct OptimizerStep {

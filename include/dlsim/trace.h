@@ -3,6 +3,7 @@
 // directories of safetensors, single and sharded safetensors files, .npy, .npz, Cerebras dumps.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -14,14 +15,16 @@
 #include <vector>
 
 #include "dlsim/dtype.h"
+#include "dlsim/enum_names.h"
 
 namespace dlsim {
 
 // Parameter gradients decide the finite test; activation gradients are measured beside them.
 enum class Role { kGrad, kActGrad };
 
-// Returns "grad" or "act_grad".
-const char* RoleName(Role role);
+constexpr auto EnumNames(Role) {
+  return std::to_array<EnumName<Role>>({{Role::kGrad, "grad"}, {Role::kActGrad, "act_grad"}});
+}
 
 // One recorded tensor. Its bytes are either mapped into memory or read on demand.
 struct TraceTensor {
@@ -72,8 +75,10 @@ std::vector<const Recording*> RecordedFiles(const TraceStep& step);
 // ascending order of the ranks, for the mean divided by their number in float32.
 enum class RankReduction { kMean, kSum };
 
-// Returns "mean" or "sum".
-const char* RankReductionName(RankReduction reduction);
+constexpr auto EnumNames(RankReduction) {
+  return std::to_array<EnumName<RankReduction>>(
+      {{RankReduction::kMean, "mean"}, {RankReduction::kSum, "sum"}});
+}
 
 struct TraceOptions {
   std::string tensors = "*";  // glob (fnmatch) over tensor names; others are not read

@@ -13,26 +13,11 @@ namespace nb = nanobind;
 namespace dlsim::python {
 namespace {
 
-template <class T>
-struct Choice {
-  std::string_view name;
-  T value;
-};
-
-constexpr std::array<Choice<Rounding>, 6> kRoundings = {{{"rne", Rounding::kNearestEven},
-                                                         {"rtz", Rounding::kTowardZero},
-                                                         {"rna", Rounding::kNearestAway},
-                                                         {"ru", Rounding::kTowardPositive},
-                                                         {"rd", Rounding::kTowardNegative},
-                                                         {"sr", Rounding::kStochastic}}};
-constexpr std::array<Choice<Overflow>, 2> kOverflows = {
-    {{"inf", Overflow::kInfinity}, {"saturate", Overflow::kSaturate}}};
-constexpr std::array<Choice<Subnormals>, 2> kSubnormals = {
-    {{"keep", Subnormals::kKeep}, {"flush", Subnormals::kFlushToZero}}};
-constexpr std::array<Choice<DType>, 4> kDTypes = {{{"float32", DType::kF32},
-                                                   {"float64", DType::kF64},
-                                                   {"float16", DType::kF16},
-                                                   {"bfloat16", DType::kBF16}}};
+// As numpy has them.
+constexpr std::array<EnumName<DType>, 4> kDTypes = {{{DType::kF32, "float32"},
+                                                     {DType::kF64, "float64"},
+                                                     {DType::kF16, "float16"},
+                                                     {DType::kBF16, "bfloat16"}}};
 
 struct Element {
   nb::dlpack::dtype_code code;
@@ -57,10 +42,10 @@ constexpr std::array<Element, 14> kElements = {{{Code::Float, 32, "float32"},
                                                 {Code::Float8_E5M2, 8, "float8_e5m2"}}};
 
 template <class T, size_t kCount>
-T Find(std::string_view place, const std::array<Choice<T>, kCount>& choices,
+T Find(std::string_view place, const std::array<EnumName<T>, kCount>& choices,
        const std::string& name) {
   std::string names;
-  for (const Choice<T>& choice : choices) {
+  for (const EnumName<T>& choice : choices) {
     if (choice.name == name) return choice.value;
     if (!names.empty()) names += ", ";
     names += choice.name;
@@ -100,8 +85,9 @@ std::string UnknownElement(const nb::dlpack::dtype& dtype) {
 
 Conversion ConversionOf(const NamedFormat& format, const std::string& rounding,
                         const std::string& overflow, const std::string& subnormals) {
-  return {format.format, Find("rounding", kRoundings, rounding),
-          Find("overflow", kOverflows, overflow), Find("subnormals", kSubnormals, subnormals)};
+  return {format.format, Find("rounding", EnumNames(Rounding{}), rounding),
+          Find("overflow", EnumNames(Overflow{}), overflow),
+          Find("subnormals", EnumNames(Subnormals{}), subnormals)};
 }
 
 ArrayConversion ConversionOf(const Conversion& conversion, const Draws& draws) {

@@ -10,10 +10,9 @@
 
 #include <bit>
 #include <cmath>
+#include <optional>
 #include <string>
-#include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -38,17 +37,10 @@ void Computed(nb::class_<NamedFormat>& type, const char* name, Function function
       name, [function](const NamedFormat& self) { return function(self.format); }, doc);
 }
 
-// The rounding modes that have thresholds, under the command's names.
-constexpr std::pair<std::string_view, Rounding> kRoundings[] = {
-    {"rne", Rounding::kNearestEven},   {"rtz", Rounding::kTowardZero},
-    {"rna", Rounding::kNearestAway},   {"ru", Rounding::kTowardPositive},
-    {"rd", Rounding::kTowardNegative},
-};
-
+// Stochastic rounding has no thresholds.
 Rounding RoundingOf(const std::string& name) {
-  for (const auto& [known, rounding] : kRoundings) {
-    if (name == known) return rounding;
-  }
+  const std::optional<Rounding> rounding = ValueNamed<Rounding>(name);
+  if (rounding && rounding != Rounding::kStochastic) return *rounding;
   throw UsageError("rounding", "unknown, or without thresholds", "rne, rtz, rna, ru or rd",
                    Quoted(name));
 }

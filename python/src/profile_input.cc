@@ -33,9 +33,7 @@ DType DTypeOf(const std::string& name, const Array& array) {
 }
 
 Role RoleOf(const std::string& name, std::string_view role) {
-  for (const Role known : {Role::kGrad, Role::kActGrad}) {
-    if (role == RoleName(known)) return known;
-  }
+  if (const std::optional<Role> known = ValueNamed<Role>(role)) return *known;
   throw UsageError(Quoted(name), "unknown role", "grad or act_grad", Quoted(role));
 }
 

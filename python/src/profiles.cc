@@ -54,10 +54,8 @@ Ladder LadderFrom(const std::vector<std::string>& formats,
   options.formats = formats;
   options.roundings = roundings;
   if (!scales.empty()) options.scales = scales;
-  if (subnormals == "keep") {
-    options.subnormals = {Subnormals::kKeep};
-  } else if (subnormals == "flush") {
-    options.subnormals = {Subnormals::kFlushToZero};
+  if (const std::optional<Subnormals> rule = ValueNamed<Subnormals>(subnormals)) {
+    options.subnormals = {*rule};
   } else if (subnormals != "both") {
     throw UsageError("subnormals", "unknown rule", "keep, flush or both", Quoted(subnormals));
   }

@@ -30,7 +30,8 @@ nb::tuple HeaderOf(const std::string& name, Role role, DType dtype,
                    const std::vector<uint64_t>& shape) {
   nb::list sizes;
   for (const uint64_t size : shape) sizes.append(size);
-  return nb::make_tuple(TextOf(name), RoleName(role), DTypeName(dtype), nb::tuple(sizes));
+  return nb::make_tuple(TextOf(name), std::string(NameOf(role)), std::string(NameOf(dtype)),
+                        nb::tuple(sizes));
 }
 
 size_t ExponentIndex(uint32_t magnitude) {

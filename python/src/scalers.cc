@@ -176,7 +176,7 @@ void BindScalers(nb::module_& module) {
            "None}.")
       .def_prop_ro("finite_test",
                    [](const BoundScaler& self) {
-                     return std::string(FiniteTestName(self.policy->rules.finite_test));
+                     return std::string(NameOf(self.policy->rules.finite_test));
                    })
       .def_prop_ro(
           "parameters", [](const BoundScaler& self) { return DictOf(self.configured.parameters); },

@@ -29,8 +29,7 @@ namespace {
 using Floats = nb::ndarray<float, nb::c_contig, nb::device::cpu>;
 
 RankReduction ParseRanks(const std::string& name) {
-  if (name == RankReductionName(RankReduction::kMean)) return RankReduction::kMean;
-  if (name == RankReductionName(RankReduction::kSum)) return RankReduction::kSum;
+  if (const std::optional<RankReduction> known = ValueNamed<RankReduction>(name)) return *known;
   throw UsageError("ranks", "unknown reduction", "'mean' or 'sum'", Quoted(name));
 }
 

@@ -125,20 +125,6 @@ AccumulationOptions OptionsOf(const SumRun& run, Operation operation, const Rand
   return OptionsOf(*run.level, operation, parameters);
 }
 
-const char* NameOf(Operation operation) {
-  switch (operation) {
-    case Operation::kMatMul:
-      return "matmul";
-    case Operation::kAttention:
-      return "attention";
-    case Operation::kSoftmax:
-      return "softmax";
-    case Operation::kReduction:
-      return "reduction";
-  }
-  return "";
-}
-
 int NumberOf(PrecisionOptLevel level) { return static_cast<int>(level); }
 
 }  // namespace dlsim

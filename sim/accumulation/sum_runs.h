@@ -40,9 +40,6 @@ std::vector<SumRun> MakeSumRuns(const SumRunsRequest& request);
 // Returns how a run sums in a kind of operation.
 AccumulationOptions OptionsOf(const SumRun& run, Operation operation, const RandomStream& random);
 
-// Returns "matmul", "attention", "softmax" or "reduction".
-const char* NameOf(Operation operation);
-
 // Returns the number of a level.
 int NumberOf(PrecisionOptLevel level);
 

@@ -126,17 +126,11 @@ BenchKind KindOf(const std::string& place, const Json& block) {
                      Quoted(AsText(block["schema"])));
   }
   const std::string kind = TextMember(place, block, "kind");
-  for (const BenchKind known : {BenchKind::kTime, BenchKind::kInstructions}) {
-    if (kind == NameOf(known)) return known;
-  }
+  if (const std::optional<BenchKind> known = ValueNamed<BenchKind>(kind)) return *known;
   throw InputError(place, "bad \"kind\"", "time or instructions", Quoted(kind));
 }
 
 }  // namespace
-
-std::string_view NameOf(BenchKind kind) {
-  return kind == BenchKind::kTime ? "time" : "instructions";
-}
 
 int ThreadsOf(std::string_view name) {
   constexpr std::string_view kPrefix = "/threads:";

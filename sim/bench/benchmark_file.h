@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "dlsim/enum_names.h"
 #include "sim/output/json_value.h"
 
 namespace dlsim {
@@ -21,8 +22,11 @@ inline constexpr std::array<const char*, 3> kGpuFields = {"gpu", "gpu_driver", "
 
 enum class BenchKind { kTime, kInstructions };
 
-// The value of "kind": "time" or "instructions".
-std::string_view NameOf(BenchKind kind);
+// The values of "kind".
+constexpr auto EnumNames(BenchKind) {
+  return std::to_array<EnumName<BenchKind>>(
+      {{BenchKind::kTime, "time"}, {BenchKind::kInstructions, "instructions"}});
+}
 
 // One benchmark, with one value per repetition.
 struct KernelSamples {

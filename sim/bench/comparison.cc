@@ -115,20 +115,6 @@ bool IsWorse(const KernelComparison& a, const KernelComparison& b) {
 
 }  // namespace
 
-std::string_view NameOf(BenchVerdict verdict) {
-  switch (verdict) {
-    case BenchVerdict::kSlower:
-      return "slower";
-    case BenchVerdict::kInconclusive:
-      return "inconclusive";
-    case BenchVerdict::kFaster:
-      return "faster";
-    case BenchVerdict::kSame:
-      return "same";
-  }
-  return "";
-}
-
 size_t Comparison::Count(BenchVerdict verdict) const {
   return static_cast<size_t>(
       std::ranges::count(kernels, verdict, [](const auto& kernel) { return kernel.verdict; }));

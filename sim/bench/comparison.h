@@ -2,11 +2,13 @@
 // Two results of the same benchmarks: which kernels became slower or faster, by a stated rule.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "dlsim/enum_names.h"
 #include "sim/bench/benchmark_file.h"
 #include "sim/bench/rank_test.h"
 
@@ -24,7 +26,12 @@ struct ComparisonRule {
 // In the order of severity.
 enum class BenchVerdict { kSlower, kInconclusive, kFaster, kSame };
 
-std::string_view NameOf(BenchVerdict verdict);
+constexpr auto EnumNames(BenchVerdict) {
+  return std::to_array<EnumName<BenchVerdict>>({{BenchVerdict::kSlower, "slower"},
+                                                {BenchVerdict::kInconclusive, "inconclusive"},
+                                                {BenchVerdict::kFaster, "faster"},
+                                                {BenchVerdict::kSame, "same"}});
+}
 
 // What the repetitions of one kernel in one file say. Rates are medians, 0 where not recorded.
 struct SampleSummary {

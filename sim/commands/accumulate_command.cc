@@ -167,9 +167,9 @@ void AddReductionOptions(CLI::App& command, ReductionsRequest& request) {
   AddNames(command, "--matmul", request.matmuls, "A:B",
            "Matrix products of [..., K] and [K, N], names or patterns, repeatable");
   AddChoice<Operation>(command, "--operation", request.operation,
-                       {{"matmul", Operation::kMatMul},
-                        {"attention", Operation::kAttention},
-                        {"reduction", Operation::kReduction}},
+                       {{NameOf(Operation::kMatMul), Operation::kMatMul},
+                        {NameOf(Operation::kAttention), Operation::kAttention},
+                        {NameOf(Operation::kReduction), Operation::kReduction}},
                        "KIND",
                        "What levels take all sums for: matmul, attention or reduction (default: "
                        "matmul for axis:K, --dot and --matmul, else reduction)");

@@ -24,8 +24,7 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
           "content)")
       ->option_text("KIND");
   AddChoice<Backend>(
-      command, "--backend", arguments.options.backend,
-      {{"csx", Backend::kCsx}, {"gpu", Backend::kGpu}, {"cpu", Backend::kCpu}}, "NAME",
+      command, "--backend", arguments.options.backend, "NAME",
       "Where a Cerebras configuration runs: csx, gpu or cpu (default: as it says, else csx)");
 }
 

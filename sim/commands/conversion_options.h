@@ -5,7 +5,6 @@
 #include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "dlsim/codec.h"
 
@@ -28,10 +27,5 @@ float ParseScale(const std::string& text);
 
 // Returns the rounding mode of a value of --rounding; throws UsageError.
 Rounding ParseRounding(const std::string& text);
-
-// Returns the value of --rounding, --overflow or --subnormals that stands for this.
-std::string_view NameOf(Rounding rounding);
-std::string_view NameOf(Overflow overflow);
-std::string_view NameOf(Subnormals subnormals);
 
 }  // namespace dlsim

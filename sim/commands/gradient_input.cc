@@ -12,10 +12,6 @@
 namespace dlsim {
 namespace {
 
-const char* NameOf(Accumulation accumulation) {
-  return accumulation == Accumulation::kSumThenQuantize ? "sum-first" : "quantize-first";
-}
-
 // Refuses what was lost when the gradients of a step became its profile.
 void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulation& asked) {
   const ProfileSettings& settings = profile.settings();

@@ -117,8 +117,9 @@ std::string InfoText(const TraceInfo& info) {
   std::vector<TableRow> rows = {{"tensor", "role", "type", "shape", counted}};
   for (const std::string& name : info.order) {
     const TensorInfo& tensor = info.tensors.at(name);
-    rows.push_back({Printable(name), RoleName(tensor.first.role), DTypeName(tensor.first.dtype),
-                    ShapeText(tensor.first.shape), std::to_string(tensor.files)});
+    rows.push_back({Printable(name), std::string(NameOf(tensor.first.role)),
+                    std::string(NameOf(tensor.first.dtype)), ShapeText(tensor.first.shape),
+                    std::to_string(tensor.files)});
   }
   return text + "\n" + FormatTable(rows);
 }
@@ -128,8 +129,8 @@ Json InfoJson(const InfoOptions& options, const TraceInfo& info) {
   for (const std::string& name : info.order) {
     const TensorInfo& tensor = info.tensors.at(name);
     tensors.push_back({{"name", name},
-                       {"role", RoleName(tensor.first.role)},
-                       {"dtype", DTypeName(tensor.first.dtype)},
+                       {"role", NameOf(tensor.first.role)},
+                       {"dtype", NameOf(tensor.first.dtype)},
                        {"shape", tensor.first.shape},
                        {info.facts.profile ? "parts" : "files", tensor.files},
                        {"elements", tensor.elements}});

@@ -122,8 +122,8 @@ void AddLadderOptions(CLI::App& command, LadderOptions& options) {
       ->allow_extra_args(false);
   AddChoice<std::vector<Subnormals>>(
       command, "--subnormals", options.subnormals,
-      {{"keep", {Subnormals::kKeep}},
-       {"flush", {Subnormals::kFlushToZero}},
+      {{NameOf(Subnormals::kKeep), {Subnormals::kKeep}},
+       {NameOf(Subnormals::kFlushToZero), {Subnormals::kFlushToZero}},
        {"both", {Subnormals::kKeep, Subnormals::kFlushToZero}}},
       "RULE", "Subnormal results to answer exactly for: keep, flush or both (default)");
   command

@@ -248,10 +248,7 @@ void AddProfileCommand(CLI::App& app, Action& action) {
   AddTraceArguments(*command, options->trace);
   AddLadderOptions(*command, options->ladder);
   AddChoice<Accumulation>(
-      *command, "--accumulate", options->accumulation,
-      {{"quantize-first", Accumulation::kQuantizeThenSum},
-       {"sum-first", Accumulation::kSumThenQuantize}},
-      "RULE",
+      *command, "--accumulate", options->accumulation, "RULE",
       "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
   AddCount(*command, "--grad-accum-steps", options->accumulate_steps,
            "Recorded steps that are micro-steps of one optimizer step (default 1)");

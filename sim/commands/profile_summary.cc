@@ -45,19 +45,17 @@ std::string FormatSummary(const std::string& path, const ProfileReader& profile)
 Json JsonSummary(const std::string& path, const ProfileReader& profile) {
   const ProfileSettings& settings = profile.settings();
   const size_t steps = profile.step_count();
-  Json object = {
-      {"schema", "dlsim.profile-report/1"},
-      {"profile", path},
-      {"steps", steps},
-      {"first_step", steps > 0 ? Json(profile.step_number(0)) : Json()},
-      {"last_step", steps > 0 ? Json(profile.step_number(steps - 1)) : Json()},
-      {"trace_bytes", profile.trace_bytes()},
-      {"profile_bytes", profile.file_bytes()},
-      {"edges", profile.edges().bits().size()},
-      {"tensors", settings.tensors},
-      {"accumulate",
-       settings.accumulation == Accumulation::kSumThenQuantize ? "sum-first" : "quantize-first"},
-      {"grad_accum_steps", settings.accumulate_steps}};
+  Json object = {{"schema", "dlsim.profile-report/1"},
+                 {"profile", path},
+                 {"steps", steps},
+                 {"first_step", steps > 0 ? Json(profile.step_number(0)) : Json()},
+                 {"last_step", steps > 0 ? Json(profile.step_number(steps - 1)) : Json()},
+                 {"trace_bytes", profile.trace_bytes()},
+                 {"profile_bytes", profile.file_bytes()},
+                 {"edges", profile.edges().bits().size()},
+                 {"tensors", settings.tensors},
+                 {"accumulate", NameOf(settings.accumulation)},
+                 {"grad_accum_steps", settings.accumulate_steps}};
   for (const NamedFormat& format : settings.ladder.formats) {
     object["formats"].push_back(format.name);
   }

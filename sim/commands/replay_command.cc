@@ -56,15 +56,13 @@ uint64_t BytesUntil(const GradientSource& source, size_t step) {
 
 // What shapes all runs of the call, for the record.
 Json DescribeOptions(const ReplayCommandOptions& options) {
-  const bool sum_first = options.replay.step.accumulation == Accumulation::kSumThenQuantize;
-  const bool check_all = options.replay.checked == Checked::kAllGradients;
   Json object = {{"rounding", NameOf(options.conversion.rounding)},
                  {"overflow", NameOf(options.conversion.overflow)},
                  {"subnormals", NameOf(options.conversion.subnormals)},
                  {"seed", options.conversion.seed},
-                 {"check", check_all ? "all" : "grad"},
-                 {"accumulate", sum_first ? "sum-first" : "quantize-first"},
-                 {"on_fatal", options.replay.on_fatal == OnFatal::kStop ? "stop" : "continue"},
+                 {"check", NameOf(options.replay.checked)},
+                 {"accumulate", NameOf(options.replay.step.accumulation)},
+                 {"on_fatal", NameOf(options.replay.on_fatal)},
                  {"tensors", options.trace.options.tensors}};
   object.update(Describe(options.request, options.replay));
   return object;
@@ -100,7 +98,7 @@ int ReportRefusals(const std::vector<SimulationRun>& runs) {
 // Adds what the configuration says, then the defaults.
 void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequest& request) {
   if (config) ApplyConfig(*config, request);
-  if (request.formats.empty()) request.formats = {"fp16", "bf16", "cb16"};
+  if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (request.policies.empty()) request.policies = {"cerebras"};
 }
 
@@ -183,27 +181,15 @@ void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
 }
 
 void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
-  AddChoice<FiniteTest>(command, "--finite-test", options.request.finite_test,
-                        {{"elementwise", FiniteTest::kElementwise},
-                         {"unscaled-elementwise", FiniteTest::kUnscaledElementwise},
-                         {"global-norm", FiniteTest::kGlobalNorm},
-                         {"scaled-norm", FiniteTest::kScaledNorm},
-                         {"sum", FiniteTest::kSum}},
-                        "RULE",
+  AddChoice<FiniteTest>(command, "--finite-test", options.request.finite_test, "RULE",
                         "How a step is found finite: elementwise, unscaled-elementwise, "
                         "global-norm, scaled-norm or sum (default: as the policy does)");
-  AddChoice<Checked>(command, "--check", options.replay.checked,
-                     {{"grad", Checked::kParameterGradients}, {"all", Checked::kAllGradients}},
-                     "RULE",
+  AddChoice<Checked>(command, "--check", options.replay.checked, "RULE",
                      "Gradients that decide: grad (default), or all with activation gradients");
   AddChoice<Accumulation>(
-      command, "--accumulate", options.accumulation,
-      {{"quantize-first", Accumulation::kQuantizeThenSum},
-       {"sum-first", Accumulation::kSumThenQuantize}},
-      "RULE",
+      command, "--accumulate", options.accumulation, "RULE",
       "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
-  AddChoice<OnFatal>(command, "--on-fatal", options.replay.on_fatal,
-                     {{"stop", OnFatal::kStop}, {"continue", OnFatal::kContinue}}, "RULE",
+  AddChoice<OnFatal>(command, "--on-fatal", options.replay.on_fatal, "RULE",
                      "Where the original would raise a fatal error: stop (default) or continue");
 }
 

@@ -135,7 +135,7 @@ Json JsonTwins(int64_t at_step, const std::vector<Twin>& twins) {
     Json document = ToJson("", twin.run);
     array.push_back(
         {{"at_step", at_step},
-         {"kept", KeptName(twin.kept)},
+         {"kept", NameOf(twin.kept)},
          {"first_difference", twin.first_difference ? Json(*twin.first_difference) : Json()},
          {"scale", document["scale"]},
          {"skipped", document["skipped"]},
@@ -148,14 +148,15 @@ Json JsonTwins(int64_t at_step, const std::vector<Twin>& twins) {
 std::string DescribeTwins(int64_t at_step, const ScalerRun& whole, const std::vector<Twin>& twins) {
   std::vector<TableRow> rows = {
       {"checkpoint keeps", "differs from step", "skipped", "final scale"}};
-  const auto add = [&](const char* kept, const std::string& differs, const ScalerRun& run) {
+  const auto add = [&](Kept kept, const std::string& differs, const ScalerRun& run) {
     const double scale = run.scale.empty() ? run.scale_init.value_or(0) : run.scale.back().scale;
-    rows.push_back({kept, differs, std::to_string(run.skipped.size()), ScaleText(scale)});
+    rows.push_back(
+        {std::string(NameOf(kept)), differs, std::to_string(run.skipped.size()), ScaleText(scale)});
   };
-  add(KeptName(Kept::kAll), "never", whole);
+  add(Kept::kAll, "never", whole);
   for (const Twin& twin : twins) {
-    add(KeptName(twin.kept),
-        twin.first_difference ? std::to_string(*twin.first_difference) : "never", twin.run);
+    add(twin.kept, twin.first_difference ? std::to_string(*twin.first_difference) : "never",
+        twin.run);
   }
   return fmt::format("\n  interrupted before step {} and resumed:\n", at_step) + FormatTable(rows);
 }
@@ -268,8 +269,7 @@ void AddScalerCommand(CLI::App& app, Action& action) {
       ->option_text("F");
   command->add_option("--json", options->json, "Write the result as JSON; - is standard output")
       ->option_text("FILE");
-  AddChoice<OnFatal>(*command, "--on-fatal", options->on_fatal,
-                     {{"stop", OnFatal::kStop}, {"continue", OnFatal::kContinue}}, "RULE",
+  AddChoice<OnFatal>(*command, "--on-fatal", options->on_fatal, "RULE",
                      "Where the original would raise a fatal error: stop (default) or continue");
   command->add_flag("--list", options->list, "List all policies and their parameters");
   command->footer(

@@ -64,7 +64,7 @@ SweepGrid GridOf(const SweepCommandOptions& options) {
   if (options.conversion.seed != 0) grid.seed = options.conversion.seed;
   grid.limit = options.limit.value_or(grid.limit);
   SortAxes(grid);
-  if (grid.formats.empty()) grid.formats = {"fp16", "bf16", "cb16"};
+  if (grid.formats.empty()) grid.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (grid.policies.empty()) grid.policies = {"cerebras"};
   if (grid.roundings.empty()) grid.roundings = {std::string(NameOf(options.conversion.rounding))};
   return grid;
@@ -106,10 +106,10 @@ Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& re
                  {"subnormals", NameOf(options.conversion.subnormals)},
                  {"seed", grid.seed},
                  {"random", grid.random ? Json(*grid.random) : Json()},
-                 {"check", replay.checked == Checked::kAllGradients ? "all" : "grad"},
-                 {"on_fatal", replay.on_fatal == OnFatal::kStop ? "stop" : "continue"},
+                 {"check", NameOf(replay.checked)},
+                 {"on_fatal", NameOf(replay.on_fatal)},
                  {"tensors", options.trace.options.tensors}};
-  if (options.finite_test) object["finite_test"] = FiniteTestName(*options.finite_test);
+  if (options.finite_test) object["finite_test"] = NameOf(*options.finite_test);
   for (const SweepAxis& axis : grid.settings) {
     object["set"][axis.policy.empty() ? axis.key : axis.policy + "." + axis.key] =
         axis.values.at(0);
@@ -186,22 +186,13 @@ void AddGridOptions(CLI::App& command, SweepCommandOptions& options) {
 }
 
 void AddRuleOptions(CLI::App& command, SweepCommandOptions& options) {
-  AddChoice<FiniteTest>(command, "--finite-test", options.finite_test,
-                        {{"elementwise", FiniteTest::kElementwise},
-                         {"unscaled-elementwise", FiniteTest::kUnscaledElementwise},
-                         {"global-norm", FiniteTest::kGlobalNorm},
-                         {"scaled-norm", FiniteTest::kScaledNorm},
-                         {"sum", FiniteTest::kSum}},
-                        "RULE", "How a step is found finite (default: as the policy does)");
-  AddChoice<Checked>(command, "--check", options.checked,
-                     {{"grad", Checked::kParameterGradients}, {"all", Checked::kAllGradients}},
-                     "RULE", "Gradients that decide: grad (default), or all with activations");
-  AddChoice<Accumulation>(command, "--accumulate", options.accumulation,
-                          {{"quantize-first", Accumulation::kQuantizeThenSum},
-                           {"sum-first", Accumulation::kSumThenQuantize}},
-                          "RULE", "Micro-steps: quantize-first (default) or sum-first");
-  AddChoice<OnFatal>(command, "--on-fatal", options.on_fatal,
-                     {{"stop", OnFatal::kStop}, {"continue", OnFatal::kContinue}}, "RULE",
+  AddChoice<FiniteTest>(command, "--finite-test", options.finite_test, "RULE",
+                        "How a step is found finite (default: as the policy does)");
+  AddChoice<Checked>(command, "--check", options.checked, "RULE",
+                     "Gradients that decide: grad (default), or all with activations");
+  AddChoice<Accumulation>(command, "--accumulate", options.accumulation, "RULE",
+                          "Micro-steps: quantize-first (default) or sum-first");
+  AddChoice<OnFatal>(command, "--on-fatal", options.on_fatal, "RULE",
                      "Where the original would raise a fatal error: stop (default) or continue");
   command
       .add_option("--grad-accum-steps", options.accumulate_steps,
@@ -221,14 +212,7 @@ void AddSweepCommand(CLI::App& app, Action& action) {
   AddConversionOptions(*command, options->conversion);
   AddRuleOptions(*command, *options);
   AddDeviceOption(*command, options->device);
-  AddChoice<RankBy>(*command, "--sort", options->sort,
-                    {{"loss", RankBy::kLoss},
-                     {"skipped", RankBy::kSkipped},
-                     {"energy-lost", RankBy::kEnergyLost},
-                     {"worst-step", RankBy::kWorstStep},
-                     {"first-applied", RankBy::kFirstApplied},
-                     {"final-scale", RankBy::kFinalScale}},
-                    "BY",
+  AddChoice<RankBy>(*command, "--sort", options->sort, "BY",
                     "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "
                     "final-scale");
   AddCount(*command, "--top", options->top, "Lines of the table of the best (default 20)");

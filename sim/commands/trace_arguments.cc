@@ -40,8 +40,7 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
                    "Read with system calls instead of mapping files: slower, but safe if a file is "
                    "cut while it is read");
   AddChoice<RankReduction>(
-      command, "--ranks", arguments.options.ranks,
-      {{"mean", RankReduction::kMean}, {"sum", RankReduction::kSum}}, "NAME",
+      command, "--ranks", arguments.options.ranks, "NAME",
       "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
   AddChoice<DType>(command, "--npy-void", arguments.options.npy_void2, {{"bf16", DType::kBF16}},
                    "bf16",

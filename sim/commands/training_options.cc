@@ -11,11 +11,6 @@
 namespace dlsim {
 namespace {
 
-constexpr std::pair<std::string_view, ClipRule> kClipRules[] = {
-    {"torch", ClipRule::kTorch}, {"fairseq", ClipRule::kFairseq}, {"tf", ClipRule::kTensorFlow}};
-constexpr std::pair<std::string_view, ClipDomain> kClipDomains[] = {
-    {"unscaled", ClipDomain::kUnscaled}, {"scaled", ClipDomain::kScaled}};
-
 OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<OptimizerGroup>& earlier) {
   const size_t equals = text.find('=');
   if (equals == 0 || equals == std::string::npos || equals + 1 == text.size()) {
@@ -39,10 +34,9 @@ void AddClippingOptions(CLI::App& command, TrainingOptions& options, SimulationR
                   "Clip each parameter gradient to this magnitude")
       ->option_text("X");
   AddChoice<ClipRule>(
-      command, "--clip-rule", request.clip_rule, {std::begin(kClipRules), std::end(kClipRules)},
-      "RULE", "Coefficient of clipping by norm: torch, fairseq or tf (default: the stack's own)");
-  AddChoice<ClipDomain>(command, "--clip-at", request.clipping.domain,
-                        {std::begin(kClipDomains), std::end(kClipDomains)}, "RULE",
+      command, "--clip-rule", request.clip_rule, "RULE",
+      "Coefficient of clipping by norm: torch, fairseq or tf (default: the stack's own)");
+  AddChoice<ClipDomain>(command, "--clip-at", request.clipping.domain, "RULE",
                         "Clip gradients that are unscaled (default), or still scaled: a mistake");
 }
 
@@ -122,10 +116,8 @@ Json Describe(const SimulationRequest& request, const ReplayOptions& replay) {
   const Clipping& clipping = request.clipping;
   if (clipping.max_norm) object["max_gradient_norm"] = *clipping.max_norm;
   if (clipping.max_value) object["max_gradient_value"] = *clipping.max_value;
-  for (const auto& [name, rule] : kClipRules) {
-    if (request.clip_rule == rule) object["clip_rule"] = name;
-  }
-  if (clipping.domain == ClipDomain::kScaled) object["clip_at"] = kClipDomains[1].first;
+  if (request.clip_rule) object["clip_rule"] = NameOf(*request.clip_rule);
+  if (clipping.domain == ClipDomain::kScaled) object["clip_at"] = NameOf(clipping.domain);
   if (replay.accumulate_steps != 1) object["grad_accum_steps"] = replay.accumulate_steps;
   for (const OptimizerGroup& group : replay.optimizers) {
     object["optimizers"][group.name] = group.tensors;

@@ -38,7 +38,7 @@ TuneRequest MakeRequest(const TuneCommandOptions& options) {
   TuneRequest request;
   request.formats = options.formats;
   if (request.formats.empty() && options.emit) request.formats = {"fp16"};
-  if (request.formats.empty()) request.formats = {"fp16", "bf16", "cb16"};
+  if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (options.emit && request.formats.size() > 1) {
     throw UsageError("--emit", "several formats", "one --format");
   }
@@ -166,15 +166,9 @@ void AddTuneOptions(CLI::App& command, TuneCommandOptions& options) {
       .add_option("--policy", options.policy,
                   "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)")
       ->option_text("NAME");
-  AddChoice<ConfigTarget>(command, "--emit", options.emit,
-                          {{"zoo", ConfigTarget::kModelZoo},
-                           {"deepspeed", ConfigTarget::kDeepSpeed},
-                           {"torch", ConfigTarget::kTorch}},
-                          "STACK",
+  AddChoice<ConfigTarget>(command, "--emit", options.emit, "STACK",
                           "Print only the configuration to paste: zoo, deepspeed or torch");
-  AddChoice<Checked>(command, "--check", options.replay.checked,
-                     {{"grad", Checked::kParameterGradients}, {"all", Checked::kAllGradients}},
-                     "RULE",
+  AddChoice<Checked>(command, "--check", options.replay.checked, "RULE",
                      "Gradients that decide: grad (default), or all with activation gradients");
   AddConversionOptions(command, options.conversion);
   AddDeviceOption(command, options.device);

@@ -10,6 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "dlsim/enum_names.h"
+
 namespace dlsim {
 
 // Returns the position of `text` among `names`; throws UsageError that lists them.
@@ -26,6 +28,16 @@ void AddChoice(CLI::App& command, const std::string& option, Target& target,
     std::vector<std::string_view> names;
     for (const auto& choice : choices) names.push_back(choice.first);
     target = choices[ParseChoice(option, text, names)].second;
+  };
+  command.add_option_function<std::string>(option, assign, help)->option_text(placeholder);
+}
+
+// The same for an enum, under its own names.
+template <NamedEnum E, class Target>
+void AddChoice(CLI::App& command, const std::string& option, Target& target,
+               const std::string& placeholder, const std::string& help) {
+  const auto assign = [option, &target](const std::string& text) {
+    target = EnumNames(E{})[ParseChoice(option, text, NamesOf<E>())].value;
   };
   command.add_option_function<std::string>(option, assign, help)->option_text(placeholder);
 }

@@ -2,6 +2,7 @@
 // What a training configuration means for a simulation, whichever software it was written for.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/clipping.h"
+#include "dlsim/enum_names.h"
 #include "dlsim/loss_scaler.h"
 #include "sim/config/config_tree.h"
 
@@ -17,6 +19,11 @@ namespace dlsim {
 
 // Where the Cerebras stacks run; they scale the loss differently.
 enum class Backend : uint8_t { kCsx, kGpu, kCpu };
+
+constexpr auto EnumNames(Backend) {
+  return std::to_array<EnumName<Backend>>(
+      {{Backend::kCsx, "csx"}, {Backend::kGpu, "gpu"}, {Backend::kCpu, "cpu"}});
+}
 
 struct ConfigOptions {
   std::optional<Backend> backend;  // else what the file says, else kCsx

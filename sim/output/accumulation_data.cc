@@ -7,18 +7,6 @@
 namespace dlsim {
 namespace {
 
-const char* NameOf(Sums sums) {
-  switch (sums) {
-    case Sums::kFloat32:
-      return "float32";
-    case Sums::kMixed:
-      return "mixed";
-    case Sums::kShort:
-      return "short";
-  }
-  return "";
-}
-
 Json JsonChunk(uint64_t chunk_length) {
   return chunk_length == kOneChunk ? Json() : Json(chunk_length);
 }
@@ -27,10 +15,8 @@ Json JsonRules(PrecisionOptLevel level) {
   Json rules = Json::object();
   for (const LevelRule& rule : kLevelRules) {
     if (rule.level != level) continue;
-    const bool is_public = rule.evidence == Evidence::kPublic;
-    rules[NameOf(rule.operation)] = {{"sums", NameOf(rule.sums)},
-                                     {"evidence", is_public ? "public" : "assumption"},
-                                     {"note", rule.note}};
+    rules[NameOf(rule.operation)] = {
+        {"sums", NameOf(rule.sums)}, {"evidence", NameOf(rule.evidence)}, {"note", rule.note}};
   }
   return rules;
 }

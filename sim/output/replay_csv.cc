@@ -11,12 +11,11 @@ namespace {
 std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
                 const StepTensor& tensor, const TensorAnswer& answer, size_t part) {
   const TensorStats& stats = answer.parts[part];
-  std::string row =
-      fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", run.format, run.policy,
-                  step.step, micro < 0 ? std::string() : std::to_string(micro), step.scale,
-                  static_cast<int>(step.skipped), CsvField(tensor.name), RoleName(tensor.role),
-                  stats.elements, stats.zeros, stats.nan, stats.inf, stats.underflow,
-                  stats.subnormal, stats.overflow, stats.absmax, stats.sum_of_squares);
+  std::string row = fmt::format(
+      "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", run.format, run.policy, step.step,
+      micro < 0 ? std::string() : std::to_string(micro), step.scale, static_cast<int>(step.skipped),
+      CsvField(tensor.name), NameOf(tensor.role), stats.elements, stats.zeros, stats.nan, stats.inf,
+      stats.underflow, stats.subnormal, stats.overflow, stats.absmax, stats.sum_of_squares);
   if (answer.bounds) row += answer.bounds->counters.exact() ? ",1" : ",0";
   return row + "\n";
 }

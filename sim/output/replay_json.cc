@@ -123,7 +123,7 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
   object["finite"] = step.finite;
   object["skipped"] = step.skipped;
   if (!step.finite) {
-    object["cause"] = CauseName(step.cause);
+    object["cause"] = NameOf(step.cause);
     object["cause_tensor"] = step.cause_tensor;
     object["lower_scale_helps"] = step.lower_scale_helps;
   }
@@ -149,7 +149,7 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
 Json JsonTensor(const ReplayTensor& tensor) {
   Json object;
   object["name"] = tensor.name;
-  object["role"] = RoleName(tensor.role);
+  object["role"] = NameOf(tensor.role);
   AddCounters(tensor.stats, tensor.brackets, object);
   object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
   AddBracket("worst_step_energy_lost_bracket", tensor.worst_step_energy_bracket, object);
@@ -180,7 +180,7 @@ Json JsonBins(const HeatMap& map) {
 }
 
 Json JsonHeatMapRow(const HeatMapRow& row, size_t bins) {
-  Json object = {{"name", row.name}, {"role", RoleName(row.role)}};
+  Json object = {{"name", row.name}, {"role", NameOf(row.role)}};
   for (const char* key :
        {"nonzero", "underflow", "overflow", "sum_of_squares", "underflow_sum_of_squares"}) {
     object[key] = Json::array();
@@ -213,12 +213,12 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
   head["format"] = run.format;
   head["policy"] = run.policy;
   head["params"] = JsonFields(run.parameters);
-  head["finite_test"] = FiniteTestName(run.rules.finite_test);
+  head["finite_test"] = NameOf(run.rules.finite_test);
   head["notes"] = run.notes;
   if (run.resume) {
     head["resume"] = {
         {"at_step", run.resume->at_step},
-        {"kept", KeptName(run.resume->kept)},
+        {"kept", NameOf(run.resume->kept)},
         {"first_difference", run.first_difference ? Json(*run.first_difference) : Json()}};
   }
   head["summary"] = JsonSummary(run);

@@ -132,7 +132,7 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
   const auto add = [&](const SimulationRun& run, Kept kept, const std::string& differs) {
     const ReplaySummary summary = Summarize(run.result);
     const bool own = KeptByStack(FindPolicy(run.policy).checkpoint) == kept;
-    rows.push_back({run.format + " " + run.policy, KeptName(kept) + std::string(own ? " *" : "  "),
+    rows.push_back({run.format + " " + run.policy, std::string(NameOf(kept)) + (own ? " *" : "  "),
                     differs, fmt::format("{}/{}", summary.skipped_steps, summary.steps),
                     ScaleText(summary.final_scale)});
   };

@@ -25,7 +25,7 @@ std::string CountFailures(const SimulationRun& run) {
   for (const ReplayStep& step : run.result.steps) {
     if (step.finite) continue;
     ++failed;
-    ++causes[CauseName(step.cause)];
+    ++causes[std::string(NameOf(step.cause))];
   }
   if (failed == 0) return "";
   std::string text;
@@ -94,7 +94,7 @@ std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrde
     const TensorStats& s = tensors[i].stats;
     const CounterBrackets b = tensors[i].brackets.value_or(CounterBrackets());
     rows.push_back(
-        {Printable(tensors[i].name), RoleName(tensors[i].role),
+        {Printable(tensors[i].name), std::string(NameOf(tensors[i].role)),
          PercentWithin(s.underflow_fraction(), b.underflow_fraction(s)),
          std::to_string(s.nonzero_finite()),
          PercentWithin(tensors[i].worst_step_energy_lost, tensors[i].worst_step_energy_bracket),

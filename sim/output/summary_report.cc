@@ -49,7 +49,7 @@ std::string BarRuler() {
 TableRow TotalRow(const SummaryTotal& total) {
   const TensorSummary& summary = total.summary;
   return {Printable(total.name),
-          RoleName(total.role),
+          std::string(NameOf(total.role)),
           Percent(summary.sparsity()),
           Percent(summary.denormal_fraction()),
           Percent(total.worst_denormal_fraction),
@@ -78,7 +78,7 @@ void SummaryTotals::Add(const SummaryRow& row) {
 Json SummaryTotalJson(const SummaryTotal& total) {
   Json object;
   object["name"] = total.name;
-  object["role"] = RoleName(total.role);
+  object["role"] = NameOf(total.role);
   object["recordings"] = total.recordings;
   object["largest_norm"] = JsonNumber(total.largest_norm);
   object["worst_denormal_fraction"] = total.worst_denormal_fraction;

@@ -50,7 +50,7 @@ std::string SummaryCsvRow(const SummaryRow& row) {
   const TensorSummary& summary = row.summary;
   return fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row.step,
                      row.micro < 0 ? std::string() : std::to_string(row.micro),
-                     CsvField(row.tensor.name), RoleName(row.tensor.role), summary.elements,
+                     CsvField(row.tensor.name), NameOf(row.tensor.role), summary.elements,
                      summary.sparsity(), summary.denormal_fraction(), summary.norm(), summary.zeros,
                      summary.denormals, summary.nan, summary.inf, ExponentColumns(summary));
 }
@@ -74,7 +74,7 @@ Json SummaryJson(const SummaryRow& row) {
   object["step"] = row.step;
   object["micro"] = row.micro < 0 ? Json() : Json(row.micro);
   object["tensor"] = row.tensor.name;
-  object["role"] = RoleName(row.tensor.role);
+  object["role"] = NameOf(row.tensor.role);
   object["norm"] = JsonNumber(row.summary.norm());
   AddSummary(row.summary, object);
   return object;

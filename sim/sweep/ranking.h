@@ -2,11 +2,13 @@
 // Which runs of a sweep are best.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "dlsim/enum_names.h"
 #include "sim/sweep/sweep.h"
 
 namespace dlsim {
@@ -21,6 +23,15 @@ enum class RankBy : uint8_t {
   kFirstApplied,  // first_applied_step; never comes last
   kFinalScale,    // final_scale, the largest first
 };
+
+constexpr auto EnumNames(RankBy) {
+  return std::to_array<EnumName<RankBy>>({{RankBy::kLoss, "loss"},
+                                          {RankBy::kSkipped, "skipped"},
+                                          {RankBy::kEnergyLost, "energy-lost"},
+                                          {RankBy::kWorstStep, "worst-step"},
+                                          {RankBy::kFirstApplied, "first-applied"},
+                                          {RankBy::kFinalScale, "final-scale"}});
+}
 
 // Returns the indices of the runs, best first. Runs that the original would have ended come last,
 // the later their end the better.

@@ -3,15 +3,23 @@
 // reads each of them.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 
+#include "dlsim/enum_names.h"
 #include "sim/tune/tuning.h"
 
 namespace dlsim {
 
 enum class ConfigTarget : uint8_t { kModelZoo, kDeepSpeed, kTorch };
+
+constexpr auto EnumNames(ConfigTarget) {
+  return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kModelZoo, "zoo"},
+                                                {ConfigTarget::kDeepSpeed, "deepspeed"},
+                                                {ConfigTarget::kTorch, "torch"}});
+}
 
 // Returns the policy whose rule the stack follows.
 std::string_view PolicyOf(ConfigTarget target);

@@ -67,20 +67,6 @@ std::string Remedies(const FormatTuning& tuning, const TuneResult& result) {
 
 }  // namespace
 
-const char* TuneVerdictName(TuneVerdict verdict) {
-  switch (verdict) {
-    case TuneVerdict::kNoScaleNeeded:
-      return "no scale needed";
-    case TuneVerdict::kStaticEnough:
-      return "static scale enough";
-    case TuneVerdict::kDynamic:
-      return "dynamic scaling recommended";
-    case TuneVerdict::kNoScaleHelps:
-      return "no scale helps";
-  }
-  return "";
-}
-
 ScaleWindow WindowOf(const ScaleTable& table) {
   const std::vector<float> scales = table.MeasuredScales();
   ScaleWindow window = {.low = scales.front(), .high = std::numeric_limits<double>::infinity()};

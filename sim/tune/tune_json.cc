@@ -111,7 +111,7 @@ Json JsonBlocks(const FormatTuning& tuning) {
 
 Json JsonFormat(const FormatTuning& tuning) {
   Json object = {{"format", tuning.format},
-                 {"verdict", TuneVerdictName(tuning.verdict)},
+                 {"verdict", NameOf(tuning.verdict)},
                  {"reason", tuning.reason},
                  {"recommended", JsonChoice(tuning.choices.front())}};
   object["other_policies"] = Json::array();

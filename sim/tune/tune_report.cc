@@ -22,8 +22,8 @@ std::string LossText(double loss) {
 
 std::string Recommendation(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
-  std::string text = fmt::format("\n{}: {}\n  {}\n", tuning.format, TuneVerdictName(tuning.verdict),
-                                 tuning.reason);
+  std::string text =
+      fmt::format("\n{}: {}\n  {}\n", tuning.format, NameOf(tuning.verdict), tuning.reason);
   text += fmt::format("  {}: {}\n", choice.family.policy->name,
                       ParameterText(choice.family, choice.score.parameters, " "));
   if (choice.with_errors) {

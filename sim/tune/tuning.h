@@ -2,12 +2,14 @@
 // `dlsim tune`: which loss-scale parameters lose least of the gradients of a trace, and why.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "dlsim/enum_names.h"
 #include "dlsim/replay.h"
 #include "sim/tune/policy_family.h"
 #include "sim/tune/policy_score.h"
@@ -25,8 +27,13 @@ struct TuneRequest {
 
 enum class TuneVerdict : uint8_t { kNoScaleNeeded, kStaticEnough, kDynamic, kNoScaleHelps };
 
-// Returns "no scale needed" and so on.
-const char* TuneVerdictName(TuneVerdict verdict);
+constexpr auto EnumNames(TuneVerdict) {
+  return std::to_array<EnumName<TuneVerdict>>(
+      {{TuneVerdict::kNoScaleNeeded, "no scale needed"},
+       {TuneVerdict::kStaticEnough, "static scale enough"},
+       {TuneVerdict::kDynamic, "dynamic scaling recommended"},
+       {TuneVerdict::kNoScaleHelps, "no scale helps"}});
+}
 
 // Scales that lose at most kNegligibleLoss at every step that some scale makes finite, among those
 // that were looked at.

@@ -25,39 +25,18 @@ struct SettingError {
   std::string problem;
 };
 
-template <class T>
-using Name = std::pair<std::string_view, T>;
-
-constexpr std::array<Name<Rounding>, 5> kRoundings = {{{"rne", Rounding::kNearestEven},
-                                                       {"rtz", Rounding::kTowardZero},
-                                                       {"rna", Rounding::kNearestAway},
-                                                       {"ru", Rounding::kTowardPositive},
-                                                       {"rd", Rounding::kTowardNegative}}};
-constexpr std::array<Name<Subnormals>, 2> kSubnormals = {
-    {{"keep", Subnormals::kKeep}, {"flush", Subnormals::kFlushToZero}}};
-constexpr std::array<Name<Accumulation>, 2> kAccumulations = {
-    {{"quantize-first", Accumulation::kQuantizeThenSum},
-     {"sum-first", Accumulation::kSumThenQuantize}}};
-constexpr std::array<Name<Specials>, 2> kSpecials = {
-    {{"ieee", Specials::kIeee}, {"single-nan", Specials::kSingleNan}}};
-constexpr std::array<Name<Denormals>, 2> kDenormals = {
-    {{"gradual", Denormals::kGradual}, {"none", Denormals::kNone}}};
-
-template <class T, size_t N>
-std::string NameOf(T value, const std::array<Name<T>, N>& names) {
-  const auto found = std::find_if(names.begin(), names.end(),
-                                  [&](const Name<T>& name) { return name.second == value; });
-  DLSIM_CHECK(found != names.end());
-  return std::string(found->first);
+template <NamedEnum E>
+E ValueOf(const Json& json) {
+  const std::string text = json.get<std::string>();
+  if (const std::optional<E> value = ValueNamed<E>(text)) return *value;
+  throw SettingError{"damaged: unknown setting " + Quoted(text)};
 }
 
-template <class T, size_t N>
-T ValueOf(const Json& json, const std::array<Name<T>, N>& names) {
-  const std::string text = json.get<std::string>();
-  for (const auto& [name, value] : names) {
-    if (name == text) return value;
-  }
-  throw SettingError{"damaged: unknown setting " + Quoted(text)};
+// Ladders have no stochastic rounding.
+Rounding RoundingOf(const Json& json) {
+  const Rounding rounding = ValueOf<Rounding>(json);
+  if (rounding != Rounding::kStochastic) return rounding;
+  throw SettingError{"damaged: unknown setting " + Quoted(NameOf(rounding))};
 }
 
 std::string HexFloat(float value) {
@@ -86,13 +65,13 @@ Json LadderJson(const Ladder& ladder) {
                                {"exponent_bits", format.exponent_bits},
                                {"mantissa_bits", format.mantissa_bits},
                                {"bias", format.bias},
-                               {"specials", NameOf(format.specials, kSpecials)},
-                               {"denormals", NameOf(format.denormals, kDenormals)}});
+                               {"specials", NameOf(format.specials)},
+                               {"denormals", NameOf(format.denormals)}});
   }
   json["roundings"] = Json::array();
-  for (const Rounding r : ladder.roundings) json["roundings"].push_back(NameOf(r, kRoundings));
+  for (const Rounding r : ladder.roundings) json["roundings"].push_back(NameOf(r));
   json["subnormals"] = Json::array();
-  for (const Subnormals s : ladder.subnormals) json["subnormals"].push_back(NameOf(s, kSubnormals));
+  for (const Subnormals s : ladder.subnormals) json["subnormals"].push_back(NameOf(s));
   json["scales"] = Json::array();
   for (const float scale : ladder.scales) json["scales"].push_back(HexFloat(scale));
   return json;
@@ -115,15 +94,15 @@ Ladder ParseLadder(const Json& json) {
     named.format.exponent_bits = Bounded(row.at("exponent_bits"), 2, kMaxExponentBits);
     named.format.mantissa_bits = Bounded(row.at("mantissa_bits"), 1, kMaxMantissaBits);
     named.format.bias = Bounded(row.at("bias"), -kMaxBias, kMaxBias);
-    named.format.specials = ValueOf(row.at("specials"), kSpecials);
-    named.format.denormals = ValueOf(row.at("denormals"), kDenormals);
+    named.format.specials = ValueOf<Specials>(row.at("specials"));
+    named.format.denormals = ValueOf<Denormals>(row.at("denormals"));
     ladder.formats.push_back(named);
   }
   for (const Json& name : json.at("roundings")) {
-    ladder.roundings.push_back(ValueOf(name, kRoundings));
+    ladder.roundings.push_back(RoundingOf(name));
   }
   for (const Json& name : json.at("subnormals")) {
-    ladder.subnormals.push_back(ValueOf(name, kSubnormals));
+    ladder.subnormals.push_back(ValueOf<Subnormals>(name));
   }
   for (const Json& text : json.at("scales")) {
     const float scale = ParseHexFloat(text.get<std::string>());
@@ -142,7 +121,7 @@ ProfileSettings FromJson(const Json& json) {
   ProfileSettings settings;
   settings.ladder = ParseLadder(json.at("ladder"));
   settings.tensors = json.at("tensors").get<std::string>();
-  settings.accumulation = ValueOf(json.at("accumulation"), kAccumulations);
+  settings.accumulation = ValueOf<Accumulation>(json.at("accumulation"));
   settings.accumulate_steps = json.at("accumulate_steps").get<int64_t>();
   for (const auto& [key, value] : json.at("description").items()) {
     settings.description[key] = value.get<std::string>();
@@ -191,7 +170,7 @@ std::string SettingsText(const std::string& place, const ProfileSettings& settin
   json["schema"] = std::string(kSchema);
   json["ladder"] = LadderJson(settings.ladder);
   json["tensors"] = settings.tensors;
-  json["accumulation"] = NameOf(settings.accumulation, kAccumulations);
+  json["accumulation"] = NameOf(settings.accumulation);
   json["accumulate_steps"] = settings.accumulate_steps;
   json["description"] = Json::object();
   for (const auto& [key, value] : settings.description) json["description"][key] = value;

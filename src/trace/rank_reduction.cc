@@ -145,10 +145,6 @@ std::vector<RankTensors> CollectRanks(const Ranks& ranks) {
 
 }  // namespace
 
-const char* RankReductionName(RankReduction reduction) {
-  return reduction == RankReduction::kMean ? "mean" : "sum";
-}
-
 Recording ReduceRanks(std::vector<Recording> ranks, RankReduction reduction) {
   if (ranks.size() == 1) return std::move(ranks.front());
   Recording whole;

@@ -23,13 +23,6 @@ constexpr std::array<std::string_view, 18> kUnsupported = {
     "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "I16",
     "U16",     "I32",     "U32",     "C64",         "I64",         "U64"};
 
-std::optional<DType> ParseDType(const std::string& name) {
-  for (const DType dtype : {DType::kF32, DType::kF64, DType::kF16, DType::kBF16}) {
-    if (name == DTypeName(dtype)) return dtype;
-  }
-  return std::nullopt;
-}
-
 bool IsUnsupported(const std::string& name) {
   return std::find(kUnsupported.begin(), kUnsupported.end(), name) != kUnsupported.end();
 }
@@ -97,7 +90,7 @@ bool SafetensorsSax::string(std::string& value) {
     return true;
   }
   if (where_ != Where::kTensor || field_ != Field::kDType) WrongValue("a string");
-  const std::optional<DType> dtype = ParseDType(value);
+  const std::optional<DType> dtype = ValueNamed<DType>(value);
   if (!dtype) {
     throw InputError(Here(), IsUnsupported(value) ? "unsupported dtype" : "unknown dtype",
                      kSupported, Quoted(value));
@@ -209,7 +202,7 @@ void SafetensorsSax::FinishTensor() {
   if (tensor.begin > tensor.end || tensor.end - tensor.begin != *elements * item_bytes) {
     throw InputError(Here(), "data_offsets do not fit the shape",
                      std::to_string(*elements * item_bytes) + " bytes for " +
-                         DTypeName(tensor.dtype) + " " + ShapeText(tensor.shape),
+                         std::string(NameOf(tensor.dtype)) + " " + ShapeText(tensor.shape),
                      ShapeText(offsets_));
   }
 }

@@ -5,8 +5,6 @@
 
 namespace dlsim {
 
-const char* RoleName(Role role) { return role == Role::kGrad ? "grad" : "act_grad"; }
-
 std::optional<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t item_bytes) {
   bool empty = false;
   uint64_t bytes = item_bytes;

@@ -60,7 +60,7 @@ void DescribeRanks(RankReduction reduction, TracePlan& plan) {
   }
   if (!several) return;
   plan.description["ranks"] = text;
-  const std::string name = RankReductionName(reduction);
+  const std::string name(NameOf(reduction));
   plan.description["rank_reduction"] = name;
   plan.notes.push_back("each gradient is the " + name + " of " + text + " data-parallel ranks");
 }

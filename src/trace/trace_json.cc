@@ -45,11 +45,13 @@ RoleMap ReadRoles(const std::string& place, const Json& value) {
   if (!value.is_object()) throw InputError(place, "'roles' has a wrong value", "an object");
   RoleMap roles;
   for (const auto& [name, role] : value.items()) {
-    if (role != "grad" && role != "act_grad") {
+    const std::string text = role.is_string() ? role.get<std::string>() : "";
+    const std::optional<Role> known = ValueNamed<Role>(text);
+    if (!known) {
       throw InputError(TensorPlace(place, name), "wrong role", "'grad' or 'act_grad'",
-                       role.is_string() ? Quoted(role.get<std::string>()) : role.type_name());
+                       role.is_string() ? Quoted(text) : role.type_name());
     }
-    roles.emplace(name, role == "grad" ? Role::kGrad : Role::kActGrad);
+    roles.emplace(name, *known);
   }
   return roles;
 }
