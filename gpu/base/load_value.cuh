@@ -90,4 +90,12 @@ DLSIM_HOST_DEVICE inline void DispatchDType(DType dtype, const Body& body) {
   }
 }
 
+// The same of a piece of any type, where speed does not matter.
+DLSIM_HOST_DEVICE inline float LoadValue(const Piece& piece, uint32_t i) {
+  float value = 0;
+  DispatchDType(piece.dtype,
+                [&](auto dtype) { value = LoadValue<decltype(dtype)::value>(piece, i); });
+  return value;
+}
+
 }  // namespace dlsim::gpu

@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 #include "gpu/base/load_value.cuh"
 
@@ -12,20 +13,6 @@ namespace dlsim::gpu {
 
 struct FourBits {
   uint32_t bits[4];
-};
-
-// 4 elements as they lie in memory.
-template <DType kDType>
-struct FourElements {
-  using Type = uint2;
-};
-template <>
-struct FourElements<DType::kF32> {
-  using Type = uint4;
-};
-template <>
-struct FourElements<DType::kF64> {
-  using Type = FourBits;
 };
 
 template <DType kDType>
@@ -50,7 +37,8 @@ class FourReader {
 
   // Elements that are all there, of an aligned piece. Reading and use are apart, so that there is
   // something to do until memory answers.
-  using Elements = typename FourElements<kDType>::Type;
+  using Elements = std::conditional_t<DTypeSize(kDType) == 2, uint2,
+                                      std::conditional_t<DTypeSize(kDType) == 4, uint4, FourBits>>;
   __device__ Elements Fetch(uint32_t first) const {
     if constexpr (kDType == DType::kF64) {
       return Read(first);
@@ -92,9 +80,9 @@ class AnyReader {
 
   __device__ FourBits Read(uint32_t first) const {
     FourBits four = {};
-    DispatchDType(piece_.dtype, [&](auto dtype) {
-      four = FourReader<decltype(dtype)::value>(piece_).Read(first);
-    });
+    for (uint32_t i = 0; i < 4 && first + i < piece_.count; ++i) {
+      four.bits[i] = BitCast<uint32_t>(LoadValue(piece_, first + i));
+    }
     return four;
   }
 

@@ -97,10 +97,7 @@ __device__ inline void EncodeElements(const EncodeJob& job, const Codec& codec, 
   const RandomStream random = {job.seed, tile.random_stream};
   DLSIM_NO_UNROLL
   for (uint32_t i = threadIdx.x; i < tile.count; i += kConvertThreads) {
-    uint32_t bits = 0;
-    DispatchDType(tile.dtype, [&](auto tag) {
-      bits = BitCast<uint32_t>(LoadValue<decltype(tag)::value>(tile, i));
-    });
+    const uint32_t bits = BitCast<uint32_t>(LoadValue(tile, i));
     const uint64_t index = job.first_index + tile.first_index + i;
     const uint32_t scaled = ScaleBits(bits, job.scale);
     const uint32_t code = EncodeSingle<kRounding>(codec, random, index, scaled).code;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures blocks of a step with several recordings: the twin of BlockMeasurer in measure_step.cc.
-// The parts are measured as pieces; a second kernel converts them once more, for the sums over
+// Measures blocks of a step with several parts: the twin of BlockMeasurer in measure_step.cc. The
+// parts are measured as pieces; a second kernel converts them once more, for the sums over
 // parts, which then need no memory.
 #include <cstddef>
 #include <cstdint>
@@ -16,8 +16,7 @@ namespace {
 
 struct SumLaunch {
   const Piece* pieces = nullptr;
-  uint32_t recordings = 1;
-  uint32_t parts = 1;  // per block; the recordings, or their sum
+  uint32_t parts = 1;  // per block
   uint32_t question_count = 0;
   KernelQuestion question;
   bool has_detail = false;
@@ -36,22 +35,6 @@ struct GradientElement {
   float unscaled = 0, scaled = 0;
 };
 
-__device__ float LoadPart(const SumLaunch& launch, const Piece* pieces, uint32_t part, uint32_t i,
-                          bool& is_there) {
-  BlockValues values;
-  values.pieces = pieces + part;
-  values.summed = launch.recordings / launch.parts;
-  is_there = values.summed > 1 || (pieces[part].values != nullptr && i < pieces[part].count);
-  if (!is_there) return 0;
-  float value[1] = {};
-  if (values.summed > 1) {
-    LoadRows<Source::kSum>(values, i, value);
-  } else {
-    LoadRows<Source::kPiece>(values, i, value);
-  }
-  return value[0];
-}
-
 // Adds in float32 what the conversion makes of each part.
 __device__ GradientElement AddParts(const SumLaunch& launch, const Piece* pieces,
                                     const Scaling& scaling, uint32_t i) {
@@ -59,9 +42,8 @@ __device__ GradientElement AddParts(const SumLaunch& launch, const Piece* pieces
   GradientElement sum;
   for (uint32_t part = 0; part < launch.parts; ++part) {
     const Piece& piece = pieces[part];
-    bool is_there = false;
-    const float value = LoadPart(launch, pieces, part, i, is_there);
-    if (!is_there) continue;
+    if (piece.values == nullptr || i >= piece.count) continue;
+    const float value = LoadValue(piece, i);
     const bool stochastic = question.rounding == Rounding::kStochastic;
     const uint32_t random =
         stochastic ? RandomBits(question.RandomOf(piece), piece.first_index + i) : 0;
@@ -117,7 +99,7 @@ __device__ ChunkSumsOfStep SumChunk(const SumLaunch& launch, const WarpChunk& ch
     const uint32_t i = begin + chunk.lane;
     GradientElement element;
     if (i < chunk.end) {
-      element = AddParts(launch, chunk.values.pieces, scaling, i);
+      element = AddParts(launch, chunk.pieces, scaling, i);
       AddSquare(element.unscaled, effective);
       AddSquare(element.scaled, scaled);
       if (launch.has_detail) detail.Add(launch.detail, element);
@@ -157,21 +139,19 @@ __device__ void MergeChunk(const ChunkSumsOfStep& chunk, uint32_t elements, Grad
 __global__ void __launch_bounds__(kMeasureThreads, 2) SumPartsKernel(SumLaunch launch) {
   __shared__ ChunkSumsOfStep chunks[kChunksPerBlock];
   __shared__ float rows[kChunksPerBlock][kWarp];
-  BlockValues values;
-  values.pieces = launch.pieces + static_cast<size_t>(blockIdx.x) * launch.recordings;
-  values.summed = launch.recordings;
-  values.count = LongestCount(values.pieces, values.summed);
-  const WarpChunk chunk = MakeWarpChunk(values);
+  const Piece* const pieces = launch.pieces + static_cast<size_t>(blockIdx.x) * launch.parts;
+  const uint32_t count = LongestCount(pieces, launch.parts);
+  const WarpChunk chunk = MakeWarpChunk(pieces, count);
   const ChunkSumsOfStep sums = SumChunk(launch, chunk, rows[chunk.warp]);
   if (chunk.lane == 0) chunks[chunk.warp] = sums;
   __syncthreads();
   if (threadIdx.x != 0) return;
   double effective = 0, scaled = 0;
   GradientDetail detail;
-  for (uint32_t c = 0; c * kChunk < values.count; ++c) {
+  for (uint32_t c = 0; c * kChunk < count; ++c) {
     effective += chunks[c].effective;
     scaled += chunks[c].scaled;
-    const uint32_t rest = values.count - c * kChunk;
+    const uint32_t rest = count - c * kChunk;
     if (launch.has_detail) MergeChunk(chunks[c], rest < kChunk ? rest : kChunk, detail);
   }
   const size_t at = launch.AnswerOf(blockIdx.x);
@@ -209,20 +189,17 @@ void LaunchSums(const DeviceBlocks& blocks, const SumLaunch& launch, const Tenso
 
 void LaunchMeasureBlocks(const DeviceBlocks& blocks, std::span<const DeviceQuestion> questions,
                          const DeviceAnswers& answers, Stream stream) {
-  const uint32_t parts = blocks.part_count();
   PieceLaunch pieces;
   pieces.pieces = blocks.pieces;
-  pieces.unit_count = blocks.block_count * parts;
-  pieces.pieces_per_unit = blocks.recordings / parts;
-  pieces.units_per_group = parts;
+  pieces.piece_count = blocks.block_count * blocks.part_count;
+  pieces.pieces_per_group = blocks.part_count;
   pieces.question_count = static_cast<uint32_t>(questions.size());
   pieces.results = answers.parts;
   LaunchPieces(pieces, questions, stream);
   for (size_t q = 0; q < questions.size(); ++q) {
     SumLaunch sums;
     sums.pieces = blocks.pieces;
-    sums.recordings = blocks.recordings;
-    sums.parts = parts;
+    sums.parts = blocks.part_count;
     sums.question_count = pieces.question_count;
     sums.question = MakeKernelQuestion(questions[q], q);
     sums.has_detail = questions[q].has_detail;

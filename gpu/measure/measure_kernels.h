@@ -31,16 +31,11 @@ void LaunchMerge(const Piece* pieces, uint32_t piece_count, const TensorStats* o
                  size_t question_count, uint32_t tensor_count, TensorStats* of_tensors,
                  Stream stream);
 
-// Blocks of a step with several recordings: what MeasureStep finds out of each on the CPU.
+// Blocks of a step with several parts: what MeasureStep finds out of each on the CPU.
 struct DeviceBlocks {
-  const Piece* pieces = nullptr;  // [block * recordings + recording]; `values` null = absent
+  const Piece* pieces = nullptr;  // [block * part_count + part]; `values` null = absent
   uint32_t block_count = 0;
-  uint32_t recordings = 1;
-  Accumulation accumulation = Accumulation::kQuantizeThenSum;
-
-  uint32_t part_count() const {
-    return accumulation == Accumulation::kSumThenQuantize ? 1 : recordings;
-  }
+  uint32_t part_count = 1;  // recordings; where those are summed first, their sum
 };
 
 // Where the answers go, block by block as BlockAnswer has them.

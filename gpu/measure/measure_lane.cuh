@@ -15,7 +15,7 @@
 
 namespace dlsim::gpu {
 
-// The counters of TensorStats for one lane and question.
+// The counters and sums of TensorStats for one lane and question.
 struct LaneStats {
   uint32_t zeros = 0, nan = 0, inf = 0;
   uint32_t underflow = 0, subnormal = 0, overflow = 0, nonfinite_outputs = 0;
@@ -24,6 +24,26 @@ struct LaneStats {
 
   DLSIM_HOST_DEVICE LaneSums sums() { return {inputs, underflows, quantized}; }
 };
+
+// Call body(i, member of LaneStats, member of TensorStats) for each counter and each sum: what is
+// added, stored and merged is listed here alone.
+inline constexpr uint32_t kCounters = 7, kSums = 3;
+template <class Body>
+DLSIM_HOST_DEVICE inline void ForEachCounter(const Body& body) {
+  body(0, &LaneStats::zeros, &TensorStats::zeros);
+  body(1, &LaneStats::nan, &TensorStats::nan);
+  body(2, &LaneStats::inf, &TensorStats::inf);
+  body(3, &LaneStats::underflow, &TensorStats::underflow);
+  body(4, &LaneStats::subnormal, &TensorStats::subnormal);
+  body(5, &LaneStats::overflow, &TensorStats::overflow);
+  body(6, &LaneStats::nonfinite_outputs, &TensorStats::nonfinite_outputs);
+}
+template <class Body>
+DLSIM_HOST_DEVICE inline void ForEachSum(const Body& body) {
+  body(0, &LaneStats::inputs, &TensorStats::sum_of_squares);
+  body(1, &LaneStats::underflows, &TensorStats::underflow_sum_of_squares);
+  body(2, &LaneStats::quantized, &TensorStats::quantized_sum_of_squares);
+}
 
 inline constexpr double kQuietNan = std::numeric_limits<double>::quiet_NaN();
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -67,9 +87,8 @@ __device__ inline uint32_t LargestBits(uint32_t bits) {
 // What a thread block found out of its chunks, for some questions; in shared memory.
 template <uint32_t kQuestions>
 struct ChunkResults {
-  static constexpr uint32_t kSums = 3, kCounts = 8;
   double sums[kQuestions][kSums][kChunksPerBlock];
-  uint32_t counts[kQuestions][kCounts][kChunksPerBlock];  // the last is absmax as bits
+  uint32_t counts[kQuestions][kCounters + 1][kChunksPerBlock];  // the last is absmax as bits
 };
 
 // Adds the lanes of a chunk; `lane_index` is the caller's. All warps of a block must store, those
@@ -77,21 +96,16 @@ struct ChunkResults {
 template <uint32_t kQuestions>
 __device__ inline void StoreChunk(const LaneStats& lane, uint32_t lane_index, uint32_t question,
                                   uint32_t chunk, ChunkResults<kQuestions>& results) {
-  const uint32_t counts[] = {AddCounts(lane.zeros),
-                             AddCounts(lane.nan),
-                             AddCounts(lane.inf),
-                             AddCounts(lane.underflow),
-                             AddCounts(lane.subnormal),
-                             AddCounts(lane.overflow),
-                             AddCounts(lane.nonfinite_outputs),
-                             LargestBits(BitCast<uint32_t>(lane.absmax))};
-  const double sums[] = {AddLanesOfWarp(lane.inputs), AddLanesOfWarp(lane.underflows),
-                         AddLanesOfWarp(lane.quantized)};
+  uint32_t counts[kCounters + 1];
+  double sums[kSums];
+  ForEachCounter([&](uint32_t i, auto of_lane, auto) { counts[i] = AddCounts(lane.*of_lane); });
+  counts[kCounters] = LargestBits(BitCast<uint32_t>(lane.absmax));
+  ForEachSum([&](uint32_t i, auto of_lane, auto) { sums[i] = AddLanesOfWarp(lane.*of_lane); });
   if (lane_index != 0) return;
   DLSIM_UNROLL
-  for (uint32_t i = 0; i < 8; ++i) results.counts[question][i][chunk] = counts[i];
+  for (uint32_t i = 0; i <= kCounters; ++i) results.counts[question][i][chunk] = counts[i];
   DLSIM_UNROLL
-  for (uint32_t i = 0; i < 3; ++i) results.sums[question][i][chunk] = sums[i];
+  for (uint32_t i = 0; i < kSums; ++i) results.sums[question][i][chunk] = sums[i];
 }
 
 // Adds the chunks of a question in order, a lane for each of the numbers: for one warp, after a
@@ -99,16 +113,17 @@ __device__ inline void StoreChunk(const LaneStats& lane, uint32_t lane_index, ui
 template <uint32_t kQuestions>
 __device__ inline void StoreResult(const ChunkResults<kQuestions>& results, uint32_t lane_index,
                                    uint32_t question, uint32_t elements, TensorStats& stats) {
-  if (lane_index < 3) {
+  static_assert(kSums + kCounters + 2 <= kWarp);
+  if (lane_index < kSums) {
     double sum = 0;
     DLSIM_UNROLL
     for (uint32_t c = 0; c < kChunksPerBlock; ++c) sum += results.sums[question][lane_index][c];
     sum = CanonicalNan(sum);
-    if (lane_index == 0) stats.sum_of_squares = sum;
-    if (lane_index == 1) stats.underflow_sum_of_squares = sum;
-    if (lane_index == 2) stats.quantized_sum_of_squares = sum;
-  } else if (lane_index < 11) {
-    const uint32_t i = lane_index - 3;
+    ForEachSum([&](uint32_t of, auto, auto of_stats) {
+      if (lane_index == of) stats.*of_stats = sum;
+    });
+  } else if (lane_index <= kSums + kCounters) {
+    const uint32_t i = lane_index - kSums;
     uint32_t sum = 0, largest = 0;
     DLSIM_UNROLL
     for (uint32_t c = 0; c < kChunksPerBlock; ++c) {
@@ -116,15 +131,11 @@ __device__ inline void StoreResult(const ChunkResults<kQuestions>& results, uint
       sum += count;
       largest = count > largest ? count : largest;
     }
-    if (i == 0) stats.zeros = sum;
-    if (i == 1) stats.nan = sum;
-    if (i == 2) stats.inf = sum;
-    if (i == 3) stats.underflow = sum;
-    if (i == 4) stats.subnormal = sum;
-    if (i == 5) stats.overflow = sum;
-    if (i == 6) stats.nonfinite_outputs = sum;
-    if (i == 7) stats.absmax = BitCast<float>(largest);
-  } else if (lane_index == 11) {
+    ForEachCounter([&](uint32_t of, auto, auto of_stats) {
+      if (i == of) stats.*of_stats = sum;
+    });
+    if (i == kCounters) stats.absmax = BitCast<float>(largest);
+  } else if (lane_index == kSums + kCounters + 1) {
     stats.elements = elements;
   }
 }

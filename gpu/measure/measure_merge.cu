@@ -41,43 +41,29 @@ __device__ uint64_t AddWide(uint64_t count) {
   return count;
 }
 
-// The sums of a lane's piece, which all lanes add one after another.
-struct Sums {
-  double inputs = 0, underflows = 0, quantized = 0;
-
-  __device__ void AddInOrder(const Sums& lane) {
-    DLSIM_UNROLL
-    for (int from = 0; from < static_cast<int>(kWarp); ++from) {
-      inputs += __shfl_sync(kAllLanes, lane.inputs, from);
-      underflows += __shfl_sync(kAllLanes, lane.underflows, from);
-      quantized += __shfl_sync(kAllLanes, lane.quantized, from);
-    }
+// Adds the sums of the lanes' pieces one after another.
+__device__ void AddSumsInOrder(const TensorStats& piece, double (&sums)[kSums]) {
+  DLSIM_UNROLL
+  for (int from = 0; from < static_cast<int>(kWarp); ++from) {
+    ForEachSum([&](uint32_t i, auto, auto of_stats) {
+      sums[i] += __shfl_sync(kAllLanes, piece.*of_stats, from);
+    });
   }
-};
+}
 
 // Exact counters can be added in any order.
 __device__ void AddCounters(const TensorStats& piece, TensorStats& lane) {
   TensorStats counters = piece;
-  counters.sum_of_squares = 0;
-  counters.underflow_sum_of_squares = 0;
-  counters.quantized_sum_of_squares = 0;
+  ForEachSum([&](uint32_t, auto, auto of_stats) { counters.*of_stats = 0; });
   lane.Merge(counters);
 }
 
-__device__ TensorStats AddLanesOf(const TensorStats& lane, const Sums& sums) {
+__device__ TensorStats AddLanesOf(const TensorStats& lane, const double (&sums)[kSums]) {
   TensorStats total;
   total.elements = AddWide(lane.elements);
-  total.zeros = AddWide(lane.zeros);
-  total.nan = AddWide(lane.nan);
-  total.inf = AddWide(lane.inf);
-  total.underflow = AddWide(lane.underflow);
-  total.subnormal = AddWide(lane.subnormal);
-  total.overflow = AddWide(lane.overflow);
-  total.nonfinite_outputs = AddWide(lane.nonfinite_outputs);
+  ForEachCounter([&](uint32_t, auto, auto of_stats) { total.*of_stats = AddWide(lane.*of_stats); });
   total.absmax = BitCast<float>(LargestBits(BitCast<uint32_t>(lane.absmax)));
-  total.sum_of_squares = CanonicalNan(sums.inputs);
-  total.underflow_sum_of_squares = CanonicalNan(sums.underflows);
-  total.quantized_sum_of_squares = CanonicalNan(sums.quantized);
+  ForEachSum([&](uint32_t i, auto, auto of_stats) { total.*of_stats = CanonicalNan(sums[i]); });
   return total;
 }
 
@@ -90,14 +76,13 @@ __global__ void __launch_bounds__(kWarp) MergeKernel(MergeLaunch launch) {
   const uint32_t first = FirstPieceOf(launch, tensor), end = FirstPieceOf(launch, tensor + 1);
   const auto load = [&](uint32_t piece) { return piece < end ? results[piece] : TensorStats(); };
   TensorStats lane;
-  Sums sums;
+  double sums[kSums] = {};
   TensorStats next = load(first + threadIdx.x);
   for (uint32_t begin = first; begin < end; begin += kWarp) {
     const TensorStats piece = next;
     next = load(begin + kWarp + threadIdx.x);  // on its way while this one is added
     AddCounters(piece, lane);
-    sums.AddInOrder(
-        {piece.sum_of_squares, piece.underflow_sum_of_squares, piece.quantized_sum_of_squares});
+    AddSumsInOrder(piece, sums);
   }
   const TensorStats total = AddLanesOf(lane, sums);
   if (threadIdx.x == 0) launch.of_tensors[blockIdx.x] = total;

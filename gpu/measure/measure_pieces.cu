@@ -13,7 +13,7 @@ namespace {
 
 template <Rounding kRounding>
 void LaunchMode(const PieceLaunch& launch, const KernelQuestion& question, Stream stream) {
-  Launch("MeasureKernel", MeasureKernel<kRounding>, {launch.unit_count, kMeasureThreads}, stream,
+  Launch("MeasureKernel", MeasureKernel<kRounding>, {launch.piece_count, kMeasureThreads}, stream,
          launch, question);
 }
 
@@ -70,7 +70,7 @@ class PlainLauncher {
     });
     const auto kernel =
         flushes ? MeasurePlainKernel<kQuestions, true> : MeasurePlainKernel<kQuestions, false>;
-    Launch("MeasurePlainKernel", kernel, {launch_.unit_count, kMeasureThreads}, stream_, launch_,
+    Launch("MeasurePlainKernel", kernel, {launch_.piece_count, kMeasureThreads}, stream_, launch_,
            set);
     return kQuestions;
   }
@@ -101,8 +101,8 @@ void LaunchMeasure(const Piece* pieces, uint32_t piece_count,
                    std::span<const DeviceQuestion> questions, TensorStats* results, Stream stream) {
   PieceLaunch launch;
   launch.pieces = pieces;
-  launch.unit_count = piece_count;
-  launch.units_per_group = piece_count;
+  launch.piece_count = piece_count;
+  launch.pieces_per_group = piece_count;
   launch.question_count = static_cast<uint32_t>(questions.size());
   launch.results = results;
   LaunchPieces(launch, questions, stream);

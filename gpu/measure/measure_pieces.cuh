@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels that measure the pieces of a launch, or sums of them, chunk by chunk.
+// Kernels that measure the pieces of a launch, chunk by chunk.
 #pragma once
 
 #include <cstddef>
@@ -13,31 +13,24 @@ namespace dlsim::gpu {
 
 // The chunk that a warp measures.
 struct WarpChunk {
-  BlockValues values;
-  uint32_t begin = 0, end = 0;  // in the block
+  const Piece* pieces = nullptr;  // the block's, or one for each part of it
+  uint32_t begin = 0, end = 0;    // in the block
   uint32_t warp = 0, lane = 0;
 
   DLSIM_HOST_DEVICE uint32_t length() const { return end - begin; }
-  DLSIM_HOST_DEVICE const Piece& piece() const { return values.pieces[0]; }
+  DLSIM_HOST_DEVICE const Piece& piece() const { return *pieces; }
 };
 
-__device__ inline WarpChunk MakeWarpChunk(const BlockValues& values) {
+// `count` is that of the longest piece.
+__device__ inline WarpChunk MakeWarpChunk(const Piece* pieces, uint32_t count) {
   WarpChunk chunk;
-  chunk.values = values;
+  chunk.pieces = pieces;
   chunk.warp = threadIdx.x / kWarp;
   chunk.lane = threadIdx.x % kWarp;
   const uint32_t begin = chunk.warp * kChunk, end = begin + kChunk;
-  chunk.begin = begin < values.count ? begin : values.count;
-  chunk.end = end < values.count ? end : values.count;
+  chunk.begin = begin < count ? begin : count;
+  chunk.end = end < count ? end : count;
   return chunk;
-}
-
-__device__ inline BlockValues ValuesOf(const PieceLaunch& launch, uint32_t unit) {
-  BlockValues values;
-  values.pieces = launch.pieces + static_cast<size_t>(unit) * launch.pieces_per_unit;
-  values.summed = launch.pieces_per_unit;
-  values.count = LongestCount(values.pieces, values.summed);
-  return values;
 }
 
 // Measures a chunk by the definition.
@@ -48,7 +41,7 @@ __device__ inline LaneStats MeasureByDefinition(const KernelQuestion& question,
   const RandomStream random = question.RandomOf(chunk.piece());
   const uint64_t first_index = chunk.piece().first_index;
   ForElements<kSource, 1>(
-      chunk.values, chunk.begin + chunk.lane, chunk.end, [&](float value, uint32_t i) {
+      chunk.piece(), chunk.begin + chunk.lane, chunk.end, [&](float value, uint32_t i) {
         const uint32_t bits =
             kRounding == Rounding::kStochastic ? RandomBits(random, first_index + i) : 0;
         CountElement<kRounding>(question.spec, scaling, value, bits, stats);
@@ -61,7 +54,7 @@ template <Source kSource, Rounding kRounding>
 __device__ inline LaneStats MeasureByFloats(const KernelQuestion& question, const Scaling& scaling,
                                             const WarpChunk& chunk) {
   LaneStats stats;
-  ForElements<kSource, 4>(chunk.values, chunk.begin + chunk.lane, chunk.end,
+  ForElements<kSource, 4>(chunk.piece(), chunk.begin + chunk.lane, chunk.end,
                           [&](float value, uint32_t) {
                             CountByFloats<kRounding>(question.floats, scaling, value, stats);
                           });
@@ -75,11 +68,11 @@ template <Rounding kRounding>
 __global__ void __launch_bounds__(kMeasureThreads, 2)
     MeasureKernel(PieceLaunch launch, KernelQuestion question) {
   __shared__ ChunkResults<1> results;
-  const BlockValues values = ValuesOf(launch, blockIdx.x);
-  const WarpChunk chunk = MakeWarpChunk(values);
+  const uint32_t count = launch.CountOf(blockIdx.x);
+  const WarpChunk chunk = MakeWarpChunk(launch.pieces + blockIdx.x, count);
   const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
   LaneStats lane;
-  DispatchSource(values.source(), [&](auto source) {
+  DispatchSource(chunk.piece(), [&](auto source) {
     constexpr Source kSource = decltype(source)::value;
     if constexpr (kRounding != Rounding::kStochastic) {
       if (question.floats.applies) {
@@ -92,7 +85,7 @@ __global__ void __launch_bounds__(kMeasureThreads, 2)
   StoreChunk(lane, chunk.lane, 0, chunk.warp, results);
   __syncthreads();
   if (chunk.warp != 0) return;
-  StoreResult(results, chunk.lane, 0, values.count, *launch.ResultOf(blockIdx.x, question.index));
+  StoreResult(results, chunk.lane, 0, count, *launch.ResultOf(blockIdx.x, question.index));
 }
 
 // Questions that one launch answers.
@@ -122,7 +115,7 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
   const uint32_t tiles_end = chunk.end - chunk.length() % (kRows * kWarp);
   constexpr bool kAhead = kQuestions == 1 && kSource == Source::kFloats;
   ForElements<kSource, kRows, kAhead ? Loads::kAhead : Loads::kAtOnce>(
-      chunk.values, chunk.begin + chunk.lane, tiles_end, [&](float value, uint32_t) {
+      chunk.piece(), chunk.begin + chunk.lane, tiles_end, [&](float value, uint32_t) {
         const double wide = inputs.Add(value);
         DLSIM_UNROLL
         for (uint32_t q = 0; q < kQuestions; ++q) {
@@ -140,7 +133,7 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
     const Scaling scaling = MakeScaling(question.ScaleOf(chunk.piece()));
     LaneStats lane = FinishPlain(inputs, results[q], (tiles_end - chunk.begin) / kWarp);
     ForElements<kSource, 1>(
-        chunk.values, tiles_end + chunk.lane, chunk.end, [&](float value, uint32_t) {
+        chunk.piece(), tiles_end + chunk.lane, chunk.end, [&](float value, uint32_t) {
           CountElement<Rounding::kNearestEven>(question.spec, scaling, value, 0, lane);
         });
     StoreChunk(lane, chunk.lane, q, chunk.warp, stats);
@@ -161,17 +154,16 @@ template <uint32_t kQuestions, bool kFlushes>
 __global__ void __launch_bounds__(kMeasureThreads, 2)
     MeasurePlainKernel(PieceLaunch launch, QuestionSet<kQuestions> questions) {
   __shared__ ChunkResults<kQuestions> stats;
-  const BlockValues values = ValuesOf(launch, blockIdx.x);
-  const WarpChunk chunk = MakeWarpChunk(values);
-  DispatchSource(values.source(), [&](auto source) {
+  const uint32_t count = launch.CountOf(blockIdx.x);
+  const WarpChunk chunk = MakeWarpChunk(launch.pieces + blockIdx.x, count);
+  DispatchSource(chunk.piece(), [&](auto source) {
     MeasurePlain<decltype(source)::value, kQuestions, kFlushes>(questions, chunk, stats);
   });
   __syncthreads();
   DLSIM_UNROLL
   for (uint32_t q = 0; q < kQuestions; ++q) {
     if (chunk.warp != q) continue;
-    StoreResult(stats, chunk.lane, q, values.count,
-                *launch.ResultOf(blockIdx.x, questions.of[q].index));
+    StoreResult(stats, chunk.lane, q, count, *launch.ResultOf(blockIdx.x, questions.of[q].index));
   }
 }
 

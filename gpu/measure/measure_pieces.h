@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launches the measurement of pieces, or of sums of pieces.
+// Launches the measurement of pieces.
 #pragma once
 
 #include <cstdint>
@@ -12,15 +12,18 @@ namespace dlsim::gpu {
 // What a launch works on and where its results go.
 struct PieceLaunch {
   const Piece* pieces = nullptr;
-  uint32_t unit_count = 0;       // thread blocks
-  uint32_t pieces_per_unit = 1;  // that are added in float32
-  uint32_t units_per_group = 1;  // results: [(group * question_count + question) * this + unit]
+  uint32_t piece_count = 0;
+  uint32_t pieces_per_group = 1;  // results: [(group * question_count + question) * this + piece]
   uint32_t question_count = 0;
   TensorStats* results = nullptr;
 
-  DLSIM_HOST_DEVICE TensorStats* ResultOf(uint32_t unit, uint32_t question) const {
-    const size_t group = unit / units_per_group, in_group = unit % units_per_group;
-    return results + (group * question_count + question) * units_per_group + in_group;
+  // A piece that is absent has no elements.
+  DLSIM_HOST_DEVICE uint32_t CountOf(uint32_t piece) const {
+    return pieces[piece].values == nullptr ? 0 : pieces[piece].count;
+  }
+  DLSIM_HOST_DEVICE TensorStats* ResultOf(uint32_t piece, uint32_t question) const {
+    const size_t group = piece / pieces_per_group, in_group = piece % pieces_per_group;
+    return results + (group * question_count + question) * pieces_per_group + in_group;
   }
 };
 

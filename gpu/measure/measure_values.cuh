@@ -23,22 +23,8 @@ inline constexpr uint32_t kAllLanes = 0xFFFFFFFF;
 
 // How values come to be.
 enum class Source {
-  kFloats,  // one piece of float32 that is not unscaled: the case that has to be fast
-  kPiece,   // one piece
-  kSum,     // the float32 sum of several, in their order
-};
-
-// The elements of a thread block.
-struct BlockValues {
-  const Piece* pieces = nullptr;
-  uint32_t summed = 1;  // number of pieces that are added
-  uint32_t count = 0;   // of the longest
-
-  DLSIM_HOST_DEVICE Source source() const {
-    if (summed > 1) return Source::kSum;
-    const bool direct = pieces->dtype == DType::kF32 && pieces->inverse_grad_scale == 1.0f;
-    return direct ? Source::kFloats : Source::kPiece;
-  }
+  kFloats,  // a piece of float32 that is not unscaled: the case that has to be fast
+  kAny,
 };
 
 // Returns the elements of the longest of some pieces that are there.
@@ -51,38 +37,19 @@ DLSIM_HOST_DEVICE inline uint32_t LongestCount(const Piece* pieces, uint32_t cou
   return longest;
 }
 
-// Loads elements first, first + 32, ... of one piece: as many as `values` has.
-template <uint32_t kRows>
-__device__ inline void LoadRows(const Piece& piece, uint32_t first, float (&values)[kRows]) {
-  DispatchDType(piece.dtype, [&](auto dtype) {
-    for (uint32_t r = 0; r < kRows; ++r) {
-      values[r] = LoadValue<decltype(dtype)::value>(piece, first + r * kWarp);
-    }
-  });
-}
-
-// The same for what a block measures; all of the elements are there.
+// Loads elements first, first + 32, ... of a piece, which are all there: as many as `values` has.
 template <Source kSource, uint32_t kRows>
-__device__ inline void LoadRows(const BlockValues& from, uint32_t first, float (&values)[kRows]) {
+__device__ inline void LoadRows(const Piece& piece, uint32_t first, float (&values)[kRows]) {
   if constexpr (kSource == Source::kFloats) {
-    const float* at = reinterpret_cast<const float*>(from.pieces->values) + first;
+    const float* at = reinterpret_cast<const float*>(piece.values) + first;
     DLSIM_UNROLL
     for (uint32_t r = 0; r < kRows; ++r) values[r] = __ldg(at + r * kWarp);
-  } else if constexpr (kSource == Source::kPiece) {
-    LoadRows(*from.pieces, first, values);
   } else {
-    for (float& value : values) value = 0;
-    for (uint32_t p = 0; p < from.summed; ++p) {
-      const Piece& piece = from.pieces[p];
-      if (piece.values == nullptr) continue;
+    DispatchDType(piece.dtype, [&](auto dtype) {
       for (uint32_t r = 0; r < kRows; ++r) {
-        const uint32_t i = first + r * kWarp;
-        if (i >= piece.count) break;
-        float one[1] = {};
-        LoadRows(piece, i, one);
-        values[r] += one[0];
+        values[r] = LoadValue<decltype(dtype)::value>(piece, first + r * kWarp);
       }
-    }
+    });
   }
 }
 
@@ -95,7 +62,7 @@ enum class Loads {
 // Calls body(value, i) for the elements of one lane in [begin, end), in order; `begin` is the first
 // of them. Loads kRows elements at a time, so that enough bytes are on their way.
 template <Source kSource, uint32_t kRows, Loads kLoads = Loads::kAtOnce, class Body>
-__device__ inline void ForElements(const BlockValues& from, uint32_t begin, uint32_t end,
+__device__ inline void ForElements(const Piece& from, uint32_t begin, uint32_t end,
                                    const Body& body) {
   constexpr uint32_t kStep = kRows * kWarp;
   uint32_t i = begin;
@@ -136,15 +103,11 @@ struct SourceTag {
 
 // Calls body(SourceTag); all threads of a block take one way.
 template <class Body>
-DLSIM_HOST_DEVICE inline void DispatchSource(Source source, const Body& body) {
-  switch (source) {
-    case Source::kFloats:
-      return body(SourceTag<Source::kFloats>());
-    case Source::kPiece:
-      return body(SourceTag<Source::kPiece>());
-    case Source::kSum:
-      return body(SourceTag<Source::kSum>());
+DLSIM_HOST_DEVICE inline void DispatchSource(const Piece& piece, const Body& body) {
+  if (piece.dtype == DType::kF32 && piece.inverse_grad_scale == 1.0f) {
+    return body(SourceTag<Source::kFloats>());
   }
+  body(SourceTag<Source::kAny>());
 }
 
 }  // namespace dlsim::gpu

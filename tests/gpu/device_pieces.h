@@ -69,23 +69,4 @@ inline std::vector<Piece> CutIntoPieces(const Piece& whole, uint64_t elements) {
   return pieces;
 }
 
-inline void ExpectSameDigits(double a, double b) {
-  EXPECT_EQ(std::bit_cast<uint64_t>(a), std::bit_cast<uint64_t>(b)) << a << " and " << b;
-}
-
-inline void ExpectSame(const TensorStats& device, const TensorStats& host) {
-  EXPECT_EQ(device.elements, host.elements);
-  EXPECT_EQ(device.zeros, host.zeros);
-  EXPECT_EQ(device.nan, host.nan);
-  EXPECT_EQ(device.inf, host.inf);
-  EXPECT_EQ(device.underflow, host.underflow);
-  EXPECT_EQ(device.subnormal, host.subnormal);
-  EXPECT_EQ(device.overflow, host.overflow);
-  EXPECT_EQ(device.nonfinite_outputs, host.nonfinite_outputs);
-  EXPECT_EQ(std::bit_cast<uint32_t>(device.absmax), std::bit_cast<uint32_t>(host.absmax));
-  ExpectSameDigits(device.sum_of_squares, host.sum_of_squares);
-  ExpectSameDigits(device.underflow_sum_of_squares, host.underflow_sum_of_squares);
-  ExpectSameDigits(device.quantized_sum_of_squares, host.quantized_sum_of_squares);
-}
-
 }  // namespace dlsim::gpu

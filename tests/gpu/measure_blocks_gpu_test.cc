@@ -12,6 +12,7 @@
 #include "dlsim/measure_step.h"
 #include "emulation.h"
 #include "gpu/measure/measure_kernels.h"
+#include "tests/same_measurement.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -57,16 +58,14 @@ class RecordedTensor {
   }
 
   // Returns [block * recordings + recording], with the values in `memory`.
-  std::vector<Piece> Pieces(std::list<DeviceBytes>& memory, Accumulation accumulation) const {
-    const bool sums = accumulation == Accumulation::kSumThenQuantize;
+  std::vector<Piece> Pieces(std::list<DeviceBytes>& memory) const {
     std::vector<Piece> pieces(block_count() * step_.recordings.size());
     for (size_t r = 0; r < step_.recordings.size(); ++r) {
       const Recording& recording = step_.recordings[r];
       Piece whole;
       whole.tensor = 1;
       whole.inverse_grad_scale = 1.0f / recording.grad_scale;
-      whole.random_stream =
-          StreamOf("x.act_grad", 41, sums && step_.recordings.size() > 1 ? -1 : recording.micro);
+      whole.random_stream = StreamOf("x.act_grad", 41, recording.micro);
       for (size_t b = 0; b < block_count(); ++b) {
         whole.first_index = b * kBlockElements;
         pieces[b * step_.recordings.size() + r] = whole;
@@ -93,15 +92,14 @@ std::vector<TensorAnswer> MeasureOnDevice(const RecordedTensor& tensor,
                                           std::span<const StepQuestion> questions,
                                           const StepOptions& options) {
   std::list<DeviceBytes> memory;
-  const std::vector<Piece> pieces = tensor.Pieces(memory, options.accumulation);
+  const std::vector<Piece> pieces = tensor.Pieces(memory);
   const DeviceBuffer<Piece> on_device = Upload(std::span<const Piece>(pieces));
   const std::vector<float> scales = {-1.0f, 3.0f};
   const DeviceBuffer<float> tensor_scales = Upload(std::span<const float>(scales));
   DeviceBlocks blocks;
   blocks.pieces = on_device.data();
   blocks.block_count = tensor.block_count();
-  blocks.recordings = static_cast<uint32_t>(tensor.step().recordings.size());
-  blocks.accumulation = options.accumulation;
+  blocks.part_count = static_cast<uint32_t>(tensor.step().recordings.size());
   std::vector<DeviceQuestion> asked;
   for (const StepQuestion& question : questions) {
     DeviceQuestion& kernel = asked.emplace_back();
@@ -112,7 +110,7 @@ std::vector<TensorAnswer> MeasureOnDevice(const RecordedTensor& tensor,
     kernel.has_detail = question.detail.has_value();
     if (question.detail) kernel.detail = *question.detail;
   }
-  const size_t answers = blocks.block_count * questions.size(), parts = blocks.part_count();
+  const size_t answers = blocks.block_count * questions.size(), parts = blocks.part_count;
   const DeviceBuffer<TensorStats> stats(answers * parts);
   const DeviceBuffer<double> effective(answers), scaled(answers);
   const DeviceBuffer<GradientDetail> details(answers);
@@ -135,19 +133,6 @@ std::vector<TensorAnswer> MeasureOnDevice(const RecordedTensor& tensor,
   return result;
 }
 
-void ExpectSame(const GradientDetail& device, const GradientDetail& host) {
-  const auto expect_same = [](double a, double b) {
-    if (!std::isnan(a) || !std::isnan(b)) ExpectSameDigits(a, b);
-  };
-  expect_same(device.scaled_sum, host.scaled_sum);
-  expect_same(device.scaled_sum_of_squares, host.scaled_sum_of_squares);
-  EXPECT_EQ(device.absmax, host.absmax);
-  EXPECT_EQ(device.below_edge, host.below_edge);
-  EXPECT_EQ(device.above_edge, host.above_edge);
-  EXPECT_EQ(device.above_limit, host.above_limit);
-  EXPECT_EQ(device.elements, host.elements);
-}
-
 void ExpectAsOnCpu(const RecordedTensor& tensor, std::span<const StepQuestion> questions,
                    const StepOptions& options) {
   const StepMeasurement host = MeasureStep(tensor.step(), questions, options);
@@ -158,11 +143,11 @@ void ExpectAsOnCpu(const RecordedTensor& tensor, std::span<const StepQuestion> q
     ASSERT_EQ(device[q].parts.size(), expected.parts.size());
     for (size_t p = 0; p < expected.parts.size(); ++p) {
       SCOPED_TRACE("part " + std::to_string(p));
-      gpu::ExpectSame(device[q].parts[p], expected.parts[p]);
+      ExpectSameBits(device[q].parts[p], expected.parts[p]);
     }
-    ExpectSameDigits(device[q].effective_sum_of_squares, expected.effective_sum_of_squares);
+    ExpectSameBits(device[q].effective_sum_of_squares, expected.effective_sum_of_squares);
     EXPECT_EQ(device[q].scaled_sum_finite, expected.scaled_sum_finite);
-    ExpectSame(device[q].detail, expected.detail);
+    ExpectSameBits(device[q].detail, expected.detail);
   }
 }
 
@@ -181,25 +166,17 @@ std::vector<StepQuestion> Questions() {
           {{kFp16, {}, {}, Subnormals::kFlushToZero}, 3e4f}};
 }
 
-class MeasureBlocksOnDevice : public testing::TestWithParam<Accumulation> {
+class MeasureBlocksOnDevice : public testing::Test {
  protected:
   void SetUp() override { emulation::Reset(); }
-  StepOptions Options() const {
+  static StepOptions Options() {
     StepOptions options;
-    options.accumulation = GetParam();
     options.seed = 987654321098765;
     return options;
   }
 };
-INSTANTIATE_TEST_SUITE_P(Accumulations, MeasureBlocksOnDevice,
-                         testing::Values(Accumulation::kQuantizeThenSum,
-                                         Accumulation::kSumThenQuantize),
-                         [](const auto& test) {
-                           return test.param == Accumulation::kQuantizeThenSum ? "QuantizeThenSum"
-                                                                               : "SumThenQuantize";
-                         });
 
-TEST_P(MeasureBlocksOnDevice, EqualMeasureStepForAnyLengthsOfParts) {
+TEST_F(MeasureBlocksOnDevice, EqualMeasureStepForAnyLengthsOfParts) {
   const std::vector<std::vector<int64_t>> lengths = {
       {5},   {4097}, {70001}, {33, 33}, {66000, 9000, 70001}, {5000, -1, 200}, {-1, 4096, -1, 1},
       {0, 7}};
@@ -209,7 +186,7 @@ TEST_P(MeasureBlocksOnDevice, EqualMeasureStepForAnyLengthsOfParts) {
   }
 }
 
-TEST_P(MeasureBlocksOnDevice, EqualMeasureStepForValuesThatAreNotFinite) {
+TEST_F(MeasureBlocksOnDevice, EqualMeasureStepForValuesThatAreNotFinite) {
   for (const float special : {kInfinity, -kInfinity, std::nanf(""), 3e38f}) {
     SCOPED_TRACE(special);
     ExpectAsOnCpu(RecordedTensor({5000, 4101}, special), Questions(), Options());
@@ -217,7 +194,7 @@ TEST_P(MeasureBlocksOnDevice, EqualMeasureStepForValuesThatAreNotFinite) {
   }
 }
 
-TEST_P(MeasureBlocksOnDevice, EqualMeasureStepInAnyOrderOfThreads) {
+TEST_F(MeasureBlocksOnDevice, EqualMeasureStepInAnyOrderOfThreads) {
   for (const auto order :
        {emulation::ThreadOrder::kDescending, emulation::ThreadOrder::kShuffled}) {
     emulation::SetThreadOrder(order, 5);

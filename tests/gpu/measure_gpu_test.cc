@@ -12,6 +12,7 @@
 #include "emulation.h"
 #include "formats_under_test.h"
 #include "gpu/measure/measure_kernels.h"
+#include "tests/same_measurement.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -129,7 +130,7 @@ void ExpectAsOnCpu(std::span<const float> values, const std::vector<Measurement>
   ASSERT_EQ(results.size(), expected.size());
   for (size_t q = 0; q < results.size(); ++q) {
     SCOPED_TRACE("question " + std::to_string(q));
-    ExpectSame(results[q], expected[q]);
+    ExpectSameBits(results[q], expected[q]);
   }
 }
 
@@ -241,7 +242,7 @@ TEST_F(MeasureOnDevice, MeasuresManyTensorsOfAllSizesAtOnce) {
     questions[1].random.stream = t;
     questions[2].scale = Normal(values.size())[t];
     for (size_t q = 0; q < questions.size(); ++q) {
-      ExpectSame(results[q * values.size() + t], Measure(values[t], questions[q]));
+      ExpectSameBits(results[q * values.size() + t], Measure(values[t], questions[q]));
     }
   }
 }
@@ -269,7 +270,7 @@ void ExpectTypedAsOnCpu(const Typed<T>& typed, float inverse_grad_scale) {
   for (const Measurement& question : questions) on_device.push_back(ForDevice(question));
   const std::vector<TensorStats> results = tensors.Measure(on_device);
   for (size_t q = 0; q < questions.size(); ++q) {
-    ExpectSame(results[q], Measure(values, questions[q]));
+    ExpectSameBits(results[q], Measure(values, questions[q]));
   }
 }
 

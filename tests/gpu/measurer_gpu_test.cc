@@ -9,6 +9,7 @@
 #include "device_pieces.h"
 #include "dlsim/error.h"
 #include "emulation.h"
+#include "tests/same_measurement.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -46,7 +47,7 @@ class MeasurerTest : public testing::Test {
         std::vector<float> values = values_[t];
         for (float& value : values) value *= 1.0f / tensors_[t].grad_scale;
         questions[q].random.stream = tensors_[t].random_stream;
-        ExpectSame(results[q * tensors_.size() + t], dlsim::Measure(values, questions[q]));
+        ExpectSameBits(results[q * tensors_.size() + t], dlsim::Measure(values, questions[q]));
       }
     }
   }
