@@ -27,11 +27,10 @@ void ClipByNorm(const ReplayRun& run, ReplayStep& record) {
   const auto clip = [&](auto& step) {
     step.clip_coefficient = coefficient(step.grad_norm);
     record.clipped |= clips(step.grad_norm) > 0;
-    if (!step.grad_norm_bracket) return;
-    const auto [low, high] = *step.grad_norm_bracket;
-    step.clip_coefficient_bracket = Bracket<float>{coefficient(high), coefficient(low)};
-    record.clipped_bracket = {std::max(record.clipped_bracket.low, clips(low)),
-                              std::max(record.clipped_bracket.high, clips(high))};
+    if (!record.uncertain) return;
+    const auto [low, high] = step.uncertain->grad_norm;
+    step.uncertain->clip_coefficient = Bracket<float>{coefficient(high), coefficient(low)};
+    record.uncertain->clipped.RaiseTo({clips(low), clips(high)});
   };
   // Optimizers that skip on their own are clipped on their own.
   if (run.rules.optimizer_skip != OptimizerSkip::kOwn || record.optimizers.empty()) {
@@ -42,12 +41,12 @@ void ClipByNorm(const ReplayRun& run, ReplayStep& record) {
     clip(optimizer);
     record.clip_coefficient =
         SmallerCoefficient(record.clip_coefficient.value_or(1.0f), *optimizer.clip_coefficient);
-    if (!optimizer.clip_coefficient_bracket) continue;
-    const Bracket<float> before =
-        record.clip_coefficient_bracket.value_or(Bracket<float>{1.0f, 1.0f});
-    record.clip_coefficient_bracket =
-        Bracket<float>{SmallerCoefficient(before.low, optimizer.clip_coefficient_bracket->low),
-                       SmallerCoefficient(before.high, optimizer.clip_coefficient_bracket->high)};
+    if (!record.uncertain) continue;
+    std::optional<Bracket<float>>& of_step = record.uncertain->clip_coefficient;
+    const Bracket<float> before = of_step.value_or(Bracket<float>{1.0f, 1.0f});
+    const Bracket<float>& own = *optimizer.uncertain->clip_coefficient;
+    of_step = Bracket<float>{SmallerCoefficient(before.low, own.low),
+                             SmallerCoefficient(before.high, own.high)};
   }
 }
 
@@ -58,18 +57,17 @@ void ClipByValue(const JudgedStep& judged, std::span<const size_t> groups, Repla
     if (!record.optimizers.empty() && record.optimizers[groups[t]].skipped) continue;
     clipped += judged.answers[t].detail.above_limit;
     if (const auto& bounds = judged.answers[t].bounds) {
-      if (!record.clipped_elements_bracket) record.clipped_elements_bracket.emplace();
-      record.clipped_elements_bracket->low += bounds->low.detail.above_limit;
-      record.clipped_elements_bracket->high += bounds->high.detail.above_limit;
+      record.uncertain->clipped_elements.Add(
+          {bounds->low.detail.above_limit, bounds->high.detail.above_limit});
     }
     record.clippable_elements += judged.answers[t].detail.elements;
   }
   record.clipped_elements = clipped;
   record.clipped = clipped > 0;
-  if (const auto& bracket = record.clipped_elements_bracket) {
-    record.clipped_bracket = {std::min<uint64_t>(1, bracket->low),
-                              std::min<uint64_t>(1, bracket->high)};
-  }
+  if (!record.uncertain) return;
+  const Bracket<uint64_t>& elements = record.uncertain->clipped_elements;
+  record.uncertain->clipped = {std::min<uint64_t>(1, elements.low),
+                               std::min<uint64_t>(1, elements.high)};
 }
 
 }  // namespace

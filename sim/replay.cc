@@ -82,34 +82,17 @@ std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun
   return Replay(TraceSource(trace, options.accumulate_steps), std::move(runs), options);
 }
 
-namespace {
-
-void MergeBrackets(const std::optional<CounterBrackets>& from,
-                   std::optional<CounterBrackets>& into) {
-  if (!from) return;
-  if (!into) into.emplace();
-  into->Merge(*from);
+void SummaryUncertainty::Add(const ReplayStep& step) {
+  const StepUncertainty& open = *step.uncertain;
+  steps += !open.certain;
+  gradients.Merge(open.gradients);
+  activations.Merge(open.activations);
+  clipped_elements.Add(open.clipped_elements);
+  clipped_steps.Add(open.clipped);
+  if (!step.skipped)
+    worst_step_energy_lost.RaiseTo(
+        open.gradients.RangeOf(&TensorStats::energy_lost, step.gradients));
 }
-
-// Adds what a profile leaves open of a step.
-void AddBrackets(const ReplayStep& step, ReplaySummary& summary) {
-  summary.uncertain_steps += !step.certain;
-  MergeBrackets(step.gradient_brackets, summary.gradient_brackets);
-  MergeBrackets(step.activation_brackets, summary.activation_brackets);
-  const uint64_t elements = step.clipped_elements.value_or(0);
-  const Bracket<uint64_t> clipped =
-      step.clipped_elements_bracket.value_or(Bracket<uint64_t>{elements, elements});
-  summary.clipped_elements_bracket.low += clipped.low;
-  summary.clipped_elements_bracket.high += clipped.high;
-  summary.clipped_steps_bracket.low += step.clipped_bracket.low;
-  summary.clipped_steps_bracket.high += step.clipped_bracket.high;
-  if (step.skipped) return;
-  const Bracket<double> energy = step.gradient_brackets->energy_lost(step.gradients);
-  Bracket<double>& worst = summary.worst_step_energy_bracket;
-  worst = {std::max(worst.low, energy.low), std::max(worst.high, energy.high)};
-}
-
-}  // namespace
 
 ReplaySummary Summarize(const ReplayResult& result) {
   ReplaySummary summary;
@@ -136,7 +119,9 @@ ReplaySummary Summarize(const ReplayResult& result) {
     }
     summary.gradients.Merge(step.gradients);
     summary.activations.Merge(step.activations);
-    if (step.gradient_brackets) AddBrackets(step, summary);
+    if (!step.uncertain) continue;
+    if (!summary.uncertain) summary.uncertain.emplace();
+    summary.uncertain->Add(step);
   }
   return summary;
 }

@@ -138,7 +138,7 @@ void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
   const std::vector<size_t> checked = CheckedBy(one_part, 1, tensors).front();
   const Verdict whole = Judge(step.judged, checked);
   record.finite = IsFinite(test, whole);
-  record.certain = IsCertain(test, step.judged, checked);
+  if (record.uncertain) record.uncertain->certain = IsCertain(test, step.judged, checked);
   record.optimizers.resize(options_.optimizers.size());
   for (size_t t = 0; t < tensors.size() && !record.optimizers.empty(); ++t) {
     if (tensors[t].role == Role::kGrad) record.optimizers[step.groups[t]].has_gradients = true;
@@ -146,7 +146,7 @@ void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
   const IndexLists of_groups = CheckedBy(step.groups, record.optimizers.size(), tensors);
   for (size_t g = 0; g < of_groups.size(); ++g) {
     record.optimizers[g].finite = IsFinite(test, Judge(step.judged, of_groups[g]));
-    record.certain &= IsCertain(test, step.judged, of_groups[g]);
+    if (record.uncertain) record.uncertain->certain &= IsCertain(test, step.judged, of_groups[g]);
   }
   Explain(test, whole, record);
 }
@@ -180,7 +180,7 @@ bool RunState::DecidesAlike(const Measured& step, const ReplayStep& record) cons
 
 ScalerDecision RunState::Next(const Measured& step, ReplayStep& record) {
   if (run_.rules.granularity == ScaleGranularity::kModel) {
-    record.certain &= DecidesAlike(step, record);
+    if (record.uncertain) record.uncertain->certain &= DecidesAlike(step, record);
     return run_.scaler.Next(InputOf(step, record, Reading::kLikely));
   }
   // A layer or gradient learns of its own overflow; the step is skipped if any asks for it.
@@ -188,7 +188,9 @@ ScalerDecision RunState::Next(const Measured& step, ReplayStep& record) {
   const IndexLists of_units = CheckedBy(unit_of_tensor_, units_.size(), step.judged.step.tensors);
   for (size_t unit = 0; unit < units_.size(); ++unit) {
     const bool finite = IsFinite(run_.rules.finite_test, Judge(step.judged, of_units[unit]));
-    record.certain &= IsCertain(run_.rules.finite_test, step.judged, of_units[unit]);
+    if (record.uncertain) {
+      record.uncertain->certain &= IsCertain(run_.rules.finite_test, step.judged, of_units[unit]);
+    }
     ScalerDecision of_unit = units_[unit].Next({.overflow = !finite});
     decision.skip |= of_unit.skip;
     if (of_unit.event && !decision.event) decision.event = std::move(of_unit.event);
@@ -230,12 +232,14 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
   }
   if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
   if (const auto& bounds = step.judged.answers[t].bounds) {
-    if (!tensor.brackets) tensor.brackets.emplace();
-    tensor.brackets->Merge(bounds->counters);
-    (gradient ? record.gradient_brackets : record.activation_brackets)->Merge(bounds->counters);
-    const Bracket<double> energy = bounds->counters.energy_lost(total);
-    Bracket<double>& worst = tensor.worst_step_energy_bracket;
-    if (!skipped) worst = {std::max(worst.low, energy.low), std::max(worst.high, energy.high)};
+    if (!tensor.uncertain) tensor.uncertain.emplace();
+    tensor.uncertain->stats.Merge(bounds->counters);
+    (gradient ? record.uncertain->gradients : record.uncertain->activations)
+        .Merge(bounds->counters);
+    if (!skipped) {
+      tensor.uncertain->worst_step_energy_lost.RaiseTo(
+          bounds->counters.RangeOf(&TensorStats::energy_lost, total));
+    }
   }
   if (units_.empty()) return;
   const double scale = scale_of_tensor_[t];
@@ -247,11 +251,6 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
 // Adds a step's counters to its record and to the tensors of the run.
 void RunState::Count(const Measured& step, ReplayStep& record) {
   const std::vector<TensorAnswer>& answers = step.judged.answers;
-  const bool profiled = !answers.empty() && answers.front().bounds;
-  if (profiled) {
-    record.gradient_brackets.emplace();
-    record.activation_brackets.emplace();
-  }
   for (size_t t = 0; t < answers.size(); ++t) CountTensor(step, t, record);
   const auto norm = [&](size_t group, const auto& squares_of) {
     double squares = 0;
@@ -264,8 +263,9 @@ void RunState::Count(const Measured& step, ReplayStep& record) {
   };
   const auto set = [&](size_t group, auto& into) {
     into.grad_norm = norm(group, [](const TensorAnswer& a) { return a.effective_sum_of_squares; });
-    if (!profiled) return;
-    into.grad_norm_bracket = Bracket<double>{
+    if (!record.uncertain) return;
+    if (!into.uncertain) into.uncertain.emplace();
+    into.uncertain->grad_norm = {
         norm(group, [](const TensorAnswer& a) { return a.bounds->low.effective_sum_of_squares; }),
         norm(group, [](const TensorAnswer& a) { return a.bounds->high.effective_sum_of_squares; })};
   };
@@ -280,6 +280,7 @@ void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnsw
   ReplayStep record;
   record.step = number;
   record.scale = SmallestScale();
+  if (!answers.empty() && answers.front().bounds) record.uncertain.emplace();
   JudgeAll(measured, record);
   ScalerDecision decision = Next(measured, record);
   Skip(decision, record);

@@ -63,28 +63,6 @@ StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<Tensor
 
 }  // namespace
 
-void CounterBrackets::Merge(const CounterBrackets& other) {
-  const auto add = [](const auto& from, auto& into) {
-    into.low += from.low;
-    into.high += from.high;
-  };
-  add(other.underflow, underflow);
-  add(other.subnormal, subnormal);
-  add(other.overflow, overflow);
-  add(other.underflow_squares, underflow_squares);
-}
-
-Bracket<double> CounterBrackets::underflow_fraction(const TensorStats& stats) const {
-  const double base = static_cast<double>(std::max<uint64_t>(1, stats.nonzero_finite()));
-  return {static_cast<double>(underflow.low) / base, static_cast<double>(underflow.high) / base};
-}
-
-Bracket<double> CounterBrackets::energy_lost(const TensorStats& stats) const {
-  if (stats.sum_of_squares == 0) return {};
-  return {underflow_squares.low / stats.sum_of_squares,
-          underflow_squares.high / stats.sum_of_squares};
-}
-
 std::vector<StepTensor> TensorsOf(const TraceStep& step) {
   std::vector<StepTensor> tensors;
   for (const TensorSources& sources : CollectTensors(step)) tensors.push_back(sources.header);

@@ -69,9 +69,22 @@ inline bool IsSameSum(double a, double b) {
 // A scale may be NaN.
 inline bool IsSameScale(double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); }
 
-inline void CompareStats(const TensorStats& got, const std::optional<CounterBrackets>& brackets,
+inline void CompareStats(const TensorStats& got, const CounterBrackets& brackets,
                          const TensorStats& expected) {
-  ASSERT_TRUE(brackets.has_value());
+  ForEachCounter([&](auto row) {
+    SCOPED_TRACE(row.kRow.name);
+    if constexpr (row.kHasBracket) {
+      const auto want = expected.*row.kRow.of;
+      constexpr bool kIsSum = row.kRow.merging == Merging::kOrderedSum;
+      EXPECT_TRUE(IsWithin(want, brackets.*row.kRow.open, kIsSum ? 1e-12 : 0));
+      if (!brackets.exact()) return;
+      if constexpr (kIsSum) {
+        EXPECT_PRED2(IsSameSum, got.*row.kRow.of, want);
+      } else {
+        EXPECT_EQ(got.*row.kRow.of, want);
+      }
+    }
+  });
   EXPECT_EQ(got.elements, expected.elements);
   EXPECT_EQ(got.zeros, expected.zeros);
   EXPECT_EQ(got.nan, expected.nan);
@@ -79,38 +92,28 @@ inline void CompareStats(const TensorStats& got, const std::optional<CounterBrac
   EXPECT_EQ(got.absmax, expected.absmax);
   EXPECT_PRED2(IsSameSum, got.sum_of_squares, expected.sum_of_squares);
   EXPECT_EQ(got.overflow > 0, expected.overflow > 0);
-  if (brackets->exact()) {
-    EXPECT_EQ(got.underflow, expected.underflow);
-    EXPECT_EQ(got.subnormal, expected.subnormal);
-    EXPECT_EQ(got.overflow, expected.overflow);
-    EXPECT_PRED2(IsSameSum, got.underflow_sum_of_squares, expected.underflow_sum_of_squares);
-  }
-  EXPECT_TRUE(IsWithin(expected.underflow, brackets->underflow));
-  EXPECT_TRUE(IsWithin(expected.subnormal, brackets->subnormal));
-  EXPECT_TRUE(IsWithin(expected.overflow, brackets->overflow));
-  EXPECT_TRUE(IsWithin(expected.underflow_sum_of_squares, brackets->underflow_squares, 1e-12));
 }
 
 inline void CompareStep(const ReplayStep& got, const ReplayStep& expected) {
   EXPECT_EQ(got.step, expected.step);
   EXPECT_PRED2(IsSameScale, got.scale, expected.scale);
-  CompareStats(got.gradients, got.gradient_brackets, expected.gradients);
-  CompareStats(got.activations, got.activation_brackets, expected.activations);
-  ASSERT_TRUE(got.grad_norm_bracket.has_value());
+  ASSERT_TRUE(got.uncertain.has_value());
+  const StepUncertainty& open = *got.uncertain;
+  CompareStats(got.gradients, open.gradients, expected.gradients);
+  CompareStats(got.activations, open.activations, expected.activations);
   if (std::isfinite(expected.grad_norm)) {
-    EXPECT_TRUE(IsWithin(expected.grad_norm, *got.grad_norm_bracket, 1e-12))
-        << expected.grad_norm << " in " << got.grad_norm_bracket->low << " "
-        << got.grad_norm_bracket->high;
-    EXPECT_TRUE(IsWithin(got.grad_norm, *got.grad_norm_bracket));
+    EXPECT_TRUE(IsWithin(expected.grad_norm, open.grad_norm, 1e-12))
+        << expected.grad_norm << " in " << open.grad_norm.low << " " << open.grad_norm.high;
+    EXPECT_TRUE(IsWithin(got.grad_norm, open.grad_norm));
   } else {
-    EXPECT_FALSE(std::isfinite(got.grad_norm_bracket->high));
+    EXPECT_FALSE(std::isfinite(open.grad_norm.high));
   }
-  EXPECT_TRUE(IsWithin<uint64_t>(expected.clipped, got.clipped_bracket));
-  if (got.clipped_elements_bracket) {
-    EXPECT_TRUE(IsWithin(*expected.clipped_elements, *got.clipped_elements_bracket));
+  EXPECT_TRUE(IsWithin<uint64_t>(expected.clipped, open.clipped));
+  if (got.clipped_elements) {
+    EXPECT_TRUE(IsWithin(*expected.clipped_elements, open.clipped_elements));
   }
   EXPECT_EQ(got.clippable_elements, expected.clippable_elements);
-  if (!got.certain) return;
+  if (!open.certain) return;
   EXPECT_PRED2(IsSameScale, got.next_scale, expected.next_scale);
   EXPECT_EQ(got.finite, expected.finite);
   EXPECT_EQ(got.skipped, expected.skipped);
@@ -129,8 +132,9 @@ inline void CompareTensors(const ReplayResult& got, const ReplayResult& expected
     SCOPED_TRACE(b.name);
     EXPECT_EQ(a.name, b.name);
     EXPECT_EQ(a.role, b.role);
-    CompareStats(a.stats, a.brackets, b.stats);
-    EXPECT_TRUE(IsWithin(b.worst_step_energy_lost, a.worst_step_energy_bracket, 1e-12));
+    ASSERT_TRUE(a.uncertain.has_value());
+    CompareStats(a.stats, a.uncertain->stats, b.stats);
+    EXPECT_TRUE(IsWithin(b.worst_step_energy_lost, a.uncertain->worst_step_energy_lost, 1e-12));
     EXPECT_EQ(a.first_overflow_step, b.first_overflow_step);
     ASSERT_EQ(a.scales.has_value(), b.scales.has_value());
     if (!a.scales) continue;
@@ -146,8 +150,8 @@ inline Compared CompareResults(const ReplayResult& got, const ReplayResult& expe
     SCOPED_TRACE("step " + std::to_string(expected.steps[i].step));
     CompareStep(got.steps[i], expected.steps[i]);
     ++compared.steps;
-    compared.inexact += !got.steps[i].gradient_brackets->exact();
-    compared.uncertain += !got.steps[i].certain;
+    compared.inexact += !got.steps[i].uncertain->gradients.exact();
+    compared.uncertain += !got.steps[i].uncertain->certain;
     if (compared.uncertain > 0) return compared;
   }
   EXPECT_EQ(got.steps.size(), expected.steps.size());

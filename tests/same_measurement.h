@@ -22,19 +22,13 @@ inline void ExpectSameBits(float got, float expected) {
       << got << " is not " << expected;
 }
 
+inline void ExpectSameBits(uint64_t got, uint64_t expected) { EXPECT_EQ(got, expected); }
+
 inline void ExpectSameBits(const TensorStats& got, const TensorStats& expected) {
-  EXPECT_EQ(got.elements, expected.elements);
-  EXPECT_EQ(got.zeros, expected.zeros);
-  EXPECT_EQ(got.nan, expected.nan);
-  EXPECT_EQ(got.inf, expected.inf);
-  EXPECT_EQ(got.underflow, expected.underflow);
-  EXPECT_EQ(got.subnormal, expected.subnormal);
-  EXPECT_EQ(got.overflow, expected.overflow);
-  EXPECT_EQ(got.nonfinite_outputs, expected.nonfinite_outputs);
-  ExpectSameBits(got.absmax, expected.absmax);
-  ExpectSameBits(got.sum_of_squares, expected.sum_of_squares);
-  ExpectSameBits(got.underflow_sum_of_squares, expected.underflow_sum_of_squares);
-  ExpectSameBits(got.quantized_sum_of_squares, expected.quantized_sum_of_squares);
+  ForEachCounter([&](auto row) {
+    SCOPED_TRACE(row.kRow.name);
+    if constexpr (row.kIsMember) ExpectSameBits(got.*row.kRow.of, expected.*row.kRow.of);
+  });
 }
 
 // Every NaN is the same: which one an addition of two keeps depends on the compiler.

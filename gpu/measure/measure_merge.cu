@@ -53,9 +53,9 @@ __device__ void AddSumsInOrder(const TensorStats& piece, double (&sums)[kSums]) 
 
 // Exact counters can be added in any order.
 __device__ void AddCounters(const TensorStats& piece, TensorStats& lane) {
-  TensorStats counters = piece;
-  ForEachSum([&](uint32_t, auto, auto of_stats) { counters.*of_stats = 0; });
-  lane.Merge(counters);
+  lane.elements += piece.elements;
+  ForEachCounter([&](uint32_t, auto, auto of_stats) { lane.*of_stats += piece.*of_stats; });
+  lane.absmax = piece.absmax > lane.absmax ? piece.absmax : lane.absmax;  // never NaN
 }
 
 __device__ TensorStats AddLanesOf(const TensorStats& lane, const double (&sums)[kSums]) {

@@ -141,14 +141,6 @@ class HistogramCounter {
 // Returns the histogram of what two arrays hold together. `sum` is added as it is.
 Histogram MergeHistograms(const Histogram& a, const Histogram& b);
 
-// What is known about a number: from `low` to `high`.
-template <class T>
-struct Bracket {
-  T low{}, high{};
-  bool exact() const { return low == high; }
-  friend bool operator==(const Bracket&, const Bracket&) = default;
-};
-
 // A histogram prepared for questions: each takes two binary searches.
 class HistogramIndex {
  public:

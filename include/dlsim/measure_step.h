@@ -58,21 +58,6 @@ struct StepOptions {
   ComputeDevice* device = nullptr;
 };
 
-// What a profile knows of the counters of TensorStats.
-struct CounterBrackets {
-  Bracket<uint64_t> underflow, subnormal, overflow;
-  Bracket<double> underflow_squares;
-
-  bool exact() const {
-    return underflow.exact() && subnormal.exact() && overflow.exact() && underflow_squares.exact();
-  }
-  void Merge(const CounterBrackets& other);
-
-  // Shares as TensorStats has them; `stats` are those of the same elements.
-  Bracket<double> underflow_fraction(const TensorStats& stats) const;
-  Bracket<double> energy_lost(const TensorStats& stats) const;
-};
-
 // One end of what a profile knows of a tensor's gradient.
 struct GradientBound {
   double effective_sum_of_squares = 0;

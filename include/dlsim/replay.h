@@ -82,6 +82,12 @@ constexpr auto EnumNames(Cause) {
                                          {Cause::kUnscaling, "unscaling"}});
 }
 
+// What a profile leaves open of an optimizer's step; OptimizerStep has the likeliest.
+struct OptimizerUncertainty {
+  Bracket<double> grad_norm;
+  std::optional<Bracket<float>> clip_coefficient;
+};
+
 // What one of several optimizers did at a step.
 struct OptimizerStep {
   bool has_gradients = false;  // in this step; else it neither steps nor skips
@@ -89,8 +95,17 @@ struct OptimizerStep {
   bool skipped = false;
   double grad_norm = 0;
   std::optional<float> clip_coefficient;
-  std::optional<Bracket<double>> grad_norm_bracket;        // from a profile
-  std::optional<Bracket<float>> clip_coefficient_bracket;  // the same
+  std::optional<OptimizerUncertainty> uncertain;  // from a profile
+};
+
+// What a profile leaves open of a step; ReplayStep has the likeliest.
+struct StepUncertainty {
+  bool certain = true;  // false: a profile cannot tell whether the step is finite, or why not
+  Bracket<double> grad_norm;
+  std::optional<Bracket<float>> clip_coefficient;
+  Bracket<uint64_t> clipped;  // 0 = not clipped, 1 = clipped
+  Bracket<uint64_t> clipped_elements;
+  CounterBrackets gradients, activations;
 };
 
 // What happened at one step of a run.
@@ -111,19 +126,17 @@ struct ReplayStep {
   std::vector<OptimizerStep> optimizers;     // per group of ReplayOptions::optimizers
   TensorStats gradients;                     // over parameter gradients
   TensorStats activations;                   // over activation gradients
-
-  // From a profile only. The numbers above are the likeliest where these leave a choice.
-  bool certain = true;  // false: a profile cannot tell whether the step is finite, or why not
-  std::optional<Bracket<double>> grad_norm_bracket;
-  std::optional<Bracket<float>> clip_coefficient_bracket;
-  std::optional<Bracket<uint64_t>> clipped_elements_bracket;
-  Bracket<uint64_t> clipped_bracket;  // 0 = not clipped, 1 = clipped
-  std::optional<CounterBrackets> gradient_brackets, activation_brackets;
+  std::optional<StepUncertainty> uncertain;  // from a profile
 };
 
 // The loss scales that were used.
 struct ScaleRange {
   double min = 0, max = 0, final = 0;
+};
+
+struct TensorUncertainty {
+  CounterBrackets stats;
+  Bracket<double> worst_step_energy_lost;
 };
 
 // One tensor over all steps of a run.
@@ -134,10 +147,8 @@ struct ReplayTensor {
   // Largest energy lost in one applied step: over a run the largest step would hide the others.
   double worst_step_energy_lost = 0;
   std::optional<int64_t> first_overflow_step = std::nullopt;
-  std::optional<ScaleRange> scales = std::nullopt;  // if its scale is not the model's
-  // From a profile only.
-  std::optional<CounterBrackets> brackets = std::nullopt;
-  Bracket<double> worst_step_energy_bracket = {};
+  std::optional<ScaleRange> scales = std::nullopt;            // if its scale is not the model's
+  std::optional<TensorUncertainty> uncertain = std::nullopt;  // from a profile
 };
 
 struct ReplayResult {
@@ -145,6 +156,15 @@ struct ReplayResult {
   std::vector<ReplayTensor> tensors;  // in file order of their first appearance
   std::vector<ScalerEvent> events;    // `step` is the recorded step number
   std::optional<int64_t> stopped_at;  // step of the fatal event that ended the run
+};
+
+struct SummaryUncertainty {
+  uint64_t steps = 0;  // those that are not certain
+  CounterBrackets gradients, activations;
+  Bracket<double> worst_step_energy_lost;
+  Bracket<uint64_t> clipped_elements, clipped_steps;
+
+  void Add(const ReplayStep& step);  // one with an uncertainty
 };
 
 struct ReplaySummary {
@@ -163,11 +183,7 @@ struct ReplaySummary {
   double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
   TensorStats gradients;
   TensorStats activations;
-  // From a profile only.
-  uint64_t uncertain_steps = 0;  // ReplayStep::certain is false
-  std::optional<CounterBrackets> gradient_brackets, activation_brackets;
-  Bracket<double> worst_step_energy_bracket;
-  Bracket<uint64_t> clipped_elements_bracket, clipped_steps_bracket;
+  std::optional<SummaryUncertainty> uncertain;  // from a profile
 };
 
 ReplaySummary Summarize(const ReplayResult& result);

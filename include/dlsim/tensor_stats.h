@@ -1,14 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
-// What one conversion did to one array: the counters of docs/numerics.md, section 4.
+// What one conversion did to one array: the counters of docs/numerics.md, section 4, and the table
+// by which all else adds, compares and writes them.
 #pragma once
 
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <limits>
-
-#include "dlsim/host_device.h"
+#include <functional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
 
 namespace dlsim {
+
+// A value that is known to lie in [low, high].
+template <class T>
+struct Bracket {
+  T low{}, high{};
+
+  bool exact() const { return low == high; }
+  void Add(const Bracket& other) {
+    low += other.low;
+    high += other.high;
+  }
+  // Becomes the bracket of the larger of two values.
+  void RaiseTo(const Bracket& other) {
+    low = low < other.low ? other.low : low;
+    high = high < other.high ? other.high : high;
+  }
+  friend bool operator==(const Bracket&, const Bracket&) = default;
+};
 
 // Counts are exact. Sums are float64 in a fixed order (measure.h), so that every machine, thread
 // count and device gives the same digits; they are merged in index order for the same reason.
@@ -21,7 +41,7 @@ struct TensorStats {
   uint64_t subnormal = 0;          // finite nonzero input, output a nonzero subnormal
   uint64_t overflow = 0;           // finite input, output infinite (or clamped when saturating)
   uint64_t nonfinite_outputs = 0;  // output is infinity or NaN
-  float absmax = 0;                // largest finite input magnitude
+  float absmax = 0;                // largest finite input magnitude; never NaN
   double sum_of_squares = 0;       // of the finite inputs
   double underflow_sum_of_squares = 0;  // of the inputs that underflow
   double quantized_sum_of_squares = 0;  // of the outputs after unscaling; may be inf or NaN
@@ -41,20 +61,140 @@ struct TensorStats {
   }
 
   // Adds the statistics of what follows in index order.
-  DLSIM_HOST_DEVICE void Merge(const TensorStats& later) {
-    elements += later.elements;
-    zeros += later.zeros;
-    nan += later.nan;
-    inf += later.inf;
-    underflow += later.underflow;
-    subnormal += later.subnormal;
-    overflow += later.overflow;
-    nonfinite_outputs += later.nonfinite_outputs;
-    absmax = later.absmax > absmax ? later.absmax : absmax;  // never NaN
-    sum_of_squares += later.sum_of_squares;
-    underflow_sum_of_squares += later.underflow_sum_of_squares;
-    quantized_sum_of_squares += later.quantized_sum_of_squares;
-  }
+  void Merge(const TensorStats& later);
 };
+
+// What a profile knows of the counters that it may leave open.
+struct CounterBrackets {
+  Bracket<uint64_t> underflow, subnormal, overflow;
+  Bracket<double> underflow_sum_of_squares;
+
+  bool exact() const;
+  void Merge(const CounterBrackets& other);
+
+  // Returns the range of a member or function of TensorStats; `stats` are of the same elements.
+  template <class Of>
+  auto RangeOf(Of of, const TensorStats& stats) const;
+};
+
+// How the counters of two arrays become those of both; or it follows from other counters.
+enum class Merging : uint8_t { kSum, kOrderedSum, kLargest, kFollows };
+
+// A column of the tensors in a report.
+struct ReportColumn {
+  int place = 0;  // from the left; 0 = it has none
+  const char* title = "";
+};
+
+// Whether a profile leaves a range of a counter: never, or as far as of those it follows from.
+struct NeverOpen {};
+struct OpenAsOthers {};
+
+// What there is to know of one counter.
+template <class Of, class Open = NeverOpen>
+struct CounterRow {
+  const char* name;
+  Of of;  // data member or function: std::invoke(of, stats) is the value
+  Merging merging;
+  const char* json = "";  // key; empty = it is not among the counters of JSON
+  const char* csv = "";   // column; empty = it has none
+  ReportColumn report = {};
+  Open open = {};  // or the member of CounterBrackets
+};
+template <class Of>
+CounterRow(const char*, Of, Merging, const char* = "", const char* = "", ReportColumn = {})
+    -> CounterRow<Of>;
+template <class Of, class Open>
+CounterRow(const char*, Of, Merging, const char*, const char*, ReportColumn, Open)
+    -> CounterRow<Of, Open>;
+
+// The rows are in the order of JSON and CSV.
+inline constexpr std::tuple kCounters = {
+    CounterRow{"elements", &TensorStats::elements, Merging::kSum, "elements", "elements"},
+    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum, "zeros", "zeros"},
+    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows, "nonfinite"},
+    CounterRow{"nan", &TensorStats::nan, Merging::kSum, "nan", "nan"},
+    CounterRow{"inf", &TensorStats::inf, Merging::kSum, "inf", "inf"},
+    CounterRow{"underflow", &TensorStats::underflow, Merging::kSum, "underflow", "underflow",
+               ReportColumn{}, &CounterBrackets::underflow},
+    CounterRow{"subnormal", &TensorStats::subnormal, Merging::kSum, "subnormal", "subnormal",
+               ReportColumn{4, "subnormal"}, &CounterBrackets::subnormal},
+    CounterRow{"overflow", &TensorStats::overflow, Merging::kSum, "overflow", "overflow",
+               ReportColumn{5, "overflow"}, &CounterBrackets::overflow},
+    CounterRow{"nonfinite_outputs", &TensorStats::nonfinite_outputs, Merging::kSum},
+    CounterRow{"absmax", &TensorStats::absmax, Merging::kLargest, "", "absmax",
+               ReportColumn{6, "absmax"}},
+    CounterRow{"sum_of_squares", &TensorStats::sum_of_squares, Merging::kOrderedSum, "", "sumsq"},
+    CounterRow{"underflow_sum_of_squares", &TensorStats::underflow_sum_of_squares,
+               Merging::kOrderedSum, "", "", ReportColumn{},
+               &CounterBrackets::underflow_sum_of_squares},
+    CounterRow{"quantized_sum_of_squares", &TensorStats::quantized_sum_of_squares,
+               Merging::kOrderedSum},
+    CounterRow{"underflow_fraction", &TensorStats::underflow_fraction, Merging::kFollows,
+               "underflow_fraction", "", ReportColumn{1, "underflow"}, OpenAsOthers{}},
+    CounterRow{"nonzero_finite", &TensorStats::nonzero_finite, Merging::kFollows, "", "",
+               ReportColumn{2, "of nonzero"}},
+    CounterRow{"energy_lost", &TensorStats::energy_lost, Merging::kFollows, "energy_lost", "",
+               ReportColumn{}, OpenAsOthers{}},
+};
+
+// A row as a type: loops over rows are unrolled, and cost what a list by hand would.
+template <size_t kIndex>
+struct CounterAt {
+  static constexpr auto kRow = std::get<kIndex>(kCounters);
+  static constexpr bool kIsMember = std::is_member_object_pointer_v<decltype(kRow.of)>;
+  static constexpr bool kHasBracket = std::is_member_object_pointer_v<decltype(kRow.open)>;
+  static constexpr bool kIsOpen = !std::is_same_v<decltype(kRow.open), NeverOpen>;
+  static constexpr bool kInJson = kRow.json[0] != '\0', kInCsv = kRow.csv[0] != '\0';
+  static constexpr bool kInReport = kRow.report.place > 0;
+};
+
+// Calls visit(row) with a CounterAt for each row, in order.
+template <class Visit>
+void ForEachCounter(const Visit& visit) {
+  [&]<size_t... kIndex>(std::index_sequence<kIndex...>) { (visit(CounterAt<kIndex>()), ...); }
+  (std::make_index_sequence<std::tuple_size_v<decltype(kCounters)>>());
+}
+
+inline void TensorStats::Merge(const TensorStats& later) {
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kIsMember) {
+      auto& into = this->*row.kRow.of;
+      const auto from = later.*row.kRow.of;
+      if constexpr (row.kRow.merging == Merging::kLargest) {
+        into = from > into ? from : into;
+      } else {
+        into += from;
+      }
+    }
+  });
+}
+
+inline bool CounterBrackets::exact() const {
+  bool exact = true;
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kHasBracket) exact &= (this->*row.kRow.open).exact();
+  });
+  return exact;
+}
+
+inline void CounterBrackets::Merge(const CounterBrackets& other) {
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kHasBracket) (this->*row.kRow.open).Add(other.*row.kRow.open);
+  });
+}
+
+template <class Of>
+auto CounterBrackets::RangeOf(Of of, const TensorStats& stats) const {
+  TensorStats low = stats, high = stats;
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kHasBracket) {
+      low.*row.kRow.of = (this->*row.kRow.open).low;
+      high.*row.kRow.of = (this->*row.kRow.open).high;
+    }
+  });
+  return Bracket<std::decay_t<std::invoke_result_t<Of, const TensorStats&>>>{std::invoke(of, low),
+                                                                             std::invoke(of, high)};
+}
 
 }  // namespace dlsim

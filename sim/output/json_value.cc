@@ -39,16 +39,9 @@ Json JsonEvent(const ScalerEvent& event) {
 }
 
 void AddCounters(const TensorStats& stats, Json& object) {
-  object["elements"] = stats.elements;
-  object["zeros"] = stats.zeros;
-  object["nonfinite"] = stats.nonfinite();
-  object["nan"] = stats.nan;
-  object["inf"] = stats.inf;
-  object["underflow"] = stats.underflow;
-  object["subnormal"] = stats.subnormal;
-  object["overflow"] = stats.overflow;
-  object["underflow_fraction"] = JsonNumber(stats.underflow_fraction());
-  object["energy_lost"] = JsonNumber(stats.energy_lost());
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kInJson) object[row.kRow.json] = JsonNumber(std::invoke(row.kRow.of, stats));
+  });
 }
 
 Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {

@@ -2,6 +2,7 @@
 // Pieces of JSON that several results share.
 #pragma once
 
+#include <concepts>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <vector>
@@ -16,6 +17,7 @@ using Json = nlohmann::ordered_json;
 
 // A number, or the text "inf", "-inf" or "nan", which JSON numbers cannot express.
 Json JsonNumber(double value);
+Json JsonNumber(std::integral auto value) { return value; }
 
 // The object {name: value, ...} of parameters or of a state.
 Json JsonFields(std::span<const NamedValue> fields);

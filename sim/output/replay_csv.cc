@@ -3,6 +3,8 @@
 
 #include <fmt/format.h>
 
+#include <iterator>
+
 #include "sim/output/csv_field.h"
 
 namespace dlsim {
@@ -10,12 +12,16 @@ namespace {
 
 std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
                 const StepTensor& tensor, const TensorAnswer& answer, size_t part) {
-  const TensorStats& stats = answer.parts[part];
-  std::string row = fmt::format(
-      "{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{},{}", run.format, run.policy, step.step,
-      micro < 0 ? std::string() : std::to_string(micro), step.scale, static_cast<int>(step.skipped),
-      CsvField(tensor.name), NameOf(tensor.role), stats.elements, stats.zeros, stats.nan, stats.inf,
-      stats.underflow, stats.subnormal, stats.overflow, stats.absmax, stats.sum_of_squares);
+  std::string row =
+      fmt::format("{},{},{},{},{},{},{},{}", run.format, run.policy, step.step,
+                  micro < 0 ? std::string() : std::to_string(micro), step.scale,
+                  static_cast<int>(step.skipped), CsvField(tensor.name), NameOf(tensor.role));
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInCsv) {
+      fmt::format_to(std::back_inserter(row), ",{}",
+                     std::invoke(counter.kRow.of, answer.parts[part]));
+    }
+  });
   if (answer.bounds) row += answer.bounds->counters.exact() ? ",1" : ",0";
   return row + "\n";
 }
@@ -23,10 +29,11 @@ std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
 }  // namespace
 
 std::string CsvHeader(const SourceFacts& facts) {
-  return std::string(
-             "format,policy,step,micro,scale,skipped,tensor,role,elements,zeros,nan,inf,underflow,"
-             "subnormal,overflow,absmax,sumsq") +
-         (facts.profile ? ",exact\n" : "\n");
+  std::string header = "format,policy,step,micro,scale,skipped,tensor,role";
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInCsv) header.append(",").append(counter.kRow.csv);
+  });
+  return header + (facts.profile ? ",exact\n" : "\n");
 }
 
 void WriteCsvRows(const ObservedStep& step, OutputFile& out) {

@@ -2,7 +2,7 @@
 #include "sim/output/replay_json.h"
 
 #include <optional>
-#include <type_traits>
+#include <span>
 
 #include "sim/output/json_value.h"
 
@@ -16,24 +16,20 @@ Json Share(uint64_t part, uint64_t whole) {
 
 template <class T>
 Json JsonBracket(const Bracket<T>& bracket) {
-  if constexpr (std::is_integral_v<T>) {
-    return Json::array({bracket.low, bracket.high});
-  } else {
-    return Json::array({JsonNumber(double{bracket.low}), JsonNumber(double{bracket.high})});
-  }
+  return Json::array({JsonNumber(bracket.low), JsonNumber(bracket.high)});
 }
 
 // Adds the counters, and the ranges that a profile leaves of them.
-void AddCounters(const TensorStats& stats, const std::optional<CounterBrackets>& brackets,
-                 Json& object) {
+void AddCounters(const TensorStats& stats, const CounterBrackets& brackets, Json& object) {
   AddCounters(stats, object);
-  if (!brackets || brackets->exact()) return;
+  if (brackets.exact()) return;
   object["exact"] = false;
-  object["bracket"] = {{"underflow", JsonBracket(brackets->underflow)},
-                       {"subnormal", JsonBracket(brackets->subnormal)},
-                       {"overflow", JsonBracket(brackets->overflow)},
-                       {"underflow_fraction", JsonBracket(brackets->underflow_fraction(stats))},
-                       {"energy_lost", JsonBracket(brackets->energy_lost(stats))}};
+  Json& ranges = object["bracket"];
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kIsOpen && row.kInJson) {
+      ranges[row.kRow.json] = JsonBracket(brackets.RangeOf(row.kRow.of, stats));
+    }
+  });
 }
 
 // Adds a range unless it is one number.
@@ -42,31 +38,32 @@ void AddBracket(const char* name, const Bracket<T>& bracket, Json& object) {
   if (!bracket.exact()) object[name] = JsonBracket(bracket);
 }
 
-// A share with its range.
-Json JsonShares(const Bracket<uint64_t>& parts, uint64_t whole) {
-  return Json::array({Share(parts.low, whole), Share(parts.high, whole)});
+// Adds the range of the share that clipping by value reduces.
+void AddShares(const Bracket<uint64_t>& parts, uint64_t whole, Json& object) {
+  if (parts.exact()) return;
+  object["clipped_fraction_bracket"] = {Share(parts.low, whole), Share(parts.high, whole)};
 }
 
-Json JsonActivations(const TensorStats& stats, const std::optional<CounterBrackets>& brackets) {
+Json JsonActivations(const TensorStats& stats, const CounterBrackets& brackets) {
   Json object;
   AddCounters(stats, brackets, object);
   return object;
 }
 
-void AddClipping(const ReplaySummary& summary, const Clipping& clipping, Json& object) {
+void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
+                 const Clipping& clipping, Json& object) {
   if (!clipping.enabled()) return;
   object["clipped_steps"] = summary.clipped_steps;
-  AddBracket("clipped_steps_bracket", summary.clipped_steps_bracket, object);
+  AddBracket("clipped_steps_bracket", open.clipped_steps, object);
   if (!clipping.max_value) return;
   object["clipped_fraction"] = Share(summary.clipped_elements, summary.clippable_elements);
-  if (summary.clipped_elements_bracket.exact()) return;
-  object["clipped_fraction_bracket"] =
-      JsonShares(summary.clipped_elements_bracket, summary.clippable_elements);
+  AddShares(open.clipped_elements, summary.clippable_elements, object);
 }
 
 Json JsonSummary(const SimulationRun& run) {
   const ReplayResult& result = run.result;
   const ReplaySummary summary = Summarize(result);
+  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
   Json object;
   object["steps"] = summary.steps;
   object["skipped_steps"] = summary.skipped_steps;
@@ -81,12 +78,12 @@ Json JsonSummary(const SimulationRun& run) {
   object["final_scale"] = scale(summary.final_scale);
   object["min_scale"] = scale(summary.min_scale);
   object["max_scale"] = scale(summary.max_scale);
-  if (summary.uncertain_steps > 0) object["uncertain_steps"] = summary.uncertain_steps;
-  AddCounters(summary.gradients, summary.gradient_brackets, object);
-  if (run.start) AddClipping(summary, run.start->clipping, object);
+  if (open.steps > 0) object["uncertain_steps"] = open.steps;
+  AddCounters(summary.gradients, open.gradients, object);
+  if (run.start) AddClipping(summary, open, run.start->clipping, object);
   object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
-  AddBracket("worst_step_energy_lost_bracket", summary.worst_step_energy_bracket, object);
-  object["activations"] = JsonActivations(summary.activations, summary.activation_brackets);
+  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
+  object["activations"] = JsonActivations(summary.activations, open.activations);
   return object;
 }
 
@@ -97,12 +94,12 @@ Json JsonCoefficient(const std::optional<float>& coefficient) {
 // Adds what follows a norm: its range, and the coefficient of clipping.
 template <class Step>
 void AddNorm(const Step& step, const Clipping& clipping, Json& object) {
-  if (step.grad_norm_bracket) object["grad_norm_bracket"] = JsonBracket(*step.grad_norm_bracket);
+  const auto& open = step.uncertain;
+  if (open) object["grad_norm_bracket"] = JsonBracket(open->grad_norm);
   if (!clipping.max_norm) return;
   object["clip_coefficient"] = JsonCoefficient(step.clip_coefficient);
-  if (step.clip_coefficient_bracket) {
-    object["clip_coefficient_bracket"] = JsonBracket(*step.clip_coefficient_bracket);
-  }
+  if (!open || !open->clip_coefficient) return;
+  object["clip_coefficient_bracket"] = JsonBracket(*open->clip_coefficient);
 }
 
 // Null for an optimizer without gradients.
@@ -127,32 +124,31 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
     object["cause_tensor"] = step.cause_tensor;
     object["lower_scale_helps"] = step.lower_scale_helps;
   }
-  if (!step.certain) object["certain"] = false;
+  const StepUncertainty open = step.uncertain.value_or(StepUncertainty());
+  if (!open.certain) object["certain"] = false;
   object["grad_norm"] = JsonNumber(step.grad_norm);
   AddNorm(step, clipping, object);
   if (clipping.max_value) {
     object["clipped_fraction"] =
         step.clipped_elements ? Share(*step.clipped_elements, step.clippable_elements) : Json();
-    if (step.clipped_elements_bracket && !step.clipped_elements_bracket->exact()) {
-      object["clipped_fraction_bracket"] =
-          JsonShares(*step.clipped_elements_bracket, step.clippable_elements);
-    }
+    AddShares(open.clipped_elements, step.clippable_elements, object);
   }
   for (const OptimizerStep& optimizer : step.optimizers) {
     object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));
   }
-  AddCounters(step.gradients, step.gradient_brackets, object);
-  object["activations"] = JsonActivations(step.activations, step.activation_brackets);
+  AddCounters(step.gradients, open.gradients, object);
+  object["activations"] = JsonActivations(step.activations, open.activations);
   return object;
 }
 
 Json JsonTensor(const ReplayTensor& tensor) {
+  const TensorUncertainty open = tensor.uncertain.value_or(TensorUncertainty());
   Json object;
   object["name"] = tensor.name;
   object["role"] = NameOf(tensor.role);
-  AddCounters(tensor.stats, tensor.brackets, object);
+  AddCounters(tensor.stats, open.stats, object);
   object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
-  AddBracket("worst_step_energy_lost_bracket", tensor.worst_step_energy_bracket, object);
+  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
   object["absmax"] = JsonNumber(tensor.stats.absmax);
   object["first_overflow_step"] =
       tensor.first_overflow_step ? Json(*tensor.first_overflow_step) : Json();

@@ -63,22 +63,16 @@ std::string DescribePolicies(std::span<const SimulationRun> runs, bool parameter
 TableRow OverviewRow(const SimulationRun& run) {
   const ReplaySummary summary = Summarize(run.result);
   const TensorStats& g = summary.gradients;
-  const auto& brackets = summary.gradient_brackets;
-  const std::string underflow =
-      brackets ? PercentWithin(g.underflow_fraction(), brackets->underflow_fraction(g))
-               : Percent(g.underflow_fraction());
-  const std::string overflow =
-      brackets ? CountWithin(g.overflow, brackets->overflow) : std::to_string(g.overflow);
+  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
   return {run.format + " " + run.policy,
-          fmt::format("{}/{}{}", summary.skipped_steps, summary.steps,
-                      summary.uncertain_steps > 0 ? " ?" : ""),
+          fmt::format("{}/{}{}", summary.skipped_steps, summary.steps, open.steps > 0 ? " ?" : ""),
           std::to_string(summary.nonfinite_steps),
           summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
           ScaleText(summary.final_scale),
           ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
-          underflow,
-          PercentWithin(summary.worst_step_energy_lost, summary.worst_step_energy_bracket),
-          overflow,
+          CounterText(&TensorStats::underflow_fraction, g, open.gradients),
+          TextWithin(summary.worst_step_energy_lost, open.worst_step_energy_lost),
+          CounterText(&TensorStats::overflow, g, open.gradients),
           std::to_string(g.nonfinite())};
 }
 
@@ -86,11 +80,11 @@ TableRow OverviewRow(const SimulationRun& run) {
 std::string Uncertain(std::span<const SimulationRun> runs) {
   std::string text;
   for (const SimulationRun& run : runs) {
-    const uint64_t steps = Summarize(run.result).uncertain_steps;
-    if (steps == 0 || run.resume) continue;
+    const std::optional<SummaryUncertainty> open = Summarize(run.result).uncertain;
+    if (!open || open->steps == 0 || run.resume) continue;
     text += fmt::format(
         "  {} {}: ? the profile cannot tell what becomes of {} steps; the likeliest is shown\n",
-        run.format, run.policy, steps);
+        run.format, run.policy, open->steps);
   }
   return text;
 }

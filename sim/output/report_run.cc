@@ -77,6 +77,34 @@ std::string WarmUp(const SimulationRun& run) {
       expected ? std::to_string(*expected) : "endless", skipped);
 }
 
+// What a tensor loses at its worst step stands among its counters.
+constexpr int kWorstStepPlace = 3;
+
+TableRow InPlace(TableRow row, const std::map<int, std::string>& cells) {
+  for (const auto& [place, cell] : cells) row.push_back(cell);
+  return row;
+}
+
+TableRow TensorHeader(const char* title) {
+  std::map<int, std::string> cells = {{kWorstStepPlace, "energy lost"}};
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInReport) cells[counter.kRow.report.place] = counter.kRow.report.title;
+  });
+  return InPlace({title, "role"}, cells);
+}
+
+TableRow TensorRow(const ReplayTensor& tensor) {
+  const TensorUncertainty open = tensor.uncertain.value_or(TensorUncertainty());
+  std::map<int, std::string> cells = {
+      {kWorstStepPlace, TextWithin(tensor.worst_step_energy_lost, open.worst_step_energy_lost)}};
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInReport) {
+      cells[counter.kRow.report.place] = CounterText(counter.kRow.of, tensor.stats, open.stats);
+    }
+  });
+  return InPlace({Printable(tensor.name), std::string(NameOf(tensor.role))}, cells);
+}
+
 using TensorOrder = bool (*)(const ReplayTensor& a, const ReplayTensor& b);
 
 std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrder worse,
@@ -88,19 +116,8 @@ std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrde
   if (tensors.empty() || top == 0) return "";
   std::stable_sort(tensors.begin(), tensors.end(), worse);
   const size_t shown = std::min(top, tensors.size());
-  std::vector<TableRow> rows = {
-      {title, "role", "underflow", "of nonzero", "energy lost", "subnormal", "overflow", "absmax"}};
-  for (size_t i = 0; i < shown; ++i) {
-    const TensorStats& s = tensors[i].stats;
-    const CounterBrackets b = tensors[i].brackets.value_or(CounterBrackets());
-    rows.push_back(
-        {Printable(tensors[i].name), std::string(NameOf(tensors[i].role)),
-         PercentWithin(s.underflow_fraction(), b.underflow_fraction(s)),
-         std::to_string(s.nonzero_finite()),
-         PercentWithin(tensors[i].worst_step_energy_lost, tensors[i].worst_step_energy_bracket),
-         CountWithin(s.subnormal, b.subnormal), CountWithin(s.overflow, b.overflow),
-         fmt::format("{:.2e}", s.absmax)});
-  }
+  std::vector<TableRow> rows = {TensorHeader(title)};
+  for (size_t i = 0; i < shown; ++i) rows.push_back(TensorRow(tensors[i]));
   return FormatTable(rows);
 }
 
@@ -166,16 +183,20 @@ std::string Optimizers(const SimulationRun& run, std::span<const OptimizerGroup>
 
 }  // namespace
 
-std::string CountWithin(uint64_t count, const Bracket<uint64_t>& bracket) {
-  return bracket.exact() ? std::to_string(count) : fmt::format("{}..{}", bracket.low, bracket.high);
+std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range) {
+  return range.exact() ? std::to_string(count) : fmt::format("{}..{}", range.low, range.high);
 }
 
-std::string PercentWithin(double fraction, const Bracket<double>& bracket) {
-  if (bracket.exact()) return Percent(fraction);
-  const std::string low = Percent(bracket.low);
-  const std::string high = Percent(bracket.high);
+std::string TextWithin(double share, const Bracket<double>& range) {
+  if (range.exact()) return Percent(share);
+  const std::string low = Percent(range.low);
+  const std::string high = Percent(range.high);
   if (low == high) return "~" + high;
   return low.substr(0, low.find(' ')) + ".." + high;
+}
+
+std::string TextWithin(float magnitude, const Bracket<float>&) {
+  return fmt::format("{:.2e}", magnitude);
 }
 
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,

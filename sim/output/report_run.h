@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <string>
 
@@ -15,10 +16,15 @@ namespace dlsim {
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top);
 
-// Returns a count, or its range where a profile leaves one: "12..15".
-std::string CountWithin(uint64_t count, const Bracket<uint64_t>& bracket);
+// Returns a number as text, or its range where a profile leaves one: "12..15". A share is a
+// percentage: "0.12..0.15 %".
+std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range);
+std::string TextWithin(double share, const Bracket<double>& range);
+std::string TextWithin(float magnitude, const Bracket<float>& range);
 
-// Returns a share as a percentage, or its range where a profile leaves one: "0.12..0.15 %".
-std::string PercentWithin(double fraction, const Bracket<double>& bracket);
+template <class Of>
+std::string CounterText(Of of, const TensorStats& stats, const CounterBrackets& brackets) {
+  return TextWithin(std::invoke(of, stats), brackets.RangeOf(of, stats));
+}
 
 }  // namespace dlsim

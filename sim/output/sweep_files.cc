@@ -45,29 +45,20 @@ Json Summary(const SweepOutcome& o) {
 }
 
 // The keys of Summary that are columns of CSV.
-constexpr const char* kColumns[] = {"steps",
-                                    "skipped_steps",
-                                    "nonfinite_steps",
-                                    "hopeless_steps",
-                                    "longest_skip_run",
-                                    "first_applied_step",
-                                    "stopped_at_step",
-                                    "final_scale",
-                                    "min_scale",
-                                    "max_scale",
-                                    "elements",
-                                    "zeros",
-                                    "nan",
-                                    "inf",
-                                    "underflow",
-                                    "subnormal",
-                                    "overflow",
-                                    "worst_step_energy_lost",
-                                    "mean_energy_lost",
-                                    "mean_loss",
-                                    "exact",
-                                    "mean_loss_low",
-                                    "mean_loss_high"};
+std::vector<std::string> Columns() {
+  std::vector<std::string> columns = {"steps",           "skipped_steps",    "nonfinite_steps",
+                                      "hopeless_steps",  "longest_skip_run", "first_applied_step",
+                                      "stopped_at_step", "final_scale",      "min_scale",
+                                      "max_scale"};
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kInJson && row.kInCsv) columns.push_back(row.kRow.json);
+  });
+  for (const char* key : {"worst_step_energy_lost", "mean_energy_lost", "mean_loss", "exact",
+                          "mean_loss_low", "mean_loss_high"}) {
+    columns.push_back(key);
+  }
+  return columns;
+}
 
 std::string CsvValue(const Json& value) {
   if (value.is_null()) return "";
@@ -124,7 +115,8 @@ void WriteSweepJson(const SourceFacts& facts, std::span<const std::string> paths
 void WriteSweepCsv(const SweepResult& result, OutputFile& out) {
   std::string header = "run,format,policy,rounding";
   for (const std::string& key : AxisKeys(result.setup.grid)) header += "," + CsvField(key);
-  for (const char* column : kColumns) header.append(",").append(column);
+  const std::vector<std::string> columns = Columns();
+  for (const std::string& column : columns) header += "," + column;
   out.Write(header + "\n");
   for (size_t run = 0; run < result.outcomes.size(); ++run) {
     const GridPoint& point = result.plan.points[run];
@@ -134,7 +126,7 @@ void WriteSweepCsv(const SweepResult& result, OutputFile& out) {
       row += "," + CsvField(value);
     }
     const Json summary = Summary(result.outcomes[run]);
-    for (const char* column : kColumns) row += "," + CsvValue(summary[column]);
+    for (const std::string& column : columns) row += "," + CsvValue(summary[column]);
     out.Write(row + "\n");
   }
 }

@@ -16,11 +16,12 @@ StepAnswer AnswerOf(const ReplayStep& record) {
   answer.underflow_squares = gradients.underflow_sum_of_squares;
   answer.energy_lost = gradients.energy_lost();
   answer.energy_bracket = {answer.energy_lost, answer.energy_lost};
-  if (const auto& brackets = record.gradient_brackets) {
-    answer.exact = brackets->exact();
-    answer.energy_bracket = brackets->energy_lost(gradients);
+  answer.verdict = {record.finite, record.lower_scale_helps, true};
+  if (const auto& open = record.uncertain) {
+    answer.exact = open->gradients.exact();
+    answer.energy_bracket = open->gradients.RangeOf(&TensorStats::energy_lost, gradients);
+    answer.verdict.certain = open->certain;
   }
-  answer.verdict = {record.finite, record.lower_scale_helps, record.certain};
   return answer;
 }
 

@@ -66,10 +66,15 @@ bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b) {
   const auto key = [](const SweepOutcome& o) {
     return std::tuple(o.steps, o.skipped_steps, o.nonfinite_steps, o.longest_skip_run,
                       o.first_applied_step, o.final_scale, o.min_scale, o.max_scale, o.mean_loss,
-                      o.worst_step_energy_lost, o.gradients.underflow, o.gradients.subnormal,
-                      o.gradients.overflow, o.gradients.nonfinite_outputs, o.fatal.has_value());
+                      o.worst_step_energy_lost, o.fatal.has_value());
   };
-  return key(a) == key(b);
+  bool same = key(a) == key(b);
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kRow.merging == Merging::kSum) {
+      same &= a.gradients.*row.kRow.of == b.gradients.*row.kRow.of;
+    }
+  });
+  return same;
 }
 
 }  // namespace dlsim
