@@ -13,6 +13,7 @@
 #include "sim/commands/conversion_options.h"
 #include "sim/commands/trace_arguments.h"
 #include "sim/commands/typed_options.h"
+#include "sim/output/json_stream.h"
 #include "sim/output/output_file.h"
 #include "sim/output/progress.h"
 #include "sim/output/report.h"
@@ -71,35 +72,6 @@ std::string OptionsLine(const SummariesOptions& options, const SummaryOptions& r
   return line + "\n\n";
 }
 
-// The JSON result, written row by row.
-class SummariesJson {
- public:
-  SummariesJson(const std::string& path, const TraceReader& trace, const SummariesOptions& options,
-                const SummaryOptions& resolved)
-      : out_(path) {
-    out_.Write("{\"schema\":\"dlsim.summaries/1\",\n\"trace\":" +
-               DumpJson(JsonTrace(FactsOf(trace), options.trace.paths)) + ",\n\"options\":" +
-               DumpJson(DescribeOptions(options, resolved)) + ",\n\"recordings\":[");
-  }
-
-  void Add(const Json& item) {
-    out_.Write(separator_ + DumpJson(item));
-    separator_ = ",\n";
-  }
-
-  void Finish(std::span<const SummaryTotal> totals) {
-    out_.Write("],\n\"tensors\":[");
-    separator_ = "\n";
-    for (const SummaryTotal& total : totals) Add(SummaryTotalJson(total));
-    out_.Write("]}\n");
-    out_.Commit();
-  }
-
- private:
-  OutputFile out_;
-  std::string separator_ = "\n";
-};
-
 // Calls visit(row) for every tensor of every recording.
 template <class Visit>
 void VisitSummaries(const TraceReader& trace, const SummaryOptions& options, ProgressMode mode,
@@ -123,19 +95,29 @@ int RunSummaries(const SummariesOptions& options) {
   }
   const SummaryOptions resolved = ResolveOptions(options);
   const TraceReader trace = OpenTrace(options.trace);
-  std::optional<SummariesJson> json;
-  std::optional<OutputFile> csv;
-  if (options.json) json.emplace(*options.json, trace, options, resolved);
+  std::optional<OutputFile> json_file, csv;
+  std::optional<JsonStream> json;
+  if (options.json) {
+    json_file.emplace(*options.json);
+    json.emplace("dlsim.summaries/1", JsonTrace(FactsOf(trace), options.trace.paths),
+                 DescribeOptions(options, resolved), *json_file);
+    json->BeginArray("recordings");
+  }
   if (options.csv) csv.emplace(*options.csv);
   if (csv) csv->Write(SummaryCsvHeader());
   SummaryTotals totals;
   const ProgressMode mode = options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
   VisitSummaries(trace, resolved, mode, [&](const SummaryRow& row) {
     totals.Add(row);
-    if (json) json->Add(SummaryJson(row));
+    if (json) json->Item(SummaryJson(row));
     if (csv) csv->Write(SummaryCsvRow(row));
   });
-  if (json) json->Finish(totals.totals());
+  if (json) {
+    json->EndArray();
+    json->Array("tensors", totals.totals(), SummaryTotalJson);
+    json->Finish();
+    json_file->Commit();
+  }
   if (csv) csv->Commit();
   if (options.json != "-" && options.csv != "-" && !options.quiet) {
     OutputFile out("-");

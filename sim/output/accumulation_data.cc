@@ -3,6 +3,7 @@
 
 #include "sim/output/accumulation_output.h"
 #include "sim/output/csv_field.h"
+#include "sim/output/json_stream.h"
 
 namespace dlsim {
 namespace {
@@ -63,28 +64,15 @@ Json JsonResult(const SumResult& result, std::span<const SumRun> runs) {
   return object;
 }
 
-// Writes the items of an array, one per line.
-template <class Items, class ToJson>
-void WriteItems(const Items& items, const ToJson& to_json, OutputFile& out) {
-  const char* separator = "\n";
-  for (const auto& item : items) {
-    out.Write(separator + DumpJson(to_json(item)));
-    separator = ",\n";
-  }
-}
-
 }  // namespace
 
 void WriteSumJson(const SourceFacts& facts, std::span<const std::string> paths, const Json& options,
                   std::span<const SumRun> runs, std::span<const SumResult> results,
                   OutputFile& out) {
-  out.Write("{\"schema\":\"dlsim.accumulate/1\",\n\"trace\":" + DumpJson(JsonTrace(facts, paths)) +
-            ",\n\"options\":" + DumpJson(options) + ",\n\"runs\":[");
-  WriteItems(runs, JsonRun, out);
-  out.Write("],\n\"results\":[");
-  WriteItems(
-      results, [&](const SumResult& result) { return JsonResult(result, runs); }, out);
-  out.Write("]}\n");
+  JsonStream json("dlsim.accumulate/1", JsonTrace(facts, paths), options, out);
+  json.Array("runs", runs, JsonRun);
+  json.Array("results", results, [&](const SumResult& result) { return JsonResult(result, runs); });
+  json.Finish();
 }
 
 std::string SumCsvHeader() {

@@ -4,7 +4,7 @@
 #include <optional>
 #include <span>
 
-#include "sim/output/json_value.h"
+#include "sim/output/json_stream.h"
 
 namespace dlsim {
 namespace {
@@ -160,51 +160,34 @@ Json JsonTensor(const ReplayTensor& tensor) {
   return object;
 }
 
+// The values of a member of `items`, one after another.
+template <class Items, class Of>
+Json Column(const Items& items, Of of) {
+  Json column = Json::array();
+  for (const auto& item : items) column.push_back(JsonNumber(item.*of));
+  return column;
+}
+
 // The columns of the map; its rows follow.
 Json JsonBins(const HeatMap& map) {
-  Json object;
-  for (const char* key : {"first_step", "last_step", "steps", "skipped_steps"}) {
-    object[key] = Json::array();
-  }
-  for (const StepBin& bin : map.bins()) {
-    object["first_step"].push_back(bin.first_step);
-    object["last_step"].push_back(bin.last_step);
-    object["steps"].push_back(bin.steps);
-    object["skipped_steps"].push_back(bin.skipped_steps);
-  }
-  return object;
+  return {{"first_step", Column(map.bins(), &StepBin::first_step)},
+          {"last_step", Column(map.bins(), &StepBin::last_step)},
+          {"steps", Column(map.bins(), &StepBin::steps)},
+          {"skipped_steps", Column(map.bins(), &StepBin::skipped_steps)}};
 }
 
 Json JsonHeatMapRow(const HeatMapRow& row, size_t bins) {
-  Json object = {{"name", row.name}, {"role", NameOf(row.role)}};
-  for (const char* key :
-       {"nonzero", "underflow", "overflow", "sum_of_squares", "underflow_sum_of_squares"}) {
-    object[key] = Json::array();
-  }
-  for (size_t i = 0; i < bins; ++i) {
-    const HeatMapCell& cell = row.cells[i];
-    object["nonzero"].push_back(cell.nonzero);
-    object["underflow"].push_back(cell.underflow);
-    object["overflow"].push_back(cell.overflow);
-    object["sum_of_squares"].push_back(JsonNumber(cell.sum_of_squares));
-    object["underflow_sum_of_squares"].push_back(JsonNumber(cell.underflow_sum_of_squares));
-  }
-  return object;
+  const auto cells = std::span(row.cells).first(bins);
+  return {{"name", row.name},
+          {"role", NameOf(row.role)},
+          {"nonzero", Column(cells, &HeatMapCell::nonzero)},
+          {"underflow", Column(cells, &HeatMapCell::underflow)},
+          {"overflow", Column(cells, &HeatMapCell::overflow)},
+          {"sum_of_squares", Column(cells, &HeatMapCell::sum_of_squares)},
+          {"underflow_sum_of_squares", Column(cells, &HeatMapCell::underflow_sum_of_squares)}};
 }
 
-// Writes `"name":[...]` with one item per line.
-template <class Items, class ToJson>
-void WriteArray(const char* name, const Items& items, const ToJson& to_json, OutputFile& out) {
-  out.Write(std::string(",\n\"") + name + "\":[");
-  const char* separator = "\n";
-  for (const auto& item : items) {
-    out.Write(separator + DumpJson(to_json(item)));
-    separator = ",\n";
-  }
-  out.Write("]");
-}
-
-void WriteRun(const SimulationRun& run, OutputFile& out) {
+void WriteRun(const SimulationRun& run, JsonStream& json) {
   Json head;
   head["format"] = run.format;
   head["policy"] = run.policy;
@@ -218,39 +201,34 @@ void WriteRun(const SimulationRun& run, OutputFile& out) {
         {"first_difference", run.first_difference ? Json(*run.first_difference) : Json()}};
   }
   head["summary"] = JsonSummary(run);
-  std::string opening = DumpJson(head);
-  opening.pop_back();  // the object goes on with its arrays
-  out.Write(opening);
-  WriteArray("events", run.result.events, JsonEvent, out);
+  json.BeginObject();
+  json.Members(head);
+  json.Array("events", run.result.events, JsonEvent);
   const Clipping clipping = run.start ? run.start->clipping : Clipping();
-  WriteArray(
-      "steps", run.result.steps, [&](const ReplayStep& step) { return JsonStep(step, clipping); },
-      out);
-  WriteArray("tensors", run.result.tensors, JsonTensor, out);
+  json.Array("steps", run.result.steps,
+             [&](const ReplayStep& step) { return JsonStep(step, clipping); });
+  json.Array("tensors", run.result.tensors, JsonTensor);
   if (run.heat_map) {
-    out.Write(",\n\"heat_map\":{\"bins\":" + DumpJson(JsonBins(*run.heat_map)));
-    const auto to_json = [bins = run.heat_map->bins().size()](const HeatMapRow& row) {
-      return JsonHeatMapRow(row, bins);
-    };
-    WriteArray("tensors", run.heat_map->rows(), to_json, out);
-    out.Write("}");
+    json.BeginObject("heat_map");
+    json.Member("bins", JsonBins(*run.heat_map));
+    json.Array("tensors", run.heat_map->rows(),
+               [bins = run.heat_map->bins().size()](const HeatMapRow& row) {
+                 return JsonHeatMapRow(row, bins);
+               });
+    json.EndObject();
   }
-  out.Write("}");
+  json.EndObject();
 }
 
 }  // namespace
 
 void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
                      const Json& options, std::span<const SimulationRun> runs, OutputFile& out) {
-  out.Write("{\"schema\":\"dlsim.replay/1\",\n\"trace\":" + DumpJson(JsonTrace(facts, paths)) +
-            ",\n\"options\":" + DumpJson(options) + ",\n\"runs\":[");
-  const char* separator = "\n";
-  for (const SimulationRun& run : runs) {
-    out.Write(separator);
-    WriteRun(run, out);
-    separator = ",\n";
-  }
-  out.Write("]}\n");
+  JsonStream json("dlsim.replay/1", JsonTrace(facts, paths), options, out);
+  json.BeginArray("runs");
+  for (const SimulationRun& run : runs) WriteRun(run, json);
+  json.EndArray();
+  json.Finish();
 }
 
 }  // namespace dlsim

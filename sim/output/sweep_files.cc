@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "sim/output/csv_field.h"
+#include "sim/output/json_stream.h"
 #include "sim/output/sweep_output.h"
 
 namespace dlsim {
@@ -98,18 +99,18 @@ std::vector<std::string> ValuesAt(const SweepGrid& grid, const GridPoint& point)
 
 void WriteSweepJson(const SourceFacts& facts, std::span<const std::string> paths,
                     const Json& options, const SweepResult& result, OutputFile& out) {
-  out.Write("{\"schema\":\"dlsim.sweep/1\",\n\"trace\":" + DumpJson(JsonTrace(facts, paths)) +
-            ",\n\"options\":" + DumpJson(options) + ",\n\"runs\":[");
-  for (size_t run = 0; run < result.outcomes.size(); ++run) {
-    out.Write((run == 0 ? "\n" : ",\n") + DumpJson(JsonRun(result, run)));
-  }
+  JsonStream json("dlsim.sweep/1", JsonTrace(facts, paths), options, out);
+  json.BeginArray("runs");
+  for (size_t run = 0; run < result.outcomes.size(); ++run) json.Item(JsonRun(result, run));
+  json.EndArray();
   Json refused = Json::array();
   for (const RefusedPoints& points : result.plan.refused) {
     refused.push_back(
         {{"policy", points.policy}, {"reason", points.reason}, {"count", points.count}});
   }
-  out.Write("],\n\"pareto\":" + DumpJson(Json(result.pareto)) +
-            ",\n\"refused\":" + DumpJson(refused) + "}\n");
+  json.Member("pareto", result.pareto);
+  json.Member("refused", refused);
+  json.Finish();
 }
 
 void WriteSweepCsv(const SweepResult& result, OutputFile& out) {
