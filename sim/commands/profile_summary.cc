@@ -56,15 +56,7 @@ Json JsonSummary(const std::string& path, const ProfileReader& profile) {
                  {"tensors", settings.tensors},
                  {"accumulate", NameOf(settings.accumulation)},
                  {"grad_accum_steps", settings.accumulate_steps}};
-  for (const NamedFormat& format : settings.ladder.formats) {
-    object["formats"].push_back(format.name);
-  }
-  for (const Rounding rounding : settings.ladder.roundings) {
-    object["roundings"].push_back(NameOf(rounding));
-  }
-  for (const Subnormals rule : settings.ladder.subnormals) {
-    object["subnormals"].push_back(NameOf(rule));
-  }
+  object.update(LadderNames(settings.ladder));
   for (const float scale : settings.ladder.scales) object["scales"].push_back(scale);
   return object;
 }

@@ -8,7 +8,6 @@
 #include <map>
 
 #include "dlsim/error.h"
-#include "profile/settings_json.h"
 #include "sim/output/scale_plot.h"
 
 namespace dlsim {
@@ -62,21 +61,18 @@ std::string Joined(const Json& names) {
   return text;
 }
 
-// The names in a ladder's description.
-Json NamesOf(const Ladder& ladder) {
-  const Json settings = Json::parse(SettingsText("profile", {.ladder = ladder, .description = {}}));
-  const Json& described = settings.at("ladder");
-  Json formats = Json::array();
-  for (const Json& format : described.at("formats")) formats.push_back(format.at("name"));
-  return {{"formats", formats},
-          {"roundings", described.at("roundings")},
-          {"subnormals", described.at("subnormals")}};
-}
-
 }  // namespace
 
+Json LadderNames(const Ladder& ladder) {
+  Json formats = Json::array(), roundings = Json::array(), subnormals = Json::array();
+  for (const NamedFormat& format : ladder.formats) formats.push_back(format.name);
+  for (const Rounding rounding : ladder.roundings) roundings.push_back(NameOf(rounding));
+  for (const Subnormals rule : ladder.subnormals) subnormals.push_back(NameOf(rule));
+  return {{"formats", formats}, {"roundings", roundings}, {"subnormals", subnormals}};
+}
+
 std::string DescribeLadder(const Ladder& ladder) {
-  const Json names = NamesOf(ladder);
+  const Json names = LadderNames(ladder);
   return fmt::format("{}; {}; subnormals {}; scales {} ({})", Joined(names["formats"]),
                      Joined(names["roundings"]), Joined(names["subnormals"]),
                      ScalesText(ladder.scales), ladder.scales.size());
@@ -102,7 +98,7 @@ void AddProfile(const ProfileFacts& profile, Json& object) {
   object["profile"] = true;
   object["trace_bytes"] = profile.trace_bytes;
   const Ladder& ladder = profile.settings.ladder;
-  object["ladder"] = NamesOf(ladder);
+  object["ladder"] = LadderNames(ladder);
   object["ladder"].update({{"scales", ScalesText(ladder.scales)},
                            {"scale_count", ladder.scales.size()},
                            {"edges", profile.edges}});

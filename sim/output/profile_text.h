@@ -10,6 +10,9 @@
 
 namespace dlsim {
 
+// The object of lists "formats", "roundings" and "subnormals".
+Json LadderNames(const Ladder& ladder);
+
 // Returns such as "fp16, bf16; rne, rtz; subnormals keep; scales 1..2^16 (17)".
 std::string DescribeLadder(const Ladder& ladder);
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/profile/profile_run.h"
 
+#include <xxhash.h>
+
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -13,30 +15,24 @@
 namespace dlsim {
 namespace {
 
-constexpr uint64_t kFnvOffset = 0xCBF29CE484222325, kFnvPrime = 0x100000001B3;
-
-// 64-bit FNV-1a with the length, so that texts cannot run into each other.
-void Hash(const std::string& text, uint64_t& hash) {
-  for (const char c : text + "/" + std::to_string(text.size())) {
-    hash = (hash ^ static_cast<uint8_t>(c)) * kFnvPrime;
-  }
-}
-
 // Stands for all that ranks must agree on: settings, and the steps to read with their files.
 uint64_t DigestOf(const ProfileRequest& request, const HistogramEdges& edges,
                   const TraceSource& steps, StepRange range) {
-  uint64_t hash = kFnvOffset;
   const ProfileSettings& settings = request.settings;
-  Hash(std::filesystem::absolute(request.output).string(), hash);
-  Hash(settings.tensors, hash);
-  Hash(std::to_string(static_cast<int>(settings.accumulation)), hash);
-  Hash(std::to_string(request.shard) + "/" + std::to_string(request.shards), hash);
-  for (const uint32_t edge : edges.bits()) Hash(std::to_string(edge), hash);
+  std::string text;
+  const auto add = [&](const std::string& part) {
+    text += part + "/" + std::to_string(part.size());
+  };
+  add(std::filesystem::absolute(request.output).string());
+  add(settings.tensors);
+  add(std::to_string(static_cast<int>(settings.accumulation)));
+  add(std::to_string(request.shard) + "/" + std::to_string(request.shards));
+  for (const uint32_t edge : edges.bits()) add(std::to_string(edge));
   for (size_t i = range.begin; i < range.end; ++i) {
-    Hash(std::to_string(steps.number(i)), hash);
-    for (const std::string& path : steps.files(i)) Hash(path, hash);
+    add(std::to_string(steps.number(i)));
+    for (const std::string& path : steps.files(i)) add(path);
   }
-  return hash;
+  return XXH3_64bits(text.data(), text.size());
 }
 
 // A step in the place of which the profile appears would be lost.
