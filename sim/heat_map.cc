@@ -19,7 +19,7 @@ HeatMapRow& HeatMap::RowOf(const StepTensor& tensor, size_t position) {
     return rows_[position];
   }
   const auto [found, added] = row_of_.try_emplace({tensor.name, tensor.role}, rows_.size());
-  if (added) rows_.push_back({tensor.name, tensor.role, std::vector<HeatMapCell>(bin_count_)});
+  if (added) rows_.push_back({tensor.name, tensor.role, std::vector<TensorStats>(bin_count_)});
   return rows_[found->second];
 }
 
@@ -33,14 +33,8 @@ void HeatMap::Add(size_t index, const ReplayStep& step, const StepMeasurement& m
   ++column.steps;
   column.skipped_steps += step.skipped;
   for (size_t t = 0; t < measurement.tensors.size(); ++t) {
-    HeatMapCell& cell = RowOf(measurement.tensors[t], t).cells[bin];
-    for (const TensorStats& part : answers[t].parts) {
-      cell.nonzero += part.nonzero_finite();
-      cell.underflow += part.underflow;
-      cell.overflow += part.overflow;
-      cell.sum_of_squares += part.sum_of_squares;
-      cell.underflow_sum_of_squares += part.underflow_sum_of_squares;
-    }
+    TensorStats& cell = RowOf(measurement.tensors[t], t).cells[bin];
+    for (const TensorStats& part : answers[t].parts) cell.Merge(part);
   }
 }
 

@@ -21,19 +21,10 @@ struct StepBin {
   uint64_t skipped_steps = 0;
 };
 
-// One tensor in one bin: sums over its steps and micro-steps, from which shares follow.
-struct HeatMapCell {
-  uint64_t nonzero = 0;  // finite nonzero values
-  uint64_t underflow = 0;
-  uint64_t overflow = 0;
-  double sum_of_squares = 0;
-  double underflow_sum_of_squares = 0;
-};
-
 struct HeatMapRow {
   std::string name;
   Role role = Role::kGrad;
-  std::vector<HeatMapCell> cells;  // one per bin
+  std::vector<TensorStats> cells;  // per bin, over its steps and micro-steps
 };
 
 // The map of one run. Bins hold as many steps as their neighbours, or one more.

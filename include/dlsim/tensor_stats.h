@@ -80,10 +80,13 @@ struct CounterBrackets {
 // How the counters of two arrays become those of both; or it follows from other counters.
 enum class Merging : uint8_t { kSum, kOrderedSum, kLargest, kFollows };
 
-// A column of the tensors in a report.
-struct ReportColumn {
-  int place = 0;  // from the left; 0 = it has none
-  const char* title = "";
+// Where a counter is written, and as what; empty = it is not.
+struct CounterColumns {
+  const char* json = "";      // key among the counters
+  const char* csv = "";       // column of a replay's
+  const char* heat_map = "";  // key
+  const char* report = "";    // title in the list of tensors ...
+  int report_place = 0;       // ... and its place there
 };
 
 // Whether a profile leaves a range of a counter: never, or as far as of those it follows from.
@@ -96,57 +99,83 @@ struct CounterRow {
   const char* name;
   Of of;  // data member or function: std::invoke(of, stats) is the value
   Merging merging;
-  const char* json = "";  // key; empty = it is not among the counters of JSON
-  const char* csv = "";   // column; empty = it has none
-  ReportColumn report = {};
+  CounterColumns columns = {};
   Open open = {};  // or the member of CounterBrackets
 };
 template <class Of>
-CounterRow(const char*, Of, Merging, const char* = "", const char* = "", ReportColumn = {})
-    -> CounterRow<Of>;
+CounterRow(const char*, Of, Merging, CounterColumns = {}) -> CounterRow<Of>;
 template <class Of, class Open>
-CounterRow(const char*, Of, Merging, const char*, const char*, ReportColumn, Open)
-    -> CounterRow<Of, Open>;
+CounterRow(const char*, Of, Merging, CounterColumns, Open) -> CounterRow<Of, Open>;
 
 // The rows are in the order of JSON and CSV.
 inline constexpr std::tuple kCounters = {
-    CounterRow{"elements", &TensorStats::elements, Merging::kSum, "elements", "elements"},
-    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum, "zeros", "zeros"},
-    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows, "nonfinite"},
-    CounterRow{"nan", &TensorStats::nan, Merging::kSum, "nan", "nan"},
-    CounterRow{"inf", &TensorStats::inf, Merging::kSum, "inf", "inf"},
-    CounterRow{"underflow", &TensorStats::underflow, Merging::kSum, "underflow", "underflow",
-               ReportColumn{}, &CounterBrackets::underflow},
-    CounterRow{"subnormal", &TensorStats::subnormal, Merging::kSum, "subnormal", "subnormal",
-               ReportColumn{4, "subnormal"}, &CounterBrackets::subnormal},
-    CounterRow{"overflow", &TensorStats::overflow, Merging::kSum, "overflow", "overflow",
-               ReportColumn{5, "overflow"}, &CounterBrackets::overflow},
+    CounterRow{
+        "elements", &TensorStats::elements, Merging::kSum, {.json = "elements", .csv = "elements"}},
+    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum, {.json = "zeros", .csv = "zeros"}},
+    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows, {.json = "nonfinite"}},
+    CounterRow{"nan", &TensorStats::nan, Merging::kSum, {.json = "nan", .csv = "nan"}},
+    CounterRow{"inf", &TensorStats::inf, Merging::kSum, {.json = "inf", .csv = "inf"}},
+    CounterRow{"nonzero_finite",
+               &TensorStats::nonzero_finite,
+               Merging::kFollows,
+               {.heat_map = "nonzero", .report = "of nonzero", .report_place = 2}},
+    CounterRow{"underflow",
+               &TensorStats::underflow,
+               Merging::kSum,
+               {.json = "underflow", .csv = "underflow", .heat_map = "underflow"},
+               &CounterBrackets::underflow},
+    CounterRow{"subnormal",
+               &TensorStats::subnormal,
+               Merging::kSum,
+               {.json = "subnormal", .csv = "subnormal", .report = "subnormal", .report_place = 4},
+               &CounterBrackets::subnormal},
+    CounterRow{"overflow",
+               &TensorStats::overflow,
+               Merging::kSum,
+               {.json = "overflow",
+                .csv = "overflow",
+                .heat_map = "overflow",
+                .report = "overflow",
+                .report_place = 5},
+               &CounterBrackets::overflow},
     CounterRow{"nonfinite_outputs", &TensorStats::nonfinite_outputs, Merging::kSum},
-    CounterRow{"absmax", &TensorStats::absmax, Merging::kLargest, "", "absmax",
-               ReportColumn{6, "absmax"}},
-    CounterRow{"sum_of_squares", &TensorStats::sum_of_squares, Merging::kOrderedSum, "", "sumsq"},
-    CounterRow{"underflow_sum_of_squares", &TensorStats::underflow_sum_of_squares,
-               Merging::kOrderedSum, "", "", ReportColumn{},
+    CounterRow{"absmax",
+               &TensorStats::absmax,
+               Merging::kLargest,
+               {.csv = "absmax", .report = "absmax", .report_place = 6}},
+    CounterRow{"sum_of_squares",
+               &TensorStats::sum_of_squares,
+               Merging::kOrderedSum,
+               {.csv = "sumsq", .heat_map = "sum_of_squares"}},
+    CounterRow{"underflow_sum_of_squares",
+               &TensorStats::underflow_sum_of_squares,
+               Merging::kOrderedSum,
+               {.heat_map = "underflow_sum_of_squares"},
                &CounterBrackets::underflow_sum_of_squares},
     CounterRow{"quantized_sum_of_squares", &TensorStats::quantized_sum_of_squares,
                Merging::kOrderedSum},
-    CounterRow{"underflow_fraction", &TensorStats::underflow_fraction, Merging::kFollows,
-               "underflow_fraction", "", ReportColumn{1, "underflow"}, OpenAsOthers{}},
-    CounterRow{"nonzero_finite", &TensorStats::nonzero_finite, Merging::kFollows, "", "",
-               ReportColumn{2, "of nonzero"}},
-    CounterRow{"energy_lost", &TensorStats::energy_lost, Merging::kFollows, "energy_lost", "",
-               ReportColumn{}, OpenAsOthers{}},
+    CounterRow{"underflow_fraction",
+               &TensorStats::underflow_fraction,
+               Merging::kFollows,
+               {.json = "underflow_fraction", .report = "underflow", .report_place = 1},
+               OpenAsOthers{}},
+    CounterRow{"energy_lost",
+               &TensorStats::energy_lost,
+               Merging::kFollows,
+               {.json = "energy_lost"},
+               OpenAsOthers{}},
 };
 
 // A row as a type: loops over rows are unrolled, and cost what a list by hand would.
 template <size_t kIndex>
 struct CounterAt {
   static constexpr auto kRow = std::get<kIndex>(kCounters);
+  static constexpr CounterColumns kColumns = kRow.columns;
   static constexpr bool kIsMember = std::is_member_object_pointer_v<decltype(kRow.of)>;
   static constexpr bool kHasBracket = std::is_member_object_pointer_v<decltype(kRow.open)>;
   static constexpr bool kIsOpen = !std::is_same_v<decltype(kRow.open), NeverOpen>;
-  static constexpr bool kInJson = kRow.json[0] != '\0', kInCsv = kRow.csv[0] != '\0';
-  static constexpr bool kInReport = kRow.report.place > 0;
+  static constexpr bool kInJson = *kColumns.json != 0, kInCsv = *kColumns.csv != 0;
+  static constexpr bool kInHeatMap = *kColumns.heat_map != 0, kInReport = *kColumns.report != 0;
 };
 
 // Calls visit(row) with a CounterAt for each row, in order.

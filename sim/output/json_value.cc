@@ -40,7 +40,8 @@ Json JsonEvent(const ScalerEvent& event) {
 
 void AddCounters(const TensorStats& stats, Json& object) {
   ForEachCounter([&](auto row) {
-    if constexpr (row.kInJson) object[row.kRow.json] = JsonNumber(std::invoke(row.kRow.of, stats));
+    if constexpr (row.kInJson)
+      object[row.kColumns.json] = JsonNumber(std::invoke(row.kRow.of, stats));
   });
 }
 

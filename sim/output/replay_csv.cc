@@ -31,7 +31,7 @@ std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
 std::string CsvHeader(const SourceFacts& facts) {
   std::string header = "format,policy,step,micro,scale,skipped,tensor,role";
   ForEachCounter([&](auto counter) {
-    if constexpr (counter.kInCsv) header.append(",").append(counter.kRow.csv);
+    if constexpr (counter.kInCsv) header.append(",").append(counter.kColumns.csv);
   });
   return header + (facts.profile ? ",exact\n" : "\n");
 }

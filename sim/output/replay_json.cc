@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/output/replay_json.h"
 
+#include <functional>
 #include <optional>
 #include <span>
 
@@ -27,7 +28,7 @@ void AddCounters(const TensorStats& stats, const CounterBrackets& brackets, Json
   Json& ranges = object["bracket"];
   ForEachCounter([&](auto row) {
     if constexpr (row.kIsOpen && row.kInJson) {
-      ranges[row.kRow.json] = JsonBracket(brackets.RangeOf(row.kRow.of, stats));
+      ranges[row.kColumns.json] = JsonBracket(brackets.RangeOf(row.kRow.of, stats));
     }
   });
 }
@@ -164,7 +165,7 @@ Json JsonTensor(const ReplayTensor& tensor) {
 template <class Items, class Of>
 Json Column(const Items& items, Of of) {
   Json column = Json::array();
-  for (const auto& item : items) column.push_back(JsonNumber(item.*of));
+  for (const auto& item : items) column.push_back(JsonNumber(std::invoke(of, item)));
   return column;
 }
 
@@ -177,14 +178,14 @@ Json JsonBins(const HeatMap& map) {
 }
 
 Json JsonHeatMapRow(const HeatMapRow& row, size_t bins) {
+  Json object = {{"name", row.name}, {"role", NameOf(row.role)}};
   const auto cells = std::span(row.cells).first(bins);
-  return {{"name", row.name},
-          {"role", NameOf(row.role)},
-          {"nonzero", Column(cells, &HeatMapCell::nonzero)},
-          {"underflow", Column(cells, &HeatMapCell::underflow)},
-          {"overflow", Column(cells, &HeatMapCell::overflow)},
-          {"sum_of_squares", Column(cells, &HeatMapCell::sum_of_squares)},
-          {"underflow_sum_of_squares", Column(cells, &HeatMapCell::underflow_sum_of_squares)}};
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInHeatMap) {
+      object[counter.kColumns.heat_map] = Column(cells, counter.kRow.of);
+    }
+  });
+  return object;
 }
 
 void WriteRun(const SimulationRun& run, JsonStream& json) {

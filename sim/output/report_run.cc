@@ -88,7 +88,7 @@ TableRow InPlace(TableRow row, const std::map<int, std::string>& cells) {
 TableRow TensorHeader(const char* title) {
   std::map<int, std::string> cells = {{kWorstStepPlace, "energy lost"}};
   ForEachCounter([&](auto counter) {
-    if constexpr (counter.kInReport) cells[counter.kRow.report.place] = counter.kRow.report.title;
+    if constexpr (counter.kInReport) cells[counter.kColumns.report_place] = counter.kColumns.report;
   });
   return InPlace({title, "role"}, cells);
 }
@@ -99,7 +99,7 @@ TableRow TensorRow(const ReplayTensor& tensor) {
       {kWorstStepPlace, TextWithin(tensor.worst_step_energy_lost, open.worst_step_energy_lost)}};
   ForEachCounter([&](auto counter) {
     if constexpr (counter.kInReport) {
-      cells[counter.kRow.report.place] = CounterText(counter.kRow.of, tensor.stats, open.stats);
+      cells[counter.kColumns.report_place] = CounterText(counter.kRow.of, tensor.stats, open.stats);
     }
   });
   return InPlace({Printable(tensor.name), std::string(NameOf(tensor.role))}, cells);

@@ -52,7 +52,7 @@ std::vector<std::string> Columns() {
                                       "stopped_at_step", "final_scale",      "min_scale",
                                       "max_scale"};
   ForEachCounter([&](auto row) {
-    if constexpr (row.kInJson && row.kInCsv) columns.push_back(row.kRow.json);
+    if constexpr (row.kInJson && row.kInCsv) columns.push_back(row.kColumns.json);
   });
   for (const char* key : {"worst_step_energy_lost", "mean_energy_lost", "mean_loss", "exact",
                           "mean_loss_low", "mean_loss_high"}) {
