@@ -14,6 +14,7 @@
 #include "dlsim/convert.h"
 #include "dlsim/histogram.h"
 #include "dlsim/measure_step.h"
+#include "histogram_sums.h"
 #include "step_blocks.h"
 
 namespace dlsim {

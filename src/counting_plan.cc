@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dlsim/histogram.h"
+#include "histogram_sums.h"
 
 namespace dlsim {
 namespace {

@@ -10,6 +10,7 @@
 #include "check.h"
 #include "counting_plan.h"
 #include "double_double.h"
+#include "histogram_sums.h"
 
 namespace dlsim {
 namespace {

@@ -5,6 +5,7 @@
 
 #include "counting_plan.h"
 #include "dlsim/histogram.h"
+#include "histogram_sums.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "histogram_counter.cc"
@@ -142,14 +143,14 @@ void CountAside(const CountingPlan& plan, CountingTables& tables) {
 }  // namespace
 
 HistogramCounter::HistogramCounter(const HistogramEdges& edges)
-    : edges_(&edges), tables_(edges.plan().TakeTables()) {}
+    : edges_(&edges), tables_(PlanOf(edges).TakeTables()) {}
 
 HistogramCounter::~HistogramCounter() {
-  if (tables_->elements == 0) edges_->plan().ReturnTables(std::move(tables_));
+  if (tables_->elements == 0) PlanOf(*edges_).ReturnTables(std::move(tables_));
 }
 
 void HistogramCounter::Add(std::span<const float> values) {
-  const CountingPlan& plan = edges_->plan();
+  const CountingPlan& plan = PlanOf(*edges_);
   CountingTables& tables = *tables_;
   tables.elements += values.size();
   for (size_t begin = 0; begin < values.size(); begin += kPiece) {
@@ -161,16 +162,18 @@ void HistogramCounter::Add(std::span<const float> values) {
   }
 }
 
-void HistogramCounter::AddReference(std::span<const float> values) {
-  tables_->elements += values.size();
+Histogram HistogramCounter::Take() { return TakeSums(*this).ToHistogram(*edges_); }
+
+void HistogramInternals::AddReference(HistogramCounter& counter, std::span<const float> values) {
+  counter.tables_->elements += values.size();
   for (const float value : values) {
-    CountValue(edges_->plan(), std::bit_cast<uint32_t>(value), *tables_);
+    CountValue(PlanOf(*counter.edges_), std::bit_cast<uint32_t>(value), *counter.tables_);
   }
 }
 
-HistogramSums HistogramCounter::TakeSums() {
-  const CountingPlan& plan = edges_->plan();
-  CountingTables& tables = *tables_;
+HistogramSums HistogramInternals::TakeSums(HistogramCounter& counter) {
+  const CountingPlan& plan = PlanOf(*counter.edges_);
+  CountingTables& tables = *counter.tables_;
   if (tables.pending_count > 0) HWY_DYNAMIC_DISPATCH(CountValues)(nullptr, 0, plan, tables);
   CountAside(plan, tables);
   if (tables.in_records > 0) EmptyRecords(plan, tables);

@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "check.h"
+#include "measure_chunk.h"
 #include "measure_element.h"
 #include "parallel.h"
 

@@ -9,6 +9,7 @@
 
 #include "chunk_loader.h"
 #include "dlsim/measure.h"
+#include "measure_chunk.h"
 
 namespace dlsim {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstddef>
 
 #include "dlsim/measure.h"
+#include "measure_chunk.h"
 #include "measure_element.h"
 
 namespace dlsim {

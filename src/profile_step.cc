@@ -8,6 +8,7 @@
 #include "chunk_loader.h"
 #include "compute_device.h"
 #include "dlsim/profile.h"
+#include "histogram_sums.h"
 #include "parallel.h"
 #include "step_blocks.h"
 
@@ -44,7 +45,7 @@ HistogramSums CountPart(const TensorSources& sources, std::span<const Block> blo
       counter.Add(loader.Load(part, begin));
     }
   }
-  return counter.TakeSums();
+  return TakeSums(counter);
 }
 
 std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,

@@ -8,6 +8,7 @@
 #include "dlsim/convert.h"
 #include "dlsim/measure.h"
 #include "load_floats.h"
+#include "measure_chunk.h"
 #include "parallel.h"
 #include "step_blocks.h"
 #include "tensorflow_buckets.h"

@@ -13,6 +13,7 @@
 #include "dlsim/histogram_question.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure.h"
+#include "histogram_sums.h"
 #include "on_target.h"
 
 namespace dlsim {
@@ -155,8 +156,8 @@ TEST(Histogram, OfPartsMergeToThatOfTheWhole) {
   HistogramCounter first(edges), second(edges);
   first.Add(std::span(values).subspan(0, 700));
   second.Add(std::span(values).subspan(700));
-  HistogramSums sums = second.TakeSums();
-  sums.Merge(first.TakeSums());
+  HistogramSums sums = TakeSums(second);
+  sums.Merge(TakeSums(first));
   EXPECT_EQ(sums.ToHistogram(edges), HistogramOf(values, edges));
 }
 
@@ -211,7 +212,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, HistogramOnTarget, testing::ValuesIn(Supported
 
 Histogram ReferenceOf(std::span<const float> values, const HistogramEdges& edges) {
   HistogramCounter counter(edges);
-  counter.AddReference(values);
+  AddReference(counter, values);
   return counter.Take();
 }
 

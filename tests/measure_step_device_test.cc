@@ -15,6 +15,7 @@
 #include "compute_device.h"
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
+#include "histogram_sums.h"
 #include "measure_block.h"
 #include "tests/same_measurement.h"
 #include "tests/test_traces.h"
@@ -88,7 +89,7 @@ class LateCount final : public DeviceWork {
         for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
           counter_.Add(loader.Load(part, begin));
         }
-        pending_.emplace_back(block.tensor * loader.part_count() + part, counter_.TakeSums());
+        pending_.emplace_back(block.tensor * loader.part_count() + part, TakeSums(counter_));
       }
     }
   }

@@ -15,6 +15,7 @@
 #include "boundaries.h"
 #include "dlsim/simd.h"
 #include "formats_under_test.h"
+#include "measure_chunk.h"
 #include "on_target.h"
 
 #ifdef __x86_64__

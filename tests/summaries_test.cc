@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dlsim/measure.h"
+#include "measure_chunk.h"
 #include "tests/trace_test_util.h"
 #ifdef _OPENMP
 #include <omp.h>

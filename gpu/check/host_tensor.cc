@@ -7,6 +7,8 @@
 #include <cstring>
 
 #include "counting_plan.h"
+#include "histogram_sums.h"
+#include "measure_chunk.h"
 #include "parallel.h"
 
 namespace dlsim::gpu_check {
@@ -99,13 +101,13 @@ HistogramSums CountReference(std::span<const float> values, const HistogramEdges
   ParallelFor(parts.size(), [&](size_t part) {
     const auto of_part =
         values.subspan(part * kPart, std::min(kPart, values.size() - part * kPart));
-    auto tables = edges.plan().TakeTables();
+    auto tables = PlanOf(edges).TakeTables();
     tables->elements = of_part.size();
     for (const float value : of_part) {
-      CountValue(edges.plan(), std::bit_cast<uint32_t>(value), *tables);
+      CountValue(PlanOf(edges), std::bit_cast<uint32_t>(value), *tables);
     }
-    parts[part] = TakeWideSums(edges.plan(), *tables);
-    edges.plan().ReturnTables(std::move(tables));
+    parts[part] = TakeWideSums(PlanOf(edges), *tables);
+    PlanOf(edges).ReturnTables(std::move(tables));
   });
   HistogramSums sums;
   for (const HistogramSums& part : parts) sums.Merge(part);

@@ -12,6 +12,7 @@
 #include "dlsim/dtype.h"
 #include "dlsim/histogram.h"
 #include "dlsim/measure.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu_check {
 

@@ -14,6 +14,7 @@
 #include "gpu/check/encode_sweep.h"
 #include "gpu/check/formats.h"
 #include "gpu/check/timing.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu_check {
 namespace {

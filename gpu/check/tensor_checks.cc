@@ -12,6 +12,7 @@
 #include "gpu/check/data_sets.h"
 #include "gpu/check/device_arrays.h"
 #include "gpu/check/formats.h"
+#include "histogram_sums.h"
 #include "parallel.h"
 
 namespace dlsim::gpu_check {

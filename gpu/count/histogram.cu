@@ -7,6 +7,7 @@
 
 #include "dlsim/error.h"
 #include "gpu/count/count_kernels.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -8,6 +8,7 @@
 #include "check.h"
 #include "dlsim/measure.h"
 #include "gpu/count/count_kernels.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

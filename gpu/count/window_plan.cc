@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "counting_plan.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -82,7 +83,7 @@ std::vector<uint32_t> BinsOf(const HistogramEdges& edges, const std::vector<Rank
 }  // namespace
 
 std::optional<HostWindowPlan> MakeWindowPlan(const HistogramEdges& edges) {
-  const std::optional<PeriodicPlan>& periodic = edges.plan().periodic();
+  const std::optional<PeriodicPlan>& periodic = PlanOf(edges).periodic();
   if (!periodic) return std::nullopt;
   const std::vector<Rank> ranks = RanksOf(periodic->phases);
   if (ranks.size() > WindowPlan::kRanks) return std::nullopt;

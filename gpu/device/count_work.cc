@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "histogram_sums.h"
+
 namespace dlsim::gpu {
 namespace {
 

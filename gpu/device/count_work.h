@@ -8,6 +8,7 @@
 #include "gpu/device/counter_store.h"
 #include "gpu/device/slot_ring.h"
 #include "gpu/device/step_batch.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 

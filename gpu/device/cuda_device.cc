@@ -7,6 +7,7 @@
 #include "gpu/device/convert_host_array.h"
 #include "gpu/device/count_work.h"
 #include "gpu/device/measure_work.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 

@@ -8,6 +8,7 @@
 #include "compute_device.h"
 #include "gpu/device/counter_store.h"
 #include "gpu/device/slot_ring.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 

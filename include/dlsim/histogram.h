@@ -36,16 +36,14 @@ class HistogramEdges {
   // The bin of a nonzero finite magnitude.
   size_t BinOf(uint32_t magnitude) const;
 
-  // What counters of these edges share.
-  const CountingPlan& plan() const { return *plan_; }
-
   friend bool operator==(const HistogramEdges& a, const HistogramEdges& b) {
     return a.bits_ == b.bits_;
   }
 
  private:
+  friend struct HistogramInternals;
   std::vector<uint32_t> bits_;
-  std::shared_ptr<const CountingPlan> plan_;
+  std::shared_ptr<const CountingPlan> plan_;  // what counters of these edges share
 };
 
 // The significand of a magnitude as an integer: its value is significand * 2^QuantumExponent.
@@ -93,28 +91,6 @@ struct Histogram {
   friend bool operator==(const Histogram&, const Histogram&) = default;
 };
 
-// What is counted of an array: all exact, so that sums of its pieces merge in any order.
-struct HistogramSums {
-  struct Bin {
-    uint32_t bin = 0;
-    uint64_t count = 0;
-    uint64_t significands = 0;
-    uint128_t squares = 0;  // of significands
-  };
-  struct OfSign {
-    uint32_t largest = 0;
-    std::vector<Bin> bins;  // those that are not empty, ascending
-  };
-
-  uint64_t elements = 0, zeros = 0, nan = 0, inf = 0;
-  std::array<OfSign, 2> signs;  // indexed by Sign
-
-  void Merge(const HistogramSums& other);
-
-  // `edges` are those that it was counted with.
-  Histogram ToHistogram(const HistogramEdges& edges) const;
-};
-
 // Counts arrays on the calling thread, any number of them in any order; their histograms add up.
 // What this costs beside reading the values grows with the binades that they lie in.
 class HistogramCounter {
@@ -126,14 +102,11 @@ class HistogramCounter {
 
   void Add(std::span<const float> values);
 
-  // The same value by value: the definition that the kernels of Add must equal.
-  void AddReference(std::span<const float> values);
-
-  // Return what was counted and begin anew.
-  HistogramSums TakeSums();
-  Histogram Take() { return TakeSums().ToHistogram(*edges_); }
+  // Returns what was counted and begins anew.
+  Histogram Take();
 
  private:
+  friend struct HistogramInternals;
   const HistogramEdges* edges_;
   std::unique_ptr<CountingTables> tables_;
 };

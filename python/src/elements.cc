@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "load_floats.h"
+#include "measure_chunk.h"
 #include "parallel.h"
 
 namespace dlsim::python {

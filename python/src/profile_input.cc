@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
+#include "histogram_sums.h"
 
 namespace dlsim::python {
 namespace {

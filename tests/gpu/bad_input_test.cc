@@ -12,6 +12,7 @@
 #include "dlsim/histogram.h"
 #include "emulated_test.h"
 #include "failures.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -16,6 +16,7 @@
 #include "dlsim/codec.h"
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 
@@ -42,13 +43,13 @@ inline void ExpectEqual(const HistogramSums& actual, const HistogramSums& expect
 inline HistogramSums CountOnCpu(std::span<const float> values, const HistogramEdges& edges) {
   HistogramCounter counter(edges);
   counter.Add(values);
-  return counter.TakeSums();
+  return TakeSums(counter);
 }
 
 inline HistogramSums CountByDefinition(std::span<const float> values, const HistogramEdges& edges) {
   HistogramCounter counter(edges);
-  counter.AddReference(values);
-  return counter.TakeSums();
+  AddReference(counter, values);
+  return TakeSums(counter);
 }
 
 inline const HistogramEdges& LadderEdges() {

@@ -11,6 +11,7 @@
 #include "counted_values.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/count/wave_counter.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 

@@ -14,6 +14,7 @@
 #include "device_arrays.h"
 #include "dlsim/gpu/histogram.h"
 #include "emulation.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

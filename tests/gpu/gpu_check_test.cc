@@ -23,6 +23,7 @@
 #include "gpu/check/input_order.h"
 #include "gpu/check/options.h"
 #include "gpu/check/report.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu_check {
 namespace {

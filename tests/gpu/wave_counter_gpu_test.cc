@@ -11,6 +11,7 @@
 
 #include "counted_waves.h"
 #include "emulation.h"
+#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -11,6 +11,10 @@
 #include "dlsim/gpu/tensor_list.h"
 #include "dlsim/histogram.h"
 
+namespace dlsim {
+struct HistogramSums;
+}
+
 namespace dlsim::gpu {
 
 // Edges and tables in device memory. Made once; Count neither allocates nor waits.
