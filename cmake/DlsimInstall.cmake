@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-# Install rules: the command, the library with its headers, and the CMake package.
+# Install rules: the command, the libraries with their headers, and the CMake package.
 include(CMakePackageConfigHelpers)
 
 install(TARGETS dlsim_command RUNTIME)
-install(TARGETS dlsim_core EXPORT dlsim-targets FILE_SET HEADERS)
+install(TARGETS dlsim_core dlsim_sim EXPORT dlsim-targets FILE_SET HEADERS)
 if(DLSIM_ENABLE_CUDA)
   install(TARGETS dlsim_gpu EXPORT dlsim-targets FILE_SET HEADERS)
 endif()

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 namespace dlsim {
 

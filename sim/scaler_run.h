@@ -12,7 +12,7 @@
 
 #include "dlsim/loss_scaler.h"
 #include "dlsim/replay.h"
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 namespace dlsim {
 

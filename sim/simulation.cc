@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "dlsim/sim/runs.h"
 #include "sim/number.h"
 #include "sim/policy_settings.h"
 
@@ -33,23 +34,6 @@ void RequireOneClipping(const Clipping& clipping) {
                        "`max_gradient_value`.");
 }
 
-std::vector<const PolicyInfo*> NamedPolicies(const std::vector<std::string>& names) {
-  std::vector<const PolicyInfo*> policies;
-  const auto add = [&](const PolicyInfo& policy) {
-    if (std::find(policies.begin(), policies.end(), &policy) == policies.end()) {
-      policies.push_back(&policy);
-    }
-  };
-  for (const std::string& name : names) {
-    if (name == kAllPolicies) {
-      for (const PolicyInfo& policy : Policies()) add(policy);
-    } else {
-      add(FindPolicy(name));
-    }
-  }
-  return policies;
-}
-
 SimulationRun PrepareRun(const SimulationRequest& request, const std::string& format_name,
                          const PolicyInfo& policy, bool only_policy) {
   const NamedFormat format = ParseFormat(format_name);
@@ -67,18 +51,12 @@ SimulationRun PrepareRun(const SimulationRequest& request, const std::string& fo
     run.notes = std::move(configured.notes);
     RestoreState(SettingsFor(policy, request.states, StateSettings(), only_policy), policy.name,
                  configured);
-    Conversion conversion = request.conversion;
-    conversion.format = format.format;
-    Clipping clipping = request.clipping;
-    clipping.rule = run.rules.clip_rule;
-    run.start = ReplayRun{run.format,
-                          run.policy,
-                          conversion,
-                          run.rules,
-                          std::move(configured.scaler),
-                          clipping,
-                          std::move(configured.anew),
-                          {}};
+    run.start = MakeRun(format, policy, std::move(configured));
+    run.start->conversion = request.conversion;
+    run.start->conversion.format = format.format;
+    run.start->rules = run.rules;
+    run.start->clipping = request.clipping;
+    run.start->clipping.rule = run.rules.clip_rule;
   } catch (const PolicyRefusal& refusal) {
     run.parameters = refusal.parameters;
     run.result.events.push_back({-1, refusal.type, refusal.message, true, {}});

@@ -10,8 +10,8 @@
 #include "dlsim/clipping.h"
 #include "dlsim/gradient_source.h"
 #include "dlsim/replay.h"
+#include "dlsim/sim/policies.h"
 #include "sim/heat_map.h"
-#include "sim/policies/registry.h"
 
 namespace dlsim {
 
@@ -40,9 +40,6 @@ struct SimulationRequest {
   std::vector<std::string> states = {};    // KEY=VALUE of a checkpoint to start from, as settings
   std::optional<int64_t> resume_at = {};   // adds interrupted twins that keep scale or nothing
 };
-
-// The name that stands for all policies.
-inline constexpr std::string_view kAllPolicies = "all";
 
 // Makes one run per format and policy. Throws Error (exit code 2) for unknown names and values, and
 // for clipping by both norm and value.

@@ -12,7 +12,9 @@ namespace dlsim {
 Ladder DefaultLadder() {
   constexpr float kDocumentedMax = 2e15f, kDocumentedMin = 2e-14f;
   std::set<float> scales;
-  for (int exponent = -24; exponent <= 40; ++exponent) scales.insert(std::ldexp(1.0f, exponent));
+  for (int exponent = kLowestScaleExponent; exponent <= kHighestScaleExponent; ++exponent) {
+    scales.insert(std::ldexp(1.0f, exponent));
+  }
   for (float down = kDocumentedMax; down >= kDocumentedMin; down /= 2) scales.insert(down);
   for (float up = kDocumentedMin; up <= kDocumentedMax; up *= 2) scales.insert(up);
   std::vector<NamedFormat> formats;

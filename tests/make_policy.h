@@ -13,8 +13,8 @@
 
 #include "dlsim/error.h"
 #include "dlsim/loss_scaler.h"
+#include "dlsim/sim/policies.h"
 #include "sim/number.h"
-#include "sim/policies/registry.h"
 
 namespace dlsim {
 

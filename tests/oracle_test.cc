@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "dlsim/replay.h"
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 #include "sim/simulation.h"
 #include "trace_test_util.h"
 

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/sim/policies.h"
 #include "profiled_trace.h"
-#include "sim/policies/registry.h"
 #include "small_replay.h"
 #include "test_traces.h"
 

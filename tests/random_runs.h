@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/replay.h"
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 namespace dlsim {
 

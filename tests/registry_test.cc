@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Names, aliases, defaults and mistakes in the settings of policies.
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 #include <gtest/gtest.h>
 

@@ -15,8 +15,8 @@
 #endif
 
 #include "dlsim/measure.h"
+#include "dlsim/sim/policies.h"
 #include "dlsim/simd.h"
-#include "sim/policies/registry.h"
 #include "sim/policies/static_scale.h"
 #include "sim/simulation.h"
 #include "tests/test_traces.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/sweep/sweep.h"
+#include "dlsim/sim/sweep.h"
 
 #include <gtest/gtest.h>
 #ifdef _OPENMP

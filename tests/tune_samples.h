@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dlsim/replay.h"
-#include "sim/sweep/sweep.h"
+#include "dlsim/sim/sweep.h"
 #include "sim/tune/tuning.h"
 
 namespace dlsim {

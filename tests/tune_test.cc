@@ -6,6 +6,8 @@
 #include <limits>
 
 #include "dlsim/error.h"
+#include "sim/tune/policy_family.h"
+#include "sim/tune/policy_score.h"
 #include "sim/tune/policy_search.h"
 #include "tests/profiled_trace.h"
 #include "tests/small_replay.h"

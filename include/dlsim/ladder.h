@@ -10,6 +10,9 @@
 
 namespace dlsim {
 
+// The powers of two among the scales of the default ladder, as exponents.
+inline constexpr int kLowestScaleExponent = -24, kHighestScaleExponent = 40;
+
 // All combinations of these; every kind of overflow in addition.
 struct Ladder {
   std::vector<NamedFormat> formats;

@@ -19,9 +19,9 @@
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "dlsim/loss_scaler.h"
+#include "dlsim/sim/policies.h"
 #include "python/src/bindings.h"
 #include "sim/number.h"
-#include "sim/policies/registry.h"
 #include "sim/suggest.h"
 
 namespace nb = nanobind;

@@ -16,7 +16,9 @@
 #include "sim/output/progress.h"
 #include "sim/output/report.h"
 #include "sim/tune/config_block_text.h"
+#include "sim/tune/policy_family.h"
 #include "sim/tune/tune_report.h"
+#include "sim/tune/tuning.h"
 
 namespace dlsim {
 namespace {
@@ -60,33 +62,11 @@ TuneRequest MakeRequest(const TuneCommandOptions& options) {
   return request;
 }
 
-bool Has(const Ladder& ladder, const std::string& format) {
-  return std::ranges::count(ladder.formats, ParseFormat(format).format, &NamedFormat::format) > 0;
-}
-
 // Leaves out the default formats that the ladder lacks; all its own remain if it has none of them.
 void KeepOnLadder(const Ladder& ladder, TuneRequest& request) {
-  std::erase_if(request.formats, [&](const std::string& name) { return !Has(ladder, name); });
+  std::erase_if(request.formats, [&](const std::string& name) { return !HasFormat(ladder, name); });
   if (!request.formats.empty()) return;
   for (const NamedFormat& format : ladder.formats) request.formats.push_back(format.name);
-}
-
-// A search between brackets would end anywhere.
-void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
-  for (const std::string& name : request.formats) {
-    if (!Has(ladder, name)) {
-      throw UsageError("--format", "not on the profile's ladder", "", Quoted(name));
-    }
-  }
-  const Conversion& conversion = request.conversion;
-  if (std::ranges::count(ladder.roundings, conversion.rounding) == 0) {
-    throw UsageError("--rounding", "not on the profile's ladder", "",
-                     Quoted(NameOf(conversion.rounding)));
-  }
-  if (std::ranges::count(ladder.subnormals, conversion.subnormals) == 0) {
-    throw UsageError("--subnormals", "not on the profile's ladder", "",
-                     Quoted(NameOf(conversion.subnormals)));
-  }
 }
 
 // Replays from a source, with a line of progress for each pass.
@@ -95,17 +75,7 @@ TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& optio
   const auto passes = std::make_shared<int>(0);
   TuneSource source;
   source.step_count = gradients.step_count();
-  if (input.profile) {
-    const ProfileReader& profile = *input.profile;
-    source.ladder = profile.settings().ladder.scales;
-    const std::string& tensors = options.trace.options.tensors;
-    if (tensors == "*" || tensors == profile.settings().tensors) {
-      source.totals.emplace(TotalsSource{profile.edges(),
-                                         profile.step_count(),
-                                         [&profile](size_t i) { return profile.LoadTotals(i); },
-                                         {}});
-    }
-  }
+  if (input.profile) AddProfile(*input.profile, options.trace.options.tensors, source);
   source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {
     const uint64_t bytes = gradients.facts().file_bytes;
     Progress progress("tune, pass " + std::to_string(++*passes), bytes,

@@ -5,8 +5,8 @@
 
 #include "dlsim/error.h"
 #include "dlsim/format.h"
+#include "dlsim/sim/policies.h"
 #include "sim/config/dialects.h"
-#include "sim/policies/registry.h"
 #include "sim/suggest.h"
 
 namespace dlsim {

@@ -12,16 +12,16 @@ namespace dlsim {
 namespace {
 
 // Exponents below or above stand for a scale of zero or infinity in the plot.
-constexpr double kLowestExponent = -150, kHighestExponent = 128;
+constexpr double kLowestPlotted = -150, kHighestPlotted = 128;
 
 double PlottedExponent(double scale) {
-  if (std::isnan(scale) || scale <= 0) return kLowestExponent;
-  return std::clamp(std::log2(scale), kLowestExponent, kHighestExponent);
+  if (std::isnan(scale) || scale <= 0) return kLowestPlotted;
+  return std::clamp(std::log2(scale), kLowestPlotted, kHighestPlotted);
 }
 
 // The steps that share one column of the plot.
 struct Column {
-  double low = kHighestExponent, high = kLowestExponent;
+  double low = kHighestPlotted, high = kLowestPlotted;
   bool skipped = false;
 };
 
@@ -49,7 +49,7 @@ std::string ScaleText(double scale) {
 std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t height) {
   if (steps.empty()) return {};
   const std::vector<Column> columns = MakeColumns(steps, width);
-  double low = kHighestExponent, high = kLowestExponent;
+  double low = kHighestPlotted, high = kLowestPlotted;
   for (const Column& column : columns) {
     low = std::min(low, column.low);
     high = std::max(high, column.high);

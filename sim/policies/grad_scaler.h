@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 namespace dlsim {
 

@@ -2,7 +2,7 @@
 // The rows of the registry, each defined in the file of its family.
 #pragma once
 
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 namespace dlsim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 #include <algorithm>
 
@@ -72,6 +72,21 @@ std::span<const PolicyInfo> Policies() {
 
 const PolicyInfo& FindPolicy(std::string_view name) {
   return FindNamed(Policies(), name, "policy", "unknown name");
+}
+
+std::vector<const PolicyInfo*> NamedPolicies(std::span<const std::string> names) {
+  std::vector<const PolicyInfo*> policies;
+  const auto add = [&](const PolicyInfo& policy) {
+    if (std::ranges::find(policies, &policy) == policies.end()) policies.push_back(&policy);
+  };
+  for (const std::string& name : names) {
+    if (name == kAllPolicies) {
+      for (const PolicyInfo& policy : Policies()) add(policy);
+    } else {
+      add(FindPolicy(name));
+    }
+  }
+  return policies;
 }
 
 ParameterMap ResolveParameters(const PolicyInfo& policy, std::span<const std::string> settings) {

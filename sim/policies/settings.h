@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-#include "sim/policies/registry.h"
+#include "dlsim/sim/policies.h"
 
 namespace dlsim {
 

@@ -30,21 +30,6 @@ SweepAxis SplitAxis(std::string_view text, std::string_view place, std::string_v
   return axis;
 }
 
-PolicyList NamedPolicies(const std::vector<std::string>& names) {
-  PolicyList policies;
-  const auto add = [&](const PolicyInfo& policy) {
-    if (std::ranges::find(policies, &policy) == policies.end()) policies.push_back(&policy);
-  };
-  for (const std::string& name : names) {
-    if (name == kAllPolicies) {
-      for (const PolicyInfo& policy : Policies()) add(policy);
-    } else {
-      add(FindPolicy(name));
-    }
-  }
-  return policies;
-}
-
 bool Takes(const PolicyInfo& policy, const SweepAxis& axis) {
   if (!axis.policy.empty() && axis.policy != policy.name) return false;
   const std::vector<std::string> keys = ParameterSettings().keys(policy);

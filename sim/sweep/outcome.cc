@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "dlsim/sim/sweep.h"
 #include "sim/sweep/outcome_sum.h"
-#include "sim/sweep/sweep.h"
 
 namespace dlsim {
 

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
+#include "dlsim/sim/sweep.h"
 #include "sim/sweep/step_answer.h"
-#include "sim/sweep/sweep.h"
 
 namespace dlsim {
 

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "dlsim/sim/runs.h"
 #include "sim/policies/projection.h"
 
 namespace dlsim {
@@ -72,18 +73,14 @@ SweepPlan PlanSweep(const SweepSetup& setup) {
   for (GridPoint& point : PointsOf(setup.grid)) {
     const PolicyInfo& policy = *point.policy;
     const NamedFormat& format = plan.formats[point.format];
-    Conversion conversion = setup.conversion;
-    conversion.format = format.format;
-    conversion.rounding = setup.roundings[point.rounding];
-    StackRules rules = policy.rules;
-    if (setup.finite_test) rules.finite_test = *setup.finite_test;
     try {
-      ConfiguredScaler configured = policy.make(ParametersOf(setup.grid, point), format.name);
-      plan.runs.push_back({.format = format.name,
-                           .policy = std::string(policy.name),
-                           .conversion = conversion,
-                           .rules = rules,
-                           .scaler = std::move(configured.scaler)});
+      ReplayRun run =
+          MakeRun(format, policy, policy.make(ParametersOf(setup.grid, point), format.name));
+      run.conversion = setup.conversion;
+      run.conversion.format = format.format;
+      run.conversion.rounding = setup.roundings[point.rounding];
+      run.rules.finite_test = setup.finite_test.value_or(run.rules.finite_test);
+      plan.runs.push_back(std::move(run));
       plan.points.push_back(std::move(point));
     } catch (const PolicyRefusal& refusal) {
       refusals.Add(policy, refusal);

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
-#include "sim/sweep/sweep.h"
+#include "dlsim/sim/sweep.h"
 
 namespace dlsim {
 

@@ -6,7 +6,7 @@
 #include <functional>
 #include <vector>
 
-#include "sim/sweep/sweep.h"
+#include "dlsim/sim/sweep.h"
 
 namespace dlsim {
 

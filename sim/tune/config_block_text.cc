@@ -5,6 +5,8 @@
 
 #include <cmath>
 
+#include "sim/tune/policy_family.h"
+
 namespace dlsim {
 namespace {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "dlsim/enum_names.h"
-#include "sim/tune/tuning.h"
+#include "dlsim/sim/tune.h"
 
 namespace dlsim {
 

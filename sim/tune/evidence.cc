@@ -10,6 +10,7 @@
 #include "dlsim/error.h"
 #include "sim/output/scale_plot.h"
 #include "sim/policies/static_scale.h"
+#include "sim/tune/policy_score.h"
 
 namespace dlsim {
 namespace {

@@ -3,7 +3,8 @@
 // own defaults come to.
 #pragma once
 
-#include "sim/tune/tuning.h"
+#include "dlsim/sim/tune.h"
+#include "sim/tune/scale_table.h"
 
 namespace dlsim {
 

@@ -5,9 +5,11 @@
 #include <array>
 #include <cmath>
 
+#include "dlsim/ladder.h"
 #include "sim/policies/static_scale.h"
 #include "sim/tune/evidence.h"
 #include "sim/tune/policy_search.h"
+#include "sim/tune/tuning.h"
 
 namespace dlsim {
 namespace {
@@ -87,7 +89,7 @@ std::vector<BlamedTensor> Blamed(const ReplayResult& result, bool overflow) {
 
 void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>& jobs) {
   if (!tuning.window.empty()) return;
-  const double highest = std::ldexp(1.0, kHighestExponent);
+  const double highest = std::ldexp(1.0, kHighestScaleExponent);
   const double low = std::fmin(tuning.window.low, highest);
   jobs.push_back({StaticRunAt(prototype, low), [&tuning](const ReplayResult& result) {
                     tuning.overflow_side = Blamed(result, true);

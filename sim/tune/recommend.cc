@@ -9,7 +9,10 @@
 #include <tuple>
 #include <utility>
 
+#include "dlsim/ladder.h"
 #include "sim/number.h"
+#include "sim/tune/policy_family.h"
+#include "sim/tune/policy_score.h"
 
 namespace dlsim {
 namespace {
@@ -48,7 +51,7 @@ std::vector<double> EqualNeighbours(const std::vector<std::pair<double, double>>
 }
 
 double LowestLimit(const ScaleTable& table) {
-  double lowest = std::ldexp(1.0, kHighestExponent);
+  double lowest = std::ldexp(1.0, kHighestScaleExponent);
   for (const StepFacts& fact : table.facts()) {
     if (!fact.hopeless) lowest = std::fmin(lowest, fact.limit);
   }
@@ -131,7 +134,7 @@ class Simplifier {
   double PreferredMax(double init) const {
     if (family_.max.empty()) return 0;
     const int bias = table_.prototype().conversion.format.bias;
-    const double exponent = std::ldexp(1.0, std::min(bias, kHighestExponent));
+    const double exponent = std::ldexp(1.0, std::min(bias, kHighestScaleExponent));
     const double own = IsPowerOfTwo(family_.defaults.max) ? family_.defaults.max : exponent;
     const double with_room = std::ldexp(PowerBelow(init), kFloorMargin);
     return own >= init ? own : with_room;
@@ -169,7 +172,7 @@ class Simplifier {
   // The power of two with the most head-room among those that will do as a start.
   void Start() {
     std::vector<std::pair<double, double>> starts;
-    for (int exponent = kLowestExponent; exponent <= kHighestExponent; ++exponent) {
+    for (int exponent = kLowestScaleExponent; exponent <= kHighestScaleExponent; ++exponent) {
       ScaleParameters next = current_.parameters;
       next.init = std::ldexp(1.0, exponent);
       if (next.init < std::fmax(family_.lowest_init, Lowest(next))) continue;

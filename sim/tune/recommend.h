@@ -2,8 +2,8 @@
 // Chooses, among parameters that lose the same, those that are sensible beyond the trace.
 #pragma once
 
+#include "dlsim/sim/tune.h"
 #include "sim/tune/policy_search.h"
-#include "sim/tune/tuning.h"
 
 namespace dlsim {
 

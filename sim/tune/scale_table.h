@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "dlsim/replay.h"
+#include "dlsim/sim/tune.h"
 #include "sim/sweep/totals_sweep.h"
 
 namespace dlsim {
@@ -26,21 +27,15 @@ struct TuneSource {
   std::optional<TotalsSource> totals = {};  // of all steps, if the source has them: much faster
 };
 
+// Adds what a profile has beside its gradients: the ladder and, if all its tensors are replayed,
+// their totals. `profile` must live as long as the source.
+void AddProfile(const ProfileReader& profile, const std::string& tensors, TuneSource& source);
+
 // One loss scale, per step.
 struct ScaleColumn {
   std::vector<double> lost;     // share of the energy that underflows, whether finite or not
   std::vector<uint8_t> finite;  // by the finite test
   bool exact = true;            // measured at this scale; else `lost` is that of a higher scale
-};
-
-// One step whatever the scale.
-struct StepFacts {
-  int64_t step = 0;
-  float absmax = 0;       // of the gradients that decide; 0 if all are zero
-  bool hopeless = false;  // not finite at any scale
-  bool nonfinite_input = false;
-  std::string tensor = {};  // to blame if hopeless
-  double limit = 0;         // the largest float32 scale at which it is finite; 0 if hopeless
 };
 
 class ScaleTable {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "dlsim/ladder.h"
 #include "sim/tune/policy_score.h"
 
 namespace dlsim {
@@ -27,8 +28,8 @@ std::vector<float> ScalesBetweenPowers(const TuneSource& source, const ScaleTabl
   if (!source.ladder.empty()) return source.ladder;
   std::vector<float> limits;
   for (const StepFacts& fact : table.facts()) {
-    const bool in_range = fact.limit >= std::ldexp(1.0, kLowestExponent) &&
-                          fact.limit <= std::ldexp(1.0, kHighestExponent);
+    const bool in_range = fact.limit >= std::ldexp(1.0, kLowestScaleExponent) &&
+                          fact.limit <= std::ldexp(1.0, kHighestScaleExponent);
     if (in_range) limits.push_back(static_cast<float>(fact.limit));
   }
   std::sort(limits.begin(), limits.end());

@@ -8,9 +8,6 @@
 
 namespace dlsim {
 
-// The powers of two that are tried first, as exponents.
-inline constexpr int kLowestExponent = -24, kHighestExponent = 40;
-
 // Between two powers of two the best scale is one at which some step just does not overflow, as a
 // higher scale loses less: returns such scales, or what the ladder has.
 std::vector<float> ScalesBetweenPowers(const TuneSource& source, const ScaleTable& table);

@@ -2,6 +2,7 @@
 #include <string>
 
 #include "sim/tune/config_block_text.h"
+#include "sim/tune/policy_score.h"
 #include "sim/tune/tune_report.h"
 
 namespace dlsim {

@@ -10,6 +10,8 @@
 #include "sim/output/scale_plot.h"
 #include "sim/output/table.h"
 #include "sim/tune/config_block_text.h"
+#include "sim/tune/policy_family.h"
+#include "sim/tune/policy_score.h"
 
 namespace dlsim {
 namespace {

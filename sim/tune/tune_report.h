@@ -5,8 +5,8 @@
 #include <cstddef>
 #include <string>
 
+#include "dlsim/sim/tune.h"
 #include "sim/output/json_value.h"
-#include "sim/tune/tuning.h"
 
 namespace dlsim {
 

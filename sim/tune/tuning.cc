@@ -7,8 +7,11 @@
 #include <memory>
 
 #include "dlsim/error.h"
+#include "dlsim/ladder.h"
 #include "sim/policies/static_scale.h"
 #include "sim/tune/evidence.h"
+#include "sim/tune/policy_family.h"
+#include "sim/tune/policy_score.h"
 #include "sim/tune/policy_search.h"
 #include "sim/tune/recommend.h"
 
@@ -18,7 +21,7 @@ namespace {
 // Powers of two, as far as the source answers them.
 std::vector<float> FirstScales(const TuneSource& source) {
   std::vector<float> scales;
-  for (int exponent = kLowestExponent; exponent <= kHighestExponent; ++exponent) {
+  for (int exponent = kLowestScaleExponent; exponent <= kHighestScaleExponent; ++exponent) {
     scales.push_back(std::ldexp(1.0f, exponent));
   }
   if (source.ladder.empty()) return scales;

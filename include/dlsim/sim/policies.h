@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The registry of loss-scaling policies: names, parameters, and how to make each. One file per
-// policy family declares its rows in policies.h; registry.cc lists them.
+// The loss-scaling policies: their names and parameters, and how to make each.
 #pragma once
 
 #include <functional>
@@ -61,6 +60,12 @@ std::span<const PolicyInfo> Policies();
 
 // Returns the policy of that name or alias; throws Error (exit code 2) with a "did you mean".
 const PolicyInfo& FindPolicy(std::string_view name);
+
+// The name that stands for all policies.
+inline constexpr std::string_view kAllPolicies = "all";
+
+// Returns the policies of names, aliases and kAllPolicies, each once; throws as FindPolicy does.
+std::vector<const PolicyInfo*> NamedPolicies(std::span<const std::string> names);
 
 // Resolves KEY=VALUE settings to the policy's first names; throws Error (exit code 2) for an
 // unknown key, with a "did you mean", and for a key given twice.

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is tuned for: a trace, or a profile of one.
+#include <algorithm>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/profile_source.h"
+#include "sim/trace_source.h"
+#include "sim/tune/tuning.h"
+
+namespace dlsim {
+namespace {
+
+TuneSource ReplaysOf(const GradientSource& gradients, const ReplayOptions& options) {
+  return {
+      .replay =
+          [&](std::vector<ReplayRun> runs) { return Replay(gradients, std::move(runs), options); },
+      .step_count = gradients.step_count(),
+      .ladder = {}};
+}
+
+}  // namespace
+
+void AddProfile(const ProfileReader& profile, const std::string& tensors, TuneSource& source) {
+  source.ladder = profile.settings().ladder.scales;
+  if (tensors != "*" && tensors != profile.settings().tensors) return;
+  source.totals.emplace(TotalsSource{profile.edges(),
+                                     profile.step_count(),
+                                     [&profile](size_t i) { return profile.LoadTotals(i); },
+                                     {}});
+}
+
+bool HasFormat(const Ladder& ladder, const std::string& format) {
+  return std::ranges::count(ladder.formats, ParseFormat(format).format, &NamedFormat::format) > 0;
+}
+
+void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
+  for (const std::string& name : request.formats) {
+    if (!HasFormat(ladder, name)) {
+      throw UsageError("--format", "not on the profile's ladder", "", Quoted(name));
+    }
+  }
+  const Conversion& conversion = request.conversion;
+  if (std::ranges::count(ladder.roundings, conversion.rounding) == 0) {
+    throw UsageError("--rounding", "not on the profile's ladder", "",
+                     Quoted(NameOf(conversion.rounding)));
+  }
+  if (std::ranges::count(ladder.subnormals, conversion.subnormals) == 0) {
+    throw UsageError("--subnormals", "not on the profile's ladder", "",
+                     Quoted(NameOf(conversion.subnormals)));
+  }
+}
+
+TuneResult Tune(const TraceReader& trace, const TuneRequest& request,
+                const ReplayOptions& options) {
+  const TraceSource gradients(trace, options.accumulate_steps);
+  return Tune(ReplaysOf(gradients, options), request);
+}
+
+TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
+                const ReplayOptions& options) {
+  constexpr const char* kAllTensors = "*";
+  RequireOnLadder(profile.settings().ladder, request);
+  const ProfileSource gradients(profile, kAllTensors);
+  ReplayOptions replay = options;
+  replay.step.accumulation = profile.settings().accumulation;
+  TuneSource source = ReplaysOf(gradients, replay);
+  AddProfile(profile, kAllTensors, source);
+  return Tune(source, request);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replays a trace under two policies, sweeps one of them and tunes, the way a user would.
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/sim/runs.h"
+#include "dlsim/sim/sweep.h"
+#include "dlsim/sim/tune.h"
+
+namespace {
+
+// Of cerebras on fp16 (tests/data/traces/cnn-digits.oracle-dls.json).
+constexpr uint64_t kSkipped = 35;
+constexpr double kFinalScale = 58207.66015625;
+
+// Returns whether the first run skips and ends as the oracle of this trace has it, the second
+// never skips, and the sweep agrees.
+bool Check(const std::string& path) {
+  const std::vector<std::string> paths = {path};
+  const dlsim::TraceReader trace = dlsim::TraceReader::Open(paths, {});
+  const std::vector<std::string> settings = {"loss_scale=2^15"};
+  const std::vector<dlsim::ReplayRun> runs = {dlsim::MakeRun("fp16", "cerebras"),
+                                              dlsim::MakeRun("fp16", "static", settings)};
+  const std::vector<dlsim::ReplayResult> results = dlsim::Replay(trace, runs, {});
+  for (size_t r = 0; r < runs.size(); ++r) {
+    const dlsim::ReplaySummary summary = dlsim::Summarize(results[r]);
+    std::printf("%s: %llu of %llu steps skipped, scale %g at the end\n", runs[r].policy.c_str(),
+                static_cast<unsigned long long>(summary.skipped_steps),
+                static_cast<unsigned long long>(summary.steps), summary.final_scale);
+  }
+  const std::vector<dlsim::SweepOutcome> swept = dlsim::Sweep(trace, runs, {});
+  dlsim::TuneRequest request;
+  request.formats = {"fp16"};
+  const dlsim::TuneResult tuned = dlsim::Tune(trace, request, {});
+  const dlsim::ReplaySummary first = dlsim::Summarize(results[0]);
+  return first.steps == 45 && first.skipped_steps == kSkipped && first.final_scale == kFinalScale &&
+         dlsim::Summarize(results[1]).skipped_steps == 0 &&
+         swept[0].skipped_steps == first.skipped_steps && tuned.steps == first.steps;
+}
+
+}  // namespace
+
+int main(int, char** arguments) {
+  try {
+    const bool right = Check(arguments[1]);
+    std::puts(right ? "dlsim: replay works" : "dlsim: replay is broken");
+    return right ? 0 : 1;
+  } catch (const dlsim::Error& error) {
+    std::puts(error.what());
+    return static_cast<int>(error.kind());
+  }
+}
