@@ -66,9 +66,7 @@ std::string Bless(const std::string& path, const std::string& directory) {
   std::filesystem::create_directories(directory, error);
   if (error) throw InputError(Printable(directory), "cannot be made (" + error.message() + ")");
   std::ifstream input(path, std::ios::binary);
-  OutputFile output(baseline);
-  output.Write({std::string(std::istreambuf_iterator<char>(input), {})});
-  output.Commit();
+  WriteOutput(baseline, {std::string(std::istreambuf_iterator<char>(input), {})});
   return baseline;
 }
 

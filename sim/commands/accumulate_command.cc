@@ -28,14 +28,9 @@ struct AccumulateOptions {
   SumRunsRequest runs;
   ReductionsRequest reductions;
   float scale = 1.0f;
-  std::optional<std::string> json, csv;
+  ResultPaths results;
   uint64_t top = 5;
-  bool quiet = false;
 };
-
-std::unique_ptr<OutputFile> OpenOutput(const std::optional<std::string>& path) {
-  return path ? std::make_unique<OutputFile>(*path) : nullptr;
-}
 
 Json DescribeOptions(const AccumulateOptions& options) {
   Json object = {{"rounding", NameOf(options.conversion.rounding)},
@@ -51,41 +46,34 @@ Json DescribeOptions(const AccumulateOptions& options) {
 }
 
 int RunAccumulate(AccumulateOptions options) {
-  const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
-  if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
-    throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
-  }
+  options.results.RequireDistinct();
   options.runs.conversion = options.conversion.Of({});
   const std::vector<SumRun> runs = MakeSumRuns(options.runs);
   const TraceReader trace = OpenTrace(options.trace);
   const ReductionPlan plan = PlanReductions(options.reductions, trace);
-  const std::unique_ptr<OutputFile> json = OpenOutput(options.json);
-  const std::unique_ptr<OutputFile> csv = OpenOutput(options.csv);
-  if (csv) csv->Write(SumCsvHeader());
+  ResultFiles files(options.results);
+  if (files.csv) files.csv->Write(SumCsvHeader());
   SumStudyOptions study = {options.scale, options.conversion.seed, {}, {}};
-  if (csv) {
+  if (files.csv) {
     study.on_item = [&](const SumItem& item, std::span<const SumOutcome> outcomes) {
-      WriteSumCsvRows(item, runs, outcomes, *csv);
+      WriteSumCsvRows(item, runs, outcomes, *files.csv);
     };
   }
   std::vector<SumResult> results;
   {
     Progress progress("accumulate", trace.step_count(),
-                      options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                       ProgressUnit::kCount);
     study.on_step = [&](size_t done) { progress.Update(done); };
     results = RunSumStudy(trace, plan, runs, study);
   }
-  if (json) {
+  if (files.json) {
     WriteSumJson(FactsOf(trace), options.trace.paths, DescribeOptions(options), runs, results,
-                 *json);
-    json->Commit();
+                 *files.json);
   }
-  if (csv) csv->Commit();
-  if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
-    OutputFile out("-");
-    out.Write(FormatSumReport(FactsOf(trace), runs, results, options.top));
-    out.Commit();
+  files.Commit();
+  if (options.results.wants_report()) {
+    WriteOutput("-", FormatSumReport(FactsOf(trace), runs, results, options.top));
   }
   return 0;
 }
@@ -185,12 +173,15 @@ void AddAccumulateCommand(CLI::App& app, Action& action) {
   AddReductionOptions(*command, options->reductions);
   AddSumOptions(*command, *options);
   command
-      ->add_option("--json", options->json, "Write the full result as JSON; - is standard output")
+      ->add_option("--json", options->results.json,
+                   "Write the full result as JSON; - is standard output")
       ->option_text("FILE");
-  command->add_option("--csv", options->csv, "Write one row per sum and run; - is standard output")
+  command
+      ->add_option("--csv", options->results.csv,
+                   "Write one row per sum and run; - is standard output")
       ->option_text("FILE");
   AddCount(*command, "--top", options->top, "Tensors in each list of the report (default 5)");
-  command->add_flag("--quiet", options->quiet, "No report and no progress; errors only");
+  command->add_flag("--quiet", options->results.quiet, "No report and no progress; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim accumulate runs/lm-kjv\n"

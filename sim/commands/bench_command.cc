@@ -139,14 +139,10 @@ Comparison RunCompare(const CompareOptions& options) {
       Compare(pair.base, pair.current, RuleFor(pair.base.kind, options),
               [&](const std::string& name) { return selection.Contains(name); });
   if (options.json) {
-    OutputFile json(*options.json);
-    json.Write(ComparisonJson(pair.base, pair.current, comparison).dump(1) + "\n");
-    json.Commit();
+    WriteOutput(*options.json, ComparisonJson(pair.base, pair.current, comparison).dump(1) + "\n");
   }
   if (options.json != "-") {
-    OutputFile out("-");
-    out.Write(FormatComparison(pair.base, pair.current, comparison));
-    out.Commit();
+    WriteOutput("-", FormatComparison(pair.base, pair.current, comparison));
   }
   return comparison;
 }
@@ -166,9 +162,7 @@ int RunGate(const CompareOptions& options) {
 }
 
 int RunBless(const CompareOptions& options) {
-  OutputFile out("-");
-  out.Write(Bless(options.files.front(), options.baseline_directory) + "\n");
-  out.Commit();
+  WriteOutput("-", Bless(options.files.front(), options.baseline_directory) + "\n");
   return 0;
 }
 

@@ -117,9 +117,8 @@ void AddFormatsCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] {
     action = [options] {
       const std::vector<Listed> formats = ListFormats(options->names);
-      OutputFile out("-");
-      out.Write(options->json ? DumpJson(FormatsJson(formats)) + "\n" : FormatsTable(formats));
-      out.Commit();
+      WriteOutput("-",
+                  options->json ? DumpJson(FormatsJson(formats)) + "\n" : FormatsTable(formats));
       return 0;
     };
   });

@@ -153,9 +153,7 @@ TraceInfo ReadInfo(const TraceArguments& arguments) {
 
 int RunInfo(const InfoOptions& options) {
   const TraceInfo info = ReadInfo(options.trace);
-  OutputFile out("-");
-  out.Write(options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
-  out.Commit();
+  WriteOutput("-", options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
   return 0;
 }
 

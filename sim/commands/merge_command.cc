@@ -28,9 +28,7 @@ int RunMerge(const MergeCommandOptions& options) {
   MergeProfiles(options.paths, options.output);
   if (options.quiet) return 0;
   const std::array<std::string, 1> merged = {options.output};
-  OutputFile out("-");
-  out.Write(FormatSummary(options.output, ProfileReader::Open(merged)));
-  out.Commit();
+  WriteOutput("-", FormatSummary(options.output, ProfileReader::Open(merged)));
   return 0;
 }
 

@@ -129,9 +129,7 @@ void WriteResults(const ProfileCommandOptions& options, OutputFile* json) {
     json->Commit();
   }
   if (options.quiet || options.json == "-") return;
-  OutputFile out("-");
-  out.Write(FormatSummary(options.output, profile));
-  out.Commit();
+  WriteOutput("-", FormatSummary(options.output, profile));
 }
 
 // Writes the profile from what all ranks find.

@@ -36,17 +36,11 @@ struct ReplayCommandOptions {
   std::optional<Accumulation> accumulation;
   SimulationRequest request;
   ReplayOptions replay;
-  std::optional<std::string> json, csv;
+  ResultPaths results;
   std::string heat_map;  // bins; empty: none
   ReportOptions report;
   DeviceChoice device;
-  bool quiet = false;
 };
-
-// Opens the result files before the work, so that a bad path fails at once.
-std::unique_ptr<OutputFile> OpenOutput(const std::optional<std::string>& path) {
-  return path ? std::make_unique<OutputFile>(*path) : nullptr;
-}
 
 // Steps count alike in the progress line: files of one trace hardly differ in size.
 uint64_t BytesUntil(const GradientSource& source, size_t step) {
@@ -105,17 +99,14 @@ void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequ
 // The most bins of a heat map; nothing without one.
 std::optional<uint64_t> HeatMapBins(const ReplayCommandOptions& options) {
   if (options.heat_map.empty()) return std::nullopt;
-  if (!options.json) throw UsageError("--heat-map", "needs --json");
+  if (!options.results.json) throw UsageError("--heat-map", "needs --json");
   const int64_t bins = ParseInteger(options.heat_map, "--heat-map");
   if (bins < 1) throw UsageError("--heat-map", "no bins", "1 or more", Quoted(options.heat_map));
   return static_cast<uint64_t>(bins);
 }
 
 int RunReplay(ReplayCommandOptions options) {
-  const auto is_stdout = [](const std::optional<std::string>& path) { return path == "-"; };
-  if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
-    throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
-  }
+  options.results.RequireDistinct();
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
   AskedAccumulation asked = {options.accumulation, {}};
@@ -129,33 +120,30 @@ int RunReplay(ReplayCommandOptions options) {
   const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
   const GradientSource& source = *input.source;
   CheckAgainst(source.facts(), options.request);
-  if (!options.quiet) NoteDevice("replay", input);
-  const std::unique_ptr<OutputFile> json = OpenOutput(options.json);
-  const std::unique_ptr<OutputFile> csv = OpenOutput(options.csv);
-  if (csv) csv->Write(CsvHeader(source.facts()));
+  if (!options.results.quiet) NoteDevice("replay", input);
+  ResultFiles files(options.results);
+  if (files.csv) files.csv->Write(CsvHeader(source.facts()));
   {
     Progress progress("replay", source.facts().file_bytes,
-                      options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
+                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
     options.replay.observer = [&](const ObservedStep& step) {
-      if (csv) WriteCsvRows(step, *csv);
+      if (files.csv) WriteCsvRows(step, *files.csv);
       progress.Update(BytesUntil(source, step.index + 1));
     };
     Simulate(source, options.replay, runs, heat_map_bins);
     CheckOptimizers(options.replay.optimizers, runs);
   }
-  if (json) {
+  if (files.json) {
     Json record = DescribeOptions(options);
     if (config) record["config"] = JsonConfig(options.config.path, *config);
-    WriteReplayJson(source.facts(), options.trace.paths, record, runs, *json);
+    WriteReplayJson(source.facts(), options.trace.paths, record, runs, *files.json);
   }
-  if (json) json->Commit();
-  if (csv) csv->Commit();
+  files.Commit();
   options.report.optimizers = options.replay.optimizers;
-  if (!is_stdout(options.json) && !is_stdout(options.csv) && !options.quiet) {
-    OutputFile out("-");
-    if (config) out.Write(DescribeConfig(options.config.path, *config));
-    out.Write(UnusualOptions(options) + FormatReport(source.facts(), runs, options.report));
-    out.Commit();
+  if (options.results.wants_report()) {
+    WriteOutput("-", (config ? DescribeConfig(options.config.path, *config) : "") +
+                         UnusualOptions(options) +
+                         FormatReport(source.facts(), runs, options.report));
   }
   return ReportRefusals(runs);
 }
@@ -206,10 +194,11 @@ void AddReplayCommand(CLI::App& app, Action& action) {
   AddTrainingOptions(*command, options->training, options->request);
   AddDeviceOption(*command, options->device);
   command
-      ->add_option("--json", options->json, "Write the full result as JSON; - is standard output")
+      ->add_option("--json", options->results.json,
+                   "Write the full result as JSON; - is standard output")
       ->option_text("FILE");
   command
-      ->add_option("--csv", options->csv,
+      ->add_option("--csv", options->results.csv,
                    "Write one row per step, micro-step and tensor; - is standard output")
       ->option_text("FILE");
   command->add_flag("--heat-map{200}", options->heat_map,
@@ -219,7 +208,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
            "Tensors in each list of the report (default 5)");
   command->add_flag("--details", options->report.details,
                     "Plot and list the tensors of each run, however many there are");
-  command->add_flag("--quiet", options->quiet, "No report, notes or progress; errors only");
+  command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim replay runs/lm-kjv\n"

@@ -116,9 +116,7 @@ void ApplyToScaler(const TrainingConfig& config, ScalerCommandOptions& options) 
 }
 
 int WriteList() {
-  OutputFile out("-");
-  out.Write(ListPolicies());
-  out.Commit();
+  WriteOutput("-", ListPolicies());
   return 0;
 }
 

@@ -29,11 +29,11 @@ enum class Precision { kMixed, kFloat32 };
 struct SummariesOptions {
   TraceArguments trace;
   Precision precision = Precision::kMixed;
-  std::optional<std::string> format, scale, json, csv;
+  std::optional<std::string> format, scale;
+  ResultPaths results;
   bool quantize = false;
   bool tensorflow_histogram = false;
   uint64_t top = 20;
-  bool quiet = false;
 };
 
 SummaryOptions ResolveOptions(const SummariesOptions& options) {
@@ -90,40 +90,33 @@ void VisitSummaries(const TraceReader& trace, const SummaryOptions& options, Pro
 }
 
 int RunSummaries(const SummariesOptions& options) {
-  if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
-    throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
-  }
+  options.results.RequireDistinct();
   const SummaryOptions resolved = ResolveOptions(options);
   const TraceReader trace = OpenTrace(options.trace);
-  std::optional<OutputFile> json_file, csv;
+  ResultFiles files(options.results);
   std::optional<JsonStream> json;
-  if (options.json) {
-    json_file.emplace(*options.json);
+  if (files.json) {
     json.emplace("dlsim.summaries/1", JsonTrace(FactsOf(trace), options.trace.paths),
-                 DescribeOptions(options, resolved), *json_file);
+                 DescribeOptions(options, resolved), *files.json);
     json->BeginArray("recordings");
   }
-  if (options.csv) csv.emplace(*options.csv);
-  if (csv) csv->Write(SummaryCsvHeader());
+  if (files.csv) files.csv->Write(SummaryCsvHeader());
   SummaryTotals totals;
-  const ProgressMode mode = options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
+  const ProgressMode mode = options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto;
   VisitSummaries(trace, resolved, mode, [&](const SummaryRow& row) {
     totals.Add(row);
     if (json) json->Item(SummaryJson(row));
-    if (csv) csv->Write(SummaryCsvRow(row));
+    if (files.csv) files.csv->Write(SummaryCsvRow(row));
   });
   if (json) {
     json->EndArray();
     json->Array("tensors", totals.totals(), SummaryTotalJson);
     json->Finish();
-    json_file->Commit();
   }
-  if (csv) csv->Commit();
-  if (options.json != "-" && options.csv != "-" && !options.quiet) {
-    OutputFile out("-");
-    out.Write(DescribeTrace(FactsOf(trace)) + OptionsLine(options, resolved) +
-              FormatSummaries(totals.totals(), options.top));
-    out.Commit();
+  files.Commit();
+  if (options.results.wants_report()) {
+    WriteOutput("-", DescribeTrace(FactsOf(trace)) + OptionsLine(options, resolved) +
+                         FormatSummaries(totals.totals(), options.top));
   }
   return 0;
 }
@@ -159,7 +152,7 @@ void AddSummariesCommand(CLI::App& app, Action& action) {
   AddTraceArguments(*command, options->trace);
   AddDenormalOptions(*command, *options);
   command
-      ->add_option("--json", options->json,
+      ->add_option("--json", options->results.json,
                    "Write one object per recording and tensor, with histograms; - is standard "
                    "output")
       ->option_text("FILE");
@@ -168,11 +161,11 @@ void AddSummariesCommand(CLI::App& app, Action& action) {
                  "Add the buckets of TensorFlow's histogram to --json")
       ->needs("--json");
   command
-      ->add_option("--csv", options->csv,
+      ->add_option("--csv", options->results.csv,
                    "Write one row per recording and tensor; - is standard output")
       ->option_text("FILE");
   AddCount(*command, "--top", options->top, "Tensors in the table (default 20)");
-  command->add_flag("--quiet", options->quiet, "No table and no progress; errors only");
+  command->add_flag("--quiet", options->results.quiet, "No table and no progress; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim summaries runs/lm-kjv\n"

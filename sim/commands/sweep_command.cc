@@ -36,8 +36,7 @@ struct SweepCommandOptions {
   RankBy sort = RankBy::kLoss;
   uint64_t top = 20;
   DeviceChoice device;
-  std::optional<std::string> json, csv;
-  bool quiet = false;
+  ResultPaths results;
 };
 
 // Adds axes of the command line, which win over those of the file.
@@ -91,7 +90,7 @@ std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayR
                                  const SweepCommandOptions& options, ReplayOptions replay) {
   const uint64_t count = runs.size();
   Progress progress("sweep", count * input.source->step_count(),
-                    options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kPolicySteps);
   const SweepOptions sweep = {std::move(replay),
                               [&](size_t steps_done) { progress.Update(steps_done * count); },
@@ -118,9 +117,7 @@ Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& re
 }
 
 int RunSweep(SweepCommandOptions options) {
-  if (options.json && options.csv && SameOutput(*options.json, *options.csv)) {
-    throw UsageError("--csv", "taken by --json", "another file", Quoted(*options.csv));
-  }
+  options.results.RequireDistinct();
   const SweepSetup setup = SetupOf(options);
   SweepPlan plan = PlanSweep(setup);
   ReplayOptions replay;
@@ -129,26 +126,21 @@ int RunSweep(SweepCommandOptions options) {
   replay.on_fatal = options.on_fatal;
   const GradientInput input = OpenInput(options, replay);
   if (input.profile) KeepAnswerable(*input.profile, plan);
-  if (!options.quiet) NoteDevice("sweep", input);
+  if (!options.results.quiet) NoteDevice("sweep", input);
   const SourceFacts& facts = input.source->facts();
-  const auto open = [](const std::optional<std::string>& path) {
-    return path ? std::make_unique<OutputFile>(*path) : nullptr;
-  };
-  const std::unique_ptr<OutputFile> json = open(options.json), csv = open(options.csv);
+  ResultFiles files(options.results);
   SweepResult result = {setup, plan, RunAll(input, std::move(plan.runs), options, replay), {}, {}};
   result.order = Rank(result.outcomes, options.sort);
   result.pareto = ParetoFront(result.outcomes);
-  if (json) {
+  if (files.json) {
     const Json record = DescribeOptions(options, replay, setup.grid);
-    WriteSweepJson(facts, options.trace.paths, record, result, *json);
+    WriteSweepJson(facts, options.trace.paths, record, result, *files.json);
   }
-  if (csv) WriteSweepCsv(result, *csv);
-  if (json) json->Commit();
-  if (csv) csv->Commit();
-  if (options.json == "-" || options.csv == "-" || options.quiet) return 0;
-  OutputFile out("-");
-  out.Write(DescribeTrace(facts) + FormatSweep(result, options.top));
-  out.Commit();
+  if (files.csv) WriteSweepCsv(result, *files.csv);
+  files.Commit();
+  if (options.results.wants_report()) {
+    WriteOutput("-", DescribeTrace(facts) + FormatSweep(result, options.top));
+  }
   return 0;
 }
 
@@ -216,11 +208,12 @@ void AddSweepCommand(CLI::App& app, Action& action) {
                     "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "
                     "final-scale");
   AddCount(*command, "--top", options->top, "Lines of the table of the best (default 20)");
-  command->add_option("--json", options->json, "Write all runs as JSON; - is standard output")
+  command
+      ->add_option("--json", options->results.json, "Write all runs as JSON; - is standard output")
       ->option_text("FILE");
-  command->add_option("--csv", options->csv, "Write one row per run; - is standard output")
+  command->add_option("--csv", options->results.csv, "Write one row per run; - is standard output")
       ->option_text("FILE");
-  command->add_flag("--quiet", options->quiet, "No report, notes or progress; errors only");
+  command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"

@@ -119,10 +119,8 @@ int RunTune(TuneCommandOptions options) {
   }
   const bool json_to_stdout = options.json == "-";
   if (json_to_stdout || (options.quiet && !options.emit)) return 0;
-  OutputFile out("-");
-  out.Write(options.emit ? Block(result, *options.emit)
-                         : DescribeTrace(facts) + FormatTuneReport(result, options.top));
-  out.Commit();
+  WriteOutput("-", options.emit ? Block(result, *options.emit)
+                                : DescribeTrace(facts) + FormatTuneReport(result, options.top));
   return 0;
 }
 

@@ -96,6 +96,27 @@ void OutputFile::Commit() {
   temporary_.clear();
 }
 
+void WriteOutput(const std::string& path, std::string_view text) {
+  OutputFile out(path);
+  out.Write(text);
+  out.Commit();
+}
+
+void ResultPaths::RequireDistinct() const {
+  if (!json || !csv || !SameOutput(*json, *csv)) return;
+  throw UsageError("--csv", "taken by --json", "another file", Quoted(*csv));
+}
+
+ResultFiles::ResultFiles(const ResultPaths& paths) {
+  if (paths.json) json.emplace(*paths.json);
+  if (paths.csv) csv.emplace(*paths.csv);
+}
+
+void ResultFiles::Commit() {
+  if (json) json->Commit();
+  if (csv) csv->Commit();
+}
+
 void OutputFile::Fail(const char* what) const {
   const std::string place = path_ == "-" ? "standard output" : Printable(path_);
   throw InputError(place, std::string(what) + " (" + std::strerror(errno) + ")");

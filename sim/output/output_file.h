@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -34,6 +35,29 @@ class OutputFile {
   std::string target_;     // what is replaced: path_ or what it links to
   std::string temporary_;  // empty if there is none
   std::FILE* file_;
+};
+
+// Writes a whole result; "-" is standard output.
+void WriteOutput(const std::string& path, std::string_view text);
+
+// Where a command's results go.
+struct ResultPaths {
+  std::optional<std::string> json, csv;
+  bool quiet = false;  // no report
+
+  // Throws UsageError if both are one file.
+  void RequireDistinct() const;
+
+  // False where a report would stand amid data.
+  bool wants_report() const { return json != "-" && csv != "-" && !quiet; }
+};
+
+// The files of these paths, opened before the work, so that a bad path fails at once.
+struct ResultFiles {
+  explicit ResultFiles(const ResultPaths& paths);
+  void Commit();
+
+  std::optional<OutputFile> json, csv;
 };
 
 }  // namespace dlsim
