@@ -14,7 +14,15 @@ import numpy as np
 
 from .._errors import InputError
 from ._gradients import Notes, check_name, one_line
-from ._torch_pickle import Foreign, OtherTensor, Refused, Storage, StoredTensor, read_pickle
+from ._torch_pickle import (
+    BAD_PICKLE,
+    Foreign,
+    OtherTensor,
+    Refused,
+    Storage,
+    StoredTensor,
+    read_pickle,
+)
 
 _DEEPEST = 32
 _MOST_NODES = 4_000_000
@@ -32,7 +40,6 @@ _STORAGES = {
 _SIZES = {"float16": 2, "float32": 4, "float64": 8, _BFLOAT16: 2}
 _FP8 = {"float8_e4m3fn": "fp8-e4m3", "float8_e5m2": "fp8-e5m2"}
 _BAD_ZIP = (OSError, zipfile.BadZipFile, zlib.error, ValueError, RuntimeError, EOFError, KeyError)
-_BAD_PICKLE = (ValueError, KeyError, IndexError, TypeError, OverflowError, RecursionError)
 
 
 class TorchFile:
@@ -116,7 +123,7 @@ class TorchFile:
                 f"{self.path}: refused: {one_line(error)}, "
                 "expected tensors, dicts, lists, numbers and text"
             ) from error
-        except _BAD_PICKLE as error:
+        except BAD_PICKLE as error:
             raise _unreadable(self.path, error) from error
 
     def _member(self, name: str) -> bytes:
@@ -208,8 +215,8 @@ def _leaves(path: Path, tree: Any) -> Iterator[tuple[str, Any]]:
             continue
         if isinstance(value, Mapping):
             items = list(value.items())
-        elif isinstance(value, (list, tuple)):
-            items = list(enumerate(value))
+        elif isinstance(value, (list, tuple, set)):
+            items = list(enumerate(sorted(value, key=str) if isinstance(value, set) else value))
         else:
             continue
         for key, item in reversed(items):
