@@ -10,7 +10,6 @@ import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import Any
 
 from .._errors import Error, InputError, UsageError
@@ -21,7 +20,7 @@ from ._output import description_of, one_of, output_of
 from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Patterns, selections_of, whole_number
-from ._sinks import Existing, Sink
+from ._sinks import Existing, Part, Sink
 from ._snapshot import HostCopies, described
 from ._sources import Sources
 
@@ -130,12 +129,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -295,7 +289,7 @@ class Recorder:
                 micro, texts["micro_step"] = self._micro, str(self._micro)
             if self._ranks.kind == "separate":
                 texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-            self._sink.add(self._next, micro, float(grad_scale), texts, host)
+            self._sink.add(self._next, Part(micro, float(grad_scale), texts, host))
             self._report.tensors = described(host)
             return True
         return False

@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from .._core import ProfileWriter
 from .._errors import InputError, UsageError
@@ -21,17 +21,19 @@ _LOG = logging.getLogger("dlsim.recorder")
 Existing = Literal["refuse", "replace", "continue"]
 
 
+class Part(NamedTuple):
+    """A step, or one of its micro-steps; `scale` is the loss scale that the values carry."""
+
+    micro: int | None
+    scale: float
+    metadata: Mapping[str, str]
+    tensors: Mapping[str, Any]
+
+
 class Sink(Protocol):
     """Takes the parts of a step, one by one, then the step: micro-steps, or one part without."""
 
-    def add(
-        self,
-        step: int,
-        micro: int | None,
-        scale: float,
-        metadata: Mapping[str, str],
-        tensors: Mapping[str, Any],
-    ) -> None:
+    def add(self, step: int, part: Part) -> None:
         """Takes a part; nothing of it is held when this returns."""
 
     def finish(self, step: int) -> None:
@@ -82,18 +84,11 @@ class TraceSink:
             )
         return others
 
-    def add(
-        self,
-        step: int,
-        micro: int | None,
-        scale: float,
-        metadata: Mapping[str, str],
-        tensors: Mapping[str, Any],
-    ) -> None:
+    def add(self, step: int, part: Part) -> None:
         """Writes a part where no reader looks."""
         if self._parts is None:
             self._parts = TraceWriter(self._waiting, describes=False)
-        self._parts.write(step, tensors, metadata, micro=micro, rank=self._rank)
+        self._parts.write(step, part.tensors, part.metadata, micro=part.micro, rank=self._rank)
 
     def finish(self, step: int) -> None:
         """Moves the parts to where readers find them."""
@@ -148,17 +143,11 @@ class ProfileSink:
         if self._writer.replaced_partial and existing == "continue":
             _LOG.warning("dlsim recorder: %s had other settings and is begun anew", self._partial)
 
-    def add(
-        self,
-        step: int,
-        micro: int | None,
-        scale: float,
-        metadata: Mapping[str, str],
-        tensors: Mapping[str, Any],
-    ) -> None:
+    def add(self, step: int, part: Part) -> None:
         """Counts a part."""
-        named = [(name, role_of(name), tensor) for name, tensor in tensors.items()]
-        self._writer.add(step, (-1 if micro is None else micro, scale, dict(metadata), named))
+        named = [(name, role_of(name), tensor) for name, tensor in part.tensors.items()]
+        micro = -1 if part.micro is None else part.micro
+        self._writer.add(step, (micro, part.scale, dict(part.metadata), named))
 
     def finish(self, step: int) -> None:
         """Writes the step."""
@@ -201,19 +190,12 @@ class DrySink:
             self._inner = ProfileSink(path, {}, ladder, "replace")
             self._empty = self._inner.bytes_on_disk()
 
-    def add(
-        self,
-        step: int,
-        micro: int | None,
-        scale: float,
-        metadata: Mapping[str, str],
-        tensors: Mapping[str, Any],
-    ) -> None:
+    def add(self, step: int, part: Part) -> None:
         """Adds up what the part would take."""
         if self._inner is not None:
-            self._inner.add(step, micro, scale, metadata, tensors)
+            self._inner.add(step, part)
         else:
-            sizes = [tensor.numel() * tensor.element_size() for tensor in tensors.values()]
+            sizes = [tensor.numel() * tensor.element_size() for tensor in part.tensors.values()]
             self._bytes += sum(sizes)
 
     def finish(self, step: int) -> None:
