@@ -12,6 +12,7 @@
 
 #include "dlsim/error.h"
 #include "sim/commands/commands.h"
+#include "sim/commands/option_model.h"
 #include "sim/output/output_file.h"
 #include "sim/signals.h"
 #include "sim/suggest.h"
@@ -74,6 +75,12 @@ void RequireCommand(const CLI::App& app, std::string_view place, int argc, char*
                    ExpectedName(first, known, {}), Quoted(first));
 }
 
+void Print(const std::string& text) {
+  OutputFile out("-");
+  out.Write(text);
+  out.Commit();
+}
+
 // Answers --help and --version, or acts. Returns the exit code.
 int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
   try {
@@ -81,9 +88,7 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
   } catch (const CLI::Success& request) {
     std::ostringstream answer;
     app.exit(request, answer, answer);
-    OutputFile out("-");
-    out.Write(answer.str());
-    out.Commit();
+    Print(answer.str());
     return 0;
   }
   return action();
@@ -96,6 +101,10 @@ int Main(int argc, char** argv) {
   Action action;
   AddCommands(app, action);
   try {
+    if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
+      Print(OptionModel(app) + "\n");
+      return 0;
+    }
     RequireCommand(app, "", argc, argv);
     return ParseAndAct(app, action, argc, argv);
   } catch (const CLI::ParseError& error) {

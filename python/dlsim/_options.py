@@ -1,163 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The keywords of `dlsim.replay` and the others: which option of the command each one is.
+"""How values of keywords become options of the command.
 
-A keyword is the option's name with `_`; what may be given several times is in the plural. Numbers
+_command_options has the keywords; it is made from the command when the package is built. Numbers
 may be texts that the command understands, such as "2^15". None is as if not given.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from typing import NamedTuple, TypedDict
+from textwrap import fill
 
+from ._command_options import KEYWORDS
 from ._core import Format
 from ._errors import UsageError
-
-PathText = str | os.PathLike[str]
-Number = float | str
-Names = str | Format | Sequence[str | Format]
-Settings = Mapping[str, "bool | float | str"]
-
-
-class InfoOptions(TypedDict, total=False):
-    """Keywords of `dlsim.info`: how recorded gradients are read."""
-
-    tensors: str | None
-    mmap: bool
-    ranks: str | None
-    npy_void: str | None
-
-
-class InputOptions(InfoOptions, total=False):
-    """How recorded gradients are read, and `quiet`: no report, notes or progress."""
-
-    quiet: bool
-
-
-class ConversionOptions(TypedDict, total=False):
-    """How values become codes of a format."""
-
-    rounding: str | None
-    overflow: str | None
-    subnormals: str | None
-    seed: int | None
-
-
-class ConfigOptions(TypedDict, total=False):
-    """A training configuration that gives format, policy and parameters."""
-
-    config: PathText | None
-    config_kind: str | None
-    backend: str | None
-
-
-class _VerdictOptions(InputOptions, ConversionOptions, total=False):
-    formats: Names
-    policies: Names
-    settings: Settings
-    finite_test: str | None
-    check: str | None
-    accumulate: str | None
-    on_fatal: str | None
-    grad_accum_steps: int | None
-    device: str | None
-    csv: PathText | None
-    top: int | None
-
-
-class ReplayOptions(_VerdictOptions, ConfigOptions, total=False):
-    """Keywords of `dlsim.replay`."""
-
-    max_gradient_norm: Number | None
-    max_gradient_value: Number | None
-    clip_rule: str | None
-    clip_at: str | None
-    optimizers: Mapping[str, str]
-    state: Settings
-    resume_at: int | None
-    heat_map: bool | int  # True, or the largest number of bins
-    details: bool
-
-
-class SweepOptions(_VerdictOptions, total=False):
-    """Keywords of `dlsim.sweep`."""
-
-    vary: Mapping[str, Number | Sequence[Number]]
-    grid: PathText | None
-    random: int | None
-    limit: int | None
-    sort: str | None
-
-
-class TuneOptions(InputOptions, ConversionOptions, total=False):
-    """Keywords of `dlsim.tune`."""
-
-    formats: Names
-    policy: str | None
-    emit: str | None
-    check: str | None
-    device: str | None
-    top: int | None
-
-
-class ProfileOptions(InputOptions, total=False):
-    """Keywords of `dlsim.profile`."""
-
-    formats: Names
-    roundings: Names
-    subnormals: str | None
-    scales: Number | Sequence[Number]
-    accumulate: str | None
-    grad_accum_steps: int | None
-    device: str | None
-    shard: str | tuple[int, int] | None
-    extend: bool
-    restart: bool
-
-
-class ScalerOptions(ConfigOptions, total=False):
-    """Keywords of `dlsim.scaler`."""
-
-    settings: Settings
-    state: Settings
-    resume_at: int | None
-    overflow_at: str | Sequence[int]
-    absmax: str | Sequence[Number]
-    histogram: str | Sequence[str | tuple[int, int]]
-    format: str | None
-    on_fatal: str | None
-
-
-class SummariesOptions(InputOptions, total=False):
-    """Keywords of `dlsim.summaries`."""
-
-    precision: str | None
-    format: str | None
-    scale: Number | None
-    quantize: bool
-    tensorflow_histogram: bool
-    csv: PathText | None
-    top: int | None
-
-
-class AccumulateOptions(InputOptions, ConversionOptions, total=False):
-    """Keywords of `dlsim.accumulate`."""
-
-    reduce: Names
-    dot: str | tuple[str, str] | Sequence[str | tuple[str, str]]
-    matmul: str | tuple[str, str] | Sequence[str | tuple[str, str]]
-    operation: str | None
-    levels: int | Sequence[int]
-    formats: Names
-    accumulators: Names
-    chunks: int | Sequence[int]
-    combiner: str | None
-    products: str | None
-    scale: Number | None
-    csv: PathText | None
-    top: int | None
 
 
 def text_of(place: str, value: object) -> str:
@@ -249,48 +106,27 @@ def _true_or_one(place: str, flag: str, value: object) -> list[str]:
     return _if_true(place, flag, value) if isinstance(value, bool) else _one(place, flag, value)
 
 
-class _Option(NamedTuple):
-    flag: str
-    arguments: Callable[[str, str, object], list[str]]
-
-
-# The keywords that are not `--name-with-dashes=value`.
-_OTHERS: dict[str, _Option] = {
-    "absmax": _Option("--absmax", _list),
-    "accumulators": _Option("--accumulator", _each),
-    "chunks": _Option("--chunk", _each),
-    "details": _Option("--details", _if_true),
-    "dot": _Option("--dot", _pairs),
-    "extend": _Option("--extend", _if_true),
-    "formats": _Option("--format", _each),
-    "heat_map": _Option("--heat-map", _true_or_one),
-    "histogram": _Option("--histogram", _pair_list),
-    "levels": _Option("--level", _each),
-    "matmul": _Option("--matmul", _pairs),
-    "mmap": _Option("--no-mmap", _if_false),
-    "optimizers": _Option("--optimizer", _mapping),
-    "overflow_at": _Option("--overflow-at", _list),
-    "policies": _Option("--policy", _each),
-    "quantize": _Option("--quantize", _if_true),
-    "quiet": _Option("--quiet", _if_true),
-    "reduce": _Option("--reduce", _each),
-    "restart": _Option("--restart", _if_true),
-    "roundings": _Option("--rounding", _each),
-    "scales": _Option("--scales", _list),
-    "settings": _Option("--set", _mapping),
-    "shard": _Option("--shard", _shard),
-    "state": _Option("--state", _mapping),
-    "tensorflow_histogram": _Option("--tensorflow-histogram", _if_true),
-    "vary": _Option("--vary", _mapping),
+# How the kinds of options in KEYWORDS are written.
+_WRITERS: dict[str, Callable[[str, str, object], list[str]]] = {
+    "one": _one,
+    "each": _each,
+    "list": _list,
+    "pairs": _pairs,
+    "pair_list": _pair_list,
+    "part_of": _shard,
+    "mapping": _mapping,
+    "if_true": _if_true,
+    "if_false": _if_false,
+    "true_or_one": _true_or_one,
 }
 
 
-def arguments_of(function: str, known: Iterable[str], options: Mapping[str, object]) -> list[str]:
-    """Returns the command's options for keywords.
+def arguments_of(function: str, options: Mapping[str, object]) -> list[str]:
+    """Returns the command's options for keywords of a function.
 
-    Raises TypeError for a keyword that is not in `known`, as Python does, and for a wrong type.
+    Raises TypeError for a keyword that it does not have, as Python does, and for a wrong type.
     """
-    known = list(known)
+    known = KEYWORDS[function]
     arguments: list[str] = []
     for name, value in options.items():
         if name not in known:
@@ -299,6 +135,18 @@ def arguments_of(function: str, known: Iterable[str], options: Mapping[str, obje
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
         if value is None:
             continue
-        option = _OTHERS.get(name) or _Option("--" + name.replace("_", "-"), _one)
-        arguments += option.arguments(f"{function}: {name}", option.flag, value)
+        keyword = known[name]
+        arguments += _WRITERS[keyword.kind](f"{function}: {name}", keyword.flag, value)
     return arguments
+
+
+def help_of(function: str) -> str:
+    """Returns a list of the keywords of a function: what the command says of each option."""
+    return "\n".join(
+        fill(
+            f"{name}{'=False' if keyword.kind == 'if_false' else ''}: {keyword.help}",
+            90,
+            subsequent_indent="    ",
+        )
+        for name, keyword in KEYWORDS[function].items()
+    )

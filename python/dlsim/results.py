@@ -83,16 +83,30 @@ def read_result(path: str | os.PathLike[str]) -> Result:
 
     Raises InputError if the file cannot be read or is no result of dlsim.
     """
-    file = Path(path)
-    try:
-        data = json.loads(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read: {error.strerror or error}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{file}: not JSON: {error}") from error
+    data = read_json(path)
     if not isinstance(data, dict) or not str(data.get("schema", "")).startswith("dlsim."):
-        raise InputError(f"{file}: expected a result of dlsim with a schema, got other JSON")
+        raise InputError(f"{Path(path)}: expected a result of dlsim with a schema, got other JSON")
     return Result((), data)
+
+
+def read_json(path: str | os.PathLike[str]) -> Any:
+    """Reads a file of JSON; raises InputError if it is none."""
+    name = os.fspath(path)
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{name}: not JSON, byte {error.start} is no UTF-8") from error
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except (ValueError, RecursionError) as error:
+        message = " ".join(str(error).split()) or type(error).__name__
+        raise InputError(f"{name}: not JSON, or cut off: {message}") from error
+
+
+def _reject_constant(text: str) -> float:
+    raise ValueError(f"the number {text}")
 
 
 def _lists(data: dict[str, Any]) -> dict[str, list[Any]]:

@@ -11,96 +11,83 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
-from textwrap import fill
-from typing import TYPE_CHECKING, Any
+from textwrap import indent
+from typing import TYPE_CHECKING
 
-from . import _options
-from ._binary import command_path
-from ._child import Outcome, run_command
+from . import _bridge, _command_options
+from ._command_options import PathText
 from ._core import Format
-from ._errors import Error, InputError, PolicyRefusal, UsageError
+from ._options import arguments_of, help_of, text_of
 from .results import Result
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-Paths = _options.PathText | Sequence[_options.PathText]
-
-# Longer arguments go through a file: Linux limits one to 128 KiB.
-_LONG_ARGUMENT = 100_000
-
-# Exit codes of the command.
-_USAGE, _INPUT = 2, 3
+Paths = PathText | Sequence[PathText]
 
 
-def replay(traces: Paths, **options: Unpack[_options.ReplayOptions]) -> Result:
+def replay(traces: Paths, **options: Unpack[_command_options.ReplayOptions]) -> Result:
     """Replays recorded gradients through formats and policies; dlsim.replay/1."""
-    return _run("replay", options, _options.ReplayOptions, traces)
+    return _run("replay", options, traces)
 
 
-def sweep(traces: Paths, **options: Unpack[_options.SweepOptions]) -> Result:
+def sweep(traces: Paths, **options: Unpack[_command_options.SweepOptions]) -> Result:
     """Tries very many formats, policies and parameters in one pass; dlsim.sweep/1."""
-    return _run("sweep", options, _options.SweepOptions, traces)
+    return _run("sweep", options, traces)
 
 
-def tune(traces: Paths, **options: Unpack[_options.TuneOptions]) -> Result:
+def tune(traces: Paths, **options: Unpack[_command_options.TuneOptions]) -> Result:
     """Recommends loss-scale parameters; dlsim.tune/1.
 
     With `emit`, the report is the configuration to paste.
     """
-    return _run("tune", options, _options.TuneOptions, traces)
+    return _run("tune", options, traces)
 
 
 def profile(
-    traces: Paths, output: _options.PathText, **options: Unpack[_options.ProfileOptions]
+    traces: Paths, output: PathText, **options: Unpack[_command_options.ProfileOptions]
 ) -> Result:
     """Writes the profile `output` of a trace; the result says what it holds."""
-    written = [f"--output={_options.text_of('profile: output', output)}"]
-    return _run("profile", options, _options.ProfileOptions, traces, written)
+    return _run("profile", {**options, "output": output}, traces)
 
 
-def merge(profiles: Paths, output: _options.PathText) -> Result:
+def merge(profiles: Paths, output: PathText) -> Result:
     """Merges profiles of parts of a trace into `output`; the result is its dlsim.info/1."""
-    path = _options.text_of("merge: output", output)
+    path = text_of("merge: output", output)
     arguments = ["merge", f"--output={path}", "--", *_paths("merge", profiles)]
-    with TemporaryDirectory(prefix="dlsim-") as folder:
-        outcome = run_command([str(command_path()), *arguments], Path(folder) / "report")
-    _raise_for(outcome, "merge", None)
+    merged = _bridge.run(arguments, writes_json=False)
+    merged.check()
     facts = info(path)
-    command = ("dlsim", *arguments)
-    return Result(command, facts.data, (*outcome.notes, *facts.notes), outcome.report)
+    return Result(merged.command, facts.data, (*merged.notes, *facts.notes), merged.report)
 
 
-def info(traces: Paths, **options: Unpack[_options.InfoOptions]) -> Result:
+def info(traces: Paths, **options: Unpack[_command_options.InfoOptions]) -> Result:
     """Lists what a trace or profile holds, from its headers; dlsim.info/1."""
-    return _run_printed("info", options, _options.InfoOptions, _paths("info", traces))
+    return _run_printed(["info", *arguments_of("info", options)], _paths("info", traces))
 
 
 def formats(*names: str | Format) -> Result:
     """Describes number formats, all with a name if none is given; dlsim.formats/1."""
-    return _run_printed("formats", {}, (), [_options.text_of("formats", name) for name in names])
+    return _run_printed(["formats"], [text_of("formats", name) for name in names])
 
 
 def scaler(
     policy: str | None = None,
     steps: int | None = None,
-    **options: Unpack[_options.ScalerOptions],
+    **options: Unpack[_command_options.ScalerOptions],
 ) -> Result:
     """Runs one policy on a list of overflow steps; dlsim.scaler/1."""
-    named = _options.arguments_of("scaler", ("policy", "steps"), {"policy": policy, "steps": steps})
-    return _run("scaler", options, _options.ScalerOptions, (), named)
+    return _run("scaler", {**options, "policy": policy, "steps": steps}, ())
 
 
-def summaries(traces: Paths, **options: Unpack[_options.SummariesOptions]) -> Result:
+def summaries(traces: Paths, **options: Unpack[_command_options.SummariesOptions]) -> Result:
     """Measures sparsity, denormals, norm and histogram per tensor; dlsim.summaries/1."""
-    return _run("summaries", options, _options.SummariesOptions, traces)
+    return _run("summaries", options, traces)
 
 
-def accumulate(traces: Paths, **options: Unpack[_options.AccumulateOptions]) -> Result:
+def accumulate(traces: Paths, **options: Unpack[_command_options.AccumulateOptions]) -> Result:
     """Runs the sums of a trace with narrow accumulators; dlsim.accumulate/1."""
-    return _run("accumulate", options, _options.AccumulateOptions, traces)
+    return _run("accumulate", options, traces)
 
 
 def _paths(name: str, paths: object) -> list[str]:
@@ -116,106 +103,19 @@ def _paths(name: str, paths: object) -> list[str]:
     return texts
 
 
-def _run(
-    name: str,
-    options: Mapping[str, object],
-    known: type[object],
-    traces: Paths,
-    more: Sequence[str] = (),
-) -> Result:
+def _run(name: str, options: Mapping[str, object], traces: Paths) -> Result:
     """Runs a command that writes its result to a file."""
-    arguments = [
-        name,
-        *_options.arguments_of(name, _keywords(known), options),
-        *more,
-    ]
-    paths = _paths(name, traces)
-    with TemporaryDirectory(prefix="dlsim-") as folder:
-        written = Path(folder) / "result.json"
-        given = [_shortened(argument, Path(folder)) for argument in arguments]
-        call = [
-            str(command_path()),
-            *given,
-            f"--json={written}",
-            *(["--", *paths] if paths else []),
-        ]
-        outcome = run_command(call, Path(folder) / "report")
-        data = _read_json(written) if written.exists() else None
-    command = ("dlsim", *arguments, *paths)
-    result = None if data is None else Result(command, data, outcome.notes, outcome.report)
-    _raise_for(outcome, name, result)
-    if result is None:
-        raise Error(f"{name}: the command wrote no result")
-    return result
+    return _bridge.run([name, *arguments_of(name, options)], _paths(name, traces)).result()
 
 
-def _run_printed(
-    name: str, options: Mapping[str, object], known: object, positional: Sequence[str]
-) -> Result:
+def _run_printed(arguments: Sequence[str], positional: Sequence[str]) -> Result:
     """Runs a command that prints its result."""
-    given = _options.arguments_of(name, _keywords(known), options)
-    arguments = [name, *given, "--json", "--", *positional]
-    with TemporaryDirectory(prefix="dlsim-") as folder:
-        outcome = run_command([str(command_path()), *arguments], Path(folder) / "report")
-    _raise_for(outcome, name, None)
-    return Result(("dlsim", *arguments), json.loads(outcome.report), outcome.notes, "")
-
-
-def _keywords(known: object) -> tuple[str, ...]:
-    return tuple(getattr(known, "__annotations__", ()))
-
-
-def _shortened(argument: str, folder: Path) -> str:
-    """Moves a long list of steps to a file; other long arguments stay and are refused by Linux."""
-    flag, _, text = argument.partition("=")
-    signals = ("--overflow-at", "--absmax", "--histogram")
-    if len(argument) < _LONG_ARGUMENT or flag not in signals:
-        return argument
-    path = folder / flag.lstrip("-")
-    path.write_text(text, encoding="ascii")
-    return f"{flag}=@{path}"
-
-
-def _read_json(path: Path) -> Any:
-    with path.open(encoding="utf-8") as file:
-        return json.load(file)
-
-
-def _refusal(result: Result) -> PolicyRefusal | None:
-    runs = result.data.get("runs", [result.data])
-    for run in runs:
-        for event in run.get("events", ()):
-            if event.get("step") == -1:
-                refusal = PolicyRefusal(event["type"], event["message"])
-                refusal.result = result
-                return refusal
-    return None
-
-
-def _raise_for(outcome: Outcome, name: str, result: Result | None) -> None:
-    """Raises the exception of an exit code that is not 0; the message is the command's."""
-    if outcome.code == 0:
-        return
-    if outcome.code == _USAGE:
-        refusal = _refusal(result) if result is not None else None
-        raise refusal or UsageError(outcome.message)
-    if outcome.code == _INPUT:
-        raise InputError(outcome.message)
-    if outcome.code < 0:
-        raise Error(f"{name}: the command was ended by signal {-outcome.code}")
-    raise Error(outcome.message)
+    found = _bridge.run([*arguments, "--json", "--", *positional], writes_json=False)
+    found.check()
+    return Result(found.command, json.loads(found.report), found.notes)
 
 
 # help() shows `**options` only.
-for _function, _known in (
-    (replay, _options.ReplayOptions),
-    (sweep, _options.SweepOptions),
-    (tune, _options.TuneOptions),
-    (profile, _options.ProfileOptions),
-    (info, _options.InfoOptions),
-    (scaler, _options.ScalerOptions),
-    (summaries, _options.SummariesOptions),
-    (accumulate, _options.AccumulateOptions),
-):
-    _list = fill(f"Keywords: {', '.join(_keywords(_known))}.", 96, subsequent_indent="    ")
-    _function.__doc__ = f"{_function.__doc__}\n\n    {_list}\n    "
+for _function in (replay, sweep, tune, profile, info, scaler, summaries, accumulate):
+    _help = indent(help_of(_function.__name__), "      ")
+    _function.__doc__ = f"{_function.__doc__}\n\n    Keywords:\n{_help}\n    "

@@ -5,9 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 namespace dlsim {
@@ -16,6 +18,18 @@ namespace {
 bool IsTerminal() {
   const char* term = std::getenv("TERM");
   return isatty(STDERR_FILENO) != 0 && (term == nullptr || std::string_view(term) != "dumb");
+}
+
+// Returns what DLSIM_PROGRESS_FD names, or -1.
+int DescriptorOfCaller() {
+  const char* const text = std::getenv("DLSIM_PROGRESS_FD");
+  if (text == nullptr) return -1;
+  const std::string_view digits = text;
+  int descriptor = -1;
+  const auto [end, error] =
+      std::from_chars(digits.data(), digits.data() + digits.size(), descriptor);
+  const bool is_number = error == std::errc() && end == digits.data() + digits.size();
+  return is_number && descriptor > STDERR_FILENO ? descriptor : -1;
 }
 
 std::string Describe(const std::string& label, uint64_t done, uint64_t total, ProgressUnit unit,
@@ -38,13 +52,24 @@ Progress::Progress(std::string label, uint64_t total, ProgressMode mode, Progres
     : label_(std::move(label)),
       total_(total),
       unit_(unit),
+      descriptor_(DescriptorOfCaller()),
       quiet_(mode == ProgressMode::kQuiet),
-      terminal_(IsTerminal()),
+      terminal_(descriptor_ >= 0 || IsTerminal()),
       start_(Clock::now()),
       next_(start_ + (terminal_ ? std::chrono::milliseconds(500) : std::chrono::seconds(10))) {}
 
 Progress::~Progress() {
-  if (drawn_ && terminal_) std::fputs("\r\x1b[K", stderr);
+  if (drawn_ && terminal_) Write(descriptor_ >= 0 ? "\n" : "\r\x1b[K");
+}
+
+// What is lost of it is no error.
+void Progress::Write(const std::string& text) const {
+  if (descriptor_ < 0) {
+    std::fputs(text.c_str(), stderr);
+    std::fflush(stderr);
+  } else {
+    [[maybe_unused]] const ssize_t written = write(descriptor_, text.data(), text.size());
+  }
 }
 
 void Progress::Update(uint64_t done) {
@@ -53,8 +78,11 @@ void Progress::Update(uint64_t done) {
   next_ = now + (terminal_ ? std::chrono::milliseconds(200) : std::chrono::seconds(10));
   const double seconds = std::chrono::duration<double>(now - start_).count();
   const std::string line = Describe(label_, done, total_, unit_, seconds);
-  std::fputs((terminal_ ? "\r\x1b[K" + line : line + "\n").c_str(), stderr);
-  std::fflush(stderr);
+  if (descriptor_ >= 0) {
+    Write(fmt::format("{} {} {}\n", done, total_, line));
+  } else {
+    Write(terminal_ ? "\r\x1b[K" + line : line + "\n");
+  }
   drawn_ = true;
 }
 

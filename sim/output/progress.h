@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Progress of long work on standard error: one line redrawn on a terminal, else one line every ten
-// seconds. Nothing for work that ends at once.
+// seconds. Nothing for work that ends at once. Where the environment's DLSIM_PROGRESS_FD names a
+// descriptor, that gets it instead, for a program that draws it: lines "DONE TOTAL TEXT", and an
+// empty one at the end of the work.
 #pragma once
 
 #include <chrono>
@@ -27,9 +29,12 @@ class Progress {
  private:
   using Clock = std::chrono::steady_clock;
 
+  void Write(const std::string& text) const;
+
   std::string label_;
   uint64_t total_;
   ProgressUnit unit_;
+  int descriptor_;  // of the program that draws; -1 without one
   bool quiet_, terminal_;
   bool drawn_ = false;
   Clock::time_point start_, next_;

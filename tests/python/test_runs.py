@@ -20,8 +20,9 @@ import numpy as np
 import pytest
 
 import dlsim
-from dlsim import _child, _options
+from dlsim import _bridge, _options
 from dlsim._binary import command_path
+from dlsim._command_options import KEYWORDS
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 TRACE = TRACES / "reg-diabetes-cut"
@@ -192,53 +193,54 @@ def test_notes_are_without_the_name_of_the_command(tmp_path: Path) -> None:
     assert result.notes == ("shard 1/100 holds no step",)
 
 
-FUNCTIONS = {
-    "replay": (_options.ReplayOptions, {"json"}),
-    "sweep": (_options.SweepOptions, {"json"}),
-    "tune": (_options.TuneOptions, {"json"}),
-    "profile": (_options.ProfileOptions, {"json", "output"}),
-    "scaler": (_options.ScalerOptions, {"json", "policy", "steps", "list"}),
-    "summaries": (_options.SummariesOptions, {"json"}),
-    "info": (_options.InfoOptions, {"json"}),
-    "accumulate": (_options.AccumulateOptions, {"json"}),
-}
+# Options that functions give by themselves.
+ELSEWHERE = {"json", "list", "help"}
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", KEYWORDS)
 def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
-    keywords, elsewhere = FUNCTIONS[name]
-    samples: dict[str, object] = {key: "x" for key in keywords.__annotations__}
-    for key in samples.keys() & {"settings", "state", "optimizers", "vary"}:
-        samples[key] = {"a": "b"}
-    for key in samples.keys() & {"details", "extend", "quantize", "quiet", "restart"}:
-        samples[key] = True
-    samples |= {"mmap": False} if "mmap" in samples else {}
-    samples |= {"tensorflow_histogram": True} if "tensorflow_histogram" in samples else {}
-    arguments = _options.arguments_of(name, samples, samples)
-    given = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
+    samples = {
+        "if_true": True,
+        "if_false": False,
+        "true_or_one": True,
+        "mapping": {"a": "b"},
+    }
+    given = {key: samples.get(keyword.kind, "x") for key, keyword in KEYWORDS[name].items()}
+    arguments = _options.arguments_of(name, given)
+    flags = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
     help_text = subprocess.run(
         [command_path(), name, "--help"], check=True, capture_output=True, text=True
     ).stdout
     listed = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help_text, re.MULTILINE))
-    assert given == listed - elsewhere - {"help"}
+    assert flags == listed - ELSEWHERE
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+def test_keywords_have_the_names_that_they_always_had() -> None:
+    assert set(KEYWORDS["replay"]) >= {"formats", "policies", "settings", "optimizers", "state"}
+    assert set(KEYWORDS["sweep"]) >= {"formats", "policies", "settings", "vary", "grid"}
+    assert set(KEYWORDS["profile"]) >= {"formats", "roundings", "subnormals", "scales", "shard"}
+    assert set(KEYWORDS["accumulate"]) >= {
+        *("accumulators", "chunks", "dot", "formats", "levels", "matmul", "reduce")
+    }
+    assert all("mmap" in KEYWORDS[name] for name in KEYWORDS if name != "scaler")
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
 def test_help_lists_every_keyword(name: str) -> None:
     text = inspect.getdoc(getattr(dlsim, name))
     assert text is not None
-    listed = text.partition("Keywords: ")[2].removesuffix(".")
-    assert re.split(r",\s+", listed) == list(FUNCTIONS[name][0].__annotations__)
+    listed = re.findall(r"^ {2}(\w+)(?:=False)?: \S", text, re.MULTILINE)
+    assert listed == list(KEYWORDS[name])
 
 
-def test_an_interrupt_ends_the_command() -> None:
+def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:
     main = threading.main_thread().ident
     assert main is not None
     timer = threading.Timer(0.5, signal.pthread_kill, (main, signal.SIGINT))
     children = _children()
     timer.start()
     with pytest.raises(KeyboardInterrupt):
-        _child.run_command(["sleep", "60"], Path(os.devnull))
+        _bridge.run_child(["sleep", "60"], tmp_path)
     timer.join()
     assert _children() == children
 
@@ -248,14 +250,16 @@ def _children() -> str:
     return Path(task).read_text()
 
 
-def test_progress_goes_to_a_terminal_and_not_into_notes(tmp_path: Path, monkeypatch: Any) -> None:
-    script = r"printf '\r\033[Kreplay  10 %%  1.00 GB/s  5 s left' >&2; sleep 0.1;"
-    script += r"printf '\r\033[K' >&2; echo 'dlsim replay: note: one' >&2; echo done"
+def test_progress_goes_to_a_terminal_and_not_into_errors(tmp_path: Path, monkeypatch: Any) -> None:
+    script = r"exec 3> /dev/fd/$DLSIM_PROGRESS_FD; echo 'dlsim replay: note: one' >&2; echo done;"
+    script += r"printf '1 10 replay  10 %%  1.00 GB/s  5 s left\n' >&3; sleep 0.1; echo >&3"
     shown, slave = pty.openpty()
+    monkeypatch.setenv("TERM", "xterm")
     with os.fdopen(slave, "w") as terminal:
         monkeypatch.setattr(sys, "stderr", terminal)
-        outcome = _child.run_command(["sh", "-c", script], tmp_path / "report")
-    assert outcome == _child.Outcome(0, "done\n", ("one",), "exit code 0")
+        found = _bridge.run_child(["sh", "-c", script], tmp_path)
+    assert found == (0, "dlsim replay: note: one\n")
+    assert (tmp_path / "report").read_text() == "done\n"
     expected = b"\r\x1b[Kreplay  10 %  1.00 GB/s  5 s left\r\x1b[K"
     drawn = b""
     while len(drawn) < len(expected):  # a read gives what a write wrote, or more

@@ -3,18 +3,15 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import tempfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from .._binary import command_path
-from .._errors import Error, InputError, UsageError
-from ._inputs import Result, Run, check_result, read_result
+from .. import _bridge
+from .._errors import Error
+from .._options import arguments_of
+from ._inputs import Result, Run, check_result
 
-# Options of the record of a replay that are options of the command under nearly the same name.
+# Options in the record of a replay that are keywords of the same name.
 _OPTIONS = (
     "rounding",
     "overflow",
@@ -29,33 +26,26 @@ _OPTIONS = (
     "clip_rule",
     "clip_at",
     "grad_accum_steps",
+    "optimizers",
+    "resume_at",
 )
-
-
-def run_command(arguments: Sequence[str]) -> None:
-    """Runs the C++ command; raises what its exit code means, with its own line."""
-    process = subprocess.run(
-        [command_path(), *arguments], capture_output=True, text=True, errors="replace", check=False
-    )
-    if process.returncode == 0:
-        return
-    lines = process.stderr.strip().splitlines()
-    line = lines[-1].removeprefix(f"dlsim {arguments[0]}: ") if lines else "no message"
-    kinds = {2: UsageError, 3: InputError}
-    raise kinds.get(process.returncode, Error)(line)
 
 
 def results_of_trace(trace: str, formats: Sequence[str], policies: Sequence[str]) -> list[Result]:
     """Replays and tunes a trace or profile; raises as the command does."""
-    chosen = [word for name in formats for word in ("--format", name)]
-    tried = [word for name in policies for word in ("--policy", name)]
-    with tempfile.TemporaryDirectory(prefix="dlsim-report-") as folder:
-        results = []
-        for command, more in (("replay", [*tried, "--heat-map"]), ("tune", [])):
-            path = Path(folder) / f"{command}.json"
-            run_command([command, trace, *chosen, *more, "--json", str(path), "--quiet"])
-            results.append(check_result(trace, read_result(path).data))
-    return results
+    chosen = arguments_of("replay", {"formats": formats, "quiet": True})
+    tried = arguments_of("replay", {"policies": policies, "heat_map": True})
+    return [
+        check_result(trace, _run([command, *chosen, *more], [trace]))
+        for command, more in (("replay", tried), ("tune", []))
+    ]
+
+
+def _run(arguments: Sequence[str], paths: Sequence[str]) -> Any:
+    """Runs the command; raises what its exit code means, with its own line."""
+    found = _bridge.run(arguments, paths)
+    found.check()
+    return found.data
 
 
 def add_heat_maps(runs: Sequence[Run], paths: Sequence[str]) -> str | None:
@@ -68,44 +58,32 @@ def add_heat_maps(runs: Sequence[Run], paths: Sequence[str]) -> str | None:
     for run in runs:
         by_format.setdefault(run.format, []).append(run)
     problems = []
-    with tempfile.TemporaryDirectory(prefix="dlsim-report-") as folder:
-        for i, (name, group) in enumerate(by_format.items()):
-            path = Path(folder) / f"{i}.json"
-            arguments = ["replay", *paths, "--format", name, *_arguments(group)]
-            try:
-                run_command([*arguments, "--heat-map", "--json", str(path), "--quiet"])
-                problems += _take(group, json.loads(path.read_text(encoding="utf-8"))["runs"])
-            except Error as error:
-                problems.append(str(error))
+    for group in by_format.values():
+        try:
+            problems += _take(group, _run(["replay", *_arguments(group)], paths)["runs"])
+        except Error as error:
+            problems.append(str(error))
     return problems[0] if problems else None
 
 
 def _arguments(runs: Sequence[Run]) -> list[str]:
-    options = runs[0].result.data.get("options")
-    options = options if isinstance(options, dict) else {}
-    arguments = []
-    for key in _OPTIONS:
-        if key in options:
-            arguments += [f"--{key.replace('_', '-')}", _text(options[key])]
-    for name, pattern in (options.get("optimizers") or {}).items():
-        arguments += ["--optimizer", f"{name}={pattern}"]
-    for state in options.get("state") or []:
-        arguments += ["--state", state]
-    if "resume_at" in options:
-        arguments += ["--resume-at", _text(options["resume_at"])]
-    for run in runs:
-        if run.data.get("resume"):
-            continue
-        arguments += ["--policy", run.data["policy"]]
-        for key, value in (run.data.get("params") or {}).items():
-            arguments += ["--set", f"{run.data['policy']}.{key}={_text(value)}"]
-    return arguments
-
-
-def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return repr(value) if isinstance(value, float) else "none" if value is None else str(value)
+    found = runs[0].result.data.get("options")
+    recorded = found if isinstance(found, dict) else {}
+    fresh = [run.data for run in runs if not run.data.get("resume")]
+    keywords = {
+        **{key: recorded[key] for key in _OPTIONS if key in recorded},
+        "formats": runs[0].format,
+        "policies": [run["policy"] for run in fresh],
+        "settings": {
+            f"{run['policy']}.{key}": "none" if value is None else value
+            for run in fresh
+            for key, value in (run.get("params") or {}).items()
+        },
+        "heat_map": True,
+        "quiet": True,
+    }
+    states = [f"--state={state}" for state in recorded.get("state") or ()]
+    return arguments_of("replay", keywords) + states
 
 
 def _take(runs: Sequence[Run], again: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,30 +63,6 @@ class Run:
     def summary(self) -> dict[str, Any]:
         """The summary of the run."""
         return part(self.data, "summary")
-
-
-def _reject_constant(text: str) -> float:
-    raise ValueError(f"the number {text}")
-
-
-def read_result(path: str | os.PathLike[str]) -> Result:
-    """Reads a result of `dlsim replay`, `sweep` or `tune`; raises InputError if it is none."""
-    name = os.fspath(path)
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"{name}: not JSON, byte {error.start} is no UTF-8") from error
-    try:
-        data = json.loads(text, parse_constant=_reject_constant)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{name}: not JSON, or cut off: {_one_line(error)}") from error
-    return check_result(name, data)
-
-
-def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
 
 
 def check_result(name: str, data: object) -> Result:

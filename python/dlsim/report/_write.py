@@ -10,8 +10,9 @@ from typing import Any, Protocol, cast
 
 from .._errors import Error, InputError
 from .._files import replacing
+from ..results import read_json
 from ._again import add_heat_maps, results_of_trace
-from ._inputs import Result, check_result, read_result, runs_of
+from ._inputs import Result, check_result, runs_of
 from .page import Completed, render
 
 StrPath = str | os.PathLike[str]
@@ -72,7 +73,7 @@ def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[
     path = Path(item)
     if path.is_dir() or path.suffix in (".dlprof", ".safetensors", ".npz"):
         return results_of_trace(os.fspath(item), formats, policies)
-    return [read_result(item)]
+    return [check_result(os.fspath(item), read_json(item))]
 
 
 def complete(
