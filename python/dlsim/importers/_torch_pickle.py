@@ -122,7 +122,7 @@ def _check_opcodes(data: bytes) -> None:
         if opcode.name not in _OPCODES:
             raise Refused(f"opcode {opcode.name}")
         # Numbers are given in order; memory is taken for all up to the largest.
-        if opcode.name in _PUTS and argument > count:
+        if opcode.name in _PUTS and (argument or 0) > count:
             raise Refused(f"number {argument} of an object, expected at most {count}")
 
 
