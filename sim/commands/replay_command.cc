@@ -64,7 +64,7 @@ Json DescribeOptions(const ReplayCommandOptions& options) {
 
 // The options that are not the default, on one line; empty if all are.
 std::string UnusualOptions(const ReplayCommandOptions& options) {
-  const Json defaults = DescribeOptions({}), chosen = DescribeOptions(options);
+  const Json defaults = DescribeOptions(ReplayCommandOptions()), chosen = DescribeOptions(options);
   std::string line;
   for (const auto& [key, value] : chosen.items()) {
     if (defaults.contains(key) && value == defaults[key]) continue;

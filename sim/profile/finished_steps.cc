@@ -61,8 +61,8 @@ StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts) {
   return {bound(index), bound(index + 1)};
 }
 
-Resumption Resume(std::span<const ProfileWriter::Done> done, int64_t done_at,
-                  const TraceSource& steps, StepRange range, Gone gone) {
+Resumption FindResumption(std::span<const ProfileWriter::Done> done, int64_t done_at,
+                          const TraceSource& steps, StepRange range, Gone gone) {
   size_t k = 0, i = range.begin;
   for (; k < done.size(); ++k) {
     const bool is_gone = i == range.end || done[k].step < steps.number(i);

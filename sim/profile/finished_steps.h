@@ -48,7 +48,7 @@ struct Resumption {
 // Keeps the finished steps that are those of `range`, in order, as far as their files have the
 // sizes that they had and did not change after `done_at`. Throws InputError if the rest cannot be
 // read again.
-Resumption Resume(std::span<const ProfileWriter::Done> done, int64_t done_at,
-                  const TraceSource& steps, StepRange range, Gone gone);
+Resumption FindResumption(std::span<const ProfileWriter::Done> done, int64_t done_at,
+                          const TraceSource& steps, StepRange range, Gone gone);
 
 }  // namespace dlsim

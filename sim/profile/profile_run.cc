@@ -64,8 +64,8 @@ std::string ProfileRun::Open() {
                                             request_.existing);
   const bool extends = request_.existing == ProfileWriter::Existing::kExtend;
   finished_ = writer_->done().size();
-  resumption_ = Resume(writer_->done(), writer_->done_at(), steps, range,
-                       extends ? Gone::kKeep : Gone::kForget);
+  resumption_ = FindResumption(writer_->done(), writer_->done_at(), steps, range,
+                               extends ? Gone::kKeep : Gone::kForget);
   writer_->Truncate(resumption_.kept);
   const StepRange remaining = resumption_.remaining;
   return nlohmann::json{{"begin", remaining.begin},
