@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // DynamicLossScaler of apex.fp16_utils, with a Python number as its scale.
 // Source: NVIDIA/apex, apex/fp16_utils/loss_scaler.py.
-#include <tuple>
-
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
@@ -16,19 +14,11 @@ struct Fp16UtilsLossScaler {
     PythonNumber scale_factor;
     PythonNumber scale_window;
   };
-  struct State {
-    PythonNumber cur_scale;
-    int64_t cur_iter = 0;
-    int64_t last_overflow_iter = -1;
-  };
+  using State = IterationState;
   static State Start(const Config& config) { return {.cur_scale = config.init_scale}; }
   static double Scale(const State& state) { return state.cur_scale.ToDouble(); }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"cur_scale", &State::cur_scale},
-                      StateField{"cur_iter", &State::cur_iter},
-                      StateField{"last_overflow_iter", &State::last_overflow_iter}};
-  }
+  static constexpr auto Fields() { return State::Fields(); }
 };
 
 const PythonNumber& Floor() {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP16_Optimizer of DeepSpeed without ZeRO, which has a rule of its own.
 // Source: microsoft/DeepSpeed, deepspeed/runtime/fp16/fused_optimizer.py.
-#include <tuple>
-
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
@@ -17,19 +15,11 @@ struct Fp16Optimizer {
     PythonNumber scale_window;
     PythonNumber min_scale;
   };
-  struct State {
-    PythonNumber cur_scale;
-    int64_t cur_iter = 0;
-    int64_t last_overflow_iter = -1;
-  };
+  using State = IterationState;
   static State Start(const Config& config) { return {.cur_scale = config.init_scale}; }
   static double Scale(const State& state) { return state.cur_scale.ToDouble(); }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
-  static constexpr auto Fields() {
-    return std::tuple{StateField{"cur_scale", &State::cur_scale},
-                      StateField{"cur_iter", &State::cur_iter},
-                      StateField{"last_overflow_iter", &State::last_overflow_iter}};
-  }
+  static constexpr auto Fields() { return State::Fields(); }
 };
 
 const PythonNumber& ScaleFactor() {

@@ -2,8 +2,10 @@
 // What the policies share whose originals are Python code on Python numbers.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "dlsim/loss_scaler.h"
@@ -14,6 +16,19 @@ namespace dlsim {
 
 // The event of an exception that ends the training.
 ScalerEvent FatalEvent(const PythonError& error);
+
+// The state that DeepSpeed's FP16_Optimizer took over from apex.fp16_utils.
+struct IterationState {
+  PythonNumber cur_scale;
+  int64_t cur_iter = 0;
+  int64_t last_overflow_iter = -1;
+
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"cur_scale", &IterationState::cur_scale},
+                      StateField{"cur_iter", &IterationState::cur_iter},
+                      StateField{"last_overflow_iter", &IterationState::last_overflow_iter}};
+  }
+};
 
 // Takes a step by `update`, which changes the state as the original's method does. An exception
 // ends the step as a fatal event and leaves the state as the original would.
