@@ -30,16 +30,6 @@ void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulati
                    std::to_string(*asked.steps));
 }
 
-// A pattern that matches nothing would give an empty result that looks like a good one.
-void RequireTensors(const ProfileReader& profile, const GradientSource& source,
-                    const TraceArguments& arguments) {
-  for (size_t i = 0; i < profile.step_count(); ++i) {
-    if (!source.Load(i)->Tensors().empty()) return;
-  }
-  throw InputError(Printable(arguments.paths.front()),
-                   "no tensor matches --tensors " + Quoted(arguments.options.tensors));
-}
-
 // A device has nothing to do then. It is opened if the user names it, so that what is refused does
 // not depend on the input.
 GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& arguments,
@@ -52,7 +42,8 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
   }
   RequireSameAccumulation(*input.profile, asked);
   input.source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
-  RequireTensors(*input.profile, *input.source, arguments);
+  RequireTensors(arguments, NoTensorMatches(arguments.options.tensors), input.profile->step_count(),
+                 [&](size_t i) { return !input.source->Load(i)->Tensors().empty(); });
   input.device = OpenDevice(device, 0);
   if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
   replay.step.accumulation = settings.accumulation;

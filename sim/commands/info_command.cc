@@ -147,8 +147,7 @@ TraceInfo ReadInfo(const TraceArguments& arguments) {
   const std::string& pattern = arguments.options.tensors;
   TraceInfo info = ReadInfo(ProfileReader::Open(arguments.paths), pattern);
   if (!info.order.empty()) return info;
-  throw InputError(Printable(arguments.paths.front()),
-                   "no tensor matches --tensors " + Quoted(pattern));
+  throw InputError(Printable(arguments.paths.front()), NoTensorMatches(pattern));
 }
 
 int RunInfo(const InfoOptions& options) {

@@ -10,17 +10,9 @@
 namespace dlsim {
 namespace {
 
-// A pattern that matches nothing would give an empty result that looks like a good one.
-void RequireTensors(const TraceReader& trace, const TraceArguments& arguments) {
-  for (size_t i = 0; i < trace.step_count(); ++i) {
-    const TraceStep step = trace.Load(i);
-    const bool has_tensors = std::ranges::any_of(
-        step.recordings, [](const Recording& recording) { return !recording.tensors.empty(); });
-    if (has_tensors) return;
-  }
-  const std::string& glob = arguments.options.tensors;
-  throw InputError(Printable(arguments.paths.front()),
-                   glob == "*" ? "no tensors" : "no tensor matches --tensors " + Quoted(glob));
+bool HasTensors(const TraceStep& step) {
+  return std::ranges::any_of(step.recordings,
+                             [](const Recording& recording) { return !recording.tensors.empty(); });
 }
 
 }  // namespace
@@ -56,8 +48,22 @@ TraceReader OpenTrace(const TraceArguments& arguments) {
   TraceOptions options = arguments.options;
   options.memory_map = !arguments.no_mmap;
   TraceReader trace = TraceReader::Open(arguments.paths, options);
-  RequireTensors(trace, arguments);
+  const std::string& glob = arguments.options.tensors;
+  RequireTensors(arguments, glob == "*" ? "no tensors" : NoTensorMatches(glob), trace.step_count(),
+                 [&](size_t i) { return HasTensors(trace.Load(i)); });
   return trace;
+}
+
+std::string NoTensorMatches(const std::string& glob) {
+  return "no tensor matches --tensors " + Quoted(glob);
+}
+
+void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
+                    const std::function<bool(size_t step)>& has_tensors) {
+  for (size_t i = 0; i < steps; ++i) {
+    if (has_tensors(i)) return;
+  }
+  throw InputError(Printable(arguments.paths.front()), problem);
 }
 
 }  // namespace dlsim

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstddef>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -21,5 +23,13 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments);
 
 // Opens the trace that the arguments name. Throws InputError if it has no matching tensor.
 TraceReader OpenTrace(const TraceArguments& arguments);
+
+// Says that a pattern matches nothing.
+std::string NoTensorMatches(const std::string& glob);
+
+// Throws InputError with this problem if no step has tensors: an empty result would look like a
+// good one.
+void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
+                    const std::function<bool(size_t step)>& has_tensors);
 
 }  // namespace dlsim
