@@ -23,14 +23,14 @@ class Stopwatch {
 };
 
 // One line on a terminal, rewritten each second and removed at the end.
-class Progress {
+class SweepProgress {
  public:
-  Progress(std::string name, uint64_t total) : name_(std::move(name)), total_(total) {}
-  ~Progress() {
+  SweepProgress(std::string name, uint64_t total) : name_(std::move(name)), total_(total) {}
+  ~SweepProgress() {
     if (shown_ > 0) std::fputs("\r\033[K", stderr);
   }
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+  SweepProgress(const SweepProgress&) = delete;
+  SweepProgress& operator=(const SweepProgress&) = delete;
 
   void Advance(uint64_t inputs) {
     done_ += inputs;

@@ -147,7 +147,7 @@ Tally RunSweep(const Sweep& sweep) {
   Batch batch;
   std::vector<Code> expected, actual;
   Tally tally;
-  Progress progress(sweep.name, sweep.inputs.count);
+  SweepProgress progress(sweep.name, sweep.inputs.count);
   for (uint64_t first = 0; first < sweep.inputs.count; first += kBatchInputs) {
     const uint64_t rest = sweep.inputs.count - first;
     const size_t count = static_cast<size_t>(std::min<uint64_t>(kBatchInputs, rest));
