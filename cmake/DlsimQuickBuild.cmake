@@ -18,7 +18,7 @@ endfunction()
 # Precompiles these headers for the target where that is wanted, in builds that are only tested; its files include what they use
 # all the same, since builds without it must work, too.
 function(dlsim_precompile target)
-  if(DLSIM_PRECOMPILE_HEADERS)
+  if(DLSIM_PRECOMPILE_HEADERS STREQUAL all)
     target_precompile_headers(${target} PRIVATE ${ARGN})
   endif()
 endfunction()
