@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "dlsim/error.h"
+
 namespace dlsim {
 namespace {
 
@@ -54,6 +56,13 @@ std::string ExpectedName(std::string_view name, std::span<const std::string_view
   const std::string suggestion = Suggest(name, all);
   if (!suggestion.empty()) text.append(" (did you mean '").append(suggestion).append("'?)");
   return text;
+}
+
+size_t ParseChoice(const std::string& option, const std::string& text,
+                   const std::vector<std::string_view>& names) {
+  const auto found = std::ranges::find(names, text);
+  if (found != names.end()) return static_cast<size_t>(found - names.begin());
+  throw UsageError(option, "unknown name", ExpectedName(text, names, {}), Quoted(text));
 }
 
 }  // namespace dlsim

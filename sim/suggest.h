@@ -2,9 +2,13 @@
 // "Did you mean": the known name nearest to what the user wrote.
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
+
+#include "dlsim/enum_names.h"
 
 namespace dlsim {
 
@@ -16,5 +20,15 @@ std::string Suggest(std::string_view name, std::span<const std::string_view> can
 // Suggest finds a name among `known` and `aliases`.
 std::string ExpectedName(std::string_view name, std::span<const std::string_view> known,
                          std::span<const std::string_view> aliases);
+
+// Returns the position of `text` among `names`; throws UsageError that lists them.
+size_t ParseChoice(const std::string& option, const std::string& text,
+                   const std::vector<std::string_view>& names);
+
+// Returns the value of an enum that has this name; throws UsageError that lists them.
+template <NamedEnum E>
+E ParseNamed(const std::string& option, const std::string& text) {
+  return EnumNames(E{})[ParseChoice(option, text, NamesOf<E>())].value;
+}
 
 }  // namespace dlsim

@@ -111,4 +111,8 @@ class ProfileReader {
 // leaves nothing of the output then.
 void MergeProfiles(std::span<const std::string> paths, const std::string& output);
 
+// Writes one profile with the tensors of several, which hold the same steps of other shards of a
+// model. Throws Error.
+void JoinProfiles(std::span<const std::string> paths, const std::string& output);
+
 }  // namespace dlsim

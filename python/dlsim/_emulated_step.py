@@ -8,10 +8,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from . import _core
 from ._arrays import measure
-from ._finite_test import all_finite, is_finite, sum_of_squares
+from ._core import GradientFacts, stream_of
 from ._tensor_stats import TensorStats
-from ._torch_rounding import Rounding, Tensor, add_stats, readable, stream_of, torch
+from ._torch_rounding import Rounding, Tensor, add_stats, readable, torch
 
 
 class EmulatedStep:
@@ -54,40 +55,53 @@ class EmulatedStep:
         An infinite or NaN gradient has the cause `input` although backward, run with the scale, may
         have made it so: then a lower scale can help where the loss itself is finite.
         """
-        scaled, plain = list(self.scaled.values()), list(unscaled.values())
-        verdict = {
-            "finite": is_finite(test, scaled, plain),
-            "grad_norm": math.sqrt(sum_of_squares(plain)),
+        facts = [self._facts(test, name, unscaled[name]) for name in self.scaled]
+        finite, cause, tensor, lower_scale_helps = _core.judge_step(test, facts)
+        squares = sum(gradient.sum_of_squares for gradient in facts)
+        verdict = {"finite": finite, "grad_norm": math.sqrt(squares)}
+        if finite:
+            return verdict
+        if cause == "input":
+            lower_scale_helps = math.isfinite(self.loss)
+        return {
+            **verdict,
+            "cause": cause,
+            "cause_tensor": tensor,
+            "lower_scale_helps": lower_scale_helps,
         }
-        if not verdict["finite"]:
-            verdict.update(self._explain(test, unscaled))
-        return verdict
 
-    def _explain(self, test: str, unscaled: Mapping[str, Tensor]) -> dict[str, Any]:
-        bad = [name for name, stats in self.stats.items() if stats.nonfinite]
-        if bad:
-            return _cause("input", bad[0], math.isfinite(self.loss))
-        far = {name: stats.absmax for name, stats in self.stats.items() if stats.overflow}
-        if far:
-            return _cause("overflow", max(far, key=far.__getitem__), True)
-        largest = max(unscaled, key=lambda name: sum_of_squares([unscaled[name]]), default="")
-        if not all_finite(list(self.scaled.values())):
-            return _cause("accumulation", largest, all_finite(list(unscaled.values())))
-        if not all_finite(list(unscaled.values())):
-            return _cause("unscaling", largest, False)
+    def _facts(self, test: str, name: str, unscaled: Tensor) -> GradientFacts:
+        facts, stats, scaled = GradientFacts(), self.stats[name], self.scaled[name]
+        facts.name = name
+        facts.has_nonfinite_input = stats.nonfinite > 0
+        facts.overflows = stats.nonfinite_outputs > stats.nonfinite
+        facts.absmax = stats.absmax
+        facts.is_scaled_finite = bool(scaled.isfinite().all())
+        facts.sum_of_squares = _sum_of_squares(unscaled)
+        if test == "scaled-norm":
+            facts.scaled_sum_of_squares = _sum_of_squares(scaled)
         if test == "sum":
-            return _cause("sum", largest, True)
-        return _cause("norm", largest, test == "scaled-norm")
+            facts.scaled_sum = scaled.double().sum().item()
+        return facts
 
     def _measure(self, gradient: Tensor, name: str, micro: int) -> TensorStats:
         if self._rounding is not None:
             return self._rounding.measure(gradient, stream_of(name, self.number, micro))
         stats: TensorStats = measure(readable(gradient), "bf16")  # for the inputs' counters alone
-        return replace(stats, underflow=0, subnormal=0, overflow=0, underflow_sum_of_squares=0.0)
+        return replace(
+            stats,
+            underflow=0,
+            subnormal=0,
+            overflow=0,
+            nonfinite_outputs=stats.nonfinite,
+            underflow_sum_of_squares=0.0,
+        )
 
 
-def _cause(cause: str, tensor: str, lower_scale_helps: bool) -> dict[str, Any]:
-    return {"cause": cause, "cause_tensor": tensor, "lower_scale_helps": lower_scale_helps}
+def _sum_of_squares(tensor: Tensor) -> float:
+    """Returns the float64 sum of the squares of all elements, in the order of docs/numerics.md."""
+    stats: TensorStats = measure(readable(tensor), "bf16")  # of any format: it is of the elements
+    return math.nan if stats.nan else math.inf if stats.inf else stats.sum_of_squares
 
 
 def _reciprocal(scale: float) -> float:

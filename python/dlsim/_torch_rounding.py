@@ -18,7 +18,7 @@ except ModuleNotFoundError:
     ) from None
 
 from . import _arrays, _core
-from ._core import Format
+from ._core import Format, stream_of
 from ._errors import UsageError
 from ._tensor_stats import TensorStats
 
@@ -31,7 +31,6 @@ __all__ = [
     "readable",
     "round_gradient",
     "straight_through",
-    "stream_of",
     "torch",
 ]
 
@@ -112,16 +111,6 @@ class Place:
             if self._count:
                 self.stats = add_stats(self.stats, self._rounding.measure(tensor, stream))
         return self._rounding.round(tensor, stream)
-
-
-def stream_of(name: str, step: int, micro: int = -1) -> int:
-    """Returns the random stream of a tensor in a step: docs/numerics.md, section 2."""
-    number = 0x811C9DC5  # 32-bit FNV-1a
-    for byte in (
-        name.encode() + step.to_bytes(8, "little") + micro.to_bytes(8, "little", signed=True)
-    ):
-        number = (number ^ byte) * 0x01000193 & 0xFFFFFFFF
-    return number
 
 
 def add_stats(total: TensorStats | None, part: TensorStats) -> TensorStats:

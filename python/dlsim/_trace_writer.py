@@ -4,19 +4,17 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import struct
 from collections.abc import Iterator, Mapping
 from operator import index
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
-from ._dtypes import FLOAT32_OVERFLOW, VALUES, bad_element
+from . import _core
+from ._dtypes import VALUES, bad_element
 from ._errors import InputError, UsageError
 from ._files import replacing
 
@@ -36,18 +34,7 @@ def checked_grad_scale(scale: float) -> str:
     It must be what a reader can divide out: a finite positive float32 with a finite reciprocal.
     Raises UsageError otherwise.
     """
-    value = float(scale)
-    try:
-        single = struct.unpack("f", struct.pack("f", value))[0]
-        good = single > 0 and math.isfinite(single) and 1.0 / single < FLOAT32_OVERFLOW
-    except OverflowError:
-        good = False
-    if not good:
-        raise UsageError(
-            "grad_scale: bad loss scale, expected a finite positive float32 with a finite "
-            f"reciprocal, got {value}"
-        )
-    return repr(single)
+    return repr(_core.checked_grad_scale(float(scale)))
 
 
 def _number(name: str, value: int) -> int:
@@ -148,12 +135,7 @@ class TraceWriter:
     def __enter__(self) -> TraceWriter:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def write(

@@ -41,6 +41,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = DLSIM_VERSION;
   nb::register_exception_translator(dlsim::python::Translate);
   dlsim::python::BindFormats(module);
+  dlsim::python::BindRules(module);
   dlsim::python::BindScalers(module);
   dlsim::python::BindSimd(module);
   dlsim::python::BindTraces(module);
@@ -49,5 +50,4 @@ NB_MODULE(_core, module) {
   dlsim::python::BindArrays(module);
   dlsim::python::BindDeviceArrays(module);
   dlsim::python::BindKernelTimer(module);
-  dlsim::python::BindProfileJoining(module);
 }

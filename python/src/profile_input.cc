@@ -14,6 +14,7 @@
 
 #include "dlsim/error.h"
 #include "histogram_sums.h"
+#include "sim/number.h"
 
 namespace dlsim::python {
 namespace {
@@ -52,14 +53,6 @@ TraceTensor TensorOf(const NamedArray& named) {
   tensor.elements = array.size();
   tensor.mapped = static_cast<const std::byte*>(array.data());
   return tensor;
-}
-
-// As a reader of traces takes it: values are multiplied by its reciprocal.
-float GradScaleOf(double given) {
-  const float scale = static_cast<float>(given);
-  if (std::isfinite(scale) && scale > 0 && std::isfinite(1.0f / scale)) return scale;
-  throw UsageError("grad_scale", "bad loss scale",
-                   "a finite positive float32 with a finite reciprocal", std::to_string(given));
 }
 
 // A profile adds in integers that hold this many of the largest significands.
@@ -107,6 +100,14 @@ HistogramSums SumsOf(const std::string& name, const Values& values, const Counts
 }
 
 }  // namespace
+
+float GradScaleOf(double given) {
+  const float scale = static_cast<float>(given);
+  if (std::isfinite(scale) && scale > 0 && std::isfinite(1.0f / scale)) return scale;
+  throw UsageError("grad_scale", "bad loss scale",
+                   "a finite positive float32 with a finite reciprocal",
+                   std::isfinite(given) ? PythonRepr(given) : HexFloat(given));
+}
 
 Recording RecordingOf(const Part& part) {
   const auto& [micro, grad_scale, metadata, arrays] = part;

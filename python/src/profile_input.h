@@ -29,6 +29,10 @@ using Values = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::c
 using Counts = nb::ndarray<const uint64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using CountedArray = std::tuple<std::string, std::string, Values, Counts>;
 
+// Returns a loss scale that values may carry, as a reader of traces takes it: they are multiplied
+// by its reciprocal. Throws UsageError.
+float GradScaleOf(double given);
+
 // Returns a part of a step; refers to the arrays' values. Throws UsageError for bad ones.
 Recording RecordingOf(const Part& part);
 

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Profiles as files hold them: dlsim._core.ProfileReader and dlsim._core.LoadedProfileStep.
-#include <fnmatch.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
@@ -17,6 +16,7 @@
 #include "dlsim/profile_file.h"
 #include "python/src/bindings.h"
 #include "python/src/recorded.h"
+#include "sim/profile_source.h"
 
 namespace nb = nanobind;
 
@@ -73,21 +73,6 @@ class LoadedProfileStep {
   std::shared_ptr<const ProfileReader> reader_;
 };
 
-// Leaves out the tensors whose names do not match, as `--tensors` does.
-void KeepMatching(const std::string& pattern, ProfileStep& step) {
-  if (pattern == "*") return;
-  std::vector<bool> kept;
-  for (const ProfileTensor& tensor : step.tensors) {
-    kept.push_back(fnmatch(pattern.c_str(), tensor.name.c_str(), 0) == 0);
-  }
-  const auto filter = [&](auto& list) {
-    size_t i = 0;
-    std::erase_if(list, [&](const auto&) { return !kept[i++]; });
-  };
-  filter(step.tensors);
-  for (std::vector<Histogram>& part : step.histograms) filter(part);
-}
-
 class BoundProfile {
  public:
   BoundProfile(const std::vector<nb::bytes>& paths, const std::string& tensors)
@@ -120,7 +105,7 @@ class BoundProfile {
     RequireStep(i);
     const nb::gil_scoped_release release;
     ProfileStep step = reader_->Load(i);
-    KeepMatching(tensors_, step);
+    KeepTensors(tensors_, step);
     return LoadedProfileStep(std::move(step), reader_);
   }
 

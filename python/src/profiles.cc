@@ -18,48 +18,28 @@
 
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
+#include "profile/join_steps.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
-#include "sim/commands/ladder_options.h"
+#include "sim/profile/ladder_settings.h"
 
 namespace dlsim::python {
 namespace {
-
-// Adds what `part` knows of a step to what other micro-steps know; tensors go by name.
-void AddPart(ProfileStep part, ProfileStep& step) {
-  std::vector<Histogram> of_part(step.tensors.size());
-  for (size_t t = 0; t < part.tensors.size(); ++t) {
-    const auto same = [&](const ProfileTensor& tensor) {
-      return tensor.name == part.tensors[t].name;
-    };
-    const auto found = std::ranges::find_if(step.tensors, same);
-    const auto i = static_cast<size_t>(found - step.tensors.begin());
-    if (found == step.tensors.end()) {
-      step.tensors.push_back(part.tensors[t]);
-      of_part.emplace_back();
-      for (std::vector<Histogram>& others : step.histograms) others.emplace_back();
-    }
-    of_part[i] = std::move(part.histograms.front()[t]);
-  }
-  step.histograms.push_back(std::move(of_part));
-  step.micro_steps.push_back(part.micro_steps.front());
-  step.files.insert(step.files.end(), part.files.begin(), part.files.end());
-}
 
 // Empty lists and texts stand for the defaults of `dlsim profile`.
 Ladder LadderFrom(const std::vector<std::string>& formats,
                   const std::vector<std::string>& roundings, const std::string& subnormals,
                   const std::string& scales) {
-  LadderOptions options;
-  options.formats = formats;
-  options.roundings = roundings;
-  if (!scales.empty()) options.scales = scales;
+  LadderSettings settings;
+  settings.formats = formats;
+  settings.roundings = roundings;
+  if (!scales.empty()) settings.scales = scales;
   if (const std::optional<Subnormals> rule = ValueNamed<Subnormals>(subnormals)) {
-    options.subnormals = {*rule};
+    settings.subnormals = {*rule};
   } else if (subnormals != "both") {
     throw UsageError("subnormals", "unknown rule", "keep, flush or both", Quoted(subnormals));
   }
-  return LadderOf(options);
+  return LadderOf(settings);
 }
 
 ProfileWriter::Existing ExistingFrom(const std::string& existing) {
@@ -114,7 +94,7 @@ class BoundProfileWriter {
     nb::gil_scoped_release release;
     ProfileStep profile = ProfileOf(recorded, *edges_, {});
     if (pending_) {
-      AddPart(std::move(profile), *pending_);
+      AddMicroStep(std::move(profile), *pending_);
     } else {
       pending_ = std::move(profile);
     }
@@ -218,6 +198,13 @@ void BindProfiles(nb::module_& module) {
       .def("finish", &BoundProfileWriter::Finish, "Writes the step whose parts were added.")
       .def("drop", &BoundProfileWriter::Drop, "Forgets the parts of a step that is not finished.")
       .def("commit", &BoundProfileWriter::Commit, "Completes the file.");
+  module.def(
+      "join_profiles",
+      [](const std::vector<std::string>& paths, const std::string& output) {
+        JoinProfiles(paths, output);
+      },
+      nb::arg("paths"), nb::arg("output"), nb::call_guard<nb::gil_scoped_release>(),
+      "Writes one profile with the tensors of several, which hold the same steps.");
 }
 
 }  // namespace dlsim::python

@@ -26,8 +26,4 @@ float ParseScale(const std::string& text) {
   throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
 }
 
-Rounding ParseRounding(const std::string& text) {
-  return EnumNames(Rounding{})[ParseChoice("--rounding", text, NamesOf<Rounding>())].value;
-}
-
 }  // namespace dlsim

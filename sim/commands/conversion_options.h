@@ -25,7 +25,4 @@ void AddConversionOptions(CLI::App& command, ConversionOptions& options);
 // Returns the value of --scale; throws UsageError unless it is a positive float32 number.
 float ParseScale(const std::string& text);
 
-// Returns the rounding mode of a value of --rounding; throws UsageError.
-Rounding ParseRounding(const std::string& text);
-
 }  // namespace dlsim

@@ -31,7 +31,7 @@ namespace {
 
 struct ProfileCommandOptions {
   TraceArguments trace;
-  LadderOptions ladder;
+  LadderSettings ladder;
   std::string output;
   std::optional<std::string> shard, json;
   Accumulation accumulation = Accumulation::kQuantizeThenSum;

@@ -72,7 +72,7 @@ SweepGrid GridOf(const SweepCommandOptions& options) {
 SweepSetup SetupOf(const SweepCommandOptions& options) {
   SweepSetup setup = {GridOf(options), {}, options.conversion.Of({}), options.finite_test};
   for (const std::string& name : setup.grid.roundings) {
-    setup.roundings.push_back(ParseRounding(name));
+    setup.roundings.push_back(ParseNamed<Rounding>("--rounding", name));
   }
   return setup;
 }

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/commands/typed_options.h"
 
-#include <algorithm>
 #include <charconv>
 
 #include "dlsim/error.h"
 #include "sim/number.h"
-#include "sim/suggest.h"
 
 namespace dlsim {
 namespace {
@@ -23,13 +21,6 @@ uint64_t ParseCount(const std::string& text, const std::string& option) {
 }
 
 }  // namespace
-
-size_t ParseChoice(const std::string& option, const std::string& text,
-                   const std::vector<std::string_view>& names) {
-  const auto found = std::ranges::find(names, text);
-  if (found != names.end()) return static_cast<size_t>(found - names.begin());
-  throw UsageError(option, "unknown name", ExpectedName(text, names, {}), Quoted(text));
-}
 
 void AddCount(CLI::App& command, const std::string& option, uint64_t& target,
               const std::string& help) {

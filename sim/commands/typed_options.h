@@ -3,7 +3,6 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
-#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -11,12 +10,9 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
+#include "sim/suggest.h"
 
 namespace dlsim {
-
-// Returns the position of `text` among `names`; throws UsageError that lists them.
-size_t ParseChoice(const std::string& option, const std::string& text,
-                   const std::vector<std::string_view>& names);
 
 // Adds an option that assigns to `target` the value of the given name. `placeholder` stands for the
 // name in the help.
@@ -37,7 +33,7 @@ template <NamedEnum E, class Target>
 void AddChoice(CLI::App& command, const std::string& option, Target& target,
                const std::string& placeholder, const std::string& help) {
   const auto assign = [option, &target](const std::string& text) {
-    target = EnumNames(E{})[ParseChoice(option, text, NamesOf<E>())].value;
+    target = ParseNamed<E>(option, text);
   };
   command.add_option_function<std::string>(option, assign, help)->option_text(placeholder);
 }

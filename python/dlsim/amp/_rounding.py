@@ -6,15 +6,12 @@ from __future__ import annotations
 import torch
 
 from .._arrays import quantize
+from .._core import Format
 
 FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
 
-# CB16 (docs/numerics.md): 14 bits fewer than float32, values from 2^-30 are normal, 2^-39 apart
-# below, and what rounds to 2^32 or more is infinite.
-_CB16_DROPPED = 14
-_CB16_MIN_NORMAL = 2.0**-30
-_CB16_PER_SPACING = 2.0**39
-_CB16_LIMIT = 2.0**32
+_CB16 = Format("cb16")
+_CB16_DROPPED = 23 - _CB16.mantissa_bits  # of the mantissa of float32
 
 
 def _cb16(values: torch.Tensor) -> torch.Tensor:
@@ -23,11 +20,11 @@ def _cb16(values: torch.Tensor) -> torch.Tensor:
     odd = (bits >> _CB16_DROPPED) & 1
     half = (1 << (_CB16_DROPPED - 1)) - 1
     normal = ((bits + half + odd) & -(1 << _CB16_DROPPED)).view(torch.float32)
-    normal = torch.where(normal.abs() < _CB16_LIMIT, normal, torch.sign(values) * torch.inf)
+    normal = torch.where(normal.abs() <= _CB16.max_finite, normal, torch.sign(values) * torch.inf)
     # Both products are exact but for the rounding of torch.round, which is to even and keeps -0.
-    steps = torch.mul(values, _CB16_PER_SPACING)
-    subnormal = steps.round() / _CB16_PER_SPACING
-    rounded = torch.where(values.abs() < _CB16_MIN_NORMAL, subnormal, normal)
+    steps = torch.mul(values, 1 / _CB16.min_positive)
+    subnormal = steps.round() * _CB16.min_positive
+    rounded = torch.where(values.abs() < _CB16.min_normal, subnormal, normal)
     return torch.where(values.isnan(), values, rounded)
 
 

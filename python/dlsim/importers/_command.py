@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
+from .. import _core
 from .._command_parser import CommandParser
 from .._errors import UsageError
 from . import import_act_dumps, import_hdf5, import_pt, import_te
@@ -37,10 +38,9 @@ _Formats: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 
 def _number(text: str) -> float:
     """Reads a number or a power such as 2^16."""
-    base, power, exponent = text.partition("^")
     try:
-        return float(base) ** float(exponent) if power else float(text)
-    except (ValueError, OverflowError, ZeroDivisionError) as error:
+        return _core.parse_number(text, "number")
+    except UsageError as error:
         raise argparse.ArgumentTypeError(
             f"expected a number such as 65536 or 2^16, got {text!r}"
         ) from error

@@ -1,27 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles of pieces of the same steps become one: dlsim._core.join_profiles.
-#include <nanobind/nanobind.h>
-#include <nanobind/stl/string.h>
-#include <nanobind/stl/vector.h>
+#include "profile/join_steps.h"
 
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <string>
+#include <span>
 #include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
-#include "python/src/bindings.h"
 
-namespace nb = nanobind;
+namespace dlsim {
 
-namespace dlsim::python {
-namespace {
+void AddMicroStep(ProfileStep part, ProfileStep& step) {
+  std::vector<Histogram> of_part(step.tensors.size());
+  for (size_t t = 0; t < part.tensors.size(); ++t) {
+    const auto same = [&](const ProfileTensor& tensor) {
+      return tensor.name == part.tensors[t].name;
+    };
+    const auto found = std::ranges::find_if(step.tensors, same);
+    const auto i = static_cast<size_t>(found - step.tensors.begin());
+    if (found == step.tensors.end()) {
+      step.tensors.push_back(part.tensors[t]);
+      of_part.emplace_back();
+      for (std::vector<Histogram>& others : step.histograms) others.emplace_back();
+    }
+    of_part[i] = std::move(part.histograms.front()[t]);
+  }
+  step.histograms.push_back(std::move(of_part));
+  step.micro_steps.push_back(part.micro_steps.front());
+  step.files.insert(step.files.end(), part.files.begin(), part.files.end());
+}
 
-// Adds the tensors of `other`, which holds the same step of another shard.
-void AddTensors(const std::string& place, ProfileStep other, ProfileStep& step) {
+void AddShard(const std::string& place, ProfileStep other, ProfileStep& step) {
   if (other.step != step.step || other.micro_steps != step.micro_steps) {
     throw InputError(place, "other steps than in the first profile", std::to_string(step.step),
                      std::to_string(other.step));
@@ -38,7 +50,7 @@ void AddTensors(const std::string& place, ProfileStep other, ProfileStep& step) 
   step.files.insert(step.files.end(), other.files.begin(), other.files.end());
 }
 
-void JoinProfiles(const std::vector<std::string>& paths, const std::string& output) {
+void JoinProfiles(std::span<const std::string> paths, const std::string& output) {
   std::vector<ProfileReader> readers;
   for (const std::string& path : paths) {
     readers.push_back(ProfileReader::Open(std::array<std::string, 1>{path}));
@@ -58,19 +70,11 @@ void JoinProfiles(const std::vector<std::string>& paths, const std::string& outp
   for (size_t i = 0; i < first.step_count(); ++i) {
     ProfileStep step = first.Load(i);
     for (size_t r = 1; r < readers.size(); ++r) {
-      AddTensors(Printable(paths[r]), readers[r].Load(i), step);
+      AddShard(Printable(paths[r]), readers[r].Load(i), step);
     }
     writer.Append(EncodeStep(step, first.edges()));
   }
   writer.Commit();
 }
 
-}  // namespace
-
-void BindProfileJoining(nb::module_& module) {
-  module.def("join_profiles", &JoinProfiles, nb::arg("paths"), nb::arg("output"),
-             nb::call_guard<nb::gil_scoped_release>(),
-             "Writes one profile with the tensors of several, which hold the same steps.");
-}
-
-}  // namespace dlsim::python
+}  // namespace dlsim
