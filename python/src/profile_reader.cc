@@ -178,9 +178,7 @@ void BindProfileReader(nb::module_& module) {
           nb::sig("def description(self) -> dict[str, str]"))
       .def("accumulate",
            [](const BoundProfile& self) {
-             const bool sum =
-                 self.reader().settings().accumulation == Accumulation::kSumThenQuantize;
-             return std::string(sum ? "sum-first" : "quantize-first");
+             return std::string(NameOf(self.reader().settings().accumulation));
            })
       .def("tensors", [](const BoundProfile& self) { return self.reader().settings().tensors; })
       .def("file_bytes", [](const BoundProfile& self) { return self.reader().file_bytes(); })

@@ -139,10 +139,9 @@ TrainingConfig ReadDlsimToml(const ConfigBlock& file, std::optional<Backend>) {
   if (norm) config.clipping.max_norm = norm->value;
   if (value) config.clipping.max_value = value->value;
   config.accumulate_steps = file.Integer("grad-accum-steps", 1);
-  constexpr std::array kTests = {FiniteTest::kElementwise, FiniteTest::kGlobalNorm};
-  constexpr std::array<std::string_view, 2> kNames = {"elementwise", "global-norm"};
-  if (const auto test = file.Choice("finite-test", kNames)) {
-    config.finite_test = kTests[test == kNames[0] ? 0 : 1];
+  constexpr std::array kTests = {NameOf(FiniteTest::kElementwise), NameOf(FiniteTest::kGlobalNorm)};
+  if (const auto test = file.Choice("finite-test", kTests)) {
+    config.finite_test = ValueNamed<FiniteTest>(*test);
   }
   return config;
 }

@@ -84,8 +84,7 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
       fmt::format("ladder: {}\nedges: {}\n", DescribeLadder(settings.ladder), profile.edges);
   text += fmt::format("trace bytes: {} ({:.3g} times the profile)\n", profile.trace_bytes,
                       static_cast<double>(profile.trace_bytes) / static_cast<double>(file_bytes));
-  const bool sum_first = settings.accumulation == Accumulation::kSumThenQuantize;
-  text += std::string("accumulation: ") + (sum_first ? "sum-first" : "quantize-first");
+  text += fmt::format("accumulation: {}", NameOf(settings.accumulation));
   if (settings.accumulate_steps > 1) {
     text += fmt::format(", {} recorded steps make one", settings.accumulate_steps);
   }
