@@ -44,7 +44,7 @@ void ExpectAsCpu(const ArrayConversion& how, DType dtype, float grad_scale, size
   const std::vector<Code> expected = OnCpu<Code>(how, dtype, grad_scale, elements);
   const std::vector<Code> actual = codes.Read<Code>();
   for (size_t i = 0; i < count; ++i) {
-    ASSERT_EQ(actual[i], expected[i]) << DTypeName(dtype) << " element " << i << " of " << count;
+    ASSERT_EQ(actual[i], expected[i]) << NameOf(dtype) << " element " << i << " of " << count;
   }
 }
 
@@ -177,6 +177,7 @@ TEST(ConvertGpuShapes, DecodesEveryCodeOfTheTunedFormats) {
 }
 
 TEST(ConvertGpuCalls, OnlyLaunch) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   emulation::Reset();
   const DeviceBytes values(4 * 1000, 0), codes(2 * 1000, 0);
   const DeviceTensor tensor = {values.data(), 1000, DType::kF32, codes.data()};
@@ -216,6 +217,7 @@ std::string MessageOf(const Call& call) {
 }
 
 TEST(ConvertGpuCalls, WrongArgumentsAreNamed) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   emulation::Reset({.device_count = 2});
   const DeviceBytes memory(64, 0);
   float host[8] = {};
@@ -253,6 +255,7 @@ TEST(ConvertGpuCalls, WrongArgumentsAreNamed) {
 }
 
 TEST(ConvertGpuCalls, FailedLaunchIsNamed) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   emulation::Reset();
   const DeviceBytes memory(64, 0);
   emulation::FailCall("cudaLaunchKernelEx", 1, cudaErrorLaunchOutOfResources);

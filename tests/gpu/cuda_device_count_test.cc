@@ -78,6 +78,7 @@ TEST_F(CudaDeviceCount, EqualsTheCpuForMoreTensorsThanAWaveHas) {
 }
 
 TEST_F(CudaDeviceCount, AllocatesNothingForStepsThatAreAlike) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   dir_.Write("step-0.safetensors", AllTypes(1));
   const TraceStep step = Open().Load(0);
   const auto count = [&] { ProfileOf(step, FewEdges(), OptionsOf({}, device_.get())); };

@@ -114,6 +114,7 @@ TEST_F(CudaDeviceMeasure, EqualsTheCpuWithoutQuestionsOrTensors) {
 }
 
 TEST_F(CudaDeviceMeasure, AllocatesNothingForStepsThatAreAlike) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   dir_.Write("step-0.safetensors", AllTypes(1));
   const TraceStep step = Open().Load(0);
   const std::vector<StepQuestion> questions = SimpleQuestions(TensorsOf(step).size());
@@ -126,6 +127,7 @@ TEST_F(CudaDeviceMeasure, AllocatesNothingForStepsThatAreAlike) {
 }
 
 TEST_F(CudaDeviceMeasure, WorksForOthersThanTheCurrentDevice) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   device_ = nullptr;
   emulation::Reset({.device_count = 2});
   device_ = OpenDevice(1);

@@ -73,6 +73,7 @@ TEST_F(MeasurerTest, AnswersAsTheCpuDoesCallAfterCall) {
 }
 
 TEST_F(MeasurerTest, NeitherAllocatesNorWaits) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   const TensorList list(tensors_);
   Measurer measurer(list, 2);
   const OwnedStream stream;
@@ -98,6 +99,7 @@ TEST_F(MeasurerTest, RefusesMoreQuestionsThanItHasMemoryFor) {
 }
 
 TEST_F(MeasurerTest, LeaksNothingWhenACallFails) {
+  if (!emulation::kIsEmulated) GTEST_SKIP() << emulation::kNeeded;
   const TensorList list(tensors_);
   const size_t live = emulation::Live().total();
   for (uint64_t n = 1; n < 4; ++n) {

@@ -48,7 +48,7 @@ TEST_F(PackageArrays, CodesAreThoseOfTheCpu) {
     EncodeOnDevice(kSecond, kHow, {values.data(), kCount, dtype, codes.data()});
     Wait();
     const auto expected = gpu::OnCpu<uint16_t>(kHow, dtype, 1.0f, elements);
-    EXPECT_EQ(codes.Read<uint16_t>(), expected) << DTypeName(dtype);
+    EXPECT_EQ(codes.Read<uint16_t>(), expected) << NameOf(dtype);
   }
 }
 

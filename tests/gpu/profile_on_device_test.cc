@@ -45,7 +45,9 @@ TEST_P(ProfileOnDevice, GivesTheSameFile) {
   const std::string expected = ProfileOnce(nullptr);
   EXPECT_GT(expected.size(), 100u);
   EXPECT_TRUE(ProfileOnce(device_.get()) == expected);
-  EXPECT_GT(emulation::Counts().launches, 0u);
+  if (emulation::kIsEmulated) {
+    EXPECT_GT(emulation::Counts().launches, 0u);
+  }
 }
 
 }  // namespace

@@ -104,7 +104,9 @@ TEST_P(ReplayOnDevice, GivesTheSameOutcomesOfASweep) {
     EXPECT_EQ(got[i].gradients.underflow, expected[i].gradients.underflow);
     EXPECT_EQ(got[i].gradients.sum_of_squares, expected[i].gradients.sum_of_squares);
   }
-  EXPECT_GT(emulation::Counts().launches, 0u);
+  if (emulation::kIsEmulated) {
+    EXPECT_GT(emulation::Counts().launches, 0u);
+  }
 }
 
 }  // namespace

@@ -15,6 +15,10 @@
 
 namespace dlsim::emulation {
 
+// For tests that run on the devices of a machine, too, which do no more than tests/gpu/real says.
+inline constexpr bool kIsEmulated = true;
+inline constexpr const char* kNeeded = "";
+
 // A machine with devices that are alike.
 struct Machine {
   int device_count = 1;
