@@ -11,10 +11,9 @@
 #include "compute_device.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
-#include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/measure.h"
-#include "dlsim/ladder.h"
 #include "gpu/base/device_buffer.h"
+#include "gpu/check/ladder_count.h"
 
 namespace dlsim::bench {
 namespace {
@@ -144,13 +143,9 @@ Call PrepareMeasure(const std::vector<Measurement>& questions, GpuArrays& arrays
 Call PrepareCount(GpuArrays& arrays, DataSet data) {
   const gpu::DeviceTensor tensor = TensorOf(arrays, data);
   const auto list = std::make_shared<gpu::TensorList>(std::span(&tensor, 1));
-  const auto edges = std::make_shared<HistogramEdges>(EdgesOf(DefaultLadder()));
-  const auto counter = std::make_shared<gpu::Counter>(*edges, *list);
-  return [=](gpu::Stream stream) {
-    static_cast<void>(list);  // the counter refers to both
-    static_cast<void>(edges);
-    counter->Count(stream);
-  };
+  const auto count = std::make_shared<gpu_check::LadderCount>();
+  const auto tables = std::make_shared<gpu::CountMemory>(count->TablesFor(*list));
+  return [=](gpu::Stream stream) { count->Launch(*list, *tables, stream); };
 }
 
 // Collects benchmarks that share arrays.

@@ -7,11 +7,13 @@
 #include <vector>
 
 #include "dlsim/gpu/stream.h"
-#include "gpu/check/data_sets.h"
 
 namespace dlsim::gpu_check {
 
-// Draws values of a data set on the device; not those of DrawValues.
+// kNormal: N(0,1). kGrad: N(0,1) * 2^U{-36..3}, of which fp16 makes a third subnormal or zero.
+enum class DataSet : uint8_t { kNormal, kGrad };
+
+// Draws values of a data set on the device.
 void DrawOnDevice(DataSet data, uint64_t seed, float* values, uint64_t count, gpu::Stream stream);
 
 // Reads `count` values, a multiple of 4, from memory aligned to 16 bytes; what it finds goes to

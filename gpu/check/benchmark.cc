@@ -9,13 +9,12 @@
 
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/measure.h"
-#include "dlsim/ladder.h"
 #include "gpu/check/bench_kernels.h"
 #include "gpu/check/checks.h"
 #include "gpu/check/device_arrays.h"
 #include "gpu/check/formats.h"
+#include "gpu/check/ladder_count.h"
 #include "gpu/check/timing.h"
 
 namespace dlsim::gpu_check {
@@ -53,7 +52,7 @@ class Workload {
   gpu::DeviceBuffer<float> output_;
   gpu::DeviceBuffer<uint32_t> read_result_;
   std::optional<gpu::TensorList> lists_[2];
-  HistogramEdges edges_ = EdgesOf(DefaultLadder());
+  LadderCount count_ladder_;
 };
 
 Workload::Workload(uint64_t count, gpu::Stream stream)
@@ -96,7 +95,7 @@ Job Workload::Toolkit(const ToolkitConversion& conversion) {
 
 Job Workload::Encode(const char* format, Rounding rounding) {
   const ArrayConversion how = {{ParseFormat(format).format, rounding}, 1.0f, {1, 0}, 0};
-  return {{std::string("encode ") + format + " " + RoundingName(rounding), "copy", kConvertTarget,
+  return {{NameOf(std::string("encode ") + format, how.conversion), "copy", kConvertTarget,
            kEncodeBytes},
           [this, how](size_t data) {
             gpu::Encode(how, TensorAt(values_[data].data(), count_, output_.data()), stream_);
@@ -121,10 +120,12 @@ Job Workload::Measure(const std::string& name, std::vector<Measurement> question
 }
 
 Job Workload::Profile() {
-  auto counters = std::make_shared<std::vector<gpu::Counter>>();
-  for (const auto& list : lists_) counters->emplace_back(edges_, *list);
+  auto tables = std::make_shared<std::vector<gpu::CountMemory>>();
+  for (const auto& list : lists_) tables->push_back(count_ladder_.TablesFor(*list));
   return {{"profile, default ladder", "read", kProfileTarget, kReadBytes},
-          [this, counters](size_t data) { (*counters)[data].Count(stream_); }};
+          [this, tables](size_t data) {
+            count_ladder_.Launch(*lists_[data], (*tables)[data], stream_);
+          }};
 }
 
 std::vector<Measurement> ManyQuestions() {

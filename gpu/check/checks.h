@@ -11,25 +11,14 @@
 namespace dlsim::gpu_check {
 
 // Every conversion of every checked format over float32 inputs, against the scalar reference on the
-// device, and against the host's where the effort says so; then odd sizes, alignments, scales and
-// element types.
-void CheckEncode(const Options& options, Report& report);
+// device, and against the host's where the effort says so.
+void SweepEncode(const Options& options, Report& report);
 
 // A tensor with more than 2^32 elements, where the effort and the memory allow it.
 void CheckLargeTensor(const Options& options, Report& report);
 
-// Every code of every checked format; then odd sizes and alignments.
-void CheckDecode(const Options& options, Report& report);
-
-// Counters and sums of arrays for many questions, and their histograms, against the host's.
-void CheckMeasure(const Options& options, Report& report);
-void CheckProfile(const Options& options, Report& report);
-
-// 300 tensors of 10 to 10^7 elements in one launch; also what that costs beside one large tensor.
-void CheckMultiTensor(const Options& options, Report& report);
-
-// Bad arguments: each an error that names the call, without a leak.
-void CheckErrors(const Options& options, Report& report);
+// What 300 tensors of 10 to 10^7 elements in one launch cost beside one large tensor.
+void TimeLaunches(const Options& options, Report& report);
 
 // Times everything against a copy and a read of the same bytes.
 void TimeKernels(const Options& options, Report& report);

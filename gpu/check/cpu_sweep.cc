@@ -2,6 +2,7 @@
 #include "gpu/check/cpu_sweep.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <vector>
 
@@ -63,6 +64,18 @@ std::array<uint32_t, kElementsPerPhiloxBlock> RandomBitsOfBlock(const RandomStre
     }
   }
   return bits;
+}
+
+std::vector<uint32_t> EncodeReference(const ArrayConversion& how, std::span<const float> values) {
+  const CodecSpec spec = MakeCodecSpec(how.conversion);
+  const Rounding rounding = how.conversion.rounding;
+  std::vector<uint32_t> codes(values.size());
+  for (size_t i = 0; i < values.size(); ++i) {
+    const uint32_t random =
+        rounding == Rounding::kStochastic ? RandomBits(how.random, how.first_index + i) : 0;
+    codes[i] = Encode(spec, rounding, std::bit_cast<uint32_t>(values[i]), random).code;
+  }
+  return codes;
 }
 
 uint64_t HashOfSweep(const ArrayConversion& how, uint32_t run_bits, uint64_t count) {

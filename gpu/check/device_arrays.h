@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Copies between the host and the device, and host tensors on the device.
+// Copies between the host and the device.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +9,6 @@
 
 #include "dlsim/gpu/tensor_list.h"
 #include "gpu/base/device_buffer.h"
-#include "gpu/check/host_tensor.h"
 
 namespace dlsim::gpu_check {
 
@@ -39,16 +38,12 @@ std::vector<T> ToHost(const T* from, size_t count, gpu::Stream stream) {
 }
 
 // Describes float32 values on the device.
-gpu::DeviceTensor TensorAt(const void* values, uint64_t elements, void* codes);
-
-// Host tensors one after another in one buffer on the device, each at a multiple of 16 bytes plus
-// `offset_elements` of its own.
-struct DeviceTensors {
-  gpu::DeviceBuffer<std::byte> memory;
-  std::vector<gpu::DeviceTensor> tensors;
-};
-
-DeviceTensors ToDevice(std::span<const HostTensor> from, size_t offset_elements,
-                       gpu::Stream stream);
+inline gpu::DeviceTensor TensorAt(const void* values, uint64_t elements, void* codes) {
+  gpu::DeviceTensor tensor;
+  tensor.values = values;
+  tensor.elements = elements;
+  tensor.codes = codes;
+  return tensor;
+}
 
 }  // namespace dlsim::gpu_check

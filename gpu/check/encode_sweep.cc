@@ -7,6 +7,7 @@
 #include <cstring>
 
 #include "dlsim/gpu/convert.h"
+#include "gpu/check/checks.h"
 #include "gpu/check/cpu_sweep.h"
 #include "gpu/check/device_arrays.h"
 #include "gpu/check/formats.h"

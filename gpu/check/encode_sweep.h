@@ -8,8 +8,6 @@
 #include "dlsim/convert.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/check/code_compare.h"
-#include "gpu/check/options.h"
-#include "gpu/check/report.h"
 
 namespace dlsim::gpu_check {
 
@@ -37,8 +35,5 @@ class EncodeSweep {
 // Compares `count` values and codes on the device, as EncodeSweep does.
 Comparison CompareOnDevice(const ArrayConversion& how, const float* values, const void* codes,
                            uint64_t count, gpu::Stream stream);
-
-// Runs all conversions of all checked formats, and repeats on the host as many as the effort says.
-void SweepEncode(const Options& options, Report& report);
 
 }  // namespace dlsim::gpu_check

@@ -14,36 +14,17 @@ std::vector<Conversion> ConversionsTo(const Format& format) {
   std::vector<Conversion> conversions;
   for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
     for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
-      for (const Rounding rounding :
-           {Rounding::kNearestEven, Rounding::kTowardZero, Rounding::kNearestAway,
-            Rounding::kTowardPositive, Rounding::kTowardNegative, Rounding::kStochastic}) {
-        conversions.push_back({format, rounding, overflow, subnormals});
+      for (const auto& row : EnumNames(Rounding{})) {
+        conversions.push_back({format, row.value, overflow, subnormals});
       }
     }
   }
   return conversions;
 }
 
-const char* RoundingName(Rounding rounding) {
-  switch (rounding) {
-    case Rounding::kNearestEven:
-      return "rne";
-    case Rounding::kTowardZero:
-      return "rtz";
-    case Rounding::kNearestAway:
-      return "rna";
-    case Rounding::kTowardPositive:
-      return "ru";
-    case Rounding::kTowardNegative:
-      return "rd";
-    case Rounding::kStochastic:
-      return "sr";
-  }
-  return "?";
-}
-
 std::string NameOf(const std::string& format, const Conversion& conversion) {
-  std::string name = format + " " + RoundingName(conversion.rounding);
+  std::string name = format + " ";
+  name += dlsim::NameOf(conversion.rounding);
   if (conversion.overflow == Overflow::kSaturate) name += " saturate";
   if (conversion.subnormals == Subnormals::kFlushToZero) name += " flush";
   return name;

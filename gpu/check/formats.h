@@ -22,9 +22,6 @@ inline constexpr size_t kTunedFormats = 3;
 // Every rounding mode with every rule for overflow and subnormals.
 std::vector<Conversion> ConversionsTo(const Format& format);
 
-// "rne", "rtz", "rna", "ru", "rd" or "sr".
-const char* RoundingName(Rounding rounding);
-
 // "fp16 rne", with "saturate" and "flush" if it does so.
 std::string NameOf(const std::string& format, const Conversion& conversion);
 

@@ -40,7 +40,7 @@ std::string CompareParts(const ArrayConversion& how, const gpu::DeviceTensor& te
 void CheckLargeTensor(const Options& options, Report& report) {
   if (options.inputs < kAllInputs) return;
   if (!HasMemory()) {
-    report.AddNote("encode: a tensor of more than 2^32 elements not run, too little memory");
+    report.AddNote("large: a tensor of more than 2^32 elements not run, too little memory");
     return;
   }
   const gpu::OwnedStream stream;
@@ -55,20 +55,20 @@ void CheckLargeTensor(const Options& options, Report& report) {
   const gpu::TensorList list({&tensor, 1});
   const ArrayConversion how = {{kCb16, Rounding::kStochastic}, 1.0f, {3, 9}, 0};
   gpu::Encode(how, tensor, stream.get());
-  report.Add({"encode", "a tensor of more than 2^32 elements", kElements,
+  report.Add({"large", "encode a tensor of more than 2^32 elements", kElements,
               CompareParts(how, tensor, stream.get())});
   // So that the codes from before do not pass for those of the list.
   gpu::CheckCuda(cudaMemsetAsync(codes.data(), 0xA5, codes.size_bytes(), stream.get()),
                  "cudaMemsetAsync");
   gpu::Encode(how, list, stream.get());
-  report.Add({"encode", "a list with more than 2^32 elements", kElements,
+  report.Add({"large", "encode a list with more than 2^32 elements", kElements,
               CompareParts(how, tensor, stream.get())});
   gpu::Measurer measurer(list, 1);
   const Measurement question = {{kFp16}, 1.0f, {}};
   measurer.Measure({&question, 1}, stream.get());
   gpu::CheckCuda(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
   const uint64_t measured = measurer.host_results()[0].elements;
-  report.Add({"measure", "a tensor of more than 2^32 elements", kElements,
+  report.Add({"large", "measure a tensor of more than 2^32 elements", kElements,
               measured == kElements ? "" : "elements: got " + std::to_string(measured)});
 }
 

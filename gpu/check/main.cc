@@ -16,9 +16,9 @@ struct Group {
   void (*run)(const Options&, Report&);
 };
 
-constexpr Group kGroups[] = {{"encode", CheckEncode},     {"decode", CheckDecode},
-                             {"measure", CheckMeasure},   {"profile", CheckProfile},
-                             {"multi", CheckMultiTensor}, {"errors", CheckErrors},
+constexpr Group kGroups[] = {{"encode", SweepEncode},
+                             {"large", CheckLargeTensor},
+                             {"multi", TimeLaunches},
                              {"bench", TimeKernels}};
 
 // Makes the device current; returns its name. Throws Error if it is not there.

@@ -12,8 +12,7 @@
 namespace dlsim::gpu_check {
 namespace {
 
-constexpr std::array<std::string_view, 7> kGroups = {"encode", "decode", "measure", "profile",
-                                                     "multi",  "errors", "bench"};
+constexpr std::array<std::string_view, 4> kGroups = {"encode", "large", "multi", "bench"};
 
 uint64_t ParseCount(std::string_view option, std::string_view text, uint64_t most) {
   uint64_t count = 0;
@@ -30,8 +29,7 @@ std::vector<std::string> ParseGroups(std::string_view text) {
     const size_t comma = text.find(',');
     const std::string_view group = text.substr(0, comma);
     if (std::ranges::find(kGroups, group) == kGroups.end()) {
-      throw UsageError("--only", "unknown group",
-                       "encode, decode, measure, profile, multi, errors or bench", Quoted(group));
+      throw UsageError("--only", "unknown group", "encode, large, multi or bench", Quoted(group));
     }
     groups.emplace_back(group);
     if (comma == std::string_view::npos) return groups;
@@ -48,7 +46,7 @@ void FillSizes(Options& options) {
 
 void SetOption(std::string_view name, std::string_view value, Options& options) {
   constexpr uint64_t kMostElements = uint64_t{1} << 36, kMostDevices = 1023;
-  // Rounds count without a Take, up to 2^40 values: so often those that fit into 192 GB.
+  // Rounds count into the same tables, up to 2^40 values: so often those that fit into 192 GB.
   constexpr uint64_t kMostRounds = 250;
   if (name == "--only") {
     options.groups = ParseGroups(value);
@@ -56,8 +54,6 @@ void SetOption(std::string_view name, std::string_view value, Options& options) 
     options.device = static_cast<int>(ParseCount(name, value, kMostDevices));
   } else if (name == "--json") {
     options.json = value;
-  } else if (name == "--traces") {
-    options.traces = value;
   } else if (name == "--peers") {
     options.peers = value;
   } else if (name == "--inputs") {
@@ -100,12 +96,11 @@ Options ParseOptions(std::span<const char* const> arguments) {
 
 const char* HelpText() {
   return R"(dlsim_gpu_check [OPTION]...
-Checks the CUDA kernels against the scalar reference and times them.
+Checks the CUDA kernels for encoding against the scalar reference, and times all kernels.
   --quick          sweeps over 2^24 inputs and arrays of 2^26 elements instead of 2^32 and 2^30
   --full           the host repeats every sweep, too (some ten minutes on 16 cores)
-  --only GROUPS    some of encode,decode,measure,profile,multi,errors,bench
+  --only GROUPS    some of encode,large,multi,bench
   --device N       the CUDA device (default 0)
-  --traces DIR     also measures and profiles every tensor of the .safetensors files below DIR
   --json FILE      writes all results
   --peers FILE     timings of other programs for the table: name TAB data set TAB GB/s
   --inputs N, --elements N, --rounds N   other sizes

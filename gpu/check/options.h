@@ -17,10 +17,9 @@ struct Options {
   std::vector<std::string> groups;  // those to run; empty = all
   int device = 0;
   std::string json;       // where results go, if anywhere
-  std::string traces;     // folder with .safetensors files to measure and profile
   std::string peers;      // file with timings of other programs; see ReadPeers
   uint64_t inputs = 0;    // of a sweep, at most 2^32
-  uint64_t elements = 0;  // of the arrays that are measured and timed, as far as memory allows
+  uint64_t elements = 0;  // of the arrays that are timed, as far as memory allows
   int rounds = 31;        // of the benchmark
   bool help = false;
 

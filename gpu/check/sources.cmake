@@ -4,19 +4,12 @@ set(DLSIM_GPU_CHECK_SOURCES
     bench_kernels.cu
     benchmark.cc
     code_compare.cu
-    convert_cases.cc
     cpu_sweep.cc
-    data_sets.cc
-    device_arrays.cc
     encode_sweep.cc
-    error_checks.cc
     formats.cc
-    host_tensor.cc
     large_check.cc
-    multi_check.cc
     options.cc
     report.cc
-    tensor_checks.cc
-    timing.cc
-    trace_tensors.cc)
+    time_launches.cc
+    timing.cc)
 list(TRANSFORM DLSIM_GPU_CHECK_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

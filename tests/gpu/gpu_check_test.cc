@@ -2,28 +2,21 @@
 // The check of the kernels finds what is wrong.
 #include <gtest/gtest.h>
 
-#include <array>
 #include <bit>
-#include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/histogram.h"
 #include "gpu/check/checks.h"
 #include "gpu/check/cpu_sweep.h"
-#include "gpu/check/data_sets.h"
 #include "gpu/check/device_arrays.h"
 #include "gpu/check/encode_sweep.h"
 #include "gpu/check/formats.h"
-#include "gpu/check/host_tensor.h"
 #include "gpu/check/input_order.h"
 #include "gpu/check/options.h"
 #include "gpu/check/report.h"
-#include "histogram_sums.h"
 
 namespace dlsim::gpu_check {
 namespace {
@@ -51,11 +44,16 @@ TEST(GpuCheck, RandomBitsOfABlockAreThoseOfItsElements) {
   }
 }
 
+std::vector<float> Inputs(uint32_t count) {
+  std::vector<float> values;
+  for (uint32_t i = 0; i < count; ++i) values.push_back(std::bit_cast<float>(InputBits(i, 0)));
+  return values;
+}
+
 TEST(GpuCheck, HostHashIsThatOfTheReference) {
   for (const Conversion& conversion : ConversionsTo(kFp16)) {
     const ArrayConversion how = {conversion, 1.0f, kRandom, 0};
-    std::vector<float> values;
-    for (uint32_t i = 0; i < 1000; ++i) values.push_back(std::bit_cast<float>(InputBits(i, 0)));
+    const std::vector<float> values = Inputs(1000);
     uint64_t hash = 0;
     const std::vector<uint32_t> codes = EncodeReference(how, values);
     for (uint32_t i = 0; i < 1000; ++i) hash += MixCode(i, codes[i]);
@@ -79,7 +77,7 @@ struct Encoded {
 };
 
 Encoded EncodedBy(const Conversion& conversion) {
-  Encoded encoded = {{conversion, 1.0f, kRandom, 16}, DrawValues(DataSet::kGrad, 777, 1), {}};
+  Encoded encoded = {{conversion, 1.0f, kRandom, 16}, Inputs(777), {}};
   for (const uint32_t code : EncodeReference(encoded.how, encoded.values)) {
     encoded.codes.push_back(static_cast<uint16_t>(code));
   }
@@ -114,50 +112,6 @@ TEST(GpuCheck, SwappedCodesChangeTheHash) {
   ASSERT_NE(encoded.codes[3], encoded.codes[4]);
   std::swap(encoded.codes[3], encoded.codes[4]);
   EXPECT_NE(encoded.Compare().hash, right.hash);
-}
-
-TEST(GpuCheck, EveryFieldOfStatisticsIsCompared) {
-  TensorStats expected;
-  expected.sum_of_squares = 0.1;
-  EXPECT_EQ(Difference(expected, expected), "");
-  const auto differs = [&](auto change) {
-    TensorStats got = expected;
-    change(got);
-    return !Difference(got, expected).empty();
-  };
-  EXPECT_TRUE(differs([](TensorStats& s) { s.elements = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.zeros = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.nan = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.inf = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.underflow = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.subnormal = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.overflow = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.nonfinite_outputs = 1; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.absmax = -0.0f; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.sum_of_squares = std::nextafter(0.1, 1); }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.underflow_sum_of_squares = 1e-300; }));
-  EXPECT_TRUE(differs([](TensorStats& s) { s.quantized_sum_of_squares = -0.0; }));
-}
-
-TEST(GpuCheck, EveryFieldOfHistogramsIsCompared) {
-  const HistogramEdges edges({});
-  const HistogramSums expected = CountReference(std::array{1.0f, -2.0f, 0.0f}, edges);
-  EXPECT_EQ(Difference(expected, expected), "");
-  const auto differs = [&](auto change) {
-    HistogramSums got = expected;
-    change(got);
-    return !Difference(got, expected).empty();
-  };
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.elements; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.zeros; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.nan; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.inf; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.signs[1].largest; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { s.signs[0].bins.clear(); }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.signs[0].bins[0].bin; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.signs[1].bins[0].count; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.signs[1].bins[0].significands; }));
-  EXPECT_TRUE(differs([](HistogramSums& s) { ++s.signs[1].bins[0].squares; }));
 }
 
 TEST(GpuCheck, ADifferenceFailsTheReport) {
@@ -206,7 +160,7 @@ TEST(GpuCheck, RejectsWrongOptions) {
   EXPECT_EQ(parse({}).inputs, kAllInputs);
   EXPECT_EQ(parse({"--quick", "--device", "3"}).device, 3);
   EXPECT_TRUE(parse({"--only", "encode,bench"}).Wants("bench"));
-  EXPECT_FALSE(parse({"--only", "encode,bench"}).Wants("decode"));
+  EXPECT_FALSE(parse({"--only", "encode,bench"}).Wants("multi"));
   for (const std::vector<const char*>& wrong : {std::vector<const char*>{"--only", "encode,"},
                                                 {"--only"},
                                                 {"--device", "-1"},
@@ -216,28 +170,9 @@ TEST(GpuCheck, RejectsWrongOptions) {
                                                 {"quick"}}) {
     EXPECT_THROW(parse(wrong), Error) << wrong[0];
   }
-  // More rounds may count more values than a Counter takes.
+  // More rounds may count more values than a table takes.
   EXPECT_EQ(parse({"--rounds", "250"}).rounds, 250);
   EXPECT_THROW(parse({"--rounds", "251"}), Error);
-}
-
-TEST(GpuCheck, ReadsTheTensorsOfATrace) {
-  const std::vector<HostTensor> tensors =
-      TraceTensors(std::string(DLSIM_TEST_DATA) + "/traces/lm-trouble-cut");
-  ASSERT_FALSE(tensors.empty());
-  for (const HostTensor& tensor : tensors) EXPECT_GT(tensor.elements(), 0u) << tensor.name;
-  EXPECT_THROW(TraceTensors(std::string(DLSIM_TEST_DATA) + "/none"), Error);
-}
-
-TEST(GpuCheck, RejectsDamagedTraces) {
-  const std::string folder = testing::TempDir() + "gpu_check_trace";
-  std::filesystem::create_directories(folder);
-  for (const std::string& bytes :
-       {std::string("12345"), std::string("\xFF\xFF\xFF\xFF\0\0\0\0{}", 10),
-        std::string(8, '\0')}) {
-    std::ofstream(folder + "/a.safetensors", std::ios::binary) << bytes;
-    EXPECT_THROW(TraceTensors(folder), Error);
-  }
 }
 
 }  // namespace
