@@ -9,7 +9,6 @@ set(DLSIM_GPU_KERNEL_SOURCES
     count/compact_counts.cu
     count/count_pieces.cu
     count/count_window.cu
-    count/histogram.cu
     count/wave_counter.cu
     count/window_plan.cc
     encode/convert.cc

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <vector>
 
 #include "dlsim/dtype.h"
 #include "dlsim/gpu/tensor_list.h"
@@ -25,5 +26,8 @@ struct Piece {
 
 // Returns a piece of no elements at the beginning of the tensor.
 Piece PieceOf(const DeviceTensor& tensor);
+
+// Cuts `elements` of the tensor that `whole` is the beginning of, and appends the pieces.
+void AppendPieces(const Piece& whole, uint64_t elements, std::vector<Piece>& pieces);
 
 }  // namespace dlsim::gpu

@@ -20,19 +20,6 @@ std::string NameOf(size_t tensor, const char* what) {
   return what + std::string(" of tensor ") + std::to_string(tensor);
 }
 
-void AppendPieces(const DeviceTensor& tensor, size_t index, std::vector<Piece>& pieces) {
-  const size_t size = DTypeSize(tensor.dtype);
-  for (uint64_t begin = 0; begin < tensor.elements; begin += kBlockElements) {
-    Piece piece = PieceOf(tensor);
-    piece.values += begin * size;
-    piece.first_index = begin;
-    piece.count =
-        static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, tensor.elements - begin));
-    piece.tensor = static_cast<uint32_t>(index);
-    pieces.push_back(piece);
-  }
-}
-
 // Returns the device of a tensor with elements, after checking its pointers.
 int CheckTensor(const DeviceTensor& tensor, size_t index) {
   const size_t alignment = DTypeSize(tensor.dtype);
@@ -85,6 +72,15 @@ Piece PieceOf(const DeviceTensor& tensor) {
   return piece;
 }
 
+void AppendPieces(const Piece& whole, uint64_t elements, std::vector<Piece>& pieces) {
+  for (uint64_t begin = 0; begin < elements; begin += kBlockElements) {
+    Piece& piece = pieces.emplace_back(whole);
+    piece.values += begin * DTypeSize(whole.dtype);
+    piece.first_index = begin;
+    piece.count = static_cast<uint32_t>(std::min<uint64_t>(kBlockElements, elements - begin));
+  }
+}
+
 struct TensorList::State {
   int device = 0;
   size_t tensor_count = 0;
@@ -101,7 +97,9 @@ TensorList::TensorList(std::span<const DeviceTensor> tensors) : state_(std::make
   std::vector<Piece> pieces;
   for (size_t i = 0; i < tensors.size(); ++i) {
     state_->element_count += tensors[i].elements;
-    AppendPieces(tensors[i], i, pieces);
+    Piece whole = PieceOf(tensors[i]);
+    whole.tensor = static_cast<uint32_t>(i);
+    AppendPieces(whole, tensors[i].elements, pieces);
   }
   const auto first_without = [&](size_t code_bytes) {
     const auto found = std::find_if(tensors.begin(), tensors.end(), [&](const DeviceTensor& t) {

@@ -14,7 +14,6 @@ namespace dlsim::gpu {
 // squares of significands overflows, and no carry passes from one atomic addition to the other.
 inline constexpr int kSquareShift = 24;
 inline constexpr uint64_t kSquareMask = (uint64_t{1} << kSquareShift) - 1;
-inline constexpr uint64_t kMostCounted = uint64_t{1} << 40;  // values per table
 
 struct CountHead {
   uint64_t zeros = 0, nan = 0, inf = 0;
@@ -78,17 +77,6 @@ class CountMemory {
 
   const CountTables& view() const { return view_; }
   size_t table_count() const { return heads_.size(); }
-
-  // The tables from one on.
-  CountTables From(size_t table) const {
-    CountTables tables = view_;
-    for (uint64_t** sums :
-         {&tables.counts, &tables.significands, &tables.squares_low, &tables.squares_high}) {
-      *sums += table * view_.keys;
-    }
-    tables.heads += table;
-    return tables;
-  }
 
  private:
   DeviceBuffer<uint64_t> sums_;

@@ -9,15 +9,7 @@
 #include <cstdint>
 
 #include "gpu/base/load_value.cuh"
-
-// Loops over what a thread keeps in registers must be unrolled, or it goes to memory.
-#ifdef __CUDACC__
-#define DLSIM_UNROLL _Pragma("unroll")
-#define DLSIM_NO_UNROLL _Pragma("unroll 1")
-#else
-#define DLSIM_UNROLL
-#define DLSIM_NO_UNROLL
-#endif
+#include "gpu/base/unroll.h"
 
 namespace dlsim::gpu {
 

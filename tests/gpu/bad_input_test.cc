@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "dlsim/gpu/convert.h"
-#include "dlsim/gpu/histogram.h"
 #include "dlsim/gpu/tensor_list.h"
 #include "dlsim/histogram.h"
 #include "emulated_test.h"
 #include "failures.h"
+#include "gpu/base/piece.h"
+#include "gpu/count/wave_counter.h"
 #include "histogram_sums.h"
 
 namespace dlsim::gpu {
@@ -28,13 +29,19 @@ struct Tensors {
       values.push_back(ToDevice(std::vector<float>(count + 1, 1.5f)));
       codes.emplace_back(count + 1);
       list.push_back({values.back().data(), count, DType::kF32, codes.back().data()});
+      Piece whole = PieceOf(list.back());
+      whole.tensor = static_cast<uint32_t>(list.size() - 1);
+      AppendPieces(whole, count, pieces);
     }
   }
 
   std::vector<DeviceBuffer<float>> values;
   std::vector<DeviceBuffer<uint16_t>> codes;
   std::vector<DeviceTensor> list;
+  std::vector<Piece> pieces;
 };
+
+constexpr size_t kMostPieces = 8;
 
 const HistogramEdges& SomeEdges() {
   static const HistogramEdges edges({});
@@ -43,23 +50,21 @@ const HistogramEdges& SomeEdges() {
 
 TEST_F(BadInput, ConstructorsThatFailLeaveNothingBehind) {
   const Tensors tensors;
-  const TensorList list(tensors.list);
   const HistogramEdges& edges = SomeEdges();
   for (const auto& [name, error] :
        {std::pair("", cudaErrorMemoryAllocation), std::pair("", cudaErrorECCUncorrectable),
         std::pair("cudaGetDevice", cudaErrorUnknown)}) {
     FailEachCall(name, error, [&] { TensorList failing(tensors.list); });
-    FailEachCall(name, error, [&] { Counter failing(edges, list); });
+    FailEachCall(name, error, [&] { WaveCounter failing(edges, kMostPieces); });
   }
   EXPECT_GE(FailEachCall("cudaMalloc", cudaErrorMemoryAllocation,
                          [&] { TensorList failing(tensors.list); }),
             1u);
-  EXPECT_GE(
-      FailEachCall("cudaMalloc", cudaErrorMemoryAllocation, [&] { Counter failing(edges, list); }),
-      3u);
-  EXPECT_GE(FailEachCall("cudaHostAlloc", cudaErrorMemoryAllocation,
-                         [&] { Counter failing(edges, list); }),
-            1u);
+  for (const char* name : {"cudaMalloc", "cudaHostAlloc"}) {
+    EXPECT_GE(FailEachCall(name, cudaErrorMemoryAllocation,
+                           [&] { WaveCounter failing(edges, kMostPieces); }),
+              3u);
+  }
   EXPECT_GE(FailEachCall("cudaPointerGetAttributes", cudaErrorUnknown,
                          [&] { TensorList failing(tensors.list); }),
             4u);
@@ -68,14 +73,13 @@ TEST_F(BadInput, ConstructorsThatFailLeaveNothingBehind) {
 TEST_F(BadInput, TooLittleMemoryIsOneLine) {
   emulation::Reset({.memory_bytes = 1000000});
   const Tensors tensors;
-  const TensorList list(tensors.list);
   const HistogramEdges& edges = SomeEdges();
   std::vector<DeviceBuffer<std::byte>> rest;
   size_t free = 0;
   size_t total = 0;
   ASSERT_EQ(cudaMemGetInfo(&free, &total), cudaSuccess);
   rest.emplace_back(free - 64);
-  const std::string of_counter = MessageOf([&] { Counter counter(edges, list); });
+  const std::string of_counter = MessageOf([&] { WaveCounter counter(edges, kMostPieces); });
   EXPECT_TRUE(StartsWith(of_counter, "cudaMalloc(")) << of_counter;
   EXPECT_NE(of_counter.find(" bytes): out of memory, got cudaErrorMemoryAllocation"),
             std::string::npos)
@@ -86,10 +90,10 @@ TEST_F(BadInput, TooLittleMemoryIsOneLine) {
 TEST_F(BadInput, LaunchesThatFailNameTheCall) {
   const Tensors tensors;
   const TensorList list(tensors.list);
-  Counter counter(SomeEdges(), list);
+  WaveCounter counter(SomeEdges(), kMostPieces);
   const OwnedStream stream;
-  const auto expect_failure = [&](const std::string& call, const auto& work) {
-    emulation::FailCall("cudaLaunchKernelEx", 1, cudaErrorLaunchOutOfResources);
+  const auto expect_failure = [&](const std::string& call, const auto& work, uint64_t launch = 1) {
+    emulation::FailCall("cudaLaunchKernelEx", launch, cudaErrorLaunchOutOfResources);
     EXPECT_EQ(MessageOf(work), call +
                                    ": too many resources requested for launch, got "
                                    "cudaErrorLaunchOutOfResources");
@@ -100,15 +104,16 @@ TEST_F(BadInput, LaunchesThatFailNameTheCall) {
   expect_failure("dlsim::gpu::Decode", [&] {
     Decode(kFp16, tensors.codes[0].data(), tensors.values[0].data(), 5, stream.get());
   });
-  expect_failure("counting of pieces", [&] { counter.Count(stream.get()); });
-  expect_failure("compaction of counts", [&] { counter.Take(stream.get()); });
+  const auto count = [&] { counter.Launch(list.pieces(), tensors.pieces, stream.get()); };
+  expect_failure("counting of pieces", count);
+  expect_failure("compaction of counts", count, 2);
 }
 
 TEST_F(BadInput, HotCallsNeitherAllocateNorWait) {
   const Tensors tensors;
   const TensorList list(tensors.list);
-  const HistogramEdges& edges = SomeEdges();
-  Counter counter(edges, list);
+  WaveCounter counter(SomeEdges(), kMostPieces);
+  std::vector<HistogramSums> sums(tensors.list.size());
   const OwnedStream stream;
   for (int step = 0; step < 2; ++step) {
     {
@@ -125,8 +130,10 @@ TEST_F(BadInput, HotCallsNeitherAllocateNorWait) {
     }
     {
       const ExpectOnlyLaunches check;
-      counter.Count(stream.get());
+      counter.Launch(list.pieces(), tensors.pieces, stream.get());
     }
+    CheckCuda(cudaStreamSynchronize(stream.get()), "cudaStreamSynchronize");
+    counter.Collect(sums);
   }
 }
 
@@ -160,9 +167,6 @@ TEST_F(BadInput, PointersThatCannotBeUsedAreNamed) {
 TEST_F(BadInput, MemoryAndStreamsOfOtherDevicesAreRefused) {
   emulation::Reset({.device_count = 2});
   const Tensors tensors;
-  const TensorList list(tensors.list);
-  Counter counter(SomeEdges(), list);
-  const OwnedStream stream;
   const CurrentDevice other(1);
   const OwnedStream other_stream;
   const std::string problem =
@@ -174,29 +178,18 @@ TEST_F(BadInput, MemoryAndStreamsOfOtherDevicesAreRefused) {
                      other_stream.get());
             }),
             "dlsim::gpu::Decode" + problem);
-  EXPECT_EQ(MessageOf([&] { counter.Count(other_stream.get()); }),
-            "counting of pieces: invalid resource handle, got cudaErrorInvalidResourceHandle");
-  int device = 0;
-  EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
-  EXPECT_EQ(device, 1);  // as the caller left it
-  // The list knows its device.
-  counter.Count(stream.get());
-  EXPECT_EQ(counter.Take(stream.get())[2].elements, 70000u);
 }
 
 TEST_F(BadInput, NothingToDoIsNoLaunch) {
-  const HistogramEdges& edges = SomeEdges();
   const std::vector<DeviceTensor> empty_tensors(3);
   for (const auto& tensors : {std::vector<DeviceTensor>(), empty_tensors}) {
     const TensorList list(tensors);
     EXPECT_EQ(list.piece_count(), 0u);
     Encode(kToFp16, list, nullptr);
-    Counter counter(edges, list);
-    counter.Count(nullptr);
+    WaveCounter counter(SomeEdges(), kMostPieces);
+    counter.Launch(list.pieces(), {}, nullptr);
+    counter.Collect({});
     EXPECT_EQ(emulation::Counts().launches, 0u);
-    const std::vector<HistogramSums> sums = counter.Take(nullptr);
-    ASSERT_EQ(sums.size(), tensors.size());
-    for (const HistogramSums& of_tensor : sums) EXPECT_EQ(of_tensor.elements, 0u);
   }
   const uint64_t launches = emulation::Counts().launches;
   Encode(kToFp16, DeviceTensor(), nullptr);
@@ -208,14 +201,16 @@ TEST_F(BadInput, ALostDeviceIsAnErrorAndNoLeak) {
   const Tensors tensors;
   const TensorList list(tensors.list);
   const HistogramEdges& edges = SomeEdges();
-  Counter counter(edges, list);
-  counter.Count(nullptr);
-  emulation::FailKernel(1);
+  WaveCounter counter(edges, kMostPieces);
+  emulation::FailKernel(2);
+  counter.Launch(list.pieces(), tensors.pieces, nullptr);
   const std::string problem = ": an illegal memory access was encountered";
-  const std::string message = MessageOf([&] { counter.Take(nullptr); });
+  const std::string message =
+      MessageOf([] { CheckCuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize"); });
   EXPECT_TRUE(StartsWith(message, "cudaStreamSynchronize" + problem)) << message;
   const size_t live = emulation::Live().total();
-  EXPECT_NE(MessageOf([&] { Counter again(edges, list); }).find(problem), std::string::npos);
+  EXPECT_NE(MessageOf([&] { WaveCounter again(edges, kMostPieces); }).find(problem),
+            std::string::npos);
   EXPECT_NE(MessageOf([&] { TensorList again(tensors.list); }).find(problem), std::string::npos);
   EXPECT_NE(MessageOf([&] { Encode(kToFp16, list, nullptr); }).find(problem), std::string::npos);
   EXPECT_EQ(emulation::Live().total(), live);

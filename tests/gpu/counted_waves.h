@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pieces of arrays in emulated device memory, and their counting by WaveCounter.
+// Pieces of arrays in device memory, and their counting by WaveCounter.
 #pragma once
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -15,29 +16,26 @@
 
 namespace dlsim::gpu {
 
-inline constexpr uint32_t kMostElements = 65536;
-
 // Arrays of several types on the device, cut into pieces.
 struct Wave {
   std::vector<DeviceBuffer<std::byte>> memory;
   std::vector<Piece> pieces;
   DeviceBuffer<Piece> on_device;
 
+  // `offset` elements after an aligned address.
   void Add(uint32_t tensor, DType dtype, const void* values, uint64_t count,
-           float inverse_grad_scale = 1.0f) {
+           float inverse_grad_scale = 1.0f, size_t offset = 0) {
     const size_t bytes = DTypeSize(dtype);
-    memory.emplace_back(count * bytes);
-    const std::byte* const from = static_cast<const std::byte*>(values);
-    Upload(std::span(from, count * bytes), memory.back());
-    for (uint64_t first = 0; first < count; first += kMostElements) {
-      Piece& piece = pieces.emplace_back();
-      piece.values = memory.back().data() + first * bytes;
-      piece.first_index = first;
-      piece.count = static_cast<uint32_t>(std::min<uint64_t>(kMostElements, count - first));
-      piece.tensor = tensor;
-      piece.inverse_grad_scale = inverse_grad_scale;
-      piece.dtype = dtype;
-    }
+    std::vector<std::byte> content((offset + count) * bytes);
+    if (count > 0) std::memcpy(content.data() + offset * bytes, values, count * bytes);
+    memory.emplace_back(content.size());
+    Upload(std::span<const std::byte>(content), memory.back());
+    Piece whole;
+    whole.values = memory.back().data() + offset * bytes;
+    whole.tensor = tensor;
+    whole.inverse_grad_scale = inverse_grad_scale;
+    whole.dtype = dtype;
+    AppendPieces(whole, count, pieces);
   }
   void Add(uint32_t tensor, std::span<const float> values) {
     Add(tensor, DType::kF32, values.data(), values.size());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays in emulated device memory, what they are filled with, and what the CPU makes of that.
+// Arrays in device memory, what they are filled with, and what the CPU makes of that.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -76,10 +76,9 @@ inline std::vector<std::byte> Elements(DType dtype, size_t count, uint32_t salt)
   return bytes;
 }
 
-// What the CPU makes of it.
-template <class Code>
-std::vector<Code> OnCpu(const ArrayConversion& how, DType dtype, float grad_scale,
-                        const std::vector<std::byte>& elements) {
+// Returns the elements as the CPU reads them.
+inline std::vector<float> FloatsOf(DType dtype, float grad_scale,
+                                   const std::vector<std::byte>& elements) {
   const size_t count = elements.size() / DTypeSize(dtype);
   std::vector<float> values(count);
   for (size_t i = 0; i < count; i += kChunkElements) {
@@ -87,7 +86,15 @@ std::vector<Code> OnCpu(const ArrayConversion& how, DType dtype, float grad_scal
     LoadFloats(dtype, &elements[i * DTypeSize(dtype)], grad_scale,
                std::span(values).subspan(i, length));
   }
-  std::vector<Code> codes(count);
+  return values;
+}
+
+// What the CPU makes of it.
+template <class Code>
+std::vector<Code> OnCpu(const ArrayConversion& how, DType dtype, float grad_scale,
+                        const std::vector<std::byte>& elements) {
+  const std::vector<float> values = FloatsOf(dtype, grad_scale, elements);
+  std::vector<Code> codes(values.size());
   EncodeArray(how, values, std::span<Code>(codes));
   return codes;
 }

@@ -56,17 +56,4 @@ class DeviceBytes {
   DeviceBuffer<std::byte> buffer_;
 };
 
-// Cuts a tensor into pieces as TensorList does; `whole` describes all of it.
-inline std::vector<Piece> CutIntoPieces(const Piece& whole, uint64_t elements) {
-  std::vector<Piece> pieces;
-  for (uint64_t begin = 0; begin < elements; begin += kBlockElements) {
-    Piece piece = whole;
-    piece.values += begin * DTypeSize(whole.dtype);
-    piece.first_index = begin;
-    piece.count = static_cast<uint32_t>(std::min<uint64_t>(elements - begin, kBlockElements));
-    pieces.push_back(piece);
-  }
-  return pieces;
-}
-
 }  // namespace dlsim::gpu

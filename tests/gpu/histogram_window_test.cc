@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// What Counter counts where the cells of its shared memory do not suffice.
+// What is counted where the cells of its shared memory do not suffice.
 #include <algorithm>
 #include <bit>
 #include <random>
 #include <ranges>
 #include <vector>
 
-#include "device_pieces.h"
-#include "dlsim/gpu/histogram.h"
+#include "counted_waves.h"
 #include "emulated_test.h"
 #include "gpu/count/window_plan.h"
-#include "histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {
@@ -44,26 +42,7 @@ TEST_F(HistogramWindow, CountsOnceWhatHasNoCellsWhereOthersOverflow) {
       values.push_back(std::bit_cast<float>(kFirstEdge + place));
     }
   }
-  const auto memory = Upload(std::span<const float>(values));
-  DeviceTensor tensor;
-  tensor.values = memory.data();
-  tensor.elements = values.size();
-  const TensorList list({&tensor, 1});
-  Counter counter(edges, list);
-  counter.Count(nullptr);
-  const HistogramSums counted = counter.Take(nullptr)[0];
-  HistogramCounter reference(edges);
-  AddReference(reference, values);
-  const HistogramSums expected = TakeSums(reference);
-  EXPECT_EQ(counted.elements, expected.elements);
-  ASSERT_EQ(counted.signs[0].bins.size(), expected.signs[0].bins.size());
-  for (size_t i = 0; i < expected.signs[0].bins.size(); ++i) {
-    const HistogramSums::Bin &got = counted.signs[0].bins[i], &right = expected.signs[0].bins[i];
-    EXPECT_EQ(got.bin, right.bin);
-    EXPECT_EQ(got.count, right.count) << "bin " << right.bin;
-    EXPECT_EQ(got.significands, right.significands) << "bin " << right.bin;
-    EXPECT_TRUE(got.squares == right.squares) << "bin " << right.bin;
-  }
+  ExpectCountedAsOnCpu(values, edges);
 }
 
 }  // namespace

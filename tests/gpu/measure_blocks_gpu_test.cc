@@ -75,7 +75,8 @@ class RecordedTensor {
       const DeviceBytes& bytes =
           memory.emplace_back(std::span(tensor.mapped, tensor.elements * sizeof(float)), 4);
       whole.values = bytes.data();
-      const std::vector<Piece> cut = CutIntoPieces(whole, tensor.elements);
+      std::vector<Piece> cut;
+      AppendPieces(whole, tensor.elements, cut);
       for (size_t b = 0; b < cut.size(); ++b) pieces[b * step_.recordings.size() + r] = cut[b];
     }
     return pieces;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "counted_waves.h"
+#include "device_arrays.h"
 #include "emulation.h"
 #include "histogram_sums.h"
 
@@ -83,6 +84,55 @@ TEST_P(WaveCounterGpu, ReadsAllTypesAndScales) {
   for (const double x : doubles) as_floats[2].push_back(static_cast<float>(x) * 3e-5f);
   for (size_t t = 0; t < 3; ++t) {
     ASSERT_NO_FATAL_FAILURE(ExpectEqual(sums[t], CountOnCpu(as_floats[t], LadderEdges())));
+  }
+}
+
+// Tensors of all types, scales, alignments and sizes, and what the CPU makes of their values.
+struct MixedTensors {
+  MixedTensors() {
+    for (const size_t count : {3u, 5001u}) {
+      for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16, DType::kF64}) {
+        Add(dtype, count);
+        Add(dtype, count, 1024.0f, 1);
+        Add(dtype, count, 0.3f, 3);
+      }
+    }
+    Add(DType::kBF16, 70001, 8.0f);
+    Add(DType::kF32, 131072);
+    Add(DType::kF16, 65537, 1.0f, 1);
+  }
+
+  void Add(DType dtype, size_t count, float grad_scale = 1.0f, size_t offset = 0) {
+    const auto tensor = static_cast<uint32_t>(values.size());
+    const std::vector<std::byte> elements = Elements(dtype, count, tensor);
+    wave.Add(tensor, dtype, elements.data(), count, 1.0f / grad_scale, offset);
+    values.push_back(FloatsOf(dtype, grad_scale, elements));
+  }
+
+  Wave wave;
+  std::vector<std::vector<float>> values;
+};
+
+TEST_P(WaveCounterGpu, CountsTensorsOfAllKindsAgainAndAgain) {
+  MixedTensors tensors;
+  const HistogramEdges few({0x3F800001u, 0x40490FDBu, 0x12345678u});  // which do not repeat
+  const OwnedStream stream;
+  for (const HistogramEdges* edges : {&LadderEdges(), &few}) {
+    WaveCounter counter(*edges, tensors.wave.pieces.size());
+    std::vector<HistogramSums> sums(tensors.values.size());
+    const int launches = edges == &few ? 2 : 1;
+    for (int i = 0; i < launches; ++i) {
+      tensors.wave.Launch(counter, stream);
+      Wait(stream);
+      counter.Collect(sums);
+    }
+    for (size_t t = 0; t < sums.size(); ++t) {
+      HistogramSums expected;
+      for (int i = 0; i < launches; ++i) {
+        expected.Merge(CountByDefinition(tensors.values[t], *edges));
+      }
+      ASSERT_NO_FATAL_FAILURE(ExpectEqual(sums[t], expected)) << "tensor " << t;
+    }
   }
 }
 
