@@ -27,9 +27,9 @@ struct LaneStats {
 
 // Call body(i, member of LaneStats, member of TensorStats) for each counter and each sum: what is
 // added, stored and merged is listed here alone.
-inline constexpr uint32_t kCounters = 7, kSums = 3;
+inline constexpr uint32_t kLaneCounters = 7, kLaneSums = 3;
 template <class Body>
-DLSIM_HOST_DEVICE inline void ForEachCounter(const Body& body) {
+DLSIM_HOST_DEVICE inline void ForEachLaneCounter(const Body& body) {
   body(0, &LaneStats::zeros, &TensorStats::zeros);
   body(1, &LaneStats::nan, &TensorStats::nan);
   body(2, &LaneStats::inf, &TensorStats::inf);
@@ -39,7 +39,7 @@ DLSIM_HOST_DEVICE inline void ForEachCounter(const Body& body) {
   body(6, &LaneStats::nonfinite_outputs, &TensorStats::nonfinite_outputs);
 }
 template <class Body>
-DLSIM_HOST_DEVICE inline void ForEachSum(const Body& body) {
+DLSIM_HOST_DEVICE inline void ForEachLaneSum(const Body& body) {
   body(0, &LaneStats::inputs, &TensorStats::sum_of_squares);
   body(1, &LaneStats::underflows, &TensorStats::underflow_sum_of_squares);
   body(2, &LaneStats::quantized, &TensorStats::quantized_sum_of_squares);
@@ -87,8 +87,8 @@ __device__ inline uint32_t LargestBits(uint32_t bits) {
 // What a thread block found out of its chunks, for some questions; in shared memory.
 template <uint32_t kQuestions>
 struct ChunkResults {
-  double sums[kQuestions][kSums][kChunksPerBlock];
-  uint32_t counts[kQuestions][kCounters + 1][kChunksPerBlock];  // the last is absmax as bits
+  double sums[kQuestions][kLaneSums][kChunksPerBlock];
+  uint32_t counts[kQuestions][kLaneCounters + 1][kChunksPerBlock];  // the last is absmax as bits
 };
 
 // Adds the lanes of a chunk; `lane_index` is the caller's. All warps of a block must store, those
@@ -96,16 +96,16 @@ struct ChunkResults {
 template <uint32_t kQuestions>
 __device__ inline void StoreChunk(const LaneStats& lane, uint32_t lane_index, uint32_t question,
                                   uint32_t chunk, ChunkResults<kQuestions>& results) {
-  uint32_t counts[kCounters + 1];
-  double sums[kSums];
-  ForEachCounter([&](uint32_t i, auto of_lane, auto) { counts[i] = AddCounts(lane.*of_lane); });
-  counts[kCounters] = LargestBits(BitCast<uint32_t>(lane.absmax));
-  ForEachSum([&](uint32_t i, auto of_lane, auto) { sums[i] = AddLanesOfWarp(lane.*of_lane); });
+  uint32_t counts[kLaneCounters + 1];
+  double sums[kLaneSums];
+  ForEachLaneCounter([&](uint32_t i, auto of_lane, auto) { counts[i] = AddCounts(lane.*of_lane); });
+  counts[kLaneCounters] = LargestBits(BitCast<uint32_t>(lane.absmax));
+  ForEachLaneSum([&](uint32_t i, auto of_lane, auto) { sums[i] = AddLanesOfWarp(lane.*of_lane); });
   if (lane_index != 0) return;
   DLSIM_UNROLL
-  for (uint32_t i = 0; i <= kCounters; ++i) results.counts[question][i][chunk] = counts[i];
+  for (uint32_t i = 0; i <= kLaneCounters; ++i) results.counts[question][i][chunk] = counts[i];
   DLSIM_UNROLL
-  for (uint32_t i = 0; i < kSums; ++i) results.sums[question][i][chunk] = sums[i];
+  for (uint32_t i = 0; i < kLaneSums; ++i) results.sums[question][i][chunk] = sums[i];
 }
 
 // Adds the chunks of a question in order, a lane for each of the numbers: for one warp, after a
@@ -113,17 +113,17 @@ __device__ inline void StoreChunk(const LaneStats& lane, uint32_t lane_index, ui
 template <uint32_t kQuestions>
 __device__ inline void StoreResult(const ChunkResults<kQuestions>& results, uint32_t lane_index,
                                    uint32_t question, uint32_t elements, TensorStats& stats) {
-  static_assert(kSums + kCounters + 2 <= kWarp);
-  if (lane_index < kSums) {
+  static_assert(kLaneSums + kLaneCounters + 2 <= kWarp);
+  if (lane_index < kLaneSums) {
     double sum = 0;
     DLSIM_UNROLL
     for (uint32_t c = 0; c < kChunksPerBlock; ++c) sum += results.sums[question][lane_index][c];
     sum = CanonicalNan(sum);
-    ForEachSum([&](uint32_t of, auto, auto of_stats) {
+    ForEachLaneSum([&](uint32_t of, auto, auto of_stats) {
       if (lane_index == of) stats.*of_stats = sum;
     });
-  } else if (lane_index <= kSums + kCounters) {
-    const uint32_t i = lane_index - kSums;
+  } else if (lane_index <= kLaneSums + kLaneCounters) {
+    const uint32_t i = lane_index - kLaneSums;
     uint32_t sum = 0, largest = 0;
     DLSIM_UNROLL
     for (uint32_t c = 0; c < kChunksPerBlock; ++c) {
@@ -131,11 +131,11 @@ __device__ inline void StoreResult(const ChunkResults<kQuestions>& results, uint
       sum += count;
       largest = count > largest ? count : largest;
     }
-    ForEachCounter([&](uint32_t of, auto, auto of_stats) {
+    ForEachLaneCounter([&](uint32_t of, auto, auto of_stats) {
       if (i == of) stats.*of_stats = sum;
     });
-    if (i == kCounters) stats.absmax = BitCast<float>(largest);
-  } else if (lane_index == kSums + kCounters + 1) {
+    if (i == kLaneCounters) stats.absmax = BitCast<float>(largest);
+  } else if (lane_index == kLaneSums + kLaneCounters + 1) {
     stats.elements = elements;
   }
 }

@@ -42,10 +42,10 @@ __device__ uint64_t AddWide(uint64_t count) {
 }
 
 // Adds the sums of the lanes' pieces one after another.
-__device__ void AddSumsInOrder(const TensorStats& piece, double (&sums)[kSums]) {
+__device__ void AddSumsInOrder(const TensorStats& piece, double (&sums)[kLaneSums]) {
   DLSIM_UNROLL
   for (int from = 0; from < static_cast<int>(kWarp); ++from) {
-    ForEachSum([&](uint32_t i, auto, auto of_stats) {
+    ForEachLaneSum([&](uint32_t i, auto, auto of_stats) {
       sums[i] += __shfl_sync(kAllLanes, piece.*of_stats, from);
     });
   }
@@ -54,16 +54,17 @@ __device__ void AddSumsInOrder(const TensorStats& piece, double (&sums)[kSums]) 
 // Exact counters can be added in any order.
 __device__ void AddCounters(const TensorStats& piece, TensorStats& lane) {
   lane.elements += piece.elements;
-  ForEachCounter([&](uint32_t, auto, auto of_stats) { lane.*of_stats += piece.*of_stats; });
+  ForEachLaneCounter([&](uint32_t, auto, auto of_stats) { lane.*of_stats += piece.*of_stats; });
   lane.absmax = piece.absmax > lane.absmax ? piece.absmax : lane.absmax;  // never NaN
 }
 
-__device__ TensorStats AddLanesOf(const TensorStats& lane, const double (&sums)[kSums]) {
+__device__ TensorStats AddLanesOf(const TensorStats& lane, const double (&sums)[kLaneSums]) {
   TensorStats total;
   total.elements = AddWide(lane.elements);
-  ForEachCounter([&](uint32_t, auto, auto of_stats) { total.*of_stats = AddWide(lane.*of_stats); });
+  ForEachLaneCounter(
+      [&](uint32_t, auto, auto of_stats) { total.*of_stats = AddWide(lane.*of_stats); });
   total.absmax = BitCast<float>(LargestBits(BitCast<uint32_t>(lane.absmax)));
-  ForEachSum([&](uint32_t i, auto, auto of_stats) { total.*of_stats = CanonicalNan(sums[i]); });
+  ForEachLaneSum([&](uint32_t i, auto, auto of_stats) { total.*of_stats = CanonicalNan(sums[i]); });
   return total;
 }
 
@@ -76,7 +77,7 @@ __global__ void __launch_bounds__(kWarp) MergeKernel(MergeLaunch launch) {
   const uint32_t first = FirstPieceOf(launch, tensor), end = FirstPieceOf(launch, tensor + 1);
   const auto load = [&](uint32_t piece) { return piece < end ? results[piece] : TensorStats(); };
   TensorStats lane;
-  double sums[kSums] = {};
+  double sums[kLaneSums] = {};
   TensorStats next = load(first + threadIdx.x);
   for (uint32_t begin = first; begin < end; begin += kWarp) {
     const TensorStats piece = next;
