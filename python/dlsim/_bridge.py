@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bridge to the C++ command: a run of it as a child, and what that gave."""
+"""The bridge to the C++ command: calls of it as a child, and what they gave."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _USAGE, _INPUT = 2, 3
 
 
 @dataclass(frozen=True)
-class Run:
-    """A run of the command: its exit code (negative: the signal), and all that it wrote.
+class Call:
+    """A call of the command: its exit code (negative: the signal), and all that it wrote.
 
     `message` is the error, without the command's name; `data` is the JSON, None without one.
     """
@@ -68,7 +68,7 @@ class Run:
         return found
 
 
-def run(arguments: Sequence[str], paths: Sequence[str] = (), *, writes_json: bool = True) -> Run:
+def run(arguments: Sequence[str], paths: Sequence[str] = (), *, writes_json: bool = True) -> Call:
     """Runs `dlsim ARGUMENTS... -- PATHS...`; the first argument is the command's name."""
     with TemporaryDirectory(prefix="dlsim-") as name:
         folder = Path(name)
@@ -82,7 +82,7 @@ def run(arguments: Sequence[str], paths: Sequence[str] = (), *, writes_json: boo
         data = json.loads(written.read_text("utf-8")) if written.exists() else None
     lines = [_PREFIX.sub("", line) for line in errors.splitlines() if line]
     message = lines.pop() if code != 0 and lines else f"exit code {code}"
-    return Run(("dlsim", *arguments, *paths), code, report, tuple(lines), message, data)
+    return Call(("dlsim", *arguments, *paths), code, report, tuple(lines), message, data)
 
 
 def run_child(command: Sequence[str], folder: Path) -> tuple[int, str]:

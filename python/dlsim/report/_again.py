@@ -9,7 +9,7 @@ from typing import Any
 from .. import _bridge
 from .._errors import Error
 from .._options import arguments_of
-from ._inputs import Result, Run, check_result
+from ._inputs import Run, ShownResult, check_result
 
 # Options in the record of a replay that are keywords of the same name.
 _OPTIONS = (
@@ -31,7 +31,9 @@ _OPTIONS = (
 )
 
 
-def results_of_trace(trace: str, formats: Sequence[str], policies: Sequence[str]) -> list[Result]:
+def results_of_trace(
+    trace: str, formats: Sequence[str], policies: Sequence[str]
+) -> list[ShownResult]:
     """Replays and tunes a trace or profile; raises as the command does."""
     chosen = arguments_of("replay", {"formats": formats, "quiet": True})
     tried = arguments_of("replay", {"policies": policies, "heat_map": True})

@@ -24,7 +24,7 @@ _NAMES: dict[type, str] = {str: "a text", dict: "an object", list: "an array"}
 
 
 @dataclass
-class Result:
+class ShownResult:
     """One result file: its kind ("replay", "sweep", "tune"), and the parsed document."""
 
     name: str
@@ -46,7 +46,7 @@ class Run:
     """
 
     label: str
-    result: Result
+    result: ShownResult
     data: dict[str, Any]
 
     @property
@@ -65,8 +65,8 @@ class Run:
         return part(self.data, "summary")
 
 
-def check_result(name: str, data: object) -> Result:
-    """Returns a parsed document as a Result; raises InputError where keys are missing."""
+def check_result(name: str, data: object) -> ShownResult:
+    """Returns a parsed document as a ShownResult; raises InputError where keys are missing."""
     if not isinstance(data, dict) or "schema" not in data:
         raise InputError(f"{name}: no result of dlsim, expected an object with the key schema")
     schema = data["schema"]
@@ -87,7 +87,7 @@ def check_result(name: str, data: object) -> Result:
         _check_item(f"{name}: {array}[{i}]", item, _ITEM_KEYS[kind])
         if kind == "replay":
             _check_rows(f"{name}: runs[{i}]", item)
-    return Result(name, kind, data)
+    return ShownResult(name, kind, data)
 
 
 def _check_item(place: str, item: object, keys: Mapping[str, type]) -> None:
@@ -107,7 +107,7 @@ def _check_rows(place: str, run: Mapping[str, Any]) -> None:
             raise InputError(f"{place}.tensors[{i}].name: missing or wrong, expected a text")
 
 
-def runs_of(results: Sequence[Result]) -> list[Run]:
+def runs_of(results: Sequence[ShownResult]) -> list[Run]:
     """Returns the runs of all replays; labels that would be alike are told apart by their file."""
     runs = []
     for result in results:

@@ -12,7 +12,7 @@ from .._errors import Error, InputError
 from .._files import replacing
 from ..results import read_json
 from ._again import add_heat_maps, results_of_trace
-from ._inputs import Result, check_result, runs_of
+from ._inputs import ShownResult, check_result, runs_of
 from .page import Completed, render
 
 StrPath = str | os.PathLike[str]
@@ -54,7 +54,7 @@ def write_report(
         raise InputError(f"{os.fspath(output)}: cannot be written: {reason}")
     one = isinstance(results, str | os.PathLike | Mapping) or hasattr(results, "data")
     given = cast("Iterable[Given]", [results] if one else results)
-    read: list[Result] = []
+    read: list[ShownResult] = []
     for item in given:
         read += _read(item, formats, policies)
     if not read:
@@ -64,7 +64,7 @@ def write_report(
         temporary.write_text(html, encoding="utf-8", newline="\n")
 
 
-def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[Result]:
+def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[ShownResult]:
     document = item if isinstance(item, Mapping) else getattr(item, "data", None)
     if isinstance(document, Mapping):
         return [check_result("result", dict(document))]
@@ -77,7 +77,7 @@ def _read(item: Given, formats: Sequence[str], policies: Sequence[str]) -> list[
 
 
 def complete(
-    results: Sequence[Result],
+    results: Sequence[ShownResult],
     trace: StrPath | None,
     read_trace: bool,
     note: Callable[[str], None] | None = None,
@@ -114,7 +114,7 @@ def complete(
     return completed
 
 
-def _are_steps_of(steps: Sequence[int], results: Sequence[Result], paths: list[str]) -> bool:
+def _are_steps_of(steps: Sequence[int], results: Sequence[ShownResult], paths: list[str]) -> bool:
     """Whether the trace that a result names still has the steps that the result tells."""
     result = next(result for result in results if result.trace_paths == paths)
     told = result.data["trace"]
@@ -122,7 +122,7 @@ def _are_steps_of(steps: Sequence[int], results: Sequence[Result], paths: list[s
     return all(told.get(key, value) == value for key, value in found.items())
 
 
-def _paths(results: Sequence[Result], trace: StrPath | None) -> list[str]:
+def _paths(results: Sequence[ShownResult], trace: StrPath | None) -> list[str]:
     """The trace that was given, or the first one that a result names and that is there."""
     if trace is not None:
         return [os.fspath(trace)]

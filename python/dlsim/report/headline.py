@@ -8,7 +8,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from ._inputs import Result, Run
+from ._inputs import Run, ShownResult
 from ._json import integer, number, objects, part, visible
 from ._text import (
     format_bytes,
@@ -23,7 +23,7 @@ from .policies import NEGLIGIBLE, applied_nonfinite, hopeless_skips, outcome
 OPEN_RUNS = 6  # verdicts that are shown at once; more are folded
 
 
-def headline(results: Sequence[Result], runs: Sequence[Run]) -> str:
+def headline(results: Sequence[ShownResult], runs: Sequence[Run]) -> str:
     """Returns the HTML that opens the page."""
     parts = [_recordings(results)]
     if runs:
@@ -37,9 +37,9 @@ def headline(results: Sequence[Result], runs: Sequence[Run]) -> str:
     return "".join(parts)
 
 
-def _recordings(results: Sequence[Result]) -> str:
+def _recordings(results: Sequence[ShownResult]) -> str:
     """What was recorded, once per distinct trace."""
-    seen: dict[str, list[Result]] = {}
+    seen: dict[str, list[ShownResult]] = {}
     for result in results:
         trace = _trace(result)
         key = repr((trace.get("steps"), trace.get("file_bytes"), _text_of(result)))
@@ -47,15 +47,15 @@ def _recordings(results: Sequence[Result]) -> str:
     return "".join(_recording(group) for group in seen.values())
 
 
-def _trace(result: Result) -> dict[str, Any]:
+def _trace(result: ShownResult) -> dict[str, Any]:
     return part(result.data, "trace")
 
 
-def _text_of(result: Result) -> dict[str, Any]:
+def _text_of(result: ShownResult) -> dict[str, Any]:
     return part(_trace(result), "description")
 
 
-def _recording(group: Sequence[Result]) -> str:
+def _recording(group: Sequence[ShownResult]) -> str:
     trace, described = _trace(group[0]), _text_of(group[0])
     name = described.get("model") or ", ".join(group[0].trace_paths) or "unnamed trace"
     facts = []

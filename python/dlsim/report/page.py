@@ -14,7 +14,7 @@ from string import Template
 from typing import Any
 
 from .._core import __version__
-from ._inputs import Result, Run
+from ._inputs import Run, ShownResult
 from ._json import digits, embed, log2, number, packed, part, visible
 from ._names import NameTable
 from .exponents import exponent_counts, format_ranges
@@ -50,7 +50,7 @@ class Completed:
     exponents_problem: str | None = None
 
 
-def render(results: Sequence[Result], completed: Completed, title: str | None) -> str:
+def render(results: Sequence[ShownResult], completed: Completed, title: str | None) -> str:
     """Returns the page as HTML. Every text of a result in it is escaped."""
     from plotly.offline import get_plotlyjs
 
@@ -97,7 +97,7 @@ def _content_policy(scripts: Sequence[str]) -> str:
     )
 
 
-def _title(results: Sequence[Result]) -> str:
+def _title(results: Sequence[ShownResult]) -> str:
     for result in results:
         described = part(part(result.data, "trace"), "description")
         if described.get("model"):
@@ -105,7 +105,9 @@ def _title(results: Sequence[Result]) -> str:
     return "Loss scaling"
 
 
-def _data(completed: Completed, sweeps: list[Result], tunes: list[Result]) -> dict[str, Any]:
+def _data(
+    completed: Completed, sweeps: list[ShownResult], tunes: list[ShownResult]
+) -> dict[str, Any]:
     runs, names = completed.runs, NameTable()
     data: dict[str, Any] = {
         "runs": [_run_data(run, names) for run in runs],
@@ -146,10 +148,10 @@ def _run_choice(runs: Sequence[Run]) -> str:
 
 
 def _sections(
-    results: Sequence[Result],
+    results: Sequence[ShownResult],
     completed: Completed,
-    sweeps: Sequence[Result],
-    tunes: Sequence[Result],
+    sweeps: Sequence[ShownResult],
+    tunes: Sequence[ShownResult],
     data: dict[str, Any],
 ) -> list[tuple[str, str, str]]:
     """Key, title and HTML of the sections that have something to show."""

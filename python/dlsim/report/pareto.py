@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ._inputs import Result
+from ._inputs import ShownResult
 from ._json import digits, number, visible
 from ._text import format_count, format_number, format_scale, format_share
 
@@ -15,7 +15,7 @@ MAX_POINTS = 4000  # runs that are drawn; of more, those that look alike are lef
 MAX_FRONT = 500  # rows of the table
 
 
-def sweep_points(result: Result) -> dict[str, Any]:
+def sweep_points(result: ShownResult) -> dict[str, Any]:
     """Returns the points of the scatter plot: runs of the front, and one per place of the others.
 
     A point is [run, skipped steps, mean energy lost, mean loss, final scale, format, policy, its
@@ -32,7 +32,7 @@ def sweep_points(result: Result) -> dict[str, Any]:
     }
 
 
-def _front(result: Result) -> list[int]:
+def _front(result: ShownResult) -> list[int]:
     count = len(result.data["runs"])
     front = result.data.get("pareto")
     positions = front if isinstance(front, list) else []
@@ -101,7 +101,7 @@ def _point(index: int, run: Mapping[str, Any], varied: Varied, front: bool) -> l
     ]
 
 
-def front_table(result: Result) -> str:
+def front_table(result: ShownResult) -> str:
     """Returns the HTML table of the Pareto front."""
     runs = result.data["runs"]
     varied = _varied(runs)

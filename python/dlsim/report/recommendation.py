@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
-from ._inputs import Result
+from ._inputs import ShownResult
 from ._json import digits, log2, number, objects, part, visible
 from ._text import format_count, format_number, format_scale, format_share
 
@@ -22,7 +22,7 @@ _BLOCKS = (("zoo", "Cerebras Model Zoo"), ("deepspeed", "DeepSpeed"), ("torch", 
 _TENSORS = 8  # rows of a list of tensors
 
 
-def recommendation_charts(result: Result) -> list[dict[str, Any]]:
+def recommendation_charts(result: ShownResult) -> list[dict[str, Any]]:
     """Returns per format the bars of mean loss, and the head-room over the steps."""
     return [
         {"format": visible(item["format"]), "bars": _bars(item), **_headroom(item)}
@@ -81,14 +81,14 @@ def _thinned(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [min(part, key=lambda s: number(s.get("largest_scale")) or -1.0) for part in parts]
 
 
-def recommendation_cards(result: Result, key: str) -> str:
+def recommendation_cards(result: ShownResult, key: str) -> str:
     """Returns the HTML of all formats; `key` tells this result's charts from another's."""
     return "".join(
         _card(item, f"{key}-{i}", result) for i, item in enumerate(result.data["formats"])
     )
 
 
-def _card(item: Mapping[str, Any], key: str, result: Result) -> str:
+def _card(item: Mapping[str, Any], key: str, result: ShownResult) -> str:
     verdict = visible(item["verdict"])
     grade = _GRADES.get(verdict, "fair")
     name = escape(visible(item["format"]))
