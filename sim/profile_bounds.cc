@@ -26,16 +26,6 @@ double LeastSquares(const Histogram& histogram, const std::array<float, 2>& larg
   return static_cast<double>(histogram.inf) * Square(largest[0]) * (1 - kRounding);
 }
 
-Bracket<uint64_t> Difference(const Bracket<uint64_t>& a, const Bracket<uint64_t>& b) {
-  const auto minus = [](uint64_t x, uint64_t y) { return x > y ? x - y : 0; };
-  return {minus(a.low, b.high), minus(a.high, b.low)};
-}
-
-void Add(const Bracket<uint64_t>& from, Bracket<uint64_t>& into) {
-  into.low += from.low;
-  into.high += from.high;
-}
-
 // Counts the results on either side of a limit; NaN is on neither.
 struct CutCounts {
   Bracket<uint64_t> below, above;
@@ -43,28 +33,24 @@ struct CutCounts {
 
 CutCounts Count(const LimitCut& cut, const HistogramIndex& index) {
   CutCounts counts;
-  for (const Sign sign : {Sign::kPositive, Sign::kNegative}) {
+  for (const Sign sign : kSigns) {
     const Bracket<uint64_t> below = index.At(sign, cut.reached[static_cast<size_t>(sign)]).count;
     const uint32_t nan = cut.nan[static_cast<size_t>(sign)];
-    Bracket<uint64_t> above = Difference(index.At(sign, nan).count, below);
+    Bracket<uint64_t> above = Between(below, index.At(sign, nan).count);
     // The largest value is known exactly.
     const uint32_t largest = index.histogram().Of(sign).largest;
     if (largest >= cut.reached[static_cast<size_t>(sign)] && largest < nan) {
       above.low = std::max<uint64_t>(above.low, 1);
     }
-    Add(below, counts.below);
-    Add(above, counts.above);
+    counts.below.Add(below);
+    counts.above.Add(above);
   }
   const auto add_all = [&](const std::optional<bool>& reaches, uint64_t count) {
-    if (reaches) Add({count, count}, *reaches ? counts.above : counts.below);
+    if (reaches) (*reaches ? counts.above : counts.below).Add({count, count});
   };
   add_all(cut.zero, index.histogram().zeros);
   add_all(cut.infinity, index.histogram().inf);
   return counts;
-}
-
-uint64_t Middle(const Bracket<uint64_t>& bracket) {
-  return bracket.low + (bracket.high - bracket.low) / 2;
 }
 
 // Stores a number that is the same at both ends.
@@ -109,10 +95,10 @@ void ProfileQuestion::BoundScaledSquares(const HistogramIndex& index, PartAnswer
   const double largest = std::max(part.scaled[0], part.scaled[1]);
   const double least = LeastSquares(index.histogram(), part.scaled);
   const double most = values * Square(largest) * (1 + kRounding);
-  const double scale = scale_;
+  const double scale = question_.scale();
   const double low = part.low.effective_sum_of_squares * scale * scale * (1 - kRounding);
   const double high = part.high.effective_sum_of_squares * scale * scale * (1 + kRounding);
-  const bool exact_inverse = std::isnormal(1.0f / scale_);
+  const bool exact_inverse = std::isnormal(1.0f / question_.scale());
   const double estimate = part.estimate.effective_sum_of_squares * scale * scale;
   SetWithin(exact_inverse ? std::min(most, std::fmax(least, low)) : least,
             std::isfinite(estimate) ? estimate : least,
@@ -126,7 +112,7 @@ void ProfileQuestion::BoundScaledSum(const HistogramIndex& index, PartAnswer& pa
   const double values = static_cast<double>(NonzeroCount(histogram));
   if (values == 0) return;
   const double largest = std::max(part.scaled[0], part.scaled[1]);
-  const double scale = scale_;
+  const double scale = question_.scale();
   // A result differs from its scaled input by a share of it, or by less than the smallest result.
   const Format& format = question_.conversion().format;
   const double share = std::ldexp(1.0, -format.mantissa_bits) + kRounding;
@@ -145,13 +131,13 @@ void ProfileQuestion::BoundDetail(const HistogramIndex& index, const Magnitudes&
                                   PartAnswer& part) const {
   const CutCounts edge = Count(edge_, index), limit = Count(limit_, index);
   part.low.detail.below_edge = edge.below.high;
-  part.estimate.detail.below_edge = Middle(edge.below);
+  part.estimate.detail.below_edge = edge.below.Middle();
   part.high.detail.below_edge = edge.below.low;
   part.low.detail.above_edge = edge.above.low;
-  part.estimate.detail.above_edge = Middle(edge.above);
+  part.estimate.detail.above_edge = edge.above.Middle();
   part.high.detail.above_edge = edge.above.high;
   part.low.detail.above_limit = limit.above.low;
-  part.estimate.detail.above_limit = Middle(limit.above);
+  part.estimate.detail.above_limit = limit.above.Middle();
   part.high.detail.above_limit = limit.above.high;
   SetAll(part, &GradientDetail::elements, index.histogram().elements);
   SetAll(part, &GradientDetail::absmax,

@@ -8,67 +8,44 @@
 #include <memory>
 #include <vector>
 
+#include "first_magnitude.h"
+
 namespace dlsim {
 namespace {
 
-constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 size_t IndexOf(Sign sign) { return static_cast<size_t>(sign); }
-
-float ValueOf(uint32_t magnitude, Sign sign) {
-  return std::bit_cast<float>(magnitude | (sign == Sign::kNegative ? codec::kSignBit : 0));
-}
-
-// Returns the first finite magnitude at which a monotone predicate holds, else that of infinity.
-template <class Predicate>
-uint32_t FirstMagnitude(const Predicate& holds) {
-  uint32_t begin = 1, end = codec::kInfinityBits;
-  while (begin < end) {
-    const uint32_t middle = begin + (end - begin) / 2;
-    if (holds(middle)) {
-      end = middle;
-    } else {
-      begin = middle + 1;
-    }
-  }
-  return begin;
-}
 
 // A value is there if its count has a high end above zero: the largest value is known exactly.
 void TightenToOne(Bracket<uint64_t>& bracket, uint64_t& middle) {
   if (bracket.low > 0 || bracket.high == 0) return;
   bracket.low = 1;
-  middle = bracket.low + (bracket.high - bracket.low) / 2;
+  middle = bracket.Middle();
 }
 
 }  // namespace
 
 ProfileQuestion::ProfileQuestion(const Conversion& conversion, float scale,
                                  const std::optional<DetailQuestion>& detail)
-    : question_(conversion, std::isnan(scale) ? 1.0f : scale), scale_(scale), detail_(detail) {
+    : question_(conversion, scale), detail_(detail) {
   if (!detail || std::isnan(scale)) return;
-  const auto scaled = [](const QuantizedValue& value) { return std::fabs(value.scaled); };
-  const auto unscaled = [](const QuantizedValue& value) { return std::fabs(value.unscaled); };
+  const auto scaled = [](const HistogramQuestion::Result& value) {
+    return std::fabs(value.scaled);
+  };
+  const auto unscaled = [](const HistogramQuestion::Result& value) {
+    return std::fabs(value.unscaled);
+  };
   const auto above_limit = [&](float magnitude) { return magnitude > detail->limit; };
   edge_ = CutAt(scaled, [&](float magnitude) { return magnitude >= detail->edge; });
   limit_ = detail->limit_domain == ClipDomain::kUnscaled ? CutAt(unscaled, above_limit)
                                                          : CutAt(scaled, above_limit);
 }
 
-QuantizedValue ProfileQuestion::Quantize(float value) const {
-  const Conversion& conversion = question_.conversion();
-  const CodecSpec spec = MakeCodecSpec(conversion);
-  const uint32_t scaled = std::bit_cast<uint32_t>(value * scale_);
-  const EncodeResult result = Encode(spec, conversion.rounding, scaled);
-  const float decoded = std::bit_cast<float>(Decode(spec, result.code));
-  return {decoded, decoded * (1.0f / scale_)};
-}
-
 template <class Value, class Reaches>
 LimitCut ProfileQuestion::CutAt(const Value& value, const Reaches& reaches) const {
   const auto of = [&](float input) -> std::optional<bool> {
-    const float result = value(Quantize(input));
+    const float result = value(question_.Quantize(input));
     return std::isnan(result) ? std::nullopt : std::optional(reaches(result));
   };
   LimitCut cut;
@@ -90,21 +67,21 @@ ProfileQuestion::Magnitudes ProfileQuestion::AddUp(const HistogramIndex& index,
   const Histogram& histogram = index.histogram();
   Magnitudes sums;
   const auto add = [&](float value) {
-    const QuantizedValue result = Quantize(value);
+    const HistogramQuestion::Result result = question_.Quantize(value);
     sums.scaled += std::fabs(double{result.scaled});
     sums.unscaled += std::fabs(double{result.unscaled});
     return result;
   };
   if (histogram.nan > 0) add(std::numeric_limits<float>::quiet_NaN());
   if (histogram.inf > 0) {  // saturation treats both signs alike
-    const QuantizedValue result = add(kInfinity);
+    const HistogramQuestion::Result result = add(kInfinity);
     part.scaled.fill(std::fabs(result.scaled));
     part.unscaled.fill(std::fabs(result.unscaled));
   }
   if (histogram.zeros > 0 || part.counters.underflow.high > 0) add(0.0f);
   for (const Sign sign : kSigns) {
     if (histogram.Of(sign).largest == 0) continue;
-    const QuantizedValue result = add(ValueOf(histogram.Of(sign).largest, sign));
+    const HistogramQuestion::Result result = add(ValueOf(histogram.Of(sign).largest, sign));
     float& scaled = part.scaled[IndexOf(sign)];
     float& unscaled = part.unscaled[IndexOf(sign)];
     scaled = std::max(scaled, std::fabs(result.scaled));
@@ -152,7 +129,7 @@ PartAnswer ProfileQuestion::LookAtNan(const HistogramIndex& index) const {
 TensorAnswer ProfileQuestion::Answer(std::span<const HistogramIndex> parts) const {
   std::vector<PartAnswer> looks;
   for (const HistogramIndex& part : parts) {
-    looks.push_back(std::isnan(scale_) ? LookAtNan(part) : Look(part));
+    looks.push_back(std::isnan(question_.scale()) ? LookAtNan(part) : Look(part));
   }
   TensorAnswer answer;
   AnswerBounds bounds;

@@ -13,12 +13,6 @@
 
 namespace dlsim {
 
-// A value after a conversion.
-struct QuantizedValue {
-  float scaled = 0;  // decoded, still scaled
-  float unscaled = 0;
-};
-
 // Where the magnitudes of results reach a limit.
 struct LimitCut {
   std::array<uint32_t, 2> reached = {};  // per sign: input magnitude from which on they do ...
@@ -51,8 +45,6 @@ class ProfileQuestion {
   }
 
  private:
-  QuantizedValue Quantize(float value) const;
-
   // `value` is what is compared, `reaches` whether it reaches the limit.
   template <class Value, class Reaches>
   LimitCut CutAt(const Value& value, const Reaches& reaches) const;
@@ -71,7 +63,6 @@ class ProfileQuestion {
   PartAnswer LookAtNan(const HistogramIndex& index) const;
 
   HistogramQuestion question_;
-  float scale_;
   std::optional<DetailQuestion> detail_;
   LimitCut edge_, limit_;
 };

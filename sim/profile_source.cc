@@ -10,8 +10,9 @@
 #include <string>
 #include <utility>
 
+#include "check.h"
 #include "dlsim/error.h"
-#include "parallel.h"
+#include "parallel_beside.h"
 
 namespace dlsim {
 namespace {
@@ -49,8 +50,12 @@ class OpenedStep final : public GradientStep {
     return spreads;
   }
 
+  ProfileTotals Totals(const HistogramEdges& /*edges*/, const StepOptions& /*options*/) override {
+    return TotalsOf(step_);
+  }
+
   StepMeasurement Measure(std::span<const StepQuestion> questions,
-                          const StepOptions& options) const override {
+                          const StepOptions& /*options*/) const override {
     StepMeasurement measured;
     measured.micro_steps = step_.micro_steps;
     measured.tensors = Tensors();
@@ -65,10 +70,7 @@ class OpenedStep final : public GradientStep {
       }
       measured.answers.emplace_back(tensors);
     }
-    const size_t beside = options.beside ? 1 : 0;
-    ParallelFor(tensors + beside, [&](size_t task) {
-      if (task < beside) return options.beside();
-      const size_t t = task - beside;
+    ParallelForBeside(tensors, [&](size_t t) {
       for (size_t q = 0; q < prepared.size(); ++q) {
         measured.answers[q][t] = prepared[q][t % prepared[q].size()]->Answer(indexes_[t]);
       }
@@ -95,6 +97,28 @@ class OpenedStep final : public GradientStep {
   ProfileStep step_;
   QuestionCache& questions_;
   std::vector<std::vector<HistogramIndex>> indexes_;  // [tensor][part]
+};
+
+// Has no tensors to ask about.
+class OpenedTotals final : public GradientStep {
+ public:
+  explicit OpenedTotals(ProfileTotals totals) : step_(totals.step), totals_(std::move(totals)) {}
+
+  int64_t number() const override { return step_; }
+  std::vector<StepTensor> Tensors() const override { return {}; }
+  std::vector<GradientSpread> Spreads() const override { return {}; }
+  ProfileTotals Totals(const HistogramEdges& /*edges*/, const StepOptions& /*options*/) override {
+    return std::move(totals_);
+  }
+  StepMeasurement Measure(std::span<const StepQuestion> questions,
+                          const StepOptions& /*options*/) const override {
+    DLSIM_CHECK(questions.empty());
+    return {};
+  }
+
+ private:
+  int64_t step_;
+  ProfileTotals totals_;
 };
 
 // What the reader of the trace noted that matters to what the profile answers.
@@ -146,6 +170,10 @@ std::unique_ptr<GradientStep> OpenProfileStep(ProfileStep step, const HistogramE
   return std::make_unique<OpenedStep>(std::move(step), edges, questions);
 }
 
+std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals) {
+  return std::make_unique<OpenedTotals>(std::move(totals));
+}
+
 void KeepTensors(const std::string& pattern, ProfileStep& step) {
   size_t kept = 0;
   for (size_t t = 0; t < step.tensors.size(); ++t) {
@@ -163,9 +191,11 @@ void KeepTensors(const std::string& pattern, ProfileStep& step) {
 ProfileSource::ProfileSource(const ProfileReader& profile, std::string tensors)
     : profile_(profile), tensors_(std::move(tensors)), facts_(FactsOf(profile)) {}
 
-std::unique_ptr<GradientStep> ProfileSource::Load(size_t i) const {
+std::unique_ptr<GradientStep> ProfileSource::Load(size_t i, StepNeeds needs) const {
+  const bool all_tensors = tensors_ == "*" || tensors_ == profile_.settings().tensors;
+  if (needs == StepNeeds::kTotals && all_tensors) return OpenTotals(profile_.LoadTotals(i));
   ProfileStep step = profile_.Load(i);
-  if (tensors_ != "*") KeepTensors(tensors_, step);
+  if (!all_tensors) KeepTensors(tensors_, step);
   return OpenProfileStep(std::move(step), profile_.edges(), questions_);
 }
 

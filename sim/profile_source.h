@@ -33,6 +33,9 @@ class QuestionCache {
   size_t size_ = 0;
 };
 
+// Opens a step of which only totals are known.
+std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals);
+
 // Opens a step whose histograms are in memory. `edges` and `questions` must live as long.
 std::unique_ptr<GradientStep> OpenProfileStep(ProfileStep step, const HistogramEdges& edges,
                                               QuestionCache& questions);
@@ -48,7 +51,8 @@ class ProfileSource final : public GradientSource {
 
   const SourceFacts& facts() const override { return facts_; }
   size_t step_count() const override { return profile_.step_count(); }
-  std::unique_ptr<GradientStep> Load(size_t i) const override;
+  const HistogramEdges* edges() const override { return &profile_.edges(); }
+  std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override;
 
  private:
   const ProfileReader& profile_;

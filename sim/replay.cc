@@ -4,77 +4,55 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <memory>
+#include <utility>
 
-#include "sim/run_state.h"
-#include "sim/step_queue.h"
+#include "sim/run_states.h"
+#include "sim/step_loop.h"
 #include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {
 
-// The distinct questions of the runs that go on, and which is whose.
-struct Questions {
-  std::vector<StepQuestion> distinct;
-  std::vector<size_t> of_run;  // index into `distinct`, per run; unused where a run has stopped
-};
+class ReplayConsumer final : public StepConsumer {
+ public:
+  ReplayConsumer(std::vector<ReplayRun> runs, const ReplayOptions& options)
+      : states_(options), observer_(options.observer) {
+    for (ReplayRun& run : runs) states_.Add(std::move(run));
+  }
 
-Questions Gather(const GradientStep& step, std::vector<RunState>& states) {
-  const auto needs = [&](auto predicate) {
-    return std::any_of(states.begin(), states.end(),
-                       [&](const RunState& s) { return !s.stopped() && predicate(s); });
-  };
-  std::vector<StepTensor> tensors;
-  if (needs([](const RunState& s) {
-        return s.run().rules.granularity != ScaleGranularity::kModel;
-      })) {
-    tensors = step.Tensors();
+  std::optional<StepQuestions> Ask(const GradientStep& step) override {
+    StepQuestions questions;
+    states_.Ask(step, questions);
+    return questions;
   }
-  std::vector<GradientSpread> spreads;
-  if (needs([](const RunState& s) { return s.looks_ahead(); })) spreads = step.Spreads();
-  Questions questions;
-  for (RunState& state : states) {
-    questions.of_run.push_back(0);
-    if (state.stopped()) continue;
-    StepQuestion question = state.Prepare(step.number(), tensors, spreads);
-    const auto found = std::find(questions.distinct.begin(), questions.distinct.end(), question);
-    questions.of_run.back() = static_cast<size_t>(found - questions.distinct.begin());
-    if (found == questions.distinct.end()) questions.distinct.push_back(std::move(question));
+
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
+    ObservedStep observed = {i, measured, {}};
+    states_.Advance(step.number(), measured, [&](size_t r, const auto& answers) {
+      const RunState& state = states_[r];
+      observed.runs.push_back({state.run(), answers, state.result().steps.back(), r});
+    });
+    if (observer_) observer_(observed);
   }
-  return questions;
-}
+
+  std::vector<ReplayResult> TakeResults() {
+    std::vector<ReplayResult> results;
+    for (size_t r = 0; r < states_.size(); ++r) results.push_back(states_[r].TakeResult());
+    return results;
+  }
+
+ private:
+  RunStates states_;
+  const std::function<void(const ObservedStep&)>& observer_;
+};
 
 }  // namespace
 
 std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options) {
-  std::vector<RunState> states;
-  for (ReplayRun& run : runs) states.emplace_back(std::move(run), options);
-  StepQueue<std::unique_ptr<GradientStep>> queue(source.step_count(),
-                                                 [&](size_t i) { return source.Load(i); });
-  StepOptions step_options = options.step;
-  std::unique_ptr<GradientStep> finished;  // closed beside the next step: unmapping takes long
-  for (size_t i = 0; i < source.step_count(); ++i) {
-    std::unique_ptr<GradientStep> step = queue.Take(i);
-    step_options.beside = [&] {
-      finished = nullptr;
-      queue.LoadAhead(i + 1);
-    };
-    const Questions questions = Gather(*step, states);
-    const StepMeasurement measured = step->Measure(questions.distinct, step_options);
-    ObservedStep observed = {i, measured, {}};
-    for (size_t r = 0; r < states.size(); ++r) {
-      if (states[r].stopped()) continue;
-      const std::vector<TensorAnswer>& answers = measured.answers[questions.of_run[r]];
-      states[r].Advance(measured, answers, step->number());
-      observed.runs.push_back({states[r].run(), answers, states[r].result().steps.back(), r});
-    }
-    if (options.observer) options.observer(observed);
-    finished = std::move(step);
-  }
-  std::vector<ReplayResult> results;
-  for (RunState& state : states) results.push_back(state.TakeResult());
-  return results;
+  ReplayConsumer consumer(std::move(runs), options);
+  ForEachStep(source, options.step, consumer);
+  return consumer.TakeResults();
 }
 
 std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
@@ -94,36 +72,26 @@ void SummaryUncertainty::Add(const ReplayStep& step) {
         open.gradients.RangeOf(&TensorStats::energy_lost, step.gradients));
 }
 
-ReplaySummary Summarize(const ReplayResult& result) {
-  ReplaySummary summary;
-  if (result.steps.empty()) return summary;
-  summary.steps = result.steps.size();
-  summary.final_scale = result.steps.back().next_scale;
-  summary.min_scale = summary.max_scale = result.steps.front().scale;
-  uint64_t skip_run = 0;
-  for (const ReplayStep& step : result.steps) {
-    summary.skipped_steps += step.skipped;
-    skip_run = step.skipped ? skip_run + 1 : 0;
-    summary.longest_skip_run = std::max(summary.longest_skip_run, skip_run);
-    summary.nonfinite_steps += !step.finite;
-    summary.hopeless_steps += !step.lower_scale_helps;
-    summary.clipped_elements += step.clipped_elements.value_or(0);
-    summary.clippable_elements += step.clippable_elements;
-    summary.clipped_steps += step.clipped;
-    if (!step.skipped && !summary.first_applied_step) summary.first_applied_step = step.step;
-    summary.min_scale = std::min(summary.min_scale, step.scale);
-    summary.max_scale = std::max(summary.max_scale, step.scale);
-    if (!step.skipped) {
-      summary.worst_step_energy_lost =
-          std::max(summary.worst_step_energy_lost, step.gradients.energy_lost());
-    }
-    summary.gradients.Merge(step.gradients);
-    summary.activations.Merge(step.activations);
-    if (!step.uncertain) continue;
-    if (!summary.uncertain) summary.uncertain.emplace();
-    summary.uncertain->Add(step);
-  }
-  return summary;
+PathStep PathStepOf(const ReplayStep& step) {
+  return {step.step,
+          step.scale,
+          step.next_scale,
+          step.skipped,
+          step.finite,
+          step.lower_scale_helps,
+          step.gradients.energy_lost()};
+}
+
+void ReplaySummary::Add(const ReplayStep& step) {
+  AddToPath(PathStepOf(step));
+  clipped_elements += step.clipped_elements.value_or(0);
+  clippable_elements += step.clippable_elements;
+  clipped_steps += step.clipped;
+  gradients.Merge(step.gradients);
+  activations.Merge(step.activations);
+  if (!step.uncertain) return;
+  if (!uncertain) uncertain.emplace();
+  uncertain->Add(step);
 }
 
 std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result) {

@@ -287,6 +287,7 @@ void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnsw
   record.next_scale = SmallestScale();
   Count(measured, record);
   ClipStep(run_, measured.judged, measured.groups, record);
+  result_.summary.Add(record);
   result_.steps.push_back(std::move(record));
   if (!decision.event) return;
   decision.event->step = number;

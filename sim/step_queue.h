@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "beside.h"
+
 namespace dlsim {
 
 template <class Step>
@@ -16,16 +18,6 @@ class StepQueue {
   // `load` opens one of `count` steps.
   StepQueue(size_t count, std::function<Step(size_t)> load)
       : count_(count), load_(std::move(load)) {}
-
-  // Loads step i, if there is one; a failure is kept for Take.
-  void LoadAhead(size_t i) {
-    if (i >= count_) return;
-    try {
-      ahead_.emplace(load_(i));
-    } catch (...) {
-      failure_ = std::current_exception();
-    }
-  }
 
   // Returns step i, which is the one loaded ahead unless nothing was.
   Step Take(size_t i) {
@@ -36,10 +28,33 @@ class StepQueue {
     return step;
   }
 
+  // Takes back a step, to be closed beside later work: unmapping takes long.
+  void GiveBack(Step step) { finished_ = std::move(step); }
+
+  // Calls work() and meanwhile closes what was given back and loads step i, if there is one; a
+  // failure to load is kept for Take.
+  template <class Work>
+  void LoadBeside(size_t i, const Work& work) {
+    const auto close_and_load = [&] {
+      finished_.reset();
+      LoadAhead(i);
+    };
+    RunBeside(close_and_load, work);
+  }
+
  private:
+  void LoadAhead(size_t i) {
+    if (i >= count_) return;
+    try {
+      ahead_.emplace(load_(i));
+    } catch (...) {
+      failure_ = std::current_exception();
+    }
+  }
+
   size_t count_;
   std::function<Step(size_t)> load_;
-  std::optional<Step> ahead_;
+  std::optional<Step> ahead_, finished_;
   std::exception_ptr failure_;
 };
 

@@ -27,6 +27,9 @@ class RecordedStep final : public GradientStep {
   int64_t number() const override { return step_.step; }
   std::vector<StepTensor> Tensors() const override { return TensorsOf(step_); }
   std::vector<GradientSpread> Spreads() const override { return MeasureSpreads(step_); }
+  ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) override {
+    return TotalsOf(ProfileOf(step_, edges, options));
+  }
   StepMeasurement Measure(std::span<const StepQuestion> questions,
                           const StepOptions& options) const override {
     return MeasureStep(step_, questions, options);
@@ -100,7 +103,7 @@ TraceStep TraceSource::LoadStep(size_t i) const {
   return effective;
 }
 
-std::unique_ptr<GradientStep> TraceSource::Load(size_t i) const {
+std::unique_ptr<GradientStep> TraceSource::Load(size_t i, StepNeeds /*needs*/) const {
   return std::make_unique<RecordedStep>(LoadStep(i));
 }
 

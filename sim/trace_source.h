@@ -21,7 +21,7 @@ class TraceSource final : public GradientSource {
 
   const SourceFacts& facts() const override { return facts_; }
   size_t step_count() const override { return count_; }
-  std::unique_ptr<GradientStep> Load(size_t i) const override;
+  std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override;
 
   // Number of effective step i, which is that of its last recorded step, and the paths of its files
   // in the order of its recordings.

@@ -7,10 +7,6 @@
 namespace dlsim {
 namespace {
 
-// A float32 sum overflows when the exact one rounds past float32's largest value. The order in
-// which a stack adds is not known: this is the outcome without its intermediate roundings.
-constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
-
 // What of an answer the tests look at.
 struct Seen {
   double squares = 0;

@@ -12,6 +12,10 @@
 
 namespace dlsim {
 
+// A float32 sum overflows when the exact one rounds past float32's largest value. The order in
+// which a stack adds is not known: this is the outcome without its intermediate roundings.
+inline constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
+
 // One measured step as one question answers it.
 struct JudgedStep {
   const StepMeasurement& step;

@@ -4,6 +4,7 @@
 #include <future>
 #include <utility>
 
+#include "beside.h"
 #include "float_environment.h"
 
 namespace dlsim {
@@ -11,10 +12,10 @@ namespace dlsim {
 void RunOnDevice(const StepWork& step, DeviceWork& work) {
   const DefaultFloatEnvironment environment;
   std::future<void> beside;  // its destructor waits
-  if (step.options->beside) {
-    beside = std::async(std::launch::async, [&step] {
+  if (const std::function<void()>* const waiting = TakeBeside()) {
+    beside = std::async(std::launch::async, [waiting] {
       const DefaultFloatEnvironment of_thread;
-      step.options->beside();
+      (*waiting)();
     });
   }
   ForEachWave(step.step->recordings, *step.tensors,

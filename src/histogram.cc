@@ -16,7 +16,6 @@ namespace dlsim {
 namespace {
 
 constexpr uint32_t kSmallest = 1;
-constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
 
 // Adds n * 2^exponent exactly, as far as two doubles hold it.
 void AddScaled(uint64_t n, int exponent, DoubleDouble& sum) {
@@ -57,6 +56,9 @@ HistogramEdges::HistogramEdges(std::vector<uint32_t> edges) : bits_(std::move(ed
   bits_.erase(std::unique(bits_.begin(), bits_.end()), bits_.end());
   if (bits_.front() == 0) bits_.erase(bits_.begin());
   DLSIM_CHECK(bits_.back() == codec::kInfinityBits);
+  for (size_t bin = 0; bin < bin_count(); ++bin) {
+    square_units_.push_back(std::ldexp(1.0, 2 * QuantumExponent(bits_[bin])));
+  }
   plan_ = std::make_shared<const CountingPlan>(bits_);
 }
 

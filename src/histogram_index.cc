@@ -11,13 +11,16 @@
 namespace dlsim {
 namespace {
 
-// Returns the sum of squares of a bin in float64, rounded once.
-double SquaresOf(const HistogramBin& bin, std::span<const uint32_t> edges) {
-  const int exponent = 2 * QuantumExponent(edges[bin.bin]);
-  const double high = static_cast<double>(static_cast<uint64_t>(bin.squares >> 64));
-  const double low = static_cast<double>(static_cast<uint64_t>(bin.squares));
-  return std::ldexp(high, exponent + 64) + std::ldexp(low, exponent);
-}
+// Adds bins to sums of counts and of squares in float64.
+struct BinSums {
+  uint64_t count = 0;
+  DoubleDouble squares;
+
+  void Add(const HistogramBin& bin, const HistogramEdges& edges) {
+    count += bin.count;
+    squares.Add(SquaresOf(bin, edges));
+  }
+};
 
 SignHistogram MergeSigns(const SignHistogram& a, const SignHistogram& b) {
   SignHistogram merged;
@@ -40,6 +43,12 @@ SignHistogram MergeSigns(const SignHistogram& a, const SignHistogram& b) {
 
 }  // namespace
 
+double SquaresOf(const HistogramBin& bin, const HistogramEdges& edges) {
+  const double high = static_cast<double>(static_cast<uint64_t>(bin.squares >> 64));
+  const double low = static_cast<double>(static_cast<uint64_t>(bin.squares));
+  return (high * 0x1p64 + low) * edges.square_unit(bin.bin);
+}
+
 Histogram MergeHistograms(const Histogram& a, const Histogram& b) {
   Histogram merged = {a.elements + b.elements, a.zeros + b.zeros, a.nan + b.nan,
                       a.inf + b.inf,           a.sum + b.sum,     {}};
@@ -49,41 +58,75 @@ Histogram MergeHistograms(const Histogram& a, const Histogram& b) {
   return merged;
 }
 
-HistogramIndex::HistogramIndex(const Histogram& histogram, const HistogramEdges& edges)
-    : histogram_(&histogram), edges_(&edges) {
+EdgePlace PlaceOf(uint32_t threshold, const HistogramEdges& edges) {
+  const uint32_t magnitude = std::max(threshold, 1u);
+  if (magnitude >= codec::kInfinityBits) {
+    return {codec::kInfinityBits, static_cast<uint32_t>(edges.bin_count()), false};
+  }
+  const size_t bin = edges.BinOf(magnitude);
+  return {magnitude, static_cast<uint32_t>(bin), magnitude > edges.bits()[bin]};
+}
+
+void HistogramIndex::Set(const Histogram& histogram, const HistogramEdges& edges) {
+  histogram_ = &histogram;
+  edges_ = &edges;
   for (size_t s = 0; s < signs_.size(); ++s) {
-    const std::vector<HistogramBin>& bins = histogram.signs[s].bins;
-    OfSign& into = signs_[s];
-    into.bins.reserve(bins.size());
-    into.counts.reserve(bins.size() + 1);
-    into.squares.reserve(bins.size() + 1);
-    uint64_t count = 0;
-    DoubleDouble squares;
-    into.counts.push_back(0);
-    into.squares.push_back(0);
-    for (const HistogramBin& bin : bins) {
-      count += bin.count;
-      squares.Add(SquaresOf(bin, edges.bits()));
-      into.bins.push_back(bin.bin);
-      into.counts.push_back(count);
-      into.squares.push_back(squares.Value());
-    }
+    layout_ == Layout::kSparse ? FillSparse(histogram.signs[s], signs_[s])
+                               : FillDense(histogram.signs[s], signs_[s]);
   }
 }
 
-HistogramIndex::Below HistogramIndex::At(Sign sign, uint32_t threshold) const {
-  const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
-  const size_t all = of_sign.bins.size();
-  size_t low = all, high = all;
-  if (threshold <= histogram_->Of(sign).largest) {
-    const uint32_t bin = static_cast<uint32_t>(threshold == 0 ? 0 : edges_->BinOf(threshold));
-    const auto first = std::lower_bound(of_sign.bins.begin(), of_sign.bins.end(), bin);
-    low = high = static_cast<size_t>(first - of_sign.bins.begin());
-    const bool inside = threshold > edges_->bits()[bin];
-    if (inside && first != of_sign.bins.end() && *first == bin) ++high;
+void HistogramIndex::FillSparse(const SignHistogram& histogram, OfSign& into) const {
+  into = {{}, {0}, {0}};
+  into.bins.reserve(histogram.bins.size());
+  into.counts.reserve(histogram.bins.size() + 1);
+  into.squares.reserve(histogram.bins.size() + 1);
+  BinSums sums;
+  for (const HistogramBin& bin : histogram.bins) {
+    sums.Add(bin, *edges_);
+    into.bins.push_back(bin.bin);
+    into.counts.push_back(sums.count);
+    into.squares.push_back(sums.squares.Value());
   }
+}
+
+void HistogramIndex::FillDense(const SignHistogram& histogram, OfSign& into) const {
+  const size_t bins = edges_->bin_count();
+  into.counts.resize(bins + 1);
+  into.squares.resize(bins + 1);
+  size_t next = 0;
+  BinSums sums;
+  const auto fill = [&](size_t end) {
+    const auto from = static_cast<std::ptrdiff_t>(next), to = static_cast<std::ptrdiff_t>(end);
+    std::fill(into.counts.begin() + from, into.counts.begin() + to, sums.count);
+    std::fill(into.squares.begin() + from, into.squares.begin() + to, sums.squares.Value());
+    next = end;
+  };
+  for (const HistogramBin& bin : histogram.bins) {
+    fill(size_t{bin.bin} + 1);
+    sums.Add(bin, *edges_);
+  }
+  fill(bins + 1);
+}
+
+HistogramIndex::Below HistogramIndex::At(Sign sign, const EdgePlace& place) const {
+  const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
+  if (place.threshold > histogram_->Of(sign).largest) return of_sign.Up();
+  size_t low = place.bin;
+  bool inside = place.inside;
+  if (layout_ == Layout::kSparse) {
+    const auto first = std::lower_bound(of_sign.bins.begin(), of_sign.bins.end(), place.bin);
+    low = static_cast<size_t>(first - of_sign.bins.begin());
+    inside &= first != of_sign.bins.end() && *first == place.bin;
+  }
+  const size_t high = low + (inside ? 1 : 0);
   return {{of_sign.counts[low], of_sign.counts[high]},
           {of_sign.squares[low], of_sign.squares[high]}};
+}
+
+HistogramIndex::Below HistogramIndex::At(Sign sign, uint32_t threshold) const {
+  if (threshold > histogram_->Of(sign).largest) return All(sign);
+  return At(sign, PlaceOf(threshold, *edges_));
 }
 
 TensorStats InputOf(const HistogramIndex& index) {
@@ -96,9 +139,7 @@ TensorStats InputOf(const HistogramIndex& index) {
   input.nan = histogram.nan;
   input.inf = histogram.inf;
   input.absmax = std::bit_cast<float>(largest);
-  for (const Sign sign : {Sign::kPositive, Sign::kNegative}) {
-    input.sum_of_squares += index.At(sign, codec::kInfinityBits).squares.low;
-  }
+  for (const Sign sign : kSigns) input.sum_of_squares += index.All(sign).squares.low;
   return input;
 }
 

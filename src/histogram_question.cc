@@ -7,13 +7,12 @@
 #include <limits>
 #include <set>
 
-#include "check.h"
-#include "parallel.h"
+#include "first_magnitude.h"
+#include "float_environment.h"
 
 namespace dlsim {
 namespace {
 
-constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
 constexpr double kScaling = 0x1p-21;  // what scaling and unscaling may change, relatively
 
 uint32_t CodeOf(const Conversion& conversion, float value, float scale) {
@@ -24,42 +23,6 @@ uint32_t CodeOf(const Conversion& conversion, float value, float scale) {
 bool IsNonfinite(const Conversion& conversion, uint32_t code) {
   const CodeClass kind = Classify(MakeCodecSpec(conversion), code);
   return kind == CodeClass::kInfinity || kind == CodeClass::kNan;
-}
-
-// Returns the smallest magnitude of a sign at whose code `holds`, which is monotone.
-template <class Predicate>
-uint32_t FirstWhere(const Conversion& conversion, float scale, Sign sign, const Predicate& holds) {
-  const uint32_t sign_bit = sign == Sign::kNegative ? codec::kSignBit : 0;
-  uint32_t begin = 1, end = codec::kInfinityBits;
-  while (begin < end) {
-    const uint32_t middle = begin + (end - begin) / 2;
-    if (holds(CodeOf(conversion, std::bit_cast<float>(middle | sign_bit), scale))) {
-      end = middle;
-    } else {
-      begin = middle + 1;
-    }
-  }
-  return begin;
-}
-
-uint64_t Middle(const Bracket<uint64_t>& bracket) {
-  return bracket.low + (bracket.high - bracket.low) / 2;
-}
-double Middle(const Bracket<double>& bracket) {
-  return bracket.low + (bracket.high - bracket.low) / 2;
-}
-
-template <class T>
-void AddBracket(const Bracket<T>& from, Bracket<T>& into) {
-  into.low += from.low;
-  into.high += from.high;
-}
-
-// Returns what lies from one threshold to another; at least nothing.
-template <class T>
-Bracket<T> Between(const Bracket<T>& low, const Bracket<T>& high) {
-  const auto less = [](T a, T b) { return a > b ? a - b : T{0}; };
-  return {less(high.low, low.high), less(high.high, low.low)};
 }
 
 // The squares of a norm that differs from sqrt(squares) by at most `error`.
@@ -79,40 +42,45 @@ uint32_t MagnitudeBits(double magnitude) {
 }  // namespace
 
 void HistogramAnswer::Merge(const HistogramAnswer& other) {
-  AddBracket(other.underflow, underflow);
-  AddBracket(other.subnormal, subnormal);
-  AddBracket(other.overflow, overflow);
-  AddBracket(other.nonfinite_outputs, nonfinite_outputs);
-  AddBracket(other.underflow_squares, underflow_squares);
-  AddBracket(other.quantized_squares, quantized_squares);
+  underflow.Add(other.underflow);
+  subnormal.Add(other.subnormal);
+  overflow.Add(other.overflow);
+  nonfinite_outputs.Add(other.nonfinite_outputs);
+  underflow_squares.Add(other.underflow_squares);
+  quantized_squares.Add(other.quantized_squares);
   stats.Merge(other.stats);
 }
 
 HistogramQuestion::HistogramQuestion(const Conversion& conversion, float scale)
     : conversion_(conversion), scale_(scale) {
   const DefaultFloatEnvironment environment;
-  constexpr float kInfinity = std::numeric_limits<float>::infinity();
   const auto nonfinite = [&](uint32_t code) { return IsNonfinite(conversion, code); };
   const uint32_t largest_code = MaxFiniteCode(conversion.format);
   const uint32_t code_mask = MagnitudeMask(conversion.format);
   const auto largest = [&](uint32_t code) { return (code & code_mask) >= largest_code; };
   for (const Sign sign : kSigns) {
-    const float one = sign == Sign::kNegative ? -1.0f : 1.0f;
+    const auto first_where = [&](const auto& holds) {
+      return FirstMagnitude([&](uint32_t magnitude) {
+        return holds(CodeOf(conversion, ValueOf(magnitude, sign), scale));
+      });
+    };
     OfSign& of_sign = signs_[static_cast<size_t>(sign)];
     // Times NaN everything is NaN: the default thresholds are those.
-    if (!std::isnan(scale)) of_sign.thresholds = FindThresholds(conversion, scale, sign);
-    of_sign.largest = FirstWhere(conversion, scale, sign, largest);
-    of_sign.nonfinite = FirstWhere(conversion, scale, sign, nonfinite);
-    of_sign.zero_to_nonfinite = nonfinite(CodeOf(conversion, 0.0f * one, scale));
-    of_sign.infinity_to_nonfinite = nonfinite(CodeOf(conversion, kInfinity * one, scale));
+    if (!std::isnan(scale)) {
+      static_cast<Thresholds&>(of_sign) = FindThresholds(conversion, scale, sign);
+    }
+    of_sign.largest = first_where(largest);
+    of_sign.nonfinite = first_where(nonfinite);
+    of_sign.zero_to_nonfinite = nonfinite(CodeOf(conversion, ValueOf(0, sign), scale));
+    of_sign.infinity_to_nonfinite =
+        nonfinite(CodeOf(conversion, ValueOf(codec::kInfinityBits, sign), scale));
   }
 }
 
 std::vector<uint32_t> HistogramQuestion::ThresholdBits() const {
   std::set<uint32_t> bits;
   for (const OfSign& sign : signs_) {
-    const Thresholds& t = sign.thresholds;
-    bits.insert({t.nonzero, t.normal, t.overflow, sign.nonfinite});
+    bits.insert({sign.nonzero, sign.normal, sign.overflow, sign.nonfinite});
   }
   return {bits.begin(), bits.end()};
 }
@@ -129,8 +97,7 @@ bool HistogramQuestion::MakesNonfinite(const Histogram& histogram) const {
 // The norm of the quantised values differs from that of the values by rounding: relative to normal
 // results, absolute for subnormal ones (Minkowski's inequality). Scaling and unscaling round, too.
 Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIndex& index) const {
-  const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
-  const Thresholds& t = of_sign.thresholds;
+  const OfSign& of_sign = Of(sign);
   const bool nearest = conversion_.rounding == Rounding::kNearestEven ||
                        conversion_.rounding == Rounding::kNearestAway;
   const double half = nearest ? 0.5 : 1.0;
@@ -141,19 +108,19 @@ Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIn
   if (!std::isnormal(1.0f / scale_) || double{absmax} * (1 + 2 * relative) >= 0x1p128) {
     return {0, std::numeric_limits<double>::infinity()};
   }
-  const HistogramIndex::Below nonzero = index.At(sign, t.nonzero);
+  const HistogramIndex::Below nonzero = index.At(sign, of_sign.nonzero);
   // Without subnormals the results near the smallest one are as far apart as it is from zero.
   const bool sparse = conversion_.format.denormals == Denormals::kNone;
   const double smallest = MinPositive(conversion_.format);
-  const HistogramIndex::Below normal =
-      index.At(sign, sparse ? std::max(t.normal, MagnitudeBits(2 * smallest * inverse)) : t.normal);
+  const uint32_t apart = sparse ? MagnitudeBits(2 * smallest * inverse) : 0;
+  const HistogramIndex::Below normal = index.At(sign, std::max(of_sign.normal, apart));
   const HistogramIndex::Below clamped = index.At(sign, of_sign.largest);
   const HistogramIndex::Below end = index.At(sign, of_sign.nonfinite);
   Bracket<double> squares = Widen(Between(normal.squares, clamped.squares), relative, 0);
   const Bracket<uint64_t> subnormals = Between(nonzero.count, normal.count);
   const double spacing = smallest * (sparse ? 1.0 : half) * inverse;
   const double error = spacing * std::sqrt(static_cast<double>(subnormals.high));
-  AddBracket(Widen(Between(nonzero.squares, normal.squares), kScaling, error), squares);
+  squares.Add(Widen(Between(nonzero.squares, normal.squares), kScaling, error));
   const Bracket<uint64_t> count = Between(clamped.count, end.count);
   const double largest = MaxFinite(conversion_.format) * inverse;
   const double square = largest * largest;
@@ -174,35 +141,46 @@ Bracket<double> HistogramQuestion::ClampedInfinities(const Histogram& histogram)
   return {squares * (1 - 2 * kScaling), squares * (1 + 4 * kScaling)};
 }
 
-void HistogramQuestion::AskSign(Sign sign, const HistogramIndex& index,
-                                HistogramAnswer& answer) const {
-  const OfSign& of_sign = signs_[static_cast<size_t>(sign)];
-  const Thresholds& t = of_sign.thresholds;
-  const HistogramIndex::Below nonzero = index.At(sign, t.nonzero);
-  const HistogramIndex::Below all = index.At(sign, codec::kInfinityBits);
-  AddBracket(nonzero.count, answer.underflow);
-  AddBracket(nonzero.squares, answer.underflow_squares);
-  AddBracket(Between(nonzero.count, index.At(sign, t.normal).count), answer.subnormal);
-  AddBracket(Between(index.At(sign, t.overflow).count, all.count), answer.overflow);
-  AddBracket(Between(index.At(sign, of_sign.nonfinite).count, all.count), answer.nonfinite_outputs);
-  AddBracket(QuantizedSquares(sign, index), answer.quantized_squares);
+HistogramQuestion::Result HistogramQuestion::Quantize(float value) const {
+  const CodecSpec spec = MakeCodecSpec(conversion_);
+  const uint32_t code = CodeOf(conversion_, value, scale_);
+  const float scaled = std::bit_cast<float>(Decode(spec, code));
+  return {scaled, scaled * (1.0f / scale_)};
+}
+
+std::array<HistogramQuestion::Places, 2> HistogramQuestion::PlacesIn(
+    const HistogramEdges& edges) const {
+  std::array<Places, 2> places;
+  for (size_t s = 0; s < signs_.size(); ++s) {
+    const OfSign& of_sign = signs_[s];
+    places[s] = {PlaceOf(of_sign.nonzero, edges), PlaceOf(of_sign.normal, edges),
+                 PlaceOf(of_sign.overflow, edges), PlaceOf(of_sign.nonfinite, edges)};
+  }
+  return places;
 }
 
 HistogramAnswer HistogramQuestion::Ask(const HistogramIndex& index) const {
   HistogramAnswer answer;
-  for (const Sign sign : kSigns) AskSign(sign, index, answer);
+  for (const Sign sign : kSigns) {
+    const Counters counters = Count(sign, Of(sign), index);
+    answer.underflow.Add(counters.underflow);
+    answer.subnormal.Add(counters.subnormal);
+    answer.overflow.Add(counters.overflow);
+    answer.nonfinite_outputs.Add(counters.nonfinite_outputs);
+    answer.underflow_squares.Add(counters.underflow_squares);
+    answer.quantized_squares.Add(QuantizedSquares(sign, index));
+  }
   const Histogram& histogram = index.histogram();
-  const uint64_t nonfinite = histogram.nan + (signs_[0].zero_to_nonfinite ? histogram.zeros : 0) +
-                             (signs_[0].infinity_to_nonfinite ? histogram.inf : 0);
-  AddBracket({nonfinite, nonfinite}, answer.nonfinite_outputs);
-  AddBracket(ClampedInfinities(histogram), answer.quantized_squares);
+  const uint64_t nonfinite = OtherNonfinite(histogram.zeros, histogram.nan, histogram.inf);
+  answer.nonfinite_outputs.Add({nonfinite, nonfinite});
+  answer.quantized_squares.Add(ClampedInfinities(histogram));
   TensorStats& stats = answer.stats;
   stats = InputOf(index);
-  stats.underflow = Middle(answer.underflow);
-  stats.subnormal = Middle(answer.subnormal);
-  stats.overflow = Middle(answer.overflow);
-  stats.nonfinite_outputs = Middle(answer.nonfinite_outputs);
-  stats.underflow_sum_of_squares = Middle(answer.underflow_squares);
+  stats.underflow = answer.underflow.Middle();
+  stats.subnormal = answer.subnormal.Middle();
+  stats.overflow = answer.overflow.Middle();
+  stats.nonfinite_outputs = answer.nonfinite_outputs.Middle();
+  stats.underflow_sum_of_squares = answer.underflow_squares.Middle();
   if (answer.nonfinite_outputs.low > 0) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     answer.quantized_squares = {kInfinity, kInfinity};

@@ -8,7 +8,7 @@
 #include "chunk_loader.h"
 #include "compute_device.h"
 #include "measure_block.h"
-#include "parallel.h"
+#include "parallel_beside.h"
 #include "step_blocks.h"
 
 namespace dlsim {
@@ -86,21 +86,11 @@ namespace {
 // Measures all blocks on the CPU, and merges their answers in order.
 void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
   const std::vector<TensorSources>& tensors = *work.tensors;
-  const std::function<void()>& beside_work = work.options->beside;
-  bool beside_done = !beside_work;
   ForEachWave(work.step->recordings, tensors, [&](std::span<const Block> wave) {
     WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
-    // The work beside comes first, so that the blocks fill the other threads meanwhile.
-    const size_t beside = beside_done ? 0 : 1;
-    ParallelFor(wave.size() + beside, [&](size_t task) {
-      if (task < beside) return beside_work();
-      const size_t i = task - beside;
-      MeasureBlock(work, wave[i], answers.Of(i));
-    });
-    beside_done = true;
+    ParallelForBeside(wave.size(), [&](size_t i) { MeasureBlock(work, wave[i], answers.Of(i)); });
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
   });
-  if (!beside_done) beside_work();
 }
 
 }  // namespace

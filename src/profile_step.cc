@@ -9,7 +9,7 @@
 #include "compute_device.h"
 #include "dlsim/profile.h"
 #include "histogram_sums.h"
-#include "parallel.h"
+#include "parallel_beside.h"
 #include "step_blocks.h"
 
 namespace dlsim {
@@ -71,24 +71,17 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
   const StepOptions& options = *work.options;
   const std::vector<TensorSources>& tensors = *work.tensors;
   const size_t parts = work.micro_steps.size();
-  bool beside_done = !options.beside;
   ForEachWave(work.step->recordings, tensors, [&](std::span<const Block> wave) {
     std::vector<std::span<const Block>> tasks;
     while (!wave.empty()) tasks.push_back(CutTask(wave, parts));
     std::vector<std::vector<Piece>> pieces(tasks.size());
-    // The work beside comes first, so that the blocks fill the other threads meanwhile.
-    const size_t beside = beside_done ? 0 : 1;
-    ParallelFor(tasks.size() + beside, [&](size_t i) {
-      if (i < beside) return options.beside();
-      const size_t task = i - beside;
+    ParallelForBeside(tasks.size(), [&](size_t task) {
       pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, edges);
     });
-    beside_done = true;
     for (const std::vector<Piece>& of_task : pieces) {
       for (const Piece& piece : of_task) sums[piece.tensor * parts + piece.part].Merge(piece.sums);
     }
   });
-  if (!beside_done) options.beside();
 }
 
 ProfileTensor DescribeTensor(const TensorSources& sources) {

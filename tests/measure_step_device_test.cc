@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "beside.h"
 #include "chunk_loader.h"
 #include "compute_device.h"
 #include "dlsim/ladder.h"
@@ -207,10 +208,10 @@ TEST_F(MeasureStepDevice, DoesTheWorkBesideOnce) {
     int calls = 0;
     StepOptions options;
     options.device = &device;
-    options.beside = [&] { ++calls; };
-    MeasureStep(step, Questions(), options);
+    const auto beside = [&] { ++calls; };
+    RunBeside(beside, [&] { MeasureStep(step, Questions(), options); });
     EXPECT_EQ(calls, 1);
-    ProfileOf(step, EdgesOf(DefaultLadder()), options);
+    RunBeside(beside, [&] { ProfileOf(step, EdgesOf(DefaultLadder()), options); });
     EXPECT_EQ(calls, 2);
   }
 }
@@ -219,8 +220,9 @@ TEST_F(MeasureStepDevice, FailsIfTheWorkBesideFails) {
   LateDevice device;
   StepOptions options;
   options.device = &device;
-  options.beside = [] { throw std::runtime_error("beside"); };
-  EXPECT_THROW(MeasureStep(SeveralWaves(), Questions(), options), std::runtime_error);
+  const auto fail = [] { throw std::runtime_error("beside"); };
+  const auto measure = [&] { MeasureStep(SeveralWaves(), Questions(), options); };
+  EXPECT_THROW(RunBeside(fail, measure), std::runtime_error);
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "beside.h"
 #include "dlsim/histogram_question.h"
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
@@ -175,9 +176,10 @@ TEST_F(ProfileStepTest, SaysWhereItComesFrom) {
 
 TEST_F(ProfileStepTest, DoesTheWorkBesideOnce) {
   int done = 0;
-  ProfileOf(TwoMicroSteps(), Edges(), {.beside = [&] { ++done; }});
+  const auto beside = [&] { ++done; };
+  RunBeside(beside, [&] { ProfileOf(TwoMicroSteps(), Edges(), {}); });
   EXPECT_EQ(done, 1);
-  ProfileOf(TraceStep{}, Edges(), {.beside = [&] { ++done; }});
+  RunBeside(beside, [&] { ProfileOf(TraceStep{}, Edges(), {}); });
   EXPECT_EQ(done, 2);
 }
 

@@ -32,7 +32,10 @@ class ProfiledTrace final : public GradientSource {
 
   const SourceFacts& facts() const override { return facts_; }
   size_t step_count() const override { return steps_.size(); }
-  std::unique_ptr<GradientStep> Load(size_t i) const override {
+  size_t parts() const { return steps_.front().histograms.size(); }
+  const HistogramEdges* edges() const override { return &edges_; }
+  std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override {
+    if (needs == StepNeeds::kTotals) return OpenTotals(TotalsOf(steps_[i]));
     return OpenProfileStep(steps_[i], edges_, questions_);
   }
 

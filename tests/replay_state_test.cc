@@ -216,8 +216,8 @@ TEST_F(ReplayStateTest, FindsTheLongestRowSkippedInVain) {
   EXPECT_EQ(row->first_scale, 16384);
   EXPECT_EQ(row->last_scale, 2048);
   EXPECT_EQ(row->tensor, "a.grad");
-  EXPECT_EQ(Summarize(result).hopeless_steps, 4u);
-  EXPECT_EQ(Summarize(result).longest_skip_run, 4u);
+  EXPECT_EQ(result.summary.hopeless_steps, 4u);
+  EXPECT_EQ(result.summary.longest_skip_run, 4u);
   EXPECT_TRUE(result.steps[8].lower_scale_helps);
 }
 

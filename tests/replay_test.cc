@@ -327,8 +327,8 @@ TEST_F(ReplayTest, TheWorstStepIsNotHiddenByALargeOne) {
   WriteTensors("step-0.safetensors", {FloatTensor("a", {1e-9f, -1e-9f})});
   WriteTensors("step-1.safetensors", {FloatTensor("a", {1e4f})});
   const ReplayResult result = RunOne(StaticRun(kFp16));
-  EXPECT_LT(Summarize(result).gradients.energy_lost(), 1e-20);
-  EXPECT_EQ(Summarize(result).worst_step_energy_lost, 1.0);
+  EXPECT_LT(result.summary.gradients.energy_lost(), 1e-20);
+  EXPECT_EQ(result.summary.worst_step_energy_lost, 1.0);
   EXPECT_EQ(result.tensors[0].worst_step_energy_lost, 1.0);
 }
 

@@ -47,7 +47,7 @@ TEST_F(ReplayTrainingTest, ClipsByTheNormOfTheQuantisedGradient) {
   const ReplayResult result = RunOne(run);
   EXPECT_EQ(result.steps[0].clip_coefficient, 1.0f / (5.0f + 1e-6f));
   EXPECT_EQ(result.steps[1].clip_coefficient, std::nullopt);
-  EXPECT_EQ(Summarize(result).clipped_steps, 1u);
+  EXPECT_EQ(result.summary.clipped_steps, 1u);
   run.clipping.rule = ClipRule::kTensorFlow;
   EXPECT_EQ(RunOne(run).steps[0].clip_coefficient, 0.2f);
   run.clipping.domain = ClipDomain::kScaled;
@@ -62,8 +62,8 @@ TEST_F(ReplayTrainingTest, ClipsByValueElementByElement) {
   run.clipping.max_value = 2;
   const ReplayResult result = RunOne(run);
   EXPECT_EQ(result.steps[0].clipped_elements, 1u);
-  EXPECT_EQ(Summarize(result).clipped_elements, 1u);
-  EXPECT_EQ(Summarize(result).clipped_steps, 1u);
+  EXPECT_EQ(result.summary.clipped_elements, 1u);
+  EXPECT_EQ(result.summary.clipped_steps, 1u);
   run.clipping.domain = ClipDomain::kScaled;
   EXPECT_EQ(RunOne(run).steps[0].clipped_elements, 4u);
 }

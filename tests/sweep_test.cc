@@ -15,8 +15,10 @@
 
 #include "sim/number.h"
 #include "sim/sweep/totals_run.h"
-#include "sim/sweep/totals_sweep.h"
+#include "sim/trace_source.h"
+#include "tests/profiled_trace.h"
 #include "tests/random_runs.h"
+#include "tests/replay_outcome.h"
 #include "tests/small_replay.h"
 #include "tests/test_traces.h"
 
@@ -89,7 +91,8 @@ std::string Describe(const ReplayRun& run) {
 
 void ExpectOnePassEqualsReplays(const TraceReader& trace, const std::vector<ReplayRun>& runs,
                                 const ReplayOptions& options) {
-  const std::vector<SweepOutcome> outcomes = Sweep(trace, runs, {options, {}});
+  const TraceSource source(trace, options.accumulate_steps);
+  const std::vector<SweepOutcome> outcomes = Sweep(source, runs, {options, {}});
   ASSERT_EQ(outcomes.size(), runs.size());
   // So many short replays would mostly wait for threads.
   [[maybe_unused]] const OneThread one_thread;
@@ -171,23 +174,6 @@ TEST_P(WildTraces, OnePassEqualsReplays) {
 
 INSTANTIATE_TEST_SUITE_P(Sweep, WildTraces, testing::Range(0, 8));
 
-// A trace's steps between fixed edges, as a profile holds them.
-std::vector<ProfileStep> ProfileOfTrace(const TraceReader& trace, const HistogramEdges& edges) {
-  std::vector<ProfileStep> steps;
-  for (size_t i = 0; i < trace.step_count(); ++i) {
-    steps.push_back(ProfileOf(trace.Load(i), edges, {}));
-  }
-  return steps;
-}
-
-std::vector<SweepOutcome> SweepOf(const std::vector<ProfileStep>& steps,
-                                  const HistogramEdges& edges, const std::vector<ReplayRun>& runs,
-                                  const ReplayOptions& options) {
-  const TotalsSource source = {edges, steps.size(), [&](size_t i) { return TotalsOf(steps[i]); },
-                               [&](size_t i) { return steps[i]; }};
-  return SweepTotals(source, runs, {options, {}});
-}
-
 // Policies whose scales stay on the ladder.
 std::vector<ReplayRun> LadderRuns(const Ladder& ladder) {
   std::vector<ReplayRun> runs;
@@ -215,19 +201,19 @@ TEST_P(ProfiledSteps, EqualReplaysOnTheLadder) {
   const TraceReader trace = OpenTrace({kTraces + GetParam()});
   const Ladder ladder = DefaultLadder();
   const HistogramEdges edges = EdgesOf(ladder);
-  const std::vector<ProfileStep> steps = ProfileOfTrace(trace, edges);
+  const ProfiledTrace profile(trace, edges);
   [[maybe_unused]] const OneThread one_thread;
   std::vector<ReplayRun> runs = LadderRuns(ladder);
   // How many sums of micro-steps are above a limit, histograms do not tell.
   std::erase_if(runs, [&](const ReplayRun& run) {
-    return run.scaler.histogram_edge() && steps.front().histograms.size() > 1;
+    return run.scaler.histogram_edge() && profile.parts() > 1;
   });
   size_t next = 0;
   for (ReplayRun& run : runs) {
     run.conversion.rounding = ladder.roundings[next % ladder.roundings.size()];
     run.conversion.subnormals = ladder.subnormals[next++ % ladder.subnormals.size()];
   }
-  const std::vector<SweepOutcome> outcomes = SweepOf(steps, edges, runs, {});
+  const std::vector<SweepOutcome> outcomes = Sweep(profile, runs, {});
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
     ExpectSame(OutcomeOf(Replay(trace, {runs[r]}, {}).front()), outcomes[r]);
@@ -237,12 +223,12 @@ TEST_P(ProfiledSteps, EqualReplaysOnTheLadder) {
 TEST_P(ProfiledSteps, BracketWhatTheLadderDoesNotHave) {
   const TraceReader trace = OpenTrace({kTraces + GetParam()});
   const HistogramEdges edges({});  // powers of two only
-  const std::vector<ProfileStep> steps = ProfileOfTrace(trace, edges);
+  const ProfiledTrace profile(trace, edges);
   [[maybe_unused]] const OneThread one_thread;
   std::vector<ReplayRun> runs = RandomRuns(3).Make(200);
   std::erase_if(
       runs, [](const ReplayRun& run) { return run.conversion.rounding == Rounding::kStochastic; });
-  const std::vector<SweepOutcome> outcomes = SweepOf(steps, edges, runs, {});
+  const std::vector<SweepOutcome> outcomes = Sweep(profile, runs, {});
   size_t inexact = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
@@ -250,7 +236,7 @@ TEST_P(ProfiledSteps, BracketWhatTheLadderDoesNotHave) {
     if (outcomes[r].exact) ExpectSame(expected, outcomes[r]);
     // Elements tell for every scale whether a step is finite; norms and sums mostly do.
     const FiniteTest test = runs[r].rules.finite_test;
-    const bool one_part = steps.front().histograms.size() == 1;
+    const bool one_part = profile.parts() == 1;
     if (test == FiniteTest::kElementwise && one_part && !runs[r].scaler.histogram_edge()) {
       ExpectSameScales(expected, outcomes[r]);
     }
@@ -268,12 +254,11 @@ INSTANTIATE_TEST_SUITE_P(Sweep, ProfiledSteps,
 
 TEST(SweepOfAProfile, RefusesStochasticRounding) {
   const HistogramEdges edges({});
-  const std::vector<ProfileStep> steps =
-      ProfileOfTrace(OpenTrace({kTraces + "reg-diabetes-cut"}), edges);
+  const ProfiledTrace profile(OpenTrace({kTraces + "reg-diabetes-cut"}), edges);
   ReplayRun run = PolicyRun("torch", {});
   run.conversion.rounding = Rounding::kStochastic;
   try {
-    SweepOf(steps, edges, {run}, {});
+    Sweep(profile, {run}, {});
     ADD_FAILURE();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kUsage);

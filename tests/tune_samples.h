@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "dlsim/replay.h"
-#include "dlsim/sim/sweep.h"
 #include "sim/tune/tuning.h"
+#include "tests/replay_outcome.h"
 
 namespace dlsim {
 

@@ -30,10 +30,17 @@ class GradientStep {
   // The spread of each tensor; see MeasureSpreads.
   virtual std::vector<GradientSpread> Spreads() const = 0;
 
+  // Counts the step at edges, summed over tensors; once per step. The edges are the source's, if it
+  // has its own.
+  virtual ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) = 0;
+
   // Answers questions; see MeasureStep. A profile cannot answer each exactly: see TensorAnswer.
   virtual StepMeasurement Measure(std::span<const StepQuestion> questions,
                                   const StepOptions& options) const = 0;
 };
+
+// What a step is opened for: everything, or nothing but its totals.
+enum class StepNeeds : uint8_t { kTensors, kTotals };
 
 // What a profile says of itself, for the record.
 struct ProfileFacts {
@@ -63,8 +70,11 @@ class GradientSource {
   // The effective steps: several recorded ones may make one.
   virtual size_t step_count() const = 0;
 
+  // The only edges that its steps know, as those of a profile; null if they count at any.
+  virtual const HistogramEdges* edges() const { return nullptr; }
+
   // Opens the i-th step. Throws Error (exit code 3) for a bad file.
-  virtual std::unique_ptr<GradientStep> Load(size_t i) const = 0;
+  virtual std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const = 0;
 };
 
 }  // namespace dlsim

@@ -36,6 +36,9 @@ class HistogramEdges {
   // The bin of a nonzero finite magnitude.
   size_t BinOf(uint32_t magnitude) const;
 
+  // What one square of a significand of a bin stands for.
+  double square_unit(size_t bin) const { return square_units_[bin]; }
+
   friend bool operator==(const HistogramEdges& a, const HistogramEdges& b) {
     return a.bits_ == b.bits_;
   }
@@ -43,6 +46,7 @@ class HistogramEdges {
  private:
   friend struct HistogramInternals;
   std::vector<uint32_t> bits_;
+  std::vector<double> square_units_;
   std::shared_ptr<const CountingPlan> plan_;  // what counters of these edges share
 };
 
@@ -111,14 +115,36 @@ class HistogramCounter {
   std::unique_ptr<CountingTables> tables_;
 };
 
+// Returns the sum of squares of a bin in float64, rounded once.
+double SquaresOf(const HistogramBin& bin, const HistogramEdges& edges);
+
 // Returns the histogram of what two arrays hold together. `sum` is added as it is.
 Histogram MergeHistograms(const Histogram& a, const Histogram& b);
 
-// A histogram prepared for questions: each takes two binary searches.
+// Where a threshold lies among the bins of edges.
+struct EdgePlace {
+  uint32_t threshold = 0;
+  uint32_t bin = 0;
+  bool inside = false;  // above the lower edge of the bin, so that its values are on both sides
+};
+
+EdgePlace PlaceOf(uint32_t threshold, const HistogramEdges& edges);
+
+// A histogram prepared for questions.
 class HistogramIndex {
  public:
-  // Both must live as long as this.
-  HistogramIndex(const Histogram& histogram, const HistogramEdges& edges);
+  // kSparse takes little room, and a binary search for each look-up; kDense has sums for every bin
+  // of the edges, for very many look-ups.
+  enum class Layout : uint8_t { kSparse, kDense };
+
+  explicit HistogramIndex(Layout layout) : layout_(layout) {}
+  HistogramIndex(const Histogram& histogram, const HistogramEdges& edges)
+      : layout_(Layout::kSparse) {
+    Set(histogram, edges);
+  }
+
+  // Takes a histogram; both must live as long as questions are asked.
+  void Set(const Histogram& histogram, const HistogramEdges& edges);
 
   // The number of nonzero values of a sign whose magnitude is below a threshold, and the sum of
   // their squares, computed in float64 with the rounding error of one operation. Exact if the
@@ -127,19 +153,26 @@ class HistogramIndex {
     Bracket<uint64_t> count;
     Bracket<double> squares;
   };
+  Below At(Sign sign, const EdgePlace& place) const;
   Below At(Sign sign, uint32_t threshold) const;
+  Below All(Sign sign) const { return signs_[static_cast<size_t>(sign)].Up(); }
 
   const Histogram& histogram() const { return *histogram_; }
 
  private:
   struct OfSign {
-    std::vector<uint32_t> bins;
+    std::vector<uint32_t> bins;    // of a sparse index
     std::vector<uint64_t> counts;  // below each bin; one more than bins
     std::vector<double> squares;
-  };
 
-  const Histogram* histogram_;
-  const HistogramEdges* edges_;
+    Below Up() const { return {{counts.back(), counts.back()}, {squares.back(), squares.back()}}; }
+  };
+  void FillSparse(const SignHistogram& histogram, OfSign& into) const;
+  void FillDense(const SignHistogram& histogram, OfSign& into) const;
+
+  Layout layout_;
+  const Histogram* histogram_ = nullptr;
+  const HistogramEdges* edges_ = nullptr;
   std::array<OfSign, 2> signs_;
 };
 

@@ -48,20 +48,52 @@ class HistogramQuestion {
   // True if quantising makes some of the values infinite or NaN, which is exact for every scale.
   bool MakesNonfinite(const Histogram& histogram) const;
 
+  // What a finite value becomes.
+  struct Result {
+    float scaled = 0;  // decoded, still scaled
+    float unscaled = 0;
+  };
+  Result Quantize(float value) const;
+
   // Where the outcome changes for values of one sign.
-  struct OfSign {
-    Thresholds thresholds;
+  struct OfSign : Thresholds {
     uint32_t largest = codec::kInfinityBits;    // from here on the output is the largest finite ...
     uint32_t nonfinite = codec::kInfinityBits;  // ... and from here on infinite or NaN
     bool zero_to_nonfinite = false, infinity_to_nonfinite = false;
   };
   const OfSign& Of(Sign sign) const { return signs_[static_cast<size_t>(sign)]; }
 
+  // The same among the bins of edges.
+  struct Places {
+    EdgePlace nonzero, normal, overflow, nonfinite;
+  };
+  std::array<Places, 2> PlacesIn(const HistogramEdges& edges) const;
+
+  // The counters of the nonzero finite values of one sign.
+  struct Counters {
+    Bracket<uint64_t> underflow, subnormal, overflow, nonfinite_outputs;
+    Bracket<double> underflow_squares;
+  };
+  // `where` is Of(sign), or its places.
+  template <class Where>
+  static Counters Count(Sign sign, const Where& where, const HistogramIndex& index) {
+    const HistogramIndex::Below nonzero = index.At(sign, where.nonzero);
+    const Bracket<uint64_t> all = index.All(sign).count;
+    return {nonzero.count, Between(nonzero.count, index.At(sign, where.normal).count),
+            Between(index.At(sign, where.overflow).count, all),
+            Between(index.At(sign, where.nonfinite).count, all), nonzero.squares};
+  }
+
+  // The infinite and NaN outputs of all other inputs.
+  uint64_t OtherNonfinite(uint64_t zeros, uint64_t nan, uint64_t inf) const {
+    return nan + (signs_[0].zero_to_nonfinite ? zeros : 0) +
+           (signs_[0].infinity_to_nonfinite ? inf : 0);
+  }
+
   const Conversion& conversion() const { return conversion_; }
   float scale() const { return scale_; }
 
  private:
-  void AskSign(Sign sign, const HistogramIndex& index, HistogramAnswer& answer) const;
   Bracket<double> QuantizedSquares(Sign sign, const HistogramIndex& index) const;
   Bracket<double> ClampedInfinities(const Histogram& histogram) const;
 

@@ -4,7 +4,6 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -49,9 +48,6 @@ struct StepQuestion {
 struct StepOptions {
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   uint64_t seed = 0;  // for Rounding::kStochastic; see StreamOf
-
-  // Other work, such as opening the next step, that one thread does meanwhile.
-  std::function<void()> beside;
 
   // What measures and counts; null = the CPU. Digits are the same. MeasureSpreads has no options:
   // it stays on the CPU, as few policies ask for it.

@@ -151,11 +151,44 @@ struct ReplayTensor {
   std::optional<TensorUncertainty> uncertain = std::nullopt;  // from a profile
 };
 
-struct ReplayResult {
-  std::vector<ReplayStep> steps;
-  std::vector<ReplayTensor> tensors;  // in file order of their first appearance
-  std::vector<ScalerEvent> events;    // `step` is the recorded step number
-  std::optional<int64_t> stopped_at;  // step of the fatal event that ended the run
+// What a run's path consists of.
+struct PathStep {
+  int64_t step = 0;
+  double scale = 0, next_scale = 0;
+  bool skipped = false, finite = true, lower_scale_helps = true;
+  double energy_lost = 0;  // over parameter gradients
+};
+
+PathStep PathStepOf(const ReplayStep& step);
+
+// A run's path in short.
+struct PathSummary {
+  uint64_t steps = 0;
+  uint64_t skipped_steps = 0;
+  uint64_t longest_skip_run = 0;  // steps skipped in a row
+  uint64_t nonfinite_steps = 0;   // a policy that never skips applies these
+  uint64_t hopeless_steps = 0;    // those that no lower scale would make finite
+  std::optional<int64_t> first_applied_step;
+  double final_scale = 0;  // after the last step
+  double min_scale = 0;    // among the scales used
+  double max_scale = 0;
+  double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
+  uint64_t skip_run = 0;              // steps skipped in a row at the end
+
+  void AddToPath(const PathStep& step) {
+    if (steps++ == 0) min_scale = max_scale = step.scale;
+    min_scale = step.scale < min_scale ? step.scale : min_scale;
+    max_scale = step.scale > max_scale ? step.scale : max_scale;
+    final_scale = step.next_scale;
+    nonfinite_steps += !step.finite;
+    hopeless_steps += !step.lower_scale_helps;
+    skipped_steps += step.skipped;
+    skip_run = step.skipped ? skip_run + 1 : 0;
+    longest_skip_run = skip_run > longest_skip_run ? skip_run : longest_skip_run;
+    if (step.skipped) return;
+    if (!first_applied_step) first_applied_step = step.step;
+    if (step.energy_lost > worst_step_energy_lost) worst_step_energy_lost = step.energy_lost;
+  }
 };
 
 struct SummaryUncertainty {
@@ -167,26 +200,24 @@ struct SummaryUncertainty {
   void Add(const ReplayStep& step);  // one with an uncertainty
 };
 
-struct ReplaySummary {
-  uint64_t steps = 0;
-  uint64_t skipped_steps = 0;
-  uint64_t longest_skip_run = 0;    // steps skipped in a row
-  uint64_t nonfinite_steps = 0;     // a policy that never skips applies these
-  uint64_t hopeless_steps = 0;      // those that no lower scale would make finite
+struct ReplaySummary : PathSummary {
   uint64_t clipped_steps = 0;       // steps with some reduced gradient
   uint64_t clipped_elements = 0;    // by value, in applied steps ...
   uint64_t clippable_elements = 0;  // ... out of so many
-  std::optional<int64_t> first_applied_step;
-  double final_scale = 0;  // after the last step
-  double min_scale = 0;    // among the scales used
-  double max_scale = 0;
-  double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
   TensorStats gradients;
   TensorStats activations;
   std::optional<SummaryUncertainty> uncertain;  // from a profile
+
+  void Add(const ReplayStep& step);
 };
 
-ReplaySummary Summarize(const ReplayResult& result);
+struct ReplayResult {
+  std::vector<ReplayStep> steps;
+  ReplaySummary summary;              // of the steps
+  std::vector<ReplayTensor> tensors;  // in file order of their first appearance
+  std::vector<ScalerEvent> events;    // `step` is the recorded step number
+  std::optional<int64_t> stopped_at;  // step of the fatal event that ended the run
+};
 
 // The longest row of skipped steps that no lower scale would have made finite.
 struct HopelessRow {

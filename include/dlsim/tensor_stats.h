@@ -18,6 +18,7 @@ struct Bracket {
   T low{}, high{};
 
   bool exact() const { return low == high; }
+  T Middle() const { return low + (high - low) / 2; }
   void Add(const Bracket& other) {
     low += other.low;
     high += other.high;
@@ -29,6 +30,13 @@ struct Bracket {
   }
   friend bool operator==(const Bracket&, const Bracket&) = default;
 };
+
+// Returns what lies from one number to another; at least nothing.
+template <class T>
+Bracket<T> Between(const Bracket<T>& from, const Bracket<T>& to) {
+  const auto less = [](T a, T b) { return a > b ? a - b : T{0}; };
+  return {less(to.low, from.high), less(to.high, from.low)};
+}
 
 // Counts are exact. Sums are float64 in a fixed order (measure.h), so that every machine, thread
 // count and device gives the same digits; they are merged in index order for the same reason.

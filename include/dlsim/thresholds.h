@@ -3,6 +3,8 @@
 // to a value depends only on which thresholds the value's magnitude has reached.
 #pragma once
 
+#include <array>
+#include <bit>
 #include <cstdint>
 
 #include "dlsim/codec.h"
@@ -10,6 +12,13 @@
 namespace dlsim {
 
 enum class Sign : uint8_t { kPositive, kNegative };
+
+inline constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
+
+// The value of float32 magnitude bits.
+inline float ValueOf(uint32_t magnitude, Sign sign) {
+  return std::bit_cast<float>(magnitude | (sign == Sign::kNegative ? codec::kSignBit : 0));
+}
 
 // Float32 magnitude bits at which the result of a scaled conversion changes its kind, for values of
 // one sign; kInfinityBits = at no finite magnitude.

@@ -42,8 +42,9 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
   }
   RequireSameAccumulation(*input.profile, asked);
   input.source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
-  RequireTensors(arguments, NoTensorMatches(arguments.options.tensors), input.profile->step_count(),
-                 [&](size_t i) { return !input.source->Load(i)->Tensors().empty(); });
+  RequireTensors(
+      arguments, NoTensorMatches(arguments.options.tensors), input.profile->step_count(),
+      [&](size_t i) { return !input.source->Load(i, StepNeeds::kTensors)->Tensors().empty(); });
   input.device = OpenDevice(device, 0);
   if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
   replay.step.accumulation = settings.accumulation;

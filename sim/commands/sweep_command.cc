@@ -93,10 +93,8 @@ std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayR
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kPolicySteps);
   const SweepOptions sweep = {std::move(replay),
-                              [&](size_t steps_done) { progress.Update(steps_done * count); },
-                              options.trace.options.tensors};
-  return input.profile ? Sweep(*input.profile, std::move(runs), sweep)
-                       : Sweep(*input.trace, std::move(runs), sweep);
+                              [&](size_t steps_done) { progress.Update(steps_done * count); }};
+  return Sweep(*input.source, std::move(runs), sweep);
 }
 
 Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& replay,

@@ -75,7 +75,7 @@ TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& optio
   const auto passes = std::make_shared<int>(0);
   TuneSource source;
   source.step_count = gradients.step_count();
-  if (input.profile) AddProfile(*input.profile, options.trace.options.tensors, source);
+  if (input.profile) AddProfile(*input.profile, options.trace.options.tensors, gradients, source);
   source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {
     const uint64_t bytes = gradients.facts().file_bytes;
     Progress progress("tune, pass " + std::to_string(++*passes), bytes,

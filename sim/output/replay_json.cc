@@ -63,7 +63,7 @@ void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
 
 Json JsonSummary(const SimulationRun& run) {
   const ReplayResult& result = run.result;
-  const ReplaySummary summary = Summarize(result);
+  const ReplaySummary& summary = result.summary;
   const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
   Json object;
   object["steps"] = summary.steps;

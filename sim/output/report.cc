@@ -61,7 +61,7 @@ std::string DescribePolicies(std::span<const SimulationRun> runs, bool parameter
 }
 
 TableRow OverviewRow(const SimulationRun& run) {
-  const ReplaySummary summary = Summarize(run.result);
+  const ReplaySummary& summary = run.result.summary;
   const TensorStats& g = summary.gradients;
   const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
   return {run.format + " " + run.policy,
@@ -80,7 +80,7 @@ TableRow OverviewRow(const SimulationRun& run) {
 std::string Uncertain(std::span<const SimulationRun> runs) {
   std::string text;
   for (const SimulationRun& run : runs) {
-    const std::optional<SummaryUncertainty> open = Summarize(run.result).uncertain;
+    const std::optional<SummaryUncertainty>& open = run.result.summary.uncertain;
     if (!open || open->steps == 0 || run.resume) continue;
     text += fmt::format(
         "  {} {}: ? the profile cannot tell what becomes of {} steps; the likeliest is shown\n",
@@ -124,7 +124,7 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
   const SimulationRun* whole = nullptr;
   int64_t step = 0;
   const auto add = [&](const SimulationRun& run, Kept kept, const std::string& differs) {
-    const ReplaySummary summary = Summarize(run.result);
+    const ReplaySummary& summary = run.result.summary;
     const bool own = KeptByStack(FindPolicy(run.policy).checkpoint) == kept;
     rows.push_back({run.format + " " + run.policy, std::string(NameOf(kept)) + (own ? " *" : "  "),
                     differs, fmt::format("{}/{}", summary.skipped_steps, summary.steps),

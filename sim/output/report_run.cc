@@ -145,13 +145,13 @@ std::string Hopeless(const SimulationRun& run) {
   return fmt::format(
       "  lowering the scale will not help: {} of the steps that are not finite; {} skipped in "
       "vain ({}), scale {} to {}\n",
-      Summarize(run.result).hopeless_steps, range, Printable(row->tensor),
-      ScaleText(row->first_scale), ScaleText(row->last_scale));
+      run.result.summary.hopeless_steps, range, Printable(row->tensor), ScaleText(row->first_scale),
+      ScaleText(row->last_scale));
 }
 
 std::string ClippingLine(const SimulationRun& run) {
   if (!run.start->clipping.enabled()) return "";
-  const ReplaySummary summary = Summarize(run.result);
+  const ReplaySummary& summary = run.result.summary;
   const uint64_t applied = summary.steps - summary.skipped_steps;
   std::string line =
       fmt::format("  clipping: {} of {} applied steps", summary.clipped_steps, applied);

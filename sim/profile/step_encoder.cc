@@ -51,8 +51,10 @@ void StepEncoder::Start() {
   StepOptions options;
   options.accumulation = settings_.accumulation;
   options.device = device_;
-  if (next < range_.end) options.beside = [&] { queue_.LoadAhead(next); };
-  ProfileStep step = ProfileOf(queue_.Take(range_.begin), edges_, options);
+  const TraceStep opened = queue_.Take(range_.begin);
+  ProfileStep step;
+  const auto profile = [&] { step = ProfileOf(opened, edges_, options); };
+  next < range_.end ? queue_.LoadBeside(next, profile) : profile();
   RequireUnchanged(steps_.files(range_.begin), state_);
   step.files = std::exchange(state_, std::move(next_state)).files;
   encoding_ = std::async(std::launch::async,

@@ -10,7 +10,6 @@
 namespace dlsim {
 namespace {
 
-constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;  // as in verdict.cc
 constexpr double kSurelyFinite = 0x1p127;
 
 // Upper bounds of what quantising makes of the gradients that decide, summed over parts as

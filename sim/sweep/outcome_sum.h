@@ -2,7 +2,8 @@
 // A run's outcome as it grows, step by step.
 #pragma once
 
-#include <cstdint>
+#include <algorithm>
+#include <utility>
 
 #include "dlsim/sim/sweep.h"
 #include "sim/sweep/step_answer.h"
@@ -11,50 +12,49 @@ namespace dlsim {
 
 class OutcomeSum {
  public:
-  // Adds a step: the scale that it used, the scale after it, whether it was skipped.
-  void Add(int64_t step, double scale, double next_scale, bool skipped, const StepAnswer& answer) {
-    if (steps_++ == 0) min_scale_ = max_scale_ = scale;
-    min_scale_ = scale < min_scale_ ? scale : min_scale_;
-    max_scale_ = scale > max_scale_ ? scale : max_scale_;
-    final_scale_ = next_scale;
-    nonfinite_steps_ += !answer.verdict.finite;
-    hopeless_steps_ += !answer.verdict.lower_scale_helps;
+  void Add(const PathStep& step, const StepAnswer& answer) {
+    outcome_.AddToPath(step);
     exact_ &= answer.exact;
     known_ &= answer.verdict.certain;
-    underflow_ += answer.underflow;
-    subnormal_ += answer.subnormal;
-    overflow_ += answer.overflow;
-    nonfinite_outputs_ += answer.nonfinite_outputs;
-    underflow_squares_ += answer.underflow_squares;
-    AddLoss(skipped, answer);
-    if (skipped) {
-      ++skipped_steps_;
-      longest_skip_run_ = ++skip_run_ > longest_skip_run_ ? skip_run_ : longest_skip_run_;
-      return;
-    }
-    skip_run_ = 0;
-    if (applied_++ == 0) first_applied_step_ = step;
-    underflown_ += answer.energy_lost;
-    worst_ = answer.energy_lost > worst_ ? answer.energy_lost : worst_;
+    TensorStats& gradients = outcome_.gradients;
+    gradients.underflow += answer.underflow;
+    gradients.subnormal += answer.subnormal;
+    gradients.overflow += answer.overflow;
+    gradients.nonfinite_outputs += answer.nonfinite_outputs;
+    gradients.underflow_sum_of_squares += answer.underflow_squares;
+    loss_ += step.skipped ? 1 : answer.energy_lost;
+    // From a step whose outcome is only likely, the run may have gone any other way.
+    loss_bracket_.low += !known_ ? 0 : step.skipped ? 1 : answer.energy_bracket.low;
+    loss_bracket_.high += !known_ || step.skipped ? 1 : answer.energy_bracket.high;
+    if (!step.skipped) underflown_ += answer.energy_lost;
   }
+
+  // Sets the event that ended the run.
+  void End(ScalerEvent event) { outcome_.fatal = std::move(event); }
 
   // Returns the outcome; `input` is of the gradients of all its steps.
-  SweepOutcome Outcome(const TensorStats& input) const;
-
- private:
-  void AddLoss(bool skipped, const StepAnswer& answer) {
-    loss_ += skipped ? 1 : answer.energy_lost;
-    // From a step whose outcome is only likely, the run may have gone any other way.
-    loss_bracket_.low += !known_ ? 0 : skipped ? 1 : answer.energy_bracket.low;
-    loss_bracket_.high += !known_ || skipped ? 1 : answer.energy_bracket.high;
+  SweepOutcome Outcome(const TensorStats& input) const {
+    SweepOutcome outcome = outcome_;
+    TensorStats& gradients = outcome.gradients;
+    gradients.elements = input.elements;
+    gradients.zeros = input.zeros;
+    gradients.nan = input.nan;
+    gradients.inf = input.inf;
+    gradients.absmax = input.absmax;
+    gradients.sum_of_squares = input.sum_of_squares;
+    outcome.exact = exact_ && known_;
+    const double steps = static_cast<double>(outcome.steps);
+    const double applied = steps - static_cast<double>(outcome.skipped_steps);
+    if (applied > 0) outcome.mean_energy_lost = underflown_ / applied;
+    if (outcome.steps == 0) return outcome;
+    outcome.mean_loss = loss_ / steps;
+    outcome.loss_bracket = {loss_bracket_.low / steps, loss_bracket_.high / steps};
+    return outcome;
   }
 
-  uint64_t steps_ = 0, skipped_steps_ = 0, nonfinite_steps_ = 0, hopeless_steps_ = 0;
-  uint64_t longest_skip_run_ = 0, skip_run_ = 0, applied_ = 0;
-  int64_t first_applied_step_ = 0;
-  double final_scale_ = 0, min_scale_ = 0, max_scale_ = 0;
-  uint64_t underflow_ = 0, subnormal_ = 0, overflow_ = 0, nonfinite_outputs_ = 0;
-  double underflow_squares_ = 0, worst_ = 0, loss_ = 0, underflown_ = 0;
+ private:
+  SweepOutcome outcome_;
+  double loss_ = 0, underflown_ = 0;
   Bracket<double> loss_bracket_;
   bool exact_ = true;
   bool known_ = true;  // no verdict was only likely

@@ -43,7 +43,11 @@ bool QuestionTable::BeginStep() {
   return true;
 }
 
-const HistogramEdges& QuestionTable::Edges() {
+const HistogramEdges& QuestionTable::Edges(const HistogramEdges* fixed) {
+  if (fixed != nullptr) {
+    if (edges_ != fixed) SetEdges(*fixed);
+    return *fixed;
+  }
   std::vector<uint32_t> needed;
   for (const uint32_t index : asked_) {
     const std::vector<uint32_t> bits = entries_[index].question.ThresholdBits();

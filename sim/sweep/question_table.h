@@ -32,11 +32,9 @@ class QuestionTable {
   const std::vector<uint32_t>& asked() const { return asked_; }
   const SweepQuestion& question(size_t index) const { return entries_[index].question; }
 
-  // Returns edges that have all thresholds asked for; they stay the same while they do.
-  const HistogramEdges& Edges();
-
-  // Sets fixed edges instead.
-  void SetEdges(const HistogramEdges& edges);
+  // Returns the edges to count the step at: `fixed`, or if that is null some that have all
+  // thresholds asked for, and stay the same while they do.
+  const HistogramEdges& Edges(const HistogramEdges* fixed);
 
   // Answers all questions of the step.
   void Answer(const StepTotals& totals);
@@ -52,6 +50,8 @@ class QuestionTable {
     uint64_t asked_at = 0;
     uint64_t placed_in = 0;  // version of the edges
   };
+
+  void SetEdges(const HistogramEdges& edges);
 
   std::vector<SweepKind> kinds_;
   std::vector<std::unordered_map<uint32_t, uint32_t>> index_of_;  // [kind]: scale bits to entry

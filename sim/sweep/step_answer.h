@@ -58,7 +58,7 @@ class SweepQuestion {
   std::vector<uint32_t> ThresholdBits() const { return question_.ThresholdBits(); }
 
   // Looks up the thresholds among the edges of the totals to come.
-  void PlaceIn(const HistogramEdges& edges);
+  void PlaceIn(const HistogramEdges& edges) { places_ = question_.PlacesIn(edges); }
 
   StepAnswer Answer(const StepTotals& totals) const;
 
@@ -66,16 +66,11 @@ class SweepQuestion {
   StepQuestion ToMeasure() const;
 
  private:
-  struct Places {
-    EdgePlace nonzero, normal, overflow, nonfinite;
-  };
-  void AnswerSign(Sign sign, const StepTotals& totals, StepAnswer& answer,
-                  Bracket<double>& squares) const;
   float Absmax(const StepTotals& totals) const;
 
   SweepKind kind_;
   HistogramQuestion question_;
-  std::array<Places, 2> places_;
+  std::array<HistogramQuestion::Places, 2> places_;
 };
 
 }  // namespace dlsim

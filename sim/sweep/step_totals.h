@@ -12,15 +12,6 @@
 
 namespace dlsim {
 
-// Where a threshold lies among the bins of edges.
-struct EdgePlace {
-  uint32_t threshold = 0;
-  uint32_t bin = 0;
-  bool inside = false;  // above the lower edge of the bin, so that its values are on both sides
-};
-
-EdgePlace PlaceOf(uint32_t threshold, const HistogramEdges& edges);
-
 // What decides about finiteness, of one part of a step.
 struct CheckedPart {
   uint64_t elements = 0, zeros = 0, nan = 0, inf = 0;
@@ -31,18 +22,15 @@ struct CheckedPart {
 class StepTotals {
  public:
   explicit StepTotals(Checked checked) : checked_(checked) {}
+  StepTotals(const StepTotals&) = delete;
+  StepTotals& operator=(const StepTotals&) = delete;
 
-  // The edges of the steps to come; they must live as long.
-  void SetEdges(const HistogramEdges& edges);
-
-  // Takes the next step.
-  void Set(ProfileTotals totals);
+  // Takes the next step; its edges must live as long.
+  void Set(ProfileTotals totals, const HistogramEdges& edges);
 
   // The parameter gradients over all parts.
-  const TensorStats& gradients() const { return gradients_; }
-  Bracket<uint64_t> CountBelow(Sign sign, const EdgePlace& place) const;
-  Bracket<double> SquaresBelow(Sign sign, const EdgePlace& place) const;
-  uint64_t Count(Sign sign) const { return signs_[static_cast<size_t>(sign)].counts.back(); }
+  const TensorStats& gradients() const { return input_; }
+  const HistogramIndex& index() const { return index_; }
 
   // The gradients that decide, per part and over all parts.
   const std::vector<CheckedPart>& parts() const { return parts_; }
@@ -58,21 +46,14 @@ class StepTotals {
   const HistogramEdges& edges() const { return *edges_; }
 
  private:
-  struct OfSign {
-    uint32_t largest = 0;
-    std::vector<uint64_t> counts;  // below each edge
-    std::vector<double> squares;
-  };
-  void SumBelow(const Histogram& histogram);
-  void SetChecked();
   CheckedPart PartOf(const Histogram& histogram) const;
 
   Checked checked_;
   const HistogramEdges* edges_ = nullptr;
-  std::vector<double> units_;  // per bin: what a square of significands counts in
   ProfileTotals totals_;
-  TensorStats gradients_;
-  std::array<OfSign, 2> signs_;
+  Histogram merged_;  // of several parts
+  HistogramIndex index_{HistogramIndex::Layout::kDense};
+  TensorStats input_;
   std::vector<CheckedPart> parts_;
   CheckedPart whole_;
 };

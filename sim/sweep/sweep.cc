@@ -3,98 +3,171 @@
 
 #include <utility>
 
-#include "sim/step_queue.h"
-#include "sim/sweep/sweep_runs.h"
+#include "sim/profile_source.h"
+#include "sim/run_states.h"
+#include "sim/sweep/totals_run.h"
 #include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {
 
-// A recorded step that can also be counted.
-struct RecordedStep final : GradientStep {
-  explicit RecordedStep(TraceStep opened) : trace_step(std::move(opened)) {}
-  int64_t number() const override { return trace_step.step; }
-  std::vector<StepTensor> Tensors() const override { return TensorsOf(trace_step); }
-  std::vector<GradientSpread> Spreads() const override { return MeasureSpreads(trace_step); }
-  StepMeasurement Measure(std::span<const StepQuestion> questions,
-                          const StepOptions& options) const override {
-    return MeasureStep(trace_step, questions, options);
+StepAnswer AnswerOf(const ReplayStep& record) {
+  const TensorStats& gradients = record.gradients;
+  StepAnswer answer;
+  answer.underflow = gradients.underflow;
+  answer.subnormal = gradients.subnormal;
+  answer.overflow = gradients.overflow;
+  answer.nonfinite_outputs = gradients.nonfinite_outputs;
+  answer.underflow_squares = gradients.underflow_sum_of_squares;
+  answer.energy_lost = gradients.energy_lost();
+  answer.energy_bracket = {answer.energy_lost, answer.energy_lost};
+  answer.verdict = {record.finite, record.lower_scale_helps, true};
+  if (const auto& open = record.uncertain) {
+    answer.exact = open->gradients.exact();
+    answer.energy_bracket = open->gradients.RangeOf(&TensorStats::energy_lost, gradients);
+    answer.verdict.certain = open->certain;
   }
-  TraceStep trace_step;
-};
+  return answer;
+}
 
-class RecordedSource final : public GradientSource {
+// The runs that ask about single tensors or elements, and live through each step as in a replay.
+class GeneralRuns {
  public:
-  RecordedSource(const TraceReader& trace, int64_t accumulate_steps)
-      : source_(trace, accumulate_steps) {}
-  const SourceFacts& facts() const override { return source_.facts(); }
-  size_t step_count() const override { return source_.step_count(); }
-  std::unique_ptr<GradientStep> Load(size_t i) const override {
-    return std::make_unique<RecordedStep>(source_.LoadStep(i));
+  explicit GeneralRuns(const ReplayOptions& options) : states_(options) {}
+
+  void Add(ReplayRun run) {
+    states_.Add(std::move(run));
+    outcomes_.emplace_back();
+  }
+
+  bool AllStopped() const { return states_.AllStopped(); }
+  void Ask(const GradientStep& step, StepQuestions& questions) { states_.Ask(step, questions); }
+
+  void Advance(int64_t step, const StepMeasurement& measured) {
+    states_.Advance(step, measured, [&](size_t r, const auto&) {
+      RunState& state = states_[r];
+      if (state.stopped()) outcomes_[r].End(state.result().events.back());
+      const ReplayStep record = state.TakeStep();
+      outcomes_[r].Add(PathStepOf(record), AnswerOf(record));
+    });
+  }
+
+  SweepOutcome Outcome(size_t run) {
+    return outcomes_[run].Outcome(states_[run].result().summary.gradients);
   }
 
  private:
-  TraceSource source_;
+  RunStates states_;
+  std::vector<OutcomeSum> outcomes_;
 };
 
-// Answers anew, by its elements, what a step's totals do not tell.
-void MeasureUnclear(const GradientStep& step, const StepOptions& step_options, Checked checked,
-                    QuestionTable& table) {
-  std::vector<uint32_t> unclear;
-  std::vector<StepQuestion> questions;
-  for (const uint32_t index : table.asked()) {
-    if (table.At(index).verdict.certain) continue;
-    unclear.push_back(index);
-    questions.push_back(table.question(index).ToMeasure());
+class SweepConsumer final : public StepConsumer {
+ public:
+  SweepConsumer(std::vector<ReplayRun> runs, const SweepOptions& options,
+                const GradientSource& source)
+      : options_(options),
+        edges_(source.edges()),
+        totals_(options.replay),
+        general_(options.replay) {
+    const bool totals_tell_absmax = TotalsTellAbsmax(source);
+    for (ReplayRun& run : runs) {
+      const bool asks_for_totals =
+          AsksForTotals(run, options.replay) && (totals_tell_absmax || !run.scaler.uses_absmax());
+      size_t& count = asks_for_totals ? totals_count_ : general_count_;
+      places_.push_back({asks_for_totals, count++});
+      asks_for_totals ? totals_.Add(std::move(run)) : general_.Add(std::move(run));
+    }
   }
-  if (unclear.empty()) return;
-  const StepMeasurement measured = step.Measure(questions, step_options);
-  for (size_t q = 0; q < unclear.size(); ++q) {
-    table.At(unclear[q]) =
-        AnswerOf(table.question(unclear[q]).kind(), measured, measured.answers[q], checked);
-  }
-}
 
-void AdvanceTotals(const RecordedStep& step, const StepOptions& step_options, Checked checked,
-                   TotalsRuns& runs) {
-  runs.Ask();
-  const HistogramEdges* const edges = &runs.table().Edges();
-  runs.totals().SetEdges(*edges);
-  runs.totals().Set(TotalsOf(ProfileOf(step.trace_step, *edges, step_options)));
-  runs.Answer();
-  MeasureUnclear(step, step_options, checked, runs.table());
-  runs.Advance(step.number());
-}
+  bool going() const override { return totals_.going() || !general_.AllStopped(); }
+
+  StepNeeds needs() const override {
+    return general_.AllStopped() ? StepNeeds::kTotals : StepNeeds::kTensors;
+  }
+
+  const HistogramEdges* Edges() override {
+    return totals_.going() ? &totals_.Ask(edges_) : nullptr;
+  }
+
+  void TakeTotals(ProfileTotals totals) override { totals_.Answer(std::move(totals)); }
+
+  std::optional<StepQuestions> Ask(const GradientStep& step) override {
+    StepQuestions questions;
+    unclear_.clear();
+    if (totals_.going() && edges_ == nullptr) AskUnclear(questions);
+    if (!general_.AllStopped()) general_.Ask(step, questions);
+    return questions.empty() ? std::nullopt : std::optional(std::move(questions));
+  }
+
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
+    for (size_t q = 0; q < unclear_.size(); ++q) {
+      QuestionTable& table = totals_.table();
+      table.At(unclear_[q]) = AnswerOf(table.question(unclear_[q]).kind(), measured,
+                                       measured.answers[q], options_.replay.checked);
+    }
+    if (totals_.going()) totals_.Advance(step.number());
+    if (!general_.AllStopped()) general_.Advance(step.number(), measured);
+    if (options_.progress) options_.progress(i + 1);
+  }
+
+  std::vector<SweepOutcome> Outcomes() {
+    std::vector<SweepOutcome> outcomes;
+    for (const Place& place : places_) {
+      outcomes.push_back(place.asks_for_totals ? totals_.Outcome(place.index)
+                                               : general_.Outcome(place.index));
+    }
+    return outcomes;
+  }
+
+ private:
+  struct Place {
+    bool asks_for_totals;
+    size_t index;
+  };
+
+  // The largest sum over micro-steps follows from histograms by tensor, if at all; the elements of
+  // a trace tell what its totals leave open.
+  static bool TotalsTellAbsmax(const GradientSource& source) {
+    if (source.edges() == nullptr || source.step_count() == 0) return true;
+    const auto first = source.Load(0, StepNeeds::kTotals);
+    return first->Totals(*source.edges(), {}).gradients.size() <= 1;
+  }
+
+  // Asks the elements what the totals do not tell.
+  void AskUnclear(StepQuestions& questions) {
+    for (const uint32_t index : totals_.table().asked()) {
+      if (totals_.table().At(index).verdict.certain) continue;
+      unclear_.push_back(index);
+      questions.push_back(totals_.table().question(index).ToMeasure());
+    }
+  }
+
+  const SweepOptions& options_;
+  const HistogramEdges* edges_;  // those of a profile
+  TotalsRuns totals_;
+  GeneralRuns general_;
+  size_t totals_count_ = 0, general_count_ = 0;
+  std::vector<Place> places_;
+  std::vector<uint32_t> unclear_;  // whose questions come first
+};
 
 }  // namespace
 
+std::vector<SweepOutcome> Sweep(const GradientSource& source, std::vector<ReplayRun> runs,
+                                const SweepOptions& options) {
+  SweepConsumer consumer(std::move(runs), options, source);
+  ForEachStep(source, options.replay.step, consumer);
+  return consumer.Outcomes();
+}
+
 std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {
-  // What the totals leave open is measured by the elements.
-  SweepRuns sweep(std::move(runs), options.replay, TotalsSuffice::kForAbsmax);
-  const RecordedSource source(trace, options.replay.accumulate_steps);
-  StepQueue<std::unique_ptr<GradientStep>> queue(source.step_count(),
-                                                 [&](size_t i) { return source.Load(i); });
-  std::unique_ptr<GradientStep> finished;  // closed beside the next step: unmapping takes long
-  for (size_t i = 0; i < source.step_count(); ++i) {
-    if (sweep.totals.going() == 0 && sweep.general.AllStopped()) break;
-    std::unique_ptr<GradientStep> step = queue.Take(i);
-    StepOptions step_options = options.replay.step;
-    bool opened = false;
-    step_options.beside = [&] {
-      if (std::exchange(opened, true)) return;
-      finished = nullptr;
-      queue.LoadAhead(i + 1);
-    };
-    if (sweep.totals.going() > 0) {
-      AdvanceTotals(static_cast<const RecordedStep&>(*step), step_options, options.replay.checked,
-                    sweep.totals);
-    }
-    if (!sweep.general.AllStopped()) sweep.general.Advance(*step, step_options);
-    finished = std::move(step);
-    if (options.progress) options.progress(i + 1);
-  }
-  return sweep.Outcomes();
+  return Sweep(TraceSource(trace, options.replay.accumulate_steps), std::move(runs), options);
+}
+
+std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
+                                const SweepOptions& options) {
+  return Sweep(ProfileSource(profile, options.tensors), std::move(runs), options);
 }
 
 }  // namespace dlsim

@@ -32,20 +32,40 @@ void TotalsRun::Ask(Remembers remembers, QuestionTable& table) {
 
 void TotalsRun::Advance(int64_t step, QuestionTable& table, const TensorStats& input) {
   const StepAnswer& answer = table.At(question_);
-  ScalerDecision decision =
-      scaler_.Next({.overflow = !answer.verdict.finite, .absmax = answer.absmax});
+  const FiniteVerdict& verdict = answer.verdict;
+  ScalerDecision decision = scaler_.Next({.overflow = !verdict.finite, .absmax = answer.absmax});
   const double scale = std::exchange(scale_, scaler_.scale());
-  sum_.Add(step, scale, scale_, decision.skip, answer);
+  sum_.Add({step, scale, scale_, decision.skip, verdict.finite, verdict.lower_scale_helps,
+            answer.energy_lost},
+           answer);
   if (!decision.event || !decision.event->fatal || on_fatal_ == OnFatal::kContinue) return;
   decision.event->step = step;
-  fatal_ = std::move(decision.event);
+  sum_.End(std::move(*decision.event));
   input_ = input;
 }
 
-SweepOutcome TotalsRun::Outcome(const TensorStats& input) const {
-  SweepOutcome outcome = sum_.Outcome(input_.value_or(input));
-  outcome.fatal = fatal_;
-  return outcome;
+const HistogramEdges& TotalsRuns::Ask(const HistogramEdges* fixed) {
+  const auto remembers =
+      table_.BeginStep() ? TotalsRun::Remembers::kNothing : TotalsRun::Remembers::kLastQuestion;
+  for (TotalsRun& run : runs_) {
+    if (!run.stopped()) run.Ask(remembers, table_);
+  }
+  edges_ = &table_.Edges(fixed);
+  return *edges_;
+}
+
+void TotalsRuns::Answer(ProfileTotals totals) {
+  totals_.Set(std::move(totals), *edges_);
+  table_.Answer(totals_);
+}
+
+void TotalsRuns::Advance(int64_t step) {
+  input_.Merge(totals_.gradients());
+  for (TotalsRun& run : runs_) {
+    if (run.stopped()) continue;
+    run.Advance(step, table_, input_);
+    if (run.stopped()) --going_;
+  }
 }
 
 }  // namespace dlsim

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// A run of a sweep whose rules ask for a step's totals only: nearly all do.
+// The runs of a sweep whose rules ask for a step's totals only: nearly all do.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "sim/sweep/outcome_sum.h"
 #include "sim/sweep/question_table.h"
@@ -28,7 +30,9 @@ class TotalsRun {
   // Lives through the step; `input` is of all steps up to this.
   void Advance(int64_t step, QuestionTable& table, const TensorStats& input);
 
-  SweepOutcome Outcome(const TensorStats& input) const;
+  SweepOutcome Outcome(const TensorStats& input) const {
+    return sum_.Outcome(input_.value_or(input));
+  }
 
  private:
   LossScaler scaler_;
@@ -39,7 +43,40 @@ class TotalsRun {
   OnFatal on_fatal_;
   OutcomeSum sum_;
   std::optional<TensorStats> input_;  // of the steps up to the fatal event
-  std::optional<ScalerEvent> fatal_;
+};
+
+// All of them, and what they share.
+class TotalsRuns {
+ public:
+  explicit TotalsRuns(const ReplayOptions& options)
+      : on_fatal_(options.on_fatal), totals_(options.checked) {}
+
+  QuestionTable& table() { return table_; }
+  bool going() const { return going_ > 0; }
+
+  void Add(ReplayRun run) {
+    runs_.emplace_back(std::move(run), on_fatal_, table_);
+    ++going_;
+  }
+
+  // Gathers the questions of the coming step; returns the edges to count it at: `fixed`, if given.
+  const HistogramEdges& Ask(const HistogramEdges* fixed);
+
+  // Answers them by the totals between these edges.
+  void Answer(ProfileTotals totals);
+
+  void Advance(int64_t step);
+
+  SweepOutcome Outcome(size_t run) const { return runs_[run].Outcome(input_); }
+
+ private:
+  OnFatal on_fatal_;
+  QuestionTable table_;
+  StepTotals totals_;
+  const HistogramEdges* edges_ = nullptr;  // of the coming step
+  std::vector<TotalsRun> runs_;
+  size_t going_ = 0;
+  TensorStats input_;  // over all steps
 };
 
 }  // namespace dlsim

@@ -7,6 +7,7 @@
 
 #include "dlsim/codec.h"
 #include "sim/policies/static_scale.h"
+#include "sim/step_loop.h"
 #include "sim/sweep/step_answer.h"
 
 namespace dlsim {
@@ -122,43 +123,64 @@ void ScaleTable::FindLimits() {
 
 namespace {
 
-// One pass over totals for all scales.
-void MeasureByTotals(const TotalsSource& source,
-                     const std::vector<std::pair<ScaleTable*, float>>& wanted) {
-  if (wanted.empty()) return;
-  std::vector<SweepQuestion> questions;
-  std::vector<ScaleColumn> columns(wanted.size());
-  for (const auto& [table, scale] : wanted) {
-    const ReplayRun& prototype = table->prototype();
-    questions.push_back(
-        SweepQuestion({prototype.conversion, prototype.rules.finite_test, false}, scale));
-    questions.back().PlaceIn(source.edges);
-  }
-  StepTotals totals(wanted.front().first->checked());
-  totals.SetEdges(source.edges);
-  for (size_t i = 0; i < source.step_count; ++i) {
-    ProfileTotals step = source.load_totals(i);
-    const int64_t number = step.step;
-    totals.Set(std::move(step));
-    const CheckedPart& whole = totals.whole();
-    const float absmax = std::bit_cast<float>(std::max(whole.largest[0], whole.largest[1]));
-    for (size_t q = 0; q < questions.size(); ++q) {
-      const StepAnswer answer = questions[q].Answer(totals);
-      columns[q].lost.push_back(answer.energy_lost);
-      columns[q].finite.push_back(answer.verdict.finite);
-      wanted[q].first->Note(i, {.step = number,
-                                .absmax = absmax,
-                                .hopeless = !answer.verdict.lower_scale_helps,
-                                .nonfinite_input = whole.nan + whole.inf > 0});
+using Wanted = std::vector<std::pair<ScaleTable*, float>>;
+
+// Measures all scales by the totals of each step.
+class TotalsColumns final : public StepConsumer {
+ public:
+  TotalsColumns(const HistogramEdges& edges, const Wanted& wanted)
+      : edges_(edges),
+        wanted_(wanted),
+        columns_(wanted.size()),
+        totals_(wanted.front().first->checked()) {
+    for (const auto& [table, scale] : wanted) {
+      const ReplayRun& prototype = table->prototype();
+      questions_.push_back(
+          SweepQuestion({prototype.conversion, prototype.rules.finite_test, false}, scale));
+      questions_.back().PlaceIn(edges);
     }
   }
-  for (size_t q = 0; q < questions.size(); ++q) {
-    wanted[q].first->Add(wanted[q].second, std::move(columns[q]));
+
+  StepNeeds needs() const override { return StepNeeds::kTotals; }
+  const HistogramEdges* Edges() override { return &edges_; }
+  void TakeTotals(ProfileTotals totals) override { totals_.Set(std::move(totals), edges_); }
+
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& /*measured*/) override {
+    const CheckedPart& whole = totals_.whole();
+    const float absmax = std::bit_cast<float>(std::max(whole.largest[0], whole.largest[1]));
+    for (size_t q = 0; q < questions_.size(); ++q) {
+      const StepAnswer answer = questions_[q].Answer(totals_);
+      columns_[q].lost.push_back(answer.energy_lost);
+      columns_[q].finite.push_back(answer.verdict.finite);
+      wanted_[q].first->Note(i, {.step = step.number(),
+                                 .absmax = absmax,
+                                 .hopeless = !answer.verdict.lower_scale_helps,
+                                 .nonfinite_input = whole.nan + whole.inf > 0});
+    }
   }
+
+  void Finish() {
+    for (size_t q = 0; q < questions_.size(); ++q) {
+      wanted_[q].first->Add(wanted_[q].second, std::move(columns_[q]));
+    }
+  }
+
+ private:
+  const HistogramEdges& edges_;
+  const Wanted& wanted_;
+  std::vector<SweepQuestion> questions_;
+  std::vector<ScaleColumn> columns_;
+  StepTotals totals_;
+};
+
+void MeasureByTotals(const GradientSource& source, const Wanted& wanted) {
+  if (wanted.empty()) return;
+  TotalsColumns columns(*source.edges(), wanted);
+  ForEachStep(source, {}, columns);
+  columns.Finish();
 }
 
-void MeasureByReplay(const TuneSource& source,
-                     const std::vector<std::pair<ScaleTable*, float>>& wanted) {
+void MeasureByReplay(const TuneSource& source, const Wanted& wanted) {
   const size_t batch = std::max<size_t>(1, kStepsInFlight / std::max<size_t>(1, source.step_count));
   for (size_t begin = 0; begin < wanted.size(); begin += batch) {
     const size_t end = std::min(wanted.size(), begin + batch);
@@ -176,7 +198,7 @@ void MeasureByReplay(const TuneSource& source,
 }  // namespace
 
 void MeasureColumns(const TuneSource& source, std::span<const ColumnRequest> requests) {
-  std::vector<std::pair<ScaleTable*, float>> wanted;
+  Wanted wanted;
   for (const ColumnRequest& request : requests) {
     for (const float scale : request.scales) {
       const std::pair item = {request.table, scale};

@@ -15,7 +15,6 @@
 
 #include "dlsim/replay.h"
 #include "dlsim/sim/tune.h"
-#include "sim/sweep/totals_sweep.h"
 
 namespace dlsim {
 
@@ -24,12 +23,13 @@ struct TuneSource {
   std::function<std::vector<ReplayResult>(std::vector<ReplayRun>)> replay;
   size_t step_count = 0;
   std::vector<float> ladder;  // the only scales that are exact, ascending; empty: all are
-  std::optional<TotalsSource> totals = {};  // of all steps, if the source has them: much faster
+  const GradientSource* totals = nullptr;  // if it has totals of all steps: much faster
 };
 
 // Adds what a profile has beside its gradients: the ladder and, if all its tensors are replayed,
-// their totals. `profile` must live as long as the source.
-void AddProfile(const ProfileReader& profile, const std::string& tensors, TuneSource& source);
+// their totals. `gradients` must live as long as the source.
+void AddProfile(const ProfileReader& profile, const std::string& tensors,
+                const GradientSource& gradients, TuneSource& source);
 
 // One loss scale, per step.
 struct ScaleColumn {

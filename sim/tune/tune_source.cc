@@ -21,13 +21,10 @@ TuneSource ReplaysOf(const GradientSource& gradients, const ReplayOptions& optio
 
 }  // namespace
 
-void AddProfile(const ProfileReader& profile, const std::string& tensors, TuneSource& source) {
+void AddProfile(const ProfileReader& profile, const std::string& tensors,
+                const GradientSource& gradients, TuneSource& source) {
   source.ladder = profile.settings().ladder.scales;
-  if (tensors != "*" && tensors != profile.settings().tensors) return;
-  source.totals.emplace(TotalsSource{profile.edges(),
-                                     profile.step_count(),
-                                     [&profile](size_t i) { return profile.LoadTotals(i); },
-                                     {}});
+  if (tensors == "*" || tensors == profile.settings().tensors) source.totals = &gradients;
 }
 
 bool HasFormat(const Ladder& ladder, const std::string& format) {
@@ -65,7 +62,7 @@ TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
   ReplayOptions replay = options;
   replay.step.accumulation = profile.settings().accumulation;
   TuneSource source = ReplaysOf(gradients, replay);
-  AddProfile(profile, kAllTensors, source);
+  AddProfile(profile, kAllTensors, gradients, source);
   return Tune(source, request);
 }
 

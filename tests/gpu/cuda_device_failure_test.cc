@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "beside.h"
 #include "compute_device.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/profile.h"
@@ -119,10 +120,11 @@ TEST_F(CudaDeviceFailure, TooLittleMemoryIsSaid) {
 // The results of what ran are dropped, not written to where they no longer belong.
 TEST_F(CudaDeviceFailure, AFailureOutsideTheDeviceStopsItsWork) {
   device_ = OpenDevice(0);
-  StepOptions options = OptionsOf({}, device_.get());
-  options.beside = [] { throw std::runtime_error("beside"); };
-  EXPECT_THROW(MeasureStep(step_, kQuestions, options), std::runtime_error);
-  EXPECT_THROW(ProfileOf(step_, edges_, options), std::runtime_error);
+  const StepOptions options = OptionsOf({}, device_.get());
+  const auto fail = [] { throw std::runtime_error("beside"); };
+  EXPECT_THROW(RunBeside(fail, [&] { MeasureStep(step_, kQuestions, options); }),
+               std::runtime_error);
+  EXPECT_THROW(RunBeside(fail, [&] { ProfileOf(step_, edges_, options); }), std::runtime_error);
   Measure();
   Count();
 }

@@ -26,7 +26,7 @@ bool Check(const std::string& path) {
                                               dlsim::MakeRun("fp16", "static", settings)};
   const std::vector<dlsim::ReplayResult> results = dlsim::Replay(trace, runs, {});
   for (size_t r = 0; r < runs.size(); ++r) {
-    const dlsim::ReplaySummary summary = dlsim::Summarize(results[r]);
+    const dlsim::ReplaySummary& summary = results[r].summary;
     std::printf("%s: %llu of %llu steps skipped, scale %g at the end\n", runs[r].policy.c_str(),
                 static_cast<unsigned long long>(summary.skipped_steps),
                 static_cast<unsigned long long>(summary.steps), summary.final_scale);
@@ -35,10 +35,10 @@ bool Check(const std::string& path) {
   dlsim::TuneRequest request;
   request.formats = {"fp16"};
   const dlsim::TuneResult tuned = dlsim::Tune(trace, request, {});
-  const dlsim::ReplaySummary first = dlsim::Summarize(results[0]);
+  const dlsim::ReplaySummary& first = results[0].summary;
   return first.steps == 45 && first.skipped_steps == kSkipped && first.final_scale == kFinalScale &&
-         dlsim::Summarize(results[1]).skipped_steps == 0 &&
-         swept[0].skipped_steps == first.skipped_steps && tuned.steps == first.steps;
+         results[1].summary.skipped_steps == 0 && swept[0].skipped_steps == first.skipped_steps &&
+         tuned.steps == first.steps;
 }
 
 }  // namespace

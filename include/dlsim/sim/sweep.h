@@ -10,24 +10,15 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/profile.h"
 #include "dlsim/profile_file.h"
 #include "dlsim/replay.h"
 #include "dlsim/trace.h"
 
 namespace dlsim {
 
-// What a run came to. Each number equals that of Summarize(replay of this run alone).
-struct SweepOutcome {
-  uint64_t steps = 0;
-  uint64_t skipped_steps = 0;
-  uint64_t nonfinite_steps = 0;
-  uint64_t hopeless_steps = 0;
-  uint64_t longest_skip_run = 0;
-  std::optional<int64_t> first_applied_step;
-  double final_scale = 0, min_scale = 0, max_scale = 0;
-  double worst_step_energy_lost = 0;  // among applied steps
-  TensorStats gradients;              // over all steps; without quantised sum of squares
+// What a run came to. Each number equals that of the replay of this run alone.
+struct SweepOutcome : PathSummary {
+  TensorStats gradients;  // over all steps; without quantised sum of squares
 
   // Mean over steps of what the step lost of its gradient's energy: all if it was skipped.
   double mean_loss = 0;
@@ -51,13 +42,13 @@ struct SweepOptions {
   std::string tensors = "*";  // of a profile: those whose name matches this pattern (fnmatch)
 };
 
-// Returns one outcome per run, in order. Throws Error for a bad trace or profile.
+// Returns one outcome per run, in order. As for Replay, the source has accumulated the steps
+// already. Throws Error for a bad trace or profile.
+std::vector<SweepOutcome> Sweep(const GradientSource& source, std::vector<ReplayRun> runs,
+                                const SweepOptions& options);
 std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
                                 const SweepOptions& options);
 std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
                                 const SweepOptions& options);
-
-// Returns the outcome of one replay: the definition that Sweep must equal.
-SweepOutcome OutcomeOf(const ReplayResult& result);
 
 }  // namespace dlsim

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work that one thread does while the others measure, such as opening the next step.
+#pragma once
+
+#include <functional>
+
+namespace dlsim {
+
+// Calls work() and meanwhile, once, beside(): on a thread of the first ParallelForBeside that
+// `work` calls, or after it. If `work` throws, `beside` may not have been called.
+void RunBeside(const std::function<void()>& beside, const std::function<void()>& work);
+
+// Returns what RunBeside has this thread do beside the work that comes next, which the caller then
+// has to do; null if there is nothing, or nothing any more.
+const std::function<void()>* TakeBeside();
+
+}  // namespace dlsim
