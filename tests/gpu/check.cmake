@@ -12,8 +12,13 @@ target_include_directories(dlsim_gpu_check_parts PRIVATE ${PROJECT_SOURCE_DIR}/s
 
 add_executable(dlsim_gpu_check_emulated ${PROJECT_SOURCE_DIR}/gpu/check/main.cc)
 target_link_libraries(dlsim_gpu_check_emulated PRIVATE dlsim_gpu_check_parts dlsim_developer_flags)
+# Many tensors take long where each kernel looks through a table for each of them.
+set(sizes --inputs 1024 --elements 5000 --rounds 1)
 add_test(NAME GpuCheck.PassesOnTheEmulatedDevice
-         COMMAND dlsim_gpu_check_emulated --inputs 1024 --elements 5000 --rounds 1)
+         COMMAND dlsim_gpu_check_emulated ${sizes} --only encode,large,bench)
+add_test(NAME GpuCheck.CountsOnTheEmulatedDevice
+         COMMAND dlsim_gpu_check_emulated ${sizes} --only multi)
 set_tests_properties(GpuCheck.PassesOnTheEmulatedDevice PROPERTIES LABELS fast)
+set_tests_properties(GpuCheck.CountsOnTheEmulatedDevice PROPERTIES LABELS slow)
 
 dlsim_add_test(gpu_check_test LIBRARIES dlsim_gpu_check_parts)
