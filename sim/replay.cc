@@ -69,7 +69,7 @@ void SummaryUncertainty::Add(const ReplayStep& step) {
   clipped_steps.Add(open.clipped);
   if (!step.skipped)
     worst_step_energy_lost.RaiseTo(
-        open.gradients.RangeOf(&TensorStats::energy_lost, step.gradients));
+        open.gradients.RangeOf<&TensorStats::energy_lost>(step.gradients));
 }
 
 PathStep PathStepOf(const ReplayStep& step) {

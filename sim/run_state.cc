@@ -238,7 +238,7 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
         .Merge(bounds->counters);
     if (!skipped) {
       tensor.uncertain->worst_step_energy_lost.RaiseTo(
-          bounds->counters.RangeOf(&TensorStats::energy_lost, total));
+          bounds->counters.RangeOf<&TensorStats::energy_lost>(total));
     }
   }
   if (units_.empty()) return;

@@ -81,8 +81,8 @@ struct CounterBrackets {
   void Merge(const CounterBrackets& other);
 
   // Returns the range of a member or function of TensorStats; `stats` are of the same elements.
-  template <class Of>
-  auto RangeOf(Of of, const TensorStats& stats) const;
+  template <auto kOf>
+  auto RangeOf(const TensorStats& stats) const;
 };
 
 // How the counters of two arrays become those of both; or it follows from other counters.
@@ -221,8 +221,8 @@ inline void CounterBrackets::Merge(const CounterBrackets& other) {
   });
 }
 
-template <class Of>
-auto CounterBrackets::RangeOf(Of of, const TensorStats& stats) const {
+template <auto kOf>
+auto CounterBrackets::RangeOf(const TensorStats& stats) const {
   TensorStats low = stats, high = stats;
   ForEachCounter([&](auto row) {
     if constexpr (row.kHasBracket) {
@@ -230,8 +230,11 @@ auto CounterBrackets::RangeOf(Of of, const TensorStats& stats) const {
       high.*row.kRow.of = (this->*row.kRow.open).high;
     }
   });
-  return Bracket<std::decay_t<std::invoke_result_t<Of, const TensorStats&>>>{std::invoke(of, low),
-                                                                             std::invoke(of, high)};
+  if constexpr (std::is_member_object_pointer_v<decltype(kOf)>) {
+    return Bracket<std::decay_t<decltype(low.*kOf)>>{low.*kOf, high.*kOf};
+  } else {
+    return Bracket<decltype((low.*kOf)())>{(low.*kOf)(), (high.*kOf)()};
+  }
 }
 
 }  // namespace dlsim

@@ -28,7 +28,7 @@ void AddCounters(const TensorStats& stats, const CounterBrackets& brackets, Json
   Json& ranges = object["bracket"];
   ForEachCounter([&](auto row) {
     if constexpr (row.kIsOpen && row.kInJson) {
-      ranges[row.kColumns.json] = JsonBracket(brackets.RangeOf(row.kRow.of, stats));
+      ranges[row.kColumns.json] = JsonBracket(brackets.RangeOf<row.kRow.of>(stats));
     }
   });
 }

@@ -70,9 +70,9 @@ TableRow OverviewRow(const SimulationRun& run) {
           summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
           ScaleText(summary.final_scale),
           ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
-          CounterText(&TensorStats::underflow_fraction, g, open.gradients),
+          CounterText<&TensorStats::underflow_fraction>(g, open.gradients),
           TextWithin(summary.worst_step_energy_lost, open.worst_step_energy_lost),
-          CounterText(&TensorStats::overflow, g, open.gradients),
+          CounterText<&TensorStats::overflow>(g, open.gradients),
           std::to_string(g.nonfinite())};
 }
 

@@ -99,7 +99,7 @@ TableRow TensorRow(const ReplayTensor& tensor) {
       {kWorstStepPlace, TextWithin(tensor.worst_step_energy_lost, open.worst_step_energy_lost)}};
   ForEachCounter([&](auto counter) {
     if constexpr (counter.kInReport) {
-      cells[counter.kColumns.report_place] = CounterText(counter.kRow.of, tensor.stats, open.stats);
+      cells[counter.kColumns.report_place] = CounterText<counter.kRow.of>(tensor.stats, open.stats);
     }
   });
   return InPlace({Printable(tensor.name), std::string(NameOf(tensor.role))}, cells);

@@ -22,9 +22,9 @@ std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range);
 std::string TextWithin(double share, const Bracket<double>& range);
 std::string TextWithin(float magnitude, const Bracket<float>& range);
 
-template <class Of>
-std::string CounterText(Of of, const TensorStats& stats, const CounterBrackets& brackets) {
-  return TextWithin(std::invoke(of, stats), brackets.RangeOf(of, stats));
+template <auto kOf>
+std::string CounterText(const TensorStats& stats, const CounterBrackets& brackets) {
+  return TextWithin(std::invoke(kOf, stats), brackets.RangeOf<kOf>(stats));
 }
 
 }  // namespace dlsim

@@ -24,7 +24,7 @@ StepAnswer AnswerOf(const ReplayStep& record) {
   answer.verdict = {record.finite, record.lower_scale_helps, true};
   if (const auto& open = record.uncertain) {
     answer.exact = open->gradients.exact();
-    answer.energy_bracket = open->gradients.RangeOf(&TensorStats::energy_lost, gradients);
+    answer.energy_bracket = open->gradients.RangeOf<&TensorStats::energy_lost>(gradients);
     answer.verdict.certain = open->certain;
   }
   return answer;
