@@ -9,6 +9,7 @@
 
 #include "compute_device.h"
 #include "dlsim/gpu/devices.h"
+#include "dlsim/measure.h"
 #include "emulation.h"
 #include "load_floats.h"
 #include "tests/gpu/device_traces.h"
