@@ -39,9 +39,9 @@ std::vector<T> Download(const DeviceBuffer<T>& buffer) {
 }
 
 // Elements of any type on the device, `offset` bytes into an allocation.
-class DeviceBytes {
+class OffsetBytes {
  public:
-  DeviceBytes(std::span<const std::byte> bytes, size_t offset)
+  OffsetBytes(std::span<const std::byte> bytes, size_t offset)
       : offset_(offset), buffer_(offset + bytes.size()) {
     if (bytes.empty()) return;
     CheckCuda(

@@ -58,7 +58,7 @@ class RecordedTensor {
   }
 
   // Returns [block * recordings + recording], with the values in `memory`.
-  std::vector<Piece> Pieces(std::list<DeviceBytes>& memory) const {
+  std::vector<Piece> Pieces(std::list<OffsetBytes>& memory) const {
     std::vector<Piece> pieces(block_count() * step_.recordings.size());
     for (size_t r = 0; r < step_.recordings.size(); ++r) {
       const Recording& recording = step_.recordings[r];
@@ -72,7 +72,7 @@ class RecordedTensor {
       }
       if (recording.tensors.empty()) continue;
       const TraceTensor& tensor = recording.tensors.front();
-      const DeviceBytes& bytes =
+      const OffsetBytes& bytes =
           memory.emplace_back(std::span(tensor.mapped, tensor.elements * sizeof(float)), 4);
       whole.values = bytes.data();
       std::vector<Piece> cut;
@@ -92,7 +92,7 @@ class RecordedTensor {
 std::vector<TensorAnswer> MeasureOnDevice(const RecordedTensor& tensor,
                                           std::span<const StepQuestion> questions,
                                           const StepOptions& options) {
-  std::list<DeviceBytes> memory;
+  std::list<OffsetBytes> memory;
   const std::vector<Piece> pieces = tensor.Pieces(memory);
   const DeviceBuffer<Piece> on_device = Upload(std::span<const Piece>(pieces));
   const std::vector<float> scales = {-1.0f, 3.0f};

@@ -113,7 +113,7 @@ class DeviceTensors {
 
  private:
   uint32_t tensor_count_ = 0;
-  std::vector<DeviceBytes> bytes_;
+  std::vector<OffsetBytes> bytes_;
   std::vector<Piece> pieces_;
 };
 
