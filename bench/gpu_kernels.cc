@@ -8,12 +8,12 @@
 
 #include "bench/questions.h"
 #include "bench/workload.h"
-#include "compute_device.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/gpu/measure.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/check/ladder_count.h"
+#include "src/measure/compute_device.h"
 
 namespace dlsim::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::bench {
 namespace {

@@ -16,10 +16,10 @@
 #include "bench/peers.h"
 #include "bench/runner.h"
 #include "bench/streams.h"
-#include "cache_size.h"
 #include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/simd.h"
+#include "src/base/cache_size.h"
 
 namespace dlsim::bench {
 namespace {

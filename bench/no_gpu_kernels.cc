@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What stands in for gpu_kernels.cc in a build without CUDA.
 #include "bench/gpu_kernels.h"
-#include "compute_device.h"
 #include "dlsim/gpu/devices.h"
+#include "src/measure/compute_device.h"
 
 namespace dlsim::bench {
 

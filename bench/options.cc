@@ -7,10 +7,10 @@
 #include <optional>
 #include <string_view>
 
-#include "cache_size.h"
 #include "dlsim/error.h"
 #include "dlsim/simd.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
+#include "src/base/cache_size.h"
 
 namespace dlsim::bench {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "bench/workload.h"
+#include "sim/base/device_choice.h"
 #include "sim/bench/kernel_selection.h"
-#include "sim/device_choice.h"
 
 namespace dlsim::bench {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpu/check/input_order.h"
-#include "parallel.h"
+#include "src/base/parallel.h"
 
 namespace dlsim::gpu_check {
 namespace {

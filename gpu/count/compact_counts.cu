@@ -5,7 +5,7 @@
 #include "gpu/base/launch.h"
 #include "gpu/count/count_atomics.cuh"
 #include "gpu/count/count_kernels.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "gpu/base/piece.h"
 #include "gpu/count/count_tables.h"
 #include "gpu/count/window_plan.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 

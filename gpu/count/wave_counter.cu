@@ -5,10 +5,10 @@
 #include <utility>
 #include <vector>
 
-#include "check.h"
 #include "dlsim/measure.h"
 #include "gpu/count/count_kernels.h"
-#include "histogram_sums.h"
+#include "src/base/check.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -10,7 +10,7 @@
 #include "dlsim/gpu/stream.h"
 #include "dlsim/histogram.h"
 #include "gpu/base/piece.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
-#include "counting_plan.h"
-#include "histogram_sums.h"
+#include "src/histogram/counting_plan.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -4,11 +4,11 @@
 
 #include <span>
 
-#include "compute_device.h"
 #include "gpu/device/counter_store.h"
 #include "gpu/device/slot_ring.h"
 #include "gpu/device/step_batch.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
+#include "src/measure/compute_device.h"
 
 namespace dlsim::gpu {
 

@@ -3,11 +3,11 @@
 
 #include <utility>
 
-#include "check.h"
 #include "gpu/device/convert_host_array.h"
 #include "gpu/device/count_work.h"
 #include "gpu/device/measure_work.h"
-#include "histogram_sums.h"
+#include "src/base/check.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 

@@ -5,10 +5,10 @@
 #include <memory>
 #include <string>
 
-#include "compute_device.h"
 #include "gpu/device/counter_store.h"
 #include "gpu/device/slot_ring.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
+#include "src/measure/compute_device.h"
 
 namespace dlsim::gpu {
 

@@ -5,10 +5,10 @@
 #include <functional>
 #include <vector>
 
-#include "compute_device.h"
 #include "gpu/device/slot_ring.h"
 #include "gpu/device/step_batch.h"
 #include "gpu/measure/measure_kernels.h"
+#include "src/measure/compute_device.h"
 
 namespace dlsim::gpu {
 

@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-#include "compute_device.h"
 #include "gpu/base/piece.h"
-#include "staged_blocks.h"
+#include "src/measure/compute_device.h"
+#include "src/measure/staged_blocks.h"
 
 namespace dlsim::gpu {
 

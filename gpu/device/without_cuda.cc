@@ -2,9 +2,9 @@
 // What stands in for dlsim::gpu in a build without CUDA.
 #include <string>
 
-#include "compute_device.h"
 #include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
+#include "src/measure/compute_device.h"
 
 namespace dlsim::gpu {
 namespace {

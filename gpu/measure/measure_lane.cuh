@@ -11,7 +11,7 @@
 #include "dlsim/tensor_stats.h"
 #include "gpu/base/unroll.h"
 #include "gpu/measure/measure_values.cuh"
-#include "measure_element.h"
+#include "src/measure/measure_element.h"
 
 namespace dlsim::gpu {
 

@@ -14,7 +14,7 @@ from ._binary import command_path
 from ._errors import Error, InputError, UsageError
 
 # Commands written in Python: the module whose main(arguments) runs it. `dlsim --help` is the C++
-# command's and lists them, too: sim/commands/python_commands.cc.
+# command's and lists them, too: sim/app/python_commands.cc.
 _PYTHON_COMMANDS = {
     "report": "dlsim.report._command",
     "import": "dlsim.importers._command",

@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "sim/number.h"
+#include "sim/base/number.h"
 
 namespace nb = nanobind;
 

@@ -5,9 +5,9 @@
 #include <array>
 #include <cstdint>
 
-#include "load_floats.h"
-#include "measure_chunk.h"
-#include "parallel.h"
+#include "src/base/parallel.h"
+#include "src/measure/load_floats.h"
+#include "src/measure/measure_chunk.h"
 
 namespace dlsim::python {
 namespace {

@@ -13,8 +13,8 @@
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "histogram_sums.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::python {
 namespace {

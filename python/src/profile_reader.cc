@@ -16,7 +16,7 @@
 #include "dlsim/profile_file.h"
 #include "python/src/bindings.h"
 #include "python/src/recorded.h"
-#include "sim/profile_source.h"
+#include "sim/replay/profile_source.h"
 
 namespace nb = nanobind;
 

@@ -18,10 +18,10 @@
 
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
-#include "profile/join_steps.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
 #include "sim/profile/ladder_settings.h"
+#include "src/profile/join_steps.h"
 
 namespace dlsim::python {
 namespace {

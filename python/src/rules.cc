@@ -18,8 +18,8 @@
 #include "dlsim/measure_step.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
-#include "sim/number.h"
-#include "sim/verdict.h"
+#include "sim/base/number.h"
+#include "sim/replay/verdict.h"
 
 namespace nb = nanobind;
 

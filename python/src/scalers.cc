@@ -18,11 +18,11 @@
 
 #include "dlsim/error.h"
 #include "dlsim/format.h"
-#include "dlsim/loss_scaler.h"
+#include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/policies.h"
 #include "python/src/bindings.h"
-#include "sim/number.h"
-#include "sim/suggest.h"
+#include "sim/base/number.h"
+#include "sim/base/suggest.h"
 
 namespace nb = nanobind;
 

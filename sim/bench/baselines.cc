@@ -6,8 +6,8 @@
 #include <iterator>
 
 #include "dlsim/error.h"
+#include "sim/base/output_file.h"
 #include "sim/bench/comparison.h"
-#include "sim/output/output_file.h"
 
 namespace dlsim {
 namespace {

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "sim/output/json_value.h"
+#include "sim/base/json_value.h"
 
 namespace dlsim {
 

@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "trace/strict_json.h"
+#include "src/trace/strict_json.h"
 
 namespace dlsim {
 namespace {

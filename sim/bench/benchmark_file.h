@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
-#include "sim/output/json_value.h"
+#include "sim/base/json_value.h"
 
 namespace dlsim {
 

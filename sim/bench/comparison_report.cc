@@ -6,7 +6,7 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
-#include "sim/output/table.h"
+#include "sim/base/table.h"
 
 namespace dlsim {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "sim/config/training_config.h"
-#include "sim/simulation.h"
+#include "sim/replay/simulation.h"
 
 namespace dlsim {
 

@@ -4,7 +4,7 @@
 #include <array>
 
 #include "dlsim/error.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
 
 namespace dlsim {
 namespace {

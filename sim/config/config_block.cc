@@ -4,8 +4,8 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
-#include "sim/number.h"
-#include "sim/suggest.h"
+#include "sim/base/number.h"
+#include "sim/base/suggest.h"
 
 namespace dlsim {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
-#include "trace/mapped_file.h"
+#include "src/trace/mapped_file.h"
 
 namespace dlsim {
 namespace {

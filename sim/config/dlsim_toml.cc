@@ -6,8 +6,8 @@
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "dlsim/sim/policies.h"
+#include "sim/base/suggest.h"
 #include "sim/config/dialects.h"
-#include "sim/suggest.h"
 
 namespace dlsim {
 namespace {

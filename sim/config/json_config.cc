@@ -4,7 +4,7 @@
 #include <string>
 
 #include "sim/config/config_file.h"
-#include "trace/strict_json.h"
+#include "src/trace/strict_json.h"
 
 namespace dlsim {
 namespace {

@@ -4,9 +4,9 @@
 #include <array>
 #include <cmath>
 
+#include "sim/base/number.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
-#include "sim/number.h"
 
 namespace dlsim {
 namespace {

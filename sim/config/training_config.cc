@@ -6,9 +6,9 @@
 
 #include "dlsim/error.h"
 #include "dlsim/format.h"
+#include "sim/base/suggest.h"
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
-#include "sim/suggest.h"
 
 namespace dlsim {
 namespace {

@@ -10,9 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "dlsim/clipping.h"
 #include "dlsim/enum_names.h"
-#include "dlsim/loss_scaler.h"
+#include "dlsim/sim/clipping.h"
+#include "dlsim/sim/loss_scaler.h"
 #include "sim/config/config_tree.h"
 
 namespace dlsim {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "sim/number.h"
+#include "sim/base/number.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"

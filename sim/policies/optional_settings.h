@@ -6,7 +6,7 @@
 #include <optional>
 #include <string_view>
 
-#include "dlsim/loss_scaler.h"
+#include "dlsim/sim/loss_scaler.h"
 #include "sim/policies/settings.h"
 
 namespace dlsim {

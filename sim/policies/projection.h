@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dlsim/loss_scaler.h"
+#include "dlsim/sim/loss_scaler.h"
 
 namespace dlsim {
 

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <variant>
 
-#include "dlsim/loss_scaler.h"
+#include "dlsim/sim/loss_scaler.h"
 
 namespace dlsim {
 

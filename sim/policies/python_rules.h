@@ -8,7 +8,7 @@
 #include <tuple>
 #include <vector>
 
-#include "dlsim/loss_scaler.h"
+#include "dlsim/sim/loss_scaler.h"
 #include "sim/policies/python_number.h"
 #include "sim/policies/settings.h"
 

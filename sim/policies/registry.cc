@@ -4,9 +4,9 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
+#include "sim/base/suggest.h"
 #include "sim/policies/policies.h"
-#include "sim/suggest.h"
 
 namespace dlsim {
 namespace {

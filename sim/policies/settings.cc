@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "dlsim/error.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
 
 namespace dlsim {
 namespace {

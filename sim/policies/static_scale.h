@@ -4,7 +4,7 @@
 
 #include <tuple>
 
-#include "dlsim/loss_scaler.h"
+#include "dlsim/sim/loss_scaler.h"
 
 namespace dlsim {
 

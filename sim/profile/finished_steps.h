@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dlsim/profile_file.h"
-#include "sim/trace_source.h"
+#include "sim/replay/trace_source.h"
 
 namespace dlsim {
 

@@ -9,8 +9,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/number.h"
-#include "sim/suggest.h"
+#include "sim/base/number.h"
+#include "sim/base/suggest.h"
 
 namespace dlsim {
 namespace {

@@ -10,7 +10,7 @@
 #include "dlsim/error.h"
 #include "sim/profile/rank_message.h"
 #include "sim/profile/step_encoder.h"
-#include "sim/trace_source.h"
+#include "sim/replay/trace_source.h"
 
 namespace dlsim {
 namespace {

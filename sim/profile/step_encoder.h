@@ -9,8 +9,8 @@
 
 #include "dlsim/profile_file.h"
 #include "sim/profile/finished_steps.h"
-#include "sim/step_queue.h"
-#include "sim/trace_source.h"
+#include "sim/replay/step_queue.h"
+#include "sim/replay/trace_source.h"
 
 namespace dlsim {
 

@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/policy_settings.h"
-#include "sim/simulation.h"
-#include "sim/suggest.h"
+#include "sim/base/suggest.h"
+#include "sim/policies/policy_settings.h"
+#include "sim/replay/simulation.h"
 
 namespace dlsim {
 namespace {

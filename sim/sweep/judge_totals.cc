@@ -4,8 +4,8 @@
 #include <bit>
 #include <cmath>
 
+#include "sim/replay/verdict.h"
 #include "sim/sweep/step_answer.h"
-#include "sim/verdict.h"
 
 namespace dlsim {
 namespace {

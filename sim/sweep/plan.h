@@ -9,7 +9,7 @@
 
 #include "dlsim/format.h"
 #include "dlsim/profile_file.h"
-#include "dlsim/replay.h"
+#include "dlsim/sim/replay.h"
 #include "sim/sweep/grid.h"
 
 namespace dlsim {

@@ -6,8 +6,8 @@
 #include <cmath>
 #include <limits>
 
-#include "float_environment.h"
-#include "sim/verdict.h"
+#include "sim/replay/verdict.h"
+#include "src/base/float_environment.h"
 
 namespace dlsim {
 namespace {

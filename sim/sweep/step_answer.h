@@ -7,7 +7,7 @@
 
 #include "dlsim/histogram.h"
 #include "dlsim/histogram_question.h"
-#include "dlsim/replay.h"
+#include "dlsim/sim/replay.h"
 #include "sim/sweep/step_totals.h"
 
 namespace dlsim {

@@ -8,7 +8,7 @@
 
 #include "dlsim/histogram.h"
 #include "dlsim/profile.h"
-#include "dlsim/replay.h"
+#include "dlsim/sim/replay.h"
 
 namespace dlsim {
 

@@ -3,10 +3,10 @@
 
 #include <utility>
 
-#include "sim/profile_source.h"
-#include "sim/run_states.h"
+#include "sim/replay/profile_source.h"
+#include "sim/replay/run_states.h"
+#include "sim/replay/trace_source.h"
 #include "sim/sweep/totals_run.h"
-#include "sim/trace_source.h"
 
 namespace dlsim {
 namespace {

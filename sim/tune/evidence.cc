@@ -8,8 +8,8 @@
 #include <limits>
 
 #include "dlsim/error.h"
-#include "sim/output/scale_plot.h"
 #include "sim/policies/static_scale.h"
+#include "sim/replay/scale_plot.h"
 #include "sim/tune/policy_score.h"
 
 namespace dlsim {

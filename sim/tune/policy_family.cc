@@ -9,7 +9,7 @@
 #include <variant>
 
 #include "dlsim/error.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
 
 namespace dlsim {
 namespace {

@@ -10,7 +10,7 @@
 #include <utility>
 
 #include "dlsim/ladder.h"
-#include "sim/number.h"
+#include "sim/base/number.h"
 #include "sim/tune/policy_family.h"
 #include "sim/tune/policy_score.h"
 

@@ -7,7 +7,7 @@
 
 #include "dlsim/codec.h"
 #include "sim/policies/static_scale.h"
-#include "sim/step_loop.h"
+#include "sim/replay/step_loop.h"
 #include "sim/sweep/step_answer.h"
 
 namespace dlsim {

@@ -13,7 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "dlsim/replay.h"
+#include "dlsim/sim/replay.h"
 #include "dlsim/sim/tune.h"
 
 namespace dlsim {

@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "dlsim/error.h"
-#include "sim/output/scale_plot.h"
-#include "sim/output/table.h"
+#include "sim/base/table.h"
+#include "sim/replay/scale_plot.h"
 #include "sim/tune/config_block_text.h"
 #include "sim/tune/policy_family.h"
 #include "sim/tune/policy_score.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "dlsim/sim/tune.h"
-#include "sim/output/json_value.h"
+#include "sim/base/json_value.h"
 
 namespace dlsim {
 

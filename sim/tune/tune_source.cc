@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/profile_source.h"
-#include "sim/trace_source.h"
+#include "sim/replay/profile_source.h"
+#include "sim/replay/trace_source.h"
 #include "sim/tune/tuning.h"
 
 namespace dlsim {

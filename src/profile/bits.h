@@ -11,7 +11,7 @@
 #include <string_view>
 
 #include "dlsim/histogram.h"
-#include "profile/bytes.h"
+#include "src/profile/bytes.h"
 
 namespace dlsim {
 

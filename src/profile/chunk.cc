@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/chunk.h"
+#include "src/profile/chunk.h"
 
 #include <xxhash.h>
 
-#include "profile/bytes.h"
+#include "src/profile/bytes.h"
 
 namespace dlsim {
 namespace {

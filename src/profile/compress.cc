@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/compress.h"
+#include "src/profile/compress.h"
 
 #include <zstd.h>
 
 #include <memory>
 #include <new>
 
-#include "check.h"
+#include "src/base/check.h"
 
 namespace dlsim {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "profile/bytes.h"
+#include "src/profile/bytes.h"
 
 namespace dlsim {
 

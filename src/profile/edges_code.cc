@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Edges repeat from one binade to the next: written are the distinct mantissas, and the edges as
 // their numbers. Every power of two is an edge, so that mantissa zero begins the next binade.
-#include "profile/edges_code.h"
+#include "src/profile/edges_code.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <vector>
 
 #include "dlsim/codec.h"
-#include "profile/bytes.h"
-#include "profile/compress.h"
+#include "src/profile/bytes.h"
+#include "src/profile/compress.h"
 
 namespace dlsim {
 namespace {

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/histogram_columns.h"
+#include "src/profile/histogram_columns.h"
 
 #include <bit>
 #include <cmath>
 #include <limits>
 
-#include "check.h"
+#include "src/base/check.h"
 
 namespace dlsim {
 namespace {

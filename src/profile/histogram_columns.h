@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "dlsim/histogram.h"
-#include "profile/bits.h"
-#include "profile/bytes.h"
+#include "src/profile/bits.h"
+#include "src/profile/bytes.h"
 
 namespace dlsim {
 

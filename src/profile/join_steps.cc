@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/join_steps.h"
+#include "src/profile/join_steps.h"
 
 #include <algorithm>
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/partial_file.h"
+#include "src/profile/partial_file.h"
 
 #include <fcntl.h>
 #include <sys/file.h>
@@ -14,11 +14,11 @@
 #include <system_error>
 #include <utility>
 
-#include "check.h"
-#include "link_target.h"
-#include "profile/chunk.h"
-#include "profile/step_code.h"
-#include "profile/stored_profile.h"
+#include "src/base/check.h"
+#include "src/base/link_target.h"
+#include "src/profile/chunk.h"
+#include "src/profile/step_code.h"
+#include "src/profile/stored_profile.h"
 
 namespace dlsim {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dlsim/profile_file.h"
-#include "profile/step_index.h"
-#include "trace/byte_source.h"
+#include "src/profile/step_index.h"
+#include "src/trace/byte_source.h"
 
 namespace dlsim {
 

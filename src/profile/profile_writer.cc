@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <utility>
 
-#include "check.h"
 #include "dlsim/profile_file.h"
-#include "profile/partial_file.h"
-#include "profile/settings_json.h"
-#include "profile/stored_profile.h"
-#include "trace/mapped_file.h"
+#include "src/base/check.h"
+#include "src/profile/partial_file.h"
+#include "src/profile/settings_json.h"
+#include "src/profile/stored_profile.h"
+#include "src/trace/mapped_file.h"
 
 namespace dlsim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/settings_json.h"
+#include "src/profile/settings_json.h"
 
 #include <algorithm>
 #include <array>
@@ -10,8 +10,8 @@
 #include <span>
 #include <utility>
 
-#include "check.h"
-#include "trace/strict_json.h"
+#include "src/base/check.h"
+#include "src/trace/strict_json.h"
 
 namespace dlsim {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/step_code.h"
+#include "src/profile/step_code.h"
 
 #include <utility>
 
-#include "check.h"
-#include "profile/bits.h"
-#include "profile/bytes.h"
-#include "profile/compress.h"
-#include "profile/histogram_columns.h"
+#include "src/base/check.h"
+#include "src/profile/bits.h"
+#include "src/profile/bytes.h"
+#include "src/profile/compress.h"
+#include "src/profile/histogram_columns.h"
 
 namespace dlsim {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/step_index.h"
+#include "src/profile/step_index.h"
 
-#include "profile/bytes.h"
-#include "profile/chunk.h"
-#include "profile/compress.h"
+#include "src/profile/bytes.h"
+#include "src/profile/chunk.h"
+#include "src/profile/compress.h"
 
 namespace dlsim {
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "profile/stored_profile.h"
+#include "src/profile/stored_profile.h"
 
 #include <array>
 #include <span>
 
-#include "profile/bytes.h"
-#include "profile/edges_code.h"
-#include "profile/settings_json.h"
-#include "profile/step_code.h"
+#include "src/profile/bytes.h"
+#include "src/profile/edges_code.h"
+#include "src/profile/settings_json.h"
+#include "src/profile/step_code.h"
 
 namespace dlsim {
 namespace {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "dlsim/profile_file.h"
-#include "profile/chunk.h"
-#include "profile/step_index.h"
-#include "trace/byte_source.h"
+#include "src/profile/chunk.h"
+#include "src/profile/step_index.h"
+#include "src/trace/byte_source.h"
 
 namespace dlsim {
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/dumps.h"
+#include "src/trace/dumps.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "dlsim/error.h"
-#include "trace/recording.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/recording.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

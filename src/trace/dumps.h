@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "dlsim/trace.h"
-#include "trace/npz.h"
+#include "src/trace/npz.h"
 
 namespace dlsim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/layout.h"
+#include "src/trace/layout.h"
 
 #include <algorithm>
 #include <array>
@@ -7,13 +7,13 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "trace/dumps.h"
-#include "trace/mapped_file.h"
-#include "trace/metadata.h"
-#include "trace/npz.h"
-#include "trace/safetensors.h"
-#include "trace/shards.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/dumps.h"
+#include "src/trace/mapped_file.h"
+#include "src/trace/metadata.h"
+#include "src/trace/npz.h"
+#include "src/trace/safetensors.h"
+#include "src/trace/shards.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/mapped_file.h"
+#include "src/trace/mapped_file.h"
 
 #include <fcntl.h>
 #include <sys/mman.h>

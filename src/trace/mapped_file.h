@@ -8,7 +8,7 @@
 #include <span>
 #include <string>
 
-#include "trace/byte_source.h"
+#include "src/trace/byte_source.h"
 
 namespace dlsim {
 

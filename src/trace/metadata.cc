@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/metadata.h"
+#include "src/trace/metadata.h"
 
 #include <charconv>
 #include <cmath>
 
 #include "dlsim/error.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

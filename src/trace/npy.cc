@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/npy.h"
+#include "src/trace/npy.h"
 
 #include <array>
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "trace/npy_dict.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/npy_dict.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

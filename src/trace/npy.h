@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "dlsim/trace.h"
-#include "trace/byte_source.h"
+#include "src/trace/byte_source.h"
 
 namespace dlsim {
 

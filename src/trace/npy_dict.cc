@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/npy_dict.h"
+#include "src/trace/npy_dict.h"
 
 #include <charconv>
 #include <set>
 
 #include "dlsim/error.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/npz.h"
+#include "src/trace/npz.h"
 
 #include <algorithm>
 #include <array>
@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "trace/mapped_file.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/mapped_file.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "trace/npy.h"
+#include "src/trace/npy.h"
 
 namespace dlsim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/rank_reduction.h"
+#include "src/trace/rank_reduction.h"
 
 #include <algorithm>
 #include <array>
@@ -8,10 +8,10 @@
 #include <string_view>
 #include <utility>
 
-#include "check.h"
 #include "dlsim/measure.h"
-#include "float_environment.h"
-#include "load_floats.h"
+#include "src/base/check.h"
+#include "src/base/float_environment.h"
+#include "src/measure/load_floats.h"
 
 namespace dlsim {
 namespace {

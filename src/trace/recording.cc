@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/recording.h"
+#include "src/trace/recording.h"
 
 #include <fnmatch.h>
 
@@ -7,11 +7,11 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "trace/metadata.h"
-#include "trace/npy.h"
-#include "trace/npz.h"
-#include "trace/shards.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/metadata.h"
+#include "src/trace/npy.h"
+#include "src/trace/npz.h"
+#include "src/trace/shards.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

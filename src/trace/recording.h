@@ -5,10 +5,10 @@
 #include <string>
 
 #include "dlsim/trace.h"
-#include "trace/dumps.h"
-#include "trace/layout.h"
-#include "trace/mapped_file.h"
-#include "trace/safetensors.h"
+#include "src/trace/dumps.h"
+#include "src/trace/layout.h"
+#include "src/trace/mapped_file.h"
+#include "src/trace/safetensors.h"
 
 namespace dlsim {
 

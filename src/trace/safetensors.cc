@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/safetensors.h"
+#include "src/trace/safetensors.h"
 
 #include <algorithm>
 #include <array>
 #include <span>
 
 #include "dlsim/error.h"
-#include "trace/safetensors_sax.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/safetensors_sax.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

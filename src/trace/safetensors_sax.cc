@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/safetensors_sax.h"
+#include "src/trace/safetensors_sax.h"
 
 #include <algorithm>
 #include <array>
@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

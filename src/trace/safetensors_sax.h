@@ -7,8 +7,8 @@
 #include <unordered_set>
 #include <vector>
 
-#include "trace/safetensors.h"
-#include "trace/strict_json.h"
+#include "src/trace/safetensors.h"
+#include "src/trace/strict_json.h"
 
 namespace dlsim {
 

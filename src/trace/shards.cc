@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/shards.h"
+#include "src/trace/shards.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,11 +8,11 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "trace/mapped_file.h"
-#include "trace/recording.h"
-#include "trace/safetensors.h"
-#include "trace/strict_json.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/mapped_file.h"
+#include "src/trace/recording.h"
+#include "src/trace/safetensors.h"
+#include "src/trace/strict_json.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

@@ -5,9 +5,9 @@
 #include <set>
 
 #include "dlsim/error.h"
-#include "trace/layout.h"
-#include "trace/tensor_rules.h"
-#include "trace/trace_json.h"
+#include "src/trace/layout.h"
+#include "src/trace/tensor_rules.h"
+#include "src/trace/trace_json.h"
 
 namespace dlsim {
 namespace {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/strict_json.h"
+#include "src/trace/strict_json.h"
 
 #include <set>
 #include <vector>
 
-#include "trace/mapped_file.h"
+#include "src/trace/mapped_file.h"
 
 namespace dlsim {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/tensor_rules.h"
+#include "src/trace/tensor_rules.h"
 
 #include "dlsim/error.h"
 

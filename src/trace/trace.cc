@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "trace/layout.h"
-#include "trace/metadata.h"
-#include "trace/rank_reduction.h"
-#include "trace/recording.h"
-#include "trace/shards.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/layout.h"
+#include "src/trace/metadata.h"
+#include "src/trace/rank_reduction.h"
+#include "src/trace/recording.h"
+#include "src/trace/shards.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "trace/trace_json.h"
+#include "src/trace/trace_json.h"
 
 #include "dlsim/error.h"
-#include "trace/strict_json.h"
-#include "trace/tensor_rules.h"
+#include "src/trace/strict_json.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "trace/layout.h"
+#include "src/trace/layout.h"
 
 namespace dlsim {
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "breakpoint_oracle.h"
+#include "tests/exhaustive/breakpoint_oracle.h"
 
 #include <mpfr.h>
 

@@ -6,11 +6,11 @@
 #include <bit>
 #include <vector>
 
-#include "breakpoint_oracle.h"
 #include "dlsim/convert.h"
 #include "dlsim/simd.h"
-#include "progress.h"
-#include "proof_formats.h"
+#include "tests/exhaustive/breakpoint_oracle.h"
+#include "tests/exhaustive/progress.h"
+#include "tests/exhaustive/proof_formats.h"
 
 namespace dlsim {
 namespace {

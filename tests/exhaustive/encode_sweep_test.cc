@@ -6,9 +6,9 @@
 #include <string>
 #include <tuple>
 
-#include "breakpoint_oracle.h"
-#include "proof_formats.h"
-#include "sweep.h"
+#include "tests/exhaustive/breakpoint_oracle.h"
+#include "tests/exhaustive/proof_formats.h"
+#include "tests/exhaustive/sweep.h"
 
 namespace dlsim {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "f16c.h"
+#include "tests/exhaustive/f16c.h"
 
 #include <algorithm>
 #include <cstddef>

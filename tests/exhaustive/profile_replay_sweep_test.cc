@@ -5,9 +5,9 @@
 #include <filesystem>
 #include <iostream>
 
-#include "profiled_trace.h"
-#include "small_replay.h"
-#include "test_traces.h"
+#include "tests/support/profiled_trace.h"
+#include "tests/support/small_replay.h"
+#include "tests/support/test_traces.h"
 
 namespace dlsim {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dlsim/codec.h"
-#include "formats_under_test.h"
+#include "tests/support/formats_under_test.h"
 
 namespace dlsim {
 

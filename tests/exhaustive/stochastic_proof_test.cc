@@ -13,14 +13,14 @@
 #include <cmath>
 #include <vector>
 
-#include "breakpoint_oracle.h"
 #include "dlsim/convert.h"
 #include "dlsim/simd.h"
-#include "parallel.h"
-#include "progress.h"
-#include "proof_formats.h"
-#include "random_words.h"
-#include "sweep.h"
+#include "src/base/parallel.h"
+#include "tests/exhaustive/breakpoint_oracle.h"
+#include "tests/exhaustive/progress.h"
+#include "tests/exhaustive/proof_formats.h"
+#include "tests/exhaustive/random_words.h"
+#include "tests/exhaustive/sweep.h"
 
 namespace dlsim {
 namespace {

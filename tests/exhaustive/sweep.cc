@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sweep.h"
+#include "tests/exhaustive/sweep.h"
 
 #include <gtest/gtest.h>
 
@@ -12,12 +12,12 @@
 #include <string_view>
 #include <vector>
 
-#include "breakpoint_oracle.h"
 #include "dlsim/simd.h"
-#include "f16c.h"
-#include "parallel.h"
-#include "progress.h"
-#include "random_words.h"
+#include "src/base/parallel.h"
+#include "tests/exhaustive/breakpoint_oracle.h"
+#include "tests/exhaustive/f16c.h"
+#include "tests/exhaustive/progress.h"
+#include "tests/exhaustive/random_words.h"
 
 namespace dlsim {
 namespace {

@@ -6,8 +6,8 @@
 #include <string>
 
 #include "dlsim/convert.h"
-#include "input_sequence.h"
-#include "progress.h"
+#include "tests/exhaustive/input_sequence.h"
+#include "tests/exhaustive/progress.h"
 
 namespace dlsim {
 

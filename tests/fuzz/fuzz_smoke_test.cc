@@ -10,10 +10,10 @@
 #include <string_view>
 
 #include "dlsim/profile_file.h"
+#include "src/trace/npy.h"
 #include "tests/fuzz/fuzz_targets.h"
-#include "tests/trace_test_util.h"
-#include "tests/zip_builder.h"
-#include "trace/npy.h"
+#include "tests/support/trace_test_util.h"
+#include "tests/support/zip_builder.h"
 
 namespace dlsim {
 namespace {

@@ -9,15 +9,15 @@
 #include <string_view>
 
 #include "dlsim/error.h"
-#include "profile/bytes.h"
-#include "profile/chunk.h"
-#include "profile/stored_profile.h"
 #include "sim/config/config_file.h"
 #include "sim/config/training_config.h"
-#include "trace/npy.h"
-#include "trace/npz.h"
-#include "trace/safetensors.h"
-#include "trace/tensor_rules.h"
+#include "src/profile/bytes.h"
+#include "src/profile/chunk.h"
+#include "src/profile/stored_profile.h"
+#include "src/trace/npy.h"
+#include "src/trace/npz.h"
+#include "src/trace/safetensors.h"
+#include "src/trace/tensor_rules.h"
 
 namespace dlsim {
 namespace {

@@ -9,11 +9,11 @@
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/tensor_list.h"
 #include "dlsim/histogram.h"
-#include "emulated_test.h"
-#include "failures.h"
 #include "gpu/base/piece.h"
 #include "gpu/count/wave_counter.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
+#include "tests/gpu/emulated_test.h"
+#include "tests/gpu/failures.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "dlsim/gpu/measure.h"
 #include "dlsim/gpu/tensor_list.h"
-#include "emulated_test.h"
-#include "failures.h"
+#include "tests/gpu/emulated_test.h"
+#include "tests/gpu/failures.h"
 
 namespace dlsim::gpu {
 namespace {

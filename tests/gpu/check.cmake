@@ -8,7 +8,7 @@ target_link_libraries(
   dlsim_gpu_check_parts
   PUBLIC dlsim_gpu_emulated
   PRIVATE dlsim_developer_flags $<TARGET_NAME_IF_EXISTS:OpenMP::OpenMP_CXX>)
-target_include_directories(dlsim_gpu_check_parts PRIVATE ${PROJECT_SOURCE_DIR}/src)
+target_include_directories(dlsim_gpu_check_parts PRIVATE ${PROJECT_SOURCE_DIR})
 
 add_executable(dlsim_gpu_check_emulated ${PROJECT_SOURCE_DIR}/gpu/check/main.cc)
 target_link_libraries(dlsim_gpu_check_emulated PRIVATE dlsim_gpu_check_parts dlsim_developer_flags)

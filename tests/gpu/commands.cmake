@@ -24,5 +24,5 @@ if(DLSIM_BUILD_BENCHMARKS)
   add_dependencies(device_command_test dlsim_bench_emulated)
 endif()
 dlsim_add_test(open_device_test SOURCES gpu/open_device_test.cc
-               ${PROJECT_SOURCE_DIR}/sim/commands/device_option.cc
+               ${PROJECT_SOURCE_DIR}/sim/app/device_option.cc
                LIBRARIES dlsim_gpu_emulated dlsim::sim CLI11::CLI11)

@@ -12,16 +12,16 @@
 #include <string>
 #include <vector>
 
-#include "boundaries.h"
-#include "device_arrays.h"
 #include "dlsim/convert.h"
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
 #include "dlsim/measure.h"
 #include "emulation.h"
-#include "exhaustive/proof_formats.h"
 #include "gpu/base/check_cuda.h"
 #include "gpu/base/device_buffer.h"
+#include "tests/exhaustive/proof_formats.h"
+#include "tests/gpu/device_arrays.h"
+#include "tests/support/boundaries.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -16,7 +16,7 @@
 #include "dlsim/codec.h"
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::gpu {
 

@@ -9,10 +9,10 @@
 #include <span>
 #include <vector>
 
-#include "counted_values.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/count/wave_counter.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
+#include "tests/gpu/counted_values.h"
 
 namespace dlsim::gpu {
 

@@ -7,11 +7,11 @@
 #include <span>
 #include <vector>
 
-#include "compute_device.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/measure.h"
 #include "emulation.h"
-#include "load_floats.h"
+#include "src/measure/compute_device.h"
+#include "src/measure/load_floats.h"
 #include "tests/gpu/device_traces.h"
 
 namespace dlsim::gpu {

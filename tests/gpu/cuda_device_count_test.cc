@@ -4,13 +4,13 @@
 
 #include <memory>
 
-#include "compute_device.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
 #include "emulation.h"
+#include "src/measure/compute_device.h"
 #include "tests/gpu/device_traces.h"
-#include "tests/test_traces.h"
+#include "tests/support/test_traces.h"
 
 namespace dlsim::gpu {
 namespace {

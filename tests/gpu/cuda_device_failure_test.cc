@@ -4,13 +4,13 @@
 
 #include <memory>
 
-#include "beside.h"
-#include "compute_device.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/profile.h"
 #include "emulation.h"
+#include "src/base/beside.h"
+#include "src/measure/compute_device.h"
 #include "tests/gpu/device_traces.h"
-#include "tests/same_measurement.h"
+#include "tests/support/same_measurement.h"
 
 namespace dlsim::gpu {
 namespace {

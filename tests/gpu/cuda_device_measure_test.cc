@@ -4,12 +4,12 @@
 
 #include <memory>
 
-#include "compute_device.h"
 #include "dlsim/gpu/devices.h"
 #include "emulation.h"
+#include "src/measure/compute_device.h"
 #include "tests/gpu/device_traces.h"
-#include "tests/same_measurement.h"
-#include "tests/test_traces.h"
+#include "tests/support/same_measurement.h"
+#include "tests/support/test_traces.h"
 
 namespace dlsim::gpu {
 namespace {

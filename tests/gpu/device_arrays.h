@@ -17,7 +17,7 @@
 #include "dlsim/measure.h"
 #include "gpu/base/check_cuda.h"
 #include "gpu/base/device_buffer.h"
-#include "load_floats.h"
+#include "src/measure/load_floats.h"
 
 namespace dlsim::gpu {
 

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "tests/run_command.h"
-#include "tests/test_traces.h"
-#include "trace/npy.h"
+#include "src/trace/npy.h"
+#include "tests/support/run_command.h"
+#include "tests/support/test_traces.h"
 
 namespace dlsim {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "dlsim/codec.h"
 #include "dlsim/measure_step.h"
-#include "tests/trace_builder.h"
+#include "tests/support/trace_builder.h"
 
 namespace dlsim {
 

@@ -5,9 +5,9 @@
 #include <cuda_runtime.h>
 #include <gtest/gtest.h>
 
-#include "compute_device.h"
 #include "emulation.h"
-#include "tests/trace_test_util.h"
+#include "src/measure/compute_device.h"
+#include "tests/support/trace_test_util.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "emulated_test.h"
 #include "gpu/base/launch.h"
+#include "tests/gpu/emulated_test.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "emulated_test.h"
 #include "gpu/base/launch.h"
 #include "gpu/count/shared_memory.cuh"
+#include "tests/gpu/emulated_test.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "gpu/encode/encode_element.cuh"
-#include "parallel.h"
+#include "src/base/parallel.h"
 #include "tests/gpu/sweep_stride.h"
 
 namespace dlsim::gpu {

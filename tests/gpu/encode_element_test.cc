@@ -11,9 +11,9 @@
 #include <tuple>
 #include <vector>
 
-#include "boundaries.h"
-#include "exhaustive/proof_formats.h"
-#include "parallel.h"
+#include "src/base/parallel.h"
+#include "tests/exhaustive/proof_formats.h"
+#include "tests/support/boundaries.h"
 
 namespace dlsim::gpu {
 namespace {

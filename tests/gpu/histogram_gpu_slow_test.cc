@@ -5,8 +5,8 @@
 #include <bit>
 #include <vector>
 
-#include "counted_waves.h"
 #include "emulation.h"
+#include "tests/gpu/counted_waves.h"
 
 namespace dlsim::gpu {
 namespace {

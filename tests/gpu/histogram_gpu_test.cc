@@ -7,8 +7,8 @@
 #include <random>
 #include <vector>
 
-#include "counted_waves.h"
 #include "emulation.h"
+#include "tests/gpu/counted_waves.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -6,9 +6,9 @@
 #include <ranges>
 #include <vector>
 
-#include "counted_waves.h"
-#include "emulated_test.h"
 #include "gpu/count/window_plan.h"
+#include "tests/gpu/counted_waves.h"
+#include "tests/gpu/emulated_test.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -8,11 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "device_pieces.h"
 #include "dlsim/measure_step.h"
 #include "emulation.h"
 #include "gpu/measure/measure_kernels.h"
-#include "tests/same_measurement.h"
+#include "tests/gpu/device_pieces.h"
+#include "tests/support/same_measurement.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -9,9 +9,9 @@
 #include <string>
 #include <vector>
 
-#include "boundaries.h"
-#include "formats_under_test.h"
-#include "measured_elements.h"
+#include "tests/gpu/measured_elements.h"
+#include "tests/support/boundaries.h"
+#include "tests/support/formats_under_test.h"
 
 namespace dlsim::gpu {
 namespace {

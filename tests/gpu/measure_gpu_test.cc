@@ -7,12 +7,12 @@
 #include <string>
 #include <vector>
 
-#include "boundaries.h"
-#include "device_pieces.h"
 #include "emulation.h"
-#include "formats_under_test.h"
 #include "gpu/measure/measure_kernels.h"
-#include "tests/same_measurement.h"
+#include "tests/gpu/device_pieces.h"
+#include "tests/support/boundaries.h"
+#include "tests/support/formats_under_test.h"
+#include "tests/support/same_measurement.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -7,9 +7,9 @@
 #include <bit>
 #include <cstdint>
 
-#include "measured_elements.h"
-#include "parallel.h"
-#include "sweep_stride.h"
+#include "src/base/parallel.h"
+#include "tests/gpu/measured_elements.h"
+#include "tests/gpu/sweep_stride.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <vector>
 
-#include "device_pieces.h"
 #include "dlsim/error.h"
 #include "emulation.h"
-#include "tests/same_measurement.h"
+#include "tests/gpu/device_pieces.h"
+#include "tests/support/same_measurement.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "dlsim/error.h"
 #include "emulation.h"
-#include "sim/commands/device_option.h"
+#include "sim/app/device_option.h"
 
 namespace dlsim {
 namespace {

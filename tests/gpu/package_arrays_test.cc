@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "device_arrays.h"
 #include "dlsim/error.h"
-#include "emulated_test.h"
 #include "python/src/device_arrays.h"
-#include "same_measurement.h"
+#include "tests/gpu/device_arrays.h"
+#include "tests/gpu/emulated_test.h"
+#include "tests/support/same_measurement.h"
 
 namespace dlsim::python {
 namespace {

@@ -4,11 +4,11 @@
 
 #include <memory>
 
-#include "compute_device.h"
 #include "dlsim/gpu/devices.h"
 #include "emulation.h"
 #include "sim/profile/profile_run.h"
-#include "tests/profile_test_util.h"
+#include "src/measure/compute_device.h"
+#include "tests/support/profile_test_util.h"
 
 namespace dlsim {
 namespace {

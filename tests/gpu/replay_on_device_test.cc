@@ -4,18 +4,18 @@
 
 #include <memory>
 
-#include "compute_device.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/sim/sweep.h"
 #include "emulation.h"
-#include "sim/output/json_value.h"
-#include "sim/output/output_file.h"
-#include "sim/output/replay_csv.h"
-#include "sim/output/replay_json.h"
-#include "sim/simulation.h"
-#include "sim/trace_source.h"
+#include "sim/base/json_value.h"
+#include "sim/base/output_file.h"
+#include "sim/replay/replay_csv.h"
+#include "sim/replay/replay_json.h"
+#include "sim/replay/simulation.h"
+#include "sim/replay/trace_source.h"
+#include "src/measure/compute_device.h"
 #include "tests/gpu/device_traces.h"
-#include "tests/profile_test_util.h"
+#include "tests/support/profile_test_util.h"
 
 namespace dlsim {
 namespace {

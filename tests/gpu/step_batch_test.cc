@@ -6,7 +6,7 @@
 
 #include <cstring>
 
-#include "chunk_loader.h"
+#include "src/measure/chunk_loader.h"
 #include "tests/gpu/device_traces.h"
 
 namespace dlsim::gpu {

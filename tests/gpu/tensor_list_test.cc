@@ -10,11 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "device_arrays.h"
 #include "dlsim/error.h"
 #include "dlsim/gpu/convert.h"
 #include "emulation.h"
 #include "gpu/base/piece.h"
+#include "tests/gpu/device_arrays.h"
 
 namespace dlsim::gpu {
 namespace {

@@ -9,10 +9,10 @@
 #include <random>
 #include <vector>
 
-#include "counted_waves.h"
-#include "device_arrays.h"
 #include "emulation.h"
-#include "histogram_sums.h"
+#include "src/histogram/histogram_sums.h"
+#include "tests/gpu/counted_waves.h"
+#include "tests/gpu/device_arrays.h"
 
 namespace dlsim::gpu {
 namespace {

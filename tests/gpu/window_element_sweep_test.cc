@@ -12,7 +12,7 @@
 
 #include "dlsim/ladder.h"
 #include "gpu/count/count_element.cuh"
-#include "parallel.h"
+#include "src/base/parallel.h"
 
 namespace dlsim::gpu {
 namespace {

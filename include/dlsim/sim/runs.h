@@ -10,8 +10,8 @@
 #include <string_view>
 
 #include "dlsim/format.h"
-#include "dlsim/replay.h"
 #include "dlsim/sim/policies.h"
+#include "dlsim/sim/replay.h"
 
 namespace dlsim {
 

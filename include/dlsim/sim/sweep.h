@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dlsim/profile_file.h"
-#include "dlsim/replay.h"
+#include "dlsim/sim/replay.h"
 #include "dlsim/trace.h"
 
 namespace dlsim {

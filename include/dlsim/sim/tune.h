@@ -10,8 +10,8 @@
 
 #include "dlsim/enum_names.h"
 #include "dlsim/profile_file.h"
-#include "dlsim/replay.h"
 #include "dlsim/sim/policies.h"
+#include "dlsim/sim/replay.h"
 #include "dlsim/trace.h"
 
 namespace dlsim {

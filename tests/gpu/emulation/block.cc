@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "block.h"
+#include "tests/gpu/emulation/block.h"
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "emulation.h"
+#include "tests/gpu/emulation/emulation.h"
 
 uint3 threadIdx;
 uint3 blockIdx;

@@ -13,7 +13,7 @@
 
 #include "emulated/vectors.h"
 #include "emulated/warp.h"
-#include "fiber.h"
+#include "tests/gpu/emulation/fiber.h"
 
 namespace dlsim::emulation {
 

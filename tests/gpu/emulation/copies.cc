@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "include/cuda_runtime.h"
-#include "state.h"
+#include "tests/gpu/emulation/state.h"
 
 namespace dlsim::emulation {
 namespace {

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "include/cuda_runtime.h"
-#include "state.h"
+#include "tests/gpu/emulation/state.h"
 
 namespace dlsim::emulation {
 namespace {

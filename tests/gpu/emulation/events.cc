@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "include/cuda_runtime.h"
-#include "state.h"
+#include "tests/gpu/emulation/state.h"
 
 using namespace dlsim::emulation;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #undef _FORTIFY_SOURCE  // its longjmp refuses to jump to another stack
-#include "fiber.h"
+#include "tests/gpu/emulation/fiber.h"
 
 #include <sys/mman.h>
 

@@ -5,9 +5,9 @@
 #include <string>
 #include <utility>
 
-#include "block.h"
 #include "include/cuda_runtime.h"
-#include "state.h"
+#include "tests/gpu/emulation/block.h"
+#include "tests/gpu/emulation/state.h"
 
 namespace dlsim::emulation {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "include/cuda_runtime.h"
-#include "state.h"
+#include "tests/gpu/emulation/state.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #define DLSIM_ADDRESS_SANITIZER

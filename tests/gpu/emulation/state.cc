@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "state.h"
+#include "tests/gpu/emulation/state.h"
 
 #include <stdexcept>
 

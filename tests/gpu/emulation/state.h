@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "emulation.h"
+#include "tests/gpu/emulation/emulation.h"
 
 // A stream; the same type as behind CUDA's handle.
 struct CUstream_st {

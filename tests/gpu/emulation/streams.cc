@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "include/cuda_runtime.h"
-#include "state.h"
+#include "tests/gpu/emulation/state.h"
 
 namespace dlsim::emulation {
 namespace {

@@ -5,7 +5,7 @@
 #include <cstdio>
 #include <stdexcept>
 
-#include "block.h"
+#include "tests/gpu/emulation/block.h"
 
 namespace dlsim::emulation {
 namespace {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a replay gets its gradients from: a trace, or the profile of one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/measure_step.h"
+#include "dlsim/profile.h"
+#include "dlsim/sim/loss_scaler.h"
+
+namespace dlsim {
+
+// One step, opened for questions.
+class GradientStep {
+ public:
+  virtual ~GradientStep() = default;
+
+  virtual int64_t number() const = 0;
+
+  // The tensors, in the order of StepMeasurement::tensors.
+  virtual std::vector<StepTensor> Tensors() const = 0;
+
+  // The spread of each tensor; see MeasureSpreads.
+  virtual std::vector<GradientSpread> Spreads() const = 0;
+
+  // Counts the step at edges, summed over tensors; once per step. The edges are the source's, if it
+  // has its own.
+  virtual ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) = 0;
+
+  // Answers questions; see MeasureStep. A profile cannot answer each exactly: see TensorAnswer.
+  virtual StepMeasurement Measure(std::span<const StepQuestion> questions,
+                                  const StepOptions& options) const = 0;
+};
+
+// What a step is opened for: everything, or nothing but its totals.
+enum class StepNeeds : uint8_t { kTensors, kTotals };
+
+// What a profile says of itself, for the record.
+struct ProfileFacts {
+  ProfileSettings settings;
+  size_t edges = 0;          // magnitudes at which values are told apart
+  uint64_t trace_bytes = 0;  // of the files that it was made from
+};
+
+// What a trace says of itself, for the record.
+struct SourceFacts {
+  size_t steps = 0;  // as recorded
+  int64_t first_step = 0, last_step = 0;
+  uint64_t file_bytes = 0;                         // of all files
+  std::map<std::string, std::string> description;  // the string fields of the trace's trace.json
+  std::vector<std::string> notes;                  // remarks for the user; one line each
+  std::optional<ProfileFacts> profile;             // if it is not the trace but its profile
+};
+
+SourceFacts FactsOf(const TraceReader& trace);
+
+class GradientSource {
+ public:
+  virtual ~GradientSource() = default;
+
+  virtual const SourceFacts& facts() const = 0;
+
+  // The effective steps: several recorded ones may make one.
+  virtual size_t step_count() const = 0;
+
+  // The only edges that its steps know, as those of a profile; null if they count at any.
+  virtual const HistogramEdges* edges() const { return nullptr; }
+
+  // Opens the i-th step. Throws Error (exit code 3) for a bad file.
+  virtual std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const = 0;
+};
+
+}  // namespace dlsim

@@ -1,0 +1,272 @@
+// SPDX-License-Identifier: Apache-2.0
+// Replays a recorded trace through number formats and loss-scaling policies: the main job.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/enum_names.h"
+#include "dlsim/format.h"
+#include "dlsim/measure_step.h"
+#include "dlsim/sim/clipping.h"
+#include "dlsim/sim/gradient_source.h"
+#include "dlsim/sim/loss_scaler.h"
+#include "dlsim/trace.h"
+
+namespace dlsim {
+
+// What of a policy's state a checkpoint holds: everything, the loss scale only, or nothing.
+enum class Kept : uint8_t { kAll, kScale, kNothing };
+
+constexpr auto EnumNames(Kept) {
+  return std::to_array<EnumName<Kept>>(
+      {{Kept::kAll, "all"}, {Kept::kScale, "scale"}, {Kept::kNothing, "nothing"}});
+}
+
+// Training is interrupted before a step and goes on from a checkpoint.
+struct Resume {
+  int64_t at_step = 0;  // recorded number; the first step from this on
+  Kept kept = Kept::kAll;
+};
+
+// One simulation: a conversion and a policy, from its first step.
+struct ReplayRun {
+  std::string format;  // name to print
+  std::string policy;  // name to print
+  Conversion conversion;
+  StackRules rules;
+  LossScaler scaler;                    // each layer or gradient has a copy if the rules say so
+  Clipping clipping = {};               // of the parameter gradients
+  std::optional<LossScaler> anew = {};  // as training began, if `scaler` is from a checkpoint
+  std::optional<Resume> resume = {};
+};
+
+// The parameters of one optimizer: the gradients whose name matches a pattern (fnmatch) and none of
+// an earlier group's. All optimizers share the loss scale.
+struct OptimizerGroup {
+  std::string name;
+  std::string tensors;
+};
+
+// Which gradients decide whether a step is finite.
+enum class Checked : uint8_t { kParameterGradients, kAllGradients };
+
+constexpr auto EnumNames(Checked) {
+  return std::to_array<EnumName<Checked>>(
+      {{Checked::kParameterGradients, "grad"}, {Checked::kAllGradients, "all"}});
+}
+
+// Why a step was not finite.
+enum class Cause : uint8_t {
+  kNone,          // it was finite
+  kInput,         // the recorded gradient holds infinity or NaN
+  kOverflow,      // a finite gradient, scaled, does not fit the format
+  kNorm,          // every element is finite; the float32 norm is not
+  kAccumulation,  // every micro-step is finite; their float32 sum is not
+  kSum,           // every element is finite; a tensor's float32 sum is not
+  kUnscaling,     // the scaled gradient is finite; dividing it by the scale is not
+};
+
+// kNone has no name.
+constexpr auto EnumNames(Cause) {
+  return std::to_array<EnumName<Cause>>({{Cause::kInput, "input"},
+                                         {Cause::kOverflow, "overflow"},
+                                         {Cause::kNorm, "norm"},
+                                         {Cause::kAccumulation, "accumulation"},
+                                         {Cause::kSum, "sum"},
+                                         {Cause::kUnscaling, "unscaling"}});
+}
+
+// What a profile leaves open of an optimizer's step; OptimizerStep has the likeliest.
+struct OptimizerUncertainty {
+  Bracket<double> grad_norm;
+  std::optional<Bracket<float>> clip_coefficient;
+};
+
+// What one of several optimizers did at a step.
+struct OptimizerStep {
+  bool has_gradients = false;  // in this step; else it neither steps nor skips
+  bool finite = true;          // its own gradients, by the policy's test
+  bool skipped = false;
+  double grad_norm = 0;
+  std::optional<float> clip_coefficient;
+  std::optional<OptimizerUncertainty> uncertain;  // from a profile
+};
+
+// What a profile leaves open of a step; ReplayStep has the likeliest.
+struct StepUncertainty {
+  bool certain = true;  // false: a profile cannot tell whether the step is finite, or why not
+  Bracket<double> grad_norm;
+  std::optional<Bracket<float>> clip_coefficient;
+  Bracket<uint64_t> clipped;  // 0 = not clipped, 1 = clipped
+  Bracket<uint64_t> clipped_elements;
+  CounterBrackets gradients, activations;
+};
+
+// What happened at one step of a run.
+struct ReplayStep {
+  int64_t step = 0;
+  double scale = 0;       // used by this step; the smallest if layers or gradients have their own
+  double next_scale = 0;  // after the policy's update
+  bool finite = true;     // by the policy's test
+  bool skipped = false;   // no optimizer with gradients stepped
+  double grad_norm = 0;   // float64 L2 norm of the unscaled, quantised parameter gradients
+  Cause cause = Cause::kNone;
+  std::string cause_tensor;                  // the tensor to blame; empty if none in particular
+  bool lower_scale_helps = true;             // false: not finite, and not at any lower scale either
+  std::optional<float> clip_coefficient;     // the smallest, if clipping by norm and applied
+  std::optional<uint64_t> clipped_elements;  // if clipping by value and applied ...
+  uint64_t clippable_elements = 0;           // ... out of so many
+  bool clipped = false;                      // some gradient was reduced
+  std::vector<OptimizerStep> optimizers;     // per group of ReplayOptions::optimizers
+  TensorStats gradients;                     // over parameter gradients
+  TensorStats activations;                   // over activation gradients
+  std::optional<StepUncertainty> uncertain;  // from a profile
+};
+
+// The loss scales that were used.
+struct ScaleRange {
+  double min = 0, max = 0, final = 0;
+};
+
+struct TensorUncertainty {
+  CounterBrackets stats;
+  Bracket<double> worst_step_energy_lost;
+};
+
+// One tensor over all steps of a run.
+struct ReplayTensor {
+  std::string name;
+  Role role = Role::kGrad;
+  TensorStats stats;
+  // Largest energy lost in one applied step: over a run the largest step would hide the others.
+  double worst_step_energy_lost = 0;
+  std::optional<int64_t> first_overflow_step = std::nullopt;
+  std::optional<ScaleRange> scales = std::nullopt;            // if its scale is not the model's
+  std::optional<TensorUncertainty> uncertain = std::nullopt;  // from a profile
+};
+
+// What a run's path consists of.
+struct PathStep {
+  int64_t step = 0;
+  double scale = 0, next_scale = 0;
+  bool skipped = false, finite = true, lower_scale_helps = true;
+  double energy_lost = 0;  // over parameter gradients
+};
+
+PathStep PathStepOf(const ReplayStep& step);
+
+// A run's path in short.
+struct PathSummary {
+  uint64_t steps = 0;
+  uint64_t skipped_steps = 0;
+  uint64_t longest_skip_run = 0;  // steps skipped in a row
+  uint64_t nonfinite_steps = 0;   // a policy that never skips applies these
+  uint64_t hopeless_steps = 0;    // those that no lower scale would make finite
+  std::optional<int64_t> first_applied_step;
+  double final_scale = 0;  // after the last step
+  double min_scale = 0;    // among the scales used
+  double max_scale = 0;
+  double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
+  uint64_t skip_run = 0;              // steps skipped in a row at the end
+
+  void AddToPath(const PathStep& step) {
+    if (steps++ == 0) min_scale = max_scale = step.scale;
+    min_scale = step.scale < min_scale ? step.scale : min_scale;
+    max_scale = step.scale > max_scale ? step.scale : max_scale;
+    final_scale = step.next_scale;
+    nonfinite_steps += !step.finite;
+    hopeless_steps += !step.lower_scale_helps;
+    skipped_steps += step.skipped;
+    skip_run = step.skipped ? skip_run + 1 : 0;
+    longest_skip_run = skip_run > longest_skip_run ? skip_run : longest_skip_run;
+    if (step.skipped) return;
+    if (!first_applied_step) first_applied_step = step.step;
+    if (step.energy_lost > worst_step_energy_lost) worst_step_energy_lost = step.energy_lost;
+  }
+};
+
+struct SummaryUncertainty {
+  uint64_t steps = 0;  // those that are not certain
+  CounterBrackets gradients, activations;
+  Bracket<double> worst_step_energy_lost;
+  Bracket<uint64_t> clipped_elements, clipped_steps;
+
+  void Add(const ReplayStep& step);  // one with an uncertainty
+};
+
+struct ReplaySummary : PathSummary {
+  uint64_t clipped_steps = 0;       // steps with some reduced gradient
+  uint64_t clipped_elements = 0;    // by value, in applied steps ...
+  uint64_t clippable_elements = 0;  // ... out of so many
+  TensorStats gradients;
+  TensorStats activations;
+  std::optional<SummaryUncertainty> uncertain;  // from a profile
+
+  void Add(const ReplayStep& step);
+};
+
+struct ReplayResult {
+  std::vector<ReplayStep> steps;
+  ReplaySummary summary;              // of the steps
+  std::vector<ReplayTensor> tensors;  // in file order of their first appearance
+  std::vector<ScalerEvent> events;    // `step` is the recorded step number
+  std::optional<int64_t> stopped_at;  // step of the fatal event that ended the run
+};
+
+// The longest row of skipped steps that no lower scale would have made finite.
+struct HopelessRow {
+  int64_t first_step = 0, last_step = 0;
+  uint64_t steps = 0;
+  double first_scale = 0, last_scale = 0;  // used by its first step, and after its last
+  std::string tensor;                      // to blame for the first
+};
+
+// Returns nothing if no such step was skipped.
+std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result);
+
+// What an observer sees of one step: the measurement, and what each run made of it.
+struct ObservedStep {
+  size_t index = 0;  // of the effective step
+  const StepMeasurement& measurement;
+  struct Run {
+    const ReplayRun& run;                      // its scaler has already advanced
+    const std::vector<TensorAnswer>& answers;  // per tensor
+    const ReplayStep& record;
+    size_t index;  // of the run, in the order of the call
+  };
+  std::vector<Run> runs;
+};
+
+struct ReplayOptions {
+  StepOptions step;
+  Checked checked = Checked::kParameterGradients;
+  OnFatal on_fatal = OnFatal::kStop;
+  std::vector<OptimizerGroup> optimizers;  // empty: one optimizer for all; see ReplayStep
+  int64_t accumulate_steps = 1;            // so many recorded steps make one effective step
+  std::function<void(const ObservedStep&)> observer;  // called after each step; may be empty
+};
+
+// Runs all simulations in one pass over the steps; one result per run, in order. Runs with the same
+// conversion and scale at a step share its measurement. The source has accumulated the steps
+// already: options.accumulate_steps is not looked at. Throws Error for a bad file.
+std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options);
+
+// Replays a trace. With accumulate_steps N the effective gradient is the sum of N recorded ones,
+// each divided by N, and has the last one's number; what remains at the end is not used. Throws
+// Error for a bad trace, and for accumulate_steps of a trace whose own micro-steps are not as many.
+std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options);
+
+// Returns how many steps a policy would skip before its first applied step if every step were like
+// this one; nothing if it would not end within 10,000 steps. `absmax` is the step's largest finite
+// magnitude.
+std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax);
+
+}  // namespace dlsim

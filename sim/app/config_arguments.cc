@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/config_arguments.h"
+
+#include "dlsim/error.h"
+#include "sim/app/typed_options.h"
+
+namespace dlsim {
+
+void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
+  command
+      .add_option("--config", arguments.path,
+                  "Take format, policy and parameters from a training configuration: YAML, JSON or "
+                  "TOML of Cerebras, DeepSpeed, torch, Apex; --format, --policy and --set win")
+      ->option_text("FILE");
+  const auto assign_kind = [&arguments](const std::string& text) {
+    arguments.options.kind = ConfigKinds()[ParseChoice(
+        "--config-kind", text, {ConfigKinds().begin(), ConfigKinds().end()})];
+  };
+  command
+      .add_option_function<std::string>(
+          "--config-kind", assign_kind,
+          "What the file was written for: cerebras, deepspeed, torch, apex, "
+          "cerebras-tf, cerebras-old or dlsim (default: by its "
+          "content)")
+      ->option_text("KIND");
+  AddChoice<Backend>(
+      command, "--backend", arguments.options.backend, "NAME",
+      "Where a Cerebras configuration runs: csx, gpu or cpu (default: as it says, else csx)");
+}
+
+std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments) {
+  if (!arguments.path.empty()) return ReadTrainingConfig(arguments.path, arguments.options);
+  if (arguments.options.backend) throw UsageError("--backend", "needs --config");
+  if (!arguments.options.kind.empty()) throw UsageError("--config-kind", "needs --config");
+  return std::nullopt;
+}
+
+Json JsonConfig(const std::string& path, const TrainingConfig& config) {
+  return {{"file", path}, {"kind", config.kind}, {"notes", config.notes}};
+}
+
+}  // namespace dlsim

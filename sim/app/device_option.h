@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// The option that says where a command computes: on the CPU or on a CUDA device.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "sim/base/device_choice.h"
+#include "src/measure/compute_device.h"
+
+namespace dlsim {
+
+// Input from which `auto` uses a device: starting CUDA takes some tenths of a second, in which the
+// CPU reads and counts about as much. Chosen by that estimate, not measured on a GPU.
+inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
+
+// Adds --device; `automatic` says in the help what `auto` means.
+void AddDeviceOption(
+    CLI::App& command, DeviceChoice& choice,
+    const std::string& automatic = "a CUDA device for 1 GiB of input or more, else the CPU");
+
+// Opens the device for an input of so many bytes; null is the CPU. For kCuda throws Error (exit
+// code 3) if the device is not usable; kAuto then means the CPU.
+std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes);
+
+// Returns the size of a file; 0 if there is none, which whoever opens it will say.
+uint64_t BytesOfFile(const std::string& path);
+
+// Tells on standard error what computes, unless it is the CPU.
+void NoteDevice(const char* command, const ComputeDevice* device);
+
+}  // namespace dlsim

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim formats: the table of formats, computed from its rows.
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dlsim/format.h"
+#include "sim/app/commands.h"
+#include "sim/base/json_value.h"
+#include "sim/base/number.h"
+#include "sim/base/output_file.h"
+#include "sim/base/table.h"
+
+namespace dlsim {
+namespace {
+
+struct FormatsOptions {
+  std::vector<std::string> names;
+  bool json = false;
+};
+
+// A row to print: one of the table, or a format that the user wrote.
+struct Listed {
+  std::string name, aliases, note;
+  Format format;
+};
+
+std::vector<Listed> ListFormats(const std::vector<std::string>& names) {
+  std::vector<Listed> listed;
+  for (const FormatRow& row : kFormats) {
+    std::string aliases(row.aliases[0]);
+    if (!row.aliases[1].empty()) aliases += ", " + std::string(row.aliases[1]);
+    listed.push_back({std::string(row.name), aliases, std::string(row.note), row.format});
+  }
+  if (names.empty()) return listed;
+  std::vector<Listed> chosen;
+  for (const std::string& text : names) {
+    const NamedFormat format = ParseFormat(text);
+    Listed wanted = {format.name, "", "user-written, IEEE-like", format.format};
+    for (const Listed& row : listed) {
+      if (row.name == format.name) wanted = row;
+    }
+    chosen.push_back(wanted);
+  }
+  return chosen;
+}
+
+std::string Code(const Format& f, uint32_t code) {
+  return fmt::format("{:0{}X}", code, (CodeBits(f) + 3) / 4);
+}
+
+uint32_t CodeOfOne(const Format& f) { return static_cast<uint32_t>(f.bias) << f.mantissa_bits; }
+
+std::string Value(double value) { return fmt::format("{:.10g}", value); }
+
+// Where rounding to nearest even overflows: from a value on, or only above it if a tie stays
+// finite.
+std::string OverflowText(const Format& f) {
+  const bool tie_overflows = MaxFiniteCode(f) % 2 == 1;
+  return (tie_overflows ? "" : ">") + Value(OverflowThreshold(f));
+}
+
+std::string FormatsTable(const std::vector<Listed>& formats) {
+  std::vector<TableRow> rows = {{"name", "bits", "s/e/m", "bias", "max finite", "min normal",
+                                 "min positive", "overflows at", "1.0", "max", "+inf", "NaN"}};
+  for (const Listed& row : formats) {
+    const Format& f = row.format;
+    rows.push_back({row.name, std::to_string(CodeBits(f)),
+                    fmt::format("1/{}/{}", f.exponent_bits, f.mantissa_bits),
+                    std::to_string(f.bias), Value(MaxFinite(f)), Value(MinNormal(f)),
+                    Value(MinPositive(f)), OverflowText(f), Code(f, CodeOfOne(f)),
+                    Code(f, MaxFiniteCode(f)), HasInfinity(f) ? Code(f, OverflowCode(f)) : "-",
+                    Code(f, QuietNanCode(f))});
+  }
+  std::string text = FormatTable(rows) + "\n";
+  for (const Listed& row : formats) {
+    text += fmt::format("  {:<10}  {}{}{}\n", row.name, row.note,
+                        row.aliases.empty() ? "" : "; also ", row.aliases);
+  }
+  return text;
+}
+
+Json FormatsJson(const std::vector<Listed>& formats) {
+  Json rows = Json::array();
+  for (const Listed& row : formats) {
+    const Format& f = row.format;
+    rows.push_back({{"name", row.name},
+                    {"bits", CodeBits(f)},
+                    {"exponent_bits", f.exponent_bits},
+                    {"mantissa_bits", f.mantissa_bits},
+                    {"bias", f.bias},
+                    {"max_finite", MaxFinite(f)},
+                    {"min_normal", MinNormal(f)},
+                    {"min_positive", MinPositive(f)},
+                    {"overflow_threshold", OverflowThreshold(f)},
+                    {"has_infinity", HasInfinity(f)},
+                    {"has_subnormals", f.denormals == Denormals::kGradual},
+                    {"code_one", CodeOfOne(f)},
+                    {"code_max", MaxFiniteCode(f)},
+                    {"code_infinity", HasInfinity(f) ? Json(OverflowCode(f)) : Json()},
+                    {"code_nan", QuietNanCode(f)},
+                    {"note", row.note}});
+  }
+  return {{"schema", "dlsim.formats/1"}, {"formats", rows}};
+}
+
+}  // namespace
+
+void AddFormatsCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<FormatsOptions>();
+  CLI::App* command = app.add_subcommand("formats", "Print the table of number formats");
+  command->add_option("FORMAT", options->names, "Only these, e.g. cb16 or e5m2 (default: all)");
+  command->add_flag("--json", options->json, "Print JSON");
+  command->footer("Examples:\n  dlsim formats\n  dlsim formats e6m5 cb16 --json");
+  command->callback([options, &action] {
+    action = [options] {
+      const std::vector<Listed> formats = ListFormats(options->names);
+      WriteOutput("-",
+                  options->json ? DumpJson(FormatsJson(formats)) + "\n" : FormatsTable(formats));
+      return 0;
+    };
+  });
+}
+
+}  // namespace dlsim

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/gradient_input.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/replay/profile_source.h"
+#include "sim/replay/trace_source.h"
+
+namespace dlsim {
+namespace {
+
+// Refuses what was lost when the gradients of a step became its profile.
+void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulation& asked) {
+  const ProfileSettings& settings = profile.settings();
+  const ProfileStep first = profile.Load(0);
+  const bool micro_steps = first.files.size() > 1 || first.micro_steps.front() >= 0;
+  if (micro_steps && asked.rule && *asked.rule != settings.accumulation) {
+    throw UsageError("--accumulate", "the profile was made otherwise",
+                     NameOf(settings.accumulation), NameOf(*asked.rule));
+  }
+  if (!asked.steps || *asked.steps == settings.accumulate_steps) return;
+  const int64_t recorded = settings.accumulate_steps == 1 && micro_steps
+                               ? static_cast<int64_t>(first.files.size())
+                               : settings.accumulate_steps;
+  if (settings.accumulate_steps == 1 && micro_steps && *asked.steps == recorded) return;
+  throw UsageError("grad_accum_steps", "the profile was made otherwise", std::to_string(recorded),
+                   std::to_string(*asked.steps));
+}
+
+// A device has nothing to do then. It is opened if the user names it, so that what is refused does
+// not depend on the input.
+GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& arguments,
+                           const DeviceChoice& device, ReplayOptions& replay) {
+  GradientInput input;
+  input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(arguments.paths));
+  const ProfileSettings& settings = input.profile->settings();
+  if (input.profile->step_count() == 0) {
+    throw InputError(Printable(arguments.paths.front()), "a profile without steps");
+  }
+  RequireSameAccumulation(*input.profile, asked);
+  input.source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
+  RequireTensors(
+      arguments, NoTensorMatches(arguments.options.tensors), input.profile->step_count(),
+      [&](size_t i) { return !input.source->Load(i, StepNeeds::kTensors)->Tensors().empty(); });
+  input.device = OpenDevice(device, 0);
+  if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
+  replay.step.accumulation = settings.accumulation;
+  replay.accumulate_steps = settings.accumulate_steps;
+  return input;
+}
+
+}  // namespace
+
+bool AreProfiles(const std::vector<std::string>& paths) {
+  const auto other = std::find_if_not(paths.begin(), paths.end(), ProfileReader::IsProfile);
+  if (other == paths.end()) return true;
+  if (std::none_of(paths.begin(), paths.end(), ProfileReader::IsProfile)) return false;
+  throw UsageError("TRACE", "a trace among profiles", "only traces, or only profiles",
+                   Quoted(*other));
+}
+
+GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
+                            const DeviceChoice& device, ReplayOptions& replay) {
+  if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, device, replay);
+  replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
+  replay.accumulate_steps = asked.steps.value_or(1);
+  GradientInput input;
+  input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
+  input.source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
+  input.device = OpenDevice(device, input.source->facts().file_bytes);
+  replay.step.device = input.device.get();
+  return input;
+}
+
+void NoteDevice(const char* command, const GradientInput& input) {
+  if (input.device != nullptr && input.profile != nullptr) {
+    std::fprintf(stderr, "dlsim %s: note: the CPU answers for a profile, not %s\n", command,
+                 Printable(input.device->name()).c_str());
+    return;
+  }
+  NoteDevice(command, input.device.get());
+}
+
+}  // namespace dlsim

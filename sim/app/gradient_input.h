@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Opens what a command takes for a trace: a trace, or profiles of one, and what is to measure it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/profile_file.h"
+#include "dlsim/sim/gradient_source.h"
+#include "dlsim/sim/replay.h"
+#include "sim/app/device_option.h"
+#include "sim/app/trace_arguments.h"
+
+namespace dlsim {
+
+// Returns whether all paths are profiles. Throws UsageError if only some are.
+bool AreProfiles(const std::vector<std::string>& paths);
+
+struct GradientInput {
+  std::unique_ptr<TraceReader> trace;      // this ...
+  std::unique_ptr<ProfileReader> profile;  // ... or that
+  std::unique_ptr<GradientSource> source;
+  std::unique_ptr<ComputeDevice> device;  // null = the CPU
+};
+
+// What the user asked for; a profile decides what was not.
+struct AskedAccumulation {
+  std::optional<Accumulation> rule;
+  std::optional<int64_t> steps;
+};
+
+// Opens the gradients and the device, and completes the options by what was asked and by what the
+// profile holds. Throws InputError if no tensor matches or the device is not usable, UsageError for
+// what a profile cannot answer.
+GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
+                            const DeviceChoice& device, ReplayOptions& replay);
+
+// Tells on standard error what measures, unless it is the CPU as usual.
+void NoteDevice(const char* command, const GradientInput& input);
+
+}  // namespace dlsim

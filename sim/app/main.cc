@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+// The dlsim command.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdio>
+#include <exception>
+#include <new>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/app/commands.h"
+#include "sim/app/option_model.h"
+#include "sim/app/signals.h"
+#include "sim/base/output_file.h"
+#include "sim/base/suggest.h"
+
+namespace dlsim {
+namespace {
+
+// Prints one line on standard error and returns the exit code.
+int Fail(const std::string& command, const char* message, ErrorKind kind) {
+  std::fprintf(stderr, "%s: %s\n", command.c_str(), message);
+  return static_cast<int>(kind);
+}
+
+// "dlsim replay" or "dlsim bench run" once the subcommand is known.
+std::string CommandName(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return app.get_name() + (chosen.empty() ? "" : " " + CommandName(*chosen.front()));
+}
+
+void AddCommands(CLI::App& app, Action& action) {
+  app.require_subcommand(1);
+  app.set_version_flag("--version", "dlsim " DLSIM_VERSION);
+  AddReplayCommand(app, action);
+  AddSweepCommand(app, action);
+  AddTuneCommand(app, action);
+  AddSummariesCommand(app, action);
+  AddProfileCommand(app, action);
+  AddMergeCommand(app, action);
+  AddInfoCommand(app, action);
+  AddScalerCommand(app, action);
+  AddConvertCommand(app, action);
+  AddFormatsCommand(app, action);
+  AddAccumulateCommand(app, action);
+  AddBenchCommand(app, action);
+  AddPythonCommands(app, action);
+  app.footer(
+      "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"
+      "4 incomparable baseline, 70 internal error. dlsim COMMAND --help shows examples.");
+}
+
+// CLI11 would only say that a subcommand is missing. `place` is the command whose subcommand is
+// expected, empty for dlsim itself.
+void RequireCommand(const CLI::App& app, std::string_view place, int argc, char** argv) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    if (!command->get_name().empty()) names.push_back(command->get_name());  // no option group
+  }
+  if (names.empty()) return;
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  const std::string_view first = argc < 2 ? "" : argv[1];
+  if (first.empty()) throw UsageError(place, "no command", ExpectedName("", known, {}));
+  if (std::ranges::find(known, first) != known.end()) {
+    return RequireCommand(*app.get_subcommand(argv[1]), first, argc - 1, argv + 1);
+  }
+  for (const std::string_view option : {"--help", "-h", "--version"}) {
+    if (first == option) return;
+  }
+  const bool is_option = first.starts_with('-');
+  throw UsageError(place, is_option ? "unknown option" : "unknown command",
+                   ExpectedName(first, known, {}), Quoted(first));
+}
+
+void Print(const std::string& text) {
+  OutputFile out("-");
+  out.Write(text);
+  out.Commit();
+}
+
+// Answers --help and --version, or acts. Returns the exit code.
+int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& request) {
+    std::ostringstream answer;
+    app.exit(request, answer, answer);
+    Print(answer.str());
+    return 0;
+  }
+  return action();
+}
+
+int Main(int argc, char** argv) {
+  InstallSignalHandlers();
+  CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
+               "dlsim");
+  Action action;
+  AddCommands(app, action);
+  try {
+    if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
+      Print(OptionModel(app) + "\n");
+      return 0;
+    }
+    RequireCommand(app, "", argc, argv);
+    return ParseAndAct(app, action, argc, argv);
+  } catch (const CLI::ParseError& error) {
+    const std::string message = Printable(error.what()) + " (see " + CommandName(app) + " --help)";
+    return Fail(CommandName(app), message.c_str(), ErrorKind::kUsage);
+  } catch (const Error& error) {
+    return Fail(CommandName(app), error.what(), error.kind());
+  } catch (const std::bad_alloc&) {
+    return Fail(CommandName(app), "out of memory", ErrorKind::kInternal);
+  } catch (const std::exception& error) {
+    return Fail(CommandName(app), error.what(), ErrorKind::kInternal);
+  }
+}
+
+}  // namespace
+}  // namespace dlsim
+
+int main(int argc, char** argv) { return dlsim::Main(argc, argv); }

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim merge: profiles of parts of a trace into that of the whole.
+#include <array>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/profile_file.h"
+#include "sim/app/commands.h"
+#include "sim/app/profile_summary.h"
+#include "sim/base/output_file.h"
+
+namespace dlsim {
+namespace {
+
+struct MergeCommandOptions {
+  std::vector<std::string> paths;
+  std::string output;
+  bool quiet = false;
+};
+
+int RunMerge(const MergeCommandOptions& options) {
+  if (options.output == "-") {
+    throw UsageError("-o", "a profile is no text for standard output", "a file",
+                     Quoted(options.output));
+  }
+  MergeProfiles(options.paths, options.output);
+  if (options.quiet) return 0;
+  const std::array<std::string, 1> merged = {options.output};
+  WriteOutput("-", FormatSummary(options.output, ProfileReader::Open(merged)));
+  return 0;
+}
+
+}  // namespace
+
+void AddMergeCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<MergeCommandOptions>();
+  CLI::App* command =
+      app.add_subcommand("merge", "Merge profiles of parts of a trace into one, in any order");
+  command
+      ->add_option("PROFILE", options->paths,
+                   "Profiles with the same settings, such as those of dlsim profile --shard")
+      ->required();
+  command->add_option("-o,--output", options->output, "The merged profile")
+      ->option_text("FILE")
+      ->required();
+  command->add_flag("--quiet", options->quiet, "No summary; errors only");
+  command->footer(
+      "Examples:\n"
+      "  dlsim merge part-*.dlprof -o run.dlprof");
+  command->callback([options, &action] { action = [options] { return RunMerge(*options); }; });
+}
+
+}  // namespace dlsim

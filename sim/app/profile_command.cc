@@ -1,0 +1,266 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim profile: what a trace's gradients look like, in a file that answers for any policy.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/app/commands.h"
+#include "sim/app/device_option.h"
+#include "sim/app/ladder_options.h"
+#include "sim/app/profile_summary.h"
+#include "sim/app/trace_arguments.h"
+#include "sim/app/typed_options.h"
+#include "sim/base/json_value.h"
+#include "sim/base/output_file.h"
+#include "sim/base/progress.h"
+#include "sim/profile/launcher.h"
+#include "sim/profile/profile_run.h"
+#include "sim/profile/rank_message.h"
+
+namespace dlsim {
+namespace {
+
+struct ProfileCommandOptions {
+  TraceArguments trace;
+  LadderSettings ladder;
+  std::string output;
+  std::optional<std::string> shard, json;
+  Accumulation accumulation = Accumulation::kQuantizeThenSum;
+  uint64_t accumulate_steps = 1;
+  DeviceChoice device;
+  bool restart = false, extend = false, quiet = false;
+};
+
+constexpr uint64_t kMaxShards = 1'000'000'000;
+
+// Reads "I/N", I counted from 1.
+void ParseShard(const std::string& text, ProfileRequest& request) {
+  const auto number = [](std::string_view digits) -> uint64_t {
+    uint64_t value = 0;
+    const char* const end = digits.data() + digits.size();
+    const std::from_chars_result result = std::from_chars(digits.data(), end, value);
+    return result.ec == std::errc() && result.ptr == end ? value : 0;
+  };
+  const std::string_view view = text;
+  const size_t slash = std::min(view.find('/'), view.size());
+  const uint64_t index = number(view.substr(0, slash));
+  const uint64_t count = number(view.substr(std::min(slash + 1, view.size())));
+  if (index < 1 || index > count || count > kMaxShards) {
+    throw UsageError("--shard", "no part of a whole", "I/N with I from 1 to N", Quoted(text));
+  }
+  request.shard = index - 1;
+  request.shards = count;
+}
+
+ProfileRequest RequestOf(const ProfileCommandOptions& options) {
+  ProfileRequest request;
+  request.output = options.output;
+  if (options.output == "-") {
+    throw UsageError("-o", "a profile is no text for standard output", "a file",
+                     Quoted(options.output));
+  }
+  if (options.json && SameOutput(*options.json, options.output)) {
+    throw UsageError("--json", "taken by -o", "another file", Quoted(*options.json));
+  }
+  request.settings.ladder = LadderOf(options.ladder);
+  request.settings.tensors = options.trace.options.tensors;
+  request.settings.accumulation = options.accumulation;
+  request.settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
+  if (options.extend) request.existing = ProfileWriter::Existing::kExtend;
+  if (options.restart) request.unfinished = Unfinished::kDiscard;
+  if (options.shard) ParseShard(*options.shard, request);
+  for (const std::string& path : options.trace.paths) {
+    if (!ProfileReader::IsProfile(path)) continue;
+    throw InputError(Printable(path), "is a profile already",
+                     "a trace (dlsim merge joins profiles)");
+  }
+  return request;
+}
+
+// What a rank works on.
+struct Work {
+  explicit Work(const ProfileCommandOptions& options)
+      : request(RequestOf(options)),
+        trace(OpenTrace(options.trace)),
+        device(OpenDevice(options.device, trace.file_bytes())),
+        run(trace, request) {
+    request.settings.description = trace.description();
+    request.device = device.get();
+  }
+
+  ProfileRequest request;
+  TraceReader trace;
+  std::unique_ptr<ComputeDevice> device;
+  ProfileRun run;
+};
+
+void PrintNotes(const Work& work) {
+  const auto note = [](const std::string& text) {
+    std::fprintf(stderr, "dlsim profile: note: %s\n", text.c_str());
+  };
+  for (const std::string& text : work.trace.notes()) note(text);
+  NoteDevice("profile", work.device.get());
+  const ProfileRun& run = work.run;
+  if (run.replaced()) {
+    note(Printable(work.request.output) + ".partial had other settings and is replaced");
+  }
+  if (run.finished() > 0) {
+    note(fmt::format("{} of {} steps profiled before are taken over, {} to read", run.kept(),
+                     run.finished(), run.to_read()));
+  } else if (run.to_read() == 0) {
+    note(fmt::format("shard {}/{} holds no step", work.request.shard + 1, work.request.shards));
+  }
+}
+
+void WriteResults(const ProfileCommandOptions& options, OutputFile* json) {
+  const std::array<std::string, 1> paths = {options.output};
+  const ProfileReader profile = ProfileReader::Open(paths);
+  if (json != nullptr) {
+    json->Write(DumpJson(JsonSummary(options.output, profile)) + "\n");
+    json->Commit();
+  }
+  if (options.quiet || options.json == "-") return;
+  WriteOutput("-", FormatSummary(options.output, profile));
+}
+
+// Writes the profile from what all ranks find.
+void Collect(const ProfileCommandOptions& options, const Ranks& ranks, Work& work) {
+  const std::unique_ptr<OutputFile> json =
+      options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
+  if (!options.quiet) PrintNotes(work);
+  {
+    // Steps count alike: files of one trace hardly differ in size.
+    const double step_bytes =
+        static_cast<double>(work.trace.file_bytes() * options.accumulate_steps) /
+        static_cast<double>(work.trace.step_count());
+    const auto bytes = [&](size_t steps) {
+      return static_cast<uint64_t>(step_bytes * static_cast<double>(steps));
+    };
+    Progress progress("profile", bytes(work.run.to_read()),
+                      options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
+    work.run.Collect(ranks, [&](size_t done) { progress.Update(bytes(done)); });
+  }
+  WriteResults(options, json.get());
+}
+
+template <class Function>
+Failure Attempt(const Function& action) {
+  try {
+    action();
+    return {};
+  } catch (...) {
+    return FailureOf(std::current_exception());
+  }
+}
+
+void Print(const Failure& failure) {
+  std::fprintf(stderr, "dlsim profile: %s\n", failure.text.c_str());
+  std::fflush(stderr);
+}
+
+// Opens the trace on all ranks and the profile on rank 0. Returns an exit code on which all ranks
+// agree; the first that failed has printed its line by then, because a launcher ends all ranks when
+// one ends with an error.
+int OpenTogether(const ProfileCommandOptions& options, Ranks& ranks, std::unique_ptr<Work>& work) {
+  std::string plan;
+  Failure failure = Attempt([&] {
+    work = std::make_unique<Work>(options);
+    if (ranks.rank() == 0) plan = work->run.Open();
+  });
+  plan = ranks.Broadcast(plan);
+  if (ranks.rank() != 0 && failure.exit_code == 0 && !plan.empty()) {
+    failure = Attempt([&] { work->run.Follow(plan); });
+  }
+  const std::vector<int> codes = ranks.Gather(failure.exit_code);
+  const auto failed = std::ranges::find_if(codes, [](int code) { return code != 0; });
+  if (failed == codes.end()) return 0;
+  if (failed - codes.begin() == ranks.rank()) Print(failure);
+  ranks.Barrier();
+  return *failed;
+}
+
+int RunOneOfSeveral(const ProfileCommandOptions& options, Ranks& ranks) {
+  std::unique_ptr<Work> work;
+  if (const int exit_code = OpenTogether(options, ranks, work); exit_code != 0) return exit_code;
+  if (ranks.rank() == 0) {
+    const Failure failure = Attempt([&] { Collect(options, ranks, *work); });
+    if (failure.exit_code != 0) {
+      Print(failure);
+      work.reset();  // what is written stays to be resumed
+      ranks.Abort(failure.exit_code);
+    }
+  } else {
+    work->run.Deliver(ranks);
+  }
+  ranks.Barrier();
+  return 0;
+}
+
+int RunProfile(const ProfileCommandOptions& options) {
+  if (LaunchOfThisProcess() == Launch::kSeveral && !options.shard) {
+    throw UsageError("", "started by srun as one of several processes that cannot work together",
+                     "srun --mpi=pmix, or --shard for each");
+  }
+  Ranks ranks;
+  if (ranks.size() > 1) return RunOneOfSeveral(options, ranks);
+  Work work(options);
+  work.run.Open();
+  Collect(options, ranks, work);
+  return 0;
+}
+
+void AddOutputOptions(CLI::App& command, ProfileCommandOptions& options) {
+  command.add_option("-o,--output", options.output, "The profile to write")
+      ->option_text("FILE")
+      ->required();
+  command
+      .add_option("--shard", options.shard,
+                  "Profile only part I of N nearly equal parts of the steps; see dlsim merge")
+      ->option_text("I/N");
+  command.add_flag("--extend", options.extend,
+                   "Keep the steps of an existing profile and add those that it lacks");
+  command.add_flag("--restart", options.restart,
+                   "Begin anew even if an interrupted run left FILE.partial");
+  command
+      .add_option("--json", options.json,
+                  "Write what the profile holds as JSON; - is standard output")
+      ->option_text("FILE");
+  command.add_flag("--quiet", options.quiet, "No summary, notes or progress; errors only");
+}
+
+}  // namespace
+
+void AddProfileCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<ProfileCommandOptions>();
+  CLI::App* command = app.add_subcommand(
+      "profile", "Profile a trace: a small file that answers for any policy and parameters");
+  AddTraceArguments(*command, options->trace);
+  AddLadderOptions(*command, options->ladder);
+  AddChoice<Accumulation>(
+      *command, "--accumulate", options->accumulation, "RULE",
+      "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
+  AddCount(*command, "--grad-accum-steps", options->accumulate_steps,
+           "Recorded steps that are micro-steps of one optimizer step (default 1)");
+  AddDeviceOption(*command, options->device);
+  AddOutputOptions(*command, *options);
+  command->footer(
+      "Examples:\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --extend\n"
+      "  dlsim profile runs/lm-kjv -o fp16.dlprof --format fp16 --rounding rne --scales 2^0..2^32\n"
+      "  dlsim profile runs/lm-kjv -o part-1.dlprof --shard 1/64\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --device cuda:1\n"
+      "  mpirun -n 4 dlsim profile runs/lm-kjv -o lm-kjv.dlprof");
+  command->callback([options, &action] { action = [options] { return RunProfile(*options); }; });
+}
+
+}  // namespace dlsim

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/profile_summary.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+#include "dlsim/error.h"
+#include "sim/app/conversion_options.h"
+#include "sim/profile/profile_text.h"
+
+namespace dlsim {
+namespace {
+
+// "12.3 MB"; decimal units.
+std::string FormatBytes(uint64_t bytes) {
+  constexpr std::array<std::string_view, 6> kUnits = {"bytes", "kB", "MB", "GB", "TB", "PB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.3g} {}", value, kUnits[unit]);
+}
+
+std::string FormatSteps(const ProfileReader& profile) {
+  const size_t count = profile.step_count();
+  if (count == 0) return "no steps";
+  if (count == 1) return fmt::format("1 step ({})", profile.step_number(0));
+  return fmt::format("{} steps ({} to {})", count, profile.step_number(0),
+                     profile.step_number(count - 1));
+}
+
+}  // namespace
+
+std::string FormatSummary(const std::string& path, const ProfileReader& profile) {
+  const uint64_t trace = profile.trace_bytes(), own = profile.file_bytes();
+  const std::string ratio =
+      trace == 0 ? ""
+                 : fmt::format(" of a trace of {} ({:.3g} %)", FormatBytes(trace),
+                               100 * static_cast<double>(own) / static_cast<double>(trace));
+  return fmt::format("{}: {}, {}{}; exact for {}\n", Printable(path), FormatSteps(profile),
+                     FormatBytes(own), ratio, DescribeLadder(profile.settings().ladder));
+}
+
+Json JsonSummary(const std::string& path, const ProfileReader& profile) {
+  const ProfileSettings& settings = profile.settings();
+  const size_t steps = profile.step_count();
+  Json object = {{"schema", "dlsim.profile-report/1"},
+                 {"profile", path},
+                 {"steps", steps},
+                 {"first_step", steps > 0 ? Json(profile.step_number(0)) : Json()},
+                 {"last_step", steps > 0 ? Json(profile.step_number(steps - 1)) : Json()},
+                 {"trace_bytes", profile.trace_bytes()},
+                 {"profile_bytes", profile.file_bytes()},
+                 {"edges", profile.edges().bits().size()},
+                 {"tensors", settings.tensors},
+                 {"accumulate", NameOf(settings.accumulation)},
+                 {"grad_accum_steps", settings.accumulate_steps}};
+  object.update(LadderNames(settings.ladder));
+  for (const float scale : settings.ladder.scales) object["scales"].push_back(scale);
+  return object;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim replay: a trace through formats and policies.
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/app/commands.h"
+#include "sim/app/config_arguments.h"
+#include "sim/app/conversion_options.h"
+#include "sim/app/gradient_input.h"
+#include "sim/app/trace_arguments.h"
+#include "sim/app/training_options.h"
+#include "sim/app/typed_options.h"
+#include "sim/base/number.h"
+#include "sim/base/output_file.h"
+#include "sim/base/progress.h"
+#include "sim/config/apply_config.h"
+#include "sim/replay/replay_csv.h"
+#include "sim/replay/replay_json.h"
+#include "sim/replay/report.h"
+#include "sim/replay/simulation.h"
+
+namespace dlsim {
+namespace {
+
+struct ReplayCommandOptions {
+  TraceArguments trace;
+  ConfigArguments config;
+  ConversionOptions conversion;
+  TrainingOptions training;
+  std::optional<Accumulation> accumulation;
+  SimulationRequest request;
+  ReplayOptions replay;
+  ResultPaths results;
+  std::string heat_map;  // bins; empty: none
+  ReportOptions report;
+  DeviceChoice device;
+};
+
+// Steps count alike in the progress line: files of one trace hardly differ in size.
+uint64_t BytesUntil(const GradientSource& source, size_t step) {
+  const double share = static_cast<double>(step) / static_cast<double>(source.step_count());
+  return static_cast<uint64_t>(share * static_cast<double>(source.facts().file_bytes));
+}
+
+// What shapes all runs of the call, for the record.
+Json DescribeOptions(const ReplayCommandOptions& options) {
+  Json object = {{"rounding", NameOf(options.conversion.rounding)},
+                 {"overflow", NameOf(options.conversion.overflow)},
+                 {"subnormals", NameOf(options.conversion.subnormals)},
+                 {"seed", options.conversion.seed},
+                 {"check", NameOf(options.replay.checked)},
+                 {"accumulate", NameOf(options.replay.step.accumulation)},
+                 {"on_fatal", NameOf(options.replay.on_fatal)},
+                 {"tensors", options.trace.options.tensors}};
+  object.update(Describe(options.request, options.replay));
+  return object;
+}
+
+// The options that are not the default, on one line; empty if all are.
+std::string UnusualOptions(const ReplayCommandOptions& options) {
+  const Json defaults = DescribeOptions(ReplayCommandOptions()), chosen = DescribeOptions(options);
+  std::string line;
+  for (const auto& [key, value] : chosen.items()) {
+    if (defaults.contains(key) && value == defaults[key]) continue;
+    line += (line.empty() ? "options: " : ", ") + key + " " + DumpJson(value);
+  }
+  if (options.trace.options.tensors != "*") {
+    line += "\nnote: only the tensors that match are read, and they alone decide";
+  }
+  return line.empty() ? line : line + "\n";
+}
+
+// A refused policy is wrong usage; the others have run all the same. Formats refuse alike: one
+// line.
+int ReportRefusals(const std::vector<SimulationRun>& runs) {
+  std::set<std::string> lines;
+  for (const SimulationRun& run : runs) {
+    if (run.start) continue;
+    const ScalerEvent& event = run.result.events.front();
+    lines.insert("policy " + run.policy + ": " + event.type + ": " + event.message);
+  }
+  for (const std::string& line : lines) std::fprintf(stderr, "dlsim replay: %s\n", line.c_str());
+  return lines.empty() ? 0 : static_cast<int>(ErrorKind::kUsage);
+}
+
+// Adds what the configuration says, then the defaults.
+void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequest& request) {
+  if (config) ApplyConfig(*config, request);
+  if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
+  if (request.policies.empty()) request.policies = {"cerebras"};
+}
+
+// The most bins of a heat map; nothing without one.
+std::optional<uint64_t> HeatMapBins(const ReplayCommandOptions& options) {
+  if (options.heat_map.empty()) return std::nullopt;
+  if (!options.results.json) throw UsageError("--heat-map", "needs --json");
+  const int64_t bins = ParseInteger(options.heat_map, "--heat-map");
+  if (bins < 1) throw UsageError("--heat-map", "no bins", "1 or more", Quoted(options.heat_map));
+  return static_cast<uint64_t>(bins);
+}
+
+int RunReplay(ReplayCommandOptions options) {
+  options.results.RequireDistinct();
+  const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
+  const std::optional<TrainingConfig> config = ReadConfig(options.config);
+  AskedAccumulation asked = {options.accumulation, {}};
+  if (config) asked.steps = config->accumulate_steps;
+  Apply(options.training, options.request, options.replay);
+  if (!options.training.grad_accum_steps.empty()) asked.steps = options.replay.accumulate_steps;
+  CompleteRequest(config, options.request);
+  options.request.conversion = options.conversion.Of({});
+  options.replay.step.seed = options.conversion.seed;
+  std::vector<SimulationRun> runs = PrepareRuns(options.request);
+  const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
+  const GradientSource& source = *input.source;
+  CheckAgainst(source.facts(), options.request);
+  if (!options.results.quiet) NoteDevice("replay", input);
+  ResultFiles files(options.results);
+  if (files.csv) files.csv->Write(CsvHeader(source.facts()));
+  {
+    Progress progress("replay", source.facts().file_bytes,
+                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
+    options.replay.observer = [&](const ObservedStep& step) {
+      if (files.csv) WriteCsvRows(step, *files.csv);
+      progress.Update(BytesUntil(source, step.index + 1));
+    };
+    Simulate(source, options.replay, runs, heat_map_bins);
+    CheckOptimizers(options.replay.optimizers, runs);
+  }
+  if (files.json) {
+    Json record = DescribeOptions(options);
+    if (config) record["config"] = JsonConfig(options.config.path, *config);
+    WriteReplayJson(source.facts(), options.trace.paths, record, runs, *files.json);
+  }
+  files.Commit();
+  options.report.optimizers = options.replay.optimizers;
+  if (options.results.wants_report()) {
+    WriteOutput("-", (config ? DescribeConfig(options.config.path, *config) : "") +
+                         UnusualOptions(options) +
+                         FormatReport(source.facts(), runs, options.report));
+  }
+  return ReportRefusals(runs);
+}
+
+void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
+  command
+      .add_option("--format", options.request.formats,
+                  "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats")
+      ->option_text("F")
+      ->allow_extra_args(false);
+  command
+      .add_option("--policy", options.request.policies,
+                  "Loss-scaling policy, repeatable (default: cerebras), or all; see dlsim scaler "
+                  "--list")
+      ->option_text("NAME")
+      ->allow_extra_args(false);
+  command
+      .add_option("--set", options.request.settings,
+                  "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one")
+      ->option_text("KEY=VALUE")
+      ->allow_extra_args(false);
+  AddConversionOptions(command, options.conversion);
+}
+
+void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
+  AddChoice<FiniteTest>(command, "--finite-test", options.request.finite_test, "RULE",
+                        "How a step is found finite: elementwise, unscaled-elementwise, "
+                        "global-norm, scaled-norm or sum (default: as the policy does)");
+  AddChoice<Checked>(command, "--check", options.replay.checked, "RULE",
+                     "Gradients that decide: grad (default), or all with activation gradients");
+  AddChoice<Accumulation>(
+      command, "--accumulate", options.accumulation, "RULE",
+      "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
+  AddChoice<OnFatal>(command, "--on-fatal", options.replay.on_fatal, "RULE",
+                     "Where the original would raise a fatal error: stop (default) or continue");
+}
+
+}  // namespace
+
+void AddReplayCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<ReplayCommandOptions>();
+  CLI::App* command = app.add_subcommand(
+      "replay", "Replay recorded gradients through number formats and loss-scaling policies");
+  AddTraceArguments(*command, options->trace);
+  AddConfigArguments(*command, options->config);
+  AddRunOptions(*command, *options);
+  AddRuleOptions(*command, *options);
+  AddTrainingOptions(*command, options->training, options->request);
+  AddDeviceOption(*command, options->device);
+  command
+      ->add_option("--json", options->results.json,
+                   "Write the full result as JSON; - is standard output")
+      ->option_text("FILE");
+  command
+      ->add_option("--csv", options->results.csv,
+                   "Write one row per step, micro-step and tensor; - is standard output")
+      ->option_text("FILE");
+  command->add_flag("--heat-map{200}", options->heat_map,
+                    "Add to the JSON what each tensor loses over the steps, in at most 200 bins; "
+                    "--heat-map=BINS for another number");
+  AddCount(*command, "--top", options->report.top,
+           "Tensors in each list of the report (default 5)");
+  command->add_flag("--details", options->report.details,
+                    "Plot and list the tensors of each run, however many there are");
+  command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");
+  command->footer(
+      "Examples:\n"
+      "  dlsim replay runs/lm-kjv\n"
+      "  dlsim replay runs/lm-kjv --format cb16 --policy cerebras-2.10 --json out.json\n"
+      "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
+      "  dlsim replay runs/lm-kjv --config params.yaml --set steps_per_increase=500\n"
+      "  dlsim replay lm-kjv.dlprof --policy all\n"
+      "  dlsim replay runs/lm-kjv --heat-map --json out.json\n"
+      "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
+      "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
+      "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"
+      "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");
+  command->callback([options, &action] { action = [options] { return RunReplay(*options); }; });
+}
+
+}  // namespace dlsim

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/signals.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <string_view>
+
+#include "dlsim/error.h"
+#include "sim/base/temporary_files.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::string_view kCut =
+    "dlsim: a file was cut or became unreadable while it was mapped (use --no-mmap)\n";
+
+// The handler is reset on entry, so the signal acts as by default once this returns.
+void OnTermination(int signal) {
+  RemoveTemporaries();
+  raise(signal);
+}
+
+// Several threads may read the cut file at once: the first to come ends the process.
+void OnBusError(int signal, siginfo_t* info, void*) {
+  if (info->si_code != BUS_ADRERR) {
+    ::signal(signal, SIG_DFL);
+    return OnTermination(signal);
+  }
+  static std::atomic_flag is_ending;
+  while (is_ending.test_and_set()) pause();
+  RemoveTemporaries();
+  // Nothing can be done if even this fails.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kCut.data(), kCut.size());
+  _exit(static_cast<int>(ErrorKind::kInput));
+}
+
+}  // namespace
+
+void InstallSignalHandlers() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    struct sigaction before = {};
+    sigaction(signal, nullptr, &before);
+    if (before.sa_handler == SIG_IGN) continue;  // as nohup asks
+    struct sigaction action = {};
+    action.sa_handler = OnTermination;
+    action.sa_flags = static_cast<int>(SA_RESETHAND);
+    sigaction(signal, &action, nullptr);
+  }
+  signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit on the size of files then fails as any write
+  struct sigaction action = {};
+  action.sa_sigaction = OnBusError;
+  action.sa_flags = SA_SIGINFO;
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim sweep: very many formats, policies and parameters in one pass.
+#include <algorithm>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/profile_file.h"
+#include "sim/app/commands.h"
+#include "sim/app/conversion_options.h"
+#include "sim/app/gradient_input.h"
+#include "sim/app/trace_arguments.h"
+#include "sim/app/typed_options.h"
+#include "sim/base/number.h"
+#include "sim/base/progress.h"
+#include "sim/replay/report.h"
+#include "sim/sweep/grid_file.h"
+#include "sim/sweep/sweep_output.h"
+
+namespace dlsim {
+namespace {
+
+struct SweepCommandOptions {
+  TraceArguments trace;
+  std::optional<std::string> grid_file;
+  std::vector<std::string> formats, policies, settings, vary;
+  std::optional<uint64_t> random, limit;
+  ConversionOptions conversion;
+  std::optional<FiniteTest> finite_test;
+  Checked checked = Checked::kParameterGradients;
+  OnFatal on_fatal = OnFatal::kStop;
+  std::optional<Accumulation> accumulation;
+  std::optional<std::string> accumulate_steps;
+  RankBy sort = RankBy::kLoss;
+  uint64_t top = 20;
+  DeviceChoice device;
+  ResultPaths results;
+};
+
+// Adds axes of the command line, which win over those of the file.
+void AddAxes(std::vector<SweepAxis> given, std::vector<SweepAxis>& axes) {
+  std::erase_if(axes, [&](const SweepAxis& axis) {
+    return std::ranges::any_of(given, [&](const SweepAxis& own) {
+      return own.policy == axis.policy && own.key == axis.key;
+    });
+  });
+  for (SweepAxis& axis : given) axes.push_back(std::move(axis));
+}
+
+SweepGrid GridOf(const SweepCommandOptions& options) {
+  SweepGrid grid;
+  if (options.grid_file) grid = ReadGridFile(*options.grid_file);
+  std::vector<SweepAxis> settings, axes;
+  for (const std::string& text : options.settings) settings.push_back(ParseSetting(text, "--set"));
+  for (const std::string& text : options.vary) axes.push_back(ParseAxis(text, "--vary"));
+  AddAxes(std::move(settings), grid.settings);
+  AddAxes(std::move(axes), grid.axes);
+  if (!options.formats.empty()) grid.formats = options.formats;
+  if (!options.policies.empty()) grid.policies = options.policies;
+  if (options.random) grid.random = options.random;
+  if (options.conversion.seed != 0) grid.seed = options.conversion.seed;
+  grid.limit = options.limit.value_or(grid.limit);
+  SortAxes(grid);
+  if (grid.formats.empty()) grid.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
+  if (grid.policies.empty()) grid.policies = {"cerebras"};
+  if (grid.roundings.empty()) grid.roundings = {std::string(NameOf(options.conversion.rounding))};
+  return grid;
+}
+
+SweepSetup SetupOf(const SweepCommandOptions& options) {
+  SweepSetup setup = {GridOf(options), {}, options.conversion.Of({}), options.finite_test};
+  for (const std::string& name : setup.grid.roundings) {
+    setup.roundings.push_back(ParseNamed<Rounding>("--rounding", name));
+  }
+  return setup;
+}
+
+// Opens the trace or profile, and completes the options by it.
+GradientInput OpenInput(SweepCommandOptions& options, ReplayOptions& replay) {
+  AskedAccumulation asked = {options.accumulation, {}};
+  if (options.accumulate_steps) {
+    asked.steps = ParseInteger(*options.accumulate_steps, "--grad-accum-steps");
+  }
+  return OpenGradients(asked, options.trace, options.device, replay);
+}
+
+std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayRun> runs,
+                                 const SweepCommandOptions& options, ReplayOptions replay) {
+  const uint64_t count = runs.size();
+  Progress progress("sweep", count * input.source->step_count(),
+                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                    ProgressUnit::kPolicySteps);
+  const SweepOptions sweep = {std::move(replay),
+                              [&](size_t steps_done) { progress.Update(steps_done * count); }};
+  return Sweep(*input.source, std::move(runs), sweep);
+}
+
+Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& replay,
+                     const SweepGrid& grid) {
+  Json object = {{"overflow", NameOf(options.conversion.overflow)},
+                 {"subnormals", NameOf(options.conversion.subnormals)},
+                 {"seed", grid.seed},
+                 {"random", grid.random ? Json(*grid.random) : Json()},
+                 {"check", NameOf(replay.checked)},
+                 {"on_fatal", NameOf(replay.on_fatal)},
+                 {"tensors", options.trace.options.tensors}};
+  if (options.finite_test) object["finite_test"] = NameOf(*options.finite_test);
+  for (const SweepAxis& axis : grid.settings) {
+    object["set"][axis.policy.empty() ? axis.key : axis.policy + "." + axis.key] =
+        axis.values.at(0);
+  }
+  return object;
+}
+
+int RunSweep(SweepCommandOptions options) {
+  options.results.RequireDistinct();
+  const SweepSetup setup = SetupOf(options);
+  SweepPlan plan = PlanSweep(setup);
+  ReplayOptions replay;
+  replay.step.seed = setup.grid.seed;
+  replay.checked = options.checked;
+  replay.on_fatal = options.on_fatal;
+  const GradientInput input = OpenInput(options, replay);
+  if (input.profile) KeepAnswerable(*input.profile, plan);
+  if (!options.results.quiet) NoteDevice("sweep", input);
+  const SourceFacts& facts = input.source->facts();
+  ResultFiles files(options.results);
+  SweepResult result = {setup, plan, RunAll(input, std::move(plan.runs), options, replay), {}, {}};
+  result.order = Rank(result.outcomes, options.sort);
+  result.pareto = ParetoFront(result.outcomes);
+  if (files.json) {
+    const Json record = DescribeOptions(options, replay, setup.grid);
+    WriteSweepJson(facts, options.trace.paths, record, result, *files.json);
+  }
+  if (files.csv) WriteSweepCsv(result, *files.csv);
+  files.Commit();
+  if (options.results.wants_report()) {
+    WriteOutput("-", DescribeTrace(facts) + FormatSweep(result, options.top));
+  }
+  return 0;
+}
+
+void AddList(CLI::App& command, const std::string& option, std::vector<std::string>& target,
+             const std::string& placeholder, const std::string& help) {
+  command.add_option(option, target, help)->option_text(placeholder)->allow_extra_args(false);
+}
+
+void AddOptionalCount(CLI::App& command, const std::string& option, std::optional<uint64_t>& target,
+                      const std::string& help) {
+  const auto assign = [option, &target](const std::string& text) {
+    const int64_t value = ParseInteger(text, option);
+    if (value < 1) throw UsageError(option, "too small", "1 or more", Quoted(text));
+    target = static_cast<uint64_t>(value);
+  };
+  command.add_option_function<std::string>(option, assign, help)->option_text("N");
+}
+
+void AddGridOptions(CLI::App& command, SweepCommandOptions& options) {
+  AddList(command, "--format", options.formats, "F",
+          "Number format, repeatable (default: fp16 bf16 cb16)");
+  AddList(command, "--policy", options.policies, "NAME",
+          "Loss-scaling policy, repeatable (default: cerebras), or all");
+  AddList(command, "--set", options.settings, "KEY=VALUE",
+          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one");
+  AddList(command, "--vary", options.vary, "KEY=VALUES",
+          "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
+          "is a parameter, POLICY.KEY, format, policy or rounding");
+  command
+      .add_option("--grid", options.grid_file, "A TOML file with all of these; see docs/sweep.md")
+      ->option_text("FILE");
+  AddOptionalCount(command, "--random", options.random,
+                   "Draw N points instead of all combinations; see --seed");
+  AddOptionalCount(command, "--limit", options.limit, "Most runs to accept (default 1000000)");
+}
+
+void AddRuleOptions(CLI::App& command, SweepCommandOptions& options) {
+  AddChoice<FiniteTest>(command, "--finite-test", options.finite_test, "RULE",
+                        "How a step is found finite (default: as the policy does)");
+  AddChoice<Checked>(command, "--check", options.checked, "RULE",
+                     "Gradients that decide: grad (default), or all with activations");
+  AddChoice<Accumulation>(command, "--accumulate", options.accumulation, "RULE",
+                          "Micro-steps: quantize-first (default) or sum-first");
+  AddChoice<OnFatal>(command, "--on-fatal", options.on_fatal, "RULE",
+                     "Where the original would raise a fatal error: stop (default) or continue");
+  command
+      .add_option("--grad-accum-steps", options.accumulate_steps,
+                  "Accumulate the gradients of N recorded steps")
+      ->option_text("N");
+}
+
+}  // namespace
+
+void AddSweepCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<SweepCommandOptions>();
+  CLI::App* command = app.add_subcommand(
+      "sweep",
+      "Try very many formats, policies and parameters in one pass over a trace or profile");
+  AddTraceArguments(*command, options->trace);
+  AddGridOptions(*command, *options);
+  AddConversionOptions(*command, options->conversion);
+  AddRuleOptions(*command, *options);
+  AddDeviceOption(*command, options->device);
+  AddChoice<RankBy>(*command, "--sort", options->sort, "BY",
+                    "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "
+                    "final-scale");
+  AddCount(*command, "--top", options->top, "Lines of the table of the best (default 20)");
+  command
+      ->add_option("--json", options->results.json, "Write all runs as JSON; - is standard output")
+      ->option_text("FILE");
+  command->add_option("--csv", options->results.csv, "Write one row per run; - is standard output")
+      ->option_text("FILE");
+  command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");
+  command->footer(
+      "Examples:\n"
+      "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"
+      "  dlsim sweep run.dlprof --vary initial_loss_scale=2^0..2^40 --vary "
+      "steps_per_increase=100..2000/100\n"
+      "  dlsim sweep run.dlprof --grid grid.toml --random 5000 --seed 1 --json out.json");
+  command->callback([options, &action] { action = [options] { return RunSweep(*options); }; });
+}
+
+}  // namespace dlsim

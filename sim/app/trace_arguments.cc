@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/trace_arguments.h"
+
+#include <algorithm>
+
+#include "dlsim/error.h"
+#include "dlsim/profile_file.h"
+#include "sim/app/typed_options.h"
+
+namespace dlsim {
+namespace {
+
+bool HasTensors(const TraceStep& step) {
+  return std::ranges::any_of(step.recordings,
+                             [](const Recording& recording) { return !recording.tensors.empty(); });
+}
+
+}  // namespace
+
+void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
+  command
+      .add_option("TRACE", arguments.paths,
+                  "A directory of step-*.safetensors or act_dumps*.npz, a .safetensors file, a "
+                  "*.safetensors.index.json, a .npy or a .npz; several are read one after another. "
+                  "replay, info, sweep and tune take profiles (.dlprof), too")
+      ->required();
+  command
+      .add_option("--tensors", arguments.options.tensors,
+                  "Read only tensors whose name matches this pattern (* ? [])")
+      ->option_text("GLOB");
+  command.add_flag("--no-mmap", arguments.no_mmap,
+                   "Read with system calls instead of mapping files: slower, but safe if a file is "
+                   "cut while it is read");
+  AddChoice<RankReduction>(
+      command, "--ranks", arguments.options.ranks, "NAME",
+      "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
+  AddChoice<DType>(command, "--npy-void", arguments.options.npy_void2, {{"bf16", DType::kBF16}},
+                   "bf16",
+                   "What numpy's nameless 2-byte type V2 holds; ml_dtypes saves bfloat16 so");
+}
+
+TraceReader OpenTrace(const TraceArguments& arguments) {
+  const auto profile = std::ranges::find_if(arguments.paths, ProfileReader::IsProfile);
+  if (profile != arguments.paths.end()) {
+    throw UsageError("TRACE", "a profile does not hold the elements that this takes",
+                     "the trace itself", Quoted(*profile));
+  }
+  TraceOptions options = arguments.options;
+  options.memory_map = !arguments.no_mmap;
+  TraceReader trace = TraceReader::Open(arguments.paths, options);
+  const std::string& glob = arguments.options.tensors;
+  RequireTensors(arguments, glob == "*" ? "no tensors" : NoTensorMatches(glob), trace.step_count(),
+                 [&](size_t i) { return HasTensors(trace.Load(i)); });
+  return trace;
+}
+
+std::string NoTensorMatches(const std::string& glob) {
+  return "no tensor matches --tensors " + Quoted(glob);
+}
+
+void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
+                    const std::function<bool(size_t step)>& has_tensors) {
+  for (size_t i = 0; i < steps; ++i) {
+    if (has_tensors(i)) return;
+  }
+  throw InputError(Printable(arguments.paths.front()), problem);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of JSON that several results share.
+#pragma once
+
+#include <concepts>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <vector>
+
+#include "dlsim/sim/gradient_source.h"
+#include "dlsim/sim/loss_scaler.h"
+#include "dlsim/tensor_stats.h"
+
+namespace dlsim {
+
+using Json = nlohmann::ordered_json;
+
+// A number, or the text "inf", "-inf" or "nan", which JSON numbers cannot express.
+Json JsonNumber(double value);
+Json JsonNumber(std::integral auto value) { return value; }
+
+// The object {name: value, ...} of parameters or of a state.
+Json JsonFields(std::span<const NamedValue> fields);
+
+// One event: step, type, message, fatal, and its details.
+Json JsonEvent(const ScalerEvent& event);
+
+// Adds the counters of docs/numerics.md to an object.
+void AddCounters(const TensorStats& stats, Json& object);
+
+// The object "trace": what was read.
+Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths);
+
+// Text on one line; bytes that are not UTF-8 are replaced.
+std::string DumpJson(const Json& value);
+
+}  // namespace dlsim

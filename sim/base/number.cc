@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/base/number.h"
+
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <system_error>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+bool IsDigitOrPoint(char c) { return (c >= '0' && c <= '9') || c == '.'; }
+
+bool IsHexDigit(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+
+bool IsHex(std::string_view text) {
+  return text.size() > 2 && text[0] == '0' && (text[1] == 'x' || text[1] == 'X');
+}
+
+enum class Status { kOk, kNotANumber, kOutOfRange };
+
+struct Parsed {
+  Status status = Status::kNotANumber;
+  double value = 0;
+};
+
+// Parses the exponent of a power of two. No power of two in range is zero or infinite.
+Parsed ParsePowerOfTwo(std::string_view exponent_text) {
+  int exponent = 0;
+  const char* const end = exponent_text.data() + exponent_text.size();
+  const std::from_chars_result result = std::from_chars(exponent_text.data(), end, exponent);
+  if (result.ptr != end || result.ec == std::errc::invalid_argument) return {};
+  if (result.ec != std::errc()) return {Status::kOutOfRange};
+  const double value = std::ldexp(1.0, exponent);
+  if (value == 0 || std::isinf(value)) return {Status::kOutOfRange};
+  return {Status::kOk, value};
+}
+
+// std::from_chars wants hexadecimal digits without their 0x, and would take a sign or "inf".
+Parsed ParseMagnitude(std::string_view text) {
+  if (text.starts_with("2^")) return ParsePowerOfTwo(text.substr(2));
+  const bool hex = IsHex(text);
+  if (hex) text.remove_prefix(2);
+  if (text.empty() || !(IsDigitOrPoint(text[0]) || (hex && IsHexDigit(text[0])))) return {};
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const std::from_chars_result result = std::from_chars(
+      text.data(), end, value, hex ? std::chars_format::hex : std::chars_format::general);
+  if (result.ptr != end || result.ec == std::errc::invalid_argument) return {};
+  if (result.ec != std::errc()) return {Status::kOutOfRange};
+  return {Status::kOk, value};
+}
+
+// Returns nothing unless all of `text` is a decimal integer in range.
+std::optional<int64_t> ParseDecimalInteger(std::string_view text) {
+  int64_t value = 0;
+  const char* const end = text.data() + text.size();
+  const std::from_chars_result result = std::from_chars(text.data(), end, value);
+  if (result.ptr != end || result.ec != std::errc()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+double ParseNumber(std::string_view text, std::string_view place) {
+  std::string_view magnitude = text;
+  const bool negative = magnitude.starts_with('-');
+  if (negative || magnitude.starts_with('+')) magnitude.remove_prefix(1);
+  const Parsed parsed = ParseMagnitude(magnitude);
+  if (parsed.status == Status::kNotANumber) {
+    throw UsageError(place, "not a number", "a number such as 2^15, 2e15 or 0x1.8p+3",
+                     Quoted(text));
+  }
+  if (parsed.status == Status::kOutOfRange) {
+    throw UsageError(place, "number out of range", "a number that binary64 can hold", Quoted(text));
+  }
+  return negative ? -parsed.value : parsed.value;
+}
+
+int64_t ParseInteger(std::string_view text, std::string_view place) {
+  if (const std::optional<int64_t> exact = ParseDecimalInteger(text)) return *exact;
+  const double value = ParseNumber(text, place);
+  if (value != std::trunc(value) || value < -0x1p63 || value >= 0x1p63) {
+    throw UsageError(place, "not a 64-bit integer", "an integer such as 2000 or 2^10",
+                     Quoted(text));
+  }
+  return static_cast<int64_t>(value);
+}
+
+bool ParseBool(std::string_view text, std::string_view place) {
+  if (text == "true" || text == "True" || text == "1") return true;
+  if (text == "false" || text == "False" || text == "0") return false;
+  throw UsageError(place, "not a truth value", "true or false", Quoted(text));
+}
+
+std::string HexFloat(double value) {
+  if (std::isnan(value)) return "nan";
+  const std::string sign = std::signbit(value) ? "-" : "";
+  if (std::isinf(value)) return sign + "inf";
+  if (value == 0) return sign + "0x0.0p+0";
+  constexpr char kHex[] = "0123456789abcdef";
+  const uint64_t bits = std::bit_cast<uint64_t>(value);
+  const int biased_exponent = static_cast<int>(bits >> 52 & 0x7FF);
+  std::string text = sign + (biased_exponent == 0 ? "0x0." : "0x1.");
+  for (int shift = 48; shift >= 0; shift -= 4) text.push_back(kHex[bits >> shift & 0xF]);
+  const int exponent = biased_exponent == 0 ? -1022 : biased_exponent - 1023;
+  return text + (exponent < 0 ? "p" : "p+") + std::to_string(exponent);
+}
+
+std::string PythonRepr(double value) {
+  const double magnitude = std::fabs(value);
+  const bool fixed = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
+  char buffer[32];
+  const std::to_chars_result result =
+      std::to_chars(buffer, buffer + sizeof(buffer), value,
+                    fixed ? std::chars_format::fixed : std::chars_format::scientific);
+  std::string text(buffer, result.ptr);
+  if (fixed && text.find('.') == std::string::npos) text.append(".0");
+  return text;
+}
+
+}  // namespace dlsim

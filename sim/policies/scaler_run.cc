@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/policies/scaler_run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <string>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/base/json_value.h"
+#include "sim/base/number.h"
+#include "sim/replay/resume.h"
+
+namespace dlsim {
+namespace {
+
+// A scaler that reports an event at every step must not fill the memory.
+constexpr size_t kMaxEvents = 100000;
+
+void AppendScale(double scale, std::vector<ScaleRun>& runs) {
+  // By bits: a NaN continues a run of itself, and zeros of both signs stay apart.
+  const bool same =
+      !runs.empty() && std::bit_cast<uint64_t>(runs.back().scale) == std::bit_cast<uint64_t>(scale);
+  if (same) {
+    ++runs.back().count;
+  } else {
+    runs.push_back({scale, 1});
+  }
+}
+
+ScalerInput InputOfStep(bool overflow, size_t step, const StepSignals& signals) {
+  ScalerInput input = {.overflow = overflow};
+  if (step < signals.absmax.size()) input.absmax = signals.absmax[step];
+  if (!std::isfinite(input.absmax)) input.overflow = true;
+  if (input.overflow) input.absmax = std::numeric_limits<float>::infinity();
+  if (step < signals.histogram.size()) {
+    input.below_edge = signals.histogram[step].below;
+    input.above_edge = signals.histogram[step].above;
+  }
+  return input;
+}
+
+enum class Use { kNeeded, kIgnored };
+
+// Checks one list of signals; `what` is what it holds one of per step.
+void CheckSignal(const char* option, const char* what, Use use, size_t count, int64_t steps,
+                 std::string_view policy, std::vector<std::string>& notes) {
+  const size_t needed = static_cast<size_t>(steps);
+  const std::string name(policy);
+  if (use == Use::kIgnored && count > 0) {
+    notes.push_back(std::string(option) + ": " + name + " does not look at it");
+  }
+  if (use == Use::kNeeded && count == 0 && needed > 0) {
+    throw UsageError(option, "missing", std::string("one ") + what + " per step for " + name);
+  }
+  if (count > 0 && count < needed) {
+    throw UsageError(option, "too few entries", std::to_string(needed) + ", one per step",
+                     std::to_string(count));
+  }
+  if (count > needed) {
+    notes.push_back(std::string(option) + ": entries from " + std::to_string(needed) +
+                    " on have no effect");
+  }
+}
+
+}  // namespace
+
+ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
+                    std::span<const int64_t> overflow_steps, OnFatal on_fatal,
+                    const StepSignals& signals, const std::optional<Resume>& resume) {
+  LossScaler scaler = std::move(configured.scaler);
+  const LossScaler initial = configured.anew.value_or(scaler);
+  ScalerRun run;
+  run.parameters = std::move(configured.parameters);
+  run.scale_init = scaler.scale();
+  auto next_overflow = std::ranges::lower_bound(overflow_steps, 0);
+  bool stopped = false;
+  while (run.steps_run < steps && !stopped) {
+    const int64_t step = run.steps_run++;
+    const bool overflow = next_overflow != overflow_steps.end() && *next_overflow == step;
+    if (overflow) ++next_overflow;
+    if (resume && step == resume->at_step) ResumeFrom(resume->kept, initial, scaler);
+    ScalerDecision decision =
+        scaler.Next(InputOfStep(overflow, static_cast<size_t>(step), signals));
+    AppendScale(scaler.scale(), run.scale);
+    if (decision.skip) run.skipped.push_back(step);
+    if (!decision.event) continue;
+    stopped = decision.event->fatal && on_fatal == OnFatal::kStop;
+    if (++run.event_count <= kMaxEvents) run.events.push_back(std::move(*decision.event));
+  }
+  run.state = scaler.Describe();
+  return run;
+}
+
+std::optional<int64_t> FirstDifference(const ScalerRun& whole, const ScalerRun& interrupted) {
+  std::optional<int64_t> first;
+  const auto note = [&](int64_t step) { first = std::min(first.value_or(step), step); };
+  // Both paths are lists of runs of one scale.
+  int64_t step = 0;
+  size_t a = 0, b = 0;
+  int64_t rest_a = 0, rest_b = 0;  // steps left of the current runs
+  while (true) {
+    if (rest_a == 0 && a < whole.scale.size()) rest_a = whole.scale[a++].count;
+    if (rest_b == 0 && b < interrupted.scale.size()) rest_b = interrupted.scale[b++].count;
+    if (rest_a == 0 && rest_b == 0) break;
+    const bool same =
+        rest_a > 0 && rest_b > 0 &&
+        HexFloat(whole.scale[a - 1].scale) == HexFloat(interrupted.scale[b - 1].scale);
+    if (!same) {
+      note(step);
+      break;
+    }
+    const int64_t common = std::min(rest_a, rest_b);
+    step += common;
+    rest_a -= common;
+    rest_b -= common;
+  }
+  const auto [x, y] = std::ranges::mismatch(whole.skipped, interrupted.skipped);
+  if (x != whole.skipped.end()) note(*x);
+  if (y != interrupted.skipped.end()) note(*y);
+  return first;
+}
+
+void CheckSignals(std::string_view policy, const LossScaler& scaler, int64_t steps,
+                  const StepSignals& signals, std::vector<std::string>& notes) {
+  if (scaler.looks_ahead()) {
+    throw UsageError("--policy", std::string(policy) + " sets its factor from each gradient",
+                     "a trace: dlsim replay");
+  }
+  const auto use = [](bool needed) { return needed ? Use::kNeeded : Use::kIgnored; };
+  CheckSignal("--absmax", "magnitude", use(scaler.uses_absmax()), signals.absmax.size(), steps,
+              policy, notes);
+  CheckSignal("--histogram", "pair of counts", use(scaler.histogram_edge().has_value()),
+              signals.histogram.size(), steps, policy, notes);
+}
+
+ScalerRun RefusedRun(const PolicyRefusal& refusal) {
+  ScalerRun run;
+  run.parameters = refusal.parameters;
+  run.event_count = 1;
+  run.events.push_back(
+      {.step = -1, .type = refusal.type, .message = refusal.message, .fatal = true, .details = {}});
+  return run;
+}
+
+Json ToJson(std::string_view policy, const ScalerRun& run) {
+  Json scale = Json::array();
+  for (const ScaleRun& part : run.scale) {
+    scale.push_back(Json::array({HexFloat(part.scale), part.count}));
+  }
+  Json events = Json::array();
+  for (const ScalerEvent& event : run.events) events.push_back(JsonEvent(event));
+  if (run.event_count > run.events.size()) {
+    events.push_back({{"truncated_total", run.event_count}});
+  }
+  Json document = Json::object();
+  document["schema"] = "dlsim.scaler/1";
+  document["policy"] = policy;
+  document["params"] = JsonFields(run.parameters);
+  document["scale_init"] = run.scale_init ? Json(HexFloat(*run.scale_init)) : Json(nullptr);
+  document["scale"] = std::move(scale);
+  document["skipped"] = run.skipped;
+  document["events"] = std::move(events);
+  document["state"] = JsonFields(run.state);
+  return document;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/profile/profile_text.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <cstddef>
+#include <map>
+
+#include "dlsim/error.h"
+#include "sim/replay/scale_plot.h"
+
+namespace dlsim {
+namespace {
+
+// Scales that are each the double of the one before.
+struct Doublings {
+  float first = 0, last = 0;
+  size_t count = 0;
+};
+
+std::vector<Doublings> SplitIntoDoublings(const std::vector<float>& scales) {
+  std::vector<Doublings> rows;
+  std::map<float, size_t> open;  // the scale that would continue a row
+  for (const float scale : scales) {
+    const auto found = open.find(scale);
+    const size_t row = found == open.end() ? rows.size() : found->second;
+    if (found == open.end()) {
+      rows.push_back({scale, scale, 0});
+    } else {
+      open.erase(found);
+    }
+    rows[row].last = scale;
+    ++rows[row].count;
+    open[scale * 2] = row;
+  }
+  return rows;
+}
+
+std::string ShortScale(float scale) {
+  const std::string power = ScaleText(double{scale});
+  return power.find('.') == std::string::npos ? power : fmt::format("{:.3g}", scale);
+}
+
+// Returns scales in short: "2^-24..2^40, 2.02e-14..2e+15 in doublings".
+std::string ScalesText(const std::vector<float>& scales) {
+  std::string text;
+  for (const Doublings& row : SplitIntoDoublings(scales)) {
+    text += text.empty() ? "" : ", ";
+    text += ShortScale(row.first);
+    if (row.count > 1) text += ".." + ShortScale(row.last);
+    const bool power = ShortScale(row.first).find('^') != std::string::npos;
+    if (row.count > 1 && !power && row.first != 1) text += " in doublings";
+  }
+  return text;
+}
+
+std::string Joined(const Json& names) {
+  std::string text;
+  for (const Json& name : names) text += (text.empty() ? "" : ", ") + name.get<std::string>();
+  return text;
+}
+
+}  // namespace
+
+Json LadderNames(const Ladder& ladder) {
+  Json formats = Json::array(), roundings = Json::array(), subnormals = Json::array();
+  for (const NamedFormat& format : ladder.formats) formats.push_back(format.name);
+  for (const Rounding rounding : ladder.roundings) roundings.push_back(NameOf(rounding));
+  for (const Subnormals rule : ladder.subnormals) subnormals.push_back(NameOf(rule));
+  return {{"formats", formats}, {"roundings", roundings}, {"subnormals", subnormals}};
+}
+
+std::string DescribeLadder(const Ladder& ladder) {
+  const Json names = LadderNames(ladder);
+  return fmt::format("{}; {}; subnormals {}; scales {} ({})", Joined(names["formats"]),
+                     Joined(names["roundings"]), Joined(names["subnormals"]),
+                     ScalesText(ladder.scales), ladder.scales.size());
+}
+
+std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
+  const ProfileSettings& settings = profile.settings;
+  std::string text =
+      fmt::format("ladder: {}\nedges: {}\n", DescribeLadder(settings.ladder), profile.edges);
+  text += fmt::format("trace bytes: {} ({:.3g} times the profile)\n", profile.trace_bytes,
+                      static_cast<double>(profile.trace_bytes) / static_cast<double>(file_bytes));
+  text += fmt::format("accumulation: {}", NameOf(settings.accumulation));
+  if (settings.accumulate_steps > 1) {
+    text += fmt::format(", {} recorded steps make one", settings.accumulate_steps);
+  }
+  text += "\n";
+  if (settings.tensors != "*") text += "tensors: " + Quoted(settings.tensors) + "\n";
+  return text;
+}
+
+void AddProfile(const ProfileFacts& profile, Json& object) {
+  object["profile"] = true;
+  object["trace_bytes"] = profile.trace_bytes;
+  const Ladder& ladder = profile.settings.ladder;
+  object["ladder"] = LadderNames(ladder);
+  object["ladder"].update({{"scales", ScalesText(ladder.scales)},
+                           {"scale_count", ladder.scales.size()},
+                           {"edges", profile.edges}});
+}
+
+}  // namespace dlsim

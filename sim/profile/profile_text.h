@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a profile is exact for, in words and as JSON; and numbers of which it leaves a range.
+#pragma once
+
+#include <string>
+
+#include "dlsim/ladder.h"
+#include "dlsim/sim/gradient_source.h"
+#include "sim/base/json_value.h"
+
+namespace dlsim {
+
+// The object of lists "formats", "roundings" and "subnormals".
+Json LadderNames(const Ladder& ladder);
+
+// Returns such as "fp16, bf16; rne, rtz; subnormals keep; scales 1..2^16 (17)".
+std::string DescribeLadder(const Ladder& ladder);
+
+// Returns the lines of a report, the first with the ladder.
+std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes);
+
+// The keys that a profile adds to the object "trace".
+void AddProfile(const ProfileFacts& profile, Json& object);
+
+}  // namespace dlsim

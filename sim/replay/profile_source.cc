@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/profile_source.h"
+
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "src/base/check.h"
+#include "src/base/parallel_beside.h"
+
+namespace dlsim {
+namespace {
+
+// A policy may compute ever new scales; beyond so many questions the cache begins anew.
+constexpr size_t kMostQuestions = size_t{1} << 16;
+
+class OpenedStep final : public GradientStep {
+ public:
+  OpenedStep(ProfileStep step, const HistogramEdges& edges, QuestionCache& questions)
+      : step_(std::move(step)), questions_(questions), indexes_(step_.tensors.size()) {
+    for (size_t t = 0; t < indexes_.size(); ++t) {
+      for (const std::vector<Histogram>& part : step_.histograms) {
+        indexes_[t].emplace_back(part[t], edges);
+      }
+    }
+  }
+
+  int64_t number() const override { return step_.step; }
+
+  std::vector<StepTensor> Tensors() const override {
+    std::vector<StepTensor> tensors;
+    for (const ProfileTensor& tensor : step_.tensors) tensors.push_back({tensor.name, tensor.role});
+    return tensors;
+  }
+
+  std::vector<GradientSpread> Spreads() const override {
+    if (step_.histograms.size() < step_.files.size()) {
+      throw UsageError("policy",
+                       "needs the spread of single micro-steps, the profile has their sum",
+                       "the trace itself");
+    }
+    std::vector<GradientSpread> spreads;
+    for (const std::vector<HistogramIndex>& parts : indexes_) spreads.push_back(SpreadOf(parts));
+    return spreads;
+  }
+
+  ProfileTotals Totals(const HistogramEdges& /*edges*/, const StepOptions& /*options*/) override {
+    return TotalsOf(step_);
+  }
+
+  StepMeasurement Measure(std::span<const StepQuestion> questions,
+                          const StepOptions& /*options*/) const override {
+    StepMeasurement measured;
+    measured.micro_steps = step_.micro_steps;
+    measured.tensors = Tensors();
+    const size_t tensors = indexes_.size();
+    using Prepared = std::vector<std::shared_ptr<const ProfileQuestion>>;
+    std::vector<Prepared> prepared;
+    for (const StepQuestion& question : questions) {
+      Prepared& of_tensors = prepared.emplace_back();
+      for (size_t t = 0; t < (question.tensor_scales.empty() ? 1 : tensors); ++t) {
+        of_tensors.push_back(
+            questions_.Prepare(question.conversion, question.ScaleOf(t), question.detail));
+      }
+      measured.answers.emplace_back(tensors);
+    }
+    ParallelForBeside(tensors, [&](size_t t) {
+      for (size_t q = 0; q < prepared.size(); ++q) {
+        measured.answers[q][t] = prepared[q][t % prepared[q].size()]->Answer(indexes_[t]);
+      }
+    });
+    return measured;
+  }
+
+ private:
+  static GradientSpread SpreadOf(const std::vector<HistogramIndex>& parts) {
+    double count = 0, sum = 0, squares = 0;
+    float absmax = 0;
+    for (const HistogramIndex& part : parts) {
+      const TensorStats input = InputOf(part);
+      count += static_cast<double>(input.elements - input.nan - input.inf);
+      sum += part.histogram().sum;
+      squares += input.sum_of_squares;
+      absmax = std::fmax(absmax, input.absmax);
+    }
+    if (count == 0) return {};
+    const double mean = sum / count;
+    return {absmax, std::sqrt(std::max(0.0, squares / count - mean * mean))};
+  }
+
+  ProfileStep step_;
+  QuestionCache& questions_;
+  std::vector<std::vector<HistogramIndex>> indexes_;  // [tensor][part]
+};
+
+// Has no tensors to ask about.
+class OpenedTotals final : public GradientStep {
+ public:
+  explicit OpenedTotals(ProfileTotals totals) : step_(totals.step), totals_(std::move(totals)) {}
+
+  int64_t number() const override { return step_; }
+  std::vector<StepTensor> Tensors() const override { return {}; }
+  std::vector<GradientSpread> Spreads() const override { return {}; }
+  ProfileTotals Totals(const HistogramEdges& /*edges*/, const StepOptions& /*options*/) override {
+    return std::move(totals_);
+  }
+  StepMeasurement Measure(std::span<const StepQuestion> questions,
+                          const StepOptions& /*options*/) const override {
+    DLSIM_CHECK(questions.empty());
+    return {};
+  }
+
+ private:
+  int64_t step_;
+  ProfileTotals totals_;
+};
+
+// What the reader of the trace noted that matters to what the profile answers.
+std::vector<std::string> NotesOf(const ProfileSettings& settings) {
+  const auto ranks = settings.description.find("ranks");
+  const auto reduction = settings.description.find("rank_reduction");
+  if (ranks == settings.description.end() || reduction == settings.description.end()) return {};
+  return {"each gradient is the " + Printable(reduction->second) + " of " +
+          Printable(ranks->second) + " data-parallel ranks"};
+}
+
+}  // namespace
+
+SourceFacts FactsOf(const ProfileReader& profile) {
+  const size_t steps = profile.step_count();
+  if (steps == 0) throw InputError("profile", "holds no step");
+  return {.steps = steps,
+          .first_step = profile.step_number(0),
+          .last_step = profile.step_number(steps - 1),
+          .file_bytes = profile.file_bytes(),
+          .description = profile.settings().description,
+          .notes = NotesOf(profile.settings()),
+          .profile = ProfileFacts{profile.settings(), profile.edges().bits().size(),
+                                  profile.trace_bytes()}};
+}
+
+std::shared_ptr<const ProfileQuestion> QuestionCache::Prepare(
+    const Conversion& conversion, float scale, const std::optional<DetailQuestion>& detail) {
+  if (conversion.rounding == Rounding::kStochastic) {
+    throw UsageError("--rounding", "a profile cannot answer for stochastic rounding",
+                     "a replay of the trace itself", "sr");
+  }
+  const std::lock_guard lock(mutex_);
+  if (size_ >= kMostQuestions) {
+    by_scale_.clear();
+    size_ = 0;
+  }
+  Questions& questions = by_scale_[std::bit_cast<uint32_t>(scale)];
+  const auto found = std::find_if(questions.begin(), questions.end(), [&](const auto& question) {
+    return question->Is(conversion, detail);
+  });
+  if (found != questions.end()) return *found;
+  ++size_;
+  return questions.emplace_back(std::make_shared<const ProfileQuestion>(conversion, scale, detail));
+}
+
+std::unique_ptr<GradientStep> OpenProfileStep(ProfileStep step, const HistogramEdges& edges,
+                                              QuestionCache& questions) {
+  return std::make_unique<OpenedStep>(std::move(step), edges, questions);
+}
+
+std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals) {
+  return std::make_unique<OpenedTotals>(std::move(totals));
+}
+
+void KeepTensors(const std::string& pattern, ProfileStep& step) {
+  size_t kept = 0;
+  for (size_t t = 0; t < step.tensors.size(); ++t) {
+    if (fnmatch(pattern.c_str(), step.tensors[t].name.c_str(), 0) != 0) continue;
+    if (kept != t) {
+      step.tensors[kept] = std::move(step.tensors[t]);
+      for (std::vector<Histogram>& part : step.histograms) part[kept] = std::move(part[t]);
+    }
+    ++kept;
+  }
+  step.tensors.resize(kept);
+  for (std::vector<Histogram>& part : step.histograms) part.resize(kept);
+}
+
+ProfileSource::ProfileSource(const ProfileReader& profile, std::string tensors)
+    : profile_(profile), tensors_(std::move(tensors)), facts_(FactsOf(profile)) {}
+
+std::unique_ptr<GradientStep> ProfileSource::Load(size_t i, StepNeeds needs) const {
+  const bool all_tensors = tensors_ == "*" || tensors_ == profile_.settings().tensors;
+  if (needs == StepNeeds::kTotals && all_tensors) return OpenTotals(profile_.LoadTotals(i));
+  ProfileStep step = profile_.Load(i);
+  if (!all_tensors) KeepTensors(tensors_, step);
+  return OpenProfileStep(std::move(step), profile_.edges(), questions_);
+}
+
+}  // namespace dlsim

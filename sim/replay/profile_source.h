@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// The gradients of a profile: histograms of them, of which questions are asked.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/profile.h"
+#include "dlsim/profile_file.h"
+#include "dlsim/sim/gradient_source.h"
+#include "sim/replay/profile_question.h"
+
+namespace dlsim {
+
+// Questions with their thresholds, shared by all steps. Thread-safe.
+class QuestionCache {
+ public:
+  // Throws UsageError for stochastic rounding.
+  std::shared_ptr<const ProfileQuestion> Prepare(const Conversion& conversion, float scale,
+                                                 const std::optional<DetailQuestion>& detail);
+
+ private:
+  using Questions = std::vector<std::shared_ptr<const ProfileQuestion>>;
+
+  std::mutex mutex_;
+  std::map<uint32_t, Questions> by_scale_;  // keys are the bits of scales
+  size_t size_ = 0;
+};
+
+// Opens a step of which only totals are known.
+std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals);
+
+// Opens a step whose histograms are in memory. `edges` and `questions` must live as long.
+std::unique_ptr<GradientStep> OpenProfileStep(ProfileStep step, const HistogramEdges& edges,
+                                              QuestionCache& questions);
+
+// Throws InputError if there is no step.
+SourceFacts FactsOf(const ProfileReader& profile);
+
+class ProfileSource final : public GradientSource {
+ public:
+  // `profile` must live as long as this. Only tensors whose name matches the pattern (fnmatch) are
+  // seen.
+  ProfileSource(const ProfileReader& profile, std::string tensors);
+
+  const SourceFacts& facts() const override { return facts_; }
+  size_t step_count() const override { return profile_.step_count(); }
+  const HistogramEdges* edges() const override { return &profile_.edges(); }
+  std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override;
+
+ private:
+  const ProfileReader& profile_;
+  std::string tensors_;
+  SourceFacts facts_;
+  mutable QuestionCache questions_;
+};
+
+// Removes the tensors whose name does not match a pattern (fnmatch).
+void KeepTensors(const std::string& pattern, ProfileStep& step);
+
+}  // namespace dlsim

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/sim/replay.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <utility>
+
+#include "sim/replay/run_states.h"
+#include "sim/replay/step_loop.h"
+#include "sim/replay/trace_source.h"
+
+namespace dlsim {
+namespace {
+
+class ReplayConsumer final : public StepConsumer {
+ public:
+  ReplayConsumer(std::vector<ReplayRun> runs, const ReplayOptions& options)
+      : states_(options), observer_(options.observer) {
+    for (ReplayRun& run : runs) states_.Add(std::move(run));
+  }
+
+  std::optional<StepQuestions> Ask(const GradientStep& step) override {
+    StepQuestions questions;
+    states_.Ask(step, questions);
+    return questions;
+  }
+
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
+    ObservedStep observed = {i, measured, {}};
+    states_.Advance(step.number(), measured, [&](size_t r, const auto& answers) {
+      const RunState& state = states_[r];
+      observed.runs.push_back({state.run(), answers, state.result().steps.back(), r});
+    });
+    if (observer_) observer_(observed);
+  }
+
+  std::vector<ReplayResult> TakeResults() {
+    std::vector<ReplayResult> results;
+    for (size_t r = 0; r < states_.size(); ++r) results.push_back(states_[r].TakeResult());
+    return results;
+  }
+
+ private:
+  RunStates states_;
+  const std::function<void(const ObservedStep&)>& observer_;
+};
+
+}  // namespace
+
+std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options) {
+  ReplayConsumer consumer(std::move(runs), options);
+  ForEachStep(source, options.step, consumer);
+  return consumer.TakeResults();
+}
+
+std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
+                                 const ReplayOptions& options) {
+  return Replay(TraceSource(trace, options.accumulate_steps), std::move(runs), options);
+}
+
+void SummaryUncertainty::Add(const ReplayStep& step) {
+  const StepUncertainty& open = *step.uncertain;
+  steps += !open.certain;
+  gradients.Merge(open.gradients);
+  activations.Merge(open.activations);
+  clipped_elements.Add(open.clipped_elements);
+  clipped_steps.Add(open.clipped);
+  if (!step.skipped)
+    worst_step_energy_lost.RaiseTo(
+        open.gradients.RangeOf<&TensorStats::energy_lost>(step.gradients));
+}
+
+PathStep PathStepOf(const ReplayStep& step) {
+  return {step.step,
+          step.scale,
+          step.next_scale,
+          step.skipped,
+          step.finite,
+          step.lower_scale_helps,
+          step.gradients.energy_lost()};
+}
+
+void ReplaySummary::Add(const ReplayStep& step) {
+  AddToPath(PathStepOf(step));
+  clipped_elements += step.clipped_elements.value_or(0);
+  clippable_elements += step.clippable_elements;
+  clipped_steps += step.clipped;
+  gradients.Merge(step.gradients);
+  activations.Merge(step.activations);
+  if (!step.uncertain) return;
+  if (!uncertain) uncertain.emplace();
+  uncertain->Add(step);
+}
+
+std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result) {
+  std::optional<HopelessRow> longest;
+  HopelessRow row;
+  for (const ReplayStep& step : result.steps) {
+    if (!step.skipped || step.lower_scale_helps) {
+      row = {};
+      continue;
+    }
+    if (row.steps == 0) row = {step.step, 0, 0, step.scale, 0, step.cause_tensor};
+    ++row.steps;
+    row.last_step = step.step;
+    row.last_scale = step.next_scale;
+    if (!longest || row.steps > longest->steps) longest = row;
+  }
+  return longest;
+}
+
+std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax) {
+  constexpr int64_t kMaxSteps = 10000;
+  const CodecSpec spec = MakeCodecSpec(run.conversion);
+  LossScaler scaler = run.scaler;
+  for (int64_t skips = 0; skips < kMaxSteps; ++skips) {
+    const float scaled = absmax * static_cast<float>(scaler.scale());
+    const EncodeResult result =
+        Encode(spec, run.conversion.rounding, std::bit_cast<uint32_t>(scaled), ~0u);
+    const CodeClass output = Classify(spec, result.code);
+    const bool overflow = output == CodeClass::kInfinity || output == CodeClass::kNan;
+    if (!scaler.Next({.overflow = overflow}).skip) return skips;
+  }
+  return std::nullopt;
+}
+
+}  // namespace dlsim

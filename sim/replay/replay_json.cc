@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/replay_json.h"
+
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "sim/base/json_stream.h"
+
+namespace dlsim {
+namespace {
+
+// A share of elements, 0 if there are none.
+Json Share(uint64_t part, uint64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+template <class T>
+Json JsonBracket(const Bracket<T>& bracket) {
+  return Json::array({JsonNumber(bracket.low), JsonNumber(bracket.high)});
+}
+
+// Adds the counters, and the ranges that a profile leaves of them.
+void AddCounters(const TensorStats& stats, const CounterBrackets& brackets, Json& object) {
+  AddCounters(stats, object);
+  if (brackets.exact()) return;
+  object["exact"] = false;
+  Json& ranges = object["bracket"];
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kIsOpen && row.kInJson) {
+      ranges[row.kColumns.json] = JsonBracket(brackets.RangeOf<row.kRow.of>(stats));
+    }
+  });
+}
+
+// Adds a range unless it is one number.
+template <class T>
+void AddBracket(const char* name, const Bracket<T>& bracket, Json& object) {
+  if (!bracket.exact()) object[name] = JsonBracket(bracket);
+}
+
+// Adds the range of the share that clipping by value reduces.
+void AddShares(const Bracket<uint64_t>& parts, uint64_t whole, Json& object) {
+  if (parts.exact()) return;
+  object["clipped_fraction_bracket"] = {Share(parts.low, whole), Share(parts.high, whole)};
+}
+
+Json JsonActivations(const TensorStats& stats, const CounterBrackets& brackets) {
+  Json object;
+  AddCounters(stats, brackets, object);
+  return object;
+}
+
+void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
+                 const Clipping& clipping, Json& object) {
+  if (!clipping.enabled()) return;
+  object["clipped_steps"] = summary.clipped_steps;
+  AddBracket("clipped_steps_bracket", open.clipped_steps, object);
+  if (!clipping.max_value) return;
+  object["clipped_fraction"] = Share(summary.clipped_elements, summary.clippable_elements);
+  AddShares(open.clipped_elements, summary.clippable_elements, object);
+}
+
+Json JsonSummary(const SimulationRun& run) {
+  const ReplayResult& result = run.result;
+  const ReplaySummary& summary = result.summary;
+  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
+  Json object;
+  object["steps"] = summary.steps;
+  object["skipped_steps"] = summary.skipped_steps;
+  object["longest_skip_run"] = summary.longest_skip_run;
+  object["nonfinite_steps"] = summary.nonfinite_steps;
+  object["hopeless_steps"] = summary.hopeless_steps;
+  object["first_applied_step"] =
+      summary.first_applied_step ? Json(*summary.first_applied_step) : Json();
+  object["stopped_at_step"] = result.stopped_at ? Json(*result.stopped_at) : Json();
+  // A policy that refused its parameters has no scale.
+  const auto scale = [&](double value) { return summary.steps == 0 ? Json() : JsonNumber(value); };
+  object["final_scale"] = scale(summary.final_scale);
+  object["min_scale"] = scale(summary.min_scale);
+  object["max_scale"] = scale(summary.max_scale);
+  if (open.steps > 0) object["uncertain_steps"] = open.steps;
+  AddCounters(summary.gradients, open.gradients, object);
+  if (run.start) AddClipping(summary, open, run.start->clipping, object);
+  object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
+  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
+  object["activations"] = JsonActivations(summary.activations, open.activations);
+  return object;
+}
+
+Json JsonCoefficient(const std::optional<float>& coefficient) {
+  return coefficient ? JsonNumber(double{*coefficient}) : Json();
+}
+
+// Adds what follows a norm: its range, and the coefficient of clipping.
+template <class Step>
+void AddNorm(const Step& step, const Clipping& clipping, Json& object) {
+  const auto& open = step.uncertain;
+  if (open) object["grad_norm_bracket"] = JsonBracket(open->grad_norm);
+  if (!clipping.max_norm) return;
+  object["clip_coefficient"] = JsonCoefficient(step.clip_coefficient);
+  if (!open || !open->clip_coefficient) return;
+  object["clip_coefficient_bracket"] = JsonBracket(*open->clip_coefficient);
+}
+
+// Null for an optimizer without gradients.
+Json JsonOptimizer(const OptimizerStep& optimizer, const Clipping& clipping) {
+  if (!optimizer.has_gradients) return Json();
+  Json object = {{"finite", optimizer.finite},
+                 {"skipped", optimizer.skipped},
+                 {"grad_norm", JsonNumber(optimizer.grad_norm)}};
+  AddNorm(optimizer, clipping, object);
+  return object;
+}
+
+Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
+  Json object;
+  object["step"] = step.step;
+  object["scale"] = JsonNumber(step.scale);
+  object["next_scale"] = JsonNumber(step.next_scale);
+  object["finite"] = step.finite;
+  object["skipped"] = step.skipped;
+  if (!step.finite) {
+    object["cause"] = NameOf(step.cause);
+    object["cause_tensor"] = step.cause_tensor;
+    object["lower_scale_helps"] = step.lower_scale_helps;
+  }
+  const StepUncertainty open = step.uncertain.value_or(StepUncertainty());
+  if (!open.certain) object["certain"] = false;
+  object["grad_norm"] = JsonNumber(step.grad_norm);
+  AddNorm(step, clipping, object);
+  if (clipping.max_value) {
+    object["clipped_fraction"] =
+        step.clipped_elements ? Share(*step.clipped_elements, step.clippable_elements) : Json();
+    AddShares(open.clipped_elements, step.clippable_elements, object);
+  }
+  for (const OptimizerStep& optimizer : step.optimizers) {
+    object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));
+  }
+  AddCounters(step.gradients, open.gradients, object);
+  object["activations"] = JsonActivations(step.activations, open.activations);
+  return object;
+}
+
+Json JsonTensor(const ReplayTensor& tensor) {
+  const TensorUncertainty open = tensor.uncertain.value_or(TensorUncertainty());
+  Json object;
+  object["name"] = tensor.name;
+  object["role"] = NameOf(tensor.role);
+  AddCounters(tensor.stats, open.stats, object);
+  object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
+  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
+  object["absmax"] = JsonNumber(tensor.stats.absmax);
+  object["first_overflow_step"] =
+      tensor.first_overflow_step ? Json(*tensor.first_overflow_step) : Json();
+  if (tensor.scales) {
+    object["scale"] = {{"min", JsonNumber(tensor.scales->min)},
+                       {"max", JsonNumber(tensor.scales->max)},
+                       {"final", JsonNumber(tensor.scales->final)}};
+  }
+  return object;
+}
+
+// The values of a member of `items`, one after another.
+template <class Items, class Of>
+Json Column(const Items& items, Of of) {
+  Json column = Json::array();
+  for (const auto& item : items) column.push_back(JsonNumber(std::invoke(of, item)));
+  return column;
+}
+
+// The columns of the map; its rows follow.
+Json JsonBins(const HeatMap& map) {
+  return {{"first_step", Column(map.bins(), &StepBin::first_step)},
+          {"last_step", Column(map.bins(), &StepBin::last_step)},
+          {"steps", Column(map.bins(), &StepBin::steps)},
+          {"skipped_steps", Column(map.bins(), &StepBin::skipped_steps)}};
+}
+
+Json JsonHeatMapRow(const HeatMapRow& row, size_t bins) {
+  Json object = {{"name", row.name}, {"role", NameOf(row.role)}};
+  const auto cells = std::span(row.cells).first(bins);
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInHeatMap) {
+      object[counter.kColumns.heat_map] = Column(cells, counter.kRow.of);
+    }
+  });
+  return object;
+}
+
+void WriteRun(const SimulationRun& run, JsonStream& json) {
+  Json head;
+  head["format"] = run.format;
+  head["policy"] = run.policy;
+  head["params"] = JsonFields(run.parameters);
+  head["finite_test"] = NameOf(run.rules.finite_test);
+  head["notes"] = run.notes;
+  if (run.resume) {
+    head["resume"] = {
+        {"at_step", run.resume->at_step},
+        {"kept", NameOf(run.resume->kept)},
+        {"first_difference", run.first_difference ? Json(*run.first_difference) : Json()}};
+  }
+  head["summary"] = JsonSummary(run);
+  json.BeginObject();
+  json.Members(head);
+  json.Array("events", run.result.events, JsonEvent);
+  const Clipping clipping = run.start ? run.start->clipping : Clipping();
+  json.Array("steps", run.result.steps,
+             [&](const ReplayStep& step) { return JsonStep(step, clipping); });
+  json.Array("tensors", run.result.tensors, JsonTensor);
+  if (run.heat_map) {
+    json.BeginObject("heat_map");
+    json.Member("bins", JsonBins(*run.heat_map));
+    json.Array("tensors", run.heat_map->rows(),
+               [bins = run.heat_map->bins().size()](const HeatMapRow& row) {
+                 return JsonHeatMapRow(row, bins);
+               });
+    json.EndObject();
+  }
+  json.EndObject();
+}
+
+}  // namespace
+
+void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
+                     const Json& options, std::span<const SimulationRun> runs, OutputFile& out) {
+  JsonStream json("dlsim.replay/1", JsonTrace(facts, paths), options, out);
+  json.BeginArray("runs");
+  for (const SimulationRun& run : runs) WriteRun(run, json);
+  json.EndArray();
+  json.Finish();
+}
+
+}  // namespace dlsim

@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/base/table.h"
+#include "sim/replay/report_run.h"
+#include "sim/replay/resume.h"
+#include "sim/replay/scale_plot.h"
+
+namespace dlsim {
+namespace {
+
+// From more runs on, the table has to do.
+constexpr size_t kManyRuns = 7;
+
+std::string Bytes(uint64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  if (bytes >= uint64_t{1} << 30) return fmt::format("{:.1f} GiB", value / 0x1p30);
+  if (bytes >= uint64_t{1} << 20) return fmt::format("{:.1f} MiB", value / 0x1p20);
+  return fmt::format("{:.1f} KiB", value / 0x1p10);
+}
+
+std::string DescribeParameters(const SimulationRun& run) {
+  std::string text;
+  for (const NamedValue& parameter : run.parameters) {
+    const std::string value = std::visit(
+        [](const auto& v) {
+          if constexpr (std::is_same_v<std::decay_t<decltype(v)>, double>) {
+            return fmt::format("{:g}", v);
+          } else {
+            return fmt::format("{}", v);
+          }
+        },
+        parameter.value);
+    text += (text.empty() ? "" : ", ") + parameter.name + " " + value;
+  }
+  return text;
+}
+
+// Each policy once, with its parameters and notes.
+std::string DescribePolicies(std::span<const SimulationRun> runs, bool parameters) {
+  std::string text;
+  std::vector<std::string> seen;
+  for (const SimulationRun& run : runs) {
+    std::string lines;
+    if (parameters) lines = "policy: " + run.policy + " (" + DescribeParameters(run) + ")\n";
+    for (const std::string& note : run.notes) {
+      lines += (parameters ? "note: " : "note: " + run.policy + ": ") + note + "\n";
+    }
+    if (run.resume || !run.start || std::find(seen.begin(), seen.end(), lines) != seen.end())
+      continue;
+    text += lines;
+    seen.push_back(lines);
+  }
+  return text;
+}
+
+TableRow OverviewRow(const SimulationRun& run) {
+  const ReplaySummary& summary = run.result.summary;
+  const TensorStats& g = summary.gradients;
+  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
+  return {run.format + " " + run.policy,
+          fmt::format("{}/{}{}", summary.skipped_steps, summary.steps, open.steps > 0 ? " ?" : ""),
+          std::to_string(summary.nonfinite_steps),
+          summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
+          ScaleText(summary.final_scale),
+          ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
+          CounterText<&TensorStats::underflow_fraction>(g, open.gradients),
+          TextWithin(summary.worst_step_energy_lost, open.worst_step_energy_lost),
+          CounterText<&TensorStats::overflow>(g, open.gradients),
+          std::to_string(g.nonfinite())};
+}
+
+// The steps of which a profile cannot tell the outcome.
+std::string Uncertain(std::span<const SimulationRun> runs) {
+  std::string text;
+  for (const SimulationRun& run : runs) {
+    const std::optional<SummaryUncertainty>& open = run.result.summary.uncertain;
+    if (!open || open->steps == 0 || run.resume) continue;
+    text += fmt::format(
+        "  {} {}: ? the profile cannot tell what becomes of {} steps; the likeliest is shown\n",
+        run.format, run.policy, open->steps);
+  }
+  return text;
+}
+
+// The runs that the original software would have ended.
+std::string Stopped(std::span<const SimulationRun> runs) {
+  std::string text;
+  for (const SimulationRun& run : runs) {
+    if (!run.result.stopped_at || run.resume) continue;
+    text += fmt::format("  {} {}: stopped at step {} by {}\n", run.format, run.policy,
+                        *run.result.stopped_at, run.result.events.back().type);
+  }
+  return text;
+}
+
+std::string Overview(std::span<const SimulationRun> runs) {
+  std::vector<TableRow> rows = {{"format policy", "skipped", "not finite", "first applied",
+                                 "final scale", "scale range", "underflow", "energy lost",
+                                 "overflow", "nonfinite in"}};
+  std::string refused;
+  for (const SimulationRun& run : runs) {
+    if (run.resume) continue;
+    if (run.start) {
+      rows.push_back(OverviewRow(run));
+    } else {
+      refused += fmt::format("  {} {}: refused its parameters ({}: {})\n", run.format, run.policy,
+                             run.result.events.front().type, run.result.events.front().message);
+    }
+  }
+  return "\n" + FormatTable(rows) + refused + Stopped(runs) + Uncertain(runs);
+}
+
+// How the interrupted twins differ from the whole runs before them.
+std::string Interrupted(std::span<const SimulationRun> runs) {
+  std::vector<TableRow> rows = {
+      {"interrupted", "checkpoint keeps", "differs from step", "skipped", "final scale"}};
+  const SimulationRun* whole = nullptr;
+  int64_t step = 0;
+  const auto add = [&](const SimulationRun& run, Kept kept, const std::string& differs) {
+    const ReplaySummary& summary = run.result.summary;
+    const bool own = KeptByStack(FindPolicy(run.policy).checkpoint) == kept;
+    rows.push_back({run.format + " " + run.policy, std::string(NameOf(kept)) + (own ? " *" : "  "),
+                    differs, fmt::format("{}/{}", summary.skipped_steps, summary.steps),
+                    ScaleText(summary.final_scale)});
+  };
+  for (const SimulationRun& run : runs) {
+    if (!run.resume) {
+      whole = &run;
+      continue;
+    }
+    step = run.resume->at_step;
+    if (run.resume->kept == Kept::kScale) add(*whole, Kept::kAll, "never");
+    add(run, run.resume->kept,
+        run.first_difference ? std::to_string(*run.first_difference) : "never");
+  }
+  if (rows.size() == 1) return "";
+  return fmt::format("\n  interrupted before step {} and resumed:\n", step) + FormatTable(rows) +
+         "  * what the stack's own checkpoint keeps\n";
+}
+
+}  // namespace
+
+std::string DescribeTrace(const SourceFacts& facts) {
+  const auto model = facts.description.find("model");
+  std::string line =
+      fmt::format("trace: {}{} steps ({} to {}), {}\n",
+                  model == facts.description.end() ? "" : Printable(model->second) + ", ",
+                  facts.steps, facts.first_step, facts.last_step, Bytes(facts.file_bytes));
+  if (facts.profile) {
+    line += fmt::format(
+        "note: read from a profile ({} of {}); norms are estimates, a range such as 0.1..0.2 % "
+        "holds what it leaves open\n",
+        Bytes(facts.file_bytes), Bytes(facts.profile->trace_bytes));
+  }
+  for (const std::string& note : facts.notes) line += "note: " + note + "\n";
+  return line;
+}
+
+std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,
+                         const ReportOptions& options) {
+  const auto is_whole = [](const SimulationRun& run) { return !run.resume; };
+  const auto whole_runs = static_cast<size_t>(std::count_if(runs.begin(), runs.end(), is_whole));
+  const bool sections = options.details || whole_runs < kManyRuns;
+  std::string report = DescribeTrace(facts);
+  if (sections) report += DescribePolicies(runs, true);
+  report += Overview(runs);
+  report +=
+      "\n  underflow: share of nonzero finite parameter gradients that become zero; energy lost: "
+      "their share\n  of a step's sum of squares, at the worst applied step. Open loop: a skipped "
+      "step would "
+      "have changed\n  the gradients after it.\n";
+  report += Interrupted(runs);
+  if (!sections) {
+    report += "\n  --details adds a section for each run\n\n" + DescribePolicies(runs, false);
+  }
+  for (const SimulationRun& run : runs) {
+    if (sections && is_whole(run)) report += RunSection(run, options.optimizers, options.top);
+  }
+  return report;
+}
+
+}  // namespace dlsim

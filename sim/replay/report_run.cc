@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/report_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/base/table.h"
+#include "sim/replay/scale_plot.h"
+
+namespace dlsim {
+namespace {
+
+constexpr size_t kPlotWidth = 72;
+constexpr size_t kPlotHeight = 8;
+
+// How many steps were not finite, by cause.
+std::string CountFailures(const SimulationRun& run) {
+  std::map<std::string, size_t> causes;
+  size_t failed = 0;
+  for (const ReplayStep& step : run.result.steps) {
+    if (step.finite) continue;
+    ++failed;
+    ++causes[std::string(NameOf(step.cause))];
+  }
+  if (failed == 0) return "";
+  std::string text;
+  for (const auto& [cause, count] : causes) {
+    text += fmt::format("{}{} by {}", text.empty() ? "" : ", ", count, cause);
+  }
+  return fmt::format("  steps not finite: {} ({})\n", failed, text);
+}
+
+// The first step that was not finite, and why.
+std::string FirstFailure(const SimulationRun& run) {
+  const auto& steps = run.result.steps;
+  const auto failed =
+      std::find_if(steps.begin(), steps.end(), [](const ReplayStep& s) { return !s.finite; });
+  if (failed == steps.end()) return "  first overflow: none\n";
+  const std::string tensor = Printable(failed->cause_tensor);
+  const std::string at = fmt::format("  first overflow: step {} at scale {}, ", failed->step,
+                                     ScaleText(failed->scale));
+  switch (failed->cause) {
+    case Cause::kInput:
+      return at + tensor + " was recorded with infinity or NaN: no scale helps\n";
+    case Cause::kNorm:
+      return at + "every element is finite but their float32 norm is not; " + tensor +
+             " is the largest part\n";
+    case Cause::kAccumulation:
+      return at + "the float32 sum over micro-steps overflows in " + tensor + "\n";
+    case Cause::kSum:
+      return at + "every element is finite but the float32 sum of " + tensor + " is not\n";
+    case Cause::kUnscaling:
+      return at + "the scaled gradients are finite, unscaling overflows in " + tensor + "\n";
+    default:
+      return at + tensor + " is the farthest beyond the format's range\n";
+  }
+}
+
+// How many skips the initial scale costs, against what the first recorded step makes one expect.
+std::string WarmUp(const SimulationRun& run) {
+  const ReplayStep& first = run.result.steps.front();
+  const float absmax = first.gradients.absmax;
+  if (absmax == 0) return "";
+  const double limit = OverflowThreshold(run.start->conversion.format) / absmax;
+  size_t skipped = 0;
+  while (skipped < run.result.steps.size() && run.result.steps[skipped].skipped) ++skipped;
+  const std::optional<int64_t> expected = ExpectedWarmUpSkips(*run.start, absmax);
+  return fmt::format(
+      "  warm-up: the largest gradient of step {} is {:.3g} and fits {} below scale {}; from {} "
+      "expect {} skipped steps, replayed {}\n",
+      first.step, absmax, run.format, ScaleText(limit), ScaleText(first.scale),
+      expected ? std::to_string(*expected) : "endless", skipped);
+}
+
+// What a tensor loses at its worst step stands among its counters.
+constexpr int kWorstStepPlace = 3;
+
+TableRow InPlace(TableRow row, const std::map<int, std::string>& cells) {
+  for (const auto& [place, cell] : cells) row.push_back(cell);
+  return row;
+}
+
+TableRow TensorHeader(const char* title) {
+  std::map<int, std::string> cells = {{kWorstStepPlace, "energy lost"}};
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInReport) cells[counter.kColumns.report_place] = counter.kColumns.report;
+  });
+  return InPlace({title, "role"}, cells);
+}
+
+TableRow TensorRow(const ReplayTensor& tensor) {
+  const TensorUncertainty open = tensor.uncertain.value_or(TensorUncertainty());
+  std::map<int, std::string> cells = {
+      {kWorstStepPlace, TextWithin(tensor.worst_step_energy_lost, open.worst_step_energy_lost)}};
+  ForEachCounter([&](auto counter) {
+    if constexpr (counter.kInReport) {
+      cells[counter.kColumns.report_place] = CounterText<counter.kRow.of>(tensor.stats, open.stats);
+    }
+  });
+  return InPlace({Printable(tensor.name), std::string(NameOf(tensor.role))}, cells);
+}
+
+using TensorOrder = bool (*)(const ReplayTensor& a, const ReplayTensor& b);
+
+std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrder worse,
+                         size_t top) {
+  std::vector<ReplayTensor> tensors;
+  for (const ReplayTensor& tensor : run.result.tensors) {
+    if (tensor.stats.underflow > 0) tensors.push_back(tensor);
+  }
+  if (tensors.empty() || top == 0) return "";
+  std::stable_sort(tensors.begin(), tensors.end(), worse);
+  const size_t shown = std::min(top, tensors.size());
+  std::vector<TableRow> rows = {TensorHeader(title)};
+  for (size_t i = 0; i < shown; ++i) rows.push_back(TensorRow(tensors[i]));
+  return FormatTable(rows);
+}
+
+std::string Events(const SimulationRun& run) {
+  constexpr size_t kShown = 3;
+  std::string text;
+  for (size_t i = 0; i < std::min(kShown, run.result.events.size()); ++i) {
+    const ScalerEvent& event = run.result.events[i];
+    text += fmt::format("  step {}: {}: {}{}\n", event.step, event.type, event.message,
+                        event.fatal ? " (fatal)" : "");
+  }
+  if (run.result.events.size() > kShown) {
+    text += fmt::format("  ... and {} more events\n", run.result.events.size() - kShown);
+  }
+  return text;
+}
+
+// Steps that no lower scale would have saved.
+std::string Hopeless(const SimulationRun& run) {
+  const std::optional<HopelessRow> row = LongestHopelessRow(run.result);
+  if (!row) return "";
+  const std::string range = row->steps == 1
+                                ? fmt::format("step {}", row->first_step)
+                                : fmt::format("steps {} to {}", row->first_step, row->last_step);
+  return fmt::format(
+      "  lowering the scale will not help: {} of the steps that are not finite; {} skipped in "
+      "vain ({}), scale {} to {}\n",
+      run.result.summary.hopeless_steps, range, Printable(row->tensor), ScaleText(row->first_scale),
+      ScaleText(row->last_scale));
+}
+
+std::string ClippingLine(const SimulationRun& run) {
+  if (!run.start->clipping.enabled()) return "";
+  const ReplaySummary& summary = run.result.summary;
+  const uint64_t applied = summary.steps - summary.skipped_steps;
+  std::string line =
+      fmt::format("  clipping: {} of {} applied steps", summary.clipped_steps, applied);
+  if (run.start->clipping.max_value) {
+    line += fmt::format(
+        ", {} elements ({})", summary.clipped_elements,
+        Percent(static_cast<double>(summary.clipped_elements) /
+                static_cast<double>(std::max<uint64_t>(1, summary.clippable_elements))));
+  } else {
+    float smallest = 1;
+    for (const ReplayStep& step : run.result.steps) {
+      smallest = std::fmin(smallest, step.clip_coefficient.value_or(1));
+    }
+    line += fmt::format(", smallest coefficient {:.3g}", smallest);
+  }
+  return line + "\n";
+}
+
+// How often each of several optimizers skipped.
+std::string Optimizers(const SimulationRun& run, std::span<const OptimizerGroup> groups) {
+  std::string line;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    uint64_t skipped = 0;
+    for (const ReplayStep& step : run.result.steps) skipped += step.optimizers[g].skipped;
+    line += fmt::format("{}{} {}", g == 0 ? "" : ", ", Printable(groups[g].name), skipped);
+  }
+  return line.empty() ? "" : "  steps skipped by optimizer: " + line + "\n";
+}
+
+}  // namespace
+
+std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range) {
+  return range.exact() ? std::to_string(count) : fmt::format("{}..{}", range.low, range.high);
+}
+
+std::string TextWithin(double share, const Bracket<double>& range) {
+  if (range.exact()) return Percent(share);
+  const std::string low = Percent(range.low);
+  const std::string high = Percent(range.high);
+  if (low == high) return "~" + high;
+  return low.substr(0, low.find(' ')) + ".." + high;
+}
+
+std::string TextWithin(float magnitude, const Bracket<float>&) {
+  return fmt::format("{:.2e}", magnitude);
+}
+
+std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
+                       size_t top) {
+  if (!run.start || run.result.steps.empty()) return "";
+  return fmt::format("\n{}, {}: loss scale (x = skipped)\n", run.format, run.policy) +
+         PlotScale(run.result.steps, kPlotWidth, kPlotHeight) + CountFailures(run) +
+         FirstFailure(run) + Hopeless(run) + WarmUp(run) + ClippingLine(run) +
+         Optimizers(run, optimizers) + Events(run) +
+         WorstTensors(
+             run, "worst by underflow",
+             [](const ReplayTensor& a, const ReplayTensor& b) {
+               return a.stats.underflow_fraction() > b.stats.underflow_fraction();
+             },
+             top) +
+         WorstTensors(
+             run, "worst by energy lost",
+             [](const ReplayTensor& a, const ReplayTensor& b) {
+               return a.worst_step_energy_lost > b.worst_step_energy_lost;
+             },
+             top);
+}
+
+}  // namespace dlsim

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of a replay's report that is about one run.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <span>
+#include <string>
+
+#include "sim/replay/simulation.h"
+
+namespace dlsim {
+
+// Returns the scale's path, why steps were not finite, the warm-up, clipping, events and the `top`
+// worst tensors; empty if the run has no steps.
+std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
+                       size_t top);
+
+// Returns a number as text, or its range where a profile leaves one: "12..15". A share is a
+// percentage: "0.12..0.15 %".
+std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range);
+std::string TextWithin(double share, const Bracket<double>& range);
+std::string TextWithin(float magnitude, const Bracket<float>& range);
+
+template <auto kOf>
+std::string CounterText(const TensorStats& stats, const CounterBrackets& brackets) {
+  return TextWithin(std::invoke(kOf, stats), brackets.RangeOf<kOf>(stats));
+}
+
+}  // namespace dlsim

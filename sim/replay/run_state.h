@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// One simulation on its way through a trace.
+#pragma once
+
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/sim/replay.h"
+#include "sim/replay/verdict.h"
+
+namespace dlsim {
+
+class RunState {
+ public:
+  RunState(ReplayRun run, const ReplayOptions& options);
+
+  const ReplayRun& run() const { return run_; }
+  const ReplayResult& result() const { return result_; }
+  ReplayResult TakeResult() { return std::move(result_); }
+  bool stopped() const { return result_.stopped_at.has_value(); }
+
+  // Removes and returns the record of the last step, and forgets its events: for callers that keep
+  // sums only.
+  ReplayStep TakeStep();
+
+  // True if Prepare needs the spreads of the step.
+  bool looks_ahead() const { return run_.scaler.looks_ahead(); }
+
+  // Begins a step: resumes if training was interrupted here, sets factors that depend on the
+  // gradients, and returns what to measure. `spreads` is empty unless some run looks ahead.
+  StepQuestion Prepare(int64_t step, const std::vector<StepTensor>& tensors,
+                       const std::vector<GradientSpread>& spreads);
+
+  // Lives through the measured step.
+  void Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
+               int64_t number);
+
+ private:
+  // A measured step with the optimizer group of each tensor; all 0 without groups.
+  struct Measured {
+    JudgedStep judged;
+    std::vector<size_t> groups;
+  };
+
+  using IndexLists = std::vector<std::vector<size_t>>;
+
+  bool Checks(const StepTensor& tensor) const;
+
+  // Returns the checked tensors of each of `count` parts; parts[t] is that of a tensor, if below.
+  IndexLists CheckedBy(const std::vector<size_t>& parts, size_t count,
+                       const std::vector<StepTensor>& tensors) const;
+  size_t UnitOf(const std::string& tensor);
+  std::optional<DetailQuestion> Detail() const;
+  std::vector<size_t> GroupsOf(const std::vector<StepTensor>& tensors) const;
+  void JudgeAll(const Measured& step, ReplayStep& record) const;
+  ScalerInput InputOf(const Measured& step, const ReplayStep& record, Reading reading) const;
+  bool DecidesAlike(const Measured& step, const ReplayStep& record) const;
+  ScalerDecision Next(const Measured& step, ReplayStep& record);
+  void Skip(const ScalerDecision& decision, ReplayStep& record) const;
+  void Count(const Measured& step, ReplayStep& record);
+  void CountTensor(const Measured& step, size_t t, ReplayStep& record);
+  double SmallestScale() const;
+  ReplayTensor& TensorOf(const StepTensor& tensor, size_t t);
+
+  ReplayRun run_;
+  const ReplayOptions& options_;
+  LossScaler initial_;  // of new layers and gradients
+  bool resumed_ = false;
+  ReplayResult result_;
+  std::map<std::string, size_t> tensor_index_;
+  // The scalers of layers or gradients, if the rules say so; else empty.
+  std::vector<LossScaler> units_;
+  std::map<std::string, size_t> unit_index_;
+  std::vector<size_t> unit_of_tensor_;  // of the current step
+  std::vector<float> scale_of_tensor_;  // of the current step
+};
+
+}  // namespace dlsim

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/run_states.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace dlsim {
+
+template <class Predicate>
+bool RunStates::AnyGoing(const Predicate& holds) const {
+  return std::any_of(states_.begin(), states_.end(),
+                     [&](const RunState& state) { return !state.stopped() && holds(state); });
+}
+
+bool RunStates::AllStopped() const {
+  return !AnyGoing([](const RunState&) { return true; });
+}
+
+void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
+  const bool by_tensor = AnyGoing([](const RunState& state) {
+    return state.run().rules.granularity != ScaleGranularity::kModel;
+  });
+  const bool looks_ahead = AnyGoing([](const RunState& state) { return state.looks_ahead(); });
+  std::vector<StepTensor> tensors;
+  if (by_tensor) tensors = step.Tensors();
+  std::vector<GradientSpread> spreads;
+  if (looks_ahead) spreads = step.Spreads();
+  question_of_run_.clear();
+  for (RunState& state : states_) {
+    question_of_run_.push_back(0);
+    if (state.stopped()) continue;
+    StepQuestion question = state.Prepare(step.number(), tensors, spreads);
+    const auto found = std::find(questions.begin(), questions.end(), question);
+    question_of_run_.back() = static_cast<size_t>(found - questions.begin());
+    if (found == questions.end()) questions.push_back(std::move(question));
+  }
+}
+
+}  // namespace dlsim

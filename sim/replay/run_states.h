@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs that live through the same steps: those that ask alike share an answer.
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include "sim/replay/run_state.h"
+#include "sim/replay/step_loop.h"
+
+namespace dlsim {
+
+class RunStates {
+ public:
+  explicit RunStates(const ReplayOptions& options) : options_(options) {}  // must live as long
+
+  void Add(ReplayRun run) { states_.emplace_back(std::move(run), options_); }
+
+  size_t size() const { return states_.size(); }
+  RunState& operator[](size_t run) { return states_[run]; }
+  bool AllStopped() const;
+
+  // Adds the distinct questions of the runs that go on.
+  void Ask(const GradientStep& step, StepQuestions& questions);
+
+  // Lives through the step. Calls lived(run, its answers) after each run that went on.
+  template <class Lived>
+  void Advance(int64_t step, const StepMeasurement& measured, const Lived& lived) {
+    for (size_t r = 0; r < states_.size(); ++r) {
+      if (states_[r].stopped()) continue;
+      const std::vector<TensorAnswer>& answers = measured.answers[question_of_run_[r]];
+      states_[r].Advance(measured, answers, step);
+      lived(r, answers);
+    }
+  }
+
+ private:
+  template <class Predicate>
+  bool AnyGoing(const Predicate& holds) const;
+
+  const ReplayOptions& options_;
+  std::vector<RunState> states_;
+  std::vector<size_t> question_of_run_;  // unused where a run has stopped
+};
+
+}  // namespace dlsim

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/scale_plot.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+#include <vector>
+
+namespace dlsim {
+namespace {
+
+// Exponents below or above stand for a scale of zero or infinity in the plot.
+constexpr double kLowestPlotted = -150, kHighestPlotted = 128;
+
+double PlottedExponent(double scale) {
+  if (std::isnan(scale) || scale <= 0) return kLowestPlotted;
+  return std::clamp(std::log2(scale), kLowestPlotted, kHighestPlotted);
+}
+
+// The steps that share one column of the plot.
+struct Column {
+  double low = kHighestPlotted, high = kLowestPlotted;
+  bool skipped = false;
+};
+
+std::vector<Column> MakeColumns(std::span<const ReplayStep> steps, size_t width) {
+  std::vector<Column> columns(std::min(width, steps.size()));
+  for (size_t i = 0; i < steps.size(); ++i) {
+    Column& column = columns[i * columns.size() / steps.size()];
+    const double exponent = PlottedExponent(steps[i].scale);
+    column.low = std::min(column.low, exponent);
+    column.high = std::max(column.high, exponent);
+    column.skipped |= steps[i].skipped;
+  }
+  return columns;
+}
+
+}  // namespace
+
+std::string ScaleText(double scale) {
+  if (scale == 1 || !(scale > 0) || std::isinf(scale)) return fmt::format("{}", scale);
+  const double exponent = std::log2(scale);
+  if (exponent == std::round(exponent)) return fmt::format("2^{}", std::lround(exponent));
+  return fmt::format("2^{:.2f}", exponent);
+}
+
+std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t height) {
+  if (steps.empty()) return {};
+  const std::vector<Column> columns = MakeColumns(steps, width);
+  double low = kHighestPlotted, high = kLowestPlotted;
+  for (const Column& column : columns) {
+    low = std::min(low, column.low);
+    high = std::max(high, column.high);
+  }
+  // Rows are whole powers of two apart.
+  const double row_size = std::max(1.0, std::ceil((high - low) / static_cast<double>(height - 1)));
+  const auto row_of = [&](double exponent) {
+    return static_cast<size_t>(std::lround((high - exponent) / row_size));
+  };
+  const size_t rows = row_of(low) + 1;
+  std::vector<std::string> grid(rows, std::string(columns.size(), ' '));
+  for (size_t c = 0; c < columns.size(); ++c) {
+    for (size_t r = row_of(columns[c].high); r <= row_of(columns[c].low); ++r) {
+      grid[r][c] = columns[c].skipped ? 'x' : '*';
+    }
+  }
+  std::string plot;
+  for (size_t r = 0; r < rows; ++r) {
+    grid[r].erase(grid[r].find_last_not_of(' ') + 1);
+    plot += fmt::format("  2^{:<6.1f} |{}\n", high - static_cast<double>(r) * row_size, grid[r]);
+  }
+  const std::string first = fmt::format("step {}", steps.front().step);
+  const std::string last = std::to_string(steps.back().step);
+  const size_t gap = std::max<size_t>(columns.size(), first.size() + last.size() + 1);
+  plot += fmt::format("           {}{:>{}}\n", first, last, gap - first.size() + 1);
+  return plot;
+}
+
+}  // namespace dlsim

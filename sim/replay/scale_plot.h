@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// The path of the loss scale as a compact text plot.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "dlsim/sim/replay.h"
+
+namespace dlsim {
+
+// Returns log2 of the scale over the steps in at most `width` columns and `height` (> 1) rows: '*'
+// where steps were applied, 'x' where some step of the column was skipped. Empty without steps.
+std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t height);
+
+// Returns a scale as a power of two: "2^15", "2^50.83"; 0, 1 and infinity as such.
+std::string ScaleText(double scale);
+
+}  // namespace dlsim

@@ -1,0 +1,146 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "dlsim/sim/runs.h"
+#include "sim/base/number.h"
+#include "sim/policies/policy_settings.h"
+
+namespace dlsim {
+namespace {
+
+// The error texts are those of the Model Zoo.
+void RequireOneClipping(const Clipping& clipping) {
+  const auto require_positive = [](const std::optional<double>& limit, const char* name) {
+    if (!limit) return;
+    if (!(*limit > 0)) {
+      throw UsageError(name, "has to be a positive float. Got " + PythonRepr(*limit));
+    }
+    const float limit32 = static_cast<float>(*limit);
+    if (limit32 > 0 && std::isfinite(limit32)) return;
+    throw UsageError(name, "out of range", "a number that float32 can hold", PythonRepr(*limit));
+  };
+  require_positive(clipping.max_norm, "max_gradient_norm");
+  require_positive(clipping.max_value, "max_gradient_value");
+  if (!clipping.max_norm || !clipping.max_value) return;
+  throw UsageError("clipping",
+                   "Gradients can be clipped by norm(=" + PythonRepr(*clipping.max_norm) +
+                       ") or by value(=" + PythonRepr(*clipping.max_value) +
+                       "), but not both. Do not set both `max_gradient_norm` and "
+                       "`max_gradient_value`.");
+}
+
+SimulationRun PrepareRun(const SimulationRequest& request, const std::string& format_name,
+                         const PolicyInfo& policy, bool only_policy) {
+  const NamedFormat format = ParseFormat(format_name);
+  SimulationRun run;
+  run.format = format.name;
+  run.policy = std::string(policy.name);
+  run.rules = policy.rules;
+  if (request.finite_test) run.rules.finite_test = *request.finite_test;
+  if (request.clip_rule) run.rules.clip_rule = *request.clip_rule;
+  try {
+    const std::vector<std::string> parameters =
+        SettingsFor(policy, request.settings, ParameterSettings(), only_policy);
+    ConfiguredScaler configured = policy.make(ResolveParameters(policy, parameters), format.name);
+    run.parameters = std::move(configured.parameters);
+    run.notes = std::move(configured.notes);
+    RestoreState(SettingsFor(policy, request.states, StateSettings(), only_policy), policy.name,
+                 configured);
+    run.start = MakeRun(format, policy, std::move(configured));
+    run.start->conversion = request.conversion;
+    run.start->conversion.format = format.format;
+    run.start->rules = run.rules;
+    run.start->clipping = request.clipping;
+    run.start->clipping.rule = run.rules.clip_rule;
+  } catch (const PolicyRefusal& refusal) {
+    run.parameters = refusal.parameters;
+    run.result.events.push_back({-1, refusal.type, refusal.message, true, {}});
+  }
+  return run;
+}
+
+// Adds a run, and its twins that are interrupted before step `resume_at`.
+void AddWithTwins(SimulationRun run, const std::optional<int64_t>& resume_at,
+                  std::vector<SimulationRun>& runs) {
+  runs.push_back(std::move(run));
+  if (!resume_at || !runs.back().start) return;
+  const SimulationRun whole = runs.back();
+  for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
+    SimulationRun twin = whole;
+    twin.notes.clear();
+    twin.resume = twin.start->resume = Resume{*resume_at, kept};
+    runs.push_back(std::move(twin));
+  }
+}
+
+}  // namespace
+
+std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request) {
+  RequireOneClipping(request.clipping);
+  const std::vector<const PolicyInfo*> policies = NamedPolicies(request.policies);
+  RequireUsed(policies, request.settings, ParameterSettings());
+  RequireUsed(policies, request.states, StateSettings());
+  std::vector<SimulationRun> runs;
+  for (const std::string& format : request.formats) {
+    for (const PolicyInfo* policy : policies) {
+      AddWithTwins(PrepareRun(request, format, *policy, policies.size() == 1), request.resume_at,
+                   runs);
+    }
+  }
+  return runs;
+}
+
+std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted) {
+  const auto same = [](const ReplayStep& a, const ReplayStep& b) {
+    const bool same_scale = a.scale == b.scale || (std::isnan(a.scale) && std::isnan(b.scale));
+    return same_scale && a.skipped == b.skipped;
+  };
+  const auto [a, b] = std::mismatch(whole.steps.begin(), whole.steps.end(),
+                                    interrupted.steps.begin(), interrupted.steps.end(), same);
+  if (b != interrupted.steps.end()) return b->step;
+  if (a != whole.steps.end()) return a->step;
+  return std::nullopt;
+}
+
+namespace {
+
+// Adds what is observed to the heat maps, too.
+void ObserveHeatMaps(const std::vector<SimulationRun*>& runs, ReplayOptions& options) {
+  options.observer = [&runs, next = options.observer](const ObservedStep& step) {
+    for (const ObservedStep::Run& run : step.runs) {
+      runs[run.index]->heat_map->Add(step.index, run.record, step.measurement, run.answers);
+    }
+    if (next) next(step);
+  };
+}
+
+}  // namespace
+
+void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
+              std::optional<uint64_t> heat_map_bins) {
+  std::vector<ReplayRun> starts;
+  std::vector<SimulationRun*> owners;
+  for (SimulationRun& run : runs) {
+    if (!run.start) continue;
+    starts.push_back(*run.start);
+    owners.push_back(&run);
+    if (heat_map_bins) run.heat_map.emplace(source.step_count(), *heat_map_bins);
+  }
+  if (heat_map_bins) ObserveHeatMaps(owners, options);
+  std::vector<ReplayResult> results = Replay(source, std::move(starts), options);
+  const SimulationRun* whole = nullptr;
+  for (size_t i = 0; i < results.size(); ++i) {
+    owners[i]->result = std::move(results[i]);
+    if (!owners[i]->resume) whole = owners[i];
+    if (owners[i]->resume) {
+      owners[i]->first_difference = FirstDifference(whole->result, owners[i]->result);
+    }
+  }
+}
+
+}  // namespace dlsim

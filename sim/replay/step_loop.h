@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The one way through the steps of a source: replays, sweeps and tables of scales go along.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "dlsim/sim/gradient_source.h"
+
+namespace dlsim {
+
+using StepQuestions = std::vector<StepQuestion>;
+
+// What goes along: says what it wants to know of each step, and lives through the answers. The
+// calls of a step come in the order of their declarations.
+class StepConsumer {
+ public:
+  virtual ~StepConsumer() = default;
+
+  // False: no further step is needed.
+  virtual bool going() const { return true; }
+
+  // What the steps that are not open yet have to be opened for.
+  virtual StepNeeds needs() const { return StepNeeds::kTensors; }
+
+  // Returns edges to count the totals of the coming step at; null: none are counted.
+  virtual const HistogramEdges* Edges() { return nullptr; }
+  virtual void TakeTotals(ProfileTotals /*totals*/) {}
+
+  // Returns the questions to the step; nothing: it is not measured.
+  virtual std::optional<StepQuestions> Ask(const GradientStep& /*step*/) { return std::nullopt; }
+
+  // Lives through effective step i. `measured` is empty if nothing was asked.
+  virtual void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) = 0;
+};
+
+// Leads a consumer through the steps. While one is measured, the one before is closed and the next
+// one opened. Throws Error for a bad file.
+void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer);
+
+}  // namespace dlsim

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/trace_source.h"
+
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dlsim/error.h"
+
+namespace dlsim {
+namespace {
+
+bool HasMicroSteps(const TraceStep& step) {
+  return step.recordings.size() > 1 || step.recordings.front().micro >= 0;
+}
+
+Error NotTheRecorded(size_t asked, size_t recorded) {
+  return UsageError("grad_accum_steps", "the trace is recorded with micro-steps of its own",
+                    std::to_string(recorded), std::to_string(asked));
+}
+
+class RecordedStep final : public GradientStep {
+ public:
+  explicit RecordedStep(TraceStep step) : step_(std::move(step)) {}
+
+  int64_t number() const override { return step_.step; }
+  std::vector<StepTensor> Tensors() const override { return TensorsOf(step_); }
+  std::vector<GradientSpread> Spreads() const override { return MeasureSpreads(step_); }
+  ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) override {
+    return TotalsOf(ProfileOf(step_, edges, options));
+  }
+  StepMeasurement Measure(std::span<const StepQuestion> questions,
+                          const StepOptions& options) const override {
+    return MeasureStep(step_, questions, options);
+  }
+
+ private:
+  TraceStep step_;
+};
+
+}  // namespace
+
+SourceFacts FactsOf(const TraceReader& trace) {
+  const size_t steps = trace.step_count();
+  return {.steps = steps,
+          .first_step = trace.step_number(0),
+          .last_step = trace.step_number(steps - 1),
+          .file_bytes = trace.file_bytes(),
+          .description = trace.description(),
+          .notes = trace.notes(),
+          .profile = {}};
+}
+
+TraceSource::TraceSource(const TraceReader& trace, int64_t accumulate_steps)
+    : trace_(trace), facts_(FactsOf(trace)) {
+  if (accumulate_steps < 1) {
+    throw UsageError("grad_accum_steps", "not a number of steps", "1 or more",
+                     std::to_string(accumulate_steps));
+  }
+  const size_t asked = static_cast<size_t>(accumulate_steps);
+  if (asked > 1) {
+    const TraceStep first = trace.Load(0);
+    if (!HasMicroSteps(first)) {
+      steps_per_effective_ = asked;
+    } else if (first.recordings.size() != asked) {
+      throw NotTheRecorded(asked, first.recordings.size());
+    }
+  }
+  count_ = trace.step_count() / steps_per_effective_;
+  if (count_ == 0) {
+    throw UsageError("grad_accum_steps", "more than the trace has steps",
+                     "at most " + std::to_string(trace.step_count()), std::to_string(asked));
+  }
+}
+
+int64_t TraceSource::number(size_t i) const {
+  return trace_.step_number((i + 1) * steps_per_effective_ - 1);
+}
+
+std::vector<std::string> TraceSource::files(size_t i) const {
+  std::vector<std::string> paths;
+  for (size_t k = 0; k < steps_per_effective_; ++k) {
+    for (std::string& path : trace_.files(i * steps_per_effective_ + k)) {
+      paths.push_back(std::move(path));
+    }
+  }
+  return paths;
+}
+
+TraceStep TraceSource::LoadStep(size_t i) const {
+  if (steps_per_effective_ == 1) return trace_.Load(i);
+  TraceStep effective;
+  for (size_t k = 0; k < steps_per_effective_; ++k) {
+    TraceStep step = trace_.Load(i * steps_per_effective_ + k);
+    if (HasMicroSteps(step)) throw NotTheRecorded(steps_per_effective_, step.recordings.size());
+    Recording& recording = step.recordings.front();
+    recording.micro = static_cast<int64_t>(k);
+    recording.grad_scale *= static_cast<float>(steps_per_effective_);
+    effective.step = step.step;
+    effective.recordings.push_back(std::move(recording));
+  }
+  return effective;
+}
+
+std::unique_ptr<GradientStep> TraceSource::Load(size_t i, StepNeeds /*needs*/) const {
+  return std::make_unique<RecordedStep>(LoadStep(i));
+}
+
+}  // namespace dlsim

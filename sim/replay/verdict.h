@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The finite tests: whether a measured step is finite, and why not.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/sim/replay.h"
+
+namespace dlsim {
+
+// A float32 sum overflows when the exact one rounds past float32's largest value. The order in
+// which a stack adds is not known: this is the outcome without its intermediate roundings.
+inline constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
+
+// One measured step as one question answers it.
+struct JudgedStep {
+  const StepMeasurement& step;
+  const std::vector<TensorAnswer>& answers;
+  const std::vector<TensorStats>& totals;  // per tensor, over its parts
+};
+
+// What the finite tests look at, over some tensors of one step, and what explains their outcome.
+struct Verdict {
+  double sum_of_squares = 0;                     // of the unscaled gradients of the whole step
+  double scaled_sum_of_squares = 0;              // of the still scaled; 0 if it was not asked for
+  bool nonfinite_element = false;                // among the quantised, still scaled gradients
+  bool nonfinite_scaled_sum = false;             // only their float32 sum over micro-steps
+  bool nonfinite_sum = false;                    // only that sum after unscaling
+  bool nonfinite_unscaled = false;               // only unscaling overflows
+  const std::string* sum_tensor = nullptr;       // first whose float32 sum overflows
+  const std::string* input_tensor = nullptr;     // first with a non-finite input
+  const std::string* overflow_tensor = nullptr;  // the one that overflows farthest
+  const std::string* largest_tensor = nullptr;   // the largest part of the norm
+};
+
+// Of what a profile leaves open: the likeliest, the smallest, the largest gradient that is
+// possible. A measured step leaves nothing open.
+enum class Reading : uint8_t { kLikely, kSmallest, kLargest };
+
+// Looks at some tensors, given by their index in ascending order.
+Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors,
+              Reading reading = Reading::kLikely);
+
+// Applies a finite test.
+bool IsFinite(FiniteTest test, const Verdict& verdict);
+
+// Fills in why a step is not finite: cause, tensor to blame, whether a lower scale helps.
+void Explain(FiniteTest test, const Verdict& verdict, ReplayStep& record);
+
+// Returns whether all readings of a step come to the same verdict, for the same reason.
+bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t> tensors);
+
+// Returns whether the test needs StepQuestion::detail: only where finite elements of the format can
+// have a float32 sum or sum of squares that is not.
+bool NeedsDetail(FiniteTest test, const Format& format);
+
+}  // namespace dlsim

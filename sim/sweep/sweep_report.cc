@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// The readable report of a sweep.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dlsim/error.h"
+#include "sim/base/table.h"
+#include "sim/replay/scale_plot.h"
+#include "sim/sweep/sweep_output.h"
+
+namespace dlsim {
+namespace {
+
+constexpr size_t kMaxFront = 20;    // lines of the Pareto front
+constexpr size_t kMaxRefused = 10;  // reasons
+
+// Shares of energy differ by many orders of magnitude.
+std::string Share(double share) {
+  if (share == 0) return "0";
+  return share < 1e-4 ? fmt::format("{:.2e}", share) : fmt::format("{:.4f}", share);
+}
+
+TableRow HeaderOf(const SweepResult& result, const char* last) {
+  TableRow row = {"format policy"};
+  if (result.setup.roundings.size() > 1) row.emplace_back("rounding");
+  for (const std::string& key : AxisKeys(result.setup.grid)) row.push_back(Printable(key));
+  for (const char* name :
+       {"skipped", "first applied", "final scale", "energy lost", "worst step", "mean loss"}) {
+    row.emplace_back(name);
+  }
+  row.emplace_back(last);
+  return row;
+}
+
+TableRow RowOf(const SweepResult& result, size_t run, std::string last) {
+  const SweepOutcome& o = result.outcomes[run];
+  const GridPoint& point = result.plan.points[run];
+  const SweepGrid& grid = result.setup.grid;
+  TableRow row = {result.plan.formats[point.format].name + " " + std::string(point.policy->name)};
+  if (result.setup.roundings.size() > 1) row.push_back(grid.roundings[point.rounding]);
+  for (const std::string& value : ValuesAt(grid, point)) row.push_back(Printable(value));
+  const char* const about = o.exact ? "" : "~";
+  row.insert(row.end(), {fmt::format("{}/{}{}", o.skipped_steps, o.steps, o.fatal ? " ended" : ""),
+                         o.first_applied_step ? std::to_string(*o.first_applied_step) : "never",
+                         ScaleText(o.final_scale), about + Share(o.mean_energy_lost),
+                         about + Share(o.worst_step_energy_lost), about + Share(o.mean_loss),
+                         std::move(last)});
+  return row;
+}
+
+// The best runs; those that went the same way share a line.
+std::string TopTable(const SweepResult& result, uint64_t top) {
+  std::vector<TableRow> rows = {HeaderOf(result, "runs")};
+  for (size_t i = 0; i < result.order.size() && rows.size() <= top;) {
+    const size_t run = result.order[i];
+    size_t count = 0;
+    const auto same = [&](size_t other) {
+      return SameOutcome(result.outcomes[run], result.outcomes[other]) &&
+             result.plan.points[run].format == result.plan.points[other].format;
+    };
+    // A scale that is not a number differs from itself.
+    do ++i, ++count;
+    while (i < result.order.size() && same(result.order[i]));
+    rows.push_back(RowOf(result, run, std::to_string(count)));
+  }
+  return FormatTable(rows);
+}
+
+std::string FrontTable(const SweepResult& result) {
+  std::vector<TableRow> rows = {HeaderOf(result, "run")};
+  for (size_t i = 0; i < std::min(kMaxFront, result.pareto.size()); ++i) {
+    rows.push_back(RowOf(result, result.pareto[i], "#" + std::to_string(result.pareto[i])));
+  }
+  std::string text = FormatTable(rows);
+  if (result.pareto.size() > kMaxFront) {
+    text += fmt::format("  and {} more: --json\n", result.pareto.size() - kMaxFront);
+  }
+  return text;
+}
+
+std::string RefusedLines(const SweepPlan& plan) {
+  std::string text;
+  for (size_t i = 0; i < std::min(kMaxRefused, plan.refused.size()); ++i) {
+    const RefusedPoints& refused = plan.refused[i];
+    text += fmt::format("refused: {} points of {}: {}\n", refused.count, refused.policy,
+                        Printable(refused.reason));
+  }
+  if (plan.refused.size() > kMaxRefused) {
+    text += fmt::format("refused: {} more reasons: --json\n", plan.refused.size() - kMaxRefused);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string FormatSweep(const SweepResult& result, uint64_t top) {
+  const auto inexact = std::ranges::count_if(
+      result.outcomes, [](const SweepOutcome& outcome) { return !outcome.exact; });
+  std::string text = fmt::format("{} runs\n", result.outcomes.size()) + RefusedLines(result.plan);
+  text += "\nbest:\n" + TopTable(result, top);
+  text += "\nPareto front of skipped steps against energy lost:\n" + FrontTable(result);
+  text +=
+      "\n  energy lost: share of a step's sum of squares that becomes zero, mean over applied "
+      "steps;\n  worst step: the largest of these; mean loss: mean over all steps, a skipped step "
+      "losing all.\n  runs: so many went the same way.\n";
+  if (inexact > 0) {
+    text += fmt::format(
+        "  ~: {} runs ask what the profile's ladder leaves open; --json has the bounds.\n",
+        inexact);
+  }
+  return text;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/base/beside.h"
+
+#include <utility>
+
+namespace dlsim {
+namespace {
+
+thread_local const std::function<void()>* waiting = nullptr;
+
+}  // namespace
+
+const std::function<void()>* TakeBeside() { return std::exchange(waiting, nullptr); }
+
+void RunBeside(const std::function<void()>& beside, const std::function<void()>& work) {
+  struct Waiting {
+    explicit Waiting(const std::function<void()>& of_work)
+        : outer(std::exchange(waiting, &of_work)) {}
+    ~Waiting() { waiting = outer; }
+    const std::function<void()>* outer;
+  };
+  const Waiting until_done(beside);
+  work();
+  if (const std::function<void()>* const left = TakeBeside()) (*left)();
+}
+
+}  // namespace dlsim

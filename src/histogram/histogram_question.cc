@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/histogram_question.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+#include <set>
+
+#include "src/base/first_magnitude.h"
+#include "src/base/float_environment.h"
+
+namespace dlsim {
+namespace {
+
+constexpr double kScaling = 0x1p-21;  // what scaling and unscaling may change, relatively
+
+uint32_t CodeOf(const Conversion& conversion, float value, float scale) {
+  const CodecSpec spec = MakeCodecSpec(conversion);
+  return Encode(spec, conversion.rounding, std::bit_cast<uint32_t>(value * scale)).code;
+}
+
+bool IsNonfinite(const Conversion& conversion, uint32_t code) {
+  const CodeClass kind = Classify(MakeCodecSpec(conversion), code);
+  return kind == CodeClass::kInfinity || kind == CodeClass::kNan;
+}
+
+// The squares of a norm that differs from sqrt(squares) by at most `error`.
+Bracket<double> Widen(const Bracket<double>& squares, double relative, double absolute) {
+  const double low = std::sqrt(squares.low), high = std::sqrt(squares.high);
+  const double least = std::max(0.0, low - low * relative - absolute);
+  const double most = high + high * relative + absolute;
+  return {least * least, most * most};
+}
+
+// The bits of a magnitude in float32, at most those of infinity.
+uint32_t MagnitudeBits(double magnitude) {
+  return magnitude < 0x1p127 ? std::bit_cast<uint32_t>(static_cast<float>(magnitude))
+                             : codec::kInfinityBits;
+}
+
+}  // namespace
+
+void HistogramAnswer::Merge(const HistogramAnswer& other) {
+  underflow.Add(other.underflow);
+  subnormal.Add(other.subnormal);
+  overflow.Add(other.overflow);
+  nonfinite_outputs.Add(other.nonfinite_outputs);
+  underflow_squares.Add(other.underflow_squares);
+  quantized_squares.Add(other.quantized_squares);
+  stats.Merge(other.stats);
+}
+
+HistogramQuestion::HistogramQuestion(const Conversion& conversion, float scale)
+    : conversion_(conversion), scale_(scale) {
+  const DefaultFloatEnvironment environment;
+  const auto nonfinite = [&](uint32_t code) { return IsNonfinite(conversion, code); };
+  const uint32_t largest_code = MaxFiniteCode(conversion.format);
+  const uint32_t code_mask = MagnitudeMask(conversion.format);
+  const auto largest = [&](uint32_t code) { return (code & code_mask) >= largest_code; };
+  for (const Sign sign : kSigns) {
+    const auto first_where = [&](const auto& holds) {
+      return FirstMagnitude([&](uint32_t magnitude) {
+        return holds(CodeOf(conversion, ValueOf(magnitude, sign), scale));
+      });
+    };
+    OfSign& of_sign = signs_[static_cast<size_t>(sign)];
+    // Times NaN everything is NaN: the default thresholds are those.
+    if (!std::isnan(scale)) {
+      static_cast<Thresholds&>(of_sign) = FindThresholds(conversion, scale, sign);
+    }
+    of_sign.largest = first_where(largest);
+    of_sign.nonfinite = first_where(nonfinite);
+    of_sign.zero_to_nonfinite = nonfinite(CodeOf(conversion, ValueOf(0, sign), scale));
+    of_sign.infinity_to_nonfinite =
+        nonfinite(CodeOf(conversion, ValueOf(codec::kInfinityBits, sign), scale));
+  }
+}
+
+std::vector<uint32_t> HistogramQuestion::ThresholdBits() const {
+  std::set<uint32_t> bits;
+  for (const OfSign& sign : signs_) {
+    bits.insert({sign.nonzero, sign.normal, sign.overflow, sign.nonfinite});
+  }
+  return {bits.begin(), bits.end()};
+}
+
+bool HistogramQuestion::MakesNonfinite(const Histogram& histogram) const {
+  // Infinities keep their sign, but saturation treats both signs alike.
+  if (histogram.nan > 0 || (histogram.inf > 0 && signs_[0].infinity_to_nonfinite)) return true;
+  if (histogram.zeros > 0 && signs_[0].zero_to_nonfinite) return true;
+  return std::any_of(kSigns.begin(), kSigns.end(), [&](Sign sign) {
+    return histogram.Of(sign).largest >= signs_[static_cast<size_t>(sign)].nonfinite;
+  });
+}
+
+// The norm of the quantised values differs from that of the values by rounding: relative to normal
+// results, absolute for subnormal ones (Minkowski's inequality). Scaling and unscaling round, too.
+Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIndex& index) const {
+  const OfSign& of_sign = Of(sign);
+  const bool nearest = conversion_.rounding == Rounding::kNearestEven ||
+                       conversion_.rounding == Rounding::kNearestAway;
+  const double half = nearest ? 0.5 : 1.0;
+  const double relative = std::ldexp(half, -conversion_.format.mantissa_bits) + kScaling;
+  const double inverse = std::fabs(double{1.0f / scale_});
+  const float absmax = std::bit_cast<float>(index.histogram().Of(sign).largest);
+  if (absmax == 0) return {};
+  if (!std::isnormal(1.0f / scale_) || double{absmax} * (1 + 2 * relative) >= 0x1p128) {
+    return {0, std::numeric_limits<double>::infinity()};
+  }
+  const HistogramIndex::Below nonzero = index.At(sign, of_sign.nonzero);
+  // Without subnormals the results near the smallest one are as far apart as it is from zero.
+  const bool sparse = conversion_.format.denormals == Denormals::kNone;
+  const double smallest = MinPositive(conversion_.format);
+  const uint32_t apart = sparse ? MagnitudeBits(2 * smallest * inverse) : 0;
+  const HistogramIndex::Below normal = index.At(sign, std::max(of_sign.normal, apart));
+  const HistogramIndex::Below clamped = index.At(sign, of_sign.largest);
+  const HistogramIndex::Below end = index.At(sign, of_sign.nonfinite);
+  Bracket<double> squares = Widen(Between(normal.squares, clamped.squares), relative, 0);
+  const Bracket<uint64_t> subnormals = Between(nonzero.count, normal.count);
+  const double spacing = smallest * (sparse ? 1.0 : half) * inverse;
+  const double error = spacing * std::sqrt(static_cast<double>(subnormals.high));
+  squares.Add(Widen(Between(nonzero.squares, normal.squares), kScaling, error));
+  const Bracket<uint64_t> count = Between(clamped.count, end.count);
+  const double largest = MaxFinite(conversion_.format) * inverse;
+  const double square = largest * largest;
+  squares.low += static_cast<double>(count.low) * square * (1 - 2 * kScaling);
+  squares.high += static_cast<double>(count.high) * square * (1 + 4 * kScaling);
+  return squares;
+}
+
+// What infinities that become the largest finite value, as when saturating, add to the squares.
+Bracket<double> HistogramQuestion::ClampedInfinities(const Histogram& histogram) const {
+  if (histogram.inf == 0 || signs_[0].infinity_to_nonfinite) return {};
+  const float inverse = std::fabs(1.0f / scale_);
+  const double largest = MaxFinite(conversion_.format) * double{inverse};
+  if (!std::isnormal(inverse) || largest * (1 + kScaling) >= 0x1p128) {
+    return {0, std::numeric_limits<double>::infinity()};
+  }
+  const double squares = static_cast<double>(histogram.inf) * largest * largest;
+  return {squares * (1 - 2 * kScaling), squares * (1 + 4 * kScaling)};
+}
+
+HistogramQuestion::Result HistogramQuestion::Quantize(float value) const {
+  const CodecSpec spec = MakeCodecSpec(conversion_);
+  const uint32_t code = CodeOf(conversion_, value, scale_);
+  const float scaled = std::bit_cast<float>(Decode(spec, code));
+  return {scaled, scaled * (1.0f / scale_)};
+}
+
+std::array<HistogramQuestion::Places, 2> HistogramQuestion::PlacesIn(
+    const HistogramEdges& edges) const {
+  std::array<Places, 2> places;
+  for (size_t s = 0; s < signs_.size(); ++s) {
+    const OfSign& of_sign = signs_[s];
+    places[s] = {PlaceOf(of_sign.nonzero, edges), PlaceOf(of_sign.normal, edges),
+                 PlaceOf(of_sign.overflow, edges), PlaceOf(of_sign.nonfinite, edges)};
+  }
+  return places;
+}
+
+HistogramAnswer HistogramQuestion::Ask(const HistogramIndex& index) const {
+  HistogramAnswer answer;
+  for (const Sign sign : kSigns) {
+    const Counters counters = Count(sign, Of(sign), index);
+    answer.underflow.Add(counters.underflow);
+    answer.subnormal.Add(counters.subnormal);
+    answer.overflow.Add(counters.overflow);
+    answer.nonfinite_outputs.Add(counters.nonfinite_outputs);
+    answer.underflow_squares.Add(counters.underflow_squares);
+    answer.quantized_squares.Add(QuantizedSquares(sign, index));
+  }
+  const Histogram& histogram = index.histogram();
+  const uint64_t nonfinite = OtherNonfinite(histogram.zeros, histogram.nan, histogram.inf);
+  answer.nonfinite_outputs.Add({nonfinite, nonfinite});
+  answer.quantized_squares.Add(ClampedInfinities(histogram));
+  TensorStats& stats = answer.stats;
+  stats = InputOf(index);
+  stats.underflow = answer.underflow.Middle();
+  stats.subnormal = answer.subnormal.Middle();
+  stats.overflow = answer.overflow.Middle();
+  stats.nonfinite_outputs = answer.nonfinite_outputs.Middle();
+  stats.underflow_sum_of_squares = answer.underflow_squares.Middle();
+  if (answer.nonfinite_outputs.low > 0) {
+    constexpr double kInfinity = std::numeric_limits<double>::infinity();
+    answer.quantized_squares = {kInfinity, kInfinity};
+  }
+  const double kept = stats.sum_of_squares - stats.underflow_sum_of_squares;
+  stats.quantized_sum_of_squares =
+      std::clamp(kept, answer.quantized_squares.low, answer.quantized_squares.high);
+  return answer;
+}
+
+}  // namespace dlsim

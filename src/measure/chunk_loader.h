@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// The float32 values of a block, part by part: all that is done to recorded elements before they
+// are measured.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dlsim/measure.h"
+#include "dlsim/measure_step.h"
+#include "src/measure/step_blocks.h"
+
+namespace dlsim {
+
+// Returns the numbers of the parts in which a step is measured: its micro-steps, or -1 for the
+// whole step.
+std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulation);
+
+// Loads one block in chunks of kChunkElements; owns the buffers of one thread's work.
+class ChunkLoader {
+ public:
+  // Both must live as long as this.
+  ChunkLoader(const TensorSources& sources, const Block& block, Accumulation accumulation);
+
+  size_t part_count() const { return sums_first_ ? 1 : block_->bytes.size(); }
+
+  // False if the part lacks what the block is cut from.
+  bool Has(size_t part) const { return sums_first_ || block_->bytes[part] != nullptr; }
+
+  // Returns the chunk of a part that begins at `begin` in the block, until the next call for that
+  // part. Activations may be shorter in some micro-steps: then their chunks are, down to empty.
+  std::span<const float> Load(size_t part, size_t begin);
+
+  // Elements of the longest chunk that begins at `begin`.
+  size_t ChunkLength(size_t begin) const;
+
+ private:
+  std::span<const float> LoadRecording(size_t recording, size_t begin, std::vector<float>& buffer);
+  std::span<const float> LoadSum(size_t begin);
+
+  const TensorSources* sources_;
+  const Block* block_;
+  bool sums_first_;
+  std::vector<std::vector<float>> converted_;  // by part, where it needs conversion
+  std::vector<float> sum_;
+};
+
+}  // namespace dlsim

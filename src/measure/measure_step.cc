@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/measure_step.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+
+#include "src/base/parallel_beside.h"
+#include "src/measure/chunk_loader.h"
+#include "src/measure/compute_device.h"
+#include "src/measure/measure_block.h"
+#include "src/measure/step_blocks.h"
+
+namespace dlsim {
+namespace {
+
+// The answers of the blocks that are measured together.
+class WaveAnswers {
+ public:
+  WaveAnswers(size_t blocks, size_t questions, size_t parts)
+      : questions_(questions),
+        parts_per_block_(questions * parts),
+        parts_(blocks * parts_per_block_),
+        sums_(blocks * 2 * questions_),
+        details_(blocks * questions_) {}
+
+  BlockAnswer Of(size_t block) {
+    const std::span<double> sums = std::span(sums_).subspan(block * 2 * questions_, 2 * questions_);
+    return {std::span(parts_).subspan(block * parts_per_block_, parts_per_block_),
+            sums.first(questions_), sums.last(questions_),
+            std::span(details_).subspan(block * questions_, questions_)};
+  }
+
+ private:
+  size_t questions_, parts_per_block_;
+  std::vector<TensorStats> parts_;
+  std::vector<double> sums_;
+  std::vector<GradientDetail> details_;
+};
+
+// Adds the answer of a block to its tensor; called in block order.
+void MergeAnswer(const BlockAnswer& from, size_t tensor, StepMeasurement& into) {
+  const size_t parts = into.micro_steps.size();
+  for (size_t q = 0; q < into.answers.size(); ++q) {
+    TensorAnswer& answer = into.answers[q][tensor];
+    answer.effective_sum_of_squares += from.effective[q];
+    answer.scaled_sum_finite &= std::isfinite(from.scaled[q]);
+    if (!from.details.empty()) answer.detail.Merge(from.details[q]);
+    for (size_t p = 0; p < parts; ++p) answer.parts[p].Merge(from.parts[q * parts + p]);
+  }
+}
+
+StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<TensorSources>& tensors,
+                                 size_t questions, const StepOptions& options) {
+  StepMeasurement result;
+  result.micro_steps = PartNumbers(step, options.accumulation);
+  for (const TensorSources& tensor : tensors) result.tensors.push_back(tensor.header);
+  TensorAnswer empty;
+  empty.parts.resize(result.micro_steps.size());
+  result.answers.assign(questions, std::vector<TensorAnswer>(tensors.size(), empty));
+  return result;
+}
+
+}  // namespace
+
+std::vector<StepTensor> TensorsOf(const TraceStep& step) {
+  std::vector<StepTensor> tensors;
+  for (const TensorSources& sources : CollectTensors(step)) tensors.push_back(sources.header);
+  return tensors;
+}
+
+uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
+  uint32_t hash = 2166136261u;
+  const auto add = [&](uint8_t byte) { hash = (hash ^ byte) * 16777619u; };
+  for (const char c : tensor) add(static_cast<uint8_t>(c));
+  for (const int64_t number : {step, micro}) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      add(static_cast<uint8_t>(static_cast<uint64_t>(number) >> shift));
+    }
+  }
+  return hash;
+}
+
+namespace {
+
+// Measures all blocks on the CPU, and merges their answers in order.
+void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
+  const std::vector<TensorSources>& tensors = *work.tensors;
+  ForEachWave(work.step->recordings, tensors, [&](std::span<const Block> wave) {
+    WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
+    ParallelForBeside(wave.size(), [&](size_t i) { MeasureBlock(work, wave[i], answers.Of(i)); });
+    for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
+  });
+}
+
+}  // namespace
+
+StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
+                            const StepOptions& options) {
+  const std::vector<TensorSources> tensors = CollectTensors(step);
+  StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
+  const StepWork work = {&step, &tensors, result.micro_steps, questions, &options};
+  if (options.device == nullptr) {
+    MeasureOnCpu(work, result);
+    return result;
+  }
+  const auto merge = [&](size_t tensor, const BlockAnswer& answer) {
+    MergeAnswer(answer, tensor, result);
+  };
+  RunOnDevice(work, *options.device->Measure(work, merge));
+  return result;
+}
+
+}  // namespace dlsim

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/measure/staged_blocks.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "src/base/parallel.h"
+#include "src/measure/chunk_loader.h"
+
+namespace dlsim {
+namespace {
+
+// True if the recordings of the step are summed before anything else.
+bool SumsFirst(const StepWork& work) {
+  return work.micro_steps.size() < work.step->recordings.size();
+}
+
+StagedPart PartOf(const Source& source, const Block& block) {
+  const uint64_t rest = source.tensor->elements - block.begin;
+  return {0, static_cast<uint32_t>(std::min<uint64_t>(block.count, rest)), source.tensor->dtype,
+          source.grad_scale == 1.0f ? 1.0f : 1.0f / source.grad_scale};
+}
+
+void StageSum(const StepWork& work, const Block& block, std::byte* to) {
+  ChunkLoader loader((*work.tensors)[block.tensor], block, work.options->accumulation);
+  for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
+    const std::span<const float> sum = loader.Load(0, begin);
+    std::memcpy(to + begin * sizeof(float), sum.data(), sum.size_bytes());
+  }
+}
+
+}  // namespace
+
+size_t LayOutBlock(const StepWork& work, const Block& block, size_t offset,
+                   std::vector<StagedPart>& parts) {
+  const auto append = [&](StagedPart part) {
+    part.offset = offset;
+    offset += AlignStaged(part.bytes());
+    parts.push_back(part);
+  };
+  if (SumsFirst(work)) {
+    append({0, static_cast<uint32_t>(block.count)});
+    return offset;
+  }
+  for (size_t r = 0; r < block.bytes.size(); ++r) {
+    const Source& source = (*work.tensors)[block.tensor].recordings[r];
+    append(block.bytes[r] == nullptr ? StagedPart{} : PartOf(source, block));
+  }
+  return offset;
+}
+
+void StageBlocks(const StepWork& work, std::span<const Block> blocks,
+                 std::span<const StagedPart> parts, std::byte* buffer) {
+  const size_t part_count = work.micro_steps.size();
+  ParallelFor(blocks.size(), [&](size_t b) {
+    const std::span<const StagedPart> of_block = parts.subspan(b * part_count, part_count);
+    if (SumsFirst(work)) return StageSum(work, blocks[b], buffer + of_block.front().offset);
+    for (size_t p = 0; p < part_count; ++p) {
+      const StagedPart& part = of_block[p];
+      if (part.count > 0) std::memcpy(buffer + part.offset, blocks[b].bytes[p], part.bytes());
+    }
+  });
+}
+
+void CopyBytes(std::span<const std::byte> from, std::byte* to) {
+  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
+    std::memcpy(to + begin, from.data() + begin, count);
+  });
+}
+
+void NarrowCodes(std::span<const uint32_t> from, uint16_t* to) {
+  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
+    for (size_t i = begin; i < begin + count; ++i) to[i] = static_cast<uint16_t>(from[i]);
+  });
+}
+
+void WidenCodes(std::span<const uint16_t> from, uint32_t* to) {
+  ParallelForBlocks(from.size(), [&](size_t begin, size_t count) {
+    std::copy_n(from.data() + begin, count, to + begin);
+  });
+}
+
+}  // namespace dlsim

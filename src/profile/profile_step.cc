@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+// Profiles one step of a trace.
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <utility>
+
+#include "dlsim/profile.h"
+#include "src/base/parallel_beside.h"
+#include "src/histogram/histogram_sums.h"
+#include "src/measure/chunk_loader.h"
+#include "src/measure/compute_device.h"
+#include "src/measure/step_blocks.h"
+
+namespace dlsim {
+namespace {
+
+// Elements that one thread counts at once; taking the sums of a tensor costs as much as some
+// thousands of them.
+constexpr size_t kTaskElements = size_t{1} << 18;
+
+// What consecutive blocks of one tensor hold in one part.
+struct Piece {
+  size_t tensor = 0, part = 0;
+  HistogramSums sums;
+};
+
+// Cuts off the blocks of the next task.
+std::span<const Block> CutTask(std::span<const Block>& blocks, size_t parts) {
+  size_t count = 0, elements = 0;
+  while (count < blocks.size() && elements < kTaskElements) {
+    elements += blocks[count++].count * parts;
+  }
+  const std::span<const Block> task = blocks.first(count);
+  blocks = blocks.subspan(count);
+  return task;
+}
+
+HistogramSums CountPart(const TensorSources& sources, std::span<const Block> blocks, size_t part,
+                        Accumulation accumulation, HistogramCounter& counter) {
+  for (const Block& block : blocks) {
+    ChunkLoader loader(sources, block, accumulation);
+    if (!loader.Has(part)) continue;
+    for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
+      counter.Add(loader.Load(part, begin));
+    }
+  }
+  return TakeSums(counter);
+}
+
+std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,
+                             std::span<const Block> blocks, size_t parts, Accumulation accumulation,
+                             const HistogramEdges& edges) {
+  std::vector<Piece> pieces;
+  HistogramCounter counter(edges);
+  for (auto begin = blocks.begin(); begin != blocks.end();) {
+    const size_t tensor = begin->tensor;
+    const auto end = std::find_if(begin, blocks.end(),
+                                  [&](const Block& block) { return block.tensor != tensor; });
+    for (size_t part = 0; part < parts; ++part) {
+      pieces.push_back(
+          {tensor, part, CountPart(tensors[tensor], {begin, end}, part, accumulation, counter)});
+    }
+    begin = end;
+  }
+  return pieces;
+}
+
+// Adds to the sums of every tensor: [tensor * parts + part].
+void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<HistogramSums> sums) {
+  const StepOptions& options = *work.options;
+  const std::vector<TensorSources>& tensors = *work.tensors;
+  const size_t parts = work.micro_steps.size();
+  ForEachWave(work.step->recordings, tensors, [&](std::span<const Block> wave) {
+    std::vector<std::span<const Block>> tasks;
+    while (!wave.empty()) tasks.push_back(CutTask(wave, parts));
+    std::vector<std::vector<Piece>> pieces(tasks.size());
+    ParallelForBeside(tasks.size(), [&](size_t task) {
+      pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, edges);
+    });
+    for (const std::vector<Piece>& of_task : pieces) {
+      for (const Piece& piece : of_task) sums[piece.tensor * parts + piece.part].Merge(piece.sums);
+    }
+  });
+}
+
+ProfileTensor DescribeTensor(const TensorSources& sources) {
+  const auto recorded = std::find_if(sources.recordings.begin(), sources.recordings.end(),
+                                     [](const Source& source) { return source.tensor != nullptr; });
+  return {sources.header.name, sources.header.role, recorded->tensor->dtype,
+          recorded->tensor->shape};
+}
+
+// Adds histograms, bin by bin.
+class HistogramTotal {
+ public:
+  void Add(const Histogram& histogram) {
+    total_.elements += histogram.elements;
+    total_.zeros += histogram.zeros;
+    total_.nan += histogram.nan;
+    total_.inf += histogram.inf;
+    total_.sum += histogram.sum;
+    for (size_t s = 0; s < bins_.size(); ++s) {
+      const SignHistogram& from = histogram.signs[s];
+      total_.signs[s].largest = std::max(total_.signs[s].largest, from.largest);
+      if (from.bins.empty()) continue;
+      bins_[s].resize(std::max<size_t>(bins_[s].size(), from.bins.back().bin + size_t{1}));
+      for (const HistogramBin& bin : from.bins) {
+        bins_[s][bin.bin].count += bin.count;
+        bins_[s][bin.bin].squares += bin.squares;
+      }
+    }
+  }
+
+  Histogram Take() {
+    for (size_t s = 0; s < bins_.size(); ++s) {
+      for (uint32_t b = 0; b < bins_[s].size(); ++b) {
+        const HistogramBin& bin = bins_[s][b];
+        if (bin.count > 0) total_.signs[s].bins.push_back({b, bin.count, bin.squares});
+      }
+    }
+    return std::move(total_);
+  }
+
+ private:
+  Histogram total_;
+  std::array<std::vector<HistogramBin>, 2> bins_;  // by number
+};
+
+}  // namespace
+
+ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
+                      const StepOptions& options) {
+  const std::vector<TensorSources> tensors = CollectTensors(step);
+  ProfileStep profile;
+  profile.step = step.step;
+  profile.micro_steps = PartNumbers(step, options.accumulation);
+  if (!step.recordings.empty()) profile.metadata = step.recordings.front().metadata;
+  for (const Recording* file : RecordedFiles(step)) {
+    const std::string name = std::filesystem::path(file->place).filename().string();
+    profile.files.push_back({name, file->file_bytes});
+  }
+  for (const TensorSources& sources : tensors) profile.tensors.push_back(DescribeTensor(sources));
+  const size_t parts = profile.micro_steps.size();
+  std::vector<HistogramSums> sums(tensors.size() * parts);
+  const StepWork work = {&step, &tensors, profile.micro_steps, {}, &options};
+  if (options.device == nullptr) {
+    CountOnCpu(work, edges, sums);
+  } else {
+    RunOnDevice(work, *options.device->Count(work, edges, sums));
+  }
+  profile.histograms.assign(parts, std::vector<Histogram>(tensors.size()));
+  ParallelFor(tensors.size(), [&](size_t t) {
+    for (size_t part = 0; part < parts; ++part) {
+      profile.histograms[part][t] = sums[t * parts + part].ToHistogram(edges);
+    }
+  });
+  return profile;
+}
+
+ProfileTotals TotalsOf(const ProfileStep& step) {
+  ProfileTotals totals;
+  totals.step = step.step;
+  for (const std::vector<Histogram>& of_part : step.histograms) {
+    HistogramTotal gradients, activations;
+    for (size_t t = 0; t < of_part.size(); ++t) {
+      (step.tensors[t].role == Role::kGrad ? gradients : activations).Add(of_part[t]);
+    }
+    totals.gradients.push_back(gradients.Take());
+    totals.activations.push_back(activations.Take());
+  }
+  return totals;
+}
+
+}  // namespace dlsim

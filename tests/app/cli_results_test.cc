@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of what the command writes: JSON keys and types, CSV rows (docs/results.md).
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "dlsim/format.h"
+#include "tests/support/run_command.h"
+#include "tests/support/test_traces.h"
+#include "tests/support/trace_builder.h"
+
+namespace dlsim {
+namespace {
+
+using nlohmann::json;
+
+// Expects exactly these keys, each with a value of this type: n number or text "inf", "nan";
+// i integer; I integer or null; N n or null; s text; b truth value; o object; a array.
+void ExpectKeys(const json& object, const std::map<std::string, char>& keys) {
+  ASSERT_TRUE(object.is_object());
+  for (const auto& [key, type] : keys) {
+    ASSERT_TRUE(object.contains(key)) << key;
+    const json& value = object[key];
+    const bool special = value == "inf" || value == "-inf" || value == "nan";
+    const bool nullable = type == 'I' || type == 'N';
+    const bool right = (nullable && value.is_null()) ||
+                       ((type == 'n' || type == 'N') && value.is_number()) ||
+                       ((type == 'n' || type == 'N') && special) ||
+                       ((type == 'i' || type == 'I') && value.is_number_integer()) ||
+                       (type == 's' && value.is_string()) || (type == 'b' && value.is_boolean()) ||
+                       (type == 'o' && value.is_object()) || (type == 'a' && value.is_array());
+    EXPECT_TRUE(right) << key << " " << value;
+  }
+  for (const auto& [key, value] : object.items()) EXPECT_TRUE(keys.contains(key)) << key;
+}
+
+std::map<std::string, char> WithCounters(std::map<std::string, char> keys) {
+  for (const char* key :
+       {"elements", "zeros", "nonfinite", "nan", "inf", "underflow", "subnormal", "overflow"}) {
+    keys[key] = 'i';
+  }
+  keys["underflow_fraction"] = keys["energy_lost"] = 'n';
+  return keys;
+}
+
+TEST(CliResults, ReplayJsonHasEveryKey) {
+  const json document = SucceedJson({"replay", kSingle, "--json", "-"});
+  ExpectKeys(document, {{"schema", 's'}, {"trace", 'o'}, {"options", 'o'}, {"runs", 'a'}});
+  EXPECT_EQ(document["schema"], "dlsim.replay/1");
+  ExpectKeys(document["trace"], {{"paths", 'a'},
+                                 {"steps", 'i'},
+                                 {"first_step", 'i'},
+                                 {"last_step", 'i'},
+                                 {"file_bytes", 'i'},
+                                 {"description", 'o'}});
+  ASSERT_EQ(document["runs"].size(), 3u);  // fp16, bf16, cb16
+  for (const json& run : document["runs"]) {
+    ExpectKeys(run, {{"format", 's'},
+                     {"policy", 's'},
+                     {"params", 'o'},
+                     {"finite_test", 's'},
+                     {"notes", 'a'},
+                     {"summary", 'o'},
+                     {"events", 'a'},
+                     {"steps", 'a'},
+                     {"tensors", 'a'}});
+    ExpectKeys(run["summary"], WithCounters({{"steps", 'i'},
+                                             {"skipped_steps", 'i'},
+                                             {"longest_skip_run", 'i'},
+                                             {"nonfinite_steps", 'i'},
+                                             {"hopeless_steps", 'i'},
+                                             {"worst_step_energy_lost", 'n'},
+                                             {"first_applied_step", 'I'},
+                                             {"stopped_at_step", 'I'},
+                                             {"final_scale", 'n'},
+                                             {"min_scale", 'n'},
+                                             {"max_scale", 'n'},
+                                             {"activations", 'o'}}));
+    ExpectKeys(run["summary"]["activations"], WithCounters({}));
+    EXPECT_EQ(run["steps"].size(), run["summary"]["steps"]);
+    uint64_t underflow = 0, skipped = 0;
+    for (const json& step : run["steps"]) {
+      std::map<std::string, char> keys = {
+          {"step", 'i'},    {"scale", 'n'},     {"next_scale", 'n'}, {"finite", 'b'},
+          {"skipped", 'b'}, {"grad_norm", 'n'}, {"activations", 'o'}};
+      if (!step["finite"]) {
+        keys["cause"] = keys["cause_tensor"] = 's';
+        keys["lower_scale_helps"] = 'b';
+      }
+      ExpectKeys(step, WithCounters(keys));
+      underflow += step["underflow"].get<uint64_t>();
+      skipped += step["skipped"].get<bool>();
+    }
+    EXPECT_EQ(run["summary"]["underflow"], underflow);
+    EXPECT_EQ(run["summary"]["skipped_steps"], skipped);
+    EXPECT_GT(run["tensors"].size(), 0u);
+    for (const json& tensor : run["tensors"]) {
+      ExpectKeys(tensor, WithCounters({{"name", 's'},
+                                       {"role", 's'},
+                                       {"absmax", 'n'},
+                                       {"worst_step_energy_lost", 'n'},
+                                       {"first_overflow_step", 'I'}}));
+      EXPECT_TRUE(tensor["role"] == "grad" || tensor["role"] == "act_grad");
+    }
+  }
+}
+
+TEST(CliResults, JsonToAFileEqualsJsonToStandardOutput) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/r.json";
+  const std::string report = Succeed({"replay", kSingle, "--json", path});
+  EXPECT_NE(report.find("loss scale"), std::string::npos);
+  EXPECT_EQ(ReadBytes(path), Succeed({"replay", kSingle, "--json", "-"}));
+  EXPECT_EQ(Succeed({"replay", kSingle, "--json", path, "--quiet"}), "");
+}
+
+TEST(CliResults, ScalerJsonHasEveryKey) {
+  const json document = SucceedJson({"scaler", "--policy", "torch", "--steps", "5", "--overflow-at",
+                                     "1", "--set", "init_scale=0x1.8p+3", "--json", "-"});
+  ExpectKeys(document, {{"schema", 's'},
+                        {"policy", 's'},
+                        {"params", 'o'},
+                        {"scale_init", 's'},
+                        {"scale", 'a'},
+                        {"skipped", 'a'},
+                        {"events", 'a'},
+                        {"state", 'o'}});
+  EXPECT_EQ(document["schema"], "dlsim.scaler/1");
+  EXPECT_EQ(document["scale_init"], "0x1.8000000000000p+3");
+  EXPECT_EQ(document["scale"],
+            json::parse(R"([["0x1.8000000000000p+3",1],["0x1.8000000000000p+2",4]])"));
+  EXPECT_EQ(document["skipped"], json::parse("[1]"));
+  EXPECT_EQ(document["params"]["init_scale"], 12.0);
+}
+
+TEST(CliResults, ReplayJsonSaysHowItWasMade) {
+  const json document = SucceedJson({"replay", kSingle, "--policy", "torch", "--policy", "cerebras",
+                                     "--rounding", "sr", "--seed", "7", "--subnormals", "flush",
+                                     "--tensors", "*bias*", "--json", "-"});
+  EXPECT_EQ(document["options"]["rounding"], "sr");
+  EXPECT_EQ(document["options"]["seed"], 7);
+  EXPECT_EQ(document["options"]["subnormals"], "flush");
+  EXPECT_EQ(document["options"]["tensors"], "*bias*");
+  EXPECT_EQ(document["runs"][0]["finite_test"], "elementwise");
+  EXPECT_EQ(document["runs"][1]["finite_test"], "global-norm");
+}
+
+TEST(CliResults, ASettingForOnePolicyWinsOverOneForAll) {
+  const json document =
+      SucceedJson({"replay", kSingle, "--policy", "torch", "--policy", "cerebras-2.10", "--format",
+                   "fp16", "--set", "init_scale=4", "--set", "torch.init_scale=8", "--json", "-"});
+  EXPECT_EQ(document["runs"][0]["params"]["init_scale"], 8.0);
+  EXPECT_EQ(document["runs"][1]["params"]["init_scale"], 4.0);
+}
+
+TEST(CliResults, ScalerKeepsABoundedNumberOfEvents) {
+  const json document =
+      SucceedJson({"scaler", "--policy", "cerebras", "--set", "max_loss_scale=1", "--set",
+                   "min_loss_scale=2", "--steps", "100005", "--json", "-"});
+  EXPECT_EQ(document["events"].size(), 100001u);
+  EXPECT_EQ(document["events"].back()["truncated_total"], 100005);
+}
+
+TEST(CliResults, CsvHasOneRowPerRunStepMicroStepAndTensor) {
+  constexpr char kHeader[] =
+      "format,policy,step,micro,scale,skipped,tensor,role,elements,zeros,nan,inf,underflow,"
+      "subnormal,overflow,absmax,sumsq";
+  const std::vector<std::string> lines = Lines(
+      Succeed({"replay", kAccumulated, "--format", "fp16", "--format", "cb16", "--csv", "-"}));
+  EXPECT_EQ(lines.at(0), kHeader);
+  EXPECT_EQ(lines.size(), 1 + 2 * 8 * 22u);  // 2 runs, 2 steps of 4 micro-steps, 22 tensors
+  for (const std::string& line : lines) EXPECT_EQ(std::ranges::count(line, ','), 16) << line;
+  const Arguments summed = {"replay", kAccumulated, "--format",     "fp16",
+                            "--csv",  "-",          "--accumulate", "sum-first"};
+  EXPECT_EQ(Lines(Succeed(summed)).size(), 1 + 2 * 22u);
+
+  const TempDir dir;
+  dir.Write("step-3.safetensors",
+            BuildSafetensors({FloatTensor("a,\"b\".grad", {0, 1e-9f, 1e9f, -2}),
+                              FloatTensor("x.act_grad", {std::nanf(""), HUGE_VALF})}));
+  EXPECT_EQ(Succeed({"replay", dir.path(), "--policy", "static", "--format", "fp16", "--csv", "-"}),
+            std::string(kHeader) +
+                "\nfp16,static,3,,1,0,\"a,\"\"b\"\".grad\",grad,4,1,0,0,1,0,1,1000000000,1e+18"
+                "\nfp16,static,3,,1,0,x.act_grad,act_grad,2,0,1,1,0,0,0,0,0\n");
+}
+
+TEST(CliResults, InfoJsonListsStepsAndTensors) {
+  const json document = SucceedJson({"info", kAccumulated, "--json"});
+  ExpectKeys(document,
+             {{"schema", 's'}, {"trace", 'o'}, {"notes", 'a'}, {"steps", 'a'}, {"tensors", 'a'}});
+  EXPECT_EQ(document["schema"], "dlsim.info/1");
+  ASSERT_EQ(document["steps"].size(), 8u);
+  ExpectKeys(document["steps"][1],
+             {{"step", 'i'}, {"file", 's'}, {"micro", 'I'}, {"rank", 'I'}, {"metadata", 'o'}});
+  EXPECT_EQ(document["steps"][1]["micro"], 1);
+  EXPECT_EQ(document["steps"][1]["rank"], json());
+  ASSERT_EQ(document["tensors"].size(), 22u);
+  ExpectKeys(document["tensors"][0], {{"name", 's'},
+                                      {"role", 's'},
+                                      {"dtype", 's'},
+                                      {"shape", 'a'},
+                                      {"files", 'i'},
+                                      {"elements", 'i'}});
+  EXPECT_NE(Succeed({"info", kAccumulated}).find("files: 8"), std::string::npos);
+}
+
+TEST(CliResults, FormatsJsonListsEveryRow) {
+  const json document = SucceedJson({"formats", "--json"});
+  EXPECT_EQ(document["schema"], "dlsim.formats/1");
+  ASSERT_EQ(document["formats"].size(), kFormats.size());
+  for (const json& format : document["formats"]) {
+    ExpectKeys(format, {{"name", 's'},
+                        {"bits", 'i'},
+                        {"exponent_bits", 'i'},
+                        {"mantissa_bits", 'i'},
+                        {"bias", 'i'},
+                        {"max_finite", 'n'},
+                        {"min_normal", 'n'},
+                        {"min_positive", 'n'},
+                        {"overflow_threshold", 'n'},
+                        {"has_infinity", 'b'},
+                        {"has_subnormals", 'b'},
+                        {"code_one", 'i'},
+                        {"code_max", 'i'},
+                        {"code_infinity", 'I'},
+                        {"code_nan", 'i'},
+                        {"note", 's'}});
+  }
+  EXPECT_EQ(document["formats"][0]["max_finite"], 65504.0);
+  EXPECT_EQ(SucceedJson({"formats", "e6m5", "half", "--json"})["formats"][1]["name"], "fp16");
+}
+
+}  // namespace
+}  // namespace dlsim

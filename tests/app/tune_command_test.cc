@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim tune on the command line: what it prints can be pasted and replayed, and how it fails.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "dlsim/profile_file.h"
+#include "tests/support/run_command.h"
+#include "tests/support/test_traces.h"
+
+namespace dlsim {
+namespace {
+
+using nlohmann::json;
+
+// The objective, from the steps of a replay's JSON.
+double MeanLoss(const json& run) {
+  double lost = 0;
+  for (const json& step : run["steps"]) {
+    const bool applied = !step["skipped"].get<bool>() && step["finite"].get<bool>();
+    lost += applied ? step["energy_lost"].get<double>() : 1.0;
+  }
+  return lost / static_cast<double>(run["steps"].size());
+}
+
+TEST(TuneCommand, TheRecommendationReplaysToItsMeanLoss) {
+  const json document = SucceedJson({"tune", kSingle, "--json", "-"});
+  EXPECT_EQ(document["schema"], "dlsim.tune/1");
+  EXPECT_EQ(document["trace"]["steps"], 13);
+  EXPECT_EQ(document["resolution"], 1e-6);
+  ASSERT_EQ(document["formats"].size(), 3u);
+  for (const json& format : document["formats"]) {
+    const json& recommended = format["recommended"];
+    EXPECT_EQ(recommended["policy"], "cerebras-2.10");
+    EXPECT_EQ(recommended["eligible"], true);
+    EXPECT_EQ(recommended["errors_of_the_original"], 0);
+    Arguments replay = {"replay",   kSingle,         "--format", format["format"],
+                        "--policy", "cerebras-2.10", "--json",   "-"};
+    for (const auto& [key, value] : recommended["params"].items()) {
+      replay.insert(replay.end(), {"--set", key + "=" + value.dump()});
+    }
+    const json run = SucceedJson(replay)["runs"][0];
+    EXPECT_NEAR(MeanLoss(run), recommended["mean_loss"].get<double>(), 1e-15) << format["format"];
+    EXPECT_EQ(run["summary"]["skipped_steps"], recommended["skipped_steps"]);
+    EXPECT_EQ(run["events"].size(), 0u);
+    EXPECT_LE(format["least_possible_mean_loss"], recommended["mean_loss"]);
+    EXPECT_EQ(format["headroom"]["steps"].size(), 13u);
+  }
+  // A scale just below the limit of a spike loses less in fp16, but the original ends at its floor.
+  const json& recommended = document["formats"][0]["recommended"];
+  EXPECT_LT(recommended["with_errors"]["mean_loss"], recommended["mean_loss"]);
+  EXPECT_GT(recommended["with_errors"]["errors_of_the_original"], 0);
+}
+
+TEST(TuneCommand, TakesAProfile) {
+  const TempDir dir;
+  const std::string file = dir.path() + "/a.dlprof";
+  const std::vector<std::string> paths = {kAccumulated};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  ProfileSettings settings;
+  settings.ladder = DefaultLadder();
+  const HistogramEdges edges = EdgesOf(settings.ladder);
+  ProfileWriter writer(file, settings, ProfileWriter::Existing::kReplace);
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    writer.Append(EncodeStep(ProfileOf(trace.Load(i), edges, {}), edges));
+  }
+  writer.Commit();
+  const json got = SucceedJson({"tune", file, "--json", "-"});
+  const json expected = SucceedJson({"tune", kAccumulated, "--json", "-"});
+  EXPECT_EQ(got["ladder_only"], true);
+  for (size_t f = 0; f < 3; ++f) {
+    const json& own = got["formats"][f];
+    EXPECT_EQ(own["recommended"]["params"], expected["formats"][f]["recommended"]["params"]);
+    EXPECT_EQ(own["config"], expected["formats"][f]["config"]);
+    EXPECT_EQ(own["verdict"], expected["formats"][f]["verdict"]);
+  }
+  EXPECT_NE(Succeed({"tune", file, "--format", "fp16"}).find("note: a profile"), std::string::npos);
+  ExpectFailure({"tune", file, kSingle}, 2, {"a trace among profiles"});
+  ExpectFailure({"tune", file, "--format", "fp8-e4m3"}, 2, {"ladder", "fp8-e4m3"});
+  ExpectFailure({"tune", file, "--tensors", "nothing*"}, 3, {"no tensor matches"});
+}
+
+TEST(TuneCommand, SaysWhenAProfileHasTooFewScales) {
+  const TempDir dir;
+  const std::string file = dir.path() + "/a.dlprof";
+  const Arguments profile = {"profile", kTraces + "reg-diabetes-cut",
+                             "-o",      file,
+                             "--quiet", "--format",
+                             "fp16",    "--restart",
+                             "--scales"};
+  const auto with_scales = [&](const std::string& scales) {
+    Arguments arguments = profile;
+    arguments.push_back(scales);
+    Succeed(arguments);
+  };
+  with_scales("2^-24..2^-20");
+  ExpectFailure({"tune", file}, 2, {"policy cerebras-2.10", "too few loss scales"});
+  with_scales("2^4..2^6");
+  ExpectFailure({"tune", file, "--policy", "torch"}, 2, {"policy torch", "too few loss scales"});
+  const json one = SucceedJson({"tune", file, "--json", "-"})["formats"][0];
+  EXPECT_EQ(one["recommended"]["policy"], "cerebras-2.10");
+  ASSERT_EQ(one["other_policies"].size(), 1u);  // without a floor, torch leaves the ladder
+  EXPECT_EQ(one["other_policies"][0]["policy"], "deepspeed");
+}
+
+struct Emitted {
+  std::string stack, format, file, policy;
+};
+
+class TuneEmits : public testing::TestWithParam<Emitted> {};
+
+TEST_P(TuneEmits, AConfigurationThatReplayReads) {
+  const Emitted& emitted = GetParam();
+  const Arguments tune = {"tune", kSingle, "--format", emitted.format, "--emit", emitted.stack};
+  const std::string block = Succeed(tune);
+  Arguments with_json = tune;
+  const TempDir dir;
+  const std::string result = dir.path() + "/tune.json";
+  with_json.insert(with_json.end(), {"--json", result});
+  EXPECT_EQ(Succeed(with_json), block);
+  const json recommended = json::parse(ReadBytes(result))["formats"][0]["recommended"];
+  const std::string file = dir.Write(emitted.file, block);
+  const json run = SucceedJson({"replay", kSingle, "--config", file, "--json", "-"})["runs"][0];
+  EXPECT_EQ(run["format"], emitted.format);
+  EXPECT_EQ(run["policy"], emitted.policy);
+  if (emitted.format == "bf16") return;  // no stack scales it
+  EXPECT_EQ(recommended["policy"], emitted.policy);
+  for (const auto& [key, value] : recommended["params"].items()) {
+    EXPECT_EQ(run["params"][key], value) << key;
+  }
+  EXPECT_NEAR(MeanLoss(run), recommended["mean_loss"].get<double>(), 1e-15);
+}
+
+INSTANTIATE_TEST_SUITE_P(Stacks, TuneEmits,
+                         testing::Values(Emitted{"zoo", "fp16", "a.yaml", "cerebras-2.10"},
+                                         Emitted{"zoo", "cb16", "b.yaml", "cerebras-2.10"},
+                                         Emitted{"zoo", "bf16", "c.yaml", "static"},
+                                         Emitted{"deepspeed", "fp16", "d.json", "deepspeed"},
+                                         Emitted{"deepspeed", "bf16", "e.json", "static"},
+                                         Emitted{"torch", "fp16", "f.toml", "torch"},
+                                         Emitted{"torch", "bf16", "g.toml", "torch"}));
+
+TEST(TuneCommand, EmitsForAnotherPolicyOfTheStack) {
+  const TempDir dir;
+  const std::string block =
+      Succeed({"tune", kSingle, "--policy", "deepspeed-fp16-optimizer", "--emit", "deepspeed"});
+  EXPECT_EQ(block.find("hysteresis"), std::string::npos);
+  const std::string file = dir.Write("ds.json", block);
+  const json run = SucceedJson({"replay", kSingle, "--config", file, "--json", "-"})["runs"][0];
+  EXPECT_EQ(run["policy"], "deepspeed-fp16-optimizer");
+}
+
+TEST(TuneCommand, ReportsTheEvidence) {
+  const std::string report = Succeed({"tune", kSingle, "--format", "fp16"});
+  for (const std::string words :
+       {"objective: ", "fp16: static scale enough", "cerebras-2.10: init_scale", "no scaling",
+        "no policy can lose less than", "window: empty", "head-room: lowest",
+        "largest scale of each step", "how sure: 13 steps, of them finite at some scale: 9",
+        "to blame for overflow", "to blame for underflow", "loses most at the recommendation",
+        "Model Zoo YAML:", "DeepSpeed JSON:", "torch:", "distances from 1 to 100"}) {
+    EXPECT_NE(report.find(words), std::string::npos) << words;
+  }
+}
+
+TEST(TuneCommand, IsQuietIfAsked) {
+  EXPECT_EQ(Succeed({"tune", kSingle, "--format", "bf16", "--quiet"}), "");
+  EXPECT_NE(Succeed({"tune", kSingle, "--quiet", "--emit", "torch"}), "");
+}
+
+TEST(TuneCommand, RefusesWhatItCannotTune) {
+  ExpectFailure({"tune", kSingle, "--policy", "static"}, 2, {"--policy", "nothing to tune"});
+  ExpectFailure({"tune", kSingle, "--policy", "torhc"}, 2, {"torhc", "torch"});
+  ExpectFailure({"tune", kSingle, "--format", "fp61"}, 2, {"fp61"});
+  ExpectFailure({"tune", kSingle, "--emit", "zo"}, 2, {"--emit", "zoo"});
+  ExpectFailure({"tune", kSingle, "--emit", "torch", "--format", "cb16"}, 2, {"--emit", "cb16"});
+  ExpectFailure({"tune", kSingle, "--emit", "torch", "--policy", "apex"}, 2, {"--emit", "apex"});
+  ExpectFailure({"tune", kSingle, "--emit", "zoo", "--format", "cb16", "--format", "fp16"}, 2,
+                {"--emit", "one --format"});
+  ExpectFailure({"tune", kSingle, "--rounding", "sr"}, 2, {"--rounding"});
+  ExpectFailure({"tune", kSingle, "--overflow", "saturate"}, 2, {"--overflow"});
+  ExpectFailure({"tune", kSingle, "--json", "/nonexistent/x.json"}, 3, {"/nonexistent/x.json"});
+  ExpectFailure({"tune", "/nonexistent"}, 3, {"/nonexistent"});
+  ExpectFailure({"tune"}, 2, {"TRACE"});
+}
+
+}  // namespace
+}  // namespace dlsim

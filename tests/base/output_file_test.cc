@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/base/output_file.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <memory>
+#include <string>
+
+#include "tests/support/trace_test_util.h"
+
+namespace dlsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+void WriteResult(const std::string& path, const std::string& text) {
+  OutputFile out(path);
+  out.Write(text);
+  out.Commit();
+}
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+size_t FilesIn(const std::string& directory) {
+  return static_cast<size_t>(std::distance(fs::directory_iterator(directory), {}));
+}
+
+TEST(OutputFile, ReplacesItsTargetWhenComplete) {
+  const TempDir dir;
+  const std::string path = dir.Write("r.json", "old");
+  {
+    OutputFile out(path);
+    out.Write("new");
+    EXPECT_EQ(Contents(path), "old");
+  }
+  EXPECT_EQ(Contents(path), "old") << "not committed";
+  WriteResult(path, "new");
+  EXPECT_EQ(Contents(path), "new");
+  EXPECT_EQ(FilesIn(dir.path()), 1u);
+}
+
+TEST(OutputFile, KeepsALinkAndReplacesWhatItNames) {
+  const TempDir links, files;
+  const std::string file = files.Write("r.json", "old");
+  fs::create_symlink(file, links.path() + "/direct");
+  fs::create_symlink("direct", links.path() + "/relative");
+  fs::create_symlink(files.path() + "/none", links.path() + "/dangling");
+  for (const char* name : {"direct", "relative"}) {
+    WriteResult(links.path() + "/" + name, name);
+    EXPECT_TRUE(fs::is_symlink(links.path() + "/" + name));
+    EXPECT_EQ(Contents(file), name);
+  }
+  WriteResult(links.path() + "/dangling", "made");
+  EXPECT_EQ(Contents(files.path() + "/none"), "made");
+  EXPECT_EQ(FilesIn(links.path()), 3u);
+  EXPECT_EQ(FilesIn(files.path()), 2u);
+}
+
+TEST(OutputFile, RefusesALinkToItself) {
+  const TempDir dir;
+  fs::create_symlink("loop", dir.path() + "/loop");
+  ExpectInputError([&] { OutputFile(dir.path() + "/loop"); },
+                   {"loop: cannot be written (Too many levels of symbolic links)"});
+}
+
+TEST(OutputFile, TwoOfOneTargetDoNotShareATemporaryFile) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/r.json";
+  OutputFile first(path), second(path);
+  first.Write("first");
+  second.Write("second");
+  first.Commit();
+  EXPECT_EQ(Contents(path), "first");
+  second.Commit();
+  EXPECT_EQ(Contents(path), "second");
+}
+
+TEST(OutputFile, HonoursTheUmask) {
+  const TempDir dir;
+  const mode_t before = umask(027);
+  WriteResult(dir.path() + "/r.json", "");
+  umask(before);
+  struct stat status = {};
+  ASSERT_EQ(stat((dir.path() + "/r.json").c_str(), &status), 0);
+  EXPECT_EQ(status.st_mode & 0777, 0640u);
+}
+
+TEST(OutputFile, WhatCannotBeWrittenIsOneClearError) {
+  const TempDir dir;
+  ExpectInputError([&] { WriteResult("/dev/full", "x"); },
+                   {"/dev/full: cannot be written (No space left on device)"});
+  ExpectInputError([&] { WriteResult(dir.path(), "x"); },
+                   {dir.path() + ": cannot be written (Is a directory)"});
+  ExpectInputError([&] { WriteResult(dir.path() + "/none/r.json", "x"); },
+                   {"r.json: cannot be written (No such file or directory)"});
+  fs::permissions(dir.path(), fs::perms::owner_read | fs::perms::owner_exec);
+  if (geteuid() == 0) return;  // the superuser may write everywhere
+  ExpectInputError([&] { WriteResult(dir.path() + "/r.json", "x"); },
+                   {"r.json: cannot be written (Permission denied)"});
+}
+
+}  // namespace
+}  // namespace dlsim

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/base/suggest.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <string_view>
+
+namespace dlsim {
+namespace {
+
+constexpr std::string_view kNames[] = {"static", "cerebras", "cerebras-tf", "torch"};
+constexpr std::string_view kAliases[] = {"torch_new"};
+
+TEST(Suggest, FindsTheNearestName) {
+  EXPECT_EQ(Suggest("torhc", kNames), "torch");
+  EXPECT_EQ(Suggest("cerebra", kNames), "cerebras");
+  EXPECT_EQ(Suggest("cerebras_tf", kNames), "cerebras-tf");
+}
+
+TEST(Suggest, IsSilentWhenNothingIsNear) {
+  EXPECT_EQ(Suggest("lossless", kNames), "");
+  EXPECT_EQ(Suggest("", kNames), "");
+  EXPECT_EQ(Suggest(std::string(100000, 'x'), kNames), "");
+}
+
+TEST(ExpectedName, ListsFirstNamesAndSuggestsFromAll) {
+  EXPECT_EQ(ExpectedName("torch_ne", kNames, kAliases),
+            "one of static, cerebras, cerebras-tf, torch (did you mean 'torch_new'?)");
+  EXPECT_EQ(ExpectedName("?", kNames, kAliases), "one of static, cerebras, cerebras-tf, torch");
+}
+
+}  // namespace
+}  // namespace dlsim

@@ -1,0 +1,140 @@
+// SPDX-License-Identifier: Apache-2.0
+// Configurations of the Cerebras Model Zoo before the trainer class, for PyTorch and TensorFlow.
+#include <gtest/gtest.h>
+
+#include "tests/support/config_test_util.h"
+
+namespace dlsim {
+namespace {
+
+// An old configuration with these lines in `model` and `optimizer`.
+std::string Old(const Texts& model, const Texts& optimizer) {
+  std::string text = "model:\n";
+  for (const std::string& line : model) text += "  " + line + "\n";
+  text += "optimizer:\n";
+  for (const std::string& line : optimizer) text += "  " + line + "\n";
+  return text;
+}
+
+TEST(ModelZooOld, ReadsARealisticFile) {
+  const TrainingConfig config =
+      ReadExpecting("model_zoo_old.yaml", {.kind = "Model Zoo before the trainer class",
+                                           .formats = {"fp16"},
+                                           .policy = "torch init_scale=2^15 growth_interval=500"});
+  EXPECT_EQ(config.clipping.max_norm, 1.0);
+  EXPECT_EQ(config.grad_accum_steps, 4);
+  EXPECT_EQ(config.precision_opt_level, 2);
+  const TrainingConfig on_csx =
+      ReadTrainingConfig(kConfigs + "model_zoo_old.yaml", {.backend = Backend::kCsx, .kind = ""});
+  EXPECT_EQ(PolicyOf(on_csx),
+            "cerebras-2.10 fp16_type=float16 steps_per_increase=500 max_loss_scale=16384.0");
+  EXPECT_FALSE(on_csx.grad_accum_steps);
+  EXPECT_TRUE(HasNote(on_csx, "grad_accum_steps has no effect on CSX"));
+}
+
+TEST(ModelZooOld, Bfloat16TakesTheDynamicsAway) {
+  for (const std::string type : {"use_bfloat16: True", "fp16_type: bfloat16"}) {
+    const std::string text = Old({"mixed_precision: True", type}, {"loss_scaling_factor: dynamic"});
+    const TrainingConfig config = Interpret(text);
+    EXPECT_EQ(config.formats, Texts{"bf16"});
+    EXPECT_EQ(PolicyOf(config), "cerebras-2.10 fp16_type=bfloat16 loss_scale=1");
+    EXPECT_TRUE(HasNote(config, "no dynamic loss scaling with bfloat16"));
+  }
+  const TrainingConfig kept =
+      Interpret(Old({"fp16_type: bfloat16"}, {"loss_scaling_factor: 16.0"}));
+  EXPECT_EQ(PolicyOf(kept), "cerebras-2.10 fp16_type=bfloat16 loss_scale=16.0");
+}
+
+TEST(ModelZooOld, Cbfloat16FollowsTheRulesOfItsTime) {
+  const Texts model = {"mixed_precision: True", "fp16_type: cbfloat16"};
+  EXPECT_EQ(Interpret(Old(model, {"loss_scaling_factor: dynamic"})).formats, Texts{"cb16"});
+  ExpectConfigError(Old(model, {"loss_scaling_factor: 2"}),
+                    "f:5: optimizer: In order to use cbfloat16, dynamic loss scaling must be "
+                    "enabled. Otherwise, gradients might underflow/overflow in the middle of "
+                    "training and cause NaNs. Please set `loss_scaling_factor` to `dynamic` to use "
+                    "cbfloat16.");
+  const TrainingConfig on_gpu = Interpret(Old(model, {"loss_scaling_factor: dynamic"}), kOnGpu);
+  EXPECT_EQ(on_gpu.formats, Texts{"bf16"});
+  EXPECT_EQ(PolicyOf(on_gpu), "torch init_scale=1 growth_interval=9223372036854775807");
+}
+
+TEST(ModelZooOld, CpusDoNotScale) {
+  const TrainingConfig config =
+      Interpret(Old({"mixed_precision: True"}, {"loss_scaling_factor: dynamic"}), kOnCpu);
+  EXPECT_EQ(config.formats, Texts{"bf16"});
+  EXPECT_EQ(PolicyOf(config), "static loss_scale=1");
+  EXPECT_TRUE(HasNote(config, "not supported on CPU"));
+}
+
+TEST(ModelZooOld, OtherKeysAreIgnoredAndSlipsNoted) {
+  const TrainingConfig config =
+      Interpret(Old({}, {"optimizer_type: SGD", "momentum: 0.9", "steps_per_incrase: 5"}));
+  EXPECT_TRUE(HasNote(config,
+                      "optimizer.steps_per_incrase is not read (did you mean "
+                      "'steps_per_increase'?)"));
+  EXPECT_TRUE(HasNote(config, "computes in float32"));
+  EXPECT_EQ(config.notes.size(), 2u);
+  ExpectConfigError(Old({}, {"max_gradient_norm: -1.0"}),
+                    "f:3: optimizer: max_gradient_norm has to be a positive float. Got -1.0");
+}
+
+TEST(TfTrainer, ReadsARealisticFile) {
+  const TrainingConfig config = ReadExpecting(
+      "tf_trainer.yaml",
+      {.kind = "Model Zoo TensorFlow Trainer",
+       .formats = {"fp16"},
+       .policy = "cerebras-tf initial_loss_scale=16384 increment_period=1000 min_loss_scale=1e-3 "
+                 "max_loss_scale=1048576 overflow_tolerance=0.1"});
+  EXPECT_EQ(config.clipping.max_norm, 1.0);
+  EXPECT_FALSE(config.clipping.max_value);  // 0 is off
+  EXPECT_EQ(config.clipping.rule, ClipRule::kTensorFlow);
+  EXPECT_EQ(config.grad_accum_steps, 2);
+  EXPECT_EQ(RunConfig(config, 1, {}).scale_init, 16384);
+}
+
+TEST(TfTrainer, KnowsThreeKindsOfScaling) {
+  const ConfigOptions tf = {.backend = std::nullopt, .kind = "cerebras-tf"};
+  EXPECT_EQ(PolicyOf(Interpret(Old({}, {"loss_scaling_factor: dynamic"}), tf)), "cerebras-tf");
+  const TrainingConfig native = Interpret(
+      Old({}, {"loss_scaling_factor: tf_dynamic", "steps_per_increase: 7", "min_loss_scale: 1"}));
+  EXPECT_EQ(PolicyOf(native), "tf increment_period=7");
+  EXPECT_TRUE(HasNote(native, "CSDynamicLossScale takes its place"));
+  EXPECT_EQ(PolicyOf(Interpret(Old({}, {"loss_scaling_factor: 8."}), tf)), "static loss_scale=8.");
+  // numpy.isclose(1.000001, 1.0): no scaling at all.
+  EXPECT_EQ(PolicyOf(Interpret(Old({}, {"loss_scaling_factor: 1.000001"}), tf)),
+            "static loss_scale=1");
+  EXPECT_EQ(PolicyOf(Interpret(Old({}, {"momentum: 0.9"}), tf)), "static loss_scale=1");
+  ExpectConfigError(Old({}, {"loss_scaling_factor: auto"}),
+                    "f:3: optimizer.loss_scaling_factor: wrong value, expected a number, 'dynamic' "
+                    "or 'tf_dynamic', got 'auto'",
+                    tf);
+}
+
+TEST(TfTrainer, IsToldApartByItsOwnKeys) {
+  const std::string kTf = "Model Zoo TensorFlow Trainer";
+  EXPECT_EQ(Interpret(Old({"tf_summary: False"}, {"momentum: 0.9"})).kind, kTf);
+  for (const std::string key :
+       {"overflow_tolerance: 0.1", "log_grads: True", "log_hists: True", "ws_summary: True",
+        "disable_lr_steps_reset: True", "rmsprop_decay: 0.9", "rmsprop_momentum: 0.9"}) {
+    EXPECT_EQ(Interpret(Old({}, {key})).kind, kTf) << key;
+  }
+  EXPECT_EQ(Interpret(Old({}, {"log_summaries: True"})).kind, "Model Zoo before the trainer class");
+}
+
+TEST(TfTrainer, RefusesAsTheOriginal) {
+  const std::string own = "ws_summary: True";
+  ExpectConfigError(Old({}, {own, "max_gradient_norm: 1.0", "max_gradient_value: 1.0"}),
+                    "f:3: optimizer: Gradients can be clipped by norm or by value, but not both. "
+                    "Do not set both max_gradient_norm and max_gradient_value.");
+  ExpectConfigError(Old({}, {own, "max_gradient_norm: -2"}),
+                    "f:3: optimizer: max_gradient_norm cannot be negative. Got -2");
+  ExpectConfigError(Old({}, {own, "loss_scaling_factor: dynamic", "overflow_tolerance: -0.1"}),
+                    "f:5: optimizer.overflow_tolerance: negative number, expected 0 or more, got "
+                    "-0.1");
+  ExpectConfigError(Old({}, {own, "loss_scaling_factor: dynamic", "initial_loss_scale: 0"}),
+                    "f:5: optimizer.initial_loss_scale: out of range, expected a number above 0, "
+                    "got 0");
+}
+
+}  // namespace
+}  // namespace dlsim

@@ -1,0 +1,477 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "dlsim/sim/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+#include "dlsim/measure.h"
+#include "dlsim/sim/policies.h"
+#include "dlsim/simd.h"
+#include "sim/policies/static_scale.h"
+#include "sim/replay/simulation.h"
+#include "tests/support/test_traces.h"
+#include "tests/support/trace_builder.h"
+#include "tests/support/trace_test_util.h"
+
+namespace dlsim {
+namespace {
+
+constexpr float kInf = std::numeric_limits<float>::infinity();
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+void Print(const TensorStats& s, std::ostream& out) {
+  out << s.elements << ' ' << s.zeros << ' ' << s.nan << ' ' << s.inf << ' ' << s.underflow << ' '
+      << s.subnormal << ' ' << s.overflow << ' ' << s.nonfinite_outputs << ' ' << s.absmax << ' '
+      << s.sum_of_squares << ' ' << s.underflow_sum_of_squares << ' ' << s.quantized_sum_of_squares
+      << '\n';
+}
+
+// Every field of a result; floating-point numbers by their bits.
+std::string AllFields(const ReplayResult& result) {
+  std::ostringstream out;
+  out << std::hexfloat;
+  for (const ReplayStep& step : result.steps) {
+    out << step.step << ' ' << step.scale << ' ' << step.next_scale << ' ' << step.finite
+        << step.skipped << ' ' << step.grad_norm << ' ' << NameOf(step.cause) << ' '
+        << step.cause_tensor << '\n';
+    Print(step.gradients, out);
+    Print(step.activations, out);
+  }
+  for (const ReplayTensor& tensor : result.tensors) {
+    out << tensor.name << ' ' << NameOf(tensor.role) << ' '
+        << tensor.first_overflow_step.value_or(-1) << ' ';
+    Print(tensor.stats, out);
+  }
+  for (const ScalerEvent& event : result.events) {
+    out << event.step << ' ' << event.type << ' ' << event.message << ' ' << event.fatal << '\n';
+  }
+  out << result.stopped_at.value_or(-1);
+  return out.str();
+}
+
+std::vector<std::string> AllFields(const std::vector<ReplayResult>& results) {
+  std::vector<std::string> texts;
+  for (const ReplayResult& result : results) texts.push_back(AllFields(result));
+  return texts;
+}
+
+// All policies in several formats, rounded in this way.
+std::vector<ReplayRun> ManyRuns(Rounding rounding = Rounding::kNearestEven) {
+  SimulationRequest request = {.formats = {"fp16", "bf16", "cb16", "fp8-e4m3"},
+                               .policies = {},
+                               .settings = {},
+                               .conversion = {},
+                               .finite_test = {}};
+  request.conversion.rounding = rounding;
+  for (const PolicyInfo& policy : Policies()) request.policies.emplace_back(policy.name);
+  std::vector<ReplayRun> runs;
+  for (const SimulationRun& run : PrepareRuns(request)) {
+    EXPECT_TRUE(run.start) << run.policy;
+    runs.push_back(*run.start);
+  }
+  return runs;
+}
+
+ReplayRun StaticRun(const Format& format, float scale = 1,
+                    FiniteTest finite_test = FiniteTest::kElementwise) {
+  return {.format = "format",
+          .policy = "static",
+          .conversion = {format},
+          .rules = {.finite_test = finite_test},
+          .scaler = LossScaler::Make<StaticScale>({scale})};
+}
+
+// The float32 value that one element becomes: scale, encode, decode, unscale.
+float Quantize(const Conversion& conversion, float scale, float value) {
+  const CodecSpec spec = MakeCodecSpec(conversion);
+  const uint32_t bits = std::bit_cast<uint32_t>(value * scale);
+  const uint32_t code = Encode(spec, conversion.rounding, bits, 0).code;
+  return std::bit_cast<float>(Decode(spec, code)) * (1.0f / scale);
+}
+
+// The documented order of sums (measure.h) for at most one chunk.
+double SumOfSquares(const std::vector<float>& values) {
+  double lanes[kSumLanes] = {};
+  for (size_t i = 0; i < values.size(); ++i) {
+    lanes[i % kSumLanes] += double{values[i]} * double{values[i]};
+  }
+  for (size_t half = kSumLanes / 2; half > 0; half /= 2) {
+    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+// Magnitudes around the ends of fp16, both signs, some zeros.
+std::vector<float> RandomValues(size_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> values(count);
+  for (float& value : values) {
+    const int exponent = static_cast<int>(random() % 40) - 32;
+    const float mantissa = static_cast<float>(random() >> 8) * 0x1p-24f + 1;
+    value = random() % 16 == 0 ? 0.0f : std::ldexp(random() % 2 ? mantissa : -mantissa, exponent);
+  }
+  return values;
+}
+
+class ReplayTest : public TraceDirectoryTest {
+ protected:
+  void WriteTensors(const std::string& file, const std::vector<BuiltTensor>& tensors,
+                    const nlohmann::ordered_json& metadata = {}) {
+    dir_.Write(file, BuildSafetensors(tensors, metadata));
+  }
+
+  // Several steps of several blocks, odd sizes, micro-steps and activation gradients.
+  void WriteBlocks() {
+    for (const char* file : {"step-1.micro-0", "step-1.micro-1", "step-2"}) {
+      const uint32_t seed = static_cast<uint32_t>(file[5]) + static_cast<uint32_t>(*(file + 6));
+      WriteTensors(std::string(file) + ".safetensors",
+                   {FloatTensor("a.grad", RandomValues(70'001, seed)),
+                    FloatTensor("b.grad", RandomValues(65'536, seed + 1)),
+                    FloatTensor("c.act_grad", RandomValues(5'003, seed + 2))});
+    }
+  }
+
+  ReplayResult RunOne(const ReplayRun& run, const ReplayOptions& options = {}) {
+    return Replay(Open(), {run}, options).front();
+  }
+};
+
+TEST_F(ReplayTest, OnePassEqualsSeparateReplays) {
+  for (const char* name : {"lm-kjv-accum-cut", "lm-trouble-cut", "reg-diabetes-cut"}) {
+    const TraceReader trace = OpenTrace({kTraces + name});
+    const std::vector<ReplayRun> runs = ManyRuns();
+    const std::vector<ReplayResult> together = Replay(trace, runs, {});
+    ASSERT_EQ(together.size(), runs.size());
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const ReplayResult alone = Replay(trace, {runs[i]}, {}).front();
+      EXPECT_EQ(alone.steps.size(), trace.step_count());
+      EXPECT_TRUE(AllFields(alone) == AllFields(together[i]))
+          << name << " " << runs[i].format << " " << runs[i].policy;
+    }
+  }
+}
+
+TEST_F(ReplayTest, ThreadsAndSimdTargetsGiveTheSameBits) {
+  WriteBlocks();
+  for (const Rounding rounding : {Rounding::kNearestEven, Rounding::kStochastic}) {
+    const auto replay = [&] { return AllFields(Replay(Open(), ManyRuns(rounding), {})); };
+    const std::vector<std::string> expected = replay();
+    for (const std::string& target : SupportedSimdTargets()) {
+      UseSimdTarget(target);
+      EXPECT_TRUE(replay() == expected) << target;
+    }
+    UseSimdTarget("");
+#ifdef _OPENMP
+    const int threads = omp_get_max_threads();
+    for (const int count : {1, 2, 3}) {
+      omp_set_num_threads(count);
+      EXPECT_TRUE(replay() == expected) << count << " threads";
+    }
+    omp_set_num_threads(threads);
+#endif
+  }
+}
+
+TEST_F(ReplayTest, MappedEqualsRead) {
+  WriteBlocks();
+  TraceOptions read;
+  read.memory_map = false;
+  for (const std::string& path : {dir_.path(), kSingle}) {
+    EXPECT_TRUE(AllFields(Replay(OpenTrace({path}), ManyRuns(), {})) ==
+                AllFields(Replay(OpenTrace({path}, read), ManyRuns(), {})))
+        << path;
+  }
+}
+
+TEST_F(ReplayTest, QuantizesEachMicroStepAndSums) {
+  constexpr float kScale = 2e15f;
+  const Conversion conversion = {kCb16};
+  std::vector<float> sums(1000);
+  double sum_of_squares = 0;
+  uint64_t zeros = 0;
+  for (uint32_t micro = 0; micro < 3; ++micro) {
+    std::vector<float> values = RandomValues(sums.size(), micro);
+    for (float& value : values) value *= 0x1p-30f;
+    WriteTensors("step-7.micro-" + std::to_string(micro) + ".safetensors",
+                 {FloatTensor("w.grad", values)});
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += Quantize(conversion, kScale, values[i]);
+    for (const float value : values) zeros += value == 0 ? 1 : 0;
+    sum_of_squares += SumOfSquares(values);
+  }
+  const ReplayResult result = RunOne(StaticRun(kCb16, kScale));
+  EXPECT_EQ(result.steps[0].grad_norm, std::sqrt(SumOfSquares(sums)));
+  EXPECT_EQ(result.steps[0].gradients.elements, 3 * sums.size());
+  EXPECT_EQ(result.steps[0].gradients.zeros, zeros);
+  EXPECT_EQ(result.steps[0].gradients.sum_of_squares, sum_of_squares);
+}
+
+TEST_F(ReplayTest, SumsMicroStepsAndQuantizesOnce) {
+  constexpr float kScale = 2e15f;
+  const Conversion conversion = {kCb16};
+  std::vector<float> sums(1000);
+  for (uint32_t micro = 0; micro < 3; ++micro) {
+    std::vector<float> values = RandomValues(sums.size(), micro);
+    for (float& value : values) value *= 0x1p-30f;
+    WriteTensors("step-7.micro-" + std::to_string(micro) + ".safetensors",
+                 {FloatTensor("w.grad", values)});
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += values[i];
+  }
+  ReplayOptions options;
+  options.step.accumulation = Accumulation::kSumThenQuantize;
+  options.observer = [](const ObservedStep& step) {
+    EXPECT_EQ(step.measurement.micro_steps, std::vector<int64_t>{-1});
+  };
+  const ReplayResult result = RunOne(StaticRun(kCb16, kScale), options);
+  std::vector<float> quantized;
+  for (const float sum : sums) quantized.push_back(Quantize(conversion, kScale, sum));
+  EXPECT_EQ(result.steps[0].grad_norm, std::sqrt(SumOfSquares(quantized)));
+  EXPECT_EQ(result.steps[0].gradients.elements, sums.size());
+  EXPECT_EQ(result.steps[0].gradients.sum_of_squares, SumOfSquares(sums));
+}
+
+TEST_F(ReplayTest, ActivationGradientsDecideOnlyWhenAsked) {
+  WriteTensors("step-0.safetensors",
+               {FloatTensor("w.grad", {1, 2}), FloatTensor("x.act_grad", {kInf, 1e-9f, 0})});
+  for (const FiniteTest test : {FiniteTest::kElementwise, FiniteTest::kGlobalNorm}) {
+    const ReplayStep step = RunOne(StaticRun(kFp16, 1, test)).steps[0];
+    EXPECT_TRUE(step.finite);
+    EXPECT_EQ(step.cause, Cause::kNone);
+    EXPECT_EQ(step.grad_norm, std::sqrt(5.0));
+    EXPECT_EQ(step.gradients.elements, 2u);
+    EXPECT_EQ(step.activations.elements, 3u);
+    EXPECT_EQ(step.activations.inf, 1u);
+    EXPECT_EQ(step.activations.underflow, 1u);
+    ReplayOptions all;
+    all.checked = Checked::kAllGradients;
+    const ReplayStep checked = RunOne(StaticRun(kFp16, 1, test), all).steps[0];
+    EXPECT_FALSE(checked.finite);
+    EXPECT_EQ(checked.cause, Cause::kInput);
+    EXPECT_EQ(checked.cause_tensor, "x.act_grad");
+    EXPECT_EQ(checked.grad_norm, std::sqrt(5.0));
+  }
+}
+
+TEST_F(ReplayTest, BlamesAnInputThatIsNotFinite) {
+  WriteTensors("step-0.safetensors",
+               {FloatTensor("a", {1e30f}), FloatTensor("b", {kNan}), FloatTensor("c", {kInf})});
+  const ReplayStep step = RunOne(StaticRun(kFp16)).steps[0];
+  EXPECT_FALSE(step.finite);
+  EXPECT_EQ(step.cause, Cause::kInput);
+  EXPECT_EQ(step.cause_tensor, "b");
+}
+
+TEST_F(ReplayTest, BlamesTheTensorThatOverflowsFarthest) {
+  WriteTensors("step-0.safetensors", {FloatTensor("a", {65520, 1}), FloatTensor("b", {-7e9f}),
+                                      FloatTensor("c", {65519})});
+  const ReplayResult result = RunOne(StaticRun(kFp16));
+  EXPECT_EQ(result.steps[0].cause, Cause::kOverflow);
+  EXPECT_EQ(result.steps[0].cause_tensor, "b");
+  EXPECT_EQ(result.tensors[0].first_overflow_step, 0);
+  EXPECT_EQ(result.tensors[2].first_overflow_step, std::nullopt);
+  EXPECT_TRUE(RunOne(StaticRun(kBf16)).steps[0].finite);
+}
+
+TEST_F(ReplayTest, AFloat32NormMayOverflowWithFiniteElements) {
+  WriteTensors("step-0.safetensors", {FloatTensor("a", {1}), FloatTensor("b", {2e19f, -3e19f})});
+  EXPECT_TRUE(RunOne(StaticRun(kBf16, 1, FiniteTest::kElementwise)).steps[0].finite);
+  const ReplayStep step = RunOne(StaticRun(kBf16, 1, FiniteTest::kGlobalNorm)).steps[0];
+  EXPECT_FALSE(step.finite);
+  EXPECT_EQ(step.cause, Cause::kNorm);
+  EXPECT_EQ(step.cause_tensor, "b");
+  EXPECT_TRUE(std::isfinite(step.grad_norm));
+}
+
+// A sum of squares below 2^128 - 2^103 still rounds to the largest float32.
+TEST_F(ReplayTest, TheNormTestFollowsFloat32Rounding) {
+  WriteTensors("step-0.safetensors", {FloatTensor("a", {0x1.fep+63f})});
+  WriteTensors("step-1.safetensors", {FloatTensor("a", {0x1p64f})});
+  const ReplayResult result = RunOne(StaticRun(kBf16, 1, FiniteTest::kGlobalNorm));
+  EXPECT_TRUE(result.steps[0].finite);
+  EXPECT_FALSE(result.steps[1].finite);
+}
+
+TEST_F(ReplayTest, BlamesASumOverMicroStepsThatOverflows) {
+  for (const char* file : {"step-0.micro-0.safetensors", "step-0.micro-1.safetensors"}) {
+    WriteTensors(file, {FloatTensor("a", {1e-3f}), FloatTensor("b", {3e38f})});
+  }
+  for (const FiniteTest test : {FiniteTest::kElementwise, FiniteTest::kGlobalNorm}) {
+    const ReplayStep step = RunOne(StaticRun(kBf16, 1, test)).steps[0];
+    EXPECT_FALSE(step.finite);
+    EXPECT_EQ(step.cause, Cause::kAccumulation);
+    EXPECT_EQ(step.cause_tensor, "b");
+    EXPECT_FALSE(std::isfinite(step.grad_norm));
+  }
+}
+
+TEST_F(ReplayTest, TheElementwiseTestLooksAtScaledGradients) {
+  // The reciprocal of the scale is infinite: unscaling turns every zero into NaN, which torch's
+  // test does not see.
+  for (const char* file : {"step-0.micro-0.safetensors", "step-0.micro-1.safetensors"}) {
+    WriteTensors(file, {FloatTensor("a", {1e-3f, 0.0f})});
+  }
+  EXPECT_TRUE(RunOne(StaticRun(kFp16, 0x1p-130f)).steps[0].finite);
+  EXPECT_FALSE(RunOne(StaticRun(kFp16, 0x1p-130f, FiniteTest::kGlobalNorm)).steps[0].finite);
+}
+
+TEST_F(ReplayTest, TheWorstStepIsNotHiddenByALargeOne) {
+  WriteTensors("step-0.safetensors", {FloatTensor("a", {1e-9f, -1e-9f})});
+  WriteTensors("step-1.safetensors", {FloatTensor("a", {1e4f})});
+  const ReplayResult result = RunOne(StaticRun(kFp16));
+  EXPECT_LT(result.summary.gradients.energy_lost(), 1e-20);
+  EXPECT_EQ(result.summary.worst_step_energy_lost, 1.0);
+  EXPECT_EQ(result.tensors[0].worst_step_energy_lost, 1.0);
+}
+
+TEST_F(ReplayTest, ReadsEveryElementType) {
+  // 1, -0.5, 2^-24, infinity in each type, and a float64 halfway between two float32 values.
+  WriteTensors("step-0.safetensors",
+               {{"f32", "F32", {4}, FloatBytes({1, -0.5f, 0x1p-24f, kInf})},
+                {"f64",
+                 "F64",
+                 {4},
+                 LittleEndian(0x3FF0000010000000, 8) + LittleEndian(0xBFE0000000000000, 8) +
+                     LittleEndian(0x3E70000000000000, 8) + LittleEndian(0x7FF0000000000000, 8)},
+                {"f16",
+                 "F16",
+                 {4},
+                 LittleEndian(0x3C00, 2) + LittleEndian(0xB800, 2) + LittleEndian(0x0001, 2) +
+                     LittleEndian(0x7C00, 2)},
+                {"bf16",
+                 "BF16",
+                 {4},
+                 LittleEndian(0x3F80, 2) + LittleEndian(0xBF00, 2) + LittleEndian(0x3380, 2) +
+                     LittleEndian(0x7F80, 2)}});
+  const ReplayResult result = RunOne(StaticRun(kFp16));
+  ASSERT_EQ(result.tensors.size(), 4u);
+  for (const ReplayTensor& tensor : result.tensors) {
+    EXPECT_EQ(tensor.stats.elements, 4u) << tensor.name;
+    EXPECT_EQ(tensor.stats.inf, 1u) << tensor.name;
+    EXPECT_EQ(tensor.stats.subnormal, 1u) << tensor.name;
+    EXPECT_EQ(tensor.stats.absmax, 1.0f) << tensor.name;
+    EXPECT_EQ(tensor.stats.sum_of_squares, 1.25 + 0x1p-48) << tensor.name;
+  }
+}
+
+TEST_F(ReplayTest, RemovesTheRecordedGradScale) {
+  const std::vector<float> values = RandomValues(500, 1);
+  std::vector<float> scaled = values;
+  for (float& value : scaled) value *= 1024;
+  WriteTensors("step-0.safetensors", {FloatTensor("w.grad", values)});
+  const std::string plain = AllFields(RunOne(StaticRun(kFp16, 8)));
+  WriteTensors("step-0.safetensors", {FloatTensor("w.grad", scaled)}, {{"grad_scale", "1024"}});
+  EXPECT_EQ(AllFields(RunOne(StaticRun(kFp16, 8))), plain);
+}
+
+TEST_F(ReplayTest, EmptyAndZeroDimensionalTensors) {
+  WriteTensors("step-0.safetensors", {{"empty.grad", "F32", {0}, ""},
+                                      {"hollow.grad", "F32", {3, 0, 2}, ""},
+                                      {"scalar.grad", "F32", {}, FloatBytes({-3})}});
+  const ReplayResult result = RunOne(StaticRun(kFp16));
+  ASSERT_EQ(result.tensors.size(), 3u);
+  EXPECT_EQ(result.tensors[0].stats.elements, 0u);
+  EXPECT_EQ(result.tensors[0].stats.underflow_fraction(), 0);
+  EXPECT_EQ(result.tensors[0].stats.energy_lost(), 0);
+  EXPECT_EQ(result.tensors[1].stats.elements, 0u);
+  EXPECT_EQ(result.tensors[2].stats.elements, 1u);
+  EXPECT_EQ(result.tensors[2].stats.absmax, 3.0f);
+  EXPECT_EQ(result.steps[0].grad_norm, 3);
+  EXPECT_TRUE(result.steps[0].finite);
+}
+
+TEST_F(ReplayTest, ATensorMayBeMissingFromSomeSteps) {
+  WriteTensors("step-0.safetensors", {FloatTensor("a", {1})});
+  WriteTensors("step-1.safetensors", {FloatTensor("b", {1e6f}), FloatTensor("a", {2})});
+  const ReplayResult result = RunOne(StaticRun(kFp16));
+  ASSERT_EQ(result.tensors.size(), 2u);
+  EXPECT_EQ(result.tensors[0].name, "a");
+  EXPECT_EQ(result.tensors[0].stats.elements, 2u);
+  EXPECT_EQ(result.tensors[1].stats.elements, 1u);
+  EXPECT_EQ(result.tensors[1].first_overflow_step, 1);
+}
+
+// Quantised sums of squares: per step, micro-step and tensor.
+std::vector<double> StochasticSums(const TraceReader& trace, uint64_t seed) {
+  ReplayRun run = StaticRun(kBf16);
+  run.conversion.rounding = Rounding::kStochastic;
+  std::vector<double> sums;
+  ReplayOptions options;
+  options.step.seed = seed;
+  options.observer = [&](const ObservedStep& step) {
+    for (const TensorAnswer& tensor : step.runs[0].answers) {
+      for (const TensorStats& part : tensor.parts) sums.push_back(part.quantized_sum_of_squares);
+    }
+  };
+  Replay(trace, {run}, options);
+  return sums;
+}
+
+TEST_F(ReplayTest, StochasticRoundingDependsOnSeedTensorStepAndMicroStepAlone) {
+  const std::vector<float> values = RandomValues(4096, 3);
+  for (const char* file : {"step-0.micro-0", "step-0.micro-1", "step-1"}) {
+    WriteTensors(std::string(file) + ".safetensors",
+                 {FloatTensor("a", values), FloatTensor("b", values)});
+  }
+  const std::vector<double> sums = StochasticSums(Open(), 1);
+  ASSERT_EQ(sums.size(), 6u);
+  EXPECT_EQ(StochasticSums(Open(), 1), sums);
+  std::vector<double> all = sums;
+  for (const double sum : StochasticSums(Open(), 2)) all.push_back(sum);
+  std::ranges::sort(all);
+  EXPECT_EQ(std::ranges::adjacent_find(all), all.end());
+  // Neither other tensors nor other steps matter.
+  TraceOptions only_b;
+  only_b.tensors = "b";
+  const std::vector<double> b = StochasticSums(OpenTrace({dir_.path()}, only_b), 1);
+  EXPECT_EQ(b, (std::vector<double>{sums[2], sums[3], sums[5]}));
+}
+
+// Stops at its third step.
+struct ThirdStepIsFatal {
+  struct Config {};
+  struct State {
+    int steps = 0;
+    double scale = 1;
+  };
+  static State Start(const Config&) { return {}; }
+  static double Scale(const State&) { return 1; }
+  static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
+    Transition<State> result = {.next = {.steps = state.steps + 1}};
+    if (state.steps == 2) {
+      result.event = ScalerEvent{.type = "Stop", .message = "stops", .fatal = true, .details = {}};
+    }
+    return result;
+  }
+  static constexpr auto Fields() { return std::tuple{StateField{"scale", &State::scale}}; }
+};
+
+TEST_F(ReplayTest, AFatalEventEndsItsOwnRunOnly) {
+  for (const char* number : {"10", "20", "30", "40"}) {
+    WriteTensors(std::string("step-") + number + ".safetensors", {FloatTensor("a", {1})});
+  }
+  ReplayRun fatal = StaticRun(kFp16);
+  fatal.scaler = LossScaler::Make<ThirdStepIsFatal>({});
+  const std::vector<ReplayResult> stopped = Replay(Open(), {fatal, StaticRun(kFp16)}, {});
+  EXPECT_EQ(stopped[0].steps.size(), 3u);
+  EXPECT_EQ(stopped[0].stopped_at, 30);
+  ASSERT_EQ(stopped[0].events.size(), 1u);
+  EXPECT_EQ(stopped[0].events[0].step, 30);
+  EXPECT_EQ(stopped[1].steps.size(), 4u);
+  ReplayOptions options;
+  options.on_fatal = OnFatal::kContinue;
+  const ReplayResult continued = RunOne(fatal, options);
+  EXPECT_EQ(continued.steps.size(), 4u);
+  EXPECT_EQ(continued.stopped_at, std::nullopt);
+}
+
+}  // namespace
+}  // namespace dlsim

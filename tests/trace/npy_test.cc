@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/trace/npy.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+#include <string>
+
+#include "tests/support/trace_test_util.h"
+
+namespace dlsim {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+
+NpyHeader Parse(const std::string& file) {
+  return ReadNpyHeader(MemorySource("t.npy", Bytes(file)));
+}
+
+void ExpectRefused(const std::string& file, std::initializer_list<std::string_view> words) {
+  ExpectInputError([&] { Parse(file); }, {"t.npy: "});
+  ExpectInputError([&] { Parse(file); }, words);
+}
+
+// Returns a file of version 1.0 with the given dictionary.
+std::string Npy(const std::string& dict, size_t data_bytes = 0) {
+  const std::string text = dict + "\n";
+  return std::string(kMagic) + std::string("\1\0", 2) + LittleEndian(text.size(), 2) + text +
+         std::string(data_bytes, 'x');
+}
+
+std::string NpyOf(const std::string& descr, const std::string& shape, size_t data_bytes) {
+  return Npy("{'descr': " + descr + ", 'fortran_order': False, 'shape': " + shape + ", }",
+             data_bytes);
+}
+
+TEST(Npy, ReadsWhatItWrites) {
+  const std::array<uint64_t, 3> shape = {2, 3, 4};
+  for (const NpyType type : {NpyType::kF16, NpyType::kF32, NpyType::kF64, NpyType::kU16,
+                             NpyType::kU32, NpyType::kVoid2}) {
+    for (size_t rank = 0; rank <= 3; ++rank) {
+      const std::span<const uint64_t> used = std::span(shape).first(rank);
+      const std::string header = MakeNpyHeader(type, used, rank == 2);
+      EXPECT_EQ(header.size() % 64, 0u);
+      EXPECT_EQ(header.back(), '\n');
+      const size_t elements = rank == 0 ? 1 : rank == 1 ? 2 : rank == 2 ? 6 : 24;
+      const NpyHeader read = Parse(header + std::string(elements * NpyTypeSize(type), 'x'));
+      EXPECT_EQ(read.type, type);
+      EXPECT_EQ(read.fortran_order, rank == 2);
+      EXPECT_EQ(read.shape, std::vector<uint64_t>(used.begin(), used.end()));
+      EXPECT_EQ(read.elements, elements);
+      EXPECT_EQ(read.data_start, header.size());
+    }
+  }
+}
+
+TEST(Npy, WritesThePythonOfNumpy) {
+  const std::array<uint64_t, 2> shape = {3, 4};
+  const std::string dict = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4), }";
+  EXPECT_EQ(MakeNpyHeader(NpyType::kF32, shape).substr(10, dict.size()), dict);
+  EXPECT_NE(MakeNpyHeader(NpyType::kF32, std::span(shape).first(1)).find("(3,), }"),
+            std::string::npos);
+}
+
+TEST(Npy, WritesVersion2WhenTheHeaderIsLong) {
+  const std::vector<uint64_t> shape(30'000, 1);
+  const std::string header = MakeNpyHeader(NpyType::kF32, shape);
+  EXPECT_EQ(header[6], '\2');
+  EXPECT_EQ(header.size() % 64, 0u);
+}
+
+TEST(Npy, ReadsVersions2And3AndAnyKeyOrder) {
+  const std::string text = "{\"shape\": (1,),'fortran_order':True , 'descr':'<f8'}   \n";
+  for (const char version : {'\2', '\3'}) {
+    const NpyHeader header = Parse(std::string(kMagic) + version + '\0' +
+                                   LittleEndian(text.size(), 4) + text + std::string(8, 'x'));
+    EXPECT_EQ(header.type, NpyType::kF64);
+    EXPECT_TRUE(header.fortran_order);
+  }
+}
+
+TEST(Npy, RejectsTruncationAtEveryByte) {
+  const std::string file = NpyOf("'<f4'", "(2,)", 8);
+  for (size_t size = 0; size < file.size(); ++size) ExpectRefused(file.substr(0, size), {});
+  ExpectRefused(file + "x", {"wrong size", "expected 8 bytes", "got 9"});
+}
+
+TEST(Npy, RejectsOtherFormats) {
+  ExpectRefused("PK\3\4 and so on, not numpy", {"wrong magic"});
+  std::string file = NpyOf("'<f4'", "(2,)", 8);
+  file[6] = '\4';
+  ExpectRefused(file, {"unsupported .npy version", "got 4.0"});
+  file[6] = '\1';
+  file[7] = '\1';
+  ExpectRefused(file, {"unsupported .npy version", "got 1.1"});
+}
+
+TEST(Npy, RejectsHugeHeaders) {
+  const std::string prefix = std::string(kMagic) + std::string("\2\0", 2);
+  ExpectRefused(prefix + LittleEndian(0xFFFFFFFF, 4), {"beyond the file", "4294967295"});
+  ExpectRefused(prefix + LittleEndian(70'000, 4) + std::string(70'000, ' '), {"too long"});
+}
+
+TEST(Npy, RejectsOtherTypes) {
+  for (const char* descr : {"'>f4'", "'>u2'"}) {
+    ExpectRefused(NpyOf(descr, "()", 4), {"unsupported dtype (big-endian)"});
+  }
+  for (const char* descr : {"'|b1'", "'<i4'", "'=f4'", "'f4'", "'|O'", "'<c8'", "''", "'|V4'"}) {
+    ExpectRefused(NpyOf(descr, "()", 4), {"unsupported dtype", "<f4"});
+  }
+  ExpectRefused(NpyOf("[('a', '<f4')]", "()", 4), {"several fields"});
+}
+
+TEST(Npy, RejectsBadDictionaries) {
+  for (const char* dict :
+       {"", "{", "}", "{}", "[]", "{'descr': '<f4'}", "{'descr': '<f4', 'fortran_order': False}",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': ()}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (), 'x': 1}",
+        "{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': ()}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': ()",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': ()} x",
+        "{'descr': '<f4', 'fortran_order': False 'shape': ()}",
+        "{'descr': '<f4\\x00', 'fortran_order': False, 'shape': ()}", "{'descr"}) {
+    SCOPED_TRACE(dict);
+    ExpectRefused(Npy(dict, 4), {});
+  }
+}
+
+TEST(Npy, RejectsBadShapes) {
+  for (const char* shape : {"(1)", "1", "(-1,)", "(1.0,)", "(01,)", "(1L,)", "(,)", "(1,,)",
+                            "(1 2)", "(18446744073709551616,)", "[1]", "('1',)", "(None,)"}) {
+    SCOPED_TRACE(shape);
+    ExpectRefused(NpyOf("'<f4'", shape, 4), {"bad header"});
+  }
+  for (const char* shape : {"(4294967296, 4294967296)", "(0, 4294967296, 4294967296)",
+                            "(4294967296, 4294967296, 0)", "(4611686018427387904,)"}) {
+    ExpectRefused(NpyOf("'<f4'", shape, 0), {"too large"});
+  }
+  std::string ones;
+  for (int i = 0; i < 33; ++i) ones += "1,";
+  ExpectRefused(NpyOf("'<f4'", "(" + ones + ")", 4), {"too many dimensions"});
+}
+
+TEST(Npy, ATraceAsksWhatV2Means) {
+  TempDir dir;
+  const std::string path = dir.Write("w.npy", NpyOf("'|V2'", "(2,)", 4));
+  ExpectInputError([&] { OpenTrace({path}).Load(0); }, {"w.npy", "--npy-void bf16"});
+  const TraceOptions options{.tensors = "*", .memory_map = true, .npy_void2 = DType::kBF16};
+  const TraceStep step = OpenTrace({path}, options).Load(0);
+  EXPECT_EQ(step.recordings[0].tensors[0].dtype, DType::kBF16);
+  EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(path));
+  EXPECT_EQ(Parse(NpyOf("'<V2'", "(2,)", 4)).type, NpyType::kVoid2);
+}
+
+TEST(Npy, ATraceRefusesCodes) {
+  TempDir dir;
+  const std::string path = dir.Write("codes.npy", NpyOf("'<u2'", "(2,)", 4));
+  ExpectInputError([&] { OpenTrace({path}).Load(0); }, {"codes.npy", "unsupported dtype", "<u2"});
+}
+
+TEST(Npy, ATraceIsOneTensorNamedAfterTheFile) {
+  TempDir dir;
+  const std::string file = NpyOf("'<f4'", "(1, 2)", 0) + Float32Bytes({1, 2});
+  const std::string path = dir.Write("fc.weight.act_grad.npy", file);
+  for (const bool memory_map : {false, true}) {
+    const TraceOptions options{.tensors = "*", .memory_map = memory_map, .npy_void2 = {}};
+    const TraceStep step = OpenTrace({path}, options).Load(0);
+    const TraceTensor& tensor = step.recordings[0].tensors[0];
+    EXPECT_EQ(tensor.name, "fc.weight.act_grad");
+    EXPECT_EQ(tensor.role, Role::kActGrad);
+    EXPECT_EQ(tensor.shape, (std::vector<uint64_t>{1, 2}));
+    EXPECT_EQ(TensorBytes(tensor), Float32Bytes({1, 2}));
+  }
+}
+
+TEST(Npy, SurvivesEveryFlippedByte) {
+  TempDir dir;
+  const std::string file = NpyOf("'<f4'", "(2,)", 8);
+  for (size_t i = 0; i < file.size(); ++i) {
+    for (const int mask : {0x01, 0x10, 0x80, 0xFF}) {
+      std::string damaged = file;
+      damaged[i] = static_cast<char>(damaged[i] ^ mask);
+      try {
+        ReadWholeTrace({dir.Write("x.npy", damaged)});
+      } catch (const Error& error) {
+        EXPECT_EQ(error.kind(), ErrorKind::kInput);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace dlsim

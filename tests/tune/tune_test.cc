@@ -1,0 +1,261 @@
+// SPDX-License-Identifier: Apache-2.0
+// What tune recommends: known answers on made traces, and no random policy beats it on real ones.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "dlsim/error.h"
+#include "sim/tune/policy_family.h"
+#include "sim/tune/policy_score.h"
+#include "sim/tune/policy_search.h"
+#include "tests/support/profiled_trace.h"
+#include "tests/support/small_replay.h"
+#include "tests/support/test_traces.h"
+#include "tests/support/tune_samples.h"
+
+namespace dlsim {
+namespace {
+
+class Tuning : public SmallReplayTest {
+ protected:
+  void WriteSteps(int from, int to, const std::string& tensor, const std::vector<float>& values) {
+    for (int step = from; step < to; ++step) WriteStep(step, {FloatTensor(tensor, values)});
+  }
+  FormatTuning Tune(const std::string& format, const std::string& policy = "cerebras-2.10") {
+    return TuneTrace(Open(), {format}, policy).formats.front();
+  }
+};
+
+TEST_F(Tuning, NeedsNoScaleWhereNothingIsLost) {
+  WriteSteps(0, 4, "w.grad", {1.0f, -0.5f});
+  const FormatTuning tuning = Tune("fp16");
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kNoScaleNeeded);
+  EXPECT_EQ(tuning.choices.front().score.mean_loss, 0);
+  EXPECT_EQ(tuning.least_loss, 0);
+  EXPECT_TRUE(tuning.choices.front().optimal);
+  EXPECT_EQ(tuning.choices.front().score.parameters.interval, 2000);
+  EXPECT_TRUE(tuning.overflow_side.empty());
+}
+
+// 2^-26 becomes zero up to scale 2 (a tie), 1 fits below 65520.
+TEST_F(Tuning, FindsTheWindow) {
+  WriteSteps(0, 2, "w.grad", {1.0f});
+  WriteSteps(2, 4, "w.grad", {0x1p-26f});
+  const FormatTuning tuning = Tune("fp16");
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kStaticEnough);
+  EXPECT_EQ(tuning.loss_at_one, 0.5);
+  EXPECT_EQ(tuning.window.low, 4);
+  EXPECT_FALSE(tuning.window.low_open);
+  EXPECT_EQ(tuning.window.low_step, 2);
+  EXPECT_EQ(tuning.window.high, double{std::nextafter(65520.0f, 0.0f)});
+  EXPECT_EQ(tuning.window.high_step, 0);
+  EXPECT_EQ(tuning.headroom.min, tuning.window.high);
+  EXPECT_EQ(tuning.headroom.last, double{std::nextafter(0x1p26f * 65520.0f, 0.0f)});
+  // In the middle of 2^2 to 2^15.
+  EXPECT_EQ(tuning.best_static.low, 4);
+  EXPECT_EQ(tuning.best_static.high, 0x1p15);
+  EXPECT_EQ(tuning.best_static.scale, 0x1p8);
+  EXPECT_EQ(tuning.choices.front().score.parameters.init, 0x1p8);
+  EXPECT_EQ(tuning.choices.front().score.mean_loss, 0);
+}
+
+// The first steps need a scale below 2^-4, the last one above 2, with time to climb in between.
+TEST_F(Tuning, MovesWhereNoStaticScaleServesAllSteps) {
+  WriteSteps(0, 10, "big.grad", {0x1p20f});
+  WriteSteps(10, 30, "middle.grad", {1.0f});
+  WriteSteps(30, 40, "tiny.grad", {0x1p-26f});
+  const FormatTuning tuning = Tune("fp16");
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kDynamic);
+  EXPECT_EQ(tuning.best_static.mean_loss, 0.25);
+  EXPECT_TRUE(tuning.window.empty());
+  EXPECT_EQ(tuning.window.low, 4);
+  EXPECT_LT(tuning.window.high, 0x1p-4);
+  const PolicyChoice& choice = tuning.choices.front();
+  EXPECT_EQ(choice.score.mean_loss, 0);
+  EXPECT_TRUE(choice.optimal);
+  EXPECT_TRUE(choice.score.grew);
+  EXPECT_EQ(choice.score.events, 0u);
+  ASSERT_EQ(tuning.overflow_side.size(), 1u);
+  EXPECT_EQ(tuning.overflow_side.front().name, "big.grad");
+  ASSERT_EQ(tuning.underflow_side.size(), 1u);
+  EXPECT_EQ(tuning.underflow_side.front().name, "tiny.grad");
+  EXPECT_EQ(tuning.underflow_side.front().worst_step_energy_lost, 1);
+}
+
+// Both needs within each step: what overflows must be lost, or what underflows.
+TEST_F(Tuning, SaysWhenNoScaleHelps) {
+  for (int step = 0; step < 3; ++step) {
+    WriteStep(step, {FloatTensor("a.grad", std::vector<float>(4096, 0x1p-30f)),
+                     FloatTensor("b.grad", {0x1p-6f}), FloatTensor("bad.grad", {65520.0f})});
+  }
+  // At scale 1 all is skipped; below it is not, and a share of 2^-44 or less is lost.
+  EXPECT_EQ(Tune("fp16").verdict, TuneVerdict::kStaticEnough);
+  for (int step = 0; step < 3; ++step) {
+    WriteStep(step, {FloatTensor("ok.grad", {1.0f}),
+                     FloatTensor("bad.grad", {std::numeric_limits<float>::quiet_NaN()})});
+  }
+  const FormatTuning tuning = Tune("fp16");
+  EXPECT_EQ(tuning.verdict, TuneVerdict::kNoScaleHelps);
+  EXPECT_EQ(tuning.hopeless_steps, 3u);
+  EXPECT_EQ(tuning.least_loss, 1);
+  EXPECT_EQ(tuning.headroom.median, 0);
+  EXPECT_EQ(tuning.facts.front().tensor, "bad.grad");
+  EXPECT_TRUE(tuning.facts.front().nonfinite_input);
+}
+
+// In a format of five exponent bits 2^40 and 2^-10 never fit together.
+TEST_F(Tuning, CountsStepsThatLoseAtEveryScale) {
+  std::vector<float> tiny(1 << 16, 0x1p-8f);
+  for (int step = 0; step < 2; ++step) {
+    WriteStep(step, {FloatTensor("tiny.grad", tiny), FloatTensor("one.grad", {1.0f})});
+  }
+  const FormatTuning tuning = Tune("e2m1");
+  EXPECT_EQ(tuning.unscalable_steps, 2u);
+  // 2^16 * 2^-16 against 1.
+  EXPECT_NEAR(tuning.least_loss, 0.5, 1e-12);
+  EXPECT_TRUE(tuning.choices.front().optimal);
+  ASSERT_EQ(tuning.underflow_side.size(), 1u);
+  EXPECT_EQ(tuning.underflow_side.front().name, "tiny.grad");
+}
+
+// The best scale for steps that alternate lies just below a limit that is no power of two.
+TEST_F(Tuning, FindsScalesBetweenPowersOfTwo) {
+  // Finite up to 65520 / 48000 * 2^-4 = 0.0853; at 2^-4 = 0.0625 the other tensor underflows, from
+  // 2^-25 / 2^-21.4 on = 0.0823 it does not.
+  for (int step = 0; step < 4; ++step) {
+    WriteStep(step, {FloatTensor("a.grad", {0x1p4f * 48000.0f})});
+  }
+  WriteSteps(4, 8, "b.grad", {0x1.83p-22f});
+  const FormatTuning tuning = Tune("fp16");
+  const PolicyChoice& choice = tuning.choices.front();
+  EXPECT_EQ(choice.score.mean_loss, 0);
+  EXPECT_EQ(tuning.best_static.mean_loss, 0);
+  EXPECT_GT(tuning.best_static.scale, 0.0823);
+  EXPECT_LT(tuning.best_static.scale, 0.0854);
+}
+
+TEST_F(Tuning, ActivationGradientsDecideIfAsked) {
+  WriteStep(0, {FloatTensor("w.grad", {0x1p-26f}), FloatTensor("x.act_grad", {0x1p14f})});
+  TuneRequest request;
+  request.formats = {"fp16"};
+  const TraceReader trace = Open();
+  const auto limit = [&](Checked checked) {
+    request.checked = checked;
+    TuneSource source = SourceOf(trace);
+    source.replay = [&trace, checked](std::vector<ReplayRun> runs) {
+      ReplayOptions options;
+      options.checked = checked;
+      return Replay(trace, std::move(runs), options);
+    };
+    return dlsim::Tune(source, request).formats.front().headroom.min;
+  };
+  EXPECT_GT(limit(Checked::kParameterGradients), 0x1p40);
+  EXPECT_LT(limit(Checked::kAllGradients), 4);
+}
+
+TEST(TuneFamily, KnowsTheNamesOfTheStacks) {
+  const PolicyFamily cerebras = FamilyOf("cerebras-2.10", "cb16");
+  EXPECT_EQ(cerebras.init, "init_scale");
+  EXPECT_EQ(cerebras.min, "min_loss_scale");
+  EXPECT_EQ(cerebras.max, "max_loss_scale");
+  EXPECT_EQ(cerebras.interval, "steps_per_increase");
+  EXPECT_EQ(cerebras.defaults.max, 0x1p31);
+  EXPECT_EQ(cerebras.lowest_min, 0x1p-14);
+  EXPECT_EQ(FamilyOf("torch", "fp16").interval, "growth_interval");
+  EXPECT_EQ(FamilyOf("megatron", "fp16").hysteresis, "hysteresis");
+  const PolicyFamily deepspeed = FamilyOf("deepspeed", "fp16");
+  EXPECT_EQ(deepspeed.hysteresis, "delayed_shift");
+  EXPECT_FALSE(deepspeed.Make({.init = 3, .min = 1, .max = 0, .interval = 5}));
+  EXPECT_TRUE(deepspeed.Make({.init = 4, .min = 1, .max = 0, .interval = 5}));
+  for (const std::string policy : {"static", "adaloss", "popart"}) {
+    EXPECT_THROW(FamilyOf(policy, "fp16"), Error) << policy;
+  }
+}
+
+TEST(TuneFamily, WritesNumbersThatReadBack) {
+  EXPECT_EQ(ScaleNumber(65536), "65536");
+  EXPECT_EQ(ScaleNumber(0x1p-14), "6.103515625e-05");
+  EXPECT_EQ(ScaleNumber(6.72e-05), "6.72e-05");
+}
+
+// The recommendations lie on the default ladder, so that a profile has the same.
+TEST(TuneProfile, RecommendsWhatTheTraceDoes) {
+  const std::vector<std::string> paths = {kTraces + "cnn-digits"};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  const ProfiledTrace profile(trace, DefaultEdges());
+  TuneSource source;
+  source.step_count = profile.step_count();
+  source.ladder = DefaultLadder().scales;
+  source.replay = [&profile](std::vector<ReplayRun> runs) {
+    return Replay(profile, std::move(runs), {});
+  };
+  TuneRequest request;
+  request.formats = {"fp16", "cb16"};
+  const TuneResult got = Tune(source, request);
+  const TuneResult expected = TuneTrace(trace, request.formats);
+  EXPECT_TRUE(got.ladder_only);
+  EXPECT_FALSE(expected.ladder_only);
+  for (size_t f = 0; f < got.formats.size(); ++f) {
+    const PolicyChoice& choice = got.formats[f].choices.front();
+    const PolicyChoice& wanted = expected.formats[f].choices.front();
+    EXPECT_EQ(choice.score.parameters, wanted.score.parameters);
+    EXPECT_NEAR(choice.score.mean_loss, wanted.score.mean_loss, 1e-20);
+    EXPECT_EQ(got.formats[f].verdict, expected.formats[f].verdict);
+    EXPECT_EQ(got.formats[f].window.low, expected.formats[f].window.low);
+    EXPECT_EQ(got.formats[f].window.high, expected.formats[f].window.high);
+  }
+}
+
+TEST(TuneProfile, TriesOnlyScalesOfTheLadder) {
+  const std::vector<std::string> paths = {kSingle};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  TuneSource source = SourceOf(trace);
+  source.ladder = {0x1p-14f, 0x1p-12f, 1, 4, 0x1p20f};
+  const auto replay = source.replay;
+  source.replay = [&](std::vector<ReplayRun> runs) {
+    for (const ReplayRun& run : runs) {
+      const auto scale = static_cast<float>(run.scaler.scale());
+      const bool defaults = scale >= 32768 || scale < 0x1p-14f;  // of the stacks, and to blame
+      EXPECT_TRUE(defaults || std::ranges::count(source.ladder, scale)) << scale;
+    }
+    return replay(std::move(runs));
+  };
+  TuneRequest request;
+  request.formats = {"fp16"};
+  const FormatTuning tuning = Tune(source, request).formats.front();
+  EXPECT_EQ(tuning.choices.front().score.parameters.init, 0x1p-14);
+}
+
+struct Case {
+  std::string trace, policy;
+};
+
+class TuneAgainstRandom : public testing::TestWithParam<Case> {};
+
+TEST_P(TuneAgainstRandom, NoPolicyBeatsTheRecommendation) {
+  const std::vector<std::string> paths = {kTraces + GetParam().trace};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  const TuneResult result = TuneTrace(trace, {"fp16", "bf16", "cb16"}, GetParam().policy);
+  for (const FormatTuning& tuning : result.formats) {
+    SCOPED_TRACE(tuning.format);
+    const PolicyChoice& choice = tuning.choices.front();
+    // The table that was searched tells what a replay does.
+    EXPECT_NEAR(choice.score.mean_loss, MeanLossOf(tuning.recommended, trace.step_count()), 1e-15);
+    EXPECT_LE(tuning.least_loss, choice.score.mean_loss);
+    for (const double loss : RandomLosses(trace, choice.family, 700, 1)) {
+      ASSERT_LE(choice.score.mean_loss, loss + kLossResolution);
+      ASSERT_LE(tuning.least_loss, loss);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Traces, TuneAgainstRandom,
+                         testing::Values(Case{"cnn-digits", "cerebras-2.10"},
+                                         Case{"lm-kjv-accum-cut", "cerebras-2.10"},
+                                         Case{"lm-trouble-cut", "cerebras-2.10"},
+                                         Case{"reg-diabetes-cut", "cerebras-2.10"},
+                                         Case{"lm-trouble-cut", "torch"}));
+
+}  // namespace
+}  // namespace dlsim
