@@ -13,6 +13,12 @@
 #include "src/base/cache_size.h"
 
 namespace dlsim::bench {
+
+using sim::ParseBool;
+using sim::ParseFilter;
+using sim::ParseInteger;
+using sim::ParseNumber;
+using sim::SplitAtCommas;
 namespace {
 
 constexpr size_t kDefaultDramMib = 512;

@@ -12,6 +12,9 @@
 
 namespace dlsim::bench {
 
+using sim::DeviceChoice;
+using sim::NameFilter;
+
 // A slow-down to be found by comparators: real work that is not reported.
 struct Plant {
   double percent = 0;

@@ -19,7 +19,7 @@
 #include "sim/narrow_sums/sum_runs.h"
 #include "sim/narrow_sums/sum_study.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct AccumulateOptions {
@@ -191,4 +191,4 @@ void AddAccumulateCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunAccumulate(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

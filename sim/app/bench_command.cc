@@ -23,7 +23,7 @@
 #include "sim/bench/comparison_report.h"
 #include "sim/bench/kernel_selection.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr const char* kBaselineDirectory = "bench/baselines";
@@ -292,4 +292,4 @@ void AddBenchCommand(CLI::App& app, Action& action) {
   bench->footer("dlsim bench COMMAND --help shows examples.");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Set by the subcommand that was chosen.
 using Action = std::function<int()>;
@@ -25,4 +25,4 @@ void AddBenchCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
 void AddPythonCommands(CLI::App& app, Action& action);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

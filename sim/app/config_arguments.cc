@@ -4,7 +4,7 @@
 #include "dlsim/error.h"
 #include "sim/app/typed_options.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
   command
@@ -39,4 +39,4 @@ Json JsonConfig(const std::string& path, const TrainingConfig& config) {
   return {{"file", path}, {"kind", config.kind}, {"notes", config.notes}};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/base/json_value.h"
 #include "sim/config/training_config.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct ConfigArguments {
   std::string path;  // empty: none
@@ -26,4 +26,4 @@ std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments);
 // Returns the object "config" of a result.
 Json JsonConfig(const std::string& path, const TrainingConfig& config);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

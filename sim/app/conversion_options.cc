@@ -7,7 +7,7 @@
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 void AddConversionOptions(CLI::App& command, ConversionOptions& options) {
   AddChoice<Rounding>(command, "--rounding", options.rounding, "MODE",
                       "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; "
@@ -26,4 +26,4 @@ float ParseScale(const std::string& text) {
   throw UsageError("--scale", "out of range", "a positive float32 number", Quoted(text));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

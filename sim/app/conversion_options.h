@@ -8,7 +8,7 @@
 
 #include "dlsim/codec.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct ConversionOptions {
   Rounding rounding = Rounding::kNearestEven;
@@ -25,4 +25,4 @@ void AddConversionOptions(CLI::App& command, ConversionOptions& options);
 // Returns the value of --scale; throws UsageError unless it is a positive float32 number.
 float ParseScale(const std::string& text);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "sim/app/device_option.h"
 #include "sim/app/typed_options.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct ConvertCommandOptions {
@@ -74,4 +74,4 @@ void AddConvertCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunConvert(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

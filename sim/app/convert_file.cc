@@ -18,7 +18,7 @@
 #include "src/trace/mapped_file.h"
 #include "src/trace/npy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Elements converted at once: enough blocks for many threads, a few MiB of memory. A device copies
@@ -149,4 +149,4 @@ void DecodeNpyFile(const std::string& input, const std::string& output, const Na
   out.Commit();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

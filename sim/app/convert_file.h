@@ -9,8 +9,10 @@
 #include "dlsim/trace.h"
 
 namespace dlsim {
-
 class ComputeDevice;
+}  // namespace dlsim
+
+namespace dlsim::sim {
 
 // Encodes the floats of `input` (f2, f4, f8, or V2 as `void2` says; rounded to float32 first) and
 // writes the codes to `output`: uint16, or uint32 for formats of more than 16 bits. Shape and order
@@ -24,4 +26,4 @@ void EncodeNpyFile(const std::string& input, const std::string& output, const Ar
 void DecodeNpyFile(const std::string& input, const std::string& output, const NamedFormat& format,
                    float scale, ComputeDevice* device = nullptr);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns the first device that opens; null if there is none.
@@ -58,4 +58,4 @@ void NoteDevice(const char* command, const ComputeDevice* device) {
                Printable(device->name()).c_str());
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

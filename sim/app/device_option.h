@@ -10,7 +10,7 @@
 #include "sim/base/device_choice.h"
 #include "src/measure/compute_device.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Input from which `auto` uses a device: starting CUDA takes some tenths of a second, in which the
 // CPU reads and counts about as much. Chosen by that estimate, not measured on a GPU.
@@ -31,4 +31,4 @@ uint64_t BytesOfFile(const std::string& path);
 // Tells on standard error what computes, unless it is the CPU.
 void NoteDevice(const char* command, const ComputeDevice* device);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 #include "sim/base/output_file.h"
 #include "sim/base/table.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct FormatsOptions {
@@ -124,4 +124,4 @@ void AddFormatsCommand(CLI::App& app, Action& action) {
   });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/replay/profile_source.h"
 #include "sim/replay/trace_source.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Refuses what was lost when the gradients of a step became its profile.
@@ -84,4 +84,4 @@ void NoteDevice(const char* command, const GradientInput& input) {
   NoteDevice(command, input.device.get());
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 #include "sim/app/device_option.h"
 #include "sim/app/trace_arguments.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns whether all paths are profiles. Throws UsageError if only some are.
 bool AreProfiles(const std::vector<std::string>& paths);
@@ -41,4 +41,4 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
 // Tells on standard error what measures, unless it is the CPU as usual.
 void NoteDevice(const char* command, const GradientInput& input);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -21,7 +21,7 @@
 #include "sim/replay/profile_source.h"
 #include "src/trace/tensor_rules.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct InfoOptions {
@@ -168,4 +168,4 @@ void AddInfoCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunInfo(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -3,7 +3,7 @@
 
 #include "sim/app/typed_options.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 void AddLadderOptions(CLI::App& command, LadderSettings& settings) {
   command
@@ -30,4 +30,4 @@ void AddLadderOptions(CLI::App& command, LadderSettings& settings) {
       ->option_text("LIST");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

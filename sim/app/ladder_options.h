@@ -6,9 +6,9 @@
 
 #include "sim/profile/ladder_settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Adds --format, --rounding, --subnormals and --scales.
 void AddLadderOptions(CLI::App& command, LadderSettings& settings);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

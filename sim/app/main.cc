@@ -17,7 +17,7 @@
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Prints one line on standard error and returns the exit code.
@@ -120,6 +120,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim
 
-int main(int argc, char** argv) { return dlsim::Main(argc, argv); }
+int main(int argc, char** argv) { return dlsim::sim::Main(argc, argv); }

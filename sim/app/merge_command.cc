@@ -11,7 +11,7 @@
 #include "sim/app/profile_summary.h"
 #include "sim/base/output_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct MergeCommandOptions {
@@ -52,4 +52,4 @@ void AddMergeCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunMerge(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -3,7 +3,7 @@
 
 #include "sim/base/json_value.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 Json ModelOf(const CLI::Option& option) {
@@ -31,4 +31,4 @@ std::string OptionModel(const CLI::App& app) {
   return DumpJson({{"schema", "dlsim.options/1"}, {"commands", std::move(commands)}});
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,11 +5,11 @@
 #include <CLI/CLI.hpp>
 #include <string>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns what `dlsim --dump-options` prints: of each command the long options in their order, each
 // with its help, the placeholder of its value (null for a flag) and whether the value may be left
 // out or the option given several times.
 std::string OptionModel(const CLI::App& app);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -26,7 +26,7 @@
 #include "sim/profile/profile_run.h"
 #include "sim/profile/rank_message.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct ProfileCommandOptions {
@@ -263,4 +263,4 @@ void AddProfileCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunProfile(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "sim/app/conversion_options.h"
 #include "sim/profile/profile_text.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // "12.3 MB"; decimal units.
@@ -61,4 +61,4 @@ Json JsonSummary(const std::string& path, const ProfileReader& profile) {
   return object;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

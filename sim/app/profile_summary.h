@@ -7,7 +7,7 @@
 #include "dlsim/profile_file.h"
 #include "sim/base/json_value.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // One line: steps, sizes, and the questions that the profile answers exactly.
 std::string FormatSummary(const std::string& path, const ProfileReader& profile);
@@ -15,4 +15,4 @@ std::string FormatSummary(const std::string& path, const ProfileReader& profile)
 // The same for programs, of schema dlsim.profile-report/1.
 Json JsonSummary(const std::string& path, const ProfileReader& profile);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

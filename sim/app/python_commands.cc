@@ -5,7 +5,7 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct PythonCommand {
@@ -36,4 +36,4 @@ void AddPythonCommands(CLI::App& app, Action& action) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -25,7 +25,7 @@
 #include "sim/replay/report.h"
 #include "sim/replay/simulation.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct ReplayCommandOptions {
@@ -224,4 +224,4 @@ void AddReplayCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunReplay(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

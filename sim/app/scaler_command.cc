@@ -24,7 +24,7 @@
 #include "sim/policies/step_lists.h"
 #include "sim/replay/scale_plot.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct ScalerCommandOptions {
@@ -281,4 +281,4 @@ void AddScalerCommand(CLI::App& app, Action& action) {
       [options, &action] { action = [options] { return RunScalerCommand(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "dlsim/error.h"
 #include "sim/base/temporary_files.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::string_view kCut =
@@ -55,4 +55,4 @@ void InstallSignalHandlers() {
   sigaction(SIGBUS, &action, nullptr);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -21,7 +21,7 @@
 #include "sim/summaries/summary_report.h"
 #include "sim/summaries/summary_rows.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 enum class Precision { kMixed, kFloat32 };
@@ -174,4 +174,4 @@ void AddSummariesCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunSummaries(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -19,7 +19,7 @@
 #include "sim/sweep/grid_file.h"
 #include "sim/sweep/sweep_output.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct SweepCommandOptions {
@@ -221,4 +221,4 @@ void AddSweepCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunSweep(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 #include "dlsim/profile_file.h"
 #include "sim/app/typed_options.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool HasTensors(const TraceStep& step) {
@@ -66,4 +66,4 @@ void RequireTensors(const TraceArguments& arguments, const std::string& problem,
   throw InputError(Printable(arguments.paths.front()), problem);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "dlsim/trace.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct TraceArguments {
   std::vector<std::string> paths;
@@ -32,4 +32,4 @@ std::string NoTensorMatches(const std::string& glob);
 void RequireTensors(const TraceArguments& arguments, const std::string& problem, size_t steps,
                     const std::function<bool(size_t step)>& has_tensors);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<OptimizerGroup>& earlier) {
@@ -127,4 +127,4 @@ Json Describe(const SimulationRequest& request, const ReplayOptions& replay) {
   return object;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/base/json_value.h"
 #include "sim/replay/simulation.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // As the user wrote them; Apply parses.
 struct TrainingOptions {
@@ -38,4 +38,4 @@ void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
 // The options as JSON, for the record; keys are absent where the option has its default.
 Json Describe(const SimulationRequest& request, const ReplayOptions& replay);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

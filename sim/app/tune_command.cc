@@ -20,7 +20,7 @@
 #include "sim/tune/tune_report.h"
 #include "sim/tune/tuning.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct TuneCommandOptions {
@@ -167,4 +167,4 @@ void AddTuneCommand(CLI::App& app, Action& action) {
   command->callback([options, &action] { action = [options] { return RunTune(*options); }; });
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

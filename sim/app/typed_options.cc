@@ -6,7 +6,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // All of 64 bits, which ParseInteger does not have.
@@ -30,4 +30,4 @@ void AddCount(CLI::App& command, const std::string& option, uint64_t& target,
   command.add_option_function<std::string>(option, assign, help)->option_text("N");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

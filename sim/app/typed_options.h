@@ -12,7 +12,7 @@
 #include "dlsim/enum_names.h"
 #include "sim/base/suggest.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Adds an option that assigns to `target` the value of the given name. `placeholder` stands for the
 // name in the help.
@@ -42,4 +42,4 @@ void AddChoice(CLI::App& command, const std::string& option, Target& target,
 void AddCount(CLI::App& command, const std::string& option, uint64_t& target,
               const std::string& help);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

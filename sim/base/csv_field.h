@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the text as a field, in quotes where RFC 4180 asks for them.
 inline std::string CsvField(const std::string& text) {
@@ -17,4 +17,4 @@ inline std::string CsvField(const std::string& text) {
   return quoted + '"';
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

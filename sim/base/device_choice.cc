@@ -7,7 +7,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::string_view kOption = "--device";
@@ -45,4 +45,4 @@ DeviceChoice ParseDevice(const std::string& text) {
   return choice;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct DeviceChoice {
   enum class Kind : uint8_t { kAuto, kCpu, kCuda };
@@ -20,4 +20,4 @@ struct DeviceChoice {
 // Returns what "auto", "cpu", "cuda" or "cuda:N" means; throws UsageError for other texts.
 DeviceChoice ParseDevice(const std::string& text);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

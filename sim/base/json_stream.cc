@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 JsonStream::JsonStream(std::string_view schema, const Json& trace, const Json& options,
                        OutputFile& out)
@@ -40,4 +40,4 @@ void JsonStream::End(std::string_view bracket) {
   separator_ = kNext;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class JsonStream {
  public:
@@ -51,4 +51,4 @@ class JsonStream {
   std::string_view separator_ = kNone;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 
 #include "sim/profile/profile_text.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 Json JsonNumber(double value) {
   if (std::isnan(value)) return "nan";
@@ -61,4 +61,4 @@ std::string DumpJson(const Json& value) {
   return value.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/tensor_stats.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 using Json = nlohmann::ordered_json;
 
@@ -34,4 +34,4 @@ Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths);
 // Text on one line; bytes that are not UTF-8 are replaced.
 std::string DumpJson(const Json& value);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool IsDigitOrPoint(char c) { return (c >= '0' && c <= '9') || c == '.'; }
@@ -124,4 +124,4 @@ std::string PythonRepr(double value) {
   return text;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the value of a whole text such as "65536", "-3", "2e15", "0x1.8p+3" or "2^-14". Throws
 // Error (exit code 2) naming `place` for anything else and for what binary64 cannot hold; "inf"
@@ -27,4 +27,4 @@ std::string HexFloat(double value);
 // code: "2e-14", "1e+39", "100.0".
 std::string PythonRepr(double value);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -15,7 +15,7 @@
 #include "sim/base/temporary_files.h"
 #include "src/base/link_target.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool IsSpecialFile(const std::string& path) {
@@ -122,4 +122,4 @@ void OutputFile::Fail(const char* what) const {
   throw InputError(place, std::string(what) + " (" + std::strerror(errno) + ")");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns whether two paths given for results mean one file, or both standard output.
 bool SameOutput(const std::string& a, const std::string& b);
@@ -60,4 +60,4 @@ struct ResultFiles {
   std::optional<OutputFile> json, csv;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include <system_error>
 #include <utility>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool IsTerminal() {
@@ -86,4 +86,4 @@ void Progress::Update(uint64_t done) {
   drawn_ = true;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

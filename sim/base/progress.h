@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <string>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 enum class ProgressMode { kAuto, kQuiet };
 enum class ProgressUnit { kBytes, kCount, kPolicySteps };  // counts are shown without a rate
@@ -40,4 +40,4 @@ class Progress {
   Clock::time_point start_, next_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Names this long are no slip of the hand; the limit bounds the work.
@@ -65,4 +65,4 @@ size_t ParseChoice(const std::string& option, const std::string& text,
   throw UsageError(option, "unknown name", ExpectedName(text, names, {}), Quoted(text));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "dlsim/enum_names.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the candidate with the smallest edit distance to `name`, the first of equals; empty if
 // none is near.
@@ -31,4 +31,4 @@ E ParseNamed(const std::string& option, const std::string& text) {
   return EnumNames(E{})[ParseChoice(option, text, NamesOf<E>())].value;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

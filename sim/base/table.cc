@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 std::string FormatTable(const std::vector<TableRow>& rows) {
   std::vector<size_t> widths;
@@ -32,4 +32,4 @@ std::string Percent(double fraction) {
                             : fmt::format("{:.1e} %", 100 * fraction);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

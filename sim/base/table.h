@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 using TableRow = std::vector<std::string>;
 
@@ -16,4 +16,4 @@ std::string FormatTable(const std::vector<TableRow>& rows);
 // Returns a share as a percentage that tells "none" from "few".
 std::string Percent(double fraction);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstring>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMaxTemporaries = 8;
@@ -46,4 +46,4 @@ void RemoveTemporaries() {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

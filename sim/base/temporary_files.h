@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Remembers `path` until it is forgotten. Beyond the few that a command writes at once, paths are
 // not remembered.
@@ -14,4 +14,4 @@ void ForgetTemporary(const std::string& path);
 // Removes the remembered files. Async-signal-safe.
 void RemoveTemporaries();
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

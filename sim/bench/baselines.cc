@@ -9,7 +9,7 @@
 #include "sim/base/output_file.h"
 #include "sim/bench/comparison.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 void RequireRepetitions(const BenchmarkFile& file) {
@@ -70,4 +70,4 @@ std::string Bless(const std::string& path, const std::string& directory) {
   return baseline;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

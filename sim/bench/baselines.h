@@ -7,7 +7,7 @@
 
 #include "sim/bench/benchmark_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns "amd-epyc-9654-96-core-processor" for "AMD EPYC 9654 96-Core Processor".
 std::string CpuSlug(std::string_view cpu_model);
@@ -23,4 +23,4 @@ BenchmarkFile ReadBaseline(const std::string& directory, const BenchmarkFile& fi
 // InputError for what could not be compared with.
 std::string Bless(const std::string& path, const std::string& directory);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -17,7 +17,7 @@
 #include "sim/bench/child_process.h"
 #include "sim/bench/kernel_selection.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr const char* kProgram = "dlsim_bench";
@@ -195,4 +195,4 @@ Json RunBenchmarks(const std::string& program, const BenchRequest& request,
   return {{"context", context}, {"dlsim", block}, {"benchmarks", merger.Take()}};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 
 #include "sim/base/json_value.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct BenchRequest {
   std::string filter, sizes;                       // as for KernelSelection
@@ -47,4 +47,4 @@ Json RunBenchProgram(std::vector<std::string> arguments);
 // Returns the block "dlsim" for results measured in this `context` of Google Benchmark.
 Json DlsimBlock(const Json& context, std::string_view kind);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

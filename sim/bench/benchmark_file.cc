@@ -11,7 +11,7 @@
 #include "dlsim/error.h"
 #include "src/trace/strict_json.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Time depends on the machine and on the arrays; instructions, which are counted on one thread and
@@ -186,4 +186,4 @@ void RequireComparable(const BenchmarkFile& base, const BenchmarkFile& current) 
               "not comparable: " + differences);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

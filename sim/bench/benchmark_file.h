@@ -12,7 +12,7 @@
 #include "dlsim/enum_names.h"
 #include "sim/base/json_value.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 inline constexpr std::string_view kBenchSchema = "dlsim.bench/1";
 
@@ -63,4 +63,4 @@ int ThreadsOf(std::string_view name);
 // Throws Error (exit code 4) that names each field in which the two differ, with both values.
 void RequireComparable(const BenchmarkFile& base, const BenchmarkFile& current);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

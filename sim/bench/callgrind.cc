@@ -10,7 +10,7 @@
 #include "sim/bench/child_process.h"
 #include "sim/bench/kernel_selection.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::string_view kName = "desc: Trigger: Client Request: ";
@@ -96,4 +96,4 @@ Json CountInstructions(const std::string& program, BenchRequest request) {
   return {{"context", context}, {"dlsim", block}, {"benchmarks", entries}};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

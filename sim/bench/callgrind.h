@@ -8,7 +8,7 @@
 
 #include "sim/bench/bench_runner.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Counts the instructions of the benchmarks that the request selects and returns a document of
 // schema dlsim.bench/1 and kind "instructions". Targets default to AVX2, the widest that Valgrind
@@ -19,4 +19,4 @@ Json CountInstructions(const std::string& program, BenchRequest request);
 // for what they are not.
 std::map<std::string, uint64_t> ParseCallgrind(std::string_view dumps);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

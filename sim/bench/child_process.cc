@@ -17,7 +17,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr int kCannotRun = 127;  // as shells do
@@ -139,4 +139,4 @@ std::optional<std::string> FindInPath(const std::string& program) {
   return std::nullopt;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // A file without a name, which child processes inherit: however this process ends, nothing is left.
 class MemoryFile {
@@ -39,4 +39,4 @@ std::string RunChild(const std::vector<std::string>& arguments, ChildEnvironment
 // Returns the path of a program that PATH finds.
 std::optional<std::string> FindInPath(const std::string& program);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

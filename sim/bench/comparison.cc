@@ -11,7 +11,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 namespace statistics = boost::math::statistics;
@@ -184,4 +184,4 @@ std::string DescribeRule(const Comparison& comparison) {
       comparison.kernels.size() == 1 ? "" : "s", percent / 2, kMinRepetitions, percent);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/bench/benchmark_file.h"
 #include "sim/bench/rank_test.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Below this number of repetitions no two samples can differ significantly: the smallest p value of
 // 5 + 5 is 2 / C(10, 5) = 0.008, before any correction.
@@ -72,4 +72,4 @@ std::string DescribeRule(const Comparison& comparison);
 // Returns twice the standard error of the ratio of medians, estimated from the quartiles.
 double DetectableChange(const SampleSummary& base, const SampleSummary& current);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "dlsim/error.h"
 #include "sim/base/table.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 std::string Change(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
@@ -146,4 +146,4 @@ Json ComparisonJson(const BenchmarkFile& base, const BenchmarkFile& current,
   return document;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 
 #include "sim/bench/comparison.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns files, rule, one row per kernel (worst first) and a summary line.
 std::string FormatComparison(const BenchmarkFile& base, const BenchmarkFile& current,
@@ -15,4 +15,4 @@ std::string FormatComparison(const BenchmarkFile& base, const BenchmarkFile& cur
 Json ComparisonJson(const BenchmarkFile& base, const BenchmarkFile& current,
                     const Comparison& comparison);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kSizePart = 4;  // Kernel/format/mode/target/size
@@ -74,4 +74,4 @@ std::string ExactPattern(const std::vector<std::string>& names) {
   return pattern + ")$";
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Selects names as Google Benchmark does: those that contain the POSIX extended regular expression,
 // or, after a leading '-', those that do not.
@@ -48,4 +48,4 @@ std::string ExactPattern(const std::vector<std::string>& names);
 // Returns a pattern that matches all names of these sizes.
 std::string SizePattern(std::string_view sizes);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

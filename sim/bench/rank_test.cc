@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // C(50, 25) < 2^53: the counts below are exact in doubles.
@@ -91,4 +91,4 @@ std::vector<double> HolmCorrected(std::span<const double> p) {
   return corrected;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

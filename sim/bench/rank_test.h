@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct RankTest {
   double u = 0;            // pairs with b > a; a tied pair counts one half
@@ -28,4 +28,4 @@ double AsymptoticP(double u, size_t a_size, size_t b_size, std::span<const doubl
 // alpha keeps the probability of even one false rejection below alpha.
 std::vector<double> HolmCorrected(std::span<const double> p);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns the first name of a policy's parameter, or `key` itself if it has none of that name.
@@ -75,4 +75,4 @@ std::string DescribeConfig(const std::string& path, const TrainingConfig& config
   return text;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

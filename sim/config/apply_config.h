@@ -9,7 +9,7 @@
 #include "sim/config/training_config.h"
 #include "sim/replay/simulation.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the file's settings KEY=VALUE for its policy, less those whose parameter the command
 // line sets (as KEY=VALUE or POLICY.KEY=VALUE, under any alias).
@@ -23,4 +23,4 @@ void ApplyConfig(const TrainingConfig& config, SimulationRequest& request);
 // Returns the lines of a report: what was read, and the notes; empty without a file.
 std::string DescribeConfig(const std::string& path, const TrainingConfig& config);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A float as Python prints it; an integer as it stands.
@@ -142,4 +142,4 @@ Backend ChooseBackend(std::optional<Backend> asked, const std::optional<ConfigBl
   return name == "CSX" ? Backend::kCsx : name == "GPU" ? Backend::kGpu : Backend::kCpu;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

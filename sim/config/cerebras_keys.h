@@ -5,7 +5,7 @@
 #include "sim/config/config_block.h"
 #include "sim/config/training_config.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Absent = the stack's default.
 struct LossScaling {
@@ -52,4 +52,4 @@ Backend ChooseBackend(std::optional<Backend> asked, const std::optional<ConfigBl
 void AddSetting(ConfigPolicy& policy, std::string_view key,
                 const std::optional<ConfigNumber>& value);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

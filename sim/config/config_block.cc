@@ -7,7 +7,7 @@
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 using Kind = ConfigNode::Kind;
 
@@ -145,4 +145,4 @@ std::vector<std::string> ConfigBlock::NoteMisspelt(std::span<const std::string_v
   return notes;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 
 #include "sim/config/config_tree.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // A number as it stands in the file, and its value.
 struct ConfigNumber {
@@ -70,4 +70,4 @@ class ConfigBlock {
 // Returns a value as messages show it: 1.5, 'text', a list.
 std::string DescribeNode(const ConfigNode& node);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

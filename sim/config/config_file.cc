@@ -6,7 +6,7 @@
 #include "dlsim/error.h"
 #include "src/trace/mapped_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 20;
@@ -57,4 +57,4 @@ ConfigNode ReadConfigFile(const std::string& path) {
   return ParseConfig(path, text, GuessLanguage(path, text));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

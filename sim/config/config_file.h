@@ -7,7 +7,7 @@
 
 #include "sim/config/config_tree.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 enum class ConfigLanguage { kYaml, kJson, kToml };
 
@@ -27,4 +27,4 @@ ConfigNode ParseYaml(std::string_view file, std::string_view text);
 ConfigNode ParseJsonConfig(std::string_view file, std::string_view text);
 ConfigNode ParseToml(std::string_view file, std::string_view text);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

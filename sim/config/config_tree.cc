@@ -6,7 +6,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 size_t Depth(const ConfigNode& node) {
@@ -106,4 +106,4 @@ const ConfigNode& ConfigTreeBuilder::last() const {
   return open_.empty() ? root_ : open_.back().node.entries.back().value;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

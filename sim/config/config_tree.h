@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct ConfigEntry;
 
@@ -78,4 +78,4 @@ class ConfigTreeBuilder {
 // Returns the number of values in a tree, itself included.
 size_t CountNodes(const ConfigNode& node);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

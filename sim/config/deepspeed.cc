@@ -6,7 +6,7 @@
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::array<std::string_view, 9> kFp16Keys = {"enabled",
@@ -170,4 +170,4 @@ TrainingConfig ReadDeepSpeed(const ConfigBlock& file, std::optional<Backend>) {
   return config;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

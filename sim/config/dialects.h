@@ -5,7 +5,7 @@
 #include "sim/config/config_block.h"
 #include "sim/config/training_config.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 TrainingConfig ReadModelZoo(const ConfigBlock& file, std::optional<Backend> backend);
 TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> backend);
@@ -27,4 +27,4 @@ bool LooksLikeDlsimToml(const ConfigBlock& file);
 // Returns the name of the number format that the value names; "torch.float16" is float16.
 std::optional<std::string> ReadFormat(const ConfigBlock& block, std::string_view key);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/base/suggest.h"
 #include "sim/config/dialects.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Kind = ConfigNode::Kind;
@@ -146,4 +146,4 @@ TrainingConfig ReadDlsimToml(const ConfigBlock& file, std::optional<Backend>) {
   return config;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include "sim/config/config_file.h"
 #include "src/trace/strict_json.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Kind = ConfigNode::Kind;
@@ -63,4 +63,4 @@ ConfigNode ParseJsonConfig(std::string_view file, std::string_view text) {
   return handler.Take();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

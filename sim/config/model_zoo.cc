@@ -6,7 +6,7 @@
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::array<std::string_view, 11> kPrecisionKeys = {"enabled",
@@ -128,4 +128,4 @@ TrainingConfig ReadModelZoo(const ConfigBlock& file, std::optional<Backend> aske
   return config;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::array<std::string_view, 8> kScalerKeys = {
@@ -117,4 +117,4 @@ TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> a
   return config;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

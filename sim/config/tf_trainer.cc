@@ -8,7 +8,7 @@
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::array<std::string_view, 9> kScalerKeys = {
@@ -117,4 +117,4 @@ TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend>) {
   return config;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

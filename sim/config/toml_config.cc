@@ -8,7 +8,7 @@
 #include "dlsim/error.h"
 #include "sim/config/config_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Kind = ConfigNode::Kind;
@@ -92,4 +92,4 @@ ConfigNode ParseToml(std::string_view file, std::string_view text) {
   return builder.Take();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::array<std::string_view, 6> kGradScalerKeys = {
@@ -140,4 +140,4 @@ TrainingConfig ReadApex(const ConfigBlock& file, std::optional<Backend>) {
   return config;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

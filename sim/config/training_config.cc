@@ -10,7 +10,7 @@
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 enum class HasBackend { kNo, kYes };
@@ -91,4 +91,4 @@ std::optional<std::string> ReadFormat(const ConfigBlock& block, std::string_view
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

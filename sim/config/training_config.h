@@ -15,7 +15,7 @@
 #include "dlsim/sim/loss_scaler.h"
 #include "sim/config/config_tree.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Where the Cerebras stacks run; they scale the loss differently.
 enum class Backend : uint8_t { kCsx, kGpu, kCpu };
@@ -58,4 +58,4 @@ TrainingConfig ReadTrainingConfig(const std::string& path, const ConfigOptions& 
 TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
                                const ConfigOptions& options);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 #include "dlsim/error.h"
 #include "sim/config/config_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Kind = ConfigNode::Kind;
@@ -230,4 +230,4 @@ ConfigNode ParseYaml(std::string_view file, std::string_view text) {
   return handler.Take();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

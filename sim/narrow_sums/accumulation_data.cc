@@ -5,7 +5,7 @@
 #include "sim/base/json_stream.h"
 #include "sim/narrow_sums/accumulation_output.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 Json JsonChunk(uint64_t chunk_length) {
@@ -96,4 +96,4 @@ void WriteSumCsvRows(const SumItem& item, std::span<const SumRun> runs,
   out.Write(rows);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

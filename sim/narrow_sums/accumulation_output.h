@@ -11,7 +11,7 @@
 #include "sim/base/output_file.h"
 #include "sim/narrow_sums/sum_study.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the tables for the terminal; lists show `top` tensors.
 std::string FormatSumReport(const SourceFacts& facts, std::span<const SumRun> runs,
@@ -29,4 +29,4 @@ std::string SumCsvHeader();
 void WriteSumCsvRows(const SumItem& item, std::span<const SumRun> runs,
                      std::span<const SumOutcome> outcomes, OutputFile& out);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

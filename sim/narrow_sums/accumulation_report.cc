@@ -9,7 +9,7 @@
 #include "sim/narrow_sums/accumulation_output.h"
 #include "sim/replay/report.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // One result as one run saw it.
@@ -129,4 +129,4 @@ std::string FormatSumReport(const SourceFacts& facts, std::span<const SumRun> ru
   return text;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

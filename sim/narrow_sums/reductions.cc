@@ -10,7 +10,7 @@
 #include "sim/base/number.h"
 #include "src/trace/tensor_rules.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr char kAxisPrefix[] = "axis:";
@@ -174,4 +174,4 @@ std::optional<MatMulShape> MatMulOf(const std::vector<uint64_t>& a,
   return result;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

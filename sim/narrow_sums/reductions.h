@@ -12,7 +12,7 @@
 #include "dlsim/trace.h"
 #include "sim/narrow_sums/sum_item.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 enum class ReductionKind : uint8_t {
   kMicro,  // each element of a gradient over the micro-steps of a step
@@ -59,4 +59,4 @@ std::optional<AxisShape> AxisOf(const std::vector<uint64_t>& shape, int64_t axis
 // or have more than 2^28 results.
 std::optional<MatMulShape> MatMulOf(const std::vector<uint64_t>& a, const std::vector<uint64_t>& b);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 
 #include "dlsim/measure_step.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A float64 sum that keeps what each addition loses (Neumaier).
@@ -174,4 +174,4 @@ std::vector<SumOutcome> Evaluate(const SumItem& item, std::span<const SumRun> ru
   return outcomes;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "dlsim/precision_level.h"
 #include "sim/narrow_sums/sum_runs.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // A reduction of recorded values: a sum along an axis, or of products.
 struct SumItem {
@@ -47,4 +47,4 @@ struct SumOutcome {
 std::vector<SumOutcome> Evaluate(const SumItem& item, std::span<const SumRun> runs, float scale,
                                  uint64_t seed);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

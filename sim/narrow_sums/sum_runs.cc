@@ -6,7 +6,7 @@
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A precision with the name to print.
@@ -127,4 +127,4 @@ AccumulationOptions OptionsOf(const SumRun& run, Operation operation, const Rand
 
 int NumberOf(PrecisionOptLevel level) { return static_cast<int>(level); }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/codec.h"
 #include "dlsim/precision_level.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What the user asks for; names as in dlsim formats, or fp32.
 struct SumRunsRequest {
@@ -43,4 +43,4 @@ AccumulationOptions OptionsOf(const SumRun& run, Operation operation, const Rand
 // Returns the number of a level.
 int NumberOf(PrecisionOptLevel level);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/tensor_values.h"
 #include "src/trace/tensor_rules.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Adds the values of a tensor to `values` from `begin` on, which has room for them.
@@ -173,7 +173,7 @@ class SumStudy {
 
   void Evaluate(const SumItem& item) {
     const std::vector<SumOutcome> outcomes =
-        dlsim::Evaluate(item, runs_, options_.scale, options_.seed);
+        sim::Evaluate(item, runs_, options_.scale, options_.seed);
     if (options_.on_item) options_.on_item(item, outcomes);
     const auto [entry, added] =
         index_.try_emplace({item.reduction, item.tensor, item.other}, results_.size());
@@ -204,4 +204,4 @@ std::vector<SumResult> RunSumStudy(const TraceReader& trace, const ReductionPlan
   return study.TakeResults();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

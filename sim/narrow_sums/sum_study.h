@@ -13,7 +13,7 @@
 #include "sim/narrow_sums/sum_item.h"
 #include "sim/narrow_sums/sum_runs.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The sums of one tensor (or pair) by one run, over all steps.
 struct SumSummary {
@@ -58,4 +58,4 @@ struct SumStudyOptions {
 std::vector<SumResult> RunSumStudy(const TraceReader& trace, const ReductionPlan& plan,
                                    std::span<const SumRun> runs, const SumStudyOptions& options);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

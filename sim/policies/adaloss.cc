@@ -14,7 +14,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 enum class Bound { kNone, kHeuristic };
@@ -147,4 +147,4 @@ PolicyInfo AdaLossPolicy() {
       .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 enum class Dynamics { kOff, kOn };
@@ -145,4 +145,4 @@ PolicyInfo ApexPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

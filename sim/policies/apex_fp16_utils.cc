@@ -5,7 +5,7 @@
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct Fp16UtilsLossScaler {
@@ -78,4 +78,4 @@ PolicyInfo ApexFp16UtilsPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

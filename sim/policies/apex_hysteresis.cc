@@ -12,7 +12,7 @@
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct HysteresisScaler {
@@ -131,4 +131,4 @@ PolicyInfo ApexHysteresisPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "sim/policies/settings.h"
 #include "sim/policies/static_scale.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct GradScaler {
@@ -263,4 +263,4 @@ PolicyInfo Cerebras210Policy() {
           }};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -3,7 +3,7 @@
 
 #include "sim/policies/projection.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 void NoteMisprints(double init_scale, double min_loss_scale, double max_loss_scale,
                    std::vector<std::string>& notes) {
@@ -35,4 +35,4 @@ void NoteTolerance(double overflow_tolerance, int64_t most_steps, std::vector<st
                   " since the last change or later is tolerated, and the scale can double on it");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

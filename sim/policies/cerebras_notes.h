@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Notes the limits that Cerebras' documentation prints.
 void NoteMisprints(double init_scale, double min_loss_scale, double max_loss_scale,
@@ -16,4 +16,4 @@ void NoteMisprints(double init_scale, double min_loss_scale, double max_loss_sca
 // `most_steps` clean ones.
 void NoteTolerance(double overflow_tolerance, int64_t most_steps, std::vector<std::string>& notes);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Beyond this the int64 products of counters in Next could overflow.
@@ -182,4 +182,4 @@ PolicyInfo CerebrasTfPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

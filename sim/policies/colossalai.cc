@@ -10,7 +10,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct ColossalScaler {
@@ -196,4 +196,4 @@ PolicyInfo ColossalAiPolicy() {
           .checkpoint = CheckpointContent::kScaleOnly};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

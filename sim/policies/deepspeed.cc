@@ -9,7 +9,7 @@
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct DynamicLossScaler {
@@ -174,4 +174,4 @@ PolicyInfo DeepSpeedPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

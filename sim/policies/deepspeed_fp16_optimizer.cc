@@ -5,7 +5,7 @@
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct Fp16Optimizer {
@@ -101,4 +101,4 @@ PolicyInfo DeepSpeedFp16OptimizerPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct LayerScaler {
@@ -114,4 +114,4 @@ PolicyInfo FairscalePolicy() {
           .checkpoint = CheckpointContent::kNothing};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -16,7 +16,7 @@
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 enum class Stack { kFairseq, kMetaseq };
@@ -312,4 +312,4 @@ PolicyInfo MetaseqPolicy() {
                 "metaseq's DynamicLossScaler; its window changes with the scale");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr float kFloatMax = std::numeric_limits<float>::max();
@@ -130,4 +130,4 @@ PolicyInfo FlaxPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

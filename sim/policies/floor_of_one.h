@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Not std::max: a NaN stays.
 inline float AtLeastOne(float scale) { return scale < 1 ? 1.0f : scale; }
@@ -22,4 +22,4 @@ inline void NoteFloorOfOne(std::string_view start_name, double start,
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 
 #include "dlsim/sim/policies.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The assertions of GradScaler's constructor.
 inline void CheckFactors(double growth_factor, double backoff_factor,
@@ -30,4 +30,4 @@ inline void NoteKernelInterval(int64_t asked, int32_t interval, std::vector<std:
   if (interval < 1) notes.push_back("growth_interval below 1: the scale never grows");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct DynamicLossScale {
@@ -183,4 +183,4 @@ PolicyInfo MindsporeAmpPolicy() {
           .checkpoint = CheckpointContent::kNothing};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

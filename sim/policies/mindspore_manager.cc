@@ -8,7 +8,7 @@
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr int64_t kBadStepMax = 1000;
@@ -130,4 +130,4 @@ PolicyInfo MindSporeManagerPolicy() {
           .checkpoint = CheckpointContent::kNothing};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A scale among the counters; it shows as the text of float.hex().
@@ -122,4 +122,4 @@ PolicyInfo MxnetPolicy() {
           .checkpoint = CheckpointContent::kNothing};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

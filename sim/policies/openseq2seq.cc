@@ -8,7 +8,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // The original's graph leaves open whether the counter of steps is raised before or after the
@@ -132,4 +132,4 @@ PolicyInfo OpenSeq2SeqBackoffPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

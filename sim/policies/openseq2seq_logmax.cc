@@ -8,7 +8,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct LogMax {
@@ -141,4 +141,4 @@ PolicyInfo OpenSeq2SeqLogMaxPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 std::optional<double> OptionalNumber(const Settings& settings, std::string_view name) {
   const std::string text = settings.Text(name);
@@ -28,4 +28,4 @@ int32_t Int32(const Settings& settings, std::string_view name) {
   return static_cast<int32_t>(value);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "dlsim/sim/loss_scaler.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns nothing for "none", "None" and "null"; otherwise as Settings::Number.
 std::optional<double> OptionalNumber(const Settings& settings, std::string_view name);
@@ -20,4 +20,4 @@ NamedValue OptionalValue(std::string_view name, std::optional<double> value);
 // As Settings::Integer; throws Error (exit code 2) for what int32 cannot hold.
 int32_t Int32(const Settings& settings, std::string_view name);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

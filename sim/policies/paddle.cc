@@ -11,7 +11,7 @@
 #include "sim/policies/settings.h"
 #include "sim/policies/static_scale.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct DynamicGraph {
@@ -205,4 +205,4 @@ PolicyInfo PaddleStaticPolicy() {
           .make = MakeStatic};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -4,7 +4,7 @@
 
 #include "dlsim/sim/policies.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 PolicyInfo StaticPolicy();
 PolicyInfo CerebrasPolicy();
@@ -39,4 +39,4 @@ PolicyInfo OpenSeq2SeqLogMaxPolicy();
 PolicyInfo PopartPolicy();
 PolicyInfo AdaLossPolicy();
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

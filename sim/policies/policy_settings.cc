@@ -9,7 +9,7 @@
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::string_view kScale = "scale";
@@ -151,4 +151,4 @@ void RestoreState(std::span<const std::string> state, std::string_view policy,
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 
 #include "dlsim/sim/policies.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What the settings set: the option that gives them, and the keys that a policy has.
 struct SettingKind {
@@ -42,4 +42,4 @@ void RequireUsed(std::span<const PolicyInfo* const> policies, std::span<const st
 void RestoreState(std::span<const std::string> state, std::string_view policy,
                   ConfiguredScaler& configured);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

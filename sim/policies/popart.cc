@@ -12,7 +12,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct AutomaticLossScaling {
@@ -134,4 +134,4 @@ PolicyInfo PopartPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

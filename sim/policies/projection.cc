@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool IsPowerOfTwo(double value) {
@@ -56,4 +56,4 @@ void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> c
                   std::string(name) + ", no power of two: later scales are none either");
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "dlsim/sim/loss_scaler.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // A long training run; what lies beyond is not worth a note.
 constexpr int64_t kProjectedSteps = 100000;
@@ -80,4 +80,4 @@ void NoteNoCeiling(std::optional<int64_t> clean_steps, std::vector<std::string>&
 void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> clean_steps,
                  std::vector<std::string>& notes);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

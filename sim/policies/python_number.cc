@@ -7,7 +7,7 @@
 
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using BigInt = PythonNumber::BigInt;
@@ -215,4 +215,4 @@ bool SetFromNumber(double value, PythonNumber& field) {
   return true;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 
 #include "dlsim/sim/loss_scaler.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // An exception that the original's Python code would raise.
 struct PythonError {
@@ -66,4 +66,4 @@ PythonNumber ParsePythonNumber(std::string_view text, std::string_view place);
 std::variant<bool, int64_t, double, std::string> FieldValue(const PythonNumber& field);
 bool SetFromNumber(double value, PythonNumber& field);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

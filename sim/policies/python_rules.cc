@@ -3,7 +3,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 std::string Place(const Settings& settings, std::string_view name) {
@@ -65,4 +65,4 @@ void NoteFactorAndWindow(const PythonNumber& scale_factor, const PythonNumber& s
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

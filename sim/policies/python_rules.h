@@ -12,7 +12,7 @@
 #include "sim/policies/python_number.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The event of an exception that ends the training.
 ScalerEvent FatalEvent(const PythonError& error);
@@ -58,4 +58,4 @@ constexpr const char* kStaticSkips = "the scale never changes, but overflows ski
 void NoteFactorAndWindow(const PythonNumber& scale_factor, const PythonNumber& scale_window,
                          std::vector<std::string>& notes);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

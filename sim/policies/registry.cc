@@ -8,7 +8,7 @@
 #include "sim/base/suggest.h"
 #include "sim/policies/policies.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 template <class Info>
@@ -108,4 +108,4 @@ ParameterMap ResolveParameters(const PolicyInfo& policy, std::span<const std::st
   return parameters;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

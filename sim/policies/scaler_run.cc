@@ -13,7 +13,7 @@
 #include "sim/base/number.h"
 #include "sim/replay/resume.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A scaler that reports an event at every step must not fill the memory.
@@ -167,4 +167,4 @@ Json ToJson(std::string_view policy, const ScalerRun& run) {
   return document;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

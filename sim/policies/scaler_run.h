@@ -14,7 +14,7 @@
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // `count` steps in a row after which the scale was `scale`.
 struct ScaleRun {
@@ -67,4 +67,4 @@ ScalerRun RefusedRun(const PolicyRefusal& refusal);
 // Returns the document `dlsim.scaler/1`; scales are texts of HexFloat.
 nlohmann::ordered_json ToJson(std::string_view policy, const ScalerRun& run);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 std::string Place(const Settings& settings, std::string_view name) {
@@ -44,4 +44,4 @@ float Settings::StaticScale(std::string_view name) const {
                    Quoted(Text(name)));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 
 #include "dlsim/sim/policies.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The settings of one policy. Every `name` must stand in the table.
 struct Settings {
@@ -29,4 +29,4 @@ struct Settings {
   float StaticScale(std::string_view name) const;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

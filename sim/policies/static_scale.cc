@@ -4,7 +4,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 const std::vector<ParameterInfo>& Parameters() {
@@ -34,4 +34,4 @@ PolicyInfo StaticPolicy() {
           .checkpoint = CheckpointContent::kNothing};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

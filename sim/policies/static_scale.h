@@ -6,7 +6,7 @@
 
 #include "dlsim/sim/loss_scaler.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Never skips a step: whatever overflows is applied.
 struct StaticScale {
@@ -24,4 +24,4 @@ struct StaticScale {
   static constexpr auto Fields() { return std::tuple{StateField{"loss_scale", &State::scale}}; }
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMaxListBytes = size_t{1} << 28;
@@ -101,4 +101,4 @@ std::vector<HistogramCounts> ParseHistogramList(std::string_view text) {
   return histogram;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 
 #include "sim/policies/scaler_run.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // These throw Error: exit code 2 for a bad entry, 3 for a file that cannot be read.
 
@@ -22,4 +22,4 @@ std::vector<float> ParseMagnitudeList(std::string_view text);
 // Returns pairs such as "1000:3", the counts below and above the edge.
 std::vector<HistogramCounts> ParseHistogramList(std::string_view text);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

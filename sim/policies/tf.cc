@@ -10,7 +10,7 @@
 #include "sim/policies/settings.h"
 #include "sim/policies/static_scale.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct TfNames {
@@ -159,4 +159,4 @@ PolicyInfo Keras2Policy() {
           .make = MakeKeras2};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

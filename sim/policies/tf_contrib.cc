@@ -8,7 +8,7 @@
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct ExponentialUpdate {
@@ -114,4 +114,4 @@ PolicyInfo TfContribPolicy() {
           .make = Make};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "sim/policies/settings.h"
 #include "sim/policies/static_scale.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 enum class Growth { kAlways, kIfFinite };
@@ -129,4 +129,4 @@ PolicyInfo Torch113Policy() {
           }};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr int64_t kNanoseconds = 1'000'000'000;
@@ -75,4 +75,4 @@ Resumption FindResumption(std::span<const ProfileWriter::Done> done, int64_t don
   return {k, {i, range.end}};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

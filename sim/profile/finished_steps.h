@@ -11,7 +11,7 @@
 #include "dlsim/profile_file.h"
 #include "sim/replay/trace_source.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Files as they are on disk at one time.
 struct FileState {
@@ -51,4 +51,4 @@ struct Resumption {
 Resumption FindResumption(std::span<const ProfileWriter::Done> done, int64_t done_at,
                           const TraceSource& steps, StepRange range, Gone gone);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::string_view kPlace = "--scales";
@@ -108,4 +108,4 @@ Ladder LadderOf(const LadderSettings& settings) {
   return ladder;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

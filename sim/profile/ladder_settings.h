@@ -8,7 +8,7 @@
 
 #include "dlsim/ladder.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct LadderSettings {
   std::vector<std::string> formats, roundings;  // none: those of the default ladder
@@ -19,4 +19,4 @@ struct LadderSettings {
 // Returns the default ladder with what the settings replace. Throws UsageError.
 Ladder LadderOf(const LadderSettings& settings);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns the number that an environment variable holds, else 0.
@@ -26,4 +26,4 @@ Launch LaunchOfThisProcess() {
   return std::getenv("PMIX_RANK") != nullptr ? Launch::kMpi : Launch::kSeveral;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

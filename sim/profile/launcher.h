@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // How this process was started.
 enum class Launch : uint8_t {
@@ -17,4 +17,4 @@ enum class Launch : uint8_t {
 // they start; a batch script of Slurm is one process.
 Launch LaunchOfThisProcess();
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -17,7 +17,7 @@
 #include <cstdint>
 #endif
 
-namespace dlsim {
+namespace dlsim::sim {
 
 #ifdef DLSIM_WITH_MPI
 
@@ -138,4 +138,4 @@ void Ranks::Abort(int exit_code) const { std::_Exit(exit_code); }
 
 #endif
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class Ranks {
  public:
@@ -48,4 +48,4 @@ class Ranks {
   std::unique_ptr<Outgoing> outgoing_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/profile/step_encoder.h"
 #include "sim/replay/trace_source.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Stands for all that ranks must agree on: settings, and the steps to read with their files.
@@ -112,4 +112,4 @@ void ProfileRun::Collect(const Ranks& ranks, const std::function<void(size_t)>& 
   writer_->Commit();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -15,7 +15,7 @@
 #include "sim/profile/finished_steps.h"
 #include "sim/profile/mpi_ranks.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What becomes of what an interrupted run left.
 enum class Unfinished : uint8_t {
@@ -68,4 +68,4 @@ class ProfileRun {
   std::unique_ptr<ProfileWriter> writer_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "dlsim/error.h"
 #include "sim/replay/scale_plot.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Scales that are each the double of the one before.
@@ -103,4 +103,4 @@ void AddProfile(const ProfileFacts& profile, Json& object) {
                            {"edges", profile.edges}});
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "dlsim/sim/gradient_source.h"
 #include "sim/base/json_value.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The object of lists "formats", "roundings" and "subnormals".
 Json LadderNames(const Ladder& ladder);
@@ -22,4 +22,4 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes);
 // The keys that a profile adds to the object "trace".
 void AddProfile(const ProfileFacts& profile, Json& object);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Ranks are processes of one program on machines of one kind: integers travel as they are.
@@ -69,4 +69,4 @@ Failure FailureOf(const std::exception_ptr& failure) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 
 #include "dlsim/profile_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 std::string StepMessage(const EncodedStep& step);
 std::string FailureMessage(const std::exception_ptr& failure);
@@ -22,4 +22,4 @@ struct Failure {
 };
 Failure FailureOf(const std::exception_ptr& failure);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

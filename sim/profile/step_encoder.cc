@@ -5,7 +5,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A file that is gone is reported where it is opened.
@@ -74,4 +74,4 @@ std::optional<EncodedStep> StepEncoder::Next() {
   return encoding.get();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

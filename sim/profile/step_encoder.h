@@ -12,7 +12,7 @@
 #include "sim/replay/step_queue.h"
 #include "sim/replay/trace_source.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class StepEncoder {
  public:
@@ -40,4 +40,4 @@ class StepEncoder {
   std::exception_ptr failure_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns the smaller; NaN if one is.
@@ -79,4 +79,4 @@ void ClipStep(const ReplayRun& run, const JudgedStep& judged, std::span<const si
   if (run.clipping.max_value) ClipByValue(judged, groups, record);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

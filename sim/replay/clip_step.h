@@ -8,11 +8,11 @@
 #include "dlsim/sim/replay.h"
 #include "sim/replay/verdict.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Fills in the record's clip coefficient or clipped elements, and those of its optimizers. `groups`
 // is the optimizer of each tensor. Norms, scale and skips must be in the record.
 void ClipStep(const ReplayRun& run, const JudgedStep& judged, std::span<const size_t> groups,
               ReplayStep& record);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 
 #include "src/base/check.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 HeatMap::HeatMap(size_t steps, uint64_t max_bins)
     : steps_(steps), bin_count_(static_cast<size_t>(std::min<uint64_t>(steps, max_bins))) {
@@ -38,4 +38,4 @@ void HeatMap::Add(size_t index, const ReplayStep& step, const StepMeasurement& m
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

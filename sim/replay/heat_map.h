@@ -12,7 +12,7 @@
 
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Steps that share a column of the map.
 struct StepBin {
@@ -50,4 +50,4 @@ class HeatMap {
   std::map<std::pair<std::string, Role>, size_t> row_of_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

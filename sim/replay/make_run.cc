@@ -3,7 +3,7 @@
 
 #include "dlsim/sim/runs.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy,
                   ConfiguredScaler configured) {
@@ -23,4 +23,4 @@ ReplayRun MakeRun(std::string_view format, std::string_view policy,
   return MakeRun(named, info, info.make(ResolveParameters(info, settings), named.name));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

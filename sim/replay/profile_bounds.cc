@@ -8,7 +8,7 @@
 
 #include "sim/replay/profile_question.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr double kRounding = 0x1p-20;       // of scaling, unscaling and a float64 sum; relative
@@ -152,4 +152,4 @@ void ProfileQuestion::BoundDetail(const HistogramIndex& index, const Magnitudes&
   SetAll(part, &GradientDetail::scaled_sum_of_squares, sums.scaled);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

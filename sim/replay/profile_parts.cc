@@ -7,7 +7,7 @@
 
 #include "sim/replay/profile_question.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -165,4 +165,4 @@ PartAnswer SumParts(std::span<const PartAnswer> parts) {
   return sum;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "src/base/first_magnitude.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -148,4 +148,4 @@ TensorAnswer ProfileQuestion::Answer(std::span<const HistogramIndex> parts) cons
   return answer;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

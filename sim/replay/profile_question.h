@@ -11,7 +11,7 @@
 #include "dlsim/histogram_question.h"
 #include "dlsim/measure_step.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Where the magnitudes of results reach a limit.
 struct LimitCut {
@@ -70,4 +70,4 @@ class ProfileQuestion {
 // Returns the gradient that the parts make together, summed in float32.
 PartAnswer SumParts(std::span<const PartAnswer> parts);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 #include "src/base/check.h"
 #include "src/base/parallel_beside.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A policy may compute ever new scales; beyond so many questions the cache begins anew.
@@ -199,4 +199,4 @@ std::unique_ptr<GradientStep> ProfileSource::Load(size_t i, StepNeeds needs) con
   return OpenProfileStep(std::move(step), profile_.edges(), questions_);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -16,7 +16,7 @@
 #include "dlsim/sim/gradient_source.h"
 #include "sim/replay/profile_question.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Questions with their thresholds, shared by all steps. Thread-safe.
 class QuestionCache {
@@ -64,4 +64,4 @@ class ProfileSource final : public GradientSource {
 // Removes the tensors whose name does not match a pattern (fnmatch).
 void KeepTensors(const std::string& pattern, ProfileStep& step);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

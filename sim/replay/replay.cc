@@ -10,7 +10,7 @@
 #include "sim/replay/step_loop.h"
 #include "sim/replay/trace_source.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 class ReplayConsumer final : public StepConsumer {
@@ -126,4 +126,4 @@ std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax) {
   return std::nullopt;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

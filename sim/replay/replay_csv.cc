@@ -7,7 +7,7 @@
 
 #include "sim/base/csv_field.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
@@ -51,4 +51,4 @@ void WriteCsvRows(const ObservedStep& step, OutputFile& out) {
   out.Write(rows);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

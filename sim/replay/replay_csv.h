@@ -7,7 +7,7 @@
 #include "dlsim/sim/replay.h"
 #include "sim/base/output_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The first line, with its line end. Rows of a profile have one more column: whether all counters
 // are exact.
@@ -16,4 +16,4 @@ std::string CsvHeader(const SourceFacts& facts);
 // Writes the rows of one step.
 void WriteCsvRows(const ObservedStep& step, OutputFile& out);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

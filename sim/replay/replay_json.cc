@@ -7,7 +7,7 @@
 
 #include "sim/base/json_stream.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A share of elements, 0 if there are none.
@@ -21,7 +21,7 @@ Json JsonBracket(const Bracket<T>& bracket) {
 }
 
 // Adds the counters, and the ranges that a profile leaves of them.
-void AddCounters(const TensorStats& stats, const CounterBrackets& brackets, Json& object) {
+void AddCountersAndRanges(const TensorStats& stats, const CounterBrackets& brackets, Json& object) {
   AddCounters(stats, object);
   if (brackets.exact()) return;
   object["exact"] = false;
@@ -47,7 +47,7 @@ void AddShares(const Bracket<uint64_t>& parts, uint64_t whole, Json& object) {
 
 Json JsonActivations(const TensorStats& stats, const CounterBrackets& brackets) {
   Json object;
-  AddCounters(stats, brackets, object);
+  AddCountersAndRanges(stats, brackets, object);
   return object;
 }
 
@@ -80,7 +80,7 @@ Json JsonSummary(const SimulationRun& run) {
   object["min_scale"] = scale(summary.min_scale);
   object["max_scale"] = scale(summary.max_scale);
   if (open.steps > 0) object["uncertain_steps"] = open.steps;
-  AddCounters(summary.gradients, open.gradients, object);
+  AddCountersAndRanges(summary.gradients, open.gradients, object);
   if (run.start) AddClipping(summary, open, run.start->clipping, object);
   object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
   AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
@@ -137,7 +137,7 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
   for (const OptimizerStep& optimizer : step.optimizers) {
     object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));
   }
-  AddCounters(step.gradients, open.gradients, object);
+  AddCountersAndRanges(step.gradients, open.gradients, object);
   object["activations"] = JsonActivations(step.activations, open.activations);
   return object;
 }
@@ -147,7 +147,7 @@ Json JsonTensor(const ReplayTensor& tensor) {
   Json object;
   object["name"] = tensor.name;
   object["role"] = NameOf(tensor.role);
-  AddCounters(tensor.stats, open.stats, object);
+  AddCountersAndRanges(tensor.stats, open.stats, object);
   object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
   AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
   object["absmax"] = JsonNumber(tensor.stats.absmax);
@@ -232,4 +232,4 @@ void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> path
   json.Finish();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,11 +9,11 @@
 #include "sim/base/output_file.h"
 #include "sim/replay/simulation.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Writes the document step by step, one line each, without building it in memory. `options` are
 // those of the call that shape every run.
 void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
                      const Json& options, std::span<const SimulationRun> runs, OutputFile& out);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

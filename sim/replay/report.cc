@@ -12,7 +12,7 @@
 #include "sim/replay/resume.h"
 #include "sim/replay/scale_plot.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // From more runs on, the table has to do.
@@ -186,4 +186,4 @@ std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun
   return report;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

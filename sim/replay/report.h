@@ -9,7 +9,7 @@
 
 #include "sim/replay/simulation.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the lines that say what was read.
 std::string DescribeTrace(const SourceFacts& facts);
@@ -25,4 +25,4 @@ struct ReportOptions {
 std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,
                          const ReportOptions& options);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/base/table.h"
 #include "sim/replay/scale_plot.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kPlotWidth = 72;
@@ -220,4 +220,4 @@ std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup>
              top);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 
 #include "sim/replay/simulation.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the scale's path, why steps were not finite, the warm-up, clipping, events and the `top`
 // worst tensors; empty if the run has no steps.
@@ -27,4 +27,4 @@ std::string CounterText(const TensorStats& stats, const CounterBrackets& bracket
   return TextWithin(std::invoke(kOf, stats), brackets.RangeOf<kOf>(stats));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

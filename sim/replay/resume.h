@@ -6,7 +6,7 @@
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Continues from a checkpoint that kept so much; `initial` is the scaler as training began.
 inline void ResumeFrom(Kept kept, const LossScaler& initial, LossScaler& scaler) {
@@ -26,4 +26,4 @@ inline Kept KeptByStack(CheckpointContent content) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "sim/replay/clip_step.h"
 #include "sim/replay/resume.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns the counters of each tensor over the parts of the step.
@@ -295,4 +295,4 @@ void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnsw
   result_.events.push_back(std::move(*decision.event));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/sim/replay.h"
 #include "sim/replay/verdict.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class RunState {
  public:
@@ -78,4 +78,4 @@ class RunState {
   std::vector<float> scale_of_tensor_;  // of the current step
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

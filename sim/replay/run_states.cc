@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 template <class Predicate>
 bool RunStates::AnyGoing(const Predicate& holds) const {
@@ -36,4 +36,4 @@ void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

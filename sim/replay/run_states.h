@@ -8,7 +8,7 @@
 #include "sim/replay/run_state.h"
 #include "sim/replay/step_loop.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class RunStates {
  public:
@@ -43,4 +43,4 @@ class RunStates {
   std::vector<size_t> question_of_run_;  // unused where a run has stopped
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Exponents below or above stand for a scale of zero or infinity in the plot.
@@ -78,4 +78,4 @@ std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t he
   return plot;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

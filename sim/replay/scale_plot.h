@@ -7,7 +7,7 @@
 
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns log2 of the scale over the steps in at most `width` columns and `height` (> 1) rows: '*'
 // where steps were applied, 'x' where some step of the column was skipped. Empty without steps.
@@ -16,4 +16,4 @@ std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t he
 // Returns a scale as a power of two: "2^15", "2^50.83"; 0, 1 and infinity as such.
 std::string ScaleText(double scale);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

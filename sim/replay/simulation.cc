@@ -10,7 +10,7 @@
 #include "sim/base/number.h"
 #include "sim/policies/policy_settings.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // The error texts are those of the Model Zoo.
@@ -143,4 +143,4 @@ void Simulate(const GradientSource& source, ReplayOptions options, std::vector<S
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 #include "dlsim/sim/replay.h"
 #include "sim/replay/heat_map.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // One run of a simulation. A policy that refused its parameters has an event and no result.
 struct SimulationRun {
@@ -54,4 +54,4 @@ std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayRe
 void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
               std::optional<uint64_t> heat_map_bins = std::nullopt);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 
 #include "sim/replay/step_queue.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer) {
   StepQueue<std::unique_ptr<GradientStep>> queue(
@@ -26,4 +26,4 @@ void ForEachStep(const GradientSource& source, const StepOptions& options, StepC
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 
 #include "dlsim/sim/gradient_source.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 using StepQuestions = std::vector<StepQuestion>;
 
@@ -39,4 +39,4 @@ class StepConsumer {
 // one opened. Throws Error for a bad file.
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

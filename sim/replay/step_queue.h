@@ -10,7 +10,7 @@
 
 #include "src/base/beside.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 template <class Step>
 class StepQueue {
@@ -58,4 +58,4 @@ class StepQueue {
   std::exception_ptr failure_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

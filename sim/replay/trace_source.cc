@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool HasMicroSteps(const TraceStep& step) {
@@ -107,4 +107,4 @@ std::unique_ptr<GradientStep> TraceSource::Load(size_t i, StepNeeds /*needs*/) c
   return std::make_unique<RecordedStep>(LoadStep(i));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/sim/gradient_source.h"
 #include "dlsim/trace.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class TraceSource final : public GradientSource {
  public:
@@ -38,4 +38,4 @@ class TraceSource final : public GradientSource {
   size_t count_ = 0;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // What of an answer the tests look at.
@@ -126,4 +126,4 @@ bool NeedsDetail(FiniteTest test, const Format& format) {
   return false;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

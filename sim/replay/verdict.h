@@ -10,7 +10,7 @@
 
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // A float32 sum overflows when the exact one rounds past float32's largest value. The order in
 // which a stack adds is not known: this is the outcome without its intermediate roundings.
@@ -58,4 +58,4 @@ bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t
 // have a float32 sum or sum of squares that is not.
 bool NeedsDetail(FiniteTest test, const Format& format);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/base/table.h"
 #include "sim/replay/report.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr int kFirstExponent = -40;
@@ -128,4 +128,4 @@ std::string FormatSummaries(std::span<const SummaryTotal> totals, size_t top) {
          " a quarter\n  of that, . fewer; < below 2^-40, > from 2^20.\n";
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/summaries.h"
 #include "sim/summaries/summary_rows.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // One tensor over all recordings that have it.
 struct SummaryTotal {
@@ -45,4 +45,4 @@ std::string HistogramBar(const TensorSummary& summary);
 // Returns a table of the `top` tensors with the largest share of denormals, the worst first.
 std::string FormatSummaries(std::span<const SummaryTotal> totals, size_t top);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 
 #include "sim/base/csv_field.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // The smallest, the median and the largest exponent; empty without finite nonzero values.
@@ -80,4 +80,4 @@ Json SummaryJson(const SummaryRow& row) {
   return object;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

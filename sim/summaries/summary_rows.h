@@ -7,7 +7,7 @@
 #include "dlsim/summaries.h"
 #include "sim/base/json_value.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct SummaryRow {
   int64_t step = 0;
@@ -25,4 +25,4 @@ Json SummaryJson(const SummaryRow& row);
 // Adds counts, shares and histograms to an object.
 void AddSummary(const TensorSummary& summary, Json& object);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/policies/policy_settings.h"
 #include "sim/replay/simulation.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using PolicyList = std::vector<const PolicyInfo*>;
@@ -188,4 +188,4 @@ ParameterMap ParametersOf(const SweepGrid& grid, const GridPoint& point) {
   return ResolveParameters(*point.policy, settings);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "dlsim/sim/policies.h"
 #include "sim/sweep/value_list.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // One thing that is set or varied.
 struct SweepAxis {
@@ -58,4 +58,4 @@ std::vector<GridPoint> PointsOf(const SweepGrid& grid);
 // Returns the parameters of a point's policy.
 ParameterMap ParametersOf(const SweepGrid& grid, const GridPoint& point);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

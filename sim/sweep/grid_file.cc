@@ -8,7 +8,7 @@
 #include "sim/config/config_block.h"
 #include "sim/config/config_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Kind = ConfigNode::Kind;
@@ -83,4 +83,4 @@ SweepGrid ReadGridFile(const std::string& path) {
   return grid;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,10 +6,10 @@
 
 #include "sim/sweep/grid.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns what a TOML file says. Throws Error: exit code 3 if it cannot be read, 2 for a bad one,
 // naming the line.
 SweepGrid ReadGridFile(const std::string& path);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

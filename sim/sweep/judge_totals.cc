@@ -7,7 +7,7 @@
 #include "sim/replay/verdict.h"
 #include "sim/sweep/step_answer.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr double kSurelyFinite = 0x1p127;
@@ -104,4 +104,4 @@ FiniteVerdict JudgeTotals(const SweepKind& kind, const HistogramQuestion& questi
   return {};
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

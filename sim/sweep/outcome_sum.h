@@ -8,7 +8,7 @@
 #include "dlsim/sim/sweep.h"
 #include "sim/sweep/step_answer.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class OutcomeSum {
  public:
@@ -60,4 +60,4 @@ class OutcomeSum {
   bool known_ = true;  // no verdict was only likely
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "dlsim/sim/runs.h"
 #include "sim/policies/projection.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A reason without its numbers, which differ from point to point.
@@ -120,4 +120,4 @@ std::vector<NamedValue> AllParameters(const SweepSetup& setup, const SweepPlan& 
       .parameters;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

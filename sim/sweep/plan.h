@@ -12,7 +12,7 @@
 #include "dlsim/sim/replay.h"
 #include "sim/sweep/grid.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct SweepSetup {
   SweepGrid grid;
@@ -45,4 +45,4 @@ void KeepAnswerable(const ProfileReader& profile, SweepPlan& plan);
 std::vector<NamedValue> AllParameters(const SweepSetup& setup, const SweepPlan& plan,
                                       const GridPoint& point);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 #include <bit>
 #include <utility>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Scales that follow the gradients are new at every step: their questions must not pile up.
@@ -83,4 +83,4 @@ void QuestionTable::Answer(const StepTotals& totals) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "sim/sweep/step_answer.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class QuestionTable {
  public:
@@ -63,4 +63,4 @@ class QuestionTable {
   const HistogramEdges* edges_ = nullptr;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <tuple>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -77,4 +77,4 @@ bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b) {
   return same;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

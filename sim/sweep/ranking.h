@@ -11,7 +11,7 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/sim/sweep.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What runs are ranked by, the least first but for the scale; ties by mean loss, skipped steps, the
 // worst step's energy, and order.
@@ -45,4 +45,4 @@ std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes);
 // Returns whether two runs went the same way.
 bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/replay/verdict.h"
 #include "src/base/float_environment.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 void SetEnergy(const Bracket<double>& squares, double sum_of_squares, StepAnswer& answer) {
@@ -101,4 +101,4 @@ StepAnswer AnswerOf(const SweepKind& kind, const StepMeasurement& step,
   return answer;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "dlsim/sim/replay.h"
 #include "sim/sweep/step_totals.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What runs that ask alike have in common, but for the scale.
 struct SweepKind {
@@ -73,4 +73,4 @@ class SweepQuestion {
   std::array<HistogramQuestion::Places, 2> places_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 void Add(const CheckedPart& from, CheckedPart& into) {
@@ -51,4 +51,4 @@ CheckedPart StepTotals::PartOf(const Histogram& histogram) const {
   return part;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "dlsim/profile.h"
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What decides about finiteness, of one part of a step.
 struct CheckedPart {
@@ -58,4 +58,4 @@ class StepTotals {
   CheckedPart whole_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

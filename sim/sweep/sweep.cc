@@ -8,7 +8,7 @@
 #include "sim/replay/trace_source.h"
 #include "sim/sweep/totals_run.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 StepAnswer AnswerOf(const ReplayStep& record) {
@@ -170,4 +170,4 @@ std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<Replay
   return Sweep(ProfileSource(profile, options.tensors), std::move(runs), options);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/base/json_stream.h"
 #include "sim/sweep/sweep_output.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Position of each axis's key among the distinct keys.
@@ -132,4 +132,4 @@ void WriteSweepCsv(const SweepResult& result, OutputFile& out) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

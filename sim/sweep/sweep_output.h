@@ -13,7 +13,7 @@
 #include "sim/sweep/plan.h"
 #include "sim/sweep/ranking.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What a sweep was and what came out.
 struct SweepResult {
@@ -36,4 +36,4 @@ void WriteSweepJson(const SourceFacts& facts, std::span<const std::string> paths
                     const Json& options, const SweepResult& result, OutputFile& out);
 void WriteSweepCsv(const SweepResult& result, OutputFile& out);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/replay/scale_plot.h"
 #include "sim/sweep/sweep_output.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMaxFront = 20;    // lines of the Pareto front
@@ -112,4 +112,4 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
   return text;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -4,7 +4,7 @@
 #include <bit>
 #include <utility>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Clipping changes nothing that an outcome holds.
 bool AsksForTotals(const ReplayRun& run, const ReplayOptions& options) {
@@ -68,4 +68,4 @@ void TotalsRuns::Advance(int64_t step) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

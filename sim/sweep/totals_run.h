@@ -11,7 +11,7 @@
 #include "sim/sweep/outcome_sum.h"
 #include "sim/sweep/question_table.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns whether totals over tensors are all that the run asks for.
 bool AsksForTotals(const ReplayRun& run, const ReplayOptions& options);
@@ -79,4 +79,4 @@ class TotalsRuns {
   TensorStats input_;  // over all steps
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

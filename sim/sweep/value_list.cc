@@ -9,7 +9,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMaxValues = 1'000'000;
@@ -145,4 +145,4 @@ std::string DrawValue(const ValueList& list, SweepRandom& random) {
   return list.items.front().values.front();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // "2^A..2^B" is every power of two, "A..B/STEP" an arithmetic and "A..B*FACTOR" a geometric row.
 struct ValueRange {
@@ -47,4 +47,4 @@ size_t DrawBelow(size_t bound, SweepRandom& random);
 // logarithm; integers if the row is of integers.
 std::string DrawValue(const ValueList& list, SweepRandom& random);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 
 #include "sim/tune/policy_family.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A number that YAML, TOML and Python all read as a floating-point one.
@@ -106,4 +106,4 @@ std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& t
   return std::nullopt;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

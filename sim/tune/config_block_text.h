@@ -11,7 +11,7 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/sim/tune.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 enum class ConfigTarget : uint8_t { kModelZoo, kDeepSpeed, kTorch };
 
@@ -28,4 +28,4 @@ std::string_view PolicyOf(ConfigTarget target);
 // choice for its policy.
 std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -12,7 +12,7 @@
 #include "sim/replay/scale_plot.h"
 #include "sim/tune/policy_score.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns the lowest scale measured at which the step loses at most what is negligible;
@@ -173,4 +173,4 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

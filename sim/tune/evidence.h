@@ -6,7 +6,7 @@
 #include "dlsim/sim/tune.h"
 #include "sim/tune/scale_table.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The window of scales of all steps that some scale makes finite.
 ScaleWindow WindowOf(const ScaleTable& table);
@@ -24,4 +24,4 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result);
 void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings,
                     const std::vector<ReplayRun>& prototypes);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "sim/tune/policy_search.h"
 #include "sim/tune/tuning.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct StackDefaults {
@@ -141,4 +141,4 @@ void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Names = std::initializer_list<std::string_view>;
@@ -129,4 +129,4 @@ PolicyFamily FamilyOf(std::string_view policy, const std::string& format) {
   return family;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

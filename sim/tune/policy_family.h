@@ -8,7 +8,7 @@
 
 #include "dlsim/sim/tune.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Throws Error (exit code 2) for a policy that has no initial scale and interval, or more than one
 // scale.
@@ -20,4 +20,4 @@ bool IsPowerOfTwo(double value);
 // other integers have no exponent.
 std::string ScaleNumber(double scale);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

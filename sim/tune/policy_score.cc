@@ -6,7 +6,7 @@
 
 #include "sim/policies/projection.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns what the table knows of a scale, and notes if that is only a bound; null for a scale at
@@ -83,4 +83,4 @@ std::vector<double> LeastLosses(const ScaleTable& table) {
   return least;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "dlsim/sim/tune.h"
 #include "sim/tune/scale_table.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Differences of the mean loss below this count as none.
 inline constexpr double kLossResolution = 1e-6;
@@ -24,4 +24,4 @@ double StaticLoss(const ScaleColumn& column);
 // table.
 std::vector<double> LeastLosses(const ScaleTable& table);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

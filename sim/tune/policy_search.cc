@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr uint64_t kStepBudget = 60'000'000;  // steps simulated in one search: a few seconds
@@ -258,4 +258,4 @@ void PolicySearch::Run() {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 #include "sim/tune/policy_score.h"
 #include "sim/tune/static_search.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class PolicySearch {
  public:
@@ -58,4 +58,4 @@ class PolicySearch {
   uint64_t evaluations_ = 0, budget_ = 0;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

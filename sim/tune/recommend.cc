@@ -14,7 +14,7 @@
 #include "sim/tune/policy_family.h"
 #include "sim/tune/policy_score.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // More head-room than this many binades is as good.
@@ -265,4 +265,4 @@ PolicyChoice Recommend(PolicySearch& search, const PolicyFamily& family, const S
   return choice;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 #include "dlsim/sim/tune.h"
 #include "sim/tune/policy_search.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the best static scale of the table from `lowest` on: of those that lose the same the one
 // with the most head-room on both sides, a power of two if one is as good. Where all scales are
@@ -16,4 +16,4 @@ StaticChoice BestStatic(const ScaleTable& table, double lowest = 0);
 // wherever the loss stays within the resolution of the best.
 PolicyChoice Recommend(PolicySearch& search, const PolicyFamily& family, const ScaleTable& table);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

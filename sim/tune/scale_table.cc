@@ -10,7 +10,7 @@
 #include "sim/replay/step_loop.h"
 #include "sim/sweep/step_answer.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Records of steps that are held at once: some 500 bytes each.
@@ -217,4 +217,4 @@ void MeasureColumns(const TuneSource& source, std::span<const ColumnRequest> req
   for (const ColumnRequest& request : requests) request.table->FindLimits();
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

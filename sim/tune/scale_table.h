@@ -16,7 +16,7 @@
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/tune.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Where gradients come from: a trace or a profile, replayed.
 struct TuneSource {
@@ -87,4 +87,4 @@ struct ColumnRequest {
 // Measures them in as few passes as memory allows. Scales off the source's ladder are left out.
 void MeasureColumns(const TuneSource& source, std::span<const ColumnRequest> requests);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -7,7 +7,7 @@
 #include "dlsim/ladder.h"
 #include "sim/tune/policy_score.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMostLimits = 64;
@@ -62,4 +62,4 @@ void MeasureStaticScales(const TuneSource& source, ScaleTable& table) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

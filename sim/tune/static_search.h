@@ -6,7 +6,7 @@
 
 #include "sim/tune/scale_table.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Between two powers of two the best scale is one at which some step just does not overflow, as a
 // higher scale loses less: returns such scales, or what the ladder has.
@@ -15,4 +15,4 @@ std::vector<float> ScalesBetweenPowers(const TuneSource& source, const ScaleTabl
 // Measures those that may be better static scales than all that the table has.
 void MeasureStaticScales(const TuneSource& source, ScaleTable& table);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

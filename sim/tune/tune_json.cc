@@ -5,7 +5,7 @@
 #include "sim/tune/policy_score.h"
 #include "sim/tune/tune_report.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 Json JsonParameters(const PolicyFamily& family, const ScaleParameters& parameters) {
@@ -162,4 +162,4 @@ Json JsonTuning(const TuneResult& result) {
   return object;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 #include "sim/tune/policy_family.h"
 #include "sim/tune/policy_score.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
@@ -240,4 +240,4 @@ std::string FormatTuneReport(const TuneResult& result, size_t top) {
   return text;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "dlsim/sim/tune.h"
 #include "sim/base/json_value.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What is minimised, in one paragraph.
 inline constexpr const char* kTuneObjective =
@@ -33,4 +33,4 @@ std::string ParameterText(const PolicyFamily& family, const ScaleParameters& par
 // What follows from the distance of the recorded steps for the interval; empty without a gap.
 std::string StrideText(const TuneResult& result);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

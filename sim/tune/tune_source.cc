@@ -8,7 +8,7 @@
 #include "sim/replay/trace_source.h"
 #include "sim/tune/tuning.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 TuneSource ReplaysOf(const GradientSource& gradients, const ReplayOptions& options) {
@@ -66,4 +66,4 @@ TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
   return Tune(source, request);
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

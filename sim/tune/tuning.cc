@@ -15,7 +15,7 @@
 #include "sim/tune/policy_search.h"
 #include "sim/tune/recommend.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Powers of two, as far as the source answers them.
@@ -154,4 +154,4 @@ TuneResult Tune(const TuneSource& source, const TuneRequest& request) {
   return result;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

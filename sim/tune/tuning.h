@@ -8,7 +8,7 @@
 #include "dlsim/sim/tune.h"
 #include "sim/tune/scale_table.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Throws Error for unknown names, and for a bad trace.
 TuneResult Tune(const TuneSource& source, const TuneRequest& request);
@@ -23,4 +23,4 @@ bool HasFormat(const Ladder& ladder, const std::string& format);
 // The mean loss of a replay as tune defines it; steps that a fatal error cut off are lost.
 double MeanLossOf(const ReplayResult& result, size_t steps);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

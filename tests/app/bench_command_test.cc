@@ -13,7 +13,7 @@
 #include "tests/support/bench_samples.h"
 #include "tests/support/run_command.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using nlohmann::json;
@@ -267,4 +267,4 @@ TEST_F(BenchCommand, InstructionsAreTheSameAgain) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

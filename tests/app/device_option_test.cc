@@ -13,7 +13,7 @@
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Kind = DeviceChoice::Kind;
@@ -129,4 +129,4 @@ TEST_F(DeviceOption, ABuildWithoutCudaSaysSo) {
 #endif
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

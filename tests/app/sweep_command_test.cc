@@ -13,7 +13,7 @@
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using nlohmann::json;
@@ -244,4 +244,4 @@ TEST_F(SweptProfile, RefusesWhatAProfileCannotTell) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

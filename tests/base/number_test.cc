@@ -10,7 +10,7 @@
 
 #include "dlsim/error.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 TEST(ParseNumber, ReadsEverySpelling) {
@@ -103,4 +103,4 @@ TEST(PythonRepr, SwitchesToExponentsWherePythonDoes) {
 TEST(Quoted, IsPrintable) { EXPECT_EQ(Quoted("a\nb"), "'a\\x0ab'"); }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 namespace fs = std::filesystem;
@@ -108,4 +108,4 @@ TEST(OutputFile, WhatCannotBeWrittenIsOneClearError) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::string_view kNames[] = {"static", "cerebras", "cerebras-tf", "torch"};
@@ -31,4 +31,4 @@ TEST(ExpectedName, ListsFirstNamesAndSuggestsFromAll) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

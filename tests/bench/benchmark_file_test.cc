@@ -12,7 +12,7 @@
 #include "tests/support/bench_samples.h"
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using nlohmann::json;
@@ -211,4 +211,4 @@ TEST(Baselines, AreNamedForTheProcessor) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 #include "dlsim/error.h"
 #include "tests/support/bench_samples.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool Any(const std::string&) { return true; }
@@ -231,4 +231,4 @@ TEST(Noise, RepetitionsOfOneProcessHideItsShift) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

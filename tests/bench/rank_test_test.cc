@@ -9,7 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Sample = std::vector<double>;
@@ -76,4 +76,4 @@ TEST(Holm, MultipliesTheSmallestByTheNumberOfTestsAndNeverFalls) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

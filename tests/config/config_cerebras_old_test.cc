@@ -4,7 +4,7 @@
 
 #include "tests/support/config_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // An old configuration with these lines in `model` and `optimizer`.
@@ -137,4 +137,4 @@ TEST(TfTrainer, RefusesAsTheOriginal) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

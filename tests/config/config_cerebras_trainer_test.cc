@@ -4,7 +4,7 @@
 
 #include "tests/support/config_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A trainer with these lines in `precision`.
@@ -257,4 +257,4 @@ TEST(ModelZoo, LimitsInTheWrongOrderAreRefused) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "dlsim/error.h"
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Kind = ConfigNode::Kind;
@@ -191,4 +191,4 @@ TEST(ConfigFile, FilesThatCannotBeReadAreBadInput) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

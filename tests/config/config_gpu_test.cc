@@ -4,7 +4,7 @@
 
 #include "tests/support/config_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // A DeepSpeed file with these members of fp16 and, after it, of the file.
@@ -262,4 +262,4 @@ TEST(ConfigKind, SettingsAreThoseThatThePolicyHas) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

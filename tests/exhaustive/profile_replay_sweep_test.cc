@@ -9,7 +9,7 @@
 #include "tests/support/small_replay.h"
 #include "tests/support/test_traces.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 std::vector<std::string> TracesToReplay() {
@@ -57,4 +57,4 @@ TEST(ProfileReplaySweep, EveryQuestionOfTheLadderIsAnsweredAsByTheTrace) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

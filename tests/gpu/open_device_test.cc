@@ -9,7 +9,7 @@
 #include "emulation.h"
 #include "sim/app/device_option.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 std::string Opened(const std::string& text, uint64_t input_bytes) {
@@ -54,4 +54,4 @@ TEST(OpenDevice, CudaTakesTheDeviceOfItsIndexForAnyInput) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 #include "src/measure/compute_device.h"
 #include "tests/support/profile_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 class ProfileOnDevice : public testing::TestWithParam<const char*> {
@@ -51,4 +51,4 @@ TEST_P(ProfileOnDevice, GivesTheSameFile) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

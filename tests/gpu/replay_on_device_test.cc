@@ -17,7 +17,7 @@
 #include "tests/gpu/device_traces.h"
 #include "tests/support/profile_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Policies that scale the model, each layer and each tensor.
@@ -110,4 +110,4 @@ TEST_P(ReplayOnDevice, GivesTheSameOutcomesOfASweep) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

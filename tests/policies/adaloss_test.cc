@@ -10,7 +10,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 // Returns the factor of a gradient.
@@ -102,4 +102,4 @@ TEST(AdaLoss, NotesLimitsThatMaySurprise) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 
 #include "tests/support/golden_scalers.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr double kTolerance = 1e-4;  // logarithms and powers differ by some ulps
@@ -86,4 +86,4 @@ TEST(PopartGolden, FollowsTheOriginalBitForBit) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

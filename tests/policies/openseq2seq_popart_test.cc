@@ -11,7 +11,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 TEST(OpenSeq2SeqBackoff, StartsAtTheCeiling) {
@@ -108,4 +108,4 @@ TEST(Popart, RestartsAtAScaleWithTheFactorThatGivesIt) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

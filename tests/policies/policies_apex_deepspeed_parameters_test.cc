@@ -8,7 +8,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 TEST(ApexDeepSpeedParameters, RefuseWhatTheOriginalsRefuse) {
@@ -181,4 +181,4 @@ TEST(ApexDeepSpeedParameters, BringTheFiniteTestOfTheirStack) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

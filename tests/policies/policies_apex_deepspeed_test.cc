@@ -10,7 +10,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -228,4 +228,4 @@ TEST(ApexDeepSpeedPolicies, OnlyColossalAiCheckpointsTheScaleAlone) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

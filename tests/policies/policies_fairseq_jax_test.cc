@@ -10,7 +10,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 TEST(FairseqJaxPolicies, KeepTheirPromises) {
@@ -218,4 +218,4 @@ TEST(FairseqJaxPolicies, FollowTheRulesOfTheirStacks) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 TEST(Policies, KeepTheirPromises) {
@@ -180,4 +180,4 @@ TEST(LossScaler, CopiesDivergeIndependently) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

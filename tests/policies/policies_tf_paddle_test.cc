@@ -12,7 +12,7 @@
 #include "dlsim/error.h"
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr std::string_view kFamilies[] = {"tf",
@@ -233,4 +233,4 @@ TEST(TfAndPaddlePolicies, ContinueFromACheckpoint) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

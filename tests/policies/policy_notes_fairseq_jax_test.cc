@@ -10,7 +10,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Notes = std::vector<std::string>;
@@ -179,4 +179,4 @@ TEST(FairseqJaxParameters, AreNotNotedWhereTheyDoNoHarm) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

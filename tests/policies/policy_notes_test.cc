@@ -7,7 +7,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct Surprise {
@@ -234,4 +234,4 @@ TEST(PolicyNotes, DefaultsGiveAtMostTwoNotesOfOneLine) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

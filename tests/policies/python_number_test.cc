@@ -13,7 +13,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using BigInt = PythonNumber::BigInt;
@@ -205,4 +205,4 @@ TEST(PythonNumber, KeepsItsTypeWhenSetToAWholeNumber) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -11,7 +11,7 @@
 
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 TEST(FindPolicy, NamesAndAliasesAreUnique) {
@@ -96,4 +96,4 @@ TEST(Registry, WriteTheirDefaultsAsAUserWould) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -10,7 +10,7 @@
 
 #include "tests/support/golden_scalers.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 struct GoldenFile {
@@ -81,4 +81,4 @@ INSTANTIATE_TEST_SUITE_P(Scalers, ScalerGolden, testing::ValuesIn(kFiles),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -17,7 +17,7 @@
 #include "sim/policies/step_lists.h"
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Steps = std::vector<int64_t>;
@@ -248,4 +248,4 @@ TEST(ParseOverflowList, ReadsFiles) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -22,7 +22,7 @@
 #include "sim/profile/step_encoder.h"
 #include "tests/support/trace_builder.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 namespace fs = std::filesystem;
@@ -156,4 +156,4 @@ TEST(Launchers, AreKnownByTheirEnvironment) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -5,7 +5,7 @@
 
 #include <limits>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -44,4 +44,4 @@ TEST(Clips, TellsRoundingFromClipping) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -16,7 +16,7 @@
 #include "dlsim/format.h"
 #include "tests/support/golden_scalers.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr size_t kCases = 99;
@@ -83,4 +83,4 @@ TEST(ClosedLoop, FollowsTheOriginals) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -23,7 +23,7 @@
 #include "sim/replay/simulation.h"
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using nlohmann::json;
@@ -332,4 +332,4 @@ TEST(Oracle, OtherTracesAgree) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 #include "tests/support/small_replay.h"
 #include "tests/support/test_traces.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 const std::vector<std::string> kAllTraces = {kTraces + "cnn-digits", kAccumulated, kSingle,
@@ -228,4 +228,4 @@ TEST_F(SmallProfileTest, FollowsScalesThatVanish) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

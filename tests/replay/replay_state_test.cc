@@ -13,7 +13,7 @@
 #include "tests/support/make_policy.h"
 #include "tests/support/small_replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -242,4 +242,4 @@ TEST(Checkpoint, RestoringAllFieldsContinuesThePath) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -23,7 +23,7 @@
 #include "tests/support/trace_builder.h"
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -474,4 +474,4 @@ TEST_F(ReplayTest, AFatalEventEndsItsOwnRunOnly) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -9,7 +9,7 @@
 #include "sim/replay/trace_source.h"
 #include "tests/support/small_replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 constexpr float kInf = std::numeric_limits<float>::infinity();
@@ -223,4 +223,4 @@ TEST_F(ReplayTrainingTest, EveryGradientNeedsAnOptimizer) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Json = nlohmann::json;
@@ -158,4 +158,4 @@ TEST(FiniteTests, DetailIsNeededOnlyForWideFormats) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

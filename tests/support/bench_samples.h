@@ -10,7 +10,7 @@
 
 #include "sim/bench/benchmark_file.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Relative sizes of what disturbs a repetition.
 struct NoiseModel {
@@ -95,4 +95,4 @@ inline nlohmann::json InstructionDocument(
   return document;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 #include "sim/policies/scaler_run.h"
 #include "tests/support/make_policy.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 using Texts = std::vector<std::string>;
 
@@ -89,4 +89,4 @@ inline std::string PathOf(const ScalerRun& run) {
   return text;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

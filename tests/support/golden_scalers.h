@@ -13,7 +13,7 @@
 
 #include "sim/policies/scaler_run.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 using GoldenJson = nlohmann::json;
 
@@ -92,4 +92,4 @@ inline void ExpectSameRun(const GoldenJson& golden, const PolicyInfo& policy,
   EXPECT_EQ(document.at("state"), golden.value("state", GoldenJson::object()));
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

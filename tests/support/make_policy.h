@@ -16,7 +16,7 @@
 #include "dlsim/sim/policies.h"
 #include "sim/base/number.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 using PolicySettings = std::vector<std::string>;
 
@@ -118,4 +118,4 @@ inline void ContinueFrom(const LossScaler& original, LossScaler& restored) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -15,7 +15,7 @@
 #include "sim/replay/trace_source.h"
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // The profile of a trace, made step by step.
 class ProfiledTrace final : public GradientSource {
@@ -182,4 +182,4 @@ inline Compared CompareReplays(const TraceReader& trace, const std::vector<Repla
   return total;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

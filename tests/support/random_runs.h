@@ -10,7 +10,7 @@
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 class RandomRuns {
  public:
@@ -93,4 +93,4 @@ class RandomRuns {
   std::mt19937 random_;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

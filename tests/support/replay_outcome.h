@@ -7,7 +7,7 @@
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/sweep.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 inline PathSummary PathOf(const ReplayResult& result) {
   PathSummary path;
@@ -52,4 +52,4 @@ inline SweepOutcome OutcomeOf(const ReplayResult& result) {
   return outcome;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

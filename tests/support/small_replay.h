@@ -12,7 +12,7 @@
 #include "tests/support/trace_builder.h"
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 inline ReplayRun RunOf(const Format& format, LossScaler scaler, StackRules rules = {}) {
   return {.format = "format",
@@ -46,4 +46,4 @@ class SmallReplayTest : public TraceDirectoryTest {
   }
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -13,7 +13,7 @@
 #include "sim/tune/tuning.h"
 #include "tests/support/replay_outcome.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 inline TuneSource SourceOf(const TraceReader& trace) {
   TuneSource source;
@@ -85,4 +85,4 @@ inline std::vector<double> RandomLosses(const TraceReader& trace, const PolicyFa
   return losses;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

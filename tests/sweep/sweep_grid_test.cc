@@ -14,7 +14,7 @@
 #include "sim/sweep/ranking.h"
 #include "tests/support/trace_test_util.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 using Texts = std::vector<std::string>;
@@ -179,4 +179,4 @@ TEST(SweepRanking, EndedRunsComeLast) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -22,7 +22,7 @@
 #include "tests/support/small_replay.h"
 #include "tests/support/test_traces.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 class OneThread {
@@ -268,4 +268,4 @@ TEST(SweepOfAProfile, RefusesStochasticRounding) {
 }
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 #include "tests/support/test_traces.h"
 #include "tests/support/tune_samples.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 class Tuning : public SmallReplayTest {
@@ -258,4 +258,4 @@ INSTANTIATE_TEST_SUITE_P(Traces, TuneAgainstRandom,
                                          Case{"lm-trouble-cut", "torch"}));
 
 }  // namespace
-}  // namespace dlsim
+}  // namespace dlsim::sim

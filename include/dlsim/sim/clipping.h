@@ -10,7 +10,7 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/gradient_detail.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // How the coefficient of clipping by norm is computed, in float32.
 enum class ClipRule : uint8_t {
@@ -55,4 +55,4 @@ inline bool Clips(ClipRule rule, float max_norm, float norm) {
   return ClipCoefficient(rule, max_norm, norm) < 1.0f;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -15,7 +15,7 @@
 #include "dlsim/profile.h"
 #include "dlsim/sim/loss_scaler.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // One step, opened for questions.
 class GradientStep {
@@ -77,4 +77,4 @@ class GradientSource {
   virtual std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const = 0;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

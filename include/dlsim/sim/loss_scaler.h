@@ -20,7 +20,7 @@
 #include "dlsim/sim/clipping.h"
 #include "dlsim/sim/state_field.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // How a training stack decides that a step's gradients are finite (docs/numerics.md, section 5).
 // "Scaled" is before, "unscaled" after multiplying by the reciprocal of the loss scale.
@@ -263,4 +263,4 @@ class LossScaler {
   int64_t step_ = 0;
 };
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

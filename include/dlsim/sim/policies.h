@@ -12,7 +12,7 @@
 
 #include "dlsim/sim/loss_scaler.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // One parameter under the stack's own name, with the other spellings that are accepted.
 struct ParameterInfo {
@@ -71,4 +71,4 @@ std::vector<const PolicyInfo*> NamedPolicies(std::span<const std::string> names)
 // unknown key, with a "did you mean", and for a key given twice.
 ParameterMap ResolveParameters(const PolicyInfo& policy, std::span<const std::string> settings);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

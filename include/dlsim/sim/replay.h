@@ -18,7 +18,7 @@
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/trace.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What of a policy's state a checkpoint holds: everything, the loss scale only, or nothing.
 enum class Kept : uint8_t { kAll, kScale, kNothing };
@@ -269,4 +269,4 @@ std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun
 // magnitude.
 std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

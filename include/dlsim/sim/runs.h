@@ -13,7 +13,7 @@
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // Returns the run of a policy as its stack has it, with KEY=VALUE settings for its parameters.
 // Throws Error (exit code 2) for unknown names, and PolicyRefusal.
@@ -23,4 +23,4 @@ ReplayRun MakeRun(std::string_view format, std::string_view policy,
 // The same for a policy that is configured already.
 ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy, ConfiguredScaler configured);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

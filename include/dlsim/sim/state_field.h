@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <type_traits>
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // A field of a policy's State, under the name that the original's checkpoint or counter has.
 template <class State, class T>
@@ -46,4 +46,4 @@ auto FieldValue(const T& field) {
   }
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 #include "dlsim/sim/replay.h"
 #include "dlsim/trace.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What a run came to. Each number equals that of the replay of this run alone.
 struct SweepOutcome : PathSummary {
@@ -51,4 +51,4 @@ std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun>
 std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
                                 const SweepOptions& options);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

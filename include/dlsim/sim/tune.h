@@ -14,7 +14,7 @@
 #include "dlsim/sim/replay.h"
 #include "dlsim/trace.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 struct TuneRequest {
   std::vector<std::string> formats;
@@ -183,4 +183,4 @@ TuneResult Tune(const TraceReader& trace, const TuneRequest& request, const Repl
 TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
                 const ReplayOptions& options);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim
