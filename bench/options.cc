@@ -15,7 +15,7 @@
 namespace dlsim::bench {
 
 using sim::ParseBool;
-using sim::ParseFilter;
+using sim::ParseDevice;
 using sim::ParseInteger;
 using sim::ParseNumber;
 using sim::SplitAtCommas;

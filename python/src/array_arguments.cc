@@ -11,6 +11,9 @@
 namespace nb = nanobind;
 
 namespace dlsim::python {
+
+using namespace sim;
+
 namespace {
 
 // As numpy has them.

@@ -17,6 +17,9 @@
 #include "src/histogram/histogram_sums.h"
 
 namespace dlsim::python {
+
+using namespace sim;
+
 namespace {
 
 constexpr size_t kMaxNameBytes = 4096;  // as in a trace

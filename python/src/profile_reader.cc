@@ -21,6 +21,9 @@
 namespace nb = nanobind;
 
 namespace dlsim::python {
+
+using namespace sim;
+
 namespace {
 
 // (elements, zeros, nan, inf, sum, largest magnitude of each sign, counts and sums of squares per

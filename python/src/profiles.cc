@@ -24,6 +24,9 @@
 #include "src/profile/join_steps.h"
 
 namespace dlsim::python {
+
+using namespace sim;
+
 namespace {
 
 // Empty lists and texts stand for the defaults of `dlsim profile`.

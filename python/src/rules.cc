@@ -24,6 +24,9 @@
 namespace nb = nanobind;
 
 namespace dlsim::python {
+
+using namespace sim;
+
 namespace {
 
 // What was found of the gradient of one parameter over all micro-steps of a step.

@@ -27,6 +27,9 @@
 namespace nb = nanobind;
 
 namespace dlsim::python {
+
+using namespace sim;
+
 namespace {
 
 nb::dict DictOf(const std::vector<NamedValue>& values) {
