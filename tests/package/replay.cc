@@ -22,20 +22,20 @@ bool Check(const std::string& path) {
   const std::vector<std::string> paths = {path};
   const dlsim::TraceReader trace = dlsim::TraceReader::Open(paths, {});
   const std::vector<std::string> settings = {"loss_scale=2^15"};
-  const std::vector<dlsim::ReplayRun> runs = {dlsim::MakeRun("fp16", "cerebras"),
-                                              dlsim::MakeRun("fp16", "static", settings)};
-  const std::vector<dlsim::ReplayResult> results = dlsim::Replay(trace, runs, {});
+  const std::vector<dlsim::sim::ReplayRun> runs = {dlsim::sim::MakeRun("fp16", "cerebras"),
+                                                   dlsim::sim::MakeRun("fp16", "static", settings)};
+  const std::vector<dlsim::sim::ReplayResult> results = dlsim::sim::Replay(trace, runs, {});
   for (size_t r = 0; r < runs.size(); ++r) {
-    const dlsim::ReplaySummary& summary = results[r].summary;
+    const dlsim::sim::ReplaySummary& summary = results[r].summary;
     std::printf("%s: %llu of %llu steps skipped, scale %g at the end\n", runs[r].policy.c_str(),
                 static_cast<unsigned long long>(summary.skipped_steps),
                 static_cast<unsigned long long>(summary.steps), summary.final_scale);
   }
-  const std::vector<dlsim::SweepOutcome> swept = dlsim::Sweep(trace, runs, {});
-  dlsim::TuneRequest request;
+  const std::vector<dlsim::sim::SweepOutcome> swept = dlsim::sim::Sweep(trace, runs, {});
+  dlsim::sim::TuneRequest request;
   request.formats = {"fp16"};
-  const dlsim::TuneResult tuned = dlsim::Tune(trace, request, {});
-  const dlsim::ReplaySummary& first = results[0].summary;
+  const dlsim::sim::TuneResult tuned = dlsim::sim::Tune(trace, request, {});
+  const dlsim::sim::ReplaySummary& first = results[0].summary;
   return first.steps == 45 && first.skipped_steps == kSkipped && first.final_scale == kFinalScale &&
          results[1].summary.skipped_steps == 0 && swept[0].skipped_steps == first.skipped_steps &&
          tuned.steps == first.steps;

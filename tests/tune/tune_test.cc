@@ -148,7 +148,7 @@ TEST_F(Tuning, ActivationGradientsDecideIfAsked) {
       options.checked = checked;
       return Replay(trace, std::move(runs), options);
     };
-    return dlsim::Tune(source, request).formats.front().headroom.min;
+    return sim::Tune(source, request).formats.front().headroom.min;
   };
   EXPECT_GT(limit(Checked::kParameterGradients), 0x1p40);
   EXPECT_LT(limit(Checked::kAllGradients), 4);
