@@ -19,7 +19,10 @@
 #include "src/trace/safetensors.h"
 #include "src/trace/tensor_rules.h"
 
-namespace dlsim::sim {
+namespace dlsim {
+
+using namespace sim;
+
 namespace {
 
 constexpr uint64_t kMaxBytesPerMember = 1 << 16;  // enough to reach every state, and fast
@@ -145,4 +148,4 @@ int FuzzConfig(const uint8_t* bytes, size_t size) {
   return Run(read, ErrorKind::kUsage);
 }
 
-}  // namespace dlsim::sim
+}  // namespace dlsim
