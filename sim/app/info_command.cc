@@ -17,8 +17,8 @@
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/table.h"
-#include "sim/profile/profile_text.h"
 #include "sim/replay/profile_source.h"
+#include "sim/replay/source_text.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim::sim {

@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/app/conversion_options.h"
-#include "sim/profile/profile_text.h"
+#include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
 namespace {

@@ -18,6 +18,7 @@
 #include "sim/base/progress.h"
 #include "sim/replay/report.h"
 #include "sim/replay/scale_plot.h"
+#include "sim/replay/source_text.h"
 #include "sim/summaries/summary_report.h"
 #include "sim/summaries/summary_rows.h"
 

@@ -15,6 +15,7 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/replay/report.h"
+#include "sim/replay/source_text.h"
 #include "sim/tune/config_block_text.h"
 #include "sim/tune/policy_family.h"
 #include "sim/tune/tune_report.h"

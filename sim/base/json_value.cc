@@ -3,8 +3,6 @@
 
 #include <cmath>
 
-#include "sim/profile/profile_text.h"
-
 namespace dlsim::sim {
 
 Json JsonNumber(double value) {
@@ -43,18 +41,6 @@ void AddCounters(const TensorStats& stats, Json& object) {
     if constexpr (row.kInJson)
       object[row.kColumns.json] = JsonNumber(std::invoke(row.kRow.of, stats));
   });
-}
-
-Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {
-  Json object;
-  object["paths"] = Json(paths);
-  object["steps"] = facts.steps;
-  object["first_step"] = facts.first_step;
-  object["last_step"] = facts.last_step;
-  object["file_bytes"] = facts.file_bytes;
-  object["description"] = facts.description;
-  if (facts.profile) AddProfile(*facts.profile, object);
-  return object;
 }
 
 std::string DumpJson(const Json& value) {

@@ -7,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/tensor_stats.h"
 
@@ -27,9 +26,6 @@ Json JsonEvent(const ScalerEvent& event);
 
 // Adds the counters of docs/numerics.md to an object.
 void AddCounters(const TensorStats& stats, Json& object);
-
-// The object "trace": what was read.
-Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths);
 
 // Text on one line; bytes that are not UTF-8 are replaced.
 std::string DumpJson(const Json& value);

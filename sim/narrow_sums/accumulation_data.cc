@@ -4,6 +4,7 @@
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
 #include "sim/narrow_sums/accumulation_output.h"
+#include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
 namespace {

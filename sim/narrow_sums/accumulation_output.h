@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/sim/gradient_source.h"
 #include "dlsim/trace.h"
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "sim/base/json_stream.h"
+#include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
 namespace {

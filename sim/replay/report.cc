@@ -8,8 +8,8 @@
 
 #include "dlsim/error.h"
 #include "sim/base/table.h"
+#include "sim/policies/resume.h"
 #include "sim/replay/report_run.h"
-#include "sim/replay/resume.h"
 #include "sim/replay/scale_plot.h"
 
 namespace dlsim::sim {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/policies/resume.h"
 #include "sim/replay/clip_step.h"
-#include "sim/replay/resume.h"
 
 namespace dlsim::sim {
 namespace {

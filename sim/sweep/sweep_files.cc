@@ -7,6 +7,7 @@
 
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
+#include "sim/replay/source_text.h"
 #include "sim/sweep/sweep_output.h"
 
 namespace dlsim::sim {

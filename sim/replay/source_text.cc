@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/profile/profile_text.h"
+#include "sim/replay/source_text.h"
 
 #include <fmt/format.h>
 
@@ -101,6 +101,18 @@ void AddProfile(const ProfileFacts& profile, Json& object) {
   object["ladder"].update({{"scales", ScalesText(ladder.scales)},
                            {"scale_count", ladder.scales.size()},
                            {"edges", profile.edges}});
+}
+
+Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths) {
+  Json object;
+  object["paths"] = Json(paths);
+  object["steps"] = facts.steps;
+  object["first_step"] = facts.first_step;
+  object["last_step"] = facts.last_step;
+  object["file_bytes"] = facts.file_bytes;
+  object["description"] = facts.description;
+  if (facts.profile) AddProfile(*facts.profile, object);
+  return object;
 }
 
 }  // namespace dlsim::sim

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a profile is exact for, in words and as JSON; and numbers of which it leaves a range.
+// What was read, a trace or a profile and what that is exact for, in words and as JSON.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "dlsim/ladder.h"
@@ -21,5 +22,8 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes);
 
 // The keys that a profile adds to the object "trace".
 void AddProfile(const ProfileFacts& profile, Json& object);
+
+// The object "trace": what was read.
+Json JsonTrace(const SourceFacts& facts, std::span<const std::string> paths);
 
 }  // namespace dlsim::sim
