@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "python/src/recorded.h"
 
+#include <nanobind/stl/string.h>
+
 #include <bit>
 
 #include "dlsim/error.h"
