@@ -1,22 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
 # What makes builds quicker.
 
-# Compiles these files of the target, by default all, as a few: the headers of CLI11, nlohmann_json
-# and fmt cost most of the time. Their names without linkage must differ.
+# Compiles the target's files of each folder as one: templates of nlohmann_json, fmt, CLI11 and
+# GoogleTest cost most of the time. Names without linkage must differ within a folder; EXCEPT are files
+# and folders of which each stays on its own.
 function(dlsim_unite target)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "EXCEPT")
   if(NOT DLSIM_UNITY_BUILD)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 9)
-  if(ARGN)
-    get_target_property(sources ${target} SOURCES)
-    list(REMOVE_ITEM sources ${ARGN})
-    set_source_files_properties(${sources} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  endif()
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(GET source PARENT_PATH folder)
+    if(NOT source IN_LIST ARG_EXCEPT AND NOT folder IN_LIST ARG_EXCEPT)
+      string(MAKE_C_IDENTIFIER "all_${folder}" group)
+      set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+    endif()
+  endforeach()
 endfunction()
 
-# Precompiles these headers for the target where that is wanted, in builds that are only tested; its files include what they use
-# all the same, since builds without it must work, too.
+# Precompiles these headers for the target where that is wanted, in builds that are only tested; its
+# files include what they use all the same, since builds without it must work, too.
 function(dlsim_precompile target)
   if(DLSIM_PRECOMPILE_HEADERS STREQUAL all)
     target_precompile_headers(${target} PRIVATE ${ARGN})

@@ -2,10 +2,16 @@
 // The keys that all Cerebras configurations share: loss scaling, clipping, backend.
 #pragma once
 
+#include <array>
+#include <string_view>
+
 #include "sim/config/config_block.h"
 #include "sim/config/training_config.h"
 
 namespace dlsim::sim {
+
+// The values of fp16_type.
+inline constexpr std::array<std::string_view, 3> kHalfTypes = {"float16", "bfloat16", "cbfloat16"};
 
 // Absent = the stack's default.
 struct LossScaling {

@@ -20,7 +20,6 @@ constexpr std::array<std::string_view, 11> kPrecisionKeys = {"enabled",
                                                              "max_gradient_norm",
                                                              "max_gradient_value",
                                                              "log_loss_scale"};
-constexpr std::array<std::string_view, 3> kTypes = {"float16", "bfloat16", "cbfloat16"};
 
 std::string FormatOf(std::string_view fp16_type) {
   return fp16_type == "float16" ? "fp16" : fp16_type == "bfloat16" ? "bf16" : "cb16";
@@ -78,7 +77,7 @@ void ReadPrecision(const ConfigBlock& precision, Backend backend, TrainingConfig
   if (asked_off && !off) {
     config.notes.push_back("mixed precision must be enabled for CSX: enabled false is ignored");
   }
-  const std::string type = precision.Choice("fp16_type", kTypes).value_or("bfloat16");
+  const std::string type = precision.Choice("fp16_type", kHalfTypes).value_or("bfloat16");
   const LossScaling scaling = ReadLossScaling(precision, TfDynamic::kUnknown);
   const bool cb16 = type == "cbfloat16";
   RequireOrder(precision, scaling, 0x1p-14, cb16 ? 0x1p31 : 0x1p15);

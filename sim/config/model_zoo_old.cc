@@ -13,12 +13,11 @@ namespace {
 constexpr std::array<std::string_view, 8> kScalerKeys = {
     "loss_scaling_factor", "initial_loss_scale", "steps_per_increase", "min_loss_scale",
     "max_loss_scale",      "max_gradient_norm",  "max_gradient_value", "grad_accum_steps"};
-constexpr std::array<std::string_view, 3> kTypes = {"float16", "bfloat16", "cbfloat16"};
 
 // Returns fp16_type, which took the place of use_bfloat16.
 std::string ReadType(const ConfigBlock& model) {
   const bool bfloat16 = model.Bool("use_bfloat16").value_or(false);
-  return model.Choice("fp16_type", kTypes).value_or(bfloat16 ? "bfloat16" : "float16");
+  return model.Choice("fp16_type", kHalfTypes).value_or(bfloat16 ? "bfloat16" : "float16");
 }
 
 // Returns the type that the arithmetic uses; cbfloat16 and bfloat16 also decide about scaling.
@@ -47,8 +46,8 @@ std::string ReplaceType(const ConfigBlock& optimizer, const std::string& type, b
   return math;
 }
 
-void AddScaler(const LossScaling& scaling, const std::string& type, Backend backend,
-               TrainingConfig& config) {
+void AddOldScaler(const LossScaling& scaling, const std::string& type, Backend backend,
+                  TrainingConfig& config) {
   if (backend == Backend::kCsx) {
     config.policies = {CerebrasScaler(scaling, type)};
   } else if (backend == Backend::kGpu) {
@@ -107,7 +106,7 @@ TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> a
   } else {
     config.notes.push_back("model.mixed_precision is off: this run computes in float32");
   }
-  AddScaler(scaling, type, backend, config);
+  AddOldScaler(scaling, type, backend, config);
   config.clipping = ReadTorchClipping(*optimizer);
   ReadAccumulation(*optimizer, runconfig, backend, config);
   ReadOptLevel(runconfig, model, config);

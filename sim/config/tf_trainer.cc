@@ -11,7 +11,7 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr std::array<std::string_view, 9> kScalerKeys = {
+constexpr std::array<std::string_view, 9> kTfScalerKeys = {
     "loss_scaling_factor", "initial_loss_scale", "steps_per_increase",
     "min_loss_scale",      "max_loss_scale",     "overflow_tolerance",
     "max_gradient_norm",   "max_gradient_value", "grad_accum_steps"};
@@ -111,7 +111,7 @@ TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend>) {
   config.policies = {Scaler(*optimizer, scaling, config.notes)};
   config.clipping = ReadClipping(*optimizer);
   config.grad_accum_steps = optimizer->Integer("grad_accum_steps", 1);
-  for (std::string& note : optimizer->NoteMisspelt(kScalerKeys)) {
+  for (std::string& note : optimizer->NoteMisspelt(kTfScalerKeys)) {
     config.notes.push_back(std::move(note));
   }
   return config;

@@ -33,7 +33,7 @@ constexpr std::array kDialects = {
     Dialect{"dlsim", HasBackend::kNo, LooksLikeDlsimToml, ReadDlsimToml},
 };
 
-constexpr auto kNames = [] {
+constexpr auto kDialectNames = [] {
   std::array<std::string_view, kDialects.size()> names;
   for (size_t i = 0; i < names.size(); ++i) names[i] = kDialects[i].name;
   return names;
@@ -46,15 +46,17 @@ const Dialect& FindDialect(const ConfigBlock& file, const std::string& kind) {
   const auto found = std::ranges::find_if(kDialects, matches);
   if (found != kDialects.end()) return *found;
   if (!kind.empty()) {
-    throw UsageError("--config-kind", "unknown name", ExpectedName(kind, kNames, {}), Quoted(kind));
+    throw UsageError("--config-kind", "unknown name", ExpectedName(kind, kDialectNames, {}),
+                     Quoted(kind));
   }
-  file.Refuse("", "not a known training configuration",
-              "the keys of " + ExpectedName("", kNames, {}) + " (or name it by --config-kind)");
+  file.Refuse(
+      "", "not a known training configuration",
+      "the keys of " + ExpectedName("", kDialectNames, {}) + " (or name it by --config-kind)");
 }
 
 }  // namespace
 
-std::span<const std::string_view> ConfigKinds() { return kNames; }
+std::span<const std::string_view> ConfigKinds() { return kDialectNames; }
 
 TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
                                const ConfigOptions& options) {

@@ -10,7 +10,7 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
+constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 
 // What the triangle inequality leaves of the norm of a sum: from the longest part less all others
 // to all parts in one direction. The float32 sum rounds.
@@ -84,20 +84,20 @@ void SumElements(std::span<const PartAnswer> parts, PartAnswer& sum) {
   for (GradientBound* likely : {&sum.estimate, &sum.high}) {
     if (!std::isfinite(scaled)) {
       likely->scaled_sum_finite = false;
-      likely->detail.scaled_sum = likely->detail.scaled_sum_of_squares = double{kInfinity};
+      likely->detail.scaled_sum = likely->detail.scaled_sum_of_squares = double{kFloatInfinity};
     }
-    if (!std::isfinite(unscaled)) likely->effective_sum_of_squares = double{kInfinity};
+    if (!std::isfinite(unscaled)) likely->effective_sum_of_squares = double{kFloatInfinity};
   }
   float longest = 0;
   for (const PartAnswer& part : parts) {
     longest = std::max({longest, part.unscaled[0], part.unscaled[1]});
   }
   sum.low.detail.absmax = 0;
-  sum.estimate.detail.absmax = std::isfinite(unscaled) ? longest : kInfinity;
+  sum.estimate.detail.absmax = std::isfinite(unscaled) ? longest : kFloatInfinity;
   sum.high.detail.absmax = unscaled;
 }
 
-bool IsFinite(const PartAnswer& part) {
+bool HasFiniteParts(const PartAnswer& part) {
   return part.low.scaled_sum_finite && std::isfinite(part.low.effective_sum_of_squares);
 }
 
@@ -108,9 +108,9 @@ void SumNonfinite(std::span<const PartAnswer> parts, PartAnswer& sum) {
     bound.effective_sum_of_squares += part.low.effective_sum_of_squares;
     bound.scaled_sum_finite &= part.low.scaled_sum_finite;
   }
-  if (!std::isfinite(bound.effective_sum_of_squares)) bound.detail.absmax = kInfinity;
+  if (!std::isfinite(bound.effective_sum_of_squares)) bound.detail.absmax = kFloatInfinity;
   if (!bound.scaled_sum_finite) {
-    bound.detail.scaled_sum = bound.detail.scaled_sum_of_squares = double{kInfinity};
+    bound.detail.scaled_sum = bound.detail.scaled_sum_of_squares = double{kFloatInfinity};
   }
   sum.low = sum.estimate = sum.high = bound;
 }
@@ -152,7 +152,7 @@ PartAnswer SumParts(std::span<const PartAnswer> parts) {
   }
   PartAnswer sum;
   sum.all_zero = false;
-  if (std::all_of(present.begin(), present.end(), IsFinite)) {
+  if (std::all_of(present.begin(), present.end(), HasFiniteParts)) {
     SumFinite(present, sum);
     SumElements(present, sum);
   } else {

@@ -20,15 +20,15 @@ double PlottedExponent(double scale) {
 }
 
 // The steps that share one column of the plot.
-struct Column {
+struct PlotColumn {
   double low = kHighestPlotted, high = kLowestPlotted;
   bool skipped = false;
 };
 
-std::vector<Column> MakeColumns(std::span<const ReplayStep> steps, size_t width) {
-  std::vector<Column> columns(std::min(width, steps.size()));
+std::vector<PlotColumn> MakeColumns(std::span<const ReplayStep> steps, size_t width) {
+  std::vector<PlotColumn> columns(std::min(width, steps.size()));
   for (size_t i = 0; i < steps.size(); ++i) {
-    Column& column = columns[i * columns.size() / steps.size()];
+    PlotColumn& column = columns[i * columns.size() / steps.size()];
     const double exponent = PlottedExponent(steps[i].scale);
     column.low = std::min(column.low, exponent);
     column.high = std::max(column.high, exponent);
@@ -48,9 +48,9 @@ std::string ScaleText(double scale) {
 
 std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t height) {
   if (steps.empty()) return {};
-  const std::vector<Column> columns = MakeColumns(steps, width);
+  const std::vector<PlotColumn> columns = MakeColumns(steps, width);
   double low = kHighestPlotted, high = kLowestPlotted;
-  for (const Column& column : columns) {
+  for (const PlotColumn& column : columns) {
     low = std::min(low, column.low);
     high = std::max(high, column.high);
   }

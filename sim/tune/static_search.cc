@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kMostLimits = 64;
 constexpr size_t kMeasuredAtOnce = 8;
-constexpr int kMostRounds = 8;
+constexpr int kMostStaticRounds = 8;
 
 double BestMeasured(const ScaleTable& table) {
   double best = 1;
@@ -45,7 +45,7 @@ std::vector<float> ScalesBetweenPowers(const TuneSource& source, const ScaleTabl
 
 void MeasureStaticScales(const TuneSource& source, ScaleTable& table) {
   const std::vector<float> scales = ScalesBetweenPowers(source, table);
-  for (int round = 0; round < kMostRounds; ++round) {
+  for (int round = 0; round < kMostStaticRounds; ++round) {
     const double best = BestMeasured(table);
     std::vector<std::pair<double, float>> promising;
     for (const float scale : scales) {

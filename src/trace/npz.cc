@@ -15,13 +15,13 @@ namespace dlsim {
 namespace {
 
 constexpr uint64_t kMaxDeflateRatio = 1032;  // what the best deflate stream reaches
-constexpr std::string_view kSuffix = ".npy";
+constexpr std::string_view kNpySuffix = ".npy";
 
 // Refuses what names no array. Names may look like paths, as those of JAX parameters do: they are
 // never used as such.
 std::string ArrayName(const std::string& place, std::string_view member) {
   const std::string member_place = place + ": member " + Quoted(member);
-  if (!member.ends_with(kSuffix) || member.size() == kSuffix.size()) {
+  if (!member.ends_with(kNpySuffix) || member.size() == kNpySuffix.size()) {
     throw InputError(member_place, "is no array", "a name ending in .npy");
   }
   if (member.size() > kMaxNameBytes) {
@@ -29,7 +29,7 @@ std::string ArrayName(const std::string& place, std::string_view member) {
                      "at most " + std::to_string(kMaxNameBytes) + " bytes",
                      std::to_string(member.size()));
   }
-  return std::string(member.substr(0, member.size() - kSuffix.size()));
+  return std::string(member.substr(0, member.size() - kNpySuffix.size()));
 }
 
 // Refuses members whose declared sizes cannot be true.

@@ -13,7 +13,7 @@ namespace dlsim {
 namespace {
 
 constexpr uint64_t kLengthBytes = 8;
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as in the reference implementation
+constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;  // as in the reference implementation
 
 uint64_t ReadLength(const ByteSource& source) {
   if (source.size < kLengthBytes) {
@@ -32,9 +32,9 @@ uint64_t ReadLength(const ByteSource& source) {
     throw InputError(source.place, "header reaches beyond the file",
                      "at most " + std::to_string(available) + " bytes", std::to_string(length));
   }
-  if (length > kMaxHeaderBytes) {
+  if (length > kMaxSafetensorsHeader) {
     throw InputError(source.place, "header too long",
-                     "at most " + std::to_string(kMaxHeaderBytes) + " bytes",
+                     "at most " + std::to_string(kMaxSafetensorsHeader) + " bytes",
                      std::to_string(length));
   }
   return length;

@@ -13,7 +13,7 @@ namespace dlsim {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kSuffix = ".safetensors";
+constexpr std::string_view kFileSuffix = ".safetensors";
 
 // A file's place in its step; -1 = the name tells none.
 struct Part {
@@ -173,14 +173,14 @@ uint64_t FileBytes(const std::string& path) {
 }  // namespace
 
 bool LooksLikeStepName(std::string_view name) {
-  return name.starts_with(kPrefix) && name.ends_with(kSuffix);
+  return name.starts_with(kPrefix) && name.ends_with(kFileSuffix);
 }
 
 std::optional<StepName> ParseStepName(std::string_view name) {
-  if (!LooksLikeStepName(name) || name.size() < kPrefix.size() + kSuffix.size()) {
+  if (!LooksLikeStepName(name) || name.size() < kPrefix.size() + kFileSuffix.size()) {
     return std::nullopt;
   }
-  std::string_view rest = name.substr(0, name.size() - kSuffix.size());
+  std::string_view rest = name.substr(0, name.size() - kFileSuffix.size());
   const std::optional<int64_t> step = TakeNumber(kPrefix, rest);
   const std::optional<int64_t> rank = TakeNumber(".rank-", rest);
   const std::optional<int64_t> micro = TakeNumber(".micro-", rest);

@@ -2,13 +2,13 @@
 // The contract of dlsim summaries: rows, keys, table and refusals (docs/summaries.md).
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
 
 #include "tests/support/run_command.h"
+#include "tests/support/special_values.h"
 #include "tests/support/test_traces.h"
 #include "tests/support/trace_builder.h"
 
@@ -27,7 +27,6 @@ class SummariesCommand : public testing::Test {
  protected:
   // One step with a row for every rule.
   void SetUp() override {
-    constexpr float kInf = std::numeric_limits<float>::infinity();
     dir_.Write("step-00000003.safetensors",
                BuildSafetensors({FloatTensor("a,b.grad", {0.0f, -0.0f, 0x1p-20f, 2.0f}),
                                  FloatTensor("inf.grad", {1.0f, kInf}),

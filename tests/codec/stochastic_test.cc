@@ -108,7 +108,7 @@ TEST_P(Stochastic, ScaleMultipliesInFloat32BeforeEncoding) {
 
 TEST_P(Stochastic, AnyLengthAndAlignment) {
   constexpr size_t kLengths = 3 * 256 + 2;
-  constexpr uint16_t kUntouched = 0xABCD;
+  constexpr uint16_t kMarker = 0xABCD;
   const std::vector<float> source = AsFloats(StratifiedBits(4000003));
   for (size_t offset = 0; offset < 3; ++offset) {
     const auto values = std::span<const float>(source).subspan(offset, kLengths);
@@ -116,11 +116,11 @@ TEST_P(Stochastic, AnyLengthAndAlignment) {
     for (const std::string& target : SupportedSimdTargets()) {
       UseSimdTarget(target);
       for (size_t length = 0; length < kLengths; ++length) {
-        std::vector<uint16_t> codes(offset + length + 1, kUntouched);
+        std::vector<uint16_t> codes(offset + length + 1, kMarker);
         EncodeArray(How(), values.first(length),
                     std::span<uint16_t>(codes).subspan(offset, length));
         for (size_t i = 0; i < length; ++i) ASSERT_EQ(codes[offset + i], expected[i]) << target;
-        ASSERT_EQ(codes.back(), kUntouched) << target << " wrote past the end";
+        ASSERT_EQ(codes.back(), kMarker) << target << " wrote past the end";
       }
     }
   }

@@ -7,12 +7,12 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <vector>
 
 #include "dlsim/codec.h"
 #include "dlsim/measure_step.h"
+#include "tests/support/special_values.h"
 #include "tests/support/trace_builder.h"
 
 namespace dlsim {
@@ -30,7 +30,6 @@ inline StepOptions OptionsOf(Accumulation accumulation, ComputeDevice* device = 
 
 // Values of many binades, with specials among the first.
 inline std::vector<float> ManyValues(size_t count, uint32_t state) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
   const std::array<float, 6> specials = {0.0f, -0.0f, 1e-42f, kInf, -kInf, std::nanf("")};
   std::vector<float> values(count);
   for (size_t i = 0; i < count; ++i) {

@@ -15,17 +15,15 @@
 #include "dlsim/measure.h"
 #include "src/histogram/histogram_sums.h"
 #include "tests/support/on_target.h"
+#include "tests/support/special_values.h"
 
 namespace dlsim {
 namespace {
 
-constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
 // Values of all binades, subnormal ones, zeros, and some that are not finite.
 std::vector<float> AnyValues(size_t count) {
   std::mt19937 random(7);
-  std::vector<float> values = {0.0f, -0.0f, kInfinity, -kInfinity, kNan};
+  std::vector<float> values = {0.0f, -0.0f, kInf, -kInf, kQuietNan};
   while (values.size() < count) values.push_back(std::bit_cast<float>(uint32_t(random())));
   return values;
 }
@@ -110,7 +108,7 @@ TEST(Histogram, BracketsTheQuantizedSumOfSquares) {
 TEST(Histogram, BracketsTheSquaresOfInfinitiesThatSaturate) {
   const HistogramEdges edges({});
   const std::vector<std::vector<float>> arrays = {
-      {kInfinity}, {kInfinity, -kInfinity, 1.0f}, {-kInfinity, 0.0f, 1e-9f}};
+      {kInf}, {kInf, -kInf, 1.0f}, {-kInf, 0.0f, 1e-9f}};
   for (const std::vector<float>& values : arrays) {
     const Histogram histogram = HistogramOf(values, edges);
     const HistogramIndex index(histogram, edges);
@@ -196,7 +194,7 @@ std::vector<std::vector<float>> KindsOfValues() {
     kinds[0].push_back(x);
     kinds[1].push_back(std::ldexp(x, -static_cast<int>(bits % 60)));
     kinds[2].push_back(bits % 7 == 0 ? x : -0.0f);
-    kinds[3].push_back(bits % 500 == 0 ? kNan : bits % 700 == 0 ? -kInfinity : x);
+    kinds[3].push_back(bits % 500 == 0 ? kQuietNan : bits % 700 == 0 ? -kInf : x);
     kinds[4].push_back(std::bit_cast<float>(bits & 0x80FFFFFF));  // half of them subnormal
     kinds[5].push_back(std::bit_cast<float>((bits & 0x87800000) | 0x35E5C6 | bits % 4));
     kinds[6].push_back(i < 2000 ? 0.0f : -x);

@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <vector>
 
+#include "tests/support/special_values.h"
 #include "tests/support/trace_builder.h"
 
 namespace dlsim {
@@ -24,7 +24,6 @@ class MeasureStepTest : public TraceDirectoryTest {
 };
 
 TEST_F(MeasureStepTest, AnyElementThatIsNotFiniteMakesAbsmaxInfinite) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
   EXPECT_EQ(DetailOf({1, -4, 2}).absmax, 4);
   for (const float bad : {kInf, -kInf, std::nanf("")}) {
     for (size_t i = 0; i < 3; ++i) {

@@ -15,6 +15,7 @@
 
 #include "dlsim/measure.h"
 #include "src/measure/measure_chunk.h"
+#include "tests/support/special_values.h"
 #include "tests/support/trace_test_util.h"
 #ifdef _OPENMP
 #include <omp.h>
@@ -22,9 +23,6 @@
 
 namespace dlsim {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 using Pairs = std::map<int, uint64_t>;
 
@@ -63,7 +61,7 @@ std::vector<float> RandomFloats(size_t count) {
     const uint32_t bits = static_cast<uint32_t>(random());
     values.push_back(std::bit_cast<float>(bits));
   }
-  for (const float special : {0.0f, -0.0f, kInf, -kInf, kNan, 0x1p-149f, -0x1p-126f}) {
+  for (const float special : {0.0f, -0.0f, kInf, -kInf, kQuietNan, 0x1p-149f, -0x1p-126f}) {
     values.push_back(special);
   }
   return values;
@@ -87,7 +85,7 @@ TEST(Summaries, DenormalIsNonzeroBelowTheLimit) {
 }
 
 TEST(Summaries, SparsityIsTheShareOfBothZeros) {
-  const TensorSummary summary = SummarizeArray(std::vector{0.0f, -0.0f, 0x1p-149f, kNan}, {});
+  const TensorSummary summary = SummarizeArray(std::vector{0.0f, -0.0f, 0x1p-149f, kQuietNan}, {});
   EXPECT_EQ(summary.zeros, 2u);
   EXPECT_EQ(summary.sparsity(), 0.5);
   EXPECT_EQ(SummarizeArray({}, {}).sparsity(), 0);
@@ -100,7 +98,7 @@ TEST(Summaries, NonfiniteValuesAreCountedApartAndMakeTheNorm) {
   EXPECT_EQ(with_inf.nan, 0u);
   EXPECT_EQ(with_inf.norm(), std::numeric_limits<double>::infinity());
   EXPECT_EQ(NonemptyExponents(with_inf), (Pairs{{1, 1}}));
-  const TensorSummary with_nan = SummarizeArray(std::vector{3.0f, kInf, kNan, -kNan}, {});
+  const TensorSummary with_nan = SummarizeArray(std::vector{3.0f, kInf, kQuietNan, -kQuietNan}, {});
   EXPECT_EQ(with_nan.inf, 1u);
   EXPECT_EQ(with_nan.nan, 2u);
   EXPECT_EQ(with_nan.denormals, 0u);
@@ -173,7 +171,8 @@ TEST(Summaries, TensorflowBucketsBeginAtTheirLimits) {
 TEST(Summaries, ScaleAndQuantizeComeFirst) {
   SummaryOptions options;
   options.scale = 0x1p10f;
-  const std::vector<float> values = {0x1p-35f, 0x1p-34f, 0x1.8p-25f, 63.9f, 64.0f, -0.0f, kNan};
+  const std::vector<float> values = {0x1p-35f, 0x1p-34f, 0x1.8p-25f, 63.9f,
+                                     64.0f,    -0.0f,    kQuietNan};
   const TensorSummary scaled = SummarizeArray(values, options);
   EXPECT_EQ(NonemptyExponents(scaled), (Pairs{{-25, 1}, {-24, 1}, {-15, 1}, {15, 1}, {16, 1}}));
   EXPECT_EQ(scaled.denormals, 3u);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/sim/clipping.h"
+#include "tests/support/special_values.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +10,6 @@ namespace dlsim::sim {
 namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 // Figures of torch.nn.utils.clip_grad_norm_ (torch 1.13) and tf.clip_by_global_norm.
 TEST(ClipCoefficient, TorchAddsToTheNorm) {
@@ -18,7 +18,7 @@ TEST(ClipCoefficient, TorchAddsToTheNorm) {
   EXPECT_EQ(ClipCoefficient(ClipRule::kTorch, 0.3f, 0.50215548f), 0.59742337f);
   EXPECT_EQ(ClipCoefficient(ClipRule::kTorch, 1, 0.5f), 1.0f);
   EXPECT_EQ(ClipCoefficient(ClipRule::kTorch, 1, kInfinity), 0.0f);
-  EXPECT_TRUE(std::isnan(ClipCoefficient(ClipRule::kTorch, 1, kNan)));
+  EXPECT_TRUE(std::isnan(ClipCoefficient(ClipRule::kTorch, 1, kQuietNan)));
 }
 
 TEST(ClipCoefficient, FairseqClipsOnlyAboveTheLimit) {
@@ -32,7 +32,7 @@ TEST(ClipCoefficient, TensorFlowDoesNot) {
   EXPECT_EQ(ClipCoefficient(ClipRule::kTensorFlow, 1, 1), 1.0f);
   EXPECT_EQ(ClipCoefficient(ClipRule::kTensorFlow, 1, 0.5f), 1.0f);
   EXPECT_TRUE(std::isnan(ClipCoefficient(ClipRule::kTensorFlow, 1, kInfinity)));
-  EXPECT_TRUE(std::isnan(ClipCoefficient(ClipRule::kTensorFlow, 1, kNan)));
+  EXPECT_TRUE(std::isnan(ClipCoefficient(ClipRule::kTensorFlow, 1, kQuietNan)));
 }
 
 TEST(Clips, TellsRoundingFromClipping) {

@@ -12,6 +12,7 @@
 #include "dlsim/sim/policies.h"
 #include "tests/support/profiled_trace.h"
 #include "tests/support/small_replay.h"
+#include "tests/support/special_values.h"
 #include "tests/support/test_traces.h"
 
 namespace dlsim::sim {
@@ -207,7 +208,6 @@ TEST_F(SmallProfileTest, CannotTellWhetherTheSumOfMicroStepsOverflows) {
 }
 
 TEST_F(SmallProfileTest, SeesASingleElementThatFails) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
   WriteStep(0, {FloatTensor("a.grad", {kInf, 1}), FloatTensor("b.grad", {65519.0f, -65520.0f})});
   const ReplayStep at_one = StepOf(StaticRun(kFp16));
   EXPECT_EQ(at_one.cause, Cause::kInput);

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -12,11 +11,10 @@
 #include "sim/replay/trace_source.h"
 #include "tests/support/make_policy.h"
 #include "tests/support/small_replay.h"
+#include "tests/support/special_values.h"
 
 namespace dlsim::sim {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class ReplayStateTest : public SmallReplayTest {};
 

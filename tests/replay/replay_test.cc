@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <limits>
 #include <random>
 #include <sstream>
 #include <string>
@@ -19,15 +18,14 @@
 #include "dlsim/simd.h"
 #include "sim/policies/static_scale.h"
 #include "sim/replay/simulation.h"
+#include "tests/support/small_replay.h"
+#include "tests/support/special_values.h"
 #include "tests/support/test_traces.h"
 #include "tests/support/trace_builder.h"
 #include "tests/support/trace_test_util.h"
 
 namespace dlsim::sim {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 
 void Print(const TensorStats& s, std::ostream& out) {
   out << s.elements << ' ' << s.zeros << ' ' << s.nan << ' ' << s.inf << ' ' << s.underflow << ' '
@@ -80,15 +78,6 @@ std::vector<ReplayRun> ManyRuns(Rounding rounding = Rounding::kNearestEven) {
     runs.push_back(*run.start);
   }
   return runs;
-}
-
-ReplayRun StaticRun(const Format& format, float scale = 1,
-                    FiniteTest finite_test = FiniteTest::kElementwise) {
-  return {.format = "format",
-          .policy = "static",
-          .conversion = {format},
-          .rules = {.finite_test = finite_test},
-          .scaler = LossScaler::Make<StaticScale>({scale})};
 }
 
 // The float32 value that one element becomes: scale, encode, decode, unscale.
@@ -243,7 +232,7 @@ TEST_F(ReplayTest, ActivationGradientsDecideOnlyWhenAsked) {
   WriteTensors("step-0.safetensors",
                {FloatTensor("w.grad", {1, 2}), FloatTensor("x.act_grad", {kInf, 1e-9f, 0})});
   for (const FiniteTest test : {FiniteTest::kElementwise, FiniteTest::kGlobalNorm}) {
-    const ReplayStep step = RunOne(StaticRun(kFp16, 1, test)).steps[0];
+    const ReplayStep step = RunOne(StaticRun(kFp16, 1, {.finite_test = test})).steps[0];
     EXPECT_TRUE(step.finite);
     EXPECT_EQ(step.cause, Cause::kNone);
     EXPECT_EQ(step.grad_norm, std::sqrt(5.0));
@@ -253,7 +242,7 @@ TEST_F(ReplayTest, ActivationGradientsDecideOnlyWhenAsked) {
     EXPECT_EQ(step.activations.underflow, 1u);
     ReplayOptions all;
     all.checked = Checked::kAllGradients;
-    const ReplayStep checked = RunOne(StaticRun(kFp16, 1, test), all).steps[0];
+    const ReplayStep checked = RunOne(StaticRun(kFp16, 1, {.finite_test = test}), all).steps[0];
     EXPECT_FALSE(checked.finite);
     EXPECT_EQ(checked.cause, Cause::kInput);
     EXPECT_EQ(checked.cause_tensor, "x.act_grad");
@@ -262,8 +251,8 @@ TEST_F(ReplayTest, ActivationGradientsDecideOnlyWhenAsked) {
 }
 
 TEST_F(ReplayTest, BlamesAnInputThatIsNotFinite) {
-  WriteTensors("step-0.safetensors",
-               {FloatTensor("a", {1e30f}), FloatTensor("b", {kNan}), FloatTensor("c", {kInf})});
+  WriteTensors("step-0.safetensors", {FloatTensor("a", {1e30f}), FloatTensor("b", {kQuietNan}),
+                                      FloatTensor("c", {kInf})});
   const ReplayStep step = RunOne(StaticRun(kFp16)).steps[0];
   EXPECT_FALSE(step.finite);
   EXPECT_EQ(step.cause, Cause::kInput);
@@ -283,8 +272,10 @@ TEST_F(ReplayTest, BlamesTheTensorThatOverflowsFarthest) {
 
 TEST_F(ReplayTest, AFloat32NormMayOverflowWithFiniteElements) {
   WriteTensors("step-0.safetensors", {FloatTensor("a", {1}), FloatTensor("b", {2e19f, -3e19f})});
-  EXPECT_TRUE(RunOne(StaticRun(kBf16, 1, FiniteTest::kElementwise)).steps[0].finite);
-  const ReplayStep step = RunOne(StaticRun(kBf16, 1, FiniteTest::kGlobalNorm)).steps[0];
+  EXPECT_TRUE(
+      RunOne(StaticRun(kBf16, 1, {.finite_test = FiniteTest::kElementwise})).steps[0].finite);
+  const ReplayStep step =
+      RunOne(StaticRun(kBf16, 1, {.finite_test = FiniteTest::kGlobalNorm})).steps[0];
   EXPECT_FALSE(step.finite);
   EXPECT_EQ(step.cause, Cause::kNorm);
   EXPECT_EQ(step.cause_tensor, "b");
@@ -295,7 +286,7 @@ TEST_F(ReplayTest, AFloat32NormMayOverflowWithFiniteElements) {
 TEST_F(ReplayTest, TheNormTestFollowsFloat32Rounding) {
   WriteTensors("step-0.safetensors", {FloatTensor("a", {0x1.fep+63f})});
   WriteTensors("step-1.safetensors", {FloatTensor("a", {0x1p64f})});
-  const ReplayResult result = RunOne(StaticRun(kBf16, 1, FiniteTest::kGlobalNorm));
+  const ReplayResult result = RunOne(StaticRun(kBf16, 1, {.finite_test = FiniteTest::kGlobalNorm}));
   EXPECT_TRUE(result.steps[0].finite);
   EXPECT_FALSE(result.steps[1].finite);
 }
@@ -305,7 +296,7 @@ TEST_F(ReplayTest, BlamesASumOverMicroStepsThatOverflows) {
     WriteTensors(file, {FloatTensor("a", {1e-3f}), FloatTensor("b", {3e38f})});
   }
   for (const FiniteTest test : {FiniteTest::kElementwise, FiniteTest::kGlobalNorm}) {
-    const ReplayStep step = RunOne(StaticRun(kBf16, 1, test)).steps[0];
+    const ReplayStep step = RunOne(StaticRun(kBf16, 1, {.finite_test = test})).steps[0];
     EXPECT_FALSE(step.finite);
     EXPECT_EQ(step.cause, Cause::kAccumulation);
     EXPECT_EQ(step.cause_tensor, "b");
@@ -320,7 +311,9 @@ TEST_F(ReplayTest, TheElementwiseTestLooksAtScaledGradients) {
     WriteTensors(file, {FloatTensor("a", {1e-3f, 0.0f})});
   }
   EXPECT_TRUE(RunOne(StaticRun(kFp16, 0x1p-130f)).steps[0].finite);
-  EXPECT_FALSE(RunOne(StaticRun(kFp16, 0x1p-130f, FiniteTest::kGlobalNorm)).steps[0].finite);
+  EXPECT_FALSE(RunOne(StaticRun(kFp16, 0x1p-130f, {.finite_test = FiniteTest::kGlobalNorm}))
+                   .steps[0]
+                   .finite);
 }
 
 TEST_F(ReplayTest, TheWorstStepIsNotHiddenByALargeOne) {

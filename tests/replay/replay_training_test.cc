@@ -3,16 +3,14 @@
 // optimizers.
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <string>
 
 #include "sim/replay/trace_source.h"
 #include "tests/support/small_replay.h"
+#include "tests/support/special_values.h"
 
 namespace dlsim::sim {
 namespace {
-
-constexpr float kInf = std::numeric_limits<float>::infinity();
 
 class ReplayTrainingTest : public SmallReplayTest {};
 

@@ -13,13 +13,13 @@ namespace {
 
 constexpr std::string_view kMagic = "\x93NUMPY";
 
-NpyHeader Parse(const std::string& file) {
+NpyHeader ParseNpy(const std::string& file) {
   return ReadNpyHeader(MemorySource("t.npy", Bytes(file)));
 }
 
-void ExpectRefused(const std::string& file, std::initializer_list<std::string_view> words) {
-  ExpectInputError([&] { Parse(file); }, {"t.npy: "});
-  ExpectInputError([&] { Parse(file); }, words);
+void ExpectNpyRefused(const std::string& file, std::initializer_list<std::string_view> words) {
+  ExpectInputError([&] { ParseNpy(file); }, {"t.npy: "});
+  ExpectInputError([&] { ParseNpy(file); }, words);
 }
 
 // Returns a file of version 1.0 with the given dictionary.
@@ -44,7 +44,7 @@ TEST(Npy, ReadsWhatItWrites) {
       EXPECT_EQ(header.size() % 64, 0u);
       EXPECT_EQ(header.back(), '\n');
       const size_t elements = rank == 0 ? 1 : rank == 1 ? 2 : rank == 2 ? 6 : 24;
-      const NpyHeader read = Parse(header + std::string(elements * NpyTypeSize(type), 'x'));
+      const NpyHeader read = ParseNpy(header + std::string(elements * NpyTypeSize(type), 'x'));
       EXPECT_EQ(read.type, type);
       EXPECT_EQ(read.fortran_order, rank == 2);
       EXPECT_EQ(read.shape, std::vector<uint64_t>(used.begin(), used.end()));
@@ -72,8 +72,8 @@ TEST(Npy, WritesVersion2WhenTheHeaderIsLong) {
 TEST(Npy, ReadsVersions2And3AndAnyKeyOrder) {
   const std::string text = "{\"shape\": (1,),'fortran_order':True , 'descr':'<f8'}   \n";
   for (const char version : {'\2', '\3'}) {
-    const NpyHeader header = Parse(std::string(kMagic) + version + '\0' +
-                                   LittleEndian(text.size(), 4) + text + std::string(8, 'x'));
+    const NpyHeader header = ParseNpy(std::string(kMagic) + version + '\0' +
+                                      LittleEndian(text.size(), 4) + text + std::string(8, 'x'));
     EXPECT_EQ(header.type, NpyType::kF64);
     EXPECT_TRUE(header.fortran_order);
   }
@@ -81,34 +81,34 @@ TEST(Npy, ReadsVersions2And3AndAnyKeyOrder) {
 
 TEST(Npy, RejectsTruncationAtEveryByte) {
   const std::string file = NpyOf("'<f4'", "(2,)", 8);
-  for (size_t size = 0; size < file.size(); ++size) ExpectRefused(file.substr(0, size), {});
-  ExpectRefused(file + "x", {"wrong size", "expected 8 bytes", "got 9"});
+  for (size_t size = 0; size < file.size(); ++size) ExpectNpyRefused(file.substr(0, size), {});
+  ExpectNpyRefused(file + "x", {"wrong size", "expected 8 bytes", "got 9"});
 }
 
 TEST(Npy, RejectsOtherFormats) {
-  ExpectRefused("PK\3\4 and so on, not numpy", {"wrong magic"});
+  ExpectNpyRefused("PK\3\4 and so on, not numpy", {"wrong magic"});
   std::string file = NpyOf("'<f4'", "(2,)", 8);
   file[6] = '\4';
-  ExpectRefused(file, {"unsupported .npy version", "got 4.0"});
+  ExpectNpyRefused(file, {"unsupported .npy version", "got 4.0"});
   file[6] = '\1';
   file[7] = '\1';
-  ExpectRefused(file, {"unsupported .npy version", "got 1.1"});
+  ExpectNpyRefused(file, {"unsupported .npy version", "got 1.1"});
 }
 
 TEST(Npy, RejectsHugeHeaders) {
   const std::string prefix = std::string(kMagic) + std::string("\2\0", 2);
-  ExpectRefused(prefix + LittleEndian(0xFFFFFFFF, 4), {"beyond the file", "4294967295"});
-  ExpectRefused(prefix + LittleEndian(70'000, 4) + std::string(70'000, ' '), {"too long"});
+  ExpectNpyRefused(prefix + LittleEndian(0xFFFFFFFF, 4), {"beyond the file", "4294967295"});
+  ExpectNpyRefused(prefix + LittleEndian(70'000, 4) + std::string(70'000, ' '), {"too long"});
 }
 
 TEST(Npy, RejectsOtherTypes) {
   for (const char* descr : {"'>f4'", "'>u2'"}) {
-    ExpectRefused(NpyOf(descr, "()", 4), {"unsupported dtype (big-endian)"});
+    ExpectNpyRefused(NpyOf(descr, "()", 4), {"unsupported dtype (big-endian)"});
   }
   for (const char* descr : {"'|b1'", "'<i4'", "'=f4'", "'f4'", "'|O'", "'<c8'", "''", "'|V4'"}) {
-    ExpectRefused(NpyOf(descr, "()", 4), {"unsupported dtype", "<f4"});
+    ExpectNpyRefused(NpyOf(descr, "()", 4), {"unsupported dtype", "<f4"});
   }
-  ExpectRefused(NpyOf("[('a', '<f4')]", "()", 4), {"several fields"});
+  ExpectNpyRefused(NpyOf("[('a', '<f4')]", "()", 4), {"several fields"});
 }
 
 TEST(Npy, RejectsBadDictionaries) {
@@ -122,7 +122,7 @@ TEST(Npy, RejectsBadDictionaries) {
         "{'descr': '<f4', 'fortran_order': False 'shape': ()}",
         "{'descr': '<f4\\x00', 'fortran_order': False, 'shape': ()}", "{'descr"}) {
     SCOPED_TRACE(dict);
-    ExpectRefused(Npy(dict, 4), {});
+    ExpectNpyRefused(Npy(dict, 4), {});
   }
 }
 
@@ -130,15 +130,15 @@ TEST(Npy, RejectsBadShapes) {
   for (const char* shape : {"(1)", "1", "(-1,)", "(1.0,)", "(01,)", "(1L,)", "(,)", "(1,,)",
                             "(1 2)", "(18446744073709551616,)", "[1]", "('1',)", "(None,)"}) {
     SCOPED_TRACE(shape);
-    ExpectRefused(NpyOf("'<f4'", shape, 4), {"bad header"});
+    ExpectNpyRefused(NpyOf("'<f4'", shape, 4), {"bad header"});
   }
   for (const char* shape : {"(4294967296, 4294967296)", "(0, 4294967296, 4294967296)",
                             "(4294967296, 4294967296, 0)", "(4611686018427387904,)"}) {
-    ExpectRefused(NpyOf("'<f4'", shape, 0), {"too large"});
+    ExpectNpyRefused(NpyOf("'<f4'", shape, 0), {"too large"});
   }
   std::string ones;
   for (int i = 0; i < 33; ++i) ones += "1,";
-  ExpectRefused(NpyOf("'<f4'", "(" + ones + ")", 4), {"too many dimensions"});
+  ExpectNpyRefused(NpyOf("'<f4'", "(" + ones + ")", 4), {"too many dimensions"});
 }
 
 TEST(Npy, ATraceAsksWhatV2Means) {
@@ -149,7 +149,7 @@ TEST(Npy, ATraceAsksWhatV2Means) {
   const TraceStep step = OpenTrace({path}, options).Load(0);
   EXPECT_EQ(step.recordings[0].tensors[0].dtype, DType::kBF16);
   EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(path));
-  EXPECT_EQ(Parse(NpyOf("'<V2'", "(2,)", 4)).type, NpyType::kVoid2);
+  EXPECT_EQ(ParseNpy(NpyOf("'<V2'", "(2,)", 4)).type, NpyType::kVoid2);
 }
 
 TEST(Npy, ATraceRefusesCodes) {

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <initializer_list>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -17,6 +16,7 @@
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
 #include "tests/support/rank_files.h"
+#include "tests/support/special_values.h"
 #include "tests/support/test_traces.h"
 #include "tests/support/trace_builder.h"
 
@@ -83,7 +83,6 @@ TEST_F(RankFiles, TheMeanDividesTheSum) {
 }
 
 TEST_F(RankFiles, InfinityAndNanStay) {
-  constexpr float kInf = std::numeric_limits<float>::infinity();
   Write(0, 0, {FloatTensor("w.grad", {kInf, kInf, 1, 3e38f})});
   Write(0, 1, {FloatTensor("w.grad", {-1, -kInf, std::nanf(""), 3e38f})});
   const Floats values = First(Load(RankReduction::kMean));
