@@ -31,6 +31,11 @@ if(DLSIM_WARNINGS_AS_ERRORS)
   target_compile_options(dlsim_developer_flags
                          INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
 endif()
+# Sanitizers see in two kinds of vectors what they would see in six, which take minutes each.
+if(DLSIM_FEW_SIMD_TARGETS)
+  target_compile_definitions(dlsim_developer_flags
+                             INTERFACE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)")
+endif()
 if(DLSIM_SANITIZE)
   dlsim_host_options(-fsanitize=${DLSIM_SANITIZE} -fno-sanitize-recover=all
                      -fno-omit-frame-pointer)

@@ -69,7 +69,7 @@ void AdaLoss::Prepare(const Config& config, State& state, const GradientSpread& 
   state.scale = AsFp16(scale);
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& AdalossParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"u_min", {}, "6e-8", "magnitudes below this underflow"},
       {"u_max", {"max"}, "65504", "magnitudes above this overflow"},
@@ -82,7 +82,7 @@ const std::vector<ParameterInfo>& Parameters() {
   return kParameters;
 }
 
-double ReadPositive(const Settings& settings, std::string_view name) {
+double ReadPositiveNumber(const Settings& settings, std::string_view name) {
   const double value = settings.Number(name);
   if (static_cast<float>(value) > 0) return value;
   throw UsageError(std::string("adaloss.").append(name), "not above 0", "a positive float32 number",
@@ -110,9 +110,9 @@ std::vector<std::string> Notes(const AdaLoss::Config& config, std::string_view f
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view format) {
-  const Settings settings{"adaloss", Parameters(), given};
-  const auto positive = [&](std::string_view name) { return ReadPositive(settings, name); };
+ConfiguredScaler MakeAdaloss(const ParameterMap& given, std::string_view format) {
+  const Settings settings{"adaloss", AdalossParameters(), given};
+  const auto positive = [&](std::string_view name) { return ReadPositiveNumber(settings, name); };
   const double n_uf = ReadShare(settings, "n_uf_threshold");
   const bool power_of_two = settings.Bool("power_of_two");
   const bool use_bound = settings.Bool("use_bound");
@@ -143,8 +143,8 @@ PolicyInfo AdaLossPolicy() {
       .aliases = {"ada-loss", "ada_loss"},
       .summary = "adaptive loss scaling: each gradient's factor from its own spread",
       .rules = {.finite_test = FiniteTest::kElementwise, .granularity = ScaleGranularity::kTensor},
-      .parameters = Parameters(),
-      .make = Make};
+      .parameters = AdalossParameters(),
+      .make = MakeAdaloss};
 }
 
 }  // namespace dlsim::sim

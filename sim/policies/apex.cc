@@ -66,7 +66,7 @@ Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const
   return {.next = next, .skip = skip};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& ApexParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale", {}, "dynamic", "dynamic, or a number: a scale that never changes"},
       {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step"},
@@ -110,8 +110,8 @@ NamedValue OptionalNumber(const Settings& settings, std::string_view name) {
   return {std::string(name), settings.Number(name)};
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"apex", Parameters(), given};
+ConfiguredScaler MakeApex(const ParameterMap& given, std::string_view) {
+  const Settings settings{"apex", ApexParameters(), given};
   const bool dynamic = settings.Text("loss_scale") == "dynamic";
   const NamedValue minimum = OptionalNumber(settings, "min_loss_scale");
   const auto* const min_loss_scale = std::get_if<double>(&minimum.value);
@@ -141,8 +141,8 @@ PolicyInfo ApexPolicy() {
           .aliases = {"apex_amp"},
           .summary = "apex.amp; without min_loss_scale its scale can reach 0, which raises",
           .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = ApexParameters(),
+          .make = MakeApex};
 }
 
 }  // namespace dlsim::sim

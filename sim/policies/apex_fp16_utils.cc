@@ -40,7 +40,7 @@ Transition<Fp16UtilsLossScaler::State> Fp16UtilsLossScaler::Next(const Config& c
   });
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& ApexFp16UtilsParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"init_scale", {"initial_loss_scale"}, "2^32", "loss scale of the first step"},
       {"scale_factor", {}, "2.0", "the scale is multiplied and divided by this"},
@@ -49,8 +49,8 @@ const std::vector<ParameterInfo>& Parameters() {
   return kParameters;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"apex-fp16-utils", Parameters(), given};
+ConfiguredScaler MakeApexFp16Utils(const ParameterMap& given, std::string_view) {
+  const Settings settings{"apex-fp16-utils", ApexFp16UtilsParameters(), given};
   const Fp16UtilsLossScaler::Config config = {
       .init_scale = ReadPositive(settings, "init_scale"),
       .scale_factor = ReadPythonNumber(settings, "scale_factor"),
@@ -74,8 +74,8 @@ PolicyInfo ApexFp16UtilsPolicy() {
           .aliases = {"apex_fp16_utils"},
           .summary = "DynamicLossScaler of apex.fp16_utils; never below 1, no ceiling",
           .rules = {.finite_test = FiniteTest::kSum},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = ApexFp16UtilsParameters(),
+          .make = MakeApexFp16Utils};
 }
 
 }  // namespace dlsim::sim

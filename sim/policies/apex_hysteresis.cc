@@ -66,7 +66,7 @@ Transition<HysteresisScaler::State> HysteresisScaler::Next(const Config& config,
   return {.next = next};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& ApexHysteresisParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step"},
       {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
@@ -101,8 +101,8 @@ std::vector<std::string> Notes(const HysteresisScaler::Config& config, int64_t a
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"apex-hysteresis", Parameters(), given};
+ConfiguredScaler MakeApexHysteresis(const ParameterMap& given, std::string_view) {
+  const Settings settings{"apex-hysteresis", ApexHysteresisParameters(), given};
   const int64_t interval = settings.Integer("growth_interval");
   const HysteresisScaler::Config config = {.init_scale = settings.Number("init_scale"),
                                            .growth_factor = settings.Number("growth_factor"),
@@ -127,8 +127,8 @@ PolicyInfo ApexHysteresisPolicy() {
           .aliases = {"apex_update_scale_hysteresis", "nemo"},
           .summary = "apex's hysteresis kernel under NeMo's GradScaler; overflows in a row count",
           .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = ApexHysteresisParameters(),
+          .make = MakeApexHysteresis};
 }
 
 }  // namespace dlsim::sim

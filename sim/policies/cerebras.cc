@@ -206,16 +206,16 @@ std::vector<NamedValue> Describe(const Settings& settings, const GradScaler::Con
 }
 
 // Returns 0 for "dynamic".
-float ReadStaticScale(const Settings& settings) {
+float ReadFixedScale(const Settings& settings) {
   if (settings.Text("loss_scale") == "dynamic") return 0;
   return settings.Number("loss_scale") == 0 ? 1.0f : settings.StaticScale("loss_scale");
 }
 
-ConfiguredScaler Make(const Settings& settings, Variant variant, std::string_view format) {
+ConfiguredScaler MakeCerebras(const Settings& settings, Variant variant, std::string_view format) {
   const bool code = variant == Variant::kCode;
   const std::string fp16_type = code ? Fp16Type(settings, format) : "";
   const GradScaler::Config config = ReadConfig(settings, fp16_type);
-  const float static_scale = ReadStaticScale(settings);
+  const float static_scale = ReadFixedScale(settings);
   const std::vector<NamedValue> parameters = Describe(settings, config, fp16_type, static_scale);
   std::vector<std::string> notes;
   if (fp16_type == "bfloat16" || format == "bf16") {
@@ -248,7 +248,8 @@ PolicyInfo CerebrasPolicy() {
           .rules = {.finite_test = FiniteTest::kGlobalNorm},
           .parameters = DocumentedParameters(),
           .make = [](const ParameterMap& given, std::string_view format) {
-            return Make({"cerebras", DocumentedParameters(), given}, Variant::kDocumented, format);
+            return MakeCerebras({"cerebras", DocumentedParameters(), given}, Variant::kDocumented,
+                                format);
           }};
 }
 
@@ -259,7 +260,7 @@ PolicyInfo Cerebras210Policy() {
           .rules = {.finite_test = FiniteTest::kGlobalNorm},
           .parameters = CodeParameters(),
           .make = [](const ParameterMap& given, std::string_view format) {
-            return Make({"cerebras-2.10", CodeParameters(), given}, Variant::kCode, format);
+            return MakeCerebras({"cerebras-2.10", CodeParameters(), given}, Variant::kCode, format);
           }};
 }
 

@@ -71,7 +71,7 @@ Transition<CsDynamicLossScale::State> CsDynamicLossScale::Next(const Config& con
   return {.next = next, .skip = input.overflow};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& CerebrasTfParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"initial_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step"},
       {"increment_period", {"steps_per_increase"}, "2000", "steps until the scale doubles"},
@@ -151,8 +151,8 @@ std::vector<std::string> Notes(const Arguments& arguments) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Arguments arguments = Read(Settings{"cerebras-tf", Parameters(), given});
+ConfiguredScaler MakeCerebrasTf(const ParameterMap& given, std::string_view) {
+  const Arguments arguments = Read(Settings{"cerebras-tf", CerebrasTfParameters(), given});
   const std::vector<NamedValue> parameters = {{"initial_loss_scale", arguments.initial_loss_scale},
                                               {"increment_period", arguments.increment_period},
                                               {"multiplier", arguments.multiplier},
@@ -178,8 +178,8 @@ PolicyInfo CerebrasTfPolicy() {
           .aliases = {"cerebras_tf"},
           .summary = "CSDynamicLossScale of Cerebras' TensorFlow stack, tolerance 0.05",
           .rules = {.finite_test = FiniteTest::kGlobalNorm, .clip_rule = ClipRule::kTensorFlow},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = CerebrasTfParameters(),
+          .make = MakeCerebrasTf};
 }
 
 }  // namespace dlsim::sim

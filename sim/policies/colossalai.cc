@@ -60,7 +60,7 @@ Transition<ColossalScaler::State> ColossalScaler::Next(const Config& config, con
   return {.next = next};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& ColossalaiParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"initial_scale", {"init_scale", "initial_loss_scale"}, "2^16", "scale of the first step"},
       {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
@@ -166,8 +166,8 @@ std::vector<std::string> Notes(const Arguments& arguments, const ColossalScaler:
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"colossalai", Parameters(), given};
+ConfiguredScaler MakeColossalai(const ParameterMap& given, std::string_view) {
+  const Settings settings{"colossalai", ColossalaiParameters(), given};
   const Arguments arguments = Read(settings);
   // A tensor times a Python float multiplies by the float's float32 value.
   const ColossalScaler::Config config = {
@@ -191,8 +191,8 @@ PolicyInfo ColossalAiPolicy() {
           .aliases = {},
           .summary = "ColossalAI's DynamicGradScaler; its checkpoint keeps only the scale",
           .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = Parameters(),
-          .make = Make,
+          .parameters = ColossalaiParameters(),
+          .make = MakeColossalai,
           .checkpoint = CheckpointContent::kScaleOnly};
 }
 

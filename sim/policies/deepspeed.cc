@@ -80,7 +80,7 @@ Transition<State> DynamicLossScaler::Next(const Config& config, const State& sta
   });
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& DeepspeedParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale", {"static_loss_scale"}, "0", "0: dynamic; else a scale that never changes"},
       {"init_scale",
@@ -138,8 +138,8 @@ std::vector<std::string> Notes(const Settings& settings, const Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"deepspeed", Parameters(), given};
+ConfiguredScaler MakeDeepspeed(const ParameterMap& given, std::string_view) {
+  const Settings settings{"deepspeed", DeepspeedParameters(), given};
   const PythonNumber init_scale = ReadPositive(settings, "init_scale");
   const PythonNumber static_scale = ReadStaticScale(settings);
   const bool dynamic = static_scale == PythonNumber();
@@ -170,8 +170,8 @@ PolicyInfo DeepSpeedPolicy() {
           .aliases = {},
           .summary = "DeepSpeed's DynamicLossScaler (ZeRO); an overflow at min_scale raises",
           .rules = {.finite_test = FiniteTest::kSum},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = DeepspeedParameters(),
+          .make = MakeDeepspeed};
 }
 
 }  // namespace dlsim::sim

@@ -45,7 +45,7 @@ Transition<Fp16Optimizer::State> Fp16Optimizer::Next(const Config& config, const
   });
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& DeepspeedFp16OptimizerParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale", {"static_loss_scale"}, "0", "0: dynamic; else a scale that never changes"},
       {"init_scale", {"initial_scale", "initial_loss_scale"}, "2^16", "scale of the first step"},
@@ -73,8 +73,8 @@ std::vector<std::string> Notes(const Fp16Optimizer::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"deepspeed-fp16-optimizer", Parameters(), given};
+ConfiguredScaler MakeDeepspeedFp16Optimizer(const ParameterMap& given, std::string_view) {
+  const Settings settings{"deepspeed-fp16-optimizer", DeepspeedFp16OptimizerParameters(), given};
   const PythonNumber init_scale = ReadPositive(settings, "init_scale");
   const PythonNumber static_scale = ReadStaticScale(settings);
   const bool dynamic = static_scale == PythonNumber();
@@ -97,8 +97,8 @@ PolicyInfo DeepSpeedFp16OptimizerPolicy() {
           .aliases = {"deepspeed_fp16_optimizer"},
           .summary = "DeepSpeed's FP16_Optimizer (no ZeRO); first growth one step later",
           .rules = {.finite_test = FiniteTest::kSum},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = DeepspeedFp16OptimizerParameters(),
+          .make = MakeDeepspeedFp16Optimizer};
 }
 
 }  // namespace dlsim::sim

@@ -51,7 +51,7 @@ Transition<LayerScaler::State> LayerScaler::Next(const Config& config, const Sta
   return {.next = {Clamp(config, config.growth_factor * state.scaling_factor), 0}};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& FairscaleParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"init_scale",
        {"initial_loss_scale"},
@@ -82,8 +82,8 @@ std::vector<std::string> Notes(const LayerScaler::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"fairscale", Parameters(), given};
+ConfiguredScaler MakeFairscale(const ParameterMap& given, std::string_view) {
+  const Settings settings{"fairscale", FairscaleParameters(), given};
   const LayerScaler::Config config = {.init_scale = settings.Number("init_scale"),
                                       .growth_factor = settings.Number("growth_factor"),
                                       .backoff_factor = settings.Number("backoff_factor"),
@@ -109,8 +109,8 @@ PolicyInfo FairscalePolicy() {
           .summary = "fairscale's LayerwiseGradientScaler; a scale for each layer",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
                     .granularity = ScaleGranularity::kLayer},
-          .parameters = Parameters(),
-          .make = Make,
+          .parameters = FairscaleParameters(),
+          .make = MakeFairscale,
           .checkpoint = CheckpointContent::kNothing};
 }
 

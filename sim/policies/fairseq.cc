@@ -263,7 +263,7 @@ void NoteMetaseq(const DynamicLossScaler::Config& config, std::vector<std::strin
 // Beyond this binary64 does not hold every integer.
 constexpr int64_t kMaxWindow = int64_t{1} << 53;
 
-ConfiguredScaler Make(std::string_view policy, Stack stack, const ParameterMap& given) {
+ConfiguredScaler MakeFairseq(std::string_view policy, Stack stack, const ParameterMap& given) {
   const Settings settings{policy, ParametersOf(stack), given};
   const DynamicLossScaler::Config config = {.stack = stack,
                                             .init_scale = settings.Number("init_scale"),
@@ -290,14 +290,14 @@ ConfiguredScaler Make(std::string_view policy, Stack stack, const ParameterMap& 
 }
 
 PolicyInfo Policy(std::string_view name, Stack stack, std::string_view summary) {
-  return {
-      .name = name,
-      .aliases = {},
-      .summary = summary,
-      .rules = {.finite_test = FiniteTest::kScaledNorm, .clip_rule = ClipRule::kFairseq},
-      .parameters = ParametersOf(stack),
-      .make = [=](const ParameterMap& given, std::string_view) { return Make(name, stack, given); },
-      .checkpoint = CheckpointContent::kScaleOnly};
+  return {.name = name,
+          .aliases = {},
+          .summary = summary,
+          .rules = {.finite_test = FiniteTest::kScaledNorm, .clip_rule = ClipRule::kFairseq},
+          .parameters = ParametersOf(stack),
+          .make = [=](const ParameterMap& given,
+                      std::string_view) { return MakeFairseq(name, stack, given); },
+          .checkpoint = CheckpointContent::kScaleOnly};
 }
 
 }  // namespace

@@ -54,7 +54,7 @@ Transition<DynamicScale::State> DynamicScale::Next(const Config& config, const S
   return {.next = next, .skip = input.overflow};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& FlaxParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"scale", {"init_scale", "initial_loss_scale"}, "65536", "loss scale of the first step"},
       {"growth_factor", {}, "2", "multiplies the scale on growth, up to the largest float32"},
@@ -98,8 +98,8 @@ std::vector<std::string> Notes(const DynamicScale::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"flax", Parameters(), given};
+ConfiguredScaler MakeFlax(const ParameterMap& given, std::string_view) {
+  const Settings settings{"flax", FlaxParameters(), given};
   const double scale = settings.Number("scale");
   const double growth_factor = settings.Number("growth_factor");
   const double backoff_factor = settings.Number("backoff_factor");
@@ -126,8 +126,8 @@ PolicyInfo FlaxPolicy() {
           .aliases = {},
           .summary = "DynamicScale of flax; saturates at the largest float32",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = FlaxParameters(),
+          .make = MakeFlax};
 }
 
 }  // namespace dlsim::sim

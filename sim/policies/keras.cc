@@ -35,7 +35,7 @@ struct LossScaleOptimizer {
   }
 };
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& KerasParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"initial_scale",
        {"initial_loss_scale", "init_scale"},
@@ -63,8 +63,8 @@ std::vector<std::string> Notes(const LossScaleOptimizer::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"keras", Parameters(), given};
+ConfiguredScaler MakeKeras(const ParameterMap& given, std::string_view) {
+  const Settings settings{"keras", KerasParameters(), given};
   const LossScaleOptimizer::Config config = {
       .initial_scale = static_cast<float>(settings.Number("initial_scale")),
       .dynamic_growth_steps = settings.Integer("dynamic_growth_steps")};
@@ -90,8 +90,8 @@ PolicyInfo KerasPolicy() {
           .aliases = {"keras3", "keras3_loss_scale_optimizer"},
           .summary = "LossScaleOptimizer of Keras 3; no floor, no ceiling",
           .rules = {.finite_test = FiniteTest::kElementwise, .clip_rule = ClipRule::kTensorFlow},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = KerasParameters(),
+          .make = MakeKeras};
 }
 
 }  // namespace dlsim::sim

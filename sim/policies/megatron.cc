@@ -58,7 +58,7 @@ Transition<MegatronScaler::State> MegatronScaler::Next(const Config& config, con
   return {.next = next};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& MegatronParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"initial_scale", {"initial_loss_scale", "init_scale"}, "2^32", "scale of the first step"},
       {"min_scale", {"min_loss_scale"}, "1", "floor of a decrease"},
@@ -118,8 +118,8 @@ std::vector<std::string> Notes(const MegatronScaler::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"megatron", Parameters(), given};
+ConfiguredScaler MakeMegatron(const ParameterMap& given, std::string_view) {
+  const Settings settings{"megatron", MegatronParameters(), given};
   const Arguments arguments = {
       settings.Number("initial_scale"),    settings.Number("min_scale"),
       settings.Number("growth_factor"),    settings.Number("backoff_factor"),
@@ -148,8 +148,8 @@ PolicyInfo MegatronPolicy() {
           .aliases = {},
           .summary = "Megatron-LM's DynamicGradScaler; no ceiling, can grow to infinity",
           .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = MegatronParameters(),
+          .make = MakeMegatron};
 }
 
 }  // namespace dlsim::sim

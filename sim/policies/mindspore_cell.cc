@@ -52,7 +52,7 @@ Transition<UpdateCell::State> UpdateCell::Next(const Config& config, const State
   return {.next = next, .skip = input.overflow};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& MindsporeCellParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale_value",
        {"init_scale", "initial_loss_scale"},
@@ -80,8 +80,8 @@ std::vector<std::string> Notes(const UpdateCell::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"mindspore-cell", Parameters(), given};
+ConfiguredScaler MakeMindsporeCell(const ParameterMap& given, std::string_view) {
+  const Settings settings{"mindspore-cell", MindsporeCellParameters(), given};
   const double loss_scale_value = settings.Number("loss_scale_value");
   const double scale_factor = settings.Number("scale_factor");
   const UpdateCell::Config config = {.loss_scale_value = static_cast<float>(loss_scale_value),
@@ -101,8 +101,8 @@ PolicyInfo MindsporeCellPolicy() {
           .aliases = {"mindspore_update_cell"},
           .summary = "DynamicLossScaleUpdateCell of MindSpore; its scale can grow to infinity",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = MindsporeCellParameters(),
+          .make = MakeMindsporeCell};
 }
 
 }  // namespace dlsim::sim

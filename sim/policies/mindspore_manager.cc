@@ -63,7 +63,7 @@ Transition<LossScaleManager::State> LossScaleManager::Next(const Config& config,
   });
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& MindsporeManagerParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"init_loss_scale",
        {"init_scale", "initial_loss_scale"},
@@ -100,8 +100,8 @@ void Check(const LossScaleManager::Config& config, const std::vector<NamedValue>
   }
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"mindspore-manager", Parameters(), given};
+ConfiguredScaler MakeMindsporeManager(const ParameterMap& given, std::string_view) {
+  const Settings settings{"mindspore-manager", MindsporeManagerParameters(), given};
   const LossScaleManager::Config config = {
       .init_loss_scale = ReadPythonNumber(settings, "init_loss_scale"),
       .scale_factor = ReadPythonNumber(settings, "scale_factor"),
@@ -125,8 +125,8 @@ PolicyInfo MindSporeManagerPolicy() {
           .aliases = {"mindspore_manager"},
           .summary = "MindSpore's DynamicLossScaleManager; 1001 overflows in a row raise",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise},
-          .parameters = Parameters(),
-          .make = Make,
+          .parameters = MindsporeManagerParameters(),
+          .make = MakeMindsporeManager,
           .checkpoint = CheckpointContent::kNothing};
 }
 

@@ -69,7 +69,7 @@ Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const
   return {.next = next, .skip = input.overflow};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& MxnetParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale",
        {"init", "init_scale", "initial_loss_scale"},
@@ -98,8 +98,8 @@ std::vector<std::string> Notes(const AmpLossScaler::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"mxnet", Parameters(), given};
+ConfiguredScaler MakeMxnet(const ParameterMap& given, std::string_view) {
+  const Settings settings{"mxnet", MxnetParameters(), given};
   const AmpLossScaler::Config config = {.loss_scale = settings.Number("loss_scale"),
                                         .scale_seq_len = settings.Integer("scale_seq_len"),
                                         .max_loss_scale = settings.Number("max_loss_scale")};
@@ -117,8 +117,8 @@ PolicyInfo MxnetPolicy() {
           .aliases = {},
           .summary = "LossScaler of MXNet's AMP; each change acts one step late",
           .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = Parameters(),
-          .make = Make,
+          .parameters = MxnetParameters(),
+          .make = MakeMxnet,
           .checkpoint = CheckpointContent::kNothing};
 }
 

@@ -68,7 +68,7 @@ Transition<Backoff::State> Backoff::Next(const Config& config, const State& stat
   return {.next = next};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& Openseq2seqParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"scale_min", {"min_loss_scale"}, "1", "floor"},
       {"scale_max", {"max_loss_scale"}, "2^14", "ceiling, and the loss scale of the first step"},
@@ -104,8 +104,8 @@ std::vector<std::string> Notes(const Backoff::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"openseq2seq-backoff", Parameters(), given};
+ConfiguredScaler MakeOpenseq2seq(const ParameterMap& given, std::string_view) {
+  const Settings settings{"openseq2seq-backoff", Openseq2seqParameters(), given};
   const Backoff::Config config = {.scale_min = static_cast<float>(settings.Number("scale_min")),
                                   .scale_max = static_cast<float>(settings.Number("scale_max")),
                                   .step_factor = static_cast<float>(settings.Number("step_factor")),
@@ -128,8 +128,8 @@ PolicyInfo OpenSeq2SeqBackoffPolicy() {
           .summary = "BackoffScaler of OpenSeq2Seq; starts at its ceiling",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
                     .clip_rule = ClipRule::kTensorFlow},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = Openseq2seqParameters(),
+          .make = MakeOpenseq2seq};
 }
 
 }  // namespace dlsim::sim

@@ -82,7 +82,7 @@ Transition<LogMax::State> LogMax::Next(const Config& config, const State& state,
   return {.next = next, .skip = overflow};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& Openseq2seqLogmaxParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"scale_min", {"min_loss_scale"}, "1", "floor"},
       {"scale_max", {"max_loss_scale"}, "2^14", "ceiling"},
@@ -107,8 +107,8 @@ std::vector<std::string> Notes(const LogMax::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"openseq2seq-logmax", Parameters(), given};
+ConfiguredScaler MakeOpenseq2seqLogmax(const ParameterMap& given, std::string_view) {
+  const Settings settings{"openseq2seq-logmax", Openseq2seqLogmaxParameters(), given};
   const auto number = [&](std::string_view name) {
     return static_cast<float>(settings.Number(name));
   };
@@ -122,7 +122,7 @@ ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
                                  .slow = average("beta2"),
                                  .overflow_std_dev = number("overflow_std_dev")};
   std::vector<NamedValue> parameters;
-  for (const ParameterInfo& info : Parameters()) {
+  for (const ParameterInfo& info : Openseq2seqLogmaxParameters()) {
     parameters.push_back({std::string(info.name), settings.Number(info.name)});
   }
   return {
@@ -137,8 +137,8 @@ PolicyInfo OpenSeq2SeqLogMaxPolicy() {
           .summary = "LogMaxScaler of OpenSeq2Seq; follows the largest gradient of each step",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
                     .clip_rule = ClipRule::kTensorFlow},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = Openseq2seqLogmaxParameters(),
+          .make = MakeOpenseq2seqLogmax};
 }
 
 }  // namespace dlsim::sim

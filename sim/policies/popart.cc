@@ -48,7 +48,7 @@ struct AutomaticLossScaling {
   }
 };
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& PopartParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"lossScaling", {"init_scale"}, "1", "loss scale of the optimizer, times the update factor"},
       {"binEdgeLocation", {}, "0.125", "edge of the histogram as a share of 65504"},
@@ -98,8 +98,8 @@ std::vector<std::string> Notes(float threshold) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"popart", Parameters(), given};
+ConfiguredScaler MakePopart(const ParameterMap& given, std::string_view) {
+  const Settings settings{"popart", PopartParameters(), given};
   const float threshold = static_cast<float>(settings.Number("thresholdUpperCountProportion"));
   const int64_t period = settings.Integer("updatePeriod");
   if (period < 0 || period > std::numeric_limits<int32_t>::max()) {
@@ -130,8 +130,8 @@ PolicyInfo PopartPolicy() {
           .aliases = {"popart_als"},
           .summary = "automatic loss scaling of Graphcore's PopART; no step is ever skipped",
           .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = PopartParameters(),
+          .make = MakePopart};
 }
 
 }  // namespace dlsim::sim

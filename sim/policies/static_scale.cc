@@ -7,15 +7,15 @@
 namespace dlsim::sim {
 namespace {
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& StaticScaleParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale", {"loss_scaling_factor"}, "1", "the loss scale, as float32"},
   };
   return kParameters;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"static", Parameters(), given};
+ConfiguredScaler MakeStaticScale(const ParameterMap& given, std::string_view) {
+  const Settings settings{"static", StaticScaleParameters(), given};
   const float scale = settings.StaticScale("loss_scale");
   return {.scaler = LossScaler::Make<StaticScale>({scale}),
           .parameters = {{"loss_scale", double{scale}}},
@@ -29,8 +29,8 @@ PolicyInfo StaticPolicy() {
           .aliases = {},
           .summary = "a constant loss scale; no step is ever skipped",
           .rules = {.finite_test = FiniteTest::kElementwise},
-          .parameters = Parameters(),
-          .make = Make,
+          .parameters = StaticScaleParameters(),
+          .make = MakeStaticScale,
           .checkpoint = CheckpointContent::kNothing};
 }
 

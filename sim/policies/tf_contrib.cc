@@ -47,7 +47,7 @@ struct ExponentialUpdate {
   }
 };
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& TfContribParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"init_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step"},
       {"incr_every_n_steps", {}, "2000", "consecutive clean steps until the scale grows"},
@@ -82,8 +82,8 @@ std::vector<std::string> Notes(const ExponentialUpdate::Config& config) {
   return notes;
 }
 
-ConfiguredScaler Make(const ParameterMap& given, std::string_view) {
-  const Settings settings{"tf-contrib", Parameters(), given};
+ConfiguredScaler MakeTfContrib(const ParameterMap& given, std::string_view) {
+  const Settings settings{"tf-contrib", TfContribParameters(), given};
   const auto number = [&](std::string_view name) {
     return static_cast<float>(settings.Number(name));
   };
@@ -110,8 +110,8 @@ PolicyInfo TfContribPolicy() {
           .summary = "ExponentialUpdateLossScaleManager of tf.contrib in TensorFlow 1",
           .rules = {.finite_test = FiniteTest::kUnscaledElementwise,
                     .clip_rule = ClipRule::kTensorFlow},
-          .parameters = Parameters(),
-          .make = Make};
+          .parameters = TfContribParameters(),
+          .make = MakeTfContrib};
 }
 
 }  // namespace dlsim::sim

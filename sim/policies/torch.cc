@@ -58,7 +58,7 @@ Transition<GradScaler::State> GradScaler::Next(const Config& config, const State
   return {.next = {accept ? grown : state.scale, 0}};
 }
 
-const std::vector<ParameterInfo>& Parameters() {
+const std::vector<ParameterInfo>& TorchParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step"},
       {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
@@ -82,8 +82,8 @@ std::vector<std::string> Notes(const GradScaler::Config& config, int64_t asked_i
   return notes;
 }
 
-ConfiguredScaler Make(std::string_view policy, Growth growth, const ParameterMap& given) {
-  const Settings settings{policy, Parameters(), given};
+ConfiguredScaler MakeTorch(std::string_view policy, Growth growth, const ParameterMap& given) {
+  const Settings settings{policy, TorchParameters(), given};
   const int64_t interval = settings.Integer("growth_interval");
   const GradScaler::Config config = {.init_scale = settings.Number("init_scale"),
                                      .growth_factor = settings.Number("growth_factor"),
@@ -112,9 +112,9 @@ PolicyInfo TorchPolicy() {
           .aliases = {"torch_new"},
           .summary = "torch.amp.GradScaler since PyTorch 2.1; keeps its scale finite",
           .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
-          .parameters = Parameters(),
+          .parameters = TorchParameters(),
           .make = [](const ParameterMap& given, std::string_view) {
-            return Make("torch", Growth::kIfFinite, given);
+            return MakeTorch("torch", Growth::kIfFinite, given);
           }};
 }
 
@@ -123,9 +123,9 @@ PolicyInfo Torch113Policy() {
           .aliases = {"torch_1_13"},
           .summary = "torch.cuda.amp.GradScaler of PyTorch 1.13; its scale can grow to infinity",
           .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
-          .parameters = Parameters(),
+          .parameters = TorchParameters(),
           .make = [](const ParameterMap& given, std::string_view) {
-            return Make("torch-1.13", Growth::kAlways, given);
+            return MakeTorch("torch-1.13", Growth::kAlways, given);
           }};
 }
 
