@@ -16,12 +16,11 @@ namespace dlsim::gpu {
 inline constexpr float kFloatInfinity = std::numeric_limits<float>::infinity();
 
 // The scale of one question for one tensor.
-struct Scaling {
+struct Scaling : Unscaling {
   float scale = 1.0f;
-  float inverse = 1.0f;
 };
 
-DLSIM_HOST_DEVICE inline Scaling MakeScaling(float scale) { return {scale, 1.0f / scale}; }
+DLSIM_HOST_DEVICE inline Scaling MakeScaling(float scale) { return {MakeUnscaling(scale), scale}; }
 
 // Counts an element by the definition.
 template <Rounding kRounding>
@@ -30,7 +29,7 @@ DLSIM_HOST_DEVICE inline ElementResult CountElement(const CodecSpec& spec, const
                                                     LaneStats& stats) {
   const uint32_t scaled = BitCast<uint32_t>(value * scaling.scale);
   const EncodeResult result = EncodeWith<kRounding>(spec, scaled, random);
-  return MeasureElement(spec, scaling.inverse, BitCast<uint32_t>(value), scaled, result, stats,
+  return MeasureElement(spec, scaling, BitCast<uint32_t>(value), scaled, result, stats,
                         stats.sums());
 }
 
@@ -94,6 +93,9 @@ DLSIM_HOST_DEVICE inline void CountByFloats(const FloatRounding& floats, const S
     return;
   }
   AddSquareFused(magnitude, stats.inputs);
+  if (result < kFloatInfinity) {
+    AddErrorSquare(magnitude, result, scaling.of_magnitudes, stats.errors);
+  }
   stats.absmax = fmaxf(stats.absmax, magnitude);
   if (is_number && beyond && !stops) ++stats.overflow;
   if (magnitude == 0) {
@@ -130,7 +132,7 @@ struct PlainInputs {
 
 // What it finds out of the results of one question.
 struct PlainResults {
-  double underflows = 0, quantized = 0;
+  double errors = 0, underflows = 0, quantized = 0;
   uint32_t zeros = 0;
   float normals = 0;  // a count
 
@@ -145,6 +147,7 @@ struct PlainResults {
       ++zeros;
       underflows = fma(wide, wide, underflows);
     }
+    AddErrorSquare(fabsf(value), result, scaling.of_magnitudes, errors);
     const double unscaled = double{result * scaling.inverse};
     quantized = fma(unscaled, unscaled, quantized);
   }
@@ -166,6 +169,7 @@ DLSIM_HOST_DEVICE inline LaneStats FinishPlain(const PlainInputs& inputs,
   stats.subnormal = elements - static_cast<uint32_t>(results.normals) - results.zeros;
   stats.absmax = inputs.absmax;
   stats.inputs = inputs.sum;
+  stats.errors = results.errors;
   stats.underflows = results.underflows;
   stats.quantized = results.quantized;
   return stats;

@@ -20,14 +20,14 @@ struct LaneStats {
   uint32_t zeros = 0, nan = 0, inf = 0;
   uint32_t underflow = 0, subnormal = 0, overflow = 0, nonfinite_outputs = 0;
   float absmax = 0;
-  double inputs = 0, underflows = 0, quantized = 0;
+  double inputs = 0, errors = 0, underflows = 0, quantized = 0;
 
-  DLSIM_HOST_DEVICE LaneSums sums() { return {inputs, underflows, quantized}; }
+  DLSIM_HOST_DEVICE LaneSums sums() { return {inputs, errors, underflows, quantized}; }
 };
 
 // Call body(i, member of LaneStats, member of TensorStats) for each counter and each sum: what is
 // added, stored and merged is listed here alone.
-inline constexpr uint32_t kLaneCounters = 7, kLaneSums = 3;
+inline constexpr uint32_t kLaneCounters = 7, kLaneSums = 4;
 template <class Body>
 DLSIM_HOST_DEVICE inline void ForEachLaneCounter(const Body& body) {
   body(0, &LaneStats::zeros, &TensorStats::zeros);
@@ -41,8 +41,9 @@ DLSIM_HOST_DEVICE inline void ForEachLaneCounter(const Body& body) {
 template <class Body>
 DLSIM_HOST_DEVICE inline void ForEachLaneSum(const Body& body) {
   body(0, &LaneStats::inputs, &TensorStats::sum_of_squares);
-  body(1, &LaneStats::underflows, &TensorStats::underflow_sum_of_squares);
-  body(2, &LaneStats::quantized, &TensorStats::quantized_sum_of_squares);
+  body(1, &LaneStats::errors, &TensorStats::error_sum_of_squares);
+  body(2, &LaneStats::underflows, &TensorStats::underflow_sum_of_squares);
+  body(3, &LaneStats::quantized, &TensorStats::quantized_sum_of_squares);
 }
 
 inline constexpr double kQuietNan = std::numeric_limits<double>::quiet_NaN();

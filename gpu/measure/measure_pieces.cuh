@@ -107,8 +107,7 @@ __device__ inline void MeasurePlain(const QuestionSet<kQuestions>& questions,
   PlainResults results[kQuestions];
   Scaling sizes[kQuestions];
   for (uint32_t q = 0; q < kQuestions; ++q) {
-    const Scaling scaling = MakeScaling(questions.of[q].ScaleOf(chunk.piece()));
-    sizes[q] = {fabsf(scaling.scale), fabsf(scaling.inverse)};
+    sizes[q] = MakeScaling(fabsf(questions.of[q].ScaleOf(chunk.piece())));
   }
   // The rest, less than a tile, is counted by the definition.
   constexpr uint32_t kRows = kTileRows<kQuestions>;

@@ -23,6 +23,7 @@ struct HistogramAnswer {
   Bracket<uint64_t> underflow, subnormal, overflow, nonfinite_outputs;
   Bracket<double> underflow_squares;
   Bracket<double> quantized_squares;  // what quantisation can make of the sum of squares
+  Bracket<double> error_squares;      // TensorStats has that of values spread evenly
 
   // True if all counters and the energy lost are exact.
   bool exact() const {
@@ -94,6 +95,13 @@ class HistogramQuestion {
   float scale() const { return scale_; }
 
  private:
+  // Of the nonzero finite values of one sign that stay finite.
+  struct ErrorSquares {
+    Bracket<double> range;
+    double likely = 0;
+  };
+  ErrorSquares Errors(Sign sign, const HistogramIndex& index) const;
+  uint32_t FirstPrecise(Sign sign) const;
   Bracket<double> QuantizedSquares(Sign sign, const HistogramIndex& index) const;
   Bracket<double> ClampedInfinities(const Histogram& histogram) const;
 

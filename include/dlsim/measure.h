@@ -26,9 +26,6 @@ struct Measurement {
   Conversion conversion;
   float scale = 1.0f;
   RandomStream random = {};  // for Rounding::kStochastic
-
-  // What unscaling multiplies with, as the real scalers do.
-  float inverse_scale() const { return 1.0f / scale; }
 };
 
 // Answers one question about an array, on all threads.

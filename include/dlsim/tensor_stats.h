@@ -42,15 +42,16 @@ Bracket<T> Between(const Bracket<T>& from, const Bracket<T>& to) {
 // count and device gives the same digits; they are merged in index order for the same reason.
 struct TensorStats {
   uint64_t elements = 0;
-  uint64_t zeros = 0;              // input is +0 or -0
-  uint64_t nan = 0;                // input
-  uint64_t inf = 0;                // input
-  uint64_t underflow = 0;          // finite nonzero input, output +-0
-  uint64_t subnormal = 0;          // finite nonzero input, output a nonzero subnormal
-  uint64_t overflow = 0;           // finite input, output infinite (or clamped when saturating)
-  uint64_t nonfinite_outputs = 0;  // output is infinity or NaN
-  float absmax = 0;                // largest finite input magnitude; never NaN
-  double sum_of_squares = 0;       // of the finite inputs
+  uint64_t zeros = 0;               // input is +0 or -0
+  uint64_t nan = 0;                 // input
+  uint64_t inf = 0;                 // input
+  uint64_t underflow = 0;           // finite nonzero input, output +-0
+  uint64_t subnormal = 0;           // finite nonzero input, output a nonzero subnormal
+  uint64_t overflow = 0;            // finite input, output infinite (or clamped when saturating)
+  uint64_t nonfinite_outputs = 0;   // output is infinity or NaN
+  float absmax = 0;                 // largest finite input magnitude; never NaN
+  double sum_of_squares = 0;        // of the finite inputs
+  double error_sum_of_squares = 0;  // of result / scale - input, where both are finite
   double underflow_sum_of_squares = 0;  // of the inputs that underflow
   double quantized_sum_of_squares = 0;  // of the outputs after unscaling; may be inf or NaN
 
@@ -68,6 +69,9 @@ struct TensorStats {
     return sum_of_squares == 0 ? 0 : underflow_sum_of_squares / sum_of_squares;
   }
 
+  // The relative squared error: 0 if nothing changed, 1 if all became zero.
+  double harm() const { return sum_of_squares == 0 ? 0 : error_sum_of_squares / sum_of_squares; }
+
   // Adds the statistics of what follows in index order.
   void Merge(const TensorStats& later);
 };
@@ -76,6 +80,9 @@ struct TensorStats {
 struct CounterBrackets {
   Bracket<uint64_t> underflow, subnormal, overflow;
   Bracket<double> underflow_sum_of_squares;
+  // Between edges only the underflow's part of the error is known: never exact, and not looked at
+  // by exact().
+  Bracket<double> error_sum_of_squares;
 
   bool exact() const;
   void Merge(const CounterBrackets& other);
@@ -155,6 +162,10 @@ inline constexpr std::tuple kCounters = {
                &TensorStats::sum_of_squares,
                Merging::kOrderedSum,
                {.csv = "sumsq", .heat_map = "sum_of_squares"}},
+    CounterRow{"error_sum_of_squares",
+               &TensorStats::error_sum_of_squares,
+               Merging::kOrderedSum,
+               {.csv = "error_sumsq", .heat_map = "error_sum_of_squares"}},
     CounterRow{"underflow_sum_of_squares",
                &TensorStats::underflow_sum_of_squares,
                Merging::kOrderedSum,
@@ -219,6 +230,7 @@ inline void CounterBrackets::Merge(const CounterBrackets& other) {
   ForEachCounter([&](auto row) {
     if constexpr (row.kHasBracket) (this->*row.kRow.open).Add(other.*row.kRow.open);
   });
+  error_sum_of_squares.Add(other.error_sum_of_squares);
 }
 
 template <auto kOf>

@@ -94,6 +94,7 @@ class EmulatedStep:
             subnormal=0,
             overflow=0,
             nonfinite_outputs=stats.nonfinite,
+            error_sum_of_squares=0.0,
             underflow_sum_of_squares=0.0,
         )
 
@@ -118,5 +119,6 @@ def without_scale(stats: TensorStats, scale: float) -> TensorStats:
         scale=scale,
         absmax=stats.absmax * inverse,
         sum_of_squares=stats.sum_of_squares * inverse * inverse,
+        error_sum_of_squares=stats.error_sum_of_squares * inverse * inverse,
         underflow_sum_of_squares=stats.underflow_sum_of_squares * inverse * inverse,
     )

@@ -27,6 +27,7 @@ class TensorStats:
     nonfinite_outputs: int  # output is infinity or NaN
     absmax: float  # largest magnitude of the finite inputs
     sum_of_squares: float  # of the finite inputs
+    error_sum_of_squares: float  # of output / scale - input, where both are finite
     underflow_sum_of_squares: float  # of the inputs that underflow
     quantized_sum_of_squares: float  # of the outputs after unscaling; may be inf or nan
 
@@ -50,9 +51,14 @@ class TensorStats:
         """Share of the inputs' sum of squares that became zero; 0 if it is 0."""
         return self.underflow_sum_of_squares / self.sum_of_squares if self.sum_of_squares else 0.0
 
+    @property
+    def harm(self) -> float:
+        """Relative squared error: 0 if nothing changed, 1 if all became zero; 0 if all is zero."""
+        return self.error_sum_of_squares / self.sum_of_squares if self.sum_of_squares else 0.0
+
     def as_dict(self) -> dict[str, str | int | float]:
         """Returns all of it by name, the format as its name: a row of a table."""
         row: dict[str, str | int | float] = asdict(self) | {"format": self.format.name}
-        for name in ("nonfinite", "nonzero_finite", "underflow_fraction", "energy_lost"):
+        for name in ("nonfinite", "nonzero_finite", "underflow_fraction", "energy_lost", "harm"):
             row[name] = getattr(self, name)
         return row

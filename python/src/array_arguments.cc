@@ -111,8 +111,8 @@ std::vector<StatsTuple> TuplesOf(const std::vector<TensorStats>& stats) {
   std::vector<StatsTuple> result;
   for (const TensorStats& s : stats) {
     result.emplace_back(s.elements, s.zeros, s.nan, s.inf, s.underflow, s.subnormal, s.overflow,
-                        s.nonfinite_outputs, s.absmax, s.sum_of_squares, s.underflow_sum_of_squares,
-                        s.quantized_sum_of_squares);
+                        s.nonfinite_outputs, s.absmax, s.sum_of_squares, s.error_sum_of_squares,
+                        s.underflow_sum_of_squares, s.quantized_sum_of_squares);
   }
   return result;
 }

@@ -23,7 +23,7 @@ using Question = std::pair<Conversion, double>;  // and its scale
 
 // The fields of TensorStats in their order.
 using StatsTuple = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                              uint64_t, float, double, double, double>;
+                              uint64_t, float, double, double, double, double>;
 
 // Names of element types are those of NumPy and ml_dtypes.
 

@@ -9,6 +9,9 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/advice/advice.h"
+#include "sim/advice/advice_text.h"
+#include "sim/advice/window_plot.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
@@ -27,6 +30,8 @@
 
 namespace dlsim::sim {
 namespace {
+
+constexpr size_t kMostPaths = 4, kPlotWidth = 68, kPlotHeight = 12;
 
 struct ReplayCommandOptions {
   TraceArguments trace;
@@ -105,6 +110,29 @@ std::optional<uint64_t> HeatMapBins(const ReplayCommandOptions& options) {
   return static_cast<uint64_t>(bins);
 }
 
+void AddPaths(std::span<const FormatWindows> found, std::span<const SimulationRun> runs,
+              Advice& advice) {
+  for (const SimulationRun& run : runs) {
+    const auto windows = std::ranges::find(found, run.format,
+                                           [](const FormatWindows& of) { return of.format.name; });
+    if (run.resume || !run.start || windows == found.end()) continue;
+    advice.paths.push_back(CompareWithWindows(run.result.steps, windows->steps));
+    advice.paths.back().format = run.format;
+    advice.paths.back().policy = run.policy;
+  }
+}
+
+// The windows of a format with the paths of its policies.
+std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRun> runs) {
+  std::vector<PlottedPath> paths;
+  for (const SimulationRun& run : runs) {
+    if (run.format != windows.format.name || run.resume || !run.start) continue;
+    if (paths.size() < kMostPaths) paths.push_back({run.policy, run.result.steps});
+  }
+  return "  loss scales that serve " + windows.format.name + "\n" +
+         PlotWindows(windows.steps, paths, kPlotWidth, kPlotHeight);
+}
+
 int RunReplay(ReplayCommandOptions options) {
   options.results.RequireDistinct();
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
@@ -121,6 +149,9 @@ int RunReplay(ReplayCommandOptions options) {
   const GradientSource& source = *input.source;
   CheckAgainst(source.facts(), options.request);
   if (!options.results.quiet) NoteDevice("replay", input);
+  WindowConsumer windows(NamedFormats(options.request.formats), options.request.conversion,
+                         options.replay.step);
+  std::vector<FormatWindows> found;
   ResultFiles files(options.results);
   if (files.csv) files.csv->Write(CsvHeader(source.facts()));
   {
@@ -130,18 +161,24 @@ int RunReplay(ReplayCommandOptions options) {
       if (files.csv) WriteCsvRows(step, *files.csv);
       progress.Update(BytesUntil(source, step.index + 1));
     };
-    Simulate(source, options.replay, runs, heat_map_bins);
+    Simulate(source, options.replay, runs, heat_map_bins, &windows);
     CheckOptimizers(options.replay.optimizers, runs);
+    found = windows.Take(source);
   }
+  Advice advice = Advise(found);
+  AddPaths(found, runs, advice);
   if (files.json) {
     Json record = DescribeOptions(options);
     if (config) record["config"] = JsonConfig(options.config.path, *config);
-    WriteReplayJson(source.facts(), options.trace.paths, record, runs, *files.json);
+    WriteReplayJson(source.facts(), options.trace.paths, record, JsonAdvice(advice), runs,
+                    *files.json);
   }
   files.Commit();
   options.report.optimizers = options.replay.optimizers;
   if (options.results.wants_report()) {
-    WriteOutput("-", (config ? DescribeConfig(options.config.path, *config) : "") +
+    WriteOutput("-", FormatAdviceLines(advice) + "\n" + PictureOf(found[advice.best], runs) +
+                         FormatAdviceDetails(advice, options.report.top) + "\n" +
+                         (config ? DescribeConfig(options.config.path, *config) : "") +
                          UnusualOptions(options) +
                          FormatReport(source.facts(), runs, options.report));
   }

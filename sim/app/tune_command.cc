@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/advice/advice.h"
+#include "sim/advice/advice_text.h"
 #include "sim/app/commands.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
@@ -33,6 +35,7 @@ struct TuneCommandOptions {
   std::optional<std::string> json;
   ReplayOptions replay;
   uint64_t top = 5;
+  bool details = false;
   DeviceChoice device;
   bool quiet = false;
 };
@@ -76,7 +79,7 @@ TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& optio
   const auto passes = std::make_shared<int>(0);
   TuneSource source;
   source.step_count = gradients.step_count();
-  if (input.profile) AddProfile(*input.profile, options.trace.options.tensors, gradients, source);
+  if (input.profile) source.ladder = input.profile->settings().ladder.scales;
   source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {
     const uint64_t bytes = gradients.facts().file_bytes;
     Progress progress("tune, pass " + std::to_string(++*passes), bytes,
@@ -88,6 +91,18 @@ TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& optio
     return Replay(gradients, std::move(runs), replay);
   };
   return source;
+}
+
+// One pass that finds the scale windows.
+Advice AdviceFor(const GradientSource& gradients, const TuneRequest& request,
+                 const TuneCommandOptions& options) {
+  WindowConsumer windows(NamedFormats(request.formats), request.conversion, options.replay.step);
+  ForEachStep(gradients, options.replay.step, windows);
+  return Advise(windows.Take(gradients));
+}
+
+std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {
+  return options.details ? FormatAdviceDetails(advice, options.top) : "";
 }
 
 std::string Block(const TuneResult& result, ConfigTarget target) {
@@ -111,9 +126,12 @@ int RunTune(TuneCommandOptions options) {
   const SourceFacts& facts = input.source->facts();
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
+  const Advice advice = AdviceFor(*input.source, request, options);
   const TuneResult result = Tune(ReplaysOf(input, options), request);
   if (json) {
-    Json document = {{"schema", "dlsim.tune/1"}, {"trace", JsonTrace(facts, options.trace.paths)}};
+    Json document = {{"schema", "dlsim.tune/1"},
+                     {"trace", JsonTrace(facts, options.trace.paths)},
+                     {"verdict", JsonAdvice(advice)}};
     document.update(JsonTuning(result));
     json->Write(DumpJson(document) + "\n");
     json->Commit();
@@ -121,7 +139,9 @@ int RunTune(TuneCommandOptions options) {
   const bool json_to_stdout = options.json == "-";
   if (json_to_stdout || (options.quiet && !options.emit)) return 0;
   WriteOutput("-", options.emit ? Block(result, *options.emit)
-                                : DescribeTrace(facts) + FormatTuneReport(result, options.top));
+                                : FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
+                                      DescribeTrace(facts) +
+                                      FormatTuneReport(result, options.top, options.details));
   return 0;
 }
 
@@ -144,6 +164,8 @@ void AddTuneOptions(CLI::App& command, TuneCommandOptions& options) {
   command.add_option("--json", options.json, "Write the full result as JSON; - is standard output")
       ->option_text("FILE");
   AddCount(command, "--top", options.top, "Tensors in each list of the report (default 5)");
+  command.add_flag("--details", options.details,
+                   "The evidence behind the recommendation: losses, windows, tensors");
   command.add_flag("--quiet", options.quiet, "No report, notes or progress; errors only");
 }
 
@@ -156,8 +178,8 @@ void AddTuneCommand(CLI::App& app, Action& action) {
   AddTraceArguments(*command, options->trace);
   AddTuneOptions(*command, *options);
   command->footer(std::string("Minimised: ") + kTuneObjective +
-                  ".\nDifferences below 1e-6 count as none; then fewer skipped steps, more "
-                  "head-room on both sides and\nthe stack's own defaults decide.\nNot eligible: " +
+                  ".\nDifferences below 1e-4 count as none; then fewer skipped steps, "
+                  "head-room and\nthe stack's own defaults decide.\nNot eligible: " +
                   kTuneEligibility +
                   ".\n\n"
                   "Examples:\n"

@@ -6,48 +6,10 @@
 #include <cmath>
 #include <utility>
 
-#include "sim/replay/run_states.h"
-#include "sim/replay/step_loop.h"
+#include "sim/replay/replay_consumer.h"
 #include "sim/replay/trace_source.h"
 
 namespace dlsim::sim {
-namespace {
-
-class ReplayConsumer final : public StepConsumer {
- public:
-  ReplayConsumer(std::vector<ReplayRun> runs, const ReplayOptions& options)
-      : states_(options), observer_(options.observer) {
-    for (ReplayRun& run : runs) states_.Add(std::move(run));
-  }
-
-  std::optional<StepQuestions> Ask(const GradientStep& step) override {
-    StepQuestions questions;
-    states_.Ask(step, questions);
-    return questions;
-  }
-
-  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
-    ObservedStep observed = {i, measured, {}};
-    states_.Advance(step.number(), measured, [&](size_t r, const auto& answers) {
-      const RunState& state = states_[r];
-      observed.runs.push_back({state.run(), answers, state.result().steps.back(), r});
-    });
-    if (observer_) observer_(observed);
-  }
-
-  std::vector<ReplayResult> TakeResults() {
-    std::vector<ReplayResult> results;
-    for (size_t r = 0; r < states_.size(); ++r) results.push_back(states_[r].TakeResult());
-    return results;
-  }
-
- private:
-  RunStates states_;
-  const std::function<void(const ObservedStep&)>& observer_;
-};
-
-}  // namespace
-
 std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options) {
   ReplayConsumer consumer(std::move(runs), options);
@@ -89,6 +51,10 @@ void ReplaySummary::Add(const ReplayStep& step) {
   clipped_steps += step.clipped;
   gradients.Merge(step.gradients);
   activations.Merge(step.activations);
+  if (!step.skipped && !step.harm.worst_tensor.empty()) harm.Add(step.harm.mean);
+  if (!step.skipped && !step.activation_harm.worst_tensor.empty()) {
+    activation_harm.Add(step.activation_harm.mean);
+  }
   if (!step.uncertain) return;
   if (!uncertain) uncertain.emplace();
   uncertain->Add(step);

@@ -52,6 +52,20 @@ Json JsonActivations(const TensorStats& stats, const CounterBrackets& brackets) 
   return object;
 }
 
+// Adds what a step's tensors lose; null without tensors.
+void AddHarm(const StepHarm& harm, Json& object) {
+  const bool none = harm.worst_tensor.empty();
+  object["mean_harm"] = none ? Json() : JsonNumber(harm.mean);
+  object["worst_harm"] = none ? Json() : JsonNumber(harm.worst);
+  object["worst_harm_tensor"] = none ? Json() : Json(harm.worst_tensor);
+  if (harm.mean_range) AddBracket("mean_harm_bracket", *harm.mean_range, object);
+}
+
+void AddHarm(const HarmOverSteps& harm, Json& object) {
+  object["mean_harm"] = harm.steps == 0 ? Json() : JsonNumber(harm.mean());
+  object["worst_harm"] = harm.steps == 0 ? Json() : JsonNumber(harm.worst);
+}
+
 void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
                  const Clipping& clipping, Json& object) {
   if (!clipping.enabled()) return;
@@ -85,7 +99,9 @@ Json JsonSummary(const SimulationRun& run) {
   if (run.start) AddClipping(summary, open, run.start->clipping, object);
   object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
   AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
+  AddHarm(summary.harm, object);
   object["activations"] = JsonActivations(summary.activations, open.activations);
+  AddHarm(summary.activation_harm, object["activations"]);
   return object;
 }
 
@@ -139,7 +155,9 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
     object["optimizers"].push_back(JsonOptimizer(optimizer, clipping));
   }
   AddCountersAndRanges(step.gradients, open.gradients, object);
+  AddHarm(step.harm, object);
   object["activations"] = JsonActivations(step.activations, open.activations);
+  AddHarm(step.activation_harm, object["activations"]);
   return object;
 }
 
@@ -151,6 +169,8 @@ Json JsonTensor(const ReplayTensor& tensor) {
   AddCountersAndRanges(tensor.stats, open.stats, object);
   object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
   AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
+  AddHarm(tensor.harm, object);
+  object["noise"] = tensor.noise();
   object["absmax"] = JsonNumber(tensor.stats.absmax);
   object["first_overflow_step"] =
       tensor.first_overflow_step ? Json(*tensor.first_overflow_step) : Json();
@@ -225,8 +245,10 @@ void WriteRun(const SimulationRun& run, JsonStream& json) {
 }  // namespace
 
 void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
-                     const Json& options, std::span<const SimulationRun> runs, OutputFile& out) {
+                     const Json& options, const Json& verdict, std::span<const SimulationRun> runs,
+                     OutputFile& out) {
   JsonStream json("dlsim.replay/1", JsonTrace(facts, paths), options, out);
+  json.Member("verdict", verdict);
   json.BeginArray("runs");
   for (const SimulationRun& run : runs) WriteRun(run, json);
   json.EndArray();

@@ -14,6 +14,7 @@ namespace dlsim::sim {
 // Writes the document step by step, one line each, without building it in memory. `options` are
 // those of the call that shape every run.
 void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
-                     const Json& options, std::span<const SimulationRun> runs, OutputFile& out);
+                     const Json& options, const Json& verdict, std::span<const SimulationRun> runs,
+                     OutputFile& out);
 
 }  // namespace dlsim::sim

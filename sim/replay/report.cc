@@ -15,9 +15,6 @@
 namespace dlsim::sim {
 namespace {
 
-// From more runs on, the table has to do.
-constexpr size_t kManyRuns = 7;
-
 std::string Bytes(uint64_t bytes) {
   const double value = static_cast<double>(bytes);
   if (bytes >= uint64_t{1} << 30) return fmt::format("{:.1f} GiB", value / 0x1p30);
@@ -165,9 +162,7 @@ std::string DescribeTrace(const SourceFacts& facts) {
 
 std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,
                          const ReportOptions& options) {
-  const auto is_whole = [](const SimulationRun& run) { return !run.resume; };
-  const auto whole_runs = static_cast<size_t>(std::count_if(runs.begin(), runs.end(), is_whole));
-  const bool sections = options.details || whole_runs < kManyRuns;
+  const bool sections = options.details;
   std::string report = DescribeTrace(facts);
   if (sections) report += DescribePolicies(runs, true);
   report += Overview(runs);
@@ -181,7 +176,7 @@ std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun
     report += "\n  --details adds a section for each run\n\n" + DescribePolicies(runs, false);
   }
   for (const SimulationRun& run : runs) {
-    if (sections && is_whole(run)) report += RunSection(run, options.optimizers, options.top);
+    if (sections && !run.resume) report += RunSection(run, options.optimizers, options.top);
   }
   return report;
 }

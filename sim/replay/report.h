@@ -16,12 +16,12 @@ std::string DescribeTrace(const SourceFacts& facts);
 
 struct ReportOptions {
   uint64_t top = 5;                             // tensors in each list
-  bool details = false;                         // sections of the runs, however many there are
+  bool details = false;                         // sections of the runs
   std::vector<OptimizerGroup> optimizers = {};  // those of the replay
 };
 
-// Returns the report: what was read, one line per run, how interrupted runs differ, then, unless
-// there are many runs, the policies' parameters and a section for each run (report_run.h).
+// Returns the report: what was read, one line per run, how interrupted runs differ, then, if asked
+// for, the policies' parameters and a section for each run (report_run.h).
 std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun> runs,
                          const ReportOptions& options);
 

@@ -10,31 +10,15 @@
 #include "dlsim/error.h"
 #include "sim/policies/resume.h"
 #include "sim/replay/clip_step.h"
+#include "sim/replay/harm.h"
+#include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
 namespace {
 
-// Returns the counters of each tensor over the parts of the step.
-std::vector<TensorStats> Totals(const std::vector<TensorAnswer>& answers) {
-  std::vector<TensorStats> totals(answers.size());
-  for (size_t t = 0; t < answers.size(); ++t) {
-    for (const TensorStats& part : answers[t].parts) totals[t].Merge(part);
-  }
-  return totals;
-}
-
 const GradientDetail& DetailOf(const TensorAnswer& answer, Reading reading) {
   if (reading == Reading::kLikely || !answer.bounds) return answer.detail;
   return (reading == Reading::kSmallest ? answer.bounds->low : answer.bounds->high).detail;
-}
-
-// Returns the module that a gradient belongs to: "fc.weight.grad" and "fc.act_grad" are of "fc".
-std::string LayerOf(std::string_view name) {
-  constexpr std::string_view kActGrad = ".act_grad", kGrad = ".grad";
-  if (name.ends_with(kActGrad)) return std::string(name.substr(0, name.size() - kActGrad.size()));
-  if (name.ends_with(kGrad)) name.remove_suffix(kGrad.size());
-  const size_t dot = name.rfind('.');
-  return std::string(dot == std::string_view::npos ? name : name.substr(0, dot));
 }
 
 }  // namespace
@@ -230,6 +214,11 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
   if (!skipped) {
     tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
   }
+  if (total.sum_of_squares > 0) {
+    ++tensor.nonzero_steps;
+    tensor.noise_steps += step.noise[t];
+    if (!skipped) tensor.harm.Add(total.harm());
+  }
   if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
   if (const auto& bounds = step.judged.answers[t].bounds) {
     if (!tensor.uncertain) tensor.uncertain.emplace();
@@ -248,10 +237,28 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
       ScaleRange{std::fmin(tensor.scales->min, scale), std::fmax(tensor.scales->max, scale), scale};
 }
 
+// Sums up what the tensors of one role lose.
+StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
+  const auto over = [&](HarmReading reading) {
+    return HarmOver(role, step.judged.step.tensors, step.judged.answers, step.judged.totals,
+                    step.noise, reading);
+  };
+  const HarmOverTensors likely = over(HarmReading::kLikely);
+  StepHarm harm = {likely.mean, likely.worst, {}, {}};
+  if (likely.tensors == 0) return harm;
+  harm.worst_tensor = step.judged.step.tensors[likely.worst_tensor].name;
+  if (step.judged.answers.front().bounds) {
+    harm.mean_range = Bracket{over(HarmReading::kLow).mean, over(HarmReading::kHigh).mean};
+  }
+  return harm;
+}
+
 // Adds a step's counters to its record and to the tensors of the run.
 void RunState::Count(const Measured& step, ReplayStep& record) {
   const std::vector<TensorAnswer>& answers = step.judged.answers;
   for (size_t t = 0; t < answers.size(); ++t) CountTensor(step, t, record);
+  record.harm = HarmOfStep(step, Role::kGrad);
+  record.activation_harm = HarmOfStep(step, Role::kActGrad);
   const auto norm = [&](size_t group, const auto& squares_of) {
     double squares = 0;
     for (size_t t = 0; t < answers.size(); ++t) {
@@ -275,8 +282,9 @@ void RunState::Count(const Measured& step, ReplayStep& record) {
 
 void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
                        int64_t number) {
-  const std::vector<TensorStats> totals = Totals(answers);
-  const Measured measured = {{step, answers, totals}, GroupsOf(step.tensors)};
+  const std::vector<TensorStats> totals = TotalsOf(answers);
+  const Measured measured = {
+      {step, answers, totals}, GroupsOf(step.tensors), FindNoise(step.tensors, totals)};
   ReplayStep record;
   record.step = number;
   record.scale = SmallestScale();

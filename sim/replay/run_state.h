@@ -39,10 +39,11 @@ class RunState {
                int64_t number);
 
  private:
-  // A measured step with the optimizer group of each tensor; all 0 without groups.
+  // A measured step with the optimizer group of each tensor, all 0 without groups.
   struct Measured {
     JudgedStep judged;
     std::vector<size_t> groups;
+    std::vector<bool> noise;  // per tensor
   };
 
   using IndexLists = std::vector<std::vector<size_t>>;
@@ -61,6 +62,7 @@ class RunState {
   ScalerDecision Next(const Measured& step, ReplayStep& record);
   void Skip(const ScalerDecision& decision, ReplayStep& record) const;
   void Count(const Measured& step, ReplayStep& record);
+  StepHarm HarmOfStep(const Measured& step, Role role) const;
   void CountTensor(const Measured& step, size_t t, ReplayStep& record);
   double SmallestScale() const;
   ReplayTensor& TensorOf(const StepTensor& tensor, size_t t);

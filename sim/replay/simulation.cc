@@ -9,6 +9,7 @@
 #include "dlsim/sim/runs.h"
 #include "sim/base/number.h"
 #include "sim/policies/policy_settings.h"
+#include "sim/replay/replay_consumer.h"
 
 namespace dlsim::sim {
 namespace {
@@ -122,7 +123,7 @@ void ObserveHeatMaps(const std::vector<SimulationRun*>& runs, ReplayOptions& opt
 }  // namespace
 
 void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
-              std::optional<uint64_t> heat_map_bins) {
+              std::optional<uint64_t> heat_map_bins, StepConsumer* companion) {
   std::vector<ReplayRun> starts;
   std::vector<SimulationRun*> owners;
   for (SimulationRun& run : runs) {
@@ -132,7 +133,11 @@ void Simulate(const GradientSource& source, ReplayOptions options, std::vector<S
     if (heat_map_bins) run.heat_map.emplace(source.step_count(), *heat_map_bins);
   }
   if (heat_map_bins) ObserveHeatMaps(owners, options);
-  std::vector<ReplayResult> results = Replay(source, std::move(starts), options);
+  ReplayConsumer replay(std::move(starts), options);
+  ConsumerGroup group(companion ? std::vector<StepConsumer*>{&replay, companion}
+                                : std::vector<StepConsumer*>{&replay});
+  ForEachStep(source, options.step, group);
+  std::vector<ReplayResult> results = replay.TakeResults();
   const SimulationRun* whole = nullptr;
   for (size_t i = 0; i < results.size(); ++i) {
     owners[i]->result = std::move(results[i]);

@@ -12,6 +12,7 @@
 #include "dlsim/sim/policies.h"
 #include "dlsim/sim/replay.h"
 #include "sim/replay/heat_map.h"
+#include "sim/replay/step_loop.h"
 
 namespace dlsim::sim {
 
@@ -50,8 +51,9 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request);
 std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted);
 
 // Replays all runs that were not refused and stores their results, and their heat maps of at most
-// so many bins if that is given.
+// so many bins if that is given. Another consumer may go along through the same steps.
 void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
-              std::optional<uint64_t> heat_map_bins = std::nullopt);
+              std::optional<uint64_t> heat_map_bins = std::nullopt,
+              StepConsumer* companion = nullptr);
 
 }  // namespace dlsim::sim

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "dlsim/sim/gradient_source.h"
@@ -33,6 +34,25 @@ class StepConsumer {
 
   // Lives through effective step i. `measured` is empty if nothing was asked.
   virtual void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) = 0;
+};
+
+// Several consumers that go along together; at most one of them counts totals.
+class ConsumerGroup final : public StepConsumer {
+ public:
+  // They must live as long as the group.
+  explicit ConsumerGroup(std::vector<StepConsumer*> members) : members_(std::move(members)) {}
+
+  bool going() const override;
+  StepNeeds needs() const override;
+  const HistogramEdges* Edges() override;
+  void TakeTotals(ProfileTotals totals) override;
+  std::optional<StepQuestions> Ask(const GradientStep& step) override;
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
+
+ private:
+  std::vector<StepConsumer*> members_;
+  StepConsumer* counts_totals_ = nullptr;
+  std::vector<size_t> questions_;  // of each member, at the current step
 };
 
 // Leads a consumer through the steps. While one is measured, the one before is closed and the next

@@ -125,7 +125,7 @@ void Judge(FormatTuning& tuning, const ScaleTable& table) {
     tuning.reason =
         harmless ? "at scale 1 the steps that can be finite lose no more than " +
                        fmt::format("{:.1e}", std::fmax(0, tuning.loss_at_one - unavoidable)) +
-                       " of their energy"
+                       " on average"
                  : NoBetterThanOne(tuning, table);
   } else if (tuning.best_static.mean_loss <= best + kNegligibleLoss) {
     tuning.verdict = TuneVerdict::kStaticEnough;
@@ -161,7 +161,7 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
   }
   if (tuning.unscalable_steps > 0) {
     note(
-        fmt::format("{} steps lose energy at every scale at which they are finite: another "
+        fmt::format("{} steps lose too much at every scale at which they are finite: another "
                     "format, a scale per layer or clipping can help, a loss scale cannot",
                     tuning.unscalable_steps));
   }

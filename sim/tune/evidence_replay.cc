@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "dlsim/ladder.h"
+#include "sim/advice/scale_window.h"
 #include "sim/policies/static_scale.h"
 #include "sim/tune/evidence.h"
 #include "sim/tune/policy_search.h"
@@ -49,8 +50,9 @@ void AddComparison(const StackDefaults& defaults, const ReplayRun& prototype, si
     ReplayRun run = prototype;
     run.rules = policy.rules;
     run.scaler = std::move(configured.scaler);
-    jobs.push_back({std::move(run), [&row, steps](const ReplayResult& result) {
-                      row.mean_loss = MeanLossOf(result, steps);
+    jobs.push_back({std::move(run),
+                    [&row, steps, conversion = prototype.conversion](const ReplayResult& result) {
+                      row.mean_loss = MeanLossOf(result, steps, conversion);
                       const auto lost = [](const ReplayStep& s) { return s.skipped || !s.finite; };
                       row.skipped =
                           static_cast<uint64_t>(std::ranges::count_if(result.steps, lost));
@@ -70,19 +72,18 @@ ReplayRun StaticRunAt(const ReplayRun& prototype, double scale) {
   return run;
 }
 
-// The parameter gradients of a static replay that overflow, or that lose energy; worst first.
-std::vector<BlamedTensor> Blamed(const ReplayResult& result, bool overflow) {
+// The parameter gradients of a static replay that overflow, or that lose too much; worst first.
+std::vector<BlamedTensor> Blamed(const ReplayResult& result, bool overflow, double threshold) {
   std::vector<BlamedTensor> tensors;
   for (const ReplayTensor& tensor : result.tensors) {
     if (tensor.role != Role::kGrad) continue;
-    const BlamedTensor blamed = {tensor.name, tensor.stats.absmax, tensor.worst_step_energy_lost,
+    const BlamedTensor blamed = {tensor.name, tensor.stats.absmax, tensor.harm.worst,
                                  tensor.stats.overflow};
-    const bool guilty =
-        overflow ? blamed.overflow > 0 : blamed.worst_step_energy_lost > kNegligibleLoss;
+    const bool guilty = overflow ? blamed.overflow > 0 : blamed.worst_harm > threshold;
     if (guilty) tensors.push_back(blamed);
   }
   std::ranges::stable_sort(tensors, std::greater(), [&](const BlamedTensor& tensor) {
-    return overflow ? tensor.absmax : tensor.worst_step_energy_lost;
+    return overflow ? tensor.absmax : tensor.worst_harm;
   });
   return tensors;
 }
@@ -91,21 +92,23 @@ void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>
   if (!tuning.window.empty()) return;
   const double highest = std::ldexp(1.0, kHighestScaleExponent);
   const double low = std::fmin(tuning.window.low, highest);
-  jobs.push_back({StaticRunAt(prototype, low), [&tuning](const ReplayResult& result) {
-                    tuning.overflow_side = Blamed(result, true);
+  const double threshold = kHarmThreshold + RoundingFloor(prototype.conversion);
+  jobs.push_back({StaticRunAt(prototype, low), [&tuning, threshold](const ReplayResult& result) {
+                    tuning.overflow_side = Blamed(result, true, threshold);
                   }});
   if (static_cast<float>(tuning.window.high) <= 0) return;
-  jobs.push_back(
-      {StaticRunAt(prototype, tuning.window.high),
-       [&tuning](const ReplayResult& result) { tuning.underflow_side = Blamed(result, false); }});
+  jobs.push_back({StaticRunAt(prototype, tuning.window.high),
+                  [&tuning, threshold](const ReplayResult& result) {
+                    tuning.underflow_side = Blamed(result, false, threshold);
+                  }});
 }
 
 }  // namespace
 
-double MeanLossOf(const ReplayResult& result, size_t steps) {
+double MeanLossOf(const ReplayResult& result, size_t steps, const Conversion& conversion) {
   double lost = static_cast<double>(steps - std::min(steps, result.steps.size()));
   for (const ReplayStep& step : result.steps) {
-    lost += step.skipped || !step.finite ? 1.0 : step.gradients.energy_lost();
+    lost += step.skipped || !step.finite ? 1.0 : LossOf(step, conversion);
   }
   return steps == 0 ? 0 : lost / static_cast<double>(steps);
 }
@@ -130,15 +133,6 @@ void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings
   for (const Job& job : jobs) runs.push_back(job.run);
   std::vector<ReplayResult> results = source.replay(std::move(runs));
   for (size_t i = 0; i < jobs.size(); ++i) jobs[i].done(std::move(results[i]));
-  // Totals do not know tensors.
-  for (FormatTuning& tuning : tunings) {
-    for (size_t i = 0; i < std::min(tuning.facts.size(), tuning.recommended.steps.size()); ++i) {
-      StepFacts& fact = tuning.facts[i];
-      if (fact.hopeless && fact.tensor.empty()) {
-        fact.tensor = tuning.recommended.steps[i].cause_tensor;
-      }
-    }
-  }
 }
 
 }  // namespace dlsim::sim

@@ -10,8 +10,9 @@
 
 namespace dlsim::sim {
 
-// Differences of the mean loss below this count as none.
-inline constexpr double kLossResolution = 1e-6;
+// Differences of the mean loss below this count as none: a step of ten thousand, or a hundredth of
+// the harm from which on training suffers.
+inline constexpr double kLossResolution = 1e-4;
 
 // Returns nothing if the policy refuses the parameters. Gives up beyond a loss of `of_interest`.
 std::optional<PolicyScore> ScoreOf(const PolicyFamily& family, const ScaleParameters& parameters,

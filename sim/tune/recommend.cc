@@ -17,24 +17,20 @@
 namespace dlsim::sim {
 namespace {
 
-// More head-room than this many binades is as good.
-constexpr double kEnoughHeadroom = 16;
+constexpr int kHeadroomBinades = 2;
 
 // The floor stays this many binades below the lowest scale that a step needed.
 constexpr int kFloorMargin = 2;
 
 double PowerBelow(double value) { return std::exp2(std::floor(std::log2(value))); }
 
-// Returns the member of an ascending list of scales with the most head-room to both ends.
-double MostHeadroom(const std::vector<double>& scales) {
-  double best = scales.front(), best_room = -1;
-  for (const double scale : scales) {
-    const double room = std::min(
-        {std::log2(scale / scales.front()), std::log2(scales.back() / scale), kEnoughHeadroom});
-    const bool nearer = std::fabs(std::log2(scale)) < std::fabs(std::log2(best));
-    if (room > best_room || (room == best_room && nearer)) best = scale, best_room = room;
-  }
-  return best;
+// Returns 1 if it is in an ascending list of scales, so that none is needed; else the highest that
+// leaves two binades of head-room.
+double SensibleAmong(const std::vector<double>& scales) {
+  if (scales.front() <= 1 && scales.back() >= 1 && std::ranges::count(scales, 1.0) > 0) return 1;
+  const double with_room = std::ldexp(scales.back(), -kHeadroomBinades);
+  const auto beyond = std::ranges::upper_bound(scales, with_room);
+  return beyond == scales.begin() ? scales.front() : *std::prev(beyond);
 }
 
 // The scales next to each other in `all`, of which one has the least loss, that lose the same.
@@ -169,7 +165,7 @@ class Simplifier {
     }
   }
 
-  // The power of two with the most head-room among those that will do as a start.
+  // The sensible power of two among those that will do as a start.
   void Start() {
     std::vector<std::pair<double, double>> starts;
     for (int exponent = kLowestScaleExponent; exponent <= kHighestScaleExponent; ++exponent) {
@@ -184,7 +180,7 @@ class Simplifier {
     }
     const auto good = [&](const auto& start) { return start.second <= target_; };
     if (std::ranges::none_of(starts, good)) return;
-    const double init = MostHeadroom(EqualNeighbours(starts, target_));
+    const double init = SensibleAmong(EqualNeighbours(starts, target_));
     Change([&](ScaleParameters& p) { p.init = init; });
   }
 
@@ -238,7 +234,7 @@ StaticChoice BestStatic(const ScaleTable& table, double lowest) {
     choice.scale = choice.low = choice.high = least(all)->first;
   } else {
     const std::vector<double> equal = EqualNeighbours(powers, target);
-    choice.scale = MostHeadroom(equal);
+    choice.scale = SensibleAmong(equal);
     choice.low = equal.front();
     choice.high = equal.back();
   }

@@ -7,8 +7,8 @@
 
 namespace dlsim::sim {
 
-// Returns the best static scale of the table from `lowest` on: of those that lose the same the one
-// with the most head-room on both sides, a power of two if one is as good. Where all scales are
+// Returns the best static scale of the table from `lowest` on: of those that lose the same 1, else
+// the highest with two binades of head-room, a power of two if one is as good. Where all scales are
 // lower, of all.
 StaticChoice BestStatic(const ScaleTable& table, double lowest = 0);
 

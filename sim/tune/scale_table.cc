@@ -6,9 +6,9 @@
 #include <cmath>
 
 #include "dlsim/codec.h"
+#include "sim/advice/scale_window.h"
 #include "sim/policies/static_scale.h"
-#include "sim/replay/step_loop.h"
-#include "sim/sweep/step_answer.h"
+#include "sim/replay/harm.h"
 
 namespace dlsim::sim {
 namespace {
@@ -43,6 +43,14 @@ float ElementLimit(const Conversion& conversion, float absmax) {
 
 }  // namespace
 
+double LossOf(const ReplayStep& step, const Conversion& conversion) {
+  const bool parameters_only = step.activation_harm.worst_tensor.empty();
+  const double harm = std::fmax(step.harm.mean, step.activation_harm.mean);
+  const double floor = RoundingFloor(conversion);
+  const double threshold = parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
+  return harm <= floor + threshold ? 0 : std::fmin(1, harm);
+}
+
 const ScaleColumn* ScaleTable::Find(float scale) const {
   if (const auto found = columns_.find(scale); found != columns_.end()) return &found->second;
   if (const auto found = bounds_.find(scale); found != bounds_.end()) return &found->second;
@@ -74,7 +82,7 @@ void ScaleTable::Add(float scale, const ReplayResult& result) {
   ScaleColumn column;
   for (size_t i = 0; i < result.steps.size(); ++i) {
     const ReplayStep& step = result.steps[i];
-    column.lost.push_back(step.gradients.energy_lost());
+    column.lost.push_back(LossOf(step, prototype_.conversion));
     column.finite.push_back(step.finite);
     const bool all = checked_ == Checked::kAllGradients;
     const bool hopeless = !step.finite && !step.lower_scale_helps;
@@ -125,61 +133,6 @@ namespace {
 
 using Wanted = std::vector<std::pair<ScaleTable*, float>>;
 
-// Measures all scales by the totals of each step.
-class TotalsColumns final : public StepConsumer {
- public:
-  TotalsColumns(const HistogramEdges& edges, const Wanted& wanted)
-      : edges_(edges),
-        wanted_(wanted),
-        columns_(wanted.size()),
-        totals_(wanted.front().first->checked()) {
-    for (const auto& [table, scale] : wanted) {
-      const ReplayRun& prototype = table->prototype();
-      questions_.push_back(
-          SweepQuestion({prototype.conversion, prototype.rules.finite_test, false}, scale));
-      questions_.back().PlaceIn(edges);
-    }
-  }
-
-  StepNeeds needs() const override { return StepNeeds::kTotals; }
-  const HistogramEdges* Edges() override { return &edges_; }
-  void TakeTotals(ProfileTotals totals) override { totals_.Set(std::move(totals), edges_); }
-
-  void Advance(size_t i, const GradientStep& step, const StepMeasurement& /*measured*/) override {
-    const CheckedPart& whole = totals_.whole();
-    const float absmax = std::bit_cast<float>(std::max(whole.largest[0], whole.largest[1]));
-    for (size_t q = 0; q < questions_.size(); ++q) {
-      const StepAnswer answer = questions_[q].Answer(totals_);
-      columns_[q].lost.push_back(answer.energy_lost);
-      columns_[q].finite.push_back(answer.verdict.finite);
-      wanted_[q].first->Note(i, {.step = step.number(),
-                                 .absmax = absmax,
-                                 .hopeless = !answer.verdict.lower_scale_helps,
-                                 .nonfinite_input = whole.nan + whole.inf > 0});
-    }
-  }
-
-  void Finish() {
-    for (size_t q = 0; q < questions_.size(); ++q) {
-      wanted_[q].first->Add(wanted_[q].second, std::move(columns_[q]));
-    }
-  }
-
- private:
-  const HistogramEdges& edges_;
-  const Wanted& wanted_;
-  std::vector<SweepQuestion> questions_;
-  std::vector<ScaleColumn> columns_;
-  StepTotals totals_;
-};
-
-void MeasureByTotals(const GradientSource& source, const Wanted& wanted) {
-  if (wanted.empty()) return;
-  TotalsColumns columns(*source.edges(), wanted);
-  ForEachStep(source, {}, columns);
-  columns.Finish();
-}
-
 void MeasureByReplay(const TuneSource& source, const Wanted& wanted) {
   const size_t batch = std::max<size_t>(1, kStepsInFlight / std::max<size_t>(1, source.step_count));
   for (size_t begin = 0; begin < wanted.size(); begin += batch) {
@@ -209,11 +162,7 @@ void MeasureColumns(const TuneSource& source, std::span<const ColumnRequest> req
   }
   // Tables that differ in their finite test alone share a measurement if they go together.
   std::ranges::stable_sort(wanted, {}, [](const auto& item) { return item.second; });
-  if (source.totals) {
-    MeasureByTotals(*source.totals, wanted);
-  } else {
-    MeasureByReplay(source, wanted);
-  }
+  MeasureByReplay(source, wanted);
   for (const ColumnRequest& request : requests) request.table->FindLimits();
 }
 

@@ -23,17 +23,16 @@ struct TuneSource {
   std::function<std::vector<ReplayResult>(std::vector<ReplayRun>)> replay;
   size_t step_count = 0;
   std::vector<float> ladder;  // the only scales that are exact, ascending; empty: all are
-  const GradientSource* totals = nullptr;  // if it has totals of all steps: much faster
 };
 
-// Adds what a profile has beside its gradients: the ladder and, if all its tensors are replayed,
-// their totals. `gradients` must live as long as the source.
-void AddProfile(const ProfileReader& profile, const std::string& tensors,
-                const GradientSource& gradients, TuneSource& source);
+// What a step loses: nothing as long as its harm (docs/numerics.md) stays below the threshold, else
+// the mean over tensors of what each loses of its own energy, the larger of parameter and
+// activation gradients.
+double LossOf(const ReplayStep& step, const Conversion& conversion);
 
 // One loss scale, per step.
 struct ScaleColumn {
-  std::vector<double> lost;     // share of the energy that underflows, whether finite or not
+  std::vector<double> lost;     // LossOf of each step, whether finite or not
   std::vector<uint8_t> finite;  // by the finite test
   bool exact = true;            // measured at this scale; else `lost` is that of a higher scale
 };

@@ -63,7 +63,7 @@ Json JsonBlame(const std::vector<BlamedTensor>& tensors) {
   for (const BlamedTensor& tensor : tensors) {
     list.push_back({{"name", tensor.name},
                     {"absmax", JsonNumber(tensor.absmax)},
-                    {"worst_step_energy_lost", tensor.worst_step_energy_lost},
+                    {"worst_harm", tensor.worst_harm},
                     {"overflow", tensor.overflow}});
   }
   return list;
@@ -92,6 +92,8 @@ Json JsonTensors(const FormatTuning& tuning) {
   for (const ReplayTensor& tensor : tuning.recommended.tensors) {
     if (tensor.role != Role::kGrad) continue;
     list.push_back({{"name", tensor.name},
+                    {"mean_harm", JsonNumber(tensor.harm.mean())},
+                    {"worst_harm", JsonNumber(tensor.harm.worst)},
                     {"worst_step_energy_lost", JsonNumber(tensor.worst_step_energy_lost)},
                     {"energy_lost", JsonNumber(tensor.stats.energy_lost())},
                     {"underflow", tensor.stats.underflow},

@@ -40,7 +40,7 @@ std::string Recommendation(const FormatTuning& tuning) {
 std::string Losses(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   std::vector<TableRow> rows = {
-      {"mean loss of the gradient", "mean loss", "skipped", "before the first", "final scale"}};
+      {"what steps lose", "mean loss", "skipped", "before the first", "final scale"}};
   const auto count = [](uint64_t steps) { return std::to_string(steps); };
   const ReplayResult& own = tuning.recommended;
   const double final_scale = own.steps.empty() ? 0 : own.steps.back().next_scale;
@@ -134,14 +134,14 @@ std::string WorstTensors(const FormatTuning& tuning, size_t top) {
     if (tensor.role == Role::kGrad && tensor.stats.underflow > 0) tensors.push_back(tensor);
   }
   if (tensors.empty() || top == 0) return "";
-  std::ranges::stable_sort(tensors, std::greater(), &ReplayTensor::worst_step_energy_lost);
+  std::ranges::stable_sort(tensors, std::greater(),
+                           [](const ReplayTensor& tensor) { return tensor.harm.worst; });
   tensors.resize(std::min(top, tensors.size()));
   std::vector<TableRow> rows = {
-      {"loses most at the recommendation", "worst step", "all steps", "underflow", "absmax"}};
+      {"loses most at the recommendation", "worst harm", "mean harm", "underflow", "absmax"}};
   for (const ReplayTensor& tensor : tensors) {
-    rows.push_back({Printable(tensor.name), LossText(tensor.worst_step_energy_lost),
-                    LossText(tensor.stats.energy_lost()),
-                    Percent(tensor.stats.underflow_fraction()),
+    rows.push_back({Printable(tensor.name), LossText(tensor.harm.worst),
+                    LossText(tensor.harm.mean()), Percent(tensor.stats.underflow_fraction()),
                     fmt::format("{:.2e}", tensor.stats.absmax)});
   }
   return FormatTable(rows);
@@ -160,10 +160,8 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
   };
   list(tuning.overflow_side, "to blame for overflow, by largest magnitude",
        [](const BlamedTensor& tensor) { return fmt::format("({:.2e})", tensor.absmax); });
-  list(tuning.underflow_side, "to blame for underflow, by energy lost in a step",
-       [](const BlamedTensor& tensor) {
-         return "(" + LossText(tensor.worst_step_energy_lost) + ")";
-       });
+  list(tuning.underflow_side, "to blame for underflow, by harm in a step",
+       [](const BlamedTensor& tensor) { return "(" + LossText(tensor.worst_harm) + ")"; });
   std::vector<std::string> names;
   for (const StepFacts& fact : tuning.facts) {
     const bool is_new = std::ranges::count(names, fact.tensor) == 0;
@@ -219,10 +217,12 @@ std::string StrideText(const TuneResult& result) {
       result.least_stride, result.most_stride);
 }
 
-std::string FormatTuneReport(const TuneResult& result, size_t top) {
-  std::string text = fmt::format("objective: {}; differences below {:g} count as none\n",
-                                 kTuneObjective, kLossResolution);
-  text += fmt::format("note: {}\n", kTuneEligibility);
+std::string FormatTuneReport(const TuneResult& result, size_t top, bool details) {
+  std::string text;
+  if (details) {
+    text = fmt::format("objective: {}; differences below {:g} count as none\nnote: {}\n",
+                       kTuneObjective, kLossResolution, kTuneEligibility);
+  }
   const std::string stride = StrideText(result);
   if (!stride.empty()) text += "note: " + stride + "\n";
   if (result.ladder_only) {
@@ -231,9 +231,11 @@ std::string FormatTuneReport(const TuneResult& result, size_t top) {
         "within brackets\n";
   }
   for (const FormatTuning& tuning : result.formats) {
-    text += Recommendation(tuning) + Losses(tuning) + HowGood(tuning) + WindowText(tuning) +
-            HeadroomText(tuning) + Confidence(tuning) + WorstTensors(tuning, top) +
-            BlameText(tuning, top);
+    text += Recommendation(tuning);
+    if (details) {
+      text += Losses(tuning) + HowGood(tuning) + WindowText(tuning) + HeadroomText(tuning) +
+              Confidence(tuning) + WorstTensors(tuning, top) + BlameText(tuning, top);
+    }
     for (const std::string& note : tuning.notes) text += "  note: " + note + "\n";
   }
   for (const FormatTuning& tuning : result.formats) text += Blocks(tuning);

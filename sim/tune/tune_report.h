@@ -12,16 +12,19 @@ namespace dlsim::sim {
 
 // What is minimised, in one paragraph.
 inline constexpr const char* kTuneObjective =
-    "mean over the recorded steps of what a step loses of its gradient: 1 if it is skipped or not "
-    "finite, else the share of the parameter gradients' sum of squares that becomes zero";
+    "mean over the recorded steps of what a step loses: 1 if it is skipped or not finite, nothing "
+    "if "
+    "the scale lies in the step's window, else what its tensors lose on average, each of its own "
+    "energy";
 
 // Which policies may be recommended.
 inline constexpr const char* kTuneEligibility =
     "policies during whose run the original software raises an error, which ends the training, are "
     "not recommended";
 
-// Returns the report but for the line on the trace; `top` tensors in each list.
-std::string FormatTuneReport(const TuneResult& result, size_t top);
+// Returns the report but for verdict and trace: what is recommended and how to configure it, with
+// all the evidence if `details` are asked for; `top` tensors in each list.
+std::string FormatTuneReport(const TuneResult& result, size_t top, bool details);
 
 // Returns the document's members but for "schema" and "trace".
 Json JsonTuning(const TuneResult& result);

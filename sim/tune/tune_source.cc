@@ -21,12 +21,6 @@ TuneSource ReplaysOf(const GradientSource& gradients, const ReplayOptions& optio
 
 }  // namespace
 
-void AddProfile(const ProfileReader& profile, const std::string& tensors,
-                const GradientSource& gradients, TuneSource& source) {
-  source.ladder = profile.settings().ladder.scales;
-  if (tensors == "*" || tensors == profile.settings().tensors) source.totals = &gradients;
-}
-
 bool HasFormat(const Ladder& ladder, const std::string& format) {
   return std::ranges::count(ladder.formats, ParseFormat(format).format, &NamedFormat::format) > 0;
 }
@@ -62,7 +56,7 @@ TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
   ReplayOptions replay = options;
   replay.step.accumulation = profile.settings().accumulation;
   TuneSource source = ReplaysOf(gradients, replay);
-  AddProfile(profile, kAllTensors, gradients, source);
+  source.ladder = profile.settings().ladder.scales;
   return Tune(source, request);
 }
 

@@ -21,6 +21,6 @@ void RequireOnLadder(const Ladder& ladder, const TuneRequest& request);
 bool HasFormat(const Ladder& ladder, const std::string& format);
 
 // The mean loss of a replay as tune defines it; steps that a fatal error cut off are lost.
-double MeanLossOf(const ReplayResult& result, size_t steps);
+double MeanLossOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
 
 }  // namespace dlsim::sim

@@ -45,6 +45,11 @@ struct VectorLanes : ScalarLanes {
     const double value = std::bit_cast<float>(bits);
     *sums += value * value;
   }
+  void AddErrorSquares(V inputs, V outputs, double inverse, double* sums) const {
+    const double error =
+        double{std::bit_cast<float>(outputs)} * inverse - double{std::bit_cast<float>(inputs)};
+    *sums += error * error;
+  }
   size_t CountTrue(M mask) const { return mask; }
   bool AllFalse(M mask) const { return !mask; }
   uint32_t MaxOfLanes(V a) const { return a; }
@@ -133,6 +138,22 @@ struct VectorLanes {
     const size_t n = hn::Lanes(f64);
     hn::StoreU(hn::MulAdd(low, low, hn::LoadU(f64, sums)), f64, sums);
     hn::StoreU(hn::MulAdd(high, high, hn::LoadU(f64, sums + n)), f64, sums + n);
+  }
+
+  // Adds to each sum the square of output * inverse - input in float64. The square is rounded, and
+  // must not be fused with the sum.
+  HWY_INLINE void AddErrorSquares(V inputs, V outputs, double inverse, double* sums) const {
+    const hn::Repartition<double, U32Tag> f64;
+    const hn::Half<decltype(kF32)> half;
+    const auto factor = hn::Set(f64, inverse);
+    const auto add = [&](auto input, auto output, double* to) HWY_ATTR {
+      const auto error =
+          hn::Sub(hn::Mul(hn::PromoteTo(f64, output), factor), hn::PromoteTo(f64, input));
+      hn::StoreU(hn::Add(hn::LoadU(f64, to), hn::Mul(error, error)), f64, to);
+    };
+    const auto in = hn::BitCast(kF32, inputs), out = hn::BitCast(kF32, outputs);
+    add(hn::LowerHalf(half, in), hn::LowerHalf(half, out), sums);
+    add(hn::UpperHalf(half, in), hn::UpperHalf(half, out), sums + hn::Lanes(f64));
   }
 
   HWY_INLINE size_t CountTrue(M mask) const { return hn::CountTrue(kU32, mask); }

@@ -25,6 +25,11 @@ bool IsNonfinite(const Conversion& conversion, uint32_t code) {
   return kind == CodeClass::kInfinity || kind == CodeClass::kNan;
 }
 
+// How far a result is from its value at most, in distances between results.
+double LargestError(Rounding rounding) {
+  return rounding == Rounding::kNearestEven || rounding == Rounding::kNearestAway ? 0.5 : 1.0;
+}
+
 // The squares of a norm that differs from sqrt(squares) by at most `error`.
 Bracket<double> Widen(const Bracket<double>& squares, double relative, double absolute) {
   const double low = std::sqrt(squares.low), high = std::sqrt(squares.high);
@@ -48,6 +53,7 @@ void HistogramAnswer::Merge(const HistogramAnswer& other) {
   nonfinite_outputs.Add(other.nonfinite_outputs);
   underflow_squares.Add(other.underflow_squares);
   quantized_squares.Add(other.quantized_squares);
+  error_squares.Add(other.error_squares);
   stats.Merge(other.stats);
 }
 
@@ -98,9 +104,7 @@ bool HistogramQuestion::MakesNonfinite(const Histogram& histogram) const {
 // results, absolute for subnormal ones (Minkowski's inequality). Scaling and unscaling round, too.
 Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIndex& index) const {
   const OfSign& of_sign = Of(sign);
-  const bool nearest = conversion_.rounding == Rounding::kNearestEven ||
-                       conversion_.rounding == Rounding::kNearestAway;
-  const double half = nearest ? 0.5 : 1.0;
+  const double half = LargestError(conversion_.rounding);
   const double relative = std::ldexp(half, -conversion_.format.mantissa_bits) + kScaling;
   const double inverse = std::fabs(double{1.0f / scale_});
   const float absmax = std::bit_cast<float>(index.histogram().Of(sign).largest);
@@ -109,11 +113,9 @@ Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIn
     return {0, std::numeric_limits<double>::infinity()};
   }
   const HistogramIndex::Below nonzero = index.At(sign, of_sign.nonzero);
-  // Without subnormals the results near the smallest one are as far apart as it is from zero.
   const bool sparse = conversion_.format.denormals == Denormals::kNone;
   const double smallest = MinPositive(conversion_.format);
-  const uint32_t apart = sparse ? MagnitudeBits(2 * smallest * inverse) : 0;
-  const HistogramIndex::Below normal = index.At(sign, std::max(of_sign.normal, apart));
+  const HistogramIndex::Below normal = index.At(sign, FirstPrecise(sign));
   const HistogramIndex::Below clamped = index.At(sign, of_sign.largest);
   const HistogramIndex::Below end = index.At(sign, of_sign.nonfinite);
   Bracket<double> squares = Widen(Between(normal.squares, clamped.squares), relative, 0);
@@ -127,6 +129,52 @@ Bracket<double> HistogramQuestion::QuantizedSquares(Sign sign, const HistogramIn
   squares.low += static_cast<double>(count.low) * square * (1 - 2 * kScaling);
   squares.high += static_cast<double>(count.high) * square * (1 + 4 * kScaling);
   return squares;
+}
+
+// The first input from which on the error is relative. Without subnormals the results near the
+// smallest one are as far apart as it is from zero.
+uint32_t HistogramQuestion::FirstPrecise(Sign sign) const {
+  const bool sparse = conversion_.format.denormals == Denormals::kNone;
+  const double inverse = std::fabs(double{1.0f / scale_});
+  const uint32_t apart = sparse ? MagnitudeBits(2 * MinPositive(conversion_.format) * inverse) : 0;
+  return std::max(Of(sign).normal, apart);
+}
+
+// What underflows is lost whole. What is spread evenly between two results is off by a twelfth of
+// the square of their distance on average, or a third if rounding has a direction. That distance is
+// the same for all subnormal results; relative to normal ones it is 2^-mantissa at the beginning of
+// a binade and half of it at its end: 3/7 of its square relative to the mean square.
+HistogramQuestion::ErrorSquares HistogramQuestion::Errors(Sign sign,
+                                                          const HistogramIndex& index) const {
+  const OfSign& of_sign = Of(sign);
+  const double most = LargestError(conversion_.rounding), mean = most * most / 3;
+  const double inverse = scale_ == 0 ? 0 : 1 / std::fabs(double{scale_});
+  const HistogramIndex::Below lost = index.At(sign, of_sign.nonzero);
+  const HistogramIndex::Below normal = index.At(sign, FirstPrecise(sign));
+  const HistogramIndex::Below clamped = index.At(sign, of_sign.largest);
+  const HistogramIndex::Below end = index.At(sign, of_sign.nonfinite);
+  ErrorSquares errors = {lost.squares, lost.squares.Middle()};
+  const auto add = [&](double likely, double high) {
+    errors.range.high += high;
+    errors.likely += std::min(likely, high);
+  };
+  const double apart = MinPositive(conversion_.format) * inverse;
+  const Bracket<uint64_t> coarse = Between(lost.count, normal.count);
+  add(static_cast<double>(coarse.Middle()) * apart * apart * mean,
+      std::min(static_cast<double>(coarse.high) * std::pow(apart * (most + kScaling), 2),
+               Between(lost.squares, normal.squares).high));
+  const double unit = std::ldexp(1.0, -conversion_.format.mantissa_bits);
+  const Bracket<double> squares = Between(normal.squares, clamped.squares);
+  add(squares.Middle() * unit * unit * mean * 3 / 7,
+      squares.high * std::pow(unit * most / (1 - unit * most) + kScaling, 2));
+  // (x - M)^2 is at most x^2 - M^2 for an x beyond the largest finite M; others round to it.
+  const Bracket<double> beyond = Between(clamped.squares, end.squares);
+  const Bracket<uint64_t> count = Between(clamped.count, end.count);
+  const double largest = MaxFinite(conversion_.format) * inverse;
+  const double over = beyond.high - static_cast<double>(count.low) * largest * largest;
+  const double rounded = static_cast<double>(count.high) * std::pow(unit * most * largest, 2);
+  if (count.high > 0) add(std::max(0.0, over) / 2, std::max(0.0, over) + rounded);
+  return errors;
 }
 
 // What infinities that become the largest finite value, as when saturating, add to the squares.
@@ -169,13 +217,18 @@ HistogramAnswer HistogramQuestion::Ask(const HistogramIndex& index) const {
     answer.nonfinite_outputs.Add(counters.nonfinite_outputs);
     answer.underflow_squares.Add(counters.underflow_squares);
     answer.quantized_squares.Add(QuantizedSquares(sign, index));
+    const ErrorSquares errors = Errors(sign, index);
+    answer.error_squares.Add(errors.range);
+    answer.stats.error_sum_of_squares += errors.likely;
   }
   const Histogram& histogram = index.histogram();
   const uint64_t nonfinite = OtherNonfinite(histogram.zeros, histogram.nan, histogram.inf);
   answer.nonfinite_outputs.Add({nonfinite, nonfinite});
   answer.quantized_squares.Add(ClampedInfinities(histogram));
   TensorStats& stats = answer.stats;
+  const double errors = stats.error_sum_of_squares;
   stats = InputOf(index);
+  stats.error_sum_of_squares = errors;
   stats.underflow = answer.underflow.Middle();
   stats.subnormal = answer.subnormal.Middle();
   stats.overflow = answer.overflow.Middle();

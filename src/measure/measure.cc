@@ -26,8 +26,8 @@ using V = VectorLanes::V;
 // Counts one vector of elements; the lanewise twin of MeasureElement.
 class VectorCounter {
  public:
-  VectorCounter(const CodecSpec& spec, float inverse_scale)
-      : spec_(spec), inverse_scale_(inverse_scale), absmax_(kLanes.Set(0)) {}
+  VectorCounter(const CodecSpec& spec, const Unscaling& unscaling)
+      : spec_(spec), unscaling_(unscaling), absmax_(kLanes.Set(0)) {}
 
   struct Result {
     V scaled, unscaled;  // bits of the decoded results
@@ -37,6 +37,8 @@ class VectorCounter {
   HWY_INLINE Result AddPlain(size_t i, V bits, V scaled, V quantized) {
     const auto magnitude = kLanes.And(bits, kLanes.Set(~codec::kSignBit));
     zeros_ += kLanes.CountTrue(kLanes.Eq(magnitude, kLanes.Set(0)));
+    kLanes.AddErrorSquares(magnitude, quantized, unscaling_.of_magnitudes,
+                           &sums_.errors[i % kSumLanes]);
     return AddValues(i, magnitude, scaled, quantized);
   }
 
@@ -70,12 +72,17 @@ class VectorCounter {
       inf_ += kLanes.CountTrue(infinite);
       nan_ += kLanes.CountTrue(kLanes.Lt(infinity, magnitude));
     }
-    return AddValues(i, input, scaled, lanewise::DecodeMagnitude(kLanes, spec_, rounded.magnitude));
+    const auto decoded = lanewise::DecodeMagnitude(kLanes, spec_, rounded.magnitude);
+    const auto both_finite = kLanes.MaskAnd(finite, kLanes.Lt(decoded, infinity));
+    kLanes.AddErrorSquares(kLanes.Select(both_finite, input, zero),
+                           kLanes.Select(both_finite, decoded, zero), unscaling_.of_magnitudes,
+                           &sums_.errors[i % kSumLanes]);
+    return AddValues(i, input, scaled, decoded);
   }
 
   // Counts one element by the scalar reference.
   ElementResult AddSingle(size_t i, uint32_t bits, uint32_t scaled, EncodeResult result) {
-    return MeasureElement(spec_, inverse_scale_, bits, scaled, result, singles_, sums_.Lane(i));
+    return MeasureElement(spec_, unscaling_, bits, scaled, result, singles_, sums_.Lane(i));
   }
 
   TensorStats Finish(size_t elements) const {
@@ -98,7 +105,7 @@ class VectorCounter {
   // finite, and of its decoded results, which have the sign of the scaled values.
   HWY_INLINE Result AddValues(size_t i, V input, V scaled, V decoded) {
     const auto output = kLanes.Or(kLanes.And(scaled, kLanes.Set(codec::kSignBit)), decoded);
-    const auto unscaled = kLanes.MulFloat(output, inverse_scale_);
+    const auto unscaled = kLanes.MulFloat(output, unscaling_.inverse);
     kLanes.AddSquares(unscaled, &sums_.quantized[i % kSumLanes]);
     kLanes.AddSquares(input, &sums_.inputs[i % kSumLanes]);
     absmax_ = kLanes.Max(absmax_, input);
@@ -107,7 +114,7 @@ class VectorCounter {
 
   static constexpr VectorLanes kLanes{};
   const CodecSpec& spec_;
-  float inverse_scale_;
+  Unscaling unscaling_;
   V absmax_;
   ChunkSums sums_;
   TensorStats singles_;
@@ -149,7 +156,7 @@ TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
                         const Measurement& question, const AccumulatedChunk* sums) {
   constexpr VectorLanes kLanes;
   const CodecSpec spec = MakeCodecSpec(question.conversion);
-  VectorCounter counter(spec, question.inverse_scale());
+  VectorCounter counter(spec, MakeUnscaling(question.scale));
   const auto whole = [&](size_t i, V bits, V scaled, V random) HWY_ATTR {
     const VectorCounter::Result result =
         IsPlain(spec, bits, scaled)

@@ -19,18 +19,21 @@ using SumLanes = std::array<double, kSumLanes>;
 // The partial sums of one lane, wherever they are kept.
 struct LaneSums {
   double& inputs;
+  double& errors;
   double& underflows;
   double& quantized;
 };
 
 struct ChunkSums {
   alignas(64) SumLanes inputs{};
+  alignas(64) SumLanes errors{};
   alignas(64) SumLanes underflows{};
   alignas(64) SumLanes quantized{};
 
   // The sums to which element i of the chunk adds.
   LaneSums Lane(size_t i) {
-    return {inputs[i % kSumLanes], underflows[i % kSumLanes], quantized[i % kSumLanes]};
+    const size_t lane = i % kSumLanes;
+    return {inputs[lane], errors[lane], underflows[lane], quantized[lane]};
   }
 };
 
@@ -56,6 +59,15 @@ DLSIM_HOST_DEVICE inline void AddSquare(float value, double& sum) {
   sum += wide * wide;
 }
 
+// Adds the square of an error, which is not exact: never fused, so that all machines agree.
+DLSIM_HOST_DEVICE inline void AddErrorSquare(float input, float output, double inverse,
+                                             double& sum) {
+  const double unscaled = double{output} * inverse;
+  const double error = unscaled - double{input};
+  const double square = error * error;
+  sum += square;
+}
+
 inline void AddSquare(float value, size_t i, SumLanes& lanes) {
   AddSquare(value, lanes[i % kSumLanes]);
 }
@@ -63,8 +75,21 @@ inline void AddSquare(float value, size_t i, SumLanes& lanes) {
 // Fills in the sums of a chunk whose elements are all counted.
 inline void AddSums(const ChunkSums& sums, TensorStats& stats) {
   stats.sum_of_squares = AddLanes(sums.inputs);
+  stats.error_sum_of_squares = AddLanes(sums.errors);
   stats.underflow_sum_of_squares = AddLanes(sums.underflows);
   stats.quantized_sum_of_squares = AddLanes(sums.quantized);
+}
+
+// What undoes a loss scale: the float32 reciprocal that scalers multiply with, and for the error
+// the reciprocal itself, of magnitudes.
+struct Unscaling {
+  float inverse = 1.0f;
+  double of_magnitudes = 1.0;
+};
+
+DLSIM_HOST_DEVICE inline Unscaling MakeUnscaling(float scale) {
+  const double magnitude = scale < 0 ? -double{scale} : double{scale};
+  return {1.0f / scale, magnitude == 0 ? 0.0 : 1.0 / magnitude};
 }
 
 // What became of one element.
@@ -76,14 +101,14 @@ struct ElementResult {
 // Counts one element: the bits of the input and of its scaled value, and what encoding made of
 // that. `Counters` has the counters of TensorStats and absmax.
 template <class Counters>
-DLSIM_HOST_DEVICE inline ElementResult MeasureElement(const CodecSpec& spec, float inverse_scale,
-                                                      uint32_t bits, uint32_t scaled_bits,
-                                                      EncodeResult result, Counters& stats,
-                                                      const LaneSums& sums) {
+DLSIM_HOST_DEVICE inline ElementResult MeasureElement(const CodecSpec& spec,
+                                                      const Unscaling& unscaling, uint32_t bits,
+                                                      uint32_t scaled_bits, EncodeResult result,
+                                                      Counters& stats, const LaneSums& sums) {
   const uint32_t magnitude = bits & ~codec::kSignBit;
   const CodeClass output = Classify(spec, result.code);
   const float decoded = BitCast<float>(Decode(spec, result.code));
-  const ElementResult element = {decoded, decoded * inverse_scale};
+  const ElementResult element = {decoded, decoded * unscaling.inverse};
   stats.nonfinite_outputs += output == CodeClass::kInfinity || output == CodeClass::kNan ? 1 : 0;
   AddSquare(element.unscaled, sums.quantized);
   if (magnitude >= codec::kInfinityBits) {
@@ -92,6 +117,10 @@ DLSIM_HOST_DEVICE inline ElementResult MeasureElement(const CodecSpec& spec, flo
   }
   const float size = BitCast<float>(magnitude);
   AddSquare(size, sums.inputs);
+  if (output != CodeClass::kInfinity && output != CodeClass::kNan) {
+    const float result_size = BitCast<float>(BitCast<uint32_t>(decoded) & ~codec::kSignBit);
+    AddErrorSquare(size, result_size, unscaling.of_magnitudes, sums.errors);
+  }
   if (size > stats.absmax) stats.absmax = size;
   // Scaling alone may overflow float32: then encoding was given an infinity.
   const bool scaled_to_infinity = (scaled_bits & ~codec::kSignBit) == codec::kInfinityBits;

@@ -43,11 +43,12 @@ inline void FinishCounts(const PlainCounts& counts, TensorStats& stats) {
 
 // The sums of the vectors at the same place of all rows.
 struct PlainColumn {
-  SumVectors::Sum inputs, underflows, quantized;
+  SumVectors::Sum inputs, errors, underflows, quantized;
 };
 
 HWY_INLINE void FinishColumn(const PlainColumn& column, size_t lane, ChunkSums& sums) {
   hn::StoreU(column.inputs, SumVectors::kF64, &sums.inputs[lane]);
+  hn::StoreU(column.errors, SumVectors::kF64, &sums.errors[lane]);
   hn::StoreU(column.underflows, SumVectors::kF64, &sums.underflows[lane]);
   hn::StoreU(column.quantized, SumVectors::kF64, &sums.quantized[lane]);
 }
@@ -63,7 +64,8 @@ class PlainVector {
       : min_normal_(S::Set(plain.min_normal_bits)),
         dropped_(S::Set(plain.dropped_bits << 23)),
         scale_(S::Set(std::bit_cast<uint32_t>(plain.scale))),
-        inverse_scale_(S::Set(std::bit_cast<uint32_t>(plain.inverse_scale))) {}
+        inverse_scale_(S::Set(std::bit_cast<uint32_t>(plain.inverse_scale))),
+        exact_inverse_(hn::Set(S::kF64, plain.exact_inverse)) {}
 
   HWY_INLINE void Add(const float* values, PlainCounts& counts, PlainColumn& sums) const {
     const V none = hn::Zero(S::kU32);
@@ -79,8 +81,12 @@ class PlainVector {
     const S::Sum wide = S::Widen(input);
     sums.inputs = S::AddSquare(wide, sums.inputs);
     sums.underflows = S::AddSquareWhere(zero, wide, sums.underflows);
-    const V unscaled = kMultiplies ? S::MulFloat(output, inverse_scale_) : output;
-    sums.quantized = S::AddSquare(S::Widen(unscaled), sums.quantized);
+    const S::Sum wide_output = S::Widen(output);
+    const S::Sum exact = kMultiplies ? hn::Mul(wide_output, exact_inverse_) : wide_output;
+    sums.errors = S::AddErrorSquare(hn::Sub(exact, wide), sums.errors);
+    const S::Sum unscaled =
+        kMultiplies ? S::Widen(S::MulFloat(output, inverse_scale_)) : wide_output;
+    sums.quantized = S::AddSquare(unscaled, sums.quantized);
   }
 
  private:
@@ -94,6 +100,7 @@ class PlainVector {
   }
 
   V min_normal_, dropped_, scale_, inverse_scale_;
+  S::Sum exact_inverse_;
 };
 
 // Measures whole rows; returns whether all inputs and results are finite.
@@ -109,7 +116,7 @@ bool MeasurePlainRows(const PlainSpec& plain, const float* HWY_RESTRICT values, 
   for (size_t lane = 0; lane < kSumLanes; lane += kColumns * kLanes) {
     PlainColumn columns[kColumns];
     const SumVectors::Sum no_sum = SumVectors::NoSum();
-    for (PlainColumn& column : columns) column = {no_sum, no_sum, no_sum};
+    for (PlainColumn& column : columns) column = {no_sum, no_sum, no_sum, no_sum};
     for (size_t i = lane; i < count; i += kSumLanes) {
       hwy::Prefetch(values + i + kPrefetchDistance);
       hwy::Prefetch(values + i + kPrefetchDistance + 16);
@@ -139,7 +146,7 @@ inline bool MeasurePlain(const CodecSpec& spec, const PlainSpec& plain, const Me
   for (size_t i = end; i < count; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]);
     const uint32_t scaled = std::bit_cast<uint32_t>(values[i] * question.scale);
-    MeasureElement(spec, question.inverse_scale(), bits, scaled,
+    MeasureElement(spec, MakeUnscaling(question.scale), bits, scaled,
                    EncodeWith<Rounding::kNearestEven>(spec, scaled, 0), stats, sums.Lane(i));
   }
   stats.elements = count;

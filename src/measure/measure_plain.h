@@ -10,6 +10,7 @@
 
 #include "dlsim/codec.h"
 #include "dlsim/measure.h"
+#include "src/measure/measure_element.h"
 
 namespace dlsim {
 
@@ -18,6 +19,7 @@ struct PlainSpec {
   uint32_t min_normal_bits = 0;              // results below this are subnormal
   uint32_t max_bits = 0;                     // largest magnitude that is plain
   float scale = 1.0f, inverse_scale = 1.0f;  // absolute values; not needed where !multiplies
+  double exact_inverse = 1.0;                // the same
   bool multiplies = true;
   bool flushes = false;
 };
@@ -52,7 +54,9 @@ inline std::optional<PlainSpec> MakePlainSpec(const CodecSpec& spec, const Measu
   plain.dropped_bits = spec.dropped_bits;
   plain.min_normal_bits = spec.min_normal_bits == 0 ? codec::kImplicitBit : spec.min_normal_bits;
   plain.scale = std::fabs(question.scale);
-  plain.inverse_scale = std::fabs(question.inverse_scale());
+  const Unscaling unscaling = MakeUnscaling(question.scale);
+  plain.inverse_scale = std::fabs(unscaling.inverse);
+  plain.exact_inverse = unscaling.of_magnitudes;
   plain.flushes = conversion.subnormals == Subnormals::kFlushToZero;
   const uint32_t limit_exponent = kMaxAdditionExponent + 1 - spec.dropped_bits;
   const uint32_t addition_limit = (limit_exponent << 23) - 1;

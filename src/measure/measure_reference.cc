@@ -20,7 +20,7 @@ TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_
     const bool stochastic = question.conversion.rounding == Rounding::kStochastic;
     const uint32_t random = stochastic ? RandomBits(question.random, first_index + i) : 0;
     const EncodeResult result = Encode(spec, question.conversion.rounding, scaled, random);
-    MeasureElement(spec, question.inverse_scale(), std::bit_cast<uint32_t>(values[i]), scaled,
+    MeasureElement(spec, MakeUnscaling(question.scale), std::bit_cast<uint32_t>(values[i]), scaled,
                    result, stats, sums.Lane(i));
   }
   AddSums(sums, stats);

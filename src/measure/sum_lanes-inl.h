@@ -67,7 +67,12 @@ struct SumVectors {
   // The square of a float32 is exact in float64: fused and separate multiply-add agree.
   static HWY_INLINE Sum AddSquare(Sum value, Sum sum) { return hn::MulAdd(value, value, sum); }
 
-  // The same in the lanes of `mask` only.
+  // The square of an error is rounded, and must not be fused with the sum.
+  static HWY_INLINE Sum AddErrorSquare(Sum error, Sum sum) {
+    return hn::Add(sum, hn::Mul(error, error));
+  }
+
+  // Adds the square of a float32 in the lanes of `mask` only.
   static HWY_INLINE Sum AddSquareWhere(M mask, Sum value, Sum sum) {
 #if HWY_TARGET <= HWY_AVX3
     return Sum{_mm512_mask3_fmadd_pd(value.raw, value.raw, sum.raw, mask.raw)};

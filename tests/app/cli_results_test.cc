@@ -20,20 +20,21 @@ namespace {
 using nlohmann::json;
 
 // Expects exactly these keys, each with a value of this type: n number or text "inf", "nan";
-// i integer; I integer or null; N n or null; s text; b truth value; o object; a array.
+// i integer; s text; I, N, S the same or null; b truth value; o object; a array.
 void ExpectKeys(const json& object, const std::map<std::string, char>& keys) {
   ASSERT_TRUE(object.is_object());
   for (const auto& [key, type] : keys) {
     ASSERT_TRUE(object.contains(key)) << key;
     const json& value = object[key];
     const bool special = value == "inf" || value == "-inf" || value == "nan";
-    const bool nullable = type == 'I' || type == 'N';
+    const bool nullable = type == 'I' || type == 'N' || type == 'S';
     const bool right = (nullable && value.is_null()) ||
                        ((type == 'n' || type == 'N') && value.is_number()) ||
                        ((type == 'n' || type == 'N') && special) ||
                        ((type == 'i' || type == 'I') && value.is_number_integer()) ||
-                       (type == 's' && value.is_string()) || (type == 'b' && value.is_boolean()) ||
-                       (type == 'o' && value.is_object()) || (type == 'a' && value.is_array());
+                       ((type == 's' || type == 'S') && value.is_string()) ||
+                       (type == 'b' && value.is_boolean()) || (type == 'o' && value.is_object()) ||
+                       (type == 'a' && value.is_array());
     EXPECT_TRUE(right) << key << " " << value;
   }
   for (const auto& [key, value] : object.items()) EXPECT_TRUE(keys.contains(key)) << key;
@@ -48,10 +49,33 @@ std::map<std::string, char> WithCounters(std::map<std::string, char> keys) {
   return keys;
 }
 
+void ExpectVerdict(const json& verdict) {
+  ExpectKeys(verdict, {{"formats", 'a'},
+                       {"best", 's'},
+                       {"lines", 'a'},
+                       {"parameters_only", 'b'},
+                       {"harm_threshold", 'n'},
+                       {"paths", 'a'}});
+  EXPECT_EQ(verdict["lines"].size(), 3u);
+  EXPECT_EQ(verdict["paths"].size(), 3u);
+  ASSERT_EQ(verdict["formats"].size(), 3u);
+  for (const json& format : verdict["formats"]) {
+    EXPECT_EQ(format["steps"].size(), 13u);
+    EXPECT_EQ(format["never_finite_steps"], 4);
+    EXPECT_EQ(format["window"].is_null(), format["scale"].is_null());
+    if (format["scale"].is_null()) continue;
+    EXPECT_LE(format["window"][0], format["scale"]);
+    EXPECT_GE(format["window"][1], format["scale"]);
+  }
+  EXPECT_EQ(verdict["best"], "bf16");
+}
+
 TEST(CliResults, ReplayJsonHasEveryKey) {
   const json document = SucceedJson({"replay", kSingle, "--json", "-"});
-  ExpectKeys(document, {{"schema", 's'}, {"trace", 'o'}, {"options", 'o'}, {"runs", 'a'}});
+  ExpectKeys(document,
+             {{"schema", 's'}, {"trace", 'o'}, {"options", 'o'}, {"verdict", 'o'}, {"runs", 'a'}});
   EXPECT_EQ(document["schema"], "dlsim.replay/1");
+  ExpectVerdict(document["verdict"]);
   ExpectKeys(document["trace"], {{"paths", 'a'},
                                  {"steps", 'i'},
                                  {"first_step", 'i'},
@@ -69,7 +93,9 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                      {"events", 'a'},
                      {"steps", 'a'},
                      {"tensors", 'a'}});
-    ExpectKeys(run["summary"], WithCounters({{"steps", 'i'},
+    ExpectKeys(run["summary"], WithCounters({{"mean_harm", 'N'},
+                                             {"worst_harm", 'N'},
+                                             {"steps", 'i'},
                                              {"skipped_steps", 'i'},
                                              {"longest_skip_run", 'i'},
                                              {"nonfinite_steps", 'i'},
@@ -81,13 +107,16 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                                              {"min_scale", 'n'},
                                              {"max_scale", 'n'},
                                              {"activations", 'o'}}));
-    ExpectKeys(run["summary"]["activations"], WithCounters({}));
+    ExpectKeys(run["summary"]["activations"],
+               WithCounters({{"mean_harm", 'N'}, {"worst_harm", 'N'}}));
     EXPECT_EQ(run["steps"].size(), run["summary"]["steps"]);
     uint64_t underflow = 0, skipped = 0;
     for (const json& step : run["steps"]) {
       std::map<std::string, char> keys = {
           {"step", 'i'},    {"scale", 'n'},     {"next_scale", 'n'}, {"finite", 'b'},
           {"skipped", 'b'}, {"grad_norm", 'n'}, {"activations", 'o'}};
+      keys["mean_harm"] = keys["worst_harm"] = 'N';
+      keys["worst_harm_tensor"] = 'S';
       if (!step["finite"]) {
         keys["cause"] = keys["cause_tensor"] = 's';
         keys["lower_scale_helps"] = 'b';
@@ -103,6 +132,9 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
       ExpectKeys(tensor, WithCounters({{"name", 's'},
                                        {"role", 's'},
                                        {"absmax", 'n'},
+                                       {"mean_harm", 'N'},
+                                       {"worst_harm", 'N'},
+                                       {"noise", 'b'},
                                        {"worst_step_energy_lost", 'n'},
                                        {"first_overflow_step", 'I'}}));
       EXPECT_TRUE(tensor["role"] == "grad" || tensor["role"] == "act_grad");
@@ -169,12 +201,12 @@ TEST(CliResults, ScalerKeepsABoundedNumberOfEvents) {
 TEST(CliResults, CsvHasOneRowPerRunStepMicroStepAndTensor) {
   constexpr char kHeader[] =
       "format,policy,step,micro,scale,skipped,tensor,role,elements,zeros,nan,inf,underflow,"
-      "subnormal,overflow,absmax,sumsq";
+      "subnormal,overflow,absmax,sumsq,error_sumsq";
   const std::vector<std::string> lines = Lines(
       Succeed({"replay", kAccumulated, "--format", "fp16", "--format", "cb16", "--csv", "-"}));
   EXPECT_EQ(lines.at(0), kHeader);
   EXPECT_EQ(lines.size(), 1 + 2 * 8 * 22u);  // 2 runs, 2 steps of 4 micro-steps, 22 tensors
-  for (const std::string& line : lines) EXPECT_EQ(std::ranges::count(line, ','), 16) << line;
+  for (const std::string& line : lines) EXPECT_EQ(std::ranges::count(line, ','), 17) << line;
   const Arguments summed = {"replay", kAccumulated, "--format",     "fp16",
                             "--csv",  "-",          "--accumulate", "sum-first"};
   EXPECT_EQ(Lines(Succeed(summed)).size(), 1 + 2 * 22u);
@@ -185,8 +217,9 @@ TEST(CliResults, CsvHasOneRowPerRunStepMicroStepAndTensor) {
                               FloatTensor("x.act_grad", {std::nanf(""), HUGE_VALF})}));
   EXPECT_EQ(Succeed({"replay", dir.path(), "--policy", "static", "--format", "fp16", "--csv", "-"}),
             std::string(kHeader) +
-                "\nfp16,static,3,,1,0,\"a,\"\"b\"\".grad\",grad,4,1,0,0,1,0,1,1000000000,1e+18"
-                "\nfp16,static,3,,1,0,x.act_grad,act_grad,2,0,1,1,0,0,0,0,0\n");
+                "\nfp16,static,3,,1,0,\"a,\"\"b\"\".grad\",grad,4,1,0,0,1,0,1,1000000000,1e+18,9."
+                "999999434361379e-19"
+                "\nfp16,static,3,,1,0,x.act_grad,act_grad,2,0,1,1,0,0,0,0,0,0\n");
 }
 
 TEST(CliResults, InfoJsonListsStepsAndTensors) {

@@ -42,15 +42,20 @@ class ProfileReplayCommandTest : public testing::Test {
 
 // Removes what a profile adds or only estimates.
 json WithoutNorms(json run) {
+  const auto erase = [](json& object) {
+    for (const char* key :
+         {"grad_norm", "grad_norm_bracket", "energy_lost", "worst_step_energy_lost", "mean_harm",
+          "mean_harm_bracket", "worst_harm", "worst_harm_tensor"}) {
+      object.erase(key);
+    }
+  };
   for (json& step : run["steps"]) {
-    for (const char* key : {"grad_norm", "grad_norm_bracket", "energy_lost"}) step.erase(key);
-    step["activations"].erase("energy_lost");
+    erase(step);
+    erase(step["activations"]);
   }
-  for (json& tensor : run["tensors"]) {
-    for (const char* key : {"energy_lost", "worst_step_energy_lost"}) tensor.erase(key);
-  }
-  for (const char* key : {"energy_lost", "worst_step_energy_lost"}) run["summary"].erase(key);
-  run["summary"]["activations"].erase("energy_lost");
+  for (json& tensor : run["tensors"]) erase(tensor);
+  erase(run["summary"]);
+  erase(run["summary"]["activations"]);
   return run;
 }
 

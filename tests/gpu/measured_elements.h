@@ -19,8 +19,8 @@ inline bool Same(const LaneStats& a, const LaneStats& b) {
   return a.zeros == b.zeros && a.nan == b.nan && a.inf == b.inf && a.underflow == b.underflow &&
          a.subnormal == b.subnormal && a.overflow == b.overflow &&
          a.nonfinite_outputs == b.nonfinite_outputs && SameDigits(double{a.absmax}, b.absmax) &&
-         SameDigits(a.inputs, b.inputs) && SameDigits(a.underflows, b.underflows) &&
-         SameDigits(a.quantized, b.quantized);
+         SameDigits(a.inputs, b.inputs) && SameDigits(a.errors, b.errors) &&
+         SameDigits(a.underflows, b.underflows) && SameDigits(a.quantized, b.quantized);
 }
 
 // What became of an element that was measured in a short form and by the definition.
@@ -29,7 +29,7 @@ enum class Outcome { kDiffers, kLeftToDefinition, kShort };
 template <bool kFlushes>
 Outcome MeasureOne(const KernelQuestion& question, float value) {
   const Scaling scaling = MakeScaling(question.scale);
-  const Scaling sizes = {std::fabs(scaling.scale), std::fabs(scaling.inverse)};
+  const Scaling sizes = MakeScaling(std::fabs(scaling.scale));
   PlainInputs inputs;
   PlainResults results;
   results.Add<kFlushes>(question.floats, sizes, value, inputs.Add(value));

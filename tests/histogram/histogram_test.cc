@@ -14,6 +14,7 @@
 #include "dlsim/ladder.h"
 #include "dlsim/measure.h"
 #include "src/histogram/histogram_sums.h"
+#include "tests/support/formats_under_test.h"
 #include "tests/support/on_target.h"
 #include "tests/support/special_values.h"
 
@@ -103,6 +104,52 @@ TEST(Histogram, BracketsTheQuantizedSumOfSquares) {
     }
   }
   EXPECT_GT(finite, 50u);
+}
+
+TEST(Histogram, BracketsTheError) {
+  const Ladder ladder = DefaultLadder();
+  const HistogramEdges edges = EdgesOf(ladder);
+  const std::vector<float> values = AnyValues(4000);
+  const Histogram histogram = HistogramOf(values, edges);
+  const HistogramIndex index(histogram, edges);
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    for (int mode = 0; mode < 5; ++mode) {
+      for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
+        for (const float scale : {1e-6f, 0.25f, 1.0f, 3.0f, 1e5f, 2e15f}) {
+          const Conversion conversion = {format.format, static_cast<Rounding>(mode), overflow};
+          const double measured = Measure(values, {conversion, scale, {}}).error_sum_of_squares;
+          const HistogramAnswer answer = HistogramQuestion(conversion, scale).Ask(index);
+          SCOPED_TRACE(format.name + " at " + std::to_string(scale) + " mode " +
+                       std::to_string(mode));
+          EXPECT_LE(answer.error_squares.low, measured * (1 + 1e-12));
+          EXPECT_GE(answer.error_squares.high, measured * (1 - 1e-12));
+          EXPECT_LE(answer.error_squares.low, answer.stats.error_sum_of_squares * (1 + 1e-12));
+          EXPECT_GE(answer.error_squares.high, answer.stats.error_sum_of_squares * (1 - 1e-12));
+        }
+      }
+    }
+  }
+}
+
+// Gradients of one size, as a tensor has, lose about what values spread evenly lose: within a binade
+// there are more small ones.
+TEST(Histogram, EstimatesTheErrorOfATensor) {
+  const HistogramEdges edges = EdgesOf(DefaultLadder());
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal(0, 1e-4f);
+  std::vector<float> values(20000);
+  for (float& value : values) value = normal(random);
+  const Histogram histogram = HistogramOf(values, edges);
+  const HistogramIndex index(histogram, edges);
+  for (const Format& format : {kFp16, kBf16, kCb16}) {
+    for (int k = -24; k <= 12; ++k) {
+      const float scale = std::ldexp(1.0f, k);
+      const double measured = Measure(values, {{format}, scale, {}}).error_sum_of_squares;
+      const double estimate =
+          HistogramQuestion({format}, scale).Ask(index).stats.error_sum_of_squares;
+      EXPECT_NEAR(estimate, measured, 0.25 * measured) << "at 2^" << k;
+    }
+  }
 }
 
 TEST(Histogram, BracketsTheSquaresOfInfinitiesThatSaturate) {

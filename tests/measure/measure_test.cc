@@ -54,8 +54,31 @@ void ExpectSame(const TensorStats& a, const TensorStats& b) {
            std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
   };
   EXPECT_PRED2(same_digits, a.sum_of_squares, b.sum_of_squares);
+  EXPECT_PRED2(same_digits, a.error_sum_of_squares, b.error_sum_of_squares);
   EXPECT_PRED2(same_digits, a.underflow_sum_of_squares, b.underflow_sum_of_squares);
   EXPECT_PRED2(same_digits, a.quantized_sum_of_squares, b.quantized_sum_of_squares);
+}
+
+// The definition of docs/numerics.md, in long double.
+TEST(Measure, TheErrorIsThatOfTheUnscaledResult) {
+  const std::vector<float> values = GradientLike(20000, true);
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    const CodecSpec spec = MakeCodecSpec({format.format});
+    for (const float scale : {0x1p-14f, 1.0f, 3.0f, 32768.0f, 2e15f}) {
+      long double expected = 0;
+      for (const float value : values) {
+        const uint32_t scaled = std::bit_cast<uint32_t>(value * scale);
+        const float result =
+            std::bit_cast<float>(Decode(spec, Encode(spec, Rounding::kNearestEven, scaled).code));
+        if (!std::isfinite(value) || !std::isfinite(result)) continue;
+        const long double error = static_cast<long double>(result) / scale - value;
+        expected += error * error;
+      }
+      const double measured = Measure(values, {{format.format}, scale}).error_sum_of_squares;
+      EXPECT_NEAR(measured, static_cast<double>(expected), 1e-9 * static_cast<double>(expected))
+          << format.name << " at " << scale;
+    }
+  }
 }
 
 class MeasureOnTarget : public OnTarget {};

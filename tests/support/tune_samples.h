@@ -11,7 +11,6 @@
 
 #include "dlsim/sim/replay.h"
 #include "sim/tune/tuning.h"
-#include "tests/support/replay_outcome.h"
 
 namespace dlsim::sim {
 
@@ -80,7 +79,7 @@ inline std::vector<double> RandomLosses(const TraceReader& trace, const PolicyFa
   }
   std::vector<double> losses;
   for (const ReplayResult& result : Replay(trace, std::move(runs), {})) {
-    losses.push_back(OutcomeOf(result).mean_loss);
+    losses.push_back(MeanLossOf(result, trace.step_count(), {ParseFormat(family.format).format}));
   }
   return losses;
 }

@@ -52,11 +52,11 @@ TEST_F(Tuning, FindsTheWindow) {
   EXPECT_EQ(tuning.window.high_step, 0);
   EXPECT_EQ(tuning.headroom.min, tuning.window.high);
   EXPECT_EQ(tuning.headroom.last, double{std::nextafter(0x1p26f * 65520.0f, 0.0f)});
-  // In the middle of 2^2 to 2^15.
+  // Two binades below the end of 2^2 to 2^15.
   EXPECT_EQ(tuning.best_static.low, 4);
   EXPECT_EQ(tuning.best_static.high, 0x1p15);
-  EXPECT_EQ(tuning.best_static.scale, 0x1p8);
-  EXPECT_EQ(tuning.choices.front().score.parameters.init, 0x1p8);
+  EXPECT_EQ(tuning.best_static.scale, 0x1p13);
+  EXPECT_EQ(tuning.choices.front().score.parameters.init, 0x1p13);
   EXPECT_EQ(tuning.choices.front().score.mean_loss, 0);
 }
 
@@ -80,7 +80,7 @@ TEST_F(Tuning, MovesWhereNoStaticScaleServesAllSteps) {
   EXPECT_EQ(tuning.overflow_side.front().name, "big.grad");
   ASSERT_EQ(tuning.underflow_side.size(), 1u);
   EXPECT_EQ(tuning.underflow_side.front().name, "tiny.grad");
-  EXPECT_EQ(tuning.underflow_side.front().worst_step_energy_lost, 1);
+  EXPECT_EQ(tuning.underflow_side.front().worst_harm, 1);
 }
 
 // Both needs within each step: what overflows must be lost, or what underflows.
@@ -121,17 +121,17 @@ TEST_F(Tuning, CountsStepsThatLoseAtEveryScale) {
 
 // The best scale for steps that alternate lies just below a limit that is no power of two.
 TEST_F(Tuning, FindsScalesBetweenPowersOfTwo) {
-  // Finite up to 65520 / 48000 * 2^-4 = 0.0853; at 2^-4 = 0.0625 the other tensor underflows, from
-  // 2^-25 / 2^-21.4 on = 0.0823 it does not.
+  // Finite up to 65520 / 48000 * 2^-4 = 0.0853; at 2^-4 = 0.0625 the other tensor lies between two
+  // subnormals, which rounding changes by a third, from 0.0812 on it is near one.
   for (int step = 0; step < 4; ++step) {
     WriteStep(step, {FloatTensor("a.grad", {0x1p4f * 48000.0f})});
   }
-  WriteSteps(4, 8, "b.grad", {0x1.83p-22f});
+  WriteSteps(4, 8, "b.grad", {0x1.8p-20f});
   const FormatTuning tuning = Tune("fp16");
   const PolicyChoice& choice = tuning.choices.front();
   EXPECT_EQ(choice.score.mean_loss, 0);
   EXPECT_EQ(tuning.best_static.mean_loss, 0);
-  EXPECT_GT(tuning.best_static.scale, 0.0823);
+  EXPECT_GT(tuning.best_static.scale, 0.0811);
   EXPECT_LT(tuning.best_static.scale, 0.0854);
 }
 
@@ -202,7 +202,9 @@ TEST(TuneProfile, RecommendsWhatTheTraceDoes) {
     EXPECT_EQ(choice.score.parameters, wanted.score.parameters);
     EXPECT_NEAR(choice.score.mean_loss, wanted.score.mean_loss, 1e-20);
     EXPECT_EQ(got.formats[f].verdict, expected.formats[f].verdict);
-    EXPECT_EQ(got.formats[f].window.low, expected.formats[f].window.low);
+    // A profile estimates harm.
+    EXPECT_GE(got.formats[f].window.low, expected.formats[f].window.low / 2);
+    EXPECT_LE(got.formats[f].window.low, expected.formats[f].window.low * 2);
     EXPECT_EQ(got.formats[f].window.high, expected.formats[f].window.high);
   }
 }
@@ -224,7 +226,7 @@ TEST(TuneProfile, TriesOnlyScalesOfTheLadder) {
   TuneRequest request;
   request.formats = {"fp16"};
   const FormatTuning tuning = Tune(source, request).formats.front();
-  EXPECT_EQ(tuning.choices.front().score.parameters.init, 0x1p-14);
+  EXPECT_EQ(tuning.choices.front().score.parameters.init, 1);
 }
 
 struct Case {
@@ -241,7 +243,10 @@ TEST_P(TuneAgainstRandom, NoPolicyBeatsTheRecommendation) {
     SCOPED_TRACE(tuning.format);
     const PolicyChoice& choice = tuning.choices.front();
     // The table that was searched tells what a replay does.
-    EXPECT_NEAR(choice.score.mean_loss, MeanLossOf(tuning.recommended, trace.step_count()), 1e-15);
+    EXPECT_NEAR(
+        choice.score.mean_loss,
+        MeanLossOf(tuning.recommended, trace.step_count(), {ParseFormat(tuning.format).format}),
+        1e-15);
     EXPECT_LE(tuning.least_loss, choice.score.mean_loss);
     for (const double loss : RandomLosses(trace, choice.family, 700, 1)) {
       ASSERT_LE(choice.score.mean_loss, loss + kLossResolution);

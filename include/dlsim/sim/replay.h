@@ -98,6 +98,27 @@ struct OptimizerStep {
   std::optional<OptimizerUncertainty> uncertain;  // from a profile
 };
 
+// What tensors lose, each of its own: relative squared errors, over the tensors of one role that
+// are neither zero nor mere rounding noise of float32.
+struct StepHarm {
+  double mean = 0, worst = 0;
+  std::string worst_tensor;                   // empty without tensors
+  std::optional<Bracket<double>> mean_range;  // from a profile
+};
+
+// The same of one tensor, or its mean, over steps.
+struct HarmOverSteps {
+  double sum = 0, worst = 0;
+  uint64_t steps = 0;
+
+  void Add(double harm) {
+    sum += harm;
+    worst = harm > worst ? harm : worst;
+    ++steps;
+  }
+  double mean() const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
+};
+
 // What a profile leaves open of a step; ReplayStep has the likeliest.
 struct StepUncertainty {
   bool certain = true;  // false: a profile cannot tell whether the step is finite, or why not
@@ -126,6 +147,7 @@ struct ReplayStep {
   std::vector<OptimizerStep> optimizers;     // per group of ReplayOptions::optimizers
   TensorStats gradients;                     // over parameter gradients
   TensorStats activations;                   // over activation gradients
+  StepHarm harm, activation_harm;            // of parameter and of activation gradients
   std::optional<StepUncertainty> uncertain;  // from a profile
 };
 
@@ -146,6 +168,11 @@ struct ReplayTensor {
   TensorStats stats;
   // Largest energy lost in one applied step: over a run the largest step would hide the others.
   double worst_step_energy_lost = 0;
+  HarmOverSteps harm = {};     // over the applied steps in which it is not zero
+  uint64_t nonzero_steps = 0;  // those, and the skipped ones ...
+  uint64_t noise_steps = 0;    // ... and of all these where it is but rounding noise of float32
+
+  bool noise() const { return 2 * noise_steps > nonzero_steps; }
   std::optional<int64_t> first_overflow_step = std::nullopt;
   std::optional<ScaleRange> scales = std::nullopt;            // if its scale is not the model's
   std::optional<TensorUncertainty> uncertain = std::nullopt;  // from a profile
@@ -206,6 +233,7 @@ struct ReplaySummary : PathSummary {
   uint64_t clippable_elements = 0;  // ... out of so many
   TensorStats gradients;
   TensorStats activations;
+  HarmOverSteps harm, activation_harm;          // of the means of applied steps
   std::optional<SummaryUncertainty> uncertain;  // from a profile
 
   void Add(const ReplayStep& step);

@@ -67,8 +67,8 @@ struct PolicyFamily {
 
 struct PolicyScore {
   ScaleParameters parameters;
-  // Mean over steps of what the step loses of its gradient's energy: all if it is not finite. Steps
-  // after a fatal error are lost.
+  // Mean over steps of what the step loses: all if it is not finite, nothing within its window.
+  // Steps after a fatal error are lost.
   double mean_loss = 1;
   uint64_t skipped = 0;
   uint64_t first_skips = 0;  // steps skipped before the first applied one
@@ -148,7 +148,7 @@ struct ComparedPolicy {
 struct BlamedTensor {
   std::string name;
   double absmax = 0;
-  double worst_step_energy_lost = 0;
+  double worst_harm = 0;  // in one step
   uint64_t overflow = 0;
 };
 

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/advice.h"
+
+#include <algorithm>
+#include <cmath>
+#include <tuple>
+
+#include "sim/advice/advice_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+// So many steps may be lost: training goes on over a spike, and is not set up for it.
+size_t MostLost(size_t steps) { return std::max<size_t>(1, steps / 20); }
+
+// The step whose window ends first on one side, of those that hold the scale.
+WindowBound BoundOf(const FormatWindows& windows, const ServedSteps::Range& range, bool low) {
+  WindowBound bound;
+  for (const StepWindow& step : windows.steps) {
+    if (!step.Has(range.low)) continue;
+    const bool decides = low ? step.low == range.low : step.high == range.high;
+    const std::string& tensor = low ? step.low_tensor : step.high_tensor;
+    if (decides && !tensor.empty()) return {step.step, tensor};
+  }
+  return bound;
+}
+
+Bracket<int> LowRange(const FormatWindows& windows, const ServedSteps::Range& range) {
+  Bracket<int> widest = {kLowestWindowExponent, kLowestWindowExponent};
+  for (const StepWindow& step : windows.steps) {
+    if (step.Has(range.low)) widest.RaiseTo(step.low_range);
+  }
+  return widest;
+}
+
+void AddTensors(const FormatWindows& windows, FormatAdvice& advice) {
+  HarmOverSteps all;
+  for (const TensorHarm& tensor : windows.tensors) {
+    if (tensor.noise()) {
+      advice.noise_tensors.push_back(tensor.name);
+      continue;
+    }
+    if (tensor.harm.steps > 0) all.Add(tensor.harm.mean());
+    if (tensor.first_step) advice.at_risk.push_back(tensor);
+  }
+  advice.mean_harm = all.mean();
+  std::ranges::stable_sort(advice.at_risk, std::greater(),
+                           [](const TensorHarm& tensor) { return tensor.harm.mean(); });
+}
+
+FormatAdvice AdviseOn(const FormatWindows& windows) {
+  FormatAdvice advice;
+  advice.format = windows.format.name;
+  advice.steps = windows.steps.size();
+  for (const StepWindow& step : windows.steps) {
+    advice.hopeless_steps += step.hopeless;
+    advice.empty_steps += step.empty() && !step.hopeless;
+  }
+  const std::optional<ServedSteps::Range> range = windows.served.Best();
+  advice.steps_outside = advice.steps - (range ? range->served : 0);
+  const size_t judged = advice.steps - advice.hopeless_steps;
+  if (2 * judged < advice.steps || !range) {
+    advice.verdict =
+        2 * judged < advice.steps ? FormatVerdict::kOverflows : FormatVerdict::kNoScaleServes;
+  } else if (judged - range->served <= MostLost(judged)) {
+    advice.window = range;
+    advice.verdict =
+        range->low <= 0 && range->high >= 0 ? FormatVerdict::kAsIs : FormatVerdict::kWithScale;
+    advice.scale = std::ldexp(1.0, ServedSteps::ScaleIn(*range));
+    advice.low = BoundOf(windows, *range, true);
+    advice.high = BoundOf(windows, *range, false);
+    const Bracket<int> low_range = LowRange(windows, *range);
+    if (!low_range.exact()) advice.low_range = low_range;
+  } else if (advice.empty_steps > MostLost(judged)) {
+    advice.verdict = FormatVerdict::kNoScaleServes;
+  } else {
+    advice.verdict = FormatVerdict::kWithScale;  // one that moves
+  }
+  AddTensors(windows, advice);
+  advice.windows = windows.steps;
+  return advice;
+}
+
+}  // namespace
+
+PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
+                                 std::span<const StepWindow> windows) {
+  PathInWindows path;
+  for (size_t i = 0; i < std::min(steps.size(), windows.size()); ++i) {
+    if (windows[i].empty()) {
+      ++path.unserved;
+    } else if (steps[i].scale > std::ldexp(1.0, windows[i].high)) {
+      // Between two powers of two the larger is not known to overflow.
+      ++(steps[i].finite ? path.inside : path.above);
+    } else {
+      ++(steps[i].scale < std::ldexp(1.0, windows[i].low) ? path.below : path.inside);
+    }
+  }
+  return path;
+}
+
+Advice Advise(std::span<const FormatWindows> windows) {
+  Advice advice;
+  for (const FormatWindows& of_format : windows) advice.formats.push_back(AdviseOn(of_format));
+  const auto rank = [](const FormatAdvice& format) {
+    return std::tuple(format.verdict, !format.scale, format.steps_outside, format.mean_harm);
+  };
+  for (size_t f = 1; f < advice.formats.size(); ++f) {
+    if (rank(advice.formats[f]) < rank(advice.formats[advice.best])) advice.best = f;
+  }
+  advice.parameters_only =
+      std::ranges::none_of(windows.front().tensors, [](const TensorHarm& tensor) {
+        return tensor.role == Role::kActGrad && tensor.harm.steps > 0;
+      });
+  advice.lines = AdviceLines(advice);
+  return advice;
+}
+
+}  // namespace dlsim::sim

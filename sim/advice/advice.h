@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+// The answer: which format serves recorded gradients, at which loss scale, and which layers are at
+// risk; from the scale windows of the steps.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/enum_names.h"
+#include "dlsim/sim/replay.h"
+#include "sim/advice/window_consumer.h"
+
+namespace dlsim::sim {
+
+enum class FormatVerdict : uint8_t { kAsIs, kWithScale, kNoScaleServes, kOverflows };
+
+constexpr auto EnumNames(FormatVerdict) {
+  return std::to_array<EnumName<FormatVerdict>>({{FormatVerdict::kAsIs, "as is"},
+                                                 {FormatVerdict::kWithScale, "with a scale"},
+                                                 {FormatVerdict::kNoScaleServes, "no scale serves"},
+                                                 {FormatVerdict::kOverflows, "overflows"}});
+}
+
+// What bounds the windows of all steps on one side.
+struct WindowBound {
+  int64_t step = 0;
+  std::string tensor;  // empty: nothing does
+};
+
+// What is said of one format.
+struct FormatAdvice {
+  std::string format;
+  FormatVerdict verdict = FormatVerdict::kAsIs;
+  // Exponents of two of the scales that serve every step but isolated ones; nothing if none does.
+  std::optional<ServedSteps::Range> window;
+  std::optional<Bracket<int>> low_range;  // from a profile: where the lower end may be
+  WindowBound low, high;
+  std::optional<double> scale;  // to use at all steps
+  // That are not served by that scale; without one, by the scale that serves the most.
+  size_t steps_outside = 0;
+  size_t steps = 0;
+  size_t hopeless_steps = 0;  // of these, not finite as recorded: they say nothing of the format
+  size_t empty_steps = 0;     // of the others, with an empty window
+  std::vector<TensorHarm> at_risk;         // at that scale, the worst first
+  std::vector<std::string> noise_tensors;  // not counted
+  double mean_harm = 0;                    // over all tensors
+  std::vector<StepWindow> windows;         // of all steps
+};
+
+// A policy's path beside the windows of its format.
+struct PathInWindows {
+  std::string format, policy;
+  size_t inside = 0, below = 0, above = 0, unserved = 0;  // steps; the last have an empty window
+};
+PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
+                                 std::span<const StepWindow> windows);
+
+struct Advice {
+  std::vector<FormatAdvice> formats;  // in the order of the call
+  size_t best = 0;
+  bool parameters_only = false;      // no gradients of activations were recorded
+  std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
+  std::vector<std::string> lines;    // three
+};
+
+// Formats are ranked: one that serves as it is first, then those with a scale, by the steps that
+// are not served and what the tensors lose. `windows` has at least one format and step.
+Advice Advise(std::span<const FormatWindows> windows);
+
+}  // namespace dlsim::sim

@@ -1,0 +1,257 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/advice_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dlsim/error.h"
+#include "sim/base/table.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr size_t kNamed = 3;  // tensors in a line
+constexpr size_t kColumns = 80;
+
+std::string Power(int exponent) { return exponent == 0 ? "1" : fmt::format("2^{}", exponent); }
+
+std::string WindowText(const ServedSteps::Range& window) {
+  const bool low_open = window.low == kLowestWindowExponent;
+  const bool high_open = window.high == kHighestWindowExponent;
+  if (low_open && high_open) return "at any scale";
+  if (low_open) return "up to " + Power(window.high);
+  if (high_open) return "from " + Power(window.low);
+  return Power(window.low) + " to " + Power(window.high);
+}
+
+std::string StepsText(const FormatAdvice& format) {
+  const size_t judged = format.steps - format.hopeless_steps;
+  const size_t outside = format.steps_outside - format.hopeless_steps;
+  return outside == 0 ? fmt::format("all {} steps", judged)
+                      : fmt::format("all but {} of {} steps", outside, judged);
+}
+
+// What is said of a format in a few words.
+std::string Sentence(const FormatAdvice& format) {
+  const size_t judged = format.steps - format.hopeless_steps;
+  switch (format.verdict) {
+    case FormatVerdict::kAsIs:
+      return fmt::format("{} as is, without a loss scale ({} serves {})", format.format,
+                         WindowText(*format.window), StepsText(format));
+    case FormatVerdict::kWithScale:
+      if (format.scale) {
+        return fmt::format("{} with a loss scale of {} ({} serves {})", format.format,
+                           Power(std::ilogb(*format.scale)), WindowText(*format.window),
+                           StepsText(format));
+      }
+      return fmt::format("{} with a loss scale that moves (a fixed one serves {})", format.format,
+                         StepsText(format));
+    case FormatVerdict::kNoScaleServes:
+      return fmt::format(
+          "{} with no scale: {} of {} steps lose too much at each that does not "
+          "overflow",
+          format.format, format.empty_steps, judged);
+    case FormatVerdict::kOverflows:
+      break;
+  }
+  return fmt::format("{} at no scale: only {} of {} steps are finite as recorded", format.format,
+                     judged, format.steps);
+}
+
+bool Serves(const FormatAdvice& format) { return format.verdict <= FormatVerdict::kWithScale; }
+
+std::string BestText(const Advice& advice) {
+  const FormatAdvice& best = advice.formats[advice.best];
+  std::string text = (Serves(best) ? "Use " : "Nothing serves; ") + Sentence(best) + ".";
+  if (Serves(best) && best.hopeless_steps > 0) {
+    text += fmt::format(" {} more steps were not finite when recorded.", best.hopeless_steps);
+  }
+  return text;
+}
+
+std::string Others(const Advice& advice) {
+  std::string serve, fail;
+  for (size_t f = 0; f < advice.formats.size(); ++f) {
+    if (f == advice.best) continue;
+    std::string& text = Serves(advice.formats[f]) ? serve : fail;
+    text += (text.empty() ? "" : "; ") + Sentence(advice.formats[f]);
+  }
+  if (serve.empty() && fail.empty()) return "No other format was asked about.";
+  if (!serve.empty()) serve = "Or " + serve + ".";
+  return serve + (serve.empty() || fail.empty() ? "" : " ") +
+         (fail.empty() ? "" : "Not " + fail + ".");
+}
+
+std::string RiskText(const Advice& advice) {
+  const FormatAdvice& best = advice.formats[advice.best];
+  const std::string where =
+      best.format + (best.scale ? " at " + Power(std::ilogb(*best.scale)) : std::string());
+  std::string text;
+  for (size_t i = 0; i < std::min(kNamed, best.at_risk.size()); ++i) {
+    const TensorHarm& tensor = best.at_risk[i];
+    text +=
+        fmt::format("{}{} (up to {}, steps {} to {})", i == 0 ? "" : ", ", Printable(tensor.name),
+                    Percent(tensor.harm.worst), *tensor.first_step, *tensor.last_step);
+  }
+  if (best.at_risk.size() > kNamed) {
+    text += fmt::format(" and {} more", best.at_risk.size() - kNamed);
+  }
+  text = text.empty() ? fmt::format("No tensor loses more than {} of its own energy in {}.",
+                                    Percent(kHarmAtRisk), where)
+                      : fmt::format("At risk in {}: {}.", where, text);
+  if (advice.parameters_only) {
+    text += " Gradients of activations, which decide, were not recorded.";
+  }
+  return text;
+}
+
+// Breaks a line at blanks; what follows is indented.
+std::string Wrap(const std::string& line) {
+  std::string text, rest = line;
+  size_t width = kColumns;
+  while (rest.size() > width) {
+    size_t end = rest.rfind(' ', width);
+    if (end == std::string::npos || end == 0) end = rest.find(' ', width);
+    if (end == std::string::npos) break;
+    text += rest.substr(0, end) + "\n  ";
+    rest = rest.substr(end + 1);
+    width = kColumns - 2;
+  }
+  return text + rest + "\n";
+}
+
+std::string BoundText(const WindowBound& bound) {
+  return bound.tensor.empty() ? "nothing"
+                              : fmt::format("{} (step {})", Printable(bound.tensor), bound.step);
+}
+
+std::string FormatBounds(const FormatAdvice& format) {
+  if (!format.window) return "";
+  std::string text = fmt::format("  {}: below {} harm is too large first in {}", format.format,
+                                 Power(format.window->low), BoundText(format.low));
+  if (format.low_range) {
+    text += fmt::format(" (from a profile: between {} and {})", Power(format.low_range->low),
+                        Power(format.low_range->high));
+  }
+  return text + fmt::format("; above {} overflows first {}\n", Power(format.window->high),
+                            BoundText(format.high));
+}
+
+// How each policy's scale went beside the windows, and where it should have begun.
+std::string FormatPaths(const Advice& advice) {
+  if (advice.paths.empty()) return "";
+  std::vector<TableRow> rows = {
+      {"path", "in the window", "below: harm", "above: overflow", "no window"}};
+  for (const PathInWindows& path : advice.paths) {
+    rows.push_back({path.format + " " + path.policy, std::to_string(path.inside),
+                    std::to_string(path.below), std::to_string(path.above),
+                    std::to_string(path.unserved)});
+  }
+  return FormatTable(rows);
+}
+
+Json JsonBound(const WindowBound& bound) {
+  if (bound.tensor.empty()) return Json();
+  return {{"step", bound.step}, {"tensor", bound.tensor}};
+}
+
+Json JsonFormatAdvice(const FormatAdvice& format) {
+  Json object = {{"format", format.format}, {"verdict", NameOf(format.verdict)}};
+  const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
+  object["window"] =
+      format.window ? Json{power(format.window->low), power(format.window->high)} : Json();
+  if (format.low_range) {
+    object["window_low_bracket"] = {power(format.low_range->low), power(format.low_range->high)};
+  }
+  object["window_low"] = JsonBound(format.low);
+  object["window_high"] = JsonBound(format.high);
+  object["scale"] = format.scale ? Json(*format.scale) : Json();
+  object["steps"] = Json::array();
+  for (const StepWindow& step : format.windows) {
+    object["steps"].push_back(step.empty() ? Json{step.step, nullptr, nullptr}
+                                           : Json{step.step, power(step.low), power(step.high)});
+  }
+  object["steps_outside_window"] = format.steps_outside;
+  object["steps_with_empty_window"] = format.empty_steps;
+  object["never_finite_steps"] = format.hopeless_steps;
+  object["mean_harm"] = format.mean_harm;
+  object["tensors_at_risk"] = Json::array();
+  for (const TensorHarm& tensor : format.at_risk) {
+    object["tensors_at_risk"].push_back({{"name", tensor.name},
+                                         {"mean_harm", tensor.harm.mean()},
+                                         {"worst_harm", tensor.harm.worst},
+                                         {"first_step", *tensor.first_step},
+                                         {"last_step", *tensor.last_step}});
+  }
+  object["noise_tensors"] = format.noise_tensors;
+  return object;
+}
+
+}  // namespace
+
+std::vector<std::string> AdviceLines(const Advice& advice) {
+  return {BestText(advice), Others(advice), RiskText(advice)};
+}
+
+std::string FormatAdviceLines(const Advice& advice) {
+  std::string text;
+  for (const std::string& line : advice.lines) text += Wrap(line);
+  return text;
+}
+
+std::string FormatAdviceDetails(const Advice& advice, size_t top) {
+  std::vector<TableRow> rows = {
+      {"format", "verdict", "window", "scale", "steps outside", "mean harm", "at risk"}};
+  for (const FormatAdvice& format : advice.formats) {
+    rows.push_back({format.format, std::string(NameOf(format.verdict)),
+                    format.window ? WindowText(*format.window) : "empty",
+                    format.scale ? Power(std::ilogb(*format.scale)) : "-",
+                    fmt::format("{}/{}", format.steps_outside, format.steps),
+                    fmt::format("{:.1e}", format.mean_harm),
+                    std::to_string(format.at_risk.size())});
+  }
+  std::string text = "\n" + FormatTable(rows);
+  for (const FormatAdvice& format : advice.formats) text += FormatBounds(format);
+  text += FormatPaths(advice);
+  for (const FormatAdvice& format : advice.formats) {
+    if (format.at_risk.empty() || top == 0) continue;
+    std::vector<TableRow> tensors = {{format.format + ": at risk", "mean harm", "worst", "steps"}};
+    for (size_t i = 0; i < std::min(top, format.at_risk.size()); ++i) {
+      const TensorHarm& tensor = format.at_risk[i];
+      tensors.push_back({Printable(tensor.name), Percent(tensor.harm.mean()),
+                         Percent(tensor.harm.worst),
+                         fmt::format("{}..{}", *tensor.first_step, *tensor.last_step)});
+    }
+    text += FormatTable(tensors);
+  }
+  const std::vector<std::string>& noise = advice.formats.front().noise_tensors;
+  for (size_t i = 0; i < noise.size(); ++i) {
+    text += (i == 0 ? "  not counted, rounding noise of float32: " : ", ") + Printable(noise[i]);
+  }
+  return text + (noise.empty() ? "" : "\n");
+}
+
+Json JsonAdvice(const Advice& advice) {
+  Json object = {{"formats", Json::array()}};
+  for (const FormatAdvice& format : advice.formats) {
+    object["formats"].push_back(JsonFormatAdvice(format));
+  }
+  object["best"] = advice.formats[advice.best].format;
+  object["lines"] = advice.lines;
+  object["parameters_only"] = advice.parameters_only;
+  object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
+  object["paths"] = Json::array();
+  for (const PathInWindows& path : advice.paths) {
+    object["paths"].push_back({{"format", path.format},
+                               {"policy", path.policy},
+                               {"steps_inside", path.inside},
+                               {"steps_below", path.below},
+                               {"steps_above", path.above},
+                               {"steps_with_empty_window", path.unserved}});
+  }
+  return object;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Advice in words and as JSON.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "sim/advice/advice.h"
+#include "sim/base/json_value.h"
+
+namespace dlsim::sim {
+
+// Three lines: which format and scale; what the other formats do; which layers are at risk.
+std::vector<std::string> AdviceLines(const Advice& advice);
+
+// The lines, as a report begins with them, each at most 80 columns wide.
+std::string FormatAdviceLines(const Advice& advice);
+
+// The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
+std::string FormatAdviceDetails(const Advice& advice, size_t top);
+
+// The object "verdict".
+Json JsonAdvice(const Advice& advice);
+
+}  // namespace dlsim::sim

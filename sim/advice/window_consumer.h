@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+// Goes along through the steps of a source and finds the scale windows of formats, and what each
+// tensor loses at the scale that serves most steps.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/advice/scale_window.h"
+#include "sim/replay/step_loop.h"
+
+namespace dlsim::sim {
+
+// How many steps each power of two serves.
+class ServedSteps {
+ public:
+  void Add(const StepWindow& window);
+
+  size_t steps() const { return steps_; }
+  size_t ServedBy(int exponent) const;
+
+  // The exponents next to each other that serve the most steps; of several such rows the one that
+  // holds 0, else the longest. Empty without any step that can be served.
+  struct Range {
+    int low = 0, high = 0;
+    size_t served = 0;
+  };
+  std::optional<Range> Best() const;
+
+  // The exponent to use within that range: 0 if it is in there, so that no scale is needed; else
+  // the highest that leaves two binades of head-room.
+  static int ScaleIn(const Range& range);
+
+ private:
+  size_t steps_ = 0;
+  std::array<size_t, kHighestWindowExponent - kLowestWindowExponent + 1> served_ = {};
+};
+
+// What one tensor loses at a scale, over the steps.
+struct TensorHarm {
+  std::string name;
+  Role role = Role::kGrad;
+  HarmOverSteps harm;      // over the steps in which it is not zero
+  size_t noise_steps = 0;  // of these those in which it is but rounding noise of float32
+  std::optional<int64_t> first_step, last_step;  // with a harm above kHarmAtRisk
+
+  bool noise() const { return 2 * noise_steps > harm.steps; }
+};
+
+// A tensor that loses more than this share of its own energy at some step is at risk.
+inline constexpr double kHarmAtRisk = 0.1;
+
+// What a format's steps came to.
+struct FormatWindows {
+  NamedFormat format;
+  std::vector<StepWindow> steps;
+  ServedSteps served;
+  int exponent = 0;                 // at which the tensors' harm was measured
+  std::vector<TensorHarm> tensors;  // in file order of their first appearance
+};
+
+// Returns the formats of these names, each once.
+std::vector<NamedFormat> NamedFormats(std::span<const std::string> names);
+
+class WindowConsumer final : public StepConsumer {
+ public:
+  // Rounds as `conversion` says, to each format. `options` as for the other consumers.
+  WindowConsumer(std::span<const NamedFormat> formats, const Conversion& conversion,
+                 const StepOptions& options);
+
+  std::optional<StepQuestions> Ask(const GradientStep& step) override;
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
+
+  // Measures the steps again whose tensors were not measured at the scale that came out in the end,
+  // and returns the windows of the formats in order. Once, after the last step.
+  std::vector<FormatWindows> Take(const GradientSource& source);
+
+ private:
+  struct Searched {
+    WindowSearch search;
+    ServedSteps served;
+    int exponent = 0;
+    size_t first = 0;  // step from which on tensors were measured at the exponent
+    std::vector<TensorHarm> tensors;
+  };
+  // A question of a format.
+  struct Probe {
+    size_t format;
+    int exponent;
+    bool of_tensors;  // at the scale at which tensors are looked at
+  };
+
+  void AskAll(StepQuestions& questions);
+  void Learn(int64_t step, const StepMeasurement& measured);
+  void Settle(Searched& searched, size_t next_step);
+
+  StepOptions options_;
+  std::vector<Searched> formats_;
+  std::vector<Probe> probes_;
+};
+
+// Adds what a step's tensors lose at a scale.
+void AddTensorHarm(int64_t step, const StepMeasurement& measured,
+                   const std::vector<TensorAnswer>& answers, std::vector<TensorHarm>& tensors);
+
+}  // namespace dlsim::sim

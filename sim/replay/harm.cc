@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/harm.h"
+
+#include <cmath>
+#include <map>
+#include <string>
+
+#include "sim/replay/layer_name.h"
+
+namespace dlsim::sim {
+namespace {
+
+// In twelve small models noise is below 2^-19 of the output's gradient, all else above 2^-6
+// (docs/evidence.md).
+constexpr double kNoiseOfOutput = 0x1p-16, kNoiseOfParameters = 0x1p-18;
+
+double RootMeanSquare(const TensorStats& stats) {
+  const uint64_t finite = stats.elements - stats.nonfinite();
+  return finite == 0 ? 0 : std::sqrt(stats.sum_of_squares / static_cast<double>(finite));
+}
+
+// What is known of a layer's gradients.
+struct LayerGradients {
+  double largest = 0;  // root mean square of its parameters' gradients
+  double output_squares = 0;
+};
+
+std::map<std::string, LayerGradients> LayersOf(std::span<const StepTensor> tensors,
+                                               std::span<const TensorStats> totals) {
+  std::map<std::string, LayerGradients> layers;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    LayerGradients& layer = layers[LayerOf(tensors[t].name)];
+    if (tensors[t].role == Role::kGrad) {
+      layer.largest = std::fmax(layer.largest, RootMeanSquare(totals[t]));
+    } else {
+      layer.output_squares += totals[t].sum_of_squares;
+    }
+  }
+  return layers;
+}
+
+}  // namespace
+
+std::vector<bool> FindNoise(std::span<const StepTensor> tensors,
+                            std::span<const TensorStats> totals) {
+  const std::map<std::string, LayerGradients> layers = LayersOf(tensors, totals);
+  std::vector<bool> noise(tensors.size());
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role != Role::kGrad) continue;
+    const LayerGradients& layer = layers.at(LayerOf(tensors[t].name));
+    const double squares = totals[t].sum_of_squares;
+    const bool below_output = std::sqrt(squares) < kNoiseOfOutput * std::sqrt(layer.output_squares);
+    const bool below_parameters =
+        layer.output_squares == 0 && RootMeanSquare(totals[t]) < kNoiseOfParameters * layer.largest;
+    noise[t] = squares > 0 && (below_output || below_parameters);
+  }
+  return noise;
+}
+
+double HarmOf(const TensorStats& stats, const AnswerBounds* bounds, HarmReading reading) {
+  if (bounds == nullptr || reading == HarmReading::kLikely) return stats.harm();
+  const Bracket<double>& errors = bounds->counters.error_sum_of_squares;
+  TensorStats end = stats;
+  end.error_sum_of_squares = reading == HarmReading::kLow ? errors.low : errors.high;
+  return end.harm();
+}
+
+HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
+                         std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
+                         const std::vector<bool>& noise, HarmReading reading) {
+  HarmOverTensors over;
+  double sum = 0;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role != role || noise[t] || totals[t].sum_of_squares == 0) continue;
+    const double harm = HarmOf(totals[t], answers[t].bounds.get(), reading);
+    if (over.tensors++ == 0 || harm > over.worst) {
+      over.worst = harm;
+      over.worst_tensor = t;
+    }
+    sum += harm;
+  }
+  if (over.tensors > 0) over.mean = sum / static_cast<double>(over.tensors);
+  return over;
+}
+
+double RoundingFloor(const Conversion& conversion) {
+  const bool nearest = conversion.rounding == Rounding::kNearestEven ||
+                       conversion.rounding == Rounding::kNearestAway;
+  return std::ldexp(nearest ? 1.0 / 3 : 4.0 / 3, -2 * (conversion.format.mantissa_bits + 1));
+}
+
+std::vector<TensorStats> TotalsOf(std::span<const TensorAnswer> answers) {
+  std::vector<TensorStats> totals(answers.size());
+  for (size_t t = 0; t < answers.size(); ++t) {
+    for (const TensorStats& part : answers[t].parts) totals[t].Merge(part);
+  }
+  return totals;
+}
+
+}  // namespace dlsim::sim

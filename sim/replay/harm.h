@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// How much a step's tensors lose, each of its own: the harm of docs/numerics.md over tensors.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "dlsim/format.h"
+#include "dlsim/measure_step.h"
+#include "dlsim/sim/replay.h"
+
+namespace dlsim::sim {
+
+// Returns for each tensor of a step whether its gradient is nothing but the rounding error of
+// float32, as that of a bias before a normalisation, whose true gradient is zero: its norm is below
+// 2^-16 of that of the gradient of the layer's output, from which it is summed up. Where that was
+// not recorded, its root mean square is below 2^-18 of that of another parameter of the layer.
+std::vector<bool> FindNoise(std::span<const StepTensor> tensors,
+                            std::span<const TensorStats> totals);
+
+// What a profile makes of harm: the likeliest, or either end.
+enum class HarmReading : uint8_t { kLikely, kLow, kHigh };
+
+double HarmOf(const TensorStats& stats, const AnswerBounds* bounds, HarmReading reading);
+
+// Over the tensors of one role that are neither zero nor noise.
+struct HarmOverTensors {
+  double mean = 0, worst = 0;
+  size_t tensors = 0;
+  size_t worst_tensor = 0;  // index; unless there are no tensors
+};
+
+// `answers` are those of one question, `totals` their sums over parts.
+HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
+                         std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
+                         const std::vector<bool>& noise,
+                         HarmReading reading = HarmReading::kLikely);
+
+// Returns the harm of rounding alone, which a format does at any scale: about 2^-2p/3 for
+// significands of p bits to nearest, four times that otherwise.
+double RoundingFloor(const Conversion& conversion);
+
+// Returns the counters of each tensor over the parts of a step.
+std::vector<TensorStats> TotalsOf(std::span<const TensorAnswer> answers);
+
+}  // namespace dlsim::sim

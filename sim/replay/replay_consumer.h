@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs on their way through the steps of a source.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "dlsim/sim/replay.h"
+#include "sim/replay/run_states.h"
+#include "sim/replay/step_loop.h"
+
+namespace dlsim::sim {
+
+class ReplayConsumer final : public StepConsumer {
+ public:
+  ReplayConsumer(std::vector<ReplayRun> runs, const ReplayOptions& options)
+      : states_(options), observer_(options.observer) {
+    for (ReplayRun& run : runs) states_.Add(std::move(run));
+  }
+
+  std::optional<StepQuestions> Ask(const GradientStep& step) override {
+    StepQuestions questions;
+    states_.Ask(step, questions);
+    return questions;
+  }
+
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
+    ObservedStep observed = {i, measured, {}};
+    states_.Advance(step.number(), measured, [&](size_t r, const auto& answers) {
+      const RunState& state = states_[r];
+      observed.runs.push_back({state.run(), answers, state.result().steps.back(), r});
+    });
+    if (observer_) observer_(observed);
+  }
+
+  std::vector<ReplayResult> TakeResults() {
+    std::vector<ReplayResult> results;
+    for (size_t r = 0; r < states_.size(); ++r) results.push_back(states_[r].TakeResult());
+    return results;
+  }
+
+ private:
+  RunStates states_;
+  const std::function<void(const ObservedStep&)>& observer_;
+};
+
+}  // namespace dlsim::sim

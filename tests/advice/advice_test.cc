@@ -1,0 +1,227 @@
+// SPDX-License-Identifier: Apache-2.0
+// Windows against all scales one by one, and the verdicts on made and real traces.
+#include "sim/advice/advice.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "sim/replay/harm.h"
+#include "sim/replay/step_loop.h"
+#include "sim/replay/trace_source.h"
+#include "tests/support/profiled_trace.h"
+#include "tests/support/small_replay.h"
+#include "tests/support/special_values.h"
+#include "tests/support/test_traces.h"
+
+namespace dlsim::sim {
+namespace {
+
+std::vector<FormatWindows> WindowsOf(const GradientSource& source,
+                                     const std::vector<std::string>& formats) {
+  WindowConsumer windows(NamedFormats(formats), {}, {});
+  ForEachStep(source, {}, windows);
+  return windows.Take(source);
+}
+
+// The lowest and the highest exponent of a step's window, by asking at each.
+std::pair<int, int> WindowByAsking(const GradientStep& step, const Format& format) {
+  std::vector<StepQuestion> questions;
+  for (int k = kLowestWindowExponent; k <= kHighestWindowExponent; ++k) {
+    questions.push_back({{format}, std::ldexp(1.0f, k)});
+  }
+  const StepMeasurement measured = step.Measure(questions, {});
+  int low = kHighestWindowExponent + 1, high = kLowestWindowExponent - 1;
+  for (size_t q = 0; q < questions.size(); ++q) {
+    const int exponent = kLowestWindowExponent + static_cast<int>(q);
+    const std::vector<TensorStats> totals = TotalsOf(measured.answers[q]);
+    const std::vector<bool> noise = FindNoise(measured.tensors, totals);
+    bool finite = true;
+    for (const TensorStats& stats : totals) finite &= stats.nonfinite_outputs == 0;
+    if (!finite) break;
+    high = exponent;
+    const auto over = [&](Role role) {
+      return HarmOver(role, measured.tensors, measured.answers[q], totals, noise);
+    };
+    const HarmOverTensors grads = over(Role::kGrad), activations = over(Role::kActGrad);
+    const double threshold =
+        activations.tensors == 0 ? kParametersOnlyHarmThreshold : kHarmThreshold;
+    const double limit = RoundingFloor({format}) + threshold;
+    if (low > exponent && grads.mean <= limit && activations.mean <= limit) low = exponent;
+  }
+  return {low, high};
+}
+
+class WindowsOfTraces : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Traces, WindowsOfTraces,
+                         testing::Values("cnn-digits", "lm-kjv-accum-cut", "reg-diabetes-cut"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
+
+TEST_P(WindowsOfTraces, AreThoseOfAllScalesOneByOne) {
+  const std::vector<std::string> paths = {kTraces + GetParam()};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  const TraceSource source(trace, 1);
+  const std::vector<FormatWindows> found = WindowsOf(source, {"fp16", "bf16", "cb16", "fp8-e4m3"});
+  for (size_t i = 0; i < source.step_count(); i += 5) {
+    const std::unique_ptr<GradientStep> step = source.Load(i, StepNeeds::kTensors);
+    for (const FormatWindows& windows : found) {
+      const auto [low, high] = WindowByAsking(*step, windows.format.format);
+      const StepWindow& window = windows.steps[i];
+      SCOPED_TRACE(windows.format.name + " at step " + std::to_string(window.step));
+      EXPECT_EQ(window.high, high);
+      EXPECT_EQ(std::min(window.low, high + 1), std::min(low, high + 1));
+      EXPECT_EQ(window.low_range, (Bracket{window.low, window.low}));
+    }
+  }
+}
+
+TEST_P(WindowsOfTraces, OfAProfileHoldThem) {
+  const std::vector<std::string> paths = {kTraces + GetParam()};
+  const TraceReader trace = TraceReader::Open(paths, {});
+  const ProfiledTrace profile(trace, DefaultEdges());
+  const std::vector<std::string> formats = {"fp16", "bf16", "cb16"};
+  const std::vector<FormatWindows> exact = WindowsOf(TraceSource(trace, 1), formats);
+  const std::vector<FormatWindows> likely = WindowsOf(profile, formats);
+  for (size_t f = 0; f < formats.size(); ++f) {
+    for (size_t i = 0; i < exact[f].steps.size(); ++i) {
+      const StepWindow &wanted = exact[f].steps[i], &got = likely[f].steps[i];
+      SCOPED_TRACE(formats[f] + " at step " + std::to_string(wanted.step));
+      EXPECT_EQ(got.high, wanted.high);
+      EXPECT_LE(got.low_range.low, wanted.low);
+      EXPECT_GE(got.low_range.high, wanted.low);
+    }
+  }
+}
+
+class AdviceTest : public SmallReplayTest {
+ protected:
+  void WriteLayers(int step, float parameter, float activation) {
+    WriteStep(step, {FloatTensor("a.weight.grad", {parameter, -parameter / 3}),
+                     FloatTensor("a.act_grad", {activation, activation / 7})});
+  }
+  Advice AdviceOn(const std::vector<std::string>& formats) {
+    const TraceReader trace = Open();
+    return Advise(WindowsOf(TraceSource(trace, 1), formats));
+  }
+};
+
+TEST_F(AdviceTest, NeedsNoScaleWhereAllFits) {
+  for (int step = 0; step < 4; ++step) WriteLayers(step, 1.0f, 0.01f);
+  const Advice advice = AdviceOn({"fp16", "bf16"});
+  EXPECT_EQ(advice.formats[0].verdict, FormatVerdict::kAsIs);
+  EXPECT_EQ(advice.formats[0].scale, 1.0);
+  EXPECT_EQ(advice.formats[0].steps_outside, 0u);
+  EXPECT_EQ(advice.best, 0u);  // the finer rounding
+  EXPECT_FALSE(advice.parameters_only);
+  EXPECT_EQ(advice.lines.size(), 3u);
+  EXPECT_TRUE(advice.lines[0].starts_with("Use fp16 as is")) << advice.lines[0];
+}
+
+// The energy of the whole gradient lies in the parameters, which lose nothing.
+TEST_F(AdviceTest, ActivationsAskForAScale) {
+  for (int step = 0; step < 4; ++step) WriteLayers(step, 1.0f, 0x1p-25f);
+  const Advice advice = AdviceOn({"fp16"});
+  const FormatAdvice& fp16 = advice.formats.front();
+  EXPECT_EQ(fp16.verdict, FormatVerdict::kWithScale);
+  EXPECT_EQ(fp16.window->high, 15);
+  EXPECT_EQ(fp16.scale, 0x1p13);
+  EXPECT_EQ(fp16.low.tensor, "a.act_grad");
+  EXPECT_EQ(fp16.high.tensor, "a.weight.grad");
+  EXPECT_TRUE(fp16.at_risk.empty());
+}
+
+TEST_F(AdviceTest, OneSpikeSetsNoScale) {
+  for (int step = 0; step < 30; ++step) WriteLayers(step, step == 17 ? 0x1p34f : 1.0f, 0x1p-25f);
+  const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
+  EXPECT_EQ(fp16.verdict, FormatVerdict::kWithScale);
+  EXPECT_EQ(fp16.scale, 0x1p13);
+  EXPECT_EQ(fp16.steps_outside, 1u);
+}
+
+TEST_F(AdviceTest, NamesWhatIsLostWhereNothingServes) {
+  for (int step = 0; step < 10; ++step) WriteLayers(step, 0x1p20f, 0x1p-30f);
+  const Advice advice = AdviceOn({"fp16", "bf16"});
+  EXPECT_EQ(advice.formats[0].verdict, FormatVerdict::kNoScaleServes);
+  EXPECT_FALSE(advice.formats[0].scale);
+  EXPECT_FALSE(advice.formats[0].window);
+  EXPECT_EQ(advice.formats[0].empty_steps, 10u);
+  EXPECT_EQ(advice.best, 1u);
+}
+
+TEST_F(AdviceTest, AScaleMayHaveToMove) {
+  for (int step = 0; step < 40; ++step) {
+    const float size = step < 20 ? 0x1p30f : 0x1p-30f;
+    WriteLayers(step, size, size);
+  }
+  const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
+  EXPECT_EQ(fp16.verdict, FormatVerdict::kWithScale);
+  EXPECT_FALSE(fp16.scale);
+  EXPECT_EQ(fp16.steps_outside, 20u);
+}
+
+TEST_F(AdviceTest, ARunThatDiedOverflows) {
+  for (int step = 0; step < 10; ++step) WriteLayers(step, step < 3 ? 1.0f : kInf, 1.0f);
+  const Advice advice = AdviceOn({"fp16"});
+  EXPECT_EQ(advice.formats.front().verdict, FormatVerdict::kOverflows);
+  EXPECT_EQ(advice.formats.front().hopeless_steps, 7u);
+}
+
+// A bias before a normalisation has no gradient but the rounding errors of the sum.
+TEST_F(AdviceTest, NoiseIsNamedAndNotCounted) {
+  for (int step = 0; step < 4; ++step) {
+    WriteStep(step, {FloatTensor("c.weight.grad", {0.5f}), FloatTensor("c.bias.grad", {0x1p-28f}),
+                     FloatTensor("c.act_grad", {0.01f, -0.01f})});
+  }
+  const Advice advice = AdviceOn({"fp16"});
+  EXPECT_EQ(advice.formats.front().noise_tensors, std::vector<std::string>{"c.bias.grad"});
+  EXPECT_EQ(advice.formats.front().verdict, FormatVerdict::kAsIs);
+  EXPECT_TRUE(advice.formats.front().at_risk.empty());
+}
+
+TEST_F(AdviceTest, SaysThatActivationsAreMissing) {
+  WriteStep(0, {FloatTensor("a.weight.grad", {1.0f})});
+  const Advice advice = AdviceOn({"fp16"});
+  EXPECT_TRUE(advice.parameters_only);
+  EXPECT_NE(advice.lines[2].find("were not recorded"), std::string::npos) << advice.lines[2];
+}
+
+// What tensors lose is measured at the scale that comes out in the end, also in the first steps.
+TEST_F(AdviceTest, LooksAtAllStepsAtTheFinalScale) {
+  for (int step = 0; step < 6; ++step) {
+    const float big = step < 3 ? 0x1p-20f : 0x1p13f;
+    WriteStep(step, {FloatTensor("a.weight.grad", {big}), FloatTensor("b.weight.grad", {0x1p-27f}),
+                     FloatTensor("b.act_grad", std::vector<float>(64, 1.0f)),
+                     FloatTensor("a.act_grad", std::vector<float>(64, 1.0f)),
+                     FloatTensor("c.act_grad", std::vector<float>(64, 1.0f))});
+  }
+  const TraceReader trace = Open();
+  const std::vector<FormatWindows> windows = WindowsOf(TraceSource(trace, 1), {"fp16"});
+  for (const TensorHarm& tensor : windows.front().tensors) {
+    EXPECT_EQ(tensor.harm.steps, 6u) << tensor.name;
+  }
+}
+
+TEST(PathsInWindows, CountWhereTheScaleWas) {
+  std::vector<StepWindow> windows(4);
+  for (StepWindow& window : windows) window.low = 0, window.high = 4;
+  windows[3].low = 5;
+  std::vector<ReplayStep> steps(4);
+  steps[0].scale = 32, steps[0].finite = false;
+  steps[1].scale = 0.5;
+  steps[2].scale = 16;
+  steps[3].scale = 16;
+  const PathInWindows path = CompareWithWindows(steps, windows);
+  EXPECT_EQ(path.above, 1u);
+  EXPECT_EQ(path.below, 1u);
+  EXPECT_EQ(path.inside, 1u);
+  EXPECT_EQ(path.unserved, 1u);
+}
+
+}  // namespace
+}  // namespace dlsim::sim
