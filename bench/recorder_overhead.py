@@ -21,21 +21,23 @@ from torch import nn
 import dlsim
 
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
+OFF = {"activations": None}
+LINEAR = {"activations": ["*.linear1", "*.linear2"]}
 MODES: dict[str, dict] = {
     "none": {},
     "trace": {"path": "trace"},
-    "trace, bfloat16": {"path": "bfloat16", "dtype": "bfloat16"},
-    "trace, sample of 65536": {"path": "sample", "sample": 65536},
-    "trace with activations": {"path": "activations", "activations": ["*.linear1", "*.linear2"]},
+    "trace without activations": {**OFF, "path": "parameters"},
+    "trace without activations, bfloat16": {**OFF, "path": "bfloat16", "dtype": "bfloat16"},
+    "trace without activations, sample of 65536": {**OFF, "path": "sample", "sample": 65536},
+    "trace with activations of 8 modules": {**LINEAR, "path": "linear"},
     "profile": {"path": "profile.dlprof"},
-    "profile, fp16 rne only": {
+    "profile without activations": {**OFF, "path": "parameters.dlprof"},
+    "profile without activations, fp16 rne only": {
+        **OFF,
         "path": "fp16.dlprof",
         "ladder": {"formats": ["fp16"], "roundings": ["rne"], "subnormals": "keep"},
     },
-    "profile with activations": {
-        "path": "activations.dlprof",
-        "activations": ["*.linear1", "*.linear2"],
-    },
+    "profile with activations of 8 modules": {**LINEAR, "path": "linear.dlprof"},
 }
 
 

@@ -23,7 +23,8 @@ def test_gradients_are_recorded_bit_for_bit_with_their_scale(tmp_path: Path) -> 
         gradients = train(model, rec, 3, scale=1024.0)
     for step in range(3):
         tensors, metadata = load(tmp_path / "run", step)
-        assert tensors.keys() == {f"{name}.grad" for name in gradients[step]}
+        expected = {f"{name}.grad" for name in gradients[step]}
+        assert tensors.keys() == expected | {f"{i}.act_grad" for i in range(3)}
         for name, gradient in gradients[step].items():
             assert torch.equal(tensors[f"{name}.grad"], gradient)
         assert metadata["grad_scale"] == "1024.0" and float(metadata["loss"]) > 0
@@ -35,7 +36,7 @@ def test_gradients_are_recorded_bit_for_bit_with_their_scale(tmp_path: Path) -> 
 
 def test_training_is_the_same_with_and_without_recorder(tmp_path: Path) -> None:
     states = []
-    for options in ({"end": 0}, {"activations": "*"}, {"path": "run.dlprof", "activations": "*"}):
+    for options in ({"end": 0}, {"activations": None}, {}, {"path": "run.dlprof"}):
         model = small_model()
         path = tmp_path / options.pop("path", f"run{len(states)}")
         with dlsim.Recorder(model, path, **options) as rec:
@@ -66,6 +67,46 @@ def test_activation_gradients_are_those_of_module_outputs(tmp_path: Path) -> Non
     assert torch.equal(tensors["0.act_grad"], hidden.grad)
 
 
+@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+def test_activation_gradients_are_recorded_unless_they_are_turned_off(tmp_path, output) -> None:
+    names = {}
+    for off in ({}, {"activations": None}, {"activations": ()}):
+        model = small_model()
+        path = tmp_path / str(len(names)) / output
+        with dlsim.Recorder(model, path, **off) as rec:
+            train(model, rec, 2)
+        assert rec.errors == 0 and not rec.report().left_out
+        names[str(off)] = {tensor.name for tensor in rec.report().tensors}
+        assert ("act_grad" in info(path)) == (not off)
+    every, none, empty = names.values()
+    assert none == empty == {f"{i}.{kind}.grad" for i in (0, 2) for kind in ("weight", "bias")}
+    assert every == none | {"0.act_grad", "1.act_grad", "2.act_grad"}
+
+
+def test_a_tensor_that_several_modules_return_is_recorded_once(tmp_path: Path) -> None:
+    inner = nn.Sequential(nn.Linear(3, 3), nn.Identity())
+    model = nn.Sequential(inner, nn.ReLU(inplace=True), nn.Sequential(nn.Linear(3, 1)))
+    with dlsim.Recorder(model, tmp_path, gradients=None, on_error="raise") as rec:
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+            rec.step(scale=1.0)
+    for step in range(2):
+        assert load(tmp_path, step)[0].keys() == {"0.0.act_grad", "1.act_grad", "2.0.act_grad"}
+
+
+def test_modules_that_take_no_hooks_are_left_out(tmp_path: Path) -> None:
+    scripted = torch.jit.trace(nn.Linear(3, 3), torch.ones(2, 3))
+    model = nn.Sequential(nn.Linear(3, 3), scripted, nn.Linear(3, 1))
+    with dlsim.Recorder(model, tmp_path) as rec:
+        model(torch.ones(2, 3)).sum().backward()
+        rec.step(scale=1.0)
+    assert rec.errors == 0
+    tensors = load(tmp_path, 0)[0]
+    assert {"0.act_grad", "1.weight.grad", "2.act_grad"} <= tensors.keys()
+    refused = {"1.act_grad"} - tensors.keys()  # newer PyTorch takes them
+    assert rec.report().left_out == dict.fromkeys(refused, "its module takes no hooks")
+
+
 def test_calls_and_outputs_of_a_module_have_names(tmp_path: Path) -> None:
     class Pair(nn.Module):
         def __init__(self) -> None:
@@ -74,7 +115,7 @@ def test_calls_and_outputs_of_a_module_have_names(tmp_path: Path) -> None:
 
         def forward(self, x):
             y = self.inner(self.inner(x))
-            return {"a": y, "b": [2 * y, 3]}
+            return {"a": 3 * y, "b": [2 * y, 3], "inner": y}
 
     model = Pair()
     with dlsim.Recorder(model, tmp_path, gradients=(), activations="*") as rec:
@@ -194,7 +235,8 @@ def test_a_step_whose_micro_step_failed_is_not_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["safetensors", "profile"])
 def test_a_dry_run_lists_tensors_and_writes_nothing(tmp_path: Path, format) -> None:
     model = small_model()
-    with dlsim.Recorder(model, tmp_path / "run", format=format, dry_run=True) as rec:
+    options = {"format": format, "activations": None, "dry_run": True}
+    with dlsim.Recorder(model, tmp_path / "run", **options) as rec:
         train(model, rec)
         once = rec.report().bytes
         train(model, rec)
@@ -228,7 +270,7 @@ def test_a_profile_goes_into_a_directory_or_a_file(tmp_path: Path) -> None:
 def test_time_and_bytes_are_reported(tmp_path: Path) -> None:
     model = small_model()
     began = time.perf_counter()
-    with dlsim.Recorder(model, tmp_path / "run") as rec:
+    with dlsim.Recorder(model, tmp_path / "run", activations=None) as rec:
         train(model, rec, 3)
         assert rec.report().bytes == sum(
             path.stat().st_size for path in (tmp_path / "run").glob("step-*")

@@ -74,7 +74,7 @@ for suffix in ("", ".dlprof"):
     print(reduced(folder / f"reduced{suffix}"))
     print(separate(folder / f"separate{suffix}"))
     sharded(folder / f"sharded{suffix}")
-reduced(folder / "activations", activations="0")
+reduced(folder / "first", activations="0")
 for refused, options in ((plain, {}), (model, {"micro_steps": True})):
     try:
         dlsim.Recorder(refused, folder / "refused", **options)
@@ -147,7 +147,7 @@ def test_reduced_gradients_are_recorded_by_rank_0(recorded: Recorded, output) ->
 
 
 def test_reduced_gradients_are_the_mean_under_the_names_of_the_model(recorded: Recorded) -> None:
-    tensors = load_file(recorded.folder / "activations" / "step-00000002.safetensors")
+    tensors = load_file(recorded.folder / "first" / "step-00000002.safetensors")
     assert tensors.pop("0.act_grad").shape == (5, 4)
     expected = gradients_of_both(2, reduced=True)
     assert tensors.keys() == expected.keys()

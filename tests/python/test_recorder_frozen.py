@@ -27,7 +27,8 @@ def test_parameters_are_recorded_while_they_train(
 
     frozen = [("0.",), *FROZEN][::order]
     freeze(frozen[0])
-    with dlsim.Recorder(model, tmp_path / "run", micro_steps=micro_steps) as rec:
+    options = {"activations": None, "micro_steps": micro_steps}
+    with dlsim.Recorder(model, tmp_path / "run", **options) as rec:
         for i in range(len(frozen)):
             model(torch.ones(2, 3)).sum().backward()
             if micro_steps:
@@ -50,4 +51,12 @@ def test_parameters_are_recorded_while_they_train(
 def test_a_model_without_anything_to_train_is_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 2).requires_grad_(False)
     with pytest.raises(dlsim.UsageError, match="nothing matches"):
-        dlsim.Recorder(model, tmp_path / "run")
+        dlsim.Recorder(model, tmp_path / "run", activations=None)
+
+
+def test_activations_of_a_model_without_anything_to_train_are_recorded(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 2).requires_grad_(False)
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        model(torch.ones(1, 2, requires_grad=True)).sum().backward()
+        rec.step(scale=1.0)
+    assert list(dlsim.open_trace(tmp_path / "run")[0].tensors) == ["(root).act_grad"]

@@ -14,14 +14,21 @@ from torch import nn
 import dlsim
 from dlsim.recorder import Selection, selections_of_config
 
+OFF = {"activations": None}
+
 
 @pytest.mark.parametrize(
     ("options", "names"),
     [
-        ({"gradients": "0.*"}, {"0.weight.grad", "0.bias.grad"}),
-        ({"gradients": ["*.bias"]}, {"0.bias.grad", "2.bias.grad"}),
-        ({"gradients": re.compile(r"^[02]\.w")}, {"0.weight.grad", "2.weight.grad"}),
-        ({"gradients": "2.*", "exclude": "*.bias"}, {"2.weight.grad"}),
+        ({**OFF, "gradients": "0.*"}, {"0.weight.grad", "0.bias.grad"}),
+        ({**OFF, "gradients": ["*.bias"]}, {"0.bias.grad", "2.bias.grad"}),
+        ({**OFF, "gradients": re.compile(r"^[02]\.w")}, {"0.weight.grad", "2.weight.grad"}),
+        ({**OFF, "gradients": "2.*", "exclude": "*.bias"}, {"2.weight.grad"}),
+        (
+            {"gradients": "2.*", "exclude": ["*.bias", "0"]},
+            {"2.weight.grad", "1.act_grad", "2.act_grad"},
+        ),
+        ({"gradients": None}, {"0.act_grad", "1.act_grad", "2.act_grad"}),
         ({"gradients": (), "activations": "1"}, {"1.act_grad"}),
         (
             {"activations": re.compile("[12]"), "gradients": "2.bias", "exclude": "2"},
@@ -170,8 +177,9 @@ def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"gradients": "nothing*"}, dlsim.UsageError, "nothing matches"),
-        ({"gradients": None}, dlsim.UsageError, "nothing matches"),
+        ({"gradients": "nothing*"}, dlsim.UsageError, "gradients: nothing matches"),
+        ({**OFF, "gradients": None}, dlsim.UsageError, "gradients, activations: nothing matches"),
+        ({"exclude": re.compile("")}, dlsim.UsageError, "gradients, activations: nothing matches"),
         ({"activations": "nothing*"}, dlsim.UsageError, "activations: nothing matches"),
         ({"gradients": 3}, TypeError, "gradients: expected globs or compiled .*, got int"),
         ({"gradients": [3]}, TypeError, "gradients: expected globs or compiled"),

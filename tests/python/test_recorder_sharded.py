@@ -61,7 +61,7 @@ def test_a_single_process_records_a_wrapped_model_whole(tmp_path: Path) -> None:
     with dlsim.Recorder(model, tmp_path) as rec:
         model(torch.ones(3, 4)).sum().backward()
         rec.step(scale=1.0)
-    assert load(tmp_path, 0)[0].keys() == {"weight.grad", "bias.grad"}
+    assert load(tmp_path, 0)[0].keys() == {"weight.grad", "bias.grad", "(root).act_grad"}
 
 
 @pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module"])

@@ -11,6 +11,7 @@ from ._names import modules_of, parameters_of
 from ._selection import Selection
 
 _NOTHING: frozenset[str] = frozenset()
+_ALL_OR_NONE = (("*",), ())
 
 
 def models_of(model: Any) -> dict[str, Any]:
@@ -45,8 +46,10 @@ class Choice:
             for selection in selections
         ]
         # Of several selections, those of a configuration, one may be for other models.
-        for selection, _, chosen in self._chosen if len(selections) == 1 else ():
-            if selection.activations and not chosen:
+        for selection, found, chosen in self._chosen if len(selections) == 1 else ():
+            if selection.gradients not in _ALL_OR_NONE and not found:
+                raise UsageError("gradients: nothing matches, expected names of parameters")
+            if selection.activations not in _ALL_OR_NONE and not chosen:
                 raise UsageError("activations: nothing matches, expected names of modules")
         wanted = _NOTHING.union(*(found for _, found, _ in self._chosen))
         self.parameters = {name: item for name, item in parameters.items() if name in wanted}

@@ -117,7 +117,9 @@ class ActivationHooks:
     """Gradients of the outputs of modules.
 
     The first call of a module in a step is `<module>.act_grad`, the next `<module>.call1.act_grad`;
-    of an output with several tensors, those after the first have `.out1`, `.out2` before that.
+    of an output with several tensors, those after the first have `.out1`, `.out2` before that. A
+    tensor that several modules return, as a container does with what its last part returns, has the
+    name of the first one. `left_out` says which modules take no hook.
     """
 
     def __init__(
@@ -127,12 +129,18 @@ class ActivationHooks:
         guard: Guard,
     ) -> None:
         self.seen = Seen()
+        self.left_out: dict[str, str] = {}
         self._calls: dict[str, int] = {}
+        self._watched: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, with the version
         self._guard = guard
-        self._handles = [
-            module.register_forward_hook(_ForwardHook(self, name, wanted))
-            for name, module in modules.items()
-        ]
+        self._handles = []
+        for name, module in modules.items():
+            try:
+                handle = module.register_forward_hook(_ForwardHook(self, name, wanted))
+            except RuntimeError:  # modules of TorchScript refuse
+                self.left_out[f"{name or _ROOT}.act_grad"] = "its module takes no hooks"
+            else:
+                self._handles.append(handle)
 
     def called(self, name: str, output: Any) -> None:
         """Watches for the gradients of what a module has returned."""
@@ -145,6 +153,8 @@ class ActivationHooks:
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
         for i, tensor in enumerate(tensors):
+            if self._is_watched(tensor):
+                continue
             parts = (
                 name or _ROOT,
                 f"call{call}" if call else "",
@@ -155,6 +165,12 @@ class ActivationHooks:
                 # torch would add to the hooks on the values before a change in place. Those stay.
                 tensor._backward_hooks = None
             tensor.register_hook(self._tensor_hook(".".join(filter(None, parts))))
+            self._watched[id(tensor)] = (weakref.ref(tensor), tensor._version)
+
+    def _is_watched(self, tensor: Any) -> bool:
+        """Returns whether a module has returned this very tensor before, with these values."""
+        held, version = self._watched.get(id(tensor), (None, None))
+        return held is not None and version == tensor._version and held() is tensor
 
     def _tensor_hook(self, name: str) -> Callable[[Any], None]:
         seen, guard = self.seen, self._guard
@@ -166,13 +182,17 @@ class ActivationHooks:
 
     def take(self) -> tuple[dict[str, Any], list[str]]:
         """Returns what Seen.take returns, and counts calls from 0 again."""
-        self._calls.clear()
+        self._forget_calls()
         return self.seen.take()
 
     def clear(self) -> None:
         """Forgets what was seen."""
-        self._calls.clear()
+        self._forget_calls()
         self.seen.clear()
+
+    def _forget_calls(self) -> None:
+        self._calls.clear()
+        self._watched.clear()
 
     def remove(self) -> None:
         """Removes all hooks."""

@@ -49,11 +49,12 @@ class Recorder:
     step, after backward and before gradients are changed or cleared. `model` is a module or several
     by name. `path` is a directory, or a .dlprof file for a profile.
 
-    `gradients` and `activations` select parameters and modules by globs or compiled regular
-    expressions, `exclude` takes some away; recorded are multiples of `every` from step `start` to
-    `end`, both included. `config` is a selection in the words of Nvidia-DL-Framework-Inspect
-    instead. `sample` takes at most so many elements of each tensor, evenly. `dtype` float32 or
-    bfloat16 converts. `micro_steps` records each backward pass alone: call `micro_step` after it.
+    `gradients` selects parameters and `activations` modules, the gradients of whose outputs are
+    recorded, by globs or compiled regular expressions: all by default, none with None. `exclude`
+    takes some away; recorded are multiples of `every` from step `start` to `end`, both included.
+    `config` is a selection in the words of Nvidia-DL-Framework-Inspect instead. `sample` takes at
+    most so many elements of each tensor, evenly. `dtype` float32 or bfloat16 converts.
+    `micro_steps` records each backward pass alone: call `micro_step` after it.
 
     Wrong arguments raise; after that nothing but a missing scale does: errors are counted, see
     `report()`, unless `on_error="raise"`. All arguments are explained in docs/recorder.md.
@@ -65,7 +66,7 @@ class Recorder:
         path: str | os.PathLike[str],
         *,
         gradients: Patterns = "*",
-        activations: Patterns = None,
+        activations: Patterns = "*",
         exclude: Patterns = None,
         every: int = 1,
         start: int = 0,
@@ -235,7 +236,7 @@ class Recorder:
             if self._on_error == "raise":
                 raise
             self._report.count(error, "opening")
-        self._sources.add_hooks()
+        self._sources.add_hooks(self._report.left_out)
         _OPEN.add(self)
         self._begin(self._next)
 

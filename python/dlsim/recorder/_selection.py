@@ -25,7 +25,7 @@ class Selection:
     """
 
     gradients: tuple[Pattern, ...] = ("*",)
-    activations: tuple[Pattern, ...] = ()
+    activations: tuple[Pattern, ...] = ("*",)
     exclude: tuple[Pattern, ...] = ()
     every: int = 1
     intervals: tuple[tuple[int, int | None], ...] = ((0, None),)

@@ -24,13 +24,14 @@ class Sources:
         self._of_parameters: ParameterHooks | None = None
         self._of_activations: ActivationHooks | None = None
 
-    def add_hooks(self) -> None:
-        """Adds what is needed beside the parameters' own gradients."""
+    def add_hooks(self, left_out: dict[str, str]) -> None:
+        """Adds what is needed beside the parameters' own gradients; notes what has no hook."""
         choice = self._choice
         if self._micro_steps:
             self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
         if choice.modules:
             self._of_activations = ActivationHooks(choice.modules, choice.module, self._guard)
+            left_out.update(self._of_activations.left_out)
 
     def take(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
         """Returns the gradients by name; notes those that are missing, raises Error if all are."""
