@@ -23,7 +23,7 @@ _NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 # Columns of texts, in which "nan" is a name.
 _TEXTS = frozenset(
     "cause cause_tensor file format kept label message name notes optimizer other policy reason "
-    "refused role rounding run_name step_file sum tensor type verdict".split()
+    "refused role rounding run_name step_file sum tensor type verdict worst_harm_tensor".split()
 )
 
 

@@ -13,11 +13,30 @@ from typing import TYPE_CHECKING, Any
 from ._errors import InputError, UsageError
 from ._files import replacing
 from ._tables import Table, table_names, tables
+from ._verdict import (
+    FormatVerdict,
+    PathInWindows,
+    StepWindow,
+    TensorAtRisk,
+    Verdict,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     import pandas
 
-__all__ = ["Result", "Table", "read_result", "table_names", "tables"]
+__all__ = [
+    "FormatVerdict",
+    "PathInWindows",
+    "Result",
+    "StepWindow",
+    "Table",
+    "TensorAtRisk",
+    "Verdict",
+    "read_result",
+    "table_names",
+    "tables",
+]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -38,6 +57,11 @@ class Result:
     def schema(self) -> str:
         """The name of the JSON's form, such as "dlsim.replay/1"."""
         return str(self.data["schema"])
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The answer of replay and tune; None for other commands, and for files that lack it."""
+        return verdict_of(self.data)
 
     @property
     def table_names(self) -> tuple[str, ...]:
@@ -65,14 +89,23 @@ class Result:
             file.write("\n")
 
     def __repr__(self) -> str:
-        return f"<dlsim.Result {self.schema}: {self._extent()}>"
+        return "\n".join([*self._lines(), f"<dlsim.Result {self.schema}: {self._extent()}>"])
 
     def _repr_html_(self) -> str:
-        text = self.report or self._extent()
+        lines = self._lines()
+        said = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+        text = _without(self.report, lines) or self._extent()
         return (
-            f"<p><b>{html.escape(self.schema)}</b>: {html.escape(self._extent())}</p>"
+            f"{said}<p><b>{html.escape(self.schema)}</b>: {html.escape(self._extent())}</p>"
             f"<pre>{html.escape(text)}</pre>"
         )
+
+    def _lines(self) -> tuple[str, ...]:
+        """Returns those of the verdict; none of one that cannot be read."""
+        try:
+            return () if self.verdict is None else self.verdict.lines
+        except InputError:
+            return ()
 
     def _extent(self) -> str:
         return ", ".join(f"{len(rows)} {name}" for name, rows in _lists(self.data).items())
@@ -107,6 +140,12 @@ def read_json(path: str | os.PathLike[str]) -> Any:
 
 def _reject_constant(text: str) -> float:
     raise ValueError(f"the number {text}")
+
+
+def _without(report: str, lines: tuple[str, ...]) -> str:
+    """Returns a report without the lines that it begins with, wrapped."""
+    first, _, rest = report.partition("\n\n")
+    return rest if first.split() == " ".join(lines).split() else report
 
 
 def _lists(data: dict[str, Any]) -> dict[str, list[Any]]:

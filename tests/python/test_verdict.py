@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict of a result: read from its JSON, and first in what a result looks like."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dlsim
+from dlsim.results import PathInWindows, StepWindow, TensorAtRisk
+
+TRACES = Path(__file__).parents[1] / "data" / "traces"
+VERDICTS = ("as is", "with a scale", "no scale serves", "overflows")
+
+SAMPLE = {
+    "formats": [
+        {
+            "format": "fp16",
+            "verdict": "with a scale",
+            "window": [8.0, 65536.0],
+            "scale": 16384.0,
+            "steps": [[10, 8.0, 65536.0], [11, None, None]],
+            "steps_outside_window": 1,
+            "mean_harm": 0.0003,
+            "tensors_at_risk": [
+                {
+                    "name": "fc.act_grad",
+                    "mean_harm": 0.02,
+                    "worst_harm": 0.5,
+                    "first_step": 3,
+                    "last_step": 9,
+                }
+            ],
+            "noise_tensors": ["convs.1.bias.grad"],
+            "a_key_of_later": 1,
+        },
+        {
+            "format": "e4m3",
+            "verdict": "no scale serves",
+            "window": None,
+            "scale": None,
+            "steps_outside_window": 2,
+            "tensors_at_risk": [],
+        },
+    ],
+    "best": "fp16",
+    "lines": ["Use fp16 with a loss scale of 2^14.", "Not e4m3 <at all>.", "At risk: fc."],
+    "parameters_only": True,
+    "paths": [
+        {
+            "format": "fp16",
+            "policy": "torch",
+            "steps_inside": 5,
+            "steps_below": 1,
+            "steps_above": 2,
+            "steps_with_empty_window": 3,
+        }
+    ],
+}
+
+
+def read(folder: Path, **keys: Any) -> dlsim.Result:
+    path = folder / "result.json"
+    path.write_text(json.dumps({"schema": "dlsim.replay/1", "runs": [{}, {}], **keys}))
+    return dlsim.read_result(path)
+
+
+def test_a_verdict_is_read_from_a_file(tmp_path: Path) -> None:
+    verdict = read(tmp_path, verdict=SAMPLE).verdict
+    assert verdict is not None
+    assert verdict.lines == tuple(SAMPLE["lines"]) and str(verdict) == "\n".join(SAMPLE["lines"])
+    assert verdict.best == "fp16" and verdict.parameters_only
+    assert [found.format for found in verdict] == ["fp16", "e4m3"]
+    best, other = verdict.formats
+    assert verdict["fp16"] is best and best.serves and not other.serves
+    assert (best.window, best.scale, best.steps_outside_window) == ((8, 65536), 16384, 1)
+    assert best.tensors_at_risk == (TensorAtRisk("fc.act_grad", 0.02, 0.5, 3, 9),)
+    assert best.noise_tensors == ("convs.1.bias.grad",) and best.mean_harm == 0.0003
+    assert best.steps == (StepWindow(10, 8, 65536), StepWindow(11, None, None))
+    assert (other.window, other.scale, other.steps, other.mean_harm) == (None, None, (), None)
+    assert verdict.paths == (PathInWindows("fp16", "torch", 5, 1, 2, 3),)
+    with pytest.raises(KeyError, match="bf16"):
+        verdict["bf16"]
+
+
+def test_the_verdict_is_first_in_what_is_shown(tmp_path: Path) -> None:
+    result = read(tmp_path, verdict=SAMPLE)
+    lines = SAMPLE["lines"]
+    assert repr(result).split("\n") == [*lines, "<dlsim.Result dlsim.replay/1: 2 runs>"]
+    assert str(result) == repr(result)
+    html = result._repr_html_()
+    assert html.startswith(f"<p>{lines[0]}</p><p>Not e4m3 &lt;at all&gt;.</p><p>{lines[2]}</p>")
+    # The report begins with the same lines, wrapped.
+    wrapped = "Use fp16 with a\n  loss scale of 2^14.\nNot e4m3 <at all>.\nAt risk: fc.\n\nmore\n"
+    html = dlsim.Result((), result.data, (), wrapped)._repr_html_()
+    assert html.endswith("<pre>more\n</pre>") and html.count("Use fp16") == 1
+
+
+@pytest.mark.parametrize("keys", [{}, {"verdict": None}, {"schema": "dlsim.x/1", "verdict": "x"}])
+def test_results_without_a_verdict_have_none(tmp_path: Path, keys: dict[str, Any]) -> None:
+    result = read(tmp_path, **keys)
+    assert result.verdict is None
+    assert repr(result).startswith("<dlsim.Result")
+    assert result._repr_html_().startswith("<p><b>")
+
+
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {},
+        {**SAMPLE, "formats": 3},
+        {**SAMPLE, "formats": [{"format": "fp16"}]},
+        {**SAMPLE, "formats": [{**SAMPLE["formats"][1], "window": []}]},
+        {**SAMPLE, "formats": [{**SAMPLE["formats"][1], "steps": [[1, 2]]}]},
+        {**SAMPLE, "paths": [{}]},
+    ],
+)
+def test_a_verdict_of_another_form_is_an_input_error(tmp_path: Path, verdict: Any) -> None:
+    result = read(tmp_path, verdict=verdict)
+    with pytest.raises(dlsim.InputError, match=r"^result: verdict: not of the form dlsim.replay/1"):
+        _ = result.verdict
+    assert repr(result) == "<dlsim.Result dlsim.replay/1: 2 runs>"
+
+
+@pytest.mark.parametrize("command", [dlsim.replay, dlsim.tune])
+def test_the_command_gives_a_verdict(command: Any) -> None:
+    result = command(TRACES / "cnn-digits", formats=["fp16", "bf16"])
+    verdict = result.verdict
+    assert verdict is not None and not verdict.parameters_only
+    assert len(verdict.lines) == 3 and verdict.best in verdict.lines[0]
+    assert {found.format for found in verdict} == {"fp16", "bf16"} and verdict[verdict.best].serves
+    for found in verdict:
+        assert found.verdict in VERDICTS
+        assert found.window is not None and found.scale is not None  # they differ by little
+        assert found.window[0] <= found.scale <= found.window[1]
+        assert len(found.steps) == 45
+        for step in found.steps:
+            assert (step.low is None) == (step.high is None)
+            assert step.low is None or step.low <= step.high
+    assert repr(result).startswith(verdict.lines[0])
+    assert result._repr_html_().count(verdict.lines[0][:20]) == 1  # not in the report again
+
+
+def test_other_commands_give_none() -> None:
+    assert dlsim.info(TRACES / "cnn-digits").verdict is None
+    assert dlsim.formats("fp16").verdict is None
