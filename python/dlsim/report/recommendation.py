@@ -20,6 +20,11 @@ _GRADES = {
 }
 _BLOCKS = (("zoo", "Cerebras Model Zoo"), ("deepspeed", "DeepSpeed"), ("torch", "PyTorch"))
 _TENSORS = 8  # rows of a list of tensors
+# What a tensor lost: the first of these that the result has.
+_LOSSES = {
+    "worst_harm": "worst step's harm",
+    "worst_step_energy_lost": "worst step's energy lost",
+}
 
 
 def recommendation_charts(result: ShownResult) -> list[dict[str, Any]]:
@@ -97,8 +102,8 @@ def _card(item: Mapping[str, Any], key: str, result: ShownResult) -> str:
 <p>{escape(visible(item.get("reason", "")))}</p>
 {_recommended(item)}
 <div class="columns">
-<figure><figcaption>Mean loss of the gradient: the share of it that skipped steps and underflow
-cost. The dashed line is the bound that no policy can beat.</figcaption>
+<figure><figcaption>Mean of what the steps lose; a skipped step loses all. The dashed line is the
+bound that no policy can beat.</figcaption>
 <div class="chart" data-chart="loss" data-key="{key}"></div></figure>
 <figure><figcaption>Largest loss scale at which each step is finite. The band holds the scales that
 the recommendation used{_window_words(item)}.</figcaption>
@@ -157,17 +162,23 @@ def _value(value: object) -> str:
 
 def _tensors(item: Mapping[str, Any]) -> str:
     lists = (
-        ("tensors", "Loses most at the recommendation", "worst_step_energy_lost", format_share),
-        ("overflow_tensors", "To blame for overflow", "absmax", format_number),
-        ("underflow_tensors", "To blame for underflow", "worst_step_energy_lost", format_share),
+        ("tensors", "Loses most at the recommendation", _LOSSES, format_share),
+        (
+            "overflow_tensors",
+            "To blame for overflow",
+            {"absmax": "largest magnitude"},
+            format_number,
+        ),
+        ("underflow_tensors", "To blame for underflow", _LOSSES, format_share),
     )
     parts = []
-    for key, title, column, show in lists:
+    for key, title, columns, show in lists:
         rows = objects(item, key)
+        column = next((name for name in columns if any(name in t for t in rows)), "")
         rows = [t for t in rows if number(t.get(column))][:_TENSORS]
         if not rows:
             continue
-        unit = "largest magnitude" if column == "absmax" else "worst step's energy lost"
+        unit = columns[column]
         body = "".join(
             f"<tr><th scope='row'>{escape(visible(t.get('name')))}</th>"
             f"<td class='number'>{escape(show(t.get(column)))}</td></tr>"
