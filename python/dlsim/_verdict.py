@@ -104,10 +104,10 @@ class Verdict:
         return "\n".join(self.lines)
 
 
-def verdict_of(data: Mapping[str, Any]) -> Verdict | None:
+def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None:
     """Returns the verdict of a result's JSON, None if it has none.
 
-    Raises InputError for one of another form.
+    Raises InputError for one of another form, which begins with `place`.
     """
     found = data.get("verdict")
     if not isinstance(found, Mapping):
@@ -123,7 +123,7 @@ def verdict_of(data: Mapping[str, Any]) -> Verdict | None:
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         cause = f"{type(error).__name__}: {error}"
         raise InputError(
-            f"result: verdict: not of the form {data.get('schema')}: {cause}"
+            f"{place}: verdict: not of the form {data.get('schema')}: {cause}"
         ) from error
 
 

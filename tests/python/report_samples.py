@@ -146,6 +146,33 @@ def _heat_map(names: Sequence[str], steps: int, bins: int, chance: random.Random
     }
 
 
+def verdict(
+    document: dict[str, Any], windows: Sequence[Sequence[float | None]], best: str = "fp16"
+) -> dict[str, Any]:
+    """A verdict on a replay whose steps have these windows in all formats, as exponents."""
+    steps = [
+        [i, *(None if end is None else 2.0**end for end in window)]
+        for i, window in enumerate(windows)
+    ]
+    names = dict.fromkeys(run["format"] for run in document["runs"])
+    return {
+        "formats": [
+            {
+                "format": name,
+                "verdict": "with a scale",
+                "window": [2.0**3, 2.0**16],
+                "scale": 2.0**14,
+                "steps_outside_window": 1,
+                "tensors_at_risk": [],
+                "steps": steps,
+            }
+            for name in names
+        ],
+        "best": best,
+        "lines": [f"Use {best} with a loss scale of 2^14.", "Or another.", "No tensor is at risk."],
+    }
+
+
 def command(*arguments: str | Path) -> dict[str, Any]:
     """What the C++ command writes as JSON for these arguments."""
     import subprocess

@@ -21,7 +21,7 @@ from report_browser import (
     reveal,
     rows,
 )
-from report_samples import HOSTILE, TRACES, command, replay, sweep, tune
+from report_samples import HOSTILE, TRACES, command, replay, sweep, tune, verdict
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -50,7 +50,8 @@ def test_a_page_opens_from_disk_without_errors_and_requests(browser: Driver, pag
     opened(browser, page)
     reveal(browser)
     charts = browser.find_elements(By.CSS_SELECTOR, ".chart")
-    assert len(charts) == 8
+    windows = browser.find_elements(By.CSS_SELECTOR, '.chart[data-chart="windows"]')
+    assert len(charts) == 8 + len(windows)
     assert all(c.find_elements(By.CSS_SELECTOR, ".main-svg") for c in charts)
     assert browser.find_element(By.ID, "problem").text == ""
     assert problems(browser) == []
@@ -152,6 +153,26 @@ def test_marks_of_the_scale_path_tell_step_scale_cause_and_tensor(
         lambda d: d.find_elements(By.CSS_SELECTOR, '[data-chart="scale-path"] .hovertext')
     )
     assert "cause: overflow" in shown[0].text
+
+
+def test_windows_have_gaps_and_the_paths_of_their_format(browser: Driver, tmp_path: Path) -> None:
+    document = replay(steps=8, formats=("fp16", "cb16"), policies=("torch", "static"))
+    windows = [(3, 16), (3, 16), (5, 16), (None, None), (4, 12), (4, 12), (4, 12), (4, 12)]
+    document["verdict"] = verdict(document, windows)
+    path = tmp_path / "report.html"
+    dlsim.report.write_report(document, path)
+    opened(browser, path)
+    drawn = chart(browser, "windows")
+    band = drawn["data"][0]
+    assert band["fill"] == "toself"
+    assert band["x"][:4] == [0, 2, 2, 3] and band["x"].count(None) == 2  # two pieces
+    assert [max(y for y in band["y"] if y is not None), min(filter(None, band["y"]))] == [16, 3]
+    names = [trace["name"] for trace in drawn["data"] if trace.get("showlegend") is not False]
+    runs = ["fp16 \u00b7 torch", "fp16 \u00b7 static"]
+    assert names == ["window", *runs, "to use: 2<sup>14</sup>", "no scale serves"]
+    assert drawn["data"][-1]["text"] == ["step 3: no scale serves"]
+    assert drawn["layout"]["yaxis"]["tickprefix"] == "2<sup>"
+    assert problems(browser) == []
 
 
 def test_other_runs_can_be_hidden(browser: Driver, page: Path) -> None:

@@ -7,13 +7,27 @@ import math
 from pathlib import Path
 
 import pytest
-from report_samples import TRACES, command, data_of, replay, run_of, unpacked, write
+from report_samples import (
+    HOSTILE,
+    TRACES,
+    command,
+    data_of,
+    replay,
+    run_of,
+    tune,
+    unpacked,
+    verdict,
+    write,
+)
 
 import dlsim
 from dlsim.report._json import log2
 from dlsim.report._names import NameTable, layer_of
 from dlsim.report.exponents import format_range
 from dlsim.report.scale_path import scale_path
+from dlsim.report.scale_windows import MAX_POINTS
+
+FIGURE = 'data-chart="windows" data-key="'
 
 
 def test_a_thinned_path_keeps_its_extremes_and_every_odd_step() -> None:
@@ -109,3 +123,68 @@ def test_ranges_are_where_the_formats_change() -> None:
     for name in dlsim.format_names():
         found = format_range(name, {})
         assert found["zero"] < found["normal"] < found["max"] <= found["over"] + 1e-9
+
+
+def test_a_page_begins_with_the_verdict_and_the_windows(tmp_path: Path) -> None:
+    document = replay(steps=6, policies=("torch", "static"))
+    windows = [(3, 16), (3, 16), (4, 15), (None, None), (None, None), (-126, 126)]
+    document["verdict"] = verdict(document, windows)
+    page = write(tmp_path, document)
+    lines = [page.index(line) for line in document["verdict"]["lines"]]
+    figures = [page.index(f'{FIGURE}0-{i}"') for i in range(2)]
+    others = [page.index('class="recording"'), page.index('data-chart="fates"')]
+    assert [*lines, *figures, *others] == sorted([*lines, *figures, *others])
+    assert page.count(document["verdict"]["lines"][0]) == 1
+    data = data_of(page)
+    for i, name in enumerate(("fp16", "cb16")):
+        shown = data["windows"][0][str(i)]
+        assert (shown["format"], shown["scale"]) == (name, 14)
+        assert [data["runs"][run]["format"] for run in shown["runs"]] == [name, name]
+        assert unpacked(shown["bands"]) == {
+            "step": [0, 2, 3, 5],
+            "low": [3, 4, None, -126],
+            "high": [16, 15, None, 126],
+            "end": 6,
+        }
+
+
+def test_very_many_windows_keep_the_narrowest_of_their_neighbours(tmp_path: Path) -> None:
+    document = replay(steps=9000, formats=("fp16",))
+    windows: list[tuple[float | None, float | None]] = [(i % 7, 16 + i % 5) for i in range(9000)]
+    windows[4321], windows[5000] = (9, 11), (None, None)
+    document["verdict"] = verdict(document, windows)
+    bands = unpacked(data_of(write(tmp_path, document))["windows"][0]["0"]["bands"])
+    assert len(bands["step"]) <= MAX_POINTS + 1 and bands["step"] == sorted(set(bands["step"]))
+    assert bands["step"][-1] == 8999 and bands["end"] == 9000
+    at = dict(zip(bands["step"], zip(bands["low"], bands["high"], strict=True), strict=True))
+    assert at[4321] == (9, 11) and at[5000] == (None, None)
+
+
+def test_a_verdict_without_windows_has_no_figure(tmp_path: Path) -> None:
+    document = replay(steps=4)
+    document["verdict"] = verdict(document, [(3, 16)] * 4)
+    del document["verdict"]["formats"][0]["steps"]
+    page = write(tmp_path, document)
+    assert list(data_of(page)["windows"][0]) == ["1"] and page.count(FIGURE) == 1
+    del document["verdict"]["formats"][1]["steps"]
+    page = write(tmp_path, document)
+    assert data_of(page)["windows"] == [{}] and FIGURE not in page
+    assert document["verdict"]["lines"][0] in page
+    del document["verdict"]
+    page = write(tmp_path, document)
+    assert data_of(page)["windows"] == [] and 'class="said"' not in page
+
+
+def test_verdicts_of_one_recording_stand_once_and_others_have_a_name(tmp_path: Path) -> None:
+    document, recommended = replay(steps=4, formats=("fp16",)), tune()
+    said = verdict(document, [(3, 16)] * 4)
+    document["verdict"] = recommended["verdict"] = said
+    page = write(tmp_path, document, recommended, read_trace=False)
+    assert page.count('class="said"') == 1 and len(data_of(page)["windows"]) == 1
+    recommended["verdict"] = {**said, "lines": [*HOSTILE[:3]]}
+    page = write(tmp_path, document, recommended, read_trace=False)
+    assert page.count('class="said"') == 2 and page.count("<h3>result</h3>") == 2
+    assert HOSTILE[0] not in page and "&lt;/script&gt;&lt;img src=x onerror=alert(1)&gt;" in page
+    recommended["verdict"] = {"lines": 3}
+    with pytest.raises(dlsim.InputError, match=r"^result: verdict: not of the form dlsim.tune/1"):
+        write(tmp_path, document, recommended)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import InputError
+from .._verdict import Verdict, verdict_of
 from ._json import part, visible
 
 _KINDS = {"dlsim.replay/1": "replay", "dlsim.sweep/1": "sweep", "dlsim.tune/1": "tune"}
@@ -30,6 +31,11 @@ class ShownResult:
     name: str
     kind: str
     data: dict[str, Any]
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict of replay or tune; None where there is none."""
+        return verdict_of(self.data, self.name)
 
     @property
     def trace_paths(self) -> list[str]:

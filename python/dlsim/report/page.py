@@ -24,6 +24,7 @@ from .pareto import front_table, sweep_points
 from .policies import fates, policies_table
 from .recommendation import recommendation_cards, recommendation_charts
 from .scale_path import scale_path
+from .scale_windows import ShownVerdict, verdict_html, verdicts_of, windows_data
 from .tensor_table import tensor_tables
 
 _SCRIPTS = (
@@ -31,6 +32,7 @@ _SCRIPTS = (
     "tables.js",
     "policies.js",
     "scale_path.js",
+    "scale_windows.js",
     "heat_map.js",
     "exponents.js",
     "tensor_table.js",
@@ -57,8 +59,10 @@ def render(results: Sequence[ShownResult], completed: Completed, title: str | No
     runs = completed.runs
     sweeps = [result for result in results if result.kind == "sweep"]
     tunes = [result for result in results if result.kind == "tune"]
+    verdicts = verdicts_of(results, runs)
     data = _data(completed, sweeps, tunes)
-    parts = _sections(results, completed, sweeps, tunes, data)
+    data["windows"] = [windows_data(shown, runs) for shown in verdicts]
+    parts = _sections(results, completed, verdicts, data)
     plotly = get_plotlyjs()
     own = "\n".join(_asset(name) for name in _SCRIPTS)
     shown = escape(visible(title or _title(results)))
@@ -150,13 +154,14 @@ def _run_choice(runs: Sequence[Run]) -> str:
 def _sections(
     results: Sequence[ShownResult],
     completed: Completed,
-    sweeps: Sequence[ShownResult],
-    tunes: Sequence[ShownResult],
+    verdicts: Sequence[ShownVerdict],
     data: dict[str, Any],
 ) -> list[tuple[str, str, str]]:
     """Key, title and HTML of the sections that have something to show."""
     runs = completed.runs
-    parts = [("verdict", "Verdict", headline(results, runs))]
+    sweeps = [result for result in results if result.kind == "sweep"]
+    tunes = [result for result in results if result.kind == "tune"]
+    parts = [("verdict", "Verdict", verdict_html(verdicts) + headline(results, runs))]
     if tunes:
         cards = [recommendation_cards(result, str(i)) for i, result in enumerate(tunes)]
         parts.append(("recommendation", "Recommendation", _part("recommendation") + "".join(cards)))

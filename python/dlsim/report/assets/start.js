@@ -6,6 +6,7 @@
   for (const table of document.querySelectorAll("table.sortable:not(#tensor-table)")) {
     if (table.tHead) Tables.makeSortable(table);
   }
+  ScaleWindows.start();
   const choice = document.getElementById("run");
   if (choice) {
     choice.addEventListener("change", () => Report.choose(Number(choice.value)));

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// The loss scales that serve each step as a band, with the scales of the runs in it.
+"use strict";
+const ScaleWindows = (() => {
+  const colors = ["c-blue", "c-red", "c-purple", "c-orange", "c-sky", "c-yellow"];
+  const OPEN = 126; // a window that ends there has no end
+
+  // Pieces of the band without a gap, as [from, to, low, high] in order.
+  function pieces(bands) {
+    const found = [];
+    let piece = null;
+    bands.step.forEach((step, i) => {
+      const low = bands.low[i];
+      if (low === null) {
+        piece = null;
+        return;
+      }
+      if (!piece) found.push(piece = []);
+      piece.push([step, bands.step[i + 1] ?? bands.end, low, bands.high[i]]);
+    });
+    return found;
+  }
+
+  function band(parts) {
+    const x = [], y = [];
+    for (const part of parts) {
+      for (const [from, to, , high] of part) { x.push(from, to); y.push(high, high); }
+      for (const [from, to, low] of [...part].reverse()) { x.push(to, from); y.push(low, low); }
+      x.push(null);
+      y.push(null);
+    }
+    return {
+      type: "scatter", mode: "lines", x, y, fill: "toself", hoverinfo: "skip", name: "window",
+      fillcolor: Report.color("good-soft"), line: { width: 1, color: Report.color("good") },
+    };
+  }
+
+  // What the pointer finds: both ends of the window at each of its changes.
+  function ends(parts) {
+    const rows = parts.flat();
+    const text = rows.map(([from, to, low, high]) =>
+      `${to - from > 1 ? `from step ${from}` : `step ${from}`}<br>window ${mark(low)} to ${mark(high)}`);
+    return {
+      type: "scatter", mode: "markers", x: [...rows, ...rows].map(([from]) => from), showlegend: false,
+      y: [...rows.map((row) => row[2]), ...rows.map((row) => row[3])], text: [...text, ...text],
+      hovertemplate: "%{text}<extra></extra>", marker: { size: 5, color: Report.color("good") },
+    };
+  }
+
+  const mark = (exponent) => `2<sup>${Math.round(exponent * 100) / 100}</sup>`;
+
+  function gaps(bands, foot) {
+    const at = bands.step.map((_, i) => i).filter((i) => bands.low[i] === null);
+    return {
+      type: "scatter", mode: "markers", x: at.map((i) => bands.step[i]), y: at.map(() => foot),
+      name: "no scale serves", hovertemplate: "%{text}<extra></extra>",
+      text: at.map((i) => {
+        const last = (bands.step[i + 1] ?? bands.end) - 1;
+        const from = bands.step[i];
+        return `${last > from ? `steps ${from} to ${last}` : `step ${from}`}: no scale serves`;
+      }),
+      marker: { symbol: "x", size: 8, color: Report.color("c-purple") },
+    };
+  }
+
+  function line(index, path, place, end) {
+    const run = Report.data.runs[index];
+    const chosen = index === Report.run();
+    const named = place < colors.length;
+    return {
+      type: "scatter", mode: "lines", x: [...path.step, end], y: [...path.log2, path.log2.at(-1)],
+      name: Report.plain(run.label), showlegend: named || chosen,
+      line: {
+        shape: "hv", width: chosen ? 2.6 : 1.4, color: Report.color(named ? colors[place] : chosen ? "accent" : "quiet"),
+      },
+      hovertemplate: `step %{x}<br>scale 2<sup>%{y}</sup><extra>${Report.plain(run.label)}</extra>`,
+      hoverlabel: { namelength: -1 },
+    };
+  }
+
+  // The range in which something is to be seen: the paths, and windows where they end.
+  function rangeOf(values) {
+    const seen = values.filter((value) => value !== null && Math.abs(value) < OPEN);
+    if (seen.length === 0) return [-20, 40];
+    return [Math.min(...seen) - 4, Math.max(...seen) + 4];
+  }
+
+  async function figure({ format, scale, bands: packedBands, runs }) {
+    const bands = await Report.unpack(packedBands);
+    const paths = await Promise.all(runs.map((index) => Report.unpack(Report.data.runs[index].path)));
+    const parts = pieces(bands);
+    const range = rangeOf([...bands.low, ...bands.high, ...paths.flatMap((path) => path.log2), scale]);
+    const data = [band(parts), ends(parts), ...runs.map((index, i) => line(index, paths[i], i, bands.end))];
+    if (scale !== null) {
+      data.push({
+        type: "scatter", mode: "lines", x: [bands.step[0], bands.end], y: [scale, scale], hoverinfo: "skip",
+        name: `to use: ${mark(scale)}`, line: { dash: "dash", width: 1.5, color: Report.color("ink") },
+      });
+    }
+    if (bands.low.includes(null)) data.push(gaps(bands, range[0] + 1));
+    return {
+      data,
+      layout: {
+        height: 360, xaxis: { title: { text: "step" } },
+        yaxis: { title: { text: "loss scale" }, tickprefix: "2^", range },
+        legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
+      },
+      label: `Loss scales that serve the steps in ${format}, and the scales of ${runs.length} runs`,
+    };
+  }
+
+  function start() {
+    for (const element of document.querySelectorAll('[data-chart="windows"]')) {
+      const [verdict, format] = element.dataset.key.split("-");
+      const entry = Report.chart(element, () => figure(Report.data.windows[verdict][format]));
+      Report.onRun(() => entry.draw());
+    }
+  }
+  return { start };
+})();
