@@ -63,13 +63,14 @@ def test_heat_maps_have_the_shares_of_the_result(tmp_path: Path) -> None:
     data = data_of(write(tmp_path, document, read_trace=False))
     heat = unpacked(data["runs"][0]["heat_map"])
     lost = 0
+    assert heat["harm"]
     for row, original in zip(
         heat["tensors"], document["runs"][0]["heat_map"]["tensors"], strict=True
     ):
         assert data["names"][row[0]] == original["name"]
         for shares, part, whole in (
             (row[2], "underflow", "nonzero"),
-            (row[3], "underflow_sum_of_squares", "sum_of_squares"),
+            (row[3], "error_sum_of_squares", "sum_of_squares"),
         ):
             for code, a, b in zip(shares, original[part], original[whole], strict=True):
                 assert (code is None) == (b == 0)
@@ -95,6 +96,32 @@ def test_layers_add_up_their_tensors(tmp_path: Path) -> None:
     assert heat["layers"][0][2][1] == 1  # nothing of 10^6
     assert heat["layers"][1][2][1] == 0  # all: the logarithm of 1
     assert heat["tensors"][1][2] == [0, None] and heat["tensors"][1][3] == [None, None]
+
+
+def test_the_harm_of_a_layer_is_that_of_its_worst_tensor(tmp_path: Path) -> None:
+    names = ("a.weight.grad", "a.bias.grad", "a.scale.grad", "b.bias.grad")
+    document = replay(names, formats=("fp16",), bins=3)
+    run = document["runs"][0]
+    errors = ([2.0**-20, 0.0, 0.0], [2.0**-4, 2.0, 0.0], [1.0, 1.0, 1.0], [1.0, 0.0, "nan"])
+    for row, error in zip(run["heat_map"]["tensors"], errors, strict=True):
+        row["error_sum_of_squares"] = error
+    for i in (2, 3):
+        run["tensors"][i]["noise"] = True  # of float32, not counted
+    heat = unpacked(data_of(write(tmp_path, document))["runs"][0]["heat_map"])
+    assert heat["harm"]
+    harms = [row[3] for row in heat["tensors"]]
+    assert harms == [[-64 * 20, 1, 1], [-64 * 4, 0, 1], [0, 0, 0], [0, 1, None]]
+    assert [row[3] for row in heat["layers"]] == [[-64 * 4, 0, 1], [None, None, None]]
+
+
+def test_heat_maps_of_older_results_have_the_energy_lost(tmp_path: Path) -> None:
+    document = replay(formats=("fp16",), bins=1)
+    rows = document["runs"][0]["heat_map"]["tensors"]
+    rows[0]["error_sum_of_squares"] = [0.5]  # not in all: not used
+    for row in rows:
+        row["underflow_sum_of_squares"] = [2.0**-8]
+    heat = unpacked(data_of(write(tmp_path, document))["runs"][0]["heat_map"])
+    assert not heat["harm"] and [row[3] for row in heat["tensors"]] == [[-64 * 8]] * 3
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Layers or tensors by steps: shares that underflow, of the energy lost, that overflow."""
+"""Layers or tensors by steps: harm or the energy lost, shares that underflow and that overflow."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ from ._names import NameTable, layer_of
 MAX_PACKED = 3_000_000  # bytes of all maps of the page; above it neighbouring bins are joined
 _BINS = ("first_step", "last_step", "steps", "skipped_steps")
 _SUMS = ("nonzero", "underflow", "overflow", "sum_of_squares", "underflow_sum_of_squares")
+_ERROR = "error_sum_of_squares"  # not in older results
 
-Sums = dict[str, NDArray[np.float64]]  # per key of _SUMS, [row, bin]
+Shares = NDArray[np.float64]  # 64ths of binary logarithms, [row, bin]; see `heat_map`
+Sums = dict[str, NDArray[np.float64]]  # per key of _SUMS, and _ERROR if known, [row, bin]
 
 
 def heat_maps(runs: Sequence[Run], names: NameTable) -> list[str | None]:
@@ -44,7 +46,8 @@ def _sums(run: Run) -> Sums | None:
         count = len(data["bins"]["steps"])
         bins = [data["bins"][key] for key in _BINS]
         fits = all(len(row) == count and all(type(n) is int for n in row) for row in bins)
-        sums = {key: np.array([t[key] for t in data["tensors"]], np.float64) for key in _SUMS}
+        keys = (*_SUMS, *((_ERROR,) if all(_ERROR in t for t in data["tensors"]) else ()))
+        sums = {key: np.array([t[key] for t in data["tensors"]], np.float64) for key in keys}
         texts = [t[key] for t in data["tensors"] for key in ("name", "role")]
         fits = fits and all(isinstance(text, str) for text in texts)
     except (KeyError, TypeError, ValueError) as error:
@@ -60,9 +63,11 @@ def _sums(run: Run) -> Sums | None:
 def heat_map(run: Run, sums: Sums, names: NameTable, join: int = 1) -> dict[str, Any]:
     """Returns bins and rows of a run's heat map, `join` bins of the result making one.
 
-    A row is [name, role, underflow, energy lost, overflow]. A share is its binary logarithm with a
-    resolution of 1/64, in 64ths; 1 stands for a share of zero, null for no share, where there is
-    nothing to lose. Layers are null where each has one tensor.
+    A row is [name, role, underflow, harm, overflow], with the energy lost instead of harm where the
+    result does not know it. A share is its binary logarithm with a resolution of 1/64, in 64ths; 1
+    stands for a share of zero, null for no share, where there is nothing to lose. The harm of a
+    layer is that of its worst tensor, without those that are rounding noise of float32. Layers are
+    null where each has one tensor.
     """
     data = run.data["heat_map"]
     bins: Mapping[str, list[int]] = data["bins"]
@@ -72,16 +77,32 @@ def heat_map(run: Run, sums: Sums, names: NameTable, join: int = 1) -> dict[str,
     tensors = [(tensor["name"], tensor["role"]) for tensor in data["tensors"]]
     layers: dict[tuple[str, str], int] = {}
     of = [layers.setdefault((layer_of(name), role), len(layers)) for name, role in tensors]
+    lost = _lost(joined)
     return {
+        "harm": _ERROR in sums,
         "first": [bins["first_step"][start] for start in starts],
         "last": [bins["last_step"][end] for end in ends],
         "skipped": np.add.reduceat(bins["skipped_steps"], starts).tolist(),
         "steps": np.add.reduceat(bins["steps"], starts).tolist(),
-        "tensors": _rows(tensors, joined, names),
+        "tensors": _rows(tensors, joined, lost, names),
         "layers": None
         if len(layers) == len(tensors)
-        else _rows(list(layers), _added(joined, of, len(layers)), names),
+        else _rows(list(layers), *_of_layers(run, joined, lost, of), names),
     }
+
+
+def _of_layers(run: Run, sums: Sums, lost: Shares, of: Sequence[int]) -> tuple[Sums, Shares]:
+    """Returns the sums of the layers, and what they lost; row i belongs to layer of[i]."""
+    count = max(of) + 1
+    added = _added(sums, of, count)
+    if _ERROR not in sums:
+        return added, _lost(added)
+    noise = {(t["name"], t.get("role")) for t in run.data["tensors"] if t.get("noise") is True}
+    worst = np.full((count, lost.shape[1]), np.nan)
+    for row, layer, tensor in zip(lost, of, run.data["heat_map"]["tensors"], strict=True):
+        if (tensor["name"], tensor["role"]) not in noise:
+            np.fmax(worst[layer], row, out=worst[layer])
+    return added, worst
 
 
 def _added(sums: Sums, of: Sequence[int], count: int) -> Sums:
@@ -93,22 +114,32 @@ def _added(sums: Sums, of: Sequence[int], count: int) -> Sums:
     return totals
 
 
-def _rows(tensors: Sequence[tuple[str, str]], sums: Sums, names: NameTable) -> list[list[Any]]:
-    underflow = _shares(sums["underflow"], sums["nonzero"])
-    energy = _shares(sums["underflow_sum_of_squares"], sums["sum_of_squares"])
-    overflow = _shares(sums["overflow"], sums["nonzero"])
+def _lost(sums: Sums) -> Shares:
+    """Returns harm, or the energy lost where the error is not known."""
+    return _shares(sums.get(_ERROR, sums["underflow_sum_of_squares"]), sums["sum_of_squares"])
+
+
+def _rows(
+    tensors: Sequence[tuple[str, str]], sums: Sums, lost: Shares, names: NameTable
+) -> list[list[Any]]:
+    underflow, overflow = (_shares(sums[key], sums["nonzero"]) for key in ("underflow", "overflow"))
+    columns = [_codes(shares) for shares in (underflow, lost, overflow)]
     return [
-        [names.index(name), role, underflow[i], energy[i], overflow[i]]
+        [names.index(name), role, *(column[i] for column in columns)]
         for i, (name, role) in enumerate(tensors)
     ]
 
 
-def _shares(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> list[list[int | None]]:
-    known = (wholes > 0) & np.isfinite(wholes)
-    lost = known & (parts > 0)
+def _shares(parts: NDArray[np.float64], wholes: NDArray[np.float64]) -> Shares:
+    """Returns logarithms of shares: -inf for zero, NaN where there is nothing to lose."""
+    known = (wholes > 0) & np.isfinite(wholes) & ~np.isnan(parts)
     with np.errstate(divide="ignore", invalid="ignore"):
         # The logarithms apart: the quotient may be below the smallest float.
-        codes = np.rint(64 * (np.log2(parts) - np.log2(wholes)))
-    codes = np.where(lost, np.minimum(codes, 0), 1.0)
-    whole = np.where(known, codes, 2.0).astype(np.int64).tolist()
-    return [[None if code == 2 else code for code in row] for row in whole]
+        logarithms = 64 * (np.log2(np.maximum(parts, 0)) - np.log2(wholes))
+    return np.where(known, np.minimum(logarithms, 0), np.nan)
+
+
+def _codes(shares: Shares) -> list[list[int | None]]:
+    whole = np.where(np.isneginf(shares), 1, np.rint(shares))
+    codes = np.where(np.isnan(shares), 2, whole).astype(np.int64).tolist()
+    return [[None if code == 2 else code for code in row] for row in codes]

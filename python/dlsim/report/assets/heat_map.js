@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers or tensors by steps: the share that underflows, of the energy that is lost, or overflows.
+// Layers or tensors by steps: harm or the energy lost, the share that underflows, or overflows.
 "use strict";
 const HeatMap = (() => {
   const LOG10_2 = Math.log10(2);
-  const metrics = {
+  const harm = { name: "harm", floor: -6, of: "of its own energy is the error" };
+  const energy = { name: "energy lost", floor: -12, of: "of the sum of squares becomes zero" };
+  const metricsOf = (map) => ({
+    3: map.harm ? harm : energy,
     2: { name: "underflow", floor: -6, of: "of the nonzero gradients become zero" },
-    3: { name: "energy lost", floor: -12, of: "of the sum of squares becomes zero" },
     4: { name: "overflow", floor: -6, of: "of the nonzero gradients overflow" },
-  };
+  });
   let entry;
   let view = null; // what is drawn: map, rows, metric
 
@@ -46,12 +48,12 @@ const HeatMap = (() => {
     return { tickvals: at, ticktext: at.map((i) => text(values[i])) };
   }
 
-  function summarize(run, rows, metric) {
+  function summarize(run, rows, metric, { name }) {
     const losing = rows.filter((row) => worst(row[metric]) > -1e9);
     const top = losing.reduce((a, b) => (worst(b[metric]) > worst(a[metric]) ? b : a), losing[0]);
     const text = losing.length === 0
-      ? `${run.label}: nothing lost in ${rows.length} rows: ${metrics[metric].name} is 0 everywhere.`
-      : `${run.label}: ${losing.length} of ${rows.length} rows have some ${metrics[metric].name}; most in `
+      ? `${run.label}: nothing lost in ${rows.length} rows: ${name} is 0 everywhere.`
+      : `${run.label}: ${losing.length} of ${rows.length} rows have some ${name}; most in `
         + `${Report.data.names[top[0]]}, ${Report.share(2 ** (worst(top[metric]) / 64))}.`;
     document.getElementById("heat-summary").textContent = text;
   }
@@ -67,8 +69,10 @@ const HeatMap = (() => {
     const metric = Number(checked("heat-metric"));
     const rows = rowsOf(map, metric);
     view = { map, rows, metric };
-    summarize(run, rows, metric);
-    const { floor } = metrics[metric];
+    const chosen = metricsOf(map)[metric];
+    const { floor } = chosen;
+    document.getElementById("heat-lost").textContent = metricsOf(map)[3].name;
+    summarize(run, rows, metric, chosen);
     const color = scaleOf(floor);
     const columns = map.first.map((_, i) => i);
     const none = Report.color("heat-none");
@@ -108,7 +112,7 @@ const HeatMap = (() => {
         },
         yaxis2: { domain: [foot + 0.3 * (1 - foot), 1], tickvals: [0], ticktext: ["skipped"], showgrid: false, zeroline: false },
       },
-      label: `${metrics[metric].name} of ${rows.length} rows over ${columns.length} bins of steps of ${run.label}`,
+      label: `${chosen.name} of ${rows.length} rows over ${columns.length} bins of steps of ${run.label}`,
       ready: listen,
     };
   }
@@ -122,7 +126,7 @@ const HeatMap = (() => {
     if (point.curveNumber === 2) return `${steps}\n${skipped}`;
     const row = rows[point.y];
     const lines = [Report.data.names[row[0]], steps];
-    for (const [key, { of }] of Object.entries(metrics)) {
+    for (const [key, { of }] of Object.entries(metricsOf(map))) {
       const code = row[key][bin];
       const text = code === null ? "nothing to lose" : `${Report.share(code === 1 ? 0 : 2 ** (code / 64))} ${of}`;
       if (Number(key) === metric || code !== 1) lines.push(text);
@@ -144,12 +148,13 @@ const HeatMap = (() => {
     });
   }
 
-  // Begins with the first share that the run has any of.
+  // Begins with harm where it is known, else with the first share that the run has any of.
   async function chooseMetric() {
     const packed = Report.current().heat_map;
     if (!packed) return;
-    const { tensors } = await Report.unpack(packed);
-    const metric = ["2", "3", "4"].find((m) => tensors.some((row) => worst(row[m]) > -1e9)) || "2";
+    const { tensors, harm: known } = await Report.unpack(packed);
+    const order = known ? ["3", "2", "4"] : ["2", "3", "4"];
+    const metric = order.find((m) => tensors.some((row) => worst(row[m]) > -1e9)) || order[0];
     document.querySelector(`input[name="heat-metric"][value="${metric}"]`).checked = true;
   }
 
