@@ -36,8 +36,8 @@ class _StepTotals(NamedTuple):
 class Run:
     """What happened in a training under a format and a policy: docs/results.md names the keys.
 
-    `steps` are objects of dlsim.replay/1 with `loss` beside, `tensors` counters over all steps by
-    gradient.
+    `steps` are objects of dlsim.replay/1 with `loss` beside and without harm, `tensors` counters
+    over all steps by gradient.
     """
 
     format: str

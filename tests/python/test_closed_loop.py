@@ -61,6 +61,8 @@ CASES = [(*case, "fp16") for case in POLICIES] + [
     ("megatron", {"growth_interval": 5}, "cb16"),
 ]
 SAME_KEYS = ("step", "scale", "next_scale", "finite", "skipped", "grad_norm")
+# What a training does not tell of itself; a replay of its record does.
+OF_REPLAY = {"mean_harm", "worst_harm", "worst_harm_tensor", "noise"}
 COUNTS = ("elements", "zeros", "nonfinite", "underflow", "subnormal", "overflow")
 
 
@@ -103,7 +105,7 @@ def test_a_run_equals_the_replay_of_its_own_record(tmp_path, policy, settings, f
     assert observed["params"] == predicted["params"]
     assert observed["finite_test"] == predicted["finite_test"]
     summary, told = observed["summary"], predicted["summary"]
-    for key in set(told) - {*COUNTS, "nan", "inf", "activations", "hopeless_steps"}:
+    for key in set(told) - {*COUNTS, *OF_REPLAY, "nan", "inf", "activations", "hopeless_steps"}:
         assert number(summary[key] or 0) == pytest.approx(number(told[key] or 0), rel=1e-6), key
 
 
@@ -394,13 +396,13 @@ def test_a_run_has_the_keys_of_a_replay(tmp_path):
     predicted = closed_loop.predict(tmp_path, format="fp16", policy="megatron")
     observed = json.loads(json.dumps(run.data(), allow_nan=False))
     assert set(predicted) == set(observed)
-    assert set(predicted["summary"]) == set(observed["summary"])
+    assert set(predicted["summary"]) - OF_REPLAY == set(observed["summary"])
     for told, happened in zip(predicted["steps"], observed["steps"], strict=True):
-        assert set(told) <= set(happened)
+        assert set(told) - OF_REPLAY <= set(happened)
         assert set(happened) - set(told) == {"loss"}
     gradients = [tensor for tensor in observed["tensors"] if tensor["role"] == "grad"]
     for told, happened in zip(predicted["tensors"], gradients, strict=True):
-        assert set(told) == set(happened)
+        assert set(told) - OF_REPLAY == set(happened)
         assert told["name"] == happened["name"]
         assert [told[key] for key in COUNTS] == [happened[key] for key in COUNTS]
         assert told["first_overflow_step"] == happened["first_overflow_step"]
