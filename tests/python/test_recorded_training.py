@@ -133,7 +133,7 @@ def expect_nearly(one: object, other: object) -> None:
     """Expects the same but for float64 sums, which tensors in another order change."""
     if isinstance(one, dict) and isinstance(other, dict):
         assert one.keys() == other.keys()
-        for key in one:
+        for key in one.keys() - {"worst_harm_tensor"}:  # of equal ones the first
             expect_nearly(one[key], other[key])
     elif isinstance(one, list) and isinstance(other, list):
         assert len(one) == len(other)
