@@ -4,16 +4,25 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 
 import grid
+import kept
+import lines
 import models
+import noise_check
+import plot
+import refinement
+import slice_check
 import torch
 import trainings
+from evidence import THRESHOLDS, cases
+from tables import report
 
 HERE = Path(__file__).resolve().parent
-RAW = HERE.parents[1] / "build" / "study" / "trainings.jsonl"
+KEPT = HERE / "results" / "trainings.csv"
+RAW = HERE.parents[1] / "build" / "study"
+PLOT = HERE.parents[1] / "docs" / "images" / "evidence.svg"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,13 +30,27 @@ def parser() -> argparse.ArgumentParser:
     result = argparse.ArgumentParser(
         prog="tools/study/run",
         description="Trains small models under rounded gradients and asks which offline figure "
-        "predicts the harm; docs/evidence.md tells more.",
+        "predicts the harm; docs/evidence.md tells more. Goes on where it was stopped.",
     )
+    what = result.add_mutually_exclusive_group()
+    what.add_argument(
+        "--slice",
+        action="store_true",
+        help="train a part in about a minute and compare it with the kept results",
+    )
+    what.add_argument(
+        "--report", action="store_true", help="train nothing, print the tables of the kept results"
+    )
+    what.add_argument(
+        "--noise", action="store_true", help="compare the rule for noise with float64 gradients"
+    )
+    result.add_argument("--raw", type=Path, default=RAW, help="folder with what was done so far")
     result.add_argument(
-        "--raw", type=Path, default=RAW, help="trainings so far (default: %(default)s)"
+        "--kept", type=Path, default=KEPT, help="kept results, which a whole run replaces"
     )
-    result.add_argument("--models", nargs="+", choices=models.RECIPES, default=list(models.RECIPES))
-    result.add_argument("--seeds", nargs="+", type=int, default=list(grid.SEEDS))
+    names = list(models.RECIPES)
+    result.add_argument("--models", nargs="+", choices=names, default=names, metavar="MODEL")
+    result.add_argument("--seeds", nargs="+", type=int, default=list(grid.SEEDS), metavar="N")
     return result
 
 
@@ -35,12 +58,43 @@ def main() -> int:
     """Runs the command; returns the exit code."""
     arguments = parser().parse_args()
     torch.set_num_threads(1)
-    arguments.raw.parent.mkdir(parents=True, exist_ok=True)
-    # Float32 first: with its spread over all seeds, results are of use before the end.
-    trainings.run(arguments.raw, arguments.models, arguments.seeds, [])
-    trainings.run(arguments.raw, arguments.models, arguments.seeds, grid.settings())
+    if arguments.slice:
+        return slice_check.main(arguments.kept)
+    if arguments.noise:
+        return noise_check.main()
+    if not arguments.report:
+        rows = _train(arguments)
+        arguments.kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write(arguments.kept, rows)
+        _draw(rows)
+    print(report(kept.read(arguments.kept)))
     return 0
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def _train(arguments: argparse.Namespace) -> list[kept.Row]:
+    names, seeds, folder = arguments.models, arguments.seeds, arguments.raw
+    folder.mkdir(parents=True, exist_ok=True)
+    raw, figures = folder / "trainings.jsonl", folder / "figures.jsonl"
+
+    def study(chosen_models: list[str], settings: list[grid.Setting]) -> None:
+        lines.append(raw, chosen_models, seeds, settings, trainings.trainings)
+        lines.append(figures, chosen_models, seeds, settings, trainings.figures)
+
+    # Float32 first: with its spread over all seeds, results are of use before the end.
+    lines.append(raw, names, seeds, [grid.FLOAT32], trainings.trainings)
+    study(names, grid.settings())
+    rows = kept.rows_of(lines.read(raw), lines.read(figures))
+    for name, settings in refinement.refined(rows).items():
+        if name in names:
+            study([name], settings)
+    lines.append(raw, names, seeds, grid.RECOMMENDED, trainings.recommendations)
+    return kept.rows_of(lines.read(raw), lines.read(figures))
+
+
+def _draw(rows: list[kept.Row]) -> None:
+    figure, threshold = next(iter(THRESHOLDS.items()))
+    panels = [
+        ("param_energy", "energy lost of all parameter gradients", 1e-3),
+        (figure, "mean harm of channels of activation gradients", threshold),
+    ]
+    plot.write(PLOT, cases(rows), panels)

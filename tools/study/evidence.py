@@ -12,6 +12,8 @@ from roc import Errors, area, best_threshold, errors_of
 
 # Chosen before the first training: no threshold is chosen by these.
 HELD_OUT = ("conv_norm", "lstm", "transformer_post")
+# What this study found: a setting is sound if no figure is above its threshold.
+THRESHOLDS = {"act_channel": 0.07}
 
 
 @dataclass(frozen=True)
@@ -23,22 +25,25 @@ class Case:
     excess: float  # of the mean loss over float32's, in spreads
 
 
-def spreads(rows: list[Row]) -> dict[str, tuple[float, float]]:
-    """Returns the mean and the standard deviation over seeds of each model's float32 loss."""
-    return {
-        row.model: (row.loss, float(np.std(row.losses, ddof=1))) for row in rows if not row.format
-    }
+def spread(losses: list[float]) -> float:
+    """Returns the standard deviation over seeds."""
+    return float(np.std(losses, ddof=1))
+
+
+def excess_of(row: Row, float32: Row) -> float:
+    """Returns how much larger the mean loss is than float32's for the same seeds, in spreads."""
+    difference = row.loss - float(np.mean(float32.losses[: len(row.losses)]))
+    return difference / spread(float32.losses)
 
 
 def cases(rows: list[Row], *, static: bool = True) -> list[Case]:
     """Returns the settings of static scales, or of policies, in which nothing overflows offline."""
-    float32 = spreads(rows)
+    float32 = {row.model: row for row in rows if not row.format}
     result = []
     for row in rows:
-        if not row.format or row.is_static != static or row.figures["overflow"] > 0:
+        if row.is_static != static or row.figures.get("overflow", 1) > 0:
             continue
-        mean, spread = float32[row.model]
-        excess = (row.loss - mean) / spread
+        excess = excess_of(row, float32[row.model])
         result.append(Case(row, not excess <= 1, excess))
     return result
 
@@ -55,7 +60,7 @@ def values_of(chosen: list[Case], figure: str) -> np.ndarray:
 
 def harmed_of(chosen: list[Case]) -> np.ndarray:
     """Returns which cases were worse than float32."""
-    return np.array([case.harmed for case in chosen])
+    return np.array([case.harmed for case in chosen], dtype=bool)
 
 
 @dataclass(frozen=True)
@@ -86,3 +91,22 @@ def judge(all_cases: list[Case], figure: str) -> Judgement:
         errors_of(x_in > threshold, y_in),
         errors_of(x_out > threshold, y_out),
     )
+
+
+def warned_by(chosen: list[Case], thresholds: dict[str, float]) -> np.ndarray:
+    """Returns which cases have any figure above its threshold."""
+    over = [values_of(chosen, figure) > limit for figure, limit in thresholds.items()]
+    return np.logical_or.reduce(over)
+
+
+def joint_thresholds(chosen: list[Case], figures: tuple[str, str]) -> dict[str, float]:
+    """Returns the pair with the least balanced error; of several, the middle in the logarithm."""
+    harmed = harmed_of(chosen)
+    grid = np.logspace(-5, 0, 61)
+    first, second = (values_of(chosen, figure)[:, None] > grid for figure in figures)
+    scores = np.array(
+        [[errors_of(one | two, harmed).balanced for two in second.T] for one in first.T]
+    )
+    best = np.argwhere(scores <= scores.min() + 1e-12)
+    middle = best[np.abs(best - best.mean(0)).sum(1).argmin()]
+    return {figure: float(grid[i]) for figure, i in zip(figures, middle, strict=True)}

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from channels import DEAD, channels, elements, mean_harm
+from noise import noise_names, squares_of
 from torch import Tensor
 
 import dlsim
 
-DEAD = 0.5  # the harm from which a tensor counts as dead
-NOISE = 2.0**-16  # of the norm of what is summed: below it a sum is rounding noise of float32
 FIGURES = (
     "param_energy",
     "param_mean",
@@ -25,6 +25,10 @@ FIGURES = (
     "act_worst",
     "act_dead",
     "act_underflow",
+    "param_channel",
+    "param_channel_dead",
+    "act_channel",
+    "act_channel_dead",
     "all_mean",
     "all_dead",
     "larger_mean",
@@ -33,73 +37,71 @@ FIGURES = (
 
 @dataclass(frozen=True)
 class Group:
-    """Tensors of a step, one behind the other: parameters or activations, without noise."""
+    """The parameters or the activations of a step, one behind the other.
+
+    `shapes` are the same in every step. `counted` tells the tensors that have a gradient which is
+    not noise.
+    """
 
     values: np.ndarray
-    starts: np.ndarray
+    shapes: tuple[tuple[int, ...], ...]
+    counted: np.ndarray
 
     @cached_property
-    def energies(self) -> np.ndarray:
-        """The sum of squares of each tensor."""
-        return np.add.reduceat(np.square(self.values, dtype=np.float64), self.starts)
+    def starts(self) -> np.ndarray:
+        """Where each tensor begins."""
+        return np.cumsum([0, *(math.prod(shape) for shape in self.shapes)])[:-1]
 
     @cached_property
-    def nonzeros(self) -> int:
-        """The number of elements that can underflow."""
-        return int(np.count_nonzero(self.values))
+    def mask(self) -> np.ndarray:
+        """Tells for each element whether it is counted."""
+        return np.repeat(self.counted, [math.prod(shape) for shape in self.shapes])
+
+    @cached_property
+    def squares(self) -> np.ndarray:
+        """The square of each element that is counted, else 0."""
+        return np.where(self.mask, np.square(self.values, dtype=np.float64), 0)
 
     def absmax(self) -> float:
         """Returns the largest magnitude."""
         return float(np.abs(self.values).max(initial=0))
 
+    def rounded(self, format: str, scale: float) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the rounded values without the scale, and the squares of the errors.
 
-def group_of(tensors: list[np.ndarray]) -> Group:
-    """Returns the tensors that have any gradient as one array."""
-    kept = [values for values in tensors if values.any()]
-    starts = np.cumsum([0, *(values.size for values in kept)])[:-1]
-    return Group(np.concatenate([values.ravel() for values in kept]), starts)
+        Elements that overflow or are not counted have no error.
+        """
+        rounded = dlsim.quantize(self.values, format, scale)
+        good = np.isfinite(rounded) & self.mask
+        errors = np.where(good, rounded, self.values).astype(np.float64) - self.values
+        return rounded, np.square(errors)
 
 
 @dataclass(frozen=True)
 class Step:
-    """The gradients of a recorded step, and which of them were left out as noise."""
+    """The gradients of a recorded step, and which of them are noise."""
 
-    parameters: Group
-    activations: Group
+    groups: dict[str, Group]  # "param" and "act"
     noise: tuple[str, ...]
 
 
 def step_of(gradients: dict[str, Tensor]) -> Step:
     """Returns a step of what a float32 run has seen."""
-    noise = noise_names({name: _squares(gradient) for name, gradient in gradients.items()})
-    arrays = {name: g.numpy().copy() for name, g in gradients.items() if name not in noise}
-    activations = [values for name, values in arrays.items() if name.endswith(".act_grad")]
-    parameters = [values for name, values in arrays.items() if not name.endswith(".act_grad")]
-    return Step(group_of(parameters), group_of(activations), noise)
-
-
-def noise_names(squares: dict[str, float]) -> tuple[str, ...]:
-    """Returns the parameters whose gradient is rounding noise, by the sums of squares of a step.
-
-    A bias sums the gradient of its module's output. Where this sum is zero in exact arithmetic, as
-    before a normalisation, what remains is about 2^-24 of what was summed; a sum of unrelated
-    values has a norm like theirs.
-    """
-    outputs: dict[str, float] = {}
-    for name, square in squares.items():
-        if name.endswith(".act_grad"):
-            module = name.removesuffix(".act_grad").split(".call")[0]
-            outputs[module] = outputs.get(module, 0.0) + square
-    noise = []
-    for name, square in squares.items():
-        module = name.removesuffix(".grad").rpartition(".")[0]
-        if name.endswith(".grad") and square < NOISE**2 * outputs.get(module, 0.0):
-            noise.append(name)
-    return tuple(noise)
-
-
-def _squares(gradient: Tensor) -> float:
-    return float(gradient.double().square().sum())
+    noise = noise_names({name: squares_of(gradient) for name, gradient in gradients.items()})
+    names = {
+        "act": sorted(name for name in gradients if name.endswith(".act_grad")),
+        "param": sorted(name for name in gradients if not name.endswith(".act_grad")),
+    }
+    groups = {}
+    for kind, chosen in names.items():
+        arrays = [gradients[name].numpy() for name in chosen]
+        counted = [
+            name not in noise and bool(values.any())
+            for name, values in zip(chosen, arrays, strict=True)
+        ]
+        values = np.concatenate([array.ravel() for array in arrays])
+        groups[kind] = Group(values, tuple(a.shape for a in arrays), np.array(counted))
+    return Step(groups, noise)
 
 
 def floor_of(format: str) -> float:
@@ -111,14 +113,20 @@ def figures_of(step: Step, format: str, scale: float) -> dict[str, float]:
     """Returns the figures of FIGURES of a step; elements that overflow are left out."""
     result: dict[str, float] = {}
     harms = {}
-    for kind, group in (("param", step.parameters), ("act", step.activations)):
-        harm, lost, underflow = _harm(group, format, scale)
-        harms[kind] = harm
+    for kind, group in step.groups.items():
+        rounded, errors = group.rounded(format, scale)
+        harms[kind], lost = _harm(group, errors, format)
+        nonzero = (group.values != 0) & group.mask
+        underflow = np.count_nonzero(nonzero & (rounded == 0)) / np.count_nonzero(nonzero)
+        parts = channels(group.shapes, kind)
+        channel, dead = mean_harm(parts, errors, group.squares, floor_of(format))
         result[f"{kind}_energy"] = lost
-        result[f"{kind}_mean"] = float(harm.mean())
-        result[f"{kind}_worst"] = float(harm.max())
-        result[f"{kind}_dead"] = float((harm > DEAD).mean())
+        result[f"{kind}_mean"] = float(harms[kind].mean())
+        result[f"{kind}_worst"] = float(harms[kind].max())
+        result[f"{kind}_dead"] = float((harms[kind] > DEAD).mean())
         result[f"{kind}_underflow"] = underflow
+        result[f"{kind}_channel"] = channel
+        result[f"{kind}_channel_dead"] = dead
     together = np.concatenate(list(harms.values()))
     result["all_mean"] = float(together.mean())
     result["all_dead"] = float((together > DEAD).mean())
@@ -126,18 +134,27 @@ def figures_of(step: Step, format: str, scale: float) -> dict[str, float]:
     return result
 
 
-def _harm(group: Group, format: str, scale: float) -> tuple[np.ndarray, float, float]:
-    """Returns the harm of each tensor, that of all as one, and the share that underflows."""
-    rounded = dlsim.quantize(group.values, format, scale)
-    finite = np.isfinite(rounded)
-    error = np.where(finite, rounded, group.values) - group.values.astype(np.float64)
-    errors = np.add.reduceat(np.square(error), group.starts)
+def figures_of_run(steps: list[tuple[Step, float]], format: str) -> dict[str, float]:
+    """Returns the harm of single parameters, errors and energy of all steps summed before.
+
+    Each step has its scale. Adam divides a gradient by its own size over the steps.
+    """
+    if not steps:
+        return {"param_element_run": math.nan}
+    groups = [(step.groups["param"], scale) for step, scale in steps]
+    errors = sum(group.rounded(format, scale)[1] for group, scale in groups)
+    squares = sum(group.squares for group, _ in groups)
+    parts = elements(groups[0][0].shapes)
+    return {"param_element_run": mean_harm(parts, errors, squares, floor_of(format))[0]}
+
+
+def _harm(group: Group, squares: np.ndarray, format: str) -> tuple[np.ndarray, float]:
+    """Returns the harm of each tensor, and that of all as one."""
+    errors = np.add.reduceat(squares, group.starts)[group.counted]
+    energies = np.add.reduceat(group.squares, group.starts)[group.counted]
     floor = floor_of(format)
-    harm = np.clip(errors / group.energies - floor, 0, 1)
-    lost = max(float(errors.sum() / group.energies.sum()) - floor, 0.0)
-    zeros = group.values.size - np.count_nonzero(rounded)
-    underflow = (zeros - (group.values.size - group.nonzeros)) / max(group.nonzeros, 1)
-    return harm, lost, float(underflow)
+    harm = np.clip(errors / energies - floor, 0, 1)
+    return harm, max(float(errors.sum() / energies.sum()) - floor, 0.0)
 
 
 def highest_scale(absmax: float, format: str) -> float:

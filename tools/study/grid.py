@@ -42,6 +42,10 @@ class Setting:
         return dlsim.LossScaler("static", {"loss_scale": 2.0**self.exponent}, self.format)
 
 
+FLOAT32 = Setting("", "float32")
+RECOMMENDED = [Setting(format, "recommended") for format in SCALES]
+
+
 def settings() -> list[Setting]:
     """Returns all settings, formats in the order of SCALES."""
     return [

@@ -8,9 +8,9 @@ import math
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from lines import Line, key_of
 
 COLUMNS = ("model", "format", "under", "losses", "skipped_steps")
 
@@ -40,21 +40,21 @@ class Row:
         return float(np.mean(self.losses))
 
 
-def rows_of(lines: list[dict[str, Any]]) -> list[Row]:
-    """Joins the trainings that differ in their seed alone."""
+def rows_of(trainings: list[Line], figures: list[Line]) -> list[Row]:
+    """Joins the trainings that differ in their seed alone, with their figures."""
+    known = {key_of(line): line["figures"] for line in figures}
     groups = defaultdict(list)
-    for line in sorted(lines, key=lambda line: line["seed"]):
-        groups[line["model"], line["format"], line["under"]].append(line)
+    for line in sorted(trainings, key=lambda line: line["seed"]):
+        found = known.get(key_of(line), line.get("figures", {}))
+        groups[line["model"], line["format"], line["under"]].append({**line, "figures": found})
     return [_joined(key, group) for key, group in groups.items()]
 
 
-def _joined(key: tuple[str, str, str], group: list[dict[str, Any]]) -> Row:
+def _joined(key: tuple[str, str, str], group: list[Line]) -> Row:
     losses = [line["loss"] if math.isfinite(line["loss"]) else math.inf for line in group]
-    row = Row(*key, losses)
-    if row.format:
-        row.skipped_steps = float(np.mean([line["skipped_steps"] for line in group]))
-        for figure in group[0]["figures"]:
-            row.figures[figure] = float(np.mean([line["figures"][figure] for line in group]))
+    row = Row(*key, losses, float(np.mean([line.get("skipped_steps", 0) for line in group])))
+    for figure in group[0]["figures"]:
+        row.figures[figure] = float(np.mean([line["figures"][figure] for line in group]))
     return row
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import models
 import numpy as np
-from figures import FIGURES, Step, figures_of, highest_scale, step_of
+from figures import FIGURES, Step, figures_of, figures_of_run, highest_scale, step_of
 from grid import Setting
 from torch import Tensor
 from training import train_float32
@@ -30,8 +30,8 @@ class Recording:
     def add(self, number: int, gradients: dict[str, Tensor]) -> None:
         """Takes the gradients of a step."""
         step = step_of(gradients)
-        self.parameter_absmax.append(step.parameters.absmax())
-        self.activation_absmax.append(step.activations.absmax())
+        self.parameter_absmax.append(step.groups["param"].absmax())
+        self.activation_absmax.append(step.groups["act"].absmax())
         if number % EVERY == 0:
             self.steps[number] = step
 
@@ -93,4 +93,6 @@ def summary_of(recording: Recording, setting: Setting) -> dict[str, float]:
         result[f"{figure}:max"] = max(values, default=math.nan)
         early = [row[figure] for row in begins]
         result[f"{figure}:begin"] = float(np.mean(early)) if early else math.nan
+    applied = [(recording.steps[number], scales[number]) for number, _ in rows]
+    result.update(figures_of_run(applied, setting.format))
     return result

@@ -31,7 +31,12 @@ def errors_of(warned: np.ndarray, harmed: np.ndarray) -> Errors:
 
 
 def area(values: np.ndarray, harmed: np.ndarray) -> float:
-    """Returns the chance that a harmed one has a larger value than a sound one; ties count half."""
+    """Returns the chance that a harmed one has a larger value than a sound one; ties count half.
+
+    NaN if all are of one kind.
+    """
+    if harmed.all() or not harmed.any():
+        return float("nan")
     above = values[harmed][:, None] - values[~harmed][None, :]
     return float(np.mean((above > 0) + 0.5 * (above == 0)))
 

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the kept results say, as Markdown: figures, misses, policies."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from itertools import combinations
+
+import numpy as np
+from evidence import (
+    THRESHOLDS,
+    Case,
+    Judgement,
+    cases,
+    excess_of,
+    harmed_of,
+    is_held_out,
+    judge,
+    values_of,
+    warned_by,
+)
+from kept import Row
+from roc import best_threshold, errors_of
+
+MODES = {
+    "": "Means over the steps:",
+    "max": "Largest of all steps:",
+    "begin": "Means over the first tenth of the steps:",
+}
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Returns a Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def percent(share: float) -> str:
+    """Returns a share in per cent."""
+    return f"{100 * share:.1f} %"
+
+
+def figures_table(judgements: list[Judgement]) -> str:
+    """Returns the judgements, best first."""
+    rows = [
+        (
+            f"`{j.figure}`",
+            f"{j.threshold:.2g}",
+            f"{j.area_in:.3f}",
+            f"{j.area_out:.3f}",
+            percent(j.errors_in.missed),
+            percent(j.errors_in.false_alarms),
+            percent(j.errors_out.missed),
+            percent(j.errors_out.false_alarms),
+        )
+        for j in sorted(judgements, key=lambda j: -j.area_in)
+    ]
+    head = ("figure", "threshold", "AUC", "held out", "missed", "false alarms")
+    return table((*head, "held out: missed", "held out: false alarms"), rows)
+
+
+def judgements(all_cases: list[Case]) -> list[Judgement]:
+    """Judges every figure."""
+    names = sorted(all_cases[0].row.figures)
+    skip = ("skipped", "overflow", "begin_overflow")
+    return [judge(all_cases, name) for name in names if name not in skip]
+
+
+def cross_validated(all_cases: list[Case], figure: str) -> tuple[float, float, float, float]:
+    """Chooses by all models but three, in each way; returns how the thresholds and errors vary.
+
+    That is the least and the largest threshold, the mean share missed and of false alarms.
+    """
+    models = np.array([case.row.model for case in all_cases])
+    values, harmed = values_of(all_cases, figure), harmed_of(all_cases)
+    chosen, missed, alarms = [], [], []
+    for out in combinations(np.unique(models), 3):
+        outside = np.isin(models, out)
+        threshold = best_threshold(values[~outside], harmed[~outside])
+        errors = errors_of(values[outside] > threshold, harmed[outside])
+        chosen.append(threshold)
+        missed.append(errors.missed)
+        alarms.append(errors.false_alarms)
+    return min(chosen), max(chosen), float(np.mean(missed)), float(np.mean(alarms))
+
+
+def misses_table(all_cases: list[Case]) -> str:
+    """Returns the cases in which the chosen rule is wrong."""
+    rows = []
+    for case, warned in zip(all_cases, warned_by(all_cases, THRESHOLDS), strict=True):
+        if warned == case.harmed:
+            continue
+        row = case.row
+        values = [f"{row.figures[figure]:.2g}" for figure in THRESHOLDS]
+        wrong = "missed" if case.harmed else "false alarm"
+        name = f"{row.model}{' (held out)' if is_held_out(case) else ''}"
+        rows.append((name, row.format, row.under, wrong, *values, f"{case.excess:.1f}"))
+    names = [f"`{figure}`" for figure in THRESHOLDS]
+    return table(("model", "format", "scale", "wrong how", *names, "excess, spreads"), rows)
+
+
+def rule_line(name: str, chosen: list[Case]) -> str:
+    """Returns how the chosen rule fares on some cases."""
+    errors = errors_of(warned_by(chosen, THRESHOLDS), harmed_of(chosen))
+    return (
+        f"{name}: {errors.harmed} harmed, {percent(errors.missed)} missed; "
+        f"{errors.sound} sound, {percent(errors.false_alarms)} false alarms"
+    )
+
+
+def overflow_line(rows: list[Row]) -> str:
+    """Returns what became of static scales at which the recorded run overflows."""
+    float32 = {row.model: row for row in rows if not row.format}
+    found = [row for row in rows if row.is_static and row.figures["overflow"] > 0]
+    lost = sum(not math.isfinite(row.loss) for row in found)
+    worse = sum(not excess_of(row, float32[row.model]) <= 1 for row in found)
+    return f"{len(found)} overflow in the recorded run: {lost} lost, {worse} worse than float32"
+
+
+def comparison_table(rows: list[Row]) -> str:
+    """Returns excess in spreads and skipped steps of the recommendation and of each policy."""
+    found = {(row.model, row.format, row.under): row for row in rows}
+    columns = ["recommended", "torch", "cerebras-2.10", "megatron"]
+    lines = []
+    for model, format, under in found:
+        if under != "recommended":
+            continue
+        float32 = found[model, "", "float32"]
+        picked = [found[model, format, name] for name in columns]
+        figures = picked[0].figures
+        where = f"2^{figures['exponent']:.0f}{'' if figures['in_window'] == 1 else ' (no window)'}"
+        cells = [f"{excess_of(row, float32):.1f} / {row.skipped_steps:g}" for row in picked]
+        lines.append((model, format, where, *cells))
+    return table(("model", "format", "scale", *columns), lines)
+
+
+def report(rows: list[Row]) -> str:
+    """Returns everything, as docs/evidence.md quotes it."""
+    static, policies = cases(rows), cases(rows, static=False)
+    judged = judgements(static)
+    inside = [case for case in static if not is_held_out(case)]
+    outside = [case for case in static if is_held_out(case)]
+    parts = [
+        rule_line("static scales, thresholds chosen by these", inside),
+        rule_line("static scales, held out", outside),
+        rule_line("policies, replayed", policies),
+        overflow_line(rows),
+    ]
+    for mode, title in MODES.items():
+        some = [j for j in judged if j.figure.partition(":")[2] == mode]
+        parts += [f"\n{title}\n", figures_table(some)]
+    parts += ["\nWrong:\n", misses_table(static), "\nPolicies, wrong:\n", misses_table(policies)]
+    parts += ["\nExcess in spreads / skipped steps:\n", comparison_table(rows)]
+    return "\n".join(parts)
