@@ -9,6 +9,7 @@ from itertools import combinations
 
 import numpy as np
 from evidence import (
+    ADAM,
     THRESHOLDS,
     Case,
     Judgement,
@@ -23,6 +24,15 @@ from evidence import (
 from kept import Row
 from roc import best_threshold, errors_of
 
+CROSS_VALIDATED = (
+    "act_channel",
+    "act_mean",
+    "param_channel",
+    "param_mean",
+    "param_element_run",
+    "param_underflow",
+    "param_energy",
+)
 MODES = {
     "": "Means over the steps:",
     "max": "Largest of all steps:",
@@ -85,6 +95,17 @@ def cross_validated(all_cases: list[Case], figure: str) -> tuple[float, float, f
     return min(chosen), max(chosen), float(np.mean(missed)), float(np.mean(alarms))
 
 
+def cross_validation_table(all_cases: list[Case]) -> str:
+    """Returns how thresholds vary when any three models are held out, and how they fare there."""
+    rows = []
+    for figure in CROSS_VALIDATED:
+        least, largest, missed, alarms = cross_validated(all_cases, figure)
+        rows.append(
+            (f"`{figure}`", f"{least:.2g} to {largest:.2g}", percent(missed), percent(alarms))
+        )
+    return table(("figure", "threshold", "missed", "false alarms"), rows)
+
+
 def misses_table(all_cases: list[Case]) -> str:
     """Returns the cases in which the chosen rule is wrong."""
     rows = []
@@ -141,15 +162,20 @@ def report(rows: list[Row]) -> str:
     judged = judgements(static)
     inside = [case for case in static if not is_held_out(case)]
     outside = [case for case in static if is_held_out(case)]
+    adam = [case for case in static if case.row.model in ADAM]
+    sgd = [case for case in static if case.row.model not in ADAM]
     parts = [
         rule_line("static scales, thresholds chosen by these", inside),
         rule_line("static scales, held out", outside),
+        rule_line("all with Adam", adam),
+        rule_line("all with SGD", sgd),
         rule_line("policies, replayed", policies),
         overflow_line(rows),
     ]
     for mode, title in MODES.items():
         some = [j for j in judged if j.figure.partition(":")[2] == mode]
         parts += [f"\n{title}\n", figures_table(some)]
+    parts += ["\nAny three models held out:\n", cross_validation_table(static)]
     parts += ["\nWrong:\n", misses_table(static), "\nPolicies, wrong:\n", misses_table(policies)]
     parts += ["\nExcess in spreads / skipped steps:\n", comparison_table(rows)]
     return "\n".join(parts)
