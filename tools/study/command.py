@@ -6,6 +6,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import batch_check
 import grid
 import kept
 import lines
@@ -44,6 +45,9 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--noise", action="store_true", help="compare the rule for noise with float64 gradients"
     )
+    what.add_argument(
+        "--batches", action="store_true", help="train one model with a small and a large batch"
+    )
     result.add_argument("--raw", type=Path, default=RAW, help="folder with what was done so far")
     result.add_argument(
         "--kept", type=Path, default=KEPT, help="kept results, which a whole run replaces"
@@ -62,6 +66,8 @@ def main() -> int:
         return slice_check.main(arguments.kept)
     if arguments.noise:
         return noise_check.main()
+    if arguments.batches:
+        return batch_check.main()
     if not arguments.report:
         rows = _train(arguments)
         arguments.kept.parent.mkdir(parents=True, exist_ok=True)
