@@ -17,7 +17,7 @@ import refinement
 import slice_check
 import torch
 import trainings
-from evidence import THRESHOLDS, cases
+from evidence import CHOSEN, THRESHOLD, cases
 from tables import report
 
 HERE = Path(__file__).resolve().parent
@@ -98,9 +98,8 @@ def _train(arguments: argparse.Namespace) -> list[kept.Row]:
 
 
 def _draw(rows: list[kept.Row]) -> None:
-    figure, threshold = next(iter(THRESHOLDS.items()))
     panels = [
         ("param_energy", "energy lost of all parameter gradients", 1e-3),
-        (figure, "mean harm of channels of activation gradients", threshold),
+        (CHOSEN, "mean harm of channels of activation gradients", THRESHOLD),
     ]
     plot.write(PLOT, cases(rows), panels)

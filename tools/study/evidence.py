@@ -13,8 +13,8 @@ from roc import Errors, area, best_threshold, errors_of
 # Chosen before the first training: no threshold is chosen by these.
 HELD_OUT = ("conv_norm", "lstm", "transformer_post")
 ADAM = ("sigmoid_adam", "lstm", "transformer_pre", "transformer_post", "embedding", "units")
-# What this study found: a setting is sound if no figure is above its threshold.
-THRESHOLDS = {"act_channel": 0.07}
+# What this study found: a setting is sound if this figure is not above the threshold.
+CHOSEN, THRESHOLD = "act_channel", 0.07
 
 
 @dataclass(frozen=True)
@@ -94,20 +94,6 @@ def judge(all_cases: list[Case], figure: str) -> Judgement:
     )
 
 
-def warned_by(chosen: list[Case], thresholds: dict[str, float]) -> np.ndarray:
-    """Returns which cases have any figure above its threshold."""
-    over = [values_of(chosen, figure) > limit for figure, limit in thresholds.items()]
-    return np.logical_or.reduce(over)
-
-
-def joint_thresholds(chosen: list[Case], figures: tuple[str, str]) -> dict[str, float]:
-    """Returns the pair with the least balanced error; of several, the middle in the logarithm."""
-    harmed = harmed_of(chosen)
-    grid = np.logspace(-5, 0, 61)
-    first, second = (values_of(chosen, figure)[:, None] > grid for figure in figures)
-    scores = np.array(
-        [[errors_of(one | two, harmed).balanced for two in second.T] for one in first.T]
-    )
-    best = np.argwhere(scores <= scores.min() + 1e-12)
-    middle = best[np.abs(best - best.mean(0)).sum(1).argmin()]
-    return {figure: float(grid[i]) for figure, i in zip(figures, middle, strict=True)}
+def warned_by(chosen: list[Case]) -> np.ndarray:
+    """Returns which cases the chosen figure warns of."""
+    return values_of(chosen, CHOSEN) > THRESHOLD

@@ -13,24 +13,21 @@ import dlsim
 HEAD_ROOM = 2  # binades between the largest gradient of the beginning and overflow
 
 
-def recommended(
-    recording: Recording, format: str, thresholds: dict[str, float]
-) -> tuple[int, bool]:
-    """Returns log2 of the highest scale with head-room, and whether it lies in the window.
+def recommended(recording: Recording, format: str, figure: str) -> tuple[int, float]:
+    """Returns log2 of the highest scale with head-room, and the mean of a figure there.
 
-    That is, whether each figure stays below its threshold there, in the mean of the first steps.
+    Both look at the first steps alone.
     """
     count = math.ceil(FIRST * len(recording.parameter_absmax))
     largest = max(*recording.parameter_absmax[:count], *recording.activation_absmax[:count])
     exponent = int(highest_scale(largest, format)) - HEAD_ROOM
     exponent = min(exponent, 120)  # its reciprocal is a float32
-    rows = [
-        recording.figures(number, format, 2.0**exponent)
+    values = [
+        recording.figures(number, format, 2.0**exponent)[figure]
         for number in recording.steps
         if number < count
     ]
-    means = {figure: sum(row[figure] for row in rows) / len(rows) for figure in thresholds}
-    return exponent, all(means[figure] <= limit for figure, limit in thresholds.items())
+    return exponent, sum(values) / len(values)
 
 
 def scaler_of(exponent: int, format: str) -> dlsim.LossScaler:

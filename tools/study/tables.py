@@ -10,7 +10,8 @@ from itertools import combinations
 import numpy as np
 from evidence import (
     ADAM,
-    THRESHOLDS,
+    CHOSEN,
+    THRESHOLD,
     Case,
     Judgement,
     cases,
@@ -92,6 +93,8 @@ def cross_validated(all_cases: list[Case], figure: str) -> tuple[float, float, f
         chosen.append(threshold)
         missed.append(errors.missed)
         alarms.append(errors.false_alarms)
+    if not chosen:  # of fewer than three models
+        return math.nan, math.nan, math.nan, math.nan
     return min(chosen), max(chosen), float(np.mean(missed)), float(np.mean(alarms))
 
 
@@ -106,24 +109,37 @@ def cross_validation_table(all_cases: list[Case]) -> str:
     return table(("figure", "threshold", "missed", "false alarms"), rows)
 
 
+def thresholds_table(inside: list[Case], outside: list[Case], figure: str) -> str:
+    """Returns the error rates of a figure at other thresholds."""
+    rows = []
+    for threshold in (0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2):
+        cells = [f"{threshold:g}"]
+        for part in (inside, outside):
+            errors = errors_of(values_of(part, figure) > threshold, harmed_of(part))
+            cells += [percent(errors.missed), percent(errors.false_alarms)]
+        rows.append(cells)
+    head = (f"threshold of `{figure}`", "missed", "false alarms")
+    return table((*head, "held out: missed", "held out: false alarms"), rows)
+
+
 def misses_table(all_cases: list[Case]) -> str:
     """Returns the cases in which the chosen rule is wrong."""
     rows = []
-    for case, warned in zip(all_cases, warned_by(all_cases, THRESHOLDS), strict=True):
+    for case, warned in zip(all_cases, warned_by(all_cases), strict=True):
         if warned == case.harmed:
             continue
         row = case.row
-        values = [f"{row.figures[figure]:.2g}" for figure in THRESHOLDS]
+        value = f"{row.figures[CHOSEN]:.2g}"
         wrong = "missed" if case.harmed else "false alarm"
         name = f"{row.model}{' (held out)' if is_held_out(case) else ''}"
-        rows.append((name, row.format, row.under, wrong, *values, f"{case.excess:.1f}"))
-    names = [f"`{figure}`" for figure in THRESHOLDS]
-    return table(("model", "format", "scale", "wrong how", *names, "excess, spreads"), rows)
+        rows.append((name, row.format, row.under, wrong, value, f"{case.excess:.1f}"))
+    head = ("model", "format", "scale", "wrong how", f"`{CHOSEN}`", "excess, spreads")
+    return table(head, rows)
 
 
 def rule_line(name: str, chosen: list[Case]) -> str:
     """Returns how the chosen rule fares on some cases."""
-    errors = errors_of(warned_by(chosen, THRESHOLDS), harmed_of(chosen))
+    errors = errors_of(warned_by(chosen), harmed_of(chosen))
     return (
         f"{name}: {errors.harmed} harmed, {percent(errors.missed)} missed; "
         f"{errors.sound} sound, {percent(errors.false_alarms)} false alarms"
@@ -150,7 +166,8 @@ def comparison_table(rows: list[Row]) -> str:
         float32 = found[model, "", "float32"]
         picked = [found[model, format, name] for name in columns]
         figures = picked[0].figures
-        where = f"2^{figures['exponent']:.0f}{'' if figures['in_window'] == 1 else ' (no window)'}"
+        window = "" if figures[f"{CHOSEN}:begin"] <= THRESHOLD else " (no window)"
+        where = f"2^{figures['exponent']:.0f}{window}"
         cells = [f"{excess_of(row, float32):.1f} / {row.skipped_steps:g}" for row in picked]
         lines.append((model, format, where, *cells))
     return table(("model", "format", "scale", *columns), lines)
@@ -175,6 +192,7 @@ def report(rows: list[Row]) -> str:
     for mode, title in MODES.items():
         some = [j for j in judged if j.figure.partition(":")[2] == mode]
         parts += [f"\n{title}\n", figures_table(some)]
+    parts += ["\nOther thresholds:\n", thresholds_table(inside, outside, CHOSEN)]
     parts += ["\nAny three models held out:\n", cross_validation_table(static)]
     parts += ["\nWrong:\n", misses_table(static), "\nPolicies, wrong:\n", misses_table(policies)]
     parts += ["\nExcess in spreads / skipped steps:\n", comparison_table(rows)]

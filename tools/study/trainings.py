@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 import models
 import recommendation
-from evidence import THRESHOLDS
+from evidence import CHOSEN
 from grid import FLOAT32, Setting
 from lines import Line, head
 from offline import record, summary_of
@@ -31,9 +31,9 @@ def recommendations(name: str, seed: int, chosen: list[Setting]) -> Iterable[Lin
     recording = record(name, seed)
     for setting in chosen:
         format = setting.format
-        exponent, in_window = recommendation.recommended(recording, format, THRESHOLDS)
+        exponent, harm = recommendation.recommended(recording, format, CHOSEN)
         line = _trained(name, seed, setting, recommendation.scaler_of(exponent, format))
-        yield {**line, "figures": {"exponent": exponent, "in_window": float(in_window)}}
+        yield {**line, "figures": {"exponent": exponent, f"{CHOSEN}:begin": harm}}
 
 
 def figures(name: str, seed: int, chosen: list[Setting]) -> Iterable[Line]:
