@@ -131,8 +131,7 @@ TEST(Histogram, BracketsTheError) {
   }
 }
 
-// Gradients of one size, as a tensor has, lose about what values spread evenly lose: within a binade
-// there are more small ones.
+// Gradients of one size lose about what values spread evenly lose; in a binade more are small.
 TEST(Histogram, EstimatesTheErrorOfATensor) {
   const HistogramEdges edges = EdgesOf(DefaultLadder());
   std::mt19937 random(11);
