@@ -135,8 +135,8 @@ std::string FormatBounds(const FormatAdvice& format) {
     text += fmt::format(" (from a profile: between {} and {})", Power(format.low_range->low),
                         Power(format.low_range->high));
   }
-  return text + fmt::format("; above {} overflows first {}\n", Power(format.window->high),
-                            BoundText(format.high));
+  return Wrap(text + fmt::format("; above {} overflows first {}", Power(format.window->high),
+                                 BoundText(format.high)));
 }
 
 // How each policy's scale went beside the windows, and where it should have begun.
