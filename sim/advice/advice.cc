@@ -40,6 +40,7 @@ void AddTensors(const FormatWindows& windows, FormatAdvice& advice) {
       advice.noise_tensors.push_back(tensor.name);
       continue;
     }
+    advice.tensors.push_back(tensor);
     if (tensor.harm.steps > 0) all.Add(tensor.harm.mean());
     if (tensor.first_step) advice.at_risk.push_back(tensor);
   }

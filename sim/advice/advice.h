@@ -45,7 +45,8 @@ struct FormatAdvice {
   size_t steps = 0;
   size_t hopeless_steps = 0;  // of these, not finite as recorded: they say nothing of the format
   size_t empty_steps = 0;     // of the others, with an empty window
-  std::vector<TensorHarm> at_risk;         // at that scale, the worst first
+  std::vector<TensorHarm> tensors;         // at that scale, in file order, without noise
+  std::vector<TensorHarm> at_risk;         // of these, the worst first
   std::vector<std::string> noise_tensors;  // not counted
   double mean_harm = 0;                    // over all tensors
   std::vector<StepWindow> windows;         // of all steps

@@ -10,6 +10,9 @@
 
 namespace dlsim::sim {
 
+// Returns such as "2^-3", and "1".
+std::string Power(int exponent);
+
 // Three lines: which format and scale; what the other formats do; which layers are at risk.
 std::vector<std::string> AdviceLines(const Advice& advice);
 
@@ -18,6 +21,10 @@ std::string FormatAdviceLines(const Advice& advice);
 
 // The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
 std::string FormatAdviceDetails(const Advice& advice, size_t top);
+
+// What the layers of each format lose at its scale: a table of layers, in file order, with the
+// steps at which some of their tensors are at risk.
+std::string FormatLayers(const Advice& advice);
 
 // The object "verdict".
 Json JsonAdvice(const Advice& advice);

@@ -69,6 +69,7 @@ void AddTensorHarm(int64_t step, const StepMeasurement& measured,
     const double harm = totals[t].harm();
     tensor.harm.Add(harm);
     if (harm <= kHarmAtRisk) continue;
+    ++tensor.steps_at_risk;
     // Steps that were measured again come last.
     tensor.first_step = std::min(tensor.first_step.value_or(step), step);
     tensor.last_step = std::max(tensor.last_step.value_or(step), step);

@@ -44,9 +44,10 @@ class ServedSteps {
 struct TensorHarm {
   std::string name;
   Role role = Role::kGrad;
-  HarmOverSteps harm;      // over the steps in which it is not zero
-  size_t noise_steps = 0;  // of these those in which it is but rounding noise of float32
-  std::optional<int64_t> first_step, last_step;  // with a harm above kHarmAtRisk
+  HarmOverSteps harm;        // over the steps in which it is not zero
+  size_t noise_steps = 0;    // of these those in which it is but rounding noise of float32
+  size_t steps_at_risk = 0;  // with a harm above kHarmAtRisk ...
+  std::optional<int64_t> first_step, last_step;  // ... the first and the last of them
 
   bool noise() const { return 2 * noise_steps > harm.steps; }
 };

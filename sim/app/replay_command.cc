@@ -44,6 +44,7 @@ struct ReplayCommandOptions {
   ResultPaths results;
   std::string heat_map;  // bins; empty: none
   ReportOptions report;
+  bool by_layer = false;
   DeviceChoice device;
 };
 
@@ -177,7 +178,8 @@ int RunReplay(ReplayCommandOptions options) {
   options.report.optimizers = options.replay.optimizers;
   if (options.results.wants_report()) {
     WriteOutput("-", FormatAdviceLines(advice) + "\n" + PictureOf(found[advice.best], runs) +
-                         FormatAdviceDetails(advice, options.report.top) + "\n" +
+                         FormatAdviceDetails(advice, options.report.top) +
+                         (options.by_layer ? FormatLayers(advice) : "") + "\n" +
                          (config ? DescribeConfig(options.config.path, *config) : "") +
                          UnusualOptions(options) +
                          FormatReport(source.facts(), runs, options.report));
@@ -243,8 +245,10 @@ void AddReplayCommand(CLI::App& app, Action& action) {
                     "--heat-map=BINS for another number");
   AddCount(*command, "--top", options->report.top,
            "Tensors in each list of the report (default 5)");
+  command->add_flag("--by-layer", options->by_layer,
+                    "What each layer loses at the scale of the verdict, and at which steps");
   command->add_flag("--details", options->report.details,
-                    "Plot and list the tensors of each run, however many there are");
+                    "Plot each run's scale and list its worst tensors");
   command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");
   command->footer(
       "Examples:\n"
@@ -254,6 +258,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --config params.yaml --set steps_per_increase=500\n"
       "  dlsim replay lm-kjv.dlprof --policy all\n"
       "  dlsim replay runs/lm-kjv --heat-map --json out.json\n"
+      "  dlsim replay runs/lm-kjv --by-layer\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
       "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"

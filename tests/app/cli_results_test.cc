@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -140,6 +141,21 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
       EXPECT_TRUE(tensor["role"] == "grad" || tensor["role"] == "act_grad");
     }
   }
+}
+
+TEST(CliResults, TheReportBeginsWithTheVerdict) {
+  const std::string report =
+      Succeed({"replay", kTraces + "cnn-digits", "--policy", "cerebras", "--by-layer"});
+  EXPECT_TRUE(report.starts_with("Use cb16 as is, without a loss scale (")) << report;
+  for (const std::string words :
+       {"\nOr fp16 with a loss scale of 2^14 (", "\nNo tensor loses more than 10 %",
+        "loss scales that serve cb16", "fp16 cerebras  ", "above: overflow", "fp16 at 2^14, layer",
+        "rounding noise of float32: convs.1.bias.grad"}) {
+    EXPECT_NE(report.find(words), std::string::npos) << words;
+  }
+  const std::string screen = report.substr(0, report.find("\ntrace: "));
+  std::istringstream lines(screen);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
 TEST(CliResults, JsonToAFileEqualsJsonToStandardOutput) {

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <cmath>
+
+#include "sim/advice/advice_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+Json JsonBound(const WindowBound& bound) {
+  if (bound.tensor.empty()) return Json();
+  return {{"step", bound.step}, {"tensor", bound.tensor}};
+}
+
+Json JsonFormatAdvice(const FormatAdvice& format) {
+  Json object = {{"format", format.format}, {"verdict", NameOf(format.verdict)}};
+  const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
+  object["window"] =
+      format.window ? Json{power(format.window->low), power(format.window->high)} : Json();
+  if (format.low_range) {
+    object["window_low_bracket"] = {power(format.low_range->low), power(format.low_range->high)};
+  }
+  object["window_low"] = JsonBound(format.low);
+  object["window_high"] = JsonBound(format.high);
+  object["scale"] = format.scale ? Json(*format.scale) : Json();
+  object["steps"] = Json::array();
+  for (const StepWindow& step : format.windows) {
+    object["steps"].push_back(step.empty() ? Json{step.step, nullptr, nullptr}
+                                           : Json{step.step, power(step.low), power(step.high)});
+  }
+  object["steps_outside_window"] = format.steps_outside;
+  object["steps_with_empty_window"] = format.empty_steps;
+  object["never_finite_steps"] = format.hopeless_steps;
+  object["mean_harm"] = format.mean_harm;
+  object["tensors_at_risk"] = Json::array();
+  for (const TensorHarm& tensor : format.at_risk) {
+    object["tensors_at_risk"].push_back({{"name", tensor.name},
+                                         {"mean_harm", tensor.harm.mean()},
+                                         {"worst_harm", tensor.harm.worst},
+                                         {"first_step", *tensor.first_step},
+                                         {"last_step", *tensor.last_step}});
+  }
+  object["noise_tensors"] = format.noise_tensors;
+  return object;
+}
+
+}  // namespace
+
+Json JsonAdvice(const Advice& advice) {
+  Json object = {{"formats", Json::array()}};
+  for (const FormatAdvice& format : advice.formats) {
+    object["formats"].push_back(JsonFormatAdvice(format));
+  }
+  object["best"] = advice.formats[advice.best].format;
+  object["lines"] = advice.lines;
+  object["parameters_only"] = advice.parameters_only;
+  object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
+  object["paths"] = Json::array();
+  for (const PathInWindows& path : advice.paths) {
+    object["paths"].push_back({{"format", path.format},
+                               {"policy", path.policy},
+                               {"steps_inside", path.inside},
+                               {"steps_below", path.below},
+                               {"steps_above", path.above},
+                               {"steps_with_empty_window", path.unserved}});
+  }
+  return object;
+}
+
+}  // namespace dlsim::sim

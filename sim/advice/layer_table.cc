@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+#include <optional>
+
+#include "dlsim/error.h"
+#include "sim/advice/advice_text.h"
+#include "sim/base/table.h"
+#include "sim/replay/layer_name.h"
+
+namespace dlsim::sim {
+namespace {
+
+// A layer's tensors together.
+struct LayerHarm {
+  std::string name;
+  HarmOverSteps means;  // of its tensors
+  double worst = 0;
+  size_t steps_at_risk = 0;  // of the tensor that has the most
+  std::optional<int64_t> first_step, last_step;
+};
+
+std::vector<LayerHarm> LayersOf(const FormatAdvice& format) {
+  std::vector<LayerHarm> layers;
+  for (const TensorHarm& tensor : format.tensors) {
+    const std::string name = LayerOf(tensor.name);
+    auto layer = std::ranges::find(layers, name, &LayerHarm::name);
+    if (layer == layers.end()) {
+      layers.push_back({name, {}, 0, 0, {}, {}});
+      layer = std::prev(layers.end());
+    }
+    layer->means.Add(tensor.harm.mean());
+    layer->worst = std::max(layer->worst, tensor.harm.worst);
+    layer->steps_at_risk = std::max(layer->steps_at_risk, tensor.steps_at_risk);
+    if (!tensor.first_step) continue;
+    layer->first_step =
+        std::min(layer->first_step.value_or(*tensor.first_step), *tensor.first_step);
+    layer->last_step = std::max(layer->last_step.value_or(*tensor.last_step), *tensor.last_step);
+  }
+  return layers;
+}
+
+}  // namespace
+
+std::string FormatLayers(const Advice& advice) {
+  std::string text;
+  for (const FormatAdvice& format : advice.formats) {
+    std::vector<TableRow> rows = {
+        {format.format + (format.scale ? " at " + Power(std::ilogb(*format.scale)) : "") +
+             ", layer",
+         "mean harm", "worst", "at risk", "first step", "last step"}};
+    for (const LayerHarm& layer : LayersOf(format)) {
+      const bool at_risk = layer.first_step.has_value();
+      rows.push_back({Printable(layer.name), Percent(layer.means.mean()), Percent(layer.worst),
+                      fmt::format("{}/{}", layer.steps_at_risk, format.steps),
+                      at_risk ? std::to_string(*layer.first_step) : "-",
+                      at_risk ? std::to_string(*layer.last_step) : "-"});
+    }
+    text += "\n" + FormatTable(rows);
+  }
+  return text;
+}
+
+}  // namespace dlsim::sim
