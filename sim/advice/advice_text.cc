@@ -137,7 +137,7 @@ std::string FormatBounds(const FormatAdvice& format) {
                                  BoundText(format.high)));
 }
 
-// How each policy's scale went beside the windows, and where it should have begun.
+// How each policy's scale went beside the windows.
 std::string FormatPaths(const Advice& advice) {
   if (advice.paths.empty()) return "";
   std::vector<TableRow> rows = {
