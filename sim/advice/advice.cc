@@ -49,7 +49,7 @@ void AddTensors(const FormatWindows& windows, FormatAdvice& advice) {
                            [](const TensorHarm& tensor) { return tensor.harm.mean(); });
 }
 
-FormatAdvice AdviseOn(const FormatWindows& windows) {
+FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
   FormatAdvice advice;
   advice.format = windows.format.name;
   advice.steps = windows.steps.size();
@@ -59,15 +59,15 @@ FormatAdvice AdviseOn(const FormatWindows& windows) {
   }
   const std::optional<ServedSteps::Range> range = windows.served.Best();
   advice.steps_outside = advice.steps - (range ? range->served : 0);
+  advice.most_served = range;
   const size_t judged = advice.steps - advice.hopeless_steps;
   if (2 * judged < advice.steps || !range) {
     advice.verdict =
         2 * judged < advice.steps ? FormatVerdict::kOverflows : FormatVerdict::kNoScaleServes;
   } else if (judged - range->served <= MostLost(judged)) {
     advice.window = range;
-    advice.verdict =
-        range->low <= 0 && range->high >= 0 ? FormatVerdict::kAsIs : FormatVerdict::kWithScale;
-    advice.scale = std::ldexp(1.0, ServedSteps::ScaleIn(*range));
+    advice.verdict = range->exponent == 0 ? FormatVerdict::kAsIs : FormatVerdict::kWithScale;
+    advice.scale = std::ldexp(1.0, range->exponent);
     advice.low = BoundOf(windows, *range, true);
     advice.high = BoundOf(windows, *range, false);
     const Bracket<int> low_range = LowRange(windows, *range);
@@ -100,9 +100,30 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
   return path;
 }
 
+Advice AdviseOn(const GradientSource& source, std::span<const std::string> formats,
+                const Conversion& conversion, const StepOptions& options,
+                const std::function<void(size_t)>& progress) {
+  class Counter final : public StepConsumer {
+   public:
+    explicit Counter(const std::function<void(size_t)>& told) : told_(told) {}
+    void Advance(size_t i, const GradientStep&, const StepMeasurement&) override {
+      if (told_) told_(i + 1);
+    }
+
+   private:
+    const std::function<void(size_t)>& told_;
+  };
+  WindowConsumer windows(NamedFormats(formats), conversion, options);
+  Counter counter(progress);
+  ConsumerGroup group({&windows, &counter});
+  ForEachStep(source, options, group);
+  return Advise(windows.Take(source));
+}
+
 Advice Advise(std::span<const FormatWindows> windows) {
   Advice advice;
-  for (const FormatWindows& of_format : windows) advice.formats.push_back(AdviseOn(of_format));
+  for (const FormatWindows& of_format : windows)
+    advice.formats.push_back(AdviseOnFormat(of_format));
   const auto rank = [](const FormatAdvice& format) {
     return std::tuple(format.verdict, !format.scale, format.steps_outside, format.mean_harm);
   };

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -37,7 +38,8 @@ struct FormatAdvice {
   FormatVerdict verdict = FormatVerdict::kAsIs;
   // Exponents of two of the scales that serve every step but isolated ones; nothing if none does.
   std::optional<ServedSteps::Range> window;
-  std::optional<Bracket<int>> low_range;  // from a profile: where the lower end may be
+  std::optional<ServedSteps::Range> most_served;  // the same, however few steps these serve
+  std::optional<Bracket<int>> low_range;          // from a profile: where the lower end may be
   WindowBound low, high;
   std::optional<double> scale;  // to use at all steps
   // That are not served by that scale; without one, by the scale that serves the most.
@@ -67,6 +69,11 @@ struct Advice {
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
   std::vector<std::string> lines;    // three
 };
+
+// Looks at all steps of a source, at least one, for formats to which `conversion` rounds.
+Advice AdviseOn(const GradientSource& source, std::span<const std::string> formats,
+                const Conversion& conversion, const StepOptions& options,
+                const std::function<void(size_t steps_done)>& progress = {});
 
 // Formats are ranked: one that serves as it is first, then those with a scale, by the steps that
 // are not served and what the tensors lose. `windows` has at least one format and step.

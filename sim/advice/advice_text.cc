@@ -48,13 +48,13 @@ std::string Sentence(const FormatAdvice& format) {
                          StepsText(format));
     case FormatVerdict::kNoScaleServes:
       return fmt::format(
-          "{} with no scale: {} of {} steps lose too much at each that does not "
+          "{} at any scale: {} of {} steps lose too much at each that does not "
           "overflow",
           format.format, format.empty_steps, judged);
     case FormatVerdict::kOverflows:
       break;
   }
-  return fmt::format("{} at no scale: only {} of {} steps are finite as recorded", format.format,
+  return fmt::format("{} at any scale: only {} of {} steps are finite as recorded", format.format,
                      judged, format.steps);
 }
 
@@ -62,7 +62,7 @@ bool Serves(const FormatAdvice& format) { return format.verdict <= FormatVerdict
 
 std::string BestText(const Advice& advice) {
   const FormatAdvice& best = advice.formats[advice.best];
-  std::string text = (Serves(best) ? "Use " : "Nothing serves; ") + Sentence(best) + ".";
+  std::string text = (Serves(best) ? "Use " : "No format serves. Not ") + Sentence(best) + ".";
   if (Serves(best) && best.hopeless_steps > 0) {
     text += fmt::format(" {} more steps were not finite when recorded.", best.hopeless_steps);
   }

@@ -2,23 +2,50 @@
 #include "sim/advice/scale_window.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <utility>
+
+#include "sim/replay/largest_scale.h"
 
 namespace dlsim::sim {
 namespace {
 
-constexpr HarmReading kReadings[] = {HarmReading::kLikely, HarmReading::kLow, HarmReading::kHigh};
+constexpr Reading kReadings[] = {Reading::kLikely, Reading::kSmallest, Reading::kLargest};
 
-size_t IndexOf(HarmReading reading) { return static_cast<size_t>(reading); }
+// Steps from a guess that was wrong, and how far apart two ends are worth that.
+constexpr int kSteps[] = {1, 2, 4, 12};
+constexpr int kWideGap = 12;
+
+size_t IndexOf(Reading reading) { return static_cast<size_t>(reading); }
+
+// The mean over the tensors of a role of the harm that is to be expected where the format's
+// smallest values are `quantum` apart: rounding to them errs by quantum^2 / 12 on average
+// (Widrow, 1956), and what becomes zero errs by itself.
+double ExpectedHarm(Role role, const StepInputs& inputs, double quantum) {
+  double sum = 0, tensors = 0;
+  for (size_t t = 0; t < inputs.tensors.size(); ++t) {
+    const TensorStats& stats = inputs.totals[t];
+    if (inputs.tensors[t].role != role || inputs.noise[t] || stats.sum_of_squares == 0) continue;
+    const double errors = static_cast<double>(stats.nonzero_finite()) * quantum * quantum / 12;
+    sum += std::fmin(1, errors / stats.sum_of_squares);
+    ++tensors;
+  }
+  return tensors == 0 ? 0 : sum / tensors;
+}
 
 }  // namespace
+
+StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers)
+    : tensors(step.tensors), totals(TotalsOf(any_answers)), noise(FindNoise(tensors, totals)) {
+  parameters_only = true;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    parameters_only &= tensors[t].role == Role::kGrad || totals[t].sum_of_squares == 0;
+  }
+}
 
 WindowSearch::WindowSearch(NamedFormat format, const Conversion& conversion)
     : format_(std::move(format)), conversion_(conversion) {
   conversion_.format = format_.format;
-  floor_ = RoundingFloor(conversion_);
 }
 
 void WindowSearch::Begin(int64_t step) {
@@ -32,65 +59,75 @@ StepQuestion WindowSearch::QuestionAt(int exponent) const {
   return {conversion_, std::ldexp(1.0f, exponent)};
 }
 
-bool WindowSearch::StaysFinite(float value, int exponent) const {
-  const CodecSpec spec = MakeCodecSpec(conversion_);
-  const float scaled = value * std::ldexp(1.0f, exponent);
-  const EncodeResult result =
-      Encode(spec, conversion_.rounding, std::bit_cast<uint32_t>(scaled), ~0u);
-  const CodeClass output = Classify(spec, result.code);
-  return std::isfinite(scaled) && !result.overflows && output != CodeClass::kInfinity &&
-         output != CodeClass::kNan;
-}
-
 // Scaling and rounding are monotone: the largest magnitude of all overflows first.
-void WindowSearch::FindHigh(const std::vector<StepTensor>& tensors,
-                            const std::vector<TensorStats>& totals) {
+void WindowSearch::FindHigh(const StepInputs& inputs) {
   found_high_ = true;
-  float largest = 0;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    if (totals[t].nonfinite() > 0 && !current_.hopeless) {
+  for (size_t t = 0; t < inputs.tensors.size(); ++t) {
+    const TensorStats& stats = inputs.totals[t];
+    if (stats.nonfinite() > 0 && !current_.hopeless) {
       current_.hopeless = true;
-      current_.high_tensor = tensors[t].name;
+      current_.high_tensor = inputs.tensors[t].name;
     }
-    if (totals[t].absmax <= largest || current_.hopeless) continue;
-    largest = totals[t].absmax;
-    current_.high_tensor = tensors[t].name;
+    if (inputs.tensors[t].role == Role::kGrad) {
+      current_.largest_parameter = std::fmax(current_.largest_parameter, stats.absmax);
+    }
+    if (stats.absmax <= current_.largest || current_.hopeless) continue;
+    current_.largest = stats.absmax;
+    current_.high_tensor = inputs.tensors[t].name;
   }
-  int below = kLowestWindowExponent - 1, beyond = kHighestWindowExponent + 1;
-  while (beyond - below > 1) {
-    const int middle = below + (beyond - below) / 2;
-    (StaysFinite(largest, middle) ? below : beyond) = middle;
-  }
-  current_.high = below;
-  if (below == kHighestWindowExponent && !current_.hopeless) current_.high_tensor.clear();
-  current_.hopeless |= below < kLowestWindowExponent;
+  const float limit = LargestScale(conversion_, current_.largest);
+  current_.high =
+      limit == 0 ? kLowestWindowExponent - 1
+                 : std::clamp(std::ilogb(limit), kLowestWindowExponent - 1, kHighestWindowExponent);
+  if (current_.high == kHighestWindowExponent && !current_.hopeless) current_.high_tensor.clear();
+  current_.hopeless |= current_.high < kLowestWindowExponent;
 }
 
-void WindowSearch::Learn(int exponent, const StepMeasurement& step,
+// Where the search begins if no step went before; what it finds is measured.
+int WindowSearch::PredictLow(const StepInputs& inputs) const {
+  const double limit = HarmLimit(conversion_, inputs.parameters_only);
+  const int spacing = 1 - conversion_.format.bias - conversion_.format.mantissa_bits;
+  int fails = kLowestWindowExponent - 1, passes = kHighestWindowExponent;
+  while (passes - fails > 1) {
+    const int middle = fails + (passes - fails) / 2;
+    const double quantum = std::ldexp(1.0, spacing - middle);
+    const bool serves = ExpectedHarm(Role::kGrad, inputs, quantum) <= limit &&
+                        ExpectedHarm(Role::kActGrad, inputs, quantum) <= limit;
+    (serves ? passes : fails) = middle;
+  }
+  return passes;
+}
+
+void WindowSearch::Learn(int exponent, const StepInputs& inputs,
                          const std::vector<TensorAnswer>& answers) {
-  const std::vector<TensorStats> totals = TotalsOf(answers);
-  if (!found_high_) FindHigh(step.tensors, totals);
+  if (!found_high_) FindHigh(inputs);
+  if (!guess_) guess_ = PredictLow(inputs);
   // What overflows is in no error.
   if (exponent > current_.high) return;
-  const std::vector<bool> noise = FindNoise(step.tensors, totals);
   HarmAtScale& at = known_[exponent];
-  for (const HarmReading reading : kReadings) {
-    const HarmOverTensors grads =
-        HarmOver(Role::kGrad, step.tensors, answers, totals, noise, reading);
-    const HarmOverTensors activations =
-        HarmOver(Role::kActGrad, step.tensors, answers, totals, noise, reading);
-    const bool parameters_only = activations.tensors == 0;
-    const double limit = floor_ + (parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold);
+  const double limit = HarmLimit(conversion_, inputs.parameters_only);
+  const auto over = [&](Role role, Reading reading) {
+    return HarmOver(role, inputs.tensors, answers, inputs.totals, inputs.noise, reading);
+  };
+  const bool exact = answers.empty() || !answers.front().bounds;
+  for (const Reading reading : kReadings) {
+    if (exact && reading != Reading::kLikely) {
+      at.passes[IndexOf(reading)] = at.passes[IndexOf(Reading::kLikely)];
+      continue;
+    }
+    const HarmOverTensors grads = over(Role::kGrad, reading);
+    const HarmOverTensors activations = over(Role::kActGrad, reading);
     at.passes[IndexOf(reading)] = grads.mean <= limit && activations.mean <= limit;
-    if (reading != HarmReading::kLikely || grads.tensors + activations.tensors == 0) continue;
+    if (reading != Reading::kLikely || grads.tensors + activations.tensors == 0) continue;
     const HarmOverTensors& worse = activations.mean > grads.mean ? activations : grads;
-    at.worst_tensor = step.tensors[worse.worst_tensor].name;
+    at.mean = worse.mean;
+    at.worst_tensor = inputs.tensors[worse.worst_tensor].name;
   }
 }
 
 // A larger scale rounds to a finer grid, which holds the coarser one: harm only falls with the
 // scale.
-WindowSearch::Ends WindowSearch::EndsOf(HarmReading reading) const {
+WindowSearch::Ends WindowSearch::EndsOf(Reading reading) const {
   Ends ends = {kLowestWindowExponent - 1, current_.high + 1};
   for (const auto& [exponent, at] : known_) {
     if (at.passes[IndexOf(reading)]) {
@@ -102,39 +139,42 @@ WindowSearch::Ends WindowSearch::EndsOf(HarmReading reading) const {
   return ends;
 }
 
+// A pass over the step costs more than a question: several go along in each.
 std::vector<int> WindowSearch::Wanted() const {
-  const auto within = [&](int exponent) {
-    const int high = found_high_ ? current_.high : kHighestWindowExponent;
-    return std::clamp(exponent, kLowestWindowExponent, std::max(high, kLowestWindowExponent));
-  };
-  if (!found_high_) {
-    std::vector<int> wanted = {within(guess_ - 1), within(guess_)};
-    wanted.erase(std::unique(wanted.begin(), wanted.end()), wanted.end());
-    return wanted;
-  }
+  if (current_.hopeless || !guess_) return {};
   std::vector<int> wanted;
-  if (current_.hopeless) return wanted;
-  for (const HarmReading reading : kReadings) {
-    const Ends ends = EndsOf(reading);
-    if (ends.passes - ends.fails <= 1) continue;
-    int next = known_.empty() ? current_.high : ends.fails + (ends.passes - ends.fails) / 2;
-    // In steps that double as long as all that is known lies on one side.
-    const int step = 1 << std::min<size_t>(known_.size(), 6);
-    if (ends.fails < kLowestWindowExponent && !known_.empty()) next = ends.passes - step;
-    if (ends.passes > current_.high && ends.fails >= kLowestWindowExponent)
-      next = ends.fails + step;
-    next = std::clamp(within(next), ends.fails + 1, ends.passes - 1);
-    if (std::ranges::find(wanted, next) == wanted.end()) wanted.push_back(next);
+  const auto want = [&](const Ends& ends, int exponent) {
+    const int within = std::clamp(exponent, ends.fails + 1, ends.passes - 1);
+    if (std::ranges::find(wanted, within) == wanted.end()) wanted.push_back(within);
+  };
+  for (const Reading reading : kReadings) {
+    const Ends ends =
+        found_high_ ? EndsOf(reading) : Ends{kLowestWindowExponent - 1, kHighestWindowExponent + 1};
+    const int gap = ends.passes - ends.fails;
+    if (gap <= 1) continue;
+    // Around the guess; then up or down from it, until the end lies between; then quarters.
+    const bool below = ends.passes <= *guess_ - 1, above = ends.fails >= *guess_;
+    if (!below && !above) {
+      want(ends, *guess_ - 1);
+      want(ends, *guess_);
+    } else if (gap > kWideGap) {
+      for (const int step : kSteps) want(ends, below ? ends.passes - step : ends.fails + step);
+    } else {
+      for (const int quarter : {1, 2, 3}) want(ends, ends.fails + gap * quarter / 4);
+    }
   }
   return wanted;
 }
 
 void WindowSearch::End() {
   if (!current_.hopeless) {
-    current_.low = EndsOf(HarmReading::kLikely).passes;
-    current_.low_range = {EndsOf(HarmReading::kLow).passes, EndsOf(HarmReading::kHigh).passes};
+    current_.low = EndsOf(Reading::kLikely).passes;
+    current_.low_range = {EndsOf(Reading::kSmallest).passes, EndsOf(Reading::kLargest).passes};
     const auto below = known_.find(current_.low - 1);
-    if (below != known_.end()) current_.low_tensor = below->second.worst_tensor;
+    if (below != known_.end()) {
+      current_.low_tensor = below->second.worst_tensor;
+      current_.harm_below = below->second.mean;
+    }
     guess_ = current_.low;
   }
   windows_.push_back(std::move(current_));

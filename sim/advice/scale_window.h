@@ -19,12 +19,6 @@ namespace dlsim::sim {
 // Powers of two that float32 holds with their reciprocals.
 inline constexpr int kLowestWindowExponent = -126, kHighestWindowExponent = 126;
 
-// The mean harm over tensors from which on training suffers, above the format's rounding floor:
-// docs/evidence.md has where they come from. Backward passes the gradients of activations through
-// the format, and they decide; those of parameters sum over batch and tokens and lose less at the
-// same scale, so that they need a smaller threshold where they are all that was recorded.
-inline constexpr double kHarmThreshold = 0.013, kParametersOnlyHarmThreshold = 0.0007;
-
 // The window of one step for one format: exponents of two from `low` to `high`; empty if low is the
 // larger. Of a profile the likeliest one, and how far its lower end may be off.
 struct StepWindow {
@@ -32,16 +26,22 @@ struct StepWindow {
   bool hopeless = false;  // not finite at any scale: a recorded gradient is not, or is too large
   int low = kLowestWindowExponent, high = kHighestWindowExponent;
   Bracket<int> low_range = {kLowestWindowExponent, kLowestWindowExponent};
-  std::string low_tensor, high_tensor;  // that bound it; empty if nothing does
+  std::string low_tensor, high_tensor;       // that bound it; empty if nothing does
+  double harm_below = 0;                     // mean over tensors, one binade below the lower end
+  float largest = 0, largest_parameter = 0;  // magnitudes: of all gradients, of parameters
 
   bool empty() const { return hopeless || low > high; }
   bool Has(int exponent) const { return !hopeless && low <= exponent && exponent <= high; }
 };
 
-// What a format's search knows of harm at a scale.
-struct HarmAtScale {
-  bool passes[3] = {};  // by HarmReading
-  std::string worst_tensor;
+// What the loss scale does not change of a measured step.
+struct StepInputs {
+  StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers);
+
+  const std::vector<StepTensor>& tensors;
+  std::vector<TensorStats> totals;  // only what is counted of the inputs counts
+  std::vector<bool> noise;          // see FindNoise
+  bool parameters_only = false;     // no activation gradient was recorded that is not zero
 };
 
 // Searches the window of one format, step by step: it hardly moves from one to the next.
@@ -55,29 +55,35 @@ class WindowSearch {
   // Begins a step.
   void Begin(int64_t step);
 
-  // Returns the scales, as exponents, at which to measure next; none once the window is found.
+  // Returns the scales, as exponents, at which to measure next: at first those at which the step
+  // before had its lower end, none if there was none; then none once the window is found.
   std::vector<int> Wanted() const;
   StepQuestion QuestionAt(int exponent) const;
 
-  // Takes over what was measured at a scale.
-  void Learn(int exponent, const StepMeasurement& step, const std::vector<TensorAnswer>& answers);
+  // Takes over what was measured at a scale; after Begin once at least, at whatever scale.
+  void Learn(int exponent, const StepInputs& inputs, const std::vector<TensorAnswer>& answers);
 
   // Ends a step whose window is found.
   void End();
 
  private:
+  // What is known of harm at a scale.
+  struct HarmAtScale {
+    bool passes[3] = {};  // by Reading
+    double mean = 0;      // the likely one
+    std::string worst_tensor;
+  };
   // From the largest scale that is known to fail to the smallest that is known to do.
   struct Ends {
     int fails, passes;
   };
-  Ends EndsOf(HarmReading reading) const;
-  void FindHigh(const std::vector<StepTensor>& tensors, const std::vector<TensorStats>& totals);
-  bool StaysFinite(float value, int exponent) const;
+  Ends EndsOf(Reading reading) const;
+  void FindHigh(const StepInputs& inputs);
+  int PredictLow(const StepInputs& inputs) const;
 
   NamedFormat format_;
   Conversion conversion_;
-  double floor_;
-  int guess_ = 0;
+  std::optional<int> guess_;  // of the lower end
   bool found_high_ = false;
   StepWindow current_;
   std::map<int, HarmAtScale> known_;

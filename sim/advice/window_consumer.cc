@@ -24,49 +24,14 @@ TensorHarm& TensorOf(const StepTensor& tensor, size_t t, std::vector<TensorHarm>
   return tensors.emplace_back(std::move(added));
 }
 
-}  // namespace
-
-void ServedSteps::Add(const StepWindow& window) {
-  ++steps_;
-  if (window.empty()) return;
-  for (int exponent = window.low; exponent <= window.high; ++exponent) {
-    ++served_[PlaceOf(exponent)];
-  }
-}
-
-size_t ServedSteps::ServedBy(int exponent) const { return served_[PlaceOf(exponent)]; }
-
-std::optional<ServedSteps::Range> ServedSteps::Best() const {
-  const size_t most = *std::ranges::max_element(served_);
-  if (most == 0) return std::nullopt;
-  std::optional<Range> best;
-  for (int low = kLowestWindowExponent; low <= kHighestWindowExponent; ++low) {
-    if (ServedBy(low) != most) continue;
-    Range range = {low, low, most};
-    while (range.high < kHighestWindowExponent && ServedBy(range.high + 1) == most) ++range.high;
-    const auto rank = [](const Range& r) {
-      return std::pair(r.low <= 0 && r.high >= 0, r.high - r.low);
-    };
-    if (!best || rank(range) > rank(*best)) best = range;
-    low = range.high;
-  }
-  return best;
-}
-
-int ServedSteps::ScaleIn(const Range& range) {
-  if (range.low <= 0 && range.high >= 0) return 0;
-  return std::max(range.low, range.high - kHeadroom);
-}
-
-void AddTensorHarm(int64_t step, const StepMeasurement& measured,
-                   const std::vector<TensorAnswer>& answers, std::vector<TensorHarm>& tensors) {
-  const std::vector<TensorStats> totals = TotalsOf(answers);
-  const std::vector<bool> noise = FindNoise(measured.tensors, totals);
+// Adds what a step's tensors lose at a scale.
+void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<TensorAnswer>& answers,
+                   std::vector<TensorHarm>& tensors) {
   for (size_t t = 0; t < answers.size(); ++t) {
-    TensorHarm& tensor = TensorOf(measured.tensors[t], t, tensors);
-    if (totals[t].sum_of_squares == 0) continue;
-    tensor.noise_steps += noise[t];
-    const double harm = totals[t].harm();
+    TensorHarm& tensor = TensorOf(inputs.tensors[t], t, tensors);
+    if (inputs.totals[t].sum_of_squares == 0) continue;
+    tensor.noise_steps += inputs.noise[t];
+    const double harm = HarmOf(answers[t], inputs.totals[t]);
     tensor.harm.Add(harm);
     if (harm <= kHarmAtRisk) continue;
     ++tensor.steps_at_risk;
@@ -74,6 +39,52 @@ void AddTensorHarm(int64_t step, const StepMeasurement& measured,
     tensor.first_step = std::min(tensor.first_step.value_or(step), step);
     tensor.last_step = std::max(tensor.last_step.value_or(step), step);
   }
+}
+
+}  // namespace
+
+void ServedSteps::Add(const StepWindow& window) {
+  ++steps_;
+  if (window.empty()) return;
+  for (int exponent = window.low; exponent <= window.high; ++exponent) {
+    ++served_[PlaceOf(exponent)];
+    with_room_[PlaceOf(exponent)] += exponent + kHeadroom <= window.high;
+  }
+}
+
+size_t ServedSteps::ServedBy(int exponent) const { return served_[PlaceOf(exponent)]; }
+
+ServedSteps::Range ServedSteps::Around(int exponent) const {
+  Range range = {exponent, exponent, ServedBy(exponent), exponent};
+  while (range.low > kLowestWindowExponent && ServedBy(range.low - 1) >= range.served) --range.low;
+  while (range.high < kHighestWindowExponent && ServedBy(range.high + 1) >= range.served) {
+    ++range.high;
+  }
+  if (range.low <= 0 && range.high >= 0) range.exponent = 0;
+  return range;
+}
+
+// A step that leaves no head-room at any scale that serves the others is a spike: it does not set
+// the scale.
+std::optional<ServedSteps::Range> ServedSteps::Best() const {
+  const bool room = *std::ranges::max_element(with_room_) > 0;
+  const Counts& counts = room ? with_room_ : served_;
+  const size_t most = *std::ranges::max_element(counts);
+  if (most == 0) return std::nullopt;
+  std::optional<std::pair<int, int>> best;
+  for (int low = kLowestWindowExponent; low <= kHighestWindowExponent; ++low) {
+    if (counts[PlaceOf(low)] != most) continue;
+    std::pair row = {low, low};
+    while (row.second < kHighestWindowExponent && counts[PlaceOf(row.second + 1)] == most) {
+      ++row.second;
+    }
+    const auto rank = [](const std::pair<int, int>& r) {
+      return std::pair(r.first <= 0 && r.second >= 0, r.second - r.first);
+    };
+    if (!best || rank(row) > rank(*best)) best = row;
+    low = row.second;
+  }
+  return Around(room ? best->second : std::max(best->first, best->second - kHeadroom));
 }
 
 std::vector<NamedFormat> NamedFormats(std::span<const std::string> names) {
@@ -95,59 +106,56 @@ WindowConsumer::WindowConsumer(std::span<const NamedFormat> formats, const Conve
   }
 }
 
-void WindowConsumer::AskAll(StepQuestions& questions) {
-  for (const Probe& probe : probes_) {
-    questions.push_back(formats_[probe.format].search.QuestionAt(probe.exponent));
+void WindowConsumer::AskAt(size_t format, int exponent, bool of_tensors, StepQuestions& questions) {
+  const size_t answer = questions.Add(formats_[format].search.QuestionAt(exponent));
+  probes_.push_back({format, exponent, of_tensors, answer});
+}
+
+void WindowConsumer::AskWanted(StepQuestions& questions) {
+  for (size_t f = 0; f < formats_.size(); ++f) {
+    for (const int exponent : formats_[f].search.Wanted()) AskAt(f, exponent, false, questions);
   }
 }
 
-std::optional<StepQuestions> WindowConsumer::Ask(const GradientStep& step) {
+bool WindowConsumer::Ask(const GradientStep& step, StepQuestions& questions) {
   probes_.clear();
   for (size_t f = 0; f < formats_.size(); ++f) {
     formats_[f].search.Begin(step.number());
-    const int at = formats_[f].exponent;
-    bool asked = false;
-    for (const int exponent : formats_[f].search.Wanted()) {
-      probes_.push_back({f, exponent, exponent == at});
-      asked |= exponent == at;
-    }
-    if (!asked) probes_.push_back({f, at, true});
+    AskAt(f, formats_[f].exponent, true, questions);
   }
-  StepQuestions questions;
-  AskAll(questions);
-  return questions;
+  AskWanted(questions);
+  return true;
 }
 
-void WindowConsumer::Learn(int64_t step, const StepMeasurement& measured) {
-  for (size_t p = 0; p < probes_.size(); ++p) {
-    const Probe& probe = probes_[p];
-    Searched& of_format = formats_[probe.format];
-    of_format.search.Learn(probe.exponent, measured, measured.answers[p]);
-    if (probe.of_tensors) AddTensorHarm(step, measured, measured.answers[p], of_format.tensors);
+void WindowConsumer::Learn(const StepInputs& inputs, const StepMeasurement& measured) {
+  for (const Probe& probe : probes_) {
+    formats_[probe.format].search.Learn(probe.exponent, inputs, measured.answers[probe.answer]);
   }
 }
 
 // Looks at another scale from the next step on, if the steps so far ask for another.
 void WindowConsumer::Settle(Searched& searched, size_t next_step) {
   const std::optional<ServedSteps::Range> range = searched.served.Best();
-  if (!range || ServedSteps::ScaleIn(*range) == searched.exponent) return;
-  searched.exponent = ServedSteps::ScaleIn(*range);
+  if (!range || range->exponent == searched.exponent) return;
+  searched.exponent = range->exponent;
   searched.first = next_step;
   searched.tensors.clear();
 }
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
-  Learn(step.number(), measured);
+  const StepInputs inputs(measured, measured.answers[probes_.front().answer]);
+  for (const Probe& probe : probes_) {
+    if (!probe.of_tensors) continue;
+    AddTensorHarm(step.number(), inputs, measured.answers[probe.answer],
+                  formats_[probe.format].tensors);
+  }
+  Learn(inputs, measured);
   while (true) {
-    probes_.clear();
-    for (size_t f = 0; f < formats_.size(); ++f) {
-      for (const int exponent : formats_[f].search.Wanted())
-        probes_.push_back({f, exponent, false});
-    }
-    if (probes_.empty()) break;
     StepQuestions questions;
-    AskAll(questions);
-    Learn(step.number(), step.Measure(questions, options_));
+    probes_.clear();
+    AskWanted(questions);
+    if (probes_.empty()) break;
+    Learn(inputs, step.Measure(questions.all(), options_));
   }
   for (Searched& searched : formats_) {
     searched.search.End();
@@ -161,16 +169,16 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
   for (const Searched& searched : formats_) behind = std::max(behind, searched.first);
   for (size_t i = 0; i < behind; ++i) {
     const std::unique_ptr<GradientStep> step = source.Load(i, StepNeeds::kTensors);
+    StepQuestions questions;
     probes_.clear();
     for (size_t f = 0; f < formats_.size(); ++f) {
-      if (i < formats_[f].first) probes_.push_back({f, formats_[f].exponent, true});
+      if (i < formats_[f].first) AskAt(f, formats_[f].exponent, true, questions);
     }
-    StepQuestions questions;
-    AskAll(questions);
-    const StepMeasurement measured = step->Measure(questions, options_);
-    for (size_t p = 0; p < probes_.size(); ++p) {
-      AddTensorHarm(step->number(), measured, measured.answers[p],
-                    formats_[probes_[p].format].tensors);
+    const StepMeasurement measured = step->Measure(questions.all(), options_);
+    const StepInputs inputs(measured, measured.answers.front());
+    for (const Probe& probe : probes_) {
+      AddTensorHarm(step->number(), inputs, measured.answers[probe.answer],
+                    formats_[probe.format].tensors);
     }
   }
   std::vector<FormatWindows> windows;

@@ -23,21 +23,26 @@ class ServedSteps {
   size_t steps() const { return steps_; }
   size_t ServedBy(int exponent) const;
 
-  // The exponents next to each other that serve the most steps; of several such rows the one that
-  // holds 0, else the longest. Empty without any step that can be served.
+  // The exponents next to each other that serve no fewer steps than the one to use.
   struct Range {
     int low = 0, high = 0;
-    size_t served = 0;
+    size_t served = 0;  // steps
+    // To use: 0 if it is among them, so that no scale is needed; else the highest that leaves two
+    // binades of head-room.
+    int exponent = 0;
   };
+
+  // Of the exponents that serve the most steps with head-room, those in a row that holds 0, else in
+  // the longest. Empty without any step that can be served.
   std::optional<Range> Best() const;
 
-  // The exponent to use within that range: 0 if it is in there, so that no scale is needed; else
-  // the highest that leaves two binades of head-room.
-  static int ScaleIn(const Range& range);
-
  private:
+  using Counts = std::array<size_t, kHighestWindowExponent - kLowestWindowExponent + 1>;
+
+  Range Around(int exponent) const;
+
   size_t steps_ = 0;
-  std::array<size_t, kHighestWindowExponent - kLowestWindowExponent + 1> served_ = {};
+  Counts served_ = {}, with_room_ = {};
 };
 
 // What one tensor loses at a scale, over the steps.
@@ -73,7 +78,7 @@ class WindowConsumer final : public StepConsumer {
   WindowConsumer(std::span<const NamedFormat> formats, const Conversion& conversion,
                  const StepOptions& options);
 
-  std::optional<StepQuestions> Ask(const GradientStep& step) override;
+  bool Ask(const GradientStep& step, StepQuestions& questions) override;
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
 
   // Measures the steps again whose tensors were not measured at the scale that came out in the end,
@@ -88,24 +93,22 @@ class WindowConsumer final : public StepConsumer {
     size_t first = 0;  // step from which on tensors were measured at the exponent
     std::vector<TensorHarm> tensors;
   };
-  // A question of a format.
+  // A question of a format, and the place of its answer.
   struct Probe {
     size_t format;
     int exponent;
     bool of_tensors;  // at the scale at which tensors are looked at
+    size_t answer;
   };
 
-  void AskAll(StepQuestions& questions);
-  void Learn(int64_t step, const StepMeasurement& measured);
+  void AskAt(size_t format, int exponent, bool of_tensors, StepQuestions& questions);
+  void AskWanted(StepQuestions& questions);
+  void Learn(const StepInputs& inputs, const StepMeasurement& measured);
   void Settle(Searched& searched, size_t next_step);
 
   StepOptions options_;
   std::vector<Searched> formats_;
   std::vector<Probe> probes_;
 };
-
-// Adds what a step's tensors lose at a scale.
-void AddTensorHarm(int64_t step, const StepMeasurement& measured,
-                   const std::vector<TensorAnswer>& answers, std::vector<TensorHarm>& tensors);
 
 }  // namespace dlsim::sim

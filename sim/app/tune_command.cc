@@ -10,12 +10,14 @@
 #include "sim/advice/advice.h"
 #include "sim/advice/advice_text.h"
 #include "sim/app/commands.h"
+#include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/config/apply_config.h"
 #include "sim/replay/report.h"
 #include "sim/replay/source_text.h"
 #include "sim/tune/config_block_text.h"
@@ -28,6 +30,7 @@ namespace {
 
 struct TuneCommandOptions {
   TraceArguments trace;
+  ConfigArguments config;
   ConversionOptions conversion;
   std::vector<std::string> formats;
   std::optional<std::string> policy;
@@ -40,9 +43,21 @@ struct TuneCommandOptions {
   bool quiet = false;
 };
 
+// Takes over formats and policy of a training configuration; one that cannot be tuned, such as a
+// static scale, is compared only.
+void ApplyConfig(const TrainingConfig& config, const std::string& path, TuneRequest& request) {
+  if (request.formats.empty()) request.formats = config.formats;
+  if (config.policies.empty()) return;
+  const ConfigPolicy& policy = config.policies.front();
+  request.current = {path, policy.name, SettingsOf(policy, {})};
+  if (FindPolicy(policy.name).name != FindPolicy("static").name) request.policy = policy.name;
+}
+
 TuneRequest MakeRequest(const TuneCommandOptions& options) {
   TuneRequest request;
   request.formats = options.formats;
+  const std::optional<TrainingConfig> config = ReadConfig(options.config);
+  if (config) ApplyConfig(*config, options.config.path, request);
   if (request.formats.empty() && options.emit) request.formats = {"fp16"};
   if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (options.emit && request.formats.size() > 1) {
@@ -73,32 +88,40 @@ void KeepOnLadder(const Ladder& ladder, TuneRequest& request) {
   for (const NamedFormat& format : ladder.formats) request.formats.push_back(format.name);
 }
 
-// Replays from a source, with a line of progress for each pass.
+// Progress of a pass over all steps.
+class PassProgress {
+ public:
+  PassProgress(const std::string& title, const GradientSource& gradients, bool quiet)
+      : bytes_(gradients.facts().file_bytes),
+        steps_(gradients.step_count()),
+        progress_(title, bytes_, quiet ? ProgressMode::kQuiet : ProgressMode::kAuto) {}
+
+  void Done(size_t steps) { progress_.Update(bytes_ * steps / steps_); }
+
+ private:
+  uint64_t bytes_;
+  size_t steps_;
+  Progress progress_;
+};
+
 TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& options) {
   const GradientSource& gradients = *input.source;
-  const auto passes = std::make_shared<int>(0);
-  TuneSource source;
-  source.step_count = gradients.step_count();
-  if (input.profile) source.ladder = input.profile->settings().ladder.scales;
-  source.replay = [&gradients, &options, passes](std::vector<ReplayRun> runs) {
-    const uint64_t bytes = gradients.facts().file_bytes;
-    Progress progress("tune, pass " + std::to_string(++*passes), bytes,
-                      options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
-    ReplayOptions replay = options.replay;
-    replay.observer = [&](const ObservedStep& step) {
-      progress.Update(bytes * (step.index + 1) / gradients.step_count());
-    };
-    return Replay(gradients, std::move(runs), replay);
-  };
-  return source;
+  return {.replay =
+              [&](std::vector<ReplayRun> runs) {
+                PassProgress progress("tune, replays", gradients, options.quiet);
+                ReplayOptions replay = options.replay;
+                replay.observer = [&](const ObservedStep& step) { progress.Done(step.index + 1); };
+                return Replay(gradients, std::move(runs), replay);
+              },
+          .step_count = gradients.step_count(),
+          .estimated = input.profile != nullptr};
 }
 
-// One pass that finds the scale windows.
 Advice AdviceFor(const GradientSource& gradients, const TuneRequest& request,
                  const TuneCommandOptions& options) {
-  WindowConsumer windows(NamedFormats(request.formats), request.conversion, options.replay.step);
-  ForEachStep(gradients, options.replay.step, windows);
-  return Advise(windows.Take(gradients));
+  PassProgress progress("tune, windows", gradients, options.quiet);
+  return AdviseOn(gradients, request.formats, request.conversion, options.replay.step,
+                  [&](size_t steps) { progress.Done(steps); });
 }
 
 std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {
@@ -127,7 +150,7 @@ int RunTune(TuneCommandOptions options) {
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
   const Advice advice = AdviceFor(*input.source, request, options);
-  const TuneResult result = Tune(ReplaysOf(input, options), request);
+  const TuneResult result = Tune(ReplaysOf(input, options), request, advice);
   if (json) {
     Json document = {{"schema", "dlsim.tune/1"},
                      {"trace", JsonTrace(facts, options.trace.paths)},
@@ -176,16 +199,18 @@ void AddTuneCommand(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "tune", "Recommend loss-scale parameters for recorded gradients, with the evidence");
   AddTraceArguments(*command, options->trace);
+  AddConfigArguments(*command, options->config);
   AddTuneOptions(*command, *options);
   command->footer(std::string("Minimised: ") + kTuneObjective +
-                  ".\nDifferences below 1e-4 count as none; then fewer skipped steps, "
-                  "head-room and\nthe stack's own defaults decide.\nNot eligible: " +
+                  ".\nThe stack's own defaults stay unless others lose less by a hundredth of the "
+                  "steps.\nNot eligible: " +
                   kTuneEligibility +
                   ".\n\n"
                   "Examples:\n"
                   "  dlsim tune runs/lm-kjv\n"
                   "  dlsim tune runs/lm-kjv --format cb16 --json tune.json\n"
                   "  dlsim tune runs/lm-kjv --format cb16 --emit zoo > precision.yaml\n"
+                  "  dlsim tune runs/lm-kjv --config params.yaml\n"
                   "  dlsim tune runs/lm-kjv --policy megatron --format fp16");
   command->callback([options, &action] { action = [options] { return RunTune(*options); }; });
 }

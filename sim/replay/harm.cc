@@ -39,6 +39,16 @@ std::map<std::string, LayerGradients> LayersOf(std::span<const StepTensor> tenso
   return layers;
 }
 
+double ErrorsOf(const TensorAnswer& answer, Reading reading) {
+  if (answer.bounds && reading != Reading::kLikely) {
+    const Bracket<double>& errors = answer.bounds->counters.error_sum_of_squares;
+    return reading == Reading::kSmallest ? errors.low : errors.high;
+  }
+  double errors = 0;
+  for (const TensorStats& part : answer.parts) errors += part.error_sum_of_squares;
+  return errors;
+}
+
 }  // namespace
 
 std::vector<bool> FindNoise(std::span<const StepTensor> tensors,
@@ -57,22 +67,23 @@ std::vector<bool> FindNoise(std::span<const StepTensor> tensors,
   return noise;
 }
 
-double HarmOf(const TensorStats& stats, const AnswerBounds* bounds, HarmReading reading) {
-  if (bounds == nullptr || reading == HarmReading::kLikely) return stats.harm();
-  const Bracket<double>& errors = bounds->counters.error_sum_of_squares;
-  TensorStats end = stats;
-  end.error_sum_of_squares = reading == HarmReading::kLow ? errors.low : errors.high;
-  return end.harm();
+double HarmOf(const TensorAnswer& answer, const TensorStats& total, Reading reading) {
+  return ErrorsOf(answer, reading) / total.sum_of_squares;
+}
+
+double HarmLimit(const Conversion& conversion, bool parameters_only) {
+  return RoundingFloor(conversion) +
+         (parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold);
 }
 
 HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
                          std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
-                         const std::vector<bool>& noise, HarmReading reading) {
+                         const std::vector<bool>& noise, Reading reading) {
   HarmOverTensors over;
   double sum = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role != role || noise[t] || totals[t].sum_of_squares == 0) continue;
-    const double harm = HarmOf(totals[t], answers[t].bounds.get(), reading);
+    const double harm = HarmOf(answers[t], totals[t], reading);
     if (over.tensors++ == 0 || harm > over.worst) {
       over.worst = harm;
       over.worst_tensor = t;

@@ -9,6 +9,7 @@
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
 #include "dlsim/sim/replay.h"
+#include "sim/replay/verdict.h"
 
 namespace dlsim::sim {
 
@@ -19,10 +20,9 @@ namespace dlsim::sim {
 std::vector<bool> FindNoise(std::span<const StepTensor> tensors,
                             std::span<const TensorStats> totals);
 
-// What a profile makes of harm: the likeliest, or either end.
-enum class HarmReading : uint8_t { kLikely, kLow, kHigh };
-
-double HarmOf(const TensorStats& stats, const AnswerBounds* bounds, HarmReading reading);
+// Returns the harm of a tensor, whose gradient is not zero. `total`: its counters over parts.
+double HarmOf(const TensorAnswer& answer, const TensorStats& total,
+              Reading reading = Reading::kLikely);
 
 // Over the tensors of one role that are neither zero nor noise.
 struct HarmOverTensors {
@@ -31,11 +31,20 @@ struct HarmOverTensors {
   size_t worst_tensor = 0;  // index; unless there are no tensors
 };
 
-// `answers` are those of one question, `totals` their sums over parts.
+// `answers` are those of one question; of `totals`, the sums over parts of any question, only what
+// is counted of the inputs is looked at.
 HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
                          std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
-                         const std::vector<bool>& noise,
-                         HarmReading reading = HarmReading::kLikely);
+                         const std::vector<bool>& noise, Reading reading = Reading::kLikely);
+
+// The mean harm over tensors from which on training suffers, above the format's rounding floor:
+// docs/evidence.md has where they come from. Backward passes the gradients of activations through
+// the format, and they decide; those of parameters sum over batch and tokens and lose less at the
+// same scale, so that they need a smaller threshold where they are all that was recorded.
+inline constexpr double kHarmThreshold = 0.013, kParametersOnlyHarmThreshold = 0.0007;
+
+// Returns the mean harm over tensors up to which a conversion serves a step.
+double HarmLimit(const Conversion& conversion, bool parameters_only);
 
 // Returns the harm of rounding alone, which a format does at any scale: about 2^-2p/3 for
 // significands of p bits to nearest, four times that otherwise.

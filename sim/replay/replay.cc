@@ -2,14 +2,14 @@
 #include "dlsim/sim/replay.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <utility>
 
+#include "sim/replay/largest_scale.h"
 #include "sim/replay/replay_consumer.h"
 #include "sim/replay/trace_source.h"
 
 namespace dlsim::sim {
+
 std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options) {
   ReplayConsumer consumer(std::move(runs), options);
@@ -79,15 +79,11 @@ std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result) {
 
 std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax) {
   constexpr int64_t kMaxSteps = 10000;
-  const CodecSpec spec = MakeCodecSpec(run.conversion);
   LossScaler scaler = run.scaler;
   for (int64_t skips = 0; skips < kMaxSteps; ++skips) {
-    const float scaled = absmax * static_cast<float>(scaler.scale());
-    const EncodeResult result =
-        Encode(spec, run.conversion.rounding, std::bit_cast<uint32_t>(scaled), ~0u);
-    const CodeClass output = Classify(spec, result.code);
-    const bool overflow = output == CodeClass::kInfinity || output == CodeClass::kNan;
-    if (!scaler.Next({.overflow = overflow}).skip) return skips;
+    const ScaledMagnitude scaled =
+        ScaleMagnitude(run.conversion, absmax, static_cast<float>(scaler.scale()));
+    if (!scaler.Next({.overflow = scaled.nonfinite}).skip) return skips;
   }
   return std::nullopt;
 }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,10 +19,9 @@ class ReplayConsumer final : public StepConsumer {
     for (ReplayRun& run : runs) states_.Add(std::move(run));
   }
 
-  std::optional<StepQuestions> Ask(const GradientStep& step) override {
-    StepQuestions questions;
+  bool Ask(const GradientStep& step, StepQuestions& questions) override {
     states_.Ask(step, questions);
-    return questions;
+    return true;
   }
 
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {

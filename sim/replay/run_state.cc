@@ -239,16 +239,16 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
 
 // Sums up what the tensors of one role lose.
 StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
-  const auto over = [&](HarmReading reading) {
+  const auto over = [&](Reading reading) {
     return HarmOver(role, step.judged.step.tensors, step.judged.answers, step.judged.totals,
                     step.noise, reading);
   };
-  const HarmOverTensors likely = over(HarmReading::kLikely);
+  const HarmOverTensors likely = over(Reading::kLikely);
   StepHarm harm = {likely.mean, likely.worst, {}, {}};
   if (likely.tensors == 0) return harm;
   harm.worst_tensor = step.judged.step.tensors[likely.worst_tensor].name;
   if (step.judged.answers.front().bounds) {
-    harm.mean_range = Bracket{over(HarmReading::kLow).mean, over(HarmReading::kHigh).mean};
+    harm.mean_range = Bracket{over(Reading::kSmallest).mean, over(Reading::kLargest).mean};
   }
   return harm;
 }
@@ -281,10 +281,9 @@ void RunState::Count(const Measured& step, ReplayStep& record) {
 }
 
 void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
-                       int64_t number) {
+                       const std::vector<bool>& noise, int64_t number) {
   const std::vector<TensorStats> totals = TotalsOf(answers);
-  const Measured measured = {
-      {step, answers, totals}, GroupsOf(step.tensors), FindNoise(step.tensors, totals)};
+  const Measured measured = {{step, answers, totals}, GroupsOf(step.tensors), noise};
   ReplayStep record;
   record.step = number;
   record.scale = SmallestScale();

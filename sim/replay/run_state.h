@@ -34,16 +34,16 @@ class RunState {
   StepQuestion Prepare(int64_t step, const std::vector<StepTensor>& tensors,
                        const std::vector<GradientSpread>& spreads);
 
-  // Lives through the measured step.
+  // Lives through the measured step. `noise`: see FindNoise.
   void Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
-               int64_t number);
+               const std::vector<bool>& noise, int64_t number);
 
  private:
   // A measured step with the optimizer group of each tensor, all 0 without groups.
   struct Measured {
     JudgedStep judged;
     std::vector<size_t> groups;
-    std::vector<bool> noise;  // per tensor
+    const std::vector<bool>& noise;  // per tensor
   };
 
   using IndexLists = std::vector<std::vector<size_t>>;

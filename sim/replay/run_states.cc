@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "sim/replay/harm.h"
+
 namespace dlsim::sim {
 
 template <class Predicate>
@@ -29,11 +31,16 @@ void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
   for (RunState& state : states_) {
     question_of_run_.push_back(0);
     if (state.stopped()) continue;
-    StepQuestion question = state.Prepare(step.number(), tensors, spreads);
-    const auto found = std::find(questions.begin(), questions.end(), question);
-    question_of_run_.back() = static_cast<size_t>(found - questions.begin());
-    if (found == questions.end()) questions.push_back(std::move(question));
+    question_of_run_.back() = questions.Add(state.Prepare(step.number(), tensors, spreads));
   }
+}
+
+std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured) const {
+  for (size_t r = 0; r < states_.size(); ++r) {
+    if (states_[r].stopped()) continue;
+    return FindNoise(measured.tensors, TotalsOf(measured.answers[question_of_run_[r]]));
+  }
+  return {};
 }
 
 }  // namespace dlsim::sim

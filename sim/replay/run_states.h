@@ -20,16 +20,17 @@ class RunStates {
   RunState& operator[](size_t run) { return states_[run]; }
   bool AllStopped() const;
 
-  // Adds the distinct questions of the runs that go on.
+  // Adds the questions of the runs that go on.
   void Ask(const GradientStep& step, StepQuestions& questions);
 
   // Lives through the step. Calls lived(run, its answers) after each run that went on.
   template <class Lived>
   void Advance(int64_t step, const StepMeasurement& measured, const Lived& lived) {
+    const std::vector<bool> noise = NoiseIn(measured);
     for (size_t r = 0; r < states_.size(); ++r) {
       if (states_[r].stopped()) continue;
       const std::vector<TensorAnswer>& answers = measured.answers[question_of_run_[r]];
-      states_[r].Advance(measured, answers, step);
+      states_[r].Advance(measured, answers, noise, step);
       lived(r, answers);
     }
   }
@@ -37,6 +38,9 @@ class RunStates {
  private:
   template <class Predicate>
   bool AnyGoing(const Predicate& holds) const;
+
+  // Which tensors are but noise: no question changes that.
+  std::vector<bool> NoiseIn(const StepMeasurement& measured) const;
 
   const ReplayOptions& options_;
   std::vector<RunState> states_;

@@ -2,13 +2,19 @@
 #include "sim/replay/step_loop.h"
 
 #include <algorithm>
-#include <iterator>
 #include <memory>
 #include <utility>
 
 #include "sim/replay/step_queue.h"
 
 namespace dlsim::sim {
+
+size_t StepQuestions::Add(StepQuestion question) {
+  const auto found = std::ranges::find(all_, question);
+  const auto place = static_cast<size_t>(found - all_.begin());
+  if (found == all_.end()) all_.push_back(std::move(question));
+  return place;
+}
 
 bool ConsumerGroup::going() const {
   return std::ranges::any_of(members_, [](const StepConsumer* member) { return member->going(); });
@@ -34,26 +40,14 @@ void ConsumerGroup::TakeTotals(ProfileTotals totals) {
   counts_totals_->TakeTotals(std::move(totals));
 }
 
-std::optional<StepQuestions> ConsumerGroup::Ask(const GradientStep& step) {
-  StepQuestions all;
-  questions_.clear();
+bool ConsumerGroup::Ask(const GradientStep& step, StepQuestions& questions) {
   bool measures = false;
-  for (StepConsumer* const member : members_) {
-    std::optional<StepQuestions> own = member->Ask(step);
-    measures |= own.has_value();
-    questions_.push_back(own ? own->size() : 0);
-    if (own) std::ranges::move(*own, std::back_inserter(all));
-  }
-  return measures ? std::optional(std::move(all)) : std::nullopt;
+  for (StepConsumer* const member : members_) measures |= member->Ask(step, questions);
+  return measures;
 }
 
 void ConsumerGroup::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
-  auto answers = measured.answers.begin();
-  for (size_t m = 0; m < members_.size(); ++m) {
-    const auto end = answers + static_cast<ptrdiff_t>(questions_[m]);
-    members_[m]->Advance(i, step, {measured.micro_steps, measured.tensors, {answers, end}});
-    answers = end;
-  }
+  for (StepConsumer* const member : members_) member->Advance(i, step, measured);
 }
 
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer) {
@@ -66,8 +60,8 @@ void ForEachStep(const GradientSource& source, const StepOptions& options, StepC
       if (const HistogramEdges* const edges = consumer.Edges()) {
         consumer.TakeTotals(step->Totals(*edges, options));
       }
-      const std::optional<StepQuestions> questions = consumer.Ask(*step);
-      if (questions) measured = step->Measure(*questions, options);
+      StepQuestions questions;
+      if (consumer.Ask(*step, questions)) measured = step->Measure(questions.all(), options);
     });
     consumer.Advance(i, *step, measured);
     queue.GiveBack(std::move(step));

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -11,7 +10,17 @@
 
 namespace dlsim::sim {
 
-using StepQuestions = std::vector<StepQuestion>;
+// What is asked of one step by all that go along, each question once.
+class StepQuestions {
+ public:
+  // Returns the place of the question, which is that of its answer in StepMeasurement::answers.
+  size_t Add(StepQuestion question);
+
+  const std::vector<StepQuestion>& all() const { return all_; }
+
+ private:
+  std::vector<StepQuestion> all_;
+};
 
 // What goes along: says what it wants to know of each step, and lives through the answers. The
 // calls of a step come in the order of their declarations.
@@ -29,10 +38,10 @@ class StepConsumer {
   virtual const HistogramEdges* Edges() { return nullptr; }
   virtual void TakeTotals(ProfileTotals /*totals*/) {}
 
-  // Returns the questions to the step; nothing: it is not measured.
-  virtual std::optional<StepQuestions> Ask(const GradientStep& /*step*/) { return std::nullopt; }
+  // Adds its questions to the step. Returns false if it needs no measurement.
+  virtual bool Ask(const GradientStep& /*step*/, StepQuestions& /*questions*/) { return false; }
 
-  // Lives through effective step i. `measured` is empty if nothing was asked.
+  // Lives through effective step i. `measured` is empty if nobody needed it.
   virtual void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) = 0;
 };
 
@@ -46,13 +55,12 @@ class ConsumerGroup final : public StepConsumer {
   StepNeeds needs() const override;
   const HistogramEdges* Edges() override;
   void TakeTotals(ProfileTotals totals) override;
-  std::optional<StepQuestions> Ask(const GradientStep& step) override;
+  bool Ask(const GradientStep& step, StepQuestions& questions) override;
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
 
  private:
   std::vector<StepConsumer*> members_;
   StepConsumer* counts_totals_ = nullptr;
-  std::vector<size_t> questions_;  // of each member, at the current step
 };
 
 // Leads a consumer through the steps. While one is measured, the one before is closed and the next

@@ -37,8 +37,8 @@ struct Verdict {
   const std::string* largest_tensor = nullptr;   // the largest part of the norm
 };
 
-// Of what a profile leaves open: the likeliest, the smallest, the largest gradient that is
-// possible. A measured step leaves nothing open.
+// Of what a profile leaves open, gradients or their errors: the likeliest, the smallest and the
+// largest that is possible. A measured step leaves nothing open.
 enum class Reading : uint8_t { kLikely, kSmallest, kLargest };
 
 // Looks at some tensors, given by their index in ascending order.

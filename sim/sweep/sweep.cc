@@ -91,19 +91,18 @@ class SweepConsumer final : public StepConsumer {
 
   void TakeTotals(ProfileTotals totals) override { totals_.Answer(std::move(totals)); }
 
-  std::optional<StepQuestions> Ask(const GradientStep& step) override {
-    StepQuestions questions;
+  bool Ask(const GradientStep& step, StepQuestions& questions) override {
     unclear_.clear();
     if (totals_.going() && edges_ == nullptr) AskUnclear(questions);
     if (!general_.AllStopped()) general_.Ask(step, questions);
-    return questions.empty() ? std::nullopt : std::optional(std::move(questions));
+    return !questions.all().empty();
   }
 
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
-    for (size_t q = 0; q < unclear_.size(); ++q) {
+    for (const Unclear& unclear : unclear_) {
       QuestionTable& table = totals_.table();
-      table.At(unclear_[q]) = AnswerOf(table.question(unclear_[q]).kind(), measured,
-                                       measured.answers[q], options_.replay.checked);
+      table.At(unclear.index) = AnswerOf(table.question(unclear.index).kind(), measured,
+                                         measured.answers[unclear.answer], options_.replay.checked);
     }
     if (totals_.going()) totals_.Advance(step.number());
     if (!general_.AllStopped()) general_.Advance(step.number(), measured);
@@ -125,6 +124,12 @@ class SweepConsumer final : public StepConsumer {
     size_t index;
   };
 
+  // A question that the totals leave open, and the place of its answer from the elements.
+  struct Unclear {
+    uint32_t index;
+    size_t answer;
+  };
+
   // The largest sum over micro-steps follows from histograms by tensor, if at all; the elements of
   // a trace tell what its totals leave open.
   static bool TotalsTellAbsmax(const GradientSource& source) {
@@ -137,8 +142,7 @@ class SweepConsumer final : public StepConsumer {
   void AskUnclear(StepQuestions& questions) {
     for (const uint32_t index : totals_.table().asked()) {
       if (totals_.table().At(index).verdict.certain) continue;
-      unclear_.push_back(index);
-      questions.push_back(totals_.table().question(index).ToMeasure());
+      unclear_.push_back({index, questions.Add(totals_.table().question(index).ToMeasure())});
     }
   }
 
@@ -148,7 +152,7 @@ class SweepConsumer final : public StepConsumer {
   GeneralRuns general_;
   size_t totals_count_ = 0, general_count_ = 0;
   std::vector<Place> places_;
-  std::vector<uint32_t> unclear_;  // whose questions come first
+  std::vector<Unclear> unclear_;
 };
 
 }  // namespace

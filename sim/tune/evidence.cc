@@ -8,47 +8,11 @@
 #include <limits>
 
 #include "dlsim/error.h"
-#include "sim/policies/static_scale.h"
 #include "sim/replay/scale_plot.h"
 #include "sim/tune/policy_score.h"
 
 namespace dlsim::sim {
 namespace {
-
-// Returns the lowest scale measured at which the step loses at most what is negligible;
-// infinity if none is.
-double LowestGoodScale(const ScaleTable& table, const std::vector<float>& scales, size_t step) {
-  // The loss falls as the scale rises.
-  const auto good = std::ranges::partition_point(
-      scales, [&](float scale) { return table.Find(scale)->lost[step] > kNegligibleLoss; });
-  return good == scales.end() ? std::numeric_limits<double>::infinity() : double{*good};
-}
-
-// How many more steps a static scale makes finite than scale 1; empty if none.
-std::string MoreFiniteSteps(const ScaleTable& table, const StaticChoice& choice) {
-  const ScaleColumn& one = *table.Find(1.0f);
-  const auto nonfinite = static_cast<uint64_t>(std::count(one.finite.begin(), one.finite.end(), 0));
-  if (nonfinite <= choice.nonfinite_steps) return "";
-  return fmt::format(" (finite steps: {} instead of {} of {})",
-                     one.finite.size() - choice.nonfinite_steps, one.finite.size() - nonfinite,
-                     one.finite.size());
-}
-
-// Why no scale does better than 1 although something is lost there.
-std::string NoBetterThanOne(const FormatTuning& tuning, const ScaleTable& table) {
-  uint64_t avoidable = 0;
-  double limit = 1;
-  for (const StepFacts& fact : table.facts()) {
-    if (fact.hopeless || fact.limit >= 1) continue;
-    ++avoidable;
-    limit = std::fmin(limit, fact.limit);
-  }
-  std::string text =
-      fmt::format("every scale loses at least as much as scale 1, {:.3g}", tuning.loss_at_one);
-  if (avoidable == 0) return text;
-  return text +
-         fmt::format(": {} steps would need a lower one, down to {}", avoidable, ScaleText(limit));
-}
 
 double At(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
@@ -68,17 +32,15 @@ std::string Remedies(const FormatTuning& tuning, const TuneResult& result) {
 
 }  // namespace
 
-ScaleWindow WindowOf(const ScaleTable& table) {
-  const std::vector<float> scales = table.MeasuredScales();
-  ScaleWindow window = {.low = scales.front(), .high = std::numeric_limits<double>::infinity()};
-  for (size_t i = 0; i < table.facts().size(); ++i) {
-    const StepFacts& fact = table.facts()[i];
-    if (fact.hopeless) continue;
-    if (fact.limit < window.high) window.high = fact.limit, window.high_step = fact.step;
-    const double low = LowestGoodScale(table, scales, i);
-    if (low > window.low) window.low = low, window.low_step = fact.step;
+ScaleWindow WindowOf(const std::vector<StepFacts>& facts) {
+  const double lowest = std::ldexp(1.0, kLowestWindowExponent);
+  ScaleWindow window = {.low = lowest, .high = std::numeric_limits<double>::infinity()};
+  for (const StepFacts& step : facts) {
+    if (step.hopeless) continue;
+    if (step.highest < window.high) window.high = step.highest, window.high_step = step.step;
+    if (step.lowest > window.low) window.low = step.lowest, window.low_step = step.step;
   }
-  window.low_open = window.low == double{scales.front()};
+  window.low_open = window.low == lowest;
   return window;
 }
 
@@ -102,41 +64,33 @@ Headroom HeadroomOf(const std::vector<StepFacts>& facts) {
   return room;
 }
 
-void Judge(FormatTuning& tuning, const ScaleTable& table) {
-  const std::vector<double> least = LeastLosses(table);
-  double total = 0;
-  for (size_t i = 0; i < least.size(); ++i) {
-    const bool hopeless = table.facts()[i].hopeless;
-    tuning.hopeless_steps += hopeless;
-    tuning.unscalable_steps += !hopeless && least[i] > kNegligibleLoss;
-    total += least[i];
-  }
-  const double steps = static_cast<double>(std::max<size_t>(1, least.size()));
-  tuning.least_loss = total / steps;
-  const PolicyChoice& choice = tuning.choices.front();
-  const double best = std::fmin(choice.score.mean_loss, tuning.best_static.mean_loss);
-  const double unavoidable = static_cast<double>(tuning.hopeless_steps) / steps;
-  if (tuning.hopeless_steps == least.size()) {
-    tuning.verdict = TuneVerdict::kNoScaleHelps;
-    tuning.reason = "no step is finite at any scale";
-  } else if (tuning.loss_at_one <= best + kNegligibleLoss) {
-    const bool harmless = tuning.loss_at_one <= unavoidable + kNegligibleLoss;
-    tuning.verdict = harmless ? TuneVerdict::kNoScaleNeeded : TuneVerdict::kNoScaleHelps;
-    tuning.reason =
-        harmless ? "at scale 1 the steps that can be finite lose no more than " +
-                       fmt::format("{:.1e}", std::fmax(0, tuning.loss_at_one - unavoidable)) +
-                       " on average"
-                 : NoBetterThanOne(tuning, table);
-  } else if (tuning.best_static.mean_loss <= best + kNegligibleLoss) {
-    tuning.verdict = TuneVerdict::kStaticEnough;
-    tuning.reason = fmt::format("{} loses {:.3g} where scale 1 loses {:.3g}",
-                                ScaleText(tuning.best_static.scale), tuning.best_static.mean_loss,
-                                tuning.loss_at_one) +
-                    MoreFiniteSteps(table, tuning.best_static);
-  } else {
-    tuning.verdict = TuneVerdict::kDynamic;
-    tuning.reason = fmt::format("a moving scale loses {:.3g}, the best static one {:.3g}",
-                                choice.score.mean_loss, tuning.best_static.mean_loss);
+void Judge(const FormatAdvice& advice, FormatTuning& tuning) {
+  const size_t judged = advice.steps - advice.hopeless_steps;
+  const size_t served = advice.most_served ? advice.most_served->served : 0;
+  const std::string scale = ScaleText(tuning.best_static.scale);
+  switch (advice.verdict) {
+    case FormatVerdict::kAsIs:
+      tuning.verdict = TuneVerdict::kNoScaleNeeded;
+      tuning.reason = fmt::format("scale 1 serves {} of {} steps", served, judged);
+      return;
+    case FormatVerdict::kWithScale:
+      tuning.verdict = advice.scale ? TuneVerdict::kStaticEnough : TuneVerdict::kDynamic;
+      tuning.reason = fmt::format("{} serves {} of {} steps", scale, served, judged);
+      if (advice.scale) {
+        tuning.reason += fmt::format("; without a scale {:.3g} is lost", tuning.loss_at_one);
+      } else {
+        tuning.reason = "no fixed scale serves all: " + tuning.reason;
+      }
+      return;
+    case FormatVerdict::kNoScaleServes:
+      tuning.verdict = TuneVerdict::kNoScaleHelps;
+      tuning.reason = fmt::format("{} of {} steps lose too much at each scale that fits",
+                                  advice.empty_steps, judged);
+      return;
+    case FormatVerdict::kOverflows:
+      tuning.verdict = TuneVerdict::kNoScaleHelps;
+      tuning.reason =
+          fmt::format("only {} of {} steps are finite as recorded", judged, advice.steps);
   }
 }
 

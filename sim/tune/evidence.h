@@ -3,25 +3,31 @@
 // own defaults come to.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "dlsim/sim/tune.h"
-#include "sim/tune/scale_table.h"
+#include "sim/advice/advice.h"
+#include "sim/tune/tuning.h"
 
 namespace dlsim::sim {
 
 // The window of scales of all steps that some scale makes finite.
-ScaleWindow WindowOf(const ScaleTable& table);
+ScaleWindow WindowOf(const std::vector<StepFacts>& facts);
 
 // How far up these steps let the scale go; all 0 without any.
 Headroom HeadroomOf(const std::vector<StepFacts>& facts);
 
-// Says what is to be done, from the numbers that are already there.
-void Judge(FormatTuning& tuning, const ScaleTable& table);
+// Says what is to be done, in the words of tune: the verdict on the format is the advice.
+void Judge(const FormatAdvice& advice, FormatTuning& tuning);
 
 // Adds what makes the recommendation less sure.
 void NoteDoubts(FormatTuning& tuning, const TuneResult& result);
 
-// Replays recommendation, comparisons and what is to blame in one pass, for all formats.
+// Replays recommendations, comparisons and what is to blame in one pass, for all formats, and fills
+// in what they come to.
 void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings,
-                    const std::vector<ReplayRun>& prototypes);
+                    const std::vector<ReplayRun>& prototypes,
+                    const std::optional<CurrentPolicy>& current);
 
 }  // namespace dlsim::sim

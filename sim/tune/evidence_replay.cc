@@ -4,24 +4,21 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
+#include <utility>
 
 #include "dlsim/ladder.h"
-#include "sim/advice/scale_window.h"
 #include "sim/policies/static_scale.h"
+#include "sim/replay/harm.h"
 #include "sim/tune/evidence.h"
-#include "sim/tune/policy_search.h"
-#include "sim/tune/tuning.h"
+#include "sim/tune/policy_score.h"
 
 namespace dlsim::sim {
 namespace {
 
-struct StackDefaults {
-  std::string_view label, policy;
-  std::vector<std::string> settings;
-};
-
-const std::vector<StackDefaults>& Defaults() {
-  static const std::vector<StackDefaults> kDefaults = {
+// No scaling, the defaults of the stacks, and what is used today.
+std::vector<CurrentPolicy> Compared(const std::optional<CurrentPolicy>& current) {
+  std::vector<CurrentPolicy> compared = {
       {"no scaling", "static", {"loss_scale=1"}},
       {"Cerebras, as documented", "cerebras", {}},
       {"Cerebras 2.10", "cerebras-2.10", {}},
@@ -29,7 +26,23 @@ const std::vector<StackDefaults>& Defaults() {
       {"DeepSpeed JSON", "deepspeed", {"init_scale=2^16", "delayed_shift=2"}},
       {"DeepSpeed class", "deepspeed", {}},
       {"Megatron-LM", "megatron", {}}};
-  return kDefaults;
+  if (current) compared.push_back(*current);
+  return compared;
+}
+
+// What to change in the parameters of the last policy compared, which is the current one.
+std::vector<ParameterChange> ChangesOf(const FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  const ComparedPolicy& current = tuning.comparisons.back();
+  std::vector<ParameterChange> changes;
+  if (FindPolicy(current.policy).name != choice.family.policy->name) return changes;
+  const std::optional<ConfiguredScaler> recommended = choice.family.Make(choice.score.parameters);
+  for (const NamedValue& to : recommended->parameters) {
+    const auto from = std::ranges::find(current.parameters, to.name, &NamedValue::name);
+    if (from == current.parameters.end() || from->value == to.value) continue;
+    changes.push_back({*from, to});
+  }
+  return changes;
 }
 
 // One replay, and what becomes of its result.
@@ -38,27 +51,21 @@ struct Job {
   std::function<void(ReplayResult)> done;
 };
 
-void AddComparison(const StackDefaults& defaults, const ReplayRun& prototype, size_t steps,
+void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, size_t steps,
                    ComparedPolicy& row, std::vector<Job>& jobs) {
-  const PolicyInfo& policy = FindPolicy(defaults.policy);
-  row.label = defaults.label;
-  row.policy = defaults.policy;
+  const PolicyInfo& policy = FindPolicy(compared.policy);
+  row.label = compared.label;
+  row.policy = policy.name;
   try {
     ConfiguredScaler configured =
-        policy.make(ResolveParameters(policy, defaults.settings), prototype.format);
+        policy.make(ResolveParameters(policy, compared.settings), prototype.format);
     row.parameters = std::move(configured.parameters);
     ReplayRun run = prototype;
     run.rules = policy.rules;
     run.scaler = std::move(configured.scaler);
     jobs.push_back({std::move(run),
                     [&row, steps, conversion = prototype.conversion](const ReplayResult& result) {
-                      row.mean_loss = MeanLossOf(result, steps, conversion);
-                      const auto lost = [](const ReplayStep& s) { return s.skipped || !s.finite; };
-                      row.skipped =
-                          static_cast<uint64_t>(std::ranges::count_if(result.steps, lost));
-                      const auto first = std::ranges::find_if_not(result.steps, lost);
-                      row.first_skips = static_cast<uint64_t>(first - result.steps.begin());
-                      row.final_scale = result.steps.empty() ? 0 : result.steps.back().next_scale;
+                      row.score = ScoreOf(result, steps, conversion);
                     }});
   } catch (const PolicyRefusal& refusal) {
     row.parameters = refusal.parameters;
@@ -92,7 +99,7 @@ void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>
   if (!tuning.window.empty()) return;
   const double highest = std::ldexp(1.0, kHighestScaleExponent);
   const double low = std::fmin(tuning.window.low, highest);
-  const double threshold = kHarmThreshold + RoundingFloor(prototype.conversion);
+  const double threshold = HarmLimit(prototype.conversion, false);
   jobs.push_back({StaticRunAt(prototype, low), [&tuning, threshold](const ReplayResult& result) {
                     tuning.overflow_side = Blamed(result, true, threshold);
                   }});
@@ -103,29 +110,50 @@ void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>
                   }});
 }
 
-}  // namespace
-
-double MeanLossOf(const ReplayResult& result, size_t steps, const Conversion& conversion) {
-  double lost = static_cast<double>(steps - std::min(steps, result.steps.size()));
-  for (const ReplayStep& step : result.steps) {
-    lost += step.skipped || !step.finite ? 1.0 : LossOf(step, conversion);
-  }
-  return steps == 0 ? 0 : lost / static_cast<double>(steps);
+// The replay of what was chosen tells what was foretold.
+void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, size_t steps, ReplayResult* keep,
+               std::vector<Job>& jobs) {
+  ReplayRun run = prototype;
+  run.policy = choice.family.policy->name;
+  run.rules = choice.family.policy->rules;
+  run.scaler = choice.family.Make(choice.score.parameters)->scaler;
+  jobs.push_back({std::move(run),
+                  [&choice, steps, keep, conversion = prototype.conversion](ReplayResult result) {
+                    const ScaleParameters parameters = choice.score.parameters;
+                    choice.score = ScoreOf(result, steps, conversion);
+                    choice.score.parameters = parameters;
+                    if (keep) *keep = std::move(result);
+                  }});
 }
 
+void AddStatic(StaticChoice& choice, const ReplayRun& prototype, size_t steps,
+               std::vector<Job>& jobs) {
+  jobs.push_back({StaticRunAt(prototype, choice.scale),
+                  [&choice, steps, conversion = prototype.conversion](const ReplayResult& result) {
+                    const PolicyScore score = ScoreOf(result, steps, conversion);
+                    choice.mean_loss = score.mean_loss;
+                    choice.nonfinite_steps = score.skipped;
+                  }});
+}
+
+}  // namespace
+
 void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings,
-                    const std::vector<ReplayRun>& prototypes) {
+                    const std::vector<ReplayRun>& prototypes,
+                    const std::optional<CurrentPolicy>& current) {
+  const std::vector<CurrentPolicy> compared = Compared(current);
   std::vector<Job> jobs;
   for (size_t f = 0; f < tunings.size(); ++f) {
     FormatTuning& tuning = tunings[f];
-    const PolicyChoice& choice = tuning.choices.front();
-    ReplayRun run = prototypes[f];
-    run.scaler = choice.family.Make(choice.score.parameters)->scaler;
-    jobs.push_back({std::move(run),
-                    [&tuning](ReplayResult result) { tuning.recommended = std::move(result); }});
-    tuning.comparisons.resize(Defaults().size());
-    for (size_t i = 0; i < Defaults().size(); ++i) {
-      AddComparison(Defaults()[i], prototypes[f], source.step_count, tuning.comparisons[i], jobs);
+    for (PolicyChoice& choice : tuning.choices) {
+      const bool recommended = &choice == &tuning.choices.front();
+      AddChoice(choice, prototypes[f], source.step_count,
+                recommended ? &tuning.recommended : nullptr, jobs);
+    }
+    AddStatic(tuning.best_static, prototypes[f], source.step_count, jobs);
+    tuning.comparisons.resize(compared.size());
+    for (size_t i = 0; i < compared.size(); ++i) {
+      AddComparison(compared[i], prototypes[f], source.step_count, tuning.comparisons[i], jobs);
     }
     AddBlame(tuning, prototypes[f], jobs);
   }
@@ -133,6 +161,13 @@ void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings
   for (const Job& job : jobs) runs.push_back(job.run);
   std::vector<ReplayResult> results = source.replay(std::move(runs));
   for (size_t i = 0; i < jobs.size(); ++i) jobs[i].done(std::move(results[i]));
+  for (FormatTuning& tuning : tunings) {
+    tuning.loss_at_one = tuning.comparisons.front().score.mean_loss;
+    if (current) tuning.changes = ChangesOf(tuning);
+    for (PolicyChoice& choice : tuning.choices) {
+      choice.optimal = choice.score.mean_loss <= tuning.least_loss + kLossResolution;
+    }
+  }
 }
 
 }  // namespace dlsim::sim

@@ -51,6 +51,15 @@ double LowestAccepted(const PolicyFamily& family, double ScaleParameters::*param
   return 1;
 }
 
+ConfiguredScaler MakeDefaults(const PolicyInfo& policy, const ParameterMap& parameters,
+                              const std::string& format) {
+  try {
+    return policy.make(parameters, format);
+  } catch (const PolicyRefusal& refusal) {
+    throw UsageError("policy " + std::string(policy.name), refusal.type + ": " + refusal.message);
+  }
+}
+
 }  // namespace
 
 bool IsPowerOfTwo(double value) {
@@ -68,7 +77,7 @@ std::string ScaleNumber(double scale) {
 }
 
 ParameterMap PolicyFamily::Settings(const ScaleParameters& parameters) const {
-  ParameterMap settings;
+  ParameterMap settings = base;
   const auto set = [&](const std::string& name, double value) {
     if (!name.empty() && value != 0) settings[name] = fmt::format("{}", value);
   };
@@ -90,7 +99,8 @@ std::optional<ConfiguredScaler> PolicyFamily::Make(const ScaleParameters& parame
   }
 }
 
-PolicyFamily FamilyOf(std::string_view policy, const std::string& format) {
+PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
+                      std::span<const std::string> settings) {
   PolicyFamily family;
   family.policy = &FindPolicy(policy);
   family.format = format;
@@ -103,7 +113,9 @@ PolicyFamily FamilyOf(std::string_view policy, const std::string& format) {
                                      "growth_steps", "increment_period", "loss_scale_window",
                                      "dynamic_growth_steps", "incr_every_n_steps"});
   family.hysteresis = NameAmong(info, {"hysteresis"});
-  const ConfiguredScaler configured = info.make({}, format);
+  family.base = ResolveParameters(info, settings);
+  family.base.erase("loss_scale");
+  const ConfiguredScaler configured = MakeDefaults(info, family.base, format);
   const bool magnitudes = configured.scaler.uses_absmax() || configured.scaler.looks_ahead() ||
                           configured.scaler.histogram_edge();
   if (family.init.empty() || family.interval.empty() || magnitudes ||

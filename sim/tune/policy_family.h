@@ -3,6 +3,7 @@
 // whatever names its stack has for them.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -10,9 +11,11 @@
 
 namespace dlsim::sim {
 
-// Throws Error (exit code 2) for a policy that has no initial scale and interval, or more than one
-// scale.
-PolicyFamily FamilyOf(std::string_view policy, const std::string& format);
+// The defaults are those of the policy under `settings`, KEY=VALUE; a fixed scale among them is
+// left out. Throws Error (exit code 2) for a policy that has no initial scale and interval, or more
+// than one scale, and for settings that it refuses.
+PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
+                      std::span<const std::string> settings = {});
 
 bool IsPowerOfTwo(double value);
 

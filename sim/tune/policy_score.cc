@@ -4,56 +4,59 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/policies/projection.h"
+#include "sim/replay/harm.h"
 
 namespace dlsim::sim {
-namespace {
 
-// Returns what the table knows of a scale, and notes if that is only a bound; null for a scale at
-// which nothing is finite.
-const ScaleColumn* ColumnFor(float scale, const ScaleTable& table, PolicyScore& score) {
-  if (!(scale > 0) || !std::isfinite(scale)) return nullptr;
-  const ScaleColumn* column = table.Find(scale);
-  const bool is_new = std::ranges::count(score.inexact, scale) == 0;
-  if (!column->exact && is_new) score.inexact.push_back(scale);
-  return column;
+double LossOf(const ReplayStep& step, const Conversion& conversion) {
+  const bool parameters_only = step.activation_harm.worst_tensor.empty();
+  const double harm = std::fmax(step.harm.mean, step.activation_harm.mean);
+  return harm <= HarmLimit(conversion, parameters_only) ? 0 : std::fmin(1, harm);
 }
 
-}  // namespace
+PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion) {
+  PolicyScore score;
+  score.mean_loss = static_cast<double>(steps - std::min(steps, result.steps.size()));
+  for (size_t i = 0; i < result.steps.size(); ++i) {
+    const ReplayStep& step = result.steps[i];
+    const bool lost = step.skipped || !step.finite;
+    score.mean_loss += lost ? 1.0 : LossOf(step, conversion);
+    score.skipped += lost;
+    if (score.skipped == i + 1) score.first_skips = score.skipped;
+    score.grew |= i > 0 && step.scale > result.steps[i - 1].scale;
+  }
+  score.events = result.events.size();
+  if (steps > 0) score.mean_loss /= static_cast<double>(steps);
+  if (result.steps.empty()) return score;
+  score.min_scale = result.summary.min_scale;
+  score.max_scale = result.summary.max_scale;
+  score.final_scale = result.steps.back().next_scale;
+  return score;
+}
 
-std::optional<PolicyScore> ScoreOf(const PolicyFamily& family, const ScaleParameters& parameters,
-                                   const ScaleTable& table, double of_interest) {
-  const NoProjections only_the_scaler;
+double LostAt(const StepFacts& facts, double scale) {
+  if (facts.hopeless || scale > facts.highest) return 1;
+  if (scale >= facts.lowest) return 0;
+  const double coarser = facts.lowest / 2 / scale;
+  return std::fmin(1, facts.harm_below * coarser * coarser);
+}
+
+std::optional<PolicyScore> Foretell(const PolicyFamily& family, const ScaleParameters& parameters,
+                                    std::span<const StepFacts> facts) {
   std::optional<ConfiguredScaler> configured = family.Make(parameters);
   if (!configured) return std::nullopt;
   LossScaler& scaler = configured->scaler;
-  PolicyScore score = {.parameters = parameters, .mean_loss = 0, .inexact = {}};
-  const size_t steps = table.step_count();
-  float current = std::numeric_limits<float>::quiet_NaN();
-  const ScaleColumn* column = nullptr;
-  const double too_much = of_interest * static_cast<double>(steps) + 0.5;
+  PolicyScore score = {.parameters = parameters, .mean_loss = 0};
+  const size_t steps = facts.size();
   for (size_t i = 0; i < steps; ++i) {
     const double scale = scaler.scale();
-    if (static_cast<float>(scale) != current) {
-      score.grew |= i > 0 && static_cast<float>(scale) > current;
-      current = static_cast<float>(scale);
-      column = ColumnFor(current, table, score);
-      score.min_scale = i == 0 ? scale : std::fmin(score.min_scale, scale);
-      score.max_scale = std::fmax(score.max_scale, scale);
-    }
-    const bool finite = column != nullptr && column->finite[i] != 0;
+    const bool finite = !facts[i].hopeless && scale <= facts[i].limit;
     const ScalerDecision decision = scaler.Next({.overflow = !finite});
-    score.mean_loss += finite ? column->lost[i] : 1.0;
+    score.mean_loss += finite ? LostAt(facts[i], scale) : 1.0;
     score.skipped += !finite;
-    if (score.skipped == i + 1) score.first_skips = score.skipped;
     score.events += decision.event.has_value();
     if (decision.event && decision.event->fatal) {
       score.mean_loss += static_cast<double>(steps - i - 1);
-      score.skipped += steps - i - 1;
-      break;
-    }
-    if (score.mean_loss > too_much) {
-      score.given_up = true;
       break;
     }
   }
@@ -61,26 +64,13 @@ std::optional<PolicyScore> ScoreOf(const PolicyFamily& family, const ScaleParame
   return score;
 }
 
-double StaticLoss(const ScaleColumn& column) {
+double LeastLoss(std::span<const StepFacts> facts) {
   double lost = 0;
-  for (size_t i = 0; i < column.lost.size(); ++i) {
-    lost += column.finite[i] != 0 ? column.lost[i] : 1.0;
+  for (const StepFacts& step : facts) {
+    const bool served = !step.hopeless && step.lowest <= step.highest;
+    lost += step.hopeless ? 1 : served ? 0 : std::fmin(1, step.harm_below);
   }
-  return column.lost.empty() ? 0 : lost / static_cast<double>(column.lost.size());
-}
-
-std::vector<double> LeastLosses(const ScaleTable& table) {
-  std::vector<double> least;
-  const std::vector<float> scales = table.MeasuredScales();
-  for (size_t i = 0; i < table.facts().size(); ++i) {
-    const StepFacts& fact = table.facts()[i];
-    // A lower scale loses more, so that the next scale above the limit bounds what is possible.
-    const auto above =
-        std::ranges::lower_bound(scales, fact.limit, {}, [](float scale) { return double{scale}; });
-    const double lost = above == scales.end() ? 0 : table.Find(*above)->lost[i];
-    least.push_back(fact.hopeless ? 1.0 : lost);
-  }
-  return least;
+  return facts.empty() ? 0 : lost / static_cast<double>(facts.size());
 }
 
 }  // namespace dlsim::sim

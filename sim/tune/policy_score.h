@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a policy with given parameters comes to on a table of loss scales.
+// What a policy's run loses: of a replay, or foretold from the windows of the steps.
 #pragma once
 
+#include <cstddef>
 #include <optional>
-#include <vector>
+#include <span>
 
 #include "dlsim/sim/tune.h"
-#include "sim/tune/scale_table.h"
 
 namespace dlsim::sim {
 
@@ -14,15 +14,24 @@ namespace dlsim::sim {
 // the harm from which on training suffers.
 inline constexpr double kLossResolution = 1e-4;
 
-// Returns nothing if the policy refuses the parameters. Gives up beyond a loss of `of_interest`.
-std::optional<PolicyScore> ScoreOf(const PolicyFamily& family, const ScaleParameters& parameters,
-                                   const ScaleTable& table, double of_interest = 1);
+// What an applied step loses: nothing as long as its harm (docs/numerics.md) stays below the
+// threshold, else the mean over tensors of what each loses of its own energy, the larger of
+// parameter and activation gradients.
+double LossOf(const ReplayStep& step, const Conversion& conversion);
 
-// The mean loss if this scale is used at every step.
-double StaticLoss(const ScaleColumn& column);
+// Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.
+PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
 
-// The least that each step loses at any scale, by hindsight; valid also between the scales of the
-// table.
-std::vector<double> LeastLosses(const ScaleTable& table);
+// Returns what a step loses at a scale. Below its window harm is taken to grow with the square of
+// the spacing of the format's values, as it does until whole tensors are gone.
+double LostAt(const StepFacts& facts, double scale);
+
+// Foretells the score of a policy, which learns nothing of a step but whether it was finite.
+// Returns nothing if the policy refuses the parameters.
+std::optional<PolicyScore> Foretell(const PolicyFamily& family, const ScaleParameters& parameters,
+                                    std::span<const StepFacts> facts);
+
+// The mean of what each step loses at the best power of two, by hindsight.
+double LeastLoss(std::span<const StepFacts> facts);
 
 }  // namespace dlsim::sim

@@ -36,9 +36,6 @@ Json JsonChoice(const PolicyChoice& choice) {
   Json object = {{"policy", choice.family.policy->name}};
   object.update(JsonScore(choice.family, choice.score));
   object["eligible"] = choice.score.eligible();
-  object["with_errors"] =
-      choice.with_errors ? JsonScore(choice.family, *choice.with_errors) : Json();
-  object["best_mean_loss"] = choice.best_loss;
   object["policies_tried"] = choice.evaluations;
   object["optimal"] = choice.optimal;
   return object;
@@ -51,10 +48,10 @@ Json JsonComparison(const ComparedPolicy& row) {
     object["refused"] = row.refusal;
     return object;
   }
-  object["mean_loss"] = row.mean_loss;
-  object["skipped_steps"] = row.skipped;
-  object["skipped_before_first_applied"] = row.first_skips;
-  object["final_scale"] = JsonNumber(row.final_scale);
+  object["mean_loss"] = row.score.mean_loss;
+  object["skipped_steps"] = row.score.skipped;
+  object["skipped_before_first_applied"] = row.score.first_skips;
+  object["final_scale"] = JsonNumber(row.score.final_scale);
   return object;
 }
 
@@ -133,6 +130,12 @@ Json JsonFormat(const FormatTuning& tuning) {
   for (const ComparedPolicy& row : tuning.comparisons) {
     object["comparisons"].push_back(JsonComparison(row));
   }
+  object["changes"] = Json::array();
+  for (const ParameterChange& change : tuning.changes) {
+    object["changes"].push_back({{"parameter", change.to.name},
+                                 {"from", JsonFields({&change.from, 1})[change.from.name]},
+                                 {"to", JsonFields({&change.to, 1})[change.to.name]}});
+  }
   object["window"] = {
       {"low", JsonNumber(tuning.window.low)},   {"low_open", tuning.window.low_open},
       {"high", JsonNumber(tuning.window.high)}, {"low_step", tuning.window.low_step},
@@ -151,13 +154,9 @@ Json JsonFormat(const FormatTuning& tuning) {
 }  // namespace
 
 Json JsonTuning(const TuneResult& result) {
-  Json object = {{"objective", kTuneObjective},
-                 {"resolution", kLossResolution},
-                 {"negligible", kNegligibleLoss},
-                 {"eligibility", kTuneEligibility},
-                 {"steps", result.steps},
-                 {"ladder_only", result.ladder_only},
-                 {"least_stride", result.least_stride},
+  Json object = {{"objective", kTuneObjective},        {"resolution", kLossResolution},
+                 {"eligibility", kTuneEligibility},    {"steps", result.steps},
+                 {"harm_estimated", result.estimated}, {"least_stride", result.least_stride},
                  {"most_stride", result.most_stride}};
   object["formats"] = Json::array();
   for (const FormatTuning& tuning : result.formats) object["formats"].push_back(JsonFormat(tuning));

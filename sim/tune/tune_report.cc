@@ -28,39 +28,48 @@ std::string Recommendation(const FormatTuning& tuning) {
       fmt::format("\n{}: {}\n  {}\n", tuning.format, NameOf(tuning.verdict), tuning.reason);
   text += fmt::format("  {}: {}\n", choice.family.policy->name,
                       ParameterText(choice.family, choice.score.parameters, " "));
-  if (choice.with_errors) {
-    text += fmt::format("  not eligible, as the original raises {} errors: {} (mean loss {})\n",
-                        choice.with_errors->events,
-                        ParameterText(choice.family, choice.with_errors->parameters, " "),
-                        LossText(choice.with_errors->mean_loss));
-  }
   return text;
 }
 
+// What to change in the policy that is used today.
+std::string Changes(const FormatTuning& tuning) {
+  std::string text;
+  const auto value = [](const NamedValue& field) {
+    return DumpJson(JsonFields({&field, 1})[field.name]);
+  };
+  for (const ParameterChange& change : tuning.changes) {
+    text += fmt::format("{} {} from {} to {}", text.empty() ? "" : ",", change.to.name,
+                        value(change.from), value(change.to));
+  }
+  const ComparedPolicy& current = tuning.comparisons.back();
+  if (current.policy != tuning.choices.front().family.policy->name) {
+    return fmt::format("  {}: its policy {} is compared, not tuned (--details)\n", current.label,
+                       current.policy);
+  }
+  if (text.empty()) return fmt::format("  {}: nothing to change\n", current.label);
+  return fmt::format("  change in {}:{}\n", current.label, text);
+}
+
 std::string Losses(const FormatTuning& tuning) {
-  const PolicyChoice& choice = tuning.choices.front();
   std::vector<TableRow> rows = {
       {"what steps lose", "mean loss", "skipped", "before the first", "final scale"}};
   const auto count = [](uint64_t steps) { return std::to_string(steps); };
-  const ReplayResult& own = tuning.recommended;
-  const double final_scale = own.steps.empty() ? 0 : own.steps.back().next_scale;
-  rows.push_back({"recommended " + std::string(choice.family.policy->name),
-                  LossText(choice.score.mean_loss), count(choice.score.skipped),
-                  count(choice.score.first_skips), ScaleText(final_scale)});
-  for (size_t i = 1; i < tuning.choices.size(); ++i) {
-    const PolicyScore& score = tuning.choices[i].score;
-    rows.push_back({"tuned " + std::string(tuning.choices[i].family.policy->name),
-                    LossText(score.mean_loss), count(score.skipped), count(score.first_skips), ""});
+  const auto add = [&](const std::string& what, const PolicyScore& score) {
+    rows.push_back({what, LossText(score.mean_loss), count(score.skipped), count(score.first_skips),
+                    ScaleText(score.final_scale)});
+  };
+  for (const PolicyChoice& choice : tuning.choices) {
+    const bool recommended = &choice == &tuning.choices.front();
+    add((recommended ? "recommended " : "tuned ") + std::string(choice.family.policy->name),
+        choice.score);
   }
   rows.push_back({"static scale " + ScaleText(tuning.best_static.scale),
                   LossText(tuning.best_static.mean_loss), count(tuning.best_static.nonfinite_steps),
                   "", ScaleText(tuning.best_static.scale)});
   for (const ComparedPolicy& row : tuning.comparisons) {
-    if (!row.refusal.empty()) continue;
-    rows.push_back({row.label, LossText(row.mean_loss), count(row.skipped), count(row.first_skips),
-                    ScaleText(row.final_scale)});
+    if (row.refusal.empty()) add(row.label, row.score);
   }
-  rows.push_back({"no policy can lose less than", LossText(tuning.least_loss), "", "", ""});
+  rows.push_back({"best power of two of each step", LossText(tuning.least_loss), "", "", ""});
   return "\n" + FormatTable(rows);
 }
 
@@ -68,9 +77,8 @@ std::string HowGood(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   if (choice.optimal) return "  the recommendation is optimal on this trace\n";
   return fmt::format(
-      "  {} better than the best of {} policies tried is not excluded: the bound takes the best "
-      "scale of each step\n",
-      LossText(choice.score.mean_loss - tuning.least_loss), choice.evaluations);
+      "  {} better is not excluded: the best power of two of each step takes hindsight\n",
+      LossText(choice.score.mean_loss - tuning.least_loss));
 }
 
 std::string WindowText(const FormatTuning& tuning) {
@@ -80,16 +88,12 @@ std::string WindowText(const FormatTuning& tuning) {
   if (!window.empty()) {
     const std::string size = fmt::format("{:.1f}", std::log2(window.high / window.low));
     return fmt::format(
-        "  window: scales from {}{} to {} lose at most {:g} at every step that can be finite ({}{} "
-        "binades)\n",
-        low, window.low_open ? " (or lower)" : "", high, kNegligibleLoss,
-        window.low_open ? "at least " : "", size);
+        "  window: scales from {}{} to {} serve every step that can be finite ({}{} binades)\n",
+        low, window.low_open ? " (or lower)" : "", high, window.low_open ? "at least " : "", size);
   }
-  const std::string lost = window.low_open ? ", lower than any scale tried"
-                                           : fmt::format(", step {} loses more than {:g} below {}",
-                                                         window.low_step, kNegligibleLoss, low);
-  return fmt::format("  window: empty; step {} is finite up to {} only{}\n", window.high_step, high,
-                     lost);
+  return fmt::format(
+      "  window: empty; step {} is finite up to {} only, step {} loses too much below {}\n",
+      window.high_step, high, window.low_step, low);
 }
 
 std::string HeadroomText(const FormatTuning& tuning) {
@@ -225,13 +229,10 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
   }
   const std::string stride = StrideText(result);
   if (!stride.empty()) text += "note: " + stride + "\n";
-  if (result.ladder_only) {
-    text +=
-        "note: a profile: only the scales of its ladder were tried; what others can do is known "
-        "within brackets\n";
-  }
+  if (result.estimated) text += "note: a profile: harm is known within brackets\n";
   for (const FormatTuning& tuning : result.formats) {
     text += Recommendation(tuning);
+    if (result.compares_current) text += Changes(tuning);
     if (details) {
       text += Losses(tuning) + HowGood(tuning) + WindowText(tuning) + HeadroomText(tuning) +
               Confidence(tuning) + WorstTensors(tuning, top) + BlameText(tuning, top);

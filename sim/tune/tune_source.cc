@@ -11,12 +11,15 @@
 namespace dlsim::sim {
 namespace {
 
-TuneSource ReplaysOf(const GradientSource& gradients, const ReplayOptions& options) {
-  return {
+TuneResult TuneFor(const GradientSource& gradients, const TuneRequest& request,
+                   const ReplayOptions& options, bool estimated) {
+  const TuneSource source = {
       .replay =
           [&](std::vector<ReplayRun> runs) { return Replay(gradients, std::move(runs), options); },
       .step_count = gradients.step_count(),
-      .ladder = {}};
+      .estimated = estimated};
+  return Tune(source, request,
+              AdviseOn(gradients, request.formats, request.conversion, options.step));
 }
 
 }  // namespace
@@ -45,7 +48,7 @@ void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
 TuneResult Tune(const TraceReader& trace, const TuneRequest& request,
                 const ReplayOptions& options) {
   const TraceSource gradients(trace, options.accumulate_steps);
-  return Tune(ReplaysOf(gradients, options), request);
+  return TuneFor(gradients, request, options, false);
 }
 
 TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
@@ -55,9 +58,7 @@ TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
   const ProfileSource gradients(profile, kAllTensors);
   ReplayOptions replay = options;
   replay.step.accumulation = profile.settings().accumulation;
-  TuneSource source = ReplaysOf(gradients, replay);
-  source.ladder = profile.settings().ladder.scales;
-  return Tune(source, request);
+  return TuneFor(gradients, request, replay, true);
 }
 
 }  // namespace dlsim::sim

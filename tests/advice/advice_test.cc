@@ -144,6 +144,30 @@ TEST_F(AdviceTest, OneSpikeSetsNoScale) {
   EXPECT_EQ(fp16.steps_outside, 1u);
 }
 
+// It fits at the lowest scale at which the others are served: no head-room there, and none below.
+TEST_F(AdviceTest, ASpikeThatJustFitsSetsNoScaleEither) {
+  for (int step = 0; step < 30; ++step) WriteLayers(step, step == 17 ? 0x1p13f : 1.0f, 0x1p-25f);
+  const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
+  EXPECT_EQ(fp16.window->low, 3);
+  EXPECT_EQ(fp16.scale, 0x1p13);
+  EXPECT_EQ(fp16.steps_outside, 1u);
+}
+
+// The sign of the largest magnitude is not kept.
+TEST_F(AdviceTest, DirectedRoundingOverflowsOnEitherSide) {
+  WriteStep(0, {FloatTensor("a.weight.grad", {65519.0f, 1.0f})});
+  const TraceReader trace = Open();
+  const TraceSource source(trace, 1);
+  for (const auto& [rounding, high] : {std::pair{Rounding::kNearestEven, 0},
+                                       {Rounding::kTowardPositive, -1},
+                                       {Rounding::kTowardNegative, -1}}) {
+    Conversion conversion;
+    conversion.rounding = rounding;
+    const Advice advice = AdviseOn(source, std::vector<std::string>{"fp16"}, conversion, {});
+    EXPECT_EQ(advice.formats.front().windows.front().high, high) << NameOf(rounding);
+  }
+}
+
 TEST_F(AdviceTest, NamesWhatIsLostWhereNothingServes) {
   for (int step = 0; step < 10; ++step) WriteLayers(step, 0x1p20f, 0x1p-30f);
   const Advice advice = AdviceOn({"fp16", "bf16"});

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "dlsim/profile_file.h"
-#include "sim/advice/scale_window.h"
+#include "sim/replay/harm.h"
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
 
@@ -17,23 +17,21 @@ namespace {
 using nlohmann::json;
 
 // What a step of a replay's JSON loses.
-double LossOf(const json& step, double floor) {
+double LossOf(const json& step, const Format& format) {
   const json& activations = step["activations"]["mean_harm"];
   const bool parameters_only = activations.is_null();
   const double harm =
       std::max(step["mean_harm"].get<double>(), parameters_only ? 0.0 : activations.get<double>());
-  const double threshold =
-      parameters_only ? sim::kParametersOnlyHarmThreshold : sim::kHarmThreshold;
-  return harm <= floor + threshold ? 0 : std::min(1.0, harm);
+  return harm <= sim::HarmLimit({format}, parameters_only) ? 0 : std::min(1.0, harm);
 }
 
 // The objective, from the steps of a replay's JSON.
 double MeanLoss(const json& run) {
-  const double floor = sim::RoundingFloor({ParseFormat(run["format"].get<std::string>()).format});
+  const Format format = ParseFormat(run["format"].get<std::string>()).format;
   double lost = 0;
   for (const json& step : run["steps"]) {
     const bool applied = !step["skipped"].get<bool>() && step["finite"].get<bool>();
-    lost += applied ? LossOf(step, floor) : 1.0;
+    lost += applied ? LossOf(step, format) : 1.0;
   }
   return lost / static_cast<double>(run["steps"].size());
 }
@@ -80,7 +78,7 @@ TEST(TuneCommand, TakesAProfile) {
   writer.Commit();
   const json got = SucceedJson({"tune", file, "--json", "-"});
   const json expected = SucceedJson({"tune", kAccumulated, "--json", "-"});
-  EXPECT_EQ(got["ladder_only"], true);
+  EXPECT_EQ(got["harm_estimated"], true);
   for (size_t f = 0; f < 3; ++f) {
     const json& own = got["formats"][f];
     EXPECT_EQ(own["recommended"]["params"], expected["formats"][f]["recommended"]["params"]);
@@ -91,29 +89,6 @@ TEST(TuneCommand, TakesAProfile) {
   ExpectFailure({"tune", file, kSingle}, 2, {"a trace among profiles"});
   ExpectFailure({"tune", file, "--format", "fp8-e4m3"}, 2, {"ladder", "fp8-e4m3"});
   ExpectFailure({"tune", file, "--tensors", "nothing*"}, 3, {"no tensor matches"});
-}
-
-TEST(TuneCommand, SaysWhenAProfileHasTooFewScales) {
-  const TempDir dir;
-  const std::string file = dir.path() + "/a.dlprof";
-  const Arguments profile = {"profile", kTraces + "reg-diabetes-cut",
-                             "-o",      file,
-                             "--quiet", "--format",
-                             "fp16",    "--restart",
-                             "--scales"};
-  const auto with_scales = [&](const std::string& scales) {
-    Arguments arguments = profile;
-    arguments.push_back(scales);
-    Succeed(arguments);
-  };
-  with_scales("2^-24..2^-20");
-  ExpectFailure({"tune", file}, 2, {"policy cerebras-2.10", "too few loss scales"});
-  with_scales("2^4..2^6");
-  ExpectFailure({"tune", file, "--policy", "torch"}, 2, {"policy torch", "too few loss scales"});
-  const json one = SucceedJson({"tune", file, "--json", "-"})["formats"][0];
-  EXPECT_EQ(one["recommended"]["policy"], "cerebras-2.10");
-  ASSERT_EQ(one["other_policies"].size(), 1u);  // without a floor, torch leaves the ladder
-  EXPECT_EQ(one["other_policies"][0]["policy"], "deepspeed");
 }
 
 struct Emitted {
@@ -166,14 +141,41 @@ TEST(TuneCommand, EmitsForAnotherPolicyOfTheStack) {
 TEST(TuneCommand, ReportsTheEvidence) {
   const std::string report = Succeed({"tune", kSingle, "--format", "fp16", "--details"});
   for (const std::string words :
-       {"Use fp16 with a loss scale that moves", "objective: ", "fp16: no scale helps",
-        "cerebras-2.10: init_scale", "no scaling", "no policy can lose less than", "window: empty",
-        "head-room: lowest", "largest scale of each step",
+       {"Use fp16 with a loss scale that moves", "objective: ", "fp16: dynamic scaling recommended",
+        "cerebras-2.10: init_scale", "no scaling", "best power of two of each step",
+        "window: empty", "head-room: lowest", "largest scale of each step",
         "how sure: 13 steps, of them finite at some scale: 9", "to blame for overflow",
         "to blame for underflow", "loses most at the recommendation",
         "Model Zoo YAML:", "DeepSpeed JSON:", "torch:", "distances from 1 to 100"}) {
     EXPECT_NE(report.find(words), std::string::npos) << words;
   }
+}
+
+TEST(TuneCommand, SaysWhatToChangeInAConfiguration) {
+  const TempDir dir;
+  const std::string file = dir.Write(
+      "ds.json", R"({"fp16": {"enabled": true, "initial_scale_power": 16, "hysteresis": 2},
+                     "zero_optimization": {"stage": 1}})");
+  const Arguments tune = {"tune", kTraces + "cnn-digits", "--config", file};
+  Arguments with_json = tune;
+  with_json.insert(with_json.end(), {"--json", "-"});
+  const json document = SucceedJson(with_json);
+  ASSERT_EQ(document["formats"].size(), 1u);
+  const json& fp16 = document["formats"][0];
+  EXPECT_EQ(fp16["recommended"]["policy"], "deepspeed");
+  const json& current = fp16["comparisons"].back();
+  EXPECT_EQ(current["label"], file);
+  EXPECT_EQ(current["params"]["init_scale"], 65536.0);
+  ASSERT_EQ(fp16["changes"].size(), 1u);  // what does not matter stays as it is
+  EXPECT_EQ(fp16["changes"][0]["parameter"], "init_scale");
+  EXPECT_EQ(fp16["changes"][0]["from"], 65536.0);
+  EXPECT_EQ(fp16["changes"][0]["to"], fp16["recommended"]["params"]["init_scale"]);
+  EXPECT_NE(Succeed(tune).find("init_scale from 65536 to 16384\n"), std::string::npos);
+
+  const std::string fixed =
+      dir.Write("static.json", R"({"fp16": {"enabled": true, "loss_scale": 1024}})");
+  const std::string report = Succeed({"tune", kTraces + "cnn-digits", "--config", fixed});
+  EXPECT_NE(report.find("static.json"), std::string::npos) << report;
 }
 
 TEST(TuneCommand, IsQuietIfAsked) {

@@ -10,25 +10,17 @@
 #include <vector>
 
 #include "dlsim/sim/replay.h"
+#include "sim/tune/policy_score.h"
 #include "sim/tune/tuning.h"
 
 namespace dlsim::sim {
-
-inline TuneSource SourceOf(const TraceReader& trace) {
-  TuneSource source;
-  source.step_count = trace.step_count();
-  source.replay = [&trace](std::vector<ReplayRun> runs) {
-    return Replay(trace, std::move(runs), {});
-  };
-  return source;
-}
 
 inline TuneResult TuneTrace(const TraceReader& trace, const std::vector<std::string>& formats,
                             const std::string& policy = "cerebras-2.10") {
   TuneRequest request;
   request.formats = formats;
   request.policy = policy;
-  return Tune(SourceOf(trace), request);
+  return Tune(trace, request, {});
 }
 
 // Parameters from all over the place: half of the scales are powers of two, and the order of floor,
@@ -79,7 +71,8 @@ inline std::vector<double> RandomLosses(const TraceReader& trace, const PolicyFa
   }
   std::vector<double> losses;
   for (const ReplayResult& result : Replay(trace, std::move(runs), {})) {
-    losses.push_back(MeanLossOf(result, trace.step_count(), {ParseFormat(family.format).format}));
+    losses.push_back(
+        ScoreOf(result, trace.step_count(), {ParseFormat(family.format).format}).mean_loss);
   }
   return losses;
 }

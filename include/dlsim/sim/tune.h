@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which loss-scale parameters lose least of the gradients of a trace, and why.
+// Which loss-scale parameters serve the gradients of a trace, and why.
 #pragma once
 
 #include <array>
@@ -16,12 +16,20 @@
 
 namespace dlsim::sim {
 
+// A policy as a training has it today.
+struct CurrentPolicy {
+  std::string label;  // such as the file that says so
+  std::string policy;
+  std::vector<std::string> settings;  // KEY=VALUE
+};
+
 struct TuneRequest {
   std::vector<std::string> formats;
   std::string policy = "cerebras-2.10";
   std::vector<std::string> fp16_policies;  // tuned as well where there is a format for them
   Conversion conversion;                   // its format is filled in
   Checked checked = Checked::kParameterGradients;
+  std::optional<CurrentPolicy> current;  // compared, and told what to change
 };
 
 enum class TuneVerdict : uint8_t { kNoScaleNeeded, kStaticEnough, kDynamic, kNoScaleHelps };
@@ -54,10 +62,11 @@ struct PolicyFamily {
   // The stack's names; empty if it has no such parameter.
   std::string init, min, max, interval, hysteresis;
   ScaleParameters defaults;
+  ParameterMap base;  // the other parameters that are not the policy's own defaults
   InitialScales initial_scales = InitialScales::kAny;
   double lowest_init = 0, lowest_min = 0;  // powers of two that the policy accepts
 
-  // Returns the parameters as the policy's own settings.
+  // Returns the parameters, and the base, as the policy's own settings.
   ParameterMap Settings(const ScaleParameters& parameters) const;
 
   // Returns the scaler, or nothing if the policy refuses the parameters or its configuration cannot
@@ -65,44 +74,39 @@ struct PolicyFamily {
   std::optional<ConfiguredScaler> Make(const ScaleParameters& parameters) const;
 };
 
+// What a policy with some parameters comes to.
 struct PolicyScore {
   ScaleParameters parameters;
-  // Mean over steps of what the step loses: all if it is not finite, nothing within its window.
-  // Steps after a fatal error are lost.
+  // Mean over steps of what the step loses: all if it is skipped or not finite, nothing within its
+  // window, else the mean over tensors of what each loses of its own energy. Steps after a fatal
+  // error are lost.
   double mean_loss = 1;
   uint64_t skipped = 0;
   uint64_t first_skips = 0;  // steps skipped before the first applied one
   uint64_t events = 0;       // steps at which the original software raises an error
-  double min_scale = 0, max_scale = 0;
-  bool grew = false;           // the scale was raised at some step
-  bool given_up = false;       // the loss went beyond what was of interest: it is a lower bound
-  std::vector<float> inexact;  // scales used that the table only bounds: the loss is a bound, too
-
-  bool exact() const { return inexact.empty() && !given_up; }
+  double min_scale = 0, max_scale = 0, final_scale = 0;
+  bool grew = false;  // the scale was raised at some step
 
   // False if the original software raises an error, which ends the training.
   bool eligible() const { return events == 0; }
 };
 
-// One step whatever the scale.
+// What one step allows, whatever the policy: its scale window (docs/verdict.md).
 struct StepFacts {
   int64_t step = 0;
-  float absmax = 0;       // of the gradients that decide; 0 if all are zero
-  bool hopeless = false;  // not finite at any scale
-  bool nonfinite_input = false;
+  bool hopeless = false;    // not finite at any scale
   std::string tensor = {};  // to blame if hopeless
-  double limit = 0;         // the largest float32 scale at which it is finite; 0 if hopeless
+  double limit = 0;         // the largest scale at which the gradients that decide are finite; or 0
+  double highest = 0;       // the largest at which all are
+  double lowest = 0;      // the lowest power of two at which harm is below the threshold; of a step
+                          // without a window the one beyond `highest`
+  double harm_below = 0;  // mean harm at half of that
 };
 
-// Evidence and verdicts call losses below this none: what so little changes drowns in the noise of
-// training.
-inline constexpr double kNegligibleLoss = 1e-6;
-
-// Scales that lose at most kNegligibleLoss at every step that some scale makes finite, among those
-// that were looked at.
+// Scales that serve every step that some scale makes finite.
 struct ScaleWindow {
-  double low = 0;                       // the lowest measured that does
-  bool low_open = false;                // it is the lowest measured of all: lower ones may do, too
+  double low = 0;                       // the lowest, a power of two
+  bool low_open = false;                // nothing bounds it
   double high = 0;                      // the largest scale that no such step forbids
   int64_t low_step = 0, high_step = 0;  // that decide
   bool empty() const { return low > high; }
@@ -119,7 +123,7 @@ struct Headroom {
 struct StaticChoice {
   double scale = 1;
   double mean_loss = 0;
-  double low = 1, high = 1;  // powers of two between which the loss is the same
+  double low = 1, high = 1;  // powers of two between which no fewer steps are served
   uint64_t nonfinite_steps = 0;
 };
 
@@ -127,11 +131,8 @@ struct StaticChoice {
 struct PolicyChoice {
   PolicyFamily family;
   PolicyScore score;
-  // The best found that loses less but is not eligible, as the original raises an error.
-  std::optional<PolicyScore> with_errors = {};
-  double best_loss = 0;      // of all eligible parameters that were tried
-  uint64_t evaluations = 0;  // how many were tried
-  bool optimal = false;      // no policy can do better by more than the resolution
+  uint64_t evaluations = 0;  // parameter sets that were tried
+  bool optimal = false;      // as good as the best power of two of each step
 };
 
 // A policy as its stack has it, for comparison.
@@ -139,9 +140,12 @@ struct ComparedPolicy {
   std::string label, policy;
   std::vector<NamedValue> parameters;
   std::string refusal;  // why it does not run; else empty
-  double mean_loss = 1;
-  uint64_t skipped = 0, first_skips = 0;
-  double final_scale = 0;
+  PolicyScore score;    // but for its parameters
+};
+
+// A parameter of the current policy that the recommendation changes.
+struct ParameterChange {
+  NamedValue from, to;
 };
 
 // A tensor that is in the way of a common scale.
@@ -159,13 +163,15 @@ struct FormatTuning {
   std::vector<PolicyChoice> choices;  // the policy asked for, then others
   StaticChoice best_static;
   double loss_at_one = 0;
-  double least_loss = 0;                              // no policy can lose less
-  uint64_t hopeless_steps = 0, unscalable_steps = 0;  // not finite anyhow; no scale without loss
+  double least_loss = 0;          // at the best power of two of each step
+  uint64_t hopeless_steps = 0;    // not finite at any scale
+  uint64_t unscalable_steps = 0;  // of the others, those without a window
   ScaleWindow window;
   Headroom headroom;
   std::vector<StepFacts> facts;
-  std::vector<ComparedPolicy> comparisons;
-  ReplayResult recommended;                                 // the replay of the recommendation
+  std::vector<ComparedPolicy> comparisons;  // no scaling, the stacks' defaults, the current policy
+  std::vector<ParameterChange> changes;     // of the current policy, if it is of the same stack
+  ReplayResult recommended;                 // the replay of the recommendation
   std::vector<BlamedTensor> overflow_side, underflow_side;  // if the window is empty
   std::vector<std::string> notes;
 };
@@ -173,7 +179,8 @@ struct FormatTuning {
 struct TuneResult {
   std::vector<FormatTuning> formats;
   size_t steps = 0;
-  bool ladder_only = false;                   // other scales could not be tried
+  bool estimated = false;         // of a profile: harm is known within brackets
+  bool compares_current = false;  // the last comparison of each format is the current policy
   int64_t least_stride = 1, most_stride = 1;  // distances of step numbers
 };
 

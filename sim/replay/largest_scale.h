@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Up to which loss scale a gradient fits a format.
+#pragma once
+
+#include "dlsim/codec.h"
+
+namespace dlsim::sim {
+
+// What becomes of a magnitude, of either sign: directed rounding treats them differently.
+struct ScaledMagnitude {
+  bool overflows = false;  // becomes infinite, in float32 or in the format, or is clamped
+  bool nonfinite = false;  // is infinite or NaN in the format
+};
+ScaledMagnitude ScaleMagnitude(const Conversion& conversion, float magnitude, float scale);
+
+// Returns the largest float32 scale at which no magnitude up to `magnitude` overflows; 0 if none
+// is known, since the smallest subnormal one overflows.
+float LargestScale(const Conversion& conversion, float magnitude);
+
+}  // namespace dlsim::sim

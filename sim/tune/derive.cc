@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/tune/derive.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "dlsim/ladder.h"
+#include "sim/replay/largest_scale.h"
+#include "sim/tune/policy_family.h"
+#include "sim/tune/policy_score.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr int kHeadroomBinades = 2;
+
+// Less of the mean loss is no reason to prefer other parameters: a step of a hundred, or one spike.
+double WorthAChange(size_t steps) {
+  return std::fmax(0.01, 1.5 / static_cast<double>(std::max<size_t>(1, steps)));
+}
+
+constexpr size_t kStepBudget = 10'000'000;  // steps foretold for one policy: less than a second
+
+double PowerBelow(double value) { return std::exp2(std::floor(std::log2(value))); }
+
+// Of the steps that some scale makes finite the largest scale; a twentieth of them may have less.
+double UsualLimit(std::span<const StepFacts> facts) {
+  std::vector<double> limits;
+  for (const StepFacts& step : facts) {
+    if (!step.hopeless) limits.push_back(step.limit);
+  }
+  if (limits.empty()) return std::ldexp(1.0, kHeadroomBinades);
+  std::ranges::sort(limits);
+  return limits[limits.size() / 20];
+}
+
+// Tries sets of parameters, the preferred ones first, until one is as good as can be.
+class Deriver {
+ public:
+  Deriver(const PolicyFamily& family, const FormatAdvice& advice, std::span<const StepFacts> facts)
+      : family_(family),
+        facts_(facts),
+        least_loss_(LeastLoss(facts)),
+        worth_(WorthAChange(facts.size())) {
+    const int bias = ParseFormat(advice.format).format.bias;
+    highest_exponent_ = std::min(bias, kHighestScaleExponent);
+    start_ = StaticOf(advice, facts).scale;
+  }
+
+  PolicyChoice Run() {
+    for (const double init : Starts()) {
+      for (const int64_t interval : Intervals()) TryLimits(init, interval);
+      if (Done()) break;
+    }
+    // The windows move: any start may do better, one nearby most likely.
+    const int near = std::clamp(std::ilogb(start_), kLowestScaleExponent, kHighestScaleExponent);
+    for (int distance = 1; distance <= kHighestScaleExponent - kLowestScaleExponent; ++distance) {
+      for (const int exponent : {near + distance, near - distance}) {
+        if (exponent < kLowestScaleExponent || exponent > kHighestScaleExponent) continue;
+        for (const int64_t interval : Intervals()) TryLimits(std::ldexp(1.0, exponent), interval);
+      }
+    }
+    PolicyChoice choice = {.family = family_, .score = {.parameters = family_.defaults}};
+    choice.evaluations = tried_.size();
+    if (tried_.empty()) return choice;
+    const auto rank = [](const PolicyScore& s) { return std::tuple(!s.eligible(), s.mean_loss); };
+    const PolicyScore& best = *std::ranges::min_element(tried_, {}, rank);
+    choice.score = *std::ranges::find_if(tried_, [&](const PolicyScore& score) {
+      return score.eligible() == best.eligible() && score.mean_loss <= best.mean_loss + worth_;
+    });
+    return choice;
+  }
+
+ private:
+  bool Done() const { return good_ || tried_.size() * facts_.size() > kStepBudget; }
+
+  void TryLimits(double start, int64_t interval) {
+    const double init = std::fmax(start, family_.lowest_init);
+    for (const double min : Floors(init)) {
+      for (const double max : {PreferredMax(init), init}) {
+        if (Done()) return;
+        Try({init, min, max, interval, family_.defaults.hysteresis});
+      }
+    }
+  }
+
+  void Try(const ScaleParameters& parameters) {
+    const std::optional<PolicyScore> score = Foretell(family_, parameters, facts_);
+    if (!score) return;
+    good_ = score->eligible() && score->mean_loss <= least_loss_ + worth_;
+    tried_.push_back(*score);
+  }
+
+  std::vector<double> Starts() const {
+    std::vector<double> starts = {start_};
+    const auto first = std::ranges::find_if_not(facts_, &StepFacts::hopeless);
+    if (first != facts_.end() && first->limit > 0) {
+      starts.push_back(std::ldexp(PowerBelow(first->limit), -kHeadroomBinades));
+    }
+    if (IsPowerOfTwo(family_.defaults.init)) starts.push_back(family_.defaults.init);
+    for (double& start : starts) {
+      start = std::clamp(start, std::ldexp(1.0, kLowestScaleExponent),
+                         std::ldexp(1.0, kHighestScaleExponent));
+    }
+    return starts;
+  }
+
+  // The stack's own, then round numbers, the nearest first.
+  std::vector<int64_t> Intervals() const {
+    const int64_t own = family_.defaults.interval;
+    std::vector<int64_t> intervals = {own};
+    for (int64_t decade = 1; decade <= 1000; decade *= 10) {
+      for (const int64_t digit : {1, 2, 5}) intervals.push_back(digit * decade);
+    }
+    std::ranges::stable_sort(intervals, {}, [&](int64_t interval) {
+      return std::fabs(std::log2(static_cast<double>(interval) / static_cast<double>(own)));
+    });
+    return intervals;
+  }
+
+  // The stack's own, room below the start, room below what the steps need, none at all.
+  std::vector<double> Floors(double init) const {
+    if (family_.min.empty()) return {0};
+    // The documented 2e-14 of Cerebras is a misprint.
+    const double own = std::fmax(family_.defaults.min, 0x1p-14);
+    const double needed = std::ldexp(PowerBelow(UsualLimit(facts_)), -kHeadroomBinades);
+    std::vector<double> floors;
+    for (const double floor : {own, std::ldexp(init, -kHeadroomBinades), needed, init}) {
+      const double allowed = std::fmax(std::fmin(floor, init), family_.lowest_min);
+      if (std::ranges::count(floors, allowed) == 0) floors.push_back(allowed);
+    }
+    return floors;
+  }
+
+  double PreferredMax(double init) const {
+    if (family_.max.empty()) return 0;
+    const double own = IsPowerOfTwo(family_.defaults.max) ? family_.defaults.max
+                                                          : std::ldexp(1.0, highest_exponent_);
+    return own >= init ? own : std::ldexp(init, kHeadroomBinades);
+  }
+
+  const PolicyFamily& family_;
+  std::span<const StepFacts> facts_;
+  double least_loss_;
+  double worth_;
+  int highest_exponent_ = 0;
+  double start_ = 1;
+  std::vector<PolicyScore> tried_;
+  bool good_ = false;  // the last one loses as little as any can
+};
+
+}  // namespace
+
+std::vector<StepFacts> FactsOf(const FormatAdvice& advice, const Conversion& conversion,
+                               Checked checked) {
+  std::map<float, double> limits;  // steps that repeat a magnitude repeat its limit
+  const auto limit_of = [&](float magnitude) {
+    const auto [limit, is_new] = limits.try_emplace(magnitude, 0);
+    if (is_new) limit->second = LargestScale(conversion, magnitude);
+    return limit->second;
+  };
+  std::vector<StepFacts> facts;
+  for (const StepWindow& window : advice.windows) {
+    StepFacts step = {.step = window.step, .hopeless = window.hopeless};
+    if (window.hopeless) {
+      step.tensor = window.high_tensor;
+    } else {
+      const bool all = checked == Checked::kAllGradients;
+      step.highest = limit_of(window.largest);
+      step.limit = all ? step.highest : limit_of(window.largest_parameter);
+      step.lowest = std::ldexp(1.0, window.low);
+      step.harm_below = window.harm_below;
+    }
+    facts.push_back(std::move(step));
+  }
+  return facts;
+}
+
+StaticChoice StaticOf(const FormatAdvice& advice, std::span<const StepFacts> facts) {
+  StaticChoice choice;
+  if (const std::optional<ServedSteps::Range>& range = advice.most_served) {
+    choice.scale = std::ldexp(1.0, range->exponent);
+    choice.low = std::ldexp(1.0, range->low);
+    choice.high = std::ldexp(1.0, range->high);
+    return choice;
+  }
+  choice.scale = std::ldexp(PowerBelow(UsualLimit(facts)), -kHeadroomBinades);
+  choice.low = choice.high = choice.scale;
+  return choice;
+}
+
+PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice,
+                    std::span<const StepFacts> facts) {
+  return Deriver(family, advice, facts).Run();
+}
+
+}  // namespace dlsim::sim
