@@ -99,7 +99,8 @@ int ReportRefusals(const std::vector<SimulationRun>& runs) {
 void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequest& request) {
   if (config) ApplyConfig(*config, request);
   if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
-  if (request.policies.empty()) request.policies = {"cerebras"};
+  // The numbers as documented and as coded.
+  if (request.policies.empty()) request.policies = {"cerebras", "cerebras-2.10"};
 }
 
 // The most bins of a heat map; nothing without one.
@@ -194,9 +195,10 @@ void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
       ->option_text("F")
       ->allow_extra_args(false);
   command
-      .add_option("--policy", options.request.policies,
-                  "Loss-scaling policy, repeatable (default: cerebras), or all; see dlsim scaler "
-                  "--list")
+      .add_option(
+          "--policy", options.request.policies,
+          "Loss-scaling policy, repeatable (default: cerebras and cerebras-2.10), or all; see "
+          "dlsim scaler --list")
       ->option_text("NAME")
       ->allow_extra_args(false);
   command

@@ -58,7 +58,7 @@ void ExpectVerdict(const json& verdict) {
                        {"harm_threshold", 'n'},
                        {"paths", 'a'}});
   EXPECT_EQ(verdict["lines"].size(), 3u);
-  EXPECT_EQ(verdict["paths"].size(), 3u);
+  EXPECT_EQ(verdict["paths"].size(), 6u);
   ASSERT_EQ(verdict["formats"].size(), 3u);
   for (const json& format : verdict["formats"]) {
     EXPECT_EQ(format["steps"].size(), 13u);
@@ -83,7 +83,7 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                                  {"last_step", 'i'},
                                  {"file_bytes", 'i'},
                                  {"description", 'o'}});
-  ASSERT_EQ(document["runs"].size(), 3u);  // fp16, bf16, cb16
+  ASSERT_EQ(document["runs"].size(), 6u);  // fp16, bf16, cb16: as documented and as coded
   for (const json& run : document["runs"]) {
     ExpectKeys(run, {{"format", 's'},
                      {"policy", 's'},
@@ -218,13 +218,13 @@ TEST(CliResults, CsvHasOneRowPerRunStepMicroStepAndTensor) {
   constexpr char kHeader[] =
       "format,policy,step,micro,scale,skipped,tensor,role,elements,zeros,nan,inf,underflow,"
       "subnormal,overflow,absmax,sumsq,error_sumsq";
-  const std::vector<std::string> lines = Lines(
-      Succeed({"replay", kAccumulated, "--format", "fp16", "--format", "cb16", "--csv", "-"}));
+  const std::vector<std::string> lines =
+      Lines(Succeed({"replay", kAccumulated, "--format", "fp16", "--csv", "-"}));
   EXPECT_EQ(lines.at(0), kHeader);
-  EXPECT_EQ(lines.size(), 1 + 2 * 8 * 22u);  // 2 runs, 2 steps of 4 micro-steps, 22 tensors
+  EXPECT_EQ(lines.size(), 1 + 2 * 8 * 22u);  // 2 policies, 2 steps of 4 micro-steps, 22 tensors
   for (const std::string& line : lines) EXPECT_EQ(std::ranges::count(line, ','), 17) << line;
-  const Arguments summed = {"replay", kAccumulated, "--format",     "fp16",
-                            "--csv",  "-",          "--accumulate", "sum-first"};
+  const Arguments summed = {"replay",   kAccumulated, "--format", "fp16",         "--policy",
+                            "cerebras", "--csv",      "-",        "--accumulate", "sum-first"};
   EXPECT_EQ(Lines(Succeed(summed)).size(), 1 + 2 * 22u);
 
   const TempDir dir;
