@@ -14,7 +14,11 @@ namespace {
 // Names this long are no slip of the hand; the limit bounds the work.
 constexpr size_t kMaxNameLength = 64;
 
-// Levenshtein's distance, one row of the table at a time.
+char Lower(char letter) {
+  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
+}
+
+// Levenshtein's distance but for case, one row of the table at a time.
 size_t EditDistance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
@@ -22,7 +26,7 @@ size_t EditDistance(std::string_view a, std::string_view b) {
     size_t diagonal = row[0];
     row[0] = i + 1;
     for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (a[i] == b[j] ? 0 : 1);
+      const size_t replaced = diagonal + (Lower(a[i]) == Lower(b[j]) ? 0 : 1);
       diagonal = row[j + 1];
       row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
     }
@@ -31,6 +35,10 @@ size_t EditDistance(std::string_view a, std::string_view b) {
 }
 
 }  // namespace
+
+bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
+  return std::ranges::equal(a, b, {}, Lower, Lower);
+}
 
 std::string Suggest(std::string_view name, std::span<const std::string_view> candidates) {
   if (name.size() > kMaxNameLength) return "";

@@ -12,8 +12,11 @@
 
 namespace dlsim::sim {
 
-// Returns the candidate with the smallest edit distance to `name`, the first of equals; empty if
-// none is near.
+// True if the texts are equal but for the case of their letters.
+bool EqualsIgnoringCase(std::string_view a, std::string_view b);
+
+// Returns the candidate with the smallest edit distance to `name`, in which case does not count,
+// the first of equals; empty if none is near.
 std::string Suggest(std::string_view name, std::span<const std::string_view> candidates);
 
 // Returns the `expected` part of an error: "one of a, b, c", with "(did you mean 'b'?)" where

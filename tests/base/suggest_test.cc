@@ -18,6 +18,13 @@ TEST(Suggest, FindsTheNearestName) {
   EXPECT_EQ(Suggest("cerebras_tf", kNames), "cerebras-tf");
 }
 
+TEST(Suggest, CaseDoesNotCount) {
+  EXPECT_EQ(Suggest("TORCH", kNames), "torch");
+  EXPECT_EQ(Suggest("Cerebras-TF", kNames), "cerebras-tf");
+  EXPECT_TRUE(EqualsIgnoringCase("Fp16", "fP16"));
+  EXPECT_FALSE(EqualsIgnoringCase("fp16", "fp1"));
+}
+
 TEST(Suggest, IsSilentWhenNothingIsNear) {
   EXPECT_EQ(Suggest("lossless", kNames), "");
   EXPECT_EQ(Suggest("", kNames), "");
