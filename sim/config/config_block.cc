@@ -26,7 +26,20 @@ std::string DescribeNode(const ConfigNode& node) {
 
 const ConfigNode* ConfigBlock::Find(std::string_view key) const {
   const ConfigNode* found = node_->Find(key);
+  if (found != nullptr) RequireOnce(key);
   return found == nullptr || found->kind == Kind::kNull ? nullptr : found;
+}
+
+void ConfigBlock::RequireOnce(std::string_view key) const {
+  const ConfigEntry* first = nullptr;
+  for (const ConfigEntry& entry : node_->entries) {
+    if (entry.key != key) continue;
+    if (first != nullptr) {
+      throw UsageError(ConfigPlace(file_, entry.value.line) + ": " + PathOf(key),
+                       "duplicate key " + Quoted(key));
+    }
+    first = &entry;
+  }
 }
 
 std::string ConfigBlock::PathOf(std::string_view key) const {

@@ -23,7 +23,7 @@ struct ConfigNumber {
 enum class NumberRange { kAny, kNotNegative, kPositive };
 
 // A view: the tree must outlive it. A key whose value is null counts as absent. All readers throw
-// Error (exit code 2) for a value of another type or out of range.
+// Error (exit code 2) for a value of another type or out of range, and for a key that stands twice.
 class ConfigBlock {
  public:
   ConfigBlock(std::string file, const ConfigNode& root) : file_(std::move(file)), node_(&root) {}
@@ -58,6 +58,7 @@ class ConfigBlock {
                            std::string_view expected = {}, std::string_view got = {}) const;
 
  private:
+  void RequireOnce(std::string_view key) const;
   std::string Place(std::string_view key) const;
   std::string PathOf(std::string_view key) const;
   ConfigBlock Inner(std::string path, const ConfigNode& node) const;

@@ -16,7 +16,8 @@ enum class ConfigLanguage { kYaml, kJson, kToml };
 ConfigLanguage GuessLanguage(std::string_view path, std::string_view text);
 
 // Parses a whole text; `file` is its name in messages. The result is a table. Throws Error (exit
-// code 2) for bad syntax, a key given twice, and more values or levels than the builder allows.
+// code 2) for bad syntax, a key given twice (which YAML leaves to ConfigBlock), and more values or
+// levels than the builder allows.
 ConfigNode ParseConfig(std::string_view file, std::string_view text, ConfigLanguage language);
 
 // Reads a file of at most 1 MiB. Throws Error: exit code 3 if it cannot be read, else as above.

@@ -77,7 +77,7 @@ void ConfigTreeBuilder::Key(std::string key) { open_.back().key = std::move(key)
 void ConfigTreeBuilder::Close() {
   ConfigNode node = std::move(open_.back().node);
   open_.pop_back();
-  if (node.kind == ConfigNode::Kind::kTable) {
+  if (node.kind == ConfigNode::Kind::kTable && duplicates_ == DuplicateKeys::kRefuse) {
     if (const ConfigEntry* twice = FindDuplicate(node)) {
       Fail(twice->value.line, "duplicate key " + Quoted(twice->key));
     }

@@ -21,7 +21,7 @@ struct ConfigNode {
   int line = 0;
   std::vector<ConfigEntry> entries;  // of a table, or of a list, whose keys are empty
 
-  // Returns the value of a key of a table, or nullptr.
+  // Returns the value of a key of a table, the first of several, or nullptr.
   const ConfigNode* Find(std::string_view key) const;
 };
 
@@ -33,6 +33,10 @@ struct ConfigEntry {
 // Returns `FILE` or `FILE:LINE` for a message.
 std::string ConfigPlace(std::string_view file, int line);
 
+// What the builder does with a key that stands twice in a table. Those kept are refused by who
+// reads them (ConfigBlock).
+enum class DuplicateKeys : uint8_t { kRefuse, kKeep };
+
 // Builds a tree from the events of a parser. Throws Error (exit code 2) for what is too large, too
 // deep or has a key twice.
 class ConfigTreeBuilder {
@@ -40,7 +44,8 @@ class ConfigTreeBuilder {
   static constexpr size_t kMaxDepth = 64;
   static constexpr size_t kMaxNodes = 20'000;  // a hundred times what training files hold
 
-  explicit ConfigTreeBuilder(std::string_view file) : file_(file) {}
+  ConfigTreeBuilder(std::string_view file, DuplicateKeys duplicates)
+      : file_(file), duplicates_(duplicates) {}
 
   void Scalar(ConfigNode::Kind kind, std::string text, int line);
   void Open(ConfigNode::Kind kind, int line);  // a list or a table
@@ -70,6 +75,7 @@ class ConfigTreeBuilder {
   void Add(ConfigNode node);
 
   std::string file_;
+  DuplicateKeys duplicates_;
   std::vector<OpenNode> open_;
   ConfigNode root_;
   size_t nodes_ = 0;

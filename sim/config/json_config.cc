@@ -14,7 +14,7 @@ using Kind = ConfigNode::Kind;
 // The SAX interface of nlohmann, whose names are given.
 class JsonHandler {
  public:
-  explicit JsonHandler(std::string_view file) : builder_(file) {}
+  explicit JsonHandler(std::string_view file) : builder_(file, DuplicateKeys::kRefuse) {}
 
   bool null() { return Scalar(Kind::kNull, "null"); }
   bool boolean(bool value) { return Scalar(Kind::kBool, value ? "true" : "false"); }

@@ -82,7 +82,7 @@ void AddNode(const toml::node& node, ConfigTreeBuilder& builder) {
 
 ConfigNode ParseToml(std::string_view file, std::string_view text) {
   LimitDottedKeys(file, text);
-  ConfigTreeBuilder builder(file);
+  ConfigTreeBuilder builder(file, DuplicateKeys::kRefuse);
   try {
     AddNode(toml::parse(text), builder);
   } catch (const toml::parse_error& error) {

@@ -90,7 +90,7 @@ ConfigNode ResolvePlain(const std::string& text, int line) {
 
 class YamlHandler : public YAML::EventHandler {
  public:
-  explicit YamlHandler(std::string_view file) : builder_(file) {}
+  explicit YamlHandler(std::string_view file) : builder_(file, DuplicateKeys::kKeep) {}
 
   void OnDocumentStart(const YAML::Mark&) override {}
   void OnDocumentEnd() override {}

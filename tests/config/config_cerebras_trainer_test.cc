@@ -7,13 +7,6 @@
 namespace dlsim::sim {
 namespace {
 
-// A trainer with these lines in `precision`.
-std::string Trainer(const Texts& lines) {
-  std::string text = "trainer:\n  init:\n    precision:\n";
-  for (const std::string& line : lines) text += "      " + line + "\n";
-  return text;
-}
-
 TEST(ModelZoo, ReadsARealisticTrainer) {
   const TrainingConfig config = ReadExpecting(
       "model_zoo_gpt3.yaml",

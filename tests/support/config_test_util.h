@@ -27,6 +27,13 @@ inline TrainingConfig Interpret(std::string_view text, const ConfigOptions& opti
   return InterpretConfig("f", ParseConfig("f", text, GuessLanguage("f", text)), options);
 }
 
+// A Model Zoo trainer with these lines in `precision`.
+inline std::string Trainer(const Texts& lines) {
+  std::string text = "trainer:\n  init:\n    precision:\n";
+  for (const std::string& line : lines) text += "      " + line + "\n";
+  return text;
+}
+
 // The only policy with its settings: "torch init_scale=8 growth_interval=2".
 inline std::string PolicyOf(const TrainingConfig& config) {
   EXPECT_EQ(config.policies.size(), 1u);
