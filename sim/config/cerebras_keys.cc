@@ -23,7 +23,7 @@ void ReadFactor(const ConfigBlock& block, TfDynamic tf_dynamic, LossScaling& sca
   } else if (tf && block.Is(kKey, "tf_dynamic")) {
     scaling.factor = LossScaling::Factor::kTfDynamic;
   } else if (const ConfigNode* value = block.Find(kKey)) {
-    if (value->kind != ConfigNode::Kind::kNumber) {
+    if (!block.HasNumber(kKey)) {
       block.Refuse(kKey, "wrong value",
                    tf ? "a number, 'dynamic' or 'tf_dynamic'" : "a number or 'dynamic'",
                    DescribeNode(*value));

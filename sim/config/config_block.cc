@@ -11,6 +11,28 @@ namespace dlsim::sim {
 
 using Kind = ConfigNode::Kind;
 
+namespace {
+
+// True for a number, and for a text in quotes that is one in every language: the originals convert
+// it.
+bool IsNumeric(const ConfigNode& node) {
+  if (node.kind != Kind::kText) return node.kind == Kind::kNumber;
+  const std::string& text = node.text;
+  if (text.find_first_not_of("0123456789.eE+-") != text.npos) return false;
+  try {
+    ParseNumber(text, "");
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+void AddNotes(std::vector<std::string> more, std::vector<std::string>& notes) {
+  for (std::string& note : more) notes.push_back(std::move(note));
+}
+
 std::string DescribeNode(const ConfigNode& node) {
   switch (node.kind) {
     case Kind::kText:
@@ -87,7 +109,7 @@ std::vector<ConfigBlock> ConfigBlock::Items(std::string_view key) const {
 std::optional<ConfigNumber> ConfigBlock::Number(std::string_view key, NumberRange range) const {
   const ConfigNode* value = Find(key);
   if (value == nullptr) return std::nullopt;
-  if (value->kind != Kind::kNumber) Refuse(key, "wrong type", "a number", DescribeNode(*value));
+  if (!IsNumeric(*value)) Refuse(key, "wrong type", "a number", DescribeNode(*value));
   const double number = ParseNumber(value->text, Place(key));
   if (range == NumberRange::kPositive && !(number > 0)) {
     Refuse(key, "out of range", "a number above 0", value->text);
@@ -101,7 +123,7 @@ std::optional<ConfigNumber> ConfigBlock::Number(std::string_view key, NumberRang
 std::optional<int64_t> ConfigBlock::Integer(std::string_view key, int64_t min, int64_t max) const {
   const ConfigNode* value = Find(key);
   if (value == nullptr) return std::nullopt;
-  if (value->kind != Kind::kNumber) Refuse(key, "wrong type", "an integer", DescribeNode(*value));
+  if (!IsNumeric(*value)) Refuse(key, "wrong type", "an integer", DescribeNode(*value));
   const int64_t number = ParseInteger(value->text, Place(key));
   if (number < min) {
     Refuse(key, "too small", "an integer of " + std::to_string(min) + " or more", value->text);
@@ -133,6 +155,11 @@ std::optional<std::string> ConfigBlock::Choice(std::string_view key,
     Refuse(key, "unknown name", ExpectedName(*text, names, {}), Quoted(*text));
   }
   return text;
+}
+
+bool ConfigBlock::HasNumber(std::string_view key) const {
+  const ConfigNode* value = Find(key);
+  return value != nullptr && IsNumeric(*value);
 }
 
 bool ConfigBlock::Is(std::string_view key, std::string_view text) const {

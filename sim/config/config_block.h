@@ -43,6 +43,9 @@ class ConfigBlock {
   std::optional<std::string> Choice(std::string_view key,
                                     std::span<const std::string_view> names) const;
 
+  // True for a number, also in quotes.
+  bool HasNumber(std::string_view key) const;
+
   // True if the value is this text.
   bool Is(std::string_view key, std::string_view text) const;
 
@@ -67,6 +70,9 @@ class ConfigBlock {
   const ConfigNode* node_;
   std::string path_;
 };
+
+// Appends `more` to `notes`.
+void AddNotes(std::vector<std::string> more, std::vector<std::string>& notes);
 
 // Returns a value as messages show it: 1.5, 'text', a list.
 std::string DescribeNode(const ConfigNode& node);

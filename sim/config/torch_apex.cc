@@ -72,7 +72,7 @@ std::string ApexDefaultScale(const std::string& opt_level) {
 std::string ReadApexScale(const ConfigBlock& block, const std::string& opt_level) {
   const ConfigNode* value = block.Find("loss_scale");
   if (value == nullptr) return ApexDefaultScale(opt_level);
-  if (value->kind == ConfigNode::Kind::kNumber) {
+  if (block.HasNumber("loss_scale")) {
     return block.Number("loss_scale", NumberRange::kPositive)->text;
   }
   if (block.Is("loss_scale", "dynamic")) return "dynamic";

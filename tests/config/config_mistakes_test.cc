@@ -7,6 +7,14 @@
 namespace dlsim::sim {
 namespace {
 
+TEST(ConfigMistakes, NumbersInQuotesAreNumbers) {
+  const TrainingConfig config =
+      Interpret(Trainer({"fp16_type: float16", "loss_scaling_factor: '64.0'",
+                         "steps_per_increase: \"5\"", "max_gradient_norm: '1e-1'"}));
+  EXPECT_EQ(PolicyOf(config), "cerebras-2.10 fp16_type=float16 loss_scale=64.0");
+  EXPECT_EQ(config.clipping.max_norm, 0.1);
+}
+
 TEST(ConfigMistakes, AKeyGivenTwiceMattersWhereItIsRead) {
   const TrainingConfig config = Interpret(
       "trainer:\n  init:\n    callbacks: []\n    precision: {fp16_type: float16}\n"
