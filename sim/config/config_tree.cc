@@ -36,6 +36,16 @@ const ConfigNode* ConfigNode::Find(std::string_view key) const {
   return found == entries.end() ? nullptr : &found->value;
 }
 
+const ConfigNode* ConfigNode::FindPath(std::string_view path) const {
+  const ConfigNode* node = this;
+  while (node != nullptr && !path.empty()) {
+    const size_t end = std::min(path.find('.'), path.size());
+    node = node->Find(path.substr(0, end));
+    path.remove_prefix(std::min(end + 1, path.size()));
+  }
+  return node;
+}
+
 std::string ConfigPlace(std::string_view file, int line) {
   return Printable(file) + (line > 0 ? ":" + std::to_string(line) : "");
 }

@@ -23,6 +23,9 @@ struct ConfigNode {
 
   // Returns the value of a key of a table, the first of several, or nullptr.
   const ConfigNode* Find(std::string_view key) const;
+
+  // Returns the value at keys that are joined by dots, one table in another, or nullptr.
+  const ConfigNode* FindPath(std::string_view path) const;
 };
 
 struct ConfigEntry {

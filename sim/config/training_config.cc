@@ -9,6 +9,7 @@
 #include "sim/base/suggest.h"
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
+#include "sim/config/foreign_stacks.h"
 
 namespace dlsim::sim {
 namespace {
@@ -40,6 +41,7 @@ constexpr auto kDialectNames = [] {
 }();
 
 const Dialect& FindDialect(const ConfigBlock& file, const std::string& kind) {
+  if (kind.empty()) RefuseForeignStack(file);
   const auto matches = [&](const Dialect& dialect) {
     return kind.empty() ? dialect.matches(file) : dialect.name == kind;
   };

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+// Configurations of stacks that are not read: they are named, with the options to give instead.
+#include "sim/config/foreign_stacks.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/config_test_util.h"
+
+namespace dlsim::sim {
+namespace {
+
+void ExpectStack(std::string_view text, const std::string& stack, const std::string& expected) {
+  ExpectConfigError(
+      text, "f:1: a configuration of " + stack + ", which is not read, expected " + expected);
+}
+
+TEST(ForeignStacks, AreNamedWithTheirPolicy) {
+  ExpectStack("distributed_type: MULTI_GPU\nmixed_precision: fp16\n", "Accelerate",
+              "--policy torch --format fp16");
+  ExpectStack("actor_rollout_ref: {actor: {fsdp_config: {dtype: float16}}}\n", "verl",
+              "--policy torch --format fp16");
+  ExpectStack("base_model: x\ndatasets: []\n", "axolotl", "--policy torch");
+  ExpectStack("tuner_type: lora\nmodel: x\n", "ms-swift", "--policy torch");
+  ExpectStack("stage: sft\nfinetuning_type: lora\nfp16: true\n", "LLaMA-Factory",
+              "--policy torch --format fp16");
+  ExpectStack("per_device_train_batch_size: 1\nfp16: true\n", "Hugging Face TrainingArguments",
+              "--policy torch --format fp16");
+  ExpectStack("trainer: {precision: 16, devices: 1}\n", "NeMo or PyTorch Lightning",
+              "--policy torch --format fp16");
+  ExpectStack("training: {mixed_precision_param: bfloat16}\n", "torchtitan",
+              "--policy static --format bf16");
+}
+
+TEST(ForeignStacks, NumbersBecomeSettings) {
+  ExpectStack(
+      "common: {fp16: true, fp16_init_scale: 4, fp16_scale_window: 128, min_loss_scale: 1e-6}\n",
+      "fairseq",
+      "--policy fairseq --format fp16 --set init_scale=4 --set scale_window=128 --set "
+      "min_loss_scale=1e-6");
+  ExpectStack("fairseq: {common: {fp16: true}}\n", "fairseq", "--policy fairseq --format fp16");
+  ExpectStack("MODEL_ARGS: {--fp16: true, --initial-loss-scale: 4096, --hysteresis: 3}\n",
+              "Megatron-LM",
+              "--policy megatron --format fp16 --set initial_scale=4096 --set hysteresis=3");
+  ExpectStack(
+      "model: {native_amp_init_scale: 4294967296, native_amp_growth_interval: 1000}\n"
+      "trainer: {precision: 16}\n",
+      "NeMo with Megatron",
+      "--policy apex-hysteresis --format fp16 --set init_scale=4294967296 --set "
+      "growth_interval=1000");
+}
+
+// What the options name exists.
+TEST(ForeignStacks, ThePoliciesTakeTheSettings) {
+  EXPECT_NO_THROW(MakePolicy("fairseq",
+                             {"init_scale=4", "scale_window=128", "tolerance=0.1", "threshold=1e-3",
+                              "min_loss_scale=1e-6"},
+                             ""));
+  EXPECT_NO_THROW(MakePolicy(
+      "megatron", {"initial_scale=4096", "min_scale=1", "growth_interval=5", "hysteresis=3"}, ""));
+  EXPECT_NO_THROW(
+      MakePolicy("apex-hysteresis", {"init_scale=4", "growth_interval=5", "hysteresis=2"}, ""));
+}
+
+TEST(ForeignStacks, Bfloat16AndFloat32NeedNoScaler) {
+  const std::string stack = "Hugging Face TrainingArguments";
+  const std::string args = "per_device_train_batch_size: 1\n";
+  ExpectStack(args + "bf16: true\n", stack, "--policy static --format bf16");
+  ExpectStack(args + "bf16: auto\n", stack, "--policy static --format bf16");
+  ExpectStack(args + "bf16: false\nfp16: true\n", stack, "--policy torch --format fp16");
+  ExpectStack(args + "torch_dtype: bfloat16\n", stack, "--policy static --format bf16");
+  ExpectStack("distributed_type: NO\nmixed_precision: 'no'\n", "Accelerate",
+              "nothing to simulate in float32, or a run in 16 bits");
+  ExpectStack("trainer: {precision: 32}\n", "NeMo or PyTorch Lightning",
+              "nothing to simulate in float32, or a run in 16 bits");
+}
+
+TEST(ForeignStacks, ADeepSpeedFileIsTheBetterSource) {
+  ExpectStack("per_device_train_batch_size: 1\ndeepspeed: ds.json\nfp16: true\n",
+              "Hugging Face TrainingArguments", "--config with the DeepSpeed file 'ds.json'");
+}
+
+TEST(ForeignStacks, AKindThatIsNamedIsTaken) {
+  const std::string text = "task: {a: 1}\ncriterion: {a: 1}\noptimizer: {max_gradient_norm: 1.0}\n";
+  EXPECT_EQ(Interpret(text, {.backend = {}, .kind = "cerebras-old"}).clipping.max_norm, 1.0);
+}
+
+}  // namespace
+}  // namespace dlsim::sim
