@@ -82,10 +82,9 @@ void ReadOptLevel(const std::optional<ConfigBlock>& runconfig,
 }  // namespace
 
 bool LooksLikeModelZooOld(const ConfigBlock& file) {
-  const ConfigNode* optimizer = file.Find("optimizer");
-  if (optimizer == nullptr || optimizer->kind != ConfigNode::Kind::kTable) return false;
-  return file.node().Find("runconfig") != nullptr || file.node().Find("model") != nullptr ||
-         optimizer->Find("loss_scaling_factor") != nullptr;
+  const ConfigNode& root = file.node();
+  return root.FindPath("optimizer.optimizer_type") != nullptr ||
+         root.FindPath("optimizer.loss_scaling_factor") != nullptr;
 }
 
 TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> asked) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parameters of the Cerebras Model Zoo's TensorFlow Trainer, in `optimizer`.
 // Source: Cerebras/modelzoo, common/tf/optimizers/Trainer.py.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -16,10 +17,21 @@ constexpr std::array<std::string_view, 9> kTfScalerKeys = {
     "min_loss_scale",      "max_loss_scale",     "overflow_tolerance",
     "max_gradient_norm",   "max_gradient_value", "grad_accum_steps"};
 
-// Only the TensorFlow Trainer reads these.
-constexpr std::array<std::string_view, 7> kOwnKeys = {
-    "overflow_tolerance",     "log_grads",     "log_hists",       "ws_summary",
-    "disable_lr_steps_reset", "rmsprop_decay", "rmsprop_momentum"};
+constexpr std::array<std::string_view, 4> kTfFileKeys = {"optimizer", "model", "csconfig",
+                                                         "runconfig"};
+constexpr std::array<std::string_view, 1> kTfModelKeys = {"mixed_precision"};
+
+// Only PyTorch's runs and models read these.
+constexpr std::array<std::string_view, 6> kPytorchPaths = {
+    "runconfig.log_steps", "runconfig.checkpoint_steps", "model.fp16_type", "model.use_bfloat16",
+    "optimizer.betas",     "optimizer.correct_bias"};
+
+// Only the TensorFlow Trainer and its Estimator read these.
+constexpr std::array<std::string_view, 10> kTensorFlowPaths = {
+    "optimizer.overflow_tolerance",     "optimizer.log_grads",        "optimizer.log_hists",
+    "optimizer.rmsprop_decay",          "optimizer.rmsprop_momentum", "model.tf_summary",
+    "runconfig.save_checkpoints_steps", "runconfig.tf_random_seed",   "runconfig.throttle_secs",
+    "runconfig.log_step_count_steps"};
 
 // 0 is off, as in the original.
 Clipping ReadClipping(const ConfigBlock& block) {
@@ -84,15 +96,12 @@ ConfigPolicy Scaler(const ConfigBlock& optimizer, const LossScaling& scaling,
 }  // namespace
 
 bool LooksLikeTfTrainer(const ConfigBlock& file) {
-  const ConfigNode* optimizer = file.Find("optimizer");
+  const ConfigNode& root = file.node();
+  const ConfigNode* optimizer = root.Find("optimizer");
   if (optimizer == nullptr || optimizer->kind != ConfigNode::Kind::kTable) return false;
-  const ConfigBlock block = *file.Table("optimizer");
-  if (block.Is("loss_scaling_factor", "tf_dynamic")) return true;
-  for (const std::string_view key : kOwnKeys) {
-    if (optimizer->Find(key) != nullptr) return true;
-  }
-  const ConfigNode* model = file.Find("model");
-  return model != nullptr && model->Find("tf_summary") != nullptr;
+  if (file.Table("optimizer")->Is("loss_scaling_factor", "tf_dynamic")) return true;
+  const auto has = [&](std::string_view path) { return root.FindPath(path) != nullptr; };
+  return std::ranges::none_of(kPytorchPaths, has) && std::ranges::any_of(kTensorFlowPaths, has);
 }
 
 TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend>) {

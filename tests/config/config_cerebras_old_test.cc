@@ -13,8 +13,11 @@ std::string Old(const Texts& model, const Texts& optimizer) {
   for (const std::string& line : model) text += "  " + line + "\n";
   text += "optimizer:\n";
   for (const std::string& line : optimizer) text += "  " + line + "\n";
-  return text;
+  return text + "  optimizer_type: SGD\n";
 }
+
+const std::string kTf = "Model Zoo TensorFlow Trainer";
+const std::string kPytorch = "Model Zoo before the trainer class";
 
 TEST(ModelZooOld, ReadsARealisticFile) {
   const TrainingConfig config =
@@ -67,8 +70,7 @@ TEST(ModelZooOld, CpusDoNotScale) {
 }
 
 TEST(ModelZooOld, OtherKeysAreIgnoredAndSlipsNoted) {
-  const TrainingConfig config =
-      Interpret(Old({}, {"optimizer_type: SGD", "momentum: 0.9", "steps_per_incrase: 5"}));
+  const TrainingConfig config = Interpret(Old({}, {"momentum: 0.9", "steps_per_incrase: 5"}));
   EXPECT_TRUE(HasNote(config,
                       "optimizer.steps_per_incrase is not read (did you mean "
                       "'steps_per_increase'?)"));
@@ -76,6 +78,19 @@ TEST(ModelZooOld, OtherKeysAreIgnoredAndSlipsNoted) {
   EXPECT_EQ(config.notes.size(), 2u);
   ExpectConfigError(Old({}, {"max_gradient_norm: -1.0"}),
                     "f:3: optimizer: max_gradient_norm has to be a positive float. Got -1.0");
+}
+
+TEST(ModelZooOld, IsToldByItsOptimizer) {
+  EXPECT_EQ(Interpret("optimizer: {optimizer_type: AdamW}").kind, kPytorch);
+  EXPECT_EQ(Interpret("optimizer: {loss_scaling_factor: 2}").kind, kPytorch);
+  // The model and the optimizer of anything.
+  for (const std::string text :
+       {"model: {a: 1}\noptimizer: {name: adam}", "model: resnet\noptimizer: adam"}) {
+    ExpectConfigError(text,
+                      "f:1: not a known training configuration, expected the keys of one of "
+                      "cerebras, deepspeed, torch, apex, cerebras-tf, cerebras-old, dlsim (or name "
+                      "it by --config-kind)");
+  }
 }
 
 TEST(TfTrainer, ReadsARealisticFile) {
@@ -111,18 +126,39 @@ TEST(TfTrainer, KnowsThreeKindsOfScaling) {
 }
 
 TEST(TfTrainer, IsToldApartByItsOwnKeys) {
-  const std::string kTf = "Model Zoo TensorFlow Trainer";
   EXPECT_EQ(Interpret(Old({"tf_summary: False"}, {"momentum: 0.9"})).kind, kTf);
-  for (const std::string key :
-       {"overflow_tolerance: 0.1", "log_grads: True", "log_hists: True", "ws_summary: True",
-        "disable_lr_steps_reset: True", "rmsprop_decay: 0.9", "rmsprop_momentum: 0.9"}) {
+  for (const std::string key : {"overflow_tolerance: 0.1", "log_grads: True", "log_hists: True",
+                                "rmsprop_decay: 0.9", "rmsprop_momentum: 0.9"}) {
     EXPECT_EQ(Interpret(Old({}, {key})).kind, kTf) << key;
   }
-  EXPECT_EQ(Interpret(Old({}, {"log_summaries: True"})).kind, "Model Zoo before the trainer class");
+  for (const std::string key : {"save_checkpoints_steps: 5", "tf_random_seed: 1",
+                                "throttle_secs: 0", "log_step_count_steps: 1"}) {
+    EXPECT_EQ(Interpret(Old({}, {}) + "runconfig: {" + key + "}\n").kind, kTf) << key;
+  }
+  // Both trainers read these.
+  for (const std::string key :
+       {"log_summaries: True", "ws_summary: True", "disable_lr_steps_reset: True"}) {
+    EXPECT_EQ(Interpret(Old({}, {key})).kind, kPytorch) << key;
+  }
+}
+
+TEST(TfTrainer, PytorchsMarksComeFirst) {
+  for (const std::string model : {"fp16_type: float16", "use_bfloat16: False"}) {
+    EXPECT_EQ(Interpret(Old({"tf_summary: False", model}, {})).kind, kPytorch) << model;
+  }
+  for (const std::string key : {"betas: [0.9, 0.95]", "correct_bias: True"}) {
+    EXPECT_EQ(Interpret(Old({}, {"log_grads: True", key})).kind, kPytorch) << key;
+  }
+  for (const std::string key : {"log_steps: 1", "checkpoint_steps: 1"}) {
+    const std::string runconfig = "runconfig: {log_step_count_steps: 1, " + key + "}\n";
+    EXPECT_EQ(Interpret(Old({}, {}) + runconfig).kind, kPytorch) << key;
+  }
+  // PyTorch's scaler does not know it.
+  EXPECT_EQ(Interpret(Old({"fp16_type: float16"}, {"loss_scaling_factor: tf_dynamic"})).kind, kTf);
 }
 
 TEST(TfTrainer, RefusesAsTheOriginal) {
-  const std::string own = "ws_summary: True";
+  const std::string own = "log_grads: True";
   ExpectConfigError(Old({}, {own, "max_gradient_norm: 1.0", "max_gradient_value: 1.0"}),
                     "f:3: optimizer: Gradients can be clipped by norm or by value, but not both. "
                     "Do not set both max_gradient_norm and max_gradient_value.");
