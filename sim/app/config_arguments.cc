@@ -10,7 +10,8 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option("--config", arguments.path,
                   "Take format, policy and parameters from a training configuration: YAML, JSON or "
-                  "TOML of Cerebras, DeepSpeed, torch, Apex; --format, --policy and --set win")
+                  "TOML of Cerebras, DeepSpeed, torch, Apex, '-' for standard input; --format, "
+                  "--policy and --set win")
       ->option_text("FILE");
   const auto assign_kind = [&arguments](const std::string& text) {
     arguments.options.kind = ConfigKinds()[ParseChoice(
@@ -23,6 +24,15 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
           "cerebras-tf, cerebras-old or dlsim (default: by its "
           "content)")
       ->option_text("KIND");
+  const auto assign_version = [&arguments](const std::string& text) {
+    arguments.options.version = ParseStackVersion("--config-version", text);
+  };
+  command
+      .add_option_function<std::string>(
+          "--config-version", assign_version,
+          "The version of the stack that the file was written for, such as 0.16.4 of DeepSpeed or "
+          "1.6.1 of the Model Zoo, where defaults changed (default: the newest)")
+      ->option_text("VERSION");
   AddChoice<Backend>(
       command, "--backend", arguments.options.backend, "NAME",
       "Where a Cerebras configuration runs: csx, gpu or cpu (default: as it says, else csx)");
@@ -32,6 +42,7 @@ std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments) {
   if (!arguments.path.empty()) return ReadTrainingConfig(arguments.path, arguments.options);
   if (arguments.options.backend) throw UsageError("--backend", "needs --config");
   if (!arguments.options.kind.empty()) throw UsageError("--config-kind", "needs --config");
+  if (arguments.options.version) throw UsageError("--config-version", "needs --config");
   return std::nullopt;
 }
 

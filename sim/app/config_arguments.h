@@ -16,7 +16,7 @@ struct ConfigArguments {
   ConfigOptions options;
 };
 
-// Adds --config, --config-kind and --backend.
+// Adds --config, --config-kind, --config-version and --backend.
 void AddConfigArguments(CLI::App& command, ConfigArguments& arguments);
 
 // Returns what the file means, if one is named. Throws Error for a bad file, and for options that

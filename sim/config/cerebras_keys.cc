@@ -5,6 +5,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
+#include "sim/base/suggest.h"
 
 namespace dlsim::sim {
 namespace {
@@ -33,6 +34,10 @@ void ReadFactor(const ConfigBlock& block, TfDynamic tf_dynamic, LossScaling& sca
 }
 
 }  // namespace
+
+std::string FormatOfHalfType(std::string_view fp16_type) {
+  return fp16_type == "float16" ? "fp16" : fp16_type == "bfloat16" ? "bf16" : "cb16";
+}
 
 LossScaling ReadLossScaling(const ConfigBlock& block, TfDynamic tf_dynamic) {
   LossScaling scaling;
@@ -131,15 +136,34 @@ std::string PrecisionOptLevelNote(int64_t level) {
          std::to_string(level) + " shows its sums";
 }
 
+bool ReadMixedPrecision(const ConfigBlock& file) {
+  for (const std::string_view name : {"model", "training"}) {
+    const std::optional<ConfigBlock> block = file.Table(name);
+    const std::optional<bool> mixed = block ? block->Bool("mixed_precision") : std::nullopt;
+    if (mixed) return *mixed;
+  }
+  return false;
+}
+
+bool ReadUseCbfloat16(const ConfigBlock& file, bool mixed_precision) {
+  const std::optional<ConfigBlock> csconfig = file.Table("csconfig");
+  if (!csconfig || !csconfig->Bool("use_cbfloat16").value_or(false)) return false;
+  if (mixed_precision) return true;
+  csconfig->Refuse("use_cbfloat16",
+                   "use_cbfloat16=True can only be used in mixed precision mode. Set "
+                   "mixed_precision to True.");
+}
+
 ConfigPolicy NoScaler() { return {"static", {"loss_scale=1"}}; }
 
-Backend ChooseBackend(std::optional<Backend> asked, const std::optional<ConfigBlock>& block,
-                      std::string_view key) {
+std::optional<Backend> ReadBackend(const ConfigBlock& block, std::string_view key) {
+  const std::optional<std::string> name = block.Text(key);
+  if (!name) return std::nullopt;
+  for (const auto& known : EnumNames(Backend{})) {
+    if (EqualsIgnoringCase(known.name, *name)) return known.value;
+  }
   constexpr std::array<std::string_view, 3> kNames = {"CSX", "GPU", "CPU"};
-  if (asked) return *asked;
-  const std::optional<std::string> name = block ? block->Choice(key, kNames) : std::nullopt;
-  if (!name) return Backend::kCsx;
-  return name == "CSX" ? Backend::kCsx : name == "GPU" ? Backend::kGpu : Backend::kCpu;
+  block.Refuse(key, "unknown name", ExpectedName(*name, kNames, {}), Quoted(*name));
 }
 
 }  // namespace dlsim::sim

@@ -13,6 +13,9 @@ namespace dlsim::sim {
 // The values of fp16_type.
 inline constexpr std::array<std::string_view, 3> kHalfTypes = {"float16", "bfloat16", "cbfloat16"};
 
+// Returns the number format of a value of fp16_type.
+std::string FormatOfHalfType(std::string_view fp16_type);
+
 // Absent = the stack's default.
 struct LossScaling {
   enum class Factor { kStatic, kDynamic, kTfDynamic };
@@ -47,12 +50,18 @@ ConfigPolicy GpuScaler(const LossScaling& scaling, std::string_view default_init
 // Returns the note on precision_opt_level.
 std::string PrecisionOptLevelNote(int64_t level);
 
+// Returns model.mixed_precision of the layouts before the trainer, which the documents of release
+// 1.6 have in `training`.
+bool ReadMixedPrecision(const ConfigBlock& file);
+
+// Returns csconfig.use_cbfloat16 of release 1.6; refuses it without mixed precision.
+bool ReadUseCbfloat16(const ConfigBlock& file, bool mixed_precision);
+
 // Returns policy static at 1.
 ConfigPolicy NoScaler();
 
-// Returns the asked backend, else the one that the value names, else CSX.
-Backend ChooseBackend(std::optional<Backend> asked, const std::optional<ConfigBlock>& block,
-                      std::string_view key);
+// Returns the backend that the value names, in upper or lower case, if there is one.
+std::optional<Backend> ReadBackend(const ConfigBlock& block, std::string_view key);
 
 // Adds `key=value` if there is a number.
 void AddSetting(ConfigPolicy& policy, std::string_view key,

@@ -152,7 +152,7 @@ bool LooksLikeDeepSpeed(const ConfigBlock& file) {
   return false;
 }
 
-TrainingConfig ReadDeepSpeed(const ConfigBlock& file, std::optional<Backend>) {
+TrainingConfig ReadDeepSpeed(const ConfigBlock& file, const ConfigOptions&) {
   TrainingConfig config = {.kind = "DeepSpeed", .formats = {}, .policies = {}};
   ReadTypes(file, config);
   const AutoReader reader = {file, config.notes};

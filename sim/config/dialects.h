@@ -7,13 +7,13 @@
 
 namespace dlsim::sim {
 
-TrainingConfig ReadModelZoo(const ConfigBlock& file, std::optional<Backend> backend);
-TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> backend);
-TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend> backend);
-TrainingConfig ReadDeepSpeed(const ConfigBlock& file, std::optional<Backend> backend);
-TrainingConfig ReadTorch(const ConfigBlock& file, std::optional<Backend> backend);
-TrainingConfig ReadApex(const ConfigBlock& file, std::optional<Backend> backend);
-TrainingConfig ReadDlsimToml(const ConfigBlock& file, std::optional<Backend> backend);
+TrainingConfig ReadModelZoo(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadModelZooOld(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadTfTrainer(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadDeepSpeed(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadTorch(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadApex(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadDlsimToml(const ConfigBlock& file, const ConfigOptions& options);
 
 // True if the file has what only this dialect has.
 bool LooksLikeModelZoo(const ConfigBlock& file);

@@ -120,7 +120,7 @@ bool LooksLikeDlsimToml(const ConfigBlock& file) {
   return file.Has("policy") || file.Has("format") || file.Has("parameters");
 }
 
-TrainingConfig ReadDlsimToml(const ConfigBlock& file, std::optional<Backend>) {
+TrainingConfig ReadDlsimToml(const ConfigBlock& file, const ConfigOptions&) {
   file.RequireKnown(kKeys);
   TrainingConfig config = {.kind = "dlsim", .formats = {}, .policies = {}};
   for (const std::string& name : ReadNames(file, "format")) {

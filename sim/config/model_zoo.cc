@@ -21,9 +21,12 @@ constexpr std::array<std::string_view, 11> kPrecisionKeys = {"enabled",
                                                              "max_gradient_value",
                                                              "log_loss_scale"};
 
-std::string FormatOf(std::string_view fp16_type) {
-  return fp16_type == "float16" ? "fp16" : fp16_type == "bfloat16" ? "bf16" : "cb16";
-}
+// Their defaults are not None.
+constexpr std::array<std::string_view, 4> kPrecisionNotNull = {
+    "enabled", "fp16_type", "loss_scaling_factor", "steps_per_increase"};
+constexpr std::array<std::string_view, 1> kLoopKeys = {"grad_accum_steps"};
+constexpr std::array<std::string_view, 4> kInitKeys = {"precision", "backend", "device", "loop"};
+constexpr std::array<std::string_view, 1> kBackendKeys = {"backend_type"};
 
 // The type that the arithmetic uses. The original replaces it by an object that is not equal to
 // "bfloat16", so that it still makes a scaler; hence `scaler_type` stays as written.
@@ -65,8 +68,18 @@ void AddScaler(const LossScaling& scaling, const std::string& type, Backend back
   }
 }
 
+// The original checks types, and None is none of theirs.
+void RefuseNulls(const ConfigBlock& block, std::span<const std::string_view> keys) {
+  for (const std::string_view key : keys) {
+    const ConfigNode* value = block.node().Find(key);
+    if (value == nullptr || value->kind != ConfigNode::Kind::kNull) continue;
+    block.Refuse(key, "wrong type", "a value, or no such key", "null");
+  }
+}
+
 void ReadPrecision(const ConfigBlock& precision, Backend backend, TrainingConfig& config) {
   precision.RequireKnown(kPrecisionKeys);
+  RefuseNulls(precision, kPrecisionNotNull);
   precision.Bool("log_loss_scale");
   config.precision_opt_level = precision.Integer("precision_opt_level", 0, 2);
   if (config.precision_opt_level) {
@@ -85,7 +98,7 @@ void ReadPrecision(const ConfigBlock& precision, Backend backend, TrainingConfig
   if (off) {
     config.notes.push_back("enabled false: this run computes in float32");
   } else {
-    config.formats = {FormatOf(MathType(precision, scaling, type, backend, config.notes))};
+    config.formats = {FormatOfHalfType(MathType(precision, scaling, type, backend, config.notes))};
   }
   AddScaler(scaling, type, backend, config);
 }
@@ -101,16 +114,30 @@ std::optional<ConfigBlock> FindTrainer(const ConfigBlock& file, std::vector<std:
   return phases.front().Table("trainer");
 }
 
+// The trainer takes a backend or a device, never both.
+std::optional<Backend> FindBackend(const ConfigBlock& init, std::vector<std::string>& notes) {
+  const std::optional<ConfigBlock> block = init.Table("backend");
+  if (block) AddNotes(block->NoteMisspelt(kBackendKeys), notes);
+  const auto backend = block ? ReadBackend(*block, "backend_type") : std::nullopt;
+  if (!backend) return ReadBackend(init, "device");
+  if (!init.Has("device")) return backend;
+  init.Refuse("device",
+              "backend and device are mutually exclusive arguments of Trainer. Please only provide "
+              "one or the other");
+}
+
 }  // namespace
 
 bool LooksLikeModelZoo(const ConfigBlock& file) { return file.Has("trainer"); }
 
-TrainingConfig ReadModelZoo(const ConfigBlock& file, std::optional<Backend> asked) {
+TrainingConfig ReadModelZoo(const ConfigBlock& file, const ConfigOptions& options) {
   TrainingConfig config = {.kind = "Model Zoo trainer", .formats = {}, .policies = {}};
   const std::optional<ConfigBlock> trainer = FindTrainer(file, config.notes);
   const std::optional<ConfigBlock> init = trainer ? trainer->Table("init") : std::nullopt;
   if (!init) file.Refuse("trainer", "no table init", "trainer.init");
-  const Backend backend = ChooseBackend(asked, init->Table("backend"), "backend_type");
+  AddNotes(init->NoteMisspelt(kInitKeys), config.notes);
+  const std::optional<Backend> own = FindBackend(*init, config.notes);
+  const Backend backend = options.backend.value_or(own.value_or(Backend::kCsx));
   if (const std::optional<ConfigBlock> precision = init->Table("precision")) {
     ReadPrecision(*precision, backend, config);
   } else {
@@ -118,6 +145,8 @@ TrainingConfig ReadModelZoo(const ConfigBlock& file, std::optional<Backend> aske
     config.notes.push_back("no trainer.init.precision: no mixed precision and no loss scaling");
   }
   if (const std::optional<ConfigBlock> loop = init->Table("loop")) {
+    AddNotes(loop->NoteMisspelt(kLoopKeys), config.notes);
+    RefuseNulls(*loop, kLoopKeys);
     const std::optional<int64_t> steps = loop->Integer("grad_accum_steps", 1);
     if (backend != Backend::kCsx) config.grad_accum_steps = steps;
     if (backend == Backend::kCsx && steps.value_or(1) > 1) {

@@ -14,10 +14,46 @@ constexpr std::array<std::string_view, 8> kScalerKeys = {
     "loss_scaling_factor", "initial_loss_scale", "steps_per_increase", "min_loss_scale",
     "max_loss_scale",      "max_gradient_norm",  "max_gradient_value", "grad_accum_steps"};
 
+constexpr std::array<std::string_view, 4> kOldFileKeys = {"optimizer", "model", "runconfig",
+                                                          "csconfig"};
+constexpr std::array<std::string_view, 4> kOldModelKeys = {"fp16_type", "mixed_precision",
+                                                           "use_bfloat16", "precision_opt_level"};
+constexpr std::array<std::string_view, 3> kRunconfigKeys = {"target_device", "grad_accum_steps",
+                                                            "precision_opt_level"};
+
+// The release whose GPT models choose bfloat16 (gpt2/utils.py and gptj/utils.py, set_defaults).
+constexpr StackVersion kBfloat16Release = {1, 9, 1};
+
+// The release that converts these files to the trainer's layout, whose own default is bfloat16.
+constexpr StackVersion kConvertedRelease = {2, 4, 0};
+
+// True for the models of the folders gpt2 and gptj, which all GPT-like models are.
+bool IsGptModel(const ConfigNode& model) {
+  return model.Find("use_bias_in_output") != nullptr || model.Find("attention_module") != nullptr;
+}
+
+// The type that the model's own defaults choose.
+std::string DefaultType(const ConfigNode& model, std::optional<StackVersion> version,
+                        std::vector<std::string>& notes) {
+  if (version && *version >= kConvertedRelease) return "bfloat16";
+  if (!IsGptModel(model)) return "float16";
+  // Later files say loss_scaling where those of 1.6 have the weight alone.
+  const bool early = model.Find("loss_weight") != nullptr && model.Find("loss_scaling") == nullptr;
+  const bool bfloat16 = version ? *version >= kBfloat16Release : !early;
+  if (bfloat16) {
+    notes.push_back(
+        "neither fp16_type nor use_bfloat16: GPT models choose bfloat16 since release 1.9.1; "
+        "before, float16 (--config-version)");
+  }
+  return bfloat16 ? "bfloat16" : "float16";
+}
+
 // Returns fp16_type, which took the place of use_bfloat16.
-std::string ReadType(const ConfigBlock& model) {
-  const bool bfloat16 = model.Bool("use_bfloat16").value_or(false);
-  return model.Choice("fp16_type", kHalfTypes).value_or(bfloat16 ? "bfloat16" : "float16");
+std::string ReadType(const ConfigBlock& model, std::optional<StackVersion> version,
+                     std::vector<std::string>& notes) {
+  if (const auto type = model.Choice("fp16_type", kHalfTypes)) return *type;
+  if (const auto bfloat16 = model.Bool("use_bfloat16")) return *bfloat16 ? "bfloat16" : "float16";
+  return DefaultType(model.node(), version, notes);
 }
 
 // Returns the type that the arithmetic uses; cbfloat16 and bfloat16 also decide about scaling.
@@ -79,6 +115,16 @@ void ReadOptLevel(const std::optional<ConfigBlock>& runconfig,
   }
 }
 
+void NoteSlips(const ConfigBlock& file, std::vector<std::string>& notes) {
+  AddNotes(file.NoteMisspelt(kOldFileKeys), notes);
+  const auto add = [&](std::string_view name, std::span<const std::string_view> keys) {
+    if (const auto block = file.Table(name)) AddNotes(block->NoteMisspelt(keys), notes);
+  };
+  add("model", kOldModelKeys);
+  add("runconfig", kRunconfigKeys);
+  add("optimizer", kScalerKeys);
+}
+
 }  // namespace
 
 bool LooksLikeModelZooOld(const ConfigBlock& file) {
@@ -87,21 +133,23 @@ bool LooksLikeModelZooOld(const ConfigBlock& file) {
          root.FindPath("optimizer.loss_scaling_factor") != nullptr;
 }
 
-TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> asked) {
+TrainingConfig ReadModelZooOld(const ConfigBlock& file, const ConfigOptions& options) {
   TrainingConfig config = {
       .kind = "Model Zoo before the trainer class", .formats = {}, .policies = {}};
   const std::optional<ConfigBlock> optimizer = file.Table("optimizer");
   if (!optimizer) file.Refuse("optimizer", "missing", "keys with values");
   const std::optional<ConfigBlock> model = file.Table("model");
   const std::optional<ConfigBlock> runconfig = file.Table("runconfig");
-  const Backend backend = ChooseBackend(asked, runconfig, "target_device");
-  const bool mixed = model && model->Bool("mixed_precision").value_or(false);
-  const std::string type = model ? ReadType(*model) : "float16";
+  const auto own = runconfig ? ReadBackend(*runconfig, "target_device") : std::nullopt;
+  const Backend backend = options.backend.value_or(own.value_or(Backend::kCsx));
+  const bool mixed = ReadMixedPrecision(file);
+  const bool cbfloat16 = ReadUseCbfloat16(file, mixed) && backend == Backend::kCsx;
+  const std::string type = model ? ReadType(*model, options.version, config.notes) : "float16";
   LossScaling scaling = ReadLossScaling(*optimizer, TfDynamic::kUnknown);
   RequireOrder(*optimizer, scaling, 0x1p-14, type == "cbfloat16" ? 0x1p31 : 0x1p15);
   const std::string math = ReplaceType(*optimizer, type, mixed, backend, scaling, config.notes);
   if (mixed) {
-    config.formats = {math == "float16" ? "fp16" : math == "bfloat16" ? "bf16" : "cb16"};
+    config.formats = {cbfloat16 ? "cb16" : FormatOfHalfType(math)};
   } else {
     config.notes.push_back("model.mixed_precision is off: this run computes in float32");
   }
@@ -109,9 +157,7 @@ TrainingConfig ReadModelZooOld(const ConfigBlock& file, std::optional<Backend> a
   config.clipping = ReadTorchClipping(*optimizer);
   ReadAccumulation(*optimizer, runconfig, backend, config);
   ReadOptLevel(runconfig, model, config);
-  for (std::string& note : optimizer->NoteMisspelt(kScalerKeys)) {
-    config.notes.push_back(std::move(note));
-  }
+  NoteSlips(file, config.notes);
   return config;
 }
 

@@ -104,13 +104,14 @@ bool LooksLikeTfTrainer(const ConfigBlock& file) {
   return std::ranges::none_of(kPytorchPaths, has) && std::ranges::any_of(kTensorFlowPaths, has);
 }
 
-TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend>) {
+TrainingConfig ReadTfTrainer(const ConfigBlock& file, const ConfigOptions&) {
   TrainingConfig config = {.kind = "Model Zoo TensorFlow Trainer", .formats = {}, .policies = {}};
   const std::optional<ConfigBlock> optimizer = file.Table("optimizer");
   if (!optimizer) file.Refuse("optimizer", "missing", "keys with values");
-  const std::optional<ConfigBlock> model = file.Table("model");
-  if (model && model->Bool("mixed_precision").value_or(false)) {
-    config.formats = {"fp16"};
+  const bool mixed = ReadMixedPrecision(file);
+  const bool cbfloat16 = ReadUseCbfloat16(file, mixed);
+  if (mixed) {
+    config.formats = {cbfloat16 ? "cb16" : "fp16"};
   } else {
     config.notes.push_back("model.mixed_precision is off: this run computes in float32");
   }
@@ -120,9 +121,11 @@ TrainingConfig ReadTfTrainer(const ConfigBlock& file, std::optional<Backend>) {
   config.policies = {Scaler(*optimizer, scaling, config.notes)};
   config.clipping = ReadClipping(*optimizer);
   config.grad_accum_steps = optimizer->Integer("grad_accum_steps", 1);
-  for (std::string& note : optimizer->NoteMisspelt(kTfScalerKeys)) {
-    config.notes.push_back(std::move(note));
+  AddNotes(file.NoteMisspelt(kTfFileKeys), config.notes);
+  if (const auto model = file.Table("model")) {
+    AddNotes(model->NoteMisspelt(kTfModelKeys), config.notes);
   }
+  AddNotes(optimizer->NoteMisspelt(kTfScalerKeys), config.notes);
   return config;
 }
 

@@ -99,7 +99,7 @@ ConfigPolicy ApexScaler(const ConfigBlock& block, const std::string& opt_level) 
 
 bool LooksLikeTorch(const ConfigBlock& file) { return FindAny(file, kGradScalerNames).has_value(); }
 
-TrainingConfig ReadTorch(const ConfigBlock& file, std::optional<Backend>) {
+TrainingConfig ReadTorch(const ConfigBlock& file, const ConfigOptions&) {
   TrainingConfig config = {.kind = "torch GradScaler", .formats = {}, .policies = {}};
   const std::optional<ConfigBlock> block = FindAny(file, kGradScalerNames);
   if (!block) file.Refuse("", "no table torch.amp.GradScaler");
@@ -122,7 +122,7 @@ TrainingConfig ReadTorch(const ConfigBlock& file, std::optional<Backend>) {
 
 bool LooksLikeApex(const ConfigBlock& file) { return FindAny(file, kApexNames).has_value(); }
 
-TrainingConfig ReadApex(const ConfigBlock& file, std::optional<Backend>) {
+TrainingConfig ReadApex(const ConfigBlock& file, const ConfigOptions&) {
   TrainingConfig config = {.kind = "Apex amp", .formats = {}, .policies = {}};
   const std::optional<ConfigBlock> block = FindAny(file, kApexNames);
   if (!block) file.Refuse("", "no table apex.amp");

@@ -6,6 +6,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/format.h"
+#include "sim/base/number.h"
 #include "sim/base/suggest.h"
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
@@ -20,7 +21,7 @@ struct Dialect {
   std::string_view name;
   HasBackend backend;
   bool (*matches)(const ConfigBlock&);
-  TrainingConfig (*read)(const ConfigBlock&, std::optional<Backend>);
+  TrainingConfig (*read)(const ConfigBlock&, const ConfigOptions&);
 };
 
 // In the order in which they are tried.
@@ -60,11 +61,27 @@ const Dialect& FindDialect(const ConfigBlock& file, const std::string& kind) {
 
 std::span<const std::string_view> ConfigKinds() { return kDialectNames; }
 
+StackVersion ParseStackVersion(const std::string& place, const std::string& text) {
+  StackVersion version = {};
+  std::string_view rest = text;
+  for (size_t i = 0; i < version.size() && !rest.empty(); ++i) {
+    const size_t end = std::min(rest.find('.'), rest.size());
+    const std::string_view part = rest.substr(0, end);
+    if (part.empty() || part.size() > 9 || part.find_first_not_of("0123456789") != part.npos) break;
+    version[i] = ParseInteger(part, place);
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  if (!rest.empty() || text.empty() || text.back() == '.') {
+    throw UsageError(place, "bad version", "up to three numbers such as 1.9.1", Quoted(text));
+  }
+  return version;
+}
+
 TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
                                const ConfigOptions& options) {
   const ConfigBlock block(file, root);
   const Dialect& dialect = FindDialect(block, options.kind);
-  TrainingConfig config = dialect.read(block, options.backend);
+  TrainingConfig config = dialect.read(block, options);
   if (options.backend && dialect.backend == HasBackend::kNo) {
     config.notes.push_back("--backend has no effect on this kind of file");
   }

@@ -25,10 +25,17 @@ constexpr auto EnumNames(Backend) {
       {{Backend::kCsx, "csx"}, {Backend::kGpu, "gpu"}, {Backend::kCpu, "cpu"}});
 }
 
+// The version of a stack: major, minor, patch.
+using StackVersion = std::array<int64_t, 3>;
+
 struct ConfigOptions {
-  std::optional<Backend> backend;  // else what the file says, else kCsx
-  std::string kind;                // one of ConfigKinds(); empty = by content
+  std::optional<Backend> backend;                      // else what the file says, else kCsx
+  std::string kind;                                    // one of ConfigKinds(); empty = by content
+  std::optional<StackVersion> version = std::nullopt;  // of the stack; else the newest known
 };
+
+// Returns the version in a text such as "1.9.1" or "0.16"; throws UsageError that names `place`.
+StackVersion ParseStackVersion(const std::string& place, const std::string& text);
 
 // A policy with the settings KEY=VALUE that the file gives it.
 struct ConfigPolicy {

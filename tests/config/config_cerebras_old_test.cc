@@ -93,6 +93,58 @@ TEST(ModelZooOld, IsToldByItsOptimizer) {
   }
 }
 
+TEST(ModelZooOld, GptModelsChooseBfloat16Since191) {
+  const Texts gpt = {"mixed_precision: True", "use_bias_in_output: False"};
+  const Texts dynamic = {"loss_scaling_factor: dynamic"};
+  const auto formats = [&](const Texts& model, std::optional<StackVersion> version) {
+    return Interpret(Old(model, dynamic), {.backend = {}, .kind = "", .version = version}).formats;
+  };
+  const TrainingConfig config = Interpret(Old(gpt, dynamic));
+  EXPECT_EQ(config.formats, Texts{"bf16"});
+  EXPECT_EQ(PolicyOf(config), "cerebras-2.10 fp16_type=bfloat16 loss_scale=1");
+  EXPECT_TRUE(HasNote(config, "GPT models choose bfloat16 since release 1.9.1"));
+  EXPECT_EQ(formats(gpt, StackVersion{1, 9, 1}), Texts{"bf16"});
+  EXPECT_EQ(formats(gpt, StackVersion{1, 8, 0}), Texts{"fp16"});
+  EXPECT_EQ(formats({"mixed_precision: True", "attention_module: x"}, {}), Texts{"bf16"});
+  // Files of release 1.6 have the weight alone.
+  EXPECT_EQ(formats({"mixed_precision: True", "use_bias_in_output: False", "loss_weight: 1"}, {}),
+            Texts{"fp16"});
+  EXPECT_EQ(formats({"mixed_precision: True", "use_bias_in_output: False", "loss_weight: 1",
+                     "loss_scaling: batch_size"},
+                    {}),
+            Texts{"bf16"});
+  EXPECT_EQ(
+      formats({"mixed_precision: True", "use_bias_in_output: False", "fp16_type: float16"}, {}),
+      Texts{"fp16"});
+  EXPECT_EQ(
+      formats({"mixed_precision: True", "use_bias_in_output: False", "use_bfloat16: False"}, {}),
+      Texts{"fp16"});
+  // Release 2.4 converts any file to the trainer's layout.
+  EXPECT_EQ(formats({"mixed_precision: True"}, {}), Texts{"fp16"});
+  EXPECT_EQ(formats({"mixed_precision: True"}, StackVersion{2, 4, 0}), Texts{"bf16"});
+}
+
+TEST(ModelZooOld, TheDocumentsOfRelease16Count) {
+  const std::string rest = "optimizer: {optimizer_type: SGD, loss_scaling_factor: dynamic}\n";
+  EXPECT_EQ(Interpret("training: {mixed_precision: True}\n" + rest).formats, Texts{"fp16"});
+  EXPECT_EQ(Interpret("training: {mixed_precision: True}\nmodel: {mixed_precision: False}\n" + rest)
+                .formats,
+            Texts{});
+  const std::string cbfloat16 = "csconfig: {use_cbfloat16: True}\n" + rest;
+  const std::string mixed = "model: {mixed_precision: True}\n" + cbfloat16;
+  EXPECT_EQ(Interpret(mixed).formats, Texts{"cb16"});
+  EXPECT_EQ(Interpret(mixed, kOnGpu).formats, Texts{"fp16"});
+  EXPECT_EQ(Interpret("runconfig: {tf_random_seed: 1}\n" + mixed).formats, Texts{"cb16"});
+  ExpectConfigError(cbfloat16,
+                    "f:1: csconfig.use_cbfloat16: use_cbfloat16=True can only be used in mixed "
+                    "precision mode. Set mixed_precision to True.");
+}
+
+TEST(ModelZooOld, TheCaseOfTheDeviceDoesNotCount) {
+  const std::string text = Old({}, {"loss_scaling_factor: dynamic"});
+  EXPECT_EQ(Interpret(text + "runconfig: {target_device: gpu}\n").policies.at(0).name, "torch");
+}
+
 TEST(TfTrainer, ReadsARealisticFile) {
   const TrainingConfig config = ReadExpecting(
       "tf_trainer.yaml",

@@ -127,6 +127,25 @@ TEST(ModelZoo, TheBackendOfTheFileCountsUnlessAnotherIsAsked) {
                     "GPU, CPU (did you mean 'GPU'?), got 'TPU'");
 }
 
+TEST(ModelZoo, ADeviceTakesThePlaceOfABackend) {
+  const auto policy_on = [](const std::string& init) {
+    const TrainingConfig config =
+        Interpret("trainer: {init: {" + init + ", precision: {fp16_type: float16}}}");
+    return config.policies.at(0).name;
+  };
+  EXPECT_EQ(policy_on("device: GPU"), "torch");
+  EXPECT_EQ(policy_on("device: gpu"), "torch");
+  EXPECT_EQ(policy_on("device: Csx"), "cerebras-2.10");
+  EXPECT_EQ(policy_on("backend: {backend_type: gpu}"), "torch");
+  EXPECT_EQ(policy_on("backend: {cluster_config: {}}, device: GPU"), "torch");
+  ExpectConfigError("trainer: {init: {device: GPU, backend: {backend_type: GPU}}}",
+                    "f:1: trainer.init.device: backend and device are mutually exclusive arguments "
+                    "of Trainer. Please only provide one or the other");
+  ExpectConfigError("trainer: {init: {device: TPU}}",
+                    "f:1: trainer.init.device: unknown name, expected one of CSX, GPU, CPU (did "
+                    "you mean 'GPU'?), got 'TPU'");
+}
+
 TEST(ModelZoo, MixedPrecisionOffIsForOtherBackends) {
   const Texts lines = {"enabled: false", "fp16_type: float16", "loss_scaling_factor: dynamic"};
   const TrainingConfig on_csx = Interpret(Trainer(lines));
