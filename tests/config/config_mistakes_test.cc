@@ -71,5 +71,18 @@ TEST(ConfigMistakes, SlipsAreNotedInOldFiles) {
                       "runconfg is not read (did you mean 'runconfig'?)"));
 }
 
+TEST(ConfigMistakes, SlipsAreNotedInDeepSpeedsFiles) {
+  const TrainingConfig config = Interpret(
+      R"({"fp16": {}, "bf16": {"enabld": true}, "zero_optimisation": {"stage": 2},
+          "gradient_cliping": 1.0, "zero_optimization": {"Stage": 1}})");
+  for (const std::string note :
+       {"zero_optimisation is not read (did you mean 'zero_optimization'?)",
+        "gradient_cliping is not read (did you mean 'gradient_clipping'?)",
+        "bf16.enabld is not read (did you mean 'enabled'?)",
+        "zero_optimization.Stage is not read (did you mean 'stage'?)"}) {
+    EXPECT_TRUE(HasNote(config, note)) << note;
+  }
+}
+
 }  // namespace
 }  // namespace dlsim::sim

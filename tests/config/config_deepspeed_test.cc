@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeepSpeed's configurations, as Hugging Face's trainer and GPT-NeoX have them too.
+#include <gtest/gtest.h>
+
+#include "tests/support/config_test_util.h"
+
+namespace dlsim::sim {
+namespace {
+
+// A DeepSpeed file with these members of fp16 and, after it, of the file.
+std::string DeepSpeed(const std::string& fp16, const std::string& rest = "") {
+  return "{\"fp16\": {" + fp16 + "}" + (rest.empty() ? "" : ", " + rest) + "}";
+}
+
+constexpr char kZero[] = R"("zero_optimization": {"stage": 2})";
+
+TEST(DeepSpeedConfig, ReadsAFileOfHuggingFacesTrainer) {
+  const TrainingConfig config = ReadExpecting(
+      "deepspeed_zero3.json",
+      {.kind = "DeepSpeed",
+       .formats = {"fp16"},
+       .policy = "deepspeed init_scale=2^12 scale_window=500 min_scale=0.5 delayed_shift=3 "
+                 "consecutive_hysteresis=false"});
+  EXPECT_EQ(config.clipping.max_norm, 1.0);
+  EXPECT_EQ(config.clipping.rule, ClipRule::kTorch);
+  EXPECT_EQ(config.grad_accum_steps, 8);
+  EXPECT_TRUE(HasNote(config, "fp16.enabled is auto: read as true"));
+  EXPECT_TRUE(HasNote(config, "bf16.enabled is auto: read as false"));
+  EXPECT_TRUE(HasNote(config, "gradient_clipping is auto: read as 1.0"));
+}
+
+TEST(DeepSpeedConfig, DefaultsAreThoseOfItsConfiguration) {
+  EXPECT_EQ(PolicyOf(Interpret(DeepSpeed(R"("enabled": true)", kZero))),
+            "deepspeed init_scale=2^16 scale_window=1000 min_scale=1 delayed_shift=2 "
+            "consecutive_hysteresis=false");
+  EXPECT_FALSE(Interpret(DeepSpeed(R"("enabled": true)")).clipping.enabled());
+}
+
+TEST(DeepSpeedConfig, WithoutZeroAnotherOptimizerScales) {
+  for (const std::string zero : {"", R"("zero_optimization": {"stage": 0})",
+                                 R"("zero_optimization": {})", R"("zero_optimization": false)"}) {
+    const TrainingConfig config =
+        Interpret(DeepSpeed(R"("enabled": true, "hysteresis": 4, "loss_scale_window": 3)", zero));
+    EXPECT_EQ(PolicyOf(config),
+              "deepspeed-fp16-optimizer init_scale=2^16 scale_window=3 min_scale=1");
+    EXPECT_TRUE(HasNote(config, "knows no hysteresis"));
+  }
+  EXPECT_EQ(Interpret(DeepSpeed(R"("enabled": true)", R"("zero_optimization": true)"))
+                .policies.at(0)
+                .name,
+            "deepspeed");
+}
+
+TEST(DeepSpeedConfig, AStaticScaleBelongsToTheOptimizerThatSkips) {
+  const std::string fp16 = R"("enabled": true, "loss_scale": 128.0)";
+  EXPECT_EQ(PolicyOf(Interpret(DeepSpeed(fp16, kZero))), "deepspeed loss_scale=128.0");
+  EXPECT_EQ(PolicyOf(Interpret(DeepSpeed(fp16))), "deepspeed-fp16-optimizer loss_scale=128.0");
+}
+
+TEST(DeepSpeedConfig, Bf16AndFloat32DoNotScale) {
+  const TrainingConfig bf16 =
+      Interpret(DeepSpeed(R"("enabled": "auto")", R"("bf16": {"enabled": true})"));
+  EXPECT_EQ(bf16.formats, Texts{"bf16"});
+  EXPECT_EQ(PolicyOf(bf16), "static loss_scale=1");
+  EXPECT_TRUE(HasNote(bf16, "fp16.enabled is auto: read as false"));
+  const TrainingConfig old = Interpret(R"({"bfloat16": {"enabled": true}})");
+  EXPECT_EQ(old.formats, Texts{"bf16"});
+  const TrainingConfig none = Interpret(DeepSpeed(R"("enabled": false)"));
+  EXPECT_EQ(none.formats, Texts{});
+  EXPECT_TRUE(HasNote(none, "computes in float32"));
+  ExpectConfigError(DeepSpeed(R"("enabled": true)", R"("bf16": {"enabled": true})"),
+                    "f: bf16.enabled: bfloat16 and fp16 modes cannot be simultaneously enabled");
+}
+
+TEST(DeepSpeedConfig, VersionsBefore0171TakeOtherDefaults) {
+  const auto read = [](const std::string& text, std::optional<StackVersion> version) {
+    return Interpret(text, {.backend = {}, .kind = "", .version = version});
+  };
+  const std::string bare = DeepSpeed(R"("enabled": true)", kZero);
+  EXPECT_TRUE(HasNote(read(bare, {}), "before 0.17.1 takes other defaults"));
+  EXPECT_EQ(PolicyOf(read(bare, StackVersion{0, 17, 0})),
+            "deepspeed init_scale=2^32 delayed_shift=1");
+  EXPECT_EQ(PolicyOf(read(bare, StackVersion{0, 17, 1})), PolicyOf(read(bare, {})));
+  EXPECT_FALSE(HasNote(read(bare, StackVersion{0, 17, 1}), "before 0.17.1"));
+  // Any key of dynamic scaling brings the configuration's defaults.
+  const std::string keyed = DeepSpeed(R"("enabled": true, "hysteresis": 2)", kZero);
+  EXPECT_EQ(PolicyOf(read(keyed, StackVersion{0, 16, 0})), PolicyOf(read(bare, {})));
+  // Without ZeRO, only the optimizer of LAMB differs.
+  const std::string plain = DeepSpeed(R"("enabled": true)");
+  EXPECT_EQ(PolicyOf(read(plain, StackVersion{0, 16, 0})), PolicyOf(read(plain, {})));
+  const std::string lamb = DeepSpeed(R"("enabled": true)", R"("optimizer": {"type": "Lamb"})");
+  EXPECT_TRUE(HasNote(read(lamb, {}), "a min_loss_scale of 0.25"));
+  EXPECT_EQ(PolicyOf(read(lamb, StackVersion{0, 16, 0})),
+            "deepspeed-fp16-optimizer init_scale=2^16 min_scale=0.25");
+}
+
+TEST(DeepSpeedConfig, UnknownKeysOfFp16AreNotedOrRefused) {
+  const std::string text = DeepSpeed(R"("enabled": true, "opt_level": "O2")");
+  EXPECT_TRUE(HasNote(Interpret(text), "fp16.opt_level is not read"));
+  EXPECT_NO_THROW(Interpret(text, {.backend = {}, .kind = "", .version = StackVersion{0, 16, 0}}));
+  EXPECT_THROW(Interpret(text, {.backend = {}, .kind = "", .version = StackVersion{0, 17, 1}}),
+               Error);
+}
+
+TEST(DeepSpeedConfig, WhatIsNotSimulatedIsNoted) {
+  const TrainingConfig config =
+      Interpret(DeepSpeed("", R"("prescale_gradients": true, "gradient_predivide_factor": 8,
+                       "communication_data_type": "fp16")"));
+  for (const std::string key :
+       {"prescale_gradients", "gradient_predivide_factor", "communication_data_type"}) {
+    EXPECT_TRUE(HasNote(config, key + " is not simulated")) << key;
+  }
+  const TrainingConfig defaults =
+      Interpret(DeepSpeed("", R"("prescale_gradients": false, "gradient_predivide_factor": 1.0,
+                       "communication_data_type": null)"));
+  EXPECT_FALSE(HasNote(defaults, "is not simulated"));
+}
+
+TEST(DeepSpeedConfig, GptNeoxSaysThePrecision) {
+  const std::string rest = "\"zero_optimization\": {\"stage\": 1}\n";
+  const TrainingConfig fp16 = Interpret("\"precision\": \"fp16\"\n" + rest);
+  EXPECT_EQ(fp16.formats, Texts{"fp16"});
+  EXPECT_EQ(fp16.policies.at(0).name, "deepspeed");
+  const TrainingConfig keyed =
+      Interpret("precision: fp16\nfp16: {fp16: true, initial_scale_power: 12}\n" + rest);
+  EXPECT_EQ(keyed.policies.at(0).settings.at(0), "init_scale=2^12");
+  EXPECT_EQ(Interpret("precision: bfloat16\n" + rest).formats, Texts{"bf16"});
+  EXPECT_EQ(Interpret("precision: fp32\n" + rest).formats, Texts{});
+  ExpectConfigError("precision: bfloat16\nfp16: {enabled: true}\n",
+                    "f:1: precision: DeepSpeed fp16 field was set but precision conflicts");
+}
+
+TEST(DeepSpeedConfig, HysteresisZeroIsTaken) {
+  const TrainingConfig config = Interpret(DeepSpeed(R"("enabled": true, "hysteresis": 0)", kZero));
+  EXPECT_EQ(PolicyOf(config),
+            "deepspeed init_scale=2^16 scale_window=1000 min_scale=1 delayed_shift=0 "
+            "consecutive_hysteresis=false");
+}
+
+TEST(DeepSpeedConfig, BadValuesAreRefused) {
+  const auto refuse = [](const std::string& member, const std::string& line) {
+    ExpectConfigError(DeepSpeed("\"enabled\": true, " + member, kZero), "f: fp16." + line);
+  };
+  refuse(R"("loss_scale_window": 0)",
+         "loss_scale_window: too small, expected an integer of 1 or more, got 0");
+  refuse(R"("hysteresis": -1)", "hysteresis: too small, expected an integer of 0 or more, got -1");
+  refuse(R"("min_loss_scale": -1.5)",
+         "min_loss_scale: negative number, expected 0 or more, got -1.5");
+  refuse(R"("initial_scale_power": 2000)",
+         "initial_scale_power: too large, expected an integer of at most 1023, got 2000");
+  refuse(R"("loss_scale": "dynamic")", "loss_scale: wrong type, expected a number, got 'dynamic'");
+  refuse(R"("hysteresis": true)", "hysteresis: wrong type, expected an integer, got true");
+  refuse(R"("loss_scale_windw": 5)",
+         "loss_scale_windw: unknown key, expected one of enabled, auto_cast, loss_scale, "
+         "initial_scale_power, loss_scale_window, hysteresis, consecutive_hysteresis, "
+         "min_loss_scale, fp16_master_weights_and_grads (did you mean 'loss_scale_window'?)");
+  ExpectConfigError(R"({"fp16": 1})", "f: fp16: wrong type, expected keys with values, got 1");
+  ExpectConfigError(R"({"fp16": {}, "gradient_clipping": -1})",
+                    "f: gradient_clipping: negative number, expected 0 or more, got -1");
+  ExpectConfigError(R"({"zero_optimization": {"stage": 4}, "fp16": {}})",
+                    "f: zero_optimization.stage: too large, expected an integer of at most 3, got "
+                    "4");
+}
+
+}  // namespace
+}  // namespace dlsim::sim
