@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON as nlohmann reads it; its events have no line numbers, only its syntax errors have.
+// JSON as nlohmann reads it, with the comments and commas that hjson, by which DeepSpeed reads its
+// files, allows; its events have no line numbers, only its syntax errors have.
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -55,11 +57,53 @@ class JsonHandler {
   ConfigTreeBuilder builder_;
 };
 
+// Returns the end of the text in quotes that begins at `at`.
+size_t SkipString(std::string_view text, size_t at) {
+  for (++at; at < text.size() && text[at] != '"'; ++at) {
+    if (text[at] == '\\') ++at;
+  }
+  return std::min(at + 1, text.size());
+}
+
+// Returns the end of the comment that begins at `at`, or `at` if there is none.
+size_t SkipComment(std::string_view text, size_t at) {
+  const std::string_view rest = text.substr(at);
+  if (rest.starts_with('#') || rest.starts_with("//"))
+    return std::min(text.find('\n', at), text.size());
+  if (!rest.starts_with("/*")) return at;
+  const size_t end = text.find("*/", at + 2);
+  return end == text.npos ? at : end + 2;
+}
+
+// Returns the text with blanks in place of comments and of commas after a last value, so that what
+// remains keeps its lines and columns.
+std::string BlankExtras(std::string_view text) {
+  std::string json(text);
+  size_t comma = text.npos;  // one that may be the last
+  char last = ',';           // what stands before, but for blanks
+  for (size_t at = 0; at < text.size();) {
+    const char letter = text[at];
+    if (const size_t end = SkipComment(text, at); end > at) {
+      for (; at < end; ++at) json[at] = text[at] == '\n' ? '\n' : ' ';
+      continue;
+    }
+    const bool blank = std::string_view(" \t\r\n").find(letter) != std::string_view::npos;
+    if (comma != text.npos && (letter == '}' || letter == ']')) json[comma] = ' ';
+    if (!blank) {
+      const bool after_value = std::string_view("{[:,").find(last) == std::string_view::npos;
+      comma = letter == ',' && after_value ? at : text.npos;
+      last = letter;
+    }
+    at = letter == '"' ? SkipString(text, at) : at + 1;
+  }
+  return json;
+}
+
 }  // namespace
 
 ConfigNode ParseJsonConfig(std::string_view file, std::string_view text) {
   JsonHandler handler(file);
-  nlohmann::json::sax_parse(text.begin(), text.end(), &handler);
+  nlohmann::json::sax_parse(BlankExtras(text), &handler);
   return handler.Take();
 }
 

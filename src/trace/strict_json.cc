@@ -59,12 +59,15 @@ std::string JsonMessage(const nlohmann::json::exception& exception) {
   if (const size_t end = message.find("] "); message.starts_with('[') && end != message.npos) {
     message.remove_prefix(end + 2);
   }
-  // Single quotes are nlohmann's own here; Printable would write them as \x27.
-  std::string text(message);
-  for (char& letter : text) {
-    if (letter == '\'') letter = '`';
+  // Nothing is quoted around the message: its quotes stay, which Printable would write as \x27.
+  std::string text;
+  while (!message.empty()) {
+    const size_t end = std::min(message.find_first_of("'\""), message.size());
+    text += Printable(message.substr(0, end));
+    if (end < message.size()) text += message[end];
+    message.remove_prefix(std::min(end + 1, message.size()));
   }
-  return Printable(text);
+  return text;
 }
 
 void CheckStrictJson(const std::string& place, std::string_view text) {

@@ -119,7 +119,8 @@ TEST(ConfigFile, BadSyntaxIsRefusedOnOneLine) {
   ExpectRefused("a: &x [*x]\n", ConfigLanguage::kYaml, {"f:1: bad YAML: ", "alias"});
   ExpectRefused("a: 1\n---\nb: 1\n", ConfigLanguage::kYaml, {"more than one YAML document"});
   ExpectRefused("? [a]\n: 1\n", ConfigLanguage::kYaml, {"f:1: bad key"});
-  ExpectRefused("{\"a\": 1,}", ConfigLanguage::kJson, {"f: bad JSON: ", "line 1, column 9"});
+  ExpectRefused("{\"a\": 1 2}", ConfigLanguage::kJson, {"f: bad JSON: ", "line 1, column 9"});
+  ExpectRefused("{\"a\":\n x}", ConfigLanguage::kJson, {"line 2, column 2", "last read: '\"a\":"});
   ExpectRefused("{\"a\": 1e999}", ConfigLanguage::kJson, {"bad JSON: number overflow"});
   ExpectRefused("{\"a\": NaN}", ConfigLanguage::kJson, {"bad JSON: "});
   ExpectRefused("a = \n", ConfigLanguage::kToml, {"f:1: bad TOML: "});
@@ -128,6 +129,17 @@ TEST(ConfigFile, BadSyntaxIsRefusedOnOneLine) {
   }
   ExpectRefused("", ConfigLanguage::kYaml, {"not a configuration"});
   ExpectRefused(std::string_view("a: 1\0b", 6), ConfigLanguage::kYaml, {"not a text file"});
+}
+
+TEST(ConfigFile, JsonMayHaveCommentsAndLastCommas) {
+  EXPECT_EQ(Show(Json("{ // x\n\"a\": [1, 2, ], # y\n/* \" */ \"b\": {\"c\": 3, /*,*/ },\n}\n")),
+            "{a:[1, 2], b:{c:3}}");
+  // Not in a text.
+  EXPECT_EQ(Show(Json(R"({"a": "1,]", "b": "#//", "c": "/*", "d": "\",}"})")),
+            R"({a:'1,]', b:'#//', c:'/*', d:'",}'})");
+  ExpectRefused("{,}", ConfigLanguage::kJson, {"bad JSON: "});
+  ExpectRefused("{\"a\": 1,, }", ConfigLanguage::kJson, {"line 1, column 9"});
+  ExpectRefused("{\"a\": 1 /* }", ConfigLanguage::kJson, {"line 1, column 9"});
 }
 
 TEST(ConfigFile, YamlBombsAreRefused) {
