@@ -7,12 +7,14 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <sstream>
 #include <vector>
 
 #include "dlsim/error.h"
 #include "sim/config/config_file.h"
+#include "sim/config/yaml_mistakes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -103,6 +105,7 @@ class YamlHandler : public YAML::EventHandler {
 
   void OnScalar(const YAML::Mark& mark, const std::string& tag, YAML::anchor_t anchor,
                 const std::string& value) override {
+    quote_ = tag == "!" ? std::optional(mark) : std::nullopt;
     if (TakeKey(value)) return;
     const bool text = tag == "!" || tag.ends_with(":str");
     ConfigNode node =
@@ -134,6 +137,12 @@ class YamlHandler : public YAML::EventHandler {
   }
 
   ConfigNode Take() { return builder_.Take(); }
+
+  // Refuses a text in quotes that ends with the file, which yaml-cpp 0.7 takes for closed.
+  void RequireClosedQuote(std::string_view text) const {
+    if (!quote_ || IsQuoteClosed(text, quote_->line, quote_->column)) return;
+    builder_.Fail(Line(*quote_), "bad YAML: a quote that is not closed");
+  }
 
  private:
   struct Level {
@@ -209,6 +218,7 @@ class YamlHandler : public YAML::EventHandler {
 
   ConfigTreeBuilder builder_;
   std::vector<Level> levels_;
+  std::optional<YAML::Mark> quote_;  // where the last scalar begins, if it has quotes
   std::map<YAML::anchor_t, ConfigNode> anchors_;
 };
 
@@ -225,8 +235,10 @@ ConfigNode ParseYaml(std::string_view file, std::string_view text) {
       throw UsageError(Printable(file), "more than one YAML document", "one");
     }
   } catch (const YAML::Exception& error) {
-    throw UsageError(ConfigPlace(file, error.mark.line + 1), "bad YAML: " + Printable(error.msg));
+    const YamlMistake mistake = FindYamlMistake(text, error.mark.line + 1, error.msg);
+    throw UsageError(ConfigPlace(file, mistake.line), "bad YAML: " + mistake.problem);
   }
+  handler.RequireClosedQuote(text);
   return handler.Take();
 }
 
