@@ -2,6 +2,10 @@
 #include "sim/config/config_file.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <system_error>
 
 #include "dlsim/error.h"
 #include "src/trace/mapped_file.h"
@@ -31,6 +35,27 @@ ConfigLanguage LanguageOfText(std::string_view text) {
   return ConfigLanguage::kYaml;
 }
 
+// Reads to the end of what has no size.
+std::string ReadStream(std::istream& stream, std::string_view name) {
+  std::string text(kMaxBytes + 1, '\0');
+  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
+  text.resize(static_cast<size_t>(stream.gcount()));
+  if (text.size() > kMaxBytes) {
+    throw InputError(Printable(name), "too large",
+                     "at most " + std::to_string(kMaxBytes) + " bytes");
+  }
+  return text;
+}
+
+std::string ReadText(const std::string& path, std::string_view name) {
+  if (path == "-") return ReadStream(std::cin, name);
+  std::error_code ignored;
+  const auto type = std::filesystem::status(path, ignored).type();
+  if (type != std::filesystem::file_type::fifo) return ReadTextFile(path, kMaxBytes);
+  std::ifstream pipe(path, std::ios::binary);
+  return ReadStream(pipe, name);
+}
+
 }  // namespace
 
 ConfigLanguage GuessLanguage(std::string_view path, std::string_view text) {
@@ -52,9 +77,12 @@ ConfigNode ParseConfig(std::string_view file, std::string_view text, ConfigLangu
   return root;
 }
 
+std::string ConfigName(const std::string& path) { return path == "-" ? "standard input" : path; }
+
 ConfigNode ReadConfigFile(const std::string& path) {
-  const std::string text = ReadTextFile(path, kMaxBytes);
-  return ParseConfig(path, text, GuessLanguage(path, text));
+  const std::string name = ConfigName(path);
+  const std::string text = ReadText(path, name);
+  return ParseConfig(name, text, GuessLanguage(path, text));
 }
 
 }  // namespace dlsim::sim

@@ -96,7 +96,7 @@ TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
 }
 
 TrainingConfig ReadTrainingConfig(const std::string& path, const ConfigOptions& options) {
-  return InterpretConfig(path, ReadConfigFile(path), options);
+  return InterpretConfig(ConfigName(path), ReadConfigFile(path), options);
 }
 
 std::optional<std::string> ReadFormat(const ConfigBlock& block, std::string_view key) {

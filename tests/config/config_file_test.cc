@@ -3,6 +3,7 @@
 #include "sim/config/config_file.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -162,6 +163,16 @@ TEST(ConfigFile, YamlErrorsNameTheLikelyMistake) {
   refuse("a: 1\nb: 'it''s\nd: 2\n", "2: bad YAML: a quote that is not closed");
   refuse("a: 1\n\"b: 2\n", "2: bad YAML: ");
   EXPECT_EQ(Show(Yaml("a: 'it''s'\nb: \"c\\\"d\"\n")), "{a:'it's', b:'c\"d'}");
+}
+
+TEST(ConfigFile, PipesAreRead) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const std::string text = "a = 1\n";
+  ASSERT_EQ(write(ends[1], text.data(), text.size()), 6);
+  close(ends[1]);
+  EXPECT_EQ(Show(ReadConfigFile("/dev/fd/" + std::to_string(ends[0]))), "{a:1}");
+  close(ends[0]);
 }
 
 TEST(ConfigFile, YamlBombsAreRefused) {
