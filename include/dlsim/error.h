@@ -38,8 +38,8 @@ Error UsageError(std::string_view place, std::string_view problem, std::string_v
                  std::string_view got = {});
 
 // Returns `text` safe to print on one line: control characters of C0 and C1, line separators,
-// bidirectional controls, quotes and bytes that are not valid UTF-8 are written as \xHH, and more
-// than 256 bytes are cut with an ellipsis.
+// bidirectional and zero-width characters, quotes and bytes that are not valid UTF-8 are written as
+// \xHH, and more than 256 bytes are cut with an ellipsis.
 std::string Printable(std::string_view text);
 
 // Returns Printable(text) in single quotes.

@@ -47,6 +47,16 @@ TEST(Printable, EscapesWhatControlsTheTerminal) {
   }
 }
 
+TEST(Printable, EscapesWhatIsNotSeen) {
+  EXPECT_EQ(Printable("a\xC2\xAD") + Printable("\xD8\x9C"), "a\\xc2\\xad\\xd8\\x9c");
+  for (const std::string last : {"\x8B", "\x8C", "\x8D"}) {
+    EXPECT_TRUE(Printable("\xE2\x80" + last).starts_with("\\xe2\\x80\\x8")) << "zero width";
+  }
+  EXPECT_EQ(Printable("\xE2\x81\xA0"), "\\xe2\\x81\\xa0") << "word joiner";
+  EXPECT_EQ(Printable("\xEF\xBB\xBF"), "\\xef\\xbb\\xbf") << "byte order mark";
+  EXPECT_EQ(Printable("\xF3\xA0\x81\x81"), "\\xf3\\xa0\\x81\\x81") << "tag";
+}
+
 TEST(Printable, CutsLongText) {
   const std::string cut = Printable(std::string(100000, 'x'));
   EXPECT_EQ(cut, std::string(256, 'x') + "...");
