@@ -13,6 +13,7 @@
 #include "sim/app/commands.h"
 #include "sim/app/device_option.h"
 #include "sim/app/typed_options.h"
+#include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
@@ -68,7 +69,7 @@ int RunRun(RunOptions options) {
     document =
         RunBenchmarks(program, options.request, [&](uint64_t done) { progress.Update(done); });
   }
-  out.Write(document.dump(1) + "\n");
+  out.Write(DumpJson(document, 1) + "\n");
   out.Commit();
   return 0;
 }
@@ -139,7 +140,8 @@ Comparison RunCompare(const CompareOptions& options) {
       Compare(pair.base, pair.current, RuleFor(pair.base.kind, options),
               [&](const std::string& name) { return selection.Contains(name); });
   if (options.json) {
-    WriteOutput(*options.json, ComparisonJson(pair.base, pair.current, comparison).dump(1) + "\n");
+    WriteOutput(*options.json,
+                DumpJson(ComparisonJson(pair.base, pair.current, comparison), 1) + "\n");
   }
   if (options.json != "-") {
     WriteOutput("-", FormatComparison(pair.base, pair.current, comparison));

@@ -27,7 +27,7 @@ Json JsonEvent(const ScalerEvent& event);
 // Adds the counters of docs/numerics.md to an object.
 void AddCounters(const TensorStats& stats, Json& object);
 
-// Text on one line; bytes that are not UTF-8 are replaced.
-std::string DumpJson(const Json& value);
+// Text on one line, or indented; bytes that are not UTF-8 are replaced, hidden characters escaped.
+std::string DumpJson(const Json& value, int indent = -1);
 
 }  // namespace dlsim::sim
