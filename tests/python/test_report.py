@@ -107,6 +107,20 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
     assert visible(HOSTILE[2]) == "\\u202egnirts\\u202c.weight.grad"
 
 
+def test_hover_texts_with_names_escape_them() -> None:
+    """Plotly reads tags in hover texts; a format's name comes from a file."""
+    assets = Path(dlsim.report.__file__).parent / "assets"
+    inserted = [
+        value
+        for script in assets.glob("*.js")
+        for template in re.findall(r"hovertemplate: `([^`]*)`", script.read_text("utf-8"))
+        for value in re.findall(r"\$\{([^}]*)\}", template)
+    ]
+    assert inserted
+    unescaped = [v for v in inserted if "." in v and not v.startswith("Report.plain(")]
+    assert unescaped == []
+
+
 def plotly() -> str:
     from plotly.offline import get_plotlyjs
 

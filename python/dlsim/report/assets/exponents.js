@@ -63,7 +63,7 @@ const Exponents = (() => {
       const part = (from, to, width, text) => ({
         type: "scatter", mode: "lines", x: [from - scale(), to - scale()], y: [y, y], yaxis,
         line: { color, width }, showlegend: false,
-        hovertemplate: `${format.name}: ${text}<br>2<sup>%{x}</sup> unscaled<extra></extra>`,
+        hovertemplate: `${Report.plain(format.name)}: ${text}<br>2<sup>%{x}</sup> unscaled<extra></extra>`,
       });
       return [
         part(format.zero, format.normal, 3, "subnormal, fewer bits"),
