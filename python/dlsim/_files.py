@@ -6,11 +6,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from ._errors import InputError
+from ._errors import InputError, UsageError
 
 
 def _beside(final: Path, suffix: str) -> Path:
@@ -18,6 +18,18 @@ def _beside(final: Path, suffix: str) -> Path:
     if not final.name:  # "", "." and "/"
         raise InputError(f"{final}: cannot be written: is a directory, expected a name in one")
     return final.with_name(f".{final.name}.{os.getpid()}-{secrets.token_hex(4)}.{suffix}")
+
+
+def require_no_input(output: str | os.PathLike[str], inputs: Iterable[object]) -> None:
+    """Raises UsageError if `output` is one of the files read, by whatever name."""
+    for item in inputs:
+        if not isinstance(item, str | os.PathLike):
+            continue
+        with suppress(OSError):
+            if os.path.samefile(output, item):
+                raise UsageError(
+                    f"output: would replace what is read, expected another file, got {output!s:.256}"
+                )
 
 
 @contextmanager

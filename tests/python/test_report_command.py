@@ -265,3 +265,13 @@ def test_damaged_results_are_refused_or_shown(kind: str, tmp_path: Path) -> None
             assert "\n" not in str(error)
         else:
             assert data_of(page.read_text(encoding="utf-8"))["formats"]
+
+
+def test_a_page_does_not_replace_what_it_shows(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    result.write_text("{}", encoding="utf-8")
+    (tmp_path / "link.html").hardlink_to(result)
+    for output in (result, tmp_path / "link.html"):
+        with pytest.raises(dlsim.UsageError, match="would replace what is read"):
+            dlsim.report.write_report(result, output)
+    assert result.read_text(encoding="utf-8") == "{}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import InputError, UsageError
-from .._files import replacing, replacing_directory
+from .._files import replacing, replacing_directory, require_no_input
 from ..results import Result, table_names
 from ._arrow import PathText, arrow_table, chosen_tables, need, result_of
 from ._csv import opened_csv, schema_of
@@ -59,6 +59,7 @@ def export(
     if is_file and len(names) > 1:
         raise UsageError(f"output: a file takes one table, expected one, got {len(names)}")
     _check_free(path, force=force, is_file=is_file)
+    require_no_input(path, [source])
     if _is_csv(source):
         return _export_rows(Path(source), path, names, is_file=is_file)  # type: ignore[arg-type]
     result = result_of(source)

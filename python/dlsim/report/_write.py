@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol, cast
 
 from .._errors import Error, InputError
-from .._files import replacing
+from .._files import replacing, require_no_input
 from ..results import read_json
 from ._again import add_heat_maps, results_of_trace
 from ._inputs import ShownResult, check_result, runs_of
@@ -53,7 +53,8 @@ def write_report(
         reason = "is a directory" if Path(output).is_dir() else f"no writable directory {folder}"
         raise InputError(f"{os.fspath(output)}: cannot be written: {reason}")
     one = isinstance(results, str | os.PathLike | Mapping) or hasattr(results, "data")
-    given = cast("Iterable[Given]", [results] if one else results)
+    given = list(cast("Iterable[Given]", [results] if one else results))
+    require_no_input(output, [*given, trace])
     read: list[ShownResult] = []
     for item in given:
         read += _read(item, formats, policies)
