@@ -50,10 +50,14 @@ std::string ConfigPlace(std::string_view file, int line) {
   return Printable(file) + (line > 0 ? ":" + std::to_string(line) : "");
 }
 
-size_t CountNodes(const ConfigNode& node) {
-  size_t nodes = 1;
-  for (const ConfigEntry& entry : node.entries) nodes += CountNodes(entry.value);
-  return nodes;
+ConfigSize SizeOf(const ConfigNode& node) {
+  ConfigSize size = {1, node.text.size()};
+  for (const ConfigEntry& entry : node.entries) {
+    const ConfigSize of_value = SizeOf(entry.value);
+    size.nodes += of_value.nodes;
+    size.bytes += entry.key.size() + of_value.bytes;
+  }
+  return size;
 }
 
 void ConfigTreeBuilder::Fail(int line, std::string_view problem, std::string_view expected,
@@ -61,28 +65,36 @@ void ConfigTreeBuilder::Fail(int line, std::string_view problem, std::string_vie
   throw UsageError(ConfigPlace(file_, line), problem, expected, got);
 }
 
-void ConfigTreeBuilder::Count(size_t nodes, int line) {
-  nodes_ += nodes;
-  if (nodes_ > kMaxNodes) {
+void ConfigTreeBuilder::Count(ConfigSize size, int line) {
+  size_.nodes += size.nodes;
+  size_.bytes += size.bytes;
+  if (size_.nodes > kMaxNodes) {
     Fail(line, "too many values (aliases count each time)",
          "at most " + std::to_string(kMaxNodes) + " in a training configuration");
+  }
+  if (size_.bytes > kMaxBytes) {
+    Fail(line, "too much text (aliases count each time)",
+         "at most " + std::to_string(kMaxBytes) + " bytes in a training configuration");
   }
 }
 
 void ConfigTreeBuilder::Scalar(ConfigNode::Kind kind, std::string text, int line) {
-  Count(1, line);
+  Count({1, text.size()}, line);
   Add({kind, std::move(text), line, {}});
 }
 
 void ConfigTreeBuilder::Open(ConfigNode::Kind kind, int line) {
-  Count(1, line);
+  Count({1, 0}, line);
   if (open_.size() == kMaxDepth) {
     Fail(line, "nested too deeply", "at most " + std::to_string(kMaxDepth) + " levels");
   }
   open_.push_back({{kind, "", line, {}}, ""});
 }
 
-void ConfigTreeBuilder::Key(std::string key) { open_.back().key = std::move(key); }
+void ConfigTreeBuilder::Key(std::string key) {
+  Count({0, key.size()}, open_.back().node.line);
+  open_.back().key = std::move(key);
+}
 
 void ConfigTreeBuilder::Close() {
   ConfigNode node = std::move(open_.back().node);
@@ -96,7 +108,7 @@ void ConfigTreeBuilder::Close() {
 }
 
 void ConfigTreeBuilder::Copy(const ConfigNode& node, int line) {
-  Count(CountNodes(node), line);
+  Count(SizeOf(node), line);
   if (open_.size() + Depth(node) > kMaxDepth) {
     Fail(line, "nested too deeply", "at most " + std::to_string(kMaxDepth) + " levels");
   }

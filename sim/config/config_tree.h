@@ -33,6 +33,12 @@ struct ConfigEntry {
   ConfigNode value;
 };
 
+// What a value takes: how many values, itself included, and bytes of keys and texts.
+struct ConfigSize {
+  size_t nodes = 0, bytes = 0;
+};
+ConfigSize SizeOf(const ConfigNode& node);
+
 // Returns `FILE` or `FILE:LINE` for a message.
 std::string ConfigPlace(std::string_view file, int line);
 
@@ -45,7 +51,8 @@ enum class DuplicateKeys : uint8_t { kRefuse, kKeep };
 class ConfigTreeBuilder {
  public:
   static constexpr size_t kMaxDepth = 64;
-  static constexpr size_t kMaxNodes = 20'000;  // a hundred times what training files hold
+  static constexpr size_t kMaxNodes = 20'000;           // a hundred times what training files hold
+  static constexpr size_t kMaxBytes = size_t{4} << 20;  // four times the largest file
 
   ConfigTreeBuilder(std::string_view file, DuplicateKeys duplicates)
       : file_(file), duplicates_(duplicates) {}
@@ -59,7 +66,7 @@ class ConfigTreeBuilder {
   void Copy(const ConfigNode& node, int line);
 
   // Counts values that are kept elsewhere.
-  void Count(size_t nodes, int line);
+  void Count(ConfigSize size, int line);
 
   ConfigNode& open_node() { return open_.back().node; }
   const ConfigNode& last() const;  // the value that was completed last
@@ -81,10 +88,7 @@ class ConfigTreeBuilder {
   DuplicateKeys duplicates_;
   std::vector<OpenNode> open_;
   ConfigNode root_;
-  size_t nodes_ = 0;
+  ConfigSize size_;
 };
-
-// Returns the number of values in a tree, itself included.
-size_t CountNodes(const ConfigNode& node);
 
 }  // namespace dlsim::sim

@@ -184,7 +184,7 @@ class YamlHandler : public YAML::EventHandler {
   // Keeps the value that has just ended for aliases of its anchor.
   void Keep(YAML::anchor_t anchor, const YAML::Mark& mark) {
     if (anchor == 0) return;
-    builder_.Count(CountNodes(builder_.last()), Line(mark));
+    builder_.Count(SizeOf(builder_.last()), Line(mark));
     anchors_[anchor] = builder_.last();
   }
 

@@ -191,6 +191,23 @@ TEST(ConfigFile, YamlBombsAreRefused) {
   ExpectRefused(deep, ConfigLanguage::kYaml, {"nested too deeply", "64"});
 }
 
+// Few values, each of them long: 15,000 times 200 kB.
+TEST(ConfigFile, AliasesOfLongTextsAreRefused) {
+  const std::string text(200'000, 'x');
+  ExpectRefused("a: &a " + text + "\nb:\n" + Repeat("- *a\n", 15'000), ConfigLanguage::kYaml,
+                {"too much text", "4194304 bytes"});
+  ExpectRefused("a: &a {" + Repeat("k", 1000) + ": 1}\nb:\n" + Repeat("- *a\n", 15'000),
+                ConfigLanguage::kYaml, {"too much text"});
+  EXPECT_NO_THROW(Yaml("a: &a " + text + "\nb: *a\n"));
+}
+
+TEST(ConfigFile, LongTextsAreRefusedInEveryLanguage) {
+  const std::string text(5 << 20, 'x');
+  ExpectRefused("a: " + text, ConfigLanguage::kYaml, {"too much text"});
+  ExpectRefused("{\"a\": \"" + text + "\"}", ConfigLanguage::kJson, {"too much text"});
+  ExpectRefused("a = '" + text + "'", ConfigLanguage::kToml, {"too much text"});
+}
+
 TEST(ConfigFile, DepthAndSizeAreLimited) {
   const auto nested = [](size_t lists) { return Repeat("[", lists) + Repeat("]", lists); };
   EXPECT_NO_THROW(Yaml("a: " + nested(63)));

@@ -140,7 +140,7 @@ int FuzzConfig(const uint8_t* bytes, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(bytes) + 1, size - 1);
   const auto read = [&] {
     const ConfigNode root = ParseConfig("fuzz", text, kLanguages[bytes[0] % kLanguages.size()]);
-    Require(CountNodes(root) <= ConfigTreeBuilder::kMaxNodes);
+    Require(SizeOf(root).nodes <= ConfigTreeBuilder::kMaxNodes);
     const TrainingConfig config = InterpretConfig("fuzz", root, {});
     Require(!config.kind.empty() && !(config.clipping.max_norm && config.clipping.max_value));
     for (const std::string& note : config.notes) Require(note.find('\n') == note.npos);
