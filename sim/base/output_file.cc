@@ -2,14 +2,17 @@
 #include "sim/base/output_file.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <optional>
 #include <system_error>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/base/temporary_files.h"
@@ -17,6 +20,8 @@
 
 namespace dlsim::sim {
 namespace {
+
+constexpr size_t kBufferBytes = size_t{1} << 16;
 
 bool IsSpecialFile(const std::string& path) {
   struct stat status = {};
@@ -36,14 +41,15 @@ bool SameOutput(const std::string& a, const std::string& b) {
   return failed ? a == b : path_a == path_b;
 }
 
-OutputFile::OutputFile(const std::string& path) : path_(path), file_(nullptr) {
+OutputFile::OutputFile(const std::string& path) : path_(path) {
+  buffer_.reserve(kBufferBytes);
   if (path == "-") {
-    file_ = stdout;
+    descriptor_ = STDOUT_FILENO;
     return;
   }
   if (IsSpecialFile(path)) {  // a device or pipe such as /dev/null: nothing to rename
-    file_ = std::fopen(path.c_str(), "wb");
-    if (file_ == nullptr) Fail("cannot be written");
+    descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (descriptor_ < 0) Fail("cannot be written");
     return;
   }
   const std::optional<std::string> target = LinkTarget(path);
@@ -60,13 +66,12 @@ void OutputFile::CreateTemporary() {
   constexpr int kMaxAttempts = 1000;
   constexpr int kCreate = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   for (int i = 0; i < kMaxAttempts; ++i) {
-    const std::string name = target_ + ".tmp." + std::to_string(getpid()) + "." + std::to_string(i);
+    std::string name = target_ + ".tmp." + std::to_string(getpid()) + "." + std::to_string(i);
     const int descriptor = open(name.c_str(), kCreate, 0666);
     if (descriptor < 0 && errno == EEXIST) continue;
     if (descriptor < 0) break;
-    file_ = fdopen(descriptor, "wb");
-    if (file_ == nullptr) break;  // for want of memory
-    temporary_ = name;
+    descriptor_ = descriptor;
+    temporary_ = std::move(name);
     RememberTemporary(temporary_);
     return;
   }
@@ -74,22 +79,43 @@ void OutputFile::CreateTemporary() {
 }
 
 OutputFile::~OutputFile() {
-  if (file_ != nullptr && file_ != stdout) std::fclose(file_);
+  if (descriptor_ > STDERR_FILENO) close(descriptor_);
   if (temporary_.empty()) return;
   unlink(temporary_.c_str());
   ForgetTemporary(temporary_);
 }
 
 void OutputFile::Write(std::string_view bytes) {
-  if (std::fwrite(bytes.data(), 1, bytes.size(), file_) != bytes.size()) Fail("cannot be written");
+  if (buffer_.size() + bytes.size() > kBufferBytes) Flush();
+  if (bytes.size() > kBufferBytes) return WriteAll(bytes);
+  buffer_.append(bytes);
+}
+
+void OutputFile::Flush() {
+  WriteAll(buffer_);
+  buffer_.clear();
+}
+
+// Signals interrupt a write, and a pipe may have been opened not to block.
+void OutputFile::WriteAll(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = write(descriptor_, bytes.data(), bytes.size());
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(count));
+    } else if (errno == EAGAIN) {
+      pollfd writable = {.fd = descriptor_, .events = POLLOUT, .revents = 0};
+      poll(&writable, 1, -1);
+    } else if (errno != EINTR) {
+      Fail("cannot be written");
+    }
+  }
 }
 
 void OutputFile::Commit() {
-  if (std::fflush(file_) != 0) Fail("cannot be written");
-  if (file_ == stdout) return;
-  std::FILE* file = file_;
-  file_ = nullptr;
-  if (std::fclose(file) != 0) Fail("cannot be written");
+  Flush();
+  if (descriptor_ == STDOUT_FILENO) return;
+  const int descriptor = std::exchange(descriptor_, -1);
+  if (close(descriptor) != 0 && errno != EINTR) Fail("cannot be written");
   if (temporary_.empty()) return;
   if (std::rename(temporary_.c_str(), target_.c_str()) != 0) Fail("cannot be renamed into place");
   ForgetTemporary(temporary_);

@@ -3,7 +3,6 @@
 // sees half a result, and a failed command leaves none. A link to a file stays one.
 #pragma once
 
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -29,12 +28,15 @@ class OutputFile {
 
  private:
   void CreateTemporary();
+  void Flush();
+  void WriteAll(std::string_view bytes);
   [[noreturn]] void Fail(const char* what) const;
 
   std::string path_;       // as given, for messages
   std::string target_;     // what is replaced: path_ or what it links to
   std::string temporary_;  // empty if there is none
-  std::FILE* file_;
+  std::string buffer_;
+  int descriptor_ = -1;
 };
 
 // Writes a whole result; "-" is standard output.

@@ -2,14 +2,18 @@
 #include "sim/base/output_file.h"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <memory>
 #include <string>
+#include <thread>
 
 #include "tests/support/trace_test_util.h"
 
@@ -91,6 +95,34 @@ TEST(OutputFile, HonoursTheUmask) {
   struct stat status = {};
   ASSERT_EQ(stat((dir.path() + "/r.json").c_str(), &status), 0);
   EXPECT_EQ(status.st_mode & 0777, 0640u);
+}
+
+// Signals arrive while a full pipe makes the writer wait.
+TEST(OutputFile, GoesOnAfterSignals) {
+  struct sigaction action = {}, before = {};
+  action.sa_handler = [](int) {};  // without SA_RESTART
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe(ends.data()), 0);
+  const pthread_t writer = pthread_self();
+  size_t received = 0;
+  std::thread reader([&] {
+    for (int i = 0; i < 2000; ++i) {
+      pthread_kill(writer, SIGUSR1);
+      std::this_thread::yield();
+    }
+    std::array<char, 4096> bytes;
+    for (ssize_t count = 1; count > 0; received += static_cast<size_t>(count)) {
+      count = read(ends[0], bytes.data(), bytes.size());
+    }
+  });
+  const std::string text(1 << 20, 'x');
+  EXPECT_NO_THROW(WriteResult("/proc/self/fd/" + std::to_string(ends[1]), text));
+  close(ends[1]);
+  reader.join();
+  close(ends[0]);
+  sigaction(SIGUSR1, &before, nullptr);
+  EXPECT_EQ(received, text.size());
 }
 
 TEST(OutputFile, WhatCannotBeWrittenIsOneClearError) {
