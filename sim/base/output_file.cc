@@ -73,6 +73,7 @@ void OutputFile::CreateTemporary() {
     descriptor_ = descriptor;
     temporary_ = std::move(name);
     RememberTemporary(temporary_);
+    KeepMode(target_, descriptor);
     return;
   }
   Fail("cannot be written");

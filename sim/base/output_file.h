@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Results go to a temporary file beside the target and are renamed when complete: a reader never
-// sees half a result, and a failed command leaves none. A link to a file stays one.
+// sees half a result, and a failed command leaves none. A link to a file stays one, and what is
+// replaced keeps its mode.
 #pragma once
 
 #include <optional>

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/base/link_target.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <system_error>
 
@@ -18,6 +20,13 @@ std::optional<std::string> LinkTarget(const std::string& path) {
     if (error) break;
   }
   return std::nullopt;
+}
+
+// Whoever may not change them, on some file systems, keeps those of a new file.
+void KeepMode(const std::string& target, int descriptor) {
+  struct stat status = {};
+  if (stat(target.c_str(), &status) != 0 || !S_ISREG(status.st_mode)) return;
+  [[maybe_unused]] const int changed = fchmod(descriptor, status.st_mode & 0777);
 }
 
 }  // namespace dlsim

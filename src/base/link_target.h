@@ -11,4 +11,7 @@ namespace dlsim {
 // nothing if they do not end.
 std::optional<std::string> LinkTarget(const std::string& path);
 
+// Gives an open file the permissions of the file `target` that it is to replace, if there is one.
+void KeepMode(const std::string& target, int descriptor);
+
 }  // namespace dlsim

@@ -97,6 +97,18 @@ TEST(OutputFile, HonoursTheUmask) {
   EXPECT_EQ(status.st_mode & 0777, 0640u);
 }
 
+TEST(OutputFile, KeepsTheModeOfWhatItReplaces) {
+  const TempDir dir;
+  const std::string path = dir.Write("r.json", "old");
+  for (const mode_t mode : {0600u, 0664u, 0644u}) {
+    ASSERT_EQ(chmod(path.c_str(), mode), 0);
+    WriteResult(path, "new");
+    struct stat status = {};
+    ASSERT_EQ(stat(path.c_str(), &status), 0);
+    EXPECT_EQ(status.st_mode & 0777, mode);
+  }
+}
+
 // Signals arrive while a full pipe makes the writer wait.
 TEST(OutputFile, GoesOnAfterSignals) {
   struct sigaction action = {}, before = {};
