@@ -46,7 +46,6 @@ Json DescribeOptions(const AccumulateOptions& options) {
 }
 
 int RunAccumulate(AccumulateOptions options) {
-  options.results.RequireDistinct();
   options.runs.conversion = options.conversion.Of({});
   const std::vector<SumRun> runs = MakeSumRuns(options.runs);
   const TraceReader trace = OpenTrace(options.trace);

@@ -12,6 +12,7 @@
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
+#include "sim/app/file_arguments.h"
 #include "sim/app/option_model.h"
 #include "sim/app/signals.h"
 #include "sim/base/output_file.h"
@@ -91,6 +92,7 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
     Print(answer.str());
     return 0;
   }
+  CheckFileArguments(app);
   return action();
 }
 

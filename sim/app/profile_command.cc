@@ -68,9 +68,6 @@ ProfileRequest RequestOf(const ProfileCommandOptions& options) {
     throw UsageError("-o", "a profile is no text for standard output", "a file",
                      Quoted(options.output));
   }
-  if (options.json && SameOutput(*options.json, options.output)) {
-    throw UsageError("--json", "taken by -o", "another file", Quoted(*options.json));
-  }
   request.settings.ladder = LadderOf(options.ladder);
   request.settings.tensors = options.trace.options.tensors;
   request.settings.accumulation = options.accumulation;

@@ -136,7 +136,6 @@ std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRu
 }
 
 int RunReplay(ReplayCommandOptions options) {
-  options.results.RequireDistinct();
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
   AskedAccumulation asked = {options.accumulation, {}};

@@ -91,7 +91,6 @@ void VisitSummaries(const TraceReader& trace, const SummaryOptions& options, Pro
 }
 
 int RunSummaries(const SummariesOptions& options) {
-  options.results.RequireDistinct();
   const SummaryOptions resolved = ResolveOptions(options);
   const TraceReader trace = OpenTrace(options.trace);
   ResultFiles files(options.results);

@@ -115,7 +115,6 @@ Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& re
 }
 
 int RunSweep(SweepCommandOptions options) {
-  options.results.RequireDistinct();
   const SweepSetup setup = SetupOf(options);
   SweepPlan plan = PlanSweep(setup);
   ReplayOptions replay;

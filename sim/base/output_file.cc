@@ -9,9 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -29,17 +27,6 @@ bool IsSpecialFile(const std::string& path) {
 }
 
 }  // namespace
-
-bool SameOutput(const std::string& a, const std::string& b) {
-  if (a == "-" || b == "-") return a == b;
-  std::error_code failed;
-  const std::filesystem::path path_a =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(a), failed);
-  if (failed) return a == b;
-  const std::filesystem::path path_b =
-      std::filesystem::weakly_canonical(std::filesystem::absolute(b), failed);
-  return failed ? a == b : path_a == path_b;
-}
 
 OutputFile::OutputFile(const std::string& path) : path_(path) {
   buffer_.reserve(kBufferBytes);
@@ -127,11 +114,6 @@ void WriteOutput(const std::string& path, std::string_view text) {
   OutputFile out(path);
   out.Write(text);
   out.Commit();
-}
-
-void ResultPaths::RequireDistinct() const {
-  if (!json || !csv || !SameOutput(*json, *csv)) return;
-  throw UsageError("--csv", "taken by --json", "another file", Quoted(*csv));
 }
 
 ResultFiles::ResultFiles(const ResultPaths& paths) {

@@ -10,9 +10,6 @@
 
 namespace dlsim::sim {
 
-// Returns whether two paths given for results mean one file, or both standard output.
-bool SameOutput(const std::string& a, const std::string& b);
-
 class OutputFile {
  public:
   // Opens a temporary file beside `path`; "-" is standard output. Throws InputError.
@@ -47,9 +44,6 @@ void WriteOutput(const std::string& path, std::string_view text);
 struct ResultPaths {
   std::optional<std::string> json, csv;
   bool quiet = false;  // no report
-
-  // Throws UsageError if both are one file.
-  void RequireDistinct() const;
 
   // False where a report would stand amid data.
   bool wants_report() const { return json != "-" && csv != "-" && !quiet; }

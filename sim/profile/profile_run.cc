@@ -35,18 +35,6 @@ uint64_t DigestOf(const ProfileRequest& request, const HistogramEdges& edges,
   return XXH3_64bits(text.data(), text.size());
 }
 
-// A step in the place of which the profile appears would be lost.
-void RequireOtherFile(const std::string& output, const TraceSource& steps) {
-  std::error_code failed;
-  if (!std::filesystem::exists(output, failed)) return;
-  for (size_t i = 0; i < steps.step_count(); ++i) {
-    for (const std::string& path : steps.files(i)) {
-      if (!std::filesystem::equivalent(path, output, failed)) continue;
-      throw UsageError("-o", "a file of the trace", "another file", Quoted(output));
-    }
-  }
-}
-
 }  // namespace
 
 ProfileRun::ProfileRun(const TraceReader& trace, const ProfileRequest& request)
@@ -55,7 +43,6 @@ ProfileRun::ProfileRun(const TraceReader& trace, const ProfileRequest& request)
 std::string ProfileRun::Open() {
   const TraceSource steps(trace_, request_.settings.accumulate_steps);
   const StepRange range = ShardOf(steps.step_count(), request_.shard, request_.shards);
-  RequireOtherFile(request_.output, steps);
   if (request_.unfinished == Unfinished::kDiscard) {
     ProfileWriter(request_.output, request_.settings, edges_, ProfileWriter::Existing::kReplace)
         .Truncate(0);
