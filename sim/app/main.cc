@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The dlsim command.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cerrno>
 #include <cstdio>
 #include <exception>
 #include <new>
@@ -96,7 +100,17 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
   return action();
 }
 
+// Otherwise the first file that is opened would be standard output, and be written over by text.
+void OpenStandardDescriptors() {
+  for (const int descriptor : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    if (fcntl(descriptor, F_GETFD) >= 0 || errno != EBADF) continue;
+    // The lowest that is free is taken, which is this one.
+    if (open("/dev/null", descriptor == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) _exit(70);
+  }
+}
+
 int Main(int argc, char** argv) {
+  OpenStandardDescriptors();
   InstallSignalHandlers();
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
                "dlsim");

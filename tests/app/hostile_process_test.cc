@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command in a process that lacks what processes have: open descriptors, threads, memory,
+// stack.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <iterator>
+#include <string>
+
+#include "tests/support/run_command.h"
+#include "tests/support/written_trace.h"
+
+namespace dlsim {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Runs a line of the shell, in which $0 is the command, $1 a trace and $2 a directory.
+CommandResult RunShell(const std::string& line, const WrittenTrace& trace, const TempDir& dir) {
+  return RunProgram("/bin/sh", {"-c", line, DLSIM_COMMAND, trace.path(), dir.path()});
+}
+
+size_t FilesIn(const std::string& directory) {
+  return static_cast<size_t>(std::distance(fs::directory_iterator(directory), {}));
+}
+
+TEST(HostileProcess, ClosedStandardDescriptorsDoNotReachTheProfile) {
+  const WrittenTrace trace(5);
+  const std::string whole = ProfileBytes(trace.path());
+  const std::string line =
+      "exec \"$0\" profile \"$1\" -o \"$2/p\" --format fp16 --rounding rne --scales 2^0..2^8 ";
+  for (const char* closed : {">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-", "<&- >&-"}) {
+    const TempDir dir;
+    const CommandResult result = RunShell(line + closed, trace, dir);
+    EXPECT_EQ(result.exit_code, 0) << closed << result.err;
+    EXPECT_TRUE(ReadBytes(dir.path() + "/p") == whole) << closed;
+  }
+}
+
+TEST(HostileProcess, ClosedStandardErrorTakesNoFile) {
+  const WrittenTrace trace(2);
+  const TempDir dir;
+  const CommandResult result =
+      RunShell("exec \"$0\" replay \"$1\" --json \"$2/r.json\" --policy none 2>&-", trace, dir);
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_EQ(FilesIn(dir.path()), 0u);
+}
+
+// The superuser has no limit on processes: then another user runs the command.
+// Whatever fails for want of memory, be it a thread: one line, and nothing is left. Before main,
+// the loader and libraries speak for themselves.
+}  // namespace
+}  // namespace dlsim
