@@ -34,16 +34,20 @@ size_t SkipToken(std::string_view text, size_t at) {
 }
 
 // toml++ 3.3 makes a table for each part of a dotted key, without a limit, and destroys them
-// recursively.
-void LimitDottedKeys(std::string_view file, std::string_view text) {
-  size_t dots = 0;
+// recursively; it reads 256 nested lists and tables recursively, which takes more than small
+// stacks.
+void LimitNesting(std::string_view file, std::string_view text) {
+  size_t dots = 0, open = 0;
   int line = 1;
   for (size_t at = 0; at < text.size();) {
     const size_t next = SkipToken(text, at);
     line += static_cast<int>(std::count(text.begin() + static_cast<std::ptrdiff_t>(at),
                                         text.begin() + static_cast<std::ptrdiff_t>(next), '\n'));
     if (std::string_view("=,{}[]\n").find(text[at]) != std::string_view::npos) dots = 0;
-    if (text[at] == '.' && ++dots >= ConfigTreeBuilder::kMaxDepth) {
+    if (text[at] == '.') ++dots;
+    if (text[at] == '[' || text[at] == '{') ++open;
+    if ((text[at] == ']' || text[at] == '}') && open > 0) --open;
+    if (std::max(dots + 1, open) > ConfigTreeBuilder::kMaxDepth) {
       throw UsageError(ConfigPlace(file, line), "nested too deeply",
                        "at most " + std::to_string(ConfigTreeBuilder::kMaxDepth) + " levels");
     }
@@ -81,7 +85,7 @@ void AddNode(const toml::node& node, ConfigTreeBuilder& builder) {
 }  // namespace
 
 ConfigNode ParseToml(std::string_view file, std::string_view text) {
-  LimitDottedKeys(file, text);
+  LimitNesting(file, text);
   ConfigTreeBuilder builder(file, DuplicateKeys::kRefuse);
   try {
     AddNode(toml::parse(text), builder);
