@@ -13,6 +13,7 @@
 #include "dlsim/error.h"
 #include "dlsim/measure.h"
 #include "sim/base/output_file.h"
+#include "src/base/beside.h"
 #include "src/measure/compute_device.h"
 #include "src/measure/load_floats.h"
 #include "src/trace/mapped_file.h"
@@ -48,7 +49,7 @@ void ForEachPiece(const ByteSource& source, const NpyHeader& header, uint64_t pi
     std::swap(bytes, next);
     std::future<void> reading;  // its destructor waits, so that errors leave no reader behind
     if (header.elements - first > piece_elements) {
-      reading = std::async(std::launch::async, read_next, first + piece_elements);
+      reading = std::async(kBeside, read_next, first + piece_elements);
     }
     convert(first, std::span<const std::byte>(bytes));
     if (reading.valid()) reading.get();

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "src/base/beside.h"
 
 namespace dlsim::sim {
 namespace {
@@ -57,8 +58,8 @@ void StepEncoder::Start() {
   next < range_.end ? queue_.LoadBeside(next, profile) : profile();
   RequireUnchanged(steps_.files(range_.begin), state_);
   step.files = std::exchange(state_, std::move(next_state)).files;
-  encoding_ = std::async(std::launch::async,
-                         [this, step = std::move(step)] { return EncodeStep(step, edges_); });
+  encoding_ =
+      std::async(kBeside, [this, step = std::move(step)] { return EncodeStep(step, edges_); });
 }
 
 std::optional<EncodedStep> StepEncoder::Next() {

@@ -3,8 +3,12 @@
 #pragma once
 
 #include <functional>
+#include <future>
 
 namespace dlsim {
+
+// For std::async: on a thread of its own or, if none can be started, when it is waited for.
+inline constexpr std::launch kBeside = std::launch::async | std::launch::deferred;
 
 // Calls work() and meanwhile, once, beside(): on a thread of the first ParallelForBeside that
 // `work` calls, or after it. If `work` throws, `beside` may not have been called.

@@ -3,6 +3,14 @@
 
 #include <pthread.h>
 
+#include <atomic>
+#include <mutex>
+#include <vector>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
 namespace dlsim {
 namespace {
 
@@ -10,8 +18,54 @@ bool forked = false;
 
 [[maybe_unused]] const int kRegistered = pthread_atfork(nullptr, nullptr, [] { forked = true; });
 
+#ifdef _OPENMP
+
+// Starts up to `count` threads that wait for each other, and returns how many came to be.
+int CountStartable(int count) {
+  std::mutex all_started;
+  std::vector<pthread_t> threads;
+  threads.reserve(static_cast<size_t>(count));
+  const auto wait = [](void* mutex) -> void* {
+    const std::lock_guard lock(*static_cast<std::mutex*>(mutex));
+    return nullptr;
+  };
+  {
+    const std::lock_guard lock(all_started);
+    for (int i = 0; i < count; ++i) {
+      pthread_t thread{};
+      if (pthread_create(&thread, nullptr, wait, &all_started) != 0) break;
+      threads.push_back(thread);
+    }
+  }
+  for (const pthread_t thread : threads) pthread_join(thread, nullptr);
+  return static_cast<int>(threads.size());
+}
+
+#endif
+
 }  // namespace
 
 bool InForkedChild() { return forked; }
+
+#ifdef _OPENMP
+
+int UsableThreads() {
+  static std::mutex mutex;
+  static std::atomic<int> asked = 1, usable = 1;
+  const int wanted = omp_get_max_threads();
+  if (wanted <= usable) return wanted;
+  const std::lock_guard lock(mutex);
+  if (wanted > asked) {
+    usable = CountStartable(wanted - 1) + 1;
+    asked = wanted;
+  }
+  return wanted < usable ? wanted : usable.load();
+}
+
+#else
+
+int UsableThreads() { return 1; }
+
+#endif
 
 }  // namespace dlsim

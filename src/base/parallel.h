@@ -15,6 +15,10 @@ namespace dlsim {
 // GNU's OpenMP runtime would wait there for threads that only the parent has.
 bool InForkedChild();
 
+// How many threads work: as many as OpenMP would use, or fewer if the system starts no more. OpenMP
+// itself would end the process then.
+int UsableThreads();
+
 // Calls body(i) for i in [0, count) on all threads, in any order, in the default floating-point
 // environment; rethrows one of the exceptions that bodies threw. Results are stored by index, so
 // that the schedule cannot be seen; blocks differ in size, so it is dynamic.
@@ -28,7 +32,8 @@ void ParallelFor(size_t count, const Body& body) {
   }
   const int64_t last = static_cast<int64_t>(count);
   std::exception_ptr failure;
-#pragma omp parallel for schedule(dynamic) if (!InForkedChild())
+  [[maybe_unused]] const int threads = InForkedChild() ? 1 : UsableThreads();
+#pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int64_t i = 0; i < last; ++i) {
     try {
       const DefaultFloatEnvironment environment;

@@ -47,6 +47,21 @@ TEST(HostileProcess, ClosedStandardErrorTakesNoFile) {
 }
 
 // The superuser has no limit on processes: then another user runs the command.
+TEST(HostileProcess, WithoutThreadsOneDoesTheWork) {
+  const WrittenTrace trace(5);
+  const TempDir dir;
+  fs::permissions(trace.path(), fs::perms(0755));
+  const std::string user = geteuid() == 0 ? "setpriv --reuid 65534 --clear-groups " : "";
+  const std::string run = "export OMP_NUM_THREADS=4; exec " + user;
+  const std::string replay = " \"$0\" replay \"$1\" --json -";
+  const CommandResult many = RunShell(run + replay, trace, dir);
+  if (many.exit_code != 0) GTEST_SKIP() << "no other user can run the command: " << many.err;
+  const CommandResult one = RunShell(run + "prlimit --nproc=1" + replay, trace, dir);
+  EXPECT_EQ(one.exit_code, 0);
+  EXPECT_EQ(one.err, "");
+  EXPECT_EQ(one.out, many.out);
+}
+
 // Whatever fails for want of memory, be it a thread: one line, and nothing is left. Before main,
 // the loader and libraries speak for themselves.
 TEST(HostileProcess, NestedTomlFitsASmallStack) {
