@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <string_view>
 
@@ -15,6 +16,11 @@ namespace {
 
 constexpr std::string_view kCut =
     "dlsim: a file was cut or became unreadable while it was mapped (use --no-mmap)\n";
+
+// What ends a process by default, but for the signals of faults in its own code.
+constexpr std::array kTerminating = {SIGINT,  SIGTERM,   SIGHUP,  SIGQUIT, SIGPIPE,
+                                     SIGALRM, SIGUSR1,   SIGUSR2, SIGXCPU, SIGPROF,
+                                     SIGIO,   SIGVTALRM, SIGABRT};
 
 // The handler is reset on entry, so the signal acts as by default once this returns.
 void OnTermination(int signal) {
@@ -39,7 +45,7 @@ void OnBusError(int signal, siginfo_t* info, void*) {
 }  // namespace
 
 void InstallSignalHandlers() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : kTerminating) {
     struct sigaction before = {};
     sigaction(signal, nullptr, &before);
     if (before.sa_handler == SIG_IGN) continue;  // as nohup asks

@@ -4,7 +4,7 @@
 
 namespace dlsim::sim {
 
-// SIGINT, SIGTERM and SIGHUP remove temporary outputs and then act as by default, unless they were
+// Signals that end a process remove temporary outputs and then act as by default, unless they were
 // ignored. SIGBUS, which reading a mapped file raises once it has been cut, is reported as bad
 // input (exit code 3); so is an output beyond the limit on the size of files.
 void InstallSignalHandlers();

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <spawn.h>
+#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,7 +40,7 @@ class BlockedReplay {
     close(ends[1]);
     WaitUntilFull();
   }
-  ~BlockedReplay() { close(pipe_); }
+  ~BlockedReplay() { CloseReader(); }
   BlockedReplay(const BlockedReplay&) = delete;
   BlockedReplay& operator=(const BlockedReplay&) = delete;
 
@@ -47,6 +48,11 @@ class BlockedReplay {
   const TempDir& trace() const { return trace_; }
   const TempDir& results() const { return results_; }
   std::string err() const { return ReadBytes(logs_.path() + "/err"); }
+
+  void CloseReader() {
+    if (pipe_ >= 0) close(pipe_);
+    pipe_ = -1;
+  }
 
   // Reads the pipe to its end and returns the status of the process.
   int Finish() {
@@ -95,7 +101,9 @@ class BlockedReplay {
 };
 
 TEST(Signals, RemoveTemporaryOutputsAndEndTheCommand) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGALRM, SIGUSR1, SIGUSR2,
+                           SIGXCPU, SIGPROF, SIGVTALRM, SIGABRT}) {
+    SCOPED_TRACE(strsignal(signal));
     BlockedReplay replay;
     EXPECT_FALSE(std::filesystem::is_empty(replay.results().path()));
     kill(replay.process(), signal);
@@ -104,6 +112,15 @@ TEST(Signals, RemoveTemporaryOutputsAndEndTheCommand) {
     EXPECT_EQ(WTERMSIG(status), signal);
     EXPECT_TRUE(std::filesystem::is_empty(replay.results().path()));
   }
+}
+
+TEST(Signals, AReaderThatLeavesEndsTheCommandWithoutATrace) {
+  BlockedReplay replay;
+  replay.CloseReader();
+  const int status = replay.Finish();
+  ASSERT_TRUE(WIFSIGNALED(status)) << replay.err();
+  EXPECT_EQ(WTERMSIG(status), SIGPIPE);
+  EXPECT_TRUE(std::filesystem::is_empty(replay.results().path()));
 }
 
 TEST(Signals, ACutMappedFileIsBadInput) {
