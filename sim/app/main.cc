@@ -109,9 +109,7 @@ void OpenStandardDescriptors() {
   }
 }
 
-int Main(int argc, char** argv) {
-  OpenStandardDescriptors();
-  InstallSignalHandlers();
+int Run(int argc, char** argv) {
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
                "dlsim");
   Action action;
@@ -133,6 +131,20 @@ int Main(int argc, char** argv) {
   } catch (const std::exception& error) {
     return Fail(CommandName(app), error.what(), ErrorKind::kInternal);
   }
+}
+
+int Main(int argc, char** argv) {
+  OpenStandardDescriptors();
+  InstallSignalHandlers();
+  InstallExitHandlers();
+  int exit_code = static_cast<int>(ErrorKind::kInternal);
+  try {
+    exit_code = Run(argc, argv);
+  } catch (const std::bad_alloc&) {  // before the command was known, or while it was named
+    std::fputs("dlsim: out of memory\n", stderr);
+  }
+  AllowExit();
+  return exit_code;
 }
 
 }  // namespace

@@ -6,6 +6,9 @@
 
 #include <array>
 #include <atomic>
+#include <cstdlib>
+#include <exception>
+#include <new>
 #include <string_view>
 
 #include "dlsim/error.h"
@@ -22,6 +25,13 @@ constexpr std::array kTerminating = {SIGINT,  SIGTERM,   SIGHUP,  SIGQUIT, SIGPI
                                      SIGALRM, SIGUSR1,   SIGUSR2, SIGXCPU, SIGPROF,
                                      SIGIO,   SIGVTALRM, SIGABRT};
 
+std::atomic<bool> may_exit = false;
+
+void Say(std::string_view line) {
+  // Nothing can be done if even this fails.
+  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
+}
+
 // The handler is reset on entry, so the signal acts as by default once this returns.
 void OnTermination(int signal) {
   RemoveTemporaries();
@@ -37,9 +47,32 @@ void OnBusError(int signal, siginfo_t* info, void*) {
   static std::atomic_flag is_ending;
   while (is_ending.test_and_set()) pause();
   RemoveTemporaries();
-  // Nothing can be done if even this fails.
-  [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kCut.data(), kCut.size());
+  Say(kCut);
   _exit(static_cast<int>(ErrorKind::kInput));
+}
+
+bool IsOutOfMemory(const std::exception_ptr& failure) {
+  try {
+    if (failure) std::rethrow_exception(failure);
+  } catch (const std::bad_alloc&) {
+    return true;
+  } catch (...) {
+  }
+  return false;
+}
+
+[[noreturn]] void OnTerminate() {
+  RemoveTemporaries();
+  Say(IsOutOfMemory(std::current_exception()) ? "dlsim: out of memory\n"
+                                              : "dlsim: ended by an error that nothing handles\n");
+  _exit(static_cast<int>(ErrorKind::kInternal));
+}
+
+// Whatever called exit has said why. MPI has a code to give, OpenMP has none.
+[[maybe_unused]] void OnExit(int status, void*) {
+  if (may_exit) return;
+  RemoveTemporaries();
+  if (status == EXIT_FAILURE) _exit(static_cast<int>(ErrorKind::kInternal));
 }
 
 }  // namespace
@@ -60,5 +93,14 @@ void InstallSignalHandlers() {
   action.sa_flags = SA_SIGINFO;
   sigaction(SIGBUS, &action, nullptr);
 }
+
+void InstallExitHandlers() {
+  std::set_terminate(OnTerminate);
+#ifdef __GLIBC__  // std::atexit does not tell the status
+  on_exit(OnExit, nullptr);
+#endif
+}
+
+void AllowExit() { may_exit = true; }
 
 }  // namespace dlsim::sim

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the command does when a signal ends it.
+// How the command ends when it does not return from main: temporary outputs go, and one line says
+// why.
 #pragma once
 
 namespace dlsim::sim {
@@ -8,5 +9,12 @@ namespace dlsim::sim {
 // ignored. SIGBUS, which reading a mapped file raises once it has been cut, is reported as bad
 // input (exit code 3); so is an output beyond the limit on the size of files.
 void InstallSignalHandlers();
+
+// An exception that nobody catches, and a library that ends the process, as OpenMP does when it can
+// start no thread, are internal errors (exit code 70).
+void InstallExitHandlers();
+
+// To be called when main is about to return: what comes then is no error.
+void AllowExit();
 
 }  // namespace dlsim::sim

@@ -2,6 +2,7 @@
 #include "src/profile/compress.h"
 
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include <memory>
 #include <new>
@@ -39,12 +40,17 @@ ZSTD_DCtx* Decompressor() {
   return context.get();
 }
 
+void RequireMemory(size_t result) {
+  if (ZSTD_getErrorCode(result) == ZSTD_error_memory_allocation) throw std::bad_alloc();
+}
+
 }  // namespace
 
 void PutCompressed(std::string_view bytes, std::string& out) {
   std::string frame(ZSTD_compressBound(bytes.size()), '\0');
   const size_t size =
       ZSTD_compress2(Compressor(), frame.data(), frame.size(), bytes.data(), bytes.size());
+  RequireMemory(size);
   DLSIM_CHECK(!ZSTD_isError(size));
   PutVarint(bytes.size(), out);
   PutString(std::string_view(frame).substr(0, size), out);
@@ -61,6 +67,7 @@ std::string TakeCompressed(ByteReader& in, uint64_t max_size) {
   std::string bytes(static_cast<size_t>(size), '\0');
   const size_t result =
       ZSTD_decompressDCtx(Decompressor(), bytes.data(), bytes.size(), frame.data(), frame.size());
+  RequireMemory(result);
   in.Require(!ZSTD_isError(result) && result == size, "damaged: a part cannot be decompressed");
   return bytes;
 }

@@ -64,6 +64,26 @@ TEST(HostileProcess, WithoutThreadsOneDoesTheWork) {
 
 // Whatever fails for want of memory, be it a thread: one line, and nothing is left. Before main,
 // the loader and libraries speak for themselves.
+TEST(HostileProcess, TooLittleMemoryIsOneLine) {
+  if (std::string(DLSIM_SANITIZE) != "") GTEST_SKIP() << "sanitizers need memory";
+  const WrittenTrace trace(3);
+  for (int kilobytes = 8'000; kilobytes <= 64'000; kilobytes += 1'000) {
+    const TempDir dir;
+    const std::string limit =
+        "ulimit -c 0; ulimit -v " + std::to_string(kilobytes) + "; exec \"$0\" ";
+    const int loads = RunShell(limit + "formats", trace, dir).exit_code;
+    if (loads != 0 && loads != 70) continue;
+    const CommandResult result =
+        RunShell("export OMP_NUM_THREADS=2; " + limit +
+                     "replay \"$1\" --json \"$2/r.json\" --csv \"$2/r.csv\" --quiet",
+                 trace, dir);
+    SCOPED_TRACE(std::to_string(kilobytes) + " kB: " + result.err);
+    EXPECT_TRUE(result.exit_code == 0 || result.exit_code == 70) << result.exit_code;
+    EXPECT_EQ(Lines(result.err).size(), result.exit_code == 0 ? 0u : 1u);
+    EXPECT_EQ(FilesIn(dir.path()), result.exit_code == 0 ? 2u : 0u);
+  }
+}
+
 TEST(HostileProcess, NestedTomlFitsASmallStack) {
   const WrittenTrace trace(1);
   const TempDir dir;
