@@ -29,6 +29,7 @@ struct ProfileTensor {
 struct ProfileFile {
   std::string name;  // without directories
   uint64_t bytes = 0;
+  uint64_t content = 0;  // a hash of what it held (docs/profile-format.md); 0 = not known
 
   friend bool operator==(const ProfileFile&, const ProfileFile&) = default;
 };

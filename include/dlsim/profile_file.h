@@ -61,6 +61,9 @@ class ProfileWriter {
   // Forgets the steps of done() from the i-th on.
   void Truncate(size_t i);
 
+  // Leaves no PATH.partial if there was none before.
+  void Abandon();
+
   // Appends a step; step numbers must ascend. Throws Error (exit code 3) if the device is full.
   void Append(const EncodedStep& step);
 

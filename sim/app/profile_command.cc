@@ -113,6 +113,12 @@ void PrintNotes(const Work& work) {
   if (run.finished() > 0) {
     note(fmt::format("{} of {} steps profiled before are taken over, {} to read", run.kept(),
                      run.finished(), run.to_read()));
+    if (run.unknown() > 0) {
+      note(
+          fmt::format("of {} of them, profiled by an older version, only names, sizes and times "
+                      "of files were compared",
+                      run.unknown()));
+    }
   } else if (run.to_read() == 0) {
     note(fmt::format("shard {}/{} holds no step", work.request.shard + 1, work.request.shards));
   }

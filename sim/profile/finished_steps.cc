@@ -9,6 +9,7 @@
 #include <filesystem>
 
 #include "dlsim/error.h"
+#include "sim/profile/content_hash.h"
 
 namespace dlsim::sim {
 namespace {
@@ -18,8 +19,27 @@ constexpr int64_t kNanoseconds = 1'000'000'000;
 bool IsCurrent(const ProfileWriter::Done& done, int64_t done_at,
                std::span<const std::string> paths) {
   const FileState now = StateOf(paths);
-  return done.files == now.files &&
+  const auto looks_alike = [](const ProfileFile& a, const ProfileFile& b) {
+    return a.name == b.name && a.bytes == b.bytes;
+  };
+  return std::ranges::equal(done.files, now.files, looks_alike) &&
          std::ranges::all_of(now.changed_at, [&](int64_t time) { return time <= done_at; });
+}
+
+// Files that look alike may be those of another run, or have been written anew with old times.
+// Returns whether it is known that they are those of the step.
+bool RequireSameContent(const ProfileWriter::Done& done, std::span<const std::string> paths) {
+  bool known = true;
+  for (size_t k = 0; k < paths.size(); ++k) {
+    const uint64_t content = done.files[k].content;
+    known = known && content != 0;
+    if (content == 0 || ContentHash(paths[k]) == content) continue;
+    throw InputError(Printable(paths[k]),
+                     "has name, size and time of the file that step " + std::to_string(done.step) +
+                         " was profiled from, but holds something else",
+                     "the same trace, another -o, or a new profile (--restart, no --extend)");
+  }
+  return known;
 }
 
 // Steps from `first` on are to be read again: those of the trace can be, others would be lost.
@@ -63,16 +83,17 @@ StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts) {
 
 Resumption FindResumption(std::span<const ProfileWriter::Done> done, int64_t done_at,
                           const TraceSource& steps, StepRange range, Gone gone) {
-  size_t k = 0, i = range.begin;
+  size_t k = 0, i = range.begin, unknown = 0;
   for (; k < done.size(); ++k) {
     const bool is_gone = i == range.end || done[k].step < steps.number(i);
     if (is_gone && gone == Gone::kKeep) continue;
     if (is_gone || done[k].step != steps.number(i)) break;
     if (!IsCurrent(done[k], done_at, steps.files(i))) break;
+    if (!RequireSameContent(done[k], steps.files(i))) ++unknown;
     ++i;
   }
   if (gone == Gone::kKeep && k < done.size()) RequireInTrace(done, k, steps, range);
-  return {k, {i, range.end}};
+  return {k, {i, range.end}, unknown};
 }
 
 }  // namespace dlsim::sim

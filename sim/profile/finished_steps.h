@@ -43,11 +43,12 @@ enum class Gone : uint8_t {
 struct Resumption {
   size_t kept = 0;      // this many finished steps stay
   StepRange remaining;  // steps to read
+  size_t unknown = 0;   // kept steps of which no hash of the files is known
 };
 
 // Keeps the finished steps that are those of `range`, in order, as far as their files have the
-// sizes that they had and did not change after `done_at`. Throws InputError if the rest cannot be
-// read again.
+// sizes that they had and did not change after `done_at`. Throws InputError if such files hold
+// something else than was profiled, and if the rest cannot be read again.
 Resumption FindResumption(std::span<const ProfileWriter::Done> done, int64_t done_at,
                           const TraceSource& steps, StepRange range, Gone gone);
 

@@ -51,8 +51,13 @@ std::string ProfileRun::Open() {
                                             request_.existing);
   const bool extends = request_.existing == ProfileWriter::Existing::kExtend;
   finished_ = writer_->done().size();
-  resumption_ = FindResumption(writer_->done(), writer_->done_at(), steps, range,
-                               extends ? Gone::kKeep : Gone::kForget);
+  try {
+    resumption_ = FindResumption(writer_->done(), writer_->done_at(), steps, range,
+                                 extends ? Gone::kKeep : Gone::kForget);
+  } catch (const Error&) {
+    writer_->Abandon();
+    throw;
+  }
   writer_->Truncate(resumption_.kept);
   const StepRange remaining = resumption_.remaining;
   return nlohmann::json{{"begin", remaining.begin},

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/profile/content_hash.h"
 #include "src/base/beside.h"
 
 namespace dlsim::sim {
@@ -21,7 +22,7 @@ FileState StateIfThere(std::span<const std::string> paths) {
 void RequireUnchanged(std::span<const std::string> paths, const FileState& before) {
   const FileState after = StateOf(paths);
   for (size_t k = 0; k < paths.size(); ++k) {
-    const bool is_same = k < before.files.size() && after.files[k] == before.files[k] &&
+    const bool is_same = k < before.files.size() && after.files[k].bytes == before.files[k].bytes &&
                          after.changed_at[k] == before.changed_at[k];
     if (!is_same) throw InputError(Printable(paths[k]), "changed while it was read");
   }
@@ -56,7 +57,11 @@ void StepEncoder::Start() {
   ProfileStep step;
   const auto profile = [&] { step = ProfileOf(opened, edges_, options); };
   next < range_.end ? queue_.LoadBeside(next, profile) : profile();
-  RequireUnchanged(steps_.files(range_.begin), state_);
+  const std::vector<std::string> paths = steps_.files(range_.begin);
+  for (size_t k = 0; k < paths.size() && k < state_.files.size(); ++k) {
+    state_.files[k].content = ContentHash(paths[k]);  // from the page cache
+  }
+  RequireUnchanged(paths, state_);
   step.files = std::exchange(state_, std::move(next_state)).files;
   encoding_ =
       std::async(kBeside, [this, step = std::move(step)] { return EncodeStep(step, edges_); });

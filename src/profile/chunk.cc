@@ -17,9 +17,9 @@ uint64_t Checksum(std::string_view bytes, uint64_t offset) {
 
 }  // namespace
 
-std::string ProfileMagic() {
+std::string ProfileMagic(uint64_t version) {
   std::string bytes(kProfileMagic);
-  PutWord(kProfileVersion, kMagicBytes - kProfileMagic.size(), bytes);
+  PutWord(version, kMagicBytes - kProfileMagic.size(), bytes);
   return bytes;
 }
 

@@ -13,8 +13,9 @@
 namespace dlsim {
 
 inline constexpr std::string_view kProfileMagic = "DLPROF";
-inline constexpr uint64_t kProfileVersion = 1;
-inline constexpr size_t kMagicBytes = 8;  // with the version
+inline constexpr uint64_t kProfileVersion = 2;        // what is written
+inline constexpr uint64_t kOldestProfileVersion = 1;  // what is read; it has no hashes of files
+inline constexpr size_t kMagicBytes = 8;              // with the version
 
 // Four letters, the first in the lowest byte.
 enum class ChunkType : uint32_t {
@@ -29,8 +30,8 @@ enum class ChunkType : uint32_t {
 inline constexpr size_t kChunkHeaderBytes = 12;               // type and size
 inline constexpr size_t kChunkBytes = kChunkHeaderBytes + 8;  // and the checksum
 
-// The first bytes of every file.
-std::string ProfileMagic();
+// The first bytes of every file of a version.
+std::string ProfileMagic(uint64_t version = kProfileVersion);
 
 // Appends a chunk that is to lie at `offset` of the file.
 void PutChunk(ChunkType type, std::string_view payload, uint64_t offset, std::string& out);

@@ -19,6 +19,7 @@ struct ProfileWriter::Impl {
   PartialFile file;
   int64_t done_at = 0;
   bool replaced = false;
+  bool is_new = false;  // the steps in PATH.partial are those of PATH
 };
 
 namespace {
@@ -73,6 +74,7 @@ ProfileWriter::ProfileWriter(const std::string& path, const ProfileSettings& set
   impl_->done_at = file.created_at();
   if (HoldsStepsOf(file, complete)) return;
   impl_->done_at = ChangedAt(file.target());
+  impl_->is_new = file.done().empty();
   file.Restart(opening);
   for (size_t i = 0; i < complete.entries().size(); ++i) file.Append(complete.LoadEncoded(i));
 }
@@ -83,6 +85,9 @@ std::span<const ProfileWriter::Done> ProfileWriter::done() const { return impl_-
 int64_t ProfileWriter::done_at() const { return impl_->done_at; }
 bool ProfileWriter::replaced_partial() const { return impl_->replaced; }
 void ProfileWriter::Truncate(size_t i) { impl_->file.Truncate(i); }
+void ProfileWriter::Abandon() {
+  if (impl_->is_new) impl_->file.Discard();
+}
 void ProfileWriter::Append(const EncodedStep& step) { impl_->file.Append(step); }
 void ProfileWriter::Commit() { impl_->file.Commit(); }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/profile/step_code.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "src/base/check.h"
@@ -22,6 +23,9 @@ void RequireSize(size_t size, int64_t step) {
                    std::to_string(size));
 }
 
+bool HasContent(const ProfileFile& file) { return file.content != 0; }
+
+// What a file held is not known in profiles of version 1, nor of gradients that were in memory.
 std::string EncodeHead(const ProfileStep& step) {
   std::string head;
   for (const int64_t micro : step.micro_steps) PutVarint(ZigZag(micro), head);
@@ -35,6 +39,8 @@ std::string EncodeHead(const ProfileStep& step) {
     PutString(file.name, head);
     PutVarint(file.bytes, head);
   }
+  if (std::ranges::none_of(step.files, HasContent)) return head;
+  for (const ProfileFile& file : step.files) PutWord(file.content, sizeof(file.content), head);
   return head;
 }
 
@@ -48,7 +54,11 @@ void TakeHead(ByteReader& head, size_t parts, ProfileStep& step) {
   }
   for (size_t count = head.Count(2); count > 0; --count) {
     std::string name = head.String();
-    step.files.push_back({std::move(name), head.Varint()});
+    step.files.push_back({std::move(name), head.Varint(), 0});
+  }
+  if (!head.rest().empty()) {
+    for (ProfileFile& file : step.files) file.content = head.Word(sizeof(file.content));
+    head.Require(std::ranges::any_of(step.files, HasContent), "damaged: no hash of any file");
   }
   head.RequireEnd();
 }

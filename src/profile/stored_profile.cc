@@ -52,10 +52,13 @@ StoredProfile::StoredProfile(ByteSource source) : source_(std::move(source)) {
   if (source_.size < kMagicBytes) throw InputError(source_.place, "is no profile: too short");
   const std::string magic = ReadBytes(source_, 0, kMagicBytes);
   if (!magic.starts_with(kProfileMagic)) throw InputError(source_.place, "is no profile");
-  if (magic != ProfileMagic()) {
-    ByteReader version(source_.place, std::string_view(magic).substr(kProfileMagic.size()));
-    throw InputError(source_.place, "is a profile of another version",
-                     std::to_string(kProfileVersion), std::to_string(version.Word(2)));
+  ByteReader after_magic(source_.place, std::string_view(magic).substr(kProfileMagic.size()));
+  const uint64_t version = after_magic.Word(kMagicBytes - kProfileMagic.size());
+  if (version < kOldestProfileVersion || version > kProfileVersion) {
+    throw InputError(
+        source_.place, "is a profile of another version",
+        std::to_string(kOldestProfileVersion) + " to " + std::to_string(kProfileVersion),
+        std::to_string(version));
   }
   if (source_.size < kMagicBytes + kChunkBytes + kFooterBytes) {
     throw InputError(source_.place, "damaged: the profile is cut off");

@@ -8,10 +8,12 @@
 #include <sys/wait.h>
 
 #include <filesystem>
+#include <fstream>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "dlsim/profile_file.h"
 #include "tests/support/run_command.h"
 #include "tests/support/written_trace.h"
 
@@ -68,7 +70,7 @@ class ProfileResume : public testing::Test {
            " steps profiled before are taken over, " + std::to_string(to_read) + " to read\n";
   }
 
-  WrittenTrace trace_{9};
+  WrittenTrace trace_{9, 4, 40'000};  // files so large that only samples of them are hashed
   TempDir dir_;
   std::string output_ = dir_.path() + "/run.dlprof";
 };
@@ -118,6 +120,40 @@ TEST_F(ProfileResume, AnotherSizeIsAChange) {
   EXPECT_TRUE(ReadBytes(output_) == ProfileBytes(trace_.path()));
 }
 
+// Runs of one model look alike: step numbers, names, sizes and, if they were recorded before,
+// times.
+TEST_F(ProfileResume, StepsOfATraceThatLooksAlikeAreNotTakenOver) {
+  const WrittenTrace other(9, 4, 40'000);
+  const std::string whole = ProfileBytes(other.path());
+  for (int step = 0; step < 9; ++step) trace_.WriteStep(step, 77);
+  FailAt(5);
+  const std::string before = ReadBytes(output_ + ".partial");
+  ExpectFailure(ProfileArguments(other.path(), output_), 3,
+                {"step-0.safetensors", "step 0", "holds something else", "--restart"});
+  EXPECT_EQ(ReadBytes(output_ + ".partial"), before);
+  Succeed(ProfileArguments(other.path(), output_, {"--restart"}));
+  EXPECT_TRUE(ReadBytes(output_) == whole);
+}
+
+TEST_F(ProfileResume, ExtendDoesNotMixTracesThatLookAlike) {
+  const WrittenTrace other(12, 4, 40'000);
+  for (int step = 0; step < 9; ++step) trace_.WriteStep(step, 77);
+  Succeed(ProfileArguments(trace_.path(), output_));
+  const std::string before = ReadBytes(output_);
+  ExpectFailure(ProfileArguments(other.path(), output_, {"--extend"}), 3,
+                {"step-0.safetensors", "holds something else"});
+  EXPECT_TRUE(ReadBytes(output_) == before);
+  EXPECT_FALSE(fs::exists(output_ + ".partial"));
+}
+
+// As `cp -p` and `rsync -a` do.
+TEST_F(ProfileResume, AFileRewrittenWithItsOldTimeIsNoticed) {
+  FailAt(5);
+  trace_.CorruptAt(3, ReadBytes(trace_.StepPath(3)).size() - 400);
+  ExpectFailure(ProfileArguments(trace_.path(), output_), 3,
+                {"step-3.safetensors", "step 3", "holds something else"});
+}
+
 TEST_F(ProfileResume, AnotherTraceBeginsAnew) {
   FailAt(5);
   trace_.Remove(0);
@@ -149,6 +185,32 @@ TEST_F(ProfileResume, ExtendReadsNewStepsOnly) {
   EXPECT_EQ(Finish({"--extend"}), Remark(12, 12, 0));
   EXPECT_TRUE(ReadBytes(output_) == whole);
   EXPECT_TRUE(before != whole);
+}
+
+// Makes a profile of version 1, which knows nothing of what its files held.
+void ForgetContent(const std::string& path) {
+  const std::vector<std::string> paths = {path};
+  const ProfileReader profile = ProfileReader::Open(paths);
+  ProfileWriter writer(path, profile.settings(), ProfileWriter::Existing::kReplace);
+  for (size_t i = 0; i < profile.step_count(); ++i) {
+    ProfileStep step = profile.Load(i);
+    for (ProfileFile& file : step.files) file.content = 0;
+    writer.Append(EncodeStep(step, profile.edges()));
+  }
+  writer.Commit();
+  std::fstream(path, std::ios::binary | std::ios::in | std::ios::out).seekp(6).put(1);
+}
+
+TEST_F(ProfileResume, ExtendsAnOlderProfileWithANote) {
+  Succeed(ProfileArguments(trace_.path(), output_));
+  ForgetContent(output_);
+  trace_.WriteStep(9);
+  EXPECT_EQ(Finish({"--extend"}),
+            Remark(9, 9, 1) +
+                "dlsim profile: note: of 9 of them, profiled by an older version, only names, "
+                "sizes and times of files were compared\n");
+  EXPECT_EQ(Finish({"--restart"}), "");
+  EXPECT_TRUE(ReadBytes(output_) == ProfileBytes(trace_.path()));
 }
 
 TEST_F(ProfileResume, ExtendWithoutAProfileMakesOne) {

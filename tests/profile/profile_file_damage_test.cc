@@ -73,8 +73,11 @@ TEST_F(ProfileDamageTest, EveryLostByteIsRefused) {
 }
 
 TEST_F(ProfileDamageTest, AnotherVersionIsNamed) {
-  bytes_[6] = 2;
-  ExpectInputError([&] { ReadAll(bytes_); }, {"another version, expected 1, got 2"});
+  for (const char version : {'\0', '\3'}) {
+    bytes_[6] = version;
+    ExpectInputError([&] { ReadAll(bytes_); },
+                     {"another version, expected 1 to 2, got " + std::to_string(int{version})});
+  }
 }
 
 // Builds a file of given steps with right checksums, whatever the steps hold.

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/profile/content_hash.h"
 #include "sim/profile/finished_steps.h"
 #include "sim/profile/launcher.h"
 #include "sim/profile/rank_message.h"
@@ -77,7 +78,9 @@ TEST_F(StepEncoderTest, EncodesWhatTheLibraryDoes) {
   const TraceReader trace = OpenTrace({dir_.path()});
   StepEncoder encoder(trace, settings_, edges_, {0, 4}, 1);
   for (size_t i = 0; i < 4; ++i) {
-    const EncodedStep expected = EncodeStep(ProfileOf(trace.Load(i), edges_, {}), edges_);
+    ProfileStep profiled = ProfileOf(trace.Load(i), edges_, {});
+    profiled.files[0].content = ContentHash(Path(static_cast<int>(i)));
+    const EncodedStep expected = EncodeStep(profiled, edges_);
     const std::optional<EncodedStep> step = encoder.Next();
     EXPECT_EQ(step->step, expected.step);
     EXPECT_TRUE(step->tensors == expected.tensors && step->bytes == expected.bytes);

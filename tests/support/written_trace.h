@@ -18,7 +18,8 @@ namespace dlsim {
 
 class WrittenTrace {
  public:
-  explicit WrittenTrace(int steps, int tensors = 4) : tensors_(tensors) {
+  explicit WrittenTrace(int steps, int tensors = 4, size_t values = 200)
+      : tensors_(tensors), values_(values) {
     for (int step = 0; step < steps; ++step) WriteStep(step);
   }
 
@@ -27,7 +28,7 @@ class WrittenTrace {
     std::mt19937 random(seed * 10'000 + static_cast<uint32_t>(step));
     std::vector<BuiltTensor> tensors;
     for (int t = 0; t < tensors_; ++t) {
-      std::vector<float> values(200);
+      std::vector<float> values(values_);
       for (float& value : values) {
         const int exponent = static_cast<int>(random() % 40) - 36;
         value = std::ldexp(static_cast<float>(random() % 2001) / 1000 - 1, exponent);
@@ -39,15 +40,18 @@ class WrittenTrace {
 
   void WriteBytes(int step, const std::string& bytes) { dir_.Write(StepName(step), bytes); }
 
-  // Damages the values of a step unnoticed: the file has the size and the time that it had.
-  void CorruptUnnoticed(int step) {
+  // Damages the values of a step: the file has the size and the time that it had.
+  void CorruptAt(int step, size_t offset) {
     const std::string file = StepPath(step);
     const std::filesystem::file_time_type time = std::filesystem::last_write_time(file);
     std::string bytes = ReadBytes(file);
-    std::fill(bytes.end() - 400, bytes.end(), '?');
+    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(offset), 400, '?');
     dir_.Write(StepName(step), bytes);
     std::filesystem::last_write_time(file, time);
   }
+
+  // The same where no sample is taken: of a file of 640 KB, between the first two samples.
+  void CorruptUnnoticed(int step) { CorruptAt(step, 70'000); }
 
   void Touch(int step) {
     std::filesystem::last_write_time(
@@ -62,6 +66,7 @@ class WrittenTrace {
 
  private:
   int tensors_;
+  size_t values_;
   TempDir dir_;
 };
 
