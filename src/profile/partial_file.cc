@@ -19,6 +19,7 @@
 #include "src/profile/chunk.h"
 #include "src/profile/step_code.h"
 #include "src/profile/stored_profile.h"
+#include "src/profile/unfinished.h"
 
 namespace dlsim {
 
@@ -65,6 +66,10 @@ void PartialFile::OpenLocked() {
     if (errno == EWOULDBLOCK) throw InputError(path_, "is being written by another process");
     Fail("cannot be locked");
   } while (!IsStillThere());
+  struct stat status = {};
+  if (fstat(descriptor_, &status) != 0) Fail("cannot be read");
+  RequireOwn(partial_, Source(), status.st_nlink);
+  KeepMode(target_, descriptor_);
 }
 
 bool PartialFile::IsStillThere() const {
@@ -122,11 +127,14 @@ bool PartialFile::Resume(const std::string& opening) {
   }
   opening_ = end_ = opening.size();
   while (ScanStep()) continue;
-  if (end_ < source.size) Cut(end_);
+  has_rest_ = end_ < source.size;
+  if (has_rest_ && !IsCompleteProfile(source)) Cut(end_);  // else at the first write
   return false;
 }
 
 void PartialFile::Restart(const std::string& opening) {
+  RequireUnfinished(partial_, Source());
+  is_new_ = true;
   entries_.clear();
   done_.clear();
   tensors_.clear();
@@ -180,6 +188,7 @@ void PartialFile::Note(const EncodedStep& step, const ProfileStep& head, IndexEn
 }
 
 void PartialFile::Write(std::string_view bytes) {
+  if (has_rest_) Cut(end_);
   uint64_t offset = end_;
   while (!bytes.empty()) {
     const ssize_t count =
@@ -200,10 +209,11 @@ void PartialFile::Write(std::string_view bytes) {
 
 void PartialFile::Cut(uint64_t size) {
   if (ftruncate(descriptor_, static_cast<off_t>(size)) != 0) Fail("cannot be written");
+  has_rest_ = false;
 }
 
 void PartialFile::Discard() {
-  if (!committed_) Cut(0);
+  if (is_new_ && !committed_) Cut(0);
 }
 
 void PartialFile::Truncate(size_t i) {

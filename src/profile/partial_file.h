@@ -16,7 +16,8 @@ namespace dlsim {
 
 class PartialFile {
  public:
-  // Opens or creates and locks PATH.partial. Throws Error.
+  // Opens or creates and locks PATH.partial. Throws Error; a file that no interrupted run left is
+  // refused, here or by what would overwrite it.
   explicit PartialFile(const std::string& path);
   ~PartialFile();  // keeps the file unless it is empty
   PartialFile(const PartialFile&) = delete;
@@ -29,7 +30,7 @@ class PartialFile {
   // Begins anew.
   void Restart(const std::string& opening);
 
-  // Leaves no file, unless it is complete.
+  // Leaves no file that was begun anew, unless it is complete.
   void Discard();
 
   const std::vector<ProfileWriter::Done>& done() const { return done_; }
@@ -58,9 +59,11 @@ class PartialFile {
   std::string partial_;  // beside target_
   int descriptor_ = -1;
   bool committed_ = false;
-  uint64_t opening_ = 0;  // bytes
-  uint64_t end_ = 0;      // of what is whole
-  std::string tensors_;   // list in force behind the last step
+  bool is_new_ = false;    // nothing of an earlier run is left
+  bool has_rest_ = false;  // behind what is whole
+  uint64_t opening_ = 0;   // bytes
+  uint64_t end_ = 0;       // of what is whole
+  std::string tensors_;    // list in force behind the last step
   std::vector<IndexEntry> entries_;
   std::vector<ProfileWriter::Done> done_;
 };
