@@ -46,6 +46,15 @@ std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments) {
   return std::nullopt;
 }
 
+std::optional<TrainingConfig> ReadConfigOfUnclippedRuns(const ConfigArguments& arguments) {
+  std::optional<TrainingConfig> config = ReadConfig(arguments);
+  if (config && config->clipping.enabled()) {
+    config->notes.push_back("gradients are not clipped here: dlsim replay clips");
+    config->clipping = {};
+  }
+  return config;
+}
+
 Json JsonConfig(const std::string& path, const TrainingConfig& config) {
   return {{"file", path}, {"kind", config.kind}, {"notes", config.notes}};
 }

@@ -23,6 +23,9 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments);
 // have no effect without one.
 std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments);
 
+// The same, with a note on clipping, for commands that do not clip.
+std::optional<TrainingConfig> ReadConfigOfUnclippedRuns(const ConfigArguments& arguments);
+
 // Returns the object "config" of a result.
 Json JsonConfig(const std::string& path, const TrainingConfig& config);
 

@@ -9,12 +9,14 @@
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
 #include "sim/app/commands.h"
+#include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 #include "sim/base/progress.h"
+#include "sim/config/apply_config.h"
 #include "sim/replay/report.h"
 #include "sim/sweep/grid_file.h"
 #include "sim/sweep/sweep_output.h"
@@ -24,6 +26,7 @@ namespace {
 
 struct SweepCommandOptions {
   TraceArguments trace;
+  ConfigArguments config;
   std::optional<std::string> grid_file;
   std::vector<std::string> formats, policies, settings, vary;
   std::optional<uint64_t> random, limit;
@@ -49,7 +52,26 @@ void AddAxes(std::vector<SweepAxis> given, std::vector<SweepAxis>& axes) {
   for (SweepAxis& axis : given) axes.push_back(std::move(axis));
 }
 
-SweepGrid GridOf(const SweepCommandOptions& options) {
+// Adds what the configuration says where neither the command line nor the grid does.
+void AddConfig(const TrainingConfig& config, SweepGrid& grid) {
+  SimulationRequest request;
+  request.formats = grid.formats;
+  request.policies = grid.policies;
+  for (const std::vector<SweepAxis>* given : {&grid.settings, &grid.axes}) {
+    for (const SweepAxis& axis : *given) {
+      request.settings.push_back((axis.policy.empty() ? "" : axis.policy + ".") + axis.key + "=");
+    }
+  }
+  const size_t given = request.settings.size();
+  ApplyConfig(config, request);
+  grid.formats = request.formats;
+  grid.policies = request.policies;
+  for (size_t i = given; i < request.settings.size(); ++i) {
+    grid.settings.push_back(ParseSetting(request.settings[i], "--config"));
+  }
+}
+
+SweepGrid GridOf(const SweepCommandOptions& options, const std::optional<TrainingConfig>& config) {
   SweepGrid grid;
   if (options.grid_file) grid = ReadGridFile(*options.grid_file);
   std::vector<SweepAxis> settings, axes;
@@ -63,14 +85,17 @@ SweepGrid GridOf(const SweepCommandOptions& options) {
   if (options.conversion.seed != 0) grid.seed = options.conversion.seed;
   grid.limit = options.limit.value_or(grid.limit);
   SortAxes(grid);
+  if (config) AddConfig(*config, grid);
   if (grid.formats.empty()) grid.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (grid.policies.empty()) grid.policies = {"cerebras"};
   if (grid.roundings.empty()) grid.roundings = {std::string(NameOf(options.conversion.rounding))};
   return grid;
 }
 
-SweepSetup SetupOf(const SweepCommandOptions& options) {
-  SweepSetup setup = {GridOf(options), {}, options.conversion.Of({}), options.finite_test};
+SweepSetup SetupOf(const SweepCommandOptions& options,
+                   const std::optional<TrainingConfig>& config) {
+  SweepSetup setup = {GridOf(options, config), {}, options.conversion.Of({}), options.finite_test};
+  if (config && !setup.finite_test) setup.finite_test = config->finite_test;
   for (const std::string& name : setup.grid.roundings) {
     setup.roundings.push_back(ParseNamed<Rounding>("--rounding", name));
   }
@@ -78,8 +103,10 @@ SweepSetup SetupOf(const SweepCommandOptions& options) {
 }
 
 // Opens the trace or profile, and completes the options by it.
-GradientInput OpenInput(SweepCommandOptions& options, ReplayOptions& replay) {
+GradientInput OpenInput(SweepCommandOptions& options, const std::optional<TrainingConfig>& config,
+                        ReplayOptions& replay) {
   AskedAccumulation asked = {options.accumulation, {}};
+  if (config) asked.steps = config->accumulate_steps;
   if (options.accumulate_steps) {
     asked.steps = ParseInteger(*options.accumulate_steps, "--grad-accum-steps");
   }
@@ -98,7 +125,8 @@ std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayR
 }
 
 Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& replay,
-                     const SweepGrid& grid) {
+                     const SweepSetup& setup) {
+  const SweepGrid& grid = setup.grid;
   Json object = {{"overflow", NameOf(options.conversion.overflow)},
                  {"subnormals", NameOf(options.conversion.subnormals)},
                  {"seed", grid.seed},
@@ -106,7 +134,7 @@ Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& re
                  {"check", NameOf(replay.checked)},
                  {"on_fatal", NameOf(replay.on_fatal)},
                  {"tensors", options.trace.options.tensors}};
-  if (options.finite_test) object["finite_test"] = NameOf(*options.finite_test);
+  if (setup.finite_test) object["finite_test"] = NameOf(*setup.finite_test);
   for (const SweepAxis& axis : grid.settings) {
     object["set"][axis.policy.empty() ? axis.key : axis.policy + "." + axis.key] =
         axis.values.at(0);
@@ -115,13 +143,14 @@ Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& re
 }
 
 int RunSweep(SweepCommandOptions options) {
-  const SweepSetup setup = SetupOf(options);
+  const std::optional<TrainingConfig> config = ReadConfigOfUnclippedRuns(options.config);
+  const SweepSetup setup = SetupOf(options, config);
   SweepPlan plan = PlanSweep(setup);
   ReplayOptions replay;
   replay.step.seed = setup.grid.seed;
   replay.checked = options.checked;
   replay.on_fatal = options.on_fatal;
-  const GradientInput input = OpenInput(options, replay);
+  const GradientInput input = OpenInput(options, config, replay);
   if (input.profile) KeepAnswerable(*input.profile, plan);
   if (!options.results.quiet) NoteDevice("sweep", input);
   const SourceFacts& facts = input.source->facts();
@@ -130,13 +159,15 @@ int RunSweep(SweepCommandOptions options) {
   result.order = Rank(result.outcomes, options.sort);
   result.pareto = ParetoFront(result.outcomes);
   if (files.json) {
-    const Json record = DescribeOptions(options, replay, setup.grid);
+    Json record = DescribeOptions(options, replay, setup);
+    if (config) record["config"] = JsonConfig(options.config.path, *config);
     WriteSweepJson(facts, options.trace.paths, record, result, *files.json);
   }
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();
   if (options.results.wants_report()) {
-    WriteOutput("-", DescribeTrace(facts) + FormatSweep(result, options.top));
+    WriteOutput("-", (config ? DescribeConfig(options.config.path, *config) : "") +
+                         DescribeTrace(facts) + FormatSweep(result, options.top));
   }
   return 0;
 }
@@ -197,6 +228,7 @@ void AddSweepCommand(CLI::App& app, Action& action) {
       "sweep",
       "Try very many formats, policies and parameters in one pass over a trace or profile");
   AddTraceArguments(*command, options->trace);
+  AddConfigArguments(*command, options->config);
   AddGridOptions(*command, *options);
   AddConversionOptions(*command, options->conversion);
   AddRuleOptions(*command, *options);
@@ -216,6 +248,7 @@ void AddSweepCommand(CLI::App& app, Action& action) {
       "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"
       "  dlsim sweep run.dlprof --vary initial_loss_scale=2^0..2^40 --vary "
       "steps_per_increase=100..2000/100\n"
+      "  dlsim sweep run.dlprof --config ds.json --vary delayed_shift=1,2,4\n"
       "  dlsim sweep run.dlprof --grid grid.toml --random 5000 --seed 1 --json out.json");
   command->callback([options, &action] { action = [options] { return RunSweep(*options); }; });
 }

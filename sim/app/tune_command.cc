@@ -18,6 +18,7 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/config/apply_config.h"
+#include "sim/config/config_file.h"
 #include "sim/replay/report.h"
 #include "sim/replay/source_text.h"
 #include "sim/tune/config_block_text.h"
@@ -49,14 +50,14 @@ void ApplyConfig(const TrainingConfig& config, const std::string& path, TuneRequ
   if (request.formats.empty()) request.formats = config.formats;
   if (config.policies.empty()) return;
   const ConfigPolicy& policy = config.policies.front();
-  request.current = {path, policy.name, SettingsOf(policy, {})};
+  request.current = {ConfigName(path), policy.name, SettingsOf(policy, {})};
   if (FindPolicy(policy.name).name != FindPolicy("static").name) request.policy = policy.name;
 }
 
-TuneRequest MakeRequest(const TuneCommandOptions& options) {
+TuneRequest MakeRequest(const TuneCommandOptions& options,
+                        const std::optional<TrainingConfig>& config) {
   TuneRequest request;
   request.formats = options.formats;
-  const std::optional<TrainingConfig> config = ReadConfig(options.config);
   if (config) ApplyConfig(*config, options.config.path, request);
   if (request.formats.empty() && options.emit) request.formats = {"fp16"};
   if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
@@ -138,8 +139,11 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
 }
 
 int RunTune(TuneCommandOptions options) {
-  TuneRequest request = MakeRequest(options);
-  const GradientInput input = OpenGradients({}, options.trace, options.device, options.replay);
+  const std::optional<TrainingConfig> config = ReadConfigOfUnclippedRuns(options.config);
+  TuneRequest request = MakeRequest(options, config);
+  AskedAccumulation asked;
+  if (config) asked.steps = config->accumulate_steps;
+  const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
   if (!options.quiet) NoteDevice("tune", input);
   if (input.profile) {
     const Ladder& ladder = input.profile->settings().ladder;
@@ -155,6 +159,7 @@ int RunTune(TuneCommandOptions options) {
     Json document = {{"schema", "dlsim.tune/1"},
                      {"trace", JsonTrace(facts, options.trace.paths)},
                      {"verdict", JsonAdvice(advice)}};
+    if (config) document["config"] = JsonConfig(options.config.path, *config);
     document.update(JsonTuning(result));
     json->Write(DumpJson(document) + "\n");
     json->Commit();
@@ -163,6 +168,7 @@ int RunTune(TuneCommandOptions options) {
   if (json_to_stdout || (options.quiet && !options.emit)) return 0;
   WriteOutput("-", options.emit ? Block(result, *options.emit)
                                 : FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
+                                      (config ? DescribeConfig(options.config.path, *config) : "") +
                                       DescribeTrace(facts) +
                                       FormatTuneReport(result, options.top, options.details));
   return 0;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "tests/support/run_command.h"
@@ -120,6 +121,51 @@ TEST(ConfigCommand, ScalerTakesPolicyFormatAndSettings) {
   EXPECT_EQ(other["params"]["loss_scale"], 1.0);
 }
 
+TEST(ConfigCommand, SweepsVaryAroundTheFile) {
+  const json document =
+      SucceedJson({"sweep", kSingle, "--config", kZoo, "--vary", "initial_loss_scale=2^10,2^12",
+                   "--set", "min_loss_scale=2", "--json", "-"});
+  ASSERT_EQ(document["runs"].size(), 2u);
+  for (const json& run : document["runs"]) {
+    EXPECT_EQ(run["format"], "cb16");
+    EXPECT_EQ(run["policy"], "cerebras-2.10");
+    EXPECT_EQ(run["params"]["steps_per_increase"], 1000);  // of the file
+    EXPECT_EQ(run["params"]["min_loss_scale"], 2.0);
+  }
+  const std::set<double> init = {document["runs"][0]["params"]["init_scale"],
+                                 document["runs"][1]["params"]["init_scale"]};
+  EXPECT_EQ(init, (std::set<double>{1024, 4096}));
+  const json& config = document["options"]["config"];
+  EXPECT_EQ(config["kind"], "Model Zoo trainer");
+  EXPECT_EQ(config["notes"].back(), "gradients are not clipped here: dlsim replay clips");
+  // Another policy does not get the file's settings.
+  const json torch =
+      SucceedJson({"sweep", kSingle, "--config", kZoo, "--policy", "torch", "--json", "-"});
+  EXPECT_EQ(torch["runs"][0]["params"]["init_scale"], 65536.0);
+  EXPECT_EQ(torch["runs"][0]["format"], "cb16");
+}
+
+TEST(ConfigCommand, TuneComparesTheFileWithItsRecommendation) {
+  const json document = SucceedJson({"tune", kSingle, "--config", kTorch, "--json", "-"});
+  ASSERT_EQ(document["formats"].size(), 1u);
+  const json& tuning = document["formats"][0];
+  EXPECT_EQ(tuning["format"], "fp16");
+  EXPECT_EQ(tuning["recommended"]["policy"], "torch");
+  EXPECT_EQ(tuning["comparisons"].back()["label"], kTorch);
+  EXPECT_EQ(tuning["comparisons"].back()["params"]["backoff_factor"], 0.25);
+  EXPECT_EQ(document["config"]["kind"], "torch GradScaler");
+  // Without a scale there is nothing to tune: the default policy remains.
+  const TempDir dir;
+  const std::string bf16 = dir.Write("bf16.json", R"({"bf16": {"enabled": true}})");
+  const json scaled = SucceedJson({"tune", kSingle, "--config", bf16, "--json", "-"});
+  EXPECT_EQ(scaled["formats"][0]["format"], "bf16");
+  EXPECT_EQ(scaled["formats"][0]["recommended"]["policy"], "cerebras-2.10");
+  EXPECT_EQ(scaled["formats"][0]["comparisons"].back()["policy"], "static");
+  const std::string report = Succeed({"tune", kSingle, "--config", kTorch, "--details"});
+  EXPECT_NE(report.find("config: " + kTorch), std::string::npos) << report;
+  EXPECT_NE(report.find("change in " + kTorch), std::string::npos) << report;
+}
+
 TEST(ConfigCommand, BackendAndKindAreOptions) {
   const std::string path = kConfigs + "same_path.yaml";
   EXPECT_EQ(SucceedJson({"scaler", "--config", path, "--backend", "gpu", "--steps", "1", "--json",
@@ -161,6 +207,12 @@ TEST(ConfigCommand, OptionsThatNeedAFileSaySo) {
   ExpectFailure({"replay", kSingle, "--backend", "gpu"}, 2, {"--backend: needs --config"});
   ExpectFailure({"scaler", "--policy", "torch", "--steps", "1", "--config-kind", "torch"}, 2,
                 {"--config-kind: needs --config"});
+  ExpectFailure({"scaler", "--policy", "torch", "--steps", "1", "--config-version", "0.16"}, 2,
+                {"--config-version: needs --config"});
+  for (const char* version : {"0.x", "1.2.3.4", "", "1.", "-1"}) {
+    ExpectFailure({"scaler", "--steps", "1", "--config", kZoo, "--config-version", version}, 2,
+                  {"--config-version"});
+  }
   ExpectFailure({"replay", kSingle, "--config", kZoo, "--backend", "tpu"}, 2,
                 {"--backend: unknown name", "csx, gpu, cpu"});
   ExpectFailure({"replay", kSingle, "--config", kZoo, "--config-kind", "tourch"}, 2,
