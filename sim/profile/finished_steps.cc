@@ -1,20 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/profile/finished_steps.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
 
 #include "dlsim/error.h"
 #include "sim/profile/content_hash.h"
 
 namespace dlsim::sim {
 namespace {
-
-constexpr int64_t kNanoseconds = 1'000'000'000;
 
 bool IsCurrent(const ProfileWriter::Done& done, int64_t done_at,
                std::span<const std::string> paths) {
@@ -57,22 +50,6 @@ void RequireInTrace(std::span<const ProfileWriter::Done> done, size_t first,
 }
 
 }  // namespace
-
-FileState StateOf(std::span<const std::string> paths) {
-  FileState state;
-  for (const std::string& path : paths) {
-    struct stat status = {};
-    if (stat(path.c_str(), &status) != 0) {
-      throw InputError(Printable(path),
-                       std::string("cannot be read (") + std::strerror(errno) + ")");
-    }
-    state.files.push_back(
-        {std::filesystem::path(path).filename().string(), static_cast<uint64_t>(status.st_size)});
-    state.changed_at.push_back(int64_t{status.st_mtim.tv_sec} * kNanoseconds +
-                               status.st_mtim.tv_nsec);
-  }
-  return state;
-}
 
 StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts) {
   const auto bound = [&](uint64_t i) {

@@ -9,20 +9,10 @@
 #include <vector>
 
 #include "dlsim/profile_file.h"
+#include "sim/replay/file_state.h"
 #include "sim/replay/trace_source.h"
 
 namespace dlsim::sim {
-
-// Files as they are on disk at one time.
-struct FileState {
-  std::vector<ProfileFile> files;
-  std::vector<int64_t> changed_at;  // of each, in nanoseconds since 1970
-
-  friend bool operator==(const FileState&, const FileState&) = default;
-};
-
-// Throws InputError naming a file that is gone.
-FileState StateOf(std::span<const std::string> paths);
 
 // The effective steps from `begin` to `end` without it, by index.
 struct StepRange {

@@ -8,27 +8,6 @@
 #include "src/base/beside.h"
 
 namespace dlsim::sim {
-namespace {
-
-// A file that is gone is reported where it is opened.
-FileState StateIfThere(std::span<const std::string> paths) {
-  try {
-    return StateOf(paths);
-  } catch (const Error&) {
-    return {};
-  }
-}
-
-void RequireUnchanged(std::span<const std::string> paths, const FileState& before) {
-  const FileState after = StateOf(paths);
-  for (size_t k = 0; k < paths.size(); ++k) {
-    const bool is_same = k < before.files.size() && after.files[k].bytes == before.files[k].bytes &&
-                         after.changed_at[k] == before.changed_at[k];
-    if (!is_same) throw InputError(Printable(paths[k]), "changed while it was read");
-  }
-}
-
-}  // namespace
 
 StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
                          const HistogramEdges& edges, StepRange range, size_t stride,

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/replay/file_state.h"
 
 namespace dlsim::sim {
 namespace {
@@ -22,21 +23,33 @@ Error NotTheRecorded(size_t asked, size_t recorded) {
 
 class RecordedStep final : public GradientStep {
  public:
-  explicit RecordedStep(TraceStep step) : step_(std::move(step)) {}
+  RecordedStep(TraceStep step, std::vector<std::string> files, FileState before)
+      : step_(std::move(step)), files_(std::move(files)), before_(std::move(before)) {}
 
   int64_t number() const override { return step_.step; }
   std::vector<StepTensor> Tensors() const override { return TensorsOf(step_); }
-  std::vector<GradientSpread> Spreads() const override { return MeasureSpreads(step_); }
+  std::vector<GradientSpread> Spreads() const override {
+    return IfUnchanged(MeasureSpreads(step_));
+  }
   ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) override {
-    return TotalsOf(ProfileOf(step_, edges, options));
+    return IfUnchanged(TotalsOf(ProfileOf(step_, edges, options)));
   }
   StepMeasurement Measure(std::span<const StepQuestion> questions,
                           const StepOptions& options) const override {
-    return MeasureStep(step_, questions, options);
+    return IfUnchanged(MeasureStep(step_, questions, options));
   }
 
  private:
+  // What was found in files that changed meanwhile belongs to no step.
+  template <class Found>
+  Found IfUnchanged(Found found) const {
+    RequireUnchanged(files_, before_);
+    return found;
+  }
+
   TraceStep step_;
+  std::vector<std::string> files_;
+  FileState before_;  // of the files, as they were opened
 };
 
 }  // namespace
@@ -104,7 +117,10 @@ TraceStep TraceSource::LoadStep(size_t i) const {
 }
 
 std::unique_ptr<GradientStep> TraceSource::Load(size_t i, StepNeeds /*needs*/) const {
-  return std::make_unique<RecordedStep>(LoadStep(i));
+  std::vector<std::string> paths = files(i);
+  FileState before = StateIfThere(paths);
+  TraceStep step = LoadStep(i);
+  return std::make_unique<RecordedStep>(std::move(step), std::move(paths), std::move(before));
 }
 
 }  // namespace dlsim::sim

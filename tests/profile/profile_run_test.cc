@@ -8,6 +8,7 @@
 #include <chrono>
 #include <exception>
 #include <filesystem>
+#include <memory>
 #include <new>
 #include <optional>
 #include <stdexcept>
@@ -102,6 +103,18 @@ TEST_F(StepEncoderTest, AFileThatChangesWhileItIsReadIsAnError) {
   fs::last_write_time(Path(1), fs::file_time_type::clock::now() + std::chrono::hours(1));
   EXPECT_EQ(encoder.Next()->step, 0);
   ExpectInputError([&] { encoder.Next(); }, {Name(1), "changed while it was read"});
+}
+
+TEST_F(StepEncoderTest, ReplayNoticesAFileThatChangesWhileItIsRead) {
+  const TraceReader trace = OpenTrace({dir_.path()});
+  const TraceSource source(trace, 1);
+  const std::unique_ptr<GradientStep> good = source.Load(0, StepNeeds::kTensors);
+  const std::unique_ptr<GradientStep> step = source.Load(1, StepNeeds::kTensors);
+  fs::last_write_time(Path(1), fs::file_time_type::clock::now() + std::chrono::hours(1));
+  EXPECT_NO_THROW(good->Measure({}, {}));
+  ExpectInputError([&] { step->Measure({}, {}); }, {Name(1), "changed while it was read"});
+  ExpectInputError([&] { step->Spreads(); }, {Name(1), "changed while it was read"});
+  ExpectInputError([&] { step->Totals(edges_, {}); }, {Name(1), "changed while it was read"});
 }
 
 TEST_F(StepEncoderTest, AFileThatIsGoneIsAnError) {
