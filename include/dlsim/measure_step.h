@@ -87,8 +87,8 @@ struct StepMeasurement {
   std::vector<std::vector<TensorAnswer>> answers;  // [question][tensor]
 };
 
-// Measures a step on all threads. Reads tensors that are not mapped in pieces of bounded size.
-// Throws Error if reading fails.
+// Measures a step on all threads, each of which reads the blocks that it measures. Throws Error if
+// reading fails.
 StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
                             const StepOptions& options);
 

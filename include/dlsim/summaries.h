@@ -74,8 +74,7 @@ TensorSummary SummarizeChunk(std::span<const float> values, const SummaryOptions
 TensorSummary SummarizeArray(std::span<const float> values, const SummaryOptions& options);
 
 // Summarizes each tensor of a recording, in order, on all threads: its values as float32 without
-// the recording's own loss scale. Reads tensors that are not mapped in pieces of bounded size.
-// Throws Error if reading fails.
+// the recording's own loss scale. Throws Error if reading fails.
 std::vector<TensorSummary> SummarizeRecording(const Recording& recording,
                                               const SummaryOptions& options);
 

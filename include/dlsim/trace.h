@@ -26,7 +26,7 @@ constexpr auto EnumNames(Role) {
   return std::to_array<EnumName<Role>>({{Role::kGrad, "grad"}, {Role::kActGrad, "act_grad"}});
 }
 
-// One recorded tensor. Its bytes are either mapped into memory or read on demand.
+// One recorded tensor. Its bytes lie in memory, or are read when they are needed.
 struct TraceTensor {
   std::string name;
   Role role = Role::kGrad;
@@ -34,14 +34,17 @@ struct TraceTensor {
   std::vector<uint64_t> shape;
   uint64_t elements = 1;  // product of the shape
 
-  // First byte of the data, at any alignment; null if the data must be read.
-  const std::byte* mapped = nullptr;
+  // First byte of the data, at any alignment; null if the data has to be read.
+  const std::byte* memory = nullptr;
 
-  // Fills `out` with the bytes from `offset` on; used when `mapped` is null. Not thread-safe.
-  // Ascending offsets are fast; a smaller offset than before may restart decompression.
+  // Fills `out` with the bytes from `offset` on; used when `memory` is null. Thread-safe.
   std::function<void(uint64_t offset, std::span<std::byte> out)> read;
 
-  bool parallel_read = false;  // several threads may call `read` at once
+  // Whether offsets ought to ascend: a smaller one than before may restart decompression.
+  bool reads_in_order = false;
+
+  // Returns buffer.size() bytes from `offset` on: those in memory, or else the buffer, filled.
+  const std::byte* Bytes(uint64_t offset, std::span<std::byte> buffer) const;
 };
 
 // A whole step, or one micro-step of it: the tensors of one recorded file, or what the files of
@@ -53,7 +56,6 @@ struct Recording {
   float grad_scale = 1.0f;  // the loss scale that the recorded gradients still carry
   std::map<std::string, std::string> metadata;  // step, loss, lr, model, ... as recorded
   std::vector<TraceTensor> tensors;             // in the order of their data in the file
-  std::shared_ptr<const void> keep_alive;       // owns what `mapped` and `read` refer to
 
   int64_t rank = -1;  // of the file's name; -1 = none
 
@@ -81,8 +83,7 @@ constexpr auto EnumNames(RankReduction) {
 }
 
 struct TraceOptions {
-  std::string tensors = "*";  // glob (fnmatch) over tensor names; others are not read
-  bool memory_map = true;     // false: read with system calls, safe against truncation meanwhile
+  std::string tensors = "*";       // glob (fnmatch) over tensor names; others are not read
   std::optional<DType> npy_void2;  // the meaning of numpy's type V2, which names no format
   RankReduction ranks = RankReduction::kMean;
 };
@@ -117,8 +118,8 @@ class TraceReader {
   // Remarks for the user, such as files that were left out; one line each.
   const std::vector<std::string>& notes() const;
 
-  // Opens and validates the files of the i-th step. The result owns its mappings and stays valid
-  // independently of the reader.
+  // Opens and validates the files of the i-th step, which stay open with the result. Its elements
+  // are read when they are needed.
   TraceStep Load(size_t i) const;
 
  private:

@@ -54,7 +54,7 @@ TraceTensor TensorOf(const NamedArray& named) {
   tensor.dtype = DTypeOf(name, array);
   for (size_t axis = 0; axis < array.ndim(); ++axis) tensor.shape.push_back(array.shape(axis));
   tensor.elements = array.size();
-  tensor.mapped = static_cast<const std::byte*>(array.data());
+  tensor.memory = static_cast<const std::byte*>(array.data());
   return tensor;
 }
 

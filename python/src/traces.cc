@@ -110,16 +110,14 @@ class LoadedStep {
   std::shared_ptr<std::mutex> reading_;
 };
 
-// Files are read with system calls, never mapped: a file that is cut meanwhile is an error here,
-// and not the end of the Python process.
 class BoundTrace {
  public:
   BoundTrace(const std::vector<nb::bytes>& paths, const std::string& tensors,
              const std::string& ranks, const std::optional<std::string>& npy_void2)
-      : reader_(Open(PathsOf(paths), {.tensors = tensors,
-                                      .memory_map = false,
-                                      .npy_void2 = ParseVoid2(npy_void2),
-                                      .ranks = ParseRanks(ranks)})) {}
+      : reader_(Open(
+            PathsOf(paths),
+            {.tensors = tensors, .npy_void2 = ParseVoid2(npy_void2), .ranks = ParseRanks(ranks)})) {
+  }
 
   std::vector<int64_t> Steps() const {
     std::vector<int64_t> numbers(reader_.step_count());

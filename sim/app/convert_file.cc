@@ -16,8 +16,8 @@
 #include "src/base/beside.h"
 #include "src/measure/compute_device.h"
 #include "src/measure/load_floats.h"
-#include "src/trace/mapped_file.h"
 #include "src/trace/npy.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
 namespace {

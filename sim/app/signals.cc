@@ -17,9 +17,6 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr std::string_view kCut =
-    "dlsim: a file was cut or became unreadable while it was mapped (use --no-mmap)\n";
-
 // What ends a process by default, but for the signals of faults in its own code.
 constexpr std::array kTerminating = {SIGINT,  SIGTERM,   SIGHUP,  SIGQUIT, SIGPIPE,
                                      SIGALRM, SIGUSR1,   SIGUSR2, SIGXCPU, SIGPROF,
@@ -36,19 +33,6 @@ void Say(std::string_view line) {
 void OnTermination(int signal) {
   RemoveTemporaries();
   raise(signal);
-}
-
-// Several threads may read the cut file at once: the first to come ends the process.
-void OnBusError(int signal, siginfo_t* info, void*) {
-  if (info->si_code != BUS_ADRERR) {
-    ::signal(signal, SIG_DFL);
-    return OnTermination(signal);
-  }
-  static std::atomic_flag is_ending;
-  while (is_ending.test_and_set()) pause();
-  RemoveTemporaries();
-  Say(kCut);
-  _exit(static_cast<int>(ErrorKind::kInput));
 }
 
 bool IsOutOfMemory(const std::exception_ptr& failure) {
@@ -88,10 +72,6 @@ void InstallSignalHandlers() {
     sigaction(signal, &action, nullptr);
   }
   signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit on the size of files then fails as any write
-  struct sigaction action = {};
-  action.sa_sigaction = OnBusError;
-  action.sa_flags = SA_SIGINFO;
-  sigaction(SIGBUS, &action, nullptr);
 }
 
 void InstallExitHandlers() {

@@ -6,8 +6,7 @@
 namespace dlsim::sim {
 
 // Signals that end a process remove temporary outputs and then act as by default, unless they were
-// ignored. SIGBUS, which reading a mapped file raises once it has been cut, is reported as bad
-// input (exit code 3); so is an output beyond the limit on the size of files.
+// ignored. An output beyond the limit on the size of files is reported as bad input (exit code 3).
 void InstallSignalHandlers();
 
 // An exception that nobody catches, and a library that ends the process, as OpenMP does when it can

@@ -29,8 +29,7 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
                   "Read only tensors whose name matches this pattern (* ? [])")
       ->option_text("GLOB");
   command.add_flag("--no-mmap", arguments.no_mmap,
-                   "Read with system calls instead of mapping files: slower, but safe if a file is "
-                   "cut while it is read");
+                   "Has no effect, as files are never mapped; accepted for older scripts");
   AddChoice<RankReduction>(
       command, "--ranks", arguments.options.ranks, "NAME",
       "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
@@ -45,9 +44,7 @@ TraceReader OpenTrace(const TraceArguments& arguments) {
     throw UsageError("TRACE", "a profile does not hold the elements that this takes",
                      "the trace itself", Quoted(*profile));
   }
-  TraceOptions options = arguments.options;
-  options.memory_map = !arguments.no_mmap;
-  TraceReader trace = TraceReader::Open(arguments.paths, options);
+  TraceReader trace = TraceReader::Open(arguments.paths, arguments.options);
   const std::string& glob = arguments.options.tensors;
   RequireTensors(arguments, glob == "*" ? "no tensors" : NoTensorMatches(glob), trace.step_count(),
                  [&](size_t i) { return HasTensors(trace.Load(i)); });

@@ -15,7 +15,7 @@ namespace dlsim::sim {
 struct TraceArguments {
   std::vector<std::string> paths;
   TraceOptions options;
-  bool no_mmap = false;
+  bool no_mmap = false;  // has no effect
 };
 
 // Adds TRACE..., --tensors, --no-mmap, --ranks and --npy-void.

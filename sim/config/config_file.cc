@@ -8,7 +8,7 @@
 #include <system_error>
 
 #include "dlsim/error.h"
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
 namespace {

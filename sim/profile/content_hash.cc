@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dlsim/histogram.h"
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
 namespace {

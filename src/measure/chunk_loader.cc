@@ -25,7 +25,8 @@ ChunkLoader::ChunkLoader(const TensorSources& sources, const Block& block,
                          Accumulation accumulation)
     : sources_(&sources),
       block_(&block),
-      sums_first_(SumsFirst(block.bytes.size(), accumulation)),
+      sums_first_(SumsFirst(sources.recordings.size(), accumulation)),
+      bytes_(ReadBlock(sources, block)),
       converted_(part_count()) {}
 
 size_t ChunkLoader::ChunkLength(size_t begin) const {
@@ -39,13 +40,12 @@ std::span<const float> ChunkLoader::Load(size_t part, size_t begin) {
 // Converts into the buffer, unless the values can be used where they are.
 std::span<const float> ChunkLoader::LoadRecording(size_t recording, size_t begin,
                                                   std::vector<float>& buffer) {
-  if (block_->bytes[recording] == nullptr) return {};
+  if (bytes_[recording] == nullptr) return {};
   const Source& source = sources_->recordings[recording];
-  const uint64_t at = block_->begin + begin;
-  const uint64_t rest = source.tensor->elements - std::min(source.tensor->elements, at);
-  const size_t length = static_cast<size_t>(std::min<uint64_t>(ChunkLength(begin), rest));
+  const size_t elements = ElementsOf(source, *block_);
+  const size_t length = std::min(ChunkLength(begin), elements - std::min(elements, begin));
   const DType dtype = source.tensor->dtype;
-  const std::byte* from = block_->bytes[recording] + begin * DTypeSize(dtype);
+  const std::byte* from = bytes_[recording] + begin * DTypeSize(dtype);
   const bool aligned = reinterpret_cast<uintptr_t>(from) % alignof(float) == 0;
   if (dtype == DType::kF32 && aligned && source.grad_scale == 1.0f) {
     return {reinterpret_cast<const float*>(from), length};
@@ -59,7 +59,7 @@ std::span<const float> ChunkLoader::LoadRecording(size_t recording, size_t begin
 // Sums the recordings in float32, in their order.
 std::span<const float> ChunkLoader::LoadSum(size_t begin) {
   sum_.assign(ChunkLength(begin), 0.0f);
-  for (size_t r = 0; r < block_->bytes.size(); ++r) {
+  for (size_t r = 0; r < bytes_.size(); ++r) {
     const std::span<const float> chunk = LoadRecording(r, begin, converted_.front());
     for (size_t i = 0; i < chunk.size(); ++i) sum_[i] += chunk[i];
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The float32 values of a block, part by part: all that is done to recorded elements before they
-// are measured.
+// The float32 values of a block, part by part: reads the recorded elements, and does all that is
+// done to them before they are measured.
 #pragma once
 
 #include <cstddef>
@@ -18,16 +18,17 @@ namespace dlsim {
 // whole step.
 std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulation);
 
-// Loads one block in chunks of kChunkElements; owns the buffers of one thread's work.
+// Loads one block in chunks of kChunkElements, on one thread: its bytes lie in the thread's buffer
+// until it reads another block.
 class ChunkLoader {
  public:
-  // Both must live as long as this.
+  // Reads the block. Both must live as long as this.
   ChunkLoader(const TensorSources& sources, const Block& block, Accumulation accumulation);
 
-  size_t part_count() const { return sums_first_ ? 1 : block_->bytes.size(); }
+  size_t part_count() const { return sums_first_ ? 1 : bytes_.size(); }
 
   // False if the part lacks what the block is cut from.
-  bool Has(size_t part) const { return sums_first_ || block_->bytes[part] != nullptr; }
+  bool Has(size_t part) const { return sums_first_ || bytes_[part] != nullptr; }
 
   // Returns the chunk of a part that begins at `begin` in the block, until the next call for that
   // part. Activations may be shorter in some micro-steps: then their chunks are, down to empty.
@@ -43,6 +44,7 @@ class ChunkLoader {
   const TensorSources* sources_;
   const Block* block_;
   bool sums_first_;
+  std::vector<const std::byte*> bytes_;        // by recording; null = absent
   std::vector<std::vector<float>> converted_;  // by part, where it needs conversion
   std::vector<float> sum_;
 };

@@ -18,8 +18,7 @@ void RunOnDevice(const StepWork& step, DeviceWork& work) {
       (*waiting)();
     });
   }
-  ForEachWave(step.step->recordings, *step.tensors,
-              [&](std::span<const Block> wave) { work.Add(wave); });
+  ForEachWave(*step.tensors, [&](std::span<const Block> wave) { work.Add(wave); });
   work.Finish();
   if (beside.valid()) beside.get();
 }

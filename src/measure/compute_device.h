@@ -47,7 +47,7 @@ class DeviceWork {
  public:
   virtual ~DeviceWork() = default;
 
-  // Takes the next blocks in order; their bytes are needed only until it returns.
+  // Takes the next blocks in order, and reads their bytes before it returns.
   virtual void Add(std::span<const Block> blocks) = 0;
 
   // Waits for the results of all blocks that were added.

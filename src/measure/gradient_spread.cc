@@ -43,15 +43,14 @@ struct Moments {
 Moments MomentsOf(const TensorSources& sources, const Block& block) {
   Moments moments;
   std::vector<float> values(kChunkElements);
-  for (size_t r = 0; r < block.bytes.size(); ++r) {
-    if (block.bytes[r] == nullptr) continue;
+  const std::vector<const std::byte*> bytes = ReadBlock(sources, block);
+  for (size_t r = 0; r < bytes.size(); ++r) {
     const Source& source = sources.recordings[r];
-    const uint64_t rest = source.tensor->elements - block.begin;
-    const size_t count = static_cast<size_t>(std::min<uint64_t>(block.count, rest));
+    const size_t count = ElementsOf(source, block);
     for (size_t begin = 0; begin < count; begin += kChunkElements) {
       const std::span<float> chunk(values.data(), std::min(kChunkElements, count - begin));
       const DType dtype = source.tensor->dtype;
-      LoadFloats(dtype, block.bytes[r] + begin * DTypeSize(dtype), source.grad_scale, chunk);
+      LoadFloats(dtype, bytes[r] + begin * DTypeSize(dtype), source.grad_scale, chunk);
       moments.Add(chunk);
     }
   }
@@ -63,7 +62,7 @@ Moments MomentsOf(const TensorSources& sources, const Block& block) {
 std::vector<GradientSpread> MeasureSpreads(const TraceStep& step) {
   const std::vector<TensorSources> tensors = CollectTensors(step);
   std::vector<Moments> moments(tensors.size());
-  ForEachWave(step.recordings, tensors, [&](std::span<const Block> wave) {
+  ForEachWave(tensors, [&](std::span<const Block> wave) {
     std::vector<Moments> of_block(wave.size());
     ParallelFor(wave.size(),
                 [&](size_t i) { of_block[i] = MomentsOf(tensors[wave[i].tensor], wave[i]); });

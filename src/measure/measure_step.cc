@@ -86,7 +86,7 @@ namespace {
 // Measures all blocks on the CPU, and merges their answers in order.
 void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
   const std::vector<TensorSources>& tensors = *work.tensors;
-  ForEachWave(work.step->recordings, tensors, [&](std::span<const Block> wave) {
+  ForEachWave(tensors, [&](std::span<const Block> wave) {
     WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
     ParallelForBeside(wave.size(), [&](size_t i) { MeasureBlock(work, wave[i], answers.Of(i)); });
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);

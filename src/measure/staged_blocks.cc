@@ -16,8 +16,7 @@ bool SumsFirst(const StepWork& work) {
 }
 
 StagedPart PartOf(const Source& source, const Block& block) {
-  const uint64_t rest = source.tensor->elements - block.begin;
-  return {0, static_cast<uint32_t>(std::min<uint64_t>(block.count, rest)), source.tensor->dtype,
+  return {0, static_cast<uint32_t>(ElementsOf(source, block)), source.tensor->dtype,
           source.grad_scale == 1.0f ? 1.0f : 1.0f / source.grad_scale};
 }
 
@@ -42,9 +41,8 @@ size_t LayOutBlock(const StepWork& work, const Block& block, size_t offset,
     append({0, static_cast<uint32_t>(block.count)});
     return offset;
   }
-  for (size_t r = 0; r < block.bytes.size(); ++r) {
-    const Source& source = (*work.tensors)[block.tensor].recordings[r];
-    append(block.bytes[r] == nullptr ? StagedPart{} : PartOf(source, block));
+  for (const Source& source : (*work.tensors)[block.tensor].recordings) {
+    append(ElementsOf(source, block) == 0 ? StagedPart{} : PartOf(source, block));
   }
   return offset;
 }
@@ -57,7 +55,9 @@ void StageBlocks(const StepWork& work, std::span<const Block> blocks,
     if (SumsFirst(work)) return StageSum(work, blocks[b], buffer + of_block.front().offset);
     for (size_t p = 0; p < part_count; ++p) {
       const StagedPart& part = of_block[p];
-      if (part.count > 0) std::memcpy(buffer + part.offset, blocks[b].bytes[p], part.bytes());
+      if (part.count == 0) continue;
+      CopyBlock((*work.tensors)[blocks[b].tensor], blocks[b], p,
+                {buffer + part.offset, part.bytes()});
     }
   });
 }

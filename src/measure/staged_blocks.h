@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Brings the parts of blocks into one buffer, aligned, from which a device fetches them at once.
+// Reads the parts of blocks into one buffer, aligned, from which a device fetches them at once.
 #pragma once
 
 #include <cstddef>

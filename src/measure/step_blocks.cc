@@ -2,10 +2,13 @@
 #include "src/measure/step_blocks.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
+#include <memory>
+#include <new>
 #include <string_view>
 
-#include "src/base/parallel.h"
+#include "dlsim/measure.h"
 
 namespace dlsim {
 
@@ -27,98 +30,140 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step) {
   return tensors;
 }
 
+size_t ElementsOf(const Source& source, const Block& block) {
+  if (source.tensor == nullptr || source.tensor->elements <= block.begin) return 0;
+  const uint64_t rest = source.tensor->elements - block.begin;
+  return static_cast<size_t>(std::min<uint64_t>(block.count, rest));
+}
+
 namespace {
 
-// Blocks measured together, and the bytes that may be read ahead for them where tensors are not
-// mapped: both bound the memory of a step.
+// Blocks measured together, and the bytes that may be read before for them: both bound the memory
+// of a step.
 constexpr size_t kBlocksPerWave = 256;
 constexpr size_t kReadBytesPerWave = size_t{64} << 20;
 
-// Returns the blocks of all tensors, in order, without their bytes.
+// Where the parts of a block begin in a buffer: whole cache lines for each.
+constexpr size_t kBufferAlignment = 64;
+
+// Returns the blocks of all tensors, in order.
 std::vector<Block> CutIntoBlocks(const std::vector<TensorSources>& tensors) {
   std::vector<Block> blocks;
   for (size_t t = 0; t < tensors.size(); ++t) {
     for (uint64_t begin = 0; begin < tensors[t].elements; begin += kBlockElements) {
       const uint64_t rest = tensors[t].elements - begin;
-      blocks.push_back(
-          {t, begin, static_cast<size_t>(std::min<uint64_t>(rest, kBlockElements)), {}, {}});
+      blocks.push_back({t, begin, static_cast<size_t>(std::min<uint64_t>(rest, kBlockElements))});
     }
   }
   return blocks;
 }
 
-// How the bytes of a tensor come into memory.
-enum class Fetch { kMapped, kReadAlone, kReadInParallel };
-
-Fetch FetchOf(const TraceTensor& tensor) {
-  if (tensor.mapped != nullptr) return Fetch::kMapped;
-  return tensor.parallel_read ? Fetch::kReadInParallel : Fetch::kReadAlone;
+bool ReadsInOrder(const Source& source) {
+  return source.tensor != nullptr && source.tensor->reads_in_order;
 }
 
-// Points a block at those of its bytes that come into memory in the given way.
-void FetchBlock(const TensorSources& sources, Fetch how, Block& block) {
-  block.bytes.resize(sources.recordings.size());
-  for (size_t r = 0; r < block.bytes.size(); ++r) {
-    const TraceTensor* const tensor = sources.recordings[r].tensor;
-    if (tensor == nullptr || tensor->elements <= block.begin || FetchOf(*tensor) != how) continue;
-    const size_t size = DTypeSize(tensor->dtype);
-    const uint64_t offset = block.begin * size;
-    if (how == Fetch::kMapped) {
-      block.bytes[r] = tensor->mapped + offset;
-      continue;
-    }
-    const uint64_t elements = std::min<uint64_t>(block.count, tensor->elements - block.begin);
-    std::vector<std::byte>& buffer = block.buffers.emplace_back(elements * size);
-    tensor->read(offset, buffer);
-    block.bytes[r] = buffer.data();
+void ReadBefore(const TensorSources& sources, Block& block) {
+  if (std::ranges::none_of(sources.recordings, ReadsInOrder)) return;
+  block.read_before.resize(sources.recordings.size());
+  for (size_t r = 0; r < sources.recordings.size(); ++r) {
+    const Source& source = sources.recordings[r];
+    const size_t elements = ElementsOf(source, block);
+    if (elements == 0 || !source.tensor->reads_in_order) continue;
+    const size_t size = DTypeSize(source.tensor->dtype);
+    block.read_before[r].resize(elements * size);
+    source.tensor->read(block.begin * size, block.read_before[r]);
   }
 }
 
-bool HasAny(const Recording& recording, Fetch how) {
-  return std::ranges::any_of(recording.tensors,
-                             [&](const TraceTensor& tensor) { return FetchOf(tensor) == how; });
-}
-
-// Points the blocks at their bytes.
-void FetchWave(std::span<const Recording> recordings, const std::vector<TensorSources>& tensors,
-               std::span<Block> wave) {
-  for (Block& block : wave) {
-    FetchBlock(tensors[block.tensor], Fetch::kMapped, block);
-    FetchBlock(tensors[block.tensor], Fetch::kReadAlone, block);
+// Blocks of one wave: fewer where bytes, of all recordings, have to be read before.
+size_t BlocksPerWave(const std::vector<TensorSources>& tensors) {
+  ptrdiff_t most = 0;  // recordings of a tensor that are read in order
+  for (const TensorSources& sources : tensors) {
+    most = std::max(most, std::ranges::count_if(sources.recordings, ReadsInOrder));
   }
-  const bool reads_in_parallel = std::ranges::any_of(recordings, [](const Recording& recording) {
-    return HasAny(recording, Fetch::kReadInParallel);
-  });
-  if (!reads_in_parallel) return;
-  ParallelFor(wave.size(), [&](size_t i) {
-    FetchBlock(tensors[wave[i].tensor], Fetch::kReadInParallel, wave[i]);
-  });
-}
-
-// Blocks of one wave: fewer where their bytes, of all recordings, have to be read into memory.
-size_t BlocksPerWave(std::span<const Recording> recordings) {
-  size_t bytes_per_block = 0;
-  for (const Recording& recording : recordings) {
-    if (HasAny(recording, Fetch::kReadAlone) || HasAny(recording, Fetch::kReadInParallel)) {
-      bytes_per_block += kBlockElements * sizeof(double);
-    }
-  }
-  if (bytes_per_block == 0) return kBlocksPerWave;
+  if (most == 0) return kBlocksPerWave;
+  const size_t bytes_per_block = static_cast<size_t>(most) * kBlockElements * sizeof(double);
   return std::clamp<size_t>(kReadBytesPerWave / bytes_per_block, 1, kBlocksPerWave);
+}
+
+bool HasReadBefore(const Block& block, size_t recording) {
+  return !block.read_before.empty() && !block.read_before[recording].empty();
+}
+
+// Memory of one thread, at least as large as it was ever asked for. Its content is undefined.
+std::span<std::byte> ThreadBuffer(size_t bytes) {
+  struct Free {
+    void operator()(std::byte* memory) const {
+      ::operator delete[](memory, std::align_val_t{kBufferAlignment});
+    }
+  };
+  thread_local std::unique_ptr<std::byte[], Free> buffer;
+  thread_local size_t size = 0;
+  if (size < bytes) {
+    size = 0;
+    const size_t enough = std::max(bytes, kBlockElements * sizeof(float));
+    buffer.reset(new (std::align_val_t{kBufferAlignment}) std::byte[enough]);
+    size = enough;
+  }
+  return {buffer.get(), bytes};
+}
+
+// The bytes of one part in a buffer that holds several.
+size_t BufferBytes(const TensorSources& sources, const Block& block, size_t recording) {
+  const Source& source = sources.recordings[recording];
+  const size_t elements = ElementsOf(source, block);
+  if (elements == 0 || source.tensor->memory != nullptr || HasReadBefore(block, recording)) {
+    return 0;
+  }
+  const size_t bytes = elements * DTypeSize(source.tensor->dtype);
+  return (bytes + kBufferAlignment - 1) / kBufferAlignment * kBufferAlignment;
 }
 
 }  // namespace
 
-void ForEachWave(std::span<const Recording> recordings, const std::vector<TensorSources>& tensors,
+void ForEachWave(const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work) {
   std::vector<Block> blocks = CutIntoBlocks(tensors);
-  const size_t wave_size = BlocksPerWave(recordings);
+  const size_t wave_size = BlocksPerWave(tensors);
   for (size_t first = 0; first < blocks.size(); first += wave_size) {
     const std::span<Block> wave(blocks.data() + first, std::min(wave_size, blocks.size() - first));
-    FetchWave(recordings, tensors, wave);
+    for (Block& block : wave) ReadBefore(tensors[block.tensor], block);
     work(wave);
-    for (Block& block : wave) block.buffers.clear();
+    for (Block& block : wave) block.read_before.clear();
   }
+}
+
+std::vector<const std::byte*> ReadBlock(const TensorSources& sources, const Block& block) {
+  std::vector<const std::byte*> bytes(sources.recordings.size());
+  size_t total = 0;
+  for (size_t r = 0; r < bytes.size(); ++r) total += BufferBytes(sources, block, r);
+  std::span<std::byte> buffer = ThreadBuffer(total);
+  for (size_t r = 0; r < bytes.size(); ++r) {
+    const Source& source = sources.recordings[r];
+    const size_t elements = ElementsOf(source, block);
+    if (elements == 0) continue;
+    if (HasReadBefore(block, r)) {
+      bytes[r] = block.read_before[r].data();
+      continue;
+    }
+    const size_t size = DTypeSize(source.tensor->dtype);
+    const std::span<std::byte> part = buffer.first(BufferBytes(sources, block, r));
+    bytes[r] = source.tensor->Bytes(block.begin * size,
+                                    part.first(std::min(part.size(), elements * size)));
+    buffer = buffer.subspan(part.size());
+  }
+  return bytes;
+}
+
+void CopyBlock(const TensorSources& sources, const Block& block, size_t recording,
+               std::span<std::byte> out) {
+  if (HasReadBefore(block, recording)) {
+    std::ranges::copy(block.read_before[recording], out.begin());
+    return;
+  }
+  const TraceTensor& tensor = *sources.recordings[recording].tensor;
+  const std::byte* const bytes = tensor.Bytes(block.begin * DTypeSize(tensor.dtype), out);
+  if (bytes != out.data()) std::memcpy(out.data(), bytes, out.size());
 }
 
 }  // namespace dlsim

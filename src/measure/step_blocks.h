@@ -31,17 +31,30 @@ struct Block {
   size_t tensor = 0;
   uint64_t begin = 0;
   size_t count = 0;
-  std::vector<const std::byte*> bytes;          // per recording; null = absent there
-  std::vector<std::vector<std::byte>> buffers;  // what had to be read
+
+  // Per recording, the bytes of a source that is read in order; see ForEachWave. Empty for others.
+  std::vector<std::vector<std::byte>> read_before = {};
 };
+
+// Returns how many elements of the block the source has.
+size_t ElementsOf(const Source& source, const Block& block);
 
 // Returns the tensors of all recordings, in the order in which they come first. They point into
 // `step`.
 std::vector<TensorSources> CollectTensors(const TraceStep& step);
 
-// Calls work(blocks) for consecutive groups of the blocks of all tensors, in order, with their
-// bytes: so many at once that what has to be read into memory stays bounded.
-void ForEachWave(std::span<const Recording> recordings, const std::vector<TensorSources>& tensors,
+// Calls work(blocks) for consecutive groups of the blocks of all tensors, in order. What is read in
+// order, this reads before; the rest is read by whoever works on a block.
+void ForEachWave(const std::vector<TensorSources>& tensors,
                  const std::function<void(std::span<const Block> blocks)>& work);
+
+// Returns where the bytes of a block are, per recording; null where it lacks what the block is cut
+// from. What is not in memory is read into the buffer of the calling thread, where it stays until
+// the thread reads another block: it is worked on while the thread's cache holds it.
+std::vector<const std::byte*> ReadBlock(const TensorSources& sources, const Block& block);
+
+// Writes the bytes of a block in one recording to `out`, which has their size.
+void CopyBlock(const TensorSources& sources, const Block& block, size_t recording,
+               std::span<std::byte> out);
 
 }  // namespace dlsim

@@ -18,8 +18,6 @@ namespace {
 
 uint32_t MagnitudeBits(float value) { return std::bit_cast<uint32_t>(value) & ~codec::kSignBit; }
 
-// Blocks summarized together: bounds the memory for tensors that are not mapped.
-
 using ChunkBuffer = std::array<float, kChunkElements>;
 
 // Rounds the values to a format and back, as floats that are still scaled.
@@ -140,15 +138,15 @@ std::vector<TensorSummary> SummarizeRecording(const Recording& recording,
         {{tensor.name, tensor.role}, tensor.elements, {{&tensor, recording.grad_scale}}});
   }
   std::vector<TensorSummary> totals(sources.size());
-  ForEachWave(std::span(&recording, 1), sources, [&](std::span<const Block> wave) {
+  ForEachWave(sources, [&](std::span<const Block> wave) {
     std::vector<TensorSummary> partial(wave.size());
     ParallelFor(wave.size(), [&](size_t i) {
       ChunkBuffer buffer;
       const DType dtype = recording.tensors[wave[i].tensor].dtype;
+      const std::byte* const bytes = ReadBlock(sources[wave[i].tensor], wave[i]).front();
       partial[i] = SummarizeBlock(wave[i].count, options, [&](size_t begin, size_t length) {
         const std::span<float> chunk = std::span(buffer).first(length);
-        const std::byte* const from = wave[i].bytes.front() + begin * DTypeSize(dtype);
-        LoadFloats(dtype, from, recording.grad_scale, chunk);
+        LoadFloats(dtype, bytes + begin * DTypeSize(dtype), recording.grad_scale, chunk);
         return std::span<const float>(chunk);
       });
     });

@@ -16,16 +16,12 @@ void VisitValues(const Recording& recording, const TraceTensor& tensor,
   const DefaultFloatEnvironment environment;
   const size_t size = DTypeSize(tensor.dtype);
   std::vector<float> values(std::min<uint64_t>(tensor.elements, kChunkElements));
-  std::vector<std::byte> bytes(tensor.mapped == nullptr ? values.size() * size : 0);
+  std::vector<std::byte> buffer(values.size() * size);
   for (uint64_t begin = 0; begin < tensor.elements; begin += kChunkElements) {
     const size_t count = std::min<uint64_t>(kChunkElements, tensor.elements - begin);
-    const std::byte* from = bytes.data();
-    if (tensor.mapped != nullptr) {
-      from = tensor.mapped + begin * size;
-    } else {
-      tensor.read(begin * size, std::span(bytes).first(count * size));
-    }
-    LoadFloats(tensor.dtype, from, recording.grad_scale, std::span(values).first(count));
+    const std::byte* const bytes =
+        tensor.Bytes(begin * size, std::span(buffer).first(count * size));
+    LoadFloats(tensor.dtype, bytes, recording.grad_scale, std::span(values).first(count));
     visit(begin, std::span<const float>(values).first(count));
   }
 }

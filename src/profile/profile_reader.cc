@@ -9,7 +9,7 @@
 #include "src/profile/chunk.h"
 #include "src/profile/settings_json.h"
 #include "src/profile/stored_profile.h"
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim {
 namespace {

@@ -2,6 +2,7 @@
 // Profiles one step of a trace.
 #include <algorithm>
 #include <cstddef>
+#include <deque>
 #include <filesystem>
 #include <utility>
 
@@ -36,32 +37,25 @@ std::span<const Block> CutTask(std::span<const Block>& blocks, size_t parts) {
   return task;
 }
 
-HistogramSums CountPart(const TensorSources& sources, std::span<const Block> blocks, size_t part,
-                        Accumulation accumulation, HistogramCounter& counter) {
-  for (const Block& block : blocks) {
-    ChunkLoader loader(sources, block, accumulation);
-    if (!loader.Has(part)) continue;
-    for (size_t begin = 0; begin < block.count; begin += kChunkElements) {
-      counter.Add(loader.Load(part, begin));
-    }
-  }
-  return TakeSums(counter);
-}
-
+// Counts consecutive blocks, each part with a counter of its own.
 std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,
                              std::span<const Block> blocks, size_t parts, Accumulation accumulation,
                              const HistogramEdges& edges) {
   std::vector<Piece> pieces;
-  HistogramCounter counter(edges);
-  for (auto begin = blocks.begin(); begin != blocks.end();) {
-    const size_t tensor = begin->tensor;
-    const auto end = std::find_if(begin, blocks.end(),
-                                  [&](const Block& block) { return block.tensor != tensor; });
+  std::deque<HistogramCounter> counters;
+  for (size_t part = 0; part < parts; ++part) counters.emplace_back(edges);
+  for (size_t b = 0; b < blocks.size(); ++b) {
+    ChunkLoader loader(tensors[blocks[b].tensor], blocks[b], accumulation);
     for (size_t part = 0; part < parts; ++part) {
-      pieces.push_back(
-          {tensor, part, CountPart(tensors[tensor], {begin, end}, part, accumulation, counter)});
+      if (!loader.Has(part)) continue;
+      for (size_t begin = 0; begin < blocks[b].count; begin += kChunkElements) {
+        counters[part].Add(loader.Load(part, begin));
+      }
     }
-    begin = end;
+    if (b + 1 < blocks.size() && blocks[b + 1].tensor == blocks[b].tensor) continue;
+    for (size_t part = 0; part < parts; ++part) {
+      pieces.push_back({blocks[b].tensor, part, TakeSums(counters[part])});
+    }
   }
   return pieces;
 }
@@ -71,7 +65,7 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
   const StepOptions& options = *work.options;
   const std::vector<TensorSources>& tensors = *work.tensors;
   const size_t parts = work.micro_steps.size();
-  ForEachWave(work.step->recordings, tensors, [&](std::span<const Block> wave) {
+  ForEachWave(tensors, [&](std::span<const Block> wave) {
     std::vector<std::span<const Block>> tasks;
     while (!wave.empty()) tasks.push_back(CutTask(wave, parts));
     std::vector<std::vector<Piece>> pieces(tasks.size());

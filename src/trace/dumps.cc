@@ -111,6 +111,7 @@ std::vector<TraceTensor> DumpFile::Slice(uint64_t slice) const {
     const uint64_t begin = array.data_start + slice * tensor.elements * DTypeSize(tensor.dtype);
     const Skip skip = array.is_stored && !is_last ? Skip::kBySeeking : Skip::kByReading;
     tensor.read = NpzReader(array.stream, begin, skip);
+    tensor.reads_in_order = true;
   }
   return tensors;
 }

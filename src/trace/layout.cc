@@ -8,9 +8,9 @@
 
 #include "dlsim/error.h"
 #include "src/trace/dumps.h"
-#include "src/trace/mapped_file.h"
 #include "src/trace/metadata.h"
 #include "src/trace/npz.h"
+#include "src/trace/read_only_file.h"
 #include "src/trace/safetensors.h"
 #include "src/trace/shards.h"
 #include "src/trace/tensor_rules.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim {

@@ -26,12 +26,10 @@ struct RankTensor {
   // Fills `out`, at most a chunk, with the values from `begin` on.
   void Load(uint64_t begin, std::span<float> out) const {
     const size_t size = DTypeSize(tensor->dtype);
-    if (tensor->mapped != nullptr) {
-      return LoadFloats(tensor->dtype, tensor->mapped + begin * size, grad_scale, out);
-    }
-    std::array<std::byte, kChunkElements * sizeof(double)> bytes;
-    tensor->read(begin * size, std::span(bytes).first(out.size() * size));
-    LoadFloats(tensor->dtype, bytes.data(), grad_scale, out);
+    std::array<std::byte, kChunkElements * sizeof(double)> buffer;
+    const std::byte* const bytes =
+        tensor->Bytes(begin * size, std::span(buffer).first(out.size() * size));
+    LoadFloats(tensor->dtype, bytes, grad_scale, out);
   }
 };
 
@@ -102,17 +100,16 @@ std::vector<uint64_t> ConcatenatedShape(const RankTensors& ranks) {
   return shape;
 }
 
-bool ReadsInParallel(const RankTensors& ranks) {
-  return std::ranges::all_of(ranks.parts, [](const RankTensor& part) {
-    return part.tensor->mapped != nullptr || part.tensor->parallel_read;
-  });
+bool ReadsInOrder(const RankTensors& ranks) {
+  return std::ranges::any_of(ranks.parts,
+                             [](const RankTensor& part) { return part.tensor->reads_in_order; });
 }
 
 TraceTensor Reduce(RankTensors ranks, RankReduction reduction) {
   TraceTensor tensor = *ranks.parts.front().tensor;
   tensor.dtype = DType::kF32;
-  tensor.mapped = nullptr;
-  tensor.parallel_read = ReadsInParallel(ranks);
+  tensor.memory = nullptr;
+  tensor.reads_in_order = ReadsInOrder(ranks);
   if (tensor.role == Role::kGrad) {
     tensor.read =
         ReaderOf([ranks = std::move(ranks), reduction](uint64_t begin, std::span<float> out) {

@@ -16,43 +16,26 @@
 namespace dlsim {
 namespace {
 
-// Where the bytes of one opened file are: mapped, or behind pread.
-struct FileData {
-  std::shared_ptr<const ReadOnlyFile> file;
-  std::shared_ptr<const MappedFile> mapping;  // null without memory mapping
-};
-
-FileData OpenData(std::shared_ptr<const ReadOnlyFile> file, const TraceOptions& options) {
-  FileData data{.file = std::move(file), .mapping = nullptr};
-  if (options.memory_map) data.mapping = std::make_shared<const MappedFile>(*data.file);
-  return data;
-}
-
 // Points `tensor` to its bytes, which begin at `begin` in the file.
-void Locate(const FileData& data, uint64_t begin, TraceTensor& tensor) {
-  if (data.mapping != nullptr) {
-    tensor.mapped = data.mapping->data() + begin;
-    return;
-  }
-  tensor.read = [file = data.file, begin](uint64_t offset, std::span<std::byte> out) {
+void Locate(std::shared_ptr<const ReadOnlyFile> file, uint64_t begin, TraceTensor& tensor) {
+  tensor.read = [file = std::move(file), begin](uint64_t offset, std::span<std::byte> out) {
     file->ReadAt(begin + offset, out);
   };
-  tensor.parallel_read = true;
 }
 
 Recording LoadNpy(const std::string& path, const TraceOptions& options) {
-  const FileData data = OpenData(ReadOnlyFile::Open(path), options);
-  const NpyHeader header = ReadNpyHeader(FileSource(data.file));
+  const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+  const NpyHeader header = ReadNpyHeader(FileSource(file));
+  file->ReadAhead();
   Recording recording;
-  recording.file_bytes = data.file->size();
-  recording.keep_alive = data.mapping;
+  recording.file_bytes = file->size();
   TraceTensor tensor;
   tensor.name = std::filesystem::path(path).stem().string();
   tensor.role = RoleOfName(tensor.name);
-  tensor.dtype = TraceDType(data.file->place(), header.type, options.npy_void2);
+  tensor.dtype = TraceDType(file->place(), header.type, options.npy_void2);
   tensor.shape = header.shape;
   tensor.elements = header.elements;
-  Locate(data, header.data_start, tensor);
+  Locate(file, header.data_start, tensor);
   if (IsSelected(tensor.name, options)) recording.tensors.push_back(std::move(tensor));
   return recording;
 }
@@ -61,7 +44,6 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
   const std::shared_ptr<NpzArchive> archive = NpzArchive::Open(path);
   Recording recording;
   recording.file_bytes = archive->size();
-  recording.keep_alive = archive;
   for (const NpzMember& member : archive->members()) {
     if (!IsSelected(member.name, options)) continue;
     const NpyHeader header = ReadNpzHeader(archive, member);
@@ -74,6 +56,7 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
     tensor.elements = header.elements;
     tensor.read = NpzReader(std::make_shared<NpzStream>(archive, member), header.data_start,
                             Skip::kByReading);
+    tensor.reads_in_order = true;
     recording.tensors.push_back(std::move(tensor));
   }
   return recording;
@@ -97,7 +80,6 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, Du
   const std::shared_ptr<const DumpFile> dump = dumps.Open(file.path, options);
   Recording recording;
   recording.file_bytes = dump->file_bytes();
-  recording.keep_alive = dump;
   recording.tensors = dump->Slice(file.slice);
   return recording;
 }
@@ -108,14 +90,13 @@ bool IsSelected(const std::string& name, const TraceOptions& options) {
   return fnmatch(options.tensors.c_str(), name.c_str(), 0) == 0;
 }
 
-Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const SafetensorsHeader& header,
-                        const TraceOptions& options) {
-  const FileData data = OpenData(std::move(file), options);
+Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
+                        const SafetensorsHeader& header, const TraceOptions& options) {
+  file->ReadAhead();
   Recording recording;
-  recording.file_bytes = data.file->size();
-  recording.keep_alive = data.mapping;
+  recording.file_bytes = file->size();
   recording.metadata = header.metadata;
-  ApplyMetadata(data.file->place(), recording);
+  ApplyMetadata(file->place(), recording);
   for (const SafetensorsTensor& entry : header.tensors) {
     if (!IsSelected(entry.name, options)) continue;
     TraceTensor tensor;
@@ -124,7 +105,7 @@ Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const Safetens
     tensor.dtype = entry.dtype;
     tensor.shape = entry.shape;
     tensor.elements = entry.elements;
-    Locate(data, header.data_start + entry.begin, tensor);
+    Locate(file, header.data_start + entry.begin, tensor);
     recording.tensors.push_back(std::move(tensor));
   }
   return recording;

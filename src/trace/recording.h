@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns one planned file into a Recording: opens it, validates it and maps it.
+// Turns one planned file into a Recording: opens it and validates it.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 #include "dlsim/trace.h"
 #include "src/trace/dumps.h"
 #include "src/trace/layout.h"
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 #include "src/trace/safetensors.h"
 
 namespace dlsim {
@@ -16,8 +16,8 @@ namespace dlsim {
 bool IsSelected(const std::string& name, const TraceOptions& options);
 
 // Returns a recording of the tensors and the metadata of an opened safetensors file.
-Recording MakeRecording(std::shared_ptr<const ReadOnlyFile> file, const SafetensorsHeader& header,
-                        const TraceOptions& options);
+Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
+                        const SafetensorsHeader& header, const TraceOptions& options);
 
 // Takes dumps from `dumps`. Throws InputError.
 Recording LoadRecording(const PlannedFile& file, const RoleMap* roles, const TraceOptions& options,

@@ -5,10 +5,10 @@
 #include <filesystem>
 #include <iterator>
 #include <memory>
-#include <vector>
+#include <utility>
 
 #include "dlsim/error.h"
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 #include "src/trace/recording.h"
 #include "src/trace/safetensors.h"
 #include "src/trace/strict_json.h"
@@ -82,24 +82,22 @@ std::string ShardPath(const std::string& index_path, const std::string& file) {
 Recording LoadShards(const std::string& index_path, const TraceOptions& options) {
   Recording whole;
   whole.file_bytes = ReadOnlyFile::Open(index_path)->size();
-  const auto owners = std::make_shared<std::vector<std::shared_ptr<const void>>>();
+  bool is_first = true;
   for (const auto& [file, names] : ReadShardIndex(index_path)) {
     const std::shared_ptr<const ReadOnlyFile> opened =
         ReadOnlyFile::Open(ShardPath(index_path, file));
     const SafetensorsHeader header = ReadSafetensorsHeader(FileSource(opened));
     CheckNames(opened->place(), header, names);
     Recording shard = MakeRecording(opened, header, options);
-    if (owners->empty()) {
+    if (std::exchange(is_first, false)) {
       whole.grad_scale = shard.grad_scale;
     } else {
       CheckSameMetadata(opened->place(), shard, whole);
     }
-    owners->push_back(shard.keep_alive);
     whole.file_bytes += shard.file_bytes;
     whole.metadata.merge(shard.metadata);
     std::move(shard.tensors.begin(), shard.tensors.end(), std::back_inserter(whole.tensors));
   }
-  whole.keep_alive = owners;
   return whole;
 }
 

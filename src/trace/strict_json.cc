@@ -4,7 +4,7 @@
 #include <set>
 #include <vector>
 
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim {
 namespace {

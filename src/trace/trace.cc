@@ -67,6 +67,12 @@ void DescribeRanks(RankReduction reduction, TracePlan& plan) {
 
 }  // namespace
 
+const std::byte* TraceTensor::Bytes(uint64_t offset, std::span<std::byte> buffer) const {
+  if (memory != nullptr) return memory + offset;
+  read(offset, buffer);
+  return buffer.data();
+}
+
 struct TraceReader::Impl {
   TracePlan plan;
   TraceOptions options;

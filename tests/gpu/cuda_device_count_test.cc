@@ -44,9 +44,7 @@ TEST_F(CudaDeviceCount, EqualsTheCpuForAllTypesAndMicroSteps) {
   dir_.Write("step-1.safetensors", AllTypes(9));
   ExpectSameProfile(Open().Load(0));
   ExpectSameProfile(Open().Load(1));
-  TraceOptions read;
-  read.memory_map = false;
-  ExpectSameProfile(OpenTrace({dir_.path()}, read).Load(0));
+  ExpectSameProfile(InMemory(Open().Load(0)).step());
 }
 
 TEST_F(CudaDeviceCount, EqualsTheCpuForOtherEdgesNext) {

@@ -47,7 +47,7 @@ class RecordedTensor {
       TraceTensor& tensor = recording.tensors.emplace_back();
       tensor.name = "x.act_grad";
       tensor.elements = length;
-      tensor.mapped = reinterpret_cast<const std::byte*>(values.data());
+      tensor.memory = reinterpret_cast<const std::byte*>(values.data());
       longest_ = std::max(longest_, length);
     }
   }
@@ -73,7 +73,7 @@ class RecordedTensor {
       if (recording.tensors.empty()) continue;
       const TraceTensor& tensor = recording.tensors.front();
       const OffsetBytes& bytes =
-          memory.emplace_back(std::span(tensor.mapped, tensor.elements * sizeof(float)), 4);
+          memory.emplace_back(std::span(tensor.memory, tensor.elements * sizeof(float)), 4);
       whole.values = bytes.data();
       std::vector<Piece> cut;
       AppendPieces(whole, tensor.elements, cut);

@@ -32,7 +32,7 @@ class StepBatchTest : public TraceDirectoryTest {
     const std::vector<int64_t> parts = PartNumbers(step, accumulation);
     const StepWork work = {&step, &tensors, parts, {}, &options};
     std::vector<size_t> counts;
-    ForEachWave(step.recordings, tensors, [&](std::span<const Block> blocks) {
+    ForEachWave(tensors, [&](std::span<const Block> blocks) {
       while (!blocks.empty()) {
         const StepBatch batch = TakeBatch(work, blocks, output_per_block, limits);
         EXPECT_EQ(batch.parts.size(), batch.blocks.size() * parts.size());
@@ -79,22 +79,25 @@ TEST_F(StepBatchTest, HoldTheBytesAlignedWithWhatIsToBeMultiplied) {
       EXPECT_EQ(part.count, batch.blocks[i / 2].count);
       EXPECT_EQ(part.dtype, i % 2 == 0 ? DType::kF32 : DType::kBF16);
       EXPECT_EQ(part.inverse_grad_scale, i % 2 == 0 ? 1.0f : 0.25f);
-      const std::byte* bytes = batch.blocks[i / 2].bytes[i % 2];
-      EXPECT_EQ(std::memcmp(staged_.back().data() + part.offset, bytes, part.bytes()), 0);
+      const std::string bytes = TensorBytes(step.recordings[i % 2].tensors.front());
+      const size_t begin = batch.blocks[i / 2].begin * DTypeSize(part.dtype);
+      EXPECT_EQ(
+          std::memcmp(staged_.back().data() + part.offset, bytes.data() + begin, part.bytes()), 0);
     }
   });
 }
 
 TEST_F(StepBatchTest, HoldSumsIfTheseAreMeasured) {
   const TraceStep step = FiveBlocks();
-  const TraceTensor &first = step.recordings[0].tensors[0], &second = step.recordings[1].tensors[0];
+  const std::string first = TensorBytes(step.recordings[0].tensors[0]);
+  const std::string second = TensorBytes(step.recordings[1].tensors[0]);
   BatchesOf(step, Accumulation::kSumThenQuantize, 0, {}, [&](const StepBatch& batch) {
     ASSERT_EQ(batch.parts.size(), 5u);
     const size_t i = 4 * kBlockElements + 5;
     float a = 0, sum = 0;
     uint16_t b = 0;
-    std::memcpy(&a, first.mapped + i * 4, 4);
-    std::memcpy(&b, second.mapped + i * 2, 2);
+    std::memcpy(&a, first.data() + i * 4, 4);
+    std::memcpy(&b, second.data() + i * 2, 2);
     std::memcpy(&sum, staged_.back().data() + batch.parts[4].offset + 5 * 4, 4);
     EXPECT_EQ(sum, a + std::bit_cast<float>(uint32_t{b} << 16) * 0.25f);
     EXPECT_NE(sum, 0.0f);

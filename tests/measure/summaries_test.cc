@@ -226,26 +226,29 @@ TEST(Summaries, RecordingEqualsItsArrays) {
   const std::vector<float> values = RandomFloats(kElements);
   Recording recording;
   recording.grad_scale = 8.0f;
-  TraceTensor mapped;
-  mapped.shape = {values.size()};
-  mapped.elements = values.size();
-  mapped.mapped = std::as_bytes(std::span(values)).data();
-  TraceTensor read = mapped;
-  read.mapped = nullptr;
+  TraceTensor lent;
+  lent.shape = {values.size()};
+  lent.elements = values.size();
+  lent.memory = std::as_bytes(std::span(values)).data();
+  TraceTensor read = lent;
+  read.memory = nullptr;
   read.read = [&](uint64_t offset, std::span<std::byte> out) {
     std::memcpy(out.data(), std::as_bytes(std::span(values)).data() + offset, out.size());
   };
   TraceTensor empty;
   empty.elements = 0;
-  recording.tensors = {mapped, empty, read};
+  TraceTensor in_order = read;
+  in_order.reads_in_order = true;
+  recording.tensors = {lent, empty, read, in_order};
   std::vector<float> unscaled = values;
   for (float& value : unscaled) value *= 0.125f;
   const std::vector<uint64_t> expected = AllFields(SummarizeArray(unscaled, {}));
   const std::vector<TensorSummary> summaries = SummarizeRecording(recording, {});
-  ASSERT_EQ(summaries.size(), 3u);
+  ASSERT_EQ(summaries.size(), 4u);
   EXPECT_EQ(AllFields(summaries[0]), expected);
   EXPECT_EQ(summaries[1].elements, 0u);
   EXPECT_EQ(AllFields(summaries[2]), expected);
+  EXPECT_EQ(AllFields(summaries[3]), expected);
 }
 
 // Computed with NumPy 2.4 from the bytes of the file; the norm in the order of measure.h.

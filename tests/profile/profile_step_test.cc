@@ -120,7 +120,7 @@ std::vector<float> Values(size_t count, uint32_t first) {
 class ProfileStepTest : public TraceDirectoryTest {
  protected:
   // A step of two micro-steps, whose tensors are cut into blocks, and too short an activation.
-  TraceStep TwoMicroSteps(const TraceOptions& options = {}) {
+  TraceStep TwoMicroSteps() {
     for (uint32_t micro = 0; micro < 2; ++micro) {
       std::vector<float> special = {std::numeric_limits<float>::infinity(), 1e-42f, -0.0f};
       std::vector<BuiltTensor> tensors = {
@@ -130,7 +130,7 @@ class ProfileStepTest : public TraceDirectoryTest {
       dir_.Write("step-0.micro-" + std::to_string(micro) + ".safetensors",
                  BuildSafetensors(tensors, {{"grad_scale", "8"}, {"lr", std::to_string(micro)}}));
     }
-    return OpenTrace({dir_.path()}, options).Load(0);
+    return Open().Load(0);
   }
 };
 
@@ -143,10 +143,9 @@ TEST_F(ProfileStepTest, AnswersAsMeasuringDoesForLargeTensorsAndMissingOnes) {
 TEST_F(ProfileStepTest, IsTheSameForAnyNumberOfThreadsAndWayOfReading) {
   for (const Accumulation accumulation : kAccumulations) {
     const StepOptions options = Accumulating(accumulation);
-    TraceOptions read;
-    read.memory_map = false;
     const ProfileStep expected = ProfileOf(TwoMicroSteps(), Edges(), options);
-    EXPECT_EQ(ProfileOf(TwoMicroSteps(read), Edges(), options), expected);
+    const InMemory memory(TwoMicroSteps());
+    EXPECT_EQ(ProfileOf(memory.step(), Edges(), options), expected);
 #ifdef _OPENMP
     const int threads = omp_get_max_threads();
     for (const int count : {1, 3, 8}) {

@@ -171,17 +171,6 @@ TEST_F(ReplayTest, ThreadsAndSimdTargetsGiveTheSameBits) {
   }
 }
 
-TEST_F(ReplayTest, MappedEqualsRead) {
-  WriteBlocks();
-  TraceOptions read;
-  read.memory_map = false;
-  for (const std::string& path : {dir_.path(), kSingle}) {
-    EXPECT_TRUE(AllFields(Replay(OpenTrace({path}), ManyRuns(), {})) ==
-                AllFields(Replay(OpenTrace({path}, read), ManyRuns(), {})))
-        << path;
-  }
-}
-
 TEST_F(ReplayTest, QuantizesEachMicroStepAndSums) {
   constexpr float kScale = 2e15f;
   const Conversion conversion = {kCb16};

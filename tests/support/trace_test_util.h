@@ -13,10 +13,12 @@
 #include <fstream>
 #include <functional>
 #include <initializer_list>
+#include <list>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -108,15 +110,33 @@ inline TraceReader OpenTrace(const std::vector<std::string>& paths,
 inline std::string TensorBytes(const TraceTensor& tensor, size_t block = 4096) {
   std::string bytes(tensor.elements * DTypeSize(tensor.dtype), '\0');
   const std::span<std::byte> out = std::as_writable_bytes(std::span(bytes));
-  if (tensor.mapped != nullptr) {
-    std::copy(tensor.mapped, tensor.mapped + out.size(), out.data());
-    return bytes;
-  }
   for (size_t begin = 0; begin < out.size(); begin += block) {
-    tensor.read(begin, out.subspan(begin, std::min(block, out.size() - begin)));
+    const std::span<std::byte> part = out.subspan(begin, std::min(block, out.size() - begin));
+    const std::byte* const from = tensor.Bytes(begin, part);
+    if (from != part.data()) std::copy(from, from + part.size(), part.data());
   }
   return bytes;
 }
+
+// A step whose tensors lie in memory, each at an odd address.
+class InMemory {
+ public:
+  explicit InMemory(TraceStep step) : step_(std::move(step)) {
+    for (Recording& recording : step_.recordings) {
+      for (TraceTensor& tensor : recording.tensors) {
+        tensor.memory = Bytes(memory_.emplace_back("." + TensorBytes(tensor))).data() + 1;
+        tensor.read = nullptr;
+        tensor.reads_in_order = false;
+      }
+    }
+  }
+
+  const TraceStep& step() const { return step_; }
+
+ private:
+  TraceStep step_;
+  std::list<std::string> memory_;
+};
 
 // Opens a trace and reads every byte of every tensor. Returns the number of bytes.
 inline size_t ReadWholeTrace(const std::vector<std::string>& paths,

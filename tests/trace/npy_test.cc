@@ -145,7 +145,7 @@ TEST(Npy, ATraceAsksWhatV2Means) {
   TempDir dir;
   const std::string path = dir.Write("w.npy", NpyOf("'|V2'", "(2,)", 4));
   ExpectInputError([&] { OpenTrace({path}).Load(0); }, {"w.npy", "--npy-void bf16"});
-  const TraceOptions options{.tensors = "*", .memory_map = true, .npy_void2 = DType::kBF16};
+  const TraceOptions options{.tensors = "*", .npy_void2 = DType::kBF16};
   const TraceStep step = OpenTrace({path}, options).Load(0);
   EXPECT_EQ(step.recordings[0].tensors[0].dtype, DType::kBF16);
   EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(path));
@@ -162,15 +162,12 @@ TEST(Npy, ATraceIsOneTensorNamedAfterTheFile) {
   TempDir dir;
   const std::string file = NpyOf("'<f4'", "(1, 2)", 0) + Float32Bytes({1, 2});
   const std::string path = dir.Write("fc.weight.act_grad.npy", file);
-  for (const bool memory_map : {false, true}) {
-    const TraceOptions options{.tensors = "*", .memory_map = memory_map, .npy_void2 = {}};
-    const TraceStep step = OpenTrace({path}, options).Load(0);
-    const TraceTensor& tensor = step.recordings[0].tensors[0];
-    EXPECT_EQ(tensor.name, "fc.weight.act_grad");
-    EXPECT_EQ(tensor.role, Role::kActGrad);
-    EXPECT_EQ(tensor.shape, (std::vector<uint64_t>{1, 2}));
-    EXPECT_EQ(TensorBytes(tensor), Float32Bytes({1, 2}));
-  }
+  const TraceStep step = OpenTrace({path}).Load(0);
+  const TraceTensor& tensor = step.recordings[0].tensors[0];
+  EXPECT_EQ(tensor.name, "fc.weight.act_grad");
+  EXPECT_EQ(tensor.role, Role::kActGrad);
+  EXPECT_EQ(tensor.shape, (std::vector<uint64_t>{1, 2}));
+  EXPECT_EQ(TensorBytes(tensor), Float32Bytes({1, 2}));
 }
 
 TEST(Npy, SurvivesEveryFlippedByte) {

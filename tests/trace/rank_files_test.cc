@@ -36,10 +36,9 @@ class RankFiles : public TraceDirectoryTest {
     Write(step, rank, {FloatTensor("w.grad", {1, 2})}, metadata, micro);
   }
 
-  Recording Load(RankReduction reduction, bool memory_map = true) {
+  Recording Load(RankReduction reduction) {
     TraceOptions options;
     options.ranks = reduction;
-    options.memory_map = memory_map;
     TraceStep step = OpenTrace({dir_.path()}, options).Load(0);
     EXPECT_EQ(step.recordings.size(), 1u);
     return std::move(step.recordings.front());
@@ -100,12 +99,10 @@ TEST_F(RankFiles, EachRankHasItsOwnTypeAndScale) {
   Write(0, 1, {wide}, {{"grad_scale", "3"}});
   Write(0, 2, {FloatTensor("w.grad", {5})});
   const Floats ranks = {0x1p-10f, static_cast<float>(1.0 / 3.0) * (1.0f / 3.0f), 5.0f};
-  for (const bool memory_map : {true, false}) {
-    const Recording recording = Load(RankReduction::kSum, memory_map);
-    EXPECT_EQ(First(recording), Floats{ranks[0] + ranks[1] + ranks[2]});
-    EXPECT_EQ(recording.grad_scale, 1.0f);
-    EXPECT_EQ(recording.tensors.front().dtype, DType::kF32);
-  }
+  const Recording recording = Load(RankReduction::kSum);
+  EXPECT_EQ(First(recording), Floats{ranks[0] + ranks[1] + ranks[2]});
+  EXPECT_EQ(recording.grad_scale, 1.0f);
+  EXPECT_EQ(recording.tensors.front().dtype, DType::kF32);
 }
 
 TEST_F(RankFiles, TensorsMayComeInAnotherOrder) {
@@ -221,9 +218,7 @@ TEST_F(RankFiles, AFileThatIsCutMeanwhileIsNamed) {
   for (const int64_t rank : {0, 1}) {
     Write(1, rank, {FloatTensor("v.grad", Floats(200'000)), FloatTensor("w.grad", {1})});
   }
-  TraceOptions options;
-  options.memory_map = false;
-  const TraceStep step = OpenTrace({dir_.path()}, options).Load(0);
+  const TraceStep step = Open().Load(0);
   std::filesystem::resize_file(Path("step-1.rank-1.safetensors"), 300'000);
   const StepQuestion question = {.conversion = {kFp16}};
   ExpectInputError([&] { MeasureStep(step, std::span(&question, 1), {}); },

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Read-only files: opened once, then read with pread or mapped into memory.
+// Read-only files: opened once, then read with pread.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,12 @@ class ReadOnlyFile {
 
   const std::string& place() const { return place_; }
   uint64_t size() const { return size_; }
-  int descriptor() const { return descriptor_; }
 
-  // Fills `out` from `offset` on; throws InputError if the file ends before.
+  // Fills `out` from `offset` on; throws InputError if the file ends before. Thread-safe.
   void ReadAt(uint64_t offset, std::span<std::byte> out) const;
+
+  // Tells the system that all of the file will be read soon, from begin to end.
+  void ReadAhead() const;
 
  private:
   ReadOnlyFile(std::string place, int descriptor);
@@ -39,22 +41,6 @@ class ReadOnlyFile {
 
 // Reads from `file`, which the source keeps open.
 ByteSource FileSource(std::shared_ptr<const ReadOnlyFile> file);
-
-// The bytes of a whole file, mapped. Reading them raises SIGBUS if the file is cut meanwhile.
-class MappedFile {
- public:
-  explicit MappedFile(const ReadOnlyFile& file);
-  ~MappedFile();
-  MappedFile(const MappedFile&) = delete;
-  MappedFile& operator=(const MappedFile&) = delete;
-
-  // Null for an empty file, which cannot be mapped.
-  const std::byte* data() const { return data_; }
-
- private:
-  const std::byte* data_ = nullptr;
-  uint64_t size_;
-};
 
 // Reads a whole text file of at most `max_bytes`; throws InputError.
 std::string ReadTextFile(const std::string& path, uint64_t max_bytes);

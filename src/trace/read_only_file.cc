@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/trace/mapped_file.h"
+#include "src/trace/read_only_file.h"
 
 #include <fcntl.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -71,18 +70,10 @@ ByteSource FileSource(std::shared_ptr<const ReadOnlyFile> file) {
           .read = [file](uint64_t offset, std::span<std::byte> out) { file->ReadAt(offset, out); }};
 }
 
-MappedFile::MappedFile(const ReadOnlyFile& file) : size_(file.size()) {
-  if (size_ == 0) return;
-  void* address = mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.descriptor(), 0);
-  if (address == MAP_FAILED) {
-    throw InputError(file.place(), "cannot be mapped: " + SystemMessage(errno));
-  }
-  madvise(address, size_, MADV_SEQUENTIAL);  // only a hint: failure is harmless
-  data_ = static_cast<const std::byte*>(address);
-}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) munmap(const_cast<std::byte*>(data_), size_);
+// Only hints: failures are harmless.
+void ReadOnlyFile::ReadAhead() const {
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
+  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_WILLNEED);
 }
 
 std::string ReadTextFile(const std::string& path, uint64_t max_bytes) {
