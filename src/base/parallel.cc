@@ -41,14 +41,7 @@ int CountStartable(int count) {
   return static_cast<int>(threads.size());
 }
 
-#endif
-
-}  // namespace
-
-bool InForkedChild() { return forked; }
-
-#ifdef _OPENMP
-
+// How many threads OpenMP would use, or fewer if the system starts no more.
 int UsableThreads() {
   static std::mutex mutex;
   static std::atomic<int> asked = 1, usable = 1;
@@ -67,5 +60,14 @@ int UsableThreads() {
 int UsableThreads() { return 1; }
 
 #endif
+
+}  // namespace
+
+bool InForkedChild() { return forked; }
+
+int ThreadsFor(size_t count, uint64_t elements) {
+  const bool little = count <= 1 || elements < 2 * kElementsPerThread;
+  return little || forked ? 1 : UsableThreads();
+}
 
 }  // namespace dlsim

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 
 #include "dlsim/measure.h"
 #include "src/base/float_environment.h"
@@ -15,24 +16,29 @@ namespace dlsim {
 // GNU's OpenMP runtime would wait there for threads that only the parent has.
 bool InForkedChild();
 
-// How many threads work: as many as OpenMP would use, or fewer if the system starts no more. OpenMP
-// itself would end the process then.
-int UsableThreads();
+// Work that is worth a thread, in elements that are looked at once: some 50 microseconds. What is
+// less is done before another thread awakes.
+inline constexpr uint64_t kElementsPerThread = uint64_t{1} << 18;
+inline constexpr uint64_t kMuchWork = std::numeric_limits<uint64_t>::max();
 
-// Calls body(i) for i in [0, count) on all threads, in any order, in the default floating-point
+// Returns how many threads do so much work: one, or as many as OpenMP would use, or fewer if the
+// system starts no more. OpenMP itself would end the process then.
+int ThreadsFor(size_t count, uint64_t elements);
+
+// Calls body(i) for i in [0, count) on several threads, in any order, in the default floating-point
 // environment; rethrows one of the exceptions that bodies threw. Results are stored by index, so
-// that the schedule cannot be seen; blocks differ in size, so it is dynamic.
+// that the schedule cannot be seen; blocks differ in size, so it is dynamic. `elements` tells how
+// much work it is; little of it stays on the calling thread.
 template <class Body>
-void ParallelFor(size_t count, const Body& body) {
-  // Entering OpenMP takes longer than converting a small array.
-  if (count <= 1) {
+void ParallelFor(size_t count, const Body& body, uint64_t elements = kMuchWork) {
+  const int threads = ThreadsFor(count, elements);
+  if (threads <= 1) {
     const DefaultFloatEnvironment environment;
-    if (count == 1) body(size_t{0});
+    for (size_t i = 0; i < count; ++i) body(i);
     return;
   }
   const int64_t last = static_cast<int64_t>(count);
   std::exception_ptr failure;
-  [[maybe_unused]] const int threads = InForkedChild() ? 1 : UsableThreads();
 #pragma omp parallel for schedule(dynamic) num_threads(threads)
   for (int64_t i = 0; i < last; ++i) {
     try {

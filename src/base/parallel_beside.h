@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 #include "src/base/beside.h"
@@ -13,10 +14,11 @@ namespace dlsim {
 // ParallelFor, which also does what waits beside: first, so that bodies fill the other threads
 // meanwhile.
 template <class Body>
-void ParallelForBeside(size_t count, const Body& body) {
+void ParallelForBeside(size_t count, const Body& body, uint64_t elements = kMuchWork) {
   const std::function<void()>* const beside = TakeBeside();
   const size_t extra = beside == nullptr ? 0 : 1;
-  ParallelFor(count + extra, [&](size_t i) { i < extra ? (*beside)() : body(i - extra); });
+  const auto both = [&](size_t i) { i < extra ? (*beside)() : body(i - extra); };
+  ParallelFor(count + extra, both, elements);
 }
 
 }  // namespace dlsim
