@@ -2,55 +2,34 @@
 #include "sim/base/suggest.h"
 
 #include <algorithm>
-#include <cstddef>
-#include <numeric>
-#include <vector>
+#include <array>
+#include <utility>
 
 #include "dlsim/error.h"
+#include "src/base/nearest_name.h"
 
 namespace dlsim::sim {
 namespace {
 
-// Names this long are no slip of the hand; the limit bounds the work.
-constexpr size_t kMaxNameLength = 64;
-
-char Lower(char letter) {
-  return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter;
-}
-
-// Levenshtein's distance but for case, one row of the table at a time.
-size_t EditDistance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 0; i < a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i + 1;
-    for (size_t j = 0; j < b.size(); ++j) {
-      const size_t replaced = diagonal + (Lower(a[i]) == Lower(b[j]) ? 0 : 1);
-      diagonal = row[j + 1];
-      row[j + 1] = std::min({replaced, row[j] + 1, row[j + 1] + 1});
-    }
-  }
-  return row.back();
-}
+// Words for what has a short name here.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 8> kWords = {
+    {{"nearest", "rne"},
+     {"round-to-nearest", "rne"},
+     {"truncate", "rtz"},
+     {"toward-zero", "rtz"},
+     {"up", "ru"},
+     {"down", "rd"},
+     {"stochastic", "sr"},
+     {"clamp", "saturate"}}};
 
 }  // namespace
 
-bool EqualsIgnoringCase(std::string_view a, std::string_view b) {
-  return std::ranges::equal(a, b, {}, Lower, Lower);
-}
-
 std::string Suggest(std::string_view name, std::span<const std::string_view> candidates) {
-  if (name.size() > kMaxNameLength) return "";
-  std::string_view best;
-  size_t best_distance = 2 + name.size() / 4;  // one more than the farthest that is still near
-  for (const std::string_view candidate : candidates) {
-    const size_t distance = EditDistance(name, candidate);
-    if (distance >= best_distance || distance >= candidate.size()) continue;
-    best = candidate;
-    best_distance = distance;
+  for (const auto& [word, meant] : kWords) {
+    const bool known = std::ranges::find(candidates, meant) != candidates.end();
+    if (known && EqualsIgnoringCase(word, name)) return std::string(meant);
   }
-  return std::string(best);
+  return std::string(NearestName(name, candidates));
 }
 
 std::string ExpectedName(std::string_view name, std::span<const std::string_view> known,

@@ -12,11 +12,8 @@
 
 namespace dlsim::sim {
 
-// True if the texts are equal but for the case of their letters.
-bool EqualsIgnoringCase(std::string_view a, std::string_view b);
-
-// Returns the candidate with the smallest edit distance to `name`, in which case does not count,
-// the first of equals; empty if none is near.
+// Returns the candidate that a common word stands for, such as rne for "nearest", else the
+// NearestName; empty if none is near.
 std::string Suggest(std::string_view name, std::span<const std::string_view> candidates);
 
 // Returns the `expected` part of an error: "one of a, b, c", with "(did you mean 'b'?)" where

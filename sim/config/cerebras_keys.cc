@@ -6,6 +6,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
+#include "src/base/nearest_name.h"
 
 namespace dlsim::sim {
 namespace {

@@ -10,6 +10,7 @@
 #include "sim/base/suggest.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
+#include "src/base/nearest_name.h"
 
 namespace dlsim::sim {
 namespace {

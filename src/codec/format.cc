@@ -4,8 +4,10 @@
 #include <charconv>
 #include <cmath>
 #include <optional>
+#include <vector>
 
 #include "dlsim/error.h"
+#include "src/base/nearest_name.h"
 
 namespace dlsim {
 namespace {
@@ -57,18 +59,22 @@ std::optional<Format> ParseWidths(std::string_view name) {
 
 NamedFormat ParseFormat(std::string_view name) {
   std::string known;
+  std::vector<std::string_view> candidates;
   for (const FormatRow& row : kFormats) {
     const bool alias = !name.empty() && (name == row.aliases[0] || name == row.aliases[1]);
     if (name == row.name || alias) return {std::string(row.name), row.format};
     known.append(row.name).append(", ");
+    candidates.insert(candidates.end(), {row.name, row.aliases[0], row.aliases[1]});
   }
   if (const std::optional<Format> format = ParseWidths(name)) {
     const std::string canonical =
         "e" + std::to_string(format->exponent_bits) + "m" + std::to_string(format->mantissa_bits);
     return {canonical, *format};
   }
-  throw UsageError("format", "unknown name", known + "or eXmY with X in 2..8 and Y in 1..22",
-                   Quoted(name));
+  known += "or eXmY with X in 2..8 and Y in 1..22";
+  const std::string_view meant = NearestName(name, candidates);
+  if (!meant.empty()) known.append(" (did you mean '").append(meant).append("'?)");
+  throw UsageError("format", "unknown name", known, Quoted(name));
 }
 
 double MaxFinite(const Format& f) { return ValueOfCode(f, MaxFiniteCode(f)); }

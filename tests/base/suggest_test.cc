@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "src/base/nearest_name.h"
+
 namespace dlsim::sim {
 namespace {
 
@@ -23,6 +25,13 @@ TEST(Suggest, CaseDoesNotCount) {
   EXPECT_EQ(Suggest("Cerebras-TF", kNames), "cerebras-tf");
   EXPECT_TRUE(EqualsIgnoringCase("Fp16", "fP16"));
   EXPECT_FALSE(EqualsIgnoringCase("fp16", "fp1"));
+}
+
+TEST(Suggest, KnowsCommonWords) {
+  constexpr std::string_view kRoundings[] = {"rne", "rtz", "rna", "ru", "rd", "sr"};
+  EXPECT_EQ(Suggest("nearest", kRoundings), "rne");
+  EXPECT_EQ(Suggest("Stochastic", kRoundings), "sr");
+  EXPECT_EQ(Suggest("nearest", kNames), "");
 }
 
 TEST(Suggest, IsSilentWhenNothingIsNear) {
