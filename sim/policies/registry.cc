@@ -2,6 +2,7 @@
 #include "dlsim/sim/policies.h"
 
 #include <algorithm>
+#include <array>
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
@@ -28,6 +29,21 @@ const Info& FindNamed(std::span<const Info> infos, std::string_view name, std::s
     aliases.insert(aliases.end(), info.aliases.begin(), info.aliases.end());
   }
   throw UsageError(place, problem, ExpectedName(name, known, aliases), Quoted(name));
+}
+
+// The parameters that a run begins with, under one of their names. Scales that never change are
+// refused where they are read.
+constexpr std::array<std::string_view, 2> kFirstScales = {"init_scale", "scale_max"};
+
+// Some originals take a negative scale, which turns every gradient round.
+void RefuseNegativeScale(const PolicyInfo& policy, const ParameterInfo& parameter,
+                         std::string_view text) {
+  const auto has = [&](std::string_view name) { return HasName(parameter, name); };
+  if (!text.starts_with('-') || std::ranges::none_of(kFirstScales, has)) return;
+  const std::string place = std::string(policy.name) + "." + std::string(parameter.name);
+  if (ParseNumber(text, place) < 0) {
+    throw UsageError(place, "not a loss scale", "a positive number", Quoted(text));
+  }
 }
 
 }  // namespace
@@ -99,6 +115,7 @@ ParameterMap ResolveParameters(const PolicyInfo& policy, std::span<const std::st
     const ParameterInfo& parameter =
         FindNamed(std::span<const ParameterInfo>(policy.parameters), setting.substr(0, equals),
                   policy.name, "unknown parameter");
+    RefuseNegativeScale(policy, parameter, setting.substr(equals + 1));
     const auto [position, inserted] =
         parameters.emplace(parameter.name, setting.substr(equals + 1));
     if (!inserted) {

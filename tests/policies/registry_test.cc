@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -33,6 +34,21 @@ TEST(FindPolicy, SuggestsTheNearestName) {
   EXPECT_TRUE(names.starts_with("static, cerebras, cerebras-2.10, cerebras-tf, torch, torch-1.13"));
   EXPECT_EQ(UsageMessage("torhc", {}), "policy: unknown name, expected one of " + names +
                                            " (did you mean 'torch'?), got 'torhc'");
+}
+
+TEST(ResolveParameters, RefusesANegativeScaleInEveryPolicy) {
+  for (const PolicyInfo& policy : Policies()) {
+    for (const std::string name : {"init_scale", "loss_scale", "scale", "scale_max"}) {
+      for (const ParameterInfo& parameter : policy.parameters) {
+        const bool alias = std::ranges::find(parameter.aliases, name) != parameter.aliases.end();
+        if (parameter.name != name && !alias) continue;
+        const std::string message = UsageMessage(policy.name, {name + "=-8"});
+        EXPECT_NE(message.find("not a loss scale"), message.npos) << policy.name << " " << message;
+      }
+    }
+  }
+  EXPECT_EQ(UsageMessage("torch", {"init_scale=-2^3"}),
+            "torch.init_scale: not a loss scale, expected a positive number, got '-2^3'");
 }
 
 TEST(ResolveParameters, AcceptsTheOtherStacksSpellings) {
