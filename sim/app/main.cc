@@ -38,6 +38,23 @@ std::string CommandName(const CLI::App& app) {
   return app.get_name() + (chosen.empty() ? "" : " " + CommandName(*chosen.front()));
 }
 
+// " (did you mean '--format'?)" for an option that the chosen command does not have; else empty.
+std::string MeantOption(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command->get_options()) {
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  }
+  const std::vector<std::string_view> known(names.begin(), names.end());
+  for (const std::string& given : app.remaining(true)) {
+    if (!given.starts_with("--")) continue;
+    const std::string meant = Suggest(given.substr(0, given.find('=')), known);
+    if (!meant.empty()) return " (did you mean '" + meant + "'?)";
+  }
+  return "";
+}
+
 void AddCommands(CLI::App& app, Action& action) {
   app.require_subcommand(1);
   app.set_version_flag("--version", "dlsim " DLSIM_VERSION);
@@ -135,7 +152,8 @@ int Run(int argc, char** argv) {
     RequireCommand(app, "", argc, argv);
     return ParseAndAct(app, action, argc, argv);
   } catch (const CLI::ParseError& error) {
-    const std::string message = Printable(error.what()) + " (see " + CommandName(app) + " --help)";
+    const std::string message =
+        Printable(error.what()) + MeantOption(app) + " (see " + CommandName(app) + " --help)";
     return Fail(CommandName(app), message.c_str(), ErrorKind::kUsage);
   } catch (const Error& error) {
     return Fail(CommandName(app), error.what(), error.kind());

@@ -24,6 +24,12 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"frob"}, 2, {"unknown command", "'frob'"});
   ExpectFailure({"repaly", kSingle}, 2, {"did you mean 'replay'?"});
   ExpectFailure({"--frob"}, 2, {"unknown option", "'--frob'"});
+  ExpectFailure({"replay", kSingle, "--foramt", "fp16"}, 2, {"(did you mean '--format'?)"});
+  ExpectFailure({"scaler", "--polcy=torch"}, 2, {"(did you mean '--policy'?)"});
+  ExpectFailure({"bench", "run", "--repetitons", "3"}, 2, {"(did you mean '--repetitions'?)"});
+  ExpectFailure({"replay", kSingle, "--format", "FP16"}, 2, {"(did you mean 'fp16'?), got 'FP16'"});
+  ExpectFailure({"replay", kSingle, "--format", "fp61"}, 2, {"(did you mean 'fp16'?), got 'fp61'"});
+  ExpectFailure({"replay", kSingle, "--rounding", "nearest"}, 2, {"(did you mean 'rne'?)"});
   ExpectFailure({"reprot"}, 2, {"did you mean 'report'?"});
   ExpectFailure({"report", "--help"}, 2, {"dlsim report:", "the Python package", "pip install ."});
   ExpectFailure({"import", "a.pt", "-o", "b"}, 2, {"dlsim import:", "pip install ."});
