@@ -2,6 +2,7 @@
 // dlsim info: what a trace or a profile holds.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <map>
 #include <memory>
@@ -150,9 +151,21 @@ TraceInfo ReadInfo(const TraceArguments& arguments) {
   throw InputError(Printable(arguments.paths.front()), NoTensorMatches(pattern));
 }
 
-int RunInfo(const InfoOptions& options) {
+// Takes the file of `--json FILE` out of the paths: no trace is a file of this name.
+std::string TakeJsonFile(std::vector<std::string>& paths) {
+  const auto found = std::ranges::find_if(paths, [](const std::string& path) {
+    return path.ends_with(".json") && !path.ends_with(".safetensors.index.json");
+  });
+  if (found == paths.end() || paths.size() < 2) return "-";
+  const std::string file = *found;
+  paths.erase(found);
+  return file;
+}
+
+int RunInfo(InfoOptions options) {
+  const std::string file = options.json ? TakeJsonFile(options.trace.paths) : "-";
   const TraceInfo info = ReadInfo(options.trace);
-  WriteOutput("-", options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
+  WriteOutput(file, options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
   return 0;
 }
 
@@ -163,8 +176,13 @@ void AddInfoCommand(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("info", "List what a trace holds, from its headers, or a profile");
   AddTraceArguments(*command, options->trace);
-  command->add_flag("--json", options->json, "Print JSON");
-  command->footer("Examples:\n  dlsim info runs/lm-kjv\n  dlsim info lm-kjv.dlprof");
+  command->add_flag("--json", options->json,
+                    "Print JSON, or write it to the FILE.json that follows");
+  command->footer(
+      "Examples:\n"
+      "  dlsim info runs/lm-kjv\n"
+      "  dlsim info runs/lm-kjv --json info.json\n"
+      "  dlsim info lm-kjv.dlprof");
   command->callback([options, &action] { action = [options] { return RunInfo(*options); }; });
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -236,6 +237,18 @@ TEST(CliResults, CsvHasOneRowPerRunStepMicroStepAndTensor) {
                 "\nfp16,static,3,,1,0,\"a,\"\"b\"\".grad\",grad,4,1,0,0,1,0,1,1000000000,1e+18,9."
                 "999999434361379e-19"
                 "\nfp16,static,3,,1,0,x.act_grad,act_grad,2,0,1,1,0,0,0,0,0,0\n");
+}
+
+TEST(CliResults, InfoWritesTheJsonFileThatFollows) {
+  const TempDir dir;
+  const std::string file = dir.path() + "/out.json";
+  const json printed = SucceedJson({"info", kAccumulated, "--json"});
+  for (int times = 0; times < 2; ++times) {  // the second time the file is there
+    EXPECT_EQ(Succeed({"info", kAccumulated, "--json", file}), "");
+    std::ifstream stream(file);
+    EXPECT_EQ(json::parse(stream), printed);
+  }
+  ExpectFailure({"info", "--json", file}, 3, {"out.json"});  // the only path is the trace
 }
 
 TEST(CliResults, InfoJsonListsStepsAndTensors) {
