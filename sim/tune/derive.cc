@@ -96,11 +96,15 @@ class Deriver {
 
   std::vector<double> Starts() const {
     std::vector<double> starts = {start_};
+    // What is used today stays if it has head-room.
+    const double own = family_.defaults.init;
+    const bool room = std::ldexp(own, kHeadroomBinades) <= UsualLimit(facts_);
+    if (family_.current && room) starts.insert(starts.begin(), own);
     const auto first = std::ranges::find_if_not(facts_, &StepFacts::hopeless);
     if (first != facts_.end() && first->limit > 0) {
       starts.push_back(std::ldexp(PowerBelow(first->limit), -kHeadroomBinades));
     }
-    if (IsPowerOfTwo(family_.defaults.init)) starts.push_back(family_.defaults.init);
+    if (IsPowerOfTwo(own)) starts.push_back(own);
     for (double& start : starts) {
       start = std::clamp(start, std::ldexp(1.0, kLowestScaleExponent),
                          std::ldexp(1.0, kHighestScaleExponent));

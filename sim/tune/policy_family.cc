@@ -115,6 +115,7 @@ PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
   family.hysteresis = NameAmong(info, {"hysteresis"});
   family.base = ResolveParameters(info, settings);
   family.base.erase("loss_scale");
+  family.current = !settings.empty();
   const ConfiguredScaler configured = MakeDefaults(info, family.base, format);
   const bool magnitudes = configured.scaler.uses_absmax() || configured.scaler.looks_ahead() ||
                           configured.scaler.histogram_edge();

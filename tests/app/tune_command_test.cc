@@ -172,6 +172,12 @@ TEST(TuneCommand, SaysWhatToChangeInAConfiguration) {
   EXPECT_EQ(fp16["changes"][0]["to"], fp16["recommended"]["params"]["init_scale"]);
   EXPECT_NE(Succeed(tune).find("init_scale from 65536 to 16384\n"), std::string::npos);
 
+  const std::string good =
+      dir.Write("good.json", R"({"fp16": {"enabled": true, "initial_scale_power": 12},
+                       "zero_optimization": {"stage": 1}})");
+  const std::string kept = Succeed({"tune", kTraces + "cnn-digits", "--config", good});
+  EXPECT_NE(kept.find("good.json: nothing to change"), std::string::npos) << kept;
+
   const std::string fixed =
       dir.Write("static.json", R"({"fp16": {"enabled": true, "loss_scale": 1024}})");
   const std::string report = Succeed({"tune", kTraces + "cnn-digits", "--config", fixed});

@@ -15,7 +15,8 @@ TEST(Parallel, CallsEachIndexOnceWhateverTheWork) {
   for (const uint64_t elements : {uint64_t{0}, kElementsPerThread, kMuchWork}) {
     for (const size_t count : {0, 1, 2, 7, 5000}) {
       std::vector<std::atomic<int>> calls(count);
-      ParallelFor(count, [&](size_t i) { ++calls[i]; }, elements);
+      ParallelFor(
+          count, [&](size_t i) { ++calls[i]; }, elements);
       for (const std::atomic<int>& of_index : calls) EXPECT_EQ(of_index, 1);
     }
   }

@@ -62,7 +62,8 @@ struct PolicyFamily {
   // The stack's names; empty if it has no such parameter.
   std::string init, min, max, interval, hysteresis;
   ScaleParameters defaults;
-  ParameterMap base;  // the other parameters that are not the policy's own defaults
+  bool current = false;  // the defaults are those of the current policy, not of the stack
+  ParameterMap base;     // the other parameters that are not the policy's own
   InitialScales initial_scales = InitialScales::kAny;
   double lowest_init = 0, lowest_min = 0;  // powers of two that the policy accepts
 
