@@ -143,6 +143,13 @@ void CheckOutput(const FileArgument& output, const std::vector<FileArgument>& in
 
 }  // namespace
 
+void CheckOutputBeside(const std::string& option, const std::string& output,
+                       const std::vector<std::string>& traces) {
+  std::vector<FileArgument> inputs;
+  for (const std::string& trace : traces) inputs.push_back({"TRACE", trace});
+  CheckOutput({option, output}, inputs);
+}
+
 void CheckFileArguments(const CLI::App& app) {
   const FileArguments files = CollectFiles(app);
   for (size_t i = 0; i < files.outputs.size(); ++i) {

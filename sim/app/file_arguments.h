@@ -3,6 +3,8 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
 
 namespace dlsim::sim {
 
@@ -11,5 +13,9 @@ namespace dlsim::sim {
 // Throws UsageError. Options called --json, --csv, --output or --out, and the argument OUT, are
 // outputs in every command; arguments, options of a FILE, and values @FILE are inputs.
 void CheckFileArguments(const CLI::App& app);
+
+// The same of one output that an option names in another way, beside traces.
+void CheckOutputBeside(const std::string& option, const std::string& output,
+                       const std::vector<std::string>& traces);
 
 }  // namespace dlsim::sim

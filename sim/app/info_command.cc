@@ -13,6 +13,7 @@
 #include "dlsim/profile_file.h"
 #include "dlsim/trace.h"
 #include "sim/app/commands.h"
+#include "sim/app/file_arguments.h"
 #include "sim/app/gradient_input.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/base/json_value.h"
@@ -164,6 +165,7 @@ std::string TakeJsonFile(std::vector<std::string>& paths) {
 
 int RunInfo(InfoOptions options) {
   const std::string file = options.json ? TakeJsonFile(options.trace.paths) : "-";
+  if (file != "-") CheckOutputBeside("--json", file, options.trace.paths);
   const TraceInfo info = ReadInfo(options.trace);
   WriteOutput(file, options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
   return 0;

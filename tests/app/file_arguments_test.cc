@@ -47,6 +47,7 @@ TEST_F(FileArguments, AFileOfATraceIsNoOutput) {
   }
   ExpectRefused({"tune", trace_.path()}, "--json", file, "a file of the trace");
   ExpectRefused({"replay", trace_.path()}, "--json", trace_.path() + "/trace.json", "trace");
+  ExpectRefused({"info", trace_.path()}, "--json", trace_.path() + "/trace.json", "trace");
   ExpectRefused({"profile", trace_.path()}, "-o", file, "a file of the trace");
   ExpectRefused({"profile", trace_.path(), "-o", Path("p")}, "--json", file, "trace");
   EXPECT_FALSE(fs::exists(Path("p")));
