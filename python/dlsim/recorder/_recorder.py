@@ -3,11 +3,9 @@
 
 from __future__ import annotations
 
-import atexit
 import dataclasses
 import os
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +13,7 @@ from typing import Any
 from .._errors import Error, InputError, UsageError
 from .._trace_writer import checked_grad_scale
 from ._choice import Choice, models_of
+from ._endings import OPEN
 from ._metadata import check_still_scaled, scale_of, texts_of
 from ._output import description_of, one_of, output_of
 from ._ranks import ranks_of
@@ -23,23 +22,6 @@ from ._selection import Patterns, selections_of, whole_number
 from ._sinks import Existing, Part, Sink
 from ._snapshot import HostCopies, described
 from ._sources import Sources
-
-# Recorders that a program has forgotten to close, which its end closes.
-_OPEN: weakref.WeakSet[Recorder] = weakref.WeakSet()
-
-
-@atexit.register
-def _close_all() -> None:
-    for recorder in list(_OPEN):
-        recorder.close()
-
-
-def _leave_all() -> None:
-    for recorder in list(_OPEN):
-        recorder._leave()
-
-
-os.register_at_fork(after_in_child=_leave_all)
 
 
 class Recorder:
@@ -201,7 +183,7 @@ class Recorder:
                 sink.close()
                 self._report.bytes = sink.bytes_on_disk()
         with self._counting("close"):
-            _OPEN.discard(self)
+            OPEN.discard(self)
             self._report.log_at_close()
 
     def _leave(self) -> None:
@@ -209,7 +191,7 @@ class Recorder:
         self._closed = True
         self._choice.end()
         self._sink = None
-        _OPEN.discard(self)
+        OPEN.discard(self)
 
     @contextmanager
     def _counting(self, doing: str) -> Iterator[None]:
@@ -237,7 +219,7 @@ class Recorder:
                 raise
             self._report.count(error, "opening")
         self._sources.add_hooks(self._report.left_out)
-        _OPEN.add(self)
+        OPEN.add(self)
         self._begin(self._next)
 
     def _begin(self, step: int) -> None:
