@@ -72,3 +72,16 @@ def test_names_of_wrappers_are_left_out(tmp_path: Path, wrapper) -> None:
     with dlsim.Recorder(model, tmp_path) as rec:
         rec.step(scale=1.0)
     assert load(tmp_path, 0)[0].keys() == {"weight.grad", "bias.grad"}
+
+
+def test_shards_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
+    for rank in range(2):
+        model = nn.Linear(2, 1)
+        model(torch.ones(1, 2)).sum().backward()
+        options = {"distributed": "sharded", "rank": rank, "ranks": 2}
+        with dlsim.Recorder(model, tmp_path, **options) as rec:
+            rec.step(scale=1.0)
+    steps = sorted(tmp_path.glob("shard-*/step-*.safetensors"))
+    steps[1].write_bytes(steps[0].read_bytes())
+    with pytest.raises(dlsim.InputError, match=r"tensor '.*' is in a shard before, expected once"):
+        dlsim.recorder.join_shards(tmp_path, tmp_path / "joined")

@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ._ranks import is_distributed
+
 # Stands for the model itself, which has no name among its modules.
 _ROOT = "(root)"
 
@@ -135,8 +137,11 @@ class ActivationHooks:
         self._guard = guard
         self._handles = []
         for name, module in modules.items():
+            # Before the hooks of tensor parallelism, which make plain tensors of distributed ones.
+            parameters = module.parameters(recurse=False)
+            first = {"prepend": True} if any(map(is_distributed, parameters)) else {}
             try:
-                handle = module.register_forward_hook(_ForwardHook(self, name, wanted))
+                handle = module.register_forward_hook(_ForwardHook(self, name, wanted), **first)
             except RuntimeError:  # modules of TorchScript refuse
                 self.left_out[f"{name or _ROOT}.act_grad"] = "its module takes no hooks"
             else:

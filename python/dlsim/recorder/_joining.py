@@ -26,7 +26,8 @@ def join_shards(path: str | os.PathLike[str], output: str | os.PathLike[str]) ->
     """Writes one trace, or profile, of the shards recorded under `path`, with all their tensors.
 
     `path` is what the recorders were given: a directory, or the name of a .dlprof file. Returns
-    `output`. Raises InputError if a shard is missing or they hold different steps.
+    `output`. Raises InputError if a shard is missing, if they hold different steps, or a tensor
+    twice.
     """
     given, result = Path(path), Path(output)
     profile = given.suffix == ".dlprof"
@@ -56,8 +57,6 @@ def _shards(folder: Path, stem: str) -> list[Path]:
 
 
 def _join_traces(shards: list[Path], output: Path) -> None:
-    from safetensors import safe_open
-
     files = [sorted(path.name for path in shard.glob("step-*.safetensors")) for shard in shards]
     for shard, names in zip(shards, files, strict=True):
         if names != files[0]:
@@ -67,12 +66,7 @@ def _join_traces(shards: list[Path], output: Path) -> None:
         description.pop(key, None)
     with TraceWriter(output, description) as writer:
         for name in files[0]:
-            tensors: dict[str, Any] = {}
-            metadata: dict[str, str] = {}
-            for shard in shards:
-                with safe_open(shard / name, framework="pt") as file:
-                    metadata = metadata or file.metadata()
-                    tensors.update({key: file.get_tensor(key) for key in file.keys()})
+            tensors, metadata = _joined_step([shard / name for shard in shards])
             micro = metadata.get("micro_step")
             writer.write(
                 int(metadata["step"]),
@@ -80,3 +74,19 @@ def _join_traces(shards: list[Path], output: Path) -> None:
                 metadata,
                 micro=None if micro is None else int(micro),
             )
+
+
+def _joined_step(files: list[Path]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Returns the tensors of all files, and the metadata of the first."""
+    from safetensors import safe_open
+
+    tensors: dict[str, Any] = {}
+    metadata: dict[str, str] = {}
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            metadata = metadata or file.metadata()
+            for key in file.keys():
+                if key in tensors:
+                    raise InputError(f"{path}: tensor {key!a} is in a shard before, expected once")
+                tensors[key] = file.get_tensor(key)
+    return tensors, metadata

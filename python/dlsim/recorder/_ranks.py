@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,13 +31,6 @@ class Ranks:
         """Whether this process writes anything."""
         return self.kind != "reduced" or self.rank == 0
 
-    def renamed(self, name: str) -> str:
-        """Returns the name of a tensor with its shard before the last part, its role."""
-        if self.kind != "sharded":
-            return name
-        stem, _, role = name.rpartition(".")
-        return f"{stem}.shard-{self.rank}-of-{self.ranks}.{role}"
-
 
 def _process_group() -> tuple[int, int]:
     """Returns rank and number of processes; (0, 1) without torch.distributed."""
@@ -47,11 +41,39 @@ def _process_group() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
+def wrapped_in(model: Any) -> list[Any]:
+    """Returns the FullyShardedDataParallel modules of a model, the outermost first."""
+    return [part for part in model.modules() if type(part).__name__ == "FullyShardedDataParallel"]
+
+
+def is_distributed(tensor: Any) -> bool:
+    """Returns whether a tensor is a DTensor that tells its placements."""
+    return hasattr(tensor, "placements") and hasattr(tensor, "device_mesh")
+
+
+def kinds_of_sharding(models: Iterable[Any]) -> set[str]:
+    """Returns which of FullyShardedDataParallel, "wrapper", and fully_shard, "fully", are there."""
+    names = {
+        base.__name__ for model in models for part in model.modules() for base in type(part).__mro__
+    }
+    kinds = {"FullyShardedDataParallel": "wrapper", "FSDPModule": "fully"}
+    return {kind for name, kind in kinds.items() if name in names}
+
+
 def _is_sharded(model: Any) -> bool:
     """Returns whether a model's parameters are pieces: FullyShardedDataParallel or DTensor."""
-    names = {type(module).__name__ for module in model.modules()}
-    names |= {type(parameter).__name__ for parameter in model.parameters()}
-    return not names.isdisjoint({"FullyShardedDataParallel", "DTensor"})
+    return bool(kinds_of_sharding([model])) or any(
+        type(parameter).__name__ == "DTensor" for parameter in model.parameters()
+    )
+
+
+def _is_whole(model: Any) -> bool:
+    """Returns whether all wrappers leave whole, reduced gradients in each process: NO_SHARD."""
+    strategies = {
+        getattr(getattr(wrapper, "sharding_strategy", None), "name", "")
+        for wrapper in wrapped_in(model)
+    }
+    return strategies == {"NO_SHARD"}
 
 
 def _is_reduced(model: Any) -> bool:
@@ -86,9 +108,9 @@ def ranks_of(
 
 
 def _guessed_kind(models: list[Any]) -> str:
-    if any(map(_is_sharded, models)):
+    if any(_is_sharded(model) and not _is_whole(model) for model in models):
         return "sharded"
-    if all(map(_is_reduced, models)):
+    if all(_is_reduced(model) or _is_whole(model) for model in models):
         return "reduced"
     raise UsageError(
         "distributed: cannot tell what the gradients of several processes are to each other, "

@@ -16,6 +16,7 @@ from ._choice import Choice, models_of
 from ._endings import OPEN
 from ._metadata import check_still_scaled, scale_of, texts_of
 from ._output import description_of, one_of, output_of
+from ._placement import Pieces
 from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Patterns, selections_of, whole_number
@@ -88,6 +89,7 @@ class Recorder:
             list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
         )
         about = description_of(models, {"sample": sample, "stored_dtype": dtype})
+        self._pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
         self._output = output_of(
             path,
             format,
@@ -264,8 +266,8 @@ class Recorder:
             if self._sink is None:
                 self._sink = self._output.open()
             found = self._sources.take(self._next, self._report.left_out)
-            named = {self._ranks.renamed(name): tensor for name, tensor in found.items()}
-            host = self._copies.take(named, self._next, self._report.left_out)
+            own = self._pieces.own(found, self._report.left_out)
+            host = self._copies.take(own, self._next, self._report.left_out)
             texts = texts_of({"step": self._next, **metadata, "grad_scale": grad_scale})
             micro = None
             if self._micro_steps:

@@ -1,0 +1,151 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which elements of a gradient this process holds: what placements and wrappers say of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from .._errors import Error
+from ._ranks import Ranks, is_distributed, kinds_of_sharding, wrapped_in
+
+_UNKNOWN = "is a plain tensor in tensor-parallel training, where nothing tells its elements"
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Shard `index` of `count`; of several processes with the same one, number `replica`."""
+
+    index: int
+    count: int
+    replica: int = 0
+
+    def renamed(self, name: str) -> str:
+        """Returns the name of a tensor with its shard before the last part, its role."""
+        if self.count == 1:
+            return name
+        stem, _, role = name.rpartition(".")
+        return f"{stem}.shard-{self.index}-of-{self.count}.{role}"
+
+
+class Pieces:
+    """Tells shards, replicas and partial sums of the gradients of sharded training apart."""
+
+    def __init__(self, models: Iterable[Any], parameters: Mapping[str, Any], ranks: Ranks) -> None:
+        self._ranks = ranks
+        self._by_rank = Piece(ranks.rank, ranks.ranks)
+        self._activations: Piece | None = self._by_rank
+        self._plain: dict[str, Piece] = {}
+        self._mesh: dict[str, tuple[int, int]] = {}  # the widest: place and size by dimension
+        if ranks.kind != "sharded":
+            return
+        owners = _wrappers_of_parameters(models)
+        distributed = [item for item in parameters.values() if is_distributed(item)]
+        kinds = kinds_of_sharding(models)
+        if distributed and not (kinds == {"fully"} and all(map(_is_fully_sharded, distributed))):
+            self._activations = None
+        for item in distributed:
+            dimensions = {name: (at, size) for _, at, size, name in _dimensions(item)}
+            self._mesh = max(self._mesh, dimensions, key=len)
+        # Tensor-parallel processes have the same gradient of a plain parameter; they would drift
+        # apart otherwise.
+        first = None if kinds or not distributed else self._within_mesh(Piece(0, 1), [], "grad")
+        for name, parameter in parameters.items():
+            owner = owners.get(id(parameter))
+            piece = first if owner is None else _piece_of_wrapper(owner)
+            self._plain[f"{name}.grad"] = piece or self._by_rank
+
+    def own(self, gradients: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
+        """Returns the gradients that this process records, renamed; notes those that none can."""
+        if self._ranks.kind == "separate":
+            return dict(gradients)
+        found = {}
+        for name, tensor in gradients.items():
+            try:
+                piece = self._piece(name, tensor)
+            except Error as error:
+                left_out[name] = str(error)
+                continue
+            if self._ranks.kind != "sharded":
+                found[name] = tensor
+            elif piece.replica == 0:
+                found[piece.renamed(name)] = tensor
+        return found
+
+    def _piece(self, name: str, tensor: Any) -> Piece:
+        if is_distributed(tensor):
+            own = [dimension for _, _, _, dimension in _dimensions(tensor)]
+            return self._within_mesh(_piece_of_distributed(tensor), own, name)
+        if name in self._plain:
+            return self._plain[name]
+        if self._activations is None:
+            raise Error(_UNKNOWN)
+        return self._activations
+
+    def _within_mesh(self, piece: Piece, own: list[str], name: str) -> Piece:
+        """Returns the piece of a tensor whose mesh has only its own dimensions of the widest one.
+
+        In the others parameters are replicas, and activations those of other parts of the batch.
+        """
+        for dimension, (at, size) in self._mesh.items():
+            if dimension in own:
+                continue
+            if name.endswith("act_grad"):
+                piece = Piece(at * piece.count + piece.index, size * piece.count, piece.replica)
+            else:
+                piece = Piece(piece.index, piece.count, piece.replica + (at != 0))
+        return piece
+
+
+def _dimensions(tensor: Any) -> Iterator[tuple[Any, int, int, str]]:
+    """Yields placement, coordinate, size and name of each dimension of a DTensor's mesh."""
+    mesh = tensor.device_mesh
+    coordinate = mesh.get_coordinate()
+    for i, place in enumerate(tensor.placements):
+        name = mesh.mesh_dim_names[i] if mesh.mesh_dim_names else str(i)
+        yield place, -1 if coordinate is None else coordinate[i], mesh.size(i), name
+
+
+def _piece_of_distributed(tensor: Any) -> Piece:
+    """Returns what this process holds of a DTensor; raises Error for partial sums."""
+    index, count, replica = 0, 1, 0
+    for place, at, size, name in _dimensions(tensor):
+        if place.is_partial():
+            raise Error(
+                f"is a partial sum on mesh dimension {name}, expected a call of step after "
+                ".redistribute() has reduced it"
+            )
+        if at < 0:  # outside of the mesh
+            replica = 1
+        elif place.is_replicate():
+            replica = replica * size + at
+        else:
+            index, count = index * size + at, count * size
+    return Piece(index, count, replica)
+
+
+def _is_fully_sharded(tensor: Any) -> bool:
+    """Returns whether a DTensor is placed as fully_shard places it on a mesh of its own."""
+    replicated = [place.is_replicate() for place in tensor.placements]
+    return replicated in ([False], [True, False])
+
+
+def _wrappers_of_parameters(models: Iterable[Any]) -> dict[int, Any]:
+    """Returns the innermost FullyShardedDataParallel of each parameter, by its id."""
+    wrappers = [wrapper for model in models for wrapper in wrapped_in(model)]
+    return {id(parameter): wrapper for wrapper in wrappers for parameter in wrapper.parameters()}
+
+
+def _piece_of_wrapper(wrapper: Any) -> Piece | None:
+    """Returns what this process holds of a FullyShardedDataParallel; None if it does not tell."""
+    import torch.distributed as dist
+
+    strategy = getattr(getattr(wrapper, "sharding_strategy", None), "name", "")
+    if not strategy or not dist.is_initialized():
+        return None
+    rank, ranks = dist.get_rank(wrapper.process_group), dist.get_world_size(wrapper.process_group)
+    if strategy == "NO_SHARD":
+        return Piece(0, 1, rank)
+    hybrid = "HYBRID" in strategy
+    return Piece(rank, ranks, dist.get_rank(wrapper._inter_node_pg) if hybrid else 0)
