@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ._compiled import Uncompiled, check_hooks_run
 from ._core import Format
 from ._dtypes import format_of
 from ._fast_paths import ClosedFastPaths
@@ -25,6 +27,7 @@ from ._torch_rounding import (
 __all__ = ["DEFAULT_MODULES", "AutocastEmulation", "autocast_emulation", "quantize"]
 
 Module = torch.nn.Module
+_LOG = logging.getLogger("dlsim.emulation")
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,14 @@ class AutocastEmulation:
         self._watched: dict[int, Tensor] = {}
         self._places: dict[tuple[str, str], Place] = {}
         self._swaps: list[tuple[Module, list[Swap]]] = []
+        check_hooks_run([model])
         self._active = True
+        self._called: set[str] = set()
+        self._uncompiled = Uncompiled()
         self._fast_paths = ClosedFastPaths(model)
         for name, module in modules.items():
             self._attach(name, module)
+        self._uncompiled.hold(True)
 
     @property
     def format(self) -> Format:
@@ -137,7 +144,10 @@ class AutocastEmulation:
 
     def remove(self) -> None:
         """Ends the emulation and leaves the model as it was; its statistics can still be read."""
+        if self._active:
+            self._log_idle()
         self._active = False
+        self._uncompiled.hold(False)
         while self._handles:
             self._handles.pop().remove()
         while self._swaps:
@@ -161,6 +171,18 @@ class AutocastEmulation:
         for place in self._places.values():
             place.stats = None
 
+    def _log_idle(self) -> None:
+        """Names the chosen modules that never ran, as far as no chosen one around them did."""
+        idle = [
+            name
+            for name in self._modules
+            if not any(f"{name}.".startswith(f"{ran}.") or not ran for ran in self._called)
+        ]
+        if idle:
+            names = ", ".join(name or "(root)" for name in idle[:5])
+            more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
+            _LOG.warning("dlsim emulation: rounded nothing in %s%s: never called", names, more)
+
     def _attach(self, name: str, module: Module) -> None:
         # Closures, not bound methods: a copy of the model shares this emulation.
         def before(module: Module, inputs: tuple[Any, ...]) -> Any:
@@ -174,6 +196,7 @@ class AutocastEmulation:
         self._handles.append(module.register_forward_hook(after))
 
     def _before(self, name: str, module: Module, inputs: tuple[Any, ...]) -> Any:
+        self._called.add(name)
         self._watch_parameters(name, module)  # those that are new or no longer frozen
         if self._what.weights:
             self._swap_parameters(name, module)

@@ -13,6 +13,7 @@ from torch.nn.modules.module import (
     register_module_forward_pre_hook,
 )
 
+from .._compiled import Uncompiled
 from .._core import Format
 from .._fast_paths import FUSED_MODULES, ClosedFastPaths
 from .._module_choice import DEFAULT_MODULES, works_in_place
@@ -92,13 +93,16 @@ class _Block:
     def __init__(self, rounding: Rounding | None) -> None:
         self._rounding = rounding
         self._closed: list[tuple[Module, ClosedFastPaths]] = []
+        self._uncompiled = Uncompiled()
         if rounding is not None:
+            self._uncompiled.hold(True)
             _hooks.acquire()
 
     def end(self) -> None:
         """Leaves everything as it was before the block."""
         if self._rounding is not None:
             _hooks.release()
+        self._uncompiled.hold(False)
         while self._closed:
             self._closed.pop()[1].reopen()
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .._compiled import Uncompiled, check_hooks_run
 from .._errors import UsageError
 from ._names import modules_of, parameters_of
 from ._selection import Selection
@@ -58,6 +59,9 @@ class Choice:
         trained = any(parameter.requires_grad for parameter in self.parameters.values())
         if not trained and not self.modules:
             raise UsageError("gradients, activations: nothing matches, expected names of the model")
+        if self.modules:
+            check_hooks_run(models.values())
+        self._uncompiled = Uncompiled()
         self._parameters_now = self._modules_now = _NOTHING
 
     def begin(self, step: int) -> None:
@@ -65,10 +69,12 @@ class Choice:
         active = [chosen for chosen in self._chosen if chosen[0].includes(step)]
         self._parameters_now = _NOTHING.union(*(parameters for _, parameters, _ in active))
         self._modules_now = _NOTHING.union(*(modules for _, _, modules in active))
+        self._uncompiled.hold(bool(self._modules_now))
 
     def end(self) -> None:
         """Records nothing from now on."""
         self._parameters_now = self._modules_now = _NOTHING
+        self._uncompiled.hold(False)
 
     def any(self) -> bool:
         """Returns whether the step records anything."""

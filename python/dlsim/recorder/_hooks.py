@@ -135,6 +135,7 @@ class ActivationHooks:
         self._calls: dict[str, int] = {}
         self._watched: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, with the version
         self._guard = guard
+        self._idle: set[str] = set()  # modules that ran in no step
         self._handles = []
         for name, module in modules.items():
             # Before the hooks of tensor parallelism, which make plain tensors of distributed ones.
@@ -146,9 +147,12 @@ class ActivationHooks:
                 self.left_out[f"{name or _ROOT}.act_grad"] = "its module takes no hooks"
             else:
                 self._handles.append(handle)
+                if _is_called(module):
+                    self._idle.add(name)
 
     def called(self, name: str, output: Any) -> None:
         """Watches for the gradients of what a module has returned."""
+        self._idle.discard(name)
         self._guard(lambda: self._watch(name, output))
 
     def _watch(self, name: str, output: Any) -> None:
@@ -195,6 +199,10 @@ class ActivationHooks:
         self._forget_calls()
         self.seen.clear()
 
+    def idle(self) -> list[str]:
+        """Returns the names of the tensors of modules that never ran in a recorded step."""
+        return [f"{name or _ROOT}.act_grad" for name in sorted(self._idle)]
+
     def _forget_calls(self) -> None:
         self._calls.clear()
         self._watched.clear()
@@ -203,6 +211,16 @@ class ActivationHooks:
         """Removes all hooks."""
         for handle in self._handles:
             handle.remove()
+
+
+def _is_called(module: Any) -> bool:
+    """Returns whether a module is made to be called: not a list, nor the part of an attention."""
+    forward = getattr(type(module), "forward", None)
+    name = type(module).__name__
+    return (
+        getattr(forward, "__name__", "") != "_forward_unimplemented"
+        and name != "NonDynamicallyQuantizableLinear"
+    )
 
 
 def _tensors_in(output: Any) -> Iterator[Any]:

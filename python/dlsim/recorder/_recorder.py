@@ -178,6 +178,8 @@ class Recorder:
         self._closed = True
         self._choice.end()
         with self._counting("close"):
+            if self._report.steps > 0:
+                self._sources.note_idle(self._report.left_out)
             self._sources.remove_hooks()
         with self._counting("close"):
             sink, self._sink = self._sink, None

@@ -66,6 +66,11 @@ class Sources:
             if hooks is not None:
                 hooks.clear()
 
+    def note_idle(self, left_out: dict[str, str]) -> None:
+        """Notes the chosen modules that never ran in a recorded step."""
+        for name in self._of_activations.idle() if self._of_activations is not None else ():
+            left_out.setdefault(name, "its module was never called in a recorded step")
+
     def remove_hooks(self) -> None:
         """Removes all hooks, and what they have seen."""
         for hooks in (self._of_parameters, self._of_activations):
