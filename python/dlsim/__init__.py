@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from . import emulation as emulation
     from . import export as export
     from . import importers as importers
+    from . import integrations as integrations
     from . import profiles as profiles
     from . import recorder as recorder
     from . import report as report
@@ -89,6 +90,7 @@ _SUBMODULES: frozenset[str] = frozenset(
         "emulation",
         "export",
         "importers",
+        "integrations",
         "profiles",
         "recorder",
         "report",

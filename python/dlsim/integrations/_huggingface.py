@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A callback of Hugging Face's Trainer that records gradients before they are clipped."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from ..recorder import Recorder
+
+try:
+    from transformers import TrainerCallback
+except ModuleNotFoundError:
+    raise ModuleNotFoundError(
+        "dlsim.integrations: transformers is missing, expected `pip install transformers[torch]`",
+        name="transformers",
+    ) from None
+
+
+class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
+    """Records each optimizer step of a Trainer: `trainer.add_callback(HuggingFaceRecorder(...))`.
+
+    `path` and `options` are those of dlsim.Recorder. Recorded are the gradients that the step's
+    micro-batches have summed up, before Trainer unscales and clips them, with the scale of its
+    GradScaler if it has one. Steps have Trainer's numbers: `global_step`, from 0 or that of the
+    checkpoint on. `recorder` is the one of the last training, closed at its end.
+    """
+
+    def __init__(self, trainer: Any, path: str | os.PathLike[str], **options: Any) -> None:
+        self.recorder: Recorder | None = None
+        self._trainer = trainer
+        self._path = path
+        self._options = options
+        self._recorded = -1  # the last step
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Opens the recorder; from now on what clips and measures norms records before."""
+        accelerator = self._trainer.accelerator
+        options = {"first_step": state.global_step, **self._options}
+        self.recorder = Recorder(self._trainer.model_wrapped, self._path, **options)
+        self._recorded = -1
+        clip = type(accelerator).clip_grad_norm_
+
+        def recording(*args: Any, **options: Any) -> Any:
+            self._record(state)
+            return clip(accelerator, *args, **options)
+
+        # None of Trainer's events lies between backward and this.
+        accelerator.clip_grad_norm_ = recording
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Records where nothing has clipped."""
+        self._record(state)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Closes the recorder and leaves Trainer as it was."""
+        vars(self._trainer.accelerator).pop("clip_grad_norm_", None)
+        if self.recorder is not None:
+            self.recorder.close()
+
+    def _record(self, state: Any) -> None:
+        if self.recorder is None or self._recorded == state.global_step:
+            return
+        self._recorded = state.global_step
+        scaler = getattr(self._trainer.accelerator, "scaler", None)
+        scale = 1.0 if scaler is None else scaler.get_scale()
+        self.recorder.step(scale=scale, step=state.global_step, epoch=state.epoch)
