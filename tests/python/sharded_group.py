@@ -62,6 +62,10 @@ def fully_sharded(folder: Path, rank: int) -> None:
     for name in ("hsdp", "hsdp.dlprof"):
         record(fully_shard(Model(), mesh=mesh), folder / name, rank)
     record(fully_shard(Model(), mesh=mesh), folder / "activations", rank, activations="fc1")
+    try:
+        dlsim.Recorder(fully_shard(Model(), mesh=mesh), folder / "micro", micro_steps=True)
+    except dlsim.UsageError as error:
+        (folder / "refused").write_text(str(error))
     for strategy, where in (("NO_SHARD", None), ("HYBRID_SHARD", mesh), ("FULL_SHARD", None)):
         model = FullyShardedDataParallel(
             Model(),

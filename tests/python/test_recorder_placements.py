@@ -121,3 +121,8 @@ def test_activations_without_placements_are_left_out_by_name(recorded: Path, tmp
     found = {name: tuple(item.shape) for name, item in tensors.items() if "act_grad" in name}
     shards = {f"fc1.shard-{rank}-of-4.act_grad": (4, 3) for rank in range(4)}
     assert found == {**shards, "fc2.act_grad": (4, 8)}
+
+
+def test_micro_steps_are_refused_when_the_recorder_is_made(recorded: Path) -> None:
+    assert (recorded / "refused").read_text().startswith("micro_steps: hooks see no gradients of")
+    assert not (recorded / "micro").exists()

@@ -85,3 +85,8 @@ def test_shards_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
     steps[1].write_bytes(steps[0].read_bytes())
     with pytest.raises(dlsim.InputError, match=r"tensor '.*' is in a shard before, expected once"):
         dlsim.recorder.join_shards(tmp_path, tmp_path / "joined")
+
+
+def test_micro_steps_of_fully_sharded_models_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(dlsim.UsageError, match="micro_steps: hooks see no gradients of fully"):
+        dlsim.Recorder(FullyShardedDataParallel(nn.Linear(2, 1)), tmp_path, micro_steps=True)

@@ -89,6 +89,11 @@ def ranks_of(
     """
     if kind is not None and kind not in _KINDS:
         raise UsageError(f"distributed: unknown, expected one of {', '.join(_KINDS)}, got {kind!r}")
+    if micro_steps and kinds_of_sharding(models):
+        raise UsageError(
+            "micro_steps: hooks see no gradients of fully sharded parameters, "
+            "expected micro_steps=False, which records their sum"
+        )
     found_rank, found_ranks = _process_group()
     rank = found_rank if rank is None else rank
     ranks = found_ranks if ranks is None else ranks
