@@ -28,7 +28,8 @@ def require_no_input(output: str | os.PathLike[str], inputs: Iterable[object]) -
         with suppress(OSError):
             if os.path.samefile(output, item):
                 raise UsageError(
-                    f"output: would replace what is read, expected another file, got {output!s:.256}"
+                    "output: would replace what is read, expected another file, "
+                    f"got {output!s:.256}"
                 )
 
 
