@@ -232,3 +232,14 @@ def test_without_torch_the_error_names_the_package(tmp_path: Path) -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "dlsim.Recorder needs PyTorch: pip install torch\n"
+
+
+def test_the_model_itself_is_selected_by_its_name(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "one", activations="(root)", gradients=None) as rec:
+        train(model, rec)
+    assert load(tmp_path / "one", 0)[0].keys() == {"(root).act_grad"}
+    options = {"activations": ["(root)", "0"], "exclude": "(root)", "gradients": None}
+    with dlsim.Recorder(model, tmp_path / "two", **options) as rec:
+        train(model, rec)
+    assert load(tmp_path / "two", 0)[0].keys() == {"0.act_grad"}

@@ -7,10 +7,8 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ._names import ROOT
 from ._ranks import is_distributed
-
-# Stands for the model itself, which has no name among its modules.
-_ROOT = "(root)"
 
 Guard = Callable[[Callable[[], None]], None]
 
@@ -144,7 +142,7 @@ class ActivationHooks:
             try:
                 handle = module.register_forward_hook(_ForwardHook(self, name, wanted), **first)
             except RuntimeError:  # modules of TorchScript refuse
-                self.left_out[f"{name or _ROOT}.act_grad"] = "its module takes no hooks"
+                self.left_out[f"{name or ROOT}.act_grad"] = "its module takes no hooks"
             else:
                 self._handles.append(handle)
                 if _is_called(module):
@@ -165,7 +163,7 @@ class ActivationHooks:
             if self._is_watched(tensor):
                 continue
             parts = (
-                name or _ROOT,
+                name or ROOT,
                 f"call{call}" if call else "",
                 f"out{i}" if i else "",
                 "act_grad",
@@ -201,7 +199,7 @@ class ActivationHooks:
 
     def idle(self) -> list[str]:
         """Returns the names of the tensors of modules that never ran in a recorded step."""
-        return [f"{name or _ROOT}.act_grad" for name in sorted(self._idle)]
+        return [f"{name or ROOT}.act_grad" for name in sorted(self._idle)]
 
     def _forget_calls(self) -> None:
         self._calls.clear()

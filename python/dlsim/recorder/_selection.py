@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from typing import Any, cast
 
 from .._errors import UsageError
+from ._names import ROOT
 
 Pattern = str | re.Pattern[str]
 Patterns = Pattern | Iterable[Pattern] | None
@@ -42,7 +43,10 @@ class Selection:
 
     def module(self, name: str) -> bool:
         """Returns whether the gradient of the module's output is recorded."""
-        return _any_matches(self.activations, name) and not _any_matches(self.exclude, name)
+        names = (name,) if name else ("", ROOT)
+        return any(_any_matches(self.activations, one) for one in names) and not any(
+            _any_matches(self.exclude, one) for one in names
+        )
 
 
 def _any_matches(patterns: Iterable[Pattern], name: str) -> bool:
