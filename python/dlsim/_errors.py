@@ -6,6 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from .results import Result
 
 
@@ -41,3 +43,9 @@ class PolicyRefusal(Error, ValueError):
 # Tracebacks name them as users import them.
 for _exception in (Error, UsageError, InputError, PolicyRefusal):
     _exception.__module__ = "dlsim"
+
+
+def some_of(names: Iterable[str]) -> str:
+    """Returns the first names of several for a message; the empty one is that of a model."""
+    known = [name or "(root)" for name in names]
+    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")

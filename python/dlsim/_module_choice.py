@@ -7,7 +7,7 @@ import fnmatch
 import re
 from collections.abc import Iterable
 
-from ._errors import UsageError
+from ._errors import UsageError, some_of
 from ._torch_rounding import torch
 
 Module = torch.nn.Module
@@ -44,9 +44,10 @@ def chosen_modules(
         if any(_is_chosen(name, module, choice) for choice in choices)
     }
     if not chosen:
+        names = (name for name, _ in model.named_modules())
         raise UsageError(
             "modules: no module is chosen, expected types, globs or regular expressions that match "
-            f"one of model.named_modules(), got {modules!r}"
+            f"one of model.named_modules() such as {some_of(names)}, got {modules!r}"
         )
     return chosen
 

@@ -11,6 +11,7 @@ from typing import Any
 from ._compiled import Uncompiled, check_hooks_run
 from ._core import Format
 from ._dtypes import format_of
+from ._errors import some_of
 from ._fast_paths import ClosedFastPaths
 from ._module_choice import DEFAULT_MODULES, Choice, chosen_modules, works_in_place
 from ._tensor_stats import TensorStats
@@ -179,9 +180,7 @@ class AutocastEmulation:
             if not any(f"{name}.".startswith(f"{ran}.") or not ran for ran in self._called)
         ]
         if idle:
-            names = ", ".join(name or "(root)" for name in idle[:5])
-            more = f" and {len(idle) - 5} more" if len(idle) > 5 else ""
-            _LOG.warning("dlsim emulation: rounded nothing in %s%s: never called", names, more)
+            _LOG.warning("dlsim emulation: rounded nothing in %s: never called", some_of(idle))
 
     def _attach(self, name: str, module: Module) -> None:
         # Closures, not bound methods: a copy of the model shares this emulation.

@@ -177,10 +177,18 @@ def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "error", "text"),
     [
-        ({"gradients": "nothing*"}, dlsim.UsageError, "gradients: nothing matches"),
+        (
+            {"gradients": "nothing*"},
+            dlsim.UsageError,
+            r"gradients: nothing matches, .* such as 0.weight, 0.bias, .*, got 'nothing\*'",
+        ),
         ({**OFF, "gradients": None}, dlsim.UsageError, "gradients, activations: nothing matches"),
         ({"exclude": re.compile("")}, dlsim.UsageError, "gradients, activations: nothing matches"),
-        ({"activations": "nothing*"}, dlsim.UsageError, "activations: nothing matches"),
+        (
+            {"activations": ["none", re.compile("x.y")]},
+            dlsim.UsageError,
+            r"activations: nothing matches, .* such as \(root\), 0, 1, 2, got 'none', 'x.y'",
+        ),
         ({"gradients": 3}, TypeError, "gradients: expected globs or compiled .*, got int"),
         ({"gradients": [3]}, TypeError, "gradients: expected globs or compiled"),
         ({"activations": re.compile(b"x")}, TypeError, "activations: expected globs"),

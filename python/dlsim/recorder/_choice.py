@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._compiled import Uncompiled, check_hooks_run
-from .._errors import UsageError
+from .._errors import UsageError, some_of
 from ._names import modules_of, parameters_of
-from ._selection import Selection
+from ._selection import Pattern, Selection
 
 _NOTHING: frozenset[str] = frozenset()
 _ALL_OR_NONE = (("*",), ())
@@ -33,6 +33,16 @@ def models_of(model: Any) -> dict[str, Any]:
     )
 
 
+def _no_match(
+    argument: str, patterns: Iterable[Pattern], kind: str, names: Iterable[str]
+) -> UsageError:
+    given = ", ".join(repr(one if isinstance(one, str) else one.pattern) for one in patterns)
+    return UsageError(
+        f"{argument}: nothing matches, expected names of {kind} such as {some_of(names)}, "
+        f"got {given}"
+    )
+
+
 class Choice:
     """What the selections choose of a model, and of that what one step records."""
 
@@ -49,9 +59,9 @@ class Choice:
         # Of several selections, those of a configuration, one may be for other models.
         for selection, found, chosen in self._chosen if len(selections) == 1 else ():
             if selection.gradients not in _ALL_OR_NONE and not found:
-                raise UsageError("gradients: nothing matches, expected names of parameters")
+                raise _no_match("gradients", selection.gradients, "parameters", parameters)
             if selection.activations not in _ALL_OR_NONE and not chosen:
-                raise UsageError("activations: nothing matches, expected names of modules")
+                raise _no_match("activations", selection.activations, "modules", modules)
         wanted = _NOTHING.union(*(found for _, found, _ in self._chosen))
         self.parameters = {name: item for name, item in parameters.items() if name in wanted}
         wanted = _NOTHING.union(*(found for _, _, found in self._chosen))
