@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -265,5 +266,13 @@ def open_trace(
     holds. Raises InputError naming the file and the defect. Files are never changed.
     """
     paths = encoded_paths(path)
-    core = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
+    try:
+        core = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
+    except InputError:
+        for name in map(os.fsdecode, paths):
+            if name.endswith(".dlprof") and os.path.isfile(name):
+                raise InputError(
+                    f"{name!s:.256}: is a profile, expected a trace; dlsim.open_profile opens it"
+                ) from None
+        raise
     return Trace(core, paths[0].decode(errors="replace"))

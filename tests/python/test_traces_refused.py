@@ -41,6 +41,8 @@ def test_wrong_arguments_are_one_clear_line(tmp_path: Path) -> None:
     made = profile(TRACES / "reg-diabetes-cut", tmp_path / "a.dlprof")
     with pytest.raises(dlsim.UsageError, match="profiles and traces together"):
         dlsim.exponents([made, trace])
+    with pytest.raises(dlsim.InputError, match=r"a\.dlprof: is a profile, .* dlsim\.open_profile"):
+        dlsim.open_trace(made)
     with pytest.raises(dlsim.InputError, match="cnn-digits"):
         dlsim.open_profile(trace)
 
