@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <new>
 #include <sstream>
@@ -20,6 +19,7 @@
 #include "sim/app/file_arguments.h"
 #include "sim/app/option_model.h"
 #include "sim/app/signals.h"
+#include "sim/app/waiting_threads.h"
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"
 
@@ -127,18 +127,6 @@ void OpenStandardDescriptors() {
   }
 }
 
-// OpenMP reads how its threads wait while it is loaded, before main. By default they spin for
-// milliseconds, which steals the time of whatever else runs: the command starts itself anew, with
-// threads that sleep after some microseconds, unless its user has said how they wait.
-void WaitWithoutSpinning(char** argv) {
-  for (const char* const name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}) {
-    if (std::getenv(name) != nullptr) return;
-  }
-  setenv("OMP_WAIT_POLICY", "passive", 0);
-  setenv("GOMP_SPINCOUNT", "1000", 0);
-  execv("/proc/self/exe", argv);  // returns if it fails: threads spin then
-}
-
 int Run(int argc, char** argv) {
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
                "dlsim");
@@ -166,7 +154,7 @@ int Run(int argc, char** argv) {
 
 int Main(int argc, char** argv) {
   OpenStandardDescriptors();
-  if (argc > 0) WaitWithoutSpinning(argv);
+  WaitWithoutSpinning(argc, argv);
   InstallSignalHandlers();
   InstallExitHandlers();
   int exit_code = static_cast<int>(ErrorKind::kInternal);
