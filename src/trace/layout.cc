@@ -163,7 +163,7 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
   if (std::find(kConvertible.begin(), kConvertible.end(), extension) != kConvertible.end()) {
     throw InputError(Printable(path),
                      "unsupported container " + extension +
-                         "; convert it to .safetensors (safetensors.torch.save_file in Python)");
+                         "; convert it to .safetensors (dlsim import does for .pt, .pth and HDF5)");
   }
   throw InputError(Printable(path), "unknown kind of trace", kReadable);
 }

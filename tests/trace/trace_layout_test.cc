@@ -229,7 +229,8 @@ TEST_F(Layout, RejectsDirectoriesWithoutSteps) {
 TEST_F(Layout, RejectsOtherContainers) {
   for (const char* name : {"a.pt", "a.pth", "a.bin", "a.h5", "a.parquet"}) {
     const std::string path = dir_.Write(name, "x");
-    ExpectInputError([&] { OpenTrace({path}); }, {name, "convert it to .safetensors"});
+    ExpectInputError([&] { OpenTrace({path}); },
+                     {name, "convert it to .safetensors (dlsim import"});
   }
   const std::string path = dir_.Write("a.csv", "x");
   ExpectInputError([&] { OpenTrace({path}); }, {"a.csv", "unknown kind", ".npy"});
