@@ -10,6 +10,7 @@
 #include "src/trace/dumps.h"
 #include "src/trace/metadata.h"
 #include "src/trace/npz.h"
+#include "src/trace/numbered_files.h"
 #include "src/trace/read_only_file.h"
 #include "src/trace/safetensors.h"
 #include "src/trace/shards.h"
@@ -21,10 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kIndexSuffix = ".safetensors.index.json";
-constexpr std::string_view kReadable =
-    "a directory of step-<digits>.safetensors files, .safetensors, *.safetensors.index.json, .npy, "
-    ".npz or act_dumps*.npz";
-
 // Containers that are seen in practice and not read.
 constexpr std::array<std::string_view, 8> kConvertible = {".pt",  ".pth", ".bin",  ".ckpt",
                                                           ".pkl", ".h5",  ".hdf5", ".parquet"};
@@ -34,6 +31,7 @@ struct Listing {
   std::vector<std::string> step_files;
   std::vector<std::string> indices;
   std::map<int64_t, std::string> dumps;
+  std::vector<std::string> others;  // that may hold tensors
   bool has_trace_json = false;
 };
 
@@ -51,11 +49,14 @@ Listing List(const std::string& directory) {
       listing.has_trace_json = true;
     } else if (const std::optional<int64_t> number = DumpNumber(name)) {
       listing.dumps.emplace(*number, name);
+    } else if (IsContainerName(name)) {
+      listing.others.push_back(name);
     }
     entry.increment(error);
   }
   if (error) throw InputError(Printable(directory), "cannot be read: " + error.message());
   std::sort(listing.step_files.begin(), listing.step_files.end());
+  std::sort(listing.others.begin(), listing.others.end());
   return listing;
 }
 
@@ -134,6 +135,12 @@ void AddDumps(const std::string& directory, const std::map<int64_t, std::string>
   }
 }
 
+Container ContainerOf(const std::string& name) {
+  return name.ends_with(".npy")   ? Container::kNpy
+         : name.ends_with(".npz") ? Container::kNpz
+                                  : Container::kSafetensors;
+}
+
 void AddDirectory(const std::string& path, TracePlan& plan) {
   const Listing listing = List(path);
   const bool has_others = !listing.indices.empty() || !listing.dumps.empty();
@@ -150,7 +157,9 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
   } else if (!listing.dumps.empty()) {
     AddDumps(path, listing.dumps, plan);
   } else {
-    throw InputError(Printable(path), "no step found", kReadable);
+    for (const NumberedFile& file : FindNumberedFiles(path, listing.others)) {
+      AddFile(ContainerOf(file.name), (fs::path(path) / file.name).string(), file.step, plan);
+    }
   }
 }
 

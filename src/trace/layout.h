@@ -15,6 +15,11 @@
 
 namespace dlsim {
 
+// What a trace may be, for errors.
+inline constexpr std::string_view kReadable =
+    "a directory of step-<digits>.safetensors files, .safetensors, *.safetensors.index.json, .npy, "
+    ".npz or act_dumps*.npz";
+
 enum class Container { kSafetensors, kShards, kNpy, kNpz, kDump };
 
 // Roles that a trace.json sets, by tensor name.

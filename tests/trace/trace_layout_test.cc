@@ -30,6 +30,37 @@ TEST_F(Layout, ReadsStepsInNumericOrder) {
   EXPECT_TRUE(reader.notes().empty());
 }
 
+// As others name the files of their steps.
+TEST_F(Layout, ReadsFilesThatEndInANumber) {
+  for (const char* const stem : {"step_", "step", "grads-", "", "run 3 at "}) {
+    const std::string begin = stem;
+    WriteStep(begin + "10.safetensors");
+    WriteStep(begin + "0009.safetensors");
+    WriteStep("model.safetensors");
+    dir_.Write("readme.txt", "");
+    const TraceReader reader = Open();
+    EXPECT_EQ(StepNumbers(reader), (std::vector<int64_t>{9, 10})) << stem;
+    EXPECT_EQ(reader.Load(0).step, 9);
+    std::filesystem::remove(Path(begin + "10.safetensors"));
+    std::filesystem::remove(Path(begin + "0009.safetensors"));
+  }
+}
+
+TEST_F(Layout, SaysWhyNumbersDoNotHelp) {
+  WriteStep("model.safetensors");
+  ExpectRefused({"no number of a step", "step-12.safetensors", "'model.safetensors'"});
+  WriteStep("grads_1.safetensors");
+  WriteStep("weights_1.safetensors");
+  ExpectRefused({"several kinds", "grads_1", "weights_1"});
+  std::filesystem::remove(Path("weights_1.safetensors"));
+  WriteStep("grads_01.safetensors");
+  ExpectRefused({"a step twice", "grads_1", "grads_01"});
+  std::filesystem::remove(Path("grads_1.safetensors"));
+  std::filesystem::remove(Path("grads_01.safetensors"));
+  WriteStep("model-00001-of-00002.safetensors");
+  ExpectRefused({"without their index", "model-00001-of-00002"});
+}
+
 TEST_F(Layout, TellsTheFilesOfAStep) {
   WriteStep("step-1.micro-0.safetensors");
   WriteStep("step-1.micro-1.safetensors");
