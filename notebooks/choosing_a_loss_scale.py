@@ -192,7 +192,7 @@ for name, row in verdicts.iterrows():
     print(f"   recommended initial scale {row['recommended.params.init_scale']:g}")
     print(
         f"   mean loss {row['recommended.mean_loss']:.3g}, at scale 1 "
-        f"{row.mean_loss_at_scale_1:.3g}, no policy below {row.least_possible_mean_loss:.3g}"
+        f"{row.mean_loss_at_scale_1:.3g}, by hindsight {row.least_possible_mean_loss:.3g}"
     )
 assert verdicts["recommended.params.init_scale"]["fp16"] == 2.0**14
 assert verdicts["recommended.mean_loss"]["fp16"] == 0

@@ -16,6 +16,9 @@ constexpr Reading kReadings[] = {Reading::kLikely, Reading::kSmallest, Reading::
 constexpr int kSteps[] = {1, 2, 4, 12};
 constexpr int kWideGap = 12;
 
+// How far below a window harm is foretold.
+constexpr int kBinadesBelow = 24;
+
 size_t IndexOf(Reading reading) { return static_cast<size_t>(reading); }
 
 // The mean over the tensors of a role of the harm that is to be expected where the format's
@@ -83,17 +86,21 @@ void WindowSearch::FindHigh(const StepInputs& inputs) {
   current_.hopeless |= current_.high < kLowestWindowExponent;
 }
 
+// The larger of both roles' harm that is to be expected at a scale.
+double WindowSearch::Expected(const StepInputs& inputs, int exponent) const {
+  const int spacing = 1 - conversion_.format.bias - conversion_.format.mantissa_bits;
+  const double quantum = std::ldexp(1.0, spacing - exponent);
+  return std::fmax(ExpectedHarm(Role::kGrad, inputs, quantum),
+                   ExpectedHarm(Role::kActGrad, inputs, quantum));
+}
+
 // Where the search begins if no step went before; what it finds is measured.
 int WindowSearch::PredictLow(const StepInputs& inputs) const {
   const double limit = HarmLimit(conversion_, inputs.parameters_only);
-  const int spacing = 1 - conversion_.format.bias - conversion_.format.mantissa_bits;
   int fails = kLowestWindowExponent - 1, passes = kHighestWindowExponent;
   while (passes - fails > 1) {
     const int middle = fails + (passes - fails) / 2;
-    const double quantum = std::ldexp(1.0, spacing - middle);
-    const bool serves = ExpectedHarm(Role::kGrad, inputs, quantum) <= limit &&
-                        ExpectedHarm(Role::kActGrad, inputs, quantum) <= limit;
-    (serves ? passes : fails) = middle;
+    (Expected(inputs, middle) <= limit ? passes : fails) = middle;
   }
   return passes;
 }
@@ -166,14 +173,26 @@ std::vector<int> WindowSearch::Wanted() const {
   return wanted;
 }
 
-void WindowSearch::End() {
+// Goes on from what was measured as the expectation does.
+std::vector<float> WindowSearch::HarmBelow(const StepInputs& inputs, double measured) const {
+  std::vector<float> harm = {static_cast<float>(std::fmin(1, measured))};
+  const double expected = Expected(inputs, current_.low - 1);
+  for (int below = 2; below <= kBinadesBelow && harm.back() < 1; ++below) {
+    const double growth =
+        expected > 0 ? Expected(inputs, current_.low - below) / expected : std::exp2(2 * below - 2);
+    harm.push_back(static_cast<float>(std::fmin(1, measured * growth)));
+  }
+  return harm;
+}
+
+void WindowSearch::End(const StepInputs& inputs) {
   if (!current_.hopeless) {
     current_.low = EndsOf(Reading::kLikely).passes;
     current_.low_range = {EndsOf(Reading::kSmallest).passes, EndsOf(Reading::kLargest).passes};
     const auto below = known_.find(current_.low - 1);
     if (below != known_.end()) {
       current_.low_tensor = below->second.worst_tensor;
-      current_.harm_below = below->second.mean;
+      current_.harm_below = HarmBelow(inputs, below->second.mean);
     }
     guess_ = current_.low;
   }

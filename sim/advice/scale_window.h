@@ -26,8 +26,9 @@ struct StepWindow {
   bool hopeless = false;  // not finite at any scale: a recorded gradient is not, or is too large
   int low = kLowestWindowExponent, high = kHighestWindowExponent;
   Bracket<int> low_range = {kLowestWindowExponent, kLowestWindowExponent};
-  std::string low_tensor, high_tensor;       // that bound it; empty if nothing does
-  double harm_below = 0;                     // mean over tensors, one binade below the lower end
+  std::string low_tensor, high_tensor;  // that bound it; empty if nothing does
+  // Mean harm one binade below the lower end, as measured, then two, three and so on, foretold.
+  std::vector<float> harm_below;
   float largest = 0, largest_parameter = 0;  // magnitudes: of all gradients, of parameters
 
   bool empty() const { return hopeless || low > high; }
@@ -64,7 +65,7 @@ class WindowSearch {
   void Learn(int exponent, const StepInputs& inputs, const std::vector<TensorAnswer>& answers);
 
   // Ends a step whose window is found.
-  void End();
+  void End(const StepInputs& inputs);
 
  private:
   // What is known of harm at a scale.
@@ -79,7 +80,9 @@ class WindowSearch {
   };
   Ends EndsOf(Reading reading) const;
   void FindHigh(const StepInputs& inputs);
+  double Expected(const StepInputs& inputs, int exponent) const;
   int PredictLow(const StepInputs& inputs) const;
+  std::vector<float> HarmBelow(const StepInputs& inputs, double measured) const;
 
   NamedFormat format_;
   Conversion conversion_;

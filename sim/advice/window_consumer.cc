@@ -158,7 +158,7 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasu
     Learn(inputs, step.Measure(questions.all(), options_));
   }
   for (Searched& searched : formats_) {
-    searched.search.End();
+    searched.search.End(inputs);
     searched.served.Add(searched.search.windows().back());
     Settle(searched, i + 1);
   }

@@ -37,8 +37,10 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
 double LostAt(const StepFacts& facts, double scale) {
   if (facts.hopeless || scale > facts.highest) return 1;
   if (scale >= facts.lowest) return 0;
-  const double coarser = facts.lowest / 2 / scale;
-  return std::fmin(1, facts.harm_below * coarser * coarser);
+  if (facts.harm_below.empty()) return 0;
+  const int below = std::ilogb(facts.lowest) - 1 - std::ilogb(scale);
+  const auto last = static_cast<int>(facts.harm_below.size()) - 1;
+  return facts.harm_below[static_cast<size_t>(std::clamp(below, 0, last))];
 }
 
 std::optional<PolicyScore> Foretell(const PolicyFamily& family, const ScaleParameters& parameters,
@@ -68,7 +70,7 @@ double LeastLoss(std::span<const StepFacts> facts) {
   double lost = 0;
   for (const StepFacts& step : facts) {
     const bool served = !step.hopeless && step.lowest <= step.highest;
-    lost += step.hopeless ? 1 : served ? 0 : std::fmin(1, step.harm_below);
+    lost += step.hopeless ? 1 : served || step.harm_below.empty() ? 0 : step.harm_below.front();
   }
   return facts.empty() ? 0 : lost / static_cast<double>(facts.size());
 }

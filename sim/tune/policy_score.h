@@ -22,8 +22,7 @@ double LossOf(const ReplayStep& step, const Conversion& conversion);
 // Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.
 PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
 
-// Returns what a step loses at a scale. Below its window harm is taken to grow with the square of
-// the spacing of the format's values, as it does until whole tensors are gone.
+// Returns what a step loses at a scale: below its window what StepFacts::harm_below says.
 double LostAt(const StepFacts& facts, double scale);
 
 // Foretells the score of a policy, which learns nothing of a step but whether it was finite.

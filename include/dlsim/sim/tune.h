@@ -99,9 +99,11 @@ struct StepFacts {
   std::string tensor = {};  // to blame if hopeless
   double limit = 0;         // the largest scale at which the gradients that decide are finite; or 0
   double highest = 0;       // the largest at which all are
-  double lowest = 0;      // the lowest power of two at which harm is below the threshold; of a step
-                          // without a window the one beyond `highest`
-  double harm_below = 0;  // mean harm at half of that
+  double lowest = 0;  // the lowest power of two at which harm is below the threshold; of a step
+                      // without a window the one beyond `highest`
+  // Mean harm at half of that, as measured, then at a quarter and so on, foretold up to where it
+  // stays; empty if there is none.
+  std::vector<float> harm_below = {};
 };
 
 // Scales that serve every step that some scale makes finite.

@@ -103,7 +103,7 @@ def _card(item: Mapping[str, Any], key: str, result: ShownResult) -> str:
 {_recommended(item)}
 <div class="columns">
 <figure><figcaption>Mean of what the steps lose; a skipped step loses all. The dashed line is the
-bound that no policy can beat.</figcaption>
+best power of two of each step, by hindsight.</figcaption>
 <div class="chart" data-chart="loss" data-key="{key}"></div></figure>
 <figure><figcaption>Largest loss scale at which each step is finite. The band holds the scales that
 the recommendation used{_window_words(item)}.</figcaption>
@@ -142,7 +142,7 @@ def _recommended(item: Mapping[str, Any]) -> str:
     rows = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in pairs)
     optimal = ""
     if chosen.get("optimal"):
-        optimal = " No policy can lose less on this trace."
+        optimal = " It loses no more than the best power of two of each step."
     if chosen.get("eligible") is False:
         optimal = " The original software raises an error under every policy that was tried."
     policy = escape(visible(chosen.get("policy")))
