@@ -44,7 +44,8 @@ class Deriver {
       : family_(family),
         facts_(facts),
         least_loss_(LeastLoss(facts)),
-        worth_(WorthAChange(facts.size())) {
+        worth_(WorthAChange(facts.size())),
+        usual_limit_(UsualLimit(facts)) {
     const int bias = ParseFormat(advice.format).format.bias;
     highest_exponent_ = std::min(bias, kHighestScaleExponent);
     start_ = StaticOf(advice, facts).scale;
@@ -98,7 +99,7 @@ class Deriver {
     std::vector<double> starts = {start_};
     // What is used today stays if it has head-room.
     const double own = family_.defaults.init;
-    const bool room = std::ldexp(own, kHeadroomBinades) <= UsualLimit(facts_);
+    const bool room = std::ldexp(own, kHeadroomBinades) <= usual_limit_;
     if (family_.current && room) starts.insert(starts.begin(), own);
     const auto first = std::ranges::find_if_not(facts_, &StepFacts::hopeless);
     if (first != facts_.end() && first->limit > 0) {
@@ -130,7 +131,7 @@ class Deriver {
     if (family_.min.empty()) return {0};
     // The documented 2e-14 of Cerebras is a misprint.
     const double own = std::fmax(family_.defaults.min, 0x1p-14);
-    const double needed = std::ldexp(PowerBelow(UsualLimit(facts_)), -kHeadroomBinades);
+    const double needed = std::ldexp(PowerBelow(usual_limit_), -kHeadroomBinades);
     std::vector<double> floors;
     for (const double floor : {own, std::ldexp(init, -kHeadroomBinades), needed, init}) {
       const double allowed = std::fmax(std::fmin(floor, init), family_.lowest_min);
@@ -150,6 +151,7 @@ class Deriver {
   std::span<const StepFacts> facts_;
   double least_loss_;
   double worth_;
+  double usual_limit_;
   int highest_exponent_ = 0;
   double start_ = 1;
   std::vector<PolicyScore> tried_;
