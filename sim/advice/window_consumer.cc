@@ -9,8 +9,6 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr int kHeadroom = 2;  // binades
-
 size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWindowExponent); }
 
 TensorHarm& TensorOf(const StepTensor& tensor, size_t t, std::vector<TensorHarm>& tensors) {

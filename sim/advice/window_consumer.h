@@ -15,6 +15,9 @@
 
 namespace dlsim::sim {
 
+// The binades that a recommended scale leaves below overflow.
+inline constexpr int kHeadroom = 2;
+
 // How many steps each power of two serves.
 class ServedSteps {
  public:

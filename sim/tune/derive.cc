@@ -15,8 +15,6 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr int kHeadroomBinades = 2;
-
 // Less of the mean loss is no reason to prefer other parameters: a step of a hundred, or one spike.
 double WorthAChange(size_t steps) {
   return std::fmax(0.01, 1.5 / static_cast<double>(std::max<size_t>(1, steps)));
@@ -32,7 +30,7 @@ double UsualLimit(std::span<const StepFacts> facts) {
   for (const StepFacts& step : facts) {
     if (!step.hopeless) limits.push_back(step.limit);
   }
-  if (limits.empty()) return std::ldexp(1.0, kHeadroomBinades);
+  if (limits.empty()) return std::ldexp(1.0, kHeadroom);
   std::ranges::sort(limits);
   return limits[limits.size() / 20];
 }
@@ -99,11 +97,11 @@ class Deriver {
     std::vector<double> starts = {start_};
     // What is used today stays if it has head-room.
     const double own = family_.defaults.init;
-    const bool room = std::ldexp(own, kHeadroomBinades) <= usual_limit_;
+    const bool room = std::ldexp(own, kHeadroom) <= usual_limit_;
     if (family_.current && room) starts.insert(starts.begin(), own);
     const auto first = std::ranges::find_if_not(facts_, &StepFacts::hopeless);
     if (first != facts_.end() && first->limit > 0) {
-      starts.push_back(std::ldexp(PowerBelow(first->limit), -kHeadroomBinades));
+      starts.push_back(std::ldexp(PowerBelow(first->limit), -kHeadroom));
     }
     if (IsPowerOfTwo(own)) starts.push_back(own);
     for (double& start : starts) {
@@ -131,9 +129,9 @@ class Deriver {
     if (family_.min.empty()) return {0};
     // The documented 2e-14 of Cerebras is a misprint.
     const double own = std::fmax(family_.defaults.min, 0x1p-14);
-    const double needed = std::ldexp(PowerBelow(usual_limit_), -kHeadroomBinades);
+    const double needed = std::ldexp(PowerBelow(usual_limit_), -kHeadroom);
     std::vector<double> floors;
-    for (const double floor : {own, std::ldexp(init, -kHeadroomBinades), needed, init}) {
+    for (const double floor : {own, std::ldexp(init, -kHeadroom), needed, init}) {
       const double allowed = std::fmax(std::fmin(floor, init), family_.lowest_min);
       if (std::ranges::count(floors, allowed) == 0) floors.push_back(allowed);
     }
@@ -144,7 +142,7 @@ class Deriver {
     if (family_.max.empty()) return 0;
     const double own = IsPowerOfTwo(family_.defaults.max) ? family_.defaults.max
                                                           : std::ldexp(1.0, highest_exponent_);
-    return own >= init ? own : std::ldexp(init, kHeadroomBinades);
+    return own >= init ? own : std::ldexp(init, kHeadroom);
   }
 
   const PolicyFamily& family_;
@@ -193,7 +191,7 @@ StaticChoice StaticOf(const FormatAdvice& advice, std::span<const StepFacts> fac
     choice.high = std::ldexp(1.0, range->high);
     return choice;
   }
-  choice.scale = std::ldexp(PowerBelow(UsualLimit(facts)), -kHeadroomBinades);
+  choice.scale = std::ldexp(PowerBelow(UsualLimit(facts)), -kHeadroom);
   choice.low = choice.high = choice.scale;
   return choice;
 }
