@@ -91,8 +91,9 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
     if (windows[i].empty()) {
       ++path.unserved;
     } else if (steps[i].scale > std::ldexp(1.0, windows[i].high)) {
-      // Between two powers of two the larger is not known to overflow.
-      ++(steps[i].finite ? path.inside : path.above);
+      // Below the next power of two it is not known to overflow.
+      const bool known = steps[i].scale >= std::ldexp(2.0, windows[i].high);
+      ++(steps[i].finite && !known ? path.inside : path.above);
     } else {
       ++(steps[i].scale < std::ldexp(1.0, windows[i].low) ? path.below : path.inside);
     }

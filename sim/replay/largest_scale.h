@@ -8,13 +8,16 @@ namespace dlsim::sim {
 
 // What becomes of a magnitude, of either sign: directed rounding treats them differently.
 struct ScaledMagnitude {
-  bool overflows = false;  // becomes infinite, in float32 or in the format, or is clamped
+  // Becomes infinite, in float32 or in the format, or is clamped: by saturation, or by a rounding
+  // mode that stops at the largest finite value, where that is more than rounding.
+  bool overflows = false;
   bool nonfinite = false;  // is infinite or NaN in the format
 };
 ScaledMagnitude ScaleMagnitude(const Conversion& conversion, float magnitude, float scale);
 
-// Returns the largest float32 scale at which no magnitude up to `magnitude` overflows; 0 if none
-// is known, since the smallest subnormal one overflows.
+// Returns the largest float32 scale at which no magnitude up to `magnitude` overflows, or becomes
+// infinite or NaN in the format; 0 if none is known, since the smallest subnormal one does.
 float LargestScale(const Conversion& conversion, float magnitude);
+float LargestFiniteScale(const Conversion& conversion, float magnitude);
 
 }  // namespace dlsim::sim

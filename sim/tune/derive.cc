@@ -3,12 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <tuple>
 
 #include "dlsim/ladder.h"
-#include "sim/replay/largest_scale.h"
+#include "sim/advice/step_facts.h"
 #include "sim/tune/policy_family.h"
 #include "sim/tune/policy_score.h"
 
@@ -160,25 +159,9 @@ class Deriver {
 
 std::vector<StepFacts> FactsOf(const FormatAdvice& advice, const Conversion& conversion,
                                Checked checked) {
-  std::map<float, double> limits;  // steps that repeat a magnitude repeat its limit
-  const auto limit_of = [&](float magnitude) {
-    const auto [limit, is_new] = limits.try_emplace(magnitude, 0);
-    if (is_new) limit->second = LargestScale(conversion, magnitude);
-    return limit->second;
-  };
   std::vector<StepFacts> facts;
   for (const StepWindow& window : advice.windows) {
-    StepFacts step = {.step = window.step, .hopeless = window.hopeless};
-    if (window.hopeless) {
-      step.tensor = window.high_tensor;
-    } else {
-      const bool all = checked == Checked::kAllGradients;
-      step.highest = limit_of(window.largest);
-      step.limit = all ? step.highest : limit_of(window.largest_parameter);
-      step.lowest = std::ldexp(1.0, window.low);
-      step.harm_below = window.harm_below;
-    }
-    facts.push_back(std::move(step));
+    facts.push_back(FactsOf(window, conversion, checked));
   }
   return facts;
 }

@@ -4,11 +4,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/advice/step_facts.h"
 #include "sim/replay/harm.h"
 
 namespace dlsim::sim {
 
 double LossOf(const ReplayStep& step, const Conversion& conversion) {
+  if (step.activations.nonfinite_outputs > 0) return 1;
   const bool parameters_only = step.activation_harm.worst_tensor.empty();
   const double harm = std::fmax(step.harm.mean, step.activation_harm.mean);
   return harm <= HarmLimit(conversion, parameters_only) ? 0 : std::fmin(1, harm);
@@ -32,15 +34,6 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
   score.max_scale = result.summary.max_scale;
   score.final_scale = result.steps.back().next_scale;
   return score;
-}
-
-double LostAt(const StepFacts& facts, double scale) {
-  if (facts.hopeless || scale > facts.highest) return 1;
-  if (scale >= facts.lowest) return 0;
-  if (facts.harm_below.empty()) return 0;
-  const int below = std::ilogb(facts.lowest) - 1 - std::ilogb(scale);
-  const auto last = static_cast<int>(facts.harm_below.size()) - 1;
-  return facts.harm_below[static_cast<size_t>(std::clamp(below, 0, last))];
 }
 
 std::optional<PolicyScore> Foretell(const PolicyFamily& family, const ScaleParameters& parameters,

@@ -14,16 +14,13 @@ namespace dlsim::sim {
 // the harm from which on training suffers.
 inline constexpr double kLossResolution = 1e-4;
 
-// What an applied step loses: nothing as long as its harm (docs/numerics.md) stays below the
+// What an applied step loses: all if an activation gradient overflows, nothing as long as its harm (docs/numerics.md) stays below the
 // threshold, else the mean over tensors of what each loses of its own energy, the larger of
 // parameter and activation gradients.
 double LossOf(const ReplayStep& step, const Conversion& conversion);
 
 // Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.
 PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
-
-// Returns what a step loses at a scale: below its window what StepFacts::harm_below says.
-double LostAt(const StepFacts& facts, double scale);
 
 // Foretells the score of a policy, which learns nothing of a step but whether it was finite.
 // Returns nothing if the policy refuses the parameters.

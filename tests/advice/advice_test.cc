@@ -168,6 +168,21 @@ TEST_F(AdviceTest, DirectedRoundingOverflowsOnEitherSide) {
   }
 }
 
+// Toward zero nothing becomes infinite, but what is far beyond the largest value is lost all the
+// same.
+TEST_F(AdviceTest, AWindowEndsWhereGradientsAreClamped) {
+  WriteStep(0, {FloatTensor("a.weight.grad", {65520.0f, 1.0f})});
+  const TraceReader trace = Open();
+  const TraceSource source(trace, 1);
+  for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
+    Conversion conversion;
+    conversion.rounding = Rounding::kTowardZero;
+    conversion.overflow = overflow;
+    const Advice advice = AdviseOn(source, std::vector<std::string>{"fp16"}, conversion, {});
+    EXPECT_EQ(advice.formats.front().windows.front().high, 0) << NameOf(overflow);
+  }
+}
+
 TEST_F(AdviceTest, NamesWhatIsLostWhereNothingServes) {
   for (int step = 0; step < 10; ++step) WriteLayers(step, 0x1p20f, 0x1p-30f);
   const Advice advice = AdviceOn({"fp16", "bf16"});
@@ -232,18 +247,20 @@ TEST_F(AdviceTest, LooksAtAllStepsAtTheFinalScale) {
 }
 
 TEST(PathsInWindows, CountWhereTheScaleWas) {
-  std::vector<StepWindow> windows(4);
+  std::vector<StepWindow> windows(6);
   for (StepWindow& window : windows) window.low = 0, window.high = 4;
   windows[3].low = 5;
-  std::vector<ReplayStep> steps(4);
+  std::vector<ReplayStep> steps(6);
   steps[0].scale = 32, steps[0].finite = false;
   steps[1].scale = 0.5;
   steps[2].scale = 16;
   steps[3].scale = 16;
+  steps[4].scale = 24;  // finite, and below the next power of two
+  steps[5].scale = 32;  // finite, but clamped
   const PathInWindows path = CompareWithWindows(steps, windows);
-  EXPECT_EQ(path.above, 1u);
+  EXPECT_EQ(path.above, 2u);
   EXPECT_EQ(path.below, 1u);
-  EXPECT_EQ(path.inside, 1u);
+  EXPECT_EQ(path.inside, 2u);
   EXPECT_EQ(path.unserved, 1u);
 }
 

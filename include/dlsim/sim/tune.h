@@ -98,7 +98,7 @@ struct StepFacts {
   bool hopeless = false;    // not finite at any scale
   std::string tensor = {};  // to blame if hopeless
   double limit = 0;         // the largest scale at which the gradients that decide are finite; or 0
-  double highest = 0;       // the largest at which all are
+  double highest = 0;       // the largest at which all are, and none is clamped
   double lowest = 0;  // the lowest power of two at which harm is below the threshold; of a step
                       // without a window the one beyond `highest`
   // Mean harm at half of that, as measured, then at a quarter and so on, foretold up to where it
