@@ -130,19 +130,17 @@ show(
         "params.steps_per_increase": "steps_per_increase",
         "skipped_steps": "skipped",
         "final_scale": "final",
-        "mean_loss": "loss",
+        "mean_loss": "gradient lost",
     },
 )
 assert sweep.mean_loss.max() < 1e-6 and sweep.skipped_steps.max() == 0
 
 # %% [markdown]
-# All of them lose nothing to speak of: below 1e-6 of the energy. Energy hides small tensors, and
-# `tune` below looks at each tensor's own. What does each scale lose if it is held for the whole
-# training?
+# What is lost is 1 for a step that is skipped, 0 where the scale lies in the step's window, and
+# else what the tensors lose on average, each of its own energy. What does each scale lose if it is
+# held for the whole training?
 #
-# Mind the definition: a static scale never skips. A step that is not finite is applied, and the
-# sweep counts only what underflowed in it. To the training it is lost, and so it is here, as it is
-# to `tune` below.
+# A static scale never skips: a step that is not finite is applied, and counts as lost.
 
 # %%
 exponents = range(-24, 37)
@@ -156,18 +154,17 @@ statics = dlsim.sweep(
 figure = go.Figure()
 statics = statics.sort_values("params.loss_scale")
 statics["log2_scale"] = np.log2(statics["params.loss_scale"].astype(float))
-statics["loss"] = statics.mean_loss + statics.nonfinite_steps / statics.steps
 for name, of_format in statics.groupby("format", sort=False):
     figure.add_scatter(
         x=of_format.log2_scale,
-        y=of_format.loss.clip(lower=1e-17),
+        y=of_format.mean_loss.clip(lower=1e-17),
         mode="lines+markers",
         name=name,
     )
 figure.update_layout(
-    title="Mean loss of the gradient under a constant scale",
+    title="What is lost of the gradient under a constant scale",
     xaxis_title="log2 of the scale",
-    yaxis={"title": "mean loss", "type": "log"},
+    yaxis={"title": "gradient lost", "type": "log"},
 )
 figure
 
@@ -191,7 +188,7 @@ for name, row in verdicts.iterrows():
     print(f"   {row.reason}")
     print(f"   recommended initial scale {row['recommended.params.init_scale']:g}")
     print(
-        f"   mean loss {row['recommended.mean_loss']:.3g}, at scale 1 "
+        f"   gradient lost {row['recommended.mean_loss']:.3g}, at scale 1 "
         f"{row.mean_loss_at_scale_1:.3g}, by hindsight {row.least_possible_mean_loss:.3g}"
     )
 assert verdicts["recommended.params.init_scale"]["fp16"] == 2.0**14
@@ -259,7 +256,7 @@ print(f"a window of scales that suits all other steps: {'none' if row['window.em
 show(
     tuned.to_frame("comparisons"),
     label="",
-    mean_loss="mean loss",
+    mean_loss="gradient lost",
     skipped_steps="skipped",
     skipped_before_first_applied="before the first",
 )

@@ -84,6 +84,9 @@ class WindowConsumer final : public StepConsumer {
   bool Ask(const GradientStep& step, StepQuestions& questions) override;
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
 
+  // The window of the step that was advanced last, for the format at this place.
+  const StepWindow& Latest(size_t format) const { return formats_[format].search.windows().back(); }
+
   // Measures the steps again whose tensors were not measured at the scale that came out in the end,
   // and returns the windows of the formats in order. Once, after the last step.
   std::vector<FormatWindows> Take(const GradientSource& source);

@@ -119,8 +119,9 @@ std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayR
   Progress progress("sweep", count * input.source->step_count(),
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kPolicySteps);
-  const SweepOptions sweep = {std::move(replay),
-                              [&](size_t steps_done) { progress.Update(steps_done * count); }};
+  const SweepOptions sweep = {
+      std::move(replay), [&](size_t steps_done) { progress.Update(steps_done * count); }, "*",
+      options.sort == RankBy::kLoss ? SearchWindows::kYes : SearchWindows::kNo};
   return Sweep(*input.source, std::move(runs), sweep);
 }
 
@@ -234,8 +235,8 @@ void AddSweepCommand(CLI::App& app, Action& action) {
   AddRuleOptions(*command, *options);
   AddDeviceOption(*command, options->device);
   AddChoice<RankBy>(*command, "--sort", options->sort, "BY",
-                    "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "
-                    "final-scale");
+                    "Rank by loss (default), or, without a search for the steps' windows, skipped, "
+                    "energy-lost, worst-step, first-applied or final-scale");
   AddCount(*command, "--top", options->top, "Lines of the table of the best (default 20)");
   command
       ->add_option("--json", options->results.json, "Write all runs as JSON; - is standard output")

@@ -2,17 +2,20 @@
 // A run's outcome as it grows, step by step.
 #pragma once
 
-#include <algorithm>
+#include <cstddef>
+#include <optional>
 #include <utility>
 
 #include "dlsim/sim/sweep.h"
+#include "sim/advice/step_facts.h"
 #include "sim/sweep/step_answer.h"
 
 namespace dlsim::sim {
 
 class OutcomeSum {
  public:
-  void Add(const PathStep& step, const StepAnswer& answer) {
+  // `facts` of the step; null if windows are not searched.
+  void Add(const PathStep& step, const StepAnswer& answer, const StepFacts* facts) {
     outcome_.AddToPath(step);
     exact_ &= answer.exact;
     known_ &= answer.verdict.certain;
@@ -22,18 +25,18 @@ class OutcomeSum {
     gradients.overflow += answer.overflow;
     gradients.nonfinite_outputs += answer.nonfinite_outputs;
     gradients.underflow_sum_of_squares += answer.underflow_squares;
-    loss_ += step.skipped ? 1 : answer.energy_lost;
     // From a step whose outcome is only likely, the run may have gone any other way.
-    loss_bracket_.low += !known_ ? 0 : step.skipped ? 1 : answer.energy_bracket.low;
-    loss_bracket_.high += !known_ || step.skipped ? 1 : answer.energy_bracket.high;
-    if (!step.skipped) underflown_ += answer.energy_lost;
+    if (!step.skipped)
+      underflown_.Add(answer.energy_bracket), likely_underflown_ += answer.energy_lost;
+    if (facts != nullptr) AddLoss(step, *facts);
   }
 
   // Sets the event that ended the run.
   void End(ScalerEvent event) { outcome_.fatal = std::move(event); }
 
-  // Returns the outcome; `input` is of the gradients of all its steps.
-  SweepOutcome Outcome(const TensorStats& input) const {
+  // Returns the outcome; `input` is of the gradients of all its steps, `steps` are those of the
+  // trace.
+  SweepOutcome Outcome(const TensorStats& input, size_t steps) const {
     SweepOutcome outcome = outcome_;
     TensorStats& gradients = outcome.gradients;
     gradients.elements = input.elements;
@@ -43,19 +46,30 @@ class OutcomeSum {
     gradients.absmax = input.absmax;
     gradients.sum_of_squares = input.sum_of_squares;
     outcome.exact = exact_ && known_;
-    const double steps = static_cast<double>(outcome.steps);
-    const double applied = steps - static_cast<double>(outcome.skipped_steps);
-    if (applied > 0) outcome.mean_energy_lost = underflown_ / applied;
-    if (outcome.steps == 0) return outcome;
-    outcome.mean_loss = loss_ / steps;
-    outcome.loss_bracket = {loss_bracket_.low / steps, loss_bracket_.high / steps};
+    const auto applied = static_cast<double>(outcome.steps - outcome.skipped_steps);
+    if (applied > 0) outcome.mean_energy_lost = likely_underflown_ / applied;
+    outcome.energy_bracket = {outcome.mean_energy_lost, outcome.mean_energy_lost};
+    if (!known_) outcome.energy_bracket = {0, 1};
+    if (known_ && applied > 0) {
+      outcome.energy_bracket = {underflown_.low / applied, underflown_.high / applied};
+    }
+    if (loss_)
+      outcome.mean_loss =
+          (*loss_ + static_cast<double>(steps - outcome.steps)) / static_cast<double>(steps);
     return outcome;
   }
 
  private:
+  void AddLoss(const PathStep& step, const StepFacts& facts) {
+    const bool lost = step.skipped || !step.finite;
+    loss_ = loss_.value_or(0) + (lost ? 1 : LostAt(facts, step.scale));
+    outcome_.steps_below_window += !lost && !facts.hopeless && step.scale < facts.lowest;
+  }
+
   SweepOutcome outcome_;
-  double loss_ = 0, underflown_ = 0;
-  Bracket<double> loss_bracket_;
+  std::optional<double> loss_;
+  Bracket<double> underflown_;    // shares of energy, summed over applied steps ...
+  double likely_underflown_ = 0;  // ... and what is likely
   bool exact_ = true;
   bool known_ = true;  // no verdict was only likely
 };

@@ -26,7 +26,7 @@ double KeyOf(const SweepOutcome& outcome, RankBy by) {
     case RankBy::kFinalScale:
       return std::isnan(outcome.final_scale) ? kInfinity : -outcome.final_scale;
     default:
-      return outcome.mean_loss;
+      return outcome.mean_loss.value_or(0);
   }
 }
 
@@ -38,8 +38,8 @@ std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, RankBy by) {
   const auto key = [&](size_t i) {
     const SweepOutcome& o = outcomes[i];
     const double run = o.fatal ? -static_cast<double>(o.steps) : 0;
-    return std::tuple(o.fatal.has_value(), run, KeyOf(o, by), o.mean_loss, o.skipped_steps,
-                      o.worst_step_energy_lost, i);
+    return std::tuple(o.fatal.has_value(), run, KeyOf(o, by), o.mean_loss.value_or(0),
+                      o.skipped_steps, o.mean_energy_lost, i);
   };
   std::ranges::sort(order, [&](size_t a, size_t b) { return key(a) < key(b); });
   return order;
@@ -49,15 +49,16 @@ std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes) {
   std::vector<size_t> order = Rank(outcomes, RankBy::kSkipped);
   const auto ended = [&](size_t i) { return outcomes[i].fatal.has_value(); };
   if (!std::ranges::all_of(order, ended)) std::erase_if(order, ended);
+  const auto lost = [&](size_t i) {
+    return outcomes[i].mean_loss.value_or(outcomes[i].mean_energy_lost);
+  };
   std::ranges::stable_sort(order, [&](size_t a, size_t b) {
-    return std::tuple(outcomes[a].skipped_steps, outcomes[a].mean_energy_lost) <
-           std::tuple(outcomes[b].skipped_steps, outcomes[b].mean_energy_lost);
+    return std::pair(outcomes[a].skipped_steps, lost(a)) <
+           std::pair(outcomes[b].skipped_steps, lost(b));
   });
   std::vector<size_t> front;
   for (const size_t i : order) {
-    const bool better =
-        front.empty() || outcomes[i].mean_energy_lost < outcomes[front.back()].mean_energy_lost;
-    if (better) front.push_back(i);
+    if (front.empty() || lost(i) < lost(front.back())) front.push_back(i);
   }
   return front;
 }
@@ -66,7 +67,7 @@ bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b) {
   const auto key = [](const SweepOutcome& o) {
     return std::tuple(o.steps, o.skipped_steps, o.nonfinite_steps, o.longest_skip_run,
                       o.first_applied_step, o.final_scale, o.min_scale, o.max_scale, o.mean_loss,
-                      o.worst_step_energy_lost, o.fatal.has_value());
+                      o.steps_below_window, o.worst_step_energy_lost, o.fatal.has_value());
   };
   bool same = key(a) == key(b);
   ForEachCounter([&](auto row) {

@@ -13,10 +13,10 @@
 
 namespace dlsim::sim {
 
-// What runs are ranked by, the least first but for the scale; ties by mean loss, skipped steps, the
-// worst step's energy, and order.
+// What runs are ranked by, the least first but for the scale; ties by mean loss, skipped steps,
+// energy lost, and order.
 enum class RankBy : uint8_t {
-  kLoss,          // mean_loss
+  kLoss,          // mean_loss, which must be known
   kSkipped,       // skipped_steps
   kEnergyLost,    // mean_energy_lost
   kWorstStep,     // worst_step_energy_lost
@@ -37,9 +37,9 @@ constexpr auto EnumNames(RankBy) {
 // the later their end the better.
 std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, RankBy by);
 
-// Returns the indices of the runs than which no other has both fewer skipped steps and less mean
-// energy lost, the fewest skipped first; one run for each pair of these, and none that the original
-// would have ended unless it ends them all.
+// Returns the indices of the runs than which no other has both fewer skipped steps and a smaller
+// mean loss (without it mean energy lost), the fewest skipped first; one run for each pair of
+// these, and none that the original would have ended unless it ends them all.
 std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes);
 
 // Returns whether two runs went the same way.

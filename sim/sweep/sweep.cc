@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/sim/sweep.h"
 
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "sim/replay/profile_source.h"
 #include "sim/replay/run_states.h"
 #include "sim/replay/trace_source.h"
+#include "sim/sweep/sweep_windows.h"
 #include "sim/sweep/totals_run.h"
 
 namespace dlsim::sim {
@@ -35,30 +38,33 @@ class GeneralRuns {
  public:
   explicit GeneralRuns(const ReplayOptions& options) : states_(options) {}
 
-  void Add(ReplayRun run) {
+  void Add(ReplayRun run, size_t place) {
     states_.Add(std::move(run));
     outcomes_.emplace_back();
+    places_.push_back(place);
   }
 
   bool AllStopped() const { return states_.AllStopped(); }
   void Ask(const GradientStep& step, StepQuestions& questions) { states_.Ask(step, questions); }
 
-  void Advance(int64_t step, const StepMeasurement& measured) {
+  void Advance(int64_t step, std::span<const StepFacts> facts, const StepMeasurement& measured) {
     states_.Advance(step, measured, [&](size_t r, const auto&) {
       RunState& state = states_[r];
       if (state.stopped()) outcomes_[r].End(state.result().events.back());
       const ReplayStep record = state.TakeStep();
-      outcomes_[r].Add(PathStepOf(record), AnswerOf(record));
+      outcomes_[r].Add(PathStepOf(record), AnswerOf(record),
+                       facts.empty() ? nullptr : &facts[places_[r]]);
     });
   }
 
-  SweepOutcome Outcome(size_t run) {
-    return outcomes_[run].Outcome(states_[run].result().summary.gradients);
+  SweepOutcome Outcome(size_t run, size_t steps) {
+    return outcomes_[run].Outcome(states_[run].result().summary.gradients, steps);
   }
 
  private:
   RunStates states_;
   std::vector<OutcomeSum> outcomes_;
+  std::vector<size_t> places_;  // of their conversions among the facts of a step
 };
 
 class SweepConsumer final : public StepConsumer {
@@ -69,20 +75,23 @@ class SweepConsumer final : public StepConsumer {
         edges_(source.edges()),
         totals_(options.replay),
         general_(options.replay) {
+    if (options.windows == SearchWindows::kYes) windows_.emplace(runs, options.replay);
     const bool totals_tell_absmax = TotalsTellAbsmax(source);
-    for (ReplayRun& run : runs) {
+    for (size_t r = 0; r < runs.size(); ++r) {
+      ReplayRun& run = runs[r];
+      const size_t place = windows_ ? windows_->PlaceOf(r) : 0;
       const bool asks_for_totals =
           AsksForTotals(run, options.replay) && (totals_tell_absmax || !run.scaler.uses_absmax());
       size_t& count = asks_for_totals ? totals_count_ : general_count_;
       places_.push_back({asks_for_totals, count++});
-      asks_for_totals ? totals_.Add(std::move(run)) : general_.Add(std::move(run));
+      asks_for_totals ? totals_.Add(std::move(run), place) : general_.Add(std::move(run), place);
     }
   }
 
   bool going() const override { return totals_.going() || !general_.AllStopped(); }
 
   StepNeeds needs() const override {
-    return general_.AllStopped() ? StepNeeds::kTotals : StepNeeds::kTensors;
+    return windows_ || !general_.AllStopped() ? StepNeeds::kTensors : StepNeeds::kTotals;
   }
 
   const HistogramEdges* Edges() override {
@@ -93,6 +102,7 @@ class SweepConsumer final : public StepConsumer {
 
   bool Ask(const GradientStep& step, StepQuestions& questions) override {
     unclear_.clear();
+    if (windows_) windows_->Ask(step, questions);
     if (totals_.going() && edges_ == nullptr) AskUnclear(questions);
     if (!general_.AllStopped()) general_.Ask(step, questions);
     return !questions.all().empty();
@@ -104,16 +114,21 @@ class SweepConsumer final : public StepConsumer {
       table.At(unclear.index) = AnswerOf(table.question(unclear.index).kind(), measured,
                                          measured.answers[unclear.answer], options_.replay.checked);
     }
-    if (totals_.going()) totals_.Advance(step.number());
-    if (!general_.AllStopped()) general_.Advance(step.number(), measured);
+    std::span<const StepFacts> facts;
+    if (windows_) {
+      windows_->Advance(i, step, measured);
+      facts = windows_->facts();
+    }
+    if (totals_.going()) totals_.Advance(step.number(), facts);
+    if (!general_.AllStopped()) general_.Advance(step.number(), facts, measured);
     if (options_.progress) options_.progress(i + 1);
   }
 
-  std::vector<SweepOutcome> Outcomes() {
+  std::vector<SweepOutcome> Outcomes(size_t steps) {
     std::vector<SweepOutcome> outcomes;
     for (const Place& place : places_) {
-      outcomes.push_back(place.asks_for_totals ? totals_.Outcome(place.index)
-                                               : general_.Outcome(place.index));
+      outcomes.push_back(place.asks_for_totals ? totals_.Outcome(place.index, steps)
+                                               : general_.Outcome(place.index, steps));
     }
     return outcomes;
   }
@@ -148,6 +163,7 @@ class SweepConsumer final : public StepConsumer {
 
   const SweepOptions& options_;
   const HistogramEdges* edges_;  // those of a profile
+  std::optional<SweepWindows> windows_;
   TotalsRuns totals_;
   GeneralRuns general_;
   size_t totals_count_ = 0, general_count_ = 0;
@@ -161,7 +177,7 @@ std::vector<SweepOutcome> Sweep(const GradientSource& source, std::vector<Replay
                                 const SweepOptions& options) {
   SweepConsumer consumer(std::move(runs), options, source);
   ForEachStep(source, options.replay.step, consumer);
-  return consumer.Outcomes();
+  return consumer.Outcomes(source.step_count());
 }
 
 std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,

@@ -39,10 +39,11 @@ Json Summary(const SweepOutcome& o) {
   AddCounters(o.gradients, object);
   object["worst_step_energy_lost"] = JsonNumber(o.worst_step_energy_lost);
   object["mean_energy_lost"] = JsonNumber(o.mean_energy_lost);
-  object["mean_loss"] = JsonNumber(o.mean_loss);
+  object["mean_energy_lost_low"] = JsonNumber(o.energy_bracket.low);
+  object["mean_energy_lost_high"] = JsonNumber(o.energy_bracket.high);
   object["exact"] = o.exact;
-  object["mean_loss_low"] = JsonNumber(o.loss_bracket.low);
-  object["mean_loss_high"] = JsonNumber(o.loss_bracket.high);
+  object["steps_below_window"] = o.mean_loss ? Json(o.steps_below_window) : Json();
+  object["mean_loss"] = o.mean_loss ? Json(*o.mean_loss) : Json();
   return object;
 }
 
@@ -55,8 +56,8 @@ std::vector<std::string> Columns() {
   ForEachCounter([&](auto row) {
     if constexpr (row.kInJson && row.kInCsv) columns.push_back(row.kColumns.json);
   });
-  for (const char* key : {"worst_step_energy_lost", "mean_energy_lost", "mean_loss", "exact",
-                          "mean_loss_low", "mean_loss_high"}) {
+  for (const char* key : {"worst_step_energy_lost", "mean_energy_lost", "mean_energy_lost_low",
+                          "mean_energy_lost_high", "exact", "steps_below_window", "mean_loss"}) {
     columns.push_back(key);
   }
   return columns;

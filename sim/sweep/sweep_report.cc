@@ -21,14 +21,18 @@ std::string Share(double share) {
   return share < 1e-4 ? fmt::format("{:.2e}", share) : fmt::format("{:.4f}", share);
 }
 
+bool SearchedWindows(const SweepResult& result) {
+  return !result.outcomes.empty() && result.outcomes.front().mean_loss;
+}
+
 TableRow HeaderOf(const SweepResult& result, const char* last) {
   TableRow row = {"format policy"};
   if (result.setup.roundings.size() > 1) row.emplace_back("rounding");
   for (const std::string& key : AxisKeys(result.setup.grid)) row.push_back(Printable(key));
-  for (const char* name :
-       {"skipped", "first applied", "final scale", "energy lost", "worst step", "mean loss"}) {
-    row.emplace_back(name);
-  }
+  for (const char* name : {"skipped", "first applied", "final scale"}) row.emplace_back(name);
+  const bool windows = SearchedWindows(result);
+  row.emplace_back(windows ? "below" : "energy lost");
+  row.emplace_back(windows ? "gradient lost" : "worst step");
   row.emplace_back(last);
   return row;
 }
@@ -43,9 +47,15 @@ TableRow RowOf(const SweepResult& result, size_t run, std::string last) {
   const char* const about = o.exact ? "" : "~";
   row.insert(row.end(), {fmt::format("{}/{}{}", o.skipped_steps, o.steps, o.fatal ? " ended" : ""),
                          o.first_applied_step ? std::to_string(*o.first_applied_step) : "never",
-                         ScaleText(o.final_scale), about + Share(o.mean_energy_lost),
-                         about + Share(o.worst_step_energy_lost), about + Share(o.mean_loss),
-                         std::move(last)});
+                         ScaleText(o.final_scale)});
+  if (o.mean_loss) {
+    row.push_back(std::to_string(o.steps_below_window));
+    row.push_back(Share(*o.mean_loss));
+  } else {
+    row.push_back(about + Share(o.mean_energy_lost));
+    row.push_back(about + Share(o.worst_step_energy_lost));
+  }
+  row.push_back(std::move(last));
   return row;
 }
 
@@ -99,11 +109,17 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
       result.outcomes, [](const SweepOutcome& outcome) { return !outcome.exact; });
   std::string text = fmt::format("{} runs\n", result.outcomes.size()) + RefusedLines(result.plan);
   text += "\nbest:\n" + TopTable(result, top);
-  text += "\nPareto front of skipped steps against energy lost:\n" + FrontTable(result);
-  text +=
-      "\n  energy lost: share of a step's sum of squares that becomes zero, mean over applied "
-      "steps;\n  worst step: the largest of these; mean loss: mean over all steps, a skipped step "
-      "losing all.\n  runs: so many went the same way.\n";
+  const bool windows = SearchedWindows(result);
+  text += fmt::format("\nPareto front of skipped steps against {}:\n",
+                      windows ? "gradient lost" : "energy lost");
+  text += FrontTable(result);
+  text += windows
+              ? "\n  gradient lost: mean over the steps of what each loses: all if it is skipped, the harm "
+                "that is\n  expected if the scale is below the step's window; below: applied "
+                "steps of that kind.\n"
+              : "\n  energy lost: share of a step's sum of squares that becomes zero, mean over "
+                "applied\n  steps; worst step: the largest of these.\n";
+  text += "  runs: so many went the same way.\n";
   if (inexact > 0) {
     text += fmt::format(
         "  ~: {} runs ask what the profile's ladder leaves open; --json has the bounds.\n",

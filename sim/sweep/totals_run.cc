@@ -13,9 +13,10 @@ bool AsksForTotals(const ReplayRun& run, const ReplayOptions& options) {
          !run.resume && options.optimizers.empty();
 }
 
-TotalsRun::TotalsRun(ReplayRun run, OnFatal on_fatal, QuestionTable& table)
+TotalsRun::TotalsRun(ReplayRun run, size_t place, OnFatal on_fatal, QuestionTable& table)
     : scaler_(std::move(run.scaler)),
       scale_(scaler_.scale()),
+      place_(place),
       kind_(table.KindIndex({run.conversion, run.rules.finite_test, scaler_.uses_absmax()})),
       on_fatal_(on_fatal) {}
 
@@ -30,14 +31,15 @@ void TotalsRun::Ask(Remembers remembers, QuestionTable& table) {
   asked_ = true;
 }
 
-void TotalsRun::Advance(int64_t step, QuestionTable& table, const TensorStats& input) {
+void TotalsRun::Advance(int64_t step, std::span<const StepFacts> facts, QuestionTable& table,
+                        const TensorStats& input) {
   const StepAnswer& answer = table.At(question_);
   const FiniteVerdict& verdict = answer.verdict;
   ScalerDecision decision = scaler_.Next({.overflow = !verdict.finite, .absmax = answer.absmax});
   const double scale = std::exchange(scale_, scaler_.scale());
   sum_.Add({step, scale, scale_, decision.skip, verdict.finite, verdict.lower_scale_helps,
             answer.energy_lost},
-           answer);
+           answer, facts.empty() ? nullptr : &facts[place_]);
   if (!decision.event || !decision.event->fatal || on_fatal_ == OnFatal::kContinue) return;
   decision.event->step = step;
   sum_.End(std::move(*decision.event));
@@ -59,11 +61,11 @@ void TotalsRuns::Answer(ProfileTotals totals) {
   table_.Answer(totals_);
 }
 
-void TotalsRuns::Advance(int64_t step) {
+void TotalsRuns::Advance(int64_t step, std::span<const StepFacts> facts) {
   input_.Merge(totals_.gradients());
   for (TotalsRun& run : runs_) {
     if (run.stopped()) continue;
-    run.Advance(step, table_, input_);
+    run.Advance(step, facts, table_, input_);
     if (run.stopped()) --going_;
   }
 }

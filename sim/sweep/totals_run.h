@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -18,7 +19,8 @@ bool AsksForTotals(const ReplayRun& run, const ReplayOptions& options);
 
 class TotalsRun {
  public:
-  TotalsRun(ReplayRun run, OnFatal on_fatal, QuestionTable& table);
+  // `place` is that of its conversion among the facts of a step.
+  TotalsRun(ReplayRun run, size_t place, OnFatal on_fatal, QuestionTable& table);
 
   bool stopped() const { return input_.has_value(); }
 
@@ -27,17 +29,19 @@ class TotalsRun {
   // Asks the question of the coming step.
   void Ask(Remembers remembers, QuestionTable& table);
 
-  // Lives through the step; `input` is of all steps up to this.
-  void Advance(int64_t step, QuestionTable& table, const TensorStats& input);
+  // Lives through the step; `input` is of all steps up to this, `facts` is empty if windows are not
+  // searched.
+  void Advance(int64_t step, std::span<const StepFacts> facts, QuestionTable& table,
+               const TensorStats& input);
 
-  SweepOutcome Outcome(const TensorStats& input) const {
-    return sum_.Outcome(input_.value_or(input));
+  SweepOutcome Outcome(const TensorStats& input, size_t steps) const {
+    return sum_.Outcome(input_.value_or(input), steps);
   }
 
  private:
   LossScaler scaler_;
   double scale_;  // of the coming step
-  size_t kind_, question_ = 0;
+  size_t place_, kind_, question_ = 0;
   uint32_t asked_bits_ = 0;
   bool asked_ = false;
   OnFatal on_fatal_;
@@ -54,8 +58,8 @@ class TotalsRuns {
   QuestionTable& table() { return table_; }
   bool going() const { return going_ > 0; }
 
-  void Add(ReplayRun run) {
-    runs_.emplace_back(std::move(run), on_fatal_, table_);
+  void Add(ReplayRun run, size_t place) {
+    runs_.emplace_back(std::move(run), place, on_fatal_, table_);
     ++going_;
   }
 
@@ -65,9 +69,9 @@ class TotalsRuns {
   // Answers them by the totals between these edges.
   void Answer(ProfileTotals totals);
 
-  void Advance(int64_t step);
+  void Advance(int64_t step, std::span<const StepFacts> facts);
 
-  SweepOutcome Outcome(size_t run) const { return runs_[run].Outcome(input_); }
+  SweepOutcome Outcome(size_t run, size_t steps) const { return runs_[run].Outcome(input_, steps); }
 
  private:
   OnFatal on_fatal_;

@@ -52,7 +52,7 @@ std::string Changes(const FormatTuning& tuning) {
 
 std::string Losses(const FormatTuning& tuning) {
   std::vector<TableRow> rows = {
-      {"what steps lose", "mean loss", "skipped", "before the first", "final scale"}};
+      {"what steps lose", "gradient lost", "skipped", "before the first", "final scale"}};
   const auto count = [](uint64_t steps) { return std::to_string(steps); };
   const auto add = [&](const std::string& what, const PolicyScore& score) {
     rows.push_back({what, LossText(score.mean_loss), count(score.skipped), count(score.first_skips),

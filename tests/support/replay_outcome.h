@@ -34,18 +34,15 @@ inline PathSummary PathOf(const ReplayResult& result) {
 inline SweepOutcome OutcomeOf(const ReplayResult& result) {
   SweepOutcome outcome;
   static_cast<PathSummary&>(outcome) = PathOf(result);
-  double lost = 0, underflown = 0;
+  double underflown = 0;
   for (const ReplayStep& step : result.steps) {
     outcome.gradients.Merge(step.gradients);
-    const double energy = step.skipped ? 0 : step.gradients.energy_lost();
-    lost += step.skipped ? 1.0 : energy;
-    underflown += energy;
+    underflown += step.skipped ? 0 : step.gradients.energy_lost();
   }
   outcome.gradients.quantized_sum_of_squares = 0;
   const uint64_t applied = outcome.steps - outcome.skipped_steps;
   if (applied > 0) outcome.mean_energy_lost = underflown / static_cast<double>(applied);
-  if (!result.steps.empty()) outcome.mean_loss = lost / static_cast<double>(result.steps.size());
-  outcome.loss_bracket = {outcome.mean_loss, outcome.mean_loss};
+  outcome.energy_bracket = {outcome.mean_energy_lost, outcome.mean_energy_lost};
   for (const ScalerEvent& event : result.events) {
     if (event.fatal && result.stopped_at) outcome.fatal = event;
   }

@@ -13,9 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "sim/advice/advice.h"
+#include "sim/advice/step_facts.h"
 #include "sim/base/number.h"
 #include "sim/replay/trace_source.h"
 #include "sim/sweep/totals_run.h"
+#include "sim/tune/policy_score.h"
 #include "tests/support/profiled_trace.h"
 #include "tests/support/random_runs.h"
 #include "tests/support/replay_outcome.h"
@@ -75,11 +78,10 @@ void ExpectSame(const SweepOutcome& expected, const SweepOutcome& got) {
   ExpectNear(a.underflow_sum_of_squares, b.underflow_sum_of_squares, "squares underflowing");
   EXPECT_EQ(b.quantized_sum_of_squares, 0);
   ExpectNear(expected.worst_step_energy_lost, got.worst_step_energy_lost, "worst step");
-  ExpectNear(expected.mean_loss, got.mean_loss, "mean loss");
   ExpectNear(expected.mean_energy_lost, got.mean_energy_lost, "mean energy lost");
   EXPECT_TRUE(got.exact);
-  EXPECT_EQ(got.loss_bracket.low, got.mean_loss);
-  EXPECT_EQ(got.loss_bracket.high, got.mean_loss);
+  EXPECT_EQ(got.energy_bracket.low, got.mean_energy_lost);
+  EXPECT_EQ(got.energy_bracket.high, got.mean_energy_lost);
 }
 
 std::string Describe(const ReplayRun& run) {
@@ -92,7 +94,7 @@ std::string Describe(const ReplayRun& run) {
 void ExpectOnePassEqualsReplays(const TraceReader& trace, const std::vector<ReplayRun>& runs,
                                 const ReplayOptions& options) {
   const TraceSource source(trace, options.accumulate_steps);
-  const std::vector<SweepOutcome> outcomes = Sweep(source, runs, {options, {}});
+  const std::vector<SweepOutcome> outcomes = Sweep(source, runs, {.replay = options});
   ASSERT_EQ(outcomes.size(), runs.size());
   // So many short replays would mostly wait for threads.
   [[maybe_unused]] const OneThread one_thread;
@@ -241,8 +243,8 @@ TEST_P(ProfiledSteps, BracketWhatTheLadderDoesNotHave) {
       ExpectSameScales(expected, outcomes[r]);
     }
     constexpr double kRoom = 1e-12;
-    EXPECT_LE(outcomes[r].loss_bracket.low, expected.mean_loss * (1 + kRoom));
-    EXPECT_GE(outcomes[r].loss_bracket.high * (1 + kRoom), expected.mean_loss);
+    EXPECT_LE(outcomes[r].energy_bracket.low, expected.mean_energy_lost * (1 + kRoom));
+    EXPECT_GE(outcomes[r].energy_bracket.high * (1 + kRoom), expected.mean_energy_lost);
     inexact += outcomes[r].exact ? 0 : 1;
   }
   EXPECT_GT(inexact, runs.size() / 4);
@@ -251,6 +253,56 @@ TEST_P(ProfiledSteps, BracketWhatTheLadderDoesNotHave) {
 INSTANTIATE_TEST_SUITE_P(Sweep, ProfiledSteps,
                          testing::Values("cnn-digits", "lm-kjv-accum-cut", "lm-trouble-cut",
                                          "reg-diabetes-cut"));
+
+// What tune says of a replay, and the windows of its format, found by themselves.
+class SweptWindows : public testing::TestWithParam<const char*> {};
+
+TEST_P(SweptWindows, SayWhatEachRunLoses) {
+  const TraceReader trace = OpenTrace({kTraces + GetParam()});
+  const TraceSource source(trace, 1);
+  [[maybe_unused]] const OneThread one_thread;
+  std::vector<ReplayRun> runs = RandomRuns(11).Make(120);
+  std::erase_if(
+      runs, [](const ReplayRun& run) { return run.conversion.rounding == Rounding::kStochastic; });
+  const std::vector<SweepOutcome> outcomes =
+      Sweep(source, runs, {.replay = {}, .windows = SearchWindows::kYes});
+  size_t below = 0, certain = 0;
+  for (size_t r = 0; r < runs.size(); ++r) {
+    SCOPED_TRACE(Describe(runs[r]));
+    const std::vector<std::string> format = {runs[r].format};
+    const Advice advice = AdviseOn(source, format, runs[r].conversion, {});
+    const ReplayResult result = Replay(trace, {runs[r]}, {}).front();
+    double lost = static_cast<double>(source.step_count() - result.steps.size());
+    uint64_t steps_below = 0, clamped = 0;
+    for (size_t i = 0; i < result.steps.size(); ++i) {
+      const ReplayStep& step = result.steps[i];
+      const StepFacts facts =
+          FactsOf(advice.formats[0].windows[i], runs[r].conversion, Checked::kParameterGradients);
+      const bool applied = step.finite && !step.skipped;
+      lost += applied ? LostAt(facts, step.scale) : 1;
+      steps_below += applied && !facts.hopeless && step.scale < facts.lowest;
+      clamped += applied && (facts.hopeless || step.scale > facts.highest);
+    }
+    ASSERT_TRUE(outcomes[r].mean_loss);
+    EXPECT_EQ(steps_below, outcomes[r].steps_below_window);
+    EXPECT_NEAR(*outcomes[r].mean_loss, lost / static_cast<double>(source.step_count()), 1e-12);
+    below += steps_below > 0;
+    // What is clamped counts as lost; below a window harm is foretold.
+    const double replayed = ScoreOf(result, source.step_count(), runs[r].conversion).mean_loss;
+    if (steps_below == 0) {
+      EXPECT_GE(*outcomes[r].mean_loss, replayed - 1e-12);
+      if (clamped == 0) {
+        EXPECT_NEAR(*outcomes[r].mean_loss, replayed, 1e-12);
+      }
+      certain += clamped == 0;
+    }
+  }
+  EXPECT_GT(below, 5);
+  EXPECT_GT(certain, 20);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sweep, SweptWindows,
+                         testing::Values("cnn-digits", "lm-trouble-cut", "reg-diabetes-cut"));
 
 TEST(SweepOfAProfile, RefusesStochasticRounding) {
   const HistogramEdges edges({});

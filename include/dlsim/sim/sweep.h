@@ -20,26 +20,34 @@ namespace dlsim::sim {
 struct SweepOutcome : PathSummary {
   TensorStats gradients;  // over all steps; without quantised sum of squares
 
-  // Mean over steps of what the step lost of its gradient's energy: all if it was skipped.
-  double mean_loss = 0;
+  // What `dlsim tune` minimises, if windows were searched: the mean over all steps of the trace of
+  // what a step loses, which is all if it was skipped, not finite, or after a fatal event; else
+  // nothing at a scale within the step's window, and below it the mean harm that is to be expected
+  // (docs/verdict.md).
+  std::optional<double> mean_loss;
+  uint64_t steps_below_window = 0;  // applied, at a scale below their window
 
   // Mean over applied steps of the share of the step's energy that underflows; 1 if none was
   // applied.
   double mean_energy_lost = 1;
 
   // False if the ladder of the profile does not have the thresholds; then the counters of
-  // `gradients` are the middle of brackets, and mean_loss is within these. Also false if a profile
-  // does not tell whether a norm or sum overflows; then all is what is likely.
+  // `gradients` are the middle of brackets, and mean_energy_lost is within these. Also false if a
+  // profile does not tell whether a norm or sum overflows; then all is what is likely.
   bool exact = true;
-  Bracket<double> loss_bracket;
+  Bracket<double> energy_bracket = {1, 1};
 
   std::optional<ScalerEvent> fatal;  // the event that ended the run
 };
 
+// Whether the scale windows of all steps are searched, which takes longer than the runs.
+enum class SearchWindows : uint8_t { kNo, kYes };
+
 struct SweepOptions {
   ReplayOptions replay;                             // `observer` is not called
-  std::function<void(size_t steps_done)> progress;  // may be empty
+  std::function<void(size_t steps_done)> progress = {};  // may be empty
   std::string tensors = "*";  // of a profile: those whose name matches this pattern (fnmatch)
+  SearchWindows windows = SearchWindows::kNo;
 };
 
 // Returns one outcome per run, in order. As for Replay, the source has accumulated the steps

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The runs of a sweep: skipped steps against energy lost, and those that no other beats."""
+"""The runs of a sweep: skipped steps against what is lost, and those that no other beats."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ MAX_FRONT = 500  # rows of the table
 def sweep_points(result: ShownResult) -> dict[str, Any]:
     """Returns the points of the scatter plot: runs of the front, and one per place of the others.
 
-    A point is [run, skipped steps, mean energy lost, mean loss, final scale, format, policy, its
-    parameters that vary, whether it is on the front].
+    A point is [run, skipped steps, what is lost, steps below their window, final scale, format,
+    policy, its parameters that vary, whether it is on the front].
     """
     runs = result.data["runs"]
     front = set(_front(result))
@@ -28,7 +28,8 @@ def sweep_points(result: ShownResult) -> dict[str, Any]:
     return {
         "name": visible(result.name),
         "runs": len(runs),
-        "points": [_point(i, runs[i], varied, i in front) for i in sorted(front) + chosen],
+        "what": LOST[_lost_key(runs)],
+        "points": [_point(i, runs, varied, i in front) for i in sorted(front) + chosen],
     }
 
 
@@ -43,14 +44,24 @@ def _summary(run: Mapping[str, Any], key: str) -> float | None:
     return number(run["summary"].get(key))
 
 
+# What is lost: of the gradients as dlsim tune counts it, or, in a sweep without windows, energy.
+LOST = {"mean_loss": "gradient lost", "mean_energy_lost": "mean energy lost"}
+
+
+def _lost_key(runs: Sequence[Mapping[str, Any]]) -> str:
+    known = bool(runs) and _summary(runs[0], "mean_loss") is not None
+    return "mean_loss" if known else "mean_energy_lost"
+
+
 def _spread(indices: list[int], runs: Sequence[Mapping[str, Any]], most: int) -> list[int]:
     """The first run of each place in the plane, then every n-th of those, at most `most`."""
+    key = _lost_key(runs)
     seen: set[tuple[Any, ...]] = set()
     kept = []
     for i in indices:
         run = runs[i]
-        energy = format_number(_summary(run, "mean_energy_lost"), 3)
-        place = (run["format"], run["policy"], _summary(run, "skipped_steps"), energy)
+        lost = format_number(_summary(run, key), 3)
+        place = (run["format"], run["policy"], _summary(run, "skipped_steps"), lost)
         if len(indices) <= most or place not in seen:
             seen.add(place)
             kept.append(i)
@@ -87,12 +98,13 @@ def _value(value: object) -> str:
     return scale if found.hex().startswith("0x1.0000000000000p") else f"{found:g}"
 
 
-def _point(index: int, run: Mapping[str, Any], varied: Varied, front: bool) -> list[Any]:
+def _point(index: int, runs: Sequence[Mapping[str, Any]], varied: Varied, front: bool) -> list[Any]:
+    run = runs[index]
     return [
         index,
         _summary(run, "skipped_steps"),
-        digits(_summary(run, "mean_energy_lost")),
-        digits(_summary(run, "mean_loss")),
+        digits(_summary(run, _lost_key(runs))),
+        _summary(run, "steps_below_window"),
         digits(_summary(run, "final_scale"), 6),
         visible(run["format"]),
         visible(run["policy"]),
@@ -105,25 +117,26 @@ def front_table(result: ShownResult) -> str:
     """Returns the HTML table of the Pareto front."""
     runs = result.data["runs"]
     varied = _varied(runs)
+    key = _lost_key(runs)
     heads = (
         ("run", "number"),
         ("format", "text"),
         ("policy", "text"),
         ("parameters that vary", "text"),
         ("skipped", "number"),
-        ("mean energy lost", "number"),
-        ("mean loss", "number"),
+        (LOST[key], "number"),
+        ("below the window", "number"),
         ("final scale", "number"),
     )
     head = "".join(f'<th scope="col" data-type="{kind}">{name}</th>' for name, kind in heads)
-    body = "".join(_front_row(i, runs[i], varied) for i in _front(result)[:MAX_FRONT])
+    body = "".join(_front_row(i, runs[i], varied, key) for i in _front(result)[:MAX_FRONT])
     return (
         '<div class="scroll"><table class="sortable">'
         f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
 
 
-def _front_row(index: int, run: Mapping[str, Any], varied: Varied) -> str:
+def _front_row(index: int, run: Mapping[str, Any], varied: Varied, lost: str) -> str:
     steps = _summary(run, "steps")
     cells = [
         (index, f"#{index}"),
@@ -134,8 +147,8 @@ def _front_row(index: int, run: Mapping[str, Any], varied: Varied) -> str:
             _summary(run, "skipped_steps"),
             f"{format_count(_summary(run, 'skipped_steps'))} / {format_count(steps)}",
         ),
-        (_summary(run, "mean_energy_lost"), format_share(_summary(run, "mean_energy_lost"))),
-        (_summary(run, "mean_loss"), format_number(_summary(run, "mean_loss"), 4)),
+        (_summary(run, lost), format_share(_summary(run, lost))),
+        (below := _summary(run, "steps_below_window"), format_count(below)),
         (_summary(run, "final_scale"), format_scale(_summary(run, "final_scale"))),
     ]
     return "<tr>" + "".join(_td(value, text) for value, text in cells) + "</tr>"

@@ -134,7 +134,7 @@ def _recommended(item: Mapping[str, Any]) -> str:
         for key, value in part(chosen, "params").items()
     ]
     pairs += [
-        ("mean loss", format_number(chosen.get("mean_loss"), 4)),
+        ("gradient lost", format_number(chosen.get("mean_loss"), 4)),
         ("skipped steps", format_count(chosen.get("skipped_steps"))),
         ("before the first applied", format_count(chosen.get("skipped_before_first_applied"))),
         ("policies tried", format_count(chosen.get("policies_tried"))),

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// The runs of a sweep: skipped steps against energy lost.
+// The runs of a sweep: skipped steps against what is lost.
 "use strict";
 const Pareto = (() => {
   const hues = ["c-red", "c-green", "c-blue", "c-purple", "c-orange", "c-sky", "c-yellow"];
   const symbols = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "star", "hexagon"];
 
-  function describe(point, front) {
-    const [index, skipped, lost, loss, scale, format, policy, parameters] = point;
+  function describe(point, front, what) {
+    const [index, skipped, lost, below, scale, format, policy, parameters] = point;
     return [
       `<b>#${index}: ${Report.plain(format)} \u00b7 ${Report.plain(policy)}</b>${front ? " (on the front)" : ""}`,
       Report.plain(parameters).replace(/, /g, "<br>"),
-      `${Report.count(skipped)} steps skipped`, `energy lost, mean: ${Report.share(lost)}`,
-      `mean loss: ${loss}`, `final scale: ${scale}`,
+      `${Report.count(skipped)} steps skipped`, `${what}: ${Report.share(lost)}`,
+      typeof below === "number" ? `${Report.count(below)} applied below their window` : "", `final scale: ${scale}`,
     ].filter((text) => text !== "").join("<br>");
   }
 
@@ -29,7 +29,7 @@ const Pareto = (() => {
       const color = Report.color(hues[formats.indexOf(format) % hues.length]);
       return rows.length === 0 ? [] : [{
         type: "scatter", mode: "markers", name: Report.plain(`${format} \u00b7 ${policy}`),
-        x: rows.map((p) => p[1]), y: rows.map(y), text: rows.map((p) => describe(p, p[8])),
+        x: rows.map((p) => p[1]), y: rows.map(y), text: rows.map((p) => describe(p, p[8], sweep.what)),
         hovertemplate: "%{text}<extra></extra>",
         marker: {
           symbol: symbols[policies.indexOf(policy) % symbols.length], color,
@@ -51,11 +51,11 @@ const Pareto = (() => {
       layout: {
         height: 420, xaxis: { title: { text: "skipped steps" }, range: [-0.04 * most, 1.06 * most], zeroline: false },
         yaxis: {
-          title: { text: "mean energy lost" }, tickvals: [floor, ...ticks],
+          title: { text: sweep.what }, tickvals: [floor, ...ticks],
           ticktext: ["0", ...ticks.map((t) => (t === 0 ? "1" : `10${Report.raised(t)}`))],
         },
       },
-      label: `${sweep.runs} runs of a sweep: skipped steps against energy lost; ${front.length} on the front`,
+      label: `${sweep.runs} runs of a sweep: skipped steps against ${sweep.what}; ${front.length} on the front`,
     };
   }
 

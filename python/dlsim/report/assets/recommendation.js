@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evidence of a recommendation: mean losses side by side, and the head-room of each step.
+// The evidence of a recommendation: what is lost side by side, and the head-room of each step.
 "use strict";
 const Recommendation = (() => {
   function losses({ bars }) {
@@ -10,7 +10,7 @@ const Recommendation = (() => {
       marker: { color: bars.label.map((label) => Report.color(chosen(label) ? "accent" : "quiet")) },
       text: bars.loss.map((loss) => Number(loss).toPrecision(3)), textposition: "outside", cliponaxis: false,
       customdata: bars.label.map((label, i) => [Report.plain(label), bars.skipped[i] ?? ""]),
-      hovertemplate: "%{customdata[0]}<br>mean loss %{x}<br>steps skipped: %{customdata[1]}<extra></extra>",
+      hovertemplate: "%{customdata[0]}<br>gradient lost %{x}<br>steps skipped: %{customdata[1]}<extra></extra>",
     }];
     const bound = typeof bars.bound === "number" ? [{
       type: "line", xref: "x", yref: "paper", x0: bars.bound, x1: bars.bound, y0: 0, y1: 1,
@@ -21,13 +21,13 @@ const Recommendation = (() => {
       layout: {
         height: 100 + 24 * bars.label.length, bargap: 0.3, shapes: bound,
         margin: { l: 8, r: 40, t: 28, b: 40 },
-        xaxis: { title: { text: "mean loss" }, rangemode: "tozero" },
+        xaxis: { title: { text: "gradient lost, mean over the steps" }, rangemode: "tozero" },
         yaxis: {
           autorange: "reversed", showgrid: false, zeroline: false, tickvals: bars.label.map((_, i) => i),
           ticktext: bars.label.map((label) => Report.plain(Report.shortened(label, length))),
         },
       },
-      label: "Mean loss of the recommendation and of what it is compared with",
+      label: "What is lost of the gradients under the recommendation and of what it is compared with",
     };
   }
 

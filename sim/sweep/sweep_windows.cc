@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/sweep/sweep_windows.h"
+
+#include <algorithm>
+
+#include "sim/advice/step_facts.h"
+
+namespace dlsim::sim {
+
+SweepWindows::SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options)
+    : options_(options) {
+  for (const ReplayRun& run : runs) places_.push_back(Place(run));
+  for (const Group& group : groups_) {
+    searches_.emplace_back(group.formats, group.conversion, options.step);
+  }
+}
+
+size_t SweepWindows::Place(const ReplayRun& run) {
+  Conversion conversion = run.conversion;
+  conversion.format = {};
+  auto group = std::ranges::find(groups_, conversion, &Group::conversion);
+  if (group == groups_.end()) group = groups_.insert(group, {conversion, {}, {}});
+  const auto found = std::ranges::find(group->formats, run.format, &NamedFormat::name);
+  const auto index = static_cast<size_t>(found - group->formats.begin());
+  if (found == group->formats.end()) {
+    group->formats.push_back({run.format, run.conversion.format});
+    group->places.push_back(facts_.size());
+    facts_.emplace_back();
+  }
+  return group->places[index];
+}
+
+void SweepWindows::Ask(const GradientStep& step, StepQuestions& questions) {
+  for (WindowConsumer& search : searches_) search.Ask(step, questions);
+}
+
+void SweepWindows::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    searches_[g].Advance(i, step, measured);
+    const Group& group = groups_[g];
+    for (size_t f = 0; f < group.formats.size(); ++f) {
+      Conversion conversion = group.conversion;
+      conversion.format = group.formats[f].format;
+      facts_[group.places[f]] = FactsOf(searches_[g].Latest(f), conversion, options_.checked);
+    }
+  }
+}
+
+}  // namespace dlsim::sim

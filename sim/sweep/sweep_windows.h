@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scale windows of the conversions that the runs of a sweep make, step by step.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "dlsim/sim/replay.h"
+#include "dlsim/sim/tune.h"
+#include "sim/advice/window_consumer.h"
+
+namespace dlsim::sim {
+
+class SweepWindows {
+ public:
+  // `options` must live as long as this.
+  SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options);
+
+  void Ask(const GradientStep& step, StepQuestions& questions);
+  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured);
+
+  // What the step that was advanced last allows, by place, and the place of run r.
+  std::span<const StepFacts> facts() const { return facts_; }
+  size_t PlaceOf(size_t r) const { return places_[r]; }
+
+ private:
+  // Conversions that differ in the format only are searched together.
+  struct Group {
+    Conversion conversion;
+    std::vector<NamedFormat> formats;
+    std::vector<size_t> places;
+  };
+
+  size_t Place(const ReplayRun& run);
+
+  const ReplayOptions& options_;
+  std::vector<Group> groups_;
+  std::vector<WindowConsumer> searches_;  // of the groups
+  std::vector<size_t> places_;
+  std::vector<StepFacts> facts_;
+};
+
+}  // namespace dlsim::sim
