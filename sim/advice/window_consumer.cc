@@ -53,7 +53,7 @@ void ServedSteps::Add(const StepWindow& window) {
 size_t ServedSteps::ServedBy(int exponent) const { return served_[PlaceOf(exponent)]; }
 
 ServedSteps::Range ServedSteps::Around(int exponent) const {
-  Range range = {exponent, exponent, ServedBy(exponent), exponent};
+  Range range = {exponent, exponent, ServedBy(exponent), exponent, exponent};
   while (range.low > kLowestWindowExponent && ServedBy(range.low - 1) >= range.served) --range.low;
   while (range.high < kHighestWindowExponent && ServedBy(range.high + 1) >= range.served) {
     ++range.high;

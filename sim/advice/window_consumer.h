@@ -33,6 +33,7 @@ class ServedSteps {
     // To use: 0 if it is among them, so that no scale is needed; else the highest that leaves two
     // binades of head-room.
     int exponent = 0;
+    int highest = 0;  // that leaves two binades of head-room, as far as any does
   };
 
   // Of the exponents that serve the most steps with head-room, those in a row that holds 0, else in

@@ -18,9 +18,9 @@ std::vector<StepFacts> FactsOf(const FormatAdvice& advice, const Conversion& con
 StaticChoice StaticOf(const FormatAdvice& advice, std::span<const StepFacts> facts);
 
 // Returns parameters that follow from the windows: all scales are powers of two within what the
-// policy accepts. The start is the scale of the verdict, the rest the stack's defaults, as long as
-// nothing else loses less; then the start of the first step's window, other intervals, floors and
-// ceilings.
+// policy accepts. The start is the scale of the verdict, or, where it needs none, the highest with
+// head-room; the rest the stack's defaults, as long as nothing else loses less; then the start of
+// the first step's window, other intervals, floors and ceilings.
 PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice,
                     std::span<const StepFacts> facts);
 

@@ -72,6 +72,9 @@ void Judge(const FormatAdvice& advice, FormatTuning& tuning) {
     case FormatVerdict::kAsIs:
       tuning.verdict = TuneVerdict::kNoScaleNeeded;
       tuning.reason = fmt::format("scale 1 serves {} of {} steps", served, judged);
+      if (tuning.choices.front().score.parameters.init > 1) {
+        tuning.reason += "; a policy, if one runs, starts as high as leaves head-room";
+      }
       return;
     case FormatVerdict::kWithScale:
       tuning.verdict = advice.scale ? TuneVerdict::kStaticEnough : TuneVerdict::kDynamic;

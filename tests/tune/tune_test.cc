@@ -37,6 +37,17 @@ TEST_F(Tuning, NeedsNoScaleWhereNothingIsLost) {
   EXPECT_TRUE(tuning.overflow_side.empty());
 }
 
+// As high as leaves two binades below the end of the window, unless the format has no need.
+TEST_F(Tuning, StartsHighWhereNoScaleIsNeeded) {
+  WriteSteps(0, 4, "w.grad", {1.0f, -0.5f});
+  const auto start = [&](const char* format) {
+    return Tune(format).choices.front().score.parameters.init;
+  };
+  EXPECT_EQ(start("fp16"), 0x1p13);
+  EXPECT_EQ(start("cb16"), 0x1p29);
+  EXPECT_EQ(start("bf16"), 1);
+}
+
 // 2^-26 becomes zero up to scale 2 (a tie), 1 fits below 65520.
 TEST_F(Tuning, FindsTheWindow) {
   WriteSteps(0, 2, "w.grad", {1.0f});
