@@ -48,6 +48,11 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--batches", action="store_true", help="train one model with a small and a large batch"
     )
+    what.add_argument(
+        "--recommended",
+        action="store_true",
+        help="train again what dlsim tune recommends, and keep the other results",
+    )
     result.add_argument("--raw", type=Path, default=RAW, help="folder with what was done so far")
     result.add_argument(
         "--kept", type=Path, default=KEPT, help="kept results, which a whole run replaces"
@@ -69,7 +74,7 @@ def main() -> int:
     if arguments.batches:
         return batch_check.main()
     if not arguments.report:
-        rows = _train(arguments)
+        rows = _train_recommended(arguments) if arguments.recommended else _train(arguments)
         arguments.kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write(arguments.kept, rows)
         _draw(rows)
@@ -93,8 +98,20 @@ def _train(arguments: argparse.Namespace) -> list[kept.Row]:
     for name, settings in refinement.refined(rows).items():
         if name in names:
             study([name], settings)
-    lines.append(raw, names, seeds, grid.RECOMMENDED, trainings.recommendations)
-    return kept.rows_of(lines.read(raw), lines.read(figures))
+    return kept.rows_of(lines.read(raw), lines.read(figures)) + _recommended(arguments)
+
+
+def _recommended(arguments: argparse.Namespace) -> list[kept.Row]:
+    raw = arguments.raw / "recommended.jsonl"
+    chosen = grid.RECOMMENDED
+    lines.append(raw, arguments.models, arguments.seeds, chosen, trainings.recommendations)
+    return kept.rows_of(lines.read(raw), [])
+
+
+def _train_recommended(arguments: argparse.Namespace) -> list[kept.Row]:
+    arguments.raw.mkdir(parents=True, exist_ok=True)
+    others = [row for row in kept.read(arguments.kept) if row.under != grid.RECOMMENDED[0].under]
+    return others + _recommended(arguments)
 
 
 def _draw(rows: list[kept.Row]) -> None:

@@ -1,36 +1,55 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trains with the scale that the beginning of a float32 run recommends."""
+"""What `dlsim tune` recommends from the beginning of a float32 run."""
 
 from __future__ import annotations
 
 import math
+import tempfile
+from dataclasses import dataclass
+from typing import Any
 
-from figures import highest_scale
-from offline import FIRST, Recording
+import models
+from grid import SCALES
+from offline import FIRST
+from torch import Tensor
+from training import train_float32
 
 import dlsim
-
-HEAD_ROOM = 2  # binades between the largest gradient of the beginning and overflow
-
-
-def recommended(recording: Recording, format: str, figure: str) -> tuple[int, float]:
-    """Returns log2 of the highest scale with head-room, and the mean of a figure there.
-
-    Both look at the first steps alone.
-    """
-    count = math.ceil(FIRST * len(recording.parameter_absmax))
-    largest = max(*recording.parameter_absmax[:count], *recording.activation_absmax[:count])
-    exponent = int(highest_scale(largest, format)) - HEAD_ROOM
-    exponent = min(exponent, 120)  # its reciprocal is a float32
-    values = [
-        recording.figures(number, format, 2.0**exponent)[figure]
-        for number in recording.steps
-        if number < count
-    ]
-    return exponent, sum(values) / len(values)
+from dlsim._trace_writer import TraceWriter
 
 
-def scaler_of(exponent: int, format: str) -> dlsim.LossScaler:
-    """Returns a policy that begins there, halves the scale when a step overflows, never grows."""
-    parameters = {"init_scale": 2.0**exponent, "growth_interval": 2**30}
-    return dlsim.LossScaler("torch", parameters, format)
+@dataclass(frozen=True)
+class Recommendation:
+    """A policy with its parameters, and whether the verdict says that some scale serves."""
+
+    policy: str
+    parameters: dict[str, Any]
+    format: str
+    serves: bool
+
+    def scaler(self) -> dlsim.LossScaler:
+        """Returns the policy at its start."""
+        return dlsim.LossScaler(self.policy, self.parameters, self.format)
+
+
+def recommendations(name: str, seed: int) -> dict[str, Recommendation]:
+    """Records the first tenth of a run and returns what the command recommends for each format."""
+    training = models.make(name, seed)
+    count = math.ceil(FIRST * training.recipe.steps)
+    with tempfile.TemporaryDirectory() as folder:
+        writer = TraceWriter(folder)
+
+        def keep(step: int, gradients: dict[str, Tensor]) -> None:
+            if step < count:
+                writer.write(step, gradients)
+
+        train_float32(training, keep)
+        writer.close()
+        tuned = dlsim.tune(folder, formats=list(SCALES), quiet=True).data
+    verdicts = {of["format"]: of["verdict"] for of in tuned["verdict"]["formats"]}
+    result = {}
+    for found in tuned["formats"]:
+        format, chosen = found["format"], found["recommended"]
+        serves = verdicts[format] in ("as is", "with a scale")
+        result[format] = Recommendation(chosen["policy"], chosen["params"], format, serves)
+    return result

@@ -11,7 +11,6 @@ import numpy as np
 from evidence import (
     ADAM,
     CHOSEN,
-    THRESHOLD,
     Case,
     Judgement,
     cases,
@@ -166,11 +165,33 @@ def comparison_table(rows: list[Row]) -> str:
         float32 = found[model, "", "float32"]
         picked = [found[model, format, name] for name in columns]
         figures = picked[0].figures
-        window = "" if figures[f"{CHOSEN}:begin"] <= THRESHOLD else " (no window)"
-        where = f"2^{figures['exponent']:.0f}{window}"
+        serves = "" if figures["serves"] == 1 else " (none serves)"
+        where = f"2^{figures['exponent']:.1f}{serves}".replace(".0", "")
         cells = [f"{excess_of(row, float32):.1f} / {row.skipped_steps:g}" for row in picked]
         lines.append((model, format, where, *cells))
     return table(("model", "format", "scale", *columns), lines)
+
+
+def recommendation_line(rows: list[Row]) -> str:
+    """Returns how the recommendation fares where some static scale trains, and where none does."""
+    float32 = {row.model: row for row in rows if not row.format}
+
+    def trains(row: Row) -> bool:
+        return excess_of(row, float32[row.model]) <= 1
+
+    served = {(row.model, row.format) for row in rows if row.is_static and trains(row)}
+    found = [row for row in rows if row.under == "recommended"]
+    some = [row for row in found if (row.model, row.format) in served]
+    none = [row for row in found if (row.model, row.format) not in served]
+
+    def warned(rows: list[Row]) -> int:
+        return sum(row.figures["serves"] < 1 for row in rows)
+
+    return (
+        f"recommended: {sum(map(trains, some))} of {len(some)} train where some static scale does, "
+        f"{warned(some)} are told that none serves; "
+        f"where none does: {len(none)}, {warned(none)} are told so"
+    )
 
 
 def report(rows: list[Row]) -> str:
@@ -188,6 +209,7 @@ def report(rows: list[Row]) -> str:
         rule_line("all with SGD", sgd),
         rule_line("policies, replayed", policies),
         overflow_line(rows),
+        recommendation_line(rows),
     ]
     for mode, title in MODES.items():
         some = [j for j in judged if j.figure.partition(":")[2] == mode]

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import models
 import recommendation
-from evidence import CHOSEN
 from grid import FLOAT32, Setting
 from lines import Line, head
 from offline import record, summary_of
@@ -27,13 +27,13 @@ def trainings(name: str, seed: int, chosen: list[Setting]) -> Iterable[Line]:
 
 
 def recommendations(name: str, seed: int, chosen: list[Setting]) -> Iterable[Line]:
-    """Yields how it ends with the scale that the beginning of the float32 run recommends."""
-    recording = record(name, seed)
+    """Yields how it ends with what the command recommends from the beginning of the run."""
+    found = recommendation.recommendations(name, seed)
     for setting in chosen:
-        format = setting.format
-        exponent, harm = recommendation.recommended(recording, format, CHOSEN)
-        line = _trained(name, seed, setting, recommendation.scaler_of(exponent, format))
-        yield {**line, "figures": {"exponent": exponent, f"{CHOSEN}:begin": harm}}
+        recommended = found[setting.format]
+        scaler = recommended.scaler()
+        figures = {"exponent": math.log2(scaler.scale), "serves": float(recommended.serves)}
+        yield {**_trained(name, seed, setting, scaler), "figures": figures}
 
 
 def figures(name: str, seed: int, chosen: list[Setting]) -> Iterable[Line]:
