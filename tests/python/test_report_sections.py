@@ -23,6 +23,7 @@ from report_samples import (
 import dlsim
 from dlsim.report._json import log2
 from dlsim.report._names import NameTable, layer_of
+from dlsim.report._text import raise_powers
 from dlsim.report.exponents import format_range
 from dlsim.report.scale_path import scale_path
 from dlsim.report.scale_windows import MAX_POINTS
@@ -157,11 +158,13 @@ def test_a_page_begins_with_the_verdict_and_the_windows(tmp_path: Path) -> None:
     windows = [(3, 16), (3, 16), (4, 15), (None, None), (None, None), (-126, 126)]
     document["verdict"] = verdict(document, windows)
     page = write(tmp_path, document)
-    lines = [page.index(line) for line in document["verdict"]["lines"]]
+    said = [raise_powers(line) for line in document["verdict"]["lines"]]
+    assert "2\u00b9\u2074" in said[0]
+    lines = [page.index(line) for line in said]
     figures = [page.index(f'{FIGURE}0-{i}"') for i in range(2)]
     others = [page.index('class="recording"'), page.index('data-chart="fates"')]
     assert [*lines, *figures, *others] == sorted([*lines, *figures, *others])
-    assert page.count(document["verdict"]["lines"][0]) == 1
+    assert page.count(said[0]) == 1
     data = data_of(page)
     for i, name in enumerate(("fp16", "cb16")):
         shown = data["windows"][0][str(i)]
@@ -196,10 +199,24 @@ def test_a_verdict_without_windows_has_no_figure(tmp_path: Path) -> None:
     del document["verdict"]["formats"][1]["steps"]
     page = write(tmp_path, document)
     assert data_of(page)["windows"] == [{}] and FIGURE not in page
-    assert document["verdict"]["lines"][0] in page
+    assert raise_powers(document["verdict"]["lines"][0]) in page
     del document["verdict"]
     page = write(tmp_path, document)
     assert data_of(page)["windows"] == [] and 'class="said"' not in page
+
+
+def test_the_format_of_the_verdict_comes_first_with_code_to_paste(tmp_path: Path) -> None:
+    arguments = ["--format", "fp16", "--format", "bf16", "--format", "cb16", "--policy", "torch"]
+    document = command("tune", str(TRACES / "cnn-digits"), *arguments)
+    assert document["verdict"]["best"] == "cb16"
+    page = write(tmp_path, document, read_trace=False)
+    places = [page.index(f"<h3>{name} ") for name in ("cb16", "fp16", "bf16")]
+    folded = page.index("<details><summary>Other formats: fp16, bf16</summary>")
+    assert sorted([*places, folded]) == [places[0], folded, *places[1:]]
+    assert page.count("the interval of 2000 was never reached") == 1
+    assert "scaler = torch.amp.GradScaler(init_scale=16384.0, growth_interval=2000)\n" in page
+    assert "scaler.scale(loss).backward()" in page
+    assert "dtype=torch.bfloat16" in page and "[torch.amp.GradScaler]" not in page
 
 
 def test_verdicts_of_one_recording_stand_once_and_others_have_a_name(tmp_path: Path) -> None:

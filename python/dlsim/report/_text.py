@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ _THIN = "\u202f"  # narrow space that does not break
 _RAISED = str.maketrans(
     "0123456789-.", "\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079\u207b\u00b7"
 )
+_POWER = re.compile(r"\b2\^(-?\d+(?:\.\d+)?)")
 
 
 def format_number(value: object, count: int = 3) -> str:
@@ -38,6 +40,11 @@ def format_scale(value: object) -> str:
         return f"{found:g}"
     exponent = f"{math.log2(found):.2f}".rstrip("0").rstrip(".")
     return "2" + ("0" if exponent == "-0" else exponent).translate(_RAISED)
+
+
+def raise_powers(text: str) -> str:
+    """Returns a sentence of the command with its powers of two as the page writes them."""
+    return _POWER.sub(lambda found: "2" + found[1].translate(_RAISED), text)
 
 
 def format_share(value: object) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from ._inputs import ShownResult
 from ._json import digits, log2, number, objects, part, visible
-from ._text import format_count, format_number, format_scale, format_share
+from ._text import format_count, format_number, format_scale, format_share, raise_powers
 
 MAX_STEPS = 2000  # points of the plot of head-room; of more the lowest of each bin
 _GRADES = {
@@ -87,19 +87,34 @@ def _thinned(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def recommendation_cards(result: ShownResult, key: str) -> str:
-    """Returns the HTML of all formats; `key` tells this result's charts from another's."""
-    return "".join(
-        _card(item, f"{key}-{i}", result) for i, item in enumerate(result.data["formats"])
-    )
+    """Returns the HTML of all formats: that of the verdict, the others folded, notes once.
+
+    `key` tells this result's charts from another's.
+    """
+    items = list(enumerate(result.data["formats"]))
+    best = part(result.data, "verdict").get("best")
+    items.sort(key=lambda numbered: numbered[1]["format"] != best)
+    common = _common_notes([item for _, item in items])
+    cards = [_card(item, f"{key}-{i}", common) for i, item in items]
+    names = ", ".join(escape(visible(item["format"])) for _, item in items[1:])
+    others = "".join(cards[1:])
+    folded = f"<details><summary>Other formats: {names}</summary>{others}</details>"
+    return cards[0] + _note_list(common) + (folded if others else "")
 
 
-def _card(item: Mapping[str, Any], key: str, result: ShownResult) -> str:
+def _common_notes(items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Returns the notes that all formats have; none where there is one format."""
+    notes = [_texts(item) for item in items]
+    return [] if len(notes) < 2 else [note for note in notes[0] if all(note in n for n in notes)]
+
+
+def _card(item: Mapping[str, Any], key: str, common: Sequence[str]) -> str:
     verdict = visible(item["verdict"])
     grade = _GRADES.get(verdict, "fair")
     name = escape(visible(item["format"]))
     return f"""<article class="card">
 <h3>{name} <span class="grade {grade}">{escape(verdict)}</span></h3>
-<p>{escape(visible(item.get("reason", "")))}</p>
+<p>{escape(raise_powers(visible(item.get("reason", ""))))}</p>
 {_recommended(item)}
 <div class="columns">
 <figure><figcaption>Mean of what the steps lose; a skipped step loses all. The dashed line is the
@@ -111,7 +126,7 @@ the recommendation used{_window_words(item)}.</figcaption>
 </div>
 {_tensors(item)}
 {_blocks(item, key)}
-{_notes(item)}
+{_note_list([note for note in _texts(item) if note not in common])}
 </article>"""
 
 
@@ -194,9 +209,28 @@ def _tensors(item: Mapping[str, Any]) -> str:
     return f"<details><summary>Tensors that decide</summary>{lists_html}</details>"
 
 
+def _torch_code(text: str) -> str:
+    """Returns the training step that the configuration for PyTorch stands for.
+
+    Its first line is a comment, with the call that makes the scaler if one is needed.
+    """
+    first, _, settings = text.partition("\n")
+    bfloat16 = 'dtype = "bfloat16"' in settings
+    call = first.removeprefix("# scaler = ")
+    forward = (
+        f'with torch.autocast("cuda", dtype=torch.{"bfloat16" if bfloat16 else "float16"}):\n'
+        "    loss = loss_of(model(inputs), targets)\n"
+    )
+    if call == first:
+        return f"{forward}loss.backward()\noptimizer.step()"
+    steps = "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
+    return f"scaler = {call}\n\n{forward}{steps}"
+
+
 def _blocks(item: Mapping[str, Any], key: str) -> str:
     config = part(item, "config")
     blocks = [(name, config[name]) for name, _ in _BLOCKS if isinstance(config.get(name), str)]
+    blocks = [(name, _torch_code(text) if name == "torch" else text) for name, text in blocks]
     titles = dict(_BLOCKS)
     parts = []
     for name, text in blocks:
@@ -212,15 +246,11 @@ def _blocks(item: Mapping[str, Any], key: str) -> str:
     return f'<h4>Configuration</h4><div class="columns">{"".join(parts)}</div>'
 
 
-def _notes(item: Mapping[str, Any]) -> str:
-    notes = [visible(note) for note in _texts(item)]
-    return (
-        "<ul class='notes'>" + "".join(f"<li>{escape(n)}</li>" for n in notes) + "</ul>"
-        if notes
-        else ""
-    )
+def _note_list(notes: Sequence[str]) -> str:
+    rows = "".join(f"<li>{escape(raise_powers(note))}</li>" for note in notes)
+    return f"<ul class='notes'>{rows}</ul>" if rows else ""
 
 
-def _texts(item: Mapping[str, Any]) -> list[Any]:
+def _texts(item: Mapping[str, Any]) -> list[str]:
     notes = item.get("notes")
-    return notes if isinstance(notes, list) else []
+    return [visible(note) for note in notes] if isinstance(notes, list) else []

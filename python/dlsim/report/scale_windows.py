@@ -12,7 +12,7 @@ from typing import Any
 from .._verdict import FormatVerdict, StepWindow, Verdict
 from ._inputs import Run, ShownResult
 from ._json import log2, packed, visible
-from ._text import format_count, format_scale
+from ._text import format_count, format_scale, raise_powers
 
 MAX_POINTS = 2000  # changes of a window; of more the narrowest of neighbouring ones
 _OPEN = 126.0  # log2 of the largest scale that is tried: a window that ends there has no end
@@ -117,7 +117,7 @@ def verdict_html(verdicts: Sequence[ShownVerdict]) -> str:
 def _shown(shown: ShownVerdict, key: str, named: bool) -> str:
     files = escape(visible(", ".join(dict.fromkeys(shown.files))))
     head = f"<h3>{files}</h3>" if named else ""
-    lines = "".join(f"<p>{escape(visible(line))}</p>" for line in shown.verdict.lines)
+    lines = "".join(f"<p>{escape(raise_powers(visible(line)))}</p>" for line in shown.verdict.lines)
     figures = "".join(_figure(found, f"{key}-{i}") for i, found in shown.charts())
     if figures:
         figures = (
