@@ -22,7 +22,7 @@ _ABSENT = {"json", "list"}
 _PLACED = {"profile": {"output"}, "scaler": {"policy", "steps"}}
 # Names that do not follow the rule.
 _PLURALS = {"set": "settings", "policy": "policies"}
-_NO_PLURAL = {"dot", "matmul", "reduce", "state", "vary"}
+_NO_PLURAL = {"dot", "expect", "matmul", "reduce", "state", "vary"}
 # Lists whose values are pairs such as BIN:COUNT.
 _PAIR_LISTS = {"histogram"}
 

@@ -25,7 +25,7 @@ _LONG_ARGUMENT = 100_000
 _LONG_LISTS = ("--overflow-at", "--absmax", "--histogram")
 
 # Exit codes of the command.
-_USAGE, _INPUT = 2, 3
+_CHECK_FAILED, _USAGE, _INPUT = 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -56,10 +56,15 @@ class Call:
         raise Error(self.message)
 
     def result(self) -> Result:
-        """Returns the result; raises as `check`, and PolicyRefusal where a policy refused."""
+        """Returns the result; raises as `check`, and PolicyRefusal where a policy refused.
+
+        An expectation that does not hold is a finding: it stands in the result.
+        """
         found = None
         if self.data is not None:
             found = Result(self.command, self.data, self.notes, self.report)
+            if self.code == _CHECK_FAILED:
+                return found
             if self.code == _USAGE:
                 _raise_refusal(found)
         self.check()
@@ -81,7 +86,8 @@ def run(arguments: Sequence[str], paths: Sequence[str] = (), *, writes_json: boo
         report = (folder / "report").read_text("utf-8", "replace")
         data = json.loads(written.read_text("utf-8")) if written.exists() else None
     lines = [_PREFIX.sub("", line) for line in errors.splitlines() if line]
-    message = lines.pop() if code != 0 and lines else f"exit code {code}"
+    ended_by_error = lines and code not in (0, _CHECK_FAILED)
+    message = lines.pop() if ended_by_error else f"exit code {code}"
     return Call(("dlsim", *arguments, *paths), code, report, tuple(lines), message, data)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._errors import InputError, UsageError
+from ._expectations import Expectation, expectations_of
 from ._files import replacing
 from ._tables import Table, table_names, tables
 from ._verdict import (
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     import pandas
 
 __all__ = [
+    "Expectation",
     "FormatVerdict",
     "PathInWindows",
     "Result",
@@ -62,6 +64,11 @@ class Result:
     def verdict(self) -> Verdict | None:
         """The answer of replay and tune; None for other commands, and for files that lack it."""
         return verdict_of(self.data)
+
+    @property
+    def expectations(self) -> tuple[Expectation, ...]:
+        """What came of the keyword `expect`; empty without it."""
+        return expectations_of(self.data)
 
     @property
     def table_names(self) -> tuple[str, ...]:

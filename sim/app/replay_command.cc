@@ -15,7 +15,9 @@
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
+#include "sim/app/expect_option.h"
 #include "sim/app/gradient_input.h"
+#include "sim/app/run_expectations.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/training_options.h"
 #include "sim/app/typed_options.h"
@@ -44,6 +46,7 @@ struct ReplayCommandOptions {
   ResultPaths results;
   std::string heat_map;  // bins; empty: none
   ReportOptions report;
+  std::vector<Expectation> expectations;
   bool by_layer = false;
   DeviceChoice device;
 };
@@ -146,6 +149,7 @@ int RunReplay(ReplayCommandOptions options) {
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
   std::vector<SimulationRun> runs = PrepareRuns(options.request);
+  RequireRunFigures(options.expectations, runs);
   const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
   const GradientSource& source = *input.source;
   CheckAgainst(source.facts(), options.request);
@@ -168,10 +172,12 @@ int RunReplay(ReplayCommandOptions options) {
   }
   Advice advice = Advise(found);
   AddPaths(found, runs, advice);
+  const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
     Json record = DescribeOptions(options);
     if (config) record["config"] = JsonConfig(options.config.path, *config);
-    WriteReplayJson(source.facts(), options.trace.paths, record, JsonAdvice(advice), runs,
+    const Json expected = options.expectations.empty() ? Json() : JsonOutcomes(outcomes);
+    WriteReplayJson(source.facts(), options.trace.paths, record, JsonAdvice(advice), expected, runs,
                     *files.json);
   }
   files.Commit();
@@ -184,7 +190,9 @@ int RunReplay(ReplayCommandOptions options) {
                          UnusualOptions(options) +
                          FormatReport(source.facts(), runs, options.report));
   }
-  return ReportRefusals(runs);
+  const int missed = ReportOutcomes("replay", outcomes);
+  const int refused = ReportRefusals(runs);
+  return refused != 0 ? refused : missed;
 }
 
 void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
@@ -241,6 +249,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       ->add_option("--csv", options->results.csv,
                    "Write one row per step, micro-step and tensor; - is standard output")
       ->option_text("FILE");
+  AddExpectOption(*command, options->expectations);
   command->add_flag("--heat-map{200}", options->heat_map,
                     "Add to the JSON what each tensor loses over the steps, in at most 200 bins; "
                     "--heat-map=BINS for another number");
@@ -262,6 +271,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --by-layer\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
+      "  dlsim replay runs/lm-kjv --expect 'skipped_steps<=3' --expect 'mean_harm<0.01'\n"
       "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");
   command->callback([options, &action] { action = [options] { return RunReplay(*options); }; });

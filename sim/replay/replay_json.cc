@@ -66,6 +66,19 @@ void AddHarm(const HarmOverSteps& harm, Json& object) {
   object["worst_harm"] = harm.steps == 0 ? Json() : JsonNumber(harm.worst);
 }
 
+// Adds the ranges of the same that a profile leaves.
+void AddHarmRange(std::span<const ReplayStep> steps, StepHarm ReplayStep::*of, Json& object) {
+  HarmOverSteps low, high;
+  for (const ReplayStep& step : steps) {
+    const StepHarm& harm = step.*of;
+    if (step.skipped || !harm.mean_range) continue;
+    low.Add(harm.mean_range->low);
+    high.Add(harm.mean_range->high);
+  }
+  AddBracket("mean_harm_bracket", Bracket<double>{low.mean(), high.mean()}, object);
+  AddBracket("worst_harm_bracket", Bracket<double>{low.worst, high.worst}, object);
+}
+
 void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
                  const Clipping& clipping, Json& object) {
   if (!clipping.enabled()) return;
@@ -74,35 +87,6 @@ void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
   if (!clipping.max_value) return;
   object["clipped_fraction"] = Share(summary.clipped_elements, summary.clippable_elements);
   AddShares(open.clipped_elements, summary.clippable_elements, object);
-}
-
-Json JsonSummary(const SimulationRun& run) {
-  const ReplayResult& result = run.result;
-  const ReplaySummary& summary = result.summary;
-  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
-  Json object;
-  object["steps"] = summary.steps;
-  object["skipped_steps"] = summary.skipped_steps;
-  object["longest_skip_run"] = summary.longest_skip_run;
-  object["nonfinite_steps"] = summary.nonfinite_steps;
-  object["hopeless_steps"] = summary.hopeless_steps;
-  object["first_applied_step"] =
-      summary.first_applied_step ? Json(*summary.first_applied_step) : Json();
-  object["stopped_at_step"] = result.stopped_at ? Json(*result.stopped_at) : Json();
-  // A policy that refused its parameters has no scale.
-  const auto scale = [&](double value) { return summary.steps == 0 ? Json() : JsonNumber(value); };
-  object["final_scale"] = scale(summary.final_scale);
-  object["min_scale"] = scale(summary.min_scale);
-  object["max_scale"] = scale(summary.max_scale);
-  if (open.steps > 0) object["uncertain_steps"] = open.steps;
-  AddCountersAndRanges(summary.gradients, open.gradients, object);
-  if (run.start) AddClipping(summary, open, run.start->clipping, object);
-  object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
-  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
-  AddHarm(summary.harm, object);
-  object["activations"] = JsonActivations(summary.activations, open.activations);
-  AddHarm(summary.activation_harm, object["activations"]);
-  return object;
 }
 
 Json JsonCoefficient(const std::optional<float>& coefficient) {
@@ -244,11 +228,43 @@ void WriteRun(const SimulationRun& run, JsonStream& json) {
 
 }  // namespace
 
+Json JsonSummary(const SimulationRun& run) {
+  const ReplayResult& result = run.result;
+  const ReplaySummary& summary = result.summary;
+  const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
+  Json object;
+  object["steps"] = summary.steps;
+  object["skipped_steps"] = summary.skipped_steps;
+  object["longest_skip_run"] = summary.longest_skip_run;
+  object["nonfinite_steps"] = summary.nonfinite_steps;
+  object["hopeless_steps"] = summary.hopeless_steps;
+  object["first_applied_step"] =
+      summary.first_applied_step ? Json(*summary.first_applied_step) : Json();
+  object["stopped_at_step"] = result.stopped_at ? Json(*result.stopped_at) : Json();
+  // A policy that refused its parameters has no scale.
+  const auto scale = [&](double value) { return summary.steps == 0 ? Json() : JsonNumber(value); };
+  object["final_scale"] = scale(summary.final_scale);
+  object["min_scale"] = scale(summary.min_scale);
+  object["max_scale"] = scale(summary.max_scale);
+  if (open.steps > 0) object["uncertain_steps"] = open.steps;
+  AddCountersAndRanges(summary.gradients, open.gradients, object);
+  if (run.start) AddClipping(summary, open, run.start->clipping, object);
+  object["worst_step_energy_lost"] = JsonNumber(summary.worst_step_energy_lost);
+  AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
+  AddHarm(summary.harm, object);
+  AddHarmRange(result.steps, &ReplayStep::harm, object);
+  object["activations"] = JsonActivations(summary.activations, open.activations);
+  AddHarm(summary.activation_harm, object["activations"]);
+  AddHarmRange(result.steps, &ReplayStep::activation_harm, object["activations"]);
+  return object;
+}
+
 void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
-                     const Json& options, const Json& verdict, std::span<const SimulationRun> runs,
-                     OutputFile& out) {
+                     const Json& options, const Json& verdict, const Json& expectations,
+                     std::span<const SimulationRun> runs, OutputFile& out) {
   JsonStream json("dlsim.replay/1", JsonTrace(facts, paths), options, out);
   json.Member("verdict", verdict);
+  if (!expectations.is_null()) json.Member("expectations", expectations);
   json.BeginArray("runs");
   for (const SimulationRun& run : runs) WriteRun(run, json);
   json.EndArray();

@@ -11,10 +11,15 @@
 
 namespace dlsim::sim {
 
+// The object "summary" of a run; of one that has not begun, every key that it will have but for
+// ranges.
+Json JsonSummary(const SimulationRun& run);
+
 // Writes the document step by step, one line each, without building it in memory. `options` are
-// those of the call that shape every run.
+// those of the call that shape every run, `expectations` what came of those that were given: null
+// if none were.
 void WriteReplayJson(const SourceFacts& facts, std::span<const std::string> paths,
-                     const Json& options, const Json& verdict, std::span<const SimulationRun> runs,
-                     OutputFile& out);
+                     const Json& options, const Json& verdict, const Json& expectations,
+                     std::span<const SimulationRun> runs, OutputFile& out);
 
 }  // namespace dlsim::sim

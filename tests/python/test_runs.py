@@ -178,6 +178,31 @@ def test_a_refusal_keeps_the_result_of_the_other_policies() -> None:
     assert {run["policy"] for run in caught.value.result.data["runs"]} == {"torch", "static"}
 
 
+def test_an_expectation_that_fails_stands_in_the_result() -> None:
+    result = dlsim.replay(
+        TRACE,
+        formats="fp16",
+        policies=["torch", "static"],
+        expect=["steps==25", "fp16/torch:skipped_steps<0", "stopped_at_step!=none"],
+        quiet=True,
+    )
+    skipped = result.data["runs"][0]["summary"]["skipped_steps"]
+    assert [(e.run, e.expression, e.found, e.holds) for e in result.expectations] == [
+        ("fp16/torch", "steps==25", 25, True),
+        ("fp16/torch", "fp16/torch:skipped_steps<0", skipped, False),
+        ("fp16/torch", "stopped_at_step!=none", None, False),
+        ("fp16/static", "steps==25", 25, True),
+        ("fp16/static", "stopped_at_step!=none", None, False),
+    ]
+    assert len(result.notes) == 3
+    assert (
+        result.notes[-1] == "fp16/static: stopped_at_step is none, expected stopped_at_step!=none"
+    )
+    assert dlsim.replay(TRACE, formats="fp16", policies="torch").expectations == ()
+    with pytest.raises(dlsim.UsageError, match=r"^--expect: unknown figure"):
+        dlsim.replay(TRACE, expect="skiped_steps<3")
+
+
 def test_exceptions_have_public_names_and_pass_between_processes() -> None:
     for name in ("Error", "InputError", "PolicyRefusal", "UsageError"):
         assert str(getattr(dlsim, name)) == f"<class 'dlsim.{name}'>"

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/expect_option.h"
+
+#include <cstdio>
+#include <string>
+
+#include "dlsim/error.h"
+
+namespace dlsim::sim {
+
+void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations) {
+  const auto read = [&expectations](const std::vector<std::string>& texts) {
+    for (const std::string& text : texts) {
+      expectations.push_back(ParseExpectation(text, kExpectOption));
+    }
+  };
+  command
+      .add_option_function<std::vector<std::string>>(
+          kExpectOption, read,
+          "Require a figure of the result, such as 'skipped_steps<=3', repeatable: exit code 1, "
+          "and a line on standard error, if it is otherwise")
+      ->option_text("EXPRESSION")
+      ->allow_extra_args(false);
+}
+
+int ReportOutcomes(const char* command, std::span<const ExpectationOutcome> outcomes) {
+  int exit_code = 0;
+  for (const ExpectationOutcome& outcome : outcomes) {
+    if (outcome.holds) continue;
+    std::fprintf(stderr, "dlsim %s: %s\n", command, OutcomeText(outcome).c_str());
+    exit_code = static_cast<int>(ErrorKind::kCheckFailed);
+  }
+  return exit_code;
+}
+
+Json JsonOutcomes(std::span<const ExpectationOutcome> outcomes) {
+  Json list = Json::array();
+  for (const ExpectationOutcome& outcome : outcomes) list.push_back(JsonOutcome(outcome));
+  return list;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The option --expect of every command that has it: what is required, and the exit code.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <span>
+#include <vector>
+
+#include "sim/base/expectation.h"
+
+namespace dlsim::sim {
+
+inline constexpr const char* kExpectOption = "--expect";
+
+// Adds the option, whose expectations are read at once.
+void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations);
+
+// Prints one line on standard error for each that does not hold, and returns the exit code: 1 if
+// there is one.
+int ReportOutcomes(const char* command, std::span<const ExpectationOutcome> outcomes);
+
+// The outcomes as JSON, in their order.
+Json JsonOutcomes(std::span<const ExpectationOutcome> outcomes);
+
+}  // namespace dlsim::sim

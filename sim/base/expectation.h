@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a user requires of the figures of a result, such as skipped_steps<=3: the gates of --expect.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/tensor_stats.h"
+#include "sim/base/json_value.h"
+
+namespace dlsim::sim {
+
+enum class Relation : uint8_t { kLess, kAtMost, kGreater, kAtLeast, kEqual, kUnequal };
+
+// One requirement: [SUBJECT:]FIGURE OP NUMBER.
+struct Expectation {
+  std::string text;     // as given
+  std::string subject;  // a pattern (fnmatch) of what it is about; empty: everything
+  std::string figure;   // such as skipped_steps or activations.mean_harm
+  Relation relation = Relation::kAtMost;
+  std::optional<double> limit;  // nothing = `none`: the figure has no value
+};
+
+// Reads an expectation; blanks around its parts do not count. Throws UsageError, which names
+// `place`.
+Expectation ParseExpectation(const std::string& text, const std::string& place);
+
+// Returns whether it holds for all that a figure may be: an estimate is a range, whose worse end
+// decides. NaN, and a figure that has no value, satisfy no comparison but `!=`; of those without a
+// value only `!= NUMBER` fails, too.
+bool Holds(const Expectation& expectation, const std::optional<Bracket<double>>& found);
+
+// Returns the names of the figures of a result's object: all that is a number, or null in its
+// place; those of an object inside have its name and a dot before theirs.
+std::vector<std::string> FigureNames(const Json& object);
+
+// Throws UsageError that names `place` unless the figure is one of `names`.
+void RequireFigure(const Expectation& expectation, const std::vector<std::string>& names,
+                   const std::string& place);
+
+// Returns a figure: as its `NAME_bracket`, or the entry of a `bracket` beside it, if there is one;
+// nothing if it is null or missing.
+std::optional<Bracket<double>> FigureOf(const Json& object, const std::string& name);
+
+// What came of an expectation.
+struct ExpectationOutcome {
+  Expectation expectation;
+  std::string run;  // what was looked at, such as fp16/torch; empty if there is only one thing
+  std::optional<Bracket<double>> found;
+  bool holds = true;
+};
+
+// Checks the figures of one run, or of a whole result.
+ExpectationOutcome CheckExpectation(const Expectation& expectation, const std::string& run,
+                                    const Json& figures);
+
+// {"run", "expression", "found", "holds"}; `found` is a number, [low, high] or null.
+Json JsonOutcome(const ExpectationOutcome& outcome);
+
+// Returns "fp16/torch: skipped_steps is 17, expected skipped_steps<=3".
+std::string OutcomeText(const ExpectationOutcome& outcome);
+
+}  // namespace dlsim::sim
