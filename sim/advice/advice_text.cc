@@ -8,12 +8,12 @@
 
 #include "dlsim/error.h"
 #include "sim/base/table.h"
+#include "sim/base/wrap.h"
 
 namespace dlsim::sim {
 namespace {
 
 constexpr size_t kNamed = 3;  // tensors in a line
-constexpr size_t kColumns = 80;
 
 std::string WindowText(const ServedSteps::Range& window) {
   const bool low_open = window.low == kLowestWindowExponent;
@@ -103,21 +103,6 @@ std::string RiskText(const Advice& advice) {
     text += " Gradients of activations, which decide, were not recorded.";
   }
   return text;
-}
-
-// Breaks a line at blanks; what follows is indented.
-std::string Wrap(const std::string& line) {
-  std::string text, rest = line;
-  size_t width = kColumns;
-  while (rest.size() > width) {
-    size_t end = rest.rfind(' ', width);
-    if (end == std::string::npos || end == 0) end = rest.find(' ', width);
-    if (end == std::string::npos) break;
-    text += rest.substr(0, end) + "\n  ";
-    rest = rest.substr(end + 1);
-    width = kColumns - 2;
-  }
-  return text + rest + "\n";
 }
 
 std::string BoundText(const WindowBound& bound) {

@@ -18,6 +18,7 @@ void AddScalerCommand(CLI::App& app, Action& action);
 void AddProfileCommand(CLI::App& app, Action& action);
 void AddMergeCommand(CLI::App& app, Action& action);
 void AddReplayCommand(CLI::App& app, Action& action);
+void AddDiffCommand(CLI::App& app, Action& action);
 void AddSweepCommand(CLI::App& app, Action& action);
 void AddSummariesCommand(CLI::App& app, Action& action);
 void AddAccumulateCommand(CLI::App& app, Action& action);

@@ -2,13 +2,13 @@
 #include "sim/app/expect_option.h"
 
 #include <cstdio>
-#include <string>
 
 #include "dlsim/error.h"
 
 namespace dlsim::sim {
 
-void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations) {
+void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations,
+                     const std::string& example) {
   const auto read = [&expectations](const std::vector<std::string>& texts) {
     for (const std::string& text : texts) {
       expectations.push_back(ParseExpectation(text, kExpectOption));
@@ -17,8 +17,8 @@ void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations) 
   command
       .add_option_function<std::vector<std::string>>(
           kExpectOption, read,
-          "Require a figure of the result, such as 'skipped_steps<=3', repeatable: exit code 1, "
-          "and a line on standard error, if it is otherwise")
+          "Require a figure of the result, such as '" + example +
+              "', repeatable: exit code 1, and a line on standard error, if it is otherwise")
       ->option_text("EXPRESSION")
       ->allow_extra_args(false);
 }

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "sim/base/expectation.h"
@@ -12,8 +13,9 @@ namespace dlsim::sim {
 
 inline constexpr const char* kExpectOption = "--expect";
 
-// Adds the option, whose expectations are read at once.
-void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations);
+// Adds the option, whose expectations are read at once; the help shows an example.
+void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations,
+                     const std::string& example);
 
 // Prints one line on standard error for each that does not hold, and returns the exit code: 1 if
 // there is one.

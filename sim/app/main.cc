@@ -61,6 +61,7 @@ void AddCommands(CLI::App& app, Action& action) {
   AddReplayCommand(app, action);
   AddSweepCommand(app, action);
   AddTuneCommand(app, action);
+  AddDiffCommand(app, action);
   AddSummariesCommand(app, action);
   AddProfileCommand(app, action);
   AddMergeCommand(app, action);

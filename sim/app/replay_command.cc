@@ -249,7 +249,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       ->add_option("--csv", options->results.csv,
                    "Write one row per step, micro-step and tensor; - is standard output")
       ->option_text("FILE");
-  AddExpectOption(*command, options->expectations);
+  AddExpectOption(*command, options->expectations, "skipped_steps<=3");
   command->add_flag("--heat-map{200}", options->heat_map,
                     "Add to the JSON what each tensor loses over the steps, in at most 200 bins; "
                     "--heat-map=BINS for another number");

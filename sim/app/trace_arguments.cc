@@ -17,6 +17,18 @@ bool HasTensors(const TraceStep& step) {
 
 }  // namespace
 
+void AddReadingOptions(CLI::App& command, TraceOptions& options) {
+  command
+      .add_option("--tensors", options.tensors,
+                  "Read only tensors whose name matches this pattern (* ? [])")
+      ->option_text("GLOB");
+  AddChoice<RankReduction>(
+      command, "--ranks", options.ranks, "NAME",
+      "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
+  AddChoice<DType>(command, "--npy-void", options.npy_void2, {{"bf16", DType::kBF16}}, "bf16",
+                   "What numpy's nameless 2-byte type V2 holds; ml_dtypes saves bfloat16 so");
+}
+
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
   command
       .add_option("TRACE", arguments.paths,
@@ -24,18 +36,9 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
                   "*.safetensors.index.json, a .npy or a .npz; several are read one after another. "
                   "replay, info, sweep and tune take profiles (.dlprof), too")
       ->required();
-  command
-      .add_option("--tensors", arguments.options.tensors,
-                  "Read only tensors whose name matches this pattern (* ? [])")
-      ->option_text("GLOB");
+  AddReadingOptions(command, arguments.options);
   command.add_flag("--no-mmap", arguments.no_mmap,
                    "Has no effect, as files are never mapped; accepted for older scripts");
-  AddChoice<RankReduction>(
-      command, "--ranks", arguments.options.ranks, "NAME",
-      "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
-  AddChoice<DType>(command, "--npy-void", arguments.options.npy_void2, {{"bf16", DType::kBF16}},
-                   "bf16",
-                   "What numpy's nameless 2-byte type V2 holds; ml_dtypes saves bfloat16 so");
 }
 
 TraceReader OpenTrace(const TraceArguments& arguments) {

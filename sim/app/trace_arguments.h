@@ -18,7 +18,10 @@ struct TraceArguments {
   bool no_mmap = false;  // has no effect
 };
 
-// Adds TRACE..., --tensors, --no-mmap, --ranks and --npy-void.
+// Adds --tensors, --ranks and --npy-void.
+void AddReadingOptions(CLI::App& command, TraceOptions& options);
+
+// Adds these, TRACE... and --no-mmap.
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments);
 
 // Opens the trace that the arguments name. Throws InputError if it has no matching tensor.

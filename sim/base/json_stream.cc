@@ -5,11 +5,14 @@
 
 namespace dlsim::sim {
 
-JsonStream::JsonStream(std::string_view schema, const Json& trace, const Json& options,
-                       OutputFile& out)
-    : out_(out) {
+JsonStream::JsonStream(std::string_view schema, OutputFile& out) : out_(out) {
   BeginObject();
   Member("schema", schema);
+}
+
+JsonStream::JsonStream(std::string_view schema, const Json& trace, const Json& options,
+                       OutputFile& out)
+    : JsonStream(schema, out) {
   Member("trace", trace);
   Member("options", options);
 }

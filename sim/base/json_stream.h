@@ -12,7 +12,8 @@ namespace dlsim::sim {
 
 class JsonStream {
  public:
-  // Opens the document: an object with its schema, what was read, and the options of the call.
+  // Opens the document: an object with its schema, and what was read with the options of the call.
+  JsonStream(std::string_view schema, OutputFile& out);
   JsonStream(std::string_view schema, const Json& trace, const Json& options, OutputFile& out);
 
   // Closes the document.

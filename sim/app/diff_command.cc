@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim diff: two runs of one model compared, tensor by tensor and step by step.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/app/commands.h"
+#include "sim/app/expect_option.h"
+#include "sim/app/trace_arguments.h"
+#include "sim/app/typed_options.h"
+#include "sim/base/number.h"
+#include "sim/base/output_file.h"
+#include "sim/base/progress.h"
+#include "sim/diff/diff_output.h"
+
+namespace dlsim::sim {
+namespace {
+
+struct DiffOptions {
+  std::string a, b;
+  TraceOptions trace;
+  Alignment alignment = Alignment::kNumber;
+  std::string threshold;  // empty: the default
+  std::vector<Expectation> expectations;
+  ResultPaths results;
+  DiffReportOptions report;
+};
+
+double ThresholdOf(const DiffOptions& options) {
+  if (options.threshold.empty()) return kDiffThreshold;
+  const double threshold = ParseNumber(options.threshold, "--threshold");
+  if (threshold >= 0) return threshold;
+  throw UsageError("--threshold", "negative number", "0 or more", Quoted(options.threshold));
+}
+
+Json DescribeOptions(const DiffOptions& options) {
+  return {{"threshold", ThresholdOf(options)},
+          {"align", NameOf(options.alignment)},
+          {"tensors", options.trace.tensors}};
+}
+
+std::string RangeText(const DiffRun& run) {
+  return std::to_string(run.steps.front()) + " to " + std::to_string(run.steps.back());
+}
+
+AlignedSteps Align(const DiffRuns& runs, Alignment alignment) {
+  AlignedSteps aligned = AlignSteps(runs.a.steps, runs.b.steps, alignment);
+  if (!aligned.pairs.empty()) return aligned;
+  throw Error(
+      ErrorKind::kIncomparable, Printable(runs.b.path), "no step in common",
+      "steps " + RangeText(runs.a) + " as in " + Printable(runs.a.path) + ", or --align index",
+      RangeText(runs.b));
+}
+
+void RequireCommonTensors(const DiffRuns& runs, const DiffResult& result) {
+  if (!result.tensors().empty()) return;
+  const std::string place = Printable(runs.b.path);
+  if (result.unmatched().empty()) throw InputError(place, NoTensorMatches(runs.b.tensors));
+  const UnmatchedTensor& first = result.unmatched().front().first;
+  throw Error(ErrorKind::kIncomparable, place, "no tensor in common",
+              "those of " + Printable(runs.a.path),
+              Quoted(first.name) + " " + std::string(NameOf(first.why)));
+}
+
+int RunDiff(const DiffOptions& options) {
+  DiffResult result(ThresholdOf(options));
+  const std::vector<std::string> figures = FigureNames(JsonFigures(result, 0));
+  for (const Expectation& expectation : options.expectations) {
+    if (!expectation.subject.empty()) {
+      throw UsageError(kExpectOption, "a diff has no runs to choose from", "a figure alone",
+                       Quoted(expectation.text));
+    }
+    RequireFigure(expectation, figures, kExpectOption);
+  }
+  const DiffRuns runs = OpenDiffRuns(options.a, options.b, options.trace);
+  const AlignedSteps aligned = Align(runs, options.alignment);
+  ResultFiles files(options.results);
+  if (files.csv) files.csv->Write(DiffCsvHeader());
+  {
+    Progress progress("diff", aligned.pairs.size(),
+                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                      ProgressUnit::kCount);
+    CompareRuns(runs, aligned.pairs, [&](size_t pair, const ComparedStep& step) {
+      result.Add(step);
+      if (files.csv) files.csv->Write(DiffCsvRows(step));
+      progress.Update(pair + 1);
+    });
+  }
+  RequireCommonTensors(runs, result);
+  const Diff diff = {runs, aligned, result};
+  std::vector<ExpectationOutcome> outcomes;
+  for (const Expectation& expectation : options.expectations) {
+    outcomes.push_back(CheckExpectation(expectation, "", JsonFigures(diff)));
+  }
+  if (files.json) {
+    WriteDiffJson(diff, DescribeOptions(options),
+                  outcomes.empty() ? Json() : JsonOutcomes(outcomes), *files.json);
+  }
+  files.Commit();
+  if (options.results.wants_report()) WriteOutput("-", FormatDiff(diff, options.report));
+  return ReportOutcomes("diff", outcomes);
+}
+
+void AddComparisonOptions(CLI::App& command, DiffOptions& options) {
+  AddChoice<Alignment>(command, "--align", options.alignment, "RULE",
+                       "Steps are matched by their number (default), or by their index from the "
+                       "first one on");
+  command
+      .add_option("--threshold", options.threshold,
+                  "Runs part where a tensor's difference is above X (default 1e-4)")
+      ->option_text("X");
+  AddExpectOption(command, options.expectations, "max_relative_difference<=1e-6");
+}
+
+void AddOutputOptions(CLI::App& command, DiffOptions& options) {
+  command
+      .add_option("--json", options.results.json,
+                  "Write the full result as JSON; - is standard output")
+      ->option_text("FILE");
+  command
+      .add_option("--csv", options.results.csv,
+                  "Write one row per step and tensor; - is standard output")
+      ->option_text("FILE");
+  AddCount(command, "--top", options.report.top, "Tensors in the table (default 20)");
+  command.add_flag("--details", options.report.details, "Add a table of the steps");
+  command.add_flag("--quiet", options.results.quiet, "No report and no progress; errors only");
+}
+
+}  // namespace
+
+void AddDiffCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<DiffOptions>();
+  CLI::App* command = app.add_subcommand(
+      "diff", "Compare two runs of one model: where they part, and how far each tensor does");
+  constexpr const char* kRun = "A trace as of dlsim replay, or a profile (.dlprof)";
+  command->add_option("A", options->a, kRun)->required();
+  command->add_option("B", options->b, kRun)->required();
+  AddReadingOptions(*command, options->trace);
+  AddComparisonOptions(*command, *options);
+  AddOutputOptions(*command, *options);
+  command->footer(
+      "Examples:\n"
+      "  dlsim diff runs/float32 runs/bf16\n"
+      "  dlsim diff runs/before runs/after --threshold 0 --expect 'max_relative_difference==0'\n"
+      "  dlsim diff runs/seed-1 runs/seed-2 --tensors '*.weight.grad' --csv diff.csv\n"
+      "  dlsim diff before.dlprof after.dlprof --details\n"
+      "  dlsim diff runs/a runs/resumed --align index --json -");
+  command->callback([options, &action] { action = [options] { return RunDiff(*options); }; });
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "dlsim/error.h"
+#include "sim/base/table.h"
+#include "sim/base/wrap.h"
+#include "sim/diff/diff_output.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr size_t kNamed = 3;  // unmatched tensors in a line
+
+std::string Number(double value) { return fmt::format("{:.3g}", value); }
+
+// A figure between 0 and 1 whose distance to 1 matters.
+std::string CosineText(double cosine) {
+  const double to_one = 1 - cosine;
+  if (to_one == 0) return "1";
+  return to_one < 0.001 ? fmt::format("1-{:.1e}", to_one) : fmt::format("{:.4f}", cosine);
+}
+
+std::string Counted(uint64_t count, const char* noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string AllOf(const DiffResult& result) {
+  const size_t steps = result.steps().size();
+  return (steps == 1 ? "the one step" : fmt::format("all {} steps", steps)) + " of " +
+         Counted(result.tensors().size(), "tensor");
+}
+
+double LargestDifference(const DiffResult& result, size_t steps) {
+  double largest = 0;
+  for (const StepDiff& step : std::span(result.steps()).first(steps)) {
+    largest = std::max(largest, step.difference);
+  }
+  return largest;
+}
+
+std::string MeasureName(const Diff& diff) {
+  return diff.runs.has_elements() ? "relative difference" : "difference of histograms";
+}
+
+bool IsEqual(const DiffResult& result) {
+  return LargestDifference(result, result.steps().size()) == 0;
+}
+
+std::string SameLine(const Diff& diff) {
+  const std::vector<size_t> order = diff.result.WorstFirst();
+  const TensorDiff& worst = diff.result.tensors()[order.front()];
+  if (IsEqual(diff.result)) {
+    return "The same in " + AllOf(diff.result) + ": every " +
+           (diff.runs.has_elements() ? "number" : "count") + " is equal.";
+  }
+  return fmt::format("The same in {}, within {}: the largest {} is {}, at step {} in {}.",
+                     AllOf(diff.result), Number(diff.result.threshold()), MeasureName(diff),
+                     Number(worst.difference), worst.worst_step, Printable(worst.name));
+}
+
+// What an infinite difference is about.
+std::string DifferenceText(const Diff& diff, const StepDiff& step) {
+  if (step.nonfinite_differences > 0) {
+    return Counted(step.nonfinite_differences, "element") + " infinite or NaN, and not alike";
+  }
+  if (std::isinf(step.difference)) return "all zero in one of them only";
+  return MeasureName(diff) + " " + Number(step.difference);
+}
+
+// How well the steps before the first one that parts agree.
+std::string AgreementBefore(const DiffResult& result, const StepDiff& first) {
+  const auto before = static_cast<size_t>(&first - result.steps().data());
+  if (before == 0) return "it is the first step";
+  const double largest = LargestDifference(result, before);
+  const bool one = before == 1;
+  return (one ? "the step" : fmt::format("the {} steps", before)) + " before " +
+         (largest == 0 ? (one ? "is equal" : "are equal")
+                       : (one ? "agrees to " : "agree to ") + Number(largest));
+}
+
+std::string PartLine(const Diff& diff, const StepDiff& first) {
+  return fmt::format("They part at step {} in {}: {}; {}.", first.step_a,
+                     Printable(diff.result.tensors()[first.tensor].name),
+                     DifferenceText(diff, first), AgreementBefore(diff.result, first));
+}
+
+std::string ExtentLine(const Diff& diff) {
+  const Json figures = JsonFigures(diff);
+  return fmt::format("Beyond {}: {} of {} steps, {} of {} tensors.",
+                     Number(diff.result.threshold()), figures["steps_beyond"].get<size_t>(),
+                     figures["steps"].get<size_t>(), figures["tensors_beyond"].get<size_t>(),
+                     figures["tensors"].get<size_t>());
+}
+
+std::string StepList(std::span<const int64_t> steps) {
+  if (steps.size() == 1) return fmt::format("step {}", steps.front());
+  return fmt::format("{} steps ({} to {})", steps.size(), steps.front(), steps.back());
+}
+
+std::string UnmatchedNames(const DiffResult& result, Mismatch why) {
+  std::string names;
+  size_t count = 0;
+  for (const UnmatchedOverSteps& tensor : result.unmatched()) {
+    if (tensor.first.why != why || count++ >= kNamed) continue;
+    names += (names.empty() ? "" : ", ") + Printable(tensor.first.name);
+  }
+  return count > kNamed ? names + fmt::format(" and {} more", count - kNamed) : names;
+}
+
+std::string UnmatchedLine(const Diff& diff) {
+  std::string text;
+  const auto add = [&](const std::string& item, const char* where) {
+    if (!item.empty()) text += (text.empty() ? "Not compared: " : "; ") + item + where;
+  };
+  const AlignedSteps& aligned = diff.aligned;
+  if (!aligned.only_a.empty()) add(StepList(aligned.only_a), " only in A");
+  if (!aligned.only_b.empty()) add(StepList(aligned.only_b), " only in B");
+  add(UnmatchedNames(diff.result, Mismatch::kOnlyInA), " only in A");
+  add(UnmatchedNames(diff.result, Mismatch::kOnlyInB), " only in B");
+  add(UnmatchedNames(diff.result, Mismatch::kShape), " of another shape");
+  return text.empty() ? text : text + ".";
+}
+
+std::string InputLine(const char* label, const DiffRun& run) {
+  return fmt::format("{}: {}, {}, {} ({} to {})\n", label, Printable(run.path),
+                     run.profile ? "profile" : "trace", Counted(run.facts.steps, "step"),
+                     run.facts.first_step, run.facts.last_step);
+}
+
+// Names of one model often begin, or end, alike: both ends stay.
+std::string Shortened(const std::string& name, size_t width) {
+  if (name.size() <= width) return name;
+  const size_t end = (width - 2) / 2, begin = width - 2 - end;
+  return name.substr(0, begin) + ".." + name.substr(name.size() - end);
+}
+
+// Shortens the first column until the table fits; the others are numbers.
+std::string FittingTable(std::vector<TableRow> rows) {
+  const auto widest = [](const std::string& table) {
+    size_t width = 0, begin = 0;
+    for (size_t end = 0; (end = table.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      width = std::max(width, end - begin);
+    }
+    return width;
+  };
+  constexpr size_t kLeast = 16;
+  const size_t width = widest(FormatTable(rows));
+  if (width <= kTerminalColumns) return FormatTable(rows);
+  size_t names = 0;
+  for (const TableRow& row : rows) names = std::max(names, row.front().size());
+  const size_t over = width - kTerminalColumns;
+  const size_t kept = names > over + kLeast ? names - over : kLeast;
+  for (TableRow& row : rows) row.front() = Shortened(row.front(), kept);
+  return FormatTable(rows);
+}
+
+// The ratio that is farthest from 1.
+std::string RatioText(const Extent& ratio) {
+  const double low = *ratio.low, high = *ratio.high;
+  return fmt::format("{:.4g}", std::fabs(std::log(low)) > std::fabs(std::log(high)) ? low : high);
+}
+
+std::string TensorTable(const Diff& diff, size_t top) {
+  const bool elements = diff.runs.has_elements();
+  std::vector<TableRow> rows = {
+      {"worst first", "differs", "step", elements ? "cosine" : "binades", "norm B/A", "beyond"}};
+  const std::vector<size_t> order = diff.result.WorstFirst();
+  const size_t shown = std::min<size_t>(top, order.size());
+  for (const size_t t : std::span(order).first(shown)) {
+    const TensorDiff& tensor = diff.result.tensors()[t];
+    rows.push_back(
+        {Printable(tensor.name), Number(tensor.difference), std::to_string(tensor.worst_step),
+         elements ? CosineText(*tensor.cosine.low) : Number(*tensor.histogram_distance.high),
+         RatioText(tensor.norm_ratio), fmt::format("{}/{}", tensor.steps_beyond, tensor.steps)});
+  }
+  std::string text = FittingTable(std::move(rows));
+  if (shown < order.size()) {
+    text += fmt::format("  ... and {} more (--top)\n", order.size() - shown);
+  }
+  return text + "\n" +
+         Wrap(std::string("  differs: at worst, at that step; ") +
+              (elements ? "cosine: the smallest; "
+                        : "binades: the largest distance of histograms; ") +
+              "norm B/A: the farthest from 1; beyond: steps above the threshold.");
+}
+
+std::string StepTable(const Diff& diff) {
+  std::vector<TableRow> rows = {{"step", "of B", "difference", "beyond", "worst tensor"}};
+  for (const StepDiff& step : diff.result.steps()) {
+    const bool empty = step.tensors == 0;
+    const std::string name = empty ? "-" : Printable(diff.result.tensors()[step.tensor].name);
+    rows.push_back({std::to_string(step.step_a), std::to_string(step.step_b),
+                    empty ? "-" : Number(step.difference),
+                    fmt::format("{}/{}", step.tensors_beyond, step.tensors),
+                    Shortened(name, kTerminalColumns / 2 - 2)});
+  }
+  return "\n" + FormatTable(rows);
+}
+
+}  // namespace
+
+std::vector<std::string> DiffLines(const Diff& diff) {
+  std::vector<std::string> lines;
+  if (const StepDiff* const first = diff.result.FirstBeyond()) {
+    lines = {PartLine(diff, *first), ExtentLine(diff)};
+  } else {
+    lines = {SameLine(diff)};
+  }
+  const std::string unmatched = UnmatchedLine(diff);
+  if (!unmatched.empty()) lines.push_back(unmatched);
+  return lines;
+}
+
+std::string FormatDiff(const Diff& diff, const DiffReportOptions& options) {
+  std::string text;
+  for (const std::string& line : DiffLines(diff)) text += Wrap(line);
+  text += "\n" + InputLine("A", diff.runs.a) + InputLine("B", diff.runs.b);
+  for (const DiffRun* run : {&diff.runs.a, &diff.runs.b}) {
+    for (const std::string& note : run->facts.notes) text += Wrap("note: " + note);
+  }
+  if (!IsEqual(diff.result)) text += "\n" + TensorTable(diff, options.top);
+  return options.details ? text + StepTable(diff) : text;
+}
+
+}  // namespace dlsim::sim

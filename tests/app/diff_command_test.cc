@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim diff: a trace and itself, one changed tensor, a float32 run and its twins (docs/diff.md).
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+
+#include "dlsim/convert.h"
+#include "dlsim/format.h"
+#include "tests/support/changed_trace.h"
+#include "tests/support/run_command.h"
+#include "tests/support/test_traces.h"
+
+namespace dlsim {
+namespace {
+
+using nlohmann::json;
+
+const std::string kCnn = kTraces + "cnn-digits";  // 45 steps, all finite
+
+json DiffJson(const std::string& a, const std::string& b, const Arguments& more = {}) {
+  Arguments arguments = {"diff", a, b, "--json", "-"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return SucceedJson(arguments);
+}
+
+// What encoding to a format and decoding makes of values.
+void Round(const char* format, std::vector<float>& values) {
+  ArrayConversion how;
+  how.conversion.format = ParseFormat(format).format;
+  std::vector<uint16_t> codes(values.size());
+  EncodeArray(how, values, codes);
+  DecodeArray(how.conversion.format, codes, values);
+}
+
+// As docs/diff.md defines the figures, element by element in long double.
+struct Reference {
+  long double a = 0, b = 0, product = 0, difference = 0;
+
+  Reference(const std::vector<float>& of_a, const std::vector<float>& of_b) {
+    for (size_t i = 0; i < of_a.size(); ++i) {
+      const long double x = of_a[i], y = of_b[i];
+      a += x * x;
+      b += y * y;
+      product += x * y;
+      difference += (y - x) * (y - x);
+    }
+  }
+  double relative_difference() const { return static_cast<double>(std::sqrt(difference / a)); }
+  double cosine() const { return static_cast<double>(product / std::sqrt(a * b)); }
+  double norm_ratio() const { return static_cast<double>(std::sqrt(b / a)); }
+};
+
+void ExpectNear(const json& found, double expected) {
+  EXPECT_NEAR(found.get<double>(), expected, 1e-12 * std::fabs(expected));
+}
+
+// Columns of the CSV by "step/tensor".
+std::map<std::string, std::vector<std::string>> RowsOf(const std::string& csv) {
+  std::map<std::string, std::vector<std::string>> rows;
+  for (const std::string& line : Lines(csv)) {
+    std::vector<std::string> cells;
+    std::istringstream stream(line + ",.");
+    for (std::string cell; std::getline(stream, cell, ',');) cells.push_back(cell);
+    rows[cells[0] + "/" + cells[2]] = cells;
+  }
+  return rows;
+}
+
+TEST(DiffCommand, ATraceAndItselfAreEqual) {
+  for (const std::string& trace : {kSingle, kAccumulated, kCnn}) {
+    const json document =
+        DiffJson(trace, trace,
+                 {"--threshold", "0", "--expect", "max_relative_difference==0", "--expect",
+                  "min_cosine==1", "--expect", "max_norm_ratio==1", "--expect", "min_norm_ratio==1",
+                  "--expect", "unmatched_tensors==0"});
+    EXPECT_EQ(document["schema"], "dlsim.diff/1");
+    EXPECT_EQ(document["first"], nullptr);
+    EXPECT_EQ(document["summary"]["steps"], document["a"]["steps"]);
+    EXPECT_EQ(document["summary"]["steps_beyond"], 0);
+    EXPECT_EQ(document["summary"]["nonfinite_differences"], 0);
+    EXPECT_EQ(document["expectations"].size(), 5u);
+  }
+  const std::string report = Succeed({"diff", kSingle, kSingle});
+  EXPECT_EQ(Lines(report)[0], "The same in all 13 steps of 12 tensors: every number is equal.");
+}
+
+TEST(DiffCommand, OneScaledTensorIsNamedAndNoOther) {
+  const TempDir dir;
+  const std::string scaled = "convs.1.weight.grad";
+  WriteChanged(kCnn, dir, [&](int64_t step, const std::string& name, std::vector<float>& values) {
+    if (step < 7 || name != scaled) return;
+    for (float& value : values) value *= 1 + 0x1p-10f;
+  });
+  const json document = DiffJson(kCnn, dir.path());
+  EXPECT_EQ(document["first"]["step"], 7);
+  EXPECT_EQ(document["first"]["tensor"], scaled);
+  EXPECT_EQ(document["summary"]["tensors_beyond"], 1);
+  EXPECT_EQ(document["summary"]["steps_beyond"], 38);
+  // Each product is rounded to float32, by 2^-24 at most.
+  EXPECT_NEAR(document["summary"]["max_relative_difference"], 0x1p-10, 0x1p-24);
+  EXPECT_NEAR(document["summary"]["min_cosine"], 1, 1e-12);
+  EXPECT_NEAR(document["summary"]["max_norm_ratio"], 1 + 0x1p-10, 0x1p-24);
+  for (const json& tensor : document["tensors"]) {
+    EXPECT_EQ(tensor["name"] == scaled, tensor["difference"] > 0) << tensor;
+    EXPECT_EQ(tensor["name"] == scaled, !tensor["first_step_beyond"].is_null()) << tensor;
+  }
+  const std::vector<std::string> lines = Lines(Succeed({"diff", kCnn, dir.path()}));
+  EXPECT_EQ(lines[0],
+            "They part at step 7 in convs.1.weight.grad: relative difference 0.000977; the 7");
+  EXPECT_EQ(lines[1], "  steps before are equal.");
+  EXPECT_EQ(lines[2], "Beyond 0.0001: 38 of 45 steps, 1 of 22 tensors.");
+  const json within = DiffJson(kCnn, dir.path(), {"--threshold", "0.001"});
+  EXPECT_EQ(within["first"], nullptr);
+  EXPECT_TRUE(within["lines"][0].get<std::string>().starts_with(
+      "The same in all 45 steps of 22 tensors, within 0.001: the largest relative difference is "
+      "0.000977, at step "));
+}
+
+TEST(DiffCommand, ATwinInCb16HasTheFiguresOfTheDefinition) {
+  const TempDir dir;
+  WriteChanged(kCnn, dir, [](int64_t, const std::string&, std::vector<float>& values) {
+    Round("cb16", values);
+  });
+  const std::string csv = dir.path() + "/diff.csv";
+  const json document = DiffJson(kCnn, dir.path(), {"--csv", csv});
+  EXPECT_EQ(document["first"]["step"], 0);
+  const auto rows = RowsOf(ReadBytes(csv));
+  const TraceReader trace = OpenTrace({kCnn}), twin = OpenTrace({dir.path()});
+  double largest = 0, smallest_cosine = 1;
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    const TraceStep a = trace.Load(i), b = twin.Load(i);
+    for (size_t t = 0; t < a.recordings[0].tensors.size(); ++t) {
+      const TraceTensor& tensor = a.recordings[0].tensors[t];
+      const Reference expected(ValuesOf(a.recordings[0], tensor),
+                               ValuesOf(b.recordings[0], b.recordings[0].tensors[t]));
+      const std::vector<std::string>& row = rows.at(std::to_string(a.step) + "/" + tensor.name);
+      SCOPED_TRACE(tensor.name);
+      ExpectNear(std::stod(row[7]), expected.norm_ratio());
+      ExpectNear(std::stod(row[8]), expected.relative_difference());
+      ExpectNear(std::stod(row[9]), expected.relative_difference());
+      ExpectNear(std::stod(row[10]), expected.cosine());
+      largest = std::max(largest, expected.relative_difference());
+      smallest_cosine = std::min(smallest_cosine, expected.cosine());
+    }
+  }
+  EXPECT_EQ(rows.size(), 45 * 22 + 1u);
+  ExpectNear(document["summary"]["max_relative_difference"], largest);
+  ExpectNear(document["summary"]["min_cosine"], smallest_cosine);
+  EXPECT_GT(largest, 1e-4);  // what CB16 keeps of a significand is visible by default
+}
+
+TEST(DiffCommand, PrintsTheSameBytesOnAnyNumberOfThreads) {
+  const TempDir a, b;
+  std::vector<float> values(200'001);  // several blocks, and a part of one
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::sin(static_cast<float>(i)) * std::ldexp(1.0f, static_cast<int>(i % 40) - 30);
+  }
+  a.Write("step-1.safetensors", BuildSafetensors({FloatTensor("w.grad", values)}));
+  std::vector<float> twin = values;
+  Round("bf16", twin);
+  b.Write("step-1.safetensors", BuildSafetensors({FloatTensor("w.grad", twin)}));
+  const auto run = [&](const char* threads) {
+    setenv("OMP_NUM_THREADS", threads, 1);
+    const std::string text = Succeed({"diff", a.path(), b.path(), "--json", "-"}) +
+                             Succeed({"diff", a.path(), b.path(), "--csv", "-"});
+    unsetenv("OMP_NUM_THREADS");
+    return text;
+  };
+  const std::string one = run("1");
+  EXPECT_EQ(run("3"), one);
+  const Reference expected(values, twin);
+  const json tensor = DiffJson(a.path(), b.path())["tensors"][0];
+  ExpectNear(tensor["max_relative_difference"], expected.relative_difference());
+  ExpectNear(tensor["min_cosine"], expected.cosine());
+}
+
+TEST(DiffCommand, MicroStepsAreSummedFirst) {
+  const TraceReader trace = OpenTrace({kAccumulated});
+  const TempDir summed;
+  for (size_t i = 0; i < trace.step_count(); ++i) {
+    const TraceStep step = trace.Load(i);
+    std::vector<BuiltTensor> tensors;
+    for (const TraceTensor& tensor : step.recordings[0].tensors) {
+      if (tensor.role == Role::kActGrad) continue;
+      std::vector<float> sum(tensor.elements, 0.0f);
+      for (const Recording& recording : step.recordings) {
+        const auto same = std::ranges::find(recording.tensors, tensor.name, &TraceTensor::name);
+        const std::vector<float> values = ValuesOf(recording, *same);
+        for (size_t k = 0; k < sum.size(); ++k) sum[k] += values[k];
+      }
+      tensors.push_back({tensor.name, "F32", tensor.shape, FloatBytes(sum)});
+    }
+    summed.Write("step-" + std::to_string(step.step) + ".safetensors", BuildSafetensors(tensors));
+  }
+  const json document = DiffJson(kAccumulated, summed.path(), {"--tensors", "*.weight.grad"});
+  EXPECT_EQ(document["summary"]["max_relative_difference"], 0);
+  EXPECT_EQ(document["summary"]["steps"], 2);
+  EXPECT_EQ(document["summary"]["unmatched_tensors"], 0);
+}
+
+TEST(DiffCommand, WhatDoesNotMatchIsListed) {
+  const TempDir a, b;
+  const BuiltTensor w = FloatTensor("w.grad", {1, 2}), only_a = FloatTensor("a.grad", {1});
+  const BuiltTensor only_b = FloatTensor("b.grad", {1});
+  const BuiltTensor flat = FloatTensor("s.grad", {1, 2});
+  BuiltTensor column = flat;
+  column.shape = {2, 1};
+  for (const int step : {1, 2, 3}) {
+    a.Write("step-" + std::to_string(step) + ".safetensors", BuildSafetensors({w, only_a, flat}));
+  }
+  for (const int step : {2, 3, 4, 5}) {
+    b.Write("step-" + std::to_string(step) + ".safetensors", BuildSafetensors({column, only_b, w}));
+  }
+  const json document = DiffJson(a.path(), b.path());
+  const json& unmatched = document["unmatched"];
+  EXPECT_EQ(unmatched["steps_a"], json({1}));
+  EXPECT_EQ(unmatched["steps_b"], json({4, 5}));
+  EXPECT_EQ(document["summary"]["unmatched_steps"], 3);
+  EXPECT_EQ(document["summary"]["unmatched_tensors"], 3);
+  EXPECT_EQ(document["summary"]["tensors"], 1);
+  ASSERT_EQ(unmatched["tensors"].size(), 3u);
+  const json expected = json::parse(
+      R"([{"name":"a.grad","why":"only in a","first_step":2,"steps":2,"shape_a":[1],"shape_b":null},
+          {"name":"s.grad","why":"other shape","first_step":2,"steps":2,"shape_a":[2],
+           "shape_b":[2,1]},
+          {"name":"b.grad","why":"only in b","first_step":2,"steps":2,"shape_a":null,
+           "shape_b":[1]}])");
+  EXPECT_EQ(unmatched["tensors"], expected);
+  const std::string report = Succeed({"diff", a.path(), b.path()});
+  EXPECT_EQ(Lines(report)[1],
+            "Not compared: step 1 only in A; 2 steps (4 to 5) only in B; a.grad only in A;");
+  const json by_index = DiffJson(a.path(), b.path(), {"--align", "index"});
+  EXPECT_EQ(by_index["steps"][2]["step"], 3);
+  EXPECT_EQ(by_index["steps"][2]["step_b"], 4);
+  EXPECT_EQ(by_index["unmatched"]["steps_b"], json({5}));
+}
+
+TEST(DiffCommand, ProfilesAreComparedByTheirHistograms) {
+  const TempDir dir, changed;
+  const auto profile = [&](const std::string& trace, const std::string& name) {
+    const std::string path = dir.path() + "/" + name;
+    Succeed({"profile", trace, "-o", path, "--format", "fp16", "--scales", "1", "--quiet"});
+    return path;
+  };
+  const std::string doubled = "fc.weight.grad";
+  WriteChanged(kCnn, changed, [&](int64_t step, const std::string& name, auto& values) {
+    if (step < 3 || name != doubled) return;
+    for (float& value : values) value *= 2;
+  });
+  const std::string a = profile(kCnn, "a.dlprof"), b = profile(changed.path(), "b.dlprof");
+  const json same = DiffJson(a, a, {"--threshold", "0"});
+  EXPECT_EQ(same["compared"], "histograms");
+  EXPECT_EQ(same["first"], nullptr);
+  EXPECT_EQ(same["summary"]["max_relative_difference"], nullptr);
+  EXPECT_EQ(same["summary"]["max_histogram_distance"], 0);
+  const json document = DiffJson(a, b);
+  EXPECT_EQ(document["first"]["step"], 3);
+  EXPECT_EQ(document["first"]["tensor"], doubled);
+  EXPECT_EQ(document["summary"]["max_histogram_distance"], 1);
+  EXPECT_EQ(document["summary"]["max_norm_ratio"], 2);
+  EXPECT_EQ(document["summary"]["tensors_beyond"], 1);
+  // A trace beside a profile is counted as the profile was.
+  json mixed = DiffJson(kCnn, b), reversed = DiffJson(a, changed.path());
+  for (const char* key : {"summary", "steps", "tensors", "lines"}) {
+    EXPECT_EQ(mixed[key], document[key]) << key;
+    EXPECT_EQ(reversed[key], document[key]) << key;
+  }
+  EXPECT_EQ(
+      DiffJson(kAccumulated, profile(kAccumulated, "micro.dlprof"))["summary"]["max_difference"],
+      0);
+}
+
+TEST(DiffCommand, NonfiniteValuesPartARunThatOverflows) {
+  const TempDir dir;
+  WriteChanged(kSingle, dir, [](int64_t, const std::string&, std::vector<float>& values) {
+    Round("fp16", values);
+  });
+  const json document = DiffJson(kSingle, dir.path());
+  EXPECT_GT(document["summary"]["nonfinite_differences"], 0);
+  EXPECT_EQ(document["summary"]["max_difference"], "inf");
+  EXPECT_LT(document["summary"]["max_relative_difference"], 0.01);
+  const CommandResult gate =
+      RunCommand({"diff", kSingle, dir.path(), "--quiet", "--expect", "nonfinite_differences==0"});
+  EXPECT_EQ(gate.exit_code, 1);
+  EXPECT_EQ(gate.err, "dlsim diff: nonfinite_differences is " +
+                          document["summary"]["nonfinite_differences"].dump() +
+                          ", expected nonfinite_differences==0\n");
+}
+
+TEST(DiffCommand, ReportsFitATerminal) {
+  const TempDir dir;
+  WriteChanged(kSingle, dir, [](int64_t, const std::string&, std::vector<float>& values) {
+    Round("bf16", values);
+  });
+  const std::string report = Succeed({"diff", kSingle, dir.path(), "--details", "--top", "3"});
+  for (const std::string& line : Lines(report)) {
+    if (line.starts_with("A: ") || line.starts_with("B: ")) continue;  // names of files
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+  EXPECT_NE(report.find("... and 9 more (--top)"), std::string::npos);
+  EXPECT_EQ(Succeed({"diff", kSingle, dir.path(), "--quiet"}), "");
+}
+
+TEST(DiffCommand, RefusesWhatCannotBeCompared) {
+  const TempDir one, other;
+  one.Write("step-1.safetensors", BuildSafetensors({FloatTensor("w.grad", {1})}));
+  other.Write("step-2.safetensors", BuildSafetensors({FloatTensor("v.grad", {1})}));
+  ExpectFailure({"diff", one.path(), other.path()}, 4, {"no step in common", "--align index"});
+  ExpectFailure({"diff", one.path(), other.path(), "--align", "index"}, 4, {"no tensor in common"});
+  ExpectFailure({"diff", one.path(), one.path(), "--tensors", "x*"}, 3, {"--tensors 'x*'"});
+  ExpectFailure({"diff", one.path(), one.path(), "--threshold", "-1"}, 2, {"--threshold"});
+  ExpectFailure({"diff", one.path(), one.path(), "--expect", "max_cosine>0"}, 2,
+                {"unknown figure", "min_cosine"});
+  ExpectFailure({"diff", one.path(), one.path(), "--expect", "a/b:steps>0"}, 2, {"no runs"});
+  ExpectFailure({"diff", one.path()}, 2, {"B"});
+  ExpectFailure({"diff", one.path(), one.path() + "/none"}, 3, {"none"});
+  const std::string file = one.path() + "/step-1.safetensors";
+  ExpectFailure({"diff", one.path(), file, "--json", file}, 2, {"--json"});
+}
+
+}  // namespace
+}  // namespace dlsim
