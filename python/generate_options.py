@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 # The functions of dlsim.runs that take keywords.
-_FUNCTIONS = ("replay", "sweep", "tune", "profile", "info", "scaler", "summaries", "accumulate")
+_FUNCTIONS = (
+    *("replay", "sweep", "tune", "diff", "profile", "info", "scaler", "summaries", "accumulate"),
+)
 # Options that functions give by themselves, and parameters with a place of their own.
 _ABSENT = {"json", "list"}
 _PLACED = {"profile": {"output"}, "scaler": {"policy", "steps"}}

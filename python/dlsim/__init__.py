@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from .results import Result as Result
     from .results import read_result as read_result
     from .runs import accumulate as accumulate
+    from .runs import diff as diff
     from .runs import formats as formats
     from .runs import info as info
     from .runs import merge as merge
@@ -66,6 +67,7 @@ _LAZY: dict[str, str] = {
     "accumulate": "runs",
     "autocast_emulation": "emulation",
     "decode": "_arrays",
+    "diff": "runs",
     "encode": "_arrays",
     "exponents": "_exponents",
     "formats": "runs",

@@ -23,7 +23,7 @@ _NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
 # Columns of texts, in which "nan" is a name.
 _TEXTS = frozenset(
     "cause cause_tensor file format kept label message name notes optimizer other policy reason "
-    "refused role rounding run_name step_file sum tensor type verdict worst_harm_tensor".split()
+    "refused role rounding run_name step_file sum tensor type verdict why worst_harm_tensor".split()
 )
 
 
@@ -208,6 +208,11 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "headroom": _of_formats("headroom", "steps"),
         "overflow_tensors": _of_formats("overflow_tensors"),
         "underflow_tensors": _of_formats("underflow_tensors"),
+    },
+    "dlsim.diff/1": {
+        "tensors": _listed("tensors"),
+        "steps": _listed("steps"),
+        "unmatched": _listed("unmatched", "tensors"),
     },
     "dlsim.scaler/1": {
         "scales": _scaler_scales,

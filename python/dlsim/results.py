@@ -108,9 +108,10 @@ class Result:
         )
 
     def _lines(self) -> tuple[str, ...]:
-        """Returns those of the verdict; none of one that cannot be read."""
+        """Returns those of the verdict or of a diff; none of one that cannot be read."""
         try:
-            return () if self.verdict is None else self.verdict.lines
+            said = self.data.get("lines", ())
+            return tuple(map(str, said)) if self.verdict is None else self.verdict.lines
         except InputError:
             return ()
 

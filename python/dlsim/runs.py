@@ -44,6 +44,11 @@ def tune(traces: Paths, **options: Unpack[_command_options.TuneOptions]) -> Resu
     return _run("tune", options, traces)
 
 
+def diff(a: PathText, b: PathText, **options: Unpack[_command_options.DiffOptions]) -> Result:
+    """Compares two traces or profiles of one model, tensor by tensor; dlsim.diff/1."""
+    return _run("diff", options, (a, b))
+
+
 def profile(
     traces: Paths, output: PathText, **options: Unpack[_command_options.ProfileOptions]
 ) -> Result:
@@ -116,6 +121,6 @@ def _run_printed(arguments: Sequence[str], positional: Sequence[str]) -> Result:
 
 
 # help() shows `**options` only.
-for _function in (replay, sweep, tune, profile, info, scaler, summaries, accumulate):
+for _function in (replay, sweep, tune, diff, profile, info, scaler, summaries, accumulate):
     _help = indent(help_of(_function.__name__), "      ")
     _function.__doc__ = f"{_function.__doc__}\n\n    Keywords:\n{_help}\n    "

@@ -38,6 +38,7 @@ def tables_of_all(tmp_path: Path) -> dict[str, dict[str, results.Table]]:
         dlsim.replay(TRACE, formats="fp16", policies="all", on_fatal="continue"),
         dlsim.sweep(TRACE, formats="fp16", vary={"policy": ["torch", "static"]}),
         dlsim.tune(TRACE, formats="fp16"),
+        dlsim.diff(TRACE, TRACE),
         dlsim.scaler("torch", 9, overflow_at=[1, 2], resume_at=4),
         dlsim.info(TRACE),
         dlsim.info(profile),

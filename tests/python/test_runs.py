@@ -110,6 +110,25 @@ def test_info_formats_summaries_and_accumulate_give_the_json_of_the_command() ->
     )
 
 
+def test_diff_gives_the_json_of_the_command_and_what_fails() -> None:
+    paths = [str(TRACES / "cnn-digits"), str(TRACES / "cnn-digits")]
+    result = dlsim.diff(*paths, tensors="*.weight.grad", threshold=0, expect="min_cosine>=1")
+    assert result.data == run(
+        *("diff", *paths, "--tensors", "*.weight.grad", "--threshold", "0"),
+        *("--expect", "min_cosine>=1", "--json", "-"),
+    )
+    assert repr(result).startswith("The same in all 45 steps of ")
+    failed = dlsim.diff(*paths, expect=["steps>45", "unmatched_steps==0"])
+    assert [(e.run, e.found, e.holds) for e in failed.expectations] == [
+        (None, 45, False),
+        (None, 0, True),
+    ]
+    with pytest.raises(dlsim.Error, match="no step in common"):
+        dlsim.diff(TRACE, TRACES / "cnn-digits" / "step-00000001.safetensors")
+    with pytest.raises(TypeError, match=r"^diff: expected a path, got list$"):
+        dlsim.diff([TRACE], TRACE)  # type: ignore[arg-type]
+
+
 def test_several_traces_are_read_one_after_another(tmp_path: Path) -> None:
     first, second = TRACE / "step-00000000.safetensors", TRACE / "step-00000050.safetensors"
     assert dlsim.info([first, str(second)]).data["trace"]["steps"] == 2
@@ -247,7 +266,7 @@ def test_keywords_have_the_names_that_they_always_had() -> None:
     assert set(KEYWORDS["accumulate"]) >= {
         *("accumulators", "chunks", "dot", "formats", "levels", "matmul", "reduce")
     }
-    assert all("mmap" in KEYWORDS[name] for name in KEYWORDS if name != "scaler")
+    assert all("mmap" in KEYWORDS[name] for name in KEYWORDS if name not in ("scaler", "diff"))
 
 
 @pytest.mark.parametrize("name", KEYWORDS)
