@@ -45,7 +45,8 @@ for _exception in (Error, UsageError, InputError, PolicyRefusal):
     _exception.__module__ = "dlsim"
 
 
-def some_of(names: Iterable[str]) -> str:
+def some_of(names: Iterable[str], most: int = 5) -> str:
     """Returns the first names of several for a message; the empty one is that of a model."""
     known = [name or "(root)" for name in names]
-    return ", ".join(known[:5]) + (f" and {len(known) - 5} more" if len(known) > 5 else "")
+    more = f" and {len(known) - most} more" if len(known) > most else ""
+    return ", ".join(known[:most]) + more

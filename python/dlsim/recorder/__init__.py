@@ -5,12 +5,17 @@ from ._joining import join_shards
 from ._recorder import Recorder
 from ._report import RecordedTensor, Report
 from ._selection import Selection, selections_of_config
+from ._skipped import SkippedSteps
+from ._watch import AlertStop, Watch
 
 __all__ = [
+    "AlertStop",
     "RecordedTensor",
     "Recorder",
     "Report",
     "Selection",
+    "SkippedSteps",
+    "Watch",
     "join_shards",
     "selections_of_config",
 ]

@@ -6,14 +6,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from .._errors import Error, InputError, UsageError
 from .._trace_writer import checked_grad_scale
 from ._choice import Choice, models_of
 from ._endings import OPEN
+from ._help import ARGUMENTS
+from ._live import Live
 from ._metadata import check_still_scaled, scale_of, texts_of
 from ._output import description_of, one_of, output_of
 from ._placement import Pieces
@@ -22,7 +24,8 @@ from ._report import Report
 from ._selection import Patterns, selections_of, whole_number
 from ._sinks import Existing, Part, Sink
 from ._snapshot import HostCopies, described
-from ._sources import Sources
+from ._sources import Sources, gradients_of
+from ._watch import watch_of
 
 
 class Recorder:
@@ -32,15 +35,8 @@ class Recorder:
     step, after backward and before gradients are changed or cleared. `model` is a module or several
     by name. `path` is a directory, or a .dlprof file for a profile.
 
-    `gradients` selects parameters and `activations` modules, the gradients of whose outputs are
-    recorded, by globs or compiled regular expressions: all by default, none with None. `exclude`
-    takes some away; recorded are multiples of `every` from step `start` to `end`, both included.
-    `config` is a selection in the words of Nvidia-DL-Framework-Inspect instead. `sample` takes at
-    most so many elements of each tensor, evenly. `dtype` float32 or bfloat16 converts.
-    `micro_steps` records each backward pass alone: call `micro_step` after it.
-
     Wrong arguments raise; after that nothing but a missing scale does: errors are counted, see
-    `report()`, unless `on_error="raise"`. All arguments are explained in docs/recorder.md.
+    `report()`, unless `on_error="raise"`.
     """
 
     def __init__(
@@ -58,7 +54,9 @@ class Recorder:
         sample: int | None = None,
         dtype: str | None = None,
         micro_steps: bool = False,
+        gradient_of: Callable[[Any], Any] | None = None,
         scaler: Any = None,
+        scheduler: Any = None,
         first_step: int = 0,
         format: str | None = None,
         ladder: Mapping[str, Any] = {},
@@ -68,6 +66,7 @@ class Recorder:
         ranks: int | None = None,
         description: Mapping[str, Any] = {},
         dry_run: bool = False,
+        watch: Any = None,
         on_error: str = "count",
     ) -> None:
         one_of("on_error", on_error, ("count", "raise"))
@@ -107,8 +106,16 @@ class Recorder:
         self._micro = 0  # the coming micro-step
         self._incomplete = self._closed = False
         self._sink: Sink | None = None
-        self._sources = Sources(self._choice, micro_steps, self._guarded, self._count)
+        self._sources = Sources(
+            self._choice,
+            gradients_of(gradient_of, micro_steps=micro_steps),
+            micro_steps,
+            self._guarded,
+            self._count,
+        )
+        self._live = Live(None, None, None, self._counting)
         if self._ranks.records:
+            self._live = Live(watch_of(watch), scaler, scheduler, self._counting)
             self._start()
 
     def __enter__(self) -> Recorder:
@@ -159,6 +166,8 @@ class Recorder:
         stated = None if self._micro_steps else self._stated(scale)
         with self._counting(f"step {self._next}"):
             self._take_number(step)
+            self._live.look(self._next)
+        taken = self._next
         if self._choice.any() and not self._closed:
             if self._micro_steps:
                 complete = self._micro > 0 and not self._incomplete
@@ -170,6 +179,7 @@ class Recorder:
         with self._counting(f"step {self._next}"):
             self._begin(self._next + 1)
         self._report.seconds += time.perf_counter() - began
+        self._live.finish(taken)
 
     def close(self) -> None:
         """Completes the trace or profile and removes all hooks. More calls do nothing."""
@@ -187,6 +197,7 @@ class Recorder:
                 sink.close()
                 self._report.bytes = sink.bytes_on_disk()
         with self._counting("close"):
+            self._live.close()
             OPEN.discard(self)
             self._report.log_at_close()
 
@@ -197,14 +208,8 @@ class Recorder:
         self._sink = None
         OPEN.discard(self)
 
-    @contextmanager
-    def _counting(self, doing: str) -> Iterator[None]:
-        try:
-            yield
-        except Exception as error:
-            if self._on_error == "raise":
-                raise
-            self._report.count(error, doing)
+    def _counting(self, doing: str) -> AbstractContextManager[None]:
+        return self._report.counting(doing, raises=self._on_error == "raise")
 
     def _count(self, error: Error) -> None:
         with self._counting(f"step {self._next}"):
@@ -276,7 +281,9 @@ class Recorder:
                 micro, texts["micro_step"] = self._micro, str(self._micro)
             if self._ranks.kind == "separate":
                 texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-            self._sink.add(self._next, Part(micro, float(grad_scale), texts, host))
+            part = Part(micro, float(grad_scale), texts, host)
+            self._sink.add(self._next, part)
+            self._live.add(self._next, part)
             self._report.tensors = described(host)
             return True
         return False
@@ -287,7 +294,12 @@ class Recorder:
                 return
             if not complete:
                 self._sink.drop()
+                self._live.drop()
                 return
             self._sink.finish(self._next)
             self._last = self._next
             self._report.steps += 1
+
+
+# help() shows all arguments.
+Recorder.__doc__ = f"{Recorder.__doc__}\n{ARGUMENTS}    "

@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 _LOG = logging.getLogger("dlsim.recorder")
@@ -53,6 +55,16 @@ class Report:
         self.messages.append(text)
         if self.errors == 1:
             _LOG.warning("dlsim recorder: %s (training goes on; later errors are counted)", text)
+
+    @contextmanager
+    def counting(self, doing: str, *, raises: bool) -> Iterator[None]:
+        """Counts an error of the block, which ends there, or lets it pass if `raises`."""
+        try:
+            yield
+        except Exception as error:
+            if raises:
+                raise
+            self.count(error, doing)
 
     def log_at_close(self) -> None:
         """Logs the errors and the tensors that were left out, a line each, if there are any."""

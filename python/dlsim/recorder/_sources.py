@@ -4,20 +4,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
-from .._errors import Error
+from .._errors import Error, UsageError
 from ._choice import Choice
 from ._hooks import ActivationHooks, Guard, ParameterHooks
+
+
+def gradients_of(
+    gradient_of: Callable[[Any], Any] | None, *, micro_steps: bool
+) -> Callable[[Any], Any]:
+    """Returns what gives the gradient of a parameter; raises UsageError if hooks are to see it."""
+    if gradient_of is None:
+        return attrgetter("grad")
+    if micro_steps:
+        raise UsageError(
+            "gradient_of: not with micro_steps, whose hooks see gradients by themselves"
+        )
+    if not callable(gradient_of):
+        raise TypeError(f"gradient_of: expected a callable, got {type(gradient_of).__name__}")
+    return gradient_of
 
 
 class Sources:
     """All that one step records of a model, as far as it is chosen."""
 
     def __init__(
-        self, choice: Choice, micro_steps: bool, guard: Guard, count: Callable[[Error], None]
+        self,
+        choice: Choice,
+        gradient_of: Callable[[Any], Any],
+        micro_steps: bool,
+        guard: Guard,
+        count: Callable[[Error], None],
     ) -> None:
         self._choice = choice
+        self._gradient_of = gradient_of
         self._micro_steps = micro_steps
         self._guard = guard
         self._count = count
@@ -44,10 +66,11 @@ class Sources:
                     continue
                 if not parameter.requires_grad:  # it is frozen now
                     continue
-                if parameter.grad is None:
+                gradient = self._gradient_of(parameter)
+                if gradient is None:
                     left_out.setdefault(f"{name}.grad", f"has no gradient in step {step}")
                 else:
-                    found[f"{name}.grad"] = parameter.grad
+                    found[f"{name}.grad"] = gradient
         if self._of_activations is not None:
             found.update(self._unchanged(self._of_activations))
         if not found:

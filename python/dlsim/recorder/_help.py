@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What help() says of the recorder's arguments."""
+
+from __future__ import annotations
+
+ARGUMENTS = """
+    What is recorded:
+      model: A torch.nn.Module, or several by name
+      path: A directory, or a .dlprof file for a profile
+      gradients="*": Parameters by globs over the whole name, compiled regular expressions, which
+          are searched for, or a list of both; None for none
+      activations="*": Modules, the gradients of whose outputs are recorded; the model itself is
+          "(root)"; None for none
+      exclude: Parameters and modules to leave out of both
+      every=1, start=0, end: Steps: multiples of `every` from `start` to `end`, both included
+      config: A selection in the words of Nvidia-DL-Framework-Inspect (a mapping or the name of a
+          YAML file) instead of the arguments before
+      sample: At most so many elements of each tensor, evenly; shares are estimates then
+      dtype: "float32" or "bfloat16" to convert before storing
+      micro_steps=False: Record each backward pass alone: call `micro_step` after it
+      gradient_of: Takes a parameter and returns its gradient or None, where that is not in `.grad`
+    What is known of the training:
+      scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler, which `step` asks for the
+          scale if it is not stated
+      scheduler: A learning-rate scheduler; it is logged if it advances on steps that `scaler`
+          skips
+      first_step=0: The number of the first call of `step`, such as that of a checkpoint
+      description: Texts by name that the output says of itself
+    Where it goes:
+      format: "safetensors" or "profile"; by default as the path says
+      ladder: Of a profile: `formats`, `roundings`, `subnormals` and `scales` that it is exact for
+      existing="refuse": What happens to an output that is there already: "refuse", "replace" or
+          "continue", which keeps the steps before the first that is recorded
+      dry_run=False: Write nothing; `report()` tells what would be written
+      watch: A Watch, or a SummaryWriter, a run of W&B or a callable: figures while it runs
+    Of several processes:
+      distributed: What their gradients are to each other: "reduced", "separate" or "sharded"
+          (docs/recorder.md); found out for DistributedDataParallel and fully sharded models
+      rank, ranks: The place of this process, instead of that in torch.distributed
+    Errors:
+      on_error="count": "raise" to raise what would be counted
+"""
