@@ -61,6 +61,17 @@ def trainer(folder: Path, max_grad_norm: float) -> PlainTrainer:
     return PlainTrainer(transformers.GPT2LMHeadModel(config), args, train_dataset=data)
 
 
+def test_hugging_face_ends_a_training_on_an_alert(tmp_path: Path, caplog) -> None:
+    own = trainer(tmp_path, 0.01)
+    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    watch = dlsim.recorder.Watch(every=1, alerts={"scale==1": "stop"})
+    own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run", watch=watch))
+    own.train()
+    assert own.state.global_step == 1 and steps_in(tmp_path / "run") == [0]
+    assert "step 0: scale is 1.0, alert scale==1" in caplog.text
+    assert "clip_grad_norm_" not in vars(own.accelerator)
+
+
 @pytest.mark.parametrize("scale", [None, 1024.0])
 @pytest.mark.parametrize("max_grad_norm", [0.01, 0.0])
 def test_hugging_face_gradients_are_those_before_clipping(

@@ -1,19 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks for trainers that have the training loop to themselves; each imported when used."""
+"""Recorders for trainers that have the training loop to themselves; each imported when used."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ._accelerate import AccelerateRecorder as AccelerateRecorder
     from ._huggingface import HuggingFaceRecorder as HuggingFaceRecorder
+    from ._lightning import LightningRecorder as LightningRecorder
 
-__all__ = ["HuggingFaceRecorder"]
+_MODULES = {
+    "AccelerateRecorder": "_accelerate",
+    "HuggingFaceRecorder": "_huggingface",
+    "LightningRecorder": "_lightning",
+}
+
+__all__ = ["AccelerateRecorder", "HuggingFaceRecorder", "LightningRecorder"]
 
 
 def __getattr__(name: str) -> object:
-    if name in __all__:
-        from . import _huggingface
+    from importlib import import_module
 
-        return getattr(_huggingface, name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from typing import Any
 
-from ..recorder import Recorder
+from ..recorder import AlertStop, Recorder
+from ..recorder._skipped import tells_skips
 
 try:
     from transformers import TrainerCallback
@@ -17,13 +19,17 @@ except ModuleNotFoundError:
     ) from None
 
 
+_LOG = logging.getLogger("dlsim.recorder")
+
+
 class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Records each optimizer step of a Trainer: `trainer.add_callback(HuggingFaceRecorder(...))`.
 
     `path` and `options` are those of dlsim.Recorder. Recorded are the gradients that the step's
     micro-batches have summed up, before Trainer unscales and clips them, with the scale of its
     GradScaler if it has one. Steps have Trainer's numbers: `global_step`, from 0 or that of the
-    checkpoint on. `recorder` is the one of the last training, closed at its end.
+    checkpoint on. `recorder` is the one of the last training, closed at its end; it is told the
+    scaler and the scheduler. An alert that stops ends the training as Trainer does, after the step.
     """
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str], **options: Any) -> None:
@@ -36,7 +42,11 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Opens the recorder; from now on what clips and measures norms records before."""
         accelerator = self._trainer.accelerator
-        options = {"first_step": state.global_step, **self._options}
+        scaler = self._scaler()
+        found: dict[str, Any] = {"first_step": state.global_step, "scaler": scaler}
+        if tells_skips(scaler):
+            found["scheduler"] = self._trainer.lr_scheduler
+        options = {**found, **self._options}
         self.recorder = Recorder(self._trainer.model_wrapped, self._path, **options)
         self._recorded = -1
         clip = type(accelerator).clip_grad_norm_
@@ -62,6 +72,12 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         if self.recorder is None or self._recorded == state.global_step:
             return
         self._recorded = state.global_step
-        scaler = getattr(self._trainer.accelerator, "scaler", None)
-        scale = 1.0 if scaler is None else scaler.get_scale()
-        self.recorder.step(scale=scale, step=state.global_step, epoch=state.epoch)
+        scale = 1.0 if self._scaler() is None else None
+        try:
+            self.recorder.step(scale=scale, step=state.global_step, epoch=state.epoch)
+        except AlertStop as alert:
+            _LOG.warning("dlsim recorder: stops: %s", alert)
+            self._trainer.control.should_training_stop = True
+
+    def _scaler(self) -> Any:
+        return getattr(self._trainer.accelerator, "scaler", None)

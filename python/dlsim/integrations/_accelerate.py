@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A recorder that Accelerate's Accelerator calls, for loops that are written for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from .._errors import Error
+from ..recorder import Recorder
+
+
+class AccelerateRecorder(Recorder):
+    """Records each optimizer step: `with AccelerateRecorder(accelerator, model, "run/"):`.
+
+    The loop stays as it is. `model` is what `accelerator.prepare` returned, as all its optimizers
+    must be by then; `path` and `options` are those of dlsim.Recorder. Recorded is what
+    `accelerator.backward` leaves in the gradients where the optimizer will step
+    (`accelerator.sync_gradients`): the sum of the step's batches under `accelerator.accumulate`,
+    before anything unscales or clips it, with the scale of the Accelerator's GradScaler if it has
+    one. A loop that sums up several calls of `backward` by itself is counted as an error.
+    """
+
+    def __init__(
+        self, accelerator: Any, model: Any, path: str | os.PathLike[str], **options: Any
+    ) -> None:
+        super().__init__(model, path, **{"scaler": accelerator.scaler, **options})
+        self._accelerator = accelerator
+        self._stepped = True  # since the last backward of a step
+        self._wrapped: list[tuple[Any, str]] = []  # what has a method of ours, and its name
+        self._wrap(accelerator, "backward", self._after_backward)
+        for optimizer in accelerator._optimizers:
+            self._wrap(optimizer, "step", self._after_optimizer)
+
+    def close(self) -> None:
+        """Completes the trace or profile, and leaves the Accelerator as it was."""
+        while self._wrapped:
+            owner, name = self._wrapped.pop()
+            vars(owner).pop(name, None)
+        super().close()
+
+    def _wrap(self, owner: Any, name: str, then: Callable[[], None]) -> None:
+        method = getattr(type(owner), name)
+
+        def wrapper(*args: Any, **options: Any) -> Any:
+            result = method(owner, *args, **options)
+            then()
+            return result
+
+        setattr(owner, name, wrapper)
+        self._wrapped.append((owner, name))
+
+    def _after_backward(self) -> None:
+        if not self._accelerator.sync_gradients:
+            return
+        if not self._stepped:
+            self._count(
+                Error(
+                    "backward was called twice for one optimizer.step, expected "
+                    "`with accelerator.accumulate(model):`, or one sum of the losses"
+                )
+            )
+            return
+        self._stepped = False
+        self.step(scale=1.0 if self._accelerator.scaler is None else None)
+
+    def _after_optimizer(self) -> None:
+        self._stepped = self._stepped or self._accelerator.sync_gradients

@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A callback of Lightning's Trainer that records gradients before they are unscaled and clipped."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING, Any
+
+from .._errors import UsageError
+from ..recorder import AlertStop, Recorder
+from ..recorder._skipped import tells_skips
+
+if TYPE_CHECKING:
+    Callback = object
+else:
+    try:
+        from lightning.pytorch import Callback
+    except ModuleNotFoundError:
+        try:
+            from pytorch_lightning import Callback
+        except ModuleNotFoundError:
+            raise ModuleNotFoundError(
+                "dlsim.integrations: lightning is missing, expected `pip install lightning`",
+                name="lightning",
+            ) from None
+
+
+_LOG = logging.getLogger("dlsim.recorder")
+
+
+class LightningRecorder(Callback):
+    """Records each optimizer step of a Trainer: `Trainer(callbacks=[LightningRecorder("run/")])`.
+
+    `path` and `options` are those of dlsim.Recorder. Recorded are the gradients that the step's
+    batches have summed up, before the precision plugin unscales and Trainer clips them, with the
+    scale of the plugin's GradScaler if it has one. Steps have Trainer's numbers: `global_step`,
+    from 0 or that of the checkpoint on. `recorder` is the one of the last training, closed at its
+    end; it is told the scaler and a scheduler that steps with the batches. An alert that stops ends
+    the training as Trainer does, after the step. Raises UsageError for manual optimization, where
+    only the module knows its steps: call `Recorder.step` after `manual_backward` there.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        self.recorder: Recorder | None = None
+        self._path = path
+        self._options = options
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Opens the recorder."""
+        if not pl_module.automatic_optimization:
+            raise UsageError(
+                "LightningRecorder: the module optimizes by itself, expected calls of "
+                "dlsim.Recorder.step after manual_backward"
+            )
+        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        found: dict[str, Any] = {"first_step": trainer.global_step, "scaler": scaler}
+        if tells_skips(scaler):
+            each = [one for one in trainer.lr_scheduler_configs if one.interval == "step"]
+            found["scheduler"] = each[0].scheduler if each else None
+        self.recorder = Recorder(trainer.model, self._path, **{**found, **self._options})
+
+    def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
+        """Records after a step's last batch: at the next event gradients are unscaled."""
+        if self.recorder is None or trainer.fit_loop.epoch_loop._should_accumulate():
+            return
+        unscaled = getattr(trainer.precision_plugin, "scaler", None) is None
+        facts = {"step": trainer.global_step, "epoch": trainer.current_epoch}
+        try:
+            self.recorder.step(scale=1.0 if unscaled else None, **facts)
+        except AlertStop as alert:
+            _LOG.warning("dlsim recorder: stops: %s", alert)
+            trainer.should_stop = True
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Closes the recorder."""
+        if self.recorder is not None:
+            self.recorder.close()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Closes the recorder of a training that fails."""
+        self.on_train_end(trainer, pl_module)
