@@ -54,7 +54,7 @@ Listing List(const std::string& directory) {
     }
     entry.increment(error);
   }
-  if (error) throw InputError(Printable(directory), "cannot be read: " + error.message());
+  if (error) FailToRead(Printable(directory), "cannot be read", error);
   std::sort(listing.step_files.begin(), listing.step_files.end());
   std::sort(listing.others.begin(), listing.others.end());
   return listing;

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -15,9 +16,17 @@
 namespace dlsim {
 namespace {
 
-std::string SystemMessage(int error) { return std::generic_category().message(error); }
+constexpr const char* kNotOpened = "cannot be opened";
+constexpr const char* kNotRead = "cannot be read";
+
+std::error_code Why(int error) { return {error, std::generic_category()}; }
 
 }  // namespace
+
+void FailToRead(const std::string& place, const char* what, std::error_code why) {
+  if (why == std::errc::not_enough_memory) throw std::bad_alloc();
+  throw InputError(place, std::string(what) + ": " + why.message());
+}
 
 ByteSource MemorySource(std::string place, std::span<const std::byte> bytes) {
   return {.place = std::move(place),
@@ -36,15 +45,11 @@ std::shared_ptr<const ReadOnlyFile> ReadOnlyFile::Open(const std::string& path) 
   const std::string place = Printable(path);
   // Without O_NONBLOCK a named pipe would block until somebody writes to it.
   const int descriptor = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (descriptor < 0) throw InputError(place, "cannot be opened: " + SystemMessage(errno));
+  if (descriptor < 0) FailToRead(place, kNotOpened, Why(errno));
   const std::shared_ptr<ReadOnlyFile> file(new ReadOnlyFile(place, descriptor));
   struct stat status {};
-  if (fstat(descriptor, &status) != 0) {
-    throw InputError(place, "cannot be read: " + SystemMessage(errno));
-  }
-  if (S_ISDIR(status.st_mode)) {
-    throw InputError(place, "cannot be read: " + SystemMessage(EISDIR));
-  }
+  if (fstat(descriptor, &status) != 0) FailToRead(place, kNotRead, Why(errno));
+  if (S_ISDIR(status.st_mode)) FailToRead(place, kNotRead, Why(EISDIR));
   if (!S_ISREG(status.st_mode)) throw InputError(place, "is not a regular file");
   file->size_ = static_cast<uint64_t>(status.st_size);
   return file;
@@ -54,7 +59,7 @@ void ReadOnlyFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
   while (!out.empty()) {
     const ssize_t count = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0) throw InputError(place_, "cannot be read: " + SystemMessage(errno));
+    if (count < 0) FailToRead(place_, kNotRead, Why(errno));
     if (count == 0) {
       throw InputError(place_, "was cut while being read", std::to_string(size_) + " bytes",
                        std::to_string(offset));

@@ -7,10 +7,15 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <system_error>
 
 #include "src/trace/byte_source.h"
 
 namespace dlsim {
+
+// Says why a file or directory cannot be opened or read. Throws InputError, or std::bad_alloc where
+// the system has no memory for it: the input is not to blame.
+[[noreturn]] void FailToRead(const std::string& place, const char* what, std::error_code why);
 
 // An open regular file. Its size is that at opening; the file is expected not to change.
 class ReadOnlyFile {

@@ -6,6 +6,7 @@
 
 #include "dlsim/error.h"
 #include "src/trace/layout.h"
+#include "src/trace/read_only_file.h"
 #include "src/trace/tensor_rules.h"
 #include "src/trace/trace_json.h"
 
@@ -166,7 +167,7 @@ void NoteUnlisted(const std::string& directory, const TraceJson& json,
 uint64_t FileBytes(const std::string& path) {
   std::error_code error;
   const uint64_t bytes = std::filesystem::file_size(path, error);
-  if (error) throw InputError(Printable(path), "cannot be read: " + error.message());
+  if (error) FailToRead(Printable(path), "cannot be read", error);
   return bytes;
 }
 
