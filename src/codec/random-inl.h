@@ -23,6 +23,10 @@ using U64Tag = hn::RepartitionToWide<U32Tag>;
 
 // Random bits of the elements of one Philox block per 64-bit lane, 16 for each element.
 struct PhiloxHalves {
+  // Written out: GCC compiles an implicit one without the target's attributes, and then cannot
+  // inline that of NEON's vectors.
+  HWY_INLINE PhiloxHalves() {}
+
   hn::Vec<U64Tag> first;  // words 0 and 1: elements 0 to 3, the lowest bits first
   hn::Vec<U64Tag> last;   // words 2 and 3: elements 4 to 7
 };
@@ -90,8 +94,8 @@ class PhiloxPlane {
     for (size_t i = 0; i < kPhiloxVectors; ++i) {
       const V product0 = Multiply(word0[i], kPhiloxMultiplier0);
       const V product1 = Multiply(word2[i], kPhiloxMultiplier1);
-      halves[i] = {LastWords(product1, word1[i], xor0_[kLast]),
-                   LastWords(product0, word3[i], xor1_[kLast])};
+      halves[i].first = LastWords(product1, word1[i], xor0_[kLast]);
+      halves[i].last = LastWords(product0, word3[i], xor1_[kLast]);
     }
   }
 

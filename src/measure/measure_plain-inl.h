@@ -43,6 +43,13 @@ inline void FinishCounts(const PlainCounts& counts, TensorStats& stats) {
 
 // The sums of the vectors at the same place of all rows.
 struct PlainColumn {
+  // Written out, as that of PhiloxHalves is.
+  HWY_INLINE PlainColumn()
+      : inputs(SumVectors::NoSum()),
+        errors(SumVectors::NoSum()),
+        underflows(SumVectors::NoSum()),
+        quantized(SumVectors::NoSum()) {}
+
   SumVectors::Sum inputs, errors, underflows, quantized;
 };
 
@@ -115,8 +122,6 @@ bool MeasurePlainRows(const PlainSpec& plain, const float* HWY_RESTRICT values, 
   PlainCounts counts = {SumVectors::Set(0), 0, 0, 0};
   for (size_t lane = 0; lane < kSumLanes; lane += kColumns * kLanes) {
     PlainColumn columns[kColumns];
-    const SumVectors::Sum no_sum = SumVectors::NoSum();
-    for (PlainColumn& column : columns) column = {no_sum, no_sum, no_sum, no_sum};
     for (size_t i = lane; i < count; i += kSumLanes) {
       hwy::Prefetch(values + i + kPrefetchDistance);
       hwy::Prefetch(values + i + kPrefetchDistance + 16);
