@@ -14,6 +14,7 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/narrow_sums/accumulation_output.h"
 #include "sim/narrow_sums/reductions.h"
 #include "sim/narrow_sums/sum_runs.h"
@@ -72,7 +73,7 @@ int RunAccumulate(AccumulateOptions options) {
   }
   files.Commit();
   if (options.results.wants_report()) {
-    WriteOutput("-", FormatSumReport(FactsOf(trace), runs, results, options.top));
+    WriteReport(FormatSumReport(FactsOf(trace), runs, results, options.top));
   }
   return 0;
 }

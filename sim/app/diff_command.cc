@@ -12,6 +12,7 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/diff/diff_output.h"
 
 namespace dlsim::sim {
@@ -98,7 +99,7 @@ int RunDiff(const DiffOptions& options) {
                   outcomes.empty() ? Json() : JsonOutcomes(outcomes), *files.json);
   }
   files.Commit();
-  if (options.results.wants_report()) WriteOutput("-", FormatDiff(diff, options.report));
+  if (options.results.wants_report()) WriteReport(FormatDiff(diff, options.report));
   return ReportOutcomes("diff", outcomes);
 }
 

@@ -9,7 +9,7 @@
 #include "dlsim/profile_file.h"
 #include "sim/app/commands.h"
 #include "sim/app/profile_summary.h"
-#include "sim/base/output_file.h"
+#include "sim/base/wrap.h"
 
 namespace dlsim::sim {
 namespace {
@@ -28,7 +28,7 @@ int RunMerge(const MergeCommandOptions& options) {
   MergeProfiles(options.paths, options.output);
   if (options.quiet) return 0;
   const std::array<std::string, 1> merged = {options.output};
-  WriteOutput("-", FormatSummary(options.output, ProfileReader::Open(merged)));
+  WriteReport(FormatSummary(options.output, ProfileReader::Open(merged)));
   return 0;
 }
 

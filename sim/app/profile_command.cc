@@ -22,6 +22,7 @@
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/profile/launcher.h"
 #include "sim/profile/profile_run.h"
 #include "sim/profile/rank_message.h"
@@ -132,7 +133,7 @@ void WriteResults(const ProfileCommandOptions& options, OutputFile* json) {
     json->Commit();
   }
   if (options.quiet || options.json == "-") return;
-  WriteOutput("-", FormatSummary(options.output, profile));
+  WriteReport(FormatSummary(options.output, profile));
 }
 
 // Writes the profile from what all ranks find.

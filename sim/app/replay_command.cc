@@ -24,6 +24,7 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/replay/replay_csv.h"
 #include "sim/replay/replay_json.h"
@@ -183,12 +184,11 @@ int RunReplay(ReplayCommandOptions options) {
   files.Commit();
   options.report.optimizers = options.replay.optimizers;
   if (options.results.wants_report()) {
-    WriteOutput("-", FormatAdviceLines(advice) + "\n" + PictureOf(found[advice.best], runs) +
-                         FormatAdviceDetails(advice, options.report.top) +
-                         (options.by_layer ? FormatLayers(advice) : "") + "\n" +
-                         (config ? DescribeConfig(options.config.path, *config) : "") +
-                         UnusualOptions(options) +
-                         FormatReport(source.facts(), runs, options.report));
+    WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(found[advice.best], runs) +
+                FormatAdviceDetails(advice, options.report.top) +
+                (options.by_layer ? FormatLayers(advice) : "") + "\n" +
+                (config ? DescribeConfig(options.config.path, *config) : "") +
+                UnusualOptions(options) + FormatReport(source.facts(), runs, options.report));
   }
   const int missed = ReportOutcomes("replay", outcomes);
   const int refused = ReportRefusals(runs);

@@ -16,6 +16,7 @@
 #include "sim/base/json_stream.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/replay/report.h"
 #include "sim/replay/scale_plot.h"
 #include "sim/replay/source_text.h"
@@ -115,8 +116,8 @@ int RunSummaries(const SummariesOptions& options) {
   }
   files.Commit();
   if (options.results.wants_report()) {
-    WriteOutput("-", DescribeTrace(FactsOf(trace)) + OptionsLine(options, resolved) +
-                         FormatSummaries(totals.totals(), options.top));
+    WriteReport(DescribeTrace(FactsOf(trace)) + OptionsLine(options, resolved) +
+                FormatSummaries(totals.totals(), options.top));
   }
   return 0;
 }

@@ -16,6 +16,7 @@
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/replay/report.h"
 #include "sim/sweep/grid_file.h"
@@ -167,8 +168,8 @@ int RunSweep(SweepCommandOptions options) {
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();
   if (options.results.wants_report()) {
-    WriteOutput("-", (config ? DescribeConfig(options.config.path, *config) : "") +
-                         DescribeTrace(facts) + FormatSweep(result, options.top));
+    WriteReport((config ? DescribeConfig(options.config.path, *config) : "") +
+                DescribeTrace(facts) + FormatSweep(result, options.top));
   }
   return 0;
 }

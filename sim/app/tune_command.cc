@@ -17,6 +17,7 @@
 #include "sim/app/typed_options.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/config/config_file.h"
 #include "sim/replay/report.h"
@@ -166,11 +167,13 @@ int RunTune(TuneCommandOptions options) {
   }
   const bool json_to_stdout = options.json == "-";
   if (json_to_stdout || (options.quiet && !options.emit)) return 0;
-  WriteOutput("-", options.emit ? Block(result, *options.emit)
-                                : FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
-                                      (config ? DescribeConfig(options.config.path, *config) : "") +
-                                      DescribeTrace(facts) +
-                                      FormatTuneReport(result, options.top, options.details));
+  if (options.emit) {
+    WriteOutput("-", Block(result, *options.emit));
+  } else {
+    WriteReport(FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
+                (config ? DescribeConfig(options.config.path, *config) : "") +
+                DescribeTrace(facts) + FormatTuneReport(result, options.top, options.details));
+  }
   return 0;
 }
 

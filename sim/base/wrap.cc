@@ -1,20 +1,75 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/base/wrap.h"
 
-namespace dlsim::sim {
+#include <sys/ioctl.h>
+#include <unistd.h>
 
-std::string Wrap(const std::string& line) {
+#include <algorithm>
+#include <charconv>
+#include <cstdlib>
+#include <limits>
+
+#include "sim/base/output_file.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr size_t kFewestColumns = 40;  // narrower ones break the lines themselves
+constexpr size_t kNoLimit = std::numeric_limits<size_t>::max();
+
+bool IsSentence(std::string_view line) {
+  const size_t begin = line.find_first_not_of(' ');
+  if (begin == std::string_view::npos || line[begin] == '#') return false;  // code to paste
+  return line.find("  ", begin) == std::string_view::npos;
+}
+
+}  // namespace
+
+size_t OutputColumns() {
+  size_t columns = 0;
+  if (const char* const given = std::getenv("COLUMNS")) {
+    const std::string_view text = given;
+    std::from_chars(text.data(), text.data() + text.size(), columns);
+  }
+  winsize size{};
+  if (columns == 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+  return columns == 0 ? kNoLimit : std::max(columns, kFewestColumns);
+}
+
+std::string Wrap(const std::string& line, size_t columns) {
+  const size_t begin = std::min(line.find_first_not_of(' '), line.size());
+  const std::string indent(begin + 2, ' ');
   std::string text, rest = line;
-  size_t width = kTerminalColumns;
-  while (rest.size() > width) {
-    size_t end = rest.rfind(' ', width);
-    if (end == std::string::npos || end == 0) end = rest.find(' ', width);
+  size_t blanks = begin;  // at the front of the rest
+  while (rest.size() > columns) {
+    size_t end = rest.rfind(' ', columns);
+    if (end == std::string::npos || end <= blanks) end = rest.find(' ', columns);
     if (end == std::string::npos) break;
-    text += rest.substr(0, end) + "\n  ";
-    rest = rest.substr(end + 1);
-    width = kTerminalColumns - 2;
+    text += rest.substr(0, end) + "\n";
+    rest = indent + rest.substr(end + 1);
+    blanks = indent.size();
   }
   return text + rest + "\n";
 }
+
+std::string FitLines(std::string_view text, size_t columns) {
+  std::string fitting;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const std::string_view line = text.substr(0, end);
+    const bool whole = end == text.size();
+    if (line.size() > columns && IsSentence(line)) {
+      fitting += Wrap(std::string(line), columns);
+      if (whole) fitting.pop_back();
+    } else {
+      fitting += line;
+      if (!whole) fitting += '\n';
+    }
+    text.remove_prefix(whole ? end : end + 1);
+  }
+  return fitting;
+}
+
+void WriteReport(std::string_view text) { WriteOutput("-", FitLines(text, OutputColumns())); }
 
 }  // namespace dlsim::sim

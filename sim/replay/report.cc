@@ -40,21 +40,28 @@ std::string DescribeParameters(const SimulationRun& run) {
 }
 
 // Each policy once, with its parameters and notes.
-std::string DescribePolicies(std::span<const SimulationRun> runs, bool parameters) {
-  std::string text;
+std::string DescribePolicies(std::span<const SimulationRun> runs) {
   std::vector<std::string> seen;
   for (const SimulationRun& run : runs) {
-    std::string lines;
-    if (parameters) lines = "policy: " + run.policy + " (" + DescribeParameters(run) + ")\n";
-    for (const std::string& note : run.notes) {
-      lines += (parameters ? "note: " : "note: " + run.policy + ": ") + note + "\n";
-    }
-    if (run.resume || !run.start || std::find(seen.begin(), seen.end(), lines) != seen.end())
-      continue;
-    text += lines;
-    seen.push_back(lines);
+    if (run.resume || !run.start) continue;
+    std::string lines = "policy: " + run.policy + " (" + DescribeParameters(run) + ")\n";
+    for (const std::string& note : run.notes) lines += "note: " + note + "\n";
+    if (std::ranges::count(seen, lines) == 0) seen.push_back(lines);
   }
-  return text;
+  return fmt::format("{}", fmt::join(seen, ""));
+}
+
+// Each note of a policy once, whatever formats it runs with.
+std::string NotesOfPolicies(std::span<const SimulationRun> runs) {
+  std::vector<std::string> seen;
+  for (const SimulationRun& run : runs) {
+    if (run.resume || !run.start) continue;
+    for (const std::string& note : run.notes) {
+      std::string line = "note: " + run.policy + ": " + note + "\n";
+      if (std::ranges::count(seen, line) == 0) seen.push_back(std::move(line));
+    }
+  }
+  return fmt::format("{}", fmt::join(seen, ""));
 }
 
 TableRow OverviewRow(const SimulationRun& run) {
@@ -111,7 +118,9 @@ std::string Overview(std::span<const SimulationRun> runs) {
                              run.result.events.front().type, run.result.events.front().message);
     }
   }
-  return "\n" + FormatTable(rows) + refused + Stopped(runs) + Uncertain(runs);
+  constexpr std::string_view kDispensable[] = {"nonfinite in", "not finite",  "first applied",
+                                               "overflow",     "final scale", "energy lost"};
+  return "\n" + FormatTable(rows, kDispensable) + refused + Stopped(runs) + Uncertain(runs);
 }
 
 // How the interrupted twins differ from the whole runs before them.
@@ -164,16 +173,16 @@ std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun
                          const ReportOptions& options) {
   const bool sections = options.details;
   std::string report = DescribeTrace(facts);
-  if (sections) report += DescribePolicies(runs, true);
+  if (sections) report += DescribePolicies(runs);
   report += Overview(runs);
   report +=
-      "\n  underflow: share of nonzero finite parameter gradients that become zero; energy lost: "
-      "their share\n  of a step's sum of squares, at the worst applied step. Open loop: a skipped "
-      "step would "
-      "have changed\n  the gradients after it.\n";
+      "\n" + Wrap(
+                 "  underflow: share of nonzero finite parameter gradients that become zero; "
+                 "energy lost: their share of a step's sum of squares, at the worst applied "
+                 "step. Open loop: a skipped step would have changed the gradients after it.");
   report += Interrupted(runs);
   if (!sections) {
-    report += "\n  --details adds a section for each run\n\n" + DescribePolicies(runs, false);
+    report += "\n  --details adds a section for each run\n\n" + NotesOfPolicies(runs);
   }
   for (const SimulationRun& run : runs) {
     if (sections && !run.resume) report += RunSection(run, options.optimizers, options.top);

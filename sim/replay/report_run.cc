@@ -118,7 +118,9 @@ std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrde
   const size_t shown = std::min(top, tensors.size());
   std::vector<TableRow> rows = {TensorHeader(title)};
   for (size_t i = 0; i < shown; ++i) rows.push_back(TensorRow(tensors[i]));
-  return FormatTable(rows);
+  std::vector<std::string_view> dispensable(rows.front().rbegin(), rows.front().rend() - 2);
+  std::erase(dispensable, "underflow");
+  return FormatTable(rows, dispensable);
 }
 
 std::string Events(const SimulationRun& run) {

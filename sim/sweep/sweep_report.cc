@@ -14,6 +14,8 @@ namespace {
 
 constexpr size_t kMaxFront = 20;    // lines of the Pareto front
 constexpr size_t kMaxRefused = 10;  // reasons
+constexpr std::string_view kDispensable[] = {"first applied", "runs",       "run",
+                                             "below",         "worst step", "final scale"};
 
 // Shares of energy differ by many orders of magnitude.
 std::string Share(double share) {
@@ -74,7 +76,7 @@ std::string TopTable(const SweepResult& result, uint64_t top) {
     while (i < result.order.size() && same(result.order[i]));
     rows.push_back(RowOf(result, run, std::to_string(count)));
   }
-  return FormatTable(rows);
+  return FormatTable(rows, kDispensable);
 }
 
 std::string FrontTable(const SweepResult& result) {
@@ -82,7 +84,7 @@ std::string FrontTable(const SweepResult& result) {
   for (size_t i = 0; i < std::min(kMaxFront, result.pareto.size()); ++i) {
     rows.push_back(RowOf(result, result.pareto[i], "#" + std::to_string(result.pareto[i])));
   }
-  std::string text = FormatTable(rows);
+  std::string text = FormatTable(rows, kDispensable);
   if (result.pareto.size() > kMaxFront) {
     text += fmt::format("  and {} more: --json\n", result.pareto.size() - kMaxFront);
   }
@@ -113,12 +115,12 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
   text += fmt::format("\nPareto front of skipped steps against {}:\n",
                       windows ? "gradient lost" : "energy lost");
   text += FrontTable(result);
-  text += windows
-              ? "\n  gradient lost: mean over the steps of what each loses: all if it is skipped, the harm "
-                "that is\n  expected if the scale is below the step's window; below: applied "
-                "steps of that kind.\n"
-              : "\n  energy lost: share of a step's sum of squares that becomes zero, mean over "
-                "applied\n  steps; worst step: the largest of these.\n";
+  text += "\n" +
+          Wrap(windows ? "  gradient lost: mean over the steps of what each loses: all if it is "
+                         "skipped, the harm that is expected if the scale is below the step's "
+                         "window; below: applied steps of that kind."
+                       : "  energy lost: share of a step's sum of squares that becomes zero, mean "
+                         "over applied steps; worst step: the largest of these.");
   text += "  runs: so many went the same way.\n";
   if (inexact > 0) {
     text += fmt::format(

@@ -70,7 +70,8 @@ std::string Losses(const FormatTuning& tuning) {
     if (row.refusal.empty()) add(row.label, row.score);
   }
   rows.push_back({"best power of two of each step", LossText(tuning.least_loss), "", "", ""});
-  return "\n" + FormatTable(rows);
+  constexpr std::string_view kDispensable[] = {"before the first", "final scale"};
+  return "\n" + FormatTable(rows, kDispensable);
 }
 
 std::string HowGood(const FormatTuning& tuning) {
