@@ -124,6 +124,8 @@ void AddOutputOptions(CLI::App& command, DiffOptions& options) {
                   "Write one row per step and tensor; - is standard output")
       ->option_text("FILE");
   AddCount(command, "--top", options.report.top, "Tensors in the table (default 20)");
+  command.add_flag("--by-layer", options.report.by_layer,
+                   "Add a table of the layers, in file order: the worst tensor of each");
   command.add_flag("--details", options.report.details, "Add a table of the steps");
   command.add_flag("--quiet", options.results.quiet, "No report and no progress; errors only");
 }

@@ -29,8 +29,9 @@ Json JsonFigures(const Diff& diff);
 std::vector<std::string> DiffLines(const Diff& diff);
 
 struct DiffReportOptions {
-  uint64_t top = 20;     // tensors in the table
-  bool details = false;  // a table of the steps
+  uint64_t top = 20;      // tensors in the table
+  bool by_layer = false;  // a table of the layers, in file order
+  bool details = false;   // a table of the steps
 };
 
 // Returns the report, in lines of at most 80 columns but for long names of files.

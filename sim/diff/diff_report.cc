@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <span>
 
 #include "dlsim/error.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
 #include "sim/diff/diff_output.h"
+#include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
 namespace {
@@ -131,11 +133,17 @@ std::string InputLine(const char* label, const DiffRun& run) {
                      run.facts.first_step, run.facts.last_step);
 }
 
+bool IsInsideCharacter(const std::string& text, size_t at) {
+  return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
+}
+
 // Names of one model often begin, or end, alike: both ends stay.
 std::string Shortened(const std::string& name, size_t width) {
   if (name.size() <= width) return name;
-  const size_t end = (width - 2) / 2, begin = width - 2 - end;
-  return name.substr(0, begin) + ".." + name.substr(name.size() - end);
+  size_t begin = (width - 1) / 2, end = name.size() - (width - 2) / 2;
+  while (IsInsideCharacter(name, begin)) --begin;
+  while (IsInsideCharacter(name, end)) ++end;
+  return name.substr(0, begin) + ".." + name.substr(end);
 }
 
 // Shortens the first column until the table fits; the others are numbers.
@@ -188,6 +196,32 @@ std::string TensorTable(const Diff& diff, size_t top) {
               "norm B/A: the farthest from 1; beyond: steps above the threshold.");
 }
 
+// The worst tensor of a layer.
+struct LayerDiff {
+  std::string name;
+  const TensorDiff* worst = nullptr;
+  size_t tensors = 0, tensors_beyond = 0;
+};
+
+std::string LayerTable(const Diff& diff) {
+  std::vector<LayerDiff> layers;
+  for (const TensorDiff& tensor : diff.result.tensors()) {
+    const std::string name = LayerOf(tensor.name);
+    auto layer = std::ranges::find(layers, name, &LayerDiff::name);
+    if (layer == layers.end()) layer = layers.insert(layer, {name, &tensor, 0, 0});
+    ++layer->tensors;
+    layer->tensors_beyond += tensor.steps_beyond > 0;
+    if (tensor.difference > layer->worst->difference) layer->worst = &tensor;
+  }
+  std::vector<TableRow> rows = {{"layer", "differs", "step", "tensors beyond"}};
+  for (const LayerDiff& layer : layers) {
+    rows.push_back({Printable(layer.name), Number(layer.worst->difference),
+                    std::to_string(layer.worst->worst_step),
+                    fmt::format("{}/{}", layer.tensors_beyond, layer.tensors)});
+  }
+  return "\n" + FittingTable(std::move(rows));
+}
+
 std::string StepTable(const Diff& diff) {
   std::vector<TableRow> rows = {{"step", "of B", "difference", "beyond", "worst tensor"}};
   for (const StepDiff& step : diff.result.steps()) {
@@ -223,7 +257,9 @@ std::string FormatDiff(const Diff& diff, const DiffReportOptions& options) {
     for (const std::string& note : run->facts.notes) text += Wrap("note: " + note);
   }
   if (!IsEqual(diff.result)) text += "\n" + TensorTable(diff, options.top);
-  return options.details ? text + StepTable(diff) : text;
+  if (options.by_layer) text += LayerTable(diff);
+  if (options.details) text += StepTable(diff);
+  return text;
 }
 
 }  // namespace dlsim::sim

@@ -288,36 +288,5 @@ TEST(DiffCommand, NonfiniteValuesPartARunThatOverflows) {
                           ", expected nonfinite_differences==0\n");
 }
 
-TEST(DiffCommand, ReportsFitATerminal) {
-  const TempDir dir;
-  WriteChanged(kSingle, dir, [](int64_t, const std::string&, std::vector<float>& values) {
-    Round("bf16", values);
-  });
-  const std::string report = Succeed({"diff", kSingle, dir.path(), "--details", "--top", "3"});
-  for (const std::string& line : Lines(report)) {
-    if (line.starts_with("A: ") || line.starts_with("B: ")) continue;  // names of files
-    EXPECT_LE(line.size(), 80u) << line;
-  }
-  EXPECT_NE(report.find("... and 9 more (--top)"), std::string::npos);
-  EXPECT_EQ(Succeed({"diff", kSingle, dir.path(), "--quiet"}), "");
-}
-
-TEST(DiffCommand, RefusesWhatCannotBeCompared) {
-  const TempDir one, other;
-  one.Write("step-1.safetensors", BuildSafetensors({FloatTensor("w.grad", {1})}));
-  other.Write("step-2.safetensors", BuildSafetensors({FloatTensor("v.grad", {1})}));
-  ExpectFailure({"diff", one.path(), other.path()}, 4, {"no step in common", "--align index"});
-  ExpectFailure({"diff", one.path(), other.path(), "--align", "index"}, 4, {"no tensor in common"});
-  ExpectFailure({"diff", one.path(), one.path(), "--tensors", "x*"}, 3, {"--tensors 'x*'"});
-  ExpectFailure({"diff", one.path(), one.path(), "--threshold", "-1"}, 2, {"--threshold"});
-  ExpectFailure({"diff", one.path(), one.path(), "--expect", "max_cosine>0"}, 2,
-                {"unknown figure", "min_cosine"});
-  ExpectFailure({"diff", one.path(), one.path(), "--expect", "a/b:steps>0"}, 2, {"no runs"});
-  ExpectFailure({"diff", one.path()}, 2, {"B"});
-  ExpectFailure({"diff", one.path(), one.path() + "/none"}, 3, {"none"});
-  const std::string file = one.path() + "/step-1.safetensors";
-  ExpectFailure({"diff", one.path(), file, "--json", file}, 2, {"--json"});
-}
-
 }  // namespace
 }  // namespace dlsim
