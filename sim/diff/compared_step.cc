@@ -2,7 +2,6 @@
 #include "sim/diff/compared_step.h"
 
 #include <map>
-#include <optional>
 #include <span>
 #include <string_view>
 #include <utility>
