@@ -13,6 +13,7 @@ from ._errors import Error, InputError, PolicyRefusal, UsageError
 
 if TYPE_CHECKING:
     from . import amp as amp
+    from . import cerebras as cerebras
     from . import closed_loop as closed_loop
     from . import emulation as emulation
     from . import export as export
@@ -88,6 +89,7 @@ _LAZY: dict[str, str] = {
 _SUBMODULES: frozenset[str] = frozenset(
     {
         "amp",
+        "cerebras",
         "closed_loop",
         "emulation",
         "export",
