@@ -7,20 +7,65 @@ and shape, on the same device. docs/python-arrays.md has the rules for layouts, 
 
 from __future__ import annotations
 
-import math
-import operator
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict, overload
 
 from . import _core
-from ._core import Conversion, Format
+from ._array_arguments import conversion_of, draws_of, is_list, listed, scale_of
+from ._core import Format
 from ._dtypes import CODES, FORMAT_OF_ELEMENT, SIZES, VALUES, element_of_format, format_of
 from ._errors import UsageError
 from ._frameworks import check_overlap, is_cuda, source_of, target_bits
 from ._tensor_stats import TensorStats
 
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from typing_extensions import Unpack
 
+
+class _Rules(TypedDict, total=False):
+    """The keywords that encode, quantize and measure share."""
+
+    rounding: str
+    overflow: str
+    subnormals: str
+    seed: int
+    stream: int
+
+
+@overload
+def encode(
+    values: NDArray[Any],
+    format: Any,
+    scale: float = ...,
+    *,
+    as_dtype: bool = ...,
+    out: NDArray[Any] | None = ...,
+    **rules: Unpack[_Rules],
+) -> NDArray[Any]: ...
+@overload
+def encode(
+    values: torch.Tensor,
+    format: Any,
+    scale: float = ...,
+    *,
+    as_dtype: bool = ...,
+    out: torch.Tensor | None = ...,
+    **rules: Unpack[_Rules],
+) -> torch.Tensor: ...
+@overload
+def encode(
+    values: Any,
+    format: Any,
+    scale: float = ...,
+    *,
+    as_dtype: bool = ...,
+    out: Any = ...,
+    **rules: Unpack[_Rules],
+) -> Any: ...
 def encode(
     values: Any,
     format: Any,
@@ -43,8 +88,8 @@ def encode(
     bits; PyTorch gets int16 and int32 with the same bits. `as_dtype=True` gives an array of the
     format's own dtype (fp16, bf16, fp8). `out` is written to and returned instead.
     """
-    chosen, conversion = _conversion(format, rounding, overflow, subnormals)
-    draws = _draws(scale, seed, stream)
+    chosen, conversion = conversion_of(format, rounding, overflow, subnormals)
+    draws = draws_of(scale, seed, stream)
     if as_dtype and out is not None:
         raise UsageError("as_dtype: not with out, whose own dtype decides")
     element = element_of_format(chosen) if as_dtype else "uint16" if chosen.bits <= 16 else "uint32"
@@ -62,6 +107,16 @@ def encode(
     return source.wrap(codes, element) if out is None else out
 
 
+@overload
+def decode(
+    codes: NDArray[Any], format: Any = ..., *, out: NDArray[np.float32] | None = ...
+) -> NDArray[np.float32]: ...
+@overload
+def decode(
+    codes: torch.Tensor, format: Any = ..., *, out: torch.Tensor | None = ...
+) -> torch.Tensor: ...
+@overload
+def decode(codes: Any, format: Any = ..., *, out: Any = ...) -> Any: ...
 def decode(codes: Any, format: Any = None, *, out: Any = None) -> Any:
     """Returns the float32 values of codes, exactly; signalling NaN becomes quiet.
 
@@ -85,6 +140,36 @@ def decode(codes: Any, format: Any = None, *, out: Any = None) -> Any:
     return source.wrap(values, "float32") if out is None else out
 
 
+@overload
+def quantize(
+    values: NDArray[Any],
+    format: Any,
+    scale: float = ...,
+    *,
+    unscale: bool = ...,
+    out: NDArray[np.float32] | None = ...,
+    **rules: Unpack[_Rules],
+) -> NDArray[np.float32]: ...
+@overload
+def quantize(
+    values: torch.Tensor,
+    format: Any,
+    scale: float = ...,
+    *,
+    unscale: bool = ...,
+    out: torch.Tensor | None = ...,
+    **rules: Unpack[_Rules],
+) -> torch.Tensor: ...
+@overload
+def quantize(
+    values: Any,
+    format: Any,
+    scale: float = ...,
+    *,
+    unscale: bool = ...,
+    out: Any = ...,
+    **rules: Unpack[_Rules],
+) -> Any: ...
 def quantize(
     values: Any,
     format: Any,
@@ -103,8 +188,8 @@ def quantize(
     `unscale=False` leaves the scale on the results. Arguments are those of encode; `out` is float32
     and may be `values` itself. A gradient is not passed on: see dlsim.emulation for that.
     """
-    chosen, conversion = _conversion(format, rounding, overflow, subnormals)
-    draws = _draws(scale, seed, stream)
+    chosen, conversion = conversion_of(format, rounding, overflow, subnormals)
+    draws = draws_of(scale, seed, stream)
     if is_cuda(values):
         from . import _cuda_arrays
 
@@ -119,6 +204,20 @@ def quantize(
     return source.wrap(results, "float32") if out is None else out
 
 
+@overload
+def measure(
+    values: Any, format: str | Format, scale: float = ..., **rules: Unpack[_Rules]
+) -> TensorStats: ...
+@overload
+def measure(
+    values: Any, format: Sequence[str | Format], scale: Any = ..., **rules: Unpack[_Rules]
+) -> list[TensorStats]: ...
+@overload
+def measure(
+    values: Any, format: Any, scale: Sequence[float], **rules: Unpack[_Rules]
+) -> list[TensorStats]: ...
+@overload
+def measure(values: Any, format: Any, scale: Any = ..., **rules: Unpack[_Rules]) -> Any: ...
 def measure(
     values: Any,
     format: Any,
@@ -135,11 +234,11 @@ def measure(
     With a list of formats, of scales or of both: a list of TensorStats, one for each pair, formats
     outside and scales inside, from one pass over the values. Other arguments are those of encode.
     """
-    asked = [_conversion(one, rounding, overflow, subnormals) for one in _listed(format)]
-    scales = [_scale(one) for one in _listed(scale)]
+    asked = [conversion_of(one, rounding, overflow, subnormals) for one in listed(format)]
+    scales = [scale_of(one) for one in listed(scale)]
     pairs = [(chosen, by) for chosen, _ in asked for by in scales]
     questions = [(conversion, by) for _, conversion in asked for by in scales]
-    _, seed, stream = _draws(1.0, seed, stream)
+    _, seed, stream = draws_of(1.0, seed, stream)
     if is_cuda(values):
         from . import _cuda_arrays
 
@@ -148,7 +247,7 @@ def measure(
         source = source_of(values, "values", VALUES)
         counted = _core.measure_array(source.bits, source.element, questions, seed, stream)
     stats = [TensorStats(*pair, *row) for pair, row in zip(pairs, counted, strict=True)]
-    return stats if _is_list(format) or _is_list(scale) else stats[0]
+    return stats if is_list(format) or is_list(scale) else stats[0]
 
 
 @lru_cache(maxsize=64)
@@ -179,66 +278,3 @@ def format_of_codes(element: str, format: Format | None) -> Format:
             f"codes: bad element type, expected {format.bits} bits or more, got {element}"
         )
     return format
-
-
-@lru_cache(maxsize=256)
-def _known_conversion(
-    format: Any, rounding: str, overflow: str, subnormals: str
-) -> tuple[Format, Conversion]:
-    for name, value in (("rounding", rounding), ("overflow", overflow), ("subnormals", subnormals)):
-        if not isinstance(value, str):
-            raise TypeError(f"{name}: expected a string, got {value!r}")
-    chosen = format_of(format)
-    return chosen, Conversion(chosen, rounding, overflow, subnormals)
-
-
-def _conversion(
-    format: Any, rounding: str, overflow: str, subnormals: str
-) -> tuple[Format, Conversion]:
-    try:
-        return _known_conversion(format, rounding, overflow, subnormals)
-    except TypeError:  # an argument that has no hash, which is a wrong one
-        return _known_conversion.__wrapped__(format, rounding, overflow, subnormals)
-
-
-def _scale(scale: Any) -> float:
-    if type(scale) is float:
-        return scale
-    if getattr(scale, "ndim", 0) > 0:
-        raise TypeError(f"scale: expected a number, got an array of shape {tuple(scale.shape)}")
-    if not hasattr(scale, "__float__") and not hasattr(scale, "__index__"):
-        raise TypeError(f"scale: expected a number, got {scale!r}")
-    try:
-        return float(scale)
-    except OverflowError:  # an integer beyond float64
-        return math.inf
-
-
-def _unsigned(name: str, value: Any, bits: int) -> int:
-    try:
-        number = operator.index(value)
-    except TypeError as error:
-        raise TypeError(f"{name}: expected an integer, got {value!r}") from error
-    if not 0 <= number < 1 << bits:
-        raise UsageError(f"{name}: out of range, expected 0 to 2^{bits} - 1, got {number}")
-    return number
-
-
-def _draws(scale: Any, seed: Any, stream: Any) -> tuple[float, int, int]:
-    if type(scale) is float and type(seed) is type(stream) is int:
-        if 0 <= seed < 1 << 64 and 0 <= stream < 1 << 32:
-            return scale, seed, stream
-    return _scale(scale), _unsigned("seed", seed, 64), _unsigned("stream", stream, 32)
-
-
-def _is_list(argument: Any) -> bool:
-    """Whether an argument stands for several; an array without dimensions is a number."""
-    return (
-        isinstance(argument, Iterable)
-        and not isinstance(argument, str | type)
-        and getattr(argument, "ndim", 1) > 0
-    )
-
-
-def _listed(argument: Any) -> list[Any]:
-    return list(argument) if _is_list(argument) else [argument]

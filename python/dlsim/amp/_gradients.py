@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 import torch
 
@@ -35,7 +36,7 @@ def plain_gradient(parameter: torch.Tensor) -> torch.Tensor:
 
     That is so for a sparse one with duplicates, and where conjugation or a sign is put off.
     """
-    grad: torch.Tensor = parameter.grad
+    grad: Any = parameter.grad
     plain: torch.Tensor = grad.resolve_conj().resolve_neg()
     if plain.layout == torch.sparse_coo and not plain.is_coalesced():
         plain = plain.coalesce()
@@ -71,7 +72,8 @@ def square_sum(grad: torch.Tensor) -> torch.Tensor | float:
     if values.device.type == "cpu" and values.dtype == torch.float32:
         stats = measure(values, "bf16")  # the sum does not depend on the format
         return stats.sum_of_squares if not stats.nonfinite else math.nan
-    parts = values.reshape(-1).split(_CHUNK)
+    flat: Any = values.reshape(-1)
+    parts = flat.split(_CHUNK)
     result: torch.Tensor = torch.stack([part.double().square().sum() for part in parts]).sum()
     return result
 
