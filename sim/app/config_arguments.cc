@@ -8,10 +8,12 @@ namespace dlsim::sim {
 
 void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
   command
-      .add_option("--config", arguments.path,
-                  "Take format, policy and parameters from a training configuration: YAML, JSON or "
-                  "TOML of Cerebras, DeepSpeed, torch, Apex, '-' for standard input; --format, "
-                  "--policy and --set win")
+      .add_option(
+          "--config", arguments.path,
+          "Take format, policy and parameters from a training configuration: YAML, JSON or "
+          "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, fairseq, "
+          "torch, Apex, or a script with the command line of Megatron-LM, fairseq or "
+          "Hugging Face; '-' for standard input; --format, --policy and --set win")
       ->option_text("FILE");
   const auto assign_kind = [&arguments](const std::string& text) {
     arguments.options.kind = ConfigKinds()[ParseChoice(
@@ -20,9 +22,9 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
   command
       .add_option_function<std::string>(
           "--config-kind", assign_kind,
-          "What the file was written for: cerebras, deepspeed, torch, apex, "
-          "cerebras-tf, cerebras-old or dlsim (default: by its "
-          "content)")
+          "What the file was written for: cerebras, deepspeed, accelerate, megatron, fairseq, "
+          "huggingface, lightning, torch, apex, cerebras-tf, cerebras-old or dlsim (default: by "
+          "its content)")
       ->option_text("KIND");
   const auto assign_version = [&arguments](const std::string& text) {
     arguments.options.version = ParseStackVersion("--config-version", text);

@@ -28,6 +28,7 @@ class ConfigBlock {
  public:
   ConfigBlock(std::string file, const ConfigNode& root) : file_(std::move(file)), node_(&root) {}
 
+  const std::string& file() const { return file_; }
   const std::string& path() const { return path_; }
   const ConfigNode& node() const { return *node_; }
   const ConfigNode* Find(std::string_view key) const;

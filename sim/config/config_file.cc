@@ -22,7 +22,13 @@ bool LooksLikeToml(std::string_view line) {
   return equals != line.npos && line.substr(0, equals).find_first_of(":{[") == line.npos;
 }
 
+// True for a line that only a command line has: an option as a word of its own.
+bool LooksLikeShell(std::string_view line) {
+  return line.starts_with("--") || (line.find(" --") != line.npos && line.find(": ") == line.npos);
+}
+
 ConfigLanguage LanguageOfText(std::string_view text) {
+  if (text.starts_with("#!")) return ConfigLanguage::kShell;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
     std::string_view line = text.substr(0, end);
@@ -30,6 +36,7 @@ ConfigLanguage LanguageOfText(std::string_view text) {
     line.remove_prefix(std::min(line.find_first_not_of(" \t\r"), line.size()));
     if (line.empty() || line.starts_with('#')) continue;
     if (line.starts_with('{')) return ConfigLanguage::kJson;
+    if (LooksLikeShell(line)) return ConfigLanguage::kShell;
     return LooksLikeToml(line) ? ConfigLanguage::kToml : ConfigLanguage::kYaml;
   }
   return ConfigLanguage::kYaml;
@@ -62,15 +69,20 @@ ConfigLanguage GuessLanguage(std::string_view path, std::string_view text) {
   if (path.ends_with(".yaml") || path.ends_with(".yml")) return ConfigLanguage::kYaml;
   if (path.ends_with(".json")) return ConfigLanguage::kJson;
   if (path.ends_with(".toml")) return ConfigLanguage::kToml;
+  if (path.ends_with(".sh") || path.ends_with(".bash") || path.ends_with(".slurm") ||
+      path.ends_with(".sbatch")) {
+    return ConfigLanguage::kShell;
+  }
   return LanguageOfText(text);
 }
 
 ConfigNode ParseConfig(std::string_view file, std::string_view text, ConfigLanguage language) {
   if (text.find('\0') != text.npos) throw UsageError(Printable(file), "not a text file");
   if (text.starts_with("\xEF\xBB\xBF")) text.remove_prefix(3);  // byte order mark
-  ConfigNode root = language == ConfigLanguage::kYaml   ? ParseYaml(file, text)
-                    : language == ConfigLanguage::kJson ? ParseJsonConfig(file, text)
-                                                        : ParseToml(file, text);
+  ConfigNode root = language == ConfigLanguage::kYaml    ? ParseYaml(file, text)
+                    : language == ConfigLanguage::kJson  ? ParseJsonConfig(file, text)
+                    : language == ConfigLanguage::kShell ? ParseShell(file, text)
+                                                         : ParseToml(file, text);
   if (root.kind != ConfigNode::Kind::kTable) {
     throw UsageError(Printable(file), "not a configuration", "keys with values");
   }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads YAML, JSON and TOML into one kind of tree, with limits for files of strangers.
+// Reads YAML, JSON, TOML and command lines into one kind of tree, with limits for files of
+// strangers.
 #pragma once
 
 #include <string>
@@ -9,10 +10,10 @@
 
 namespace dlsim::sim {
 
-enum class ConfigLanguage { kYaml, kJson, kToml };
+enum class ConfigLanguage { kYaml, kJson, kToml, kShell };
 
-// Returns the language that the extension names (.yaml, .yml, .json, .toml), else the one that the
-// text looks like.
+// Returns the language that the extension names (.yaml, .yml, .json, .toml, .sh), else the one that
+// the text looks like.
 ConfigLanguage GuessLanguage(std::string_view path, std::string_view text);
 
 // Parses a whole text; `file` is its name in messages. The result is a table. Throws Error (exit
@@ -27,9 +28,10 @@ std::string ConfigName(const std::string& path);
 // it cannot be read, else as above.
 ConfigNode ReadConfigFile(const std::string& path);
 
-// The three parsers of ParseConfig; the text holds no zero byte.
+// The parsers of ParseConfig; the text holds no zero byte.
 ConfigNode ParseYaml(std::string_view file, std::string_view text);
 ConfigNode ParseJsonConfig(std::string_view file, std::string_view text);
 ConfigNode ParseToml(std::string_view file, std::string_view text);
+ConfigNode ParseShell(std::string_view file, std::string_view text);
 
 }  // namespace dlsim::sim

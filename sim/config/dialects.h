@@ -13,6 +13,11 @@ TrainingConfig ReadTfTrainer(const ConfigBlock& file, const ConfigOptions& optio
 TrainingConfig ReadDeepSpeed(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadTorch(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadApex(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadHfTrainer(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadFairseq(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadDlsimToml(const ConfigBlock& file, const ConfigOptions& options);
 
 // True if the file has what only this dialect has.
@@ -22,6 +27,11 @@ bool LooksLikeModelZooOld(const ConfigBlock& file);
 bool LooksLikeDeepSpeed(const ConfigBlock& file);
 bool LooksLikeTorch(const ConfigBlock& file);
 bool LooksLikeApex(const ConfigBlock& file);
+bool LooksLikeHfTrainer(const ConfigBlock& file);
+bool LooksLikeAccelerate(const ConfigBlock& file);
+bool LooksLikeLightning(const ConfigBlock& file);
+bool LooksLikeMegatron(const ConfigBlock& file);
+bool LooksLikeFairseq(const ConfigBlock& file);
 bool LooksLikeDlsimToml(const ConfigBlock& file);
 
 // Returns the name of the number format that the value names; "torch.float16" is float16.

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/config/arguments.h"
+#include "sim/config/dialects.h"
 
 namespace dlsim::sim {
 namespace {
@@ -19,11 +21,12 @@ struct ForeignSetting {
 
 struct ForeignStack {
   std::string_view name;
-  std::string_view policy;                       // of a run in fp16
-  std::vector<std::string_view> marks;           // one is enough: paths that are all there
-  std::vector<std::string_view> precision;       // paths of values that tell the format
-  std::vector<ForeignSetting> settings = {};     // numbers that are parameters of the policy
-  std::vector<std::string_view> deepspeed = {};  // paths that name a DeepSpeed file
+  std::string_view policy;                        // of a run in fp16
+  std::vector<std::string_view> marks;            // one is enough: paths that are all there
+  std::vector<std::string_view> precision;        // paths of values that tell the format
+  std::vector<ForeignSetting> settings = {};      // numbers that are parameters of the policy
+  std::vector<std::string_view> deepspeed = {};   // paths that name a DeepSpeed file
+  bool (*is_read)(const ConfigBlock&) = nullptr;  // of a stack whose other files are read
 };
 
 // In the order in which they are tried.
@@ -33,7 +36,8 @@ const std::vector<ForeignStack>& ForeignStacks() {
        .policy = "torch",
        .marks = {"distributed_type mixed_precision", "distributed_type compute_environment"},
        .precision = {"mixed_precision"},
-       .deepspeed = {"deepspeed_config.deepspeed_config_file"}},
+       .deepspeed = {"deepspeed_config.deepspeed_config_file"},
+       .is_read = LooksLikeAccelerate},
       {.name = "verl",
        .policy = "torch",
        .marks = {"actor_rollout_ref", "_target_ param_offload"},
@@ -52,58 +56,45 @@ const std::vector<ForeignStack>& ForeignStacks() {
        .policy = "torch",
        .marks = {"finetuning_type stage", "finetuning_type template"},
        .precision = {"bf16", "fp16", "pure_bf16"},
-       .deepspeed = {"deepspeed"}},
+       .deepspeed = {"deepspeed"},
+       .is_read = LooksLikeHfTrainer},
       {.name = "Hugging Face TrainingArguments",
        .policy = "torch",
        .marks = {"per_device_train_batch_size", "model_name_or_path", "output_dir learning_rate"},
        .precision = {"bf16", "fp16", "torch_dtype"},
-       .deepspeed = {"deepspeed"}},
+       .deepspeed = {"deepspeed"},
+       .is_read = LooksLikeHfTrainer},
       {.name = "NeMo with Megatron",
        .policy = "apex-hysteresis",
        .marks = {"model.native_amp_init_scale", "model.megatron_amp_O2"},
        .precision = {"trainer.precision", "trainer.plugins.precision"},
        .settings = {{"model.native_amp_init_scale", "init_scale"},
                     {"model.native_amp_growth_interval", "growth_interval"},
-                    {"model.hysteresis", "hysteresis"}}},
+                    {"model.hysteresis", "hysteresis"}},
+       .is_read = LooksLikeLightning},
       {.name = "NeMo or PyTorch Lightning",
        .policy = "torch",
        .marks = {"exp_manager", "trainer.precision", "trainer.devices", "trainer.accelerator",
                  "trainer.max_epochs"},
-       .precision = {"trainer.precision"}},
-      {.name = "Megatron-LM",
+       .precision = {"trainer.precision"},
+       .is_read = LooksLikeLightning},
+      {.name = "Megatron-LM without training",
        .policy = "megatron",
        .marks = {"MODEL_ARGS"},
        .precision = {"MODEL_ARGS.--bf16", "MODEL_ARGS.--fp16"},
-       .settings = {{"MODEL_ARGS.--initial-loss-scale", "initial_scale"},
-                    {"MODEL_ARGS.--min-loss-scale", "min_scale"},
-                    {"MODEL_ARGS.--loss-scale-window", "growth_interval"},
-                    {"MODEL_ARGS.--hysteresis", "hysteresis"}}},
+       .is_read = LooksLikeMegatron},
       {.name = "fairseq",
        .policy = "fairseq",
        .marks = {"common.fp16", "fairseq.common", "task criterion", "task dataset", "task model",
                  "dataset criterion optimizer"},
        .precision = {"common.bf16", "common.fp16", "fairseq.common.fp16"},
-       .settings = {{"common.fp16_init_scale", "init_scale"},
-                    {"common.fp16_scale_window", "scale_window"},
-                    {"common.fp16_scale_tolerance", "tolerance"},
-                    {"common.threshold_loss_scale", "threshold"},
-                    {"common.min_loss_scale", "min_loss_scale"}}},
+       .is_read = LooksLikeFairseq},
       {.name = "torchtitan",
        .policy = "torch",
        .marks = {"training.mixed_precision_param", "job.dump_folder"},
        .precision = {"training.mixed_precision_param"}},
   };
   return stacks;
-}
-
-// True if all the paths, which blanks separate, are in the file.
-bool HasAll(const ConfigNode& root, std::string_view paths) {
-  while (!paths.empty()) {
-    const size_t end = std::min(paths.find(' '), paths.size());
-    if (root.FindPath(paths.substr(0, end)) == nullptr) return false;
-    paths.remove_prefix(std::min(end + 1, paths.size()));
-  }
-  return true;
 }
 
 // Returns the format that the stack's values name: `fp16: true`, `precision: bf16-mixed`, 16, 32.
@@ -151,8 +142,8 @@ std::string OptionsFor(const ConfigNode& root, const ForeignStack& stack) {
 void RefuseForeignStack(const ConfigBlock& file) {
   const ConfigNode& root = file.node();
   for (const ForeignStack& stack : ForeignStacks()) {
-    const auto has = [&](std::string_view mark) { return HasAll(root, mark); };
-    if (std::ranges::none_of(stack.marks, has)) continue;
+    if (!HasMark(root, stack.marks)) continue;
+    if (stack.is_read != nullptr && stack.is_read(file)) return;
     const std::string deepspeed = FindDeepSpeedFile(root, stack);
     file.Refuse("", "a configuration of " + std::string(stack.name) + ", which is not read",
                 deepspeed.empty() ? OptionsFor(root, stack)

@@ -26,6 +26,11 @@ struct Dialect {
 
 // In the order in which they are tried.
 constexpr std::array kDialects = {
+    Dialect{"accelerate", HasBackend::kNo, LooksLikeAccelerate, ReadAccelerate},
+    Dialect{"megatron", HasBackend::kNo, LooksLikeMegatron, ReadMegatron},
+    Dialect{"fairseq", HasBackend::kNo, LooksLikeFairseq, ReadFairseq},
+    Dialect{"huggingface", HasBackend::kNo, LooksLikeHfTrainer, ReadHfTrainer},
+    Dialect{"lightning", HasBackend::kNo, LooksLikeLightning, ReadLightning},
     Dialect{"cerebras", HasBackend::kYes, LooksLikeModelZoo, ReadModelZoo},
     Dialect{"deepspeed", HasBackend::kNo, LooksLikeDeepSpeed, ReadDeepSpeed},
     Dialect{"torch", HasBackend::kNo, LooksLikeTorch, ReadTorch},

@@ -86,10 +86,12 @@ TEST(ModelZooOld, IsToldByItsOptimizer) {
   // The model and the optimizer of anything.
   for (const std::string text :
        {"model: {a: 1}\noptimizer: {name: adam}", "model: resnet\noptimizer: adam"}) {
-    ExpectConfigError(text,
-                      "f:1: not a known training configuration, expected the keys of one of "
-                      "cerebras, deepspeed, torch, apex, cerebras-tf, cerebras-old, dlsim (or name "
-                      "it by --config-kind)");
+    ExpectConfigError(
+        text,
+        "f:1: not a known training configuration, expected the keys of one of "
+        "accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
+        "apex, cerebras-tf, cerebras-old, dlsim (or name "
+        "it by --config-kind)");
   }
 }
 

@@ -117,10 +117,12 @@ TEST(DlsimConfig, BadValuesAreRefused) {
 }
 
 TEST(ConfigKind, IsFoundByContentUnlessNamed) {
-  ExpectConfigError("a: 1\n",
-                    "f:1: not a known training configuration, expected the keys of one of "
-                    "cerebras, deepspeed, torch, apex, cerebras-tf, cerebras-old, dlsim (or name "
-                    "it by --config-kind)");
+  ExpectConfigError(
+      "a: 1\n",
+      "f:1: not a known training configuration, expected the keys of one of "
+      "accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
+      "apex, cerebras-tf, cerebras-old, dlsim (or name "
+      "it by --config-kind)");
   const std::string both = R"({"fp16": {"enabled": true}, "GradScaler": {}})";
   EXPECT_EQ(Interpret(both).kind, "DeepSpeed");
   EXPECT_EQ(Interpret(both, {.backend = std::nullopt, .kind = "torch"}).kind, "torch GradScaler");

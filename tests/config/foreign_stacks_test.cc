@@ -15,63 +15,49 @@ void ExpectStack(std::string_view text, const std::string& stack, const std::str
 }
 
 TEST(ForeignStacks, AreNamedWithTheirPolicy) {
-  ExpectStack("distributed_type: MULTI_GPU\nmixed_precision: fp16\n", "Accelerate",
-              "--policy torch --format fp16");
   ExpectStack("actor_rollout_ref: {actor: {fsdp_config: {dtype: float16}}}\n", "verl",
               "--policy torch --format fp16");
   ExpectStack("base_model: x\ndatasets: []\n", "axolotl", "--policy torch");
+  ExpectStack("base_model: x\ndatasets: []\nbf16: auto\n", "axolotl",
+              "--policy static --format bf16");
   ExpectStack("tuner_type: lora\nmodel: x\n", "ms-swift", "--policy torch");
-  ExpectStack("stage: sft\nfinetuning_type: lora\nfp16: true\n", "LLaMA-Factory",
-              "--policy torch --format fp16");
-  ExpectStack("per_device_train_batch_size: 1\nfp16: true\n", "Hugging Face TrainingArguments",
-              "--policy torch --format fp16");
-  ExpectStack("trainer: {precision: 16, devices: 1}\n", "NeMo or PyTorch Lightning",
-              "--policy torch --format fp16");
   ExpectStack("training: {mixed_precision_param: bfloat16}\n", "torchtitan",
               "--policy static --format bf16");
 }
 
-TEST(ForeignStacks, NumbersBecomeSettings) {
-  ExpectStack(
-      "common: {fp16: true, fp16_init_scale: 4, fp16_scale_window: 128, min_loss_scale: 1e-6}\n",
-      "fairseq",
-      "--policy fairseq --format fp16 --set init_scale=4 --set scale_window=128 --set "
-      "min_loss_scale=1e-6");
-  ExpectStack("fairseq: {common: {fp16: true}}\n", "fairseq", "--policy fairseq --format fp16");
-  ExpectStack("MODEL_ARGS: {--fp16: true, --initial-loss-scale: 4096, --hysteresis: 3}\n",
-              "Megatron-LM",
-              "--policy megatron --format fp16 --set initial_scale=4096 --set hysteresis=3");
+// Parts that decide and are not read; files that train nothing.
+TEST(ForeignStacks, FilesOfStacksThatAreReadMayStayUnread) {
+  ExpectStack("distributed_type: MULTI_GPU\nmixed_precision: fp8\n", "Accelerate",
+              "--policy torch");
+  ExpectStack("distributed_type: MEGATRON_LM\nmixed_precision: fp16\n", "Accelerate",
+              "--policy torch --format fp16");
+  ExpectStack("per_device_train_batch_size: 1\nfp16: true\nfp8: true\n",
+              "Hugging Face TrainingArguments", "--policy torch --format fp16");
+  ExpectStack("stage: sft\nfinetuning_type: lora\nfp16: true\n", "LLaMA-Factory",
+              "--policy torch --format fp16");
+  ExpectStack("trainer: {precision: 16, devices: 1}\n", "NeMo or PyTorch Lightning",
+              "--policy torch --format fp16");
+  ExpectStack("trainer: {precision: 16, max_steps: 1, plugins: {a: 1}}\n",
+              "NeMo or PyTorch Lightning", "--policy torch --format fp16");
+  ExpectStack("trainer: {precision: 16, max_steps: 1, strategy: deepspeed_stage_2}\n",
+              "NeMo or PyTorch Lightning", "--policy torch --format fp16");
   ExpectStack(
       "model: {native_amp_init_scale: 4294967296, native_amp_growth_interval: 1000}\n"
       "trainer: {precision: 16}\n",
       "NeMo with Megatron",
       "--policy apex-hysteresis --format fp16 --set init_scale=4294967296 --set "
       "growth_interval=1000");
+  ExpectStack("trainer: {precision: 32}\n", "NeMo or PyTorch Lightning",
+              "nothing to simulate in float32, or a run in 16 bits");
+  ExpectStack("MODEL_ARGS: {--fp16: true}\n", "Megatron-LM without training",
+              "--policy megatron --format fp16");
+  ExpectStack("task: {a: 1}\ncriterion: {a: 1}\n", "fairseq", "--policy fairseq");
 }
 
 // What the options name exists.
 TEST(ForeignStacks, ThePoliciesTakeTheSettings) {
-  EXPECT_NO_THROW(MakePolicy("fairseq",
-                             {"init_scale=4", "scale_window=128", "tolerance=0.1", "threshold=1e-3",
-                              "min_loss_scale=1e-6"},
-                             ""));
-  EXPECT_NO_THROW(MakePolicy(
-      "megatron", {"initial_scale=4096", "min_scale=1", "growth_interval=5", "hysteresis=3"}, ""));
   EXPECT_NO_THROW(
       MakePolicy("apex-hysteresis", {"init_scale=4", "growth_interval=5", "hysteresis=2"}, ""));
-}
-
-TEST(ForeignStacks, Bfloat16AndFloat32NeedNoScaler) {
-  const std::string stack = "Hugging Face TrainingArguments";
-  const std::string args = "per_device_train_batch_size: 1\n";
-  ExpectStack(args + "bf16: true\n", stack, "--policy static --format bf16");
-  ExpectStack(args + "bf16: auto\n", stack, "--policy static --format bf16");
-  ExpectStack(args + "bf16: false\nfp16: true\n", stack, "--policy torch --format fp16");
-  ExpectStack(args + "torch_dtype: bfloat16\n", stack, "--policy static --format bf16");
-  ExpectStack("distributed_type: NO\nmixed_precision: 'no'\n", "Accelerate",
-              "nothing to simulate in float32, or a run in 16 bits");
-  ExpectStack("trainer: {precision: 32}\n", "NeMo or PyTorch Lightning",
-              "nothing to simulate in float32, or a run in 16 bits");
 }
 
 TEST(ForeignStacks, ADeepSpeedFileIsTheBetterSource) {

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The switches fp16 and bf16, as most stacks on PyTorch have them: fp16 with a loss scaler, bf16
+// and float32 without.
+#pragma once
+
+#include <optional>
+
+#include "sim/config/config_block.h"
+#include "sim/config/training_config.h"
+
+namespace dlsim::sim {
+
+enum class Precision { kFloat32, kFp16, kBf16 };
+
+// Reads two switches, off by default; refuses both at once.
+Precision ReadSwitches(const ConfigBlock& block, std::string_view fp16, std::string_view bf16);
+
+// Sets format and policy, `scaler` in fp16, with a note where nothing is scaled.
+void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& config);
+
+// Reads the limit of clipping by norm; 0 is off.
+void ReadNormLimit(const ConfigBlock& block, std::string_view key, std::optional<double> fallback,
+                   TrainingConfig& config);
+
+}  // namespace dlsim::sim

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Hugging Face's TrainingArguments, as YAML, JSON or a command line, also of LLaMA-Factory.
+// Source: huggingface/transformers, training_args.py, trainer.py and integrations/deepspeed.py.
+#include <algorithm>
+#include <array>
+
+#include "dlsim/error.h"
+#include "sim/config/arguments.h"
+#include "sim/config/cerebras_keys.h"
+#include "sim/config/dialects.h"
+#include "sim/config/half_precision.h"
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+constexpr std::array<std::string_view, 6> kArgumentMarks = {
+    "per_device_train_batch_size",   "model_name_or_path",   "output_dir learning_rate",
+    "--per_device_train_batch_size", "--model_name_or_path", "--output_dir --learning_rate"};
+
+// What decides beside them is not read: an own 8-bit mode, Megatron in place of the trainer.
+constexpr std::array<std::string_view, 4> kOthers = {"fp8", "fp8_backend",
+                                                     "tensor_model_parallel_size", "use_megatron"};
+
+constexpr std::array<std::string_view, 7> kArgumentKeys = {
+    "fp16",          "bf16",      "half_precision_backend",     "fp16_backend",
+    "max_grad_norm", "deepspeed", "gradient_accumulation_steps"};
+
+constexpr std::array<std::string_view, 5> kSwitchKeys = {"fp16", "bf16", "pure_bf16", "torch_dtype",
+                                                         "dtype"};
+
+bool IsOn(const ConfigNode& root, std::string_view key) {
+  const ConfigNode* value = root.Find(key);
+  return value != nullptr && value->kind != Kind::kNull &&
+         !(value->kind == Kind::kBool && value->text == "false");
+}
+
+bool UsesApex(const ConfigBlock& arguments) {
+  constexpr std::array<std::string_view, 5> kBackends = {"auto", "amp", "cuda_amp", "cpu_amp",
+                                                         "apex"};
+  // The older name loses.
+  const auto older = arguments.Choice("fp16_backend", kBackends);
+  const auto backend = arguments.Choice("half_precision_backend", kBackends);
+  return (backend && *backend != "auto" ? backend : older).value_or("auto") == "apex";
+}
+
+// The precision of the switches, else of weights that are loaded in 16 bits.
+Precision ReadPrecision(const ConfigBlock& arguments, TrainingConfig& config) {
+  if (arguments.Bool("pure_bf16").value_or(false)) return Precision::kBf16;
+  const Precision switched = ReadSwitches(arguments, "fp16", "bf16");
+  if (switched != Precision::kFloat32) return switched;
+  for (const std::string_view key : {"torch_dtype", "dtype"}) {
+    if (!arguments.Has(key) || arguments.Is(key, "auto")) continue;
+    const std::string format = *ReadFormat(arguments, key);
+    if (format == "bf16") return Precision::kBf16;
+    if (format == "fp16") {
+      config.notes.push_back(std::string(key) + ": weights in fp16, no loss scaling without fp16");
+      config.formats = {"fp16"};
+    }
+  }
+  return Precision::kFloat32;
+}
+
+// Gives a key of a DeepSpeed file its value where it is "auto".
+void FillAuto(ConfigNode& table, std::string_view key, const ConfigNode& value) {
+  const auto found = std::ranges::find(table.entries, key, &ConfigEntry::key);
+  if (found == table.entries.end() || found->value.text != "auto") return;
+  const int line = found->value.line;
+  found->value = value;
+  found->value.line = line;
+}
+
+// Switches a type on or off as the argument says; Accelerate adds a block that is missing.
+void FillSwitch(ConfigNode& root, std::string_view key, bool on) {
+  const auto found = std::ranges::find(root.entries, key, &ConfigEntry::key);
+  const ConfigNode enabled = ScalarNode(Kind::kBool, on ? "true" : "false");
+  if (found != root.entries.end()) {
+    FillAuto(found->value, "enabled", enabled);
+  } else if (on) {
+    root.entries.push_back({std::string(key), TableNode({{"enabled", enabled}})});
+  }
+}
+
+// DeepSpeed's own rules, with its "auto" values from the arguments.
+TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, const ConfigOptions& options) {
+  ConfigNode deepspeed = *arguments.Find("deepspeed");
+  if (deepspeed.kind != Kind::kTable) {
+    arguments.Refuse("deepspeed", "DeepSpeed scales the loss of this run",
+                     "--config with the DeepSpeed file " + DescribeNode(deepspeed));
+  }
+  const Precision precision = ReadSwitches(arguments, "fp16", "bf16");
+  FillSwitch(deepspeed, "fp16", precision == Precision::kFp16);
+  FillSwitch(deepspeed, "bf16", precision == Precision::kBf16);
+  const auto norm = arguments.Number("max_grad_norm", NumberRange::kNotNegative);
+  FillAuto(deepspeed, "gradient_clipping", ScalarNode(Kind::kNumber, norm ? norm->text : "1.0"));
+  const int64_t steps = arguments.Integer("gradient_accumulation_steps", 1).value_or(1);
+  FillAuto(deepspeed, "gradient_accumulation_steps",
+           ScalarNode(Kind::kNumber, std::to_string(steps)));
+  return ReadDeepSpeed(ConfigBlock(arguments.file(), deepspeed), options);
+}
+
+TrainingConfig ReadWithApex(const ConfigBlock& arguments) {
+  const std::string level = arguments.Text("fp16_opt_level").value_or("O1");
+  const ConfigNode root = TableNode({ConfigEntry(
+      "apex.amp", TableNode({ConfigEntry("opt_level", ScalarNode(Kind::kText, level))}))});
+  return ReadApex(ConfigBlock(arguments.file(), root), {});
+}
+
+// Without any of the keys it depends on the trainer.
+void RequirePrecision(const ConfigBlock& arguments) {
+  const auto given = [&](std::string_view key) { return arguments.node().Find(key) != nullptr; };
+  if (std::ranges::any_of(kSwitchKeys, given)) return;
+  arguments.Refuse("",
+                   "neither fp16 nor bf16 is given: transformers' Trainer computes in float32 "
+                   "then, TRL's trainers since 0.20 in bf16",
+                   "fp16 or bf16, or --policy static --format bf16");
+}
+
+TrainingConfig ReadArguments(const ConfigBlock& arguments) {
+  RequirePrecision(arguments);
+  TrainingConfig config = {.kind = "", .formats = {}, .policies = {}};
+  const Precision precision = ReadPrecision(arguments, config);
+  if (precision == Precision::kFp16 && UsesApex(arguments)) {
+    config = ReadWithApex(arguments);
+  } else if (precision != Precision::kFloat32 || config.formats.empty()) {
+    ApplyPrecision(precision, {"torch", {}}, config);
+  } else {
+    config.policies = {NoScaler()};
+  }
+  AddNotes(arguments.NoteMisspelt(kArgumentKeys), config.notes);
+  ReadNormLimit(arguments, "max_grad_norm", 1.0, config);
+  config.grad_accum_steps = arguments.Integer("gradient_accumulation_steps", 1);
+  return config;
+}
+
+}  // namespace
+
+bool LooksLikeHfTrainer(const ConfigBlock& file) {
+  const ConfigNode& root = file.node();
+  if (!HasMark(root, kArgumentMarks)) return false;
+  if (IsCommandLine(root)) return true;
+  if (std::ranges::any_of(kOthers, [&](std::string_view key) { return IsOn(root, key); })) {
+    return false;
+  }
+  const ConfigNode* deepspeed = root.Find("deepspeed");
+  return deepspeed == nullptr || deepspeed->kind != Kind::kText;
+}
+
+TrainingConfig ReadHfTrainer(const ConfigBlock& file, const ConfigOptions& options) {
+  const ConfigNode table = ArgumentTable(file.node());
+  const ConfigBlock arguments(file.file(), table);
+  TrainingConfig config =
+      arguments.Has("deepspeed") ? ReadWithDeepSpeed(arguments, options) : ReadArguments(arguments);
+  config.kind = "Hugging Face TrainingArguments";
+  return config;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// PyTorch Lightning's trainer in YAML, and NVIDIA NeMo's, whose Megatron models have an own scaler.
+// Sources: Lightning-AI/pytorch-lightning, trainer/connectors/accelerator_connector.py and
+// plugins/precision; NVIDIA/NeMo, nlp/parts/megatron_trainer_builder.py.
+#include <algorithm>
+#include <array>
+
+#include "dlsim/error.h"
+#include "sim/config/arguments.h"
+#include "sim/config/cerebras_keys.h"
+#include "sim/config/dialects.h"
+#include "sim/config/half_precision.h"
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+constexpr std::array<std::string_view, 3> kTrainingMarks = {
+    "trainer.max_epochs", "trainer.max_steps", "trainer.max_time"};
+constexpr std::array<std::string_view, 2> kNemoMegatronMarks = {"model.native_amp_init_scale",
+                                                                "model.megatron_amp_O2"};
+
+// A value of trainer.precision; "true" are weights in 16 bits, which nobody scales.
+struct PrecisionName {
+  std::string_view name;
+  Precision precision;
+  bool scaled = true;
+};
+constexpr std::array<PrecisionName, 12> kLightningPrecisions = {
+    {{"32", Precision::kFloat32},
+     {"32-true", Precision::kFloat32},
+     {"64", Precision::kFloat32},
+     {"64-true", Precision::kFloat32},
+     {"16", Precision::kFp16},
+     {"16-mixed", Precision::kFp16},
+     {"16-true", Precision::kFp16, false},
+     {"bf16", Precision::kBf16},
+     {"bf16-mixed", Precision::kBf16},
+     {"bf16-true", Precision::kBf16},
+     {"fp32", Precision::kFloat32},
+     {"fp16", Precision::kFp16}}};
+
+const PrecisionName* FindPrecision(const ConfigNode& trainer) {
+  const ConfigNode* value = trainer.Find("precision");
+  if (value == nullptr || value->kind == Kind::kNull) return &kLightningPrecisions[0];
+  const auto found = std::ranges::find(kLightningPrecisions, value->text, &PrecisionName::name);
+  return found == kLightningPrecisions.end() ? nullptr : &*found;
+}
+
+bool IsSet(const ConfigNode& trainer, std::string_view key) {
+  const ConfigNode* value = trainer.Find(key);
+  return value != nullptr && value->kind != Kind::kNull &&
+         !(value->kind == Kind::kList && value->entries.empty());
+}
+
+// Returns what stands in the way of reading, or nothing.
+std::string_view Obstacle(const ConfigNode& trainer) {
+  if (IsSet(trainer, "plugins")) return "plugins";
+  const ConfigNode* strategy = trainer.Find("strategy");
+  if (strategy == nullptr) return "";
+  if (strategy->kind == Kind::kText)
+    return strategy->text.starts_with("deepspeed") ? "strategy" : "";
+  const ConfigNode* target = strategy->Find("_target_");
+  if (target == nullptr) target = strategy->Find("class_path");
+  return target != nullptr && target->text.find("DeepSpeed") != target->text.npos ? "strategy" : "";
+}
+
+// MegatronTrainerBuilder's own defaults where the model has none.
+ConfigPolicy MegatronScaler(const ConfigBlock& model) {
+  ConfigPolicy policy = {"apex-hysteresis", {}};
+  const auto init = model.Number("native_amp_init_scale", NumberRange::kPositive);
+  const auto interval = model.Integer("native_amp_growth_interval", 1);
+  const auto hysteresis = model.Integer("hysteresis", 1);
+  policy.settings = {"init_scale=" + (init ? init->text : "2^32"),
+                     "growth_interval=" + std::to_string(interval.value_or(1000)),
+                     "hysteresis=" + std::to_string(hysteresis.value_or(2))};
+  return policy;
+}
+
+ConfigPolicy Scaler(const ConfigBlock& file, const ConfigBlock& trainer, TrainingConfig& config) {
+  if (HasMark(file.node(), kNemoMegatronMarks)) {
+    config.kind = "NeMo with Megatron";
+    return MegatronScaler(*file.Table("model"));
+  }
+  if (!trainer.Is("amp_backend", "apex")) return {"torch", {}};
+  const std::string level = trainer.Text("amp_level").value_or("O2");
+  if (level == "O1" || level == "O2") return {"apex", {}};
+  return NoScaler();
+}
+
+void ReadClipping(const ConfigBlock& trainer, TrainingConfig& config) {
+  constexpr std::array<std::string_view, 2> kAlgorithms = {"norm", "value"};
+  const std::string algorithm =
+      trainer.Choice("gradient_clip_algorithm", kAlgorithms).value_or("norm");
+  ReadNormLimit(trainer, "gradient_clip_val", std::nullopt, config);
+  if (algorithm == "value") std::swap(config.clipping.max_norm, config.clipping.max_value);
+}
+
+void ReadAccumulation(const ConfigBlock& trainer, TrainingConfig& config) {
+  const ConfigNode* steps = trainer.Find("accumulate_grad_batches");
+  if (steps != nullptr && steps->kind == Kind::kTable) {
+    config.notes.push_back("accumulate_grad_batches is a schedule, which is not read");
+  } else {
+    config.grad_accum_steps = trainer.Integer("accumulate_grad_batches", 1);
+  }
+}
+
+}  // namespace
+
+bool LooksLikeLightning(const ConfigBlock& file) {
+  const ConfigNode* trainer = file.node().Find("trainer");
+  return trainer != nullptr && HasMark(file.node(), kTrainingMarks) &&
+         FindPrecision(*trainer) != nullptr && Obstacle(*trainer).empty();
+}
+
+TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions&) {
+  TrainingConfig config = {.kind = "PyTorch Lightning", .formats = {}, .policies = {}};
+  const std::optional<ConfigBlock> trainer = file.Table("trainer");
+  if (!trainer) file.Refuse("trainer", "missing", "keys with values");
+  const PrecisionName* precision = FindPrecision(trainer->node());
+  if (precision == nullptr) {
+    trainer->Refuse("precision", "unknown name", "32, 16-mixed, bf16-mixed, 16-true or bf16-true",
+                    DescribeNode(*trainer->Find("precision")));
+  }
+  if (const std::string_view key = Obstacle(trainer->node()); !key.empty()) {
+    trainer->Refuse(key, "may scale the loss itself, which is not read",
+                    "--policy NAME --format NAME --set KEY=VALUE");
+  }
+  if (file.Has("exp_manager")) config.kind = "NeMo";
+  const ConfigPolicy scaler = Scaler(file, *trainer, config);
+  ApplyPrecision(precision->precision, precision->scaled ? scaler : NoScaler(), config);
+  if (!precision->scaled) {
+    config.notes.push_back("precision " + std::string(precision->name) +
+                           ": weights in 16 bits, no loss scaling");
+  }
+  ReadClipping(*trainer, config);
+  ReadAccumulation(*trainer, config);
+  return config;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// Megatron-LM's arguments: a command line, or MODEL_ARGS of its test cases in YAML.
+// Source: NVIDIA/Megatron-LM, megatron/training/arguments.py and megatron/core/optimizer.
+#include <array>
+
+#include "dlsim/error.h"
+#include "sim/config/arguments.h"
+#include "sim/config/dialects.h"
+#include "sim/config/half_precision.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr std::array<std::string_view, 8> kMegatronMarks = {"MODEL_ARGS.--train-iters",
+                                                            "MODEL_ARGS.--train-samples",
+                                                            "MODEL_ARGS.--lr",
+                                                            "--num-layers --hidden-size",
+                                                            "--initial-loss-scale",
+                                                            "--loss-scale-window",
+                                                            "--micro-batch-size --train-iters",
+                                                            "--micro-batch-size --train-samples"};
+
+constexpr std::array<std::string_view, 8> kMegatronKeys = {
+    "fp16",           "bf16",      "loss_scale",        "initial_loss_scale",
+    "min_loss_scale", "clip_grad", "loss_scale_window", "hysteresis"};
+
+// ConstantGradScaler: overflows skip their step, the scale stays.
+ConfigPolicy ConstantScaler(const ConfigNumber& scale) {
+  return {"megatron",
+          {"initial_scale=" + scale.text, "min_scale=" + scale.text, "hysteresis=1",
+           "growth_interval=9223372036854775807"}};
+}
+
+ConfigPolicy DynamicScaler(const ConfigBlock& arguments) {
+  ConfigPolicy policy = {"megatron", {}};
+  const auto number = [&](std::string_view key, std::string_view parameter) {
+    const auto value = arguments.Number(key, NumberRange::kPositive);
+    if (value) policy.settings.push_back(std::string(parameter) + "=" + value->text);
+  };
+  const auto integer = [&](std::string_view key, std::string_view parameter) {
+    const auto value = arguments.Integer(key, 1);
+    if (value) policy.settings.push_back(std::string(parameter) + "=" + std::to_string(*value));
+  };
+  number("initial_loss_scale", "initial_scale");
+  number("min_loss_scale", "min_scale");
+  integer("loss_scale_window", "growth_interval");
+  integer("hysteresis", "hysteresis");
+  return policy;
+}
+
+void ReadScaler(const ConfigBlock& arguments, TrainingConfig& config) {
+  const Precision precision = ReadSwitches(arguments, "fp16", "bf16");
+  const auto constant = arguments.Number("loss_scale", NumberRange::kNotNegative);
+  const bool is_constant = constant && constant->value != 0 && precision != Precision::kFloat32;
+  ApplyPrecision(precision, DynamicScaler(arguments), config);
+  if (!is_constant) return;
+  config.policies = {ConstantScaler(*constant)};
+  config.notes.assign({"loss_scale " + constant->text +
+                       " is constant: a megatron scaler that cannot grow nor fall"});
+}
+
+// The number of ranks is not in the file.
+void NoteMicroSteps(const ConfigBlock& arguments, TrainingConfig& config) {
+  if (!arguments.Has("global_batch_size")) return;
+  config.notes.push_back(
+      "training accumulates global-batch-size / (micro-batch-size x data-parallel ranks) "
+      "micro-steps, which the file does not say: --grad-accum-steps where a trace has them apart");
+}
+
+void RefuseDeepSpeed(const ConfigBlock& arguments) {
+  if (!arguments.Has("deepspeed")) return;
+  const ConfigNode* file = arguments.Find("deepspeed_config");
+  arguments.Refuse("deepspeed", "DeepSpeed scales the loss of this run",
+                   "--config with the DeepSpeed file" +
+                       (file == nullptr ? std::string() : " " + Quoted(file->text)));
+}
+
+}  // namespace
+
+bool LooksLikeMegatron(const ConfigBlock& file) { return HasMark(file.node(), kMegatronMarks); }
+
+TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions&) {
+  TrainingConfig config = {.kind = "Megatron-LM", .formats = {}, .policies = {}};
+  const std::optional<ConfigBlock> model = file.Table("MODEL_ARGS");
+  if (!model && !IsCommandLine(file.node())) {
+    file.Refuse("", "no arguments of Megatron-LM", "a command line, or MODEL_ARGS");
+  }
+  const ConfigNode table = ArgumentTable(model ? model->node() : file.node());
+  const ConfigBlock arguments(file.file(), table);
+  RefuseDeepSpeed(arguments);
+  ReadScaler(arguments, config);
+  AddNotes(arguments.NoteMisspelt(kMegatronKeys), config.notes);
+  ReadNormLimit(arguments, "clip_grad", 1.0, config);
+  NoteMicroSteps(arguments, config);
+  for (const std::string_view key : {"fp8_format", "fp4_format"}) {
+    if (!arguments.Has(key)) continue;
+    config.notes.push_back(std::string(key) + " is not simulated: it rounds inside of layers");
+  }
+  return config;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines and shell scripts that start a training: their options become a table.
+#include <algorithm>
+#include <array>
+
+#include "dlsim/error.h"
+#include "sim/config/config_file.h"
+#include "sim/config/shell_script.h"
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = ConfigNode::Kind;
+
+// What a simulation depends on: where only running the script would tell it, it is refused.
+constexpr std::array<std::string_view, 7> kDecisive = {
+    "fp16", "bf16", "loss-scale", "loss_scale", "scale-window", "scale_window", "hysteresis"};
+
+// Options without a value, after which a file may follow.
+constexpr std::array<std::string_view, 7> kSwitches = {"--fp16",
+                                                       "--bf16",
+                                                       "--amp",
+                                                       "--deepspeed",
+                                                       "--memory-efficient-fp16",
+                                                       "--memory-efficient-bf16",
+                                                       "--pure_bf16"};
+
+bool IsDecisive(std::string_view text) {
+  return std::ranges::any_of(kDecisive,
+                             [&](std::string_view part) { return text.find(part) != text.npos; });
+}
+
+bool IsTruth(std::string_view text) {
+  constexpr std::array<std::string_view, 6> kTruths = {"true",  "True",  "TRUE",
+                                                       "false", "False", "FALSE"};
+  return std::ranges::find(kTruths, text) != kTruths.end();
+}
+
+bool IsNumber(const std::string& text) {
+  if (text.empty() || text.find_first_not_of("0123456789.eE+-") != text.npos) return false;
+  char* end = nullptr;
+  std::strtod(text.c_str(), &end);
+  return *end == '\0';
+}
+
+class ScriptOptions {
+ public:
+  explicit ScriptOptions(std::string_view file)
+      : file_(file), builder_(file, DuplicateKeys::kKeep) {
+    builder_.Open(Kind::kTable, 1);
+  }
+
+  void Read(std::string_view text) {
+    ShellScript script(text);
+    ShellStatement statement;
+    while (script.Next(statement)) {
+      FollowBranches(statement);
+      CheckAssignments(statement);
+      ReadOptions(statement);
+    }
+  }
+
+  ConfigNode Take() {
+    builder_.Close();
+    return builder_.Take();
+  }
+
+ private:
+  [[noreturn]] void Refuse(int line, std::string_view option) const {
+    throw UsageError(ConfigPlace(file_, line), Quoted(option) + " depends on how the script is run",
+                     "a script without that choice, or the command line itself");
+  }
+
+  void FollowBranches(const ShellStatement& statement) {
+    if (statement.words.empty()) return;
+    const std::string& first = statement.words.front().text;
+    if (first == "if" || first == "case") ++branches_;
+    if ((first == "fi" || first == "esac") && branches_ > 0) --branches_;
+  }
+
+  void CheckAssignments(const ShellStatement& statement) const {
+    if (branches_ == 0 && !statement.is_conditional) return;
+    for (const ShellAssignment& made : statement.assignments) {
+      for (const std::string& value : made.values) {
+        if (IsDecisive(value)) Refuse(made.line, made.name);
+      }
+    }
+  }
+
+  // A word with blanks is a command for eval or bash -c.
+  static std::vector<ShellWord> Flatten(const ShellStatement& statement) {
+    std::vector<ShellWord> words;
+    for (const ShellWord& word : statement.words) {
+      const bool command = word.text.find(' ') != word.text.npos &&
+                           (word.text.starts_with("--") || word.text.find(" --") != word.text.npos);
+      if (!command) {
+        words.push_back(word);
+        continue;
+      }
+      for (const std::string& part : SplitAtBlanks(word.text)) words.push_back({part, word.line});
+    }
+    return words;
+  }
+
+  void ReadOptions(const ShellStatement& statement) {
+    const std::vector<ShellWord> words = Flatten(statement);
+    for (size_t i = 0; i < words.size(); ++i) {
+      const std::string& word = words[i].text;
+      if (!word.starts_with("--") || word.size() == 2) continue;
+      const size_t equals = std::min(word.find('='), word.size());
+      const std::string name = word.substr(0, equals);
+      std::string value = word.substr(std::min(equals + 1, word.size()));
+      const bool has_next = i + 1 < words.size() && !words[i + 1].text.starts_with("--");
+      if (equals == word.size() && has_next && TakesValue(name, words[i + 1].text)) {
+        value = words[i + 1].text;
+      }
+      Add(name, value, words[i].line);
+    }
+  }
+
+  static bool TakesValue(const std::string& name, const std::string& next) {
+    if (IsTruth(next)) return true;
+    if (name == "--deepspeed") return next.ends_with(".json") || next.ends_with(".yaml");
+    return std::ranges::find(kSwitches, name) == kSwitches.end();
+  }
+
+  void Add(const std::string& name, const std::string& value, int line) {
+    if (IsDecisive(name) && (branches_ > 0 || value.find(kUnknownText) != value.npos)) {
+      Refuse(line, name);
+    }
+    const auto same = [&](const ConfigEntry& entry) {
+      return entry.key == name && (entry.value.text == value || entry.value.kind == Kind::kBool);
+    };
+    if (std::ranges::any_of(builder_.open_node().entries, same)) return;
+    builder_.Key(name);
+    if (value.empty() || IsTruth(value)) {
+      const bool off = value.starts_with('f') || value.starts_with('F');
+      builder_.Scalar(Kind::kBool, off ? "false" : "true", line);
+    } else {
+      builder_.Scalar(IsNumber(value) ? Kind::kNumber : Kind::kText, value, line);
+    }
+  }
+
+  std::string_view file_;
+  ConfigTreeBuilder builder_;
+  int branches_ = 0;
+};
+
+}  // namespace
+
+ConfigNode ParseShell(std::string_view file, std::string_view text) {
+  ScriptOptions options(file);
+  options.Read(text);
+  ConfigNode root = options.Take();
+  if (root.entries.empty()) {
+    throw UsageError(Printable(file), "no options of a training program", "--NAME VALUE ...");
+  }
+  return root;
+}
+
+}  // namespace dlsim::sim

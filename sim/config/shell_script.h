@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The statements of a shell script, as far as they can be known without running it: variables,
+// arrays and quotes are expanded, nothing is executed.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace dlsim::sim {
+
+// Stands in a text for what only running the script would tell: $1, $(command), arithmetic.
+inline constexpr char kUnknownText = '\x01';
+
+struct ShellWord {
+  std::string text;
+  int line = 0;
+};
+
+struct ShellAssignment {
+  std::string name;
+  std::vector<std::string> values;  // one, or the elements of an array
+  int line = 0;
+};
+
+struct ShellStatement {
+  std::vector<ShellAssignment> assignments;
+  std::vector<ShellWord> words;
+  bool is_conditional = false;  // follows && or ||
+};
+
+class ShellScript {
+ public:
+  explicit ShellScript(std::string_view text) : text_(text) {}
+
+  // Returns false at the end. Assignments hold from the next statement on.
+  bool Next(ShellStatement& statement);
+
+ private:
+  enum class Split { kWords, kNone };
+
+  void SkipBlanks();
+  bool AtEndOfStatement() const;
+  bool TakeSeparator();
+  void TakeHereDocument();
+  bool TakeAssignment(ShellStatement& statement);
+  void ReadArray(std::vector<std::string>& values);
+  std::vector<std::string> ReadWord(Split split);
+  void ReadQuoted(std::vector<std::string>& words);
+  void ReadExpansion(std::vector<std::string>& words, Split split);
+  std::vector<std::string> ReadBraces();
+  void SkipNested(char open, char close);
+  std::vector<std::string> ValueOf(const std::string& name) const;
+  char Peek(size_t ahead = 0) const;
+  char Take();
+
+  std::string_view text_;
+  size_t at_ = 0;
+  int line_ = 1;
+  bool after_condition_ = false;
+  std::vector<std::string> here_ends_;
+  std::map<std::string, std::vector<std::string>> variables_;
+};
+
+// Splits at blanks and line ends.
+std::vector<std::string> SplitAtBlanks(std::string_view text);
+
+}  // namespace dlsim::sim

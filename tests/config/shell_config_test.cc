@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: Apache-2.0
+// Command lines and shell scripts as training configurations.
+#include <gtest/gtest.h>
+
+#include "tests/support/config_test_util.h"
+
+namespace dlsim::sim {
+namespace {
+
+TEST(ShellConfig, ArraysContinuationsAndVariablesAreExpanded) {
+  const TrainingConfig config = Interpret(
+      "#!/bin/bash\n"
+      "# a comment with --bf16 and \"a quote\n"
+      "WINDOW=${WINDOW:-500}\n"
+      "GPT_ARGS=(\n    --num-layers 24\n    --hidden-size 1024   # --bf16\n)\n"
+      "export MORE=\"--fp16 --loss-scale-window $WINDOW\"\n"
+      "GPT_ARGS+=(--initial-loss-scale=65536)\n"
+      "torchrun pretrain_gpt.py \\\n    ${GPT_ARGS[@]} $MORE \\\n    --hysteresis 4 2>&1 | tee "
+      "log\n");
+  EXPECT_EQ(config.kind, "Megatron-LM");
+  EXPECT_EQ(PolicyOf(config), "megatron initial_scale=65536 growth_interval=500 hysteresis=4");
+}
+
+TEST(ShellConfig, ACommandInAVariableIsRead) {
+  const TrainingConfig config = Interpret(
+      "#!/bin/bash\noptions=\" \\\n  --num-layers 2 \\\n  --hidden-size 4 \\\n  --fp16\"\n"
+      "run_cmd=\"python pretrain.py ${options}\"\necho ${run_cmd}\neval ${run_cmd}\n");
+  EXPECT_EQ(PolicyOf(config), "megatron");
+}
+
+TEST(ShellConfig, HereDocumentsAreNoOptions) {
+  const TrainingConfig config = Interpret(
+      "#!/bin/bash\ncat <<EOT > x.json\n python a.py --bf16\nEOT\n"
+      "python pretrain.py --num-layers 2 --hidden-size 4 --fp16\n");
+  EXPECT_EQ(config.formats, Texts{"fp16"});
+}
+
+TEST(ShellConfig, FairseqsCommandLine) {
+  const TrainingConfig config = Interpret(
+      "fairseq-train --fp16 data-bin/wmt --arch transformer --criterion cross_entropy "
+      "--fp16-init-scale 4 --update-freq 16 --clip-norm 0.1 --distributed-world-size 8 "
+      "--threshold-loss-scale 1\n");
+  EXPECT_EQ(config.kind, "fairseq");
+  EXPECT_EQ(PolicyOf(config), "fairseq init_scale=4 scale_window=128 threshold=1");
+  EXPECT_EQ(config.clipping.max_norm, 0.1);
+}
+
+TEST(ShellConfig, HuggingFacesCommandLine) {
+  const std::string line = "python train.py --model_name_or_path x --output_dir y ";
+  EXPECT_EQ(PolicyOf(Interpret(line + "--fp16 True --max-grad-norm 0.5")), "torch");
+  EXPECT_EQ(Interpret(line + "--fp16 --max-grad-norm 0.5").clipping.max_norm, 0.5);
+  EXPECT_EQ(Interpret(line + "--bf16").formats, Texts{"bf16"});
+  ExpectConfigError(line + "--fp16 --deepspeed ds.json",
+                    "f:1: deepspeed: DeepSpeed scales the loss of this run, expected --config with "
+                    "the DeepSpeed file 'ds.json'");
+}
+
+// The script is read, not run.
+TEST(ShellConfig, WhatTheScriptDecidesIsRefused) {
+  const std::string model = "python x.py --num-layers 2 --hidden-size 4 ";
+  const std::string mend =
+      " depends on how the script is run, expected a script without that choice, or the command "
+      "line itself";
+  ExpectConfigError("#!/bin/sh\nif [ $A = 1 ]; then\n  P=--fp16\nfi\n" + model + "$P\n",
+                    "f:3: 'P'" + mend);
+  ExpectConfigError("#!/bin/sh\n[ $A = 1 ] && P=--fp16\n" + model + "$P\n", "f:2: 'P'" + mend);
+  ExpectConfigError(model + "--fp16 --initial-loss-scale $1\n",
+                    "f:1: '--initial-loss-scale'" + mend);
+  ExpectConfigError(model + "--fp16 --hysteresis 2\n" + model + "--fp16 --hysteresis 3\n",
+                    "f:2: hysteresis: duplicate key 'hysteresis'");
+  ExpectConfigError("#!/bin/sh\necho nothing\n",
+                    "f: no options of a training program, expected --NAME VALUE ...");
+}
+
+}  // namespace
+}  // namespace dlsim::sim
