@@ -24,6 +24,7 @@ void AddSummariesCommand(CLI::App& app, Action& action);
 void AddAccumulateCommand(CLI::App& app, Action& action);
 void AddBenchCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
+void AddExplainCommand(CLI::App& app, Action& action);
 void AddPythonCommands(CLI::App& app, Action& action);
 
 }  // namespace dlsim::sim

@@ -62,6 +62,7 @@ void AddCommands(CLI::App& app, Action& action) {
   AddSweepCommand(app, action);
   AddTuneCommand(app, action);
   AddDiffCommand(app, action);
+  AddExplainCommand(app, action);
   AddSummariesCommand(app, action);
   AddProfileCommand(app, action);
   AddMergeCommand(app, action);

@@ -54,4 +54,9 @@ float LargestFiniteScale(const Conversion& conversion, float magnitude) {
       [&](float scale) { return ScaleMagnitude(conversion, magnitude, scale).nonfinite; });
 }
 
+float LargestMagnitude(const Conversion& conversion, float scale) {
+  return LargestWithout(
+      [&](float magnitude) { return ScaleMagnitude(conversion, magnitude, scale).overflows; });
+}
+
 }  // namespace dlsim::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Up to which loss scale a gradient fits a format.
+// Up to which loss scale a gradient fits a format, and up to which gradient a loss scale does.
 #pragma once
 
 #include "dlsim/codec.h"
@@ -19,5 +19,8 @@ ScaledMagnitude ScaleMagnitude(const Conversion& conversion, float magnitude, fl
 // infinite or NaN in the format; 0 if none is known, since the smallest subnormal one does.
 float LargestScale(const Conversion& conversion, float magnitude);
 float LargestFiniteScale(const Conversion& conversion, float magnitude);
+
+// Returns the largest float32 magnitude that does not overflow at this scale.
+float LargestMagnitude(const Conversion& conversion, float scale);
 
 }  // namespace dlsim::sim

@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim explain: what a training log says of its loss scale, without a trace.
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "dlsim/format.h"
+#include "sim/app/commands.h"
+#include "sim/base/output_file.h"
+#include "sim/explain/explanation.h"
+#include "sim/explain/read_log.h"
+
+namespace dlsim::sim {
+namespace {
+
+struct ExplainOptions {
+  std::vector<std::string> logs;
+  std::string format = "fp16";
+  WhatIfRequest what_if;
+  ResultPaths results;
+};
+
+int RunExplain(const ExplainOptions& options) {
+  const NamedFormat format = ParseFormat(options.format);
+  const LogEvents log = ReadLogs(options.logs);
+  ResultFiles files(options.results);
+  const Explanation explanation = Explain(BuildPath(log), format, options.what_if);
+  if (files.json) files.json->Write(DumpJson(JsonExplanation(explanation), 1) + "\n");
+  if (files.csv) files.csv->Write(CsvExplanation(explanation));
+  files.Commit();
+  if (options.results.wants_report()) WriteOutput("-", FormatExplanation(explanation));
+  return 0;
+}
+
+}  // namespace
+
+void AddExplainCommand(CLI::App& app, Action& action) {
+  const auto options = std::make_shared<ExplainOptions>();
+  CLI::App* command = app.add_subcommand(
+      "explain",
+      "What a training log says of its loss scale: the policy, the skips, the gradients");
+  command
+      ->add_option("log", options->logs,
+                   "Training logs, in order, as parts of one: text, trainer_state.json or CSV; '-' "
+                   "for standard input")
+      ->option_text("LOG...")
+      ->required();
+  command
+      ->add_option("--format", options->format,
+                   "Number format of the gradients, for their brackets (default fp16)")
+      ->option_text("F");
+  command
+      ->add_option("--policy", options->what_if.policies,
+                   "Also run this policy where the log tells at which scales steps overflow; "
+                   "repeatable, 'all' for all")
+      ->option_text("NAME")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--set", options->what_if.settings,
+                   "Parameter of --policy, or without it of the policy that reproduces the log; "
+                   "repeatable")
+      ->option_text("KEY=VALUE")
+      ->allow_extra_args(false);
+  command
+      ->add_option("--json", options->results.json,
+                   "Write the result as JSON; - is standard output")
+      ->option_text("FILE");
+  command
+      ->add_option("--csv", options->results.csv,
+                   "Write the path as CSV, a row per step; - is standard output")
+      ->option_text("FILE");
+  command->add_flag("--quiet", options->results.quiet, "No report; errors only");
+  command->footer(
+      "Examples:\n"
+      "  dlsim explain train.log\n"
+      "  dlsim explain train.log.1 train.log --json explained.json\n"
+      "  dlsim explain train.log --set init_scale=2^12\n"
+      "  dlsim explain scales.csv --policy torch --policy megatron --format bf16\n"
+      "  grep OVERFLOW train.log | dlsim explain -");
+  command->callback([options, &action] { action = [options] { return RunExplain(*options); }; });
+}
+
+}  // namespace dlsim::sim

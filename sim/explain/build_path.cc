@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+// Joins what the lines of a log say to stretches of steps.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/explain/read_log.h"
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = LogEvent::Kind;
+
+bool IsRecord(const LogEvent& event) {
+  return event.kind == Kind::kSteps || event.kind == Kind::kUpdates;
+}
+
+// Scales that a log shows once per step may be those that the step used or the next ones. Where
+// skipped steps are marked, their own line or the one after shows the fall.
+bool ShowsNextScale(const std::vector<LogEvent>& events) {
+  int64_t own = 0, after = 0;
+  for (size_t i = 1; i < events.size(); ++i) {
+    if (!events[i].used || !events[i - 1].used) continue;
+    const bool falls = events[i].used->value < events[i - 1].used->value;
+    if (falls && events[i].overflow.value_or(false)) ++own;
+    if (falls && events[i - 1].overflow.value_or(false)) ++after;
+  }
+  return own > after;
+}
+
+class PathBuilder {
+ public:
+  explicit PathBuilder(const LogEvents& log) : events_(log.events) {
+    path_.notes = log.notes;
+    for (const LogEvent& event : events_) {
+      if (path_.stack == LogStack::kTable || event.stack != LogStack::kFairseq) {
+        path_.stack = event.stack;
+      }
+    }
+    shows_next_ = ShowsNextScale(events_);
+    FindStart();
+  }
+
+  ScalePath Build() {
+    for (const LogEvent& event : events_) {
+      if (stopped_) break;
+      if (event.kind == Kind::kOverflow) AddOverflow(event);
+      if (event.kind == Kind::kGrowth) AddGrowth(event);
+      if (IsRecord(event)) AddRecord(event);
+    }
+    Flush();
+    if (left_out_ > 0) {
+      path_.notes.push_back(fmt::format(
+          "the log goes back, as after a resume: {} stretches that were run again are left out",
+          left_out_));
+    }
+    if (presumed_ > 0) {
+      path_.notes.push_back(
+          "the log does not tell which steps were skipped: a fall of the scale is taken for an "
+          "overflow");
+    }
+    return std::move(path_);
+  }
+
+ private:
+  // The first number tells whether steps count from 0, and with the second whether the log begins
+  // with the training.
+  void FindStart() {
+    const LogEvent* first = nullptr;
+    const LogEvent* second = nullptr;
+    bool numbered_overflow = false;
+    for (const LogEvent& event : events_) {
+      numbered_overflow |= event.kind == Kind::kOverflow && event.number.has_value();
+      if (!IsRecord(event)) continue;
+      if (!first) first = &event;
+      if (*event.number > *first->number) second = &event;
+      if (second) break;
+    }
+    if (!first && numbered_overflow) first_index_ = 0;
+    if (first && first->kind == Kind::kSteps && *first->number == 0) first_index_ = 0;
+    if (first && second) {
+      const int64_t interval = *second->number - *first->number;
+      path_.from_start = EndOf(*first) <= std::max<int64_t>(interval, 1);
+      if (!path_.from_start) done_ = EndOf(*first) - (ShowsNext(*first) ? 0 : 1);
+    }
+    path_.first_step = done_ + first_index_;
+  }
+
+  // Whether a record tells the scale after its step rather than the one that it used.
+  bool ShowsNext(const LogEvent& event) const { return event.next || shows_next_; }
+
+  // Returns how many steps were done when the record was written.
+  int64_t EndOf(const LogEvent& event) const {
+    if (event.kind == Kind::kUpdates) return *event.number + overflows_;
+    return *event.number + 1 - first_index_;
+  }
+
+  void AddOverflow(const LogEvent& event) {
+    if (!event.number) {
+      pending_.push_back(event);
+      ++overflows_;
+      return;
+    }
+    if (*event.number < done_) return;  // another rank's copy
+    ++overflows_;
+    Stretch stretch = {.line = event.line};
+    stretch.steps = *event.number + 1 - done_;
+    stretch.overflows.push_back({event.used, event.next});
+    stretch.last = LastStep::kSkipped;
+    path_.stretches.push_back(std::move(stretch));
+    done_ = *event.number + 1;
+  }
+
+  // Each message that no count of steps frames ends a stretch of its own.
+  void Flush() {
+    for (const LogEvent& event : pending_) {
+      Stretch stretch = {.line = event.line};
+      stretch.overflows.push_back({event.used, event.next});
+      stretch.last = LastStep::kSkipped;
+      stretch.hides_overflows =
+          event.stack == LogStack::kColossalAi || event.stack == LogStack::kPaddle;
+      path_.stretches.push_back(std::move(stretch));
+    }
+    pending_.clear();
+  }
+
+  void AddGrowth(const LogEvent& event) {
+    Flush();
+    Stretch stretch = {.line = event.line};
+    stretch.last = LastStep::kApplied;
+    stretch.used = event.used;
+    stretch.next = event.next;
+    path_.stretches.push_back(std::move(stretch));
+  }
+
+  void AddRecord(const LogEvent& event) {
+    if (!event.number) return;
+    if (event.epoch && epoch_ && *event.epoch != *epoch_ && *event.number < last_number_) {
+      path_.notes.push_back(
+          fmt::format("steps begin anew with epoch {} at line {}: only the first epoch is read",
+                      *event.epoch, event.line));
+      stopped_ = true;
+      return;
+    }
+    epoch_ = event.epoch;
+    last_number_ = *event.number;
+    if (EndOf(event) <= done_ && !path_.stretches.empty()) return AddEarlier(event);
+    Append(event);
+  }
+
+  // A record of steps that are done: a copy, or training went back to a checkpoint.
+  void AddEarlier(const LogEvent& event) {
+    if (event.kind == Kind::kUpdates || EndOf(event) == done_) return;
+    const int64_t end = EndOf(event);
+    while (!path_.stretches.empty() && done_ >= end && path_.stretches.back().steps) {
+      done_ -= *path_.stretches.back().steps;
+      path_.stretches.pop_back();
+      ++left_out_;
+    }
+    Append(event);
+  }
+
+  void Append(const LogEvent& event) {
+    const int64_t end = EndOf(event);
+    const bool shows_next = ShowsNext(event);
+    const bool alone = !shows_next && event.overflow && end - done_ == 1;
+    if (!alone) {
+      const int64_t state_end = end - (shows_next ? 0 : 1);
+      AppendUntil(state_end, event, event.next ? event.next : event.used);
+    }
+    if (shows_next || !event.overflow) return;
+    Stretch own = {.line = event.line, .steps = 1};
+    own.used = event.used;
+    MarkLast(*event.overflow, own);
+    path_.stretches.push_back(std::move(own));
+    done_ = end;
+  }
+
+  // Adds the steps up to a number of done ones, after which the scale is `next`.
+  void AppendUntil(int64_t end, const LogEvent& event, const std::optional<PrintedNumber>& next) {
+    Stretch stretch = {.line = event.line, .steps = end - done_};
+    for (const LogEvent& overflow : pending_) {
+      stretch.overflows.push_back({overflow.used, overflow.next});
+    }
+    pending_.clear();
+    AddCounted(event, stretch);
+    const bool counts = event.stack == LogStack::kDeepSpeed || event.kind == Kind::kUpdates ||
+                        event.skipped || (event.overflow && stretch.steps == 1);
+    if (!counts) PresumeOverflows(next, stretch);
+    if (event.kind == Kind::kUpdates && stretch.steps > 0) stretch.last = LastStep::kApplied;
+    if (event.overflow && ShowsNext(event)) MarkLast(*event.overflow, stretch);
+    stretch.next = next;
+    if (next) last_scale_ = next->value;
+    path_.stretches.push_back(std::move(stretch));
+    done_ = end;
+  }
+
+  // Where no line tells of skipped steps: as few as explain the fall, each halving the scale.
+  void PresumeOverflows(const std::optional<PrintedNumber>& next, Stretch& stretch) {
+    if (!next || !last_scale_ || !(next->value < *last_scale_)) return;
+    const double halvings = std::round(std::log2(*last_scale_ / next->value));
+    const int64_t most = std::max<int64_t>(*stretch.steps, 1);
+    const int64_t falls = halvings >= 1 && halvings < 1100 ? static_cast<int64_t>(halvings) : 1;
+    stretch.overflows.resize(static_cast<size_t>(std::min(falls, most)));
+    presumed_ += static_cast<int64_t>(stretch.overflows.size());
+  }
+
+  // Counted overflows of which no message tells more.
+  void AddCounted(const LogEvent& event, Stretch& stretch) {
+    int64_t counted = event.skipped.value_or(0);
+    if (event.skipped_total) counted = *event.skipped_total - skipped_total_;
+    if (event.skipped_total) skipped_total_ = *event.skipped_total;
+    const int64_t named = static_cast<int64_t>(stretch.overflows.size());
+    if (counted <= named || counted > stretch.steps) return;
+    stretch.overflows.assign(static_cast<size_t>(counted), LoggedOverflow{});
+  }
+
+  static void MarkLast(bool overflow, Stretch& stretch) {
+    stretch.last = overflow ? LastStep::kSkipped : LastStep::kApplied;
+    if (overflow && stretch.overflows.empty()) stretch.overflows.emplace_back();
+  }
+
+  const std::vector<LogEvent>& events_;
+  ScalePath path_;
+  std::vector<LogEvent> pending_;  // overflows since the last record
+  int64_t first_index_ = 1;        // the number of the first step
+  int64_t done_ = 0;               // steps before the next stretch
+  int64_t overflows_ = 0;
+  int64_t skipped_total_ = 0;
+  int64_t last_number_ = 0;
+  std::optional<int64_t> epoch_;
+  int64_t left_out_ = 0;
+  std::optional<double> last_scale_;
+  int64_t presumed_ = 0;  // overflows that no line tells of
+  bool shows_next_ = false, stopped_ = false;
+};
+
+}  // namespace
+
+bool HasStepCounts(const ScalePath& path) {
+  return std::ranges::all_of(path.stretches, [](const Stretch& s) { return s.steps.has_value(); });
+}
+
+ScalePath BuildPath(const LogEvents& log) { return PathBuilder(log).Build(); }
+
+}  // namespace dlsim::sim

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/candidates.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "dlsim/error.h"
+#include "sim/base/number.h"
+#include "sim/tune/policy_family.h"
+
+namespace dlsim::sim {
+namespace {
+
+struct NamedRole {
+  std::string_view name;
+  ParameterRole role;
+};
+
+constexpr auto kRoles =
+    std::to_array<NamedRole>({{"init_scale", ParameterRole::kFirstScale},
+                              {"initial_scale", ParameterRole::kFirstScale},
+                              {"initial_loss_scale", ParameterRole::kFirstScale},
+                              {"init_loss_scale", ParameterRole::kFirstScale},
+                              {"init_loss_scaling", ParameterRole::kFirstScale},
+                              {"scale_value", ParameterRole::kFirstScale},
+                              {"loss_scale_value", ParameterRole::kFirstScale},
+                              {"scale", ParameterRole::kFirstScale},
+                              {"scale_max", ParameterRole::kFirstScale},
+                              {"growth_interval", ParameterRole::kInterval},
+                              {"steps_per_increase", ParameterRole::kInterval},
+                              {"increment_period", ParameterRole::kInterval},
+                              {"scale_window", ParameterRole::kInterval},
+                              {"period", ParameterRole::kInterval},
+                              {"scale_seq_len", ParameterRole::kInterval},
+                              {"growth_steps", ParameterRole::kInterval},
+                              {"dynamic_growth_steps", ParameterRole::kInterval},
+                              {"incr_every_n_steps", ParameterRole::kInterval},
+                              {"step_window", ParameterRole::kInterval},
+                              {"growth_factor", ParameterRole::kGrowthFactor},
+                              {"incr_ratio", ParameterRole::kGrowthFactor},
+                              {"backoff_factor", ParameterRole::kBackoffFactor},
+                              {"decr_ratio", ParameterRole::kBackoffFactor},
+                              {"scale_factor", ParameterRole::kFactor},
+                              {"factor", ParameterRole::kFactor},
+                              {"multiplier", ParameterRole::kFactor},
+                              {"step_factor", ParameterRole::kFactor},
+                              {"hysteresis", ParameterRole::kOverflows},
+                              {"delayed_shift", ParameterRole::kOverflows},
+                              {"decr_every_n_nan_or_inf", ParameterRole::kOverflows},
+                              {"overflow_tolerance", ParameterRole::kTolerance},
+                              {"tolerance", ParameterRole::kTolerance},
+                              {"min_scale", ParameterRole::kFloor},
+                              {"min_loss_scale", ParameterRole::kFloor},
+                              {"minimum_scale", ParameterRole::kFloor},
+                              {"scale_min", ParameterRole::kFloor},
+                              {"threshold", ParameterRole::kFloor},
+                              {"max_scale", ParameterRole::kCeiling},
+                              {"max_loss_scale", ParameterRole::kCeiling}});
+
+// The default as a number; nothing for "none" and the like.
+std::optional<double> DefaultOf(const ParameterInfo& parameter) {
+  try {
+    return ParseNumber(parameter.default_text, "");
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+// Returns the number between `least` and `most` with the most trailing zeros.
+int64_t Roundest(int64_t least, int64_t most) {
+  for (int64_t unit = 1'000'000'000; unit > 1; unit /= 10) {
+    for (const int64_t part : {unit, unit / 2, unit / 4}) {
+      if (part < 1) continue;
+      const int64_t multiple = (least + part - 1) / part * part;
+      if (multiple <= most && multiple > 0) return multiple;
+    }
+  }
+  return least;
+}
+
+using Values = std::vector<std::string>;  // "" is the default
+
+void Add(double value, Values& values) {
+  std::string text = SettingText(value);
+  if (std::ranges::find(values, text) == values.end()) values.push_back(std::move(text));
+}
+
+// Some policies count one clean step more or fewer.
+Values Intervals(const ParameterInfo& parameter, const PathMarks& marks) {
+  const double standard = DefaultOf(parameter).value_or(2000);
+  Values values;
+  if (marks.distances.empty()) {
+    if (standard > static_cast<double>(marks.longest_clean)) return {""};
+    const int64_t least = marks.longest_clean + 1;
+    Add(static_cast<double>(Roundest(least, least * 10)), values);
+    return values;
+  }
+  GrowthDistance common = marks.distances.front();
+  for (const GrowthDistance& distance : marks.distances) {
+    const GrowthDistance both = {std::max(common.least, distance.least),
+                                 std::min(common.most, distance.most)};
+    if (both.least <= both.most) common = both;
+  }
+  if (standard >= static_cast<double>(common.least - 1) &&
+      standard <= static_cast<double>(common.most)) {
+    values.emplace_back("");
+  }
+  Add(static_cast<double>(Roundest(common.least, common.most)), values);
+  for (const int64_t value : {common.least, common.most, common.least - 1, common.most - 1}) {
+    if (value > 0) Add(static_cast<double>(value), values);
+  }
+  for (const GrowthDistance& distance : marks.distances) {
+    if (values.size() < 8)
+      Add(static_cast<double>(Roundest(distance.least, distance.most)), values);
+  }
+  return values;
+}
+
+Values Numbers(const std::vector<double>& numbers, double standard) {
+  Values values;
+  for (const double number : numbers) {
+    if (number != standard) Add(number, values);
+    if (values.size() == 3) break;
+  }
+  if (values.empty() || std::ranges::find(numbers, standard) != numbers.end()) {
+    values.insert(values.begin(), "");
+  }
+  return values;
+}
+
+Values FirstScales(const ParameterInfo& parameter, const PathMarks& marks) {
+  Values values;
+  const double standard = DefaultOf(parameter).value_or(0);
+  if (std::ranges::find(marks.first_scales, standard) != marks.first_scales.end()) {
+    values.emplace_back("");
+  }
+  for (const double scale : marks.first_scales) {
+    if (scale != standard && values.size() < 12) Add(scale, values);
+  }
+  return values;
+}
+
+Values Factors(const std::vector<double>& ratios, bool inverse, double standard) {
+  std::vector<double> numbers;
+  for (const double ratio : ratios) numbers.push_back(inverse ? 1 / ratio : ratio);
+  return Numbers(numbers, standard);
+}
+
+Values ValuesOf(ParameterRole role, const ParameterInfo& parameter, const PathMarks& marks) {
+  const double standard = DefaultOf(parameter).value_or(0);
+  Values values;
+  switch (role) {
+    case ParameterRole::kFirstScale:
+      return FirstScales(parameter, marks);
+    case ParameterRole::kInterval:
+      return Intervals(parameter, marks);
+    case ParameterRole::kGrowthFactor:
+      return Factors(marks.rises, false, standard);
+    case ParameterRole::kBackoffFactor:
+      return Factors(marks.falls, false, standard);
+    case ParameterRole::kFactor:
+      return marks.falls.empty() ? Factors(marks.rises, false, standard)
+                                 : Factors(marks.falls, true, standard);
+    case ParameterRole::kOverflows:
+      values = {""};
+      Add(static_cast<double>(marks.first_fall), values);
+      for (const double count : {1.0, 2.0}) Add(count, values);
+      return values;
+    case ParameterRole::kTolerance:
+      values = {""};
+      for (const double tolerance : marks.tolerances) Add(tolerance, values);
+      return values;
+    case ParameterRole::kFloor:
+      values = {""};
+      if (marks.lowest > 0) Add(marks.lowest, values);
+      return values;
+    case ParameterRole::kCeiling:
+      values = {""};
+      if (marks.highest > 0) Add(marks.highest, values);
+      return values;
+    case ParameterRole::kOther:
+      break;
+  }
+  if (parameter.name == "consecutive_hysteresis") return {"", "true"};
+  if (parameter.name == "raise_error_at_min_scale") return {"", "false"};
+  return {""};
+}
+
+struct Choice {
+  std::string name;
+  Values values;
+};
+
+}  // namespace
+
+ParameterRole RoleOf(std::string_view policy, std::string_view parameter) {
+  // What others call a fixed scale.
+  const bool starts = policy == "jmp" || policy == "mxnet" || policy == "static";
+  if (parameter == "loss_scale" && starts) return ParameterRole::kFirstScale;
+  if (policy == "apex" && parameter == "scale_factor") return ParameterRole::kOther;
+  for (const NamedRole& named : kRoles) {
+    if (named.name == parameter) return named.role;
+  }
+  return ParameterRole::kOther;
+}
+
+std::string SettingText(double value) {
+  int exponent = 0;
+  const bool power = value > 0 && std::frexp(value, &exponent) == 0.5;
+  if (power && (value > 0x1p20 || value < 1)) return fmt::format("2^{}", exponent - 1);
+  return ScaleNumber(value);
+}
+
+bool TryCandidates(const PolicyInfo& policy, const PathMarks& marks,
+                   const std::function<bool(const ParameterMap&)>& try_parameters) {
+  std::vector<Choice> choices;
+  for (const ParameterInfo& parameter : policy.parameters) {
+    Choice choice = {std::string(parameter.name),
+                     ValuesOf(RoleOf(policy.name, parameter.name), parameter, marks)};
+    if (choice.values.empty()) choice.values = {""};
+    if (choice.values.size() > 1 || !choice.values[0].empty()) choices.push_back(std::move(choice));
+  }
+  // In the order of how far the sets are from the first of each, as digits of a counter.
+  std::vector<size_t> digits(choices.size(), 0);
+  while (true) {
+    ParameterMap parameters;
+    for (size_t i = 0; i < choices.size(); ++i) {
+      const std::string& value = choices[i].values[digits[i]];
+      if (!value.empty()) parameters[choices[i].name] = value;
+    }
+    if (try_parameters(parameters)) return true;
+    size_t i = 0;
+    while (i < digits.size() && ++digits[i] == choices[i].values.size()) digits[i++] = 0;
+    if (i == digits.size()) return false;
+  }
+}
+
+}  // namespace dlsim::sim

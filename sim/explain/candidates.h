@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parameter sets of a policy that a path suggests: its first scale, the distances between
+// changes, their ratios, the overflows before a fall, and its plateaus.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/sim/policies.h"
+#include "sim/explain/scale_path.h"
+
+namespace dlsim::sim {
+
+// Between `least` and `most` clean steps before a growth.
+struct GrowthDistance {
+  int64_t least = 0, most = 0;
+};
+
+// The marks that policies leave on a path.
+struct PathMarks {
+  std::vector<double> first_scales = {};       // the likeliest first
+  std::vector<GrowthDistance> distances = {};  // since the last change or overflow, of each growth
+  int64_t longest_clean = 0;                   // steps in a row without a growth
+  std::vector<double> rises = {}, falls = {};  // distinct ratios of scales in a row
+  int64_t first_fall = 1;                      // overflows up to the first fall, with it
+  std::vector<double> tolerances = {};  // between the shares of overflows that do not and do lower
+  double lowest = 0, highest = 0;       // of the known scales
+};
+
+PathMarks FindMarks(const ScalePath& path);
+
+// Calls try_parameters(parameters) for the sets of one policy, the nearest to its defaults first,
+// until it returns true. Returns whether it did.
+bool TryCandidates(const PolicyInfo& policy, const PathMarks& marks,
+                   const std::function<bool(const ParameterMap&)>& try_parameters);
+
+// What a parameter does, whatever its stack calls it.
+enum class ParameterRole : uint8_t {
+  kFirstScale,
+  kInterval,
+  kGrowthFactor,
+  kBackoffFactor,
+  kFactor,     // of both
+  kOverflows,  // until the scale falls
+  kTolerance,
+  kFloor,
+  kCeiling,
+  kOther,
+};
+ParameterRole RoleOf(std::string_view policy, std::string_view parameter);
+
+// Returns the shortest text of a number for a setting: "65536", "2^32", "0.0001".
+std::string SettingText(double value);
+
+}  // namespace dlsim::sim

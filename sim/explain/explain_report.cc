@@ -1,0 +1,240 @@
+// SPDX-License-Identifier: Apache-2.0
+// The report of dlsim explain.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "sim/base/table.h"
+#include "sim/base/wrap.h"
+#include "sim/explain/explanation.h"
+#include "sim/replay/scale_plot.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr size_t kShownBrackets = 20;
+constexpr size_t kShownPolicies = 8;
+
+std::string Count(int64_t count, std::string_view noun) {
+  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
+}
+
+std::string StepName(const Explanation& explanation, size_t index) {
+  if (!explanation.counted) return fmt::format("overflow {}", index + 1);
+  return std::to_string(explanation.path.first_step + static_cast<int64_t>(index));
+}
+
+// " with init_scale 65536, delayed_shift 2", of what the log tells.
+std::string Parameters(const PolicyMatch& match) {
+  std::string text;
+  for (const ParameterEvidence& evidence : match.evidence) {
+    const bool bounded = evidence.least && *evidence.least > 1;
+    if (!evidence.seen && !bounded) continue;
+    text += text.empty() ? " with " : ", ";
+    text += evidence.name + " ";
+    if (evidence.seen || !bounded) {
+      text += evidence.value;
+    } else if (evidence.most) {
+      text += fmt::format("{} to {}", *evidence.least, *evidence.most);
+    } else {
+      text += fmt::format("{} or more", *evidence.least);
+    }
+  }
+  return text;
+}
+
+std::string PolicyLine(const Explanation& explanation) {
+  const Inference& inference = explanation.inference;
+  if (inference.matches.empty()) {
+    std::string line = "policy: none of the " + std::to_string(inference.tried) + " reproduces ";
+    const size_t good = inference.best ? inference.best->fit.explained : 0;
+    if (good >= inference.path.stretches.size()) return line + "the path";
+    line += fmt::format("the path from line {} on", inference.path.stretches[good].line);
+    if (inference.best) line += fmt::format("; {} does so far", inference.best->policy->name);
+    return line;
+  }
+  const PolicyMatch& first = inference.matches.front();
+  std::string line =
+      fmt::format("policy: {}{} reproduces the path", first.policy->name, Parameters(first));
+  if (inference.matches.size() > 1) {
+    line += fmt::format("; so do {} others of {}", inference.matches.size() - 1, inference.tried);
+  }
+  return line;
+}
+
+std::string ForecastText(const Explanation& explanation) {
+  if (!explanation.minimum) return "";
+  const MinimumForecast& minimum = *explanation.minimum;
+  std::string text;
+  if (minimum.overflows > 0) {
+    text = fmt::format("; {} more and the scale is at its minimum {}",
+                       Count(minimum.overflows, "overflow"), ScaleText(minimum.minimum));
+  } else {
+    text = "; the scale is at its minimum";
+  }
+  if (!minimum.raises.empty()) {
+    text += fmt::format(", after {} it raises {}", minimum.overflows_to_raise, minimum.raises);
+  }
+  return text;
+}
+
+std::string SkipLine(const Explanation& explanation) {
+  const SkipVerdict& skips = explanation.skips;
+  std::string line = explanation.counted ? fmt::format("skips: {} of {}, ", skips.skipped,
+                                                       Count(skips.steps, "step"))
+                                         : fmt::format("skips: {}, ", skips.skipped);
+  switch (skips.kind) {
+    case SkipKind::kNone:
+      return explanation.counted ? line + "none is lost" : "skips: none";
+    case SkipKind::kWarmUp:
+      return line + "all while the first scale is sought (warm-up): normal";
+    case SkipKind::kSteady:
+      return line + fmt::format("{} of them warm-up; then steady, as the scale is tried higher",
+                                skips.warm_up_skips);
+    case SkipKind::kFrequent:
+      return line + fmt::format(
+                        "{} of them warm-up; then more often ({}) than growth explains ({})",
+                        skips.warm_up_skips, Percent(*skips.share), Percent(*skips.expected_share));
+    case SkipKind::kDivergence:
+      line += fmt::format(
+          "the last {} from {}{} on: the scale falls and does not recover "
+          "(divergence)",
+          skips.tail_skips, explanation.counted ? "step " : "", StepName(explanation, *skips.tail));
+      return line + ForecastText(explanation);
+  }
+  return line;
+}
+
+std::string MagnitudeLine(const Explanation& explanation) {
+  const BracketTotals& totals = explanation.totals;
+  std::string line = "largest gradient (" + explanation.format + "): ";
+  if (!totals.applied_at_most && !totals.skipped_above) return line + "no scale is known";
+  if (totals.applied_at_most) {
+    line += fmt::format("at most {:.4g} in applied steps", *totals.applied_at_most);
+  }
+  if (totals.applied_at_most && totals.last_at_most != totals.applied_at_most) {
+    line += fmt::format(" (the last {:.4g})", *totals.last_at_most);
+  }
+  if (totals.applied_at_most && totals.skipped_above) line += "; ";
+  if (totals.skipped_above) {
+    line += fmt::format("above {:.4g} in a skipped one, or not finite", *totals.skipped_above);
+  }
+  return line;
+}
+
+std::string PolicyTable(const Explanation& explanation) {
+  const Inference& inference = explanation.inference;
+  if (inference.matches.empty()) return "";
+  std::vector<TableRow> rows = {{"parameter", "value", "the log tells it"}};
+  for (const ParameterEvidence& evidence : inference.matches.front().evidence) {
+    std::string told = evidence.seen ? "yes" : "no";
+    if (!evidence.seen && evidence.most && evidence.least != evidence.most) {
+      told = fmt::format("{} to {}", *evidence.least, *evidence.most);
+    } else if (!evidence.seen && evidence.least && *evidence.least > 1) {
+      told = fmt::format("{} or more", *evidence.least);
+    }
+    rows.push_back({evidence.name, evidence.value, told});
+  }
+  std::string text =
+      fmt::format("\n{}\n", inference.matches.front().policy->name) + FormatTable(rows);
+  if (inference.matches.size() == 1) return text;
+  std::string others = "  also:";
+  for (size_t i = 1; i < inference.matches.size() && i <= kShownPolicies; ++i) {
+    others += fmt::format("{} {}", i == 1 ? "" : ",", inference.matches[i].policy->name);
+  }
+  if (inference.matches.size() > kShownPolicies + 1) {
+    others += fmt::format(", and {} more (--json)", inference.matches.size() - kShownPolicies - 1);
+  }
+  return text + Wrap(others);
+}
+
+std::string Bound(const std::optional<double>& bound) {
+  return bound ? fmt::format("{:.4g}", *bound) : "";
+}
+
+std::string BracketTable(const Explanation& explanation) {
+  const std::string name = explanation.counted ? "steps" : "overflows";
+  std::vector<TableRow> rows = {
+      {name, "scale", "applied", "skipped", "applied up to", "skipped above"}};
+  for (const GradientBracket& bracket : explanation.brackets) {
+    if (rows.size() > kShownBrackets) break;
+    const auto number = [&](size_t i) {
+      return explanation.counted ? explanation.path.first_step + static_cast<int64_t>(i)
+                                 : static_cast<int64_t>(i) + 1;
+    };
+    const std::string steps =
+        bracket.first == bracket.last
+            ? std::to_string(number(bracket.first))
+            : fmt::format("{} to {}", number(bracket.first), number(bracket.last));
+    const std::string applied = explanation.counted ? std::to_string(bracket.applied) : "?";
+    rows.push_back({steps, std::isnan(bracket.scale) ? "?" : ScaleText(bracket.scale), applied,
+                    std::to_string(bracket.skipped), Bound(bracket.at_most), Bound(bracket.above)});
+  }
+  std::string text =
+      fmt::format("\nlargest gradient, unscaled, by steps of one scale\n") + FormatTable(rows);
+  if (explanation.brackets.size() > kShownBrackets) {
+    text +=
+        fmt::format("  ... and {} more (--json)\n", explanation.brackets.size() - kShownBrackets);
+  }
+  return text;
+}
+
+std::string WhatIfTable(const Explanation& explanation) {
+  if (explanation.what_if.empty()) return "";
+  std::vector<TableRow> rows = {
+      {"what if", "uncertain as", "skipped", "of steps", "uncertain", "lowest", "last scale"}};
+  std::string raises;
+  for (const WhatIf& what_if : explanation.what_if) {
+    for (const auto& [name, run] :
+         {std::pair("applied", &what_if.applied), std::pair("skipped", &what_if.skipped)}) {
+      rows.push_back({what_if.policy, name, std::to_string(run->skipped),
+                      std::to_string(run->steps), std::to_string(run->uncertain),
+                      ScaleText(run->min_scale), ScaleText(run->last_scale)});
+      if (run->raises.empty()) continue;
+      raises += Wrap(fmt::format("  {} raises {} at step {} if uncertain steps are {}",
+                                 what_if.policy, run->raises,
+                                 StepName(explanation, static_cast<size_t>(run->steps) - 1), name));
+    }
+  }
+  return "\n" + FormatTable(rows) + raises +
+         "  uncertain: overflowed at a higher scale than this policy's, or did not at a\n"
+         "  lower one; the log cannot tell\n";
+}
+
+std::string Notes(const Explanation& explanation) {
+  std::vector<std::string> notes = explanation.path.notes;
+  const Inference& inference = explanation.inference;
+  if (inference.cut) {
+    notes.push_back(fmt::format(
+        "the log begins amid training: the policy is fitted from line {} on, where the scale first "
+        "changes",
+        inference.path.stretches.front().line));
+  } else if (!explanation.path.from_start) {
+    notes.emplace_back("the log begins amid training, and its scale never changes");
+  }
+  if (!explanation.counted) {
+    notes.emplace_back(
+        "the log does not count the steps between its messages, so that intervals cannot be told");
+  }
+  if (inference.undecided) {
+    notes.emplace_back("for some parameters there were too many ways to place the overflows");
+  }
+  if (!inference.matches.empty() && inference.matches.front().fit.branches > 1) {
+    notes.emplace_back(
+        "the log leaves open which steps of some stretches overflowed; one way that fits is shown");
+  }
+  std::string text;
+  for (const std::string& note : notes) text += Wrap("note: " + note);
+  return text.empty() ? "" : "\n" + text;
+}
+
+}  // namespace
+
+std::string FormatExplanation(const Explanation& explanation) {
+  return Wrap(PolicyLine(explanation)) + Wrap(SkipLine(explanation)) +
+         Wrap(MagnitudeLine(explanation)) + PolicyTable(explanation) + BracketTable(explanation) +
+         WhatIfTable(explanation) + Notes(explanation);
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/explanation.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/policies/policy_settings.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+// Returns the steps of a stretch as far as the log tells them, and moves `scale` on.
+void AppendRecorded(const Stretch& stretch, double& scale, std::vector<LoggedStep>& steps) {
+  const auto overflows = static_cast<int64_t>(stretch.overflows.size());
+  const int64_t count = stretch.steps.value_or(overflows);
+  const double after = stretch.next ? stretch.next->value
+                       : overflows > 0 && stretch.overflows.back().next
+                           ? stretch.overflows.back().next->value
+                           : scale;
+  for (int64_t at = 0; at < count; ++at) {
+    // Where among the steps the overflows lie is not known: the last ones stand for them.
+    const int64_t overflow = at - (count - overflows);
+    double used = at == 0 || after == scale ? scale : kUnknown;
+    if (overflow >= 0) {
+      const auto& logged = stretch.overflows[static_cast<size_t>(overflow)];
+      if (logged.used) used = logged.used->value;
+    }
+    if (at == count - 1 && stretch.used) used = stretch.used->value;
+    steps.push_back({used, overflow >= 0, stretch.line});
+  }
+  scale = after;
+}
+
+std::vector<LoggedStep> JoinSteps(const ScalePath& path, const Inference& inference) {
+  std::vector<LoggedStep> steps;
+  double scale = kUnknown;
+  const auto& stretches = inference.path.stretches;
+  for (size_t i = 0; i < inference.cut.value_or(0); ++i) {
+    AppendRecorded(path.stretches[i], scale, steps);
+  }
+  const PolicyMatch* const match = !inference.matches.empty() ? &inference.matches.front()
+                                   : inference.best           ? &*inference.best
+                                                              : nullptr;
+  size_t next = 0;
+  if (match) {
+    const std::vector<LoggedStep> fitted =
+        StepsOf(match->configured.scaler, inference.path, match->fit);
+    steps.insert(steps.end(), fitted.begin(), fitted.end());
+    next = match->fit.explained;
+    scale = match->fit.end->scale();
+  }
+  for (; next < stretches.size(); ++next) AppendRecorded(stretches[next], scale, steps);
+  return steps;
+}
+
+std::optional<int64_t> GrowthInterval(const Inference& inference) {
+  if (inference.matches.empty()) return std::nullopt;
+  for (const ParameterEvidence& evidence : inference.matches.front().evidence) {
+    if (evidence.least && evidence.most) return evidence.least;
+  }
+  return std::nullopt;
+}
+
+WhatIf RunPolicy(const PolicyInfo& policy, const std::vector<std::string>& settings,
+                 const std::string& format, std::span<const LoggedStep> steps) {
+  WhatIf what_if = {.policy = std::string(policy.name), .settings = settings};
+  try {
+    const ConfiguredScaler configured = policy.make(ResolveParameters(policy, settings), format);
+    const LossScaler& scaler = configured.scaler;
+    if (scaler.uses_absmax() || scaler.looks_ahead() || scaler.histogram_edge()) {
+      throw UsageError("--policy", std::string(policy.name) + " looks at gradients",
+                       "a trace: dlsim replay");
+    }
+    what_if.applied = RunWhatIf(scaler, steps, Certainty::kApplied);
+    what_if.skipped = RunWhatIf(scaler, steps, Certainty::kSkipped);
+  } catch (const PolicyRefusal& refusal) {
+    throw UsageError("policy " + std::string(policy.name), refusal.type + ": " + refusal.message);
+  }
+  return what_if;
+}
+
+// A setting given without a policy changes the one that was found.
+std::vector<std::string> Override(const PolicyMatch& match, std::span<const std::string> settings) {
+  ParameterMap parameters = match.parameters;
+  for (auto& [name, value] : ResolveParameters(*match.policy, settings)) parameters[name] = value;
+  std::vector<std::string> joined;
+  for (const auto& [name, value] : parameters) joined.push_back(name + "=" + value);
+  return joined;
+}
+
+void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
+  if (request.policies.empty() && request.settings.empty()) return;
+  if (!explanation.counted) {
+    throw UsageError("--policy", "the log does not tell how many steps lie between its messages",
+                     "a log with numbers of steps");
+  }
+  const auto& matches = explanation.inference.matches;
+  const auto run = [&](const PolicyInfo& policy, const std::vector<std::string>& settings) {
+    explanation.what_if.push_back(
+        RunPolicy(policy, settings, explanation.format, explanation.steps));
+  };
+  if (request.policies.empty()) {
+    if (matches.empty()) {
+      throw UsageError("--set", "no policy reproduces the log", "--policy to name one");
+    }
+    return run(*matches.front().policy, Override(matches.front(), request.settings));
+  }
+  const std::vector<const PolicyInfo*> policies = NamedPolicies(request.policies);
+  RequireUsed(policies, request.settings, ParameterSettings());
+  for (const PolicyInfo* policy : policies) {
+    run(*policy, SettingsFor(*policy, request.settings, ParameterSettings(), policies.size() == 1));
+  }
+}
+
+}  // namespace
+
+Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request) {
+  Explanation explanation = {.format = format.name};
+  explanation.inference = InferPolicy(path, explanation.format);
+  explanation.path = std::move(path);
+  explanation.counted = HasStepCounts(explanation.path);
+  explanation.steps = JoinSteps(explanation.path, explanation.inference);
+  explanation.brackets = FindBrackets(explanation.steps, {.format = format.format});
+  explanation.totals = TotalBrackets(explanation.brackets);
+  explanation.skips =
+      JudgeSkips(explanation.steps, GrowthInterval(explanation.inference), explanation.counted);
+  if (!explanation.inference.matches.empty()) {
+    explanation.minimum = ForecastMinimum(*explanation.inference.matches.front().fit.end);
+  }
+  RunWhatIfs(request, explanation);
+  return explanation;
+}
+
+}  // namespace dlsim::sim

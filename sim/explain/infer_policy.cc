@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/infer_policy.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "dlsim/error.h"
+#include "sim/base/number.h"
+
+namespace dlsim::sim {
+namespace {
+
+// Sets of one policy that are tried at most.
+constexpr int kMostTries = 20000;
+
+// Where a growth interval is sought at most.
+constexpr int64_t kLongestInterval = int64_t{1} << 30;
+
+std::optional<ConfiguredScaler> Make(const PolicyInfo& policy, const ParameterMap& parameters,
+                                     const std::string& format) {
+  try {
+    return policy.make(parameters, format);
+  } catch (const PolicyRefusal&) {
+  } catch (const Error&) {  // a number out of the parameter's range
+  }
+  return std::nullopt;
+}
+
+bool LooksAtGradients(const LossScaler& scaler) {
+  return scaler.uses_absmax() || scaler.looks_ahead() || scaler.histogram_edge().has_value();
+}
+
+// The policies of the stack that wrote the log.
+std::span<const std::string_view> OwnPolicies(LogStack stack) {
+  static constexpr std::array<std::string_view, 3> kDeepSpeed = {
+      "deepspeed", "deepspeed-fp16-optimizer", "megatron"};
+  static constexpr std::array<std::string_view, 2> kApex = {"apex", "apex-fp16-utils"};
+  static constexpr std::array<std::string_view, 2> kMegatron = {"megatron", "deepspeed"};
+  static constexpr std::array<std::string_view, 2> kFairseq = {"fairseq", "metaseq"};
+  static constexpr std::array<std::string_view, 2> kMetaseq = {"metaseq", "fairseq"};
+  static constexpr std::array<std::string_view, 1> kMxnet = {"mxnet"};
+  static constexpr std::array<std::string_view, 2> kPaddle = {"paddle", "paddle-static"};
+  static constexpr std::array<std::string_view, 1> kColossalAi = {"colossalai"};
+  static constexpr std::array<std::string_view, 3> kMindSpore = {"mindspore-cell", "mindspore-amp",
+                                                                 "mindspore-manager"};
+  static constexpr std::array<std::string_view, 1> kOther = {"torch"};
+  switch (stack) {
+    case LogStack::kDeepSpeed:
+      return kDeepSpeed;
+    case LogStack::kApex:
+      return kApex;
+    case LogStack::kMegatron:
+      return kMegatron;
+    case LogStack::kFairseq:
+      return kFairseq;
+    case LogStack::kMetaseq:
+      return kMetaseq;
+    case LogStack::kMxnet:
+      return kMxnet;
+    case LogStack::kPaddle:
+      return kPaddle;
+    case LogStack::kColossalAi:
+      return kColossalAi;
+    case LogStack::kMindSpore:
+      return kMindSpore;
+    case LogStack::kTrainerState:
+    case LogStack::kKeyValue:
+    case LogStack::kTable:
+      break;
+  }
+  return kOther;
+}
+
+size_t DistanceFromStack(LogStack stack, std::string_view policy) {
+  const auto own = OwnPolicies(stack);
+  return static_cast<size_t>(std::ranges::find(own, policy) - own.begin());
+}
+
+class Matcher {
+ public:
+  Matcher(const PolicyInfo& policy, const ScalePath& path, const std::string& format)
+      : policy_(policy), path_(path), format_(format) {}
+
+  // Returns the first fitting set, else the one that gets farthest.
+  std::optional<PolicyMatch> Find(const PathMarks& marks) {
+    std::optional<PolicyMatch> best;
+    int tries = 0;
+    TryCandidates(policy_, marks, [&](const ParameterMap& parameters) {
+      if (++tries > kMostTries) return true;
+      std::optional<PolicyMatch> match = Try(parameters);
+      if (!match) return false;
+      undecided_ |= match->fit.undecided;
+      if (!best || match->fit.explained > best->fit.explained) best = std::move(match);
+      return best->fit.explained == path_.stretches.size();
+    });
+    return best;
+  }
+
+  std::vector<ParameterEvidence> Evidence(const PolicyMatch& match) const {
+    std::vector<ParameterEvidence> all;
+    for (const ParameterInfo& parameter : policy_.parameters) {
+      const ParameterRole role = RoleOf(policy_.name, parameter.name);
+      const std::string name(parameter.name);
+      const auto set = match.parameters.find(name);
+      const bool is_set = set != match.parameters.end();
+      if (role == ParameterRole::kOther && !is_set) continue;
+      ParameterEvidence evidence = {.name = name};
+      evidence.value = is_set ? set->second : std::string(parameter.default_text);
+      evidence.seen = role == ParameterRole::kOther || Tells(match, role, evidence);
+      if (role == ParameterRole::kInterval) FindRange(match, evidence);
+      all.push_back(std::move(evidence));
+    }
+    return all;
+  }
+
+  bool undecided() const { return undecided_; }
+
+ private:
+  std::optional<PolicyMatch> Try(const ParameterMap& parameters) const {
+    std::optional<ConfiguredScaler> configured = Make(policy_, parameters, format_);
+    if (!configured) return std::nullopt;
+    PolicyFit fit = FitPolicy(configured->scaler, path_);
+    return PolicyMatch{&policy_, parameters, std::move(*configured), std::move(fit), {}};
+  }
+
+  bool FitsWith(const PolicyMatch& match, const std::string& name, const std::string& value) const {
+    ParameterMap parameters = match.parameters;
+    parameters[name] = value;
+    const std::optional<PolicyMatch> other = Try(parameters);
+    return other && other->fit.explained == path_.stretches.size();
+  }
+
+  // Whether the path would be another one with another value.
+  bool Tells(const PolicyMatch& match, ParameterRole role, const ParameterEvidence& own) const {
+    double value = 0;
+    try {
+      value = ParseNumber(own.value, "");
+    } catch (const Error&) {  // "none": a limit that the path does not meet
+      return false;
+    }
+    double other = value * 2;
+    if (role == ParameterRole::kFloor || role == ParameterRole::kBackoffFactor) other = value / 2;
+    if (role == ParameterRole::kOverflows || role == ParameterRole::kInterval) other = value + 1;
+    if (role == ParameterRole::kTolerance) other = value + 0.03;
+    return !FitsWith(match, own.name, SettingText(other));
+  }
+
+  // The path may end before the interval does, or show it only to within a few steps.
+  void FindRange(const PolicyMatch& match, ParameterEvidence& evidence) const {
+    const int64_t value = ParseInteger(evidence.value, evidence.name);
+    if (value < 1) return;
+    const auto fits = [&](int64_t interval) {
+      return FitsWith(match, evidence.name, std::to_string(interval));
+    };
+    evidence.least = value;
+    for (int64_t low = 0; low + 1 < *evidence.least;) {
+      const int64_t middle = low + (*evidence.least - low) / 2;
+      (fits(middle) ? *evidence.least : low) = middle;
+    }
+    int64_t beyond = value + 1;
+    while (beyond < kLongestInterval && fits(beyond)) beyond = value + (beyond - value) * 2;
+    evidence.most = value;
+    if (beyond >= kLongestInterval) {
+      evidence.most.reset();
+    } else {
+      for (int64_t high = beyond; *evidence.most + 1 < high;) {
+        const int64_t middle = *evidence.most + (high - *evidence.most) / 2;
+        (fits(middle) ? *evidence.most : high) = middle;
+      }
+    }
+    evidence.seen = evidence.least == value && evidence.most == value;
+  }
+
+  const PolicyInfo& policy_;
+  const ScalePath& path_;
+  const std::string& format_;
+  bool undecided_ = false;
+};
+
+// A log that begins amid training does not tell the counters; they begin anew with the first change
+// of the scale.
+void CutToFirstChange(Inference& inference) {
+  ScalePath& path = inference.path;
+  if (path.from_start || path.stretches.empty()) return;
+  std::optional<double> scale;
+  for (size_t i = 0; i < path.stretches.size(); ++i) {
+    const Stretch& stretch = path.stretches[i];
+    const auto& shown = stretch.next ? stretch.next : stretch.used;
+    const bool changes = !stretch.overflows.empty() || (shown && scale && shown->value != *scale);
+    if (shown) scale = shown->value;
+    if (!changes || !stretch.next) continue;
+    Stretch start = {.line = stretch.line, .steps = 0, .next = stretch.next};
+    for (size_t k = 0; k <= i; ++k) path.first_step += path.stretches[k].steps.value_or(0);
+    path.stretches.erase(path.stretches.begin(),
+                         path.stretches.begin() + static_cast<std::ptrdiff_t>(i) + 1);
+    path.stretches.insert(path.stretches.begin(), std::move(start));
+    inference.cut = i + 1;
+    return;
+  }
+}
+
+}  // namespace
+
+Inference InferPolicy(const ScalePath& path, const std::string& format) {
+  Inference inference = {.path = path};
+  CutToFirstChange(inference);
+  const PathMarks marks = FindMarks(inference.path);
+  for (const PolicyInfo& policy : Policies()) {
+    const auto standard = Make(policy, {}, format);
+    if (standard && LooksAtGradients(standard->scaler)) {
+      inference.not_tried.emplace_back(policy.name);
+      continue;
+    }
+    ++inference.tried;
+    Matcher matcher(policy, inference.path, format);
+    std::optional<PolicyMatch> match = matcher.Find(marks);
+    inference.undecided |= matcher.undecided();
+    if (!match) continue;
+    if (match->fit.explained == inference.path.stretches.size()) {
+      match->evidence = matcher.Evidence(*match);
+      inference.matches.push_back(std::move(*match));
+    } else if (!inference.best || match->fit.explained > inference.best->fit.explained) {
+      inference.best = std::move(match);
+    }
+  }
+  const auto rank = [&](const PolicyMatch& match) {
+    return std::pair(DistanceFromStack(path.stack, match.policy->name), match.parameters.size());
+  };
+  std::ranges::stable_sort(inference.matches, {}, rank);
+  if (!inference.matches.empty()) inference.best.reset();
+  return inference;
+}
+
+std::vector<std::string> SetOptions(const PolicyMatch& match) {
+  std::vector<std::string> settings;
+  for (const auto& [name, value] : match.parameters) settings.push_back(name + "=" + value);
+  return settings;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Which policies, with which parameters, reproduce a recorded path.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "sim/explain/candidates.h"
+#include "sim/explain/policy_fit.h"
+
+namespace dlsim::sim {
+
+// A parameter of a match, and whether the log tells it.
+struct ParameterEvidence {
+  std::string name = {}, value = {};
+  bool seen = false;  // another value would not fit
+  std::optional<int64_t> least = {},
+                         most = {};  // of an interval: the values around it that fit too
+};
+
+struct PolicyMatch {
+  const PolicyInfo* policy = nullptr;
+  ParameterMap parameters = {};  // as set, without those at their default
+  ConfiguredScaler configured;
+  PolicyFit fit = {};
+  std::vector<ParameterEvidence> evidence = {};  // of all that shape the path
+};
+
+struct Inference {
+  ScalePath path = {};                    // that was fitted: from the first change on, see `cut`
+  std::optional<size_t> cut = {};         // stretches left out, since the log begins amid training
+  std::vector<PolicyMatch> matches = {};  // that reproduce all of it; the likeliest first
+  std::optional<PolicyMatch> best = {};   // otherwise the one that gets farthest
+  size_t tried = 0;                       // policies
+  bool undecided = false;                 // for some policy there were too many ways
+  std::vector<std::string> not_tried = {};  // policies that look at gradients
+};
+
+// Tries every policy of the registry. `format` is for defaults that depend on it.
+Inference InferPolicy(const ScalePath& path, const std::string& format);
+
+// Returns the settings of a match as they are given to --set.
+std::vector<std::string> SetOptions(const PolicyMatch& match);
+
+}  // namespace dlsim::sim

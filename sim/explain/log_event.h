@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// What one line of a training log says of the loss scale.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "sim/explain/scale_path.h"
+
+namespace dlsim::sim {
+
+struct LogEvent {
+  enum class Kind : uint8_t {
+    kOverflow,  // a step was skipped; `number` is its index from 0 if the line has it
+    kGrowth,    // the scale grew
+    kSteps,     // the state after `number` steps, or of the step of that number
+    kUpdates,   // the state after `number` applied steps
+    kIgnored,   // of a known wording, but it adds nothing
+  };
+
+  LogStack stack = LogStack::kKeyValue;
+  Kind kind = Kind::kSteps;
+  size_t line = 0;
+  std::optional<int64_t> number = {};
+  std::optional<int64_t> epoch = {};  // if `number` begins anew with each
+  std::optional<PrintedNumber> used = {}, next = {};
+  std::optional<bool> overflow = {};          // of the step of that number
+  std::optional<int64_t> skipped = {};        // steps since the record before
+  std::optional<int64_t> skipped_total = {};  // steps since the start
+  std::optional<int64_t> rank = {};
+  bool from_optimizer = false;  // DeepSpeed: by its optimizer, which may repeat its loss scaler
+};
+
+// Returns what the message says in the wording of a stack; nothing for other lines. `line` has no
+// terminal codes.
+std::optional<LogEvent> RecogniseMessage(std::string_view line);
+
+// The same for lines of JSON: those of fairseq and metaseq, and objects with a step and a scale.
+std::optional<LogEvent> RecogniseJson(std::string_view line);
+
+// The same for a line that has a step and a scale as "name: value" or "name=value".
+std::optional<LogEvent> RecogniseKeyValue(std::string_view line);
+
+}  // namespace dlsim::sim

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/log_json.h"
+
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "sim/base/json_value.h"
+#include "sim/explain/log_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr std::array<std::string_view, 5> kScaleKeys = {"loss_scale", "grad_scale",
+                                                        "train/loss_scale", "amp_scale", "scale"};
+constexpr std::array<std::string_view, 4> kStepKeys = {"step", "global_step", "iteration", "iter"};
+
+// Python writes NaN, Infinity and -Infinity, which are no JSON.
+std::string QuoteNonfinite(std::string_view text) {
+  std::string quoted;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (in_string && text[i] == '\\' && i + 1 < text.size()) {
+      quoted += text[i++];
+    } else if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (!in_string) {
+      std::string_view word;
+      for (const std::string_view known : {"NaN", "-Infinity", "Infinity"}) {
+        if (text.substr(i).starts_with(known)) word = known;
+      }
+      if (!word.empty()) {
+        quoted.append("\"").append(word).append("\"");
+        i += word.size() - 1;
+        continue;
+      }
+    }
+    quoted += text[i];
+  }
+  return quoted;
+}
+
+Json ParseLenient(std::string_view text) {
+  return Json::parse(QuoteNonfinite(text), nullptr, /*allow_exceptions=*/false);
+}
+
+// Numbers may stand as text, as fairseq writes them.
+template <class Keys>
+std::optional<PrintedNumber> Field(const Json& object, const Keys& keys) {
+  for (const std::string_view key : keys) {
+    const auto found = object.find(key);
+    if (found == object.end()) continue;
+    if (found->is_number()) {
+      const double value = found->template get<double>();
+      return PrintedNumber{value, value, value};
+    }
+    if (found->is_string()) return ReadPrinted(found->template get_ref<const std::string&>());
+  }
+  return std::nullopt;
+}
+
+std::optional<LogEvent> EventOf(const Json& object, LogStack stack) {
+  LogEvent event = {.stack = stack, .kind = LogEvent::Kind::kSteps};
+  const auto step = Field(object, kStepKeys);
+  event.used = Field(object, kScaleKeys);
+  if (!step) return std::nullopt;
+  event.number = static_cast<int64_t>(step->value);
+  const auto norm = Field(object, std::array<std::string_view, 1>{"grad_norm"});
+  if (norm) event.overflow = !std::isfinite(norm->value);
+  for (const std::string_view key : {"skipped", "overflow", "found_inf"}) {
+    const auto found = object.find(key);
+    if (found != object.end() && found->is_boolean()) event.overflow = found->get<bool>();
+    if (found != object.end() && found->is_number()) event.overflow = found->get<double>() != 0;
+  }
+  return event;
+}
+
+}  // namespace
+
+std::optional<LogEvent> RecogniseJson(std::string_view line) {
+  const size_t start = line.find('{');
+  if (start == std::string_view::npos || line.find("scale", start) == std::string_view::npos) {
+    return std::nullopt;
+  }
+  const size_t end = line.rfind('}');
+  if (end == std::string_view::npos || end < start) return std::nullopt;
+  const Json object = ParseLenient(line.substr(start, end - start + 1));
+  if (!object.is_object()) return std::nullopt;
+  const auto updates = Field(object, std::array<std::string_view, 1>{"num_updates"});
+  if (!updates) {
+    std::optional<LogEvent> event = EventOf(object, LogStack::kKeyValue);
+    return event && event->used ? event : std::nullopt;
+  }
+  LogEvent event = {.stack = LogStack::kFairseq, .kind = LogEvent::Kind::kUpdates};
+  if (object.contains("scale_window")) event.stack = LogStack::kMetaseq;
+  event.number = static_cast<int64_t>(updates->value);
+  event.next = Field(object, kScaleKeys);
+  if (!event.next) return std::nullopt;
+  return event;
+}
+
+std::optional<std::vector<LogEvent>> ReadTrainerState(std::string_view text) {
+  if (text.find("\"log_history\"") == std::string_view::npos) return std::nullopt;
+  const Json document = ParseLenient(text);
+  if (!document.is_object() || !document.contains("log_history")) return std::nullopt;
+  std::vector<LogEvent> events;
+  for (const Json& entry : document["log_history"]) {
+    if (!entry.is_object()) continue;
+    std::optional<LogEvent> event = EventOf(entry, LogStack::kTrainerState);
+    if (event && (event->used || event->overflow.value_or(false))) events.push_back(*event);
+  }
+  return events;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// The messages of the stacks, in their own wording; each function names the source of its.
+#include <algorithm>
+#include <array>
+
+#include "sim/explain/log_event.h"
+#include "sim/explain/log_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = LogEvent::Kind;
+
+bool Has(std::string_view line, std::string_view words) {
+  return line.find(words) != std::string_view::npos;
+}
+
+// DeepSpeed, runtime/fp16/loss_scaler.py and runtime/zero/stage3.py: "Attempted loss scale: 65536,
+// reducing to 32768", or "... but hysteresis is 2. Reducing hysteresis to 1", which keeps it. The
+// scales are int() of Python's.
+std::optional<LogEvent> DeepSpeedOverflow(std::string_view line) {
+  const auto attempted = NumberAfter(line, "Attempted loss scale");
+  if (!attempted || !Has(line, "Skipping step")) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kDeepSpeed, .kind = Kind::kOverflow};
+  event.used = Truncated(*attempted);
+  if (Has(line, "but hysteresis is")) {
+    event.next = event.used;
+  } else if (const auto next = NumberAfter(line, "reducing to")) {
+    event.next = Truncated(*next);
+  }
+  if (!event.next) return std::nullopt;
+  event.rank = IntegerAfter(line, "Rank");
+  event.from_optimizer = Has(line, ":step]");
+  return event;
+}
+
+// DeepSpeed, runtime/fp16/fused_optimizer.py and unfused_optimizer.py, `verbose`: "Grad overflow on
+// iteration: 0", then "Reducing dynamic loss scale from 65536.0 to 32768.0".
+std::optional<LogEvent> DeepSpeedFp16Optimizer(std::string_view line) {
+  LogEvent event = {.stack = LogStack::kDeepSpeed, .kind = Kind::kOverflow};
+  if (Has(line, "Grad overflow on iteration")) {
+    event.number = IntegerAfter(line, "iteration");
+    if (event.number) return event;
+  }
+  const bool grows = Has(line, "Increasing dynamic loss scale from");
+  if (!grows && !Has(line, "Reducing dynamic loss scale from")) return std::nullopt;
+  event.used = NumberAfter(line, "scale from");
+  const auto rest = TextAfter(line, "scale from");
+  event.next = NumberAfter(*rest, "to");
+  if (!event.used || !event.next) return std::nullopt;
+  if (grows) event.kind = Kind::kGrowth;
+  return event;
+}
+
+// DeepSpeed, runtime/engine.py: "step=10, skipped=3, lr=[1e-05], mom=[...]" after that many steps.
+std::optional<LogEvent> DeepSpeedProgress(std::string_view line) {
+  if (!Has(line, "skipped=") || !Has(line, "step=") || !Has(line, "lr=")) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kDeepSpeed, .kind = Kind::kSteps};
+  event.number = IntegerAfter(line, "step");
+  event.skipped_total = IntegerAfter(line, "skipped");
+  if (!event.number || !event.skipped_total) return std::nullopt;
+  return event;
+}
+
+// Apex, apex/amp/handle.py and _process_optimizer: "Gradient overflow.  Skipping step, loss scaler
+// 0 reducing loss scale to 32768.0".
+std::optional<LogEvent> Apex(std::string_view line) {
+  if (!Has(line, "Gradient overflow.") || !Has(line, "Skipping step")) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kApex, .kind = Kind::kOverflow};
+  event.next = NumberAfter(line, "reducing loss scale to");
+  if (!event.next) return std::nullopt;
+  if (IntegerAfter(line, "loss scaler").value_or(0) != 0) event.kind = Kind::kIgnored;
+  return event;
+}
+
+// Megatron-LM, megatron/training/training.py: the scale after the iteration, and the iterations
+// skipped since the last such line.
+std::optional<LogEvent> Megatron(std::string_view line) {
+  const auto scale = NumberAfter(line, "loss scale");
+  const auto skipped = IntegerAfter(line, "number of skipped iterations");
+  const auto iteration = IntegerAfter(line, "iteration");
+  if (!scale || !skipped || !iteration) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kMegatron, .kind = Kind::kSteps};
+  event.number = iteration;
+  event.next = scale;
+  event.skipped = skipped;
+  return event;
+}
+
+// fairseq and metaseq, trainer.py: "gradient overflow detected, ignoring gradient, setting loss
+// scale to: 64.0"; before fairseq 0.10 "overflow detected, setting loss scale to: 64.0".
+std::optional<LogEvent> FairseqOverflow(std::string_view line) {
+  if (!Has(line, "overflow detected")) return std::nullopt;
+  const auto next = NumberAfter(line, "setting loss scale to");
+  if (!next) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kFairseq, .kind = Kind::kOverflow};
+  event.next = next;
+  return event;
+}
+
+// fairseq, logging/progress_bar.py: "..., num_updates=100, lr=1e-05, gnorm=2.1, loss_scale=64, ..."
+// or the same with blanks and bars; the scale after the update.
+std::optional<LogEvent> FairseqUpdates(std::string_view line) {
+  const auto updates = IntegerAfter(line, "num_updates");
+  const auto scale = NumberAfter(line, "loss_scale");
+  if (!updates || !scale) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kFairseq, .kind = Kind::kUpdates};
+  if (Has(line, "scale_window")) event.stack = LogStack::kMetaseq;
+  event.number = updates;
+  event.next = scale;
+  return event;
+}
+
+// metaseq, optim/dynamic_loss_scaler.py, when it begins: "*** SCALE_WINDOW: 256, loss scale: 4.0".
+std::optional<LogEvent> MetaseqStart(std::string_view line) {
+  if (!Has(line, "*** SCALE_WINDOW:")) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kMetaseq, .kind = Kind::kUpdates};
+  event.number = 0;
+  event.next = NumberAfter(line, "loss scale");
+  if (!event.next) return std::nullopt;
+  return event;
+}
+
+// MXNet, contrib/amp/loss_scaler.py: "AMP: decreasing loss scale to 32768.000000".
+std::optional<LogEvent> Mxnet(std::string_view line) {
+  const bool falls = Has(line, "AMP: decreasing loss scale to");
+  if (!falls && !Has(line, "AMP: increasing loss scale to")) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kMxnet, .kind = falls ? Kind::kOverflow : Kind::kGrowth};
+  event.next = NumberAfter(line, "loss scale to");
+  if (!event.next) return std::nullopt;
+  return event;
+}
+
+// Paddle, fluid/dygraph/amp/loss_scaler.py: "Found inf or nan, current scale is: 65536.0, decrease
+// to: 65536.0*0.5".
+std::optional<LogEvent> Paddle(std::string_view line) {
+  const auto rest = TextAfter(line, "Found inf or nan, current scale is: ");
+  if (!rest) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kPaddle, .kind = Kind::kOverflow};
+  event.used = ReadPrinted(*rest);
+  const size_t times = rest->find('*');
+  if (!event.used || times == std::string_view::npos) return std::nullopt;
+  const auto ratio = ReadPrinted(rest->substr(times + 1));
+  if (!ratio) return std::nullopt;
+  event.next = {event.used->value * ratio->value, event.used->low * ratio->low,
+                event.used->high * ratio->high};
+  return event;
+}
+
+// ColossalAI, amp/naive_amp/grad_scaler/dynamic_grad_scaler.py, `verbose`: an overflow that lowers
+// the scale, and the growth; overflows before hysteresis is used up say nothing.
+std::optional<LogEvent> ColossalAi(std::string_view line) {
+  const auto next = NumberAfter(line, "the loss scale is adjusted to");
+  if (!next) return std::nullopt;
+  const bool falls = Has(line, "Overflow occurs,");
+  if (!falls && !Has(line, "No overflow for consecutive")) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kColossalAi,
+                    .kind = falls ? Kind::kOverflow : Kind::kGrowth};
+  event.next = next;
+  return event;
+}
+
+// MindFormers, core/callback/callback.py: "Epoch:[  1/  2], step:[  116/  125], loss: ..., overflow
+// cond: False, loss_scale: 16384.0"; the scale that the step used.
+std::optional<LogEvent> MindFormers(std::string_view line) {
+  const auto condition = TextAfter(line, "overflow cond: ");
+  const auto scale = NumberAfter(line, "loss_scale");
+  const auto step = IntegerAfter(line, "step");
+  if (!condition || !scale || !step) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kMindSpore, .kind = Kind::kSteps};
+  event.number = step;
+  const auto steps = TextAfter(line, "step:[");
+  if (const auto epoch = IntegerAfter(line, "Epoch"); epoch && steps) {
+    event.number = *step + (*epoch - 1) * IntegerAfter(*steps, "/").value_or(0);
+  }
+  event.used = scale;
+  event.overflow = condition->starts_with("True");
+  return event;
+}
+
+constexpr std::array kRecognisers = {
+    DeepSpeedOverflow, DeepSpeedFp16Optimizer, DeepSpeedProgress, Apex,  Megatron, MindFormers,
+    FairseqOverflow,   FairseqUpdates,         MetaseqStart,      Mxnet, Paddle,   ColossalAi};
+
+// Names of a scale and of a step, the clearest first.
+constexpr std::array<std::string_view, 7> kScaleNames = {
+    "loss_scale", "grad_scale", "loss scale", "grad scale", "lossscale", "amp_scale", "scale"};
+constexpr std::array<std::string_view, 9> kStepNames = {"global_step", "global step", "step",
+                                                        "Step",        "iteration",   "Iteration",
+                                                        "iter",        "Iter",        "batch"};
+
+template <class Names>
+std::optional<PrintedNumber> FirstNumber(std::string_view line, const Names& names) {
+  for (const std::string_view name : names) {
+    if (const auto number = NumberAfter(line, name)) return number;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::optional<LogEvent> RecogniseMessage(std::string_view line) {
+  for (const auto recognise : kRecognisers) {
+    if (std::optional<LogEvent> event = recognise(line)) return event;
+  }
+  return std::nullopt;
+}
+
+std::optional<LogEvent> RecogniseKeyValue(std::string_view line) {
+  const auto scale = FirstNumber(line, kScaleNames);
+  const auto step = FirstNumber(line, kStepNames);
+  if (!scale || !step || step->low != step->high) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kKeyValue, .kind = Kind::kSteps};
+  event.number = static_cast<int64_t>(step->value);
+  event.epoch = IntegerAfter(line, "epoch");
+  if (!event.epoch) event.epoch = IntegerAfter(line, "Epoch");
+  event.used = scale;
+  return event;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/log_table.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "dlsim/error.h"
+#include "sim/explain/log_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+using Names = std::initializer_list<std::string_view>;
+
+// Returns the fields of a line of CSV, in lower case where `names`; quotes as in RFC 4180.
+std::vector<std::string> Fields(std::string_view line) {
+  std::vector<std::string> fields(1);
+  bool quoted = false;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const char c = line[i];
+    if (c == '"' && quoted && i + 1 < line.size() && line[i + 1] == '"') {
+      fields.back() += line[i++];
+    } else if (c == '"') {
+      quoted = !quoted;
+    } else if (!quoted && (c == ',' || c == ';' || c == '\t')) {
+      fields.emplace_back();
+    } else if (c != '\r') {
+      fields.back() += c;
+    }
+  }
+  return fields;
+}
+
+std::string LowerCase(std::string text) {
+  std::ranges::transform(text, text.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  const size_t first = text.find_first_not_of(' ');
+  if (first == std::string::npos) return {};
+  return text.substr(first, text.find_last_not_of(' ') - first + 1);
+}
+
+// A column's name alone, or after "run - " or "train/".
+bool IsNamed(const std::string& column, std::string_view name) {
+  if (!column.ends_with(name)) return false;
+  const std::string_view before(column.data(), column.size() - name.size());
+  return before.empty() || before.ends_with(' ') || before.ends_with('/');
+}
+
+std::optional<size_t> Find(const std::vector<std::string>& columns, Names names) {
+  for (const std::string_view name : names) {
+    for (size_t i = 0; i < columns.size(); ++i) {
+      if (IsNamed(columns[i], name)) return i;
+    }
+  }
+  return std::nullopt;
+}
+
+struct Columns {
+  size_t step = 0, scale = 0;
+  std::optional<size_t> skipped;
+};
+
+std::optional<Columns> FindColumns(std::string_view header) {
+  std::vector<std::string> names = Fields(header);
+  std::ranges::transform(names, names.begin(), LowerCase);
+  const auto step = Find(names, {"step", "global_step", "iteration", "iter"});
+  const auto scale = Find(names, {"loss_scale", "grad_scale", "scale", "lossscale"});
+  if (!step || !scale) return std::nullopt;
+  return Columns{*step, *scale, Find(names, {"skipped", "overflow", "found_inf"})};
+}
+
+double Number(const std::string& text, std::string_view place, size_t line) {
+  const std::optional<PrintedNumber> number = ReadPrinted(text);
+  if (number) return number->value;
+  throw InputError(std::string(place) + ":" + std::to_string(line), "not a number",
+                   "a number in each column", Quoted(text));
+}
+
+bool IsTrue(const std::string& text) {
+  const std::string lower = LowerCase(text);
+  return lower == "true" || (lower != "false" && !lower.empty() && lower != "0" && lower != "0.0");
+}
+
+}  // namespace
+
+std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::string_view place) {
+  if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
+  const auto columns = FindColumns(text.substr(0, text.find('\n')));
+  if (!columns) return std::nullopt;
+  std::vector<LogEvent> events;
+  size_t line = 1;
+  for (size_t at = text.find('\n'); at != std::string_view::npos;) {
+    const size_t end = text.find('\n', ++at);
+    const std::vector<std::string> fields = Fields(text.substr(at, end - at));
+    at = end;
+    ++line;
+    const auto field = [&](size_t i) { return i < fields.size() ? fields[i] : std::string(); };
+    const std::string scale = field(columns->scale);
+    if (LowerCase(field(columns->step)).empty() || LowerCase(scale).empty()) continue;
+    LogEvent event = {.stack = LogStack::kTable, .kind = LogEvent::Kind::kSteps, .line = line};
+    const double step = Number(LowerCase(field(columns->step)), place, line);
+    if (!(std::fabs(step) < 0x1p53)) {
+      throw InputError(std::string(place) + ":" + std::to_string(line), "not a step", "an integer",
+                       Quoted(field(columns->step)));
+    }
+    event.number = static_cast<int64_t>(step);
+    Number(LowerCase(scale), place, line);
+    event.used = ReadPrinted(LowerCase(scale));
+    if (columns->skipped) event.overflow = IsTrue(field(*columns->skipped));
+    events.push_back(std::move(event));
+  }
+  return events;
+}
+
+}  // namespace dlsim::sim

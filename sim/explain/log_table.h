@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logs that are tables: CSV with a column of steps and one of scales, as W&B exports it too.
+#pragma once
+
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "sim/explain/log_event.h"
+
+namespace dlsim::sim {
+
+// Returns the rows that have a step and a scale; nothing if the first line is no header with a
+// column step (global_step, iteration) and a column scale (loss_scale, grad_scale, or a name that
+// ends so, as in "run - loss_scale"). A column skipped (overflow, found_inf) is optional. Throws
+// InputError for a number that is none.
+std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::string_view place);
+
+}  // namespace dlsim::sim

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/log_text.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <system_error>
+
+namespace dlsim::sim {
+namespace {
+
+constexpr char kEscape = '\x1b';
+constexpr std::string_view kBetween = " \t:=\"'[(";
+
+bool IsWordCharacter(char c) {
+  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+// Returns half a unit of the last digit of a decimal number; 0 for an integer.
+double HalfUnit(std::string_view digits) {
+  const size_t e = digits.find_first_of("eE");
+  const std::string_view mantissa = digits.substr(0, e);
+  const size_t point = mantissa.find('.');
+  if (point == std::string_view::npos && e == std::string_view::npos) return 0;
+  int exponent = 0;
+  if (e != std::string_view::npos) {
+    std::string_view text = digits.substr(e + 1);
+    if (text.starts_with('+')) text.remove_prefix(1);
+    std::from_chars(text.data(), text.data() + text.size(), exponent);
+  }
+  const size_t decimals = point == std::string_view::npos ? 0 : mantissa.size() - point - 1;
+  return 0.5 * std::pow(10.0, exponent - static_cast<int>(decimals));
+}
+
+// Returns the end of the escape sequence that begins at `start`.
+size_t EndOfSequence(std::string_view text, size_t start) {
+  if (start + 1 >= text.size()) return text.size();
+  if (text[start + 1] == ']') {  // up to a bell, or to ESC and a backslash
+    const size_t end = text.find_first_of("\a\x1b", start + 2);
+    if (end == std::string_view::npos) return text.size();
+    return std::min(text.size(), end + (text[end] == kEscape ? 2 : 1));
+  }
+  if (text[start + 1] != '[') return start + 2;
+  size_t end = start + 2;
+  while (end < text.size() && (text[end] < '@' || text[end] > '~')) ++end;
+  return std::min(text.size(), end + 1);
+}
+
+}  // namespace
+
+std::string StripTerminalCodes(std::string_view text) {
+  std::string plain;
+  for (size_t i = 0; i < text.size();) {
+    if (text[i] == kEscape) {
+      i = EndOfSequence(text, i);
+    } else {
+      plain += text[i++];
+    }
+  }
+  return plain;
+}
+
+std::optional<PrintedNumber> ReadPrinted(std::string_view text) {
+  if (text.starts_with('+')) text.remove_prefix(1);
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error == std::errc::invalid_argument) return std::nullopt;
+  std::string_view digits = text.substr(0, static_cast<size_t>(end - text.data()));
+  if (error == std::errc::result_out_of_range) value = 0;  // below the smallest subnormal
+  if (!std::isfinite(value)) return PrintedNumber{value, value, value};
+  const double slack = HalfUnit(digits);
+  return PrintedNumber{value, value - slack, value + slack};
+}
+
+std::optional<PrintedNumber> NumberAfter(std::string_view text, std::string_view name) {
+  for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
+    const size_t end = at + name.size();
+    if (at > 0 && IsWordCharacter(text[at - 1])) continue;
+    if (end < text.size() && IsWordCharacter(text[end])) continue;
+    const size_t start = text.find_first_not_of(kBetween, end);
+    if (start == std::string_view::npos) continue;
+    if (const auto number = ReadPrinted(text.substr(start))) return number;
+  }
+  return std::nullopt;
+}
+
+std::optional<int64_t> IntegerAfter(std::string_view text, std::string_view name) {
+  const std::optional<PrintedNumber> number = NumberAfter(text, name);
+  if (!number || number->value != std::trunc(number->value) || !(std::fabs(number->value) < 0x1p53))
+    return std::nullopt;
+  return static_cast<int64_t>(number->value);
+}
+
+std::optional<std::string_view> TextAfter(std::string_view text, std::string_view words) {
+  const size_t at = text.find(words);
+  if (at == std::string_view::npos) return std::nullopt;
+  return text.substr(at + words.size());
+}
+
+PrintedNumber Truncated(PrintedNumber number) {
+  if (number.low == number.high && number.value >= 0 && number.value < 0x1p52) {
+    number.high = std::nextafter(number.value + 1, number.value);
+  }
+  return number;
+}
+
+}  // namespace dlsim::sim

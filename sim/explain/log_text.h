@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pieces of a log's line: without terminal codes, and the numbers after given words.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "sim/explain/scale_path.h"
+
+namespace dlsim::sim {
+
+// Returns the text without ANSI escape sequences.
+std::string StripTerminalCodes(std::string_view text);
+
+// Returns the number at the start of `text`, which may be "nan" or "inf", and the values that are
+// printed so: half a unit of its last digit to both sides if it has a fraction or an exponent.
+std::optional<PrintedNumber> ReadPrinted(std::string_view text);
+
+// Returns the number that follows the first whole-word `name`, after blanks, a colon or equals
+// sign, quotes and an opening bracket; nothing if there is none.
+std::optional<PrintedNumber> NumberAfter(std::string_view text, std::string_view name);
+std::optional<int64_t> IntegerAfter(std::string_view text, std::string_view name);
+
+// Returns what follows the first `words`; nothing if they are not there.
+std::optional<std::string_view> TextAfter(std::string_view text, std::string_view words);
+
+// Returns the widened number of a print that cuts fractions off, as Python's int() does.
+PrintedNumber Truncated(PrintedNumber number);
+
+}  // namespace dlsim::sim

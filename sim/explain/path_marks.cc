@@ -1,0 +1,148 @@
+// SPDX-License-Identifier: Apache-2.0
+// The marks that policies leave on a path.
+#include <algorithm>
+#include <cmath>
+#include <optional>
+
+#include "sim/explain/candidates.h"
+
+namespace dlsim::sim {
+namespace {
+
+template <class T>
+void AddOnce(T value, std::vector<T>& values) {
+  if (std::ranges::find(values, value) == values.end()) values.push_back(value);
+}
+
+class MarkFinder {
+ public:
+  explicit MarkFinder(const ScalePath& path) : path_(path) {}
+
+  PathMarks Find() {
+    FindFirstScales();
+    for (const Stretch& stretch : path_.stretches) Add(stretch);
+    marks_.longest_clean = std::max(marks_.longest_clean, since_least_);
+    if (excess_ < 2 && excess_ > tolerated_) {
+      for (const double round : {0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5}) {
+        if (round > tolerated_ && round < excess_) AddOnce(round, marks_.tolerances);
+      }
+      AddOnce(tolerated_, marks_.tolerances);
+      AddOnce((tolerated_ + excess_) / 2, marks_.tolerances);
+    } else if (tolerated_ > 0) {
+      AddOnce(tolerated_, marks_.tolerances);
+    }
+    return std::move(marks_);
+  }
+
+ private:
+  // The scale that the first step used, or those that its fall may have come from.
+  void FindFirstScales() {
+    if (path_.stretches.empty()) return;
+    const Stretch& first = path_.stretches.front();
+    const LoggedOverflow overflow =
+        first.overflows.empty() ? LoggedOverflow{} : first.overflows.front();
+    if (first.steps == 0 && first.next) {
+      marks_.first_scales = {first.next->value};
+    } else if (overflow.used && first.steps.value_or(1) == 1) {
+      marks_.first_scales = {overflow.used->value};
+    } else if (first.used && first.steps == 1) {
+      marks_.first_scales = {first.used->value};
+    } else {
+      const auto known = overflow.used   ? overflow.used
+                         : overflow.next ? overflow.next
+                                         : (first.next ? first.next : first.used);
+      if (!known) return;
+      const auto falls = static_cast<int>(std::min<size_t>(first.overflows.size(), 64));
+      for (int i = falls; i >= 0; --i) marks_.first_scales.push_back(std::ldexp(known->value, i));
+    }
+    scale_ = marks_.first_scales.front();
+    See(scale_);
+  }
+
+  void See(std::optional<double> scale) {
+    if (!scale) return;
+    marks_.lowest = marks_.lowest == 0 ? *scale : std::min(marks_.lowest, *scale);
+    marks_.highest = std::max(marks_.highest, *scale);
+  }
+
+  void Add(const Stretch& stretch) {
+    const auto overflows = static_cast<int64_t>(stretch.overflows.size());
+    const int64_t steps = stretch.steps.value_or(overflows);
+    for (const LoggedOverflow& overflow : stretch.overflows) AddOverflow(overflow);
+    steps_ += steps;
+    std::optional<double> next;
+    if (stretch.next) next = stretch.next->value;
+    if (!next && overflows > 0 && stretch.overflows.back().next) {
+      next = stretch.overflows.back().next->value;
+    }
+    if (stretch.used) See(stretch.used->value);
+    See(next);
+    if (next && scale_ && *next > *scale_) AddRise(*next / *scale_, steps);
+    const bool falls = next && scale_ && *next < *scale_;
+    if (falls && overflows <= 1) AddOnce(*next / *scale_, marks_.falls);
+    if (overflows > 0) AddShare(falls);
+    if (overflows > 0) {
+      since_least_ = 0;
+      since_most_ = steps - overflows;
+    } else if (!(next && scale_ && *next > *scale_)) {
+      since_least_ += steps;
+      since_most_ += steps;
+    }
+    marks_.longest_clean = std::max(marks_.longest_clean, since_least_);
+    if (next) scale_ = next;
+  }
+
+  void AddOverflow(const LoggedOverflow& overflow) {
+    if (!fallen_) ++overflows_before_fall_;
+    ++overflows_;
+    if (overflow.used) See(overflow.used->value);
+    const std::optional<double> used = overflow.used ? std::optional(overflow.used->value) : scale_;
+    if (!overflow.next || !used) return;
+    if (overflow.used && scale_ && *used > *scale_) AddOnce(2.0, marks_.rises);
+    if (overflow.next->value < *used) {
+      AddOnce(overflow.next->value / *used, marks_.falls);
+      if (!fallen_) marks_.first_fall = overflows_before_fall_;
+      fallen_ = true;
+    }
+    scale_ = overflow.next->value;
+  }
+
+  void AddRise(double ratio, int64_t steps) {
+    AddOnce(ratio, marks_.rises);
+    marks_.distances.push_back({since_least_ + 1, since_most_ + std::max<int64_t>(steps, 1)});
+    since_least_ = 0;
+    since_most_ = std::max<int64_t>(steps - 1, 0);
+    steps_ = overflows_ = 0;
+  }
+
+  // Policies with a tolerance compare the share of overflows since the last change.
+  void AddShare(bool falls) {
+    if (!fallen_ && falls) {
+      marks_.first_fall = std::max<int64_t>(overflows_before_fall_, 1);
+      fallen_ = true;
+    }
+    const double share =
+        static_cast<double>(overflows_) / static_cast<double>(std::max<int64_t>(steps_, 1));
+    if (falls) {
+      excess_ = std::min(excess_, share);
+      steps_ = overflows_ = 0;
+    } else {
+      tolerated_ = std::max(tolerated_, share);
+    }
+  }
+
+  const ScalePath& path_;
+  PathMarks marks_;
+  std::optional<double> scale_;
+  int64_t since_least_ = 0, since_most_ = 0;  // clean steps since the last change
+  int64_t steps_ = 0, overflows_ = 0;         // since the last change
+  int64_t overflows_before_fall_ = 0;
+  bool fallen_ = false;
+  double tolerated_ = 0, excess_ = 2;
+};
+
+}  // namespace
+
+PathMarks FindMarks(const ScalePath& path) { return MarkFinder(path).Find(); }
+
+}  // namespace dlsim::sim

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/policy_fit.h"
+
+#include <algorithm>
+#include <iterator>
+#include <limits>
+#include <set>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "sim/base/number.h"
+
+namespace dlsim::sim {
+namespace {
+
+// Beyond so many ways in parallel a fit is not decided.
+constexpr size_t kMostBranches = 2000;
+
+// No interval between two messages holds more clean steps than this.
+constexpr int64_t kMostCleanSteps = 300000;
+
+// Of overflows that pass without a word before one that is told.
+constexpr int64_t kMostHiddenOverflows = 7;
+
+// One way along the path so far.
+struct Branch {
+  LossScaler scaler;
+  Way way = {};        // through this stretch
+  bool ended = false;  // the original has raised
+};
+
+bool Fits(const std::optional<PrintedNumber>& printed, double scale) {
+  return !printed || printed->Holds(scale);
+}
+
+ScalerInput InputOf(bool overflow) {
+  ScalerInput input = {.overflow = overflow};
+  if (overflow) input.absmax = std::numeric_limits<float>::infinity();
+  return input;
+}
+
+// Takes a step; false if the policy would not have done what the log tells.
+bool TakeStep(bool overflow, Branch& branch) {
+  if (branch.ended) return false;
+  const ScalerDecision decision = branch.scaler.Next(InputOf(overflow));
+  branch.ended = decision.event && decision.event->fatal;
+  return decision.skip == overflow;
+}
+
+bool TakeOverflow(const LoggedOverflow& logged, int64_t at, Branch& branch) {
+  if (!Fits(logged.used, branch.scaler.scale()) || !TakeStep(true, branch)) return false;
+  branch.way.overflow_at.push_back(at);
+  return Fits(logged.next, branch.scaler.scale());
+}
+
+// Branches that will go on alike are one.
+void RemoveTwins(std::vector<Branch>& branches) {
+  if (branches.size() < 2) return;
+  std::set<std::string> seen;
+  std::erase_if(branches, [&](const Branch& branch) {
+    std::string key = std::to_string(branch.way.overflow_at.size()) + (branch.ended ? "!" : ":");
+    for (const NamedValue& field : branch.scaler.Checkpoint()) {
+      if (const auto* number = std::get_if<double>(&field.value)) key += HexFloat(*number);
+      if (const auto* count = std::get_if<int64_t>(&field.value)) key += std::to_string(*count);
+      if (const auto* text = std::get_if<std::string>(&field.value)) key += *text;
+      if (const auto* flag = std::get_if<bool>(&field.value)) key += *flag ? "t" : "f";
+      key += ' ';
+    }
+    return !seen.insert(std::move(key)).second;
+  });
+}
+
+// Where the overflows of a stretch may lie among its steps.
+struct Places {
+  int64_t steps, overflows;
+  LastStep last;
+
+  bool MayBeClean(int64_t at, int64_t taken) const {
+    const int64_t left = steps - at - 1;
+    if (left == 0 && last == LastStep::kSkipped) return false;
+    const int64_t room = left - (last == LastStep::kApplied && left > 0 ? 1 : 0);
+    return overflows - taken <= room;
+  }
+  bool MayOverflow(int64_t at, int64_t taken) const {
+    const bool is_last = at == steps - 1;
+    if (is_last && last == LastStep::kApplied) return false;
+    return taken < overflows - (last == LastStep::kSkipped && !is_last ? 1 : 0);
+  }
+};
+
+// Returns the ways on of one branch through a stretch whose number of steps is known.
+std::vector<Branch> AdvanceCounted(const Stretch& stretch, Branch start) {
+  const Places places = {*stretch.steps, static_cast<int64_t>(stretch.overflows.size()),
+                         stretch.last};
+  std::vector<Branch> branches;
+  branches.push_back(std::move(start));
+  for (int64_t at = 0; at < places.steps && !branches.empty(); ++at) {
+    std::vector<Branch> next;
+    const bool is_last = at == places.steps - 1;
+    for (Branch& branch : branches) {
+      if (is_last && !Fits(stretch.used, branch.scaler.scale())) continue;
+      const auto taken = static_cast<int64_t>(branch.way.overflow_at.size());
+      const bool may_be_clean = places.MayBeClean(at, taken);
+      if (places.MayOverflow(at, taken)) {
+        Branch other = branch;
+        const LoggedOverflow& logged = stretch.overflows[static_cast<size_t>(taken)];
+        if (TakeOverflow(logged, at, other)) next.push_back(std::move(other));
+      }
+      if (may_be_clean && TakeStep(false, branch)) next.push_back(std::move(branch));
+    }
+    if (places.overflows > 0) RemoveTwins(next);
+    branches = std::move(next);
+    if (branches.size() > kMostBranches) return branches;
+  }
+  std::erase_if(branches, [&](const Branch& branch) {
+    return static_cast<int64_t>(branch.way.overflow_at.size()) != places.overflows ||
+           !Fits(stretch.next, branch.scaler.scale());
+  });
+  return branches;
+}
+
+// The same where there is only one: no step overflows, or each does.
+bool AdvanceForced(const Stretch& stretch, Branch& branch) {
+  for (int64_t at = 0; at < *stretch.steps; ++at) {
+    const bool is_last = at == *stretch.steps - 1;
+    if (is_last && !Fits(stretch.used, branch.scaler.scale())) return false;
+    const bool fits = stretch.overflows.empty()
+                          ? TakeStep(false, branch)
+                          : TakeOverflow(stretch.overflows[static_cast<size_t>(at)], at, branch);
+    if (!fits) return false;
+  }
+  return Fits(stretch.next, branch.scaler.scale());
+}
+
+// Returns the branch after the overflow of a message, or after the last of several where only that
+// is told.
+std::optional<Branch> Overflowed(const LoggedOverflow& logged, bool hides, Branch branch) {
+  const int64_t most = hides ? kMostHiddenOverflows : 0;
+  for (int64_t hidden = 0; hidden <= most; ++hidden) {
+    if (TakeOverflow(logged, branch.way.clean + hidden, branch)) return branch;
+    if (branch.ended) break;
+  }
+  return std::nullopt;
+}
+
+// The same if the number of steps is not known: clean steps until the message fits. Of the numbers
+// of clean steps at the fitting scale, the two fewest stand for all.
+std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch) {
+  std::vector<Branch> found;
+  const bool grows = stretch.overflows.empty();
+  int64_t since_change = 0;
+  for (int64_t clean = 0; clean < kMostCleanSteps && found.size() < 2; ++clean) {
+    const double scale = branch.scaler.scale();
+    branch.way.clean = clean;
+    if (!grows && since_change < 2) {
+      const LoggedOverflow& logged = stretch.overflows.front();
+      if (auto other = Overflowed(logged, stretch.hides_overflows, branch)) {
+        found.push_back(std::move(*other));
+      }
+      if (logged.used && scale > logged.used->high) break;
+    }
+    if (!TakeStep(false, branch)) break;
+    const bool changed = branch.scaler.scale() != scale;
+    since_change = changed ? 0 : since_change + 1;
+    if (!grows || !changed) continue;
+    branch.way.clean = clean + 1;
+    if (Fits(stretch.used, scale) && Fits(stretch.next, branch.scaler.scale())) {
+      found.push_back(branch);
+    }
+    break;
+  }
+  return found;
+}
+
+std::vector<Branch> Advance(const Stretch& stretch, Branch start) {
+  if (!stretch.steps) return AdvanceUncounted(stretch, std::move(start));
+  const auto overflows = static_cast<int64_t>(stretch.overflows.size());
+  if (overflows > 0 && overflows != *stretch.steps)
+    return AdvanceCounted(stretch, std::move(start));
+  std::vector<Branch> ways;
+  if (AdvanceForced(stretch, start)) ways.push_back(std::move(start));
+  return ways;
+}
+
+// Appends the steps of one stretch, and moves the scaler through it.
+void AppendSteps(const Stretch& stretch, const Way& way, LossScaler& scaler,
+                 std::vector<LoggedStep>& steps) {
+  auto next = way.overflow_at.begin();
+  const int64_t count =
+      stretch.steps.value_or(way.clean + static_cast<int64_t>(way.overflow_at.size()));
+  for (int64_t at = 0; at < count; ++at) {
+    const bool overflow = next != way.overflow_at.end() && *next == at;
+    if (overflow) ++next;
+    if (stretch.steps || overflow) steps.push_back({scaler.scale(), overflow, stretch.line});
+    scaler.Next(InputOf(overflow));
+  }
+}
+
+}  // namespace
+
+std::vector<LoggedStep> StepsOf(const LossScaler& scaler, const ScalePath& path,
+                                const PolicyFit& fit) {
+  std::vector<const Way*> ways(fit.explained);
+  size_t index = fit.last;
+  for (size_t i = fit.explained; i-- > 0;) {
+    ways[i] = &fit.ways[index];
+    index = ways[i]->parent;
+  }
+  std::vector<LoggedStep> steps;
+  LossScaler walker = scaler;
+  for (size_t i = 0; i < ways.size(); ++i) AppendSteps(path.stretches[i], *ways[i], walker, steps);
+  return steps;
+}
+
+PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path) {
+  PolicyFit fit;
+  std::vector<Branch> branches;
+  branches.push_back({.scaler = scaler});
+  size_t first = 0;  // of the last explained stretch's ways
+  for (const Stretch& stretch : path.stretches) {
+    std::vector<Branch> next;
+    for (size_t i = 0; i < branches.size() && next.size() <= kMostBranches; ++i) {
+      branches[i].way = {.parent = first + i};
+      std::ranges::move(Advance(stretch, branches[i]), std::back_inserter(next));
+    }
+    RemoveTwins(next);
+    fit.undecided = next.size() > kMostBranches;
+    if (next.empty() || fit.undecided) break;
+    first = fit.ways.size();
+    for (Branch& branch : next) fit.ways.push_back(std::move(branch.way));
+    branches = std::move(next);
+    ++fit.explained;
+  }
+  fit.branches = branches.size();
+  fit.last = first;
+  fit.end = branches.front().scaler;
+  return fit;
+}
+
+}  // namespace dlsim::sim

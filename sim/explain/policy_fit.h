@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whether a policy reproduces the recorded path: its real scaler runs along the log, on every way
+// to place the overflows that the log allows.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "dlsim/sim/policies.h"
+#include "sim/explain/scale_path.h"
+
+namespace dlsim::sim {
+
+// One step of the path.
+struct LoggedStep {
+  double scale = 0;  // that the step used
+  bool overflow = false;
+  size_t line = 0;
+};
+
+// How one stretch was passed.
+struct Way {
+  size_t parent = 0;                      // of the stretch before, as an index into PolicyFit::ways
+  int64_t clean = 0;                      // steps before the message, where their number is unknown
+  std::vector<int64_t> overflow_at = {};  // offsets of the stretch's steps
+};
+
+struct PolicyFit {
+  size_t explained = 0;                // stretches that it reproduces, from the first on
+  bool undecided = false;              // too many ways to place the overflows
+  size_t branches = 0;                 // ways that are left at the end, where they differ
+  std::optional<LossScaler> end = {};  // after the last explained stretch
+  std::vector<Way> ways = {};          // of all explained stretches
+  size_t last = 0;                     // the way that `end` is of
+};
+
+// Runs the scaler along the path. A scale fits if the log would print it as it does.
+PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path);
+
+// Returns the steps of one fitting way; the clean steps of unknown stretches are left out.
+std::vector<LoggedStep> StepsOf(const LossScaler& scaler, const ScalePath& path,
+                                const PolicyFit& fit);
+
+}  // namespace dlsim::sim

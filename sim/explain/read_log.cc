@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/read_log.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <iostream>
+#include <iterator>
+#include <numeric>
+#include <set>
+
+#include "dlsim/error.h"
+#include "sim/explain/log_json.h"
+#include "sim/explain/log_table.h"
+#include "sim/explain/log_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = LogEvent::Kind;
+
+std::string ReadText(const std::string& path) {
+  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!file.is_open() || file.bad()) throw InputError(Printable(path), "cannot be read");
+  return text;
+}
+
+// What one line says in each way of reading it, until the whole log has told which holds.
+struct Readings {
+  std::vector<LogEvent> messages;    // of a stack
+  std::vector<LogEvent> key_values;  // of lines that name a step and a scale
+};
+
+// Calls visit(line, number) for lines that end in LF or CR: a progress bar redraws itself by CR.
+template <class Visit>
+size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit) {
+  size_t number = first_number;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find_first_of("\r\n", at), text.size());
+    if (end > at) visit(text.substr(at, end - at), number);
+    if (end < text.size() && text[end] == '\n') ++number;
+    at = end + 1;
+  }
+  return number;
+}
+
+// Only lines with one of these words can say anything.
+bool MayTell(std::string_view line) {
+  for (const std::string_view word : {"scale", "overflow", "skipped", "SCALE"}) {
+    if (line.find(word) != std::string_view::npos) return true;
+  }
+  return false;
+}
+
+void ReadLine(std::string_view raw, size_t number, Readings& readings) {
+  if (!MayTell(raw)) return;
+  const std::string line = StripTerminalCodes(raw);
+  std::optional<LogEvent> event = RecogniseMessage(line);
+  bool of_stack = event.has_value();
+  if (!event) {
+    event = RecogniseJson(line);
+    of_stack = event && event->stack != LogStack::kKeyValue;
+  }
+  if (!event) event = RecogniseKeyValue(line);
+  if (!event || event->kind == Kind::kIgnored) return;
+  event->line = number;
+  (of_stack ? readings.messages : readings.key_values).push_back(std::move(*event));
+}
+
+// The optimizer repeats what its loss scaler says; both stand in logs of some versions.
+void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
+  const auto speaks = [](const LogEvent& event) {
+    return event.kind == Kind::kOverflow && !event.from_optimizer && event.next;
+  };
+  if (std::ranges::none_of(events, speaks)) return;
+  std::erase_if(events, [](const LogEvent& event) { return event.from_optimizer; });
+}
+
+// "Grad overflow on iteration: 7" numbers the message with the scales that follows it.
+void JoinNumbers(std::vector<LogEvent>& events) {
+  std::vector<LogEvent> joined;
+  std::optional<int64_t> number;
+  for (LogEvent& event : events) {
+    if (event.kind == Kind::kOverflow && !event.next) {
+      number = event.number;
+      continue;
+    }
+    if (event.kind == Kind::kOverflow && number) event.number = std::exchange(number, {});
+    joined.push_back(std::move(event));
+  }
+  events = std::move(joined);
+}
+
+bool SameMessage(const LogEvent& a, const LogEvent& b) {
+  return a.kind == b.kind && a.number == b.number && a.used == b.used && a.next == b.next &&
+         a.overflow == b.overflow && a.skipped == b.skipped && a.skipped_total == b.skipped_total;
+}
+
+// Ranks that name themselves: the first one speaks for all.
+void KeepOneRank(LogEvents& log) {
+  std::optional<int64_t> first;
+  std::set<int64_t> others;
+  for (const LogEvent& event : log.events) {
+    if (event.rank && !first) first = event.rank;
+    if (event.rank && event.rank != first) others.insert(*event.rank);
+  }
+  if (others.empty()) return;
+  std::erase_if(log.events, [&](const LogEvent& e) { return e.rank && e.rank != first; });
+  log.notes.push_back(
+      fmt::format("rank {} is read; {} more print the same", *first, others.size()));
+}
+
+// Ranks that do not: every message stands as often as there are ranks, or a multiple of it. Two
+// equal ones could be two overflows only at the floor.
+void KeepOneOfEqual(LogEvents& log) {
+  size_t copies = 0, runs = 0;
+  for (size_t i = 0; i < log.events.size();) {
+    size_t end = i + 1;
+    while (end < log.events.size() && SameMessage(log.events[i], log.events[end])) ++end;
+    if (log.events[i].kind == Kind::kOverflow && !log.events[i].number) {
+      copies = std::gcd(copies, end - i);
+      ++runs;
+    }
+    i = end;
+  }
+  if (copies < 2 || runs < 2) return;
+  std::vector<LogEvent> kept;
+  size_t run = 0;
+  for (LogEvent& event : log.events) {
+    const bool unnumbered = event.kind == Kind::kOverflow && !event.number;
+    if (!unnumbered || run % copies == 0) kept.push_back(event);
+    run = unnumbered ? run + 1 : 0;
+  }
+  log.events = std::move(kept);
+  log.notes.push_back(fmt::format("each message stands {} times, for as many ranks", copies));
+}
+
+// Reads one file as what it is; text joins `readings`.
+void ReadFile(const std::string& path, size_t& lines, Readings& readings) {
+  const std::string text = ReadText(path);
+  std::optional<std::vector<LogEvent>> events = ReadTrainerState(text);
+  if (!events) events = ReadTable(text, Printable(path));
+  if (events) {
+    for (LogEvent& event : *events) event.line += lines - 1;
+    readings.messages.insert(readings.messages.end(), events->begin(), events->end());
+    lines += static_cast<size_t>(std::ranges::count(text, '\n'));
+    return;
+  }
+  lines = VisitLines(
+      text, lines, [&](std::string_view line, size_t number) { ReadLine(line, number, readings); });
+}
+
+}  // namespace
+
+LogEvents ReadLogs(std::span<const std::string> paths) {
+  Readings readings;
+  size_t lines = 1;
+  for (const std::string& path : paths) ReadFile(path, lines, readings);
+  LogEvents log;
+  const bool plain = readings.messages.empty();
+  log.events = plain ? std::move(readings.key_values) : std::move(readings.messages);
+  DropRepeatsOfOptimizer(log.events);
+  JoinNumbers(log.events);
+  KeepOneRank(log);
+  KeepOneOfEqual(log);
+  const auto has_scale = [](const LogEvent& event) { return event.used || event.next; };
+  if (std::ranges::any_of(log.events, has_scale)) return log;
+  throw InputError(
+      Printable(paths.front()), "no loss scale found",
+      "messages of DeepSpeed, Apex, Megatron-LM, fairseq, metaseq, MXNet, Paddle, ColossalAI or "
+      "MindFormers, a trainer_state.json with a scale, a CSV with columns step and scale, or lines "
+      "with both");
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Training logs to the path of their loss scale.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "sim/explain/log_event.h"
+#include "sim/explain/scale_path.h"
+
+namespace dlsim::sim {
+
+// What the lines of logs say, in order, and what was left out of it.
+struct LogEvents {
+  std::vector<LogEvent> events = {};
+  std::vector<std::string> notes = {};
+};
+
+// Reads logs in the order given, as parts of one; "-" is standard input. Each rank's copy of a line
+// counts once. Throws InputError if a file cannot be read, or if no line tells a loss scale.
+LogEvents ReadLogs(std::span<const std::string> paths);
+
+// Joins events to stretches of steps.
+ScalePath BuildPath(const LogEvents& log);
+
+}  // namespace dlsim::sim

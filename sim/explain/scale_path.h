@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a training log says of its loss scale: stretches of steps with the scales and overflows that
+// it shows, as exactly as it shows them.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/enum_names.h"
+
+namespace dlsim::sim {
+
+// Whose wording a log has.
+enum class LogStack : uint8_t {
+  kDeepSpeed,
+  kApex,
+  kMegatron,
+  kFairseq,
+  kMetaseq,
+  kMxnet,
+  kPaddle,
+  kColossalAi,
+  kMindSpore,
+  kTrainerState,
+  kKeyValue,
+  kTable,
+};
+
+constexpr auto EnumNames(LogStack) {
+  return std::to_array<EnumName<LogStack>>({{LogStack::kDeepSpeed, "deepspeed"},
+                                            {LogStack::kApex, "apex"},
+                                            {LogStack::kMegatron, "megatron"},
+                                            {LogStack::kFairseq, "fairseq"},
+                                            {LogStack::kMetaseq, "metaseq"},
+                                            {LogStack::kMxnet, "mxnet"},
+                                            {LogStack::kPaddle, "paddle"},
+                                            {LogStack::kColossalAi, "colossalai"},
+                                            {LogStack::kMindSpore, "mindspore"},
+                                            {LogStack::kTrainerState, "trainer-state"},
+                                            {LogStack::kKeyValue, "key-value"},
+                                            {LogStack::kTable, "table"}});
+}
+
+// A number as a log prints it: `low` to `high` are the values that are printed so.
+struct PrintedNumber {
+  double value = 0, low = 0, high = 0;
+
+  bool Holds(double number) const { return number >= low && number <= high; }
+  bool operator==(const PrintedNumber&) const = default;
+};
+
+// A step whose gradients were not finite, with the scale that it used and the next one.
+struct LoggedOverflow {
+  std::optional<PrintedNumber> used = {}, next = {};
+};
+
+// What is known of the last step of a stretch.
+enum class LastStep : uint8_t { kAny, kApplied, kSkipped };
+
+// Steps between two lines of the log.
+struct Stretch {
+  size_t line = 0;                             // in the logs read in order, from 1
+  std::optional<int64_t> steps = {};           // none: unknown, at least those of `overflows`
+  std::vector<LoggedOverflow> overflows = {};  // in order; where among the steps is unknown
+  LastStep last = LastStep::kAny;
+  bool hides_overflows = false;            // those that do not change the scale go without a word
+  std::optional<PrintedNumber> used = {};  // by the last step
+  std::optional<PrintedNumber> next = {};  // after the last step
+};
+
+struct ScalePath {
+  LogStack stack = LogStack::kTable;
+  bool from_start = true;  // false: training began before the log
+  int64_t first_step = 1;  // the log's number of the first step
+  std::vector<Stretch> stretches = {};
+  std::vector<std::string> notes = {};  // what was left out or presumed
+};
+
+// True if the number of steps in every stretch is known.
+bool HasStepCounts(const ScalePath& path);
+
+}  // namespace dlsim::sim

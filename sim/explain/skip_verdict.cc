@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/skip_verdict.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace dlsim::sim {
+namespace {
+
+// The scale of a Python float falls to 0 within fewer overflows.
+constexpr int64_t kMostOverflows = 20000;
+
+// A scale that stands through so many overflows has reached its floor: no hysteresis is as long.
+constexpr int64_t kStandingOverflows = 1200;
+
+// Returns the index of the first of kSettledSteps applied steps in a row; the end if there are
+// none.
+size_t EndOfWarmUp(std::span<const LoggedStep> steps) {
+  int64_t applied = 0;
+  for (size_t i = 0; i < steps.size(); ++i) {
+    applied = steps[i].overflow ? 0 : applied + 1;
+    if (applied == kSettledSteps) return i + 1 - static_cast<size_t>(kSettledSteps);
+  }
+  return steps.size();
+}
+
+// Of a log of overflows only: the warm-up ends where the scale has grown.
+size_t EndOfFirstDescent(std::span<const LoggedStep> steps) {
+  for (size_t i = 1; i < steps.size(); ++i) {
+    if (steps[i].scale > steps[i - 1].scale) return i;
+  }
+  return steps.size();
+}
+
+void CountRuns(std::span<const LoggedStep> steps, SkipVerdict& verdict) {
+  int64_t run = 0;
+  for (const LoggedStep& step : steps) {
+    run = step.overflow ? run + 1 : 0;
+    verdict.longest_run = std::max(verdict.longest_run, run);
+    if (step.overflow) ++verdict.skipped;
+  }
+}
+
+// The falls since the last growth, if they are many.
+void FindDivergence(std::span<const LoggedStep> steps, size_t start, SkipVerdict& verdict) {
+  size_t last_growth = start;
+  for (size_t i = start + 1; i < steps.size(); ++i) {
+    if (steps[i].scale > steps[i - 1].scale) last_growth = i;
+  }
+  int64_t falls = 0;
+  std::optional<size_t> first;
+  for (size_t i = last_growth; i < steps.size(); ++i) {
+    if (!steps[i].overflow) continue;
+    if (!first) first = i;
+    const bool falls_next = i + 1 == steps.size() || steps[i + 1].scale < steps[i].scale;
+    if (falls_next) ++falls;
+    ++verdict.tail_skips;
+  }
+  if (falls < kFallsOfDivergence) return;
+  verdict.kind = SkipKind::kDivergence;
+  verdict.tail = first;
+}
+
+}  // namespace
+
+SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, std::optional<int64_t> growth_interval,
+                       bool counted) {
+  SkipVerdict verdict = {.steps = static_cast<int64_t>(steps.size())};
+  CountRuns(steps, verdict);
+  if (verdict.skipped == 0) return verdict;
+  const size_t settled = counted ? EndOfWarmUp(steps) : EndOfFirstDescent(steps);
+  verdict.warm_up_skips = std::ranges::count_if(steps.first(settled), &LoggedStep::overflow);
+  const int64_t later = verdict.skipped - verdict.warm_up_skips;
+  const auto steps_after = static_cast<int64_t>(steps.size() - settled);
+  if (counted && steps_after > 0) {
+    verdict.share = static_cast<double>(later) / static_cast<double>(steps_after);
+    if (growth_interval && *growth_interval > 0) {
+      verdict.expected_share = 1 / (static_cast<double>(*growth_interval) + 1);
+    }
+  }
+  // A descent that goes on to below 1 has not found a scale.
+  const bool lost = later == 0 && settled == steps.size() && steps.back().scale < 1;
+  if (later == 0 && !lost) {
+    verdict.kind = SkipKind::kWarmUp;
+    return verdict;
+  }
+  verdict.kind = SkipKind::kSteady;
+  if (verdict.share && verdict.expected_share && *verdict.share > 3 * *verdict.expected_share &&
+      later > 2) {
+    verdict.kind = SkipKind::kFrequent;
+  }
+  FindDivergence(steps, lost ? 0 : settled, verdict);
+  return verdict;
+}
+
+std::optional<MinimumForecast> ForecastMinimum(LossScaler scaler) {
+  MinimumForecast forecast = {.minimum = scaler.scale()};
+  ScalerInput input = {.overflow = true, .absmax = std::numeric_limits<float>::infinity()};
+  int64_t standing = 0;
+  for (int64_t i = 1; i <= kMostOverflows && standing < kStandingOverflows; ++i) {
+    const ScalerDecision decision = scaler.Next(input);
+    if (!decision.skip) return std::nullopt;
+    if (scaler.scale() < forecast.minimum) {
+      forecast.minimum = scaler.scale();
+      forecast.overflows = i;
+      standing = 0;
+    } else {
+      ++standing;
+    }
+    if (!decision.event || !decision.event->fatal) continue;
+    forecast.raises = decision.event->type;
+    forecast.overflows_to_raise = i;
+    break;
+  }
+  return forecast;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the skipped steps of a run mean.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "dlsim/enum_names.h"
+#include "sim/explain/policy_fit.h"
+
+namespace dlsim::sim {
+
+enum class SkipKind : uint8_t {
+  kNone,        // no step was skipped
+  kWarmUp,      // only before the first kSettledSteps applied steps in a row
+  kSteady,      // afterwards, as often as the scale is tried higher
+  kFrequent,    // more often than that
+  kDivergence,  // the scale falls and does not recover
+};
+
+constexpr auto EnumNames(SkipKind) {
+  return std::to_array<EnumName<SkipKind>>({{SkipKind::kNone, "none"},
+                                            {SkipKind::kWarmUp, "warm-up"},
+                                            {SkipKind::kSteady, "steady"},
+                                            {SkipKind::kFrequent, "frequent"},
+                                            {SkipKind::kDivergence, "divergence"}});
+}
+
+// So many applied steps in a row end the search for the first scale.
+inline constexpr int64_t kSettledSteps = 10;
+
+// So many falls after the last growth, or after the warm-up, are a divergence.
+inline constexpr int64_t kFallsOfDivergence = 4;
+
+struct SkipVerdict {
+  SkipKind kind = SkipKind::kNone;
+  int64_t steps = 0, skipped = 0;
+  int64_t warm_up_skips = 0;
+  int64_t longest_run = 0;                    // of skipped steps
+  std::optional<size_t> tail = {};            // the first skipped step of a divergence
+  int64_t tail_skips = 0;                     // from there on
+  std::optional<double> share = {};           // of the steps after the warm-up that are skipped
+  std::optional<double> expected_share = {};  // one per growth interval
+};
+
+// `growth_interval` is that of the policy, if it is known; `counted` tells whether `steps` has the
+// clean steps too, or overflows only.
+SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, std::optional<int64_t> growth_interval,
+                       bool counted);
+
+// What happens if every further step overflows.
+struct MinimumForecast {
+  double minimum = 0;       // where the scale stops falling
+  int64_t overflows = 0;    // until it is there
+  std::string raises = {};  // the original's exception at the minimum; empty if it skips on
+  int64_t overflows_to_raise = 0;
+};
+std::optional<MinimumForecast> ForecastMinimum(LossScaler scaler);
+
+}  // namespace dlsim::sim
