@@ -34,6 +34,7 @@ class PathBuilder {
   explicit PathBuilder(const LogEvents& log) : events_(log.events) {
     path_.notes = log.notes;
     for (const LogEvent& event : events_) {
+      if (event.interval) path_.told_interval = event.interval;
       if (path_.stack == LogStack::kTable || event.stack != LogStack::kFairseq) {
         path_.stack = event.stack;
       }
@@ -88,7 +89,7 @@ class PathBuilder {
   }
 
   // Whether a record tells the scale after its step rather than the one that it used.
-  bool ShowsNext(const LogEvent& event) const { return event.next || shows_next_; }
+  bool ShowsNext(const LogEvent& event) const { return !event.used || shows_next_; }
 
   // Returns how many steps were done when the record was written.
   int64_t EndOf(const LogEvent& event) const {
@@ -118,6 +119,7 @@ class PathBuilder {
       Stretch stretch = {.line = event.line};
       stretch.overflows.push_back({event.used, event.next});
       stretch.last = LastStep::kSkipped;
+      stretch.announced = event.stack == LogStack::kMxnet;
       stretch.hides_overflows =
           event.stack == LogStack::kColossalAi || event.stack == LogStack::kPaddle;
       path_.stretches.push_back(std::move(stretch));
@@ -129,6 +131,7 @@ class PathBuilder {
     Flush();
     Stretch stretch = {.line = event.line};
     stretch.last = LastStep::kApplied;
+    stretch.announced = event.stack == LogStack::kMxnet;
     stretch.used = event.used;
     stretch.next = event.next;
     path_.stretches.push_back(std::move(stretch));
@@ -172,6 +175,7 @@ class PathBuilder {
     if (shows_next || !event.overflow) return;
     Stretch own = {.line = event.line, .steps = 1};
     own.used = event.used;
+    if (!path_.stretches.empty()) path_.stretches.back().next = event.used;
     MarkLast(*event.overflow, own);
     path_.stretches.push_back(std::move(own));
     done_ = end;

@@ -84,6 +84,7 @@ int64_t Roundest(int64_t least, int64_t most) {
 using Values = std::vector<std::string>;  // "" is the default
 
 void Add(double value, Values& values) {
+  if (!(value > 0) || std::isinf(value)) return;
   std::string text = SettingText(value);
   if (std::ranges::find(values, text) == values.end()) values.push_back(std::move(text));
 }
@@ -92,6 +93,12 @@ void Add(double value, Values& values) {
 Values Intervals(const ParameterInfo& parameter, const PathMarks& marks) {
   const double standard = DefaultOf(parameter).value_or(2000);
   Values values;
+  if (marks.told_interval) {
+    const auto told = static_cast<double>(*marks.told_interval);
+    if (told == standard) return {""};
+    Add(told, values);
+    return values;
+  }
   if (marks.distances.empty()) {
     if (standard > static_cast<double>(marks.longest_clean)) return {""};
     const int64_t least = marks.longest_clean + 1;
@@ -134,11 +141,13 @@ Values Numbers(const std::vector<double>& numbers, double standard) {
 Values FirstScales(const ParameterInfo& parameter, const PathMarks& marks) {
   Values values;
   const double standard = DefaultOf(parameter).value_or(0);
-  if (std::ranges::find(marks.first_scales, standard) != marks.first_scales.end()) {
-    values.emplace_back("");
-  }
+  // Where the first fall may have come from many scales, the default is the likeliest.
+  const auto found = std::ranges::find(marks.first_scales, standard);
+  if (found != marks.first_scales.end() && marks.first_scales.size() > 2) values.emplace_back("");
   for (const double scale : marks.first_scales) {
-    if (scale != standard && values.size() < 12) Add(scale, values);
+    if (values.size() == 12) break;
+    if (scale != standard) Add(scale, values);
+    if (scale == standard && marks.first_scales.size() <= 2) values.emplace_back("");
   }
   return values;
 }
@@ -167,7 +176,7 @@ Values ValuesOf(ParameterRole role, const ParameterInfo& parameter, const PathMa
     case ParameterRole::kOverflows:
       values = {""};
       Add(static_cast<double>(marks.first_fall), values);
-      for (const double count : {1.0, 2.0}) Add(count, values);
+      if (marks.first_fall > 1) Add(1, values);
       return values;
     case ParameterRole::kTolerance:
       values = {""};
@@ -175,17 +184,17 @@ Values ValuesOf(ParameterRole role, const ParameterInfo& parameter, const PathMa
       return values;
     case ParameterRole::kFloor:
       values = {""};
-      if (marks.lowest > 0) Add(marks.lowest, values);
+      if (marks.stands_at_lowest || marks.lowest < standard) Add(marks.lowest, values);
       return values;
     case ParameterRole::kCeiling:
       values = {""};
-      if (marks.highest > 0) Add(marks.highest, values);
+      if (marks.stands_at_highest || marks.highest > standard) Add(marks.highest, values);
       return values;
     case ParameterRole::kOther:
       break;
   }
-  if (parameter.name == "consecutive_hysteresis") return {"", "true"};
-  if (parameter.name == "raise_error_at_min_scale") return {"", "false"};
+  if (parameter.name == "consecutive_hysteresis" && marks.first_fall > 1) return {"", "true"};
+  if (parameter.name == "raise_error_at_min_scale" && marks.stands_at_lowest) return {"", "false"};
   return {""};
 }
 

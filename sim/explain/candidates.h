@@ -3,7 +3,9 @@
 // changes, their ratios, the overflows before a fall, and its plateaus.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,6 +29,9 @@ struct PathMarks {
   int64_t first_fall = 1;                      // overflows up to the first fall, with it
   std::vector<double> tolerances = {};  // between the shares of overflows that do not and do lower
   double lowest = 0, highest = 0;       // of the known scales
+  bool stands_at_lowest = false;        // an overflow there did not lower it
+  bool stands_at_highest = false;       // it did not grow there as it did elsewhere
+  std::optional<int64_t> told_interval = {};  // by the log in words
 };
 
 PathMarks FindMarks(const ScalePath& path);

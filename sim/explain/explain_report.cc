@@ -111,14 +111,14 @@ std::string MagnitudeLine(const Explanation& explanation) {
   std::string line = "largest gradient (" + explanation.format + "): ";
   if (!totals.applied_at_most && !totals.skipped_above) return line + "no scale is known";
   if (totals.applied_at_most) {
-    line += fmt::format("at most {:.4g} in applied steps", *totals.applied_at_most);
+    line += fmt::format("at most {:.5g} in applied steps", *totals.applied_at_most);
   }
   if (totals.applied_at_most && totals.last_at_most != totals.applied_at_most) {
-    line += fmt::format(" (the last {:.4g})", *totals.last_at_most);
+    line += fmt::format(" (the last {:.5g})", *totals.last_at_most);
   }
   if (totals.applied_at_most && totals.skipped_above) line += "; ";
   if (totals.skipped_above) {
-    line += fmt::format("above {:.4g} in a skipped one, or not finite", *totals.skipped_above);
+    line += fmt::format("above {:.5g} in a skipped one, or not finite", *totals.skipped_above);
   }
   return line;
 }
@@ -150,7 +150,7 @@ std::string PolicyTable(const Explanation& explanation) {
 }
 
 std::string Bound(const std::optional<double>& bound) {
-  return bound ? fmt::format("{:.4g}", *bound) : "";
+  return bound ? fmt::format("{:.5g}", *bound) : "";
 }
 
 std::string BracketTable(const Explanation& explanation) {

@@ -108,7 +108,8 @@ class Matcher {
       ParameterEvidence evidence = {.name = name};
       evidence.value = is_set ? set->second : std::string(parameter.default_text);
       evidence.seen = role == ParameterRole::kOther || Tells(match, role, evidence);
-      if (role == ParameterRole::kInterval) FindRange(match, evidence);
+      const bool is_interval = role == ParameterRole::kInterval;
+      if (is_interval && HasStepCounts(path_)) FindRange(match, evidence);
       all.push_back(std::move(evidence));
     }
     return all;
@@ -218,7 +219,6 @@ Inference InferPolicy(const ScalePath& path, const std::string& format) {
     inference.undecided |= matcher.undecided();
     if (!match) continue;
     if (match->fit.explained == inference.path.stretches.size()) {
-      match->evidence = matcher.Evidence(*match);
       inference.matches.push_back(std::move(*match));
     } else if (!inference.best || match->fit.explained > inference.best->fit.explained) {
       inference.best = std::move(match);
@@ -228,7 +228,10 @@ Inference InferPolicy(const ScalePath& path, const std::string& format) {
     return std::pair(DistanceFromStack(path.stack, match.policy->name), match.parameters.size());
   };
   std::ranges::stable_sort(inference.matches, {}, rank);
-  if (!inference.matches.empty()) inference.best.reset();
+  if (inference.matches.empty()) return inference;
+  inference.best.reset();
+  PolicyMatch& first = inference.matches.front();
+  first.evidence = Matcher(*first.policy, inference.path, format).Evidence(first);
   return inference;
 }
 

@@ -26,7 +26,7 @@ struct PolicyMatch {
   ParameterMap parameters = {};  // as set, without those at their default
   ConfiguredScaler configured;
   PolicyFit fit = {};
-  std::vector<ParameterEvidence> evidence = {};  // of all that shape the path
+  std::vector<ParameterEvidence> evidence = {};  // of the first match, of all that shape the path
 };
 
 struct Inference {

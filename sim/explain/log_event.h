@@ -28,6 +28,7 @@ struct LogEvent {
   std::optional<bool> overflow = {};          // of the step of that number
   std::optional<int64_t> skipped = {};        // steps since the record before
   std::optional<int64_t> skipped_total = {};  // steps since the start
+  std::optional<int64_t> interval = {};       // of growth
   std::optional<int64_t> rank = {};
   bool from_optimizer = false;  // DeepSpeed: by its optimizer, which may repeat its loss scaler
 };

@@ -157,6 +157,7 @@ std::optional<LogEvent> ColossalAi(std::string_view line) {
   LogEvent event = {.stack = LogStack::kColossalAi,
                     .kind = falls ? Kind::kOverflow : Kind::kGrowth};
   event.next = next;
+  if (!falls) event.interval = IntegerAfter(line, "consecutive");
   return event;
 }
 

@@ -75,8 +75,10 @@ std::optional<PrintedNumber> ReadPrinted(std::string_view text) {
 std::optional<PrintedNumber> NumberAfter(std::string_view text, std::string_view name) {
   for (size_t at = text.find(name); at != std::string_view::npos; at = text.find(name, at + 1)) {
     const size_t end = at + name.size();
-    if (at > 0 && IsWordCharacter(text[at - 1])) continue;
-    if (end < text.size() && IsWordCharacter(text[end])) continue;
+    const bool begins_word = IsWordCharacter(name.front()),
+               ends_word = IsWordCharacter(name.back());
+    if (begins_word && at > 0 && IsWordCharacter(text[at - 1])) continue;
+    if (ends_word && end < text.size() && IsWordCharacter(text[end])) continue;
     const size_t start = text.find_first_not_of(kBetween, end);
     if (start == std::string_view::npos) continue;
     if (const auto number = ReadPrinted(text.substr(start))) return number;

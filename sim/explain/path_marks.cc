@@ -22,6 +22,7 @@ class MarkFinder {
     FindFirstScales();
     for (const Stretch& stretch : path_.stretches) Add(stretch);
     marks_.longest_clean = std::max(marks_.longest_clean, since_least_);
+    FindLimits();
     if (excess_ < 2 && excess_ > tolerated_) {
       for (const double round : {0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5}) {
         if (round > tolerated_ && round < excess_) AddOnce(round, marks_.tolerances);
@@ -37,26 +38,32 @@ class MarkFinder {
  private:
   // The scale that the first step used, or those that its fall may have come from.
   void FindFirstScales() {
-    if (path_.stretches.empty()) return;
-    const Stretch& first = path_.stretches.front();
-    const LoggedOverflow overflow =
-        first.overflows.empty() ? LoggedOverflow{} : first.overflows.front();
-    if (first.steps == 0 && first.next) {
-      marks_.first_scales = {first.next->value};
-    } else if (overflow.used && first.steps.value_or(1) == 1) {
-      marks_.first_scales = {overflow.used->value};
-    } else if (first.used && first.steps == 1) {
-      marks_.first_scales = {first.used->value};
-    } else {
-      const auto known = overflow.used   ? overflow.used
-                         : overflow.next ? overflow.next
-                                         : (first.next ? first.next : first.used);
-      if (!known) return;
-      const auto falls = static_cast<int>(std::min<size_t>(first.overflows.size(), 64));
-      for (int i = falls; i >= 0; --i) marks_.first_scales.push_back(std::ldexp(known->value, i));
+    int falls = 0;  // overflows before the first scale that is known
+    for (const Stretch& stretch : path_.stretches) {
+      const bool one = stretch.steps.value_or(1) <= 1;
+      if (one && stretch.used) return SetFirst(stretch.used->value, falls);
+      for (const LoggedOverflow& overflow : stretch.overflows) {
+        if (overflow.used) return SetFirst(overflow.used->value, falls);
+        falls = std::min(falls + 1, 64);
+        if (overflow.next) return SetFirst(overflow.next->value, falls);
+      }
+      const auto& known = stretch.next ? stretch.next : stretch.used;
+      if (known) return SetFirst(known->value, falls);
     }
+  }
+
+  void SetFirst(double known, int falls) {
+    for (int i = falls; i >= 0; --i) marks_.first_scales.push_back(std::ldexp(known, i));
     scale_ = marks_.first_scales.front();
     See(scale_);
+  }
+
+  void FindLimits() {
+    marks_.told_interval = path_.told_interval;
+    for (const GrowthDistance& distance : marks_.distances) {
+      marks_.stands_at_highest |= marks_.longest_clean > distance.most;
+    }
+    marks_.stands_at_lowest = standing_at_ > 0 && standing_at_ == marks_.lowest;
   }
 
   void See(std::optional<double> scale) {
@@ -80,7 +87,7 @@ class MarkFinder {
     if (next && scale_ && *next > *scale_) AddRise(*next / *scale_, steps);
     const bool falls = next && scale_ && *next < *scale_;
     if (falls && overflows <= 1) AddOnce(*next / *scale_, marks_.falls);
-    if (overflows > 0) AddShare(falls);
+    if (overflows > 0) AddShare(falls || fell_);
     if (overflows > 0) {
       since_least_ = 0;
       since_most_ = steps - overflows;
@@ -93,6 +100,7 @@ class MarkFinder {
   }
 
   void AddOverflow(const LoggedOverflow& overflow) {
+    fell_ = false;
     if (!fallen_) ++overflows_before_fall_;
     ++overflows_;
     if (overflow.used) See(overflow.used->value);
@@ -102,14 +110,14 @@ class MarkFinder {
     if (overflow.next->value < *used) {
       AddOnce(overflow.next->value / *used, marks_.falls);
       if (!fallen_) marks_.first_fall = overflows_before_fall_;
-      fallen_ = true;
+      fallen_ = fell_ = true;
     }
     scale_ = overflow.next->value;
   }
 
   void AddRise(double ratio, int64_t steps) {
     AddOnce(ratio, marks_.rises);
-    marks_.distances.push_back({since_least_ + 1, since_most_ + std::max<int64_t>(steps, 1)});
+    if (steps > 0) marks_.distances.push_back({since_least_ + 1, since_most_ + steps});
     since_least_ = 0;
     since_most_ = std::max<int64_t>(steps - 1, 0);
     steps_ = overflows_ = 0;
@@ -128,6 +136,7 @@ class MarkFinder {
       steps_ = overflows_ = 0;
     } else {
       tolerated_ = std::max(tolerated_, share);
+      if (scale_) standing_at_ = *scale_;
     }
   }
 
@@ -137,7 +146,8 @@ class MarkFinder {
   int64_t since_least_ = 0, since_most_ = 0;  // clean steps since the last change
   int64_t steps_ = 0, overflows_ = 0;         // since the last change
   int64_t overflows_before_fall_ = 0;
-  bool fallen_ = false;
+  double standing_at_ = 0;              // where an overflow did not lower the scale
+  bool fallen_ = false, fell_ = false;  // ever, and at the last overflow
   double tolerated_ = 0, excess_ = 2;
 };
 

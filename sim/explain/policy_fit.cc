@@ -4,12 +4,10 @@
 #include <algorithm>
 #include <iterator>
 #include <limits>
-#include <set>
 #include <string>
+#include <unordered_set>
 #include <utility>
 #include <variant>
-
-#include "sim/base/number.h"
 
 namespace dlsim::sim {
 namespace {
@@ -17,8 +15,9 @@ namespace {
 // Beyond so many ways in parallel a fit is not decided.
 constexpr size_t kMostBranches = 2000;
 
-// No interval between two messages holds more clean steps than this.
-constexpr int64_t kMostCleanSteps = 300000;
+// Between two messages no scale stands for more clean steps than this, and no more than these grow.
+constexpr int64_t kMostStandingSteps = 25000;
+constexpr int64_t kMostCleanSteps = 200000;
 
 // Of overflows that pass without a word before one that is told.
 constexpr int64_t kMostHiddenOverflows = 7;
@@ -48,27 +47,44 @@ bool TakeStep(bool overflow, Branch& branch) {
   return decision.skip == overflow;
 }
 
-bool TakeOverflow(const LoggedOverflow& logged, int64_t at, Branch& branch) {
+// Returns the scale that the original would print as the next one. One that is announced early acts
+// after one more step.
+double NextScale(const LossScaler& scaler, bool announced) {
+  if (!announced) return scaler.scale();
+  LossScaler later = scaler;
+  later.Next({});
+  return later.scale();
+}
+
+bool TakeOverflow(const LoggedOverflow& logged, int64_t at, bool announced, Branch& branch) {
   if (!Fits(logged.used, branch.scaler.scale()) || !TakeStep(true, branch)) return false;
   branch.way.overflow_at.push_back(at);
-  return Fits(logged.next, branch.scaler.scale());
+  return Fits(logged.next, NextScale(branch.scaler, announced));
+}
+
+template <class Value>
+void AppendBytes(const Value& value, std::string& key) {
+  key.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// Returns what decides how a branch goes on.
+std::string KeyOf(const Branch& branch) {
+  std::string key(1, branch.ended ? '!' : ':');
+  AppendBytes(branch.way.overflow_at.size(), key);
+  for (const NamedValue& field : branch.scaler.Checkpoint()) {
+    if (const auto* text = std::get_if<std::string>(&field.value)) key += *text + ' ';
+    if (const auto* number = std::get_if<double>(&field.value)) AppendBytes(*number, key);
+    if (const auto* count = std::get_if<int64_t>(&field.value)) AppendBytes(*count, key);
+    if (const auto* flag = std::get_if<bool>(&field.value)) AppendBytes(*flag, key);
+  }
+  return key;
 }
 
 // Branches that will go on alike are one.
 void RemoveTwins(std::vector<Branch>& branches) {
   if (branches.size() < 2) return;
-  std::set<std::string> seen;
-  std::erase_if(branches, [&](const Branch& branch) {
-    std::string key = std::to_string(branch.way.overflow_at.size()) + (branch.ended ? "!" : ":");
-    for (const NamedValue& field : branch.scaler.Checkpoint()) {
-      if (const auto* number = std::get_if<double>(&field.value)) key += HexFloat(*number);
-      if (const auto* count = std::get_if<int64_t>(&field.value)) key += std::to_string(*count);
-      if (const auto* text = std::get_if<std::string>(&field.value)) key += *text;
-      if (const auto* flag = std::get_if<bool>(&field.value)) key += *flag ? "t" : "f";
-      key += ' ';
-    }
-    return !seen.insert(std::move(key)).second;
-  });
+  std::unordered_set<std::string> seen;
+  std::erase_if(branches, [&](const Branch& branch) { return !seen.insert(KeyOf(branch)).second; });
 }
 
 // Where the overflows of a stretch may lie among its steps.
@@ -89,12 +105,10 @@ struct Places {
   }
 };
 
-// Returns the ways on of one branch through a stretch whose number of steps is known.
-std::vector<Branch> AdvanceCounted(const Stretch& stretch, Branch start) {
+// Returns the ways on through a stretch whose number of steps is known.
+std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> branches) {
   const Places places = {*stretch.steps, static_cast<int64_t>(stretch.overflows.size()),
                          stretch.last};
-  std::vector<Branch> branches;
-  branches.push_back(std::move(start));
   for (int64_t at = 0; at < places.steps && !branches.empty(); ++at) {
     std::vector<Branch> next;
     const bool is_last = at == places.steps - 1;
@@ -105,7 +119,7 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, Branch start) {
       if (places.MayOverflow(at, taken)) {
         Branch other = branch;
         const LoggedOverflow& logged = stretch.overflows[static_cast<size_t>(taken)];
-        if (TakeOverflow(logged, at, other)) next.push_back(std::move(other));
+        if (TakeOverflow(logged, at, false, other)) next.push_back(std::move(other));
       }
       if (may_be_clean && TakeStep(false, branch)) next.push_back(std::move(branch));
     }
@@ -125,20 +139,33 @@ bool AdvanceForced(const Stretch& stretch, Branch& branch) {
   for (int64_t at = 0; at < *stretch.steps; ++at) {
     const bool is_last = at == *stretch.steps - 1;
     if (is_last && !Fits(stretch.used, branch.scaler.scale())) return false;
-    const bool fits = stretch.overflows.empty()
-                          ? TakeStep(false, branch)
-                          : TakeOverflow(stretch.overflows[static_cast<size_t>(at)], at, branch);
+    const bool fits =
+        stretch.overflows.empty()
+            ? TakeStep(false, branch)
+            : TakeOverflow(stretch.overflows[static_cast<size_t>(at)], at, false, branch);
     if (!fits) return false;
   }
   return Fits(stretch.next, branch.scaler.scale());
 }
 
+// True if the scale is too high for a message already: clean steps only raise it.
+bool IsBeyond(const LoggedOverflow& logged, const Branch& branch) {
+  if (logged.used) return branch.scaler.scale() > logged.used->high;
+  Branch other = branch;
+  for (int64_t i = 0; i <= kMostHiddenOverflows && !other.ended; ++i) {
+    TakeStep(true, other);
+    if (!logged.next || other.scaler.scale() <= logged.next->high) return false;
+  }
+  return true;
+}
+
 // Returns the branch after the overflow of a message, or after the last of several where only that
 // is told.
-std::optional<Branch> Overflowed(const LoggedOverflow& logged, bool hides, Branch branch) {
-  const int64_t most = hides ? kMostHiddenOverflows : 0;
+std::optional<Branch> Overflowed(const Stretch& stretch, Branch branch) {
+  const LoggedOverflow& logged = stretch.overflows.front();
+  const int64_t most = stretch.hides_overflows ? kMostHiddenOverflows : 0;
   for (int64_t hidden = 0; hidden <= most; ++hidden) {
-    if (TakeOverflow(logged, branch.way.clean + hidden, branch)) return branch;
+    if (TakeOverflow(logged, branch.way.clean + hidden, stretch.announced, branch)) return branch;
     if (branch.ended) break;
   }
   return std::nullopt;
@@ -151,21 +178,23 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch) {
   const bool grows = stretch.overflows.empty();
   int64_t since_change = 0;
   for (int64_t clean = 0; clean < kMostCleanSteps && found.size() < 2; ++clean) {
-    const double scale = branch.scaler.scale();
+    const double scale = NextScale(branch.scaler, stretch.announced);
     branch.way.clean = clean;
+    if (since_change == kMostStandingSteps) break;
     if (!grows && since_change < 2) {
       const LoggedOverflow& logged = stretch.overflows.front();
-      if (auto other = Overflowed(logged, stretch.hides_overflows, branch)) {
+      if (IsBeyond(logged, branch)) break;
+      if (auto other = Overflowed(stretch, branch)) {
         found.push_back(std::move(*other));
       }
-      if (logged.used && scale > logged.used->high) break;
     }
     if (!TakeStep(false, branch)) break;
-    const bool changed = branch.scaler.scale() != scale;
+    const double next = NextScale(branch.scaler, stretch.announced);
+    const bool changed = next != scale;
     since_change = changed ? 0 : since_change + 1;
     if (!grows || !changed) continue;
     branch.way.clean = clean + 1;
-    if (Fits(stretch.used, scale) && Fits(stretch.next, branch.scaler.scale())) {
+    if (Fits(stretch.used, scale) && Fits(stretch.next, next)) {
       found.push_back(branch);
     }
     break;
@@ -173,14 +202,22 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch) {
   return found;
 }
 
-std::vector<Branch> Advance(const Stretch& stretch, Branch start) {
-  if (!stretch.steps) return AdvanceUncounted(stretch, std::move(start));
+std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches) {
+  std::vector<Branch> next;
   const auto overflows = static_cast<int64_t>(stretch.overflows.size());
-  if (overflows > 0 && overflows != *stretch.steps)
-    return AdvanceCounted(stretch, std::move(start));
-  std::vector<Branch> ways;
-  if (AdvanceForced(stretch, start)) ways.push_back(std::move(start));
-  return ways;
+  if (!stretch.steps) {
+    for (Branch& branch : branches) {
+      std::ranges::move(AdvanceUncounted(stretch, std::move(branch)), std::back_inserter(next));
+    }
+  } else if (overflows > 0 && overflows != *stretch.steps) {
+    next = AdvanceCounted(stretch, std::move(branches));
+  } else {
+    for (Branch& branch : branches) {
+      if (AdvanceForced(stretch, branch)) next.push_back(std::move(branch));
+    }
+  }
+  RemoveTwins(next);
+  return next;
 }
 
 // Appends the steps of one stretch, and moves the scaler through it.
@@ -219,12 +256,8 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path) {
   branches.push_back({.scaler = scaler});
   size_t first = 0;  // of the last explained stretch's ways
   for (const Stretch& stretch : path.stretches) {
-    std::vector<Branch> next;
-    for (size_t i = 0; i < branches.size() && next.size() <= kMostBranches; ++i) {
-      branches[i].way = {.parent = first + i};
-      std::ranges::move(Advance(stretch, branches[i]), std::back_inserter(next));
-    }
-    RemoveTwins(next);
+    for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
+    std::vector<Branch> next = Advance(stretch, branches);
     fit.undecided = next.size() > kMostBranches;
     if (next.empty() || fit.undecided) break;
     first = fit.ways.size();

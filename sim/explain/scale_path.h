@@ -66,6 +66,7 @@ struct Stretch {
   std::optional<int64_t> steps = {};           // none: unknown, at least those of `overflows`
   std::vector<LoggedOverflow> overflows = {};  // in order; where among the steps is unknown
   LastStep last = LastStep::kAny;
+  bool announced = false;                  // scales are those announced, which may act a step later
   bool hides_overflows = false;            // those that do not change the scale go without a word
   std::optional<PrintedNumber> used = {};  // by the last step
   std::optional<PrintedNumber> next = {};  // after the last step
@@ -73,8 +74,9 @@ struct Stretch {
 
 struct ScalePath {
   LogStack stack = LogStack::kTable;
-  bool from_start = true;  // false: training began before the log
-  int64_t first_step = 1;  // the log's number of the first step
+  bool from_start = true;                     // false: training began before the log
+  int64_t first_step = 1;                     // the log's number of the first step
+  std::optional<int64_t> told_interval = {};  // of growth, where a message names it
   std::vector<Stretch> stretches = {};
   std::vector<std::string> notes = {};  // what was left out or presumed
 };

@@ -68,7 +68,8 @@ SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, std::optional<int64_t>
   SkipVerdict verdict = {.steps = static_cast<int64_t>(steps.size())};
   CountRuns(steps, verdict);
   if (verdict.skipped == 0) return verdict;
-  const size_t settled = counted ? EndOfWarmUp(steps) : EndOfFirstDescent(steps);
+  size_t settled = EndOfWarmUp(steps);
+  if (!counted) settled = std::min(settled, EndOfFirstDescent(steps));
   verdict.warm_up_skips = std::ranges::count_if(steps.first(settled), &LoggedStep::overflow);
   const int64_t later = verdict.skipped - verdict.warm_up_skips;
   const auto steps_after = static_cast<int64_t>(steps.size() - settled);
