@@ -106,6 +106,7 @@ Values Intervals(const ParameterInfo& parameter, const PathMarks& marks) {
     return values;
   }
   GrowthDistance common = marks.distances.front();
+  common.least = std::max(common.least, std::min(marks.longest_ungrown + 1, common.most));
   for (const GrowthDistance& distance : marks.distances) {
     const GrowthDistance both = {std::max(common.least, distance.least),
                                  std::min(common.most, distance.most)};
@@ -219,7 +220,7 @@ ParameterRole RoleOf(std::string_view policy, std::string_view parameter) {
 std::string SettingText(double value) {
   int exponent = 0;
   const bool power = value > 0 && std::frexp(value, &exponent) == 0.5;
-  if (power && (value > 0x1p20 || value < 1)) return fmt::format("2^{}", exponent - 1);
+  if (power && (value > 0x1p20 || value < 0x1p-4)) return fmt::format("2^{}", exponent - 1);
   return ScaleNumber(value);
 }
 

@@ -25,6 +25,7 @@ struct PathMarks {
   std::vector<double> first_scales = {};       // the likeliest first
   std::vector<GrowthDistance> distances = {};  // since the last change or overflow, of each growth
   int64_t longest_clean = 0;                   // steps in a row without a growth
+  int64_t longest_ungrown = 0;                 // clean steps up to an overflow at the same scale
   std::vector<double> rises = {}, falls = {};  // distinct ratios of scales in a row
   int64_t first_fall = 1;                      // overflows up to the first fall, with it
   std::vector<double> tolerances = {};  // between the shares of overflows that do not and do lower

@@ -30,7 +30,7 @@ void AppendRecorded(const Stretch& stretch, double& scale, std::vector<LoggedSte
       if (logged.used) used = logged.used->value;
     }
     if (at == count - 1 && stretch.used) used = stretch.used->value;
-    steps.push_back({used, overflow >= 0, stretch.line});
+    steps.push_back({used, overflow >= 0, stretch.line, 0});
   }
   scale = after;
 }

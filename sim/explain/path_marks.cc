@@ -25,7 +25,7 @@ class MarkFinder {
     FindLimits();
     if (excess_ < 2 && excess_ > tolerated_) {
       for (const double round : {0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5}) {
-        if (round > tolerated_ && round < excess_) AddOnce(round, marks_.tolerances);
+        if (round > tolerated_ / 2 && round < excess_ * 2) AddOnce(round, marks_.tolerances);
       }
       AddOnce(tolerated_, marks_.tolerances);
       AddOnce((tolerated_ + excess_) / 2, marks_.tolerances);
@@ -75,6 +75,7 @@ class MarkFinder {
   void Add(const Stretch& stretch) {
     const auto overflows = static_cast<int64_t>(stretch.overflows.size());
     const int64_t steps = stretch.steps.value_or(overflows);
+    if (stretch.steps && overflows > 0) AddGap(stretch.overflows.front(), steps - overflows);
     for (const LoggedOverflow& overflow : stretch.overflows) AddOverflow(overflow);
     steps_ += steps;
     std::optional<double> next;
@@ -99,6 +100,20 @@ class MarkFinder {
     if (next) scale_ = next;
   }
 
+  // Where only overflows show the scale: how often it has grown since the one before.
+  void AddGap(const LoggedOverflow& overflow, int64_t more_clean_steps) {
+    if (!overflow.used || !scale_) return;
+    if (overflow.used->value == *scale_) {
+      marks_.longest_ungrown = std::max(marks_.longest_ungrown, since_least_);
+    }
+    if (!(overflow.used->value > *scale_)) return;
+    AddOnce(2.0, marks_.rises);
+    const double doublings = std::round(std::log2(overflow.used->value / *scale_));
+    const auto growths = static_cast<int64_t>(std::clamp(doublings, 1.0, 2000.0));
+    marks_.distances.push_back(
+        {since_least_ / (growths + 1) + 1, (since_most_ + more_clean_steps) / growths});
+  }
+
   void AddOverflow(const LoggedOverflow& overflow) {
     fell_ = false;
     if (!fallen_) ++overflows_before_fall_;
@@ -106,7 +121,6 @@ class MarkFinder {
     if (overflow.used) See(overflow.used->value);
     const std::optional<double> used = overflow.used ? std::optional(overflow.used->value) : scale_;
     if (!overflow.next || !used) return;
-    if (overflow.used && scale_ && *used > *scale_) AddOnce(2.0, marks_.rises);
     if (overflow.next->value < *used) {
       AddOnce(overflow.next->value / *used, marks_.falls);
       if (!fallen_) marks_.first_fall = overflows_before_fall_;

@@ -221,7 +221,7 @@ std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches
 }
 
 // Appends the steps of one stretch, and moves the scaler through it.
-void AppendSteps(const Stretch& stretch, const Way& way, LossScaler& scaler,
+void AppendSteps(const Stretch& stretch, const Way& way, LossScaler& scaler, int64_t& clean,
                  std::vector<LoggedStep>& steps) {
   auto next = way.overflow_at.begin();
   const int64_t count =
@@ -229,7 +229,11 @@ void AppendSteps(const Stretch& stretch, const Way& way, LossScaler& scaler,
   for (int64_t at = 0; at < count; ++at) {
     const bool overflow = next != way.overflow_at.end() && *next == at;
     if (overflow) ++next;
-    if (stretch.steps || overflow) steps.push_back({scaler.scale(), overflow, stretch.line});
+    if (stretch.steps || overflow) {
+      steps.push_back({scaler.scale(), overflow, stretch.line, std::exchange(clean, 0)});
+    } else {
+      ++clean;
+    }
     scaler.Next(InputOf(overflow));
   }
 }
@@ -246,7 +250,10 @@ std::vector<LoggedStep> StepsOf(const LossScaler& scaler, const ScalePath& path,
   }
   std::vector<LoggedStep> steps;
   LossScaler walker = scaler;
-  for (size_t i = 0; i < ways.size(); ++i) AppendSteps(path.stretches[i], *ways[i], walker, steps);
+  int64_t clean = 0;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    AppendSteps(path.stretches[i], *ways[i], walker, clean, steps);
+  }
   return steps;
 }
 

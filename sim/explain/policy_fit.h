@@ -17,6 +17,7 @@ struct LoggedStep {
   double scale = 0;  // that the step used
   bool overflow = false;
   size_t line = 0;
+  int64_t clean_before = 0;  // steps that are not listed, at least
 };
 
 // How one stretch was passed.

@@ -27,7 +27,7 @@ size_t EndOfWarmUp(std::span<const LoggedStep> steps) {
 // Of a log of overflows only: the warm-up ends where the scale has grown.
 size_t EndOfFirstDescent(std::span<const LoggedStep> steps) {
   for (size_t i = 1; i < steps.size(); ++i) {
-    if (steps[i].scale > steps[i - 1].scale) return i;
+    if (steps[i].scale > steps[i - 1].scale || steps[i].clean_before >= kSettledSteps) return i;
   }
   return steps.size();
 }

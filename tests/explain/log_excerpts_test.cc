@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Excerpts in the wording of each stack (tests/data/logs) are read as they were written.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/explain/explanation.h"
+#include "sim/explain/read_log.h"
+
+namespace dlsim::sim {
+namespace {
+
+const std::string kLogs = DLSIM_TEST_DATA "/logs/";
+
+Explanation ExplainLogs(const std::vector<std::string>& names, const WhatIfRequest& request = {}) {
+  std::vector<std::string> paths;
+  for (const std::string& name : names) paths.push_back(kLogs + name);
+  return Explain(BuildPath(ReadLogs(paths)), ParseFormat("fp16"), request);
+}
+
+Json Found(const Explanation& explanation) {
+  Json found = {{"stack", NameOf(explanation.path.stack)},
+                {"verdict", NameOf(explanation.skips.kind)},
+                {"steps", explanation.skips.steps},
+                {"skipped", explanation.skips.skipped},
+                {"policy", nullptr}};
+  if (explanation.inference.matches.empty()) return found;
+  const PolicyMatch& match = explanation.inference.matches.front();
+  found["policy"] = match.policy->name;
+  found["settings"] = SetOptions(match);
+  return found;
+}
+
+TEST(LogExcerpts, GiveThePolicyAndTheVerdictTheyWereWrittenFrom) {
+  std::ifstream file(kLogs + "expected.json");
+  const Json expected = Json::parse(file);
+  EXPECT_GE(expected.size(), 30u);
+  for (const auto& [name, facts] : expected.items()) {
+    SCOPED_TRACE(name);
+    const Json found = Found(ExplainLogs({name}));
+    for (const auto& [key, value] : facts.items()) EXPECT_EQ(found[key], value) << key;
+  }
+}
+
+TEST(LogExcerpts, PathOfMegatronFollowsItsHysteresis) {
+  const Explanation explanation = ExplainLogs({"megatron-interval-10.log"});
+  ASSERT_EQ(explanation.steps.size(), 20u);
+  // The first of two overflows at 2^32 leaves the scale as it is.
+  EXPECT_EQ(explanation.steps[0].scale, 0x1p32);
+  EXPECT_EQ(explanation.steps[1].scale, 0x1p32);
+  EXPECT_EQ(explanation.steps[2].scale, 0x1p31);
+  EXPECT_EQ(explanation.steps[10].scale, 0x1p23);
+  EXPECT_EQ(explanation.steps[19].scale, 0x1p15);
+}
+
+TEST(LogExcerpts, EvidenceTellsWhatTheLogShows) {
+  const Explanation explanation = ExplainLogs({"megatron-steady.log"});
+  for (const ParameterEvidence& evidence : explanation.inference.matches.front().evidence) {
+    EXPECT_EQ(evidence.seen, evidence.name != "min_scale") << evidence.name;
+  }
+  const Explanation flat = ExplainLogs({"megatron-bf16.log"});
+  for (const ParameterEvidence& evidence : flat.inference.matches.front().evidence) {
+    EXPECT_EQ(evidence.seen, evidence.name == "initial_scale") << evidence.name;
+    if (evidence.name != "growth_interval") continue;
+    EXPECT_EQ(evidence.least, 6);  // six lines; what came before them is not known
+    EXPECT_EQ(evidence.most, std::nullopt);
+  }
+}
+
+TEST(LogExcerpts, NoPolicyIsSaidWithTheLineAndTheBestPrefix) {
+  const Explanation explanation = ExplainLogs({"no-policy.csv"});
+  ASSERT_TRUE(explanation.inference.best);
+  const size_t good = explanation.inference.best->fit.explained;
+  EXPECT_EQ(explanation.inference.path.stretches[good].line, 3u);
+  EXPECT_EQ(FormatExplanation(explanation).find("policy: none of the 29 reproduces"), 0u);
+}
+
+TEST(LogExcerpts, PartsOfARotatedLogAreOne) {
+  const std::string text = [] {
+    std::ifstream file(kLogs + "scale.csv");
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  }();
+  const std::string first = testing::TempDir() + "explain-1.csv";
+  const std::string second = testing::TempDir() + "explain-2.csv";
+  const size_t half = text.find("\n100,") + 1;
+  std::ofstream(first) << text.substr(0, half);
+  std::ofstream(second) << text.substr(0, text.find('\n') + 1) << text.substr(half);
+  const std::vector<std::string> parts = {first, second};
+  const Explanation joined = Explain(BuildPath(ReadLogs(parts)), ParseFormat("fp16"), {});
+  EXPECT_EQ(Found(joined), Found(ExplainLogs({"scale.csv"})));
+}
+
+TEST(LogExcerpts, ALogWithoutAScaleIsRefusedWithWhatWasSought) {
+  const std::vector<std::string> paths = {kLogs + "no-scale.log"};
+  try {
+    ReadLogs(paths);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInput);
+    EXPECT_NE(std::string(error.what()).find("no loss scale found, expected messages of DeepSpeed"),
+              std::string::npos);
+  }
+}
+
+TEST(LogExcerpts, WhatIfCountsWhatIsCertain) {
+  // 200 steps that overflow above 2^13.
+  const Explanation lower =
+      ExplainLogs({"scale.csv"}, {.policies = {"static"}, .settings = {"loss_scale=2^13"}});
+  EXPECT_EQ(lower.what_if[0].applied.uncertain, 6);  // overflowed at higher scales only
+  EXPECT_EQ(lower.what_if[0].skipped.uncertain, 6);
+  const Explanation higher = ExplainLogs({"scale.csv"}, {.settings = {"init_scale=2^18"}});
+  // The first three steps overflowed at 2^16 and less, so they do at 2^18 to 2^16; the two more
+  // falls to 2^13 meet steps that were applied at 2^13.
+  EXPECT_EQ(higher.what_if[0].skipped.skipped, 8);
+  EXPECT_EQ(higher.what_if[0].policy, "torch");
+}
+
+TEST(LogExcerpts, WhatIfNeedsNumbersOfSteps) {
+  EXPECT_THROW(ExplainLogs({"apex-warm-up.log"}, {.policies = {"torch"}}), Error);
+}
+
+}  // namespace
+}  // namespace dlsim::sim
