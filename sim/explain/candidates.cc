@@ -89,6 +89,10 @@ void Add(double value, Values& values) {
   if (std::ranges::find(values, text) == values.end()) values.push_back(std::move(text));
 }
 
+// Of intervals that are tried: between two bounds, and in all.
+constexpr int64_t kMostSpread = 24;
+constexpr size_t kMostIntervals = 40;
+
 // Some policies count one clean step more or fewer.
 Values Intervals(const ParameterInfo& parameter, const PathMarks& marks) {
   const double standard = DefaultOf(parameter).value_or(2000);
@@ -120,8 +124,13 @@ Values Intervals(const ParameterInfo& parameter, const PathMarks& marks) {
   for (const int64_t value : {common.least, common.most, common.least - 1, common.most - 1}) {
     if (value > 0) Add(static_cast<double>(value), values);
   }
+  // A log of every tenth step shows an interval only so well.
+  const int64_t unit = std::max<int64_t>(1, (common.most - common.least) / kMostSpread);
+  for (int64_t value = common.least; value <= common.most; value += unit) {
+    Add(static_cast<double>(value), values);
+  }
   for (const GrowthDistance& distance : marks.distances) {
-    if (values.size() < 8)
+    if (values.size() < kMostIntervals)
       Add(static_cast<double>(Roundest(distance.least, distance.most)), values);
   }
   return values;
