@@ -4,13 +4,18 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
 
+#include "dlsim/error.h"
 #include "sim/explain/read_log.h"
 
 namespace dlsim::sim {
 namespace {
 
 using Kind = LogEvent::Kind;
+
+// Between two lines of a log.
+constexpr int64_t kMostSteps = 10'000'000;
 
 bool IsRecord(const LogEvent& event) {
   return event.kind == Kind::kSteps || event.kind == Kind::kUpdates;
@@ -88,6 +93,13 @@ class PathBuilder {
     path_.first_step = done_ + first_index_;
   }
 
+  // A time that is taken for a step would be run through step by step.
+  void CheckSteps(int64_t end, const LogEvent& event) const {
+    if (end - done_ <= kMostSteps) return;
+    throw InputError("line " + std::to_string(event.line), "steps too far from those before",
+                     "at most " + std::to_string(kMostSteps), std::to_string(end - done_));
+  }
+
   // Whether a record tells the scale after its step rather than the one that it used.
   bool ShowsNext(const LogEvent& event) const { return !event.used || shows_next_; }
 
@@ -104,6 +116,7 @@ class PathBuilder {
       return;
     }
     if (*event.number < done_) return;  // another rank's copy
+    CheckSteps(*event.number + 1, event);
     ++overflows_;
     Stretch stretch = {.line = event.line};
     stretch.steps = *event.number + 1 - done_;
@@ -166,6 +179,7 @@ class PathBuilder {
 
   void Append(const LogEvent& event) {
     const int64_t end = EndOf(event);
+    CheckSteps(end, event);
     const bool shows_next = ShowsNext(event);
     const bool alone = !shows_next && event.overflow && end - done_ == 1;
     if (!alone) {

@@ -58,7 +58,10 @@ std::string PolicyLine(const Explanation& explanation) {
   std::string line =
       fmt::format("policy: {}{} reproduces the path", first.policy->name, Parameters(first));
   if (inference.matches.size() > 1) {
-    line += fmt::format("; so do {} others of {}", inference.matches.size() - 1, inference.tried);
+    const size_t others = inference.matches.size() - 1;
+    line += fmt::format("; so {} of the {} tried",
+                        others == 1 ? "does 1 other" : fmt::format("do {} others", others),
+                        inference.tried);
   }
   return line;
 }
@@ -68,13 +71,14 @@ std::string ForecastText(const Explanation& explanation) {
   const MinimumForecast& minimum = *explanation.minimum;
   std::string text;
   if (minimum.overflows > 0) {
-    text = fmt::format("; {} more and the scale is at its minimum {}",
+    text = fmt::format("; after {} in a row it is at its minimum {}",
                        Count(minimum.overflows, "overflow"), ScaleText(minimum.minimum));
   } else {
     text = "; the scale is at its minimum";
   }
   if (!minimum.raises.empty()) {
-    text += fmt::format(", after {} it raises {}", minimum.overflows_to_raise, minimum.raises);
+    text += fmt::format("; after {} in a row {} is raised",
+                        Count(minimum.overflows_to_raise, "overflow"), minimum.raises);
   }
   return text;
 }

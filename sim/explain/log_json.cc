@@ -63,7 +63,7 @@ std::optional<LogEvent> EventOf(const Json& object, LogStack stack) {
   LogEvent event = {.stack = stack, .kind = LogEvent::Kind::kSteps};
   const auto step = Field(object, kStepKeys);
   event.used = Field(object, kScaleKeys);
-  if (!step) return std::nullopt;
+  if (!step || !(std::fabs(step->value) < 0x1p53)) return std::nullopt;
   event.number = static_cast<int64_t>(step->value);
   const auto norm = Field(object, std::array<std::string_view, 1>{"grad_norm"});
   if (norm) event.overflow = !std::isfinite(norm->value);
@@ -93,6 +93,7 @@ std::optional<LogEvent> RecogniseJson(std::string_view line) {
   }
   LogEvent event = {.stack = LogStack::kFairseq, .kind = LogEvent::Kind::kUpdates};
   if (object.contains("scale_window")) event.stack = LogStack::kMetaseq;
+  if (!(std::fabs(updates->value) < 0x1p53)) return std::nullopt;
   event.number = static_cast<int64_t>(updates->value);
   event.next = Field(object, kScaleKeys);
   if (!event.next) return std::nullopt;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages of the stacks, in their own wording; each function names the source of its.
-#include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "sim/explain/log_event.h"
 #include "sim/explain/log_text.h"
@@ -210,7 +210,9 @@ std::optional<LogEvent> RecogniseMessage(std::string_view line) {
 std::optional<LogEvent> RecogniseKeyValue(std::string_view line) {
   const auto scale = FirstNumber(line, kScaleNames);
   const auto step = FirstNumber(line, kStepNames);
-  if (!scale || !step || step->low != step->high) return std::nullopt;
+  if (!scale || !step || step->low != step->high || !(std::fabs(step->value) < 0x1p53)) {
+    return std::nullopt;
+  }
   LogEvent event = {.stack = LogStack::kKeyValue, .kind = Kind::kSteps};
   event.number = static_cast<int64_t>(step->value);
   event.epoch = IntegerAfter(line, "epoch");

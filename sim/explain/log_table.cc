@@ -2,8 +2,8 @@
 #include "sim/explain/log_table.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <initializer_list>
 #include <string>
 
 #include "dlsim/error.h"
@@ -14,7 +14,7 @@ namespace {
 
 using Names = std::initializer_list<std::string_view>;
 
-// Returns the fields of a line of CSV, in lower case where `names`; quotes as in RFC 4180.
+// Returns the fields of a line of CSV; quotes as in RFC 4180.
 std::vector<std::string> Fields(std::string_view line) {
   std::vector<std::string> fields(1);
   bool quoted = false;

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <fstream>
 #include <iostream>
 #include <iterator>
 #include <numeric>
 #include <set>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/explain/log_json.h"

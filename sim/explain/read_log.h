@@ -21,7 +21,7 @@ struct LogEvents {
 // counts once. Throws InputError if a file cannot be read, or if no line tells a loss scale.
 LogEvents ReadLogs(std::span<const std::string> paths);
 
-// Joins events to stretches of steps.
+// Joins events to stretches of steps. Throws InputError for numbers that no step has.
 ScalePath BuildPath(const LogEvents& log);
 
 }  // namespace dlsim::sim

@@ -56,7 +56,10 @@ void FindDivergence(std::span<const LoggedStep> steps, size_t start, SkipVerdict
     if (falls_next) ++falls;
     ++verdict.tail_skips;
   }
-  if (falls < kFallsOfDivergence) return;
+  const auto known = steps.subspan(start, std::max<size_t>(last_growth - start, 1));
+  const double lowest = std::ranges::min(known, {}, &LoggedStep::scale).scale;
+  const bool new_lows = steps.back().scale <= lowest / kFallOfDivergence;
+  if (falls < kFallsOfDivergence || !new_lows) return;
   verdict.kind = SkipKind::kDivergence;
   verdict.tail = first;
 }

@@ -32,8 +32,10 @@ constexpr auto EnumNames(SkipKind) {
 // So many applied steps in a row end the search for the first scale.
 inline constexpr int64_t kSettledSteps = 10;
 
-// So many falls after the last growth, or after the warm-up, are a divergence.
+// So many falls after the last growth, or after the warm-up, are a divergence, if they lead so far
+// below every scale that was used before.
 inline constexpr int64_t kFallsOfDivergence = 4;
+inline constexpr double kFallOfDivergence = 8;
 
 struct SkipVerdict {
   SkipKind kind = SkipKind::kNone;
