@@ -222,7 +222,9 @@ std::string Notes(const Explanation& explanation) {
         "the log does not count the steps between its messages, so that intervals cannot be told");
   }
   if (inference.undecided) {
-    notes.emplace_back("for some parameters there were too many ways to place the overflows");
+    notes.emplace_back(
+        "not every set of parameters was tried: there are too many, or too many ways to place the "
+        "overflows");
   }
   if (!inference.matches.empty() && inference.matches.front().fit.branches > 1) {
     notes.emplace_back(

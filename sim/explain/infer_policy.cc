@@ -11,8 +11,12 @@
 namespace dlsim::sim {
 namespace {
 
-// Sets of one policy that are tried at most.
-constexpr int kMostTries = 20000;
+// Steps that the sets of one policy may take together: more for those of the log's stack.
+constexpr uint64_t kMostWork = 3'000'000;
+constexpr uint64_t kMostOwnWork = 150'000'000;
+
+// To make a scaler takes as long as so many steps.
+constexpr uint64_t kWorkOfMaking = 100;
 
 // Where a growth interval is sought at most.
 constexpr int64_t kLongestInterval = int64_t{1} << 30;
@@ -83,13 +87,18 @@ class Matcher {
       : policy_(policy), path_(path), format_(format) {}
 
   // Returns the first fitting set, else the one that gets farthest.
-  std::optional<PolicyMatch> Find(const PathMarks& marks) {
+  std::optional<PolicyMatch> Find(const PathMarks& marks, uint64_t most_work) {
     std::optional<PolicyMatch> best;
-    int tries = 0;
+    uint64_t work = 0;
     TryCandidates(policy_, marks, [&](const ParameterMap& parameters) {
-      if (++tries > kMostTries) return true;
+      if (work > most_work) {
+        undecided_ = true;
+        return true;
+      }
       std::optional<PolicyMatch> match = Try(parameters);
+      work += kWorkOfMaking;
       if (!match) return false;
+      work += match->fit.work;
       undecided_ |= match->fit.undecided;
       if (!best || match->fit.explained > best->fit.explained) best = std::move(match);
       return best->fit.explained == path_.stretches.size();
@@ -155,7 +164,9 @@ class Matcher {
       return FitsWith(match, evidence.name, std::to_string(interval));
     };
     evidence.least = value;
-    for (int64_t low = 0; low + 1 < *evidence.least;) {
+    int64_t low = value - 1;
+    while (low > 0 && fits(low)) low = std::max<int64_t>(0, value - (value - low) * 2);
+    while (low + 1 < *evidence.least) {
       const int64_t middle = low + (*evidence.least - low) / 2;
       (fits(middle) ? *evidence.least : low) = middle;
     }
@@ -214,8 +225,9 @@ Inference InferPolicy(const ScalePath& path, const std::string& format) {
       continue;
     }
     ++inference.tried;
+    const bool is_own = DistanceFromStack(path.stack, policy.name) < OwnPolicies(path.stack).size();
     Matcher matcher(policy, inference.path, format);
-    std::optional<PolicyMatch> match = matcher.Find(marks);
+    std::optional<PolicyMatch> match = matcher.Find(marks, is_own ? kMostOwnWork : kMostWork);
     inference.undecided |= matcher.undecided();
     if (!match) continue;
     if (match->fit.explained == inference.path.stretches.size()) {

@@ -35,7 +35,7 @@ struct Inference {
   std::vector<PolicyMatch> matches = {};  // that reproduce all of it; the likeliest first
   std::optional<PolicyMatch> best = {};   // otherwise the one that gets farthest
   size_t tried = 0;                       // policies
-  bool undecided = false;                 // for some policy there were too many ways
+  bool undecided = false;                 // not every set of every policy was tried to its end
   std::vector<std::string> not_tried = {};  // policies that look at gradients
 };
 

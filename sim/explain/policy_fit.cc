@@ -265,6 +265,8 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path) {
   for (const Stretch& stretch : path.stretches) {
     for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
     std::vector<Branch> next = Advance(stretch, branches);
+    fit.work += static_cast<uint64_t>(stretch.steps.value_or(1) + 1) *
+                std::max(branches.size(), next.size());
     fit.undecided = next.size() > kMostBranches;
     if (next.empty() || fit.undecided) break;
     first = fit.ways.size();

@@ -30,6 +30,7 @@ struct Way {
 struct PolicyFit {
   size_t explained = 0;                // stretches that it reproduces, from the first on
   bool undecided = false;              // too many ways to place the overflows
+  uint64_t work = 0;                   // about how many steps were taken, on all ways
   size_t branches = 0;                 // ways that are left at the end, where they differ
   std::optional<LossScaler> end = {};  // after the last explained stretch
   std::vector<Way> ways = {};          // of all explained stretches
