@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorder records the tensors and steps that are selected, and refuses bad arguments."""
 
+import json
 import re
 import subprocess
 import sys
@@ -203,6 +204,16 @@ def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
         ({"ladder": {"scales": "1"}}, dlsim.UsageError, "only a profile has one"),
         ({"ladder": {"scale": "1"}, "format": "profile"}, dlsim.UsageError, "ladder: unknown"),
         ({"ladder": {"scales": "x"}, "format": "profile"}, dlsim.UsageError, "scales"),
+        (
+            {"ladder": {"subnormals": ["keep"]}, "format": "profile"},
+            TypeError,
+            r"^ladder.subnormals: expected a text, got \['keep'\]$",
+        ),
+        (
+            {"ladder": {"formats": "fp16"}, "format": "profile"},
+            TypeError,
+            "^ladder.formats: expected a list of texts, got 'fp16'$",
+        ),
         ({"distributed": "ddp"}, dlsim.UsageError, "distributed: unknown"),
         ({"rank": 2, "ranks": 2}, dlsim.UsageError, "rank: out of range"),
         ({"ranks": 2}, dlsim.UsageError, "distributed: cannot tell"),
@@ -251,3 +262,15 @@ def test_the_model_itself_is_selected_by_its_name(tmp_path: Path) -> None:
     with dlsim.Recorder(model, tmp_path / "two", **options) as rec:
         train(model, rec)
     assert load(tmp_path / "two", 0)[0].keys() == {"0.act_grad"}
+
+
+def test_the_model_has_the_name_of_its_own_class(tmp_path: Path) -> None:
+    model = small_model()
+    wrapped = {"plain": model, "parallel": torch.nn.DataParallel(model)}
+    if hasattr(torch, "compile"):
+        wrapped["compiled"] = torch.compile(model)
+        wrapped["both"] = torch.compile(wrapped["parallel"])
+    for name, one in wrapped.items():
+        dlsim.Recorder(one, tmp_path / name, activations=None).close()
+        described = json.loads((tmp_path / name / "trace.json").read_text())
+        assert described["model"] == "Sequential", name

@@ -212,11 +212,15 @@ class ActivationHooks:
 
 
 def _is_called(module: Any) -> bool:
-    """Returns whether a module is made to be called: not a list, nor the part of an attention."""
+    """Returns whether a module is made to be called.
+
+    A list is not, nor the part of an attention, nor Lightning's module without a forward.
+    """
     forward = getattr(type(module), "forward", None)
     name = type(module).__name__
     return (
         getattr(forward, "__name__", "") != "_forward_unimplemented"
+        and getattr(forward, "__qualname__", "") != "LightningModule.forward"
         and name != "NonDynamicallyQuantizableLinear"
     )
 

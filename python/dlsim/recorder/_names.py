@@ -11,6 +11,13 @@ ROOT = "(root)"
 
 # What wrappers put before the names of a model's own parameters and modules.
 _WRAPPERS = ("_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module")
+_WRAPPER_CLASSES = (
+    "CheckpointWrapper",
+    "DataParallel",
+    "DistributedDataParallel",
+    "FullyShardedDataParallel",
+    "OptimizedModule",
+)
 
 
 def _own_name(name: str, *, wrapped: bool) -> str:
@@ -22,6 +29,16 @@ def _own_name(name: str, *, wrapped: bool) -> str:
 
 def _wraps(model: Any) -> bool:
     return type(model).__name__ in ("DistributedDataParallel", "DataParallel")
+
+
+def class_of(model: Any) -> str:
+    """Returns the name of a model's own class, without wrappers."""
+    while type(model).__name__ in _WRAPPER_CLASSES:
+        model = next(getattr(model, one) for one in (*_WRAPPERS, "module") if hasattr(model, one))
+    # fully_shard makes a class of its own, which inherits the model's.
+    sharded = "FSDPModule" in (base.__name__ for base in type(model).__mro__)
+    own = [base.__name__ for base in type(model).__mro__[int(sharded) :]]
+    return next(name for name in own if name != "FSDPModule")
 
 
 def _prefixed(models: Mapping[str, Any], kind: str) -> Iterator[tuple[str, Any]]:

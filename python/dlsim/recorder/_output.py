@@ -12,10 +12,12 @@ from typing import Any
 from .._core import __version__
 from .._errors import UsageError
 from ._joining import shard_path
+from ._names import class_of
 from ._ranks import Ranks
 from ._sinks import DrySink, Existing, ProfileSink, Sink, TraceSink
 
-_LADDER = ("formats", "roundings", "subnormals", "scales")
+_LISTS = ("formats", "roundings")
+_LADDER = (*_LISTS, "subnormals", "scales")
 
 
 def one_of(argument: str, value: object, known: tuple[str | None, ...]) -> None:
@@ -59,8 +61,12 @@ def output_of(
     """Returns the output of this process; raises UsageError or TypeError for bad arguments."""
     one_of("format", format, (None, "safetensors", "profile"))
     one_of("existing", existing, ("refuse", "replace", "continue"))
-    for key in ladder:
+    for key, value in ladder.items():
         one_of("ladder", key, _LADDER)
+        is_list = isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)
+        if not (is_list if key in _LISTS else isinstance(value, str)):
+            kind = "a list of texts" if key in _LISTS else "a text"
+            raise TypeError(f"ladder.{key}: expected {kind}, got {value!r}")
     given = Path(path)
     named = given.suffix == ".dlprof"
     if named and format == "safetensors":
@@ -95,7 +101,7 @@ def _path_of(path: Path, ranks: Ranks, *, profile: bool) -> Path:
 def description_of(models: Mapping[str, Any], settings: Mapping[str, object]) -> dict[str, str]:
     """Returns what a trace says of itself; the same in every run with the same arguments."""
     return {
-        "model": ", ".join(type(model).__name__ for model in models.values()),
+        "model": ", ".join(class_of(model) for model in models.values()),
         "gradients": "as they were when step() was called, still carrying grad_scale",
         "recorder": f"dlsim {__version__}",
         **{key: str(value) for key, value in settings.items() if value is not None},

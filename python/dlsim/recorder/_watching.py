@@ -64,7 +64,9 @@ class Watching:
 
     def drop(self) -> None:
         """Forgets the parts of a step that is not complete."""
-        self._counted = None
+        if self._counted is not None:
+            self._counted[0].cleanup()
+            self._counted = None
 
     def finish(self, step: int) -> None:
         """Shows the figures of a step that was watched; raises AlertStop if an alert says so."""
