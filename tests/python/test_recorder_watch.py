@@ -86,6 +86,17 @@ def test_figures_go_to_several_places_and_failures_of_one_are_counted(tmp_path: 
     assert steps_in(tmp_path / "run") == [0, 1]
 
 
+def test_a_watch_that_fails_loses_no_step(tmp_path: Path, monkeypatch) -> None:
+    shown, model = Shown(), small_model()
+    with dlsim.Recorder(model, tmp_path / "run", watch=Watch(shown, every=1)) as rec:
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "missing"))
+        train(model, rec)
+        monkeypatch.undo()
+        train(model, rec)
+    assert steps_in(tmp_path / "run") == [0, 1] and list(shown.calls) == [1]
+    assert rec.errors == 1 and "watch of step 0: " in rec.report().messages[0]
+
+
 def test_tensorboard_gets_scalars(tmp_path: Path) -> None:
     tensorboard = pytest.importorskip("torch.utils.tensorboard")
     reading = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")

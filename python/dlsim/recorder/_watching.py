@@ -51,9 +51,16 @@ class Watching:
             require_figure(alert, names, "watch.alerts")
 
     def add(self, step: int, part: Part) -> None:
-        """Counts a part of a step, if the step is watched."""
+        """Counts a part of a step, if the step is watched; what fails loses the step's figures."""
         if step < self._next:
             return
+        with self._counting(f"watch of step {step}"):
+            self._count(part, step)
+            return
+        self.drop()
+        self._next = step + 1
+
+    def _count(self, part: Part, step: int) -> None:
         if self._counted is None:
             folder = TemporaryDirectory(prefix="dlsim-watch-")
             ladder = {"formats": [text_of("watch.format", self._watch.format)]}
@@ -110,7 +117,7 @@ class Watching:
         import torch
 
         zeros = {name: torch.zeros(1) for name in ("0.grad", "0.act_grad")}
-        self.add(0, Part(None, 1.0, {}, zeros))
+        self._count(Part(None, 1.0, {}, zeros), 0)
         return self._replayed(0)
 
     def _alarm(self, step: int, figures: Figures) -> None:
