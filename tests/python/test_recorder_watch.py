@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A recorder tells of a training while it runs, and raises alarm."""
 
+import copy
 import logging
+import pickle
 from pathlib import Path
 
 import pytest
@@ -206,6 +208,20 @@ def loop(path: Path, scaler, *, waits: bool, every: int = 1, **options):
 SCALERS = [lambda: amp.GradScaler("dynamic")]
 if torch_scaler is not None:
     SCALERS.append(lambda: torch_scaler("cpu"))
+
+
+@pytest.mark.parametrize("make", SCALERS)
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda one: pickle.loads(pickle.dumps(one))])
+def test_copies_of_a_scaler_are_not_looked_at(make, copied) -> None:
+    scaler = make()
+    skipped = SkippedSteps(scaler)
+    other, before = copied(scaler), float(scaler.get_scale())
+    parameter = torch.nn.Parameter(torch.ones(1))
+    other.scale(parameter * float("inf")).sum().backward()
+    other.step(torch.optim.SGD([parameter], lr=0.1))
+    other.update()
+    assert float(other.get_scale()) < before == float(scaler.get_scale())
+    assert not skipped.step_was_skipped and skipped.count == 0
 
 
 @pytest.mark.parametrize("make", SCALERS)

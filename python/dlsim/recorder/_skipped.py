@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from .._errors import UsageError
@@ -38,16 +38,8 @@ class SkippedSteps:
         self._scaler = scaler
         self._before = _own_count(scaler)
         self._update = vars(scaler).get("update")  # that of another who looks
-        update = scaler.update
-
-        def counting(*args: Any, **options: Any) -> Any:
-            overflows = _overflows(scaler)  # update forgets them
-            result = update(*args, **options)
-            self._note(overflows)
-            return result
-
-        self._counting = counting
-        scaler.update = counting
+        self._counting = _Update(scaler, self._note)
+        scaler.update = self._counting
 
     def close(self) -> None:
         """Leaves the scaler as it was."""
@@ -63,6 +55,22 @@ class SkippedSteps:
         self.count += self.step_was_skipped
         self.run = self.run + 1 if self.step_was_skipped else 0
         self.longest_run = max(self.run, self.longest_run)
+
+
+class _Update:
+    """The `update` of a scaler, looked at. Copies and pickles of the scaler have their own."""
+
+    def __init__(self, scaler: Any, note: Callable[[bool], None]) -> None:
+        self._scaler, self._update, self._note = scaler, scaler.update, note
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        overflows = _overflows(self._scaler)  # update forgets them
+        result = self._update(*args, **options)
+        self._note(overflows)
+        return result
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._scaler, "update")
 
 
 def tells_skips(scaler: Any) -> bool:
