@@ -98,5 +98,5 @@ def install() -> None:
         return
     zoo = {"trainer": {"callbacks": {"MixedPrecision": amp.MixedPrecision}}}
     _put("cerebras", {"pytorch": _pytorch(), "modelzoo": zoo})
-    _put("cerebras_pytorch", _pytorch())  # its name before release 2.3
+    _put("cerebras_pytorch", _pytorch())  # its older name
     sys.meta_path.insert(0, _Finder())
