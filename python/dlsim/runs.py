@@ -56,10 +56,14 @@ def profile(
     return _run("profile", {**options, "output": output}, traces)
 
 
-def merge(profiles: Paths, output: PathText) -> Result:
-    """Merges profiles of parts of a trace into `output`; the result is its dlsim.info/1."""
+def merge(profiles: Paths, output: PathText, *, partial: bool = False) -> Result:
+    """Merges profiles of parts of a trace into `output`; the result is its dlsim.info/1.
+
+    With `partial`, profiles may hold the same steps.
+    """
     path = text_of("merge: output", output)
-    arguments = ["merge", f"--output={path}", "--", *_paths("merge", profiles)]
+    options = ["--partial"] if partial else []
+    arguments = ["merge", f"--output={path}", *options, "--", *_paths("merge", profiles)]
     merged = _bridge.run(arguments, writes_json=False)
     merged.check()
     facts = info(path)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim merge: profiles of parts of a trace into that of the whole.
 #include <array>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,14 +18,33 @@ namespace {
 struct MergeCommandOptions {
   std::vector<std::string> paths;
   std::string output;
+  bool partial = false;
   bool quiet = false;
 };
+
+// A step that two files hold is one in the result: most often a file was given twice.
+void RequireDistinctSteps(const std::vector<std::string>& paths) {
+  ProfileReader::Open(paths);  // other settings are the better reason
+  std::map<int64_t, std::string> holders;
+  for (const std::string& path : paths) {
+    const ProfileReader profile = ProfileReader::Open(std::array<std::string, 1>{path});
+    for (size_t i = 0; i < profile.step_count(); ++i) {
+      const auto [holder, is_new] = holders.emplace(profile.step_number(i), path);
+      if (is_new) continue;
+      throw InputError(
+          Printable(path),
+          "step " + std::to_string(holder->first) + " is in " + Printable(holder->second) + " too",
+          "each step in one profile, or --partial");
+    }
+  }
+}
 
 int RunMerge(const MergeCommandOptions& options) {
   if (options.output == "-") {
     throw UsageError("-o", "a profile is no text for standard output", "a file",
                      Quoted(options.output));
   }
+  if (!options.partial) RequireDistinctSteps(options.paths);
   MergeProfiles(options.paths, options.output);
   if (options.quiet) return 0;
   const std::array<std::string, 1> merged = {options.output};
@@ -45,6 +65,8 @@ void AddMergeCommand(CLI::App& app, Action& action) {
   command->add_option("-o,--output", options->output, "The merged profile")
       ->option_text("FILE")
       ->required();
+  command->add_flag("--partial", options->partial,
+                    "Profiles may hold the same steps, which must be the same in all");
   command->add_flag("--quiet", options->quiet, "No summary; errors only");
   command->footer(
       "Examples:\n"

@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/replay/file_state.h"
+#include "sim/replay/trace_notes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -61,7 +62,7 @@ SourceFacts FactsOf(const TraceReader& trace) {
           .last_step = trace.step_number(steps - 1),
           .file_bytes = trace.file_bytes(),
           .description = trace.description(),
-          .notes = trace.notes(),
+          .notes = NotesOnTrace(trace),
           .profile = {}};
 }
 

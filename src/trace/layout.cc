@@ -13,6 +13,7 @@
 #include "src/trace/numbered_files.h"
 #include "src/trace/read_only_file.h"
 #include "src/trace/safetensors.h"
+#include "src/trace/shard_files.h"
 #include "src/trace/shards.h"
 #include "src/trace/tensor_rules.h"
 
@@ -237,7 +238,7 @@ void NumberSteps(TracePlan& plan) {
 
 TracePlan PlanTrace(std::span<const std::string> paths) {
   TracePlan plan;
-  for (const std::string& path : InDumpOrder(paths)) AddPath(path, plan);
+  for (const std::string& path : GatherShards(InDumpOrder(paths), plan.notes)) AddPath(path, plan);
   if (plan.steps.empty()) throw InputError("", "no trace given", kReadable);
   NumberSteps(plan);
   if (plan.forward_arrays > 0) {

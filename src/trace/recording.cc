@@ -10,6 +10,7 @@
 #include "src/trace/metadata.h"
 #include "src/trace/npy.h"
 #include "src/trace/npz.h"
+#include "src/trace/safetensors_sax.h"
 #include "src/trace/shards.h"
 #include "src/trace/tensor_rules.h"
 
@@ -99,6 +100,11 @@ Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
   ApplyMetadata(file->place(), recording);
   for (const SafetensorsTensor& entry : header.tensors) {
     if (!IsSelected(entry.name, options)) continue;
+    if (!entry.unsupported.empty()) {
+      throw InputError(TensorPlace(file->place(), entry.name), "unsupported dtype",
+                       std::string(kReadableDTypes) + ", or --tensors with a pattern without it",
+                       Quoted(entry.unsupported));
+    }
     TraceTensor tensor;
     tensor.name = entry.name;
     tensor.role = RoleOfName(entry.name);

@@ -15,6 +15,7 @@ namespace dlsim {
 struct SafetensorsTensor {
   std::string name;
   DType dtype = DType::kF32;
+  std::string unsupported;  // the name of another type, whose tensor may only be left out
   std::vector<uint64_t> shape;
   uint64_t elements = 1;
   uint64_t begin = 0;  // first byte and one past the last, from the start of the data section

@@ -15,8 +15,6 @@ namespace {
 // The format's JSON schema limits integers to 48 bits.
 constexpr uint64_t kMaxInteger = uint64_t{1} << 48;
 
-constexpr std::string_view kSupported = "F32, F64, F16 or BF16";
-
 // What else the format defines, and dlsim does not read.
 constexpr std::array<std::string_view, 18> kUnsupported = {
     "BOOL",    "F4",      "F6_E2M3", "F6_E3M2",     "U8",          "I8",
@@ -91,11 +89,11 @@ bool SafetensorsSax::string(std::string& value) {
   }
   if (where_ != Where::kTensor || field_ != Field::kDType) WrongValue("a string");
   const std::optional<DType> dtype = ValueNamed<DType>(value);
-  if (!dtype) {
-    throw InputError(Here(), IsUnsupported(value) ? "unsupported dtype" : "unknown dtype",
-                     kSupported, Quoted(value));
+  if (!dtype && !IsUnsupported(value)) {
+    throw InputError(Here(), "unknown dtype", kReadableDTypes, Quoted(value));
   }
-  header_.tensors.back().dtype = *dtype;
+  header_.tensors.back().dtype = dtype.value_or(DType::kF32);
+  if (!dtype) header_.tensors.back().unsupported = value;
   return true;
 }
 
@@ -191,14 +189,18 @@ void SafetensorsSax::FinishTensor() {
                      std::to_string(offsets_.size()));
   }
   SafetensorsTensor& tensor = header_.tensors.back();
+  tensor.begin = offsets_[0];
+  tensor.end = offsets_[1];
+  if (!tensor.unsupported.empty()) {
+    if (tensor.begin > tensor.end) throw InputError(Here(), "data_offsets do not ascend");
+    return;
+  }
   const uint64_t item_bytes = DTypeSize(tensor.dtype);
   const std::optional<uint64_t> elements = ElementCount(tensor.shape, item_bytes);
   if (!elements) {
     throw InputError(Here(), "shape " + ShapeText(tensor.shape) + " is too large");
   }
   tensor.elements = *elements;
-  tensor.begin = offsets_[0];
-  tensor.end = offsets_[1];
   if (tensor.begin > tensor.end || tensor.end - tensor.begin != *elements * item_bytes) {
     throw InputError(Here(), "data_offsets do not fit the shape",
                      std::to_string(*elements * item_bytes) + " bytes for " +

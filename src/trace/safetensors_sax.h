@@ -12,6 +12,9 @@
 
 namespace dlsim {
 
+// The types that are read, for errors.
+inline constexpr std::string_view kReadableDTypes = "F32, F64, F16 or BF16";
+
 // The events of nlohmann's SAX interface; each throws InputError at the first defect.
 class SafetensorsSax : public StrictSax {
  public:

@@ -92,6 +92,10 @@ def test_profiles_of_parts_merge(tmp_path: Path, profile: Path) -> None:
     merged = dlsim.merge(parts, tmp_path / "all.dlprof")
     assert merged.data["schema"] == "dlsim.info/1"
     assert (tmp_path / "all.dlprof").read_bytes() == profile.read_bytes()
+    with pytest.raises(dlsim.InputError, match="each step in one profile, or --partial"):
+        dlsim.merge([*parts, parts[0]], tmp_path / "more.dlprof")
+    dlsim.merge([*parts, parts[0]], tmp_path / "more.dlprof", partial=True)
+    assert (tmp_path / "more.dlprof").read_bytes() == profile.read_bytes()
 
 
 def test_info_formats_summaries_and_accumulate_give_the_json_of_the_command() -> None:

@@ -36,6 +36,25 @@ TEST_F(Shards, AreOneStep) {
   }
 }
 
+// What a shell makes of model-*.safetensors.
+TEST_F(Shards, GivenAsFilesAreReadByTheirIndex) {
+  dir_.Write("m-00001-of-00002.safetensors", StepBytes(R"("step":"3")", "a.grad", 1));
+  dir_.Write("m-00002-of-00002.safetensors", StepBytes("", "b.grad", 2));
+  const std::vector<std::string> files = {Path("m-00001-of-00002.safetensors"),
+                                          Path("m-00002-of-00002.safetensors")};
+  ExpectInputError([&] { OpenTrace(files); },
+                   {"shards of one step without their index", "m.safetensors.index.json"});
+  dir_.Write("m.safetensors.index.json",
+             R"({"weight_map":{"a.grad":"m-00001-of-00002.safetensors",)"
+             R"("b.grad":"m-00002-of-00002.safetensors"}})");
+  const TraceReader reader = OpenTrace(files);
+  EXPECT_EQ(StepNumbers(reader), std::vector<int64_t>{3});
+  EXPECT_EQ(reader.Load(0).recordings[0].tensors.size(), 2u);
+  ASSERT_EQ(reader.notes().size(), 1u);
+  EXPECT_NE(reader.notes()[0].find("2 files are shards of one step"), std::string::npos);
+  EXPECT_EQ(OpenTrace({files[0]}).Load(0).recordings[0].tensors.size(), 1u);
+}
+
 TEST_F(Shards, AreFilesOfTheStepBesideTheirIndex) {
   WriteTwoShards();
   EXPECT_EQ(OpenTrace({dir_.path()}).files(0),

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/replay/trace_notes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+
+#include "dlsim/error.h"
+
+namespace dlsim::sim {
+namespace {
+
+// A scaler counts steps: those between two recorded ones are missing to it.
+void NoteGaps(const TraceReader& trace, std::vector<std::string>& notes) {
+  size_t gaps = 0;
+  int64_t missing = 0;
+  for (size_t i = 1; i < trace.step_count(); ++i) {
+    const int64_t between = trace.step_number(i) - trace.step_number(i - 1) - 1;
+    gaps += between > 0;
+    missing += between;
+  }
+  if (gaps == 0) return;
+  notes.push_back(fmt::format(
+      "{} step{} in {} gap{} between the recorded ones {} not there: a policy takes each recorded "
+      "step for one, so that its counts of clean steps are too low",
+      missing, missing == 1 ? "" : "s", gaps, gaps == 1 ? "" : "s", missing == 1 ? "is" : "are"));
+}
+
+// The first step, or nothing if it is damaged: whoever reads it says so.
+std::optional<TraceStep> FirstStep(const TraceReader& trace) {
+  try {
+    return trace.Load(0);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+}
+
+void NoteHalfPrecision(const Recording& recording, std::vector<std::string>& notes) {
+  for (const DType dtype : {DType::kF16, DType::kBF16}) {
+    const auto count = std::ranges::count(recording.tensors, dtype, &TraceTensor::dtype);
+    if (count == 0) continue;
+    notes.push_back(fmt::format(
+        "{} of {} tensors {} recorded in {}: what was lost to that format, by underflow "
+        "or overflow, is not in the trace",
+        count, recording.tensors.size(), count == 1 ? "is" : "are", NameOf(dtype)));
+  }
+}
+
+// safetensors of transformers say {"format": "pt"}; their names are those of parameters.
+void NoteWeights(const Recording& recording, std::vector<std::string>& notes) {
+  const auto format = recording.metadata.find("format");
+  if (format == recording.metadata.end() || format->second != "pt") return;
+  const auto is_gradient = [](const TraceTensor& tensor) {
+    return tensor.name.ends_with("grad") || tensor.role == Role::kActGrad;
+  };
+  const auto is_weight = [](const TraceTensor& tensor) { return tensor.name.ends_with(".weight"); };
+  if (std::ranges::any_of(recording.tensors, is_gradient)) return;
+  if (std::ranges::none_of(recording.tensors, is_weight)) return;
+  notes.push_back(recording.place +
+                  " looks like the weights of a model, not like its gradients: dlsim.Recorder or "
+                  "p.grad of each parameter record those");
+}
+
+}  // namespace
+
+std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
+  std::vector<std::string> notes = trace.notes();
+  NoteGaps(trace, notes);
+  const std::optional<TraceStep> step = FirstStep(trace);
+  if (!step) return notes;
+  NoteHalfPrecision(step->recordings.front(), notes);
+  NoteWeights(step->recordings.front(), notes);
+  return notes;
+}
+
+}  // namespace dlsim::sim
