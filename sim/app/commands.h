@@ -25,6 +25,8 @@ void AddAccumulateCommand(CLI::App& app, Action& action);
 void AddBenchCommand(CLI::App& app, Action& action);
 void AddTuneCommand(CLI::App& app, Action& action);
 void AddExplainCommand(CLI::App& app, Action& action);
+void AddCompletionCommand(CLI::App& app, Action& action);
+void AddManCommand(CLI::App& app, Action& action);
 void AddPythonCommands(CLI::App& app, Action& action);
 
 }  // namespace dlsim::sim

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/simd.h"
 #include "sim/app/commands.h"
 #include "sim/app/file_arguments.h"
 #include "sim/app/option_model.h"
@@ -57,7 +58,9 @@ std::string MeantOption(const CLI::App& app) {
 
 void AddCommands(CLI::App& app, Action& action) {
   app.require_subcommand(1);
-  app.set_version_flag("--version", "dlsim " DLSIM_VERSION);
+  app.set_version_flag("-V,--version", [] {
+    return "dlsim " DLSIM_VERSION " (SIMD " + CurrentSimdTarget() + ", " DLSIM_FEATURES ")";
+  });
   AddReplayCommand(app, action);
   AddSweepCommand(app, action);
   AddTuneCommand(app, action);
@@ -73,6 +76,8 @@ void AddCommands(CLI::App& app, Action& action) {
   AddAccumulateCommand(app, action);
   AddBenchCommand(app, action);
   AddPythonCommands(app, action);
+  AddCompletionCommand(app, action);
+  AddManCommand(app, action);
   app.footer(
       "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"
       "4 incomparable baseline, 70 internal error. dlsim COMMAND --help shows examples.");
@@ -92,7 +97,7 @@ void RequireCommand(const CLI::App& app, std::string_view place, int argc, char*
   if (std::ranges::find(known, first) != known.end()) {
     return RequireCommand(*app.get_subcommand(argv[1]), first, argc - 1, argv + 1);
   }
-  for (const std::string_view option : {"--help", "-h", "--version"}) {
+  for (const std::string_view option : {"--help", "-h", "--version", "-V"}) {
     if (first == option) return;
   }
   const bool is_option = first.starts_with('-');

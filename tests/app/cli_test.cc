@@ -149,6 +149,10 @@ TEST(Cli, PrintsItsVersion) {
   const std::string version = Succeed({"--version"});
   EXPECT_TRUE(version.starts_with("dlsim ")) << version;
   EXPECT_EQ(Lines(version).size(), 1u);
+  for (const char* feature : {"SIMD ", "CUDA", "MPI", "OPENMP"}) {
+    EXPECT_NE(version.find(feature), std::string::npos) << version;
+  }
+  EXPECT_EQ(Succeed({"-V"}), version);
 }
 
 TEST(Cli, ARefusedPolicyIsAnEventBeforeTheFirstStep) {
