@@ -15,6 +15,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "src/codec/encode_loop-inl.h"
+#include "src/measure/measure_exact-inl.h"
 #include "src/measure/measure_plain-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -180,15 +181,26 @@ TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
   return counter.Finish(count);
 }
 
+ChunkInputs MeasureInputsOnTarget(const float* values, size_t count) {
+  return MeasureInputsOf(values, count);
+}
+
+// `inputs` may be null where there are `sums`.
 TensorStats MeasureChunkOnTarget(const float* values, size_t count, uint64_t first_index,
-                                 const Measurement& question, const AccumulatedChunk* sums) {
+                                 const Measurement& question,
+                                 [[maybe_unused]] const ChunkInputs* inputs,
+                                 const AccumulatedChunk* sums) {
   TensorStats stats;
   // With SSSE3, whose 64-bit lanes are emulated, the general loop is the faster one.
 #if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_SSSE3
   const CodecSpec spec = MakeCodecSpec(question.conversion);
   const std::optional<PlainSpec> plain = MakePlainSpec(spec, question);
-  if (sums == nullptr && plain && MeasurePlain(spec, *plain, question, values, count, stats)) {
-    return stats;
+  if (sums == nullptr && plain && inputs->finite) {
+    if (plain->multiplies) {
+      if (MeasurePlain(spec, *plain, question, values, count, stats)) return stats;
+    } else if (std::bit_cast<uint32_t>(inputs->absmax) <= plain->max_bits) {
+      return MeasureExact(*plain, values, count, *inputs);
+    }
   }
 #endif
   DispatchRounding(question.conversion.rounding, [&](auto rounding) {
@@ -218,6 +230,7 @@ namespace dlsim {
 namespace {
 
 HWY_EXPORT(MeasureChunkOnTarget);
+HWY_EXPORT(MeasureInputsOnTarget);
 HWY_EXPORT(SumOfSquaresOnTarget);
 
 // Measures a block chunk by chunk, every question on a chunk while it is in the cache.
@@ -225,19 +238,30 @@ void MeasureBlock(std::span<const float> block, uint64_t first_index,
                   std::span<const Measurement> questions, TensorStats* results) {
   for (size_t begin = 0; begin < block.size(); begin += kChunkElements) {
     const auto chunk = block.subspan(begin, std::min(kChunkElements, block.size() - begin));
+    const ChunkInputs inputs = MeasureInputs(chunk);
     for (size_t q = 0; q < questions.size(); ++q) {
-      results[q].Merge(MeasureChunk(chunk, first_index + begin, questions[q]));
+      results[q].Merge(MeasureChunk(chunk, first_index + begin, questions[q], inputs));
     }
   }
 }
 
 }  // namespace
 
+ChunkInputs MeasureInputs(std::span<const float> values) {
+  DLSIM_CHECK(values.size() <= kChunkElements);
+  return HWY_DYNAMIC_DISPATCH(MeasureInputsOnTarget)(values.data(), values.size());
+}
+
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
-                         const Measurement& question) {
+                         const Measurement& question, const ChunkInputs& inputs) {
   DLSIM_CHECK(values.size() <= kChunkElements);
   return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, nullptr);
+                                                    question, &inputs, nullptr);
+}
+
+TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
+                         const Measurement& question) {
+  return MeasureChunk(values, first_index, question, MeasureInputs(values));
 }
 
 TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
@@ -245,7 +269,7 @@ TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t fi
   DLSIM_CHECK(values.size() <= kChunkElements && sums.unscaled.size() == values.size());
   DLSIM_CHECK(sums.scaled.size() == values.size());
   return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, &sums);
+                                                    question, nullptr, &sums);
 }
 
 double SumOfSquaresOfChunk(std::span<const float> values) {

@@ -30,7 +30,9 @@ class BlockMeasurer {
     for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
       begin_ = begin;
       LoadChunks();
-      for (size_t q = 0; q < questions_.size(); ++q) MeasureChunks(q);
+      ChunkInputs inputs;
+      if (loader_.part_count() == 1) inputs = MeasureInputs(chunks_.front().values);
+      for (size_t q = 0; q < questions_.size(); ++q) MeasureChunks(q, inputs);
     }
   }
 
@@ -55,11 +57,13 @@ class BlockMeasurer {
     return question;
   }
 
-  void MeasureChunks(size_t q) {
+  // `inputs` of the chunk where there is one part.
+  void MeasureChunks(size_t q, const ChunkInputs& inputs) {
     const uint64_t index = block_.begin + begin_;
     TensorStats* parts = answer_.parts.data() + q * loader_.part_count();
     if (loader_.part_count() == 1 && !questions_[q].detail) {
-      const TensorStats stats = MeasureChunk(chunks_.front().values, index, QuestionOfPart(q, 0));
+      const TensorStats stats =
+          MeasureChunk(chunks_.front().values, index, QuestionOfPart(q, 0), inputs);
       parts[0].Merge(stats);
       answer_.effective[q] += stats.quantized_sum_of_squares;
       return;

@@ -14,6 +14,22 @@ namespace dlsim {
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
                          const Measurement& question);
 
+// What no question changes of a chunk, for kernels that need not find it again.
+struct ChunkInputs {
+  bool finite = false;  // all inputs are, and the rest is known; always false without such kernels
+  float absmax = 0;
+  uint32_t smallest_less_one = 0;  // bits of the smallest magnitude that is not zero, less one
+  uint64_t zeros = 0;
+  double sum_of_squares = 0;
+};
+
+// Looks at a chunk once for all questions about it.
+ChunkInputs MeasureInputs(std::span<const float> values);
+
+// As MeasureChunk above; `inputs` are those of the chunk.
+TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
+                         const Measurement& question, const ChunkInputs& inputs);
+
 // Where accumulation over micro-steps adds a chunk's results, in float32.
 struct AccumulatedChunk {
   std::span<float> unscaled;  // the gradient of the step

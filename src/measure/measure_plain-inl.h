@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures chunks whose inputs and results are all finite, rounded to nearest even: no branch in
-// the loop, and sums in registers; re-included per SIMD target.
+// Measures chunks whose inputs and results are all finite, rounded to nearest even, at any scale:
+// no branch in the loop, and sums in registers; re-included per SIMD target.
 #if defined(DLSIM_MEASURE_PLAIN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DLSIM_MEASURE_PLAIN_INL_H_
 #undef DLSIM_MEASURE_PLAIN_INL_H_
@@ -60,8 +60,8 @@ HWY_INLINE void FinishColumn(const PlainColumn& column, size_t lane, ChunkSums& 
   hn::StoreU(column.quantized, SumVectors::kF64, &sums.quantized[lane]);
 }
 
-// Measures one vector. Flushing and scaling are compiled in where they are needed.
-template <bool kMultiplies, bool kFlushes>
+// Measures one vector. Flushing is compiled in where it is needed.
+template <bool kFlushes>
 class PlainVector {
  public:
   using S = SumVectors;
@@ -77,7 +77,7 @@ class PlainVector {
   HWY_INLINE void Add(const float* values, PlainCounts& counts, PlainColumn& sums) const {
     const V none = hn::Zero(S::kU32);
     const V input = S::LoadMagnitudes(values);
-    V output = Round(kMultiplies ? S::MulFloat(input, scale_) : input);
+    V output = Round(S::MulFloat(input, scale_));
     const S::M small = S::Lt(output, min_normal_);
     if constexpr (kFlushes) output = hn::IfThenZeroElse(small, output);
     const S::M zero = hn::Eq(output, none);
@@ -88,18 +88,13 @@ class PlainVector {
     const S::Sum wide = S::Widen(input);
     sums.inputs = S::AddSquare(wide, sums.inputs);
     sums.underflows = S::AddSquareWhere(zero, wide, sums.underflows);
-    const S::Sum wide_output = S::Widen(output);
-    const S::Sum exact = kMultiplies ? hn::Mul(wide_output, exact_inverse_) : wide_output;
+    const S::Sum exact = hn::Mul(S::Widen(output), exact_inverse_);
     sums.errors = S::AddErrorSquare(hn::Sub(exact, wide), sums.errors);
-    const S::Sum unscaled =
-        kMultiplies ? S::Widen(S::MulFloat(output, inverse_scale_)) : wide_output;
-    sums.quantized = S::AddSquare(unscaled, sums.quantized);
+    sums.quantized = S::AddSquare(S::Widen(S::MulFloat(output, inverse_scale_)), sums.quantized);
   }
 
  private:
-  // Rounds to nearest even by one addition: x + C - C with C = 2^dropped * max(2^exponent of x,
-  // min_normal). x + C lies in [C, 2C), whose unit is the last bit that the result keeps, and C is
-  // an even multiple of it: ties go to even. Holds while 2C is finite.
+  // As ExactRows::Round.
   HWY_INLINE V Round(V magnitude) const {
     const V exponent = hn::And(magnitude, S::Set(codec::kInfinityBits));
     const V c = hn::Add(S::Max(exponent, min_normal_), dropped_);
@@ -111,14 +106,14 @@ class PlainVector {
 };
 
 // Measures whole rows; returns whether all inputs and results are finite.
-template <bool kMultiplies, bool kFlushes>
+template <bool kFlushes>
 bool MeasurePlainRows(const PlainSpec& plain, const float* HWY_RESTRICT values, size_t count,
                       TensorStats& stats, ChunkSums& sums) {
   constexpr size_t kLanes = SumVectors::kLanes;
   // Columns whose sums fit the registers at once.
   constexpr size_t kColumns = HWY_TARGET <= HWY_AVX3 ? 4 : 1;
   static_assert(kSumLanes % (kColumns * kLanes) == 0);
-  const PlainVector<kMultiplies, kFlushes> vector(plain);
+  const PlainVector<kFlushes> vector(plain);
   PlainCounts counts = {SumVectors::Set(0), 0, 0, 0};
   for (size_t lane = 0; lane < kSumLanes; lane += kColumns * kLanes) {
     PlainColumn columns[kColumns];
@@ -133,8 +128,7 @@ bool MeasurePlainRows(const PlainSpec& plain, const float* HWY_RESTRICT values, 
   }
   FinishCounts(counts, stats);
   const uint32_t absmax = std::bit_cast<uint32_t>(stats.absmax);
-  const uint32_t largest =
-      kMultiplies ? std::bit_cast<uint32_t>(stats.absmax * plain.scale) : absmax;
+  const uint32_t largest = std::bit_cast<uint32_t>(stats.absmax * plain.scale);
   return absmax < codec::kInfinityBits && largest <= plain.max_bits;
 }
 
@@ -143,10 +137,7 @@ inline bool MeasurePlain(const CodecSpec& spec, const PlainSpec& plain, const Me
                          const float* values, size_t count, TensorStats& stats) {
   const size_t end = count - count % kSumLanes;
   ChunkSums sums;
-  const auto rows =
-      plain.multiplies
-          ? (plain.flushes ? MeasurePlainRows<true, true> : MeasurePlainRows<true, false>)
-          : (plain.flushes ? MeasurePlainRows<false, true> : MeasurePlainRows<false, false>);
+  const auto rows = plain.flushes ? MeasurePlainRows<true> : MeasurePlainRows<false>;
   if (!rows(plain, values, end, stats, sums)) return false;
   for (size_t i = end; i < count; ++i) {
     const uint32_t bits = std::bit_cast<uint32_t>(values[i]);

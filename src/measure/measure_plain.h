@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which measurements the fast kernel of measure_plain-inl.h answers, and its constants.
+// Which measurements the fast kernels of measure_plain-inl.h, and without multiplication of
+// measure_exact-inl.h, answer, and their constants.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ struct PlainSpec {
   bool flushes = false;
 };
 
-// The largest exponent field of C for which 2C is finite; see PlainVector::Round.
+// The largest exponent field of C for which 2C is finite; see ExactRows::Round.
 inline constexpr int kMaxAdditionExponent = 253;
 
 // Measuring at scale 2^k is measuring, at scale 1, the format whose bias is larger by k: the two
