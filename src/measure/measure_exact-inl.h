@@ -67,9 +67,11 @@ struct ExactVectors {
 // multiply-add agree.
 struct SquareSums {
   using X = ExactVectors;
+  // Written out, as that of PhiloxHalves is.
+  HWY_INLINE SquareSums() : low(hn::Zero(X::kF64)), high(hn::Zero(X::kF64)) {}
+
   X::Sum low, high;
 
-  static HWY_INLINE SquareSums None() { return {hn::Zero(X::kF64), hn::Zero(X::kF64)}; }
   HWY_INLINE void Add(X::F values) {
     const X::Sum lower = hn::PromoteTo(X::kF64, hn::LowerHalf(values));
     const X::Sum upper = hn::PromoteTo(X::kF64, hn::UpperHalf(X::kHalf, values));
@@ -116,7 +118,7 @@ inline ChunkInputs MeasureInputsOf(const float* values, size_t count) {
   X::V smallest_less_one = hn::Set(X::kU32, ~uint32_t{0});  // a zero wraps around to this
   alignas(64) SumLanes sums{};
   for (size_t lane = 0; lane < kSumLanes; lane += X::kLanes) {
-    SquareSums squares = SquareSums::None();
+    SquareSums squares;
     rows.ForEach(lane, [&](const float* at) HWY_ATTR {
       hwy::Prefetch(at + kPrefetchDistance);
       const X::V bits = X::Load(at);
@@ -156,8 +158,6 @@ class ExactRows {
     Counts counts = {hn::Zero(X::kU32), hn::Zero(X::kU32)};
     for (size_t lane = 0; lane < kSumLanes; lane += kColumns * X::kLanes) {
       Column columns[kColumns];
-      const SquareSums none = SquareSums::None();
-      for (Column& column : columns) column = {none, none, none};
       rows.ForEach(lane, [&](const float* at) HWY_ATTR {
         for (size_t c = 0; c < kColumns; ++c) Add(at + c * X::kLanes, counts, columns[c]);
       });
@@ -176,6 +176,7 @@ class ExactRows {
     V zeros, small;
   };
   struct Column {
+    HWY_INLINE Column() {}
     SquareSums errors, underflows, quantized;
   };
 
