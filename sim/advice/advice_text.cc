@@ -125,8 +125,7 @@ std::string FormatBounds(const FormatAdvice& format) {
 // How each policy's scale went beside the windows.
 std::string FormatPaths(const Advice& advice) {
   if (advice.paths.empty()) return "";
-  std::vector<TableRow> rows = {
-      {"path", "inside", "below: harm", "above: overflow", "no window"}};
+  std::vector<TableRow> rows = {{"path", "inside", "below: harm", "above: overflow", "no window"}};
   for (const PathInWindows& path : advice.paths) {
     rows.push_back({path.format + " " + path.policy, std::to_string(path.inside),
                     std::to_string(path.below), std::to_string(path.above),

@@ -12,8 +12,8 @@ namespace dlsim::sim {
 namespace {
 
 // Steps that the sets of one policy may take together: more for those of the log's stack.
-constexpr uint64_t kMostWork = 3'000'000;
-constexpr uint64_t kMostOwnWork = 150'000'000;
+constexpr uint64_t kMostWork = 200'000;
+constexpr uint64_t kMostOwnWork = 4'000'000;
 
 // To make a scaler takes as long as so many steps.
 constexpr uint64_t kWorkOfMaking = 100;
@@ -95,7 +95,7 @@ class Matcher {
         undecided_ = true;
         return true;
       }
-      std::optional<PolicyMatch> match = Try(parameters);
+      std::optional<PolicyMatch> match = Try(parameters, most_work - work);
       work += kWorkOfMaking;
       if (!match) return false;
       work += match->fit.work;
@@ -127,17 +127,17 @@ class Matcher {
   bool undecided() const { return undecided_; }
 
  private:
-  std::optional<PolicyMatch> Try(const ParameterMap& parameters) const {
+  std::optional<PolicyMatch> Try(const ParameterMap& parameters, uint64_t most_work) const {
     std::optional<ConfiguredScaler> configured = Make(policy_, parameters, format_);
     if (!configured) return std::nullopt;
-    PolicyFit fit = FitPolicy(configured->scaler, path_);
+    PolicyFit fit = FitPolicy(configured->scaler, path_, most_work);
     return PolicyMatch{&policy_, parameters, std::move(*configured), std::move(fit), {}};
   }
 
   bool FitsWith(const PolicyMatch& match, const std::string& name, const std::string& value) const {
     ParameterMap parameters = match.parameters;
     parameters[name] = value;
-    const std::optional<PolicyMatch> other = Try(parameters);
+    const std::optional<PolicyMatch> other = Try(parameters, kMostOwnWork);
     return other && other->fit.explained == path_.stretches.size();
   }
 

@@ -105,8 +105,9 @@ struct Places {
   }
 };
 
-// Returns the ways on through a stretch whose number of steps is known.
-std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> branches) {
+// Returns the ways on through a stretch whose number of steps is known, and counts the steps taken.
+std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> branches,
+                                   uint64_t& work) {
   const Places places = {*stretch.steps, static_cast<int64_t>(stretch.overflows.size()),
                          stretch.last};
   for (int64_t at = 0; at < places.steps && !branches.empty(); ++at) {
@@ -125,6 +126,7 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> b
     }
     if (places.overflows > 0) RemoveTwins(next);
     branches = std::move(next);
+    work += branches.size();
     if (branches.size() > kMostBranches) return branches;
   }
   std::erase_if(branches, [&](const Branch& branch) {
@@ -202,7 +204,7 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch) {
   return found;
 }
 
-std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches) {
+std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches, uint64_t& work) {
   std::vector<Branch> next;
   const auto overflows = static_cast<int64_t>(stretch.overflows.size());
   if (!stretch.steps) {
@@ -210,9 +212,10 @@ std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches
       std::ranges::move(AdvanceUncounted(stretch, std::move(branch)), std::back_inserter(next));
     }
   } else if (overflows > 0 && overflows != *stretch.steps) {
-    next = AdvanceCounted(stretch, std::move(branches));
+    next = AdvanceCounted(stretch, std::move(branches), work);
   } else {
     for (Branch& branch : branches) {
+      work += static_cast<uint64_t>(*stretch.steps);
       if (AdvanceForced(stretch, branch)) next.push_back(std::move(branch));
     }
   }
@@ -257,17 +260,16 @@ std::vector<LoggedStep> StepsOf(const LossScaler& scaler, const ScalePath& path,
   return steps;
 }
 
-PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path) {
+PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t most_work) {
   PolicyFit fit;
   std::vector<Branch> branches;
   branches.push_back({.scaler = scaler});
   size_t first = 0;  // of the last explained stretch's ways
   for (const Stretch& stretch : path.stretches) {
     for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
-    std::vector<Branch> next = Advance(stretch, branches);
-    fit.work += static_cast<uint64_t>(stretch.steps.value_or(1) + 1) *
-                std::max(branches.size(), next.size());
-    fit.undecided = next.size() > kMostBranches;
+    std::vector<Branch> next = Advance(stretch, branches, fit.work);
+    fit.work += 1 + next.size();
+    fit.undecided = next.size() > kMostBranches || fit.work > most_work;
     if (next.empty() || fit.undecided) break;
     first = fit.ways.size();
     for (Branch& branch : next) fit.ways.push_back(std::move(branch.way));

@@ -29,7 +29,7 @@ struct Way {
 
 struct PolicyFit {
   size_t explained = 0;                // stretches that it reproduces, from the first on
-  bool undecided = false;              // too many ways to place the overflows
+  bool undecided = false;              // too many ways to place the overflows, or too much work
   uint64_t work = 0;                   // about how many steps were taken, on all ways
   size_t branches = 0;                 // ways that are left at the end, where they differ
   std::optional<LossScaler> end = {};  // after the last explained stretch
@@ -37,8 +37,9 @@ struct PolicyFit {
   size_t last = 0;                     // the way that `end` is of
 };
 
-// Runs the scaler along the path. A scale fits if the log would print it as it does.
-PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path);
+// Runs the scaler along the path, until more than `most_work` steps were taken: then the fit is
+// undecided. A scale fits if the log would print it as it does.
+PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t most_work);
 
 // Returns the steps of one fitting way; the clean steps of unknown stretches are left out.
 std::vector<LoggedStep> StepsOf(const LossScaler& scaler, const ScalePath& path,

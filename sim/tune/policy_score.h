@@ -14,9 +14,9 @@ namespace dlsim::sim {
 // the harm from which on training suffers.
 inline constexpr double kLossResolution = 1e-4;
 
-// What an applied step loses: all if an activation gradient overflows, nothing as long as its harm (docs/numerics.md) stays below the
-// threshold, else the mean over tensors of what each loses of its own energy, the larger of
-// parameter and activation gradients.
+// What an applied step loses: all if an activation gradient overflows, nothing as long as its harm
+// (docs/numerics.md) stays below the threshold, else the mean over tensors of what each loses of
+// its own energy, the larger of parameter and activation gradients.
 double LossOf(const ReplayStep& step, const Conversion& conversion);
 
 // Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.

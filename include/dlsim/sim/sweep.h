@@ -44,7 +44,7 @@ struct SweepOutcome : PathSummary {
 enum class SearchWindows : uint8_t { kNo, kYes };
 
 struct SweepOptions {
-  ReplayOptions replay;                             // `observer` is not called
+  ReplayOptions replay;                                  // `observer` is not called
   std::function<void(size_t steps_done)> progress = {};  // may be empty
   std::string tensors = "*";  // of a profile: those whose name matches this pattern (fnmatch)
   SearchWindows windows = SearchWindows::kNo;
