@@ -4,8 +4,10 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
+#include "sim/app/expect_option.h"
 #include "sim/base/output_file.h"
 #include "sim/explain/explanation.h"
 #include "sim/explain/read_log.h"
@@ -17,19 +19,44 @@ struct ExplainOptions {
   std::vector<std::string> logs;
   std::string format = "fp16";
   WhatIfRequest what_if;
+  std::vector<Expectation> expectations;
   ResultPaths results;
 };
+
+// What --expect can ask: the summary, and where the scale began to fall without recovery.
+Json FiguresOf(const Json& document) {
+  Json figures = document["summary"];
+  figures["divergence_from"] = document["skips"]["divergence_from"];
+  return figures;
+}
+
+std::vector<ExpectationOutcome> Check(const ExplainOptions& options, const Json& document) {
+  const Json figures = FiguresOf(document);
+  std::vector<ExpectationOutcome> outcomes;
+  for (const Expectation& expectation : options.expectations) {
+    if (!expectation.subject.empty()) {
+      throw UsageError(kExpectOption, "a log has no runs to choose from", "a figure alone",
+                       Quoted(expectation.text));
+    }
+    RequireFigure(expectation, FigureNames(figures), kExpectOption);
+    outcomes.push_back(CheckExpectation(expectation, "", figures));
+  }
+  return outcomes;
+}
 
 int RunExplain(const ExplainOptions& options) {
   const NamedFormat format = ParseFormat(options.format);
   const LogEvents log = ReadLogs(options.logs);
   ResultFiles files(options.results);
   const Explanation explanation = Explain(BuildPath(log), format, options.what_if);
-  if (files.json) files.json->Write(DumpJson(JsonExplanation(explanation), 1) + "\n");
+  Json document = JsonExplanation(explanation);
+  const std::vector<ExpectationOutcome> outcomes = Check(options, document);
+  if (!outcomes.empty()) document["expectations"] = JsonOutcomes(outcomes);
+  if (files.json) files.json->Write(DumpJson(document, 1) + "\n");
   if (files.csv) files.csv->Write(CsvExplanation(explanation));
   files.Commit();
   if (options.results.wants_report()) WriteOutput("-", FormatExplanation(explanation));
-  return 0;
+  return ReportOutcomes("explain", outcomes);
 }
 
 }  // namespace
@@ -61,6 +88,7 @@ void AddExplainCommand(CLI::App& app, Action& action) {
                    "repeatable")
       ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
+  AddExpectOption(*command, options->expectations, "skipped_steps<=20");
   command
       ->add_option("--json", options->results.json,
                    "Write the result as JSON; - is standard output")
@@ -76,7 +104,8 @@ void AddExplainCommand(CLI::App& app, Action& action) {
       "  dlsim explain train.log.1 train.log --json explained.json\n"
       "  dlsim explain train.log --set init_scale=2^12\n"
       "  dlsim explain scales.csv --policy torch --policy megatron --format bf16\n"
-      "  grep OVERFLOW train.log | dlsim explain -");
+      "  grep OVERFLOW train.log | dlsim explain -\n"
+      "  dlsim explain train.log --quiet --expect 'divergence_from==none'");
   command->callback([options, &action] { action = [options] { return RunExplain(*options); }; });
 }
 

@@ -55,6 +55,24 @@ TEST(ExplainCommand, JsonHasEveryKey) {
   EXPECT_EQ(document["what_if"][0]["uncertain_applied"]["first_scale"], 8192);
 }
 
+TEST(ExplainCommand, IsAGate) {
+  const std::vector<std::string> gate = {"explain", kLogs + "megatron-divergence.log", "--quiet"};
+  const auto with = [&](const std::string& expectation) {
+    std::vector<std::string> arguments = gate;
+    arguments.insert(arguments.end(), {"--expect", expectation, "--json", "-"});
+    return RunCommand(arguments);
+  };
+  const CommandResult fails = with("divergence_from==none");
+  EXPECT_EQ(fails.exit_code, 1);
+  EXPECT_EQ(Lines(fails.err).size(), 1u) << fails.err;
+  const json outcome = json::parse(fails.out)["expectations"][0];
+  EXPECT_EQ(outcome["holds"], false);
+  EXPECT_EQ(outcome["found"], json::parse(fails.out)["skips"]["divergence_from"]);
+  EXPECT_EQ(with("skipped_steps>0").exit_code, 0);
+  EXPECT_EQ(with("skiped_steps>0").exit_code, 2);
+  EXPECT_EQ(with("fp16/*: skipped_steps>0").exit_code, 2);
+}
+
 TEST(ExplainCommand, CsvIsThePathAndReadsBack) {
   const TempDir dir;
   const std::string path = dir.path() + "/path.csv";
