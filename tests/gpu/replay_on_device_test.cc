@@ -45,7 +45,7 @@ class ReplayOnDevice : public testing::TestWithParam<std::string> {
     OutputFile csv(dir_.path() + "/csv"), json(dir_.path() + "/json");
     options.observer = [&](const ObservedStep& step) { WriteCsvRows(step, csv); };
     Simulate(source, options, runs);
-    WriteReplayJson(source.facts(), {}, {}, {}, runs, json);
+    WriteReplayJson(source.facts(), {}, {}, {}, {}, runs, json);
     csv.Commit();
     json.Commit();
     return ReadBytes(dir_.path() + "/csv") + ReadBytes(dir_.path() + "/json");
