@@ -66,14 +66,7 @@ void RequireCommonTensors(const DiffRuns& runs, const DiffResult& result) {
 
 int RunDiff(const DiffOptions& options) {
   DiffResult result(ThresholdOf(options));
-  const std::vector<std::string> figures = FigureNames(JsonFigures(result, 0));
-  for (const Expectation& expectation : options.expectations) {
-    if (!expectation.subject.empty()) {
-      throw UsageError(kExpectOption, "a diff has no runs to choose from", "a figure alone",
-                       Quoted(expectation.text));
-    }
-    RequireFigure(expectation, figures, kExpectOption);
-  }
+  RequireFigures(options.expectations, FigureNames(JsonFigures(result, 0)), "a diff");
   const DiffRuns runs = OpenDiffRuns(options.a, options.b, options.trace);
   const AlignedSteps aligned = Align(runs, options.alignment);
   ResultFiles files(options.results);
@@ -90,10 +83,8 @@ int RunDiff(const DiffOptions& options) {
   }
   RequireCommonTensors(runs, result);
   const Diff diff = {runs, aligned, result};
-  std::vector<ExpectationOutcome> outcomes;
-  for (const Expectation& expectation : options.expectations) {
-    outcomes.push_back(CheckExpectation(expectation, "", JsonFigures(diff)));
-  }
+  const std::vector<ExpectationOutcome> outcomes =
+      CheckExpectations(options.expectations, JsonFigures(diff));
   if (files.json) {
     WriteDiffJson(diff, DescribeOptions(options),
                   outcomes.empty() ? Json() : JsonOutcomes(outcomes), *files.json);

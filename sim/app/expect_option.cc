@@ -23,6 +23,26 @@ void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations,
       ->allow_extra_args(false);
 }
 
+void RequireFigures(std::span<const Expectation> expectations,
+                    const std::vector<std::string>& names, const std::string& what) {
+  for (const Expectation& expectation : expectations) {
+    if (!expectation.subject.empty()) {
+      throw UsageError(kExpectOption, what + " has no runs to choose from", "a figure alone",
+                       Quoted(expectation.text));
+    }
+    RequireFigure(expectation, names, kExpectOption);
+  }
+}
+
+std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
+                                                  const Json& figures) {
+  std::vector<ExpectationOutcome> outcomes;
+  for (const Expectation& expectation : expectations) {
+    outcomes.push_back(CheckExpectation(expectation, "", figures));
+  }
+  return outcomes;
+}
+
 int ReportOutcomes(const char* command, std::span<const ExpectationOutcome> outcomes) {
   int exit_code = 0;
   for (const ExpectationOutcome& outcome : outcomes) {

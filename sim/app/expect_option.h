@@ -17,6 +17,15 @@ inline constexpr const char* kExpectOption = "--expect";
 void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations,
                      const std::string& example);
 
+// Throws UsageError for an expectation that chooses runs, of which `what` (such as "a diff") has
+// none, and for one whose figure is not among `names`.
+void RequireFigures(std::span<const Expectation> expectations,
+                    const std::vector<std::string>& names, const std::string& what);
+
+// Checks the figures of a result that is one.
+std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
+                                                  const Json& figures);
+
 // Prints one line on standard error for each that does not hold, and returns the exit code: 1 if
 // there is one.
 int ReportOutcomes(const char* command, std::span<const ExpectationOutcome> outcomes);

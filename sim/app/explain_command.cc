@@ -32,16 +32,8 @@ Json FiguresOf(const Json& document) {
 
 std::vector<ExpectationOutcome> Check(const ExplainOptions& options, const Json& document) {
   const Json figures = FiguresOf(document);
-  std::vector<ExpectationOutcome> outcomes;
-  for (const Expectation& expectation : options.expectations) {
-    if (!expectation.subject.empty()) {
-      throw UsageError(kExpectOption, "a log has no runs to choose from", "a figure alone",
-                       Quoted(expectation.text));
-    }
-    RequireFigure(expectation, FigureNames(figures), kExpectOption);
-    outcomes.push_back(CheckExpectation(expectation, "", figures));
-  }
-  return outcomes;
+  RequireFigures(options.expectations, FigureNames(figures), "a log");
+  return CheckExpectations(options.expectations, figures);
 }
 
 int RunExplain(const ExplainOptions& options) {
