@@ -79,6 +79,7 @@ void WindowSearch::FindHigh(const StepInputs& inputs) {
     current_.high_tensor = inputs.tensors[t].name;
   }
   const float limit = LargestScale(conversion_, current_.largest);
+  current_.highest_scale = limit;
   current_.high =
       limit == 0 ? kLowestWindowExponent - 1
                  : std::clamp(std::ilogb(limit), kLowestWindowExponent - 1, kHighestWindowExponent);

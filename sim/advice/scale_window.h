@@ -30,6 +30,7 @@ struct StepWindow {
   // Mean harm one binade below the lower end, as measured, then two, three and so on, foretold.
   std::vector<float> harm_below;
   float largest = 0, largest_parameter = 0;  // magnitudes: of all gradients, of parameters
+  float highest_scale = 0;                   // see LargestScale, of `largest`
 
   bool empty() const { return hopeless || low > high; }
   bool Has(int exponent) const { return !hopeless && low <= exponent && exponent <= high; }

@@ -16,7 +16,7 @@ StepFacts FactsOf(const StepWindow& window, const Conversion& conversion, Checke
   }
   const float decides =
       checked == Checked::kAllGradients ? window.largest : window.largest_parameter;
-  facts.highest = LargestScale(conversion, window.largest);
+  facts.highest = window.highest_scale;
   facts.limit = LargestFiniteScale(conversion, decides);
   facts.lowest = std::ldexp(1.0, window.low);
   facts.harm_below = window.harm_below;

@@ -25,9 +25,10 @@ class OutcomeSum {
     gradients.overflow += answer.overflow;
     gradients.nonfinite_outputs += answer.nonfinite_outputs;
     gradients.underflow_sum_of_squares += answer.underflow_squares;
-    // From a step whose outcome is only likely, the run may have gone any other way.
-    if (!step.skipped)
-      underflown_.Add(answer.energy_bracket), likely_underflown_ += answer.energy_lost;
+    if (!step.skipped) {
+      underflown_.Add(answer.energy_bracket);
+      likely_underflown_ += answer.energy_lost;
+    }
     if (facts != nullptr) AddLoss(step, *facts);
   }
 
@@ -48,14 +49,15 @@ class OutcomeSum {
     outcome.exact = exact_ && known_;
     const auto applied = static_cast<double>(outcome.steps - outcome.skipped_steps);
     if (applied > 0) outcome.mean_energy_lost = likely_underflown_ / applied;
-    outcome.energy_bracket = {outcome.mean_energy_lost, outcome.mean_energy_lost};
-    if (!known_) outcome.energy_bracket = {0, 1};
-    if (known_ && applied > 0) {
+    if (!known_) {  // from a step whose outcome is only likely, the run may have gone any other way
+      outcome.energy_bracket = {0, 1};
+    } else if (applied > 0) {
       outcome.energy_bracket = {underflown_.low / applied, underflown_.high / applied};
     }
-    if (loss_)
-      outcome.mean_loss =
-          (*loss_ + static_cast<double>(steps - outcome.steps)) / static_cast<double>(steps);
+    if (loss_) {
+      const double never_run = static_cast<double>(steps - outcome.steps);
+      outcome.mean_loss = (*loss_ + never_run) / static_cast<double>(steps);
+    }
     return outcome;
   }
 
