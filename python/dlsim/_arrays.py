@@ -246,7 +246,7 @@ def measure(
     else:
         source = source_of(values, "values", VALUES)
         counted = _core.measure_array(source.bits, source.element, questions, seed, stream)
-    stats = [TensorStats(*pair, *row) for pair, row in zip(pairs, counted, strict=True)]
+    stats = [TensorStats(*pair, **row) for pair, row in zip(pairs, counted, strict=True)]
     return stats if is_list(format) or is_list(scale) else stats[0]
 
 

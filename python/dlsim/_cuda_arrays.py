@@ -161,7 +161,7 @@ def _written(out: torch.Tensor) -> torch.Tensor:
 
 def measure(
     values: torch.Tensor, questions: list[tuple[Conversion, float]], seed: int, stream: int
-) -> list[tuple[Any, ...]]:
+) -> list[dict[str, Any]]:
     """Returns the rows of _core.measure_array; waits for the device."""
     tensor, element = _read(values, "values", VALUES)
     memory = (tensor.data_ptr(), tensor.numel(), element)

@@ -107,12 +107,14 @@ std::vector<Measurement> QuestionsOf(const std::vector<Question>& questions,
   return result;
 }
 
-std::vector<StatsTuple> TuplesOf(const std::vector<TensorStats>& stats) {
-  std::vector<StatsTuple> result;
-  for (const TensorStats& s : stats) {
-    result.emplace_back(s.elements, s.zeros, s.nan, s.inf, s.underflow, s.subnormal, s.overflow,
-                        s.nonfinite_outputs, s.absmax, s.sum_of_squares, s.error_sum_of_squares,
-                        s.underflow_sum_of_squares, s.quantized_sum_of_squares);
+nb::list CountersOf(const std::vector<TensorStats>& stats) {
+  nb::list result;
+  for (const TensorStats& of_question : stats) {
+    nb::dict counters;
+    ForEachCounter([&](auto row) {
+      if constexpr (row.kIsMember) counters[row.kRow.name] = of_question.*row.kRow.of;
+    });
+    result.append(counters);
   }
   return result;
 }

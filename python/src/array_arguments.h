@@ -21,10 +21,6 @@ namespace dlsim::python {
 using Draws = std::tuple<double, uint64_t, uint32_t>;
 using Question = std::pair<Conversion, double>;  // and its scale
 
-// The fields of TensorStats in their order.
-using StatsTuple = std::tuple<uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t,
-                              uint64_t, float, double, double, double, double>;
-
 // Names of element types are those of NumPy and ml_dtypes.
 
 // Returns the type of float32, float64, float16 or bfloat16.
@@ -44,6 +40,7 @@ ArrayConversion ConversionOf(const Conversion& conversion, const Draws& draws);
 std::vector<Measurement> QuestionsOf(const std::vector<Question>& questions,
                                      const RandomStream& random);
 
-std::vector<StatsTuple> TuplesOf(const std::vector<TensorStats>& stats);
+// Returns the counters of each as a dictionary by name.
+nanobind::list CountersOf(const std::vector<TensorStats>& stats);
 
 }  // namespace dlsim::python

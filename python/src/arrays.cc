@@ -72,9 +72,8 @@ void QuantizeInto(const Input& values, const std::string& element, const Convers
   QuantizeElements(how, unscale ? Unscale::kYes : Unscale::kNo, from, to);
 }
 
-std::vector<StatsTuple> MeasureArray(const Input& values, const std::string& element,
-                                     const std::vector<Question>& questions, uint64_t seed,
-                                     uint32_t stream) {
+nb::list MeasureArray(const Input& values, const std::string& element,
+                      const std::vector<Question>& questions, uint64_t seed, uint32_t stream) {
   const std::vector<Measurement> asked = QuestionsOf(questions, {seed, stream});
   const Elements from = ElementsOf(values, element);
   std::vector<TensorStats> stats;
@@ -82,7 +81,7 @@ std::vector<StatsTuple> MeasureArray(const Input& values, const std::string& ele
     const nb::gil_scoped_release release;
     stats = MeasureElements(from, asked);
   }
-  return TuplesOf(stats);
+  return CountersOf(stats);
 }
 
 // Returns a NumPy view of the bits of an array of any framework, and the name of its element type;
@@ -146,8 +145,8 @@ void BindArrays(nb::module_& module) {
              nb::arg("questions"), nb::arg("seed"), nb::arg("stream"),
              nb::sig("def measure_array(values: NDArray[typing.Any], element: str, questions: "
                      "Sequence[tuple[Conversion, float]], seed: int, stream: int) -> "
-                     "list[tuple[typing.Any, ...]]"),
-             "Measures an array for pairs of conversion and scale; fields as in TensorStats.");
+                     "list[dict[str, typing.Any]]"),
+             "Measures an array for pairs of conversion and scale: the counters of each by name.");
   module.def("bits_of", &BitsOf, nb::arg("array"),
              nb::sig("def bits_of(array: object) -> tuple[NDArray[typing.Any] | None, str]"),
              "A view of the bits of an array, and the name of its element type.");

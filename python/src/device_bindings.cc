@@ -53,9 +53,8 @@ void Decode(const Queue& queue, uintptr_t codes, const NamedFormat& format, uint
                  reinterpret_cast<float*>(values), count);
 }
 
-std::vector<StatsTuple> Measure(const Queue& queue, const Memory& values,
-                                const std::vector<Question>& questions, uint64_t seed,
-                                uint32_t stream) {
+nb::list Measure(const Queue& queue, const Memory& values, const std::vector<Question>& questions,
+                 uint64_t seed, uint32_t stream) {
   const std::vector<Measurement> asked = QuestionsOf(questions, {seed, stream});
   gpu::DeviceTensor tensor = TensorOf(values);
   tensor.random_stream = stream;
@@ -64,7 +63,7 @@ std::vector<StatsTuple> Measure(const Queue& queue, const Memory& values,
     const nb::gil_scoped_release release;
     stats = MeasureOnDevice(QueueOf(queue), tensor, asked);
   }
-  return TuplesOf(stats);
+  return CountersOf(stats);
 }
 
 }  // namespace
@@ -82,7 +81,7 @@ void BindDeviceArrays(nb::module_& module) {
              nb::arg("questions"), nb::arg("seed"), nb::arg("stream"),
              nb::sig("def measure_on_device(queue: tuple[int, int], values: tuple[int, int, str], "
                      "questions: Sequence[tuple[Conversion, float]], seed: int, stream: int) -> "
-                     "list[tuple[typing.Any, ...]]"),
+                     "list[dict[str, typing.Any]]"),
              "Runs measure_array and waits for it.");
 }
 
