@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "dlsim/error.h"
@@ -13,52 +12,6 @@
 
 namespace dlsim::sim {
 namespace {
-
-struct NamedRole {
-  std::string_view name;
-  ParameterRole role;
-};
-
-constexpr auto kRoles =
-    std::to_array<NamedRole>({{"init_scale", ParameterRole::kFirstScale},
-                              {"initial_scale", ParameterRole::kFirstScale},
-                              {"initial_loss_scale", ParameterRole::kFirstScale},
-                              {"init_loss_scale", ParameterRole::kFirstScale},
-                              {"init_loss_scaling", ParameterRole::kFirstScale},
-                              {"scale_value", ParameterRole::kFirstScale},
-                              {"loss_scale_value", ParameterRole::kFirstScale},
-                              {"scale", ParameterRole::kFirstScale},
-                              {"scale_max", ParameterRole::kFirstScale},
-                              {"growth_interval", ParameterRole::kInterval},
-                              {"steps_per_increase", ParameterRole::kInterval},
-                              {"increment_period", ParameterRole::kInterval},
-                              {"scale_window", ParameterRole::kInterval},
-                              {"period", ParameterRole::kInterval},
-                              {"scale_seq_len", ParameterRole::kInterval},
-                              {"growth_steps", ParameterRole::kInterval},
-                              {"dynamic_growth_steps", ParameterRole::kInterval},
-                              {"incr_every_n_steps", ParameterRole::kInterval},
-                              {"step_window", ParameterRole::kInterval},
-                              {"growth_factor", ParameterRole::kGrowthFactor},
-                              {"incr_ratio", ParameterRole::kGrowthFactor},
-                              {"backoff_factor", ParameterRole::kBackoffFactor},
-                              {"decr_ratio", ParameterRole::kBackoffFactor},
-                              {"scale_factor", ParameterRole::kFactor},
-                              {"factor", ParameterRole::kFactor},
-                              {"multiplier", ParameterRole::kFactor},
-                              {"step_factor", ParameterRole::kFactor},
-                              {"hysteresis", ParameterRole::kOverflows},
-                              {"delayed_shift", ParameterRole::kOverflows},
-                              {"decr_every_n_nan_or_inf", ParameterRole::kOverflows},
-                              {"overflow_tolerance", ParameterRole::kTolerance},
-                              {"tolerance", ParameterRole::kTolerance},
-                              {"min_scale", ParameterRole::kFloor},
-                              {"min_loss_scale", ParameterRole::kFloor},
-                              {"minimum_scale", ParameterRole::kFloor},
-                              {"scale_min", ParameterRole::kFloor},
-                              {"threshold", ParameterRole::kFloor},
-                              {"max_scale", ParameterRole::kCeiling},
-                              {"max_loss_scale", ParameterRole::kCeiling}});
 
 // The default as a number; nothing for "none" and the like.
 std::optional<double> DefaultOf(const ParameterInfo& parameter) {
@@ -168,17 +121,17 @@ Values Factors(const std::vector<double>& ratios, bool inverse, double standard)
   return Numbers(numbers, standard);
 }
 
-Values ValuesOf(ParameterRole role, const ParameterInfo& parameter, const PathMarks& marks) {
+Values ValuesOf(const ParameterInfo& parameter, const PathMarks& marks) {
   const double standard = DefaultOf(parameter).value_or(0);
   Values values;
-  switch (role) {
-    case ParameterRole::kFirstScale:
+  switch (parameter.role) {
+    case ParameterRole::kStart:
       return FirstScales(parameter, marks);
     case ParameterRole::kInterval:
       return Intervals(parameter, marks);
-    case ParameterRole::kGrowthFactor:
+    case ParameterRole::kGrowth:
       return Factors(marks.rises, false, standard);
-    case ParameterRole::kBackoffFactor:
+    case ParameterRole::kBackoff:
       return Factors(marks.falls, false, standard);
     case ParameterRole::kFactor:
       return marks.falls.empty() ? Factors(marks.rises, false, standard)
@@ -215,17 +168,6 @@ struct Choice {
 
 }  // namespace
 
-ParameterRole RoleOf(std::string_view policy, std::string_view parameter) {
-  // What others call a fixed scale.
-  const bool starts = policy == "jmp" || policy == "mxnet" || policy == "static";
-  if (parameter == "loss_scale" && starts) return ParameterRole::kFirstScale;
-  if (policy == "apex" && parameter == "scale_factor") return ParameterRole::kOther;
-  for (const NamedRole& named : kRoles) {
-    if (named.name == parameter) return named.role;
-  }
-  return ParameterRole::kOther;
-}
-
 std::string SettingText(double value) {
   int exponent = 0;
   const bool power = value > 0 && std::frexp(value, &exponent) == 0.5;
@@ -237,8 +179,7 @@ bool TryCandidates(const PolicyInfo& policy, const PathMarks& marks,
                    const std::function<bool(const ParameterMap&)>& try_parameters) {
   std::vector<Choice> choices;
   for (const ParameterInfo& parameter : policy.parameters) {
-    Choice choice = {std::string(parameter.name),
-                     ValuesOf(RoleOf(policy.name, parameter.name), parameter, marks)};
+    Choice choice = {std::string(parameter.name), ValuesOf(parameter, marks)};
     if (choice.values.empty()) choice.values = {""};
     if (choice.values.size() > 1 || !choice.values[0].empty()) choices.push_back(std::move(choice));
   }

@@ -42,21 +42,6 @@ PathMarks FindMarks(const ScalePath& path);
 bool TryCandidates(const PolicyInfo& policy, const PathMarks& marks,
                    const std::function<bool(const ParameterMap&)>& try_parameters);
 
-// What a parameter does, whatever its stack calls it.
-enum class ParameterRole : uint8_t {
-  kFirstScale,
-  kInterval,
-  kGrowthFactor,
-  kBackoffFactor,
-  kFactor,     // of both
-  kOverflows,  // until the scale falls
-  kTolerance,
-  kFloor,
-  kCeiling,
-  kOther,
-};
-ParameterRole RoleOf(std::string_view policy, std::string_view parameter);
-
 // Returns the shortest text of a number for a setting: "65536", "2^32", "0.0001".
 std::string SettingText(double value);
 

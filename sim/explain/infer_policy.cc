@@ -109,7 +109,7 @@ class Matcher {
   std::vector<ParameterEvidence> Evidence(const PolicyMatch& match) const {
     std::vector<ParameterEvidence> all;
     for (const ParameterInfo& parameter : policy_.parameters) {
-      const ParameterRole role = RoleOf(policy_.name, parameter.name);
+      const ParameterRole role = parameter.role;
       const std::string name(parameter.name);
       const auto set = match.parameters.find(name);
       const bool is_set = set != match.parameters.end();
@@ -150,7 +150,7 @@ class Matcher {
       return false;
     }
     double other = value * 2;
-    if (role == ParameterRole::kFloor || role == ParameterRole::kBackoffFactor) other = value / 2;
+    if (role == ParameterRole::kFloor || role == ParameterRole::kBackoff) other = value / 2;
     if (role == ParameterRole::kOverflows || role == ParameterRole::kInterval) other = value + 1;
     if (role == ParameterRole::kTolerance) other = value + 0.03;
     return !FitsWith(match, own.name, SettingText(other));

@@ -13,6 +13,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 enum class Dynamics { kOff, kOn };
 
 struct AmpLossScaler {
@@ -69,11 +71,15 @@ Transition<AmpLossScaler::State> AmpLossScaler::Next(const Config& config, const
 const std::vector<ParameterInfo>& ApexParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale", {}, "dynamic", "dynamic, or a number: a scale that never changes"},
-      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step"},
+      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step", kStart},
       {"scale_factor", {}, "2", "without effect: the scale changes by factors of 2"},
-      {"scale_window", {"loss_scale_window"}, "2000", "clean steps until the scale doubles"},
-      {"min_loss_scale", {}, "none", "floor of a decrease; none and 0: no floor"},
-      {"max_loss_scale", {}, "2^24", "ceiling of the first scale and of growth"},
+      {"scale_window",
+       {"loss_scale_window"},
+       "2000",
+       "clean steps until the scale doubles",
+       kInterval},
+      {"min_loss_scale", {}, "none", "floor of a decrease; none and 0: no floor", kFloor},
+      {"max_loss_scale", {}, "2^24", "ceiling of the first scale and of growth", kCeiling},
   };
   return kParameters;
 }

@@ -8,6 +8,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct Fp16UtilsLossScaler {
   struct Config {
     PythonNumber init_scale;
@@ -42,9 +44,13 @@ Transition<Fp16UtilsLossScaler::State> Fp16UtilsLossScaler::Next(const Config& c
 
 const std::vector<ParameterInfo>& ApexFp16UtilsParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"init_scale", {"initial_loss_scale"}, "2^32", "loss scale of the first step"},
-      {"scale_factor", {}, "2.0", "the scale is multiplied and divided by this"},
-      {"scale_window", {"loss_scale_window"}, "1000", "clean steps until the scale grows"},
+      {"init_scale", {"initial_loss_scale"}, "2^32", "loss scale of the first step", kStart},
+      {"scale_factor", {}, "2.0", "the scale is multiplied and divided by this", kFactor},
+      {"scale_window",
+       {"loss_scale_window"},
+       "1000",
+       "clean steps until the scale grows",
+       kInterval},
   };
   return kParameters;
 }

@@ -15,6 +15,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct HysteresisScaler {
   struct Config {
     double init_scale = 0;
@@ -68,11 +70,15 @@ Transition<HysteresisScaler::State> HysteresisScaler::Next(const Config& config,
 
 const std::vector<ParameterInfo>& ApexHysteresisParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step"},
-      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
-      {"backoff_factor", {}, "0.5", "multiplies the scale when hysteresis is used up"},
-      {"growth_interval", {}, "2000", "consecutive clean steps until the scale grows; 0: never"},
-      {"hysteresis", {}, "1", "overflows in a row until the scale falls"},
+      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step", kStart},
+      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps", kGrowth},
+      {"backoff_factor", {}, "0.5", "multiplies the scale when hysteresis is used up", kBackoff},
+      {"growth_interval",
+       {},
+       "2000",
+       "consecutive clean steps until the scale grows; 0: never",
+       kInterval},
+      {"hysteresis", {}, "1", "overflows in a row until the scale falls", kOverflows},
   };
   return kParameters;
 }

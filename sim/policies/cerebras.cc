@@ -14,6 +14,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct GradScaler {
   struct Config {
     double init_scale = 0;
@@ -92,20 +94,28 @@ std::vector<ParameterInfo> Parameters(Variant variant) {
        {"initial_loss_scale"},
        code ? "2^15" : "2e15",
        code ? "loss scale of the first step; 2^31 for cbfloat16; 0 means the default"
-            : "loss scale of the first step; 0 means the default"},
+            : "loss scale of the first step; 0 means the default",
+       kStart},
       {"steps_per_increase",
        {"increment_period"},
        "2000",
-       "the scale doubles after this many steps plus one; 0 means the default"},
+       "the scale doubles after this many steps plus one; 0 means the default",
+       kInterval},
       {"min_loss_scale",
        {},
        code ? "2^-14" : "2e-14",
-       code ? "floor; below 2^-14 is refused; 0 means the default" : "floor; 0 means the default"},
+       code ? "floor; below 2^-14 is refused; 0 means the default" : "floor; 0 means the default",
+       kFloor},
       {"max_loss_scale",
        {},
        code ? "2^15" : "2e15",
-       code ? "ceiling; 2^31 for cbfloat16; 0 means the default" : "ceiling; 0 means the default"},
-      {"overflow_tolerance", {}, "0", "the scale halves above this fraction of overflows"},
+       code ? "ceiling; 2^31 for cbfloat16; 0 means the default" : "ceiling; 0 means the default",
+       kCeiling},
+      {"overflow_tolerance",
+       {},
+       "0",
+       "the scale halves above this fraction of overflows",
+       kTolerance},
   };
   if (code) {
     parameters.push_back({"fp16_type",

@@ -15,6 +15,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 // Beyond this the int64 products of counters in Next could overflow.
 constexpr int64_t kMaxPeriod = int64_t{1} << 53;
 
@@ -73,12 +75,20 @@ Transition<CsDynamicLossScale::State> CsDynamicLossScale::Next(const Config& con
 
 const std::vector<ParameterInfo>& CerebrasTfParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"initial_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step"},
-      {"increment_period", {"steps_per_increase"}, "2000", "steps until the scale doubles"},
-      {"multiplier", {}, "2", "only 2 is supported; anything else becomes 2"},
-      {"min_loss_scale", {}, "2^-14", "floor; below 2^-14 is refused"},
-      {"max_loss_scale", {}, "2^15", "ceiling"},
-      {"overflow_tolerance", {}, "0.05", "the scale halves above this fraction of overflows"},
+      {"initial_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step", kStart},
+      {"increment_period",
+       {"steps_per_increase"},
+       "2000",
+       "steps until the scale doubles",
+       kInterval},
+      {"multiplier", {}, "2", "only 2 is supported; anything else becomes 2", kFactor},
+      {"min_loss_scale", {}, "2^-14", "floor; below 2^-14 is refused", kFloor},
+      {"max_loss_scale", {}, "2^15", "ceiling", kCeiling},
+      {"overflow_tolerance",
+       {},
+       "0.05",
+       "the scale halves above this fraction of overflows",
+       kTolerance},
   };
   return kParameters;
 }

@@ -13,6 +13,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct ColossalScaler {
   struct Config {
     float initial_scale = 0;
@@ -62,13 +64,25 @@ Transition<ColossalScaler::State> ColossalScaler::Next(const Config& config, con
 
 const std::vector<ParameterInfo>& ColossalaiParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"initial_scale", {"init_scale", "initial_loss_scale"}, "2^16", "scale of the first step"},
-      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
-      {"backoff_factor", {}, "0.5", "multiplies the scale when hysteresis is used up"},
-      {"growth_interval", {}, "1000", "consecutive clean steps until the scale grows"},
-      {"min_scale", {"min_loss_scale"}, "none", "floor of a decrease; none and 0: no floor"},
-      {"max_scale", {"max_loss_scale"}, "none", "ceiling of growth; none and 0: no ceiling"},
-      {"hysteresis", {}, "2", "overflows between two growths until the scale falls"},
+      {"initial_scale",
+       {"init_scale", "initial_loss_scale"},
+       "2^16",
+       "scale of the first step",
+       kStart},
+      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps", kGrowth},
+      {"backoff_factor", {}, "0.5", "multiplies the scale when hysteresis is used up", kBackoff},
+      {"growth_interval", {}, "1000", "consecutive clean steps until the scale grows", kInterval},
+      {"min_scale",
+       {"min_loss_scale"},
+       "none",
+       "floor of a decrease; none and 0: no floor",
+       kFloor},
+      {"max_scale",
+       {"max_loss_scale"},
+       "none",
+       "ceiling of growth; none and 0: no ceiling",
+       kCeiling},
+      {"hysteresis", {}, "2", "overflows between two growths until the scale falls", kOverflows},
   };
   return kParameters;
 }

@@ -12,6 +12,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct DynamicLossScaler {
   struct Config {
     bool dynamic = true;      // false: overflows still skip their step
@@ -86,14 +88,24 @@ const std::vector<ParameterInfo>& DeepspeedParameters() {
       {"init_scale",
        {"initial_scale", "initial_loss_scale"},
        "2^32",
-       "loss scale of the first step; 2^16 by DeepSpeed's JSON configuration"},
-      {"scale_factor", {}, "2.0", "the scale is multiplied and divided by this"},
-      {"scale_window", {"loss_scale_window"}, "1000", "clean steps until the scale grows"},
-      {"min_scale", {"min_loss_scale"}, "1", "floor; an overflow at exactly this scale raises"},
+       "loss scale of the first step; 2^16 by DeepSpeed's JSON configuration",
+       kStart},
+      {"scale_factor", {}, "2.0", "the scale is multiplied and divided by this", kFactor},
+      {"scale_window",
+       {"loss_scale_window"},
+       "1000",
+       "clean steps until the scale grows",
+       kInterval},
+      {"min_scale",
+       {"min_loss_scale"},
+       "1",
+       "floor; an overflow at exactly this scale raises",
+       kFloor},
       {"delayed_shift",
        {"hysteresis"},
        "1",
-       "overflows until the scale falls; 2 by DeepSpeed's JSON configuration"},
+       "overflows until the scale falls; 2 by DeepSpeed's JSON configuration",
+       kOverflows},
       {"consecutive_hysteresis", {}, "false", "true: each clean step restores delayed_shift"},
       {"raise_error_at_min_scale", {}, "true", "false: stay at min_scale and skip on"},
   };

@@ -8,6 +8,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct Fp16Optimizer {
   struct Config {
     bool dynamic = true;      // false: overflows still skip their step
@@ -48,9 +50,17 @@ Transition<Fp16Optimizer::State> Fp16Optimizer::Next(const Config& config, const
 const std::vector<ParameterInfo>& DeepspeedFp16OptimizerParameters() {
   static const std::vector<ParameterInfo> kParameters = {
       {"loss_scale", {"static_loss_scale"}, "0", "0: dynamic; else a scale that never changes"},
-      {"init_scale", {"initial_scale", "initial_loss_scale"}, "2^16", "scale of the first step"},
-      {"scale_window", {"loss_scale_window"}, "1000", "clean steps until the scale doubles again"},
-      {"min_scale", {"min_loss_scale"}, "1", "floor"},
+      {"init_scale",
+       {"initial_scale", "initial_loss_scale"},
+       "2^16",
+       "scale of the first step",
+       kStart},
+      {"scale_window",
+       {"loss_scale_window"},
+       "1000",
+       "clean steps until the scale doubles again",
+       kInterval},
+      {"min_scale", {"min_loss_scale"}, "1", "floor", kFloor},
   };
   return kParameters;
 }

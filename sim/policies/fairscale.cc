@@ -12,6 +12,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct LayerScaler {
   struct Config {
     double init_scale = 0;
@@ -56,12 +58,17 @@ const std::vector<ParameterInfo>& FairscaleParameters() {
       {"init_scale",
        {"initial_loss_scale"},
        "2^10",
-       "loss scale of the first step, the same for each layer"},
-      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
-      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow in the layer"},
-      {"growth_interval", {}, "10000", "consecutive clean steps of the layer until it grows"},
-      {"min_scale", {}, "2^-126", "floor"},
-      {"max_scale", {}, "0x1.fffffep+127", "ceiling"},
+       "loss scale of the first step, the same for each layer",
+       kStart},
+      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps", kGrowth},
+      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow in the layer", kBackoff},
+      {"growth_interval",
+       {},
+       "10000",
+       "consecutive clean steps of the layer until it grows",
+       kInterval},
+      {"min_scale", {}, "2^-126", "floor", kFloor},
+      {"max_scale", {}, "0x1.fffffep+127", "ceiling", kCeiling},
   };
   return kParameters;
 }

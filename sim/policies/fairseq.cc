@@ -19,6 +19,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 enum class Stack { kFairseq, kMetaseq };
 
 // A Python number that is an int or a float; only its text and its errors tell them apart.
@@ -166,23 +168,31 @@ std::vector<ParameterInfo> Parameters(Stack stack) {
        {"initial_loss_scale", "fp16_init_scale"},
        fairseq ? "2^15" : "4",
        fairseq ? "loss scale of the first step; the command line's default is 128"
-               : "loss scale of the first step"},
-      {"scale_factor", {}, "2", "divides the scale on an overflow and multiplies it on growth"},
+               : "loss scale of the first step",
+       kStart},
+      {"scale_factor",
+       {},
+       "2",
+       "divides the scale on an overflow and multiplies it on growth",
+       kFactor},
       {"scale_window",
        {"fp16_scale_window"},
        fairseq ? "2000" : "256",
        fairseq ? "clean steps in a row until the scale grows"
-               : "clean steps in a row until the scale grows; changes with the scale"},
+               : "clean steps in a row until the scale grows; changes with the scale",
+       kInterval},
       {"tolerance",
        {"fp16_scale_tolerance"},
        "0",
-       "the scale falls from this fraction of overflows since its last change on"},
-      {"threshold", {"threshold_loss_scale"}, "none", "floor, or none"},
+       "the scale falls from this fraction of overflows since its last change on",
+       kTolerance},
+      {"threshold", {"threshold_loss_scale"}, "none", "floor, or none", kFloor},
       {"min_loss_scale",
        {},
        fairseq ? "1e-4" : "2^-5",
        fairseq ? "an overflow that arrives here raises FloatingPointError"
-               : "an overflow that would fall below leaves the scale as it is"},
+               : "an overflow that would fall below leaves the scale as it is",
+       kFloor},
   };
 }
 

@@ -14,6 +14,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 constexpr float kFloatMax = std::numeric_limits<float>::max();
 
 struct DynamicScale {
@@ -56,11 +58,23 @@ Transition<DynamicScale::State> DynamicScale::Next(const Config& config, const S
 
 const std::vector<ParameterInfo>& FlaxParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"scale", {"init_scale", "initial_loss_scale"}, "65536", "loss scale of the first step"},
-      {"growth_factor", {}, "2", "multiplies the scale on growth, up to the largest float32"},
-      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow"},
-      {"growth_interval", {}, "2000", "the scale grows after this many clean steps plus one"},
-      {"minimum_scale", {}, "2^-126", "floor, or none"},
+      {"scale",
+       {"init_scale", "initial_loss_scale"},
+       "65536",
+       "loss scale of the first step",
+       kStart},
+      {"growth_factor",
+       {},
+       "2",
+       "multiplies the scale on growth, up to the largest float32",
+       kGrowth},
+      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow", kBackoff},
+      {"growth_interval",
+       {},
+       "2000",
+       "the scale grows after this many clean steps plus one",
+       kInterval},
+      {"minimum_scale", {}, "2^-126", "floor, or none", kFloor},
   };
   return kParameters;
 }

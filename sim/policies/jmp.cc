@@ -15,6 +15,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct DynamicLossScale {
   struct Config {
     float loss_scale = 0;
@@ -59,10 +61,18 @@ Transition<DynamicLossScale::State> DynamicLossScale::Next(const Config& config,
 
 const std::vector<ParameterInfo>& JmpParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"loss_scale", {"init_scale", "initial_loss_scale"}, "2^15", "loss scale of the first step"},
-      {"period", {}, "2000", "consecutive clean steps until the scale grows"},
-      {"factor", {}, "2", "divides the scale on an overflow and multiplies it on growth"},
-      {"min_loss_scale", {}, "1", "floor; 1 again after each jit or tree_map of the real jmp"},
+      {"loss_scale",
+       {"init_scale", "initial_loss_scale"},
+       "2^15",
+       "loss scale of the first step",
+       kStart},
+      {"period", {}, "2000", "consecutive clean steps until the scale grows", kInterval},
+      {"factor", {}, "2", "divides the scale on an overflow and multiplies it on growth", kFactor},
+      {"min_loss_scale",
+       {},
+       "1",
+       "floor; 1 again after each jit or tree_map of the real jmp",
+       kFloor},
   };
   return kParameters;
 }
@@ -72,9 +82,14 @@ const std::vector<ParameterInfo>& MindsporeParameters() {
       {"scale_value",
        {"init_scale", "initial_loss_scale"},
        "2^24",
-       "loss scale of the first step; below 1 is refused"},
-      {"scale_factor", {}, "2", "divides the scale on an overflow and multiplies it on growth"},
-      {"scale_window", {}, "2000", "consecutive clean steps until the scale grows"},
+       "loss scale of the first step; below 1 is refused",
+       kStart},
+      {"scale_factor",
+       {},
+       "2",
+       "divides the scale on an overflow and multiplies it on growth",
+       kFactor},
+      {"scale_window", {}, "2000", "consecutive clean steps until the scale grows", kInterval},
   };
   return kParameters;
 }

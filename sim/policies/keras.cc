@@ -10,6 +10,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct LossScaleOptimizer {
   struct Config {
     float initial_scale = 0;
@@ -40,11 +42,13 @@ const std::vector<ParameterInfo>& KerasParameters() {
       {"initial_scale",
        {"initial_loss_scale", "init_scale"},
        "2^15",
-       "loss scale of the first step"},
+       "loss scale of the first step",
+       kStart},
       {"dynamic_growth_steps",
        {"growth_steps"},
        "2000",
-       "consecutive clean steps until the scale doubles"},
+       "consecutive clean steps until the scale doubles",
+       kInterval},
       {"dynamic", {}, "true", "false is refused"},
   };
   return kParameters;

@@ -14,6 +14,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct MegatronScaler {
   struct Config {
     float initial_scale = 0;
@@ -60,15 +62,20 @@ Transition<MegatronScaler::State> MegatronScaler::Next(const Config& config, con
 
 const std::vector<ParameterInfo>& MegatronParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"initial_scale", {"initial_loss_scale", "init_scale"}, "2^32", "scale of the first step"},
-      {"min_scale", {"min_loss_scale"}, "1", "floor of a decrease"},
-      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
-      {"backoff_factor", {}, "0.5", "multiplies the scale when hysteresis is used up"},
+      {"initial_scale",
+       {"initial_loss_scale", "init_scale"},
+       "2^32",
+       "scale of the first step",
+       kStart},
+      {"min_scale", {"min_loss_scale"}, "1", "floor of a decrease", kFloor},
+      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps", kGrowth},
+      {"backoff_factor", {}, "0.5", "multiplies the scale when hysteresis is used up", kBackoff},
       {"growth_interval",
        {"loss_scale_window"},
        "1000",
-       "consecutive clean steps until the scale grows"},
-      {"hysteresis", {}, "2", "overflows between two growths until the scale falls"},
+       "consecutive clean steps until the scale grows",
+       kInterval},
+      {"hysteresis", {}, "2", "overflows between two growths until the scale falls", kOverflows},
   };
   return kParameters;
 }

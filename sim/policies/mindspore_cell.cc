@@ -14,6 +14,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct UpdateCell {
   struct Config {
     float loss_scale_value = 0;
@@ -57,9 +59,18 @@ const std::vector<ParameterInfo>& MindsporeCellParameters() {
       {"loss_scale_value",
        {"init_scale", "initial_loss_scale"},
        "2^24",
-       "loss scale of the first step"},
-      {"scale_factor", {}, "2", "multiplies the scale on growth; its reciprocal on an overflow"},
-      {"scale_window", {}, "2000", "clean steps since the last change until the scale grows"},
+       "loss scale of the first step",
+       kStart},
+      {"scale_factor",
+       {},
+       "2",
+       "multiplies the scale on growth; its reciprocal on an overflow",
+       kFactor},
+      {"scale_window",
+       {},
+       "2000",
+       "clean steps since the last change until the scale grows",
+       kInterval},
   };
   return kParameters;
 }

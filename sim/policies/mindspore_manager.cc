@@ -11,6 +11,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 constexpr int64_t kBadStepMax = 1000;
 
 const PythonNumber& One() {
@@ -68,9 +70,14 @@ const std::vector<ParameterInfo>& MindsporeManagerParameters() {
       {"init_loss_scale",
        {"init_scale", "initial_loss_scale"},
        "2^24",
-       "loss scale of the first step, at least 1"},
-      {"scale_factor", {}, "2", "the scale is multiplied by this or by its reciprocal"},
-      {"scale_window", {"loss_scale_window"}, "2000", "clean steps until the scale grows"},
+       "loss scale of the first step, at least 1",
+       kStart},
+      {"scale_factor", {}, "2", "the scale is multiplied by this or by its reciprocal", kFactor},
+      {"scale_window",
+       {"loss_scale_window"},
+       "2000",
+       "clean steps until the scale grows",
+       kInterval},
   };
   return kParameters;
 }

@@ -11,6 +11,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 // A scale among the counters; it shows as the text of float.hex().
 struct NextScale {
   double value = 0;
@@ -74,9 +76,14 @@ const std::vector<ParameterInfo>& MxnetParameters() {
       {"loss_scale",
        {"init", "init_scale", "initial_loss_scale"},
        "2^16",
-       "loss scale of the first step"},
-      {"scale_seq_len", {"window"}, "2000", "consecutive clean steps until the scale doubles"},
-      {"max_loss_scale", {"max_scale"}, "2^24", "ceiling of growth"},
+       "loss scale of the first step",
+       kStart},
+      {"scale_seq_len",
+       {"window"},
+       "2000",
+       "consecutive clean steps until the scale doubles",
+       kInterval},
+      {"max_loss_scale", {"max_scale"}, "2^24", "ceiling of growth", kCeiling},
   };
   return kParameters;
 }

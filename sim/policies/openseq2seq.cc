@@ -11,6 +11,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 // The original's graph leaves open whether the counter of steps is raised before or after the
 // update reads it. The scale is the same, as growth before the first overflow is clipped.
 enum class IterationOrder { kIncrementFirst, kIncrementLast };
@@ -70,10 +72,18 @@ Transition<Backoff::State> Backoff::Next(const Config& config, const State& stat
 
 const std::vector<ParameterInfo>& Openseq2seqParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"scale_min", {"min_loss_scale"}, "1", "floor"},
-      {"scale_max", {"max_loss_scale"}, "2^14", "ceiling, and the loss scale of the first step"},
-      {"step_factor", {}, "2", "multiplies the scale on growth and divides it on an overflow"},
-      {"step_window", {}, "2000", "steps since the last overflow, and between growths"},
+      {"scale_min", {"min_loss_scale"}, "1", "floor", kFloor},
+      {"scale_max",
+       {"max_loss_scale"},
+       "2^14",
+       "ceiling, and the loss scale of the first step",
+       kStart},
+      {"step_factor",
+       {},
+       "2",
+       "multiplies the scale on growth and divides it on an overflow",
+       kFactor},
+      {"step_window", {}, "2000", "steps since the last overflow, and between growths", kInterval},
       {"iteration_order",
        {},
        "inc_last",

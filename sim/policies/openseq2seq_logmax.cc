@@ -11,6 +11,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct LogMax {
   // `1 - beta` is rounded to float32 after Python's subtraction.
   struct Average {
@@ -84,8 +86,8 @@ Transition<LogMax::State> LogMax::Next(const Config& config, const State& state,
 
 const std::vector<ParameterInfo>& Openseq2seqLogmaxParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"scale_min", {"min_loss_scale"}, "1", "floor"},
-      {"scale_max", {"max_loss_scale"}, "2^14", "ceiling"},
+      {"scale_min", {"min_loss_scale"}, "1", "floor", kFloor},
+      {"scale_max", {"max_loss_scale"}, "2^14", "ceiling", kStart},
       {"log_max", {}, "16", "an overflow counts as 2^log_max where log2 of a magnitude belongs"},
       {"beta1", {}, "0.99", "weight of the past in the mean"},
       {"beta2", {}, "0.999", "weight of the past in the spread"},

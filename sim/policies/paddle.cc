@@ -14,6 +14,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct DynamicGraph {
   static constexpr const char* kScale = "scale";
   static constexpr const char* kGood = "incr_count";
@@ -74,11 +76,19 @@ struct PaddleScaler {
 
 const std::vector<ParameterInfo>& DynamicParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"init_loss_scaling", {"init_scale"}, "2^16", "loss scale of the first step"},
-      {"incr_ratio", {}, "2", "multiplies the scale on growth"},
-      {"decr_ratio", {}, "0.5", "multiplies the scale when it shrinks"},
-      {"incr_every_n_steps", {}, "2000", "consecutive clean steps until the scale grows"},
-      {"decr_every_n_nan_or_inf", {}, "1", "consecutive overflows until the scale shrinks"},
+      {"init_loss_scaling", {"init_scale"}, "2^16", "loss scale of the first step", kStart},
+      {"incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth},
+      {"decr_ratio", {}, "0.5", "multiplies the scale when it shrinks", kBackoff},
+      {"incr_every_n_steps",
+       {},
+       "2000",
+       "consecutive clean steps until the scale grows",
+       kInterval},
+      {"decr_every_n_nan_or_inf",
+       {},
+       "1",
+       "consecutive overflows until the scale shrinks",
+       kOverflows},
       {"use_dynamic_loss_scaling", {}, "true", "false: the scale never changes"},
       {"enable", {}, "true", "false: the scale is 1 and no step is skipped"},
   };
@@ -87,11 +97,19 @@ const std::vector<ParameterInfo>& DynamicParameters() {
 
 const std::vector<ParameterInfo>& StaticParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"init_loss_scaling", {"init_scale"}, "2^15", "loss scale of the first step"},
-      {"incr_ratio", {}, "2", "multiplies the scale on growth"},
-      {"decr_ratio", {}, "0.8", "multiplies the scale when it shrinks"},
-      {"incr_every_n_steps", {}, "1000", "consecutive clean steps until the scale grows"},
-      {"decr_every_n_nan_or_inf", {}, "2", "consecutive overflows until the scale shrinks"},
+      {"init_loss_scaling", {"init_scale"}, "2^15", "loss scale of the first step", kStart},
+      {"incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth},
+      {"decr_ratio", {}, "0.8", "multiplies the scale when it shrinks", kBackoff},
+      {"incr_every_n_steps",
+       {},
+       "1000",
+       "consecutive clean steps until the scale grows",
+       kInterval},
+      {"decr_every_n_nan_or_inf",
+       {},
+       "2",
+       "consecutive overflows until the scale shrinks",
+       kOverflows},
   };
   return kParameters;
 }

@@ -15,6 +15,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct AutomaticLossScaling {
   struct Config {
     float loss_scaling = 1;  // the optimizer's own loss scale
@@ -50,7 +52,11 @@ struct AutomaticLossScaling {
 
 const std::vector<ParameterInfo>& PopartParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"lossScaling", {"init_scale"}, "1", "loss scale of the optimizer, times the update factor"},
+      {"lossScaling",
+       {"init_scale"},
+       "1",
+       "loss scale of the optimizer, times the update factor",
+       kStart},
       {"binEdgeLocation", {}, "0.125", "edge of the histogram as a share of 65504"},
       {"thresholdUpperCountProportion",
        {},

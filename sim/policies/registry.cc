@@ -2,7 +2,6 @@
 #include "dlsim/sim/policies.h"
 
 #include <algorithm>
-#include <array>
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
@@ -31,15 +30,11 @@ const Info& FindNamed(std::span<const Info> infos, std::string_view name, std::s
   throw UsageError(place, problem, ExpectedName(name, known, aliases), Quoted(name));
 }
 
-// The parameters that a run begins with, under one of their names. Scales that never change are
-// refused where they are read.
-constexpr std::array<std::string_view, 2> kFirstScales = {"init_scale", "scale_max"};
-
-// Some originals take a negative scale, which turns every gradient round.
+// Some originals take a negative scale, which turns every gradient round. Scales that never change
+// are refused where they are read.
 void RefuseNegativeScale(const PolicyInfo& policy, const ParameterInfo& parameter,
                          std::string_view text) {
-  const auto has = [&](std::string_view name) { return HasName(parameter, name); };
-  if (!text.starts_with('-') || std::ranges::none_of(kFirstScales, has)) return;
+  if (!text.starts_with('-') || parameter.role != ParameterRole::kStart) return;
   const std::string place = std::string(policy.name) + "." + std::string(parameter.name);
   if (ParseNumber(text, place) < 0) {
     throw UsageError(place, "not a loss scale", "a positive number", Quoted(text));

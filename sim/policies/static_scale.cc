@@ -7,9 +7,11 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 const std::vector<ParameterInfo>& StaticScaleParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"loss_scale", {"loss_scaling_factor"}, "1", "the loss scale, as float32"},
+      {"loss_scale", {"loss_scaling_factor"}, "1", "the loss scale, as float32", kStart},
   };
   return kParameters;
 }

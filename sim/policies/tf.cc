@@ -13,6 +13,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct TfNames {
   static constexpr const char* kCounter = "num_good_steps";
 };
@@ -52,21 +54,38 @@ struct DynamicLossScale {
 
 const std::vector<ParameterInfo>& TfParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"initial_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step"},
-      {"increment_period", {"growth_steps"}, "2000", "consecutive clean steps until it grows"},
-      {"multiplier", {}, "2", "multiplies the scale on growth and divides it on an overflow"},
+      {"initial_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step", kStart},
+      {"increment_period",
+       {"growth_steps"},
+       "2000",
+       "consecutive clean steps until it grows",
+       kInterval},
+      {"multiplier",
+       {},
+       "2",
+       "multiplies the scale on growth and divides it on an overflow",
+       kFactor},
   };
   return kParameters;
 }
 
 const std::vector<ParameterInfo>& Keras2Parameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"initial_loss_scale", {"initial_scale", "init_scale"}, "2^15", "scale of the first step"},
+      {"initial_loss_scale",
+       {"initial_scale", "init_scale"},
+       "2^15",
+       "scale of the first step",
+       kStart},
       {"growth_steps",
        {"dynamic_growth_steps", "increment_period"},
        "2000",
-       "consecutive clean steps until it grows"},
-      {"multiplier", {}, "2", "multiplies the scale on growth and divides it on an overflow"},
+       "consecutive clean steps until it grows",
+       kInterval},
+      {"multiplier",
+       {},
+       "2",
+       "multiplies the scale on growth and divides it on an overflow",
+       kFactor},
       {"dynamic", {}, "true", "false: the scale never changes and no step is skipped"},
   };
   return kParameters;

@@ -11,6 +11,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 struct ExponentialUpdate {
   struct Config {
     float init_loss_scale = 0;
@@ -49,11 +51,19 @@ struct ExponentialUpdate {
 
 const std::vector<ParameterInfo>& TfContribParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"init_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step"},
-      {"incr_every_n_steps", {}, "2000", "consecutive clean steps until the scale grows"},
-      {"decr_every_n_nan_or_inf", {}, "2", "overflows since the last change until it shrinks"},
-      {"incr_ratio", {}, "2", "multiplies the scale on growth"},
-      {"decr_ratio", {}, "0.8", "multiplies the scale when it shrinks"},
+      {"init_loss_scale", {"init_scale"}, "2^15", "loss scale of the first step", kStart},
+      {"incr_every_n_steps",
+       {},
+       "2000",
+       "consecutive clean steps until the scale grows",
+       kInterval},
+      {"decr_every_n_nan_or_inf",
+       {},
+       "2",
+       "overflows since the last change until it shrinks",
+       kOverflows},
+      {"incr_ratio", {}, "2", "multiplies the scale on growth", kGrowth},
+      {"decr_ratio", {}, "0.8", "multiplies the scale when it shrinks", kBackoff},
   };
   return kParameters;
 }

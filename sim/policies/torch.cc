@@ -14,6 +14,8 @@
 namespace dlsim::sim {
 namespace {
 
+using enum ParameterRole;
+
 enum class Growth { kAlways, kIfFinite };
 
 struct GradScaler {
@@ -60,10 +62,14 @@ Transition<GradScaler::State> GradScaler::Next(const Config& config, const State
 
 const std::vector<ParameterInfo>& TorchParameters() {
   static const std::vector<ParameterInfo> kParameters = {
-      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step"},
-      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps"},
-      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow"},
-      {"growth_interval", {}, "2000", "consecutive clean steps until the scale grows; 0: never"},
+      {"init_scale", {"initial_loss_scale"}, "65536", "loss scale of the first step", kStart},
+      {"growth_factor", {}, "2", "multiplies the scale after growth_interval clean steps", kGrowth},
+      {"backoff_factor", {}, "0.5", "multiplies the scale on an overflow", kBackoff},
+      {"growth_interval",
+       {},
+       "2000",
+       "consecutive clean steps until the scale grows; 0: never",
+       kInterval},
       {"enabled", {}, "true", "false: the scale is 1 and no step is skipped"},
   };
   return kParameters;

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <initializer_list>
 #include <variant>
 
 #include "dlsim/error.h"
@@ -14,19 +13,14 @@
 namespace dlsim::sim {
 namespace {
 
-using Names = std::initializer_list<std::string_view>;
-
-// Returns the policy's own name of the parameter that is known by one of `names`; empty if none is.
-std::string NameAmong(const PolicyInfo& policy, Names names) {
+// Returns the policy's own name of the parameter in a role; empty if none is. Of two floors, which
+// fairseq has, it is the last: no scale passes that one.
+std::string NameOfRole(const PolicyInfo& policy, ParameterRole role) {
+  std::string_view name;
   for (const ParameterInfo& parameter : policy.parameters) {
-    const auto known = [&](std::string_view name) {
-      return std::find(names.begin(), names.end(), name) != names.end();
-    };
-    if (known(parameter.name) || std::ranges::any_of(parameter.aliases, known)) {
-      return std::string(parameter.name);
-    }
+    if (parameter.role == role) name = parameter.name;
   }
-  return {};
+  return std::string(name);
 }
 
 double DefaultNumber(const std::vector<NamedValue>& parameters, const std::string& name) {
@@ -105,16 +99,13 @@ PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
   family.policy = &FindPolicy(policy);
   family.format = format;
   const PolicyInfo& info = *family.policy;
-  family.init =
-      NameAmong(info, {"init_scale", "initial_scale", "initial_loss_scale", "init_loss_scaling"});
-  family.min = NameAmong(info, {"min_loss_scale", "min_scale", "minimum_scale"});
-  family.max = NameAmong(info, {"max_loss_scale", "max_scale"});
-  family.interval = NameAmong(info, {"steps_per_increase", "growth_interval", "scale_window",
-                                     "growth_steps", "increment_period", "loss_scale_window",
-                                     "dynamic_growth_steps", "incr_every_n_steps"});
-  family.hysteresis = NameAmong(info, {"hysteresis"});
+  family.init = NameOfRole(info, ParameterRole::kStart);
+  family.min = NameOfRole(info, ParameterRole::kFloor);
+  family.max = NameOfRole(info, ParameterRole::kCeiling);
+  family.interval = NameOfRole(info, ParameterRole::kInterval);
+  family.hysteresis = NameOfRole(info, ParameterRole::kOverflows);
   family.base = ResolveParameters(info, settings);
-  family.base.erase("loss_scale");
+  if (family.init != "loss_scale") family.base.erase("loss_scale");
   family.current = !settings.empty();
   const ConfiguredScaler configured = MakeDefaults(info, family.base, format);
   const bool magnitudes = configured.scaler.uses_absmax() || configured.scaler.looks_ahead() ||

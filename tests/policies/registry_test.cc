@@ -36,6 +36,14 @@ TEST(FindPolicy, SuggestsTheNearestName) {
                                            " (did you mean 'torch'?), got 'torhc'");
 }
 
+TEST(FindPolicy, EachPolicyBeginsWithOneScale) {
+  for (const PolicyInfo& policy : Policies()) {
+    const auto starts = std::ranges::count(policy.parameters, ParameterRole::kStart,
+                                           [](const ParameterInfo& p) { return p.role; });
+    EXPECT_EQ(starts, policy.name == "adaloss" ? 0 : 1) << policy.name;
+  }
+}
+
 TEST(ResolveParameters, RefusesANegativeScaleInEveryPolicy) {
   for (const PolicyInfo& policy : Policies()) {
     for (const std::string name : {"init_scale", "loss_scale", "scale", "scale_max"}) {

@@ -4,8 +4,11 @@
 
 #include <cmath>
 #include <limits>
+#include <set>
+#include <string_view>
 
 #include "dlsim/error.h"
+#include "dlsim/sim/policies.h"
 #include "sim/tune/policy_family.h"
 #include "sim/tune/policy_score.h"
 #include "tests/support/profiled_trace.h"
@@ -176,8 +179,20 @@ TEST(TuneFamily, KnowsTheNamesOfTheStacks) {
   EXPECT_EQ(deepspeed.hysteresis, "delayed_shift");
   EXPECT_FALSE(deepspeed.Make({.init = 3, .min = 1, .max = 0, .interval = 5}));
   EXPECT_TRUE(deepspeed.Make({.init = 4, .min = 1, .max = 0, .interval = 5}));
-  for (const std::string policy : {"static", "adaloss", "popart"}) {
-    EXPECT_THROW(FamilyOf(policy, "fp16"), Error) << policy;
+  EXPECT_EQ(FamilyOf("fairseq", "fp16").min, "min_loss_scale");  // of two floors the last
+  EXPECT_EQ(FamilyOf("jmp", "fp16").init, "loss_scale");
+}
+
+TEST(TuneFamily, RefusesPoliciesWithoutOneScaleAndAnInterval) {
+  const std::set<std::string_view> refused = {"static", "fairscale", "adaloss",
+                                              "openseq2seq-logmax", "popart"};
+  for (const PolicyInfo& policy : Policies()) {
+    if (refused.contains(policy.name)) {
+      EXPECT_THROW(FamilyOf(policy.name, "fp16"), Error) << policy.name;
+    } else {
+      const PolicyFamily family = FamilyOf(policy.name, "fp16");
+      EXPECT_TRUE(family.Make(family.defaults)) << policy.name;
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // The loss-scaling policies: their names and parameters, and how to make each.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <optional>
@@ -14,12 +15,27 @@
 
 namespace dlsim::sim {
 
+// What a parameter does, whatever its stack calls it.
+enum class ParameterRole : uint8_t {
+  kStart,      // the first loss scale
+  kInterval,   // clean steps until the scale grows
+  kGrowth,     // factor
+  kBackoff,    // factor
+  kFactor,     // of both
+  kOverflows,  // until the scale falls
+  kTolerance,  // share of overflows
+  kFloor,
+  kCeiling,
+  kOther,
+};
+
 // One parameter under the stack's own name, with the other spellings that are accepted.
 struct ParameterInfo {
   std::string_view name;
   std::vector<std::string_view> aliases;
   std::string_view default_text;  // as a user would write it, e.g. "2^15"
   std::string_view help;
+  ParameterRole role = ParameterRole::kOther;
 };
 
 // Parameters by their first name, as the user wrote them; absent = default.
