@@ -3,6 +3,11 @@
 include(CMakePackageConfigHelpers)
 
 install(TARGETS dlsim_command RUNTIME)
+get_property(dlsim_fetched GLOBAL PROPERTY dlsim_fetched)
+if(dlsim_fetched)
+  message(STATUS "dlsim installs the command alone: its libraries would need those that were fetched")
+  return()
+endif()
 install(TARGETS dlsim_core dlsim_sim EXPORT dlsim-targets FILE_SET HEADERS)
 if(DLSIM_ENABLE_CUDA)
   install(TARGETS dlsim_gpu EXPORT dlsim-targets FILE_SET HEADERS)
