@@ -6,7 +6,7 @@ that they print, or lines of what the block above printed. A comment before a bl
 
     <!-- before: COMMANDS -->      what a reader would have done already, also for a dummy file
     <!-- printed by: COMMAND -->   what prints the lines that the block shows
-    <!-- not run: REASON -->       the block is exempt
+    <!-- not run: REASON -->       the block is exempt, as are drawings, blocks of `text`
 """
 
 import doctest
@@ -41,7 +41,7 @@ def blocks_of(page: Path) -> list[Block]:
     tokens = MarkdownIt().parse(page.read_text())
     blocks = []
     for before, token in zip([None, *tokens], tokens, strict=False):
-        if token.type == "fence":
+        if token.type == "fence" and token.info.strip() != "text":
             comment = before.content if before and before.type == "html_block" else ""
             assert token.map
             marks = dict(_MARK.findall(comment))
@@ -93,7 +93,7 @@ class Page:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
-            timeout=60,
+            timeout=600,
             check=False,
         )
         if expect_success and done.returncode:

@@ -13,14 +13,14 @@ from safetensors.torch import load_file, save_file
 import dlsim
 
 _DATA = Path(__file__).parents[1] / "data"
-_PROFILES = ("a.dlprof", "run.dlprof", "before.dlprof", "after.dlprof")
+_PROFILES = ("a.dlprof", "before.dlprof", "after.dlprof")
 _SAME_RUNS = ("before", "after", "seed-1", "seed-2", "resumed", "my-model")
 _FILES = {
     "params.yaml": "config/model_zoo_gpt3.yaml",
     "ds.json": "config/deepspeed_zero3.json",
     "ds_config.json": "config/deepspeed_zero3.json",
-    "train.log": "logs/fairseq-text.log",
-    "train.log.1": "logs/fairseq-text.log",
+    "train.log": "logs/deepspeed-zero.log",
+    "train.log.1": "logs/deepspeed-zero.log",
     "scales.csv": "logs/scale.csv",
 }
 _GRID = """format = ["fp16", "cb16"]
