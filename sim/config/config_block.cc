@@ -8,10 +8,9 @@
 #include "sim/base/suggest.h"
 
 namespace dlsim::sim {
+namespace {
 
 using Kind = ConfigNode::Kind;
-
-namespace {
 
 // True for a number, and for a text in quotes that is one in every language: the originals convert
 // it.

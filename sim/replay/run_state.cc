@@ -248,7 +248,7 @@ StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
   if (likely.tensors == 0) return harm;
   harm.worst_tensor = step.judged.step.tensors[likely.worst_tensor].name;
   if (step.judged.answers.front().bounds) {
-    harm.mean_range = Bracket{over(Reading::kSmallest).mean, over(Reading::kLargest).mean};
+    harm.mean_range = Bracket<double>{over(Reading::kSmallest).mean, over(Reading::kLargest).mean};
   }
   return harm;
 }

@@ -15,7 +15,7 @@ namespace dlsim {
 namespace {
 
 constexpr uint64_t kMaxEdges = uint64_t{1} << 24;
-constexpr uint64_t kMaxVarint = 4;  // of a mantissa or its number
+constexpr uint64_t kMantissaVarint = 4;  // of a mantissa or its number
 constexpr int kMantissaBits = 23;
 constexpr uint32_t kLastExponent = codec::kInfinityBits >> kMantissaBits;
 
@@ -48,7 +48,7 @@ HistogramEdges DecodeEdges(const std::string& place, std::string_view payload) {
   const uint64_t distinct = packed.Varint(), count = packed.Varint();
   packed.Require(distinct > 0 && distinct <= count && count <= kMaxEdges,
                  "damaged: a number of edges that no ladder has");
-  const std::string columns = TakeCompressed(packed, (distinct + count) * kMaxVarint);
+  const std::string columns = TakeCompressed(packed, (distinct + count) * kMantissaVarint);
   packed.RequireEnd();
   packed.Require(distinct + count <= columns.size(), "damaged: more edges than bytes");
   ByteReader in(place, columns);
