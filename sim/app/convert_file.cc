@@ -49,7 +49,7 @@ void ForEachPiece(const ByteSource& source, const NpyHeader& header, uint64_t pi
     std::swap(bytes, next);
     std::future<void> reading;  // its destructor waits, so that errors leave no reader behind
     if (header.elements - first > piece_elements) {
-      reading = std::async(kBeside, read_next, first + piece_elements);
+      reading = StartBeside([&, first] { read_next(first + piece_elements); });
     }
     convert(first, std::span<const std::byte>(bytes));
     if (reading.valid()) reading.get();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/profile/step_encoder.h"
 
+#include <memory>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -42,8 +43,9 @@ void StepEncoder::Start() {
   }
   RequireUnchanged(paths, state_);
   step.files = std::exchange(state_, std::move(next_state)).files;
-  encoding_ =
-      std::async(kBeside, [this, step = std::move(step)] { return EncodeStep(step, edges_); });
+  encoding_ = StartBeside([this, whole = std::make_shared<const ProfileStep>(std::move(step))] {
+    return EncodeStep(*whole, edges_);
+  });
 }
 
 std::optional<EncodedStep> StepEncoder::Next() {

@@ -7,8 +7,13 @@
 
 namespace dlsim {
 
-// For std::async: on a thread of its own or, if none can be started, when it is waited for.
-inline constexpr std::launch kBeside = std::launch::async | std::launch::deferred;
+// Calls work() on a thread of its own or, if none can be started, when the result is waited for.
+// The work is copied: where a thread cannot be started, libstdc++ has moved what std::async was
+// given to that thread already, and goes on with what is left of it.
+template <class Work>
+auto StartBeside(const Work& work) {
+  return std::async(std::launch::async | std::launch::deferred, work);
+}
 
 // Calls work() and meanwhile, once, beside(): on a thread of the first ParallelForBeside that
 // `work` calls, or after it. If `work` throws, `beside` may not have been called.

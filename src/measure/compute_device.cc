@@ -13,7 +13,7 @@ void RunOnDevice(const StepWork& step, DeviceWork& work) {
   const DefaultFloatEnvironment environment;
   std::future<void> beside;  // its destructor waits
   if (const std::function<void()>* const waiting = TakeBeside()) {
-    beside = std::async(kBeside, [waiting] {
+    beside = StartBeside([waiting] {
       const DefaultFloatEnvironment of_thread;
       (*waiting)();
     });

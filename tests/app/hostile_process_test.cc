@@ -62,6 +62,23 @@ TEST(HostileProcess, WithoutThreadsOneDoesTheWork) {
   EXPECT_EQ(one.out, many.out);
 }
 
+TEST(HostileProcess, AProfileWithoutThreadsIsTheSame) {
+  const WrittenTrace trace(5);
+  const std::string whole = ProfileBytes(trace.path());
+  const TempDir dir;
+  fs::permissions(trace.path(), fs::perms(0755));
+  fs::permissions(dir.path(), fs::perms(0777));
+  const std::string user = geteuid() == 0 ? "setpriv --reuid 65534 --clear-groups " : "";
+  const CommandResult result = RunShell(
+      "exec " + user +
+          "prlimit --nproc=1 \"$0\" profile \"$1\" -o \"$2/p\" --format fp16 --rounding rne "
+          "--scales 2^0..2^8",
+      trace, dir);
+  if (result.exit_code == 126) GTEST_SKIP() << "no other user can run the command: " << result.err;
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(ReadBytes(dir.path() + "/p") == whole);
+}
+
 // Whatever fails for want of memory, be it a thread: one line, and nothing is left. Before main,
 // the loader and libraries speak for themselves.
 TEST(HostileProcess, TooLittleMemoryIsOneLine) {
