@@ -161,11 +161,11 @@ int Run(int argc, char** argv) {
 
 int Main(int argc, char** argv) {
   OpenStandardDescriptors();
-  WaitWithoutSpinning(argc, argv);
   InstallSignalHandlers();
   InstallExitHandlers();
   int exit_code = static_cast<int>(ErrorKind::kInternal);
   try {
+    WaitWithoutSpinning(argc, argv);
     exit_code = Run(argc, argv);
   } catch (const std::bad_alloc&) {  // before the command was known, or while it was named
     std::fputs("dlsim: out of memory\n", stderr);

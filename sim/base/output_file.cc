@@ -88,7 +88,8 @@ void OutputFile::Flush() {
 void OutputFile::WriteAll(std::string_view bytes) {
   while (!bytes.empty()) {
     const ssize_t count = write(descriptor_, bytes.data(), bytes.size());
-    if (count >= 0) {
+    if (count == 0) errno = ENOSPC;  // nothing would ever be written
+    if (count > 0) {
       bytes.remove_prefix(static_cast<size_t>(count));
     } else if (errno == EAGAIN) {
       pollfd writable = {.fd = descriptor_, .events = POLLOUT, .revents = 0};
