@@ -12,6 +12,7 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/device_option.h"
+#include "sim/app/file_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
@@ -46,6 +47,15 @@ struct CompareOptions {
 struct Pair {
   BenchmarkFile base, current;
 };
+
+// The baseline of this processor, which no argument names, is an input, too.
+BenchmarkFile LoadBaseline(const CompareOptions& options, const BenchmarkFile& current) {
+  if (options.json && options.json != "-") {
+    CheckOutputBeside("--json", *options.json, "--baseline-dir",
+                      {BaselinePath(options.baseline_directory, current)});
+  }
+  return ReadBaseline(options.baseline_directory, current);
+}
 
 int RunRun(RunOptions options) {
   const uint64_t processes = ProcessCount(options.request);
@@ -113,7 +123,7 @@ Pair LoadInstructions(const CompareOptions& options) {
   Pair pair;
   if (options.files.empty()) {
     pair.current = MeasureInstructions(options.filter, nullptr);
-    pair.base = ReadBaseline(options.baseline_directory, pair.current);
+    pair.base = LoadBaseline(options, pair.current);
     return pair;
   }
   pair.base = ReadInstructions(options.files[0]);
@@ -128,7 +138,7 @@ Pair Load(const CompareOptions& options) {
   Pair pair;
   pair.current = ReadBenchmarkFile(options.files.back());
   pair.base = options.files.size() == 2 ? ReadBenchmarkFile(options.files[0])
-                                        : ReadBaseline(options.baseline_directory, pair.current);
+                                        : LoadBaseline(options, pair.current);
   return pair;
 }
 

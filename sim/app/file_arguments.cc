@@ -45,9 +45,7 @@ bool IsOutput(const CLI::Option& option) {
   return !names.empty() && std::ranges::find(kOutputs, names.front()) != kOutputs.end();
 }
 
-// What PROFILE names, dlsim merge may replace: its result holds all of that.
 void AddInputs(const CLI::Option& option, FileArguments& files) {
-  if (option.get_name(true) == "PROFILE") return;
   const bool names_files = option.get_positional() || option.get_option_text() == "FILE";
   for (const std::string& value : option.results()) {
     const bool is_list = value.starts_with('@');
@@ -144,9 +142,9 @@ void CheckOutput(const FileArgument& output, const std::vector<FileArgument>& in
 }  // namespace
 
 void CheckOutputBeside(const std::string& option, const std::string& output,
-                       const std::vector<std::string>& traces) {
+                       const std::string& named_by, const std::vector<std::string>& paths) {
   std::vector<FileArgument> inputs;
-  for (const std::string& trace : traces) inputs.push_back({"TRACE", trace});
+  for (const std::string& path : paths) inputs.push_back({named_by, path});
   CheckOutput({option, output}, inputs);
 }
 

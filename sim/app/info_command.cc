@@ -165,7 +165,7 @@ std::string TakeJsonFile(std::vector<std::string>& paths) {
 
 int RunInfo(InfoOptions options) {
   const std::string file = options.json ? TakeJsonFile(options.trace.paths) : "-";
-  if (file != "-") CheckOutputBeside("--json", file, options.trace.paths);
+  if (file != "-") CheckOutputBeside("--json", file, "TRACE", options.trace.paths);
   const TraceInfo info = ReadInfo(options.trace);
   WriteOutput(file, options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
   return 0;

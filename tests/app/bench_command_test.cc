@@ -153,6 +153,17 @@ TEST_F(BenchCommand, BlessStoresTheBaselineOfTheProcessor) {
   ExpectFailure({"bench", "bless", Write("d.json", few)}, 3, {"does not tell its processor"});
 }
 
+TEST_F(BenchCommand, TheBaselineIsNoOutput) {
+  const std::string next = Write("b.json", BenchDocument({{kEncode, Times(2)}}));
+  const std::string stored = File("some-cpu-r-1-0.json");
+  for (const char* const command : {"compare", "gate"}) {
+    Succeed({"bench", "bless", next, "--baseline-dir", dir_.path()});
+    ExpectFailure({"bench", command, next, "--baseline-dir", dir_.path(), "--json", stored}, 2,
+                  {"--json: would replace what --baseline-dir names", "expected another file"});
+    EXPECT_EQ(ReadBytes(stored), ReadBytes(next));
+  }
+}
+
 TEST_F(BenchCommand, RunSpreadsRepetitionsOverProcesses) {
   Succeed({"bench", "run", "--repetitions", "7", "--processes", "3", "--out", File("r.json")});
   const json result = json::parse(ReadBytes(File("r.json")));

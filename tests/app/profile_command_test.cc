@@ -228,12 +228,14 @@ TEST_F(ProfileCommand, AShardMayBeEmptyAndSaysSo) {
   EXPECT_EQ(Open(Path("part")).step_count(), 0u);
 }
 
-TEST_F(ProfileCommand, MergeMayReplaceOneOfItsInputs) {
-  const std::string whole = ProfileBytes(trace_.path());
-  const std::string first = Shard(1, 2), second = Shard(2, 2);
-  const std::string line = Succeed({"merge", first, second, "-o", first});
-  EXPECT_TRUE(line.starts_with(first + ": 7 steps (0 to 6), ")) << line;
-  EXPECT_TRUE(ReadBytes(first) == whole);
+TEST_F(ProfileCommand, MergeReplacesNoneOfItsInputs) {
+  const std::string first = Shard(1, 2), second = Shard(2, 2), before = ReadBytes(first);
+  ExpectFailure({"merge", first, second, "-o", first}, 2,
+                {"-o: would replace what PROFILE names", "expected another file"});
+  EXPECT_TRUE(ReadBytes(first) == before);
+  const std::string older = dir_.Write("whole", "an older result");
+  Succeed({"merge", first, second, "-o", older});
+  EXPECT_TRUE(ReadBytes(older) == ProfileBytes(trace_.path()));
 }
 
 TEST_F(ProfileCommand, MergeRefusesWhatDoesNotFit) {
