@@ -14,12 +14,26 @@
 #include "bench/streams.h"
 #include "bench/timing.h"
 #include "dlsim/error.h"
+#include "sim/bench/benchmark_file.h"
 
 namespace dlsim::bench {
 namespace {
 
 // A call in DRAM lasts long enough to be disturbed: several pairs even in short repetitions.
 constexpr double kMinDramSeconds = 0.5;
+
+// What comparisons do not judge has a label: it is no code of dlsim.
+const char* LabelOf(Owner owner) {
+  switch (owner) {
+    case Owner::kStream:
+      return sim::kLimitLabel;
+    case Owner::kPeer:
+      return sim::kPeerLabel;
+    case Owner::kDlsim:
+      break;
+  }
+  return "";
+}
 
 void RunWorkload(benchmark::State& state, const Workload& workload, const Options& options,
                  ArrayStore& store) {
@@ -31,6 +45,7 @@ void RunWorkload(benchmark::State& state, const Workload& workload, const Option
   const double begin = Now(Clock::kWall);
   for (auto _ : state) call();
   const double elapsed = Now(Clock::kWall) - begin;
+  state.SetLabel(LabelOf(workload.kernel.owner));
   const Traffic& traffic = workload.kernel.traffic;
   const auto items = state.iterations() * static_cast<int64_t>(elements);
   state.SetItemsProcessed(items);

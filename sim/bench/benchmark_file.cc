@@ -114,6 +114,8 @@ void AddEntry(const std::string& place, const Json& entry, BenchmarkFile& file,
   const auto [found, is_new] = index.try_emplace(name, file.kernels.size());
   if (is_new) file.kernels.emplace_back().name = name;
   KernelSamples& kernel = file.kernels[found->second];
+  const std::string label = entry.contains("label") ? AsText(entry["label"]) : "";
+  if (label == kLimitLabel || label == kPeerLabel) kernel.is_judged = false;
   kernel.cost.push_back(CostOf(entry_place, entry, file.kind, name));
   const double rate_factor = RateFactor(entry_place, entry, file, name);
   AddCounter(entry, "bytes_per_second", rate_factor, kernel.bytes_per_second);

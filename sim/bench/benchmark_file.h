@@ -16,6 +16,11 @@ namespace dlsim::sim {
 
 inline constexpr std::string_view kBenchSchema = "dlsim.bench/1";
 
+// Labels of what is no code of dlsim: a limit that it is held against, and other libraries. They
+// are listed and not judged.
+inline constexpr const char* kLimitLabel = "limit";
+inline constexpr const char* kPeerLabel = "peer";
+
 // What a measurement on a GPU says of it: its name, the version of its driver, and that of the
 // compiler of its kernels.
 inline constexpr std::array<const char*, 3> kGpuFields = {"gpu", "gpu_driver", "cuda_compiler"};
@@ -33,6 +38,7 @@ struct KernelSamples {
   std::string name;
   std::vector<double> cost;  // nanoseconds per iteration, or instructions
   std::vector<double> bytes_per_second, fraction_of_stream;
+  bool is_judged = true;  // false for limits and peers
 };
 
 // Names and values of what must agree before two files may be compared.

@@ -85,6 +85,7 @@ void DecideTime(const ComparisonRule& rule, KernelComparison& kernel) {
 KernelComparison CompareKernel(const KernelSamples& base, const KernelSamples& current) {
   KernelComparison kernel;
   kernel.name = base.name;
+  if (!base.is_judged || !current.is_judged) kernel.verdict = BenchVerdict::kUnjudged;
   kernel.base = Summarize(base);
   kernel.current = Summarize(current);
   kernel.median_ratio = kernel.current.median / kernel.base.median;
@@ -94,11 +95,16 @@ KernelComparison CompareKernel(const KernelSamples& base, const KernelSamples& c
 }
 
 void Decide(Comparison& comparison) {
+  std::vector<KernelComparison*> judged;
   std::vector<double> p;
-  for (const KernelComparison& kernel : comparison.kernels) p.push_back(kernel.rank.p);
+  for (KernelComparison& kernel : comparison.kernels) {
+    if (kernel.verdict == BenchVerdict::kUnjudged) continue;
+    judged.push_back(&kernel);
+    p.push_back(kernel.rank.p);
+  }
   const std::vector<double> corrected = HolmCorrected(p);
   for (size_t i = 0; i < corrected.size(); ++i) {
-    KernelComparison& kernel = comparison.kernels[i];
+    KernelComparison& kernel = *judged[i];
     kernel.corrected_p = corrected[i];
     if (comparison.kind == BenchKind::kInstructions) {
       DecideInstructions(comparison.rule.threshold, kernel);
@@ -180,8 +186,8 @@ std::string DescribeRule(const Comparison& comparison) {
       "disagrees;\n"
       "  or twice the standard error of the ratio of medians, from the quartiles, is above {:g} %\n"
       "same: all else\n",
-      percent, comparison.rule.alpha, comparison.kernels.size(),
-      comparison.kernels.size() == 1 ? "" : "s", percent / 2, kMinRepetitions, percent);
+      percent, comparison.rule.alpha, comparison.JudgedCount(),
+      comparison.JudgedCount() == 1 ? "" : "s", percent / 2, kMinRepetitions, percent);
 }
 
 }  // namespace dlsim::sim

@@ -24,13 +24,14 @@ struct ComparisonRule {
 };
 
 // In the order of severity.
-enum class BenchVerdict { kSlower, kInconclusive, kFaster, kSame };
+enum class BenchVerdict { kSlower, kInconclusive, kFaster, kSame, kUnjudged };
 
 constexpr auto EnumNames(BenchVerdict) {
   return std::to_array<EnumName<BenchVerdict>>({{BenchVerdict::kSlower, "slower"},
                                                 {BenchVerdict::kInconclusive, "inconclusive"},
                                                 {BenchVerdict::kFaster, "faster"},
-                                                {BenchVerdict::kSame, "same"}});
+                                                {BenchVerdict::kSame, "same"},
+                                                {BenchVerdict::kUnjudged, "unjudged"}});
 }
 
 // What the repetitions of one kernel in one file say. Rates are medians, 0 where not recorded.
@@ -43,8 +44,8 @@ struct SampleSummary {
 
 struct KernelComparison {
   std::string name;
-  BenchVerdict verdict = BenchVerdict::kSame;
-  std::string reason;  // of an inconclusive verdict
+  BenchVerdict verdict = BenchVerdict::kSame;  // kUnjudged for limits and peers
+  std::string reason;                          // of an inconclusive verdict
   SampleSummary base, current;
   double median_ratio = 1, min_ratio = 1;  // current / base: above 1 is slower
   RankTest rank;                           // superiority: the probability that current is slower
@@ -58,6 +59,7 @@ struct Comparison {
   std::vector<std::string> only_in_base, only_in_current;
 
   size_t Count(BenchVerdict verdict) const;
+  size_t JudgedCount() const { return kernels.size() - Count(BenchVerdict::kUnjudged); }
 };
 
 // Compares the kernels of both files whose name `is_chosen`. Throws Error (exit code 4) if the

@@ -116,12 +116,14 @@ std::string FormatComparison(const BenchmarkFile& base, const BenchmarkFile& cur
       DescribeFile("base", base) + DescribeFile("new", current) + DescribeRule(comparison) + "\n" +
       FormatTable(is_time ? TimeRows(comparison) : InstructionRows(comparison)) +
       ListOnly("base", comparison.only_in_base) + ListOnly("new", comparison.only_in_current);
-  const size_t count = comparison.kernels.size();
+  const size_t count = comparison.JudgedCount();
   text += fmt::format("\n{} kernel{} compared:", count, count == 1 ? "" : "s");
   for (const BenchVerdict verdict : kVerdicts) {
     text += fmt::format("{} {} {}", verdict == BenchVerdict::kSlower ? "" : ",",
                         comparison.Count(verdict), NameOf(verdict));
   }
+  const size_t references = comparison.kernels.size() - count;
+  if (references > 0) text += fmt::format("; {} limits and peers unjudged", references);
   return text + "\n";
 }
 
@@ -137,6 +139,7 @@ Json ComparisonJson(const BenchmarkFile& base, const BenchmarkFile& current,
   for (const BenchVerdict verdict : kVerdicts) {
     document["summary"][NameOf(verdict)] = comparison.Count(verdict);
   }
+  document["summary"]["unjudged"] = comparison.Count(BenchVerdict::kUnjudged);
   document["kernels"] = Json::array();
   for (const KernelComparison& kernel : comparison.kernels) {
     document["kernels"].push_back(KernelJson(comparison.kind, kernel));

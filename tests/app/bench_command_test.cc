@@ -103,6 +103,23 @@ TEST_F(BenchCommand, GateFailsIfAKernelIsSlower) {
   Succeed({"bench", "gate", next, base, "--filter", "^Encode"});  // faster
 }
 
+TEST_F(BenchCommand, GateLetsLimitsAndPeersBe) {
+  json base = BenchDocument({{kEncode, Times(1)}, {kDecode, Times(1)}});
+  json next = BenchDocument({{kEncode, Times(2)}, {kDecode, Times(2)}});
+  for (size_t i = 0; i < next["benchmarks"].size(); ++i) {
+    next["benchmarks"][i]["label"] = i < Times(1).size() ? "peer" : "limit";
+  }
+  const std::string a = Write("a.json", base), b = Write("b.json", next);
+  const std::string text = Succeed({"bench", "gate", a, b});
+  EXPECT_NE(text.find("0 kernels compared: 0 slower, 0 inconclusive, 0 faster, 0 same; "
+                      "2 limits and peers unjudged"),
+            std::string::npos)
+      << text;
+  const json result = SucceedJson({"bench", "compare", a, b, "--json", "-"});
+  EXPECT_EQ(result["summary"]["unjudged"], 2);
+  EXPECT_EQ(result["kernels"][0]["verdict"], "unjudged");
+}
+
 TEST_F(BenchCommand, IncomparableFilesExitWith4) {
   const std::string base = Write("a.json", BenchDocument({{kEncode, Times(1)}}));
   json other = BenchDocument({{kEncode, Times(1)}});

@@ -45,6 +45,8 @@ TEST(BenchSuite, ListsKernelsStreamsAndDataSets) {
 }
 
 TEST(BenchSuite, ReportsCountersUnderTheListedNames) {
+  const auto stream = RunJson(QuickRun("^Stream/read4/plain/[^/]*/L1/"));
+  EXPECT_EQ(stream["benchmarks"][0]["label"], "limit");
   const std::string filter = "^(Encode|Decode|Measure)/cb16/(rne|-)/.*/L1/grad";
   const auto report = RunJson(QuickRun(filter));
   EXPECT_EQ(report["benchmarks"].size(), 3u);
@@ -53,6 +55,7 @@ TEST(BenchSuite, ReportsCountersUnderTheListedNames) {
     SCOPED_TRACE(name);
     EXPECT_TRUE(name.ends_with("/" + kBest + "/L1/grad/threads:1"));
     EXPECT_EQ(run["threads"], 1);
+    EXPECT_FALSE(run.contains("label"));
     const double bytes = name.starts_with("Measure") ? 4 : 6;
     const double items = run["items_per_second"];
     EXPECT_NEAR(run["bytes_per_second"], bytes * items, 1e-6 * bytes * items);

@@ -46,6 +46,20 @@ TEST(Comparison, KnowsSlowerFromFaster) {
   EXPECT_EQ(CompareOne(kQuiet, kQuiet).verdict, BenchVerdict::kSame);
 }
 
+// A slower memory or another library is no fault of dlsim's, and no test to correct for.
+TEST(Comparison, JudgesNoLimitsAndPeers) {
+  const std::vector<double> slow = Scaled(kQuiet, 1.5);
+  KernelSamples peer = {"peer", slow, {}, {}};
+  peer.is_judged = false;
+  const Comparison comparison = Compare(FileOf({{"peer", kQuiet, {}, {}}, {"k", kQuiet, {}, {}}}),
+                                        FileOf({peer, {"k", slow, {}, {}}}), {}, Any);
+  ASSERT_EQ(comparison.kernels.size(), 2u);
+  EXPECT_EQ(comparison.kernels[0].verdict, BenchVerdict::kSlower);
+  EXPECT_EQ(comparison.kernels[0].corrected_p, comparison.kernels[0].rank.p);
+  EXPECT_EQ(comparison.kernels[1].verdict, BenchVerdict::kUnjudged);
+  EXPECT_EQ(comparison.JudgedCount(), 1u);
+}
+
 TEST(Comparison, NeedsMoreThanTheThreshold) {
   EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1.0499)).verdict, BenchVerdict::kSame);
   EXPECT_EQ(CompareOne(kQuiet, Scaled(kQuiet, 1.0501)).verdict, BenchVerdict::kSlower);
