@@ -20,6 +20,9 @@ namespace {
 // A policy may compute ever new scales; beyond so many questions the cache begins anew.
 constexpr size_t kMostQuestions = size_t{1} << 16;
 
+// How many elements are looked at in the time of an answer, some microsecond.
+constexpr uint64_t kLooksPerAnswer = 5000;
+
 class OpenedStep final : public GradientStep {
  public:
   OpenedStep(ProfileStep step, const HistogramEdges& edges, QuestionCache& questions)
@@ -70,11 +73,14 @@ class OpenedStep final : public GradientStep {
       }
       measured.answers.emplace_back(tensors);
     }
-    ParallelForBeside(tensors, [&](size_t t) {
-      for (size_t q = 0; q < prepared.size(); ++q) {
-        measured.answers[q][t] = prepared[q][t % prepared[q].size()]->Answer(indexes_[t]);
-      }
-    });
+    ParallelForBeside(
+        tensors,
+        [&](size_t t) {
+          for (size_t q = 0; q < prepared.size(); ++q) {
+            measured.answers[q][t] = prepared[q][t % prepared[q].size()]->Answer(indexes_[t]);
+          }
+        },
+        tensors * questions.size() * kLooksPerAnswer);
     return measured;
   }
 

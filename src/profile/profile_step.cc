@@ -60,18 +60,27 @@ std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,
   return pieces;
 }
 
+// How many elements are looked at in the time in which one is counted, or a bin becomes a number.
+constexpr uint64_t kLooksPerCount = 4;
+constexpr uint64_t kLooksPerBin = 10;
+
 // Adds to the sums of every tensor: [tensor * parts + part].
 void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<HistogramSums> sums) {
   const StepOptions& options = *work.options;
   const std::vector<TensorSources>& tensors = *work.tensors;
   const size_t parts = work.micro_steps.size();
   ForEachWave(tensors, [&](std::span<const Block> wave) {
+    uint64_t elements = 0;
+    for (const Block& block : wave) elements += block.count;
     std::vector<std::span<const Block>> tasks;
     while (!wave.empty()) tasks.push_back(CutTask(wave, parts));
     std::vector<std::vector<Piece>> pieces(tasks.size());
-    ParallelForBeside(tasks.size(), [&](size_t task) {
-      pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, edges);
-    });
+    ParallelForBeside(
+        tasks.size(),
+        [&](size_t task) {
+          pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, edges);
+        },
+        elements * parts * kLooksPerCount);
     for (const std::vector<Piece>& of_task : pieces) {
       for (const Piece& piece : of_task) sums[piece.tensor * parts + piece.part].Merge(piece.sums);
     }
@@ -144,11 +153,14 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
     RunOnDevice(work, *options.device->Count(work, edges, sums));
   }
   profile.histograms.assign(parts, std::vector<Histogram>(tensors.size()));
-  ParallelFor(tensors.size(), [&](size_t t) {
-    for (size_t part = 0; part < parts; ++part) {
-      profile.histograms[part][t] = sums[t * parts + part].ToHistogram(edges);
-    }
-  });
+  ParallelFor(
+      tensors.size(),
+      [&](size_t t) {
+        for (size_t part = 0; part < parts; ++part) {
+          profile.histograms[part][t] = sums[t * parts + part].ToHistogram(edges);
+        }
+      },
+      tensors.size() * parts * edges.bin_count() * kLooksPerBin);
   return profile;
 }
 
