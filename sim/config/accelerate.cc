@@ -7,6 +7,7 @@
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
 #include "sim/config/cerebras_keys.h"
+#include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
 
@@ -64,11 +65,13 @@ TrainingConfig ReadPlugin(const ConfigBlock& file, const std::string& mixed_prec
   return config;
 }
 
-void RefuseFile(const ConfigBlock& file) {
-  const ConfigNode* named = file.node().FindPath("deepspeed_config.deepspeed_config_file");
-  if (named == nullptr || named->kind != Kind::kText) return;
-  file.Refuse("deepspeed_config", "its DeepSpeed file decides",
-              "--config with the DeepSpeed file " + Quoted(named->text));
+// The plugin's own file; the plugin fills in its "auto" values.
+TrainingConfig ReadPluginFile(const ConfigBlock& plugin, const std::string& mixed_precision,
+                              const ConfigOptions& options) {
+  const DeepSpeedFill fill = {PrecisionNamed(mixed_precision), {}, {}};
+  TrainingConfig config = ReadOwnDeepSpeed(plugin, "deepspeed_config_file", fill, options);
+  config.kind = "Accelerate with DeepSpeed";
+  return config;
 }
 
 }  // namespace
@@ -81,21 +84,24 @@ bool LooksLikeAccelerate(const ConfigBlock& file) {
       precision == nullptr || precision->text == "false" ||
       std::ranges::find(kAcceleratePrecisions, precision->text) != kAcceleratePrecisions.end();
   const ConfigNode* type = root.Find("distributed_type");
-  return known && type->text != "MEGATRON_LM" &&
-         root.FindPath("deepspeed_config.deepspeed_config_file") == nullptr;
+  return known && type->text != "MEGATRON_LM";
 }
 
 TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& options) {
   if (!HasMark(file.node(), kAccelerateMarks)) {
     file.Refuse("", "nothing of Accelerate", "distributed_type and mixed_precision");
   }
-  RefuseFile(file);
   const std::string mixed_precision = ReadAcceleratePrecision(file);
   if (file.Is("distributed_type", "MEGATRON_LM")) {
     file.Refuse("distributed_type", "Megatron-LM scales the loss of this run",
                 "--policy megatron --format " + mixed_precision);
   }
-  if (file.Is("distributed_type", "DEEPSPEED")) return ReadPlugin(file, mixed_precision, options);
+  if (file.Is("distributed_type", "DEEPSPEED")) {
+    const std::optional<ConfigBlock> plugin = file.Table("deepspeed_config");
+    return plugin && plugin->Has("deepspeed_config_file")
+               ? ReadPluginFile(*plugin, mixed_precision, options)
+               : ReadPlugin(file, mixed_precision, options);
+  }
   TrainingConfig config = {.kind = "Accelerate", .formats = {}, .policies = {}};
   ApplyPrecision(PrecisionNamed(mixed_precision), {"torch", {}}, config);
   if (mixed_precision == "fp16") {

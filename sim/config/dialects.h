@@ -18,6 +18,7 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
 TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadFairseq(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadVerl(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadDlsimToml(const ConfigBlock& file, const ConfigOptions& options);
 
 // True if the file has what only this dialect has.
@@ -32,6 +33,7 @@ bool LooksLikeAccelerate(const ConfigBlock& file);
 bool LooksLikeLightning(const ConfigBlock& file);
 bool LooksLikeMegatron(const ConfigBlock& file);
 bool LooksLikeFairseq(const ConfigBlock& file);
+bool LooksLikeVerl(const ConfigBlock& file);
 bool LooksLikeDlsimToml(const ConfigBlock& file);
 
 // Returns the name of the number format that the value names; "torch.float16" is float16.

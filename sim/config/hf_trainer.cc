@@ -7,6 +7,7 @@
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
 #include "sim/config/cerebras_keys.h"
+#include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
 
@@ -62,42 +63,12 @@ Precision ReadPrecision(const ConfigBlock& arguments, TrainingConfig& config) {
   return Precision::kFloat32;
 }
 
-// Gives a key of a DeepSpeed file its value where it is "auto".
-void FillAuto(ConfigNode& table, std::string_view key, const ConfigNode& value) {
-  const auto found = std::ranges::find(table.entries, key, &ConfigEntry::key);
-  if (found == table.entries.end() || found->value.text != "auto") return;
-  const int line = found->value.line;
-  found->value = value;
-  found->value.line = line;
-}
-
-// Switches a type on or off as the argument says; Accelerate adds a block that is missing.
-void FillSwitch(ConfigNode& root, std::string_view key, bool on) {
-  const auto found = std::ranges::find(root.entries, key, &ConfigEntry::key);
-  const ConfigNode enabled = ScalarNode(Kind::kBool, on ? "true" : "false");
-  if (found != root.entries.end()) {
-    FillAuto(found->value, "enabled", enabled);
-  } else if (on) {
-    root.entries.push_back({std::string(key), TableNode({{"enabled", enabled}})});
-  }
-}
-
 // DeepSpeed's own rules, with its "auto" values from the arguments.
 TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, const ConfigOptions& options) {
-  ConfigNode deepspeed = *arguments.Find("deepspeed");
-  if (deepspeed.kind != Kind::kTable) {
-    arguments.Refuse("deepspeed", "DeepSpeed scales the loss of this run",
-                     "--config with the DeepSpeed file " + DescribeNode(deepspeed));
-  }
-  const Precision precision = ReadSwitches(arguments, "fp16", "bf16");
-  FillSwitch(deepspeed, "fp16", precision == Precision::kFp16);
-  FillSwitch(deepspeed, "bf16", precision == Precision::kBf16);
   const auto norm = arguments.Number("max_grad_norm", NumberRange::kNotNegative);
-  FillAuto(deepspeed, "gradient_clipping", ScalarNode(Kind::kNumber, norm ? norm->text : "1.0"));
-  const int64_t steps = arguments.Integer("gradient_accumulation_steps", 1).value_or(1);
-  FillAuto(deepspeed, "gradient_accumulation_steps",
-           ScalarNode(Kind::kNumber, std::to_string(steps)));
-  return ReadDeepSpeed(ConfigBlock(arguments.file(), deepspeed), options);
+  const DeepSpeedFill fill = {ReadSwitches(arguments, "fp16", "bf16"), norm ? norm->text : "1.0",
+                              arguments.Integer("gradient_accumulation_steps", 1).value_or(1)};
+  return ReadOwnDeepSpeed(arguments, "deepspeed", fill, options);
 }
 
 TrainingConfig ReadWithApex(const ConfigBlock& arguments) {
@@ -140,11 +111,7 @@ bool LooksLikeHfTrainer(const ConfigBlock& file) {
   const ConfigNode& root = file.node();
   if (!HasMark(root, kArgumentMarks)) return false;
   if (IsCommandLine(root)) return true;
-  if (std::ranges::any_of(kOthers, [&](std::string_view key) { return IsOn(root, key); })) {
-    return false;
-  }
-  const ConfigNode* deepspeed = root.Find("deepspeed");
-  return deepspeed == nullptr || deepspeed->kind != Kind::kText;
+  return std::ranges::none_of(kOthers, [&](std::string_view key) { return IsOn(root, key); });
 }
 
 TrainingConfig ReadHfTrainer(const ConfigBlock& file, const ConfigOptions& options) {

@@ -26,6 +26,7 @@ struct Dialect {
 
 // In the order in which they are tried.
 constexpr std::array kDialects = {
+    Dialect{"verl", HasBackend::kNo, LooksLikeVerl, ReadVerl},
     Dialect{"accelerate", HasBackend::kNo, LooksLikeAccelerate, ReadAccelerate},
     Dialect{"megatron", HasBackend::kNo, LooksLikeMegatron, ReadMegatron},
     Dialect{"fairseq", HasBackend::kNo, LooksLikeFairseq, ReadFairseq},

@@ -15,8 +15,8 @@ void ExpectStack(std::string_view text, const std::string& stack, const std::str
 }
 
 TEST(ForeignStacks, AreNamedWithTheirPolicy) {
-  ExpectStack("actor_rollout_ref: {actor: {fsdp_config: {dtype: float16}}}\n", "verl",
-              "--policy torch --format fp16");
+  ExpectStack("actor_rollout_ref: {actor: {strategy: torchtitan, torchtitan: {dtype: bfloat16}}}\n",
+              "verl", "--policy static --format bf16");
   ExpectStack("base_model: x\ndatasets: []\n", "axolotl", "--policy torch");
   ExpectStack("base_model: x\ndatasets: []\nbf16: auto\n", "axolotl",
               "--policy static --format bf16");
@@ -61,8 +61,8 @@ TEST(ForeignStacks, ThePoliciesTakeTheSettings) {
 }
 
 TEST(ForeignStacks, ADeepSpeedFileIsTheBetterSource) {
-  ExpectStack("per_device_train_batch_size: 1\ndeepspeed: ds.json\nfp16: true\n",
-              "Hugging Face TrainingArguments", "--config with the DeepSpeed file 'ds.json'");
+  ExpectStack("base_model: x\ndatasets: []\ndeepspeed: ds.json\nfp16: true\n", "axolotl",
+              "--config with the DeepSpeed file 'ds.json'");
 }
 
 TEST(ForeignStacks, AKindThatIsNamedIsTaken) {

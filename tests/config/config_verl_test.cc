@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// verl's configuration, and DeepSpeed files that other stacks' configurations name.
+#include <gtest/gtest.h>
+
+#include "tests/support/config_test_util.h"
+#include "tests/support/trace_test_util.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr std::string_view kNothing = "static loss_scale=1";
+
+std::string Actor(const std::string& lines) {
+  return "actor_rollout_ref:\n  actor:\n" + lines + "trainer: {total_epochs: 1}\n";
+}
+
+void ExpectMeaning(std::string_view text, const Meaning& meaning) {
+  const TrainingConfig config = Interpret(text);
+  EXPECT_EQ(config.kind, meaning.kind) << text;
+  EXPECT_EQ(config.formats, meaning.formats) << text;
+  EXPECT_EQ(PolicyOf(config), meaning.policy) << text;
+}
+
+// dp_actor.py: ShardedGradScaler(growth_interval=400) in float16, nothing else.
+TEST(ConfigVerl, FsdpScalesInFloat16Only) {
+  const auto typed = [](const std::string& type) {
+    return Actor("    strategy: fsdp2\n    fsdp_config: {dtype: " + type + "}\n");
+  };
+  for (const char* type : {"float16", "fp16", "16"}) {
+    ExpectMeaning(typed(type), {"verl with FSDP", {"fp16"}, "torch growth_interval=400"});
+  }
+  ExpectMeaning(typed("bfloat16"), {"verl with FSDP", {"bf16"}, kNothing});
+  ExpectMeaning(typed("fp32"), {"verl with FSDP", {}, kNothing});
+  ExpectMeaning(Actor("    strategy: fsdp\n"), {"verl with FSDP", {"bf16"}, kNothing});
+  ExpectConfigError(typed("fp8"),
+                    "f:4: actor_rollout_ref.actor.fsdp_config.dtype: unexpected precision, "
+                    "expected bfloat16, float16 or float32, got 'fp8'");
+  const TrainingConfig config = Interpret(typed("float16"));
+  EXPECT_EQ(config.clipping.max_norm, 1.0);
+  EXPECT_TRUE(HasNote(config, "the critic computes in bf16"));
+  const ScalerRun run = RunConfig(config, 500, {0});
+  EXPECT_EQ(PathOf(run), "65536.000000, 32768.000000 x400, 65536.000000 x100");
+}
+
+TEST(ConfigVerl, ClipsByItsActorsNorm) {
+  const TrainingConfig config = Interpret(Actor("    strategy: fsdp\n    grad_clip: 0.5\n"));
+  EXPECT_EQ(config.clipping.max_norm, 0.5);
+}
+
+TEST(ConfigVerl, WhatTheScalerDoesNotGoByIsNoted) {
+  const TrainingConfig mixed = Interpret(
+      Actor("    fsdp_config: {dtype: float16, mixed_precision: {reduce_dtype: bf16}}\n"));
+  EXPECT_EQ(PolicyOf(mixed), "torch growth_interval=400");
+  EXPECT_TRUE(HasNote(mixed, "mixed_precision.param_dtype is not dtype"));
+  EXPECT_TRUE(HasNote(mixed, "mixed_precision.reduce_dtype is not simulated"));
+  const TrainingConfig engine = Interpret(
+      "actor_rollout_ref: {actor: {fsdp_config: {dtype: float16}}}\n"
+      "trainer: {use_legacy_worker_impl: disable}\n");
+  EXPECT_EQ(engine.formats, Texts{"bf16"});
+  EXPECT_EQ(PolicyOf(engine), kNothing);
+}
+
+// init_megatron_optim_config: 32768 and 1, the rest is Megatron's own.
+TEST(ConfigVerl, MegatronHasItsOwnScaler) {
+  const std::string actor =
+      "    strategy: megatron\n    megatron: {dtype: float16}\n    optim: {clip_grad: 0.3";
+  const TrainingConfig config = Interpret(Actor(actor + "}\n"));
+  EXPECT_EQ(config.kind, "verl with Megatron");
+  EXPECT_EQ(config.formats, Texts{"fp16"});
+  EXPECT_EQ(PolicyOf(config), "megatron initial_scale=32768");
+  EXPECT_EQ(config.clipping.max_norm, 0.3);
+  ExpectMeaning(Actor(actor + ", override_optimizer_config: {initial_loss_scale: 8, "
+                              "loss_scale_window: 5}}\n"),
+                {"verl with Megatron", {"fp16"}, "megatron initial_scale=8 growth_interval=5"});
+  ExpectMeaning(Actor("    strategy: megatron\n"), {"verl with Megatron", {"bf16"}, kNothing});
+}
+
+TEST(ConfigVerl, FineTuningComputesInBfloat16) {
+  ExpectMeaning("data: {train_files: a}\nmodel: {partial_pretrain: b}\noptim: {clip_grad: 2}\n",
+                {"verl's fine-tuning", {"bf16"}, kNothing});
+}
+
+class ConfigDeepSpeedFile : public testing::Test {
+ protected:
+  TrainingConfig Read(const std::string& text) {
+    return ReadTrainingConfig(dir_.Write("run.yaml", text), {});
+  }
+
+  TempDir dir_;
+};
+
+TEST_F(ConfigDeepSpeedFile, ATrainersPathIsReadFromItsFile) {
+  dir_.Write("ds.json",
+             R"({"fp16": {"enabled": "auto", "initial_scale_power": 4},
+                 "zero_optimization": {"stage": 1}, "gradient_clipping": "auto"})");
+  for (const char* stack : {"per_device_train_batch_size: 1\n",
+                            "stage: sft\nfinetuning_type: lora\nmodel_name_or_path: m\n"}) {
+    const TrainingConfig config =
+        Read(std::string(stack) + "fp16: true\nmax_grad_norm: 0.5\ndeepspeed: ds.json\n");
+    EXPECT_EQ(config.kind, "Hugging Face TrainingArguments");
+    EXPECT_EQ(config.formats, Texts{"fp16"});
+    EXPECT_EQ(config.policies.at(0).name, "deepspeed");
+    EXPECT_EQ(config.policies.at(0).settings.at(0), "init_scale=2^4");
+    EXPECT_EQ(config.clipping.max_norm, 0.5);
+    EXPECT_TRUE(HasNote(config, "ds.json decides"));
+  }
+}
+
+TEST_F(ConfigDeepSpeedFile, AcceleratesPathToo) {
+  dir_.Write("ds.json", R"({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}})");
+  const TrainingConfig config = Read(
+      "distributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+      "deepspeed_config: {deepspeed_config_file: ds.json}\n");
+  EXPECT_EQ(config.kind, "Accelerate with DeepSpeed");
+  EXPECT_EQ(config.formats, Texts{"bf16"});
+}
+
+TEST_F(ConfigDeepSpeedFile, WhatIsNoSuchFileIsOneLine) {
+  const std::string trainer = "per_device_train_batch_size: 1\ndeepspeed: ";
+  const auto expect = [&](const std::string& text, const std::string& words) {
+    try {
+      Read(trainer + text);
+      ADD_FAILURE() << text;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+      EXPECT_NE(std::string(error.what()).find(words), std::string::npos) << error.what();
+    }
+  };
+  expect("none.json\n",
+         "run.yaml:2: deepspeed: no such DeepSpeed file, expected its path from this file or from "
+         "the working directory, got 'none.json'");
+  dir_.Write("other.json", R"({"a": 1})");
+  expect("other.json\n", "other.json: not a configuration of DeepSpeed");
+  expect("3\n", "deepspeed: DeepSpeed scales the loss of this run, expected the path of its file");
+}
+
+}  // namespace
+}  // namespace dlsim::sim
