@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -53,13 +54,29 @@ struct ProfileTotals {
   std::vector<Histogram> activations;  // per part, over activation gradients
 };
 
-// What shaped the values of a profile; profiles of one trace merge only if these are equal.
+// Which steps of a trace a shard was made from, counted from 0 in the order of the trace.
+struct ProfilePart {
+  struct Range {
+    uint64_t first = 0, count = 0;
+
+    friend bool operator==(const Range&, const Range&) = default;
+  };
+
+  uint64_t steps = 0;         // of the whole trace
+  std::vector<Range> ranges;  // ascending, with steps between them that are not there
+
+  friend bool operator==(const ProfilePart&, const ProfilePart&) = default;
+};
+
+// What shaped the values of a profile; profiles of one trace merge only if these are equal, but for
+// the part, which tells what is missing.
 struct ProfileSettings {
   Ladder ladder;
   std::string tensors = "*";  // as TraceOptions::tensors
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   int64_t accumulate_steps = 1;                    // as ReplayOptions::accumulate_steps
   std::map<std::string, std::string> description;  // of the trace
+  std::optional<ProfilePart> part = std::nullopt;  // nothing: the whole, or not known
 };
 
 // Profiles a step of a trace on all threads. Throws Error if reading fails.

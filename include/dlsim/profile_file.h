@@ -89,7 +89,7 @@ class ProfileReader {
   ProfileReader& operator=(ProfileReader&&) noexcept;
   ~ProfileReader();
 
-  const ProfileSettings& settings() const;
+  const ProfileSettings& settings() const;  // the part is that of all files together
   const HistogramEdges& edges() const;
   size_t step_count() const;
   int64_t step_number(size_t i) const;
@@ -110,8 +110,8 @@ class ProfileReader {
 };
 
 // Merges profiles of parts of one trace into one, whatever their order; a step that several hold
-// must be the same in all. The bytes are those of the profile of the whole trace. Throws Error and
-// leaves nothing of the output then.
+// must be the same in all. The bytes are those of the profile of the whole trace, or of the part
+// that they are together. Throws Error and leaves nothing of the output then.
 void MergeProfiles(std::span<const std::string> paths, const std::string& output);
 
 // Writes one profile with the tensors of several, which hold the same steps of other shards of a

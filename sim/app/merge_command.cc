@@ -3,6 +3,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "sim/app/commands.h"
 #include "sim/app/profile_summary.h"
 #include "sim/base/wrap.h"
+#include "src/profile/part_code.h"
 
 namespace dlsim::sim {
 namespace {
@@ -39,12 +41,23 @@ void RequireDistinctSteps(const std::vector<std::string>& paths) {
   }
 }
 
+// A part of a trace would be taken for the whole.
+void RequireAllShards(const std::vector<std::string>& paths) {
+  const std::optional<ProfilePart> part = ProfileReader::Open(paths).settings().part;
+  if (!part) return;
+  throw InputError(Printable(paths.front()), "a shard is missing: " + MissingSteps(*part),
+                   "the profiles of all shards, or --partial");
+}
+
 int RunMerge(const MergeCommandOptions& options) {
   if (options.output == "-") {
     throw UsageError("-o", "a profile is no text for standard output", "a file",
                      Quoted(options.output));
   }
-  if (!options.partial) RequireDistinctSteps(options.paths);
+  if (!options.partial) {
+    RequireDistinctSteps(options.paths);
+    RequireAllShards(options.paths);
+  }
   MergeProfiles(options.paths, options.output);
   if (options.quiet) return 0;
   const std::array<std::string, 1> merged = {options.output};
@@ -65,8 +78,10 @@ void AddMergeCommand(CLI::App& app, Action& action) {
   command->add_option("-o,--output", options->output, "The merged profile")
       ->option_text("FILE")
       ->required();
-  command->add_flag("--partial", options->partial,
-                    "Profiles may hold the same steps, which must be the same in all");
+  command->add_flag(
+      "--partial", options->partial,
+      "Shards may be missing, and profiles may hold the same steps, which must be the "
+      "same in all");
   command->add_flag("--quiet", options->quiet, "No summary; errors only");
   command->footer(
       "Examples:\n"

@@ -35,6 +35,14 @@ uint64_t DigestOf(const ProfileRequest& request, const HistogramEdges& edges,
   return XXH3_64bits(text.data(), text.size());
 }
 
+// Nothing for the whole.
+std::optional<ProfilePart> PartOf(StepRange range, size_t steps) {
+  if (range.end - range.begin == steps) return std::nullopt;
+  ProfilePart part = {steps, {}};
+  if (range.end > range.begin) part.ranges.push_back({range.begin, range.end - range.begin});
+  return part;
+}
+
 }  // namespace
 
 ProfileRun::ProfileRun(const TraceReader& trace, const ProfileRequest& request)
@@ -43,12 +51,12 @@ ProfileRun::ProfileRun(const TraceReader& trace, const ProfileRequest& request)
 std::string ProfileRun::Open() {
   const TraceSource steps(trace_, request_.settings.accumulate_steps);
   const StepRange range = ShardOf(steps.step_count(), request_.shard, request_.shards);
+  ProfileSettings settings = request_.settings;
+  settings.part = PartOf(range, steps.step_count());
   if (request_.unfinished == Unfinished::kDiscard) {
-    ProfileWriter(request_.output, request_.settings, edges_, ProfileWriter::Existing::kReplace)
-        .Truncate(0);
+    ProfileWriter(request_.output, settings, edges_, ProfileWriter::Existing::kReplace).Truncate(0);
   }
-  writer_ = std::make_unique<ProfileWriter>(request_.output, request_.settings, edges_,
-                                            request_.existing);
+  writer_ = std::make_unique<ProfileWriter>(request_.output, settings, edges_, request_.existing);
   const bool extends = request_.existing == ProfileWriter::Existing::kExtend;
   finished_ = writer_->done().size();
   try {

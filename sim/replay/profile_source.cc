@@ -13,6 +13,7 @@
 #include "dlsim/error.h"
 #include "src/base/check.h"
 #include "src/base/parallel_beside.h"
+#include "src/profile/part_code.h"
 
 namespace dlsim::sim {
 namespace {
@@ -127,13 +128,18 @@ class OpenedTotals final : public GradientStep {
   ProfileTotals totals_;
 };
 
-// What the reader of the trace noted that matters to what the profile answers.
+// What the reader of the trace noted that matters to what the profile answers, and what is missing.
 std::vector<std::string> NotesOf(const ProfileSettings& settings) {
+  std::vector<std::string> notes;
+  if (settings.part) {
+    notes.push_back("a part of a trace: " + MissingSteps(*settings.part) + " are not there");
+  }
   const auto ranks = settings.description.find("ranks");
   const auto reduction = settings.description.find("rank_reduction");
-  if (ranks == settings.description.end() || reduction == settings.description.end()) return {};
-  return {"each gradient is the " + Printable(reduction->second) + " of " +
-          Printable(ranks->second) + " data-parallel ranks"};
+  if (ranks == settings.description.end() || reduction == settings.description.end()) return notes;
+  notes.push_back("each gradient is the " + Printable(reduction->second) + " of " +
+                  Printable(ranks->second) + " data-parallel ranks");
+  return notes;
 }
 
 }  // namespace

@@ -14,6 +14,7 @@ namespace dlsim {
 
 inline constexpr std::string_view kProfileMagic = "DLPROF";
 inline constexpr uint64_t kProfileVersion = 2;        // what is written
+inline constexpr uint64_t kPartVersion = 3;           // the same of a part of a trace
 inline constexpr uint64_t kOldestProfileVersion = 1;  // what is read; it has no hashes of files
 inline constexpr size_t kMagicBytes = 8;              // with the version
 
@@ -21,6 +22,7 @@ inline constexpr size_t kMagicBytes = 8;              // with the version
 enum class ChunkType : uint32_t {
   kSettings = 0x54544553,    // SETT
   kEdges = 0x45474445,       // EDGE
+  kPart = 0x54524150,        // PART
   kTensors = 0x534E4554,     // TENS
   kTotals = 0x50455453,      // STEP
   kHistograms = 0x54534948,  // HIST

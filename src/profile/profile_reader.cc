@@ -7,6 +7,7 @@
 #include "dlsim/profile_file.h"
 #include "src/base/check.h"
 #include "src/profile/chunk.h"
+#include "src/profile/part_code.h"
 #include "src/profile/settings_json.h"
 #include "src/profile/stored_profile.h"
 #include "src/trace/read_only_file.h"
@@ -32,6 +33,7 @@ struct ProfileReader::Impl {
   };
   std::vector<StoredProfile> files;
   std::vector<Step> steps;  // ascending
+  ProfileSettings settings;
 
   const StoredProfile& FileOf(const Step& step) const { return files[step.file]; }
   EncodedStep Encoded(const Step& step) const { return FileOf(step).LoadEncoded(step.index); }
@@ -101,6 +103,10 @@ ProfileReader ProfileReader::Open(std::span<const std::string> paths) {
     }
   }
   impl->steps = std::move(distinct);
+  impl->settings = impl->files.front().settings();
+  std::vector<std::optional<ProfilePart>> parts;
+  for (const StoredProfile& file : impl->files) parts.push_back(file.settings().part);
+  impl->settings.part = JoinParts(parts);
   return ProfileReader(std::move(impl));
 }
 
@@ -109,7 +115,7 @@ ProfileReader::ProfileReader(ProfileReader&&) noexcept = default;
 ProfileReader& ProfileReader::operator=(ProfileReader&&) noexcept = default;
 ProfileReader::~ProfileReader() = default;
 
-const ProfileSettings& ProfileReader::settings() const { return impl_->files.front().settings(); }
+const ProfileSettings& ProfileReader::settings() const { return impl_->settings; }
 const HistogramEdges& ProfileReader::edges() const { return impl_->files.front().edges(); }
 size_t ProfileReader::step_count() const { return impl_->steps.size(); }
 int64_t ProfileReader::step_number(size_t i) const { return impl_->steps[i].number; }

@@ -59,7 +59,7 @@ ProfileWriter::ProfileWriter(const std::string& path, const ProfileSettings& set
   PartialFile& file = impl_->file;
   const std::string place = Printable(path);
   const std::string text = SettingsText(place, settings);
-  const std::string opening = ProfileOpening(text, edges);
+  const std::string opening = ProfileOpening(text, edges, settings.part);
   if (existing == Existing::kReplace || !IsFile(file.target())) {
     impl_->replaced = file.Resume(opening);
     impl_->done_at = file.created_at();
@@ -95,7 +95,9 @@ void MergeProfiles(std::span<const std::string> paths, const std::string& output
   const ProfileReader reader = ProfileReader::Open(paths);
   PartialFile file(output);
   try {
-    file.Restart(ProfileOpening(SettingsText(paths.front(), reader.settings()), reader.edges()));
+    const ProfileSettings& settings = reader.settings();
+    file.Restart(
+        ProfileOpening(SettingsText(paths.front(), settings), reader.edges(), settings.part));
     for (size_t i = 0; i < reader.step_count(); ++i) file.Append(reader.LoadEncoded(i));
     file.Commit();
   } catch (...) {

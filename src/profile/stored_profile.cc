@@ -6,6 +6,7 @@
 
 #include "src/profile/bytes.h"
 #include "src/profile/edges_code.h"
+#include "src/profile/part_code.h"
 #include "src/profile/settings_json.h"
 #include "src/profile/step_code.h"
 
@@ -41,10 +42,12 @@ std::string ReadChunk(const ByteSource& source, ChunkType type, uint64_t offset,
   return ReadKnownChunk(source, type, offset, header.payload);
 }
 
-std::string ProfileOpening(const std::string& settings, const HistogramEdges& edges) {
-  std::string bytes = ProfileMagic();
+std::string ProfileOpening(const std::string& settings, const HistogramEdges& edges,
+                           const std::optional<ProfilePart>& part) {
+  std::string bytes = ProfileMagic(part ? kPartVersion : kProfileVersion);
   PutChunk(ChunkType::kSettings, settings, bytes.size(), bytes);
   PutChunk(ChunkType::kEdges, EncodeEdges(edges), bytes.size(), bytes);
+  if (part) PutChunk(ChunkType::kPart, EncodePart(*part), bytes.size(), bytes);
   return bytes;
 }
 
@@ -54,12 +57,12 @@ StoredProfile::StoredProfile(ByteSource source) : source_(std::move(source)) {
   if (!magic.starts_with(kProfileMagic)) throw InputError(source_.place, "is no profile");
   ByteReader after_magic(source_.place, std::string_view(magic).substr(kProfileMagic.size()));
   const uint64_t version = after_magic.Word(kMagicBytes - kProfileMagic.size());
-  if (version < kOldestProfileVersion || version > kProfileVersion) {
-    throw InputError(
-        source_.place, "is a profile of another version",
-        std::to_string(kOldestProfileVersion) + " to " + std::to_string(kProfileVersion),
-        std::to_string(version));
+  if (version < kOldestProfileVersion || version > kPartVersion) {
+    throw InputError(source_.place, "is a profile of another version",
+                     std::to_string(kOldestProfileVersion) + " to " + std::to_string(kPartVersion),
+                     std::to_string(version));
   }
+  is_part_ = version == kPartVersion;
   if (source_.size < kMagicBytes + kChunkBytes + kFooterBytes) {
     throw InputError(source_.place, "damaged: the profile is cut off");
   }
@@ -94,6 +97,10 @@ void StoredProfile::ReadOpening() {
   steps_begin_ = offset + kChunkBytes + edges.size();
   settings_ = ParseSettings(source_.place, settings_text_);
   edges_ = std::make_unique<const HistogramEdges>(DecodeEdges(source_.place, edges));
+  if (!is_part_) return;
+  const std::string part = ReadChunk(source_, ChunkType::kPart, steps_begin_, steps_end_);
+  steps_begin_ += kChunkBytes + part.size();
+  settings_.part = DecodePart(source_.place, part);
 }
 
 std::string StoredProfile::PlaceOf(size_t i) const {

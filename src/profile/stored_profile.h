@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,8 +21,9 @@ namespace dlsim {
 // Reads a chunk that lies before `end`; returns its payload. Throws InputError unless it is intact.
 std::string ReadChunk(const ByteSource& source, ChunkType type, uint64_t offset, uint64_t end);
 
-// The first bytes of a file: magic, settings, edges.
-std::string ProfileOpening(const std::string& settings, const HistogramEdges& edges);
+// The first bytes of a file: magic, settings, edges, and the part of a trace if it is one.
+std::string ProfileOpening(const std::string& settings, const HistogramEdges& edges,
+                           const std::optional<ProfilePart>& part = std::nullopt);
 
 class StoredProfile {
  public:
@@ -57,6 +59,7 @@ class StoredProfile {
   };
 
   ByteSource source_;
+  bool is_part_ = false;
   uint64_t steps_begin_ = 0, steps_end_ = 0;
   std::string settings_text_;
   ProfileSettings settings_;
