@@ -17,14 +17,25 @@ from typing import Any, NamedTuple
 
 # The functions of dlsim.runs that take keywords.
 _FUNCTIONS = (
-    *("replay", "sweep", "tune", "diff", "profile", "info", "scaler", "summaries", "accumulate"),
+    *(
+        "replay",
+        "sweep",
+        "tune",
+        "diff",
+        "explain",
+        "profile",
+        "info",
+        "scaler",
+        "summaries",
+        "accumulate",
+    ),
 )
 # Options that functions give by themselves, and parameters with a place of their own.
 _ABSENT = {"json", "list"}
 _PLACED = {"profile": {"output"}, "scaler": {"policy", "steps"}}
 # Names that do not follow the rule.
 _PLURALS = {"set": "settings", "policy": "policies"}
-_NO_PLURAL = {"dot", "expect", "matmul", "reduce", "state", "vary"}
+_NO_PLURAL = {"config", "dot", "expect", "matmul", "reduce", "state", "vary"}
 # Lists whose values are pairs such as BIN:COUNT.
 _PAIR_LISTS = {"histogram"}
 
@@ -36,6 +47,7 @@ _ONE = {
     "STEP": "int | None",
     "X": "Number | None",
 }
+_EACH = {"FILE": "PathText | Sequence[PathText]", "N": "int | Sequence[int]"}
 _MAPPINGS = {"KEY=VALUE": "Settings", "NAME=GLOB": "Mapping[str, str]"}
 _KINDS = {
     "one": "str | None",
@@ -100,7 +112,7 @@ def _kind(option: Mapping[str, Any]) -> str:
 
 def _option(option: Mapping[str, Any]) -> _Option:
     name, kind, value = option["name"], _kind(option), option["value"]
-    types = {"one": _ONE, "each": {"N": "int | Sequence[int]"}, "mapping": _MAPPINGS}
+    types = {"one": _ONE, "each": _EACH, "mapping": _MAPPINGS}
     keyword = name.removeprefix("no-") if kind == "if_false" else name
     if option["repeatable"] and name not in _NO_PLURAL:
         keyword = _PLURALS.get(name, name + "s")

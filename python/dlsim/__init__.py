@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .results import read_result as read_result
     from .runs import accumulate as accumulate
     from .runs import diff as diff
+    from .runs import explain as explain
     from .runs import formats as formats
     from .runs import info as info
     from .runs import merge as merge
@@ -69,6 +70,7 @@ _LAZY: dict[str, str] = {
     "autocast_emulation": "emulation",
     "decode": "_arrays",
     "diff": "runs",
+    "explain": "runs",
     "encode": "_arrays",
     "exponents": "_exponents",
     "formats": "runs",

@@ -115,6 +115,10 @@ def _of_formats(*keys: str) -> Rows:
     return rows
 
 
+def _explained_policies(data: Mapping[str, Any]) -> Iterator[Row]:
+    return (flat(_without(row, "evidence")) for row in data["policies"])
+
+
 def _scaler_runs(data: Mapping[str, Any]) -> Iterator[tuple[Row, Mapping[str, Any]]]:
     yield {"resume.at_step": None, "resume.kept": None}, data
     for twin in data.get("resume", ()):
@@ -213,6 +217,11 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "tensors": _listed("tensors"),
         "steps": _listed("steps"),
         "unmatched": _listed("unmatched", "tensors"),
+    },
+    "dlsim.explain/1": {
+        "brackets": _listed("brackets"),
+        "policies": _explained_policies,
+        "what_if": _listed("what_if"),
     },
     "dlsim.scaler/1": {
         "scales": _scaler_scales,

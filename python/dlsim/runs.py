@@ -11,13 +11,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from textwrap import indent
 from typing import TYPE_CHECKING
 
 from . import _bridge, _command_options
 from ._command_options import PathText
 from ._core import Format
+from ._errors import UsageError
 from ._options import arguments_of, help_of, text_of
+from ._scalar_logs import is_event_log, write_scales
 from .results import Result
 
 if TYPE_CHECKING:
@@ -47,6 +51,25 @@ def tune(traces: Paths, **options: Unpack[_command_options.TuneOptions]) -> Resu
 def diff(a: PathText, b: PathText, **options: Unpack[_command_options.DiffOptions]) -> Result:
     """Compares two traces or profiles of one model, tensor by tensor; dlsim.diff/1."""
     return _run("diff", options, (a, b))
+
+
+def explain(
+    logs: Paths,
+    *,
+    tag: str | None = None,
+    **options: Unpack[_command_options.ExplainOptions],
+) -> Result:
+    """Tells what a training log says of its loss scale, without a trace; dlsim.explain/1.
+
+    Beside the files of the command, `logs` may be TensorBoard's: an event file, or the directory of
+    one run, where `tag` is that of the scale (default: the one that is named so).
+    """
+    with TemporaryDirectory(prefix="dlsim-") as folder:
+        paths = [
+            _readable(path, Path(folder) / f"{i}.csv", tag)
+            for i, path in enumerate(_paths("explain", logs))
+        ]
+        return _run("explain", options, paths)
 
 
 def profile(
@@ -99,6 +122,16 @@ def accumulate(traces: Paths, **options: Unpack[_command_options.AccumulateOptio
     return _run("accumulate", options, traces)
 
 
+def _readable(path: str, scales: Path, tag: str | None) -> str:
+    """Returns a log that the command reads: of an event log, its scales as CSV."""
+    if not is_event_log(path):
+        if tag is not None:
+            raise UsageError(f"tag: expected an event log of TensorBoard, got {path!r}")
+        return path
+    write_scales(path, scales, tag)
+    return str(scales)
+
+
 def _paths(name: str, paths: object) -> list[str]:
     if isinstance(paths, (str, os.PathLike)):
         paths = [paths]
@@ -125,6 +158,6 @@ def _run_printed(arguments: Sequence[str], positional: Sequence[str]) -> Result:
 
 
 # help() shows `**options` only.
-for _function in (replay, sweep, tune, diff, profile, info, scaler, summaries, accumulate):
+for _function in (replay, sweep, tune, diff, explain, profile, info, scaler, summaries, accumulate):
     _help = indent(help_of(_function.__name__), "      ")
     _function.__doc__ = f"{_function.__doc__}\n\n    Keywords:\n{_help}\n    "

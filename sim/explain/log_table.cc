@@ -58,17 +58,32 @@ std::optional<size_t> Find(const std::vector<std::string>& columns, Names names)
   return std::nullopt;
 }
 
+// One export of W&B has a column for each run of a plot.
+void RequireOneRun(const std::vector<std::string>& columns, size_t chosen, Names names,
+                   std::string_view place) {
+  for (const std::string_view name : names) {
+    if (!IsNamed(columns[chosen], name)) continue;
+    for (size_t i = chosen + 1; i < columns.size(); ++i) {
+      if (!IsNamed(columns[i], name)) continue;
+      throw InputError(std::string(place), "the scales of several runs", "a file of one run",
+                       Quoted(columns[chosen]) + " and " + Quoted(columns[i]));
+    }
+  }
+}
+
 struct Columns {
   size_t step = 0, scale = 0;
   std::optional<size_t> skipped;
 };
 
-std::optional<Columns> FindColumns(std::string_view header) {
+std::optional<Columns> FindColumns(std::string_view header, std::string_view place) {
   std::vector<std::string> names = Fields(header);
   std::ranges::transform(names, names.begin(), LowerCase);
-  const auto step = Find(names, {"step", "global_step", "iteration", "iter"});
-  const auto scale = Find(names, {"loss_scale", "grad_scale", "scale", "lossscale"});
+  const auto step = Find(names, {"step", "global_step", "_step", "iteration", "iter"});
+  static const Names kScales = {"loss_scale", "loss-scale", "grad_scale", "scale", "lossscale"};
+  const auto scale = Find(names, kScales);
   if (!step || !scale) return std::nullopt;
+  RequireOneRun(names, *scale, kScales, place);
   return Columns{*step, *scale, Find(names, {"skipped", "overflow", "found_inf"})};
 }
 
@@ -88,7 +103,7 @@ bool IsTrue(const std::string& text) {
 
 std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::string_view place) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-  const auto columns = FindColumns(text.substr(0, text.find('\n')));
+  const auto columns = FindColumns(text.substr(0, text.find('\n')), place);
   if (!columns) return std::nullopt;
   std::vector<LogEvent> events;
   size_t line = 1;

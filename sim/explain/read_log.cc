@@ -25,6 +25,10 @@ std::string ReadText(const std::string& path) {
   if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
   std::ifstream file(path, std::ios::binary);
   std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (path.find("tfevents") != path.npos) {
+    throw InputError(Printable(path), "a log of TensorBoard",
+                     "dlsim.explain() of the Python package, which reads it");
+  }
   if (!file.is_open() || file.bad()) throw InputError(Printable(path), "cannot be read");
   return text;
 }
@@ -110,8 +114,8 @@ void KeepOneRank(LogEvents& log) {
   }
   if (others.empty()) return;
   std::erase_if(log.events, [&](const LogEvent& e) { return e.rank && e.rank != first; });
-  log.notes.push_back(
-      fmt::format("rank {} is read; {} more print the same", *first, others.size()));
+  log.notes.push_back(fmt::format("rank {} is read; {} more {} the same", *first, others.size(),
+                                  others.size() == 1 ? "prints" : "print"));
 }
 
 // Ranks that do not: every message stands as often as there are ranks, or a multiple of it. Two

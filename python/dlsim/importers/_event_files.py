@@ -198,7 +198,11 @@ class EventFiles:
 def _scalar(value: Any) -> float:
     if value.WhichOneof("value") == "simple_value":
         return float(value.simple_value)
-    tensor = value.tensor
+    return scalar_of(value.tensor)
+
+
+def scalar_of(tensor: Any) -> float:
+    """Returns the number that a TensorProto holds, NaN if that is not one."""
     for numbers in (tensor.float_val, tensor.double_val):
         if len(numbers) == 1:
             return float(numbers[0])
