@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string_view>
 #include <vector>
 
@@ -110,6 +111,48 @@ void AddManCommands(const CLI::App& app, const std::string& prefix, std::string&
   }
 }
 
+std::string Names(const std::vector<const CLI::App*>& commands) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : commands) names.push_back(command->get_name());
+  return Join(names);
+}
+
+// The options of a command, and each of its own commands' once.
+std::vector<const CLI::Option*> AllOptionsOf(const CLI::App& command) {
+  std::vector<const CLI::Option*> options = OptionsOf(command);
+  for (const CLI::App* inner : CommandsOf(command)) {
+    for (const CLI::Option* option : OptionsOf(*inner)) {
+      const auto same = [&](const CLI::Option* other) {
+        return LongName(*other) == LongName(*option);
+      };
+      if (std::ranges::none_of(options, same)) options.push_back(option);
+    }
+  }
+  return options;
+}
+
+std::string FishOption(const CLI::Option& option, const std::string& chosen) {
+  const std::vector<std::string> values = ValuesOf(LongName(option));
+  std::string line = "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + LongName(option);
+  if (TakesValue(option)) line += values.empty() ? " -r" : " -x -a " + ShellQuoted(Join(values));
+  return line + " -d " + ShellQuoted(option.get_description()) + "\n";
+}
+
+// The commands of one level, offered where `open` holds; `before` holds where they can be chosen.
+void AddFishCommands(const CLI::App& app, const std::string& open, const std::string& before,
+                     std::string& script) {
+  for (const CLI::App* command : CommandsOf(app)) {
+    script += fmt::format("complete -c dlsim -f -n {} -a {} -d {}\n", ShellQuoted(open),
+                          command->get_name(), ShellQuoted(command->get_description()));
+    const std::string chosen = before + "__fish_seen_subcommand_from " + command->get_name();
+    for (const CLI::Option* option : OptionsOf(*command)) script += FishOption(*option, chosen);
+    const std::vector<const CLI::App*> inner = CommandsOf(*command);
+    if (inner.empty()) continue;
+    AddFishCommands(*command, chosen + "; and not __fish_seen_subcommand_from " + Names(inner),
+                    chosen + "; and ", script);
+  }
+}
+
 }  // namespace
 
 std::string BashCompletion(const CLI::App& app) {
@@ -142,7 +185,9 @@ std::string ZshCompletion(const CLI::App& app) {
              ShellQuoted(command->get_name() + ":" + Escape(command->get_description(), ":")) +
              "\n";
     cases += "    " + command->get_name() + ") _arguments";
-    for (const CLI::Option* option : OptionsOf(*command)) {
+    const std::vector<const CLI::App*> inner = CommandsOf(*command);
+    if (!inner.empty()) cases += " \\\n      " + ShellQuoted("1:command:(" + Names(inner) + ")");
+    for (const CLI::Option* option : AllOptionsOf(*command)) {
       std::string spec =
           "*--" + LongName(*option) + "[" + Escape(option->get_description(), "[]:") + "]";
       const std::vector<std::string> values = ValuesOf(LongName(*option));
@@ -161,19 +206,7 @@ std::string ZshCompletion(const CLI::App& app) {
 
 std::string FishCompletion(const CLI::App& app) {
   std::string script = "# fish completion of dlsim\n";
-  for (const CLI::App* command : CommandsOf(app)) {
-    script += fmt::format("complete -c dlsim -f -n __fish_use_subcommand -a {} -d {}\n",
-                          command->get_name(), ShellQuoted(command->get_description()));
-    for (const CLI::Option* option : OptionsOf(*command)) {
-      const std::vector<std::string> values = ValuesOf(LongName(*option));
-      script += fmt::format("complete -c dlsim -n '__fish_seen_subcommand_from {}' -l {}",
-                            command->get_name(), LongName(*option));
-      if (TakesValue(*option)) {
-        script += values.empty() ? " -r" : " -x -a " + ShellQuoted(Join(values));
-      }
-      script += " -d " + ShellQuoted(option->get_description()) + "\n";
-    }
-  }
+  AddFishCommands(app, "__fish_use_subcommand", "", script);
   return script;
 }
 

@@ -39,6 +39,33 @@ class Completion : public testing::Test {
     return ReadBytes(dir_.path() + "/offered");
   }
 
+  static bool HasShell(const std::string& shell) {
+    return std::system((shell + " -c true > /dev/null 2>&1").c_str()) == 0;
+  }
+
+  // What fish offers to complete these words, without the descriptions.
+  std::string FishOffers(const std::string& words) {
+    dir_.Write("c.fish", Succeed({"completion", "fish"}));
+    const std::string command = "HOME=" + dir_.path() + " fish -c \"source " + dir_.path() +
+                                "/c.fish; complete -C '" + words + "'\" | cut -f 1 > " +
+                                dir_.path() + "/offered";
+    EXPECT_EQ(std::system(command.c_str()), 0);
+    return ReadBytes(dir_.path() + "/offered");
+  }
+
+  // What _arguments of zsh is given for these words: its completion functions replaced by ones that
+  // print.
+  std::string ZshAsks(const std::string& words) {
+    dir_.Write("c.zsh", Succeed({"completion", "zsh"}));
+    dir_.Write("ask.zsh",
+               "compdef() { }\n_arguments() { print -rl -- \"$@\" }\n"
+               "_describe() { print -rl -- \"${(@P)2}\" }\nsource " +
+                   dir_.path() + "/c.zsh\nwords=(" + words + ")\nCURRENT=${#words}\n_dlsim > " +
+                   dir_.path() + "/offered\n");
+    EXPECT_EQ(std::system(("zsh -f " + dir_.path() + "/ask.zsh").c_str()), 0);
+    return ReadBytes(dir_.path() + "/offered");
+  }
+
   TempDir dir_;
 };
 
@@ -55,6 +82,26 @@ TEST_F(Completion, BashOffersCommandsOptionsAndNames) {
   EXPECT_EQ(Offered("dlsim replay --policy mega", 3), "megatron\n");
   EXPECT_EQ(Offered("dlsim bench ga", 2), "gate\n");
   EXPECT_EQ(Offered("dlsim replay tr", 2), "\n");  // files, by the shell itself
+}
+
+TEST_F(Completion, FishOffersCommandsOptionsAndNames) {
+  if (!HasShell("fish")) GTEST_SKIP() << "no fish";
+  EXPECT_EQ(FishOffers("dlsim repl"), "replay\n");
+  EXPECT_EQ(FishOffers("dlsim replay --pol"), "--policy\n");
+  EXPECT_EQ(FishOffers("dlsim replay --policy mega"), "megatron\n");
+  EXPECT_EQ(FishOffers("dlsim bench ga"), "gate\n");
+  EXPECT_EQ(FishOffers("dlsim bench gate --baseline"), "--baseline-dir\n");
+}
+
+TEST_F(Completion, ZshOffersCommandsOptionsAndNames) {
+  if (!HasShell("zsh")) GTEST_SKIP() << "no zsh";
+  EXPECT_NE(ZshAsks("dlsim rep").find("replay:Replay recorded gradients"), std::string::npos);
+  const std::string replay = ZshAsks("dlsim replay --pol");
+  EXPECT_NE(replay.find("\n*--policy[Loss-scaling policy"), std::string::npos) << replay;
+  EXPECT_NE(replay.find(" megatron "), std::string::npos) << replay;
+  const std::string bench = ZshAsks("dlsim bench ga");
+  EXPECT_TRUE(bench.starts_with("1:command:(run compare gate bless)\n")) << bench;
+  EXPECT_NE(bench.find("\n*--baseline-dir["), std::string::npos) << bench;
 }
 
 TEST_F(Completion, TheManPageHasEveryOption) {
