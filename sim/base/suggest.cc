@@ -41,8 +41,7 @@ std::string ExpectedName(std::string_view name, std::span<const std::string_view
   std::vector<std::string_view> all(known.begin(), known.end());
   all.insert(all.end(), aliases.begin(), aliases.end());
   const std::string suggestion = Suggest(name, all);
-  if (!suggestion.empty()) text.append(" (did you mean '").append(suggestion).append("'?)");
-  return text;
+  return suggestion.empty() ? text : "(did you mean '" + suggestion + "'?) " + text;
 }
 
 size_t ParseChoice(const std::string& option, const std::string& text,

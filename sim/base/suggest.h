@@ -16,7 +16,7 @@ namespace dlsim::sim {
 // NearestName; empty if none is near.
 std::string Suggest(std::string_view name, std::span<const std::string_view> candidates);
 
-// Returns the `expected` part of an error: "one of a, b, c", with "(did you mean 'b'?)" where
+// Returns the `expected` part of an error: "one of a, b, c", after "(did you mean 'b'?)" where
 // Suggest finds a name among `known` and `aliases`.
 std::string ExpectedName(std::string_view name, std::span<const std::string_view> known,
                          std::span<const std::string_view> aliases);

@@ -73,7 +73,7 @@ NamedFormat ParseFormat(std::string_view name) {
   }
   known += "or eXmY with X in 2..8 and Y in 1..22";
   const std::string_view meant = NearestName(name, candidates);
-  if (!meant.empty()) known.append(" (did you mean '").append(meant).append("'?)");
+  if (!meant.empty()) known = "(did you mean '" + std::string(meant) + "'?) " + known;
   throw UsageError("format", "unknown name", known, Quoted(name));
 }
 

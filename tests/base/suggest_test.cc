@@ -42,7 +42,7 @@ TEST(Suggest, IsSilentWhenNothingIsNear) {
 
 TEST(ExpectedName, ListsFirstNamesAndSuggestsFromAll) {
   EXPECT_EQ(ExpectedName("torch_ne", kNames, kAliases),
-            "one of static, cerebras, cerebras-tf, torch (did you mean 'torch_new'?)");
+            "(did you mean 'torch_new'?) one of static, cerebras, cerebras-tf, torch");
   EXPECT_EQ(ExpectedName("?", kNames, kAliases), "one of static, cerebras, cerebras-tf, torch");
 }
 

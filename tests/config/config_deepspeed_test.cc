@@ -151,9 +151,10 @@ TEST(DeepSpeedConfig, BadValuesAreRefused) {
   refuse(R"("loss_scale": "dynamic")", "loss_scale: wrong type, expected a number, got 'dynamic'");
   refuse(R"("hysteresis": true)", "hysteresis: wrong type, expected an integer, got true");
   refuse(R"("loss_scale_windw": 5)",
-         "loss_scale_windw: unknown key, expected one of enabled, auto_cast, loss_scale, "
+         "loss_scale_windw: unknown key, expected (did you mean 'loss_scale_window'?) one of "
+         "enabled, auto_cast, loss_scale, "
          "initial_scale_power, loss_scale_window, hysteresis, consecutive_hysteresis, "
-         "min_loss_scale, fp16_master_weights_and_grads (did you mean 'loss_scale_window'?)");
+         "min_loss_scale, fp16_master_weights_and_grads");
   ExpectConfigError(R"({"fp16": 1})", "f: fp16: wrong type, expected keys with values, got 1");
   ExpectConfigError(R"({"fp16": {}, "gradient_clipping": -1})",
                     "f: gradient_clipping: negative number, expected 0 or more, got -1");

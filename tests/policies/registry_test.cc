@@ -32,8 +32,9 @@ TEST(FindPolicy, SuggestsTheNearestName) {
     names.append(names.empty() ? "" : ", ").append(policy.name);
   }
   EXPECT_TRUE(names.starts_with("static, cerebras, cerebras-2.10, cerebras-tf, torch, torch-1.13"));
-  EXPECT_EQ(UsageMessage("torhc", {}), "policy: unknown name, expected one of " + names +
-                                           " (did you mean 'torch'?), got 'torhc'");
+  EXPECT_EQ(
+      UsageMessage("torhc", {}),
+      "policy: unknown name, expected (did you mean 'torch'?) one of " + names + ", got 'torhc'");
 }
 
 TEST(FindPolicy, EachPolicyBeginsWithOneScale) {
@@ -71,7 +72,7 @@ TEST(ResolveParameters, AcceptsTheOtherStacksSpellings) {
 
 TEST(ResolveParameters, RefusesWhatItCannotPlace) {
   EXPECT_EQ(UsageMessage("static", {"los_scale=1"}),
-            "static: unknown parameter, expected one of loss_scale (did you mean 'loss_scale'?), "
+            "static: unknown parameter, expected (did you mean 'loss_scale'?) one of loss_scale, "
             "got 'los_scale'");
   EXPECT_EQ(UsageMessage("static", {"loss_scale"}),
             "static: not a setting, expected KEY=VALUE, got 'loss_scale'");
