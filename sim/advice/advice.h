@@ -58,6 +58,7 @@ struct FormatAdvice {
 struct PathInWindows {
   std::string format, policy;
   size_t inside = 0, below = 0, above = 0, unserved = 0;  // steps; the last have an empty window
+  std::string config = {};  // the configuration it is of, where several are compared
 };
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows);

@@ -56,12 +56,11 @@ Json JsonAdvice(const Advice& advice) {
   object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
   object["paths"] = Json::array();
   for (const PathInWindows& path : advice.paths) {
-    object["paths"].push_back({{"format", path.format},
-                               {"policy", path.policy},
-                               {"steps_inside", path.inside},
-                               {"steps_below", path.below},
-                               {"steps_above", path.above},
-                               {"steps_with_empty_window", path.unserved}});
+    Json item = {{"format", path.format},       {"policy", path.policy},
+                 {"steps_inside", path.inside}, {"steps_below", path.below},
+                 {"steps_above", path.above},   {"steps_with_empty_window", path.unserved}};
+    if (!path.config.empty()) item["config"] = path.config;
+    object["paths"].push_back(std::move(item));
   }
   return object;
 }

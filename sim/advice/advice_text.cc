@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
 
@@ -27,8 +28,8 @@ std::string WindowText(const ServedSteps::Range& window) {
 std::string StepsText(const FormatAdvice& format) {
   const size_t judged = format.steps - format.hopeless_steps;
   const size_t outside = format.steps_outside - format.hopeless_steps;
-  return outside == 0 ? fmt::format("all {} steps", judged)
-                      : fmt::format("all but {} of {} steps", outside, judged);
+  if (outside > 0) return fmt::format("all but {} of {}", outside, Counted(judged, "step"));
+  return judged == 1 ? "the one step" : fmt::format("all {} steps", judged);
 }
 
 // What is said of a format in a few words.
@@ -47,15 +48,14 @@ std::string Sentence(const FormatAdvice& format) {
       return fmt::format("{} with a loss scale that moves (a fixed one serves {})", format.format,
                          StepsText(format));
     case FormatVerdict::kNoScaleServes:
-      return fmt::format(
-          "{} at any scale: {} of {} steps lose too much at each that does not "
-          "overflow",
-          format.format, format.empty_steps, judged);
+      return fmt::format("{} at any scale: {} of {} {} too much at each that does not overflow",
+                         format.format, format.empty_steps, Counted(judged, "step"),
+                         format.empty_steps == 1 ? "loses" : "lose");
     case FormatVerdict::kOverflows:
       break;
   }
-  return fmt::format("{} at any scale: only {} of {} steps are finite as recorded", format.format,
-                     judged, format.steps);
+  return fmt::format("{} at any scale: only {} of {} {} finite as recorded", format.format, judged,
+                     Counted(format.steps, "step"), judged == 1 ? "is" : "are");
 }
 
 bool Serves(const FormatAdvice& format) { return format.verdict <= FormatVerdict::kWithScale; }
@@ -64,7 +64,9 @@ std::string BestText(const Advice& advice) {
   const FormatAdvice& best = advice.formats[advice.best];
   std::string text = (Serves(best) ? "Use " : "No format serves. Not ") + Sentence(best) + ".";
   if (Serves(best) && best.hopeless_steps > 0) {
-    text += fmt::format(" {} more steps were not finite when recorded.", best.hopeless_steps);
+    text +=
+        fmt::format(" {} {} not finite when recorded.", Counted(best.hopeless_steps, "more step"),
+                    best.hopeless_steps == 1 ? "was" : "were");
   }
   return text;
 }
@@ -82,6 +84,10 @@ std::string Others(const Advice& advice) {
          (fail.empty() ? "" : "Not " + fail + ".");
 }
 
+std::string StepRange(int64_t first, int64_t last) {
+  return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
+}
+
 std::string RiskText(const Advice& advice) {
   const FormatAdvice& best = advice.formats[advice.best];
   const std::string where =
@@ -90,8 +96,8 @@ std::string RiskText(const Advice& advice) {
   for (size_t i = 0; i < std::min(kNamed, best.at_risk.size()); ++i) {
     const TensorHarm& tensor = best.at_risk[i];
     text +=
-        fmt::format("{}{} (up to {}, steps {} to {})", i == 0 ? "" : ", ", Printable(tensor.name),
-                    Percent(tensor.harm.worst), *tensor.first_step, *tensor.last_step);
+        fmt::format("{}{} (up to {}, {})", i == 0 ? "" : ", ", Printable(tensor.name),
+                    Percent(tensor.harm.worst), StepRange(*tensor.first_step, *tensor.last_step));
   }
   if (best.at_risk.size() > kNamed) {
     text += fmt::format(" and {} more", best.at_risk.size() - kNamed);
@@ -127,7 +133,8 @@ std::string FormatPaths(const Advice& advice) {
   if (advice.paths.empty()) return "";
   std::vector<TableRow> rows = {{"path", "inside", "below: harm", "above: overflow", "no window"}};
   for (const PathInWindows& path : advice.paths) {
-    rows.push_back({path.format + " " + path.policy, std::to_string(path.inside),
+    const std::string owner = path.config.empty() ? "" : path.config + " ";
+    rows.push_back({owner + path.format + " " + path.policy, std::to_string(path.inside),
                     std::to_string(path.below), std::to_string(path.above),
                     std::to_string(path.unserved)});
   }
@@ -136,7 +143,7 @@ std::string FormatPaths(const Advice& advice) {
 
 }  // namespace
 
-std::string Power(int exponent) { return exponent == 0 ? "1" : fmt::format("2^{}", exponent); }
+std::string Power(int exponent) { return ScaleText(std::ldexp(1.0, exponent)); }
 
 std::vector<std::string> AdviceLines(const Advice& advice) {
   return {BestText(advice), Others(advice), RiskText(advice)};
@@ -156,8 +163,7 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
                     format.window ? WindowText(*format.window) : "empty",
                     format.scale ? Power(std::ilogb(*format.scale)) : "-",
                     fmt::format("{}/{}", format.steps_outside, format.steps),
-                    fmt::format("{:.1e}", format.mean_harm),
-                    std::to_string(format.at_risk.size())});
+                    Percent(format.mean_harm), std::to_string(format.at_risk.size())});
   }
   std::string text = "\n" + FormatTable(rows);
   for (const FormatAdvice& format : advice.formats) text += FormatBounds(format);

@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/advice_text.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/layer_name.h"
 

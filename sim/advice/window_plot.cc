@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/advice/advice_text.h"
+
 namespace dlsim::sim {
 namespace {
 
@@ -80,7 +82,8 @@ std::string PlotWindows(std::span<const StepWindow> windows, std::span<const Plo
   std::string plot;
   for (size_t r = 0; r < rows; ++r) {
     grid[r].erase(grid[r].find_last_not_of(' ') + 1);
-    plot += fmt::format("  2^{:<5} |{}\n", shown.high - static_cast<int>(r) * row_size, grid[r]);
+    const int exponent = shown.high - static_cast<int>(r) * row_size;
+    plot += fmt::format("  {:<7} |{}\n", Power(exponent), grid[r]);
   }
   const std::string first = fmt::format("step {}", windows.front().step);
   const std::string last = std::to_string(windows.back().step);

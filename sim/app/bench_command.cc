@@ -18,6 +18,7 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/wrap.h"
 #include "sim/bench/baselines.h"
 #include "sim/bench/bench_runner.h"
 #include "sim/bench/callgrind.h"
@@ -41,7 +42,7 @@ struct CompareOptions {
   std::vector<std::string> files;
   std::string filter, baseline_directory = kBaselineDirectory;
   std::optional<std::string> threshold, alpha, json;
-  bool instructions = false;
+  bool instructions = false, quiet = false;
 };
 
 struct Pair {
@@ -153,8 +154,8 @@ Comparison RunCompare(const CompareOptions& options) {
     WriteOutput(*options.json,
                 DumpJson(ComparisonJson(pair.base, pair.current, comparison), 1) + "\n");
   }
-  if (options.json != "-") {
-    WriteOutput("-", FormatComparison(pair.base, pair.current, comparison));
+  if (options.json != "-" && !options.quiet) {
+    WriteReport(FormatComparison(pair.base, pair.current, comparison));
   }
   return comparison;
 }
@@ -242,6 +243,7 @@ void AddCompareOptions(CLI::App& command, CompareOptions& options) {
   AddText(command, "--baseline-dir", options.baseline_directory, "DIR",
           std::string("Where baselines lie (default ") + kBaselineDirectory + ")");
   add("--json", options.json, "FILE", "Write the comparison as JSON; - is standard output");
+  command.add_flag("--quiet", options.quiet, "No table; errors only");
 }
 
 std::string RuleText() {

@@ -1,20 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/config_arguments.h"
 
+#include <set>
+#include <utility>
+
 #include "dlsim/error.h"
 #include "sim/app/typed_options.h"
 
 namespace dlsim::sim {
 
-void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
-  command
-      .add_option(
-          "--config", arguments.path,
-          "Take format, policy and parameters from a training configuration: YAML, JSON or "
-          "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, fairseq, "
-          "torch, Apex, or a script with the command line of Megatron-LM, fairseq or "
-          "Hugging Face; '-' for standard input; --format, --policy and --set win")
-      ->option_text("FILE");
+void AddConfigArguments(CLI::App& command, ConfigArguments& arguments, ConfigFiles files) {
+  const bool several = files == ConfigFiles::kSeveral;
+  CLI::Option* config =
+      command
+          .add_option(
+              "--config", arguments.paths,
+              std::string("Take format, policy and parameters from a training configuration: YAML, "
+                          "JSON or TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, "
+                          "Lightning, NeMo, fairseq, verl, torch, Apex, or a script with the "
+                          "command line of Megatron-LM, fairseq or Hugging Face; '-' for "
+                          "standard input; --format, --policy and --set win") +
+                  (several ? "; repeatable: the runs of several files side by side" : ""))
+          ->option_text("FILE");
+  if (several) {
+    config->allow_extra_args(false);
+  } else {
+    // Several are taken here, so that ReadConfig can say which command compares them.
+    config->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  }
   const auto assign_kind = [&arguments](const std::string& text) {
     arguments.options.kind = ConfigKinds()[ParseChoice(
         "--config-kind", text, {ConfigKinds().begin(), ConfigKinds().end()})];
@@ -23,8 +36,8 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
       .add_option_function<std::string>(
           "--config-kind", assign_kind,
           "What the file was written for: cerebras, deepspeed, accelerate, megatron, fairseq, "
-          "huggingface, lightning, torch, apex, cerebras-tf, cerebras-old or dlsim (default: by "
-          "its content)")
+          "huggingface, lightning, verl, torch, apex, cerebras-tf, cerebras-old or dlsim (default: "
+          "by its content)")
       ->option_text("KIND");
   const auto assign_version = [&arguments](const std::string& text) {
     arguments.options.version = ParseStackVersion("--config-version", text);
@@ -40,12 +53,29 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments) {
       "Where a Cerebras configuration runs: csx, gpu or cpu (default: as it says, else csx)");
 }
 
+std::vector<TrainingConfig> ReadConfigs(const ConfigArguments& arguments) {
+  if (arguments.paths.empty()) {
+    if (arguments.options.backend) throw UsageError("--backend", "needs --config");
+    if (!arguments.options.kind.empty()) throw UsageError("--config-kind", "needs --config");
+    if (arguments.options.version) throw UsageError("--config-version", "needs --config");
+  }
+  std::vector<TrainingConfig> configs;
+  std::set<std::string> seen;
+  for (const std::string& path : arguments.paths) {
+    if (!seen.insert(path).second) throw UsageError("--config", Quoted(path) + " is given twice");
+    configs.push_back(ReadTrainingConfig(path, arguments.options));
+  }
+  return configs;
+}
+
 std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments) {
-  if (!arguments.path.empty()) return ReadTrainingConfig(arguments.path, arguments.options);
-  if (arguments.options.backend) throw UsageError("--backend", "needs --config");
-  if (!arguments.options.kind.empty()) throw UsageError("--config-kind", "needs --config");
-  if (arguments.options.version) throw UsageError("--config-version", "needs --config");
-  return std::nullopt;
+  if (arguments.paths.size() > 1) {
+    throw UsageError("--config", "several files", "one; dlsim replay compares several",
+                     std::to_string(arguments.paths.size()));
+  }
+  std::vector<TrainingConfig> configs = ReadConfigs(arguments);
+  if (configs.empty()) return std::nullopt;
+  return std::move(configs.front());
 }
 
 std::optional<TrainingConfig> ReadConfigOfUnclippedRuns(const ConfigArguments& arguments) {

@@ -5,6 +5,7 @@
 #include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sim/base/json_value.h"
 #include "sim/config/training_config.h"
@@ -12,15 +13,23 @@
 namespace dlsim::sim {
 
 struct ConfigArguments {
-  std::string path;  // empty: none
+  std::vector<std::string> paths;
   ConfigOptions options;
+
+  std::string path() const { return paths.empty() ? "" : paths.front(); }
 };
 
-// Adds --config, --config-kind, --config-version and --backend.
-void AddConfigArguments(CLI::App& command, ConfigArguments& arguments);
+enum class ConfigFiles : uint8_t { kOne, kSeveral };
 
-// Returns what the file means, if one is named. Throws Error for a bad file, and for options that
-// have no effect without one.
+// Adds --config, --config-kind, --config-version and --backend.
+void AddConfigArguments(CLI::App& command, ConfigArguments& arguments,
+                        ConfigFiles files = ConfigFiles::kOne);
+
+// Returns what the files mean, in their order. Throws Error for a bad file, for one that is given
+// twice, and for options that have no effect without one.
+std::vector<TrainingConfig> ReadConfigs(const ConfigArguments& arguments);
+
+// The same for a command that takes one file; throws Error for several.
 std::optional<TrainingConfig> ReadConfig(const ConfigArguments& arguments);
 
 // The same, with a note on clipping, for commands that do not clip.

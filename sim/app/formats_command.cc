@@ -12,6 +12,7 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/table.h"
+#include "sim/base/wrap.h"
 
 namespace dlsim::sim {
 namespace {
@@ -74,10 +75,13 @@ std::string FormatsTable(const std::vector<Listed>& formats) {
                     Code(f, MaxFiniteCode(f)), HasInfinity(f) ? Code(f, OverflowCode(f)) : "-",
                     Code(f, QuietNanCode(f))});
   }
-  std::string text = FormatTable(rows) + "\n";
+  constexpr std::string_view kDispensable[] = {"1.0",        "max",  "+inf", "NaN",
+                                               "min normal", "bias", "bits"};
+  std::string text = FormatTable(rows, kDispensable) + "\n";
   for (const Listed& row : formats) {
-    text += fmt::format("  {:<10}  {}{}{}\n", row.name, row.note,
-                        row.aliases.empty() ? "" : "; also ", row.aliases);
+    text += Wrap(fmt::format("  {:<10}  {}{}{}", row.name, row.note,
+                             row.aliases.empty() ? "" : "; also ", row.aliases),
+                 OutputColumns());
   }
   return text;
 }

@@ -19,6 +19,7 @@
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/table.h"
+#include "sim/base/wrap.h"
 #include "sim/replay/profile_source.h"
 #include "sim/replay/source_text.h"
 #include "src/trace/tensor_rules.h"
@@ -28,7 +29,7 @@ namespace {
 
 struct InfoOptions {
   TraceArguments trace;
-  bool json = false;
+  bool json = false, quiet = false;
 };
 
 // A tensor over all steps of the trace.
@@ -167,7 +168,11 @@ int RunInfo(InfoOptions options) {
   const std::string file = options.json ? TakeJsonFile(options.trace.paths) : "-";
   if (file != "-") CheckOutputBeside("--json", file, "TRACE", options.trace.paths);
   const TraceInfo info = ReadInfo(options.trace);
-  WriteOutput(file, options.json ? DumpJson(InfoJson(options, info)) + "\n" : InfoText(info));
+  if (options.json) {
+    WriteOutput(file, DumpJson(InfoJson(options, info)) + "\n");
+  } else if (!options.quiet) {
+    WriteReport(InfoText(info));
+  }
   return 0;
 }
 
@@ -180,6 +185,7 @@ void AddInfoCommand(CLI::App& app, Action& action) {
   AddTraceArguments(*command, options->trace);
   command->add_flag("--json", options->json,
                     "Print JSON, or write it to the FILE.json that follows");
+  command->add_flag("--quiet", options->quiet, "No list; errors only: whether it can be read");
   command->footer(
       "Examples:\n"
       "  dlsim info runs/lm-kjv\n"

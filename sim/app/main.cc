@@ -23,6 +23,7 @@
 #include "sim/app/waiting_threads.h"
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"
+#include "sim/base/wrap.h"
 
 namespace dlsim::sim {
 namespace {
@@ -118,7 +119,7 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
   } catch (const CLI::Success& request) {
     std::ostringstream answer;
     app.exit(request, answer, answer);
-    Print(answer.str());
+    Print(FitHelp(answer.str(), OutputColumns()));
     return 0;
   }
   CheckFileArguments(app);

@@ -22,6 +22,7 @@
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/quantity.h"
 #include "sim/base/wrap.h"
 #include "sim/profile/launcher.h"
 #include "sim/profile/profile_run.h"
@@ -112,8 +113,9 @@ void PrintNotes(const Work& work) {
     note(Printable(work.request.output) + ".partial had other settings and is replaced");
   }
   if (run.finished() > 0) {
-    note(fmt::format("{} of {} steps profiled before are taken over, {} to read", run.kept(),
-                     run.finished(), run.to_read()));
+    note(fmt::format("{} of {} profiled before {} taken over, {} to read", run.kept(),
+                     Counted(run.finished(), "step"), run.kept() == 1 ? "is" : "are",
+                     run.to_read()));
     if (run.unknown() > 0) {
       note(
           fmt::format("of {} of them, profiled by an older version, only names, sizes and times "

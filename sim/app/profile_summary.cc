@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/app/conversion_options.h"
+#include "sim/base/quantity.h"
 #include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
@@ -36,8 +37,8 @@ std::string FormatSummary(const std::string& path, const ProfileReader& profile)
   const uint64_t trace = profile.trace_bytes(), own = profile.file_bytes();
   const std::string ratio =
       trace == 0 ? ""
-                 : fmt::format(" of a trace of {} ({:.3g} %)", FormatBytes(trace),
-                               100 * static_cast<double>(own) / static_cast<double>(trace));
+                 : fmt::format(" of a trace of {} ({})", FormatBytes(trace),
+                               Percent(static_cast<double>(own) / static_cast<double>(trace)));
   return fmt::format("{}: {}, {}{}; exact for {}\n", Printable(path), FormatSteps(profile),
                      FormatBytes(own), ratio, DescribeLadder(profile.settings().ladder));
 }

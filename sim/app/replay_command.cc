@@ -6,6 +6,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -14,6 +15,7 @@
 #include "sim/advice/window_plot.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
+#include "sim/app/configured_runs.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/expect_option.h"
 #include "sim/app/gradient_input.h"
@@ -25,7 +27,6 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
-#include "sim/config/apply_config.h"
 #include "sim/replay/replay_csv.h"
 #include "sim/replay/replay_json.h"
 #include "sim/replay/report.h"
@@ -99,14 +100,6 @@ int ReportRefusals(const std::vector<SimulationRun>& runs) {
   return lines.empty() ? 0 : static_cast<int>(ErrorKind::kUsage);
 }
 
-// Adds what the configuration says, then the defaults.
-void CompleteRequest(const std::optional<TrainingConfig>& config, SimulationRequest& request) {
-  if (config) ApplyConfig(*config, request);
-  if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
-  // The numbers as documented and as coded.
-  if (request.policies.empty()) request.policies = {"cerebras", "cerebras-2.10"};
-}
-
 // The most bins of a heat map; nothing without one.
 std::optional<uint64_t> HeatMapBins(const ReplayCommandOptions& options) {
   if (options.heat_map.empty()) return std::nullopt;
@@ -125,6 +118,7 @@ void AddPaths(std::span<const FormatWindows> found, std::span<const SimulationRu
     advice.paths.push_back(CompareWithWindows(run.result.steps, windows->steps));
     advice.paths.back().format = run.format;
     advice.paths.back().policy = run.policy;
+    advice.paths.back().config = run.config;
   }
 }
 
@@ -133,7 +127,9 @@ std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRu
   std::vector<PlottedPath> paths;
   for (const SimulationRun& run : runs) {
     if (run.format != windows.format.name || run.resume || !run.start) continue;
-    if (paths.size() < kMostPaths) paths.push_back({run.policy, run.result.steps});
+    if (paths.size() < kMostPaths) {
+      paths.push_back({run.config.empty() ? run.policy : run.config, run.result.steps});
+    }
   }
   return "  loss scales that serve " + windows.format.name + "\n" +
          PlotWindows(windows.steps, paths, kPlotWidth, kPlotHeight);
@@ -141,30 +137,29 @@ std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRu
 
 int RunReplay(ReplayCommandOptions options) {
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
-  const std::optional<TrainingConfig> config = ReadConfig(options.config);
-  AskedAccumulation asked = {options.accumulation, {}};
-  if (config) asked.steps = config->accumulate_steps;
   Apply(options.training, options.request, options.replay);
-  if (!options.training.grad_accum_steps.empty()) asked.steps = options.replay.accumulate_steps;
-  CompleteRequest(config, options.request);
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
-  std::vector<SimulationRun> runs = PrepareRuns(options.request);
+  ConfiguredRuns configured = PrepareConfiguredRuns(options.config, options.request);
+  std::vector<SimulationRun> runs = std::move(configured.runs);
+  AskedAccumulation asked = {options.accumulation, configured.accumulate_steps};
+  if (!options.training.grad_accum_steps.empty()) asked.steps = options.replay.accumulate_steps;
   RequireRunFigures(options.expectations, runs);
   const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
   const GradientSource& source = *input.source;
   CheckAgainst(source.facts(), options.request);
   if (!options.results.quiet) NoteDevice("replay", input);
-  WindowConsumer windows(NamedFormats(options.request.formats), options.request.conversion,
+  WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
                          options.replay.step);
   std::vector<FormatWindows> found;
   ResultFiles files(options.results);
-  if (files.csv) files.csv->Write(CsvHeader(source.facts()));
+  const std::vector<std::string> configs = ConfigsOfRuns(runs);
+  if (files.csv) files.csv->Write(CsvHeader(source.facts(), configs));
   {
     Progress progress("replay", source.facts().file_bytes,
                       options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
     options.replay.observer = [&](const ObservedStep& step) {
-      if (files.csv) WriteCsvRows(step, *files.csv);
+      if (files.csv) WriteCsvRows(step, configs, *files.csv);
       progress.Update(BytesUntil(source, step.index + 1));
     };
     Simulate(source, options.replay, runs, heat_map_bins, &windows);
@@ -176,7 +171,8 @@ int RunReplay(ReplayCommandOptions options) {
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
     Json record = DescribeOptions(options);
-    if (config) record["config"] = JsonConfig(options.config.path, *config);
+    if (configured.record.is_object()) record["config"] = configured.record;
+    if (configured.record.is_array()) record["configs"] = configured.record;
     const Json expected = options.expectations.empty() ? Json() : JsonOutcomes(outcomes);
     WriteReplayJson(source.facts(), options.trace.paths, record, JsonAdvice(advice), expected, runs,
                     *files.json);
@@ -186,8 +182,7 @@ int RunReplay(ReplayCommandOptions options) {
   if (options.results.wants_report()) {
     WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(found[advice.best], runs) +
                 FormatAdviceDetails(advice, options.report.top) +
-                (options.by_layer ? FormatLayers(advice) : "") + "\n" +
-                (config ? DescribeConfig(options.config.path, *config) : "") +
+                (options.by_layer ? FormatLayers(advice) : "") + "\n" + configured.text +
                 UnusualOptions(options) + FormatReport(source.facts(), runs, options.report));
   }
   const int missed = ReportOutcomes("replay", outcomes);
@@ -236,7 +231,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "replay", "Replay recorded gradients through number formats and loss-scaling policies");
   AddTraceArguments(*command, options->trace);
-  AddConfigArguments(*command, options->config);
+  AddConfigArguments(*command, options->config, ConfigFiles::kSeveral);
   AddRunOptions(*command, *options);
   AddRuleOptions(*command, *options);
   AddTrainingOptions(*command, options->training, options->request);
@@ -266,6 +261,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --format cb16 --policy cerebras-2.10 --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --policy static --set static.loss_scale=2^15\n"
       "  dlsim replay runs/lm-kjv --config params.yaml --set steps_per_increase=500\n"
+      "  dlsim replay runs/lm-kjv --config before.json --config after.json\n"
       "  dlsim replay lm-kjv.dlprof --policy all\n"
       "  dlsim replay runs/lm-kjv --heat-map --json out.json\n"
       "  dlsim replay runs/lm-kjv --by-layer\n"

@@ -15,7 +15,9 @@
 namespace dlsim::sim {
 namespace {
 
-std::string RunName(const SimulationRun& run) { return run.format + "/" + run.policy; }
+std::string RunName(const SimulationRun& run) {
+  return (run.config.empty() ? "" : run.config + "/") + run.format + "/" + run.policy;
+}
 
 bool IsAbout(const Expectation& expectation, const SimulationRun& run) {
   return expectation.subject.empty() ||
@@ -40,7 +42,7 @@ Json FiguresOf(const SimulationRun& run, const FormatAdvice& format, const PathI
 Json FiguresOf(const SimulationRun& run, const Advice& advice) {
   const auto format = std::ranges::find(advice.formats, run.format, &FormatAdvice::format);
   const auto path = std::ranges::find_if(advice.paths, [&](const PathInWindows& of) {
-    return of.format == run.format && of.policy == run.policy;
+    return of.format == run.format && of.policy == run.policy && of.config == run.config;
   });
   return FiguresOf(run, *format, path == advice.paths.end() ? PathInWindows() : *path);
 }

@@ -17,12 +17,13 @@
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
+#include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/policies/policy_settings.h"
 #include "sim/policies/scaler_run.h"
 #include "sim/policies/step_lists.h"
-#include "sim/replay/scale_plot.h"
 
 namespace dlsim::sim {
 namespace {
@@ -34,7 +35,7 @@ struct ScalerCommandOptions {
   std::vector<std::string> settings, states;
   std::optional<std::string> json;
   OnFatal on_fatal = OnFatal::kStop;
-  bool list = false;
+  bool list = false, quiet = false;
 };
 
 constexpr size_t kShownChanges = 20;
@@ -54,13 +55,19 @@ size_t WidestOf(std::string_view ParameterInfo::*column) {
 std::string ListPolicies() {
   const size_t name_width = WidestOf(&ParameterInfo::name);
   const size_t default_width = WidestOf(&ParameterInfo::default_text);
+  const size_t columns = OutputColumns();
   std::string text;
   for (const PolicyInfo& policy : Policies()) {
-    text += fmt::format("{}{}{}\n  {}\n", policy.name, policy.aliases.empty() ? "" : ", also ",
-                        fmt::join(policy.aliases, ", "), policy.summary);
+    text += fmt::format("{}{}{}\n", policy.name, policy.aliases.empty() ? "" : ", also ",
+                        fmt::join(policy.aliases, ", "));
+    text += Wrap(fmt::format("  {}", policy.summary), columns);
     for (const ParameterInfo& parameter : policy.parameters) {
-      text += fmt::format("    {:<{}}  {:<{}}  {}\n", parameter.name, name_width,
-                          parameter.default_text, default_width, parameter.help);
+      const std::string head = fmt::format("    {:<{}}  {:<{}}", parameter.name, name_width,
+                                           parameter.default_text, default_width);
+      const bool fits = head.size() + 2 + parameter.help.size() <= columns;
+      text += fits ? fmt::format("{}  {}\n", head, parameter.help)
+                   : fmt::format("    {}  {}\n", parameter.name, parameter.default_text) +
+                         Wrap(fmt::format("        {}", parameter.help), columns);
     }
   }
   return text;
@@ -94,7 +101,7 @@ std::string FormatRun(const std::string& policy, const ScalerRun& run,
     text += fmt::format("  step {}: {}: {}\n", event.step, event.type, event.message);
   }
   if (run.event_count > kShownEvents) {
-    text += fmt::format("  ... and {} more events\n", run.event_count - kShownEvents);
+    text += fmt::format("  ... and {}\n", Counted(run.event_count - kShownEvents, "more event"));
   }
   return text;
 }
@@ -206,18 +213,18 @@ int RunScalerCommand(ScalerCommandOptions options) {
                  refusal.message.c_str());
     exit_code = static_cast<int>(ErrorKind::kUsage);
   }
-  OutputFile out(options.json.value_or("-"));
   if (options.json) {
+    OutputFile out(*options.json);
     Json document = ToJson(name, run);
     if (!twins.empty()) document["resume"] = JsonTwins(resume_at, twins);
-    if (config) document["config"] = JsonConfig(options.config.path, *config);
+    if (config) document["config"] = JsonConfig(options.config.path(), *config);
     out.Write(DumpJson(document) + "\n");
-  } else if (exit_code == 0) {
-    if (config) out.Write(DescribeConfig(options.config.path, *config));
-    out.Write(FormatRun(name, run, notes));
-    if (!twins.empty()) out.Write(DescribeTwins(resume_at, run, twins));
+    out.Commit();
+  } else if (exit_code == 0 && !options.quiet) {
+    WriteReport((config ? DescribeConfig(options.config.path(), *config) : "") +
+                FormatRun(name, run, notes) +
+                (twins.empty() ? "" : DescribeTwins(resume_at, run, twins)));
   }
-  out.Commit();
   return exit_code;
 }
 
@@ -270,6 +277,7 @@ void AddScalerCommand(CLI::App& app, Action& action) {
   AddChoice<OnFatal>(*command, "--on-fatal", options->on_fatal, "RULE",
                      "Where the original would raise a fatal error: stop (default) or continue");
   command->add_flag("--list", options->list, "List all policies and their parameters");
+  command->add_flag("--quiet", options->quiet, "No report; errors only");
   command->footer(
       "Examples:\n"
       "  dlsim scaler --list\n"

@@ -162,13 +162,13 @@ int RunSweep(SweepCommandOptions options) {
   result.pareto = ParetoFront(result.outcomes);
   if (files.json) {
     Json record = DescribeOptions(options, replay, setup);
-    if (config) record["config"] = JsonConfig(options.config.path, *config);
+    if (config) record["config"] = JsonConfig(options.config.path(), *config);
     WriteSweepJson(facts, options.trace.paths, record, result, *files.json);
   }
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();
   if (options.results.wants_report()) {
-    WriteReport((config ? DescribeConfig(options.config.path, *config) : "") +
+    WriteReport((config ? DescribeConfig(options.config.path(), *config) : "") +
                 DescribeTrace(facts) + FormatSweep(result, options.top));
   }
   return 0;

@@ -59,7 +59,7 @@ TuneRequest MakeRequest(const TuneCommandOptions& options,
                         const std::optional<TrainingConfig>& config) {
   TuneRequest request;
   request.formats = options.formats;
-  if (config) ApplyConfig(*config, options.config.path, request);
+  if (config) ApplyConfig(*config, options.config.path(), request);
   if (request.formats.empty() && options.emit) request.formats = {"fp16"};
   if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   if (options.emit && request.formats.size() > 1) {
@@ -160,7 +160,7 @@ int RunTune(TuneCommandOptions options) {
     Json document = {{"schema", "dlsim.tune/1"},
                      {"trace", JsonTrace(facts, options.trace.paths)},
                      {"verdict", JsonAdvice(advice)}};
-    if (config) document["config"] = JsonConfig(options.config.path, *config);
+    if (config) document["config"] = JsonConfig(options.config.path(), *config);
     document.update(JsonTuning(result));
     json->Write(DumpJson(document) + "\n");
     json->Commit();
@@ -171,7 +171,7 @@ int RunTune(TuneCommandOptions options) {
     WriteOutput("-", Block(result, *options.emit));
   } else {
     WriteReport(FormatAdviceLines(advice) + Evidence(advice, options) + "\n" +
-                (config ? DescribeConfig(options.config.path, *config) : "") +
+                (config ? DescribeConfig(options.config.path(), *config) : "") +
                 DescribeTrace(facts) + FormatTuneReport(result, options.top, options.details));
   }
   return 0;

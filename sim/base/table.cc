@@ -61,10 +61,4 @@ std::string FormatTable(const std::vector<TableRow>& rows,
   return removed.empty() ? text : text + "  in a wider terminal: " + removed + "\n";
 }
 
-std::string Percent(double fraction) {
-  if (fraction == 0) return "0";
-  return fraction >= 0.0001 ? fmt::format("{:.3g} %", 100 * fraction)
-                            : fmt::format("{:.1e} %", 100 * fraction);
-}
-
 }  // namespace dlsim::sim

@@ -22,7 +22,4 @@ std::string FormatTable(const std::vector<TableRow>& rows,
                         std::span<const std::string_view> dispensable = {},
                         size_t columns = OutputColumns());
 
-// Returns a share as a percentage that tells "none" from "few".
-std::string Percent(double fraction);
-
 }  // namespace dlsim::sim

@@ -70,6 +70,43 @@ std::string FitLines(std::string_view text, size_t columns) {
   return fitting;
 }
 
+namespace {
+
+// Where the description of an option begins: behind the blanks that follow its name.
+size_t DescriptionOf(std::string_view line) {
+  const size_t name = line.find_first_not_of(' ');
+  const size_t gap = name == line.npos ? line.npos : line.find("  ", name);
+  return gap == line.npos ? std::min(name, line.size()) : line.find_first_not_of(' ', gap);
+}
+
+std::string FitHelpLine(std::string_view line, size_t columns) {
+  const bool example = line.starts_with("  dlsim ");
+  const std::string end_of_line = example ? " \\" : "";
+  const std::string indent(example ? 6 : std::min(DescriptionOf(line), columns / 2), ' ');
+  std::string text, rest(line);
+  size_t begin = indent.size();  // no break before this
+  while (rest.size() > columns) {
+    const size_t at = rest.rfind(' ', columns - end_of_line.size());
+    if (at == std::string::npos || at <= begin) break;
+    text += rest.substr(0, at) + end_of_line + "\n";
+    rest = indent + rest.substr(at + 1);
+  }
+  return text + rest;
+}
+
+}  // namespace
+
+std::string FitHelp(std::string_view text, size_t columns) {
+  std::string fitting;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    fitting += FitHelpLine(text.substr(0, end), columns);
+    if (end < text.size()) fitting += '\n';
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return fitting;
+}
+
 void WriteReport(std::string_view text) { WriteOutput("-", FitLines(text, OutputColumns())); }
 
 }  // namespace dlsim::sim

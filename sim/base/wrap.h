@@ -20,6 +20,10 @@ std::string Wrap(const std::string& line, size_t columns = kTerminalColumns);
 // Breaks the sentences among the lines of a report, which have single blanks; rows of tables stay.
 std::string FitLines(std::string_view text, size_t columns);
 
+// Breaks what is too long in the text of --help: descriptions within their column, examples so that
+// they can still be pasted.
+std::string FitHelp(std::string_view text, size_t columns);
+
 // Writes a report to standard output, in lines that fit it. Throws Error if writing fails.
 void WriteReport(std::string_view text);
 

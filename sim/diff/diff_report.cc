@@ -7,6 +7,7 @@
 #include <span>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
 #include "sim/diff/diff_output.h"
@@ -24,10 +25,6 @@ std::string CosineText(double cosine) {
   const double to_one = 1 - cosine;
   if (to_one == 0) return "1";
   return to_one < 0.001 ? fmt::format("1-{:.1e}", to_one) : fmt::format("{:.4f}", cosine);
-}
-
-std::string Counted(uint64_t count, const char* noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
 }
 
 std::string AllOf(const DiffResult& result) {
@@ -92,10 +89,10 @@ std::string PartLine(const Diff& diff, const StepDiff& first) {
 
 std::string ExtentLine(const Diff& diff) {
   const Json figures = JsonFigures(diff);
-  return fmt::format("Beyond {}: {} of {} steps, {} of {} tensors.",
-                     Number(diff.result.threshold()), figures["steps_beyond"].get<size_t>(),
-                     figures["steps"].get<size_t>(), figures["tensors_beyond"].get<size_t>(),
-                     figures["tensors"].get<size_t>());
+  return fmt::format(
+      "Beyond {}: {} of {}, {} of {}.", Number(diff.result.threshold()),
+      figures["steps_beyond"].get<size_t>(), Counted(figures["steps"].get<size_t>(), "step"),
+      figures["tensors_beyond"].get<size_t>(), Counted(figures["tensors"].get<size_t>(), "tensor"));
 }
 
 std::string StepList(std::span<const int64_t> steps) {

@@ -5,20 +5,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
 #include "sim/explain/explanation.h"
-#include "sim/replay/scale_plot.h"
 
 namespace dlsim::sim {
 namespace {
 
 constexpr size_t kShownBrackets = 20;
 constexpr size_t kShownPolicies = 8;
-
-std::string Count(int64_t count, std::string_view noun) {
-  return fmt::format("{} {}{}", count, noun, count == 1 ? "" : "s");
-}
 
 std::string StepName(const Explanation& explanation, size_t index) {
   if (!explanation.counted) return fmt::format("overflow {}", index + 1);
@@ -34,7 +30,7 @@ std::string Parameters(const PolicyMatch& match) {
     text += text.empty() ? " with " : ", ";
     text += evidence.name + " ";
     if (evidence.seen || !bounded) {
-      text += evidence.value;
+      text += ParameterText(evidence.name, evidence.value);
     } else if (evidence.most) {
       text += fmt::format("{} to {}", *evidence.least, *evidence.most);
     } else {
@@ -72,22 +68,25 @@ std::string ForecastText(const Explanation& explanation) {
   std::string text;
   if (minimum.overflows > 0) {
     text = fmt::format("; after {} in a row it is at its minimum {}",
-                       Count(minimum.overflows, "overflow"), ScaleText(minimum.minimum));
+                       Counted(static_cast<uint64_t>(minimum.overflows), "overflow"),
+                       ScaleText(minimum.minimum));
   } else {
     text = "; the scale is at its minimum";
   }
   if (!minimum.raises.empty()) {
     text += fmt::format("; after {} in a row {} is raised",
-                        Count(minimum.overflows_to_raise, "overflow"), minimum.raises);
+                        Counted(static_cast<uint64_t>(minimum.overflows_to_raise), "overflow"),
+                        minimum.raises);
   }
   return text;
 }
 
 std::string SkipLine(const Explanation& explanation) {
   const SkipVerdict& skips = explanation.skips;
-  std::string line = explanation.counted ? fmt::format("skips: {} of {}, ", skips.skipped,
-                                                       Count(skips.steps, "step"))
-                                         : fmt::format("skips: {}, ", skips.skipped);
+  std::string line = explanation.counted
+                         ? fmt::format("skips: {} of {}, ", skips.skipped,
+                                       Counted(static_cast<uint64_t>(skips.steps), "step"))
+                         : fmt::format("skips: {}, ", skips.skipped);
   switch (skips.kind) {
     case SkipKind::kNone:
       return explanation.counted ? line + "none is lost" : "skips: none";
@@ -138,7 +137,7 @@ std::string PolicyTable(const Explanation& explanation) {
     } else if (!evidence.seen && evidence.least && *evidence.least > 1) {
       told = fmt::format("{} or more", *evidence.least);
     }
-    rows.push_back({evidence.name, evidence.value, told});
+    rows.push_back({evidence.name, ParameterText(evidence.name, evidence.value), told});
   }
   std::string text =
       fmt::format("\n{}\n", inference.matches.front().policy->name) + FormatTable(rows);

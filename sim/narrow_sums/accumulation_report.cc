@@ -5,7 +5,9 @@
 #include <cmath>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
+#include "sim/base/wrap.h"
 #include "sim/narrow_sums/accumulation_output.h"
 #include "sim/replay/report.h"
 
@@ -18,9 +20,9 @@ struct Seen {
   const SumSummary* summary = nullptr;
 };
 
-std::string Percent(uint64_t part, uint64_t whole) {
-  if (part == 0) return "0";
-  return fmt::format("{:.2g} %", 100 * static_cast<double>(part) / static_cast<double>(whole));
+std::string Swamped(const AdditionCounts& counts) {
+  if (counts.swamped == 0) return "0";
+  return Percent(static_cast<double>(counts.swamped) / static_cast<double>(counts.additions));
 }
 
 std::string ErrorText(double error) { return error == 0 ? "0" : fmt::format("{:.2e}", error); }
@@ -77,7 +79,7 @@ TableRow OverviewRow(const std::string& run, const std::string& reduction,
           ErrorText(worst.summary->input_error),
           ErrorText(mean),
           ErrorText(worst.summary->relative_error),
-          Percent(counts.swamped, counts.additions),
+          Swamped(counts),
           std::to_string(overflowed),
           TensorText(*worst.result)};
 }
@@ -92,7 +94,9 @@ std::string Overview(std::span<const SumRun> runs, std::span<const SumResult> re
       rows.push_back(OverviewRow(runs[r].name, reduction, seen));
     }
   }
-  return FormatTable(rows);
+  constexpr std::string_view kDispensable[] = {"of inputs", "relative", "sums", "overflowed",
+                                               "mean error"};
+  return FormatTable(rows, kDispensable);
 }
 
 std::string WorstOfRun(const SumRun& run, std::span<const Seen> worst_first, uint64_t top) {
@@ -102,10 +106,11 @@ std::string WorstOfRun(const SumRun& run, std::span<const Seen> worst_first, uin
     const SumSummary& s = *seen.summary;
     rows.push_back({TensorText(*seen.result), seen.result->reduction, ErrorText(s.worst_error),
                     ErrorText(s.input_error), ErrorText(s.mean_error()),
-                    ErrorText(s.relative_error), Percent(s.counts.swamped, s.counts.additions),
-                    std::to_string(s.overflowed), StepText(s)});
+                    ErrorText(s.relative_error), Swamped(s.counts), std::to_string(s.overflowed),
+                    StepText(s)});
   }
-  return FormatTable(rows);
+  constexpr std::string_view kDispensable[] = {"of inputs", "relative", "overflowed", "mean error"};
+  return FormatTable(rows, kDispensable);
 }
 
 }  // namespace
@@ -113,14 +118,14 @@ std::string WorstOfRun(const SumRun& run, std::span<const Seen> worst_first, uin
 std::string FormatSumReport(const SourceFacts& facts, std::span<const SumRun> runs,
                             std::span<const SumResult> results, uint64_t top) {
   std::string text = DescribeTrace(facts);
-  text +=
-      "emulated sums against float64; an error is the difference over the sum of the terms'\n"
-      "magnitudes (\"relative\": over the sum, which may cancel); vectors by their L2 norms\n";
+  text += Wrap(
+      "emulated sums against float64; an error is the difference over the sum of the terms' "
+      "magnitudes (\"relative\": over the sum, which may cancel); vectors by their L2 norms");
   uint64_t nonfinite = 0;
   for (const SumResult& result : results) nonfinite += result.runs.front().nonfinite;
   if (nonfinite > 0) {
-    text += fmt::format("note: {} sums have a float64 result that is not finite, and no error\n",
-                        nonfinite);
+    text += fmt::format("note: {} a float64 result that is not finite, and no error\n",
+                        Counted(nonfinite, "sum") + (nonfinite == 1 ? " has" : " have"));
   }
   text += "\n" + Overview(runs, results);
   for (size_t r = 0; r < runs.size() && top > 0; ++r) {

@@ -11,7 +11,8 @@ namespace dlsim::sim {
 namespace {
 
 std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
-                const StepTensor& tensor, const TensorAnswer& answer, size_t part) {
+                const StepTensor& tensor, const TensorAnswer& answer, size_t part,
+                std::span<const std::string> configs, size_t index) {
   std::string row =
       fmt::format("{},{},{},{},{},{},{},{}", run.format, run.policy, step.step,
                   micro < 0 ? std::string() : std::to_string(micro), step.scale,
@@ -23,20 +24,22 @@ std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
     }
   });
   if (answer.bounds) row += answer.bounds->counters.exact() ? ",1" : ",0";
+  if (!configs.empty()) row += "," + CsvField(configs[index]);
   return row + "\n";
 }
 
 }  // namespace
 
-std::string CsvHeader(const SourceFacts& facts) {
+std::string CsvHeader(const SourceFacts& facts, std::span<const std::string> configs) {
   std::string header = "format,policy,step,micro,scale,skipped,tensor,role";
   ForEachCounter([&](auto counter) {
     if constexpr (counter.kInCsv) header.append(",").append(counter.kColumns.csv);
   });
-  return header + (facts.profile ? ",exact\n" : "\n");
+  if (facts.profile) header += ",exact";
+  return header + (configs.empty() ? "\n" : ",config\n");
 }
 
-void WriteCsvRows(const ObservedStep& step, OutputFile& out) {
+void WriteCsvRows(const ObservedStep& step, std::span<const std::string> configs, OutputFile& out) {
   const StepMeasurement& measured = step.measurement;
   std::string rows;
   for (const ObservedStep::Run& run : step.runs) {
@@ -44,7 +47,7 @@ void WriteCsvRows(const ObservedStep& step, OutputFile& out) {
     for (size_t part = 0; part < measured.micro_steps.size(); ++part) {
       for (size_t t = 0; t < measured.tensors.size(); ++t) {
         rows += Row(run.run, run.record, measured.micro_steps[part], measured.tensors[t],
-                    run.answers[t], part);
+                    run.answers[t], part, configs, run.index);
       }
     }
   }

@@ -2,6 +2,7 @@
 // The result of a replay as CSV: one row per step, run, micro-step and tensor, written as it goes.
 #pragma once
 
+#include <span>
 #include <string>
 
 #include "dlsim/sim/replay.h"
@@ -10,10 +11,10 @@
 namespace dlsim::sim {
 
 // The first line, with its line end. Rows of a profile have one more column: whether all counters
-// are exact.
-std::string CsvHeader(const SourceFacts& facts);
+// are exact; with `configs`, the configuration of each run, the last column names it.
+std::string CsvHeader(const SourceFacts& facts, std::span<const std::string> configs = {});
 
 // Writes the rows of one step.
-void WriteCsvRows(const ObservedStep& step, OutputFile& out);
+void WriteCsvRows(const ObservedStep& step, std::span<const std::string> configs, OutputFile& out);
 
 }  // namespace dlsim::sim

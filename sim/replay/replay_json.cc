@@ -195,6 +195,7 @@ Json JsonHeatMapRow(const HeatMapRow& row, size_t bins) {
 
 void WriteRun(const SimulationRun& run, JsonStream& json) {
   Json head;
+  if (!run.config.empty()) head["config"] = run.config;
   head["format"] = run.format;
   head["policy"] = run.policy;
   head["params"] = JsonFields(run.parameters);

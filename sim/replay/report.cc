@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/policies/resume.h"
 #include "sim/replay/report_run.h"
-#include "sim/replay/scale_plot.h"
 
 namespace dlsim::sim {
 namespace {
@@ -22,15 +22,20 @@ std::string Bytes(uint64_t bytes) {
   return fmt::format("{:.1f} KiB", value / 0x1p10);
 }
 
+std::string Range(const SourceFacts& facts) {
+  const std::string first = std::to_string(facts.first_step);
+  return facts.steps == 1 ? first : first + " to " + std::to_string(facts.last_step);
+}
+
 std::string DescribeParameters(const SimulationRun& run) {
   std::string text;
   for (const NamedValue& parameter : run.parameters) {
     const std::string value = std::visit(
-        [](const auto& v) {
+        [&](const auto& v) {
           if constexpr (std::is_same_v<std::decay_t<decltype(v)>, double>) {
-            return fmt::format("{:g}", v);
+            return ParameterText(parameter.name, v);
           } else {
-            return fmt::format("{}", v);
+            return ParameterText(parameter.name, fmt::format("{}", v));
           }
         },
         parameter.value);
@@ -44,7 +49,8 @@ std::string DescribePolicies(std::span<const SimulationRun> runs) {
   std::vector<std::string> seen;
   for (const SimulationRun& run : runs) {
     if (run.resume || !run.start) continue;
-    std::string lines = "policy: " + run.policy + " (" + DescribeParameters(run) + ")\n";
+    const std::string owner = run.config.empty() ? "" : run.config + ": ";
+    std::string lines = "policy: " + owner + run.policy + " (" + DescribeParameters(run) + ")\n";
     for (const std::string& note : run.notes) lines += "note: " + note + "\n";
     if (std::ranges::count(seen, lines) == 0) seen.push_back(lines);
   }
@@ -68,7 +74,7 @@ TableRow OverviewRow(const SimulationRun& run) {
   const ReplaySummary& summary = run.result.summary;
   const TensorStats& g = summary.gradients;
   const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
-  return {run.format + " " + run.policy,
+  return {RunLabel(run),
           fmt::format("{}/{}{}", summary.skipped_steps, summary.steps, open.steps > 0 ? " ?" : ""),
           std::to_string(summary.nonfinite_steps),
           summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
@@ -86,9 +92,9 @@ std::string Uncertain(std::span<const SimulationRun> runs) {
   for (const SimulationRun& run : runs) {
     const std::optional<SummaryUncertainty>& open = run.result.summary.uncertain;
     if (!open || open->steps == 0 || run.resume) continue;
-    text += fmt::format(
-        "  {} {}: ? the profile cannot tell what becomes of {} steps; the likeliest is shown\n",
-        run.format, run.policy, open->steps);
+    text +=
+        fmt::format("  {}: ? the profile cannot tell what becomes of {}; the likeliest is shown\n",
+                    RunLabel(run), Counted(open->steps, "step"));
   }
   return text;
 }
@@ -98,23 +104,24 @@ std::string Stopped(std::span<const SimulationRun> runs) {
   std::string text;
   for (const SimulationRun& run : runs) {
     if (!run.result.stopped_at || run.resume) continue;
-    text += fmt::format("  {} {}: stopped at step {} by {}\n", run.format, run.policy,
-                        *run.result.stopped_at, run.result.events.back().type);
+    text += fmt::format("  {}: stopped at step {} by {}\n", RunLabel(run), *run.result.stopped_at,
+                        run.result.events.back().type);
   }
   return text;
 }
 
 std::string Overview(std::span<const SimulationRun> runs) {
-  std::vector<TableRow> rows = {{"format policy", "skipped", "not finite", "first applied",
-                                 "final scale", "scale range", "underflow", "energy lost",
-                                 "overflow", "nonfinite in"}};
+  const bool compared = !runs.empty() && !runs.front().config.empty();
+  std::vector<TableRow> rows = {{compared ? "config format policy" : "format policy", "skipped",
+                                 "not finite", "first applied", "final scale", "scale range",
+                                 "underflow", "energy lost", "overflow", "nonfinite in"}};
   std::string refused;
   for (const SimulationRun& run : runs) {
     if (run.resume) continue;
     if (run.start) {
       rows.push_back(OverviewRow(run));
     } else {
-      refused += fmt::format("  {} {}: refused its parameters ({}: {})\n", run.format, run.policy,
+      refused += fmt::format("  {}: refused its parameters ({}: {})\n", RunLabel(run),
                              run.result.events.front().type, run.result.events.front().message);
     }
   }
@@ -132,8 +139,8 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
   const auto add = [&](const SimulationRun& run, Kept kept, const std::string& differs) {
     const ReplaySummary& summary = run.result.summary;
     const bool own = KeptByStack(FindPolicy(run.policy).checkpoint) == kept;
-    rows.push_back({run.format + " " + run.policy, std::string(NameOf(kept)) + (own ? " *" : "  "),
-                    differs, fmt::format("{}/{}", summary.skipped_steps, summary.steps),
+    rows.push_back({RunLabel(run), std::string(NameOf(kept)) + (own ? " *" : "  "), differs,
+                    fmt::format("{}/{}", summary.skipped_steps, summary.steps),
                     ScaleText(summary.final_scale)});
   };
   for (const SimulationRun& run : runs) {
@@ -147,8 +154,9 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
         run.first_difference ? std::to_string(*run.first_difference) : "never");
   }
   if (rows.size() == 1) return "";
-  return fmt::format("\n  interrupted before step {} and resumed:\n", step) + FormatTable(rows) +
-         "  * what the stack's own checkpoint keeps\n";
+  constexpr std::string_view kDispensable[] = {"final scale", "differs from step"};
+  return fmt::format("\n  interrupted before step {} and resumed:\n", step) +
+         FormatTable(rows, kDispensable) + "  * what the stack's own checkpoint keeps\n";
 }
 
 }  // namespace
@@ -156,9 +164,9 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
 std::string DescribeTrace(const SourceFacts& facts) {
   const auto model = facts.description.find("model");
   std::string line =
-      fmt::format("trace: {}{} steps ({} to {}), {}\n",
+      fmt::format("trace: {}{} ({}), {}\n",
                   model == facts.description.end() ? "" : Printable(model->second) + ", ",
-                  facts.steps, facts.first_step, facts.last_step, Bytes(facts.file_bytes));
+                  Counted(facts.steps, "step"), Range(facts), Bytes(facts.file_bytes));
   if (facts.profile) {
     line += fmt::format(
         "note: read from a profile ({} of {}); norms are estimates, a range such as 0.1..0.2 % "
@@ -173,7 +181,8 @@ std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun
                          const ReportOptions& options) {
   const bool sections = options.details;
   std::string report = DescribeTrace(facts);
-  if (sections) report += DescribePolicies(runs);
+  const bool compared = !runs.empty() && !runs.front().config.empty();
+  if (sections || compared) report += DescribePolicies(runs);
   report += Overview(runs);
   report +=
       "\n" + Wrap(
@@ -182,7 +191,8 @@ std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun
                  "step. Open loop: a skipped step would have changed the gradients after it.");
   report += Interrupted(runs);
   if (!sections) {
-    report += "\n  --details adds a section for each run\n\n" + NotesOfPolicies(runs);
+    report += "\n  --details adds a section for each run\n\n";
+    if (!compared) report += NotesOfPolicies(runs);
   }
   for (const SimulationRun& run : runs) {
     if (sections && !run.resume) report += RunSection(run, options.optimizers, options.top);

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/scale_plot.h"
 
@@ -132,7 +133,7 @@ std::string Events(const SimulationRun& run) {
                         event.fatal ? " (fatal)" : "");
   }
   if (run.result.events.size() > kShown) {
-    text += fmt::format("  ... and {} more events\n", run.result.events.size() - kShown);
+    text += fmt::format("  ... and {}\n", Counted(run.result.events.size() - kShown, "more event"));
   }
   return text;
 }
@@ -156,10 +157,10 @@ std::string ClippingLine(const SimulationRun& run) {
   const ReplaySummary& summary = run.result.summary;
   const uint64_t applied = summary.steps - summary.skipped_steps;
   std::string line =
-      fmt::format("  clipping: {} of {} applied steps", summary.clipped_steps, applied);
+      fmt::format("  clipping: {} of {}", summary.clipped_steps, Counted(applied, "applied step"));
   if (run.start->clipping.max_value) {
     line += fmt::format(
-        ", {} elements ({})", summary.clipped_elements,
+        ", {} ({})", Counted(summary.clipped_elements, "element"),
         Percent(static_cast<double>(summary.clipped_elements) /
                 static_cast<double>(std::max<uint64_t>(1, summary.clippable_elements))));
   } else {
@@ -204,7 +205,7 @@ std::string TextWithin(float magnitude, const Bracket<float>&) {
 std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup> optimizers,
                        size_t top) {
   if (!run.start || run.result.steps.empty()) return "";
-  return fmt::format("\n{}, {}: loss scale (x = skipped)\n", run.format, run.policy) +
+  return fmt::format("\n{}: loss scale (x = skipped)\n", RunLabel(run)) +
          PlotScale(run.result.steps, kPlotWidth, kPlotHeight) + CountFailures(run) +
          FirstFailure(run) + Hopeless(run) + WarmUp(run) + ClippingLine(run) +
          Optimizers(run, optimizers) + Events(run) +

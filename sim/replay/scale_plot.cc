@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/base/quantity.h"
+
 namespace dlsim::sim {
 namespace {
 
@@ -39,13 +41,6 @@ std::vector<PlotColumn> MakeColumns(std::span<const ReplayStep> steps, size_t wi
 
 }  // namespace
 
-std::string ScaleText(double scale) {
-  if (scale == 1 || !(scale > 0) || std::isinf(scale)) return fmt::format("{}", scale);
-  const double exponent = std::log2(scale);
-  if (exponent == std::round(exponent)) return fmt::format("2^{}", std::lround(exponent));
-  return fmt::format("2^{:.2f}", exponent);
-}
-
 std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t height) {
   if (steps.empty()) return {};
   const std::vector<PlotColumn> columns = MakeColumns(steps, width);
@@ -69,7 +64,11 @@ std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t he
   std::string plot;
   for (size_t r = 0; r < rows; ++r) {
     grid[r].erase(grid[r].find_last_not_of(' ') + 1);
-    plot += fmt::format("  2^{:<6.1f} |{}\n", high - static_cast<double>(r) * row_size, grid[r]);
+    const double exponent = high - static_cast<double>(r) * row_size;
+    const bool whole = exponent == std::round(exponent);
+    plot += fmt::format("  {:<8} |{}\n",
+                        whole ? ScaleText(std::exp2(exponent)) : fmt::format("2^{:.1f}", exponent),
+                        grid[r]);
   }
   const std::string first = fmt::format("step {}", steps.front().step);
   const std::string last = std::to_string(steps.back().step);

@@ -13,7 +13,4 @@ namespace dlsim::sim {
 // where steps were applied, 'x' where some step of the column was skipped. Empty without steps.
 std::string PlotScale(std::span<const ReplayStep> steps, size_t width, size_t height);
 
-// Returns a scale as a power of two: "2^15", "2^50.83"; 0, 1 and infinity as such.
-std::string ScaleText(double scale);
-
 }  // namespace dlsim::sim

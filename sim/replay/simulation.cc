@@ -96,6 +96,10 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request) {
   return runs;
 }
 
+std::string RunLabel(const SimulationRun& run) {
+  return (run.config.empty() ? "" : run.config + " ") + run.format + " " + run.policy;
+}
+
 std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted) {
   const auto same = [](const ReplayStep& a, const ReplayStep& b) {
     const bool same_scale = a.scale == b.scale || (std::isnan(a.scale) && std::isnan(b.scale));

@@ -28,7 +28,11 @@ struct SimulationRun {
   std::optional<ReplayRun> start;           // as it began; empty if the policy refused
   ReplayResult result;
   std::optional<HeatMap> heat_map;  // if asked for
+  std::string config = {};          // the configuration it is of, where several are compared
 };
+
+// Returns "fp16 torch", with the name of its configuration before it where there are several.
+std::string RunLabel(const SimulationRun& run);
 
 struct SimulationRequest {
   std::vector<std::string> formats;

@@ -8,7 +8,7 @@
 #include <map>
 
 #include "dlsim/error.h"
-#include "sim/replay/scale_plot.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {

@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {
@@ -40,10 +41,11 @@ void NoteHalfPrecision(const Recording& recording, std::vector<std::string>& not
   for (const DType dtype : {DType::kF16, DType::kBF16}) {
     const auto count = std::ranges::count(recording.tensors, dtype, &TraceTensor::dtype);
     if (count == 0) continue;
-    notes.push_back(fmt::format(
-        "{} of {} tensors {} recorded in {}: what was lost to that format, by underflow "
-        "or overflow, is not in the trace",
-        count, recording.tensors.size(), count == 1 ? "is" : "are", NameOf(dtype)));
+    notes.push_back(
+        fmt::format("{} of {} {} recorded in {}: what was lost to that format, by underflow "
+                    "or overflow, is not in the trace",
+                    count, Counted(recording.tensors.size(), "tensor"), count == 1 ? "is" : "are",
+                    NameOf(dtype)));
   }
 }
 

@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/report.h"
 
@@ -37,7 +38,7 @@ char MarkOf(uint64_t count, uint64_t total) {
 std::string BarRuler() {
   std::string ruler(kCells + 4, ' ');
   for (int exponent = kFirstExponent; exponent < kEndExponent; exponent += 20) {
-    const std::string label = fmt::format("2^{}", exponent);
+    const std::string label = ScaleText(std::exp2(exponent));
     const size_t cell = static_cast<size_t>(exponent - kFirstExponent) / kExponentsPerCell;
     ruler.replace(2 + cell, label.size(), label);
   }
@@ -117,7 +118,9 @@ std::string FormatSummaries(std::span<const SummaryTotal> totals, size_t top) {
                                  "step", "norm", "nonfinite", BarRuler()}};
   const size_t shown = std::min(top, order.size());
   for (size_t i = 0; i < shown; ++i) rows.push_back(TotalRow(*order[i]));
-  std::string text = FormatTable(rows);
+  constexpr std::string_view kDispensable[] = {"nonfinite", "norm", "step",
+                                               "at worst",  "role", "sparsity"};
+  std::string text = FormatTable(rows, kDispensable);
   if (shown < order.size()) {
     text += fmt::format("  ... and {} more (--top)\n", order.size() - shown);
   }

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
-#include "sim/replay/scale_plot.h"
 #include "sim/sweep/sweep_output.h"
 
 namespace dlsim::sim {
@@ -16,12 +16,6 @@ constexpr size_t kMaxFront = 20;    // lines of the Pareto front
 constexpr size_t kMaxRefused = 10;  // reasons
 constexpr std::string_view kDispensable[] = {"first applied", "runs",       "run",
                                              "below",         "worst step", "final scale"};
-
-// Shares of energy differ by many orders of magnitude.
-std::string Share(double share) {
-  if (share == 0) return "0";
-  return share < 1e-4 ? fmt::format("{:.2e}", share) : fmt::format("{:.4f}", share);
-}
 
 bool SearchedWindows(const SweepResult& result) {
   return !result.outcomes.empty() && result.outcomes.front().mean_loss;
@@ -45,17 +39,20 @@ TableRow RowOf(const SweepResult& result, size_t run, std::string last) {
   const SweepGrid& grid = result.setup.grid;
   TableRow row = {result.plan.formats[point.format].name + " " + std::string(point.policy->name)};
   if (result.setup.roundings.size() > 1) row.push_back(grid.roundings[point.rounding]);
-  for (const std::string& value : ValuesAt(grid, point)) row.push_back(Printable(value));
+  const std::vector<std::string> keys = AxisKeys(grid), values = ValuesAt(grid, point);
+  for (size_t i = 0; i < values.size(); ++i) {
+    row.push_back(Printable(ParameterText(keys[i], values[i])));
+  }
   const char* const about = o.exact ? "" : "~";
   row.insert(row.end(), {fmt::format("{}/{}{}", o.skipped_steps, o.steps, o.fatal ? " ended" : ""),
                          o.first_applied_step ? std::to_string(*o.first_applied_step) : "never",
                          ScaleText(o.final_scale)});
   if (o.mean_loss) {
     row.push_back(std::to_string(o.steps_below_window));
-    row.push_back(Share(*o.mean_loss));
+    row.push_back(Percent(*o.mean_loss));
   } else {
-    row.push_back(about + Share(o.mean_energy_lost));
-    row.push_back(about + Share(o.worst_step_energy_lost));
+    row.push_back(about + Percent(o.mean_energy_lost));
+    row.push_back(about + Percent(o.worst_step_energy_lost));
   }
   row.push_back(std::move(last));
   return row;
@@ -95,11 +92,12 @@ std::string RefusedLines(const SweepPlan& plan) {
   std::string text;
   for (size_t i = 0; i < std::min(kMaxRefused, plan.refused.size()); ++i) {
     const RefusedPoints& refused = plan.refused[i];
-    text += fmt::format("refused: {} points of {}: {}\n", refused.count, refused.policy,
+    text += fmt::format("refused: {} of {}: {}\n", Counted(refused.count, "point"), refused.policy,
                         Printable(refused.reason));
   }
   if (plan.refused.size() > kMaxRefused) {
-    text += fmt::format("refused: {} more reasons: --json\n", plan.refused.size() - kMaxRefused);
+    text += fmt::format("refused: {}: --json\n",
+                        Counted(plan.refused.size() - kMaxRefused, "more reason"));
   }
   return text;
 }
@@ -109,7 +107,7 @@ std::string RefusedLines(const SweepPlan& plan) {
 std::string FormatSweep(const SweepResult& result, uint64_t top) {
   const auto inexact = std::ranges::count_if(
       result.outcomes, [](const SweepOutcome& outcome) { return !outcome.exact; });
-  std::string text = fmt::format("{} runs\n", result.outcomes.size()) + RefusedLines(result.plan);
+  std::string text = Counted(result.outcomes.size(), "run") + "\n" + RefusedLines(result.plan);
   text += "\nbest:\n" + TopTable(result, top);
   const bool windows = SearchedWindows(result);
   text += fmt::format("\nPareto front of skipped steps against {}:\n",
@@ -124,8 +122,8 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
   text += "  runs: so many went the same way.\n";
   if (inexact > 0) {
     text += fmt::format(
-        "  ~: {} runs ask what the profile's ladder leaves open; --json has the bounds.\n",
-        inexact);
+        "  ~: {} what the profile's ladder leaves open; --json has the bounds.\n",
+        Counted(static_cast<uint64_t>(inexact), "run") + (inexact == 1 ? " asks" : " ask"));
   }
   return text;
 }

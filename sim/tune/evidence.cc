@@ -8,7 +8,7 @@
 #include <limits>
 
 #include "dlsim/error.h"
-#include "sim/replay/scale_plot.h"
+#include "sim/base/quantity.h"
 #include "sim/tune/policy_score.h"
 
 namespace dlsim::sim {
@@ -71,29 +71,30 @@ void Judge(const FormatAdvice& advice, FormatTuning& tuning) {
   switch (advice.verdict) {
     case FormatVerdict::kAsIs:
       tuning.verdict = TuneVerdict::kNoScaleNeeded;
-      tuning.reason = fmt::format("scale 1 serves {} of {} steps", served, judged);
+      tuning.reason = fmt::format("scale 1 serves {} of {}", served, Counted(judged, "step"));
       if (tuning.choices.front().score.parameters.init > 1) {
         tuning.reason += "; a policy, if one runs, starts as high as leaves head-room";
       }
       return;
     case FormatVerdict::kWithScale:
       tuning.verdict = advice.scale ? TuneVerdict::kStaticEnough : TuneVerdict::kDynamic;
-      tuning.reason = fmt::format("{} serves {} of {} steps", scale, served, judged);
+      tuning.reason = fmt::format("{} serves {} of {}", scale, served, Counted(judged, "step"));
       if (advice.scale) {
-        tuning.reason += fmt::format("; without a scale {:.3g} is lost", tuning.loss_at_one);
+        tuning.reason += fmt::format("; without a scale {} is lost", Percent(tuning.loss_at_one));
       } else {
         tuning.reason = "no fixed scale serves all: " + tuning.reason;
       }
       return;
     case FormatVerdict::kNoScaleServes:
       tuning.verdict = TuneVerdict::kNoScaleHelps;
-      tuning.reason = fmt::format("{} of {} steps lose too much at each scale that fits",
-                                  advice.empty_steps, judged);
+      tuning.reason =
+          fmt::format("{} of {} {} too much at each scale that fits", advice.empty_steps,
+                      Counted(judged, "step"), advice.empty_steps == 1 ? "loses" : "lose");
       return;
     case FormatVerdict::kOverflows:
       tuning.verdict = TuneVerdict::kNoScaleHelps;
-      tuning.reason =
-          fmt::format("only {} of {} steps are finite as recorded", judged, advice.steps);
+      tuning.reason = fmt::format("only {} of {} {} finite as recorded", judged,
+                                  Counted(advice.steps, "step"), judged == 1 ? "is" : "are");
   }
 }
 
@@ -103,9 +104,8 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
   const auto steps = static_cast<int64_t>(result.steps);
   if (!choice.score.grew && choice.score.parameters.interval >= steps) {
     note(
-        fmt::format("the interval of {} was never reached in {} recorded steps: how the scale "
-                    "grows is not tested",
-                    choice.score.parameters.interval, steps));
+        fmt::format("the interval of {} was never reached in {}: how the scale grows is not tested",
+                    choice.score.parameters.interval, Counted(result.steps, "recorded step")));
   }
   if (choice.score.events > 0) {
     note(
@@ -118,9 +118,11 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
   }
   if (tuning.unscalable_steps > 0) {
     note(
-        fmt::format("{} steps lose too much at every scale at which they are finite: another "
-                    "format, a scale per layer or clipping can help, a loss scale cannot",
-                    tuning.unscalable_steps));
+        fmt::format("{} too much at every scale at which {} finite: another format, a scale per "
+                    "layer or clipping can help, a loss scale cannot",
+                    Counted(tuning.unscalable_steps, "step") +
+                        (tuning.unscalable_steps == 1 ? " loses" : " lose"),
+                    tuning.unscalable_steps == 1 ? "it is" : "they are"));
   }
   if (tuning.window.empty()) note("no scale suits all steps" + Remedies(tuning, result));
   if (tuning.format == "cb16") {

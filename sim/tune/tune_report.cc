@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/scale_plot.h"
 #include "sim/tune/config_block_text.h"
@@ -18,16 +19,12 @@ namespace {
 
 constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
 
-std::string LossText(double loss) {
-  return loss == 0 ? "0" : loss < 1e-4 ? fmt::format("{:.2e}", loss) : fmt::format("{:.6f}", loss);
-}
-
 std::string Recommendation(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   std::string text =
       fmt::format("\n{}: {}\n  {}\n", tuning.format, NameOf(tuning.verdict), tuning.reason);
   text += fmt::format("  {}: {}\n", choice.family.policy->name,
-                      ParameterText(choice.family, choice.score.parameters, " "));
+                      ParametersText(choice.family, choice.score.parameters));
   return text;
 }
 
@@ -35,7 +32,7 @@ std::string Recommendation(const FormatTuning& tuning) {
 std::string Changes(const FormatTuning& tuning) {
   std::string text;
   const auto value = [](const NamedValue& field) {
-    return DumpJson(JsonFields({&field, 1})[field.name]);
+    return ParameterText(field.name, DumpJson(JsonFields({&field, 1})[field.name]));
   };
   for (const ParameterChange& change : tuning.changes) {
     text += fmt::format("{} {} from {} to {}", text.empty() ? "" : ",", change.to.name,
@@ -55,7 +52,7 @@ std::string Losses(const FormatTuning& tuning) {
       {"what steps lose", "gradient lost", "skipped", "before the first", "final scale"}};
   const auto count = [](uint64_t steps) { return std::to_string(steps); };
   const auto add = [&](const std::string& what, const PolicyScore& score) {
-    rows.push_back({what, LossText(score.mean_loss), count(score.skipped), count(score.first_skips),
+    rows.push_back({what, Percent(score.mean_loss), count(score.skipped), count(score.first_skips),
                     ScaleText(score.final_scale)});
   };
   for (const PolicyChoice& choice : tuning.choices) {
@@ -64,12 +61,12 @@ std::string Losses(const FormatTuning& tuning) {
         choice.score);
   }
   rows.push_back({"static scale " + ScaleText(tuning.best_static.scale),
-                  LossText(tuning.best_static.mean_loss), count(tuning.best_static.nonfinite_steps),
+                  Percent(tuning.best_static.mean_loss), count(tuning.best_static.nonfinite_steps),
                   "", ScaleText(tuning.best_static.scale)});
   for (const ComparedPolicy& row : tuning.comparisons) {
     if (row.refusal.empty()) add(row.label, row.score);
   }
-  rows.push_back({"best power of two of each step", LossText(tuning.least_loss), "", "", ""});
+  rows.push_back({"best power of two of each step", Percent(tuning.least_loss), "", "", ""});
   constexpr std::string_view kDispensable[] = {"before the first", "final scale"};
   return "\n" + FormatTable(rows, kDispensable);
 }
@@ -79,7 +76,7 @@ std::string HowGood(const FormatTuning& tuning) {
   if (choice.optimal) return "  the recommendation is optimal on this trace\n";
   return fmt::format(
       "  {} better is not excluded: the best power of two of each step takes hindsight\n",
-      LossText(choice.score.mean_loss - tuning.least_loss));
+      Percent(choice.score.mean_loss - tuning.least_loss));
 }
 
 std::string WindowText(const FormatTuning& tuning) {
@@ -121,8 +118,8 @@ std::string HeadroomText(const FormatTuning& tuning) {
 std::string Confidence(const FormatTuning& tuning) {
   const size_t steps = tuning.facts.size(), finite = steps - tuning.hopeless_steps;
   const uint64_t skipped = tuning.choices.front().score.skipped - tuning.hopeless_steps;
-  std::string text =
-      fmt::format("  how sure: {} steps, of them finite at some scale: {}", steps, finite);
+  std::string text = fmt::format("  how sure: {}, of them finite at some scale: {}",
+                                 Counted(steps, "step"), finite);
   if (skipped == 0 && finite > 0) {
     text +=
         fmt::format("; none of those overflowed, so that at 95 % fewer than 1 step in {:.0f} does",
@@ -145,8 +142,8 @@ std::string WorstTensors(const FormatTuning& tuning, size_t top) {
   std::vector<TableRow> rows = {
       {"loses most at the recommendation", "worst harm", "mean harm", "underflow", "absmax"}};
   for (const ReplayTensor& tensor : tensors) {
-    rows.push_back({Printable(tensor.name), LossText(tensor.harm.worst),
-                    LossText(tensor.harm.mean()), Percent(tensor.stats.underflow_fraction()),
+    rows.push_back({Printable(tensor.name), Percent(tensor.harm.worst), Percent(tensor.harm.mean()),
+                    Percent(tensor.stats.underflow_fraction()),
                     fmt::format("{:.2e}", tensor.stats.absmax)});
   }
   return FormatTable(rows);
@@ -166,7 +163,7 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
   list(tuning.overflow_side, "to blame for overflow, by largest magnitude",
        [](const BlamedTensor& tensor) { return fmt::format("({:.2e})", tensor.absmax); });
   list(tuning.underflow_side, "to blame for underflow, by harm in a step",
-       [](const BlamedTensor& tensor) { return "(" + LossText(tensor.worst_harm) + ")"; });
+       [](const BlamedTensor& tensor) { return "(" + Percent(tensor.worst_harm) + ")"; });
   std::vector<std::string> names;
   for (const StepFacts& fact : tuning.facts) {
     const bool is_new = std::ranges::count(names, fact.tensor) == 0;
@@ -193,12 +190,11 @@ std::string Blocks(const FormatTuning& tuning) {
 
 }  // namespace
 
-std::string ParameterText(const PolicyFamily& family, const ScaleParameters& parameters,
-                          const std::string& joint) {
+std::string ParametersText(const PolicyFamily& family, const ScaleParameters& parameters) {
   std::string text;
   const auto add = [&](const std::string& name, const std::string& value) {
     if (name.empty()) return;
-    text += (text.empty() ? "" : ", ") + name + joint + value;
+    text += (text.empty() ? "" : ", ") + name + " " + ParameterText(name, value);
   };
   add(family.init, ScaleNumber(parameters.init));
   add(family.min, ScaleNumber(parameters.min));

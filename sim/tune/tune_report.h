@@ -29,9 +29,8 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
 // Returns the document's members but for "schema" and "trace".
 Json JsonTuning(const TuneResult& result);
 
-// Returns a policy's parameters as KEY VALUE or KEY=VALUE.
-std::string ParameterText(const PolicyFamily& family, const ScaleParameters& parameters,
-                          const std::string& joint);
+// Returns a policy's parameters as KEY VALUE.
+std::string ParametersText(const PolicyFamily& family, const ScaleParameters& parameters);
 
 // What follows from the distance of the recorded steps for the interval; empty without a gap.
 std::string StrideText(const TuneResult& result);

@@ -43,7 +43,7 @@ class ReplayOnDevice : public testing::TestWithParam<std::string> {
     const TraceSource source(trace, options.accumulate_steps);
     std::vector<SimulationRun> runs = PrepareRuns(request);
     OutputFile csv(dir_.path() + "/csv"), json(dir_.path() + "/json");
-    options.observer = [&](const ObservedStep& step) { WriteCsvRows(step, csv); };
+    options.observer = [&](const ObservedStep& step) { WriteCsvRows(step, {}, csv); };
     Simulate(source, options, runs);
     WriteReplayJson(source.facts(), {}, {}, {}, {}, runs, json);
     csv.Commit();

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/app/configured_runs.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <iterator>
+#include <utility>
+
+#include "dlsim/error.h"
+#include "sim/app/conversion_options.h"
+#include "sim/config/apply_config.h"
+#include "sim/config/config_file.h"
+
+namespace dlsim::sim {
+namespace {
+
+void AddDefaults(SimulationRequest& request) {
+  if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
+  // The numbers as documented and as coded.
+  if (request.policies.empty()) request.policies = {"cerebras", "cerebras-2.10"};
+}
+
+// File names tell the files apart, else their paths do.
+std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
+  std::vector<std::string> names;
+  for (const std::string& path : paths) {
+    names.push_back(Printable(path == "-" ? ConfigName(path)
+                                          : std::filesystem::path(path).filename().string()));
+  }
+  for (const std::string& name : names) {
+    if (std::ranges::count(names, name) > 1) return paths;
+  }
+  return names;
+}
+
+void AddRuns(const SimulationRequest& request, const std::string& config, ConfiguredRuns& made) {
+  std::vector<SimulationRun> runs = PrepareRuns(request);
+  for (SimulationRun& run : runs) run.config = config;
+  std::ranges::move(runs, std::back_inserter(made.runs));
+  for (const std::string& format : request.formats) {
+    if (std::ranges::count(made.formats, format) == 0) made.formats.push_back(format);
+  }
+}
+
+Json JsonClipping(const Clipping& clipping, Json object) {
+  if (clipping.max_norm) object["max_gradient_norm"] = *clipping.max_norm;
+  if (clipping.max_value) object["max_gradient_value"] = *clipping.max_value;
+  return object;
+}
+
+std::string ClippingText(const Clipping& clipping) {
+  if (clipping.max_norm) return "note: gradients clipped to norm " + PythonRepr(*clipping.max_norm);
+  return "note: gradients clipped to magnitude " + PythonRepr(*clipping.max_value);
+}
+
+// Steps are summed as they are read, for all runs alike.
+void TakeAccumulation(const TrainingConfig& config, const std::string& path, bool first,
+                      ConfiguredRuns& made) {
+  if (first) made.accumulate_steps = config.accumulate_steps;
+  if (config.accumulate_steps.value_or(1) == made.accumulate_steps.value_or(1)) return;
+  throw UsageError("--config", "files that sum different numbers of steps cannot be compared",
+                   std::to_string(made.accumulate_steps.value_or(1)) + " as in the first",
+                   std::to_string(config.accumulate_steps.value_or(1)) + " in " + Quoted(path));
+}
+
+}  // namespace
+
+ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, SimulationRequest& request) {
+  const std::vector<TrainingConfig> configs = ReadConfigs(arguments);
+  ConfiguredRuns made;
+  if (configs.size() < 2) {
+    if (!configs.empty()) {
+      ApplyConfig(configs[0], request);
+      made.accumulate_steps = configs[0].accumulate_steps;
+      made.record = JsonConfig(arguments.path(), configs[0]);
+      made.text = DescribeConfig(arguments.path(), configs[0]);
+    }
+    AddDefaults(request);
+    AddRuns(request, "", made);
+    return made;
+  }
+  const std::vector<std::string> names = NamesOf(arguments.paths);
+  for (size_t i = 0; i < configs.size(); ++i) {
+    SimulationRequest own = request;
+    ApplyConfig(configs[i], own);
+    AddDefaults(own);
+    TakeAccumulation(configs[i], arguments.paths[i], i == 0, made);
+    AddRuns(own, names[i], made);
+    Json entry = JsonConfig(arguments.paths[i], configs[i]);
+    entry["name"] = names[i];
+    made.record.push_back(JsonClipping(own.clipping, std::move(entry)));
+    made.text += DescribeConfig(arguments.paths[i], configs[i]);
+    if (own.clipping.enabled()) made.text += ClippingText(own.clipping) + "\n";
+  }
+  return made;
+}
+
+std::vector<std::string> ConfigsOfRuns(const std::vector<SimulationRun>& runs) {
+  std::vector<std::string> configs;
+  for (const SimulationRun& run : runs) {
+    if (run.start && !run.config.empty()) configs.push_back(run.config);
+  }
+  return configs;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every command prints to people: in lines that fit, and nothing with --quiet.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/support/run_command.h"
+#include "tests/support/test_traces.h"
+
+namespace dlsim {
+namespace {
+
+const std::string kLogs = DLSIM_TEST_DATA "/logs/";
+const std::string kFiles = DLSIM_TEST_DATA "/config/";
+
+class Terminal : public testing::Test {
+ protected:
+  void SetUp() override {
+    setenv("COLUMNS", "80", 1);
+    Succeed({"profile", kSingle, "-o", profile_, "--quiet"});
+  }
+  void TearDown() override { unsetenv("COLUMNS"); }
+
+  std::vector<Arguments> Reports() const {
+    std::vector<Arguments> calls;
+    for (const std::string& trace : {kSingle, kAccumulated, profile_}) {
+      calls.push_back({"replay", trace});
+      calls.push_back({"replay", trace, "--details", "--by-layer", "--policy", "all"});
+      calls.push_back({"tune", trace, "--details"});
+      calls.push_back({"sweep", trace, "--vary", "initial_loss_scale=2^0..2^32"});
+      calls.push_back({"sweep", trace, "--policy", "torch", "--policy", "megatron", "--sort",
+                       "skipped", "--vary", "format=fp16,bf16"});
+      calls.push_back({"info", trace});
+      calls.push_back({"diff", trace, trace});
+    }
+    for (const std::string& trace : {kSingle, kAccumulated}) {
+      calls.push_back({"summaries", trace});
+      calls.push_back({"accumulate", trace});
+    }
+    calls.push_back({"replay", kSingle, "--policy", "torch", "--resume-at", "3"});
+    calls.push_back({"replay", kSingle, "--config", kFiles + "same_path.toml", "--config",
+                     kFiles + "deepspeed_zero3.json"});
+    calls.push_back({"merge", profile_, "-o", profile_});
+    calls.push_back({"scaler", "--config", kFiles + "deepspeed_zero3.json", "--steps", "9"});
+    for (const char* log : {"megatron-steady.log", "deepspeed-minimum.log", "scale.csv"}) {
+      calls.push_back({"explain", kLogs + log});
+    }
+    return calls;
+  }
+
+  // Returns the lines that do not fit; a path stands as it is.
+  static std::string TooWide(const std::string& text) {
+    std::string wide;
+    for (const std::string& line : Lines(text)) {
+      const bool path = line.find(DLSIM_TEST_DATA) != std::string::npos ||
+                        line.find("/dlsim-") != std::string::npos;
+      if (line.size() > 80 && !path) wide += line + "\n";
+    }
+    return wide;
+  }
+
+  const TempDir dir_;
+  const std::string profile_ = dir_.path() + "/a.dlprof";
+};
+
+TEST_F(Terminal, ReportsFitIt) {
+  for (const Arguments& call : Reports()) {
+    const CommandResult result = RunCommand(call);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(TooWide(result.out), "") << call[0];
+  }
+}
+
+TEST_F(Terminal, ListsAndHelpFitIt) {
+  EXPECT_EQ(TooWide(Succeed({"scaler", "--list"})), "");
+  EXPECT_EQ(TooWide(Succeed({"formats"})), "");
+  EXPECT_EQ(TooWide(Succeed({"--help"})), "");
+  setenv("COLUMNS", "400", 1);  // the model has the names only
+  const nlohmann::json model = SucceedJson({"--dump-options"});
+  setenv("COLUMNS", "80", 1);
+  for (const auto& [name, command] : model["commands"].items()) {
+    if (name == "report" || name == "import" || name == "export") continue;
+    EXPECT_EQ(TooWide(Succeed({name, "--help"})), "") << name;
+  }
+}
+
+// In a wide terminal, and in a pipe, nothing is broken.
+TEST_F(Terminal, HelpIsWholeWhereThereIsRoom) {
+  setenv("COLUMNS", "1000", 1);
+  EXPECT_NE(Succeed({"replay", "--help"}).find("--format, --policy and --set win"),
+            std::string::npos);
+}
+
+TEST_F(Terminal, QuietPrintsNothing) {
+  for (Arguments call : Reports()) {
+    call.push_back("--quiet");
+    const CommandResult result = RunCommand(call);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out + result.err, "") << call[0];
+  }
+}
+
+// Scales are powers of two in every report, also as parameters.
+TEST_F(Terminal, ScalesHaveOneNotation) {
+  const std::string details = Succeed({"replay", kSingle, "--details", "--policy", "torch"});
+  EXPECT_NE(details.find("init_scale 2^16"), std::string::npos) << details;
+  const std::string explained = Succeed({"explain", kLogs + "megatron-steady.log"});
+  EXPECT_NE(explained.find("initial_scale 2^16"), std::string::npos) << explained;
+  const std::string sweep = Succeed({"sweep", kSingle, "--policy", "torch", "--format", "fp16",
+                                     "--vary", "init_scale=65536,1,3"});
+  EXPECT_EQ(sweep.find("65536"), std::string::npos) << sweep;
+  EXPECT_NE(sweep.find("2^16"), std::string::npos) << sweep;
+}
+
+}  // namespace
+}  // namespace dlsim
