@@ -7,15 +7,6 @@
 namespace dlsim::sim {
 namespace {
 
-void ExpectMeaning(std::string_view text, const Meaning& meaning) {
-  const TrainingConfig config = Interpret(text);
-  EXPECT_EQ(config.kind, meaning.kind) << text;
-  EXPECT_EQ(config.formats, meaning.formats) << text;
-  EXPECT_EQ(PolicyOf(config), meaning.policy) << text;
-}
-
-constexpr std::string_view kNothing = "static loss_scale=1";
-
 TEST(ConfigAccelerate, Fp16IsPytorchsScaler) {
   const std::string type = "distributed_type: FSDP\nmixed_precision: ";
   ExpectMeaning(type + "fp16\n", {"Accelerate", {"fp16"}, "torch"});

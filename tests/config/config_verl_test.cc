@@ -8,17 +8,8 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr std::string_view kNothing = "static loss_scale=1";
-
 std::string Actor(const std::string& lines) {
   return "actor_rollout_ref:\n  actor:\n" + lines + "trainer: {total_epochs: 1}\n";
-}
-
-void ExpectMeaning(std::string_view text, const Meaning& meaning) {
-  const TrainingConfig config = Interpret(text);
-  EXPECT_EQ(config.kind, meaning.kind) << text;
-  EXPECT_EQ(config.formats, meaning.formats) << text;
-  EXPECT_EQ(PolicyOf(config), meaning.policy) << text;
 }
 
 // dp_actor.py: ShardedGradScaler(growth_interval=400) in float16, nothing else.

@@ -50,6 +50,16 @@ struct Meaning {
   std::string_view policy;  // as PolicyOf()
 };
 
+inline constexpr std::string_view kNothing = "static loss_scale=1";
+
+// Expects this meaning of a text.
+inline void ExpectMeaning(std::string_view text, const Meaning& meaning) {
+  const TrainingConfig config = Interpret(text);
+  EXPECT_EQ(config.kind, meaning.kind) << text;
+  EXPECT_EQ(config.formats, meaning.formats) << text;
+  EXPECT_EQ(PolicyOf(config), meaning.policy) << text;
+}
+
 // Reads the file and expects this meaning.
 inline TrainingConfig ReadExpecting(const std::string& file, const Meaning& meaning) {
   const TrainingConfig config = ReadTrainingConfig(kConfigs + file, {});
