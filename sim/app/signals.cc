@@ -52,6 +52,14 @@ bool IsOutOfMemory(const std::exception_ptr& failure) {
   _exit(static_cast<int>(ErrorKind::kInternal));
 }
 
+// Ends here instead of by an exception: if memory is wanting while a value of nlohmann::json
+// becomes an object, its destructor follows a null pointer.
+[[noreturn]] void OnOutOfMemory() {
+  RemoveTemporaries();
+  Say("dlsim: out of memory\n");
+  _exit(static_cast<int>(ErrorKind::kInternal));
+}
+
 // Whatever called exit has said why. MPI has a code to give, OpenMP has none.
 [[maybe_unused]] void OnExit(int status, void*) {
   if (may_exit) return;
@@ -76,6 +84,7 @@ void InstallSignalHandlers() {
 
 void InstallExitHandlers() {
   std::set_terminate(OnTerminate);
+  std::set_new_handler(OnOutOfMemory);
 #ifdef __GLIBC__  // std::atexit does not tell the status
   on_exit(OnExit, nullptr);
 #endif
