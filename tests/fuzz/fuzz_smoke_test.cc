@@ -1,24 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drives the fuzz targets over mutations of valid files, so that every compiler and sanitizer does.
+// Drives the fuzz targets over mutations of their corpus, so that every compiler and sanitizer
+// does.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "dlsim/profile_file.h"
-#include "src/trace/npy.h"
 #include "tests/fuzz/fuzz_targets.h"
-#include "tests/support/trace_test_util.h"
-#include "tests/support/zip_builder.h"
 
 namespace dlsim {
 namespace {
-
-constexpr int kMutations = 20'000;
 
 // Numbers and tokens near which the parsers decide.
 constexpr std::array<std::string_view, 12> kTokens = {"\xFF\xFF\xFF\xFF",
@@ -73,69 +71,65 @@ class Mutator {
   std::mt19937 random_;
 };
 
-void Drive(int (*target)(const uint8_t*, size_t), const std::string& valid,
-           int mutations = kMutations) {
+struct FuzzTarget {
+  const char* name;  // of its folder in the corpus
+  int (*run)(const uint8_t* bytes, size_t size);
+  int mutations;
+};
+
+constexpr std::array kTargets = {
+    FuzzTarget{"safetensors", FuzzSafetensors, 20'000},
+    FuzzTarget{"npy", FuzzNpy, 20'000},
+    FuzzTarget{"npz", FuzzNpz, 20'000},
+    FuzzTarget{"dump", FuzzDump, 5'000},
+    FuzzTarget{"shard_index", FuzzShardIndex, 500},
+    FuzzTarget{"trace_json", FuzzTraceJson, 500},
+    FuzzTarget{"profile", FuzzProfile, 20'000},
+    FuzzTarget{"partial", FuzzPartial, 500},
+    FuzzTarget{"config_yaml", FuzzConfigYaml, 5'000},
+    FuzzTarget{"config_json", FuzzConfigJson, 10'000},
+    FuzzTarget{"config_toml", FuzzConfigToml, 10'000},
+    FuzzTarget{"config_shell", FuzzConfigShell, 10'000},
+    FuzzTarget{"grid", FuzzGrid, 5'000},
+    FuzzTarget{"log", FuzzLog, 40},
+    FuzzTarget{"benchmarks", FuzzBenchmarks, 5'000},
+    FuzzTarget{"expectation", FuzzExpectation, 20'000},
+    FuzzTarget{"state", FuzzState, 5'000},
+};
+
+// The files of a target's corpus, in the order of their names.
+std::vector<std::string> Corpus(const std::string& target) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(DLSIM_FUZZ_CORPUS "/" + target)) {
+    paths.push_back(entry.path());
+  }
+  std::ranges::sort(paths);
+  std::vector<std::string> files;
+  for (const std::filesystem::path& path : paths) {
+    std::ifstream file(path, std::ios::binary);
+    files.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  return files;
+}
+
+class FuzzSmoke : public testing::TestWithParam<FuzzTarget> {};
+
+TEST_P(FuzzSmoke, HoldsOnMutations) {
+  const FuzzTarget& target = GetParam();
+  const std::vector<std::string> corpus = Corpus(target.name);
+  ASSERT_FALSE(corpus.empty());
   Mutator mutator(20261120);
-  for (int i = 0; i < mutations; ++i) {
-    const std::string bytes = i == 0 ? valid : mutator.Mutate(valid);
-    EXPECT_EQ(target(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), 0);
+  const auto run = [&](const std::string& bytes) {
+    EXPECT_EQ(target.run(reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()), 0);
+  };
+  std::ranges::for_each(corpus, run);
+  for (int i = 0; i < target.mutations; ++i) {
+    run(mutator.Mutate(corpus[static_cast<size_t>(i) % corpus.size()]));
   }
 }
 
-std::string SmallNpy() {
-  const std::array<uint64_t, 2> shape = {2, 3};
-  return MakeNpyHeader(NpyType::kF16, shape) + std::string(12, 'x');
-}
-
-TEST(FuzzSmoke, Safetensors) {
-  Drive(FuzzSafetensors,
-        SafetensorsBytes(R"({"__metadata__":{"step":"1"},)"
-                         R"("a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
-                         R"("b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}} )",
-                         "0123456789"));
-}
-
-TEST(FuzzSmoke, Npy) { Drive(FuzzNpy, SmallNpy()); }
-
-TEST(FuzzSmoke, Npz) {
-  Drive(FuzzNpz, ZipBytes({{.name = "a.npy", .data = SmallNpy()}, Deflated("b.npy", SmallNpy())}));
-}
-
-TEST(FuzzSmoke, Profile) {
-  const TempDir dir;
-  const std::string path = dir.path() + "/a.dlprof";
-  ProfileSettings settings;
-  settings.ladder = {{ParseFormat("fp16")}, {Rounding::kNearestEven}, {Subnormals::kKeep}, {1.0f}};
-  const HistogramEdges edges = EdgesOf(settings.ladder);
-  ProfileStep step;
-  step.micro_steps = {0, 1};
-  step.tensors = {{"a", Role::kGrad, DType::kF32, {2, 1}}, {"b", Role::kActGrad, DType::kF16, {}}};
-  HistogramCounter counter(edges);
-  for (size_t part = 0; part < 2; ++part) {
-    counter.Add(std::array{1.5f, -0.25f, 0.0f, 1e-30f, 1.75f});
-    step.histograms.push_back({counter.Take(), counter.Take()});
-  }
-  ProfileWriter writer(path, settings, ProfileWriter::Existing::kReplace);
-  writer.Append(EncodeStep(step, edges));
-  writer.Commit();
-  std::ifstream file(path, std::ios::binary);
-  Drive(FuzzProfile, std::string(std::istreambuf_iterator<char>(file), {}));
-}
-
-std::string ConfigBytes(char language, const std::string& name) {
-  std::ifstream file(DLSIM_TEST_DATA "/config/" + name, std::ios::binary);
-  return language + std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-TEST(FuzzSmoke, Config) {
-  for (const char* name : {"model_zoo_old.yaml", "tf_trainer.yaml", "same_path.yaml"}) {
-    Drive(FuzzConfig, ConfigBytes(0, name), kMutations / 5);
-  }
-  Drive(FuzzConfig, ConfigBytes(1, "deepspeed_zero3.json"), kMutations / 5);
-  for (const char* name : {"torch_scaler.toml", "apex.toml", "dlsim.toml"}) {
-    Drive(FuzzConfig, ConfigBytes(2, name), kMutations / 5);
-  }
-}
+INSTANTIATE_TEST_SUITE_P(Readers, FuzzSmoke, testing::ValuesIn(kTargets),
+                         [](const auto& of) { return std::string(of.param.name); });
 
 }  // namespace
 }  // namespace dlsim

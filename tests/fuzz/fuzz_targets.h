@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The functions that both libFuzzer and the smoke test drive; each takes a whole file.
+// The functions that both libFuzzer and the smoke test drive, one for each reader.
 #pragma once
 
 #include <cstddef>
@@ -7,15 +7,32 @@
 
 namespace dlsim {
 
-// Each returns 0, and traps if an accepted file breaks a promise of its parser.
+// Each takes a whole file and returns 0; it traps if the reader fails in another way than it
+// promises, or breaks a promise about what it accepts.
 int FuzzSafetensors(const uint8_t* bytes, size_t size);
 int FuzzNpy(const uint8_t* bytes, size_t size);
 int FuzzNpz(const uint8_t* bytes, size_t size);
+int FuzzDump(const uint8_t* bytes, size_t size);
+int FuzzShardIndex(const uint8_t* bytes, size_t size);  // beside two shards
+int FuzzTraceJson(const uint8_t* bytes, size_t size);   // beside three steps
 
-// Takes a profile whose checksums are made right first.
+// A profile, and what an interrupted run leaves of one behind its opening. Checksums are made right
+// first, so that what is behind them is reached.
 int FuzzProfile(const uint8_t* bytes, size_t size);
+int FuzzPartial(const uint8_t* bytes, size_t size);
 
-// Takes a training configuration behind one byte that chooses its language.
-int FuzzConfig(const uint8_t* bytes, size_t size);
+// Training configurations, by language, and the grid of a sweep in any of them.
+int FuzzConfigYaml(const uint8_t* bytes, size_t size);
+int FuzzConfigJson(const uint8_t* bytes, size_t size);
+int FuzzConfigToml(const uint8_t* bytes, size_t size);
+int FuzzConfigShell(const uint8_t* bytes, size_t size);
+int FuzzGrid(const uint8_t* bytes, size_t size);
+
+int FuzzLog(const uint8_t* bytes, size_t size);
+int FuzzBenchmarks(const uint8_t* bytes, size_t size);
+int FuzzExpectation(const uint8_t* bytes, size_t size);
+
+// The name of a policy, its settings, an empty line and its state, one KEY=VALUE a line.
+int FuzzState(const uint8_t* bytes, size_t size);
 
 }  // namespace dlsim

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// Fuzz targets of logs, benchmark results, expectations and states.
+#include <algorithm>
+#include <array>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "dlsim/format.h"
+#include "dlsim/sim/policies.h"
+#include "sim/base/expectation.h"
+#include "sim/bench/comparison.h"
+#include "sim/explain/explanation.h"
+#include "sim/explain/read_log.h"
+#include "sim/policies/policy_settings.h"
+#include "tests/fuzz/fuzz_targets.h"
+#include "tests/fuzz/target_support.h"
+
+namespace dlsim {
+
+using namespace sim;
+
+namespace {
+
+// Returns the lines up to an empty one, or the end.
+std::vector<std::string> Paragraph(std::istringstream& text) {
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line) && !line.empty();) lines.push_back(line);
+  return lines;
+}
+
+// Overflows at some steps, among them several in a row.
+void RunSteps(LossScaler& scaler) {
+  for (int i = 0; i < 50; ++i) {
+    const bool overflow = i % 7 == 0 || i > 40;
+    scaler.Next({.overflow = overflow, .absmax = overflow ? INFINITY : 1e-3f, .below_edge = 10});
+  }
+}
+
+}  // namespace
+
+int FuzzLog(const uint8_t* bytes, size_t size) {
+  const MemoryFile file(TextOf(bytes, size));
+  return RunTarget([&] {
+    const LogEvents log = ReadLogs(std::array{file.path()});
+    const Explanation explanation = Explain(BuildPath(log), ParseFormat("fp16"), {});
+    Require(!FormatExplanation(explanation).empty());
+    Require(!DumpJson(JsonExplanation(explanation), 1).empty());
+    Require(!CsvExplanation(explanation).empty());
+  });
+}
+
+int FuzzBenchmarks(const uint8_t* bytes, size_t size) {
+  const MemoryFile file(TextOf(bytes, size));
+  return RunTarget([&] {
+    const BenchmarkFile read = ReadBenchmarkFile(file.path());
+    const Comparison same = Compare(read, read, {}, [](const std::string&) { return true; });
+    Require(same.kernels.size() == read.kernels.size());
+    Require(same.Count(BenchVerdict::kSlower) == 0 && same.Count(BenchVerdict::kFaster) == 0);
+  });
+}
+
+int FuzzExpectation(const uint8_t* bytes, size_t size) {
+  const Json figures = {{"skipped_steps", 3}, {"mean_harm", 0.25},
+                        {"window", nullptr},  {"activations", {{"mean_harm", "inf"}}},
+                        {"underflow", 7},     {"underflow_bracket", {5, 9}}};
+  const auto check = [&] {
+    const Expectation expectation = ParseExpectation(std::string(TextOf(bytes, size)), "fuzz");
+    RequireFigure(expectation, FigureNames(figures), "fuzz");
+    Require(!OutcomeText(CheckExpectation(expectation, "run", figures)).empty());
+  };
+  return RunTarget(check, {ErrorKind::kUsage});
+}
+
+int FuzzState(const uint8_t* bytes, size_t size) {
+  const auto restore = [&] {
+    std::istringstream text{std::string(TextOf(bytes, size))};
+    std::string name;
+    std::getline(text, name);
+    const PolicyInfo& policy = FindPolicy(name);
+    const ParameterMap parameters = ResolveParameters(policy, Paragraph(text));
+    ConfiguredScaler configured = policy.make(parameters, "fp16");
+    RestoreState(Paragraph(text), policy.name, configured);
+    RunSteps(configured.scaler);
+    Require(!configured.scaler.Checkpoint().empty());
+  };
+  try {
+    return RunTarget(restore, {ErrorKind::kUsage});
+  } catch (const PolicyRefusal&) {
+    return 0;
+  }
+}
+
+}  // namespace dlsim
