@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// What benchmarks need to know about the machine.
+// What benchmarks on a device need to know about the machine.
 #pragma once
 
 #include <string>
 
 namespace dlsim::bench {
-
-// The name of the processor as Linux gives it, or "unknown".
-std::string CpuModel();
 
 // The version of NVIDIA's driver, or "unknown".
 std::string GpuDriver();

@@ -14,15 +14,16 @@
 
 namespace dlsim::bench {
 
+using sim::kMaxThreads;
 using sim::ParseBool;
 using sim::ParseDevice;
 using sim::ParseInteger;
 using sim::ParseNumber;
+using sim::ParseThreadCounts;
 using sim::SplitAtCommas;
 namespace {
 
 constexpr size_t kDefaultDramMib = 512;
-constexpr int64_t kMaxThreads = 1024;
 constexpr int64_t kMaxDramMib = int64_t{1} << 20;
 // Whole vectors and whole blocks of random numbers.
 constexpr size_t kPlantUnit = 64;
@@ -79,19 +80,11 @@ int64_t ParseBounded(const std::string& text, std::string_view place, int64_t mi
 }
 
 std::vector<int> ParseThreads(const std::string& text) {
-  std::vector<int> threads;
 #ifdef _OPENMP
-  const int64_t most = kMaxThreads;
+  return ParseThreadCounts(text, kMaxThreads);
 #else
-  const int64_t most = 1;  // nothing shares an array out
+  return ParseThreadCounts(text, 1);  // nothing shares an array out
 #endif
-  for (const std::string& part : SplitAtCommas(text)) {
-    threads.push_back(static_cast<int>(ParseBounded(part, "--threads", 1, most)));
-    if (std::ranges::count(threads, threads.back()) > 1) {
-      throw UsageError("--threads", "given twice", "different numbers", part);
-    }
-  }
-  return threads;
 }
 
 std::vector<std::string> ParseTargets(const std::string& text) {

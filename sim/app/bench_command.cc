@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlsim bench: measure the kernels, compare two measurements, fail where one became slower.
+// dlsim bench: compare two measurements, fail where something became slower; run is beside it.
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -10,14 +10,13 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/app/bench_run_command.h"
 #include "sim/app/commands.h"
-#include "sim/app/device_option.h"
 #include "sim/app/file_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
-#include "sim/base/progress.h"
 #include "sim/base/wrap.h"
 #include "sim/bench/baselines.h"
 #include "sim/bench/bench_runner.h"
@@ -30,13 +29,6 @@ namespace dlsim::sim {
 namespace {
 
 constexpr const char* kBaselineDirectory = "bench/baselines";
-
-struct RunOptions {
-  BenchRequest request;
-  std::string out;
-  DeviceChoice device;
-  bool instructions = false, quiet = false;
-};
 
 struct CompareOptions {
   std::vector<std::string> files;
@@ -56,33 +48,6 @@ BenchmarkFile LoadBaseline(const CompareOptions& options, const BenchmarkFile& c
                       {BaselinePath(options.baseline_directory, current)});
   }
   return ReadBaseline(options.baseline_directory, current);
-}
-
-int RunRun(RunOptions options) {
-  const uint64_t processes = ProcessCount(options.request);
-  if (options.device.kind == DeviceChoice::Kind::kCuda) {
-    options.request.device = options.device.text();
-    if (options.instructions) {
-      throw UsageError("--instructions", "Valgrind counts those of the CPU alone", "--device cpu",
-                       options.request.device);
-    }
-    OpenDevice(options.device, 0);  // first, so that a device that is not there fails at once
-  }
-  OutputFile out(options.out);  // first, so that a bad path fails at once
-  const std::string program = FindBenchProgram();
-  Json document;
-  if (options.instructions) {
-    document = CountInstructions(program, options.request);
-  } else {
-    Progress progress("bench", processes,
-                      options.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
-                      ProgressUnit::kCount);
-    document =
-        RunBenchmarks(program, options.request, [&](uint64_t done) { progress.Update(done); });
-  }
-  out.Write(DumpJson(document, 1) + "\n");
-  out.Commit();
-  return 0;
 }
 
 // Returns 0.05 for "5%" and for "0.05".
@@ -179,69 +144,22 @@ int RunBless(const CompareOptions& options) {
   return 0;
 }
 
-void AddText(CLI::App& command, const char* option, std::string& target, const char* placeholder,
-             const std::string& help) {
-  command.add_option(option, target, help)->option_text(placeholder);
-}
-
-void AddRun(CLI::App& bench, Action& action) {
-  const auto options = std::make_shared<RunOptions>();
-  BenchRequest& request = options->request;
-  CLI::App* command =
-      bench.add_subcommand("run", "Measure kernels and write their times to a file");
-  AddText(*command, "--filter", request.filter, "RE",
-          "Benchmarks whose name the POSIX extended pattern matches; -RE: does not match");
-  AddText(*command, "--sizes", request.sizes, "L1,L2,DRAM", "Sizes (default all)");
-  AddText(*command, "--threads", request.threads, "N[,M]", "Numbers of threads (default 1)");
-  AddText(*command, "--targets", request.targets, "best|all|NAME[,NAME]",
-          "SIMD targets (default best; with --instructions AVX2)");
-  AddText(*command, "--dram-mib", request.dram_mib, "N", "MiB of float32 of the size DRAM");
-  AddCount(*command, "--repetitions", request.repetitions, "Repetitions of each (default 11)");
-  AddCount(*command, "--processes", request.processes,
-           "Processes over which they are spread (default one each)");
-  command
-      ->add_option_function<std::string>(
-          "--min-time",
-          [&request](const std::string& text) {
-            request.min_time = ParseNumber(text, "--min-time");
-            if (request.min_time > 0 && request.min_time <= 1000) return;
-            throw UsageError("--min-time", "out of range", "above 0, at most 1000", Quoted(text));
-          },
-          "Seconds per repetition (default 0.05)")
-      ->option_text("S");
-  AddDeviceOption(*command, options->device, "the CPU");
-  command->add_flag("--instructions", options->instructions,
-                    "Count instructions under Valgrind instead, in L2 on one thread");
-  command->add_flag("--quiet", options->quiet, "No progress; errors only");
-  command->add_option("--out", options->out, "Result, JSON; - is standard output")
-      ->option_text("FILE")
-      ->required();
-  command->footer(
-      "Runs dlsim_bench, which lies beside dlsim, or $DLSIM_BENCH.\n"
-      "Examples:\n"
-      "  dlsim bench run --out new.json\n"
-      "  dlsim bench run --filter '^(Encode|Stream)/' --sizes L2,DRAM --threads 1,2 --out "
-      "new.json\n"
-      "  dlsim bench run --device cuda --out gpu.json\n"
-      "  dlsim bench run --instructions --out base.cg.json");
-  command->callback([options, &action] { action = [options] { return RunRun(*options); }; });
-}
-
 void AddCompareOptions(CLI::App& command, CompareOptions& options) {
   command
       .add_option("FILE", options.files,
                   "Results of dlsim bench run; without BASE, the baseline of this processor")
       ->expected(0, 2)
       ->option_text("[BASE] NEW");
-  const auto add = [&](const char* option, auto& target, const char* text, const char* help) {
+  const auto add = [&](const char* option, auto& target, const char* text,
+                       const std::string& help) {
     command.add_option(option, target, help)->option_text(text);
   };
   add("--threshold", options.threshold, "P%",
       "Change of the median that matters (default 5%; of instructions 1%)");
   add("--alpha", options.alpha, "A", "Probability of one false alarm in all (default 0.01)");
-  AddText(command, "--filter", options.filter, "RE", "Benchmarks whose name matches");
-  AddText(command, "--baseline-dir", options.baseline_directory, "DIR",
-          std::string("Where baselines lie (default ") + kBaselineDirectory + ")");
+  add("--filter", options.filter, "RE", "Benchmarks whose name matches");
+  add("--baseline-dir", options.baseline_directory, "DIR",
+      std::string("Where baselines lie (default ") + kBaselineDirectory + ")");
   add("--json", options.json, "FILE", "Write the comparison as JSON; - is standard output");
   command.add_flag("--quiet", options.quiet, "No table; errors only");
 }
@@ -286,8 +204,10 @@ void AddBless(CLI::App& bench, Action& action) {
   const auto options = std::make_shared<CompareOptions>();
   CLI::App* command = bench.add_subcommand("bless", "Make a result the baseline of its processor");
   command->add_option("FILE", options->files, "Result of dlsim bench run")->required()->expected(1);
-  AddText(*command, "--baseline-dir", options->baseline_directory, "DIR",
-          std::string("Where baselines lie (default ") + kBaselineDirectory + ")");
+  command
+      ->add_option("--baseline-dir", options->baseline_directory,
+                   std::string("Where baselines lie (default ") + kBaselineDirectory + ")")
+      ->option_text("DIR");
   command->footer(
       "Examples:\n"
       "  dlsim bench bless new.json");
@@ -297,9 +217,10 @@ void AddBless(CLI::App& bench, Action& action) {
 }  // namespace
 
 void AddBenchCommand(CLI::App& app, Action& action) {
-  CLI::App* bench = app.add_subcommand("bench", "Measure the kernels and compare measurements");
+  CLI::App* bench =
+      app.add_subcommand("bench", "Measure kernels and commands, and compare measurements");
   bench->require_subcommand(1);
-  AddRun(*bench, action);
+  AddBenchRun(*bench, action);
   AddCompare(*bench, action);
   AddGate(*bench, action);
   AddBless(*bench, action);

@@ -45,8 +45,11 @@ std::string BaselinePath(const std::string& directory, const BenchmarkFile& file
   if (slug.empty()) {
     throw InputError(file.place, "does not tell its processor", "a file of dlsim bench run");
   }
-  const bool is_time = file.kind == BenchKind::kTime;
-  return directory + "/" + slug + (is_time ? ".json" : ".instructions.json");
+  const auto suite = file.identity.find("suite");
+  const std::string kind = file.kind == BenchKind::kInstructions ? ".instructions"
+                           : suite == file.identity.end()        ? ""
+                                                                 : "." + CpuSlug(suite->second);
+  return directory + "/" + slug + kind + ".json";
 }
 
 BenchmarkFile ReadBaseline(const std::string& directory, const BenchmarkFile& file) {

@@ -16,8 +16,9 @@ namespace {
 
 // Time depends on the machine and on the arrays; instructions, which are counted on one thread and
 // in one size, depend on the code alone.
-constexpr std::array<const char*, 6> kTimeFields = {"cpu_model", "simd_target",    "threads",
-                                                    "compiler",  "compiler_flags", "dram_mib"};
+constexpr std::array<const char*, 8> kTimeFields = {"cpu_model", "simd_target",    "threads",
+                                                    "compiler",  "compiler_flags", "dram_mib",
+                                                    "suite",     "trace_mib"};
 constexpr std::array<const char*, 3> kInstructionFields = {"simd_target", "compiler",
                                                            "compiler_flags"};
 // What Google Benchmark records of a machine and a build by itself.
@@ -76,7 +77,7 @@ double NanosecondsPer(const std::string& place, const std::string& unit) {
 }
 
 const char* TimeMember(const std::string& name) {
-  return ThreadsOf(name) > 1 || name.starts_with("gpu/") ? "real_time" : "cpu_time";
+  return UsesWallTime(name) ? "real_time" : "cpu_time";
 }
 
 double CostOf(const std::string& place, const Json& entry, BenchKind kind,
@@ -142,6 +143,10 @@ int ThreadsOf(std::string_view name) {
   const char* const begin = name.data() + at + kPrefix.size();
   std::from_chars(begin, name.data() + name.size(), threads);
   return threads;
+}
+
+bool UsesWallTime(std::string_view name) {
+  return ThreadsOf(name) > 1 || name.starts_with("gpu/") || name.find("/cold/") != name.npos;
 }
 
 BenchmarkFile ParseBenchmarks(const std::string& place, const Json& document) {

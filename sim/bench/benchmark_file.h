@@ -66,6 +66,10 @@ BenchmarkFile ParseBenchmarks(const std::string& place, const Json& document);
 // Returns the number of threads in "Encode/cb16/.../threads:2"; 1 where the name has none.
 int ThreadsOf(std::string_view name);
 
+// Whether wall-clock time stands for a benchmark of this name, and not CPU time: where it has
+// several threads, is of a device, or waits for one, as commands do that read cold files.
+bool UsesWallTime(std::string_view name);
+
 // Throws Error (exit code 4) that names each field in which the two differ, with both values.
 void RequireComparable(const BenchmarkFile& base, const BenchmarkFile& current);
 

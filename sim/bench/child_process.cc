@@ -5,11 +5,14 @@
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -35,6 +38,18 @@ std::vector<std::string> MinimalEnvironment() {
   return environment;
 }
 
+std::vector<std::string> InheritedEnvironment(const std::vector<std::string>& variables) {
+  std::vector<std::string> environment = variables;
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const std::string own = *entry;
+    const std::string name = own.substr(0, own.find('=') + 1);
+    const bool is_replaced = std::ranges::any_of(
+        variables, [&](const std::string& variable) { return variable.starts_with(name); });
+    if (!is_replaced) environment.push_back(own);
+  }
+  return environment;
+}
+
 std::vector<char*> Pointers(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
   for (std::string& text : texts) pointers.push_back(text.data());
@@ -54,12 +69,16 @@ std::vector<char*> Pointers(std::vector<std::string>& texts) {
   _exit(kCannotRun);
 }
 
-int WaitFor(pid_t process) {
+int WaitFor(pid_t process, rusage& usage) {
   int status = 0;
-  while (waitpid(process, &status, 0) < 0) {
-    if (errno != EINTR) throw SystemError("waitpid");
+  while (wait4(process, &status, 0, &usage) < 0) {
+    if (errno != EINTR) throw SystemError("wait4");
   }
   return status;
+}
+
+double Seconds(const timeval& time) {
+  return static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
 }
 
 // Programs end a failure with the line that says why.
@@ -90,6 +109,29 @@ void RequireSuccess(const std::string& program, int status, const std::string& e
                   (last.empty() ? "" : ": " + Printable(last)));
 }
 
+MeasuredChild Run(std::vector<std::string> arguments, std::vector<std::string> environment) {
+  using Clock = std::chrono::steady_clock;
+  const MemoryFile out, err;
+  const std::vector<char*> argv = Pointers(arguments), envp = Pointers(environment);
+  const pid_t parent = getpid();
+  const Clock::time_point begin = Clock::now();
+  const pid_t process = fork();
+  if (process < 0) throw SystemError("fork");
+  if (process == 0) {
+    Become(const_cast<char**>(argv.data()), const_cast<char**>(envp.data()), parent,
+           out.descriptor(), err.descriptor());
+  }
+  rusage usage = {};
+  const int status = WaitFor(process, usage);
+  MeasuredChild child;
+  child.wall_seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  child.cpu_seconds = Seconds(usage.ru_utime) + Seconds(usage.ru_stime);
+  child.peak_bytes = static_cast<uint64_t>(usage.ru_maxrss) << 10;
+  RequireSuccess(arguments[0], status, err.Read());
+  child.out = out.Read();
+  return child;
+}
+
 }  // namespace
 
 MemoryFile::MemoryFile() : descriptor_(memfd_create("dlsim", 0)) {
@@ -112,21 +154,14 @@ std::string MemoryFile::Read() const {
 }
 
 std::string RunChild(const std::vector<std::string>& arguments, ChildEnvironment environment) {
-  const MemoryFile out, err;
-  std::vector<std::string> owned_arguments = arguments;
-  std::vector<std::string> owned_environment = MinimalEnvironment();
-  const std::vector<char*> argv = Pointers(owned_arguments), minimal = Pointers(owned_environment);
-  char* const* const envp = environment == ChildEnvironment::kInherited ? environ : minimal.data();
-  const pid_t parent = getpid();
-  const pid_t process = fork();
-  if (process < 0) throw SystemError("fork");
-  if (process == 0) {
-    Become(const_cast<char**>(argv.data()), const_cast<char**>(envp), parent, out.descriptor(),
-           err.descriptor());
-  }
-  const int status = WaitFor(process);
-  RequireSuccess(arguments[0], status, err.Read());
-  return out.Read();
+  return Run(arguments, environment == ChildEnvironment::kMinimal ? MinimalEnvironment()
+                                                                  : InheritedEnvironment({}))
+      .out;
+}
+
+MeasuredChild MeasureChild(const std::vector<std::string>& arguments,
+                           const std::vector<std::string>& variables) {
+  return Run(arguments, InheritedEnvironment(variables));
 }
 
 std::optional<std::string> FindInPath(const std::string& program) {

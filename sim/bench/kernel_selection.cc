@@ -5,6 +5,7 @@
 #include <cstddef>
 
 #include "dlsim/error.h"
+#include "sim/base/number.h"
 
 namespace dlsim::sim {
 namespace {
@@ -58,6 +59,21 @@ std::string SizePattern(std::string_view sizes) {
   std::string alternatives(sizes);
   std::ranges::replace(alternatives, ',', '|');
   return "^([^/]*/){" + std::to_string(kSizePart) + "}(" + alternatives + ")/";
+}
+
+std::vector<int> ParseThreadCounts(const std::string& text, int most) {
+  std::vector<int> threads;
+  for (const std::string& part : SplitAtCommas(text)) {
+    const int64_t count = ParseInteger(part, "--threads");
+    if (count < 1 || count > most) {
+      throw UsageError("--threads", "out of range", "1 to " + std::to_string(most), part);
+    }
+    threads.push_back(static_cast<int>(count));
+    if (std::ranges::count(threads, threads.back()) > 1) {
+      throw UsageError("--threads", "given twice", "different numbers", part);
+    }
+  }
+  return threads;
 }
 
 std::string ExactPattern(const std::vector<std::string>& names) {

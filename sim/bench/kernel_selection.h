@@ -39,8 +39,15 @@ class KernelSelection {
 // Returns "L2" of "Encode/cb16/rne/AVX2/L2/grad/threads:1"; empty if there is none.
 std::string SizeOf(std::string_view name);
 
+// The most threads that a benchmark takes.
+inline constexpr int kMaxThreads = 1024;
+
 // Returns the texts between commas.
 std::vector<std::string> SplitAtCommas(std::string_view text);
+
+// Returns the numbers of threads of --threads, such as "1,2"; throws UsageError for what is no
+// number from 1 to `most`, or there twice.
+std::vector<int> ParseThreadCounts(const std::string& text, int most);
 
 // Returns a pattern that matches exactly these names, as a whole.
 std::string ExactPattern(const std::vector<std::string>& names);
