@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <boost/math/statistics/univariate_statistics.hpp>
 #include <utility>
 
@@ -77,6 +78,14 @@ std::string ScalingTable(const std::vector<CommandScaling>& scaling) {
   return FormatTable(rows);
 }
 
+// Whether commands on one thread, which wait for nothing in memory, did not run all the time.
+bool WasBusy(const std::vector<CommandTimes>& all) {
+  return std::ranges::any_of(all, [](const CommandTimes& times) {
+    if (times.is_limit || UsesWallTime(times.name)) return false;
+    return times.cpu_seconds < 0.8 * times.wall_seconds;
+  });
+}
+
 }  // namespace
 
 std::vector<CommandScaling> ScalingOf(const Json& entries) {
@@ -116,13 +125,15 @@ Json ScalingJson(const std::vector<CommandScaling>& scaling) {
 
 std::string CommandReport(const Json& document) {
   const Json& entries = document.at("benchmarks");
-  std::string text = CommandTable(TimesOf(entries));
+  const std::vector<CommandTimes> all = TimesOf(entries);
+  std::string text = CommandTable(all);
   const std::vector<CommandScaling> scaling = ScalingOf(entries);
   if (scaling.empty()) return text;
   return text +
          "\nSerial: work done while other threads have none. By it, of so many cores these "
          "would be busy:\n" +
-         ScalingTable(scaling);
+         ScalingTable(scaling) +
+         (WasBusy(all) ? "The machine was busy, and its other programs count as serial.\n" : "");
 }
 
 }  // namespace dlsim::sim

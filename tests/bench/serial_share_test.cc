@@ -42,5 +42,14 @@ TEST(CommandScaling, IsOfMediansOfSeveralThreads) {
   EXPECT_FALSE(scaled[1].contains("speedup"));
 }
 
+TEST(CommandScaling, SaysThatTheMachineWasBusy) {
+  const auto report = [](double cpu_time) {
+    const Json entries = {Entry("c/threads:1", 10e9, cpu_time), Entry("c/threads:2", 5e9, 10e9)};
+    return CommandReport({{"benchmarks", entries}});
+  };
+  EXPECT_EQ(report(9e9).find("busy, and"), std::string::npos);
+  EXPECT_NE(report(7e9).find("The machine was busy"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace dlsim::sim
