@@ -8,7 +8,7 @@
 #include "dlsim/codec.h"
 #include "dlsim/philox.h"
 #include "gpu/measure/measure_kernels.h"
-#include "src/measure/measure_plain.h"
+#include "src/measure/measure_nearest.h"
 
 namespace dlsim::gpu {
 

@@ -24,6 +24,7 @@ struct DetailQuestion {
   float edge = std::numeric_limits<float>::infinity();   // of the scaled magnitudes
   float limit = std::numeric_limits<float>::infinity();  // of magnitudes, to clip at
   ClipDomain limit_domain = ClipDomain::kUnscaled;
+  bool sums = true;  // the two of GradientDetail, which cost the most: left at 0 by some without
 
   friend bool operator==(const DetailQuestion&, const DetailQuestion&) = default;
 };

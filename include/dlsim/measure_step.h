@@ -32,17 +32,28 @@ constexpr auto EnumNames(Accumulation) {
                                                 {Accumulation::kSumThenQuantize, "sum-first"}});
 }
 
+// What a question is asked for. What is not asked is left at its default by some, answered by
+// others.
+enum class Asked : uint8_t {
+  kAll,
+  kErrors,  // what is counted of the inputs, and TensorStats::error_sum_of_squares: faster
+};
+
 // One question about a step.
 struct StepQuestion {
   Conversion conversion;
   float scale = 1.0f;
   std::vector<float> tensor_scales = {};      // instead of `scale`, per tensor; empty = one for all
   std::optional<DetailQuestion> detail = {};  // slower; without it TensorAnswer::detail stays empty
+  Asked asked = Asked::kAll;
 
   float ScaleOf(size_t tensor) const {
     return tensor_scales.empty() ? scale : tensor_scales[tensor];
   }
-  friend bool operator==(const StepQuestion&, const StepQuestion&) = default;
+  bool SameButAsked(const StepQuestion& other) const {
+    return conversion == other.conversion && scale == other.scale &&
+           tensor_scales == other.tensor_scales && detail == other.detail;
+  }
 };
 
 struct StepOptions {

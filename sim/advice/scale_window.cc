@@ -59,7 +59,7 @@ void WindowSearch::Begin(int64_t step) {
 }
 
 StepQuestion WindowSearch::QuestionAt(int exponent) const {
-  return {conversion_, std::ldexp(1.0f, exponent)};
+  return {.conversion = conversion_, .scale = std::ldexp(1.0f, exponent), .asked = Asked::kErrors};
 }
 
 // Scaling and rounding are monotone: the largest magnitude of all overflows first.

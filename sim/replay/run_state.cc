@@ -56,6 +56,7 @@ ReplayStep RunState::TakeStep() {
 
 std::optional<DetailQuestion> RunState::Detail() const {
   DetailQuestion question;
+  question.sums = NeedsDetail(run_.rules.finite_test, run_.conversion.format);
   const std::optional<double> edge = run_.scaler.histogram_edge();
   if (edge) question.edge = static_cast<float>(*edge);
   const Clipping& clipping = run_.clipping;
@@ -63,8 +64,7 @@ std::optional<DetailQuestion> RunState::Detail() const {
     question.limit = static_cast<float>(*clipping.max_value);
     question.limit_domain = clipping.domain;
   }
-  const bool needed = edge || clipping.max_value || run_.scaler.uses_absmax() ||
-                      NeedsDetail(run_.rules.finite_test, run_.conversion.format);
+  const bool needed = edge || clipping.max_value || run_.scaler.uses_absmax() || question.sums;
   return needed ? std::optional(question) : std::nullopt;
 }
 

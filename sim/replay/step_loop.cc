@@ -10,9 +10,14 @@
 namespace dlsim::sim {
 
 size_t StepQuestions::Add(StepQuestion question) {
-  const auto found = std::ranges::find(all_, question);
+  const auto found = std::ranges::find_if(
+      all_, [&](const StepQuestion& other) { return other.SameButAsked(question); });
   const auto place = static_cast<size_t>(found - all_.begin());
-  if (found == all_.end()) all_.push_back(std::move(question));
+  if (found == all_.end()) {
+    all_.push_back(std::move(question));
+  } else if (question.asked == Asked::kAll) {
+    found->asked = Asked::kAll;
+  }
   return place;
 }
 

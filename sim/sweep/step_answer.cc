@@ -24,9 +24,8 @@ void SetEnergy(const Bracket<double>& squares, double sum_of_squares, StepAnswer
 
 StepQuestion SweepQuestion::ToMeasure() const {
   StepQuestion question = {kind_.conversion, scale(), {}, {}};
-  if (kind_.needs_absmax || NeedsDetail(kind_.finite_test, kind_.conversion.format)) {
-    question.detail = DetailQuestion{};
-  }
+  const bool sums = NeedsDetail(kind_.finite_test, kind_.conversion.format);
+  if (kind_.needs_absmax || sums) question.detail = DetailQuestion{.sums = sums};
   return question;
 }
 

@@ -15,8 +15,6 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "src/codec/encode_loop-inl.h"
-#include "src/measure/measure_exact-inl.h"
-#include "src/measure/measure_plain-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
@@ -181,28 +179,9 @@ TensorStats MeasureWith(const float* values, size_t count, uint64_t first_index,
   return counter.Finish(count);
 }
 
-ChunkInputs MeasureInputsOnTarget(const float* values, size_t count) {
-  return MeasureInputsOf(values, count);
-}
-
-// `inputs` may be null where there are `sums`.
 TensorStats MeasureChunkOnTarget(const float* values, size_t count, uint64_t first_index,
-                                 const Measurement& question,
-                                 [[maybe_unused]] const ChunkInputs* inputs,
-                                 const AccumulatedChunk* sums) {
+                                 const Measurement& question, const AccumulatedChunk* sums) {
   TensorStats stats;
-  // With SSSE3, whose 64-bit lanes are emulated, the general loop is the faster one.
-#if HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_SSSE3
-  const CodecSpec spec = MakeCodecSpec(question.conversion);
-  const std::optional<PlainSpec> plain = MakePlainSpec(spec, question);
-  if (sums == nullptr && plain && inputs->finite) {
-    if (plain->multiplies) {
-      if (MeasurePlain(spec, *plain, question, values, count, stats)) return stats;
-    } else if (std::bit_cast<uint32_t>(inputs->absmax) <= plain->max_bits) {
-      return MeasureExact(*plain, values, count, *inputs);
-    }
-  }
-#endif
   DispatchRounding(question.conversion.rounding, [&](auto rounding) {
     stats = MeasureWith<decltype(rounding)::value>(values, count, first_index, question, sums);
   });
@@ -230,38 +209,25 @@ namespace dlsim {
 namespace {
 
 HWY_EXPORT(MeasureChunkOnTarget);
-HWY_EXPORT(MeasureInputsOnTarget);
 HWY_EXPORT(SumOfSquaresOnTarget);
 
 // Measures a block chunk by chunk, every question on a chunk while it is in the cache.
 void MeasureBlock(std::span<const float> block, uint64_t first_index,
-                  std::span<const Measurement> questions, TensorStats* results) {
+                  std::span<const ChunkQuestion> questions, TensorStats* results) {
   for (size_t begin = 0; begin < block.size(); begin += kChunkElements) {
     const auto chunk = block.subspan(begin, std::min(kChunkElements, block.size() - begin));
-    const ChunkInputs inputs = MeasureInputs(chunk);
-    for (size_t q = 0; q < questions.size(); ++q) {
-      results[q].Merge(MeasureChunk(chunk, first_index + begin, questions[q], inputs));
-    }
+    ChunkMeasurer measurer(chunk, first_index + begin);
+    for (size_t q = 0; q < questions.size(); ++q) results[q].Merge(measurer.Measure(questions[q]));
   }
 }
 
 }  // namespace
 
-ChunkInputs MeasureInputs(std::span<const float> values) {
-  DLSIM_CHECK(values.size() <= kChunkElements);
-  return HWY_DYNAMIC_DISPATCH(MeasureInputsOnTarget)(values.data(), values.size());
-}
-
-TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
-                         const Measurement& question, const ChunkInputs& inputs) {
+TensorStats MeasureAnyChunk(std::span<const float> values, uint64_t first_index,
+                            const Measurement& question) {
   DLSIM_CHECK(values.size() <= kChunkElements);
   return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, &inputs, nullptr);
-}
-
-TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
-                         const Measurement& question) {
-  return MeasureChunk(values, first_index, question, MeasureInputs(values));
+                                                    question, nullptr);
 }
 
 TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
@@ -269,7 +235,7 @@ TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t fi
   DLSIM_CHECK(values.size() <= kChunkElements && sums.unscaled.size() == values.size());
   DLSIM_CHECK(sums.scaled.size() == values.size());
   return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, nullptr, &sums);
+                                                    question, &sums);
 }
 
 double SumOfSquaresOfChunk(std::span<const float> values) {
@@ -281,8 +247,10 @@ std::vector<TensorStats> Measure(std::span<const float> values,
                                  std::span<const Measurement> questions) {
   const size_t blocks = (values.size() + kBlockElements - 1) / kBlockElements;
   std::vector<TensorStats> partial(blocks * questions.size());
+  std::vector<ChunkQuestion> asked;
+  for (const Measurement& question : questions) asked.emplace_back(question);
   ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
-    MeasureBlock(values.subspan(begin, count), begin, questions,
+    MeasureBlock(values.subspan(begin, count), begin, asked,
                  partial.data() + begin / kBlockElements * questions.size());
   });
   std::vector<TensorStats> totals(questions.size());

@@ -1,38 +1,134 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/measure/measure_block.h"
 
-#include <cmath>
+#include <algorithm>
 #include <cstddef>
 #include <limits>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "dlsim/measure.h"
+#include "src/measure/chunk_detail.h"
 #include "src/measure/chunk_loader.h"
 #include "src/measure/measure_chunk.h"
 
 namespace dlsim {
 namespace {
 
-// Measures one block; owns the buffers of one thread's work.
-class BlockMeasurer {
- public:
-  BlockMeasurer(const StepWork& work, const Block& block, const BlockAnswer& answer)
-      : work_(work),
-        sources_((*work.tensors)[block.tensor]),
-        block_(block),
-        questions_(work.questions),
-        loader_(sources_, block, work.options->accumulation),
-        answer_(answer) {}
+Measurement QuestionOfPart(const StepWork& work, const StepQuestion& question, size_t tensor,
+                           size_t part) {
+  Measurement measurement = {question.conversion, question.ScaleOf(tensor), {}};
+  if (measurement.conversion.rounding == Rounding::kStochastic) {
+    measurement.random = {work.options->seed, work.StreamOf(tensor, part)};
+  }
+  return measurement;
+}
 
-  // Adds the block to its answer, which begins empty.
+// The questions about a part of a block, each once, and what was found.
+class PartQuestions {
+ public:
+  PartQuestions(const StepWork& work, size_t tensor, size_t part) {
+    for (const StepQuestion& question : work.questions) {
+      Add(QuestionOfPart(work, question, tensor, part), question.asked);
+    }
+  }
+
+  void Measure(ChunkMeasurer& chunk) {
+    for (Distinct& distinct : distinct_) {
+      distinct.of_chunk = chunk.Measure(distinct.question);
+      distinct.total.Merge(distinct.of_chunk);
+    }
+  }
+
+  const Measurement& measurement(size_t q) const {
+    return distinct_[place_[q]].question.measurement();
+  }
+  const TensorStats& of_chunk(size_t q) const { return distinct_[place_[q]].of_chunk; }
+  const TensorStats& total(size_t q) const { return distinct_[place_[q]].total; }
+
+ private:
+  struct Distinct {
+    ChunkQuestion question;
+    TensorStats of_chunk, total;
+  };
+
+  void Add(const Measurement& measurement, Asked asked) {
+    // All are of one random stream.
+    const auto found = std::ranges::find_if(distinct_, [&](const Distinct& distinct) {
+      const Measurement& other = distinct.question.measurement();
+      return other.scale == measurement.scale && other.conversion == measurement.conversion;
+    });
+    place_.push_back(static_cast<size_t>(found - distinct_.begin()));
+    if (found == distinct_.end()) {
+      distinct_.push_back({ChunkQuestion(measurement, asked), {}, {}});
+    } else if (asked == Asked::kAll) {
+      found->question.AskAll();
+    }
+  }
+
+  std::vector<Distinct> distinct_;
+  std::vector<size_t> place_;  // by question
+};
+
+// Measures one block of a tensor that has one part.
+class WholeBlockMeasurer {
+ public:
+  WholeBlockMeasurer(const StepWork& work, const Block& block, ChunkLoader& loader,
+                     const BlockAnswer& answer)
+      : block_(block), loader_(loader), questions_(work, block.tensor, 0), answer_(answer) {
+    for (size_t q = 0; q < work.questions.size(); ++q) {
+      const std::optional<DetailQuestion>& detail = work.questions[q].detail;
+      if (detail) details_.push_back({q, ChunkDetail(*detail, questions_.measurement(q))});
+    }
+  }
+
+  void Run() {
+    for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
+      const std::span<const float> values = loader_.Load(0, begin);
+      ChunkMeasurer chunk(values, block_.begin + begin);
+      questions_.Measure(chunk);
+      for (Detail& detail : details_) {
+        answer_.details[detail.question].Merge(detail.of_chunk.Find(
+            values, block_.begin + begin, chunk.inputs(), questions_.of_chunk(detail.question)));
+      }
+    }
+    for (size_t q = 0; q < answer_.parts.size(); ++q) {
+      answer_.parts[q] = questions_.total(q);
+      answer_.effective[q] = questions_.total(q).quantized_sum_of_squares;
+    }
+    for (const Detail& detail : details_) {
+      // Of finite elements it is finite.
+      const bool finite = questions_.total(detail.question).nonfinite_outputs == 0;
+      answer_.scaled[detail.question] = finite ? 0 : std::numeric_limits<double>::infinity();
+    }
+  }
+
+ private:
+  struct Detail {
+    size_t question;
+    ChunkDetail of_chunk;
+  };
+
+  const Block& block_;
+  ChunkLoader& loader_;
+  PartQuestions questions_;
+  std::vector<Detail> details_;  // of the questions that ask for it
+  const BlockAnswer& answer_;
+};
+
+// Measures one block of a tensor that has several parts.
+class PartedBlockMeasurer {
+ public:
+  PartedBlockMeasurer(const StepWork& work, const Block& block, ChunkLoader& loader,
+                      const BlockAnswer& answer)
+      : work_(work), block_(block), loader_(loader), answer_(answer) {}
+
   void Run() {
     for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
       begin_ = begin;
       LoadChunks();
-      ChunkInputs inputs;
-      if (loader_.part_count() == 1) inputs = MeasureInputs(chunks_.front().values);
-      for (size_t q = 0; q < questions_.size(); ++q) MeasureChunks(q, inputs);
+      for (size_t q = 0; q < work_.questions.size(); ++q) MeasureChunks(q);
     }
   }
 
@@ -49,72 +145,49 @@ class BlockMeasurer {
     }
   }
 
-  Measurement QuestionOfPart(size_t q, size_t part) const {
-    Measurement question = {questions_[q].conversion, questions_[q].ScaleOf(block_.tensor), {}};
-    if (question.conversion.rounding == Rounding::kStochastic) {
-      question.random = {work_.options->seed, work_.StreamOf(block_.tensor, part)};
-    }
-    return question;
-  }
-
-  // `inputs` of the chunk where there is one part.
-  void MeasureChunks(size_t q, const ChunkInputs& inputs) {
+  void MeasureChunks(size_t q) {
+    const StepQuestion& question = work_.questions[q];
     const uint64_t index = block_.begin + begin_;
-    TensorStats* parts = answer_.parts.data() + q * loader_.part_count();
-    if (loader_.part_count() == 1 && !questions_[q].detail) {
-      const TensorStats stats =
-          MeasureChunk(chunks_.front().values, index, QuestionOfPart(q, 0), inputs);
-      parts[0].Merge(stats);
-      answer_.effective[q] += stats.quantized_sum_of_squares;
-      return;
-    }
+    TensorStats* const parts = answer_.parts.data() + q * loader_.part_count();
     sum_.assign(loader_.ChunkLength(begin_), 0.0f);
     scaled_sum_.assign(sum_.size(), 0.0f);
     for (const auto& [part, values] : chunks_) {
+      const Measurement measurement = QuestionOfPart(work_, question, block_.tensor, part);
+      if (question.asked == Asked::kErrors) {
+        ChunkMeasurer chunk(values, index);
+        parts[part].Merge(chunk.Measure(ChunkQuestion(measurement, question.asked)));
+        continue;
+      }
       const AccumulatedChunk sums = {std::span(sum_).first(values.size()),
                                      std::span(scaled_sum_).first(values.size())};
-      const Measurement question = QuestionOfPart(q, part);
-      parts[part].Merge(MeasureAndAccumulateChunk(values, index, question, sums));
+      parts[part].Merge(MeasureAndAccumulateChunk(values, index, measurement, sums));
     }
+    if (question.asked == Asked::kErrors) return;
     answer_.effective[q] += SumOfSquaresOfChunk(sum_);
     answer_.scaled[q] += SumOfSquaresOfChunk(scaled_sum_);
-    if (questions_[q].detail) AddDetail(*questions_[q].detail, answer_.details[q]);
-  }
-
-  // Looks at the sums of the current chunks.
-  void AddDetail(const DetailQuestion& question, GradientDetail& into) const {
-    const bool limit_unscaled = question.limit_domain == ClipDomain::kUnscaled;
-    GradientDetail detail;
-    for (size_t i = 0; i < sum_.size(); ++i) {
-      const float unscaled = std::fabs(sum_[i]), scaled = std::fabs(scaled_sum_[i]);
-      detail.scaled_sum += double{scaled_sum_[i]};
-      detail.scaled_sum_of_squares += double{scaled} * double{scaled};
-      const bool replaces = unscaled > detail.absmax || std::isnan(unscaled);  // and NaN stays
-      detail.absmax = replaces ? unscaled : detail.absmax;
-      detail.below_edge += scaled < question.edge ? 1 : 0;
-      detail.above_edge += scaled >= question.edge ? 1 : 0;
-      detail.above_limit += (limit_unscaled ? unscaled : scaled) > question.limit ? 1 : 0;
+    if (question.detail) {
+      answer_.details[q].Merge(DetailOf(*question.detail, sum_, scaled_sum_));
     }
-    detail.elements = sum_.size();
-    if (!std::isfinite(detail.absmax)) detail.absmax = std::numeric_limits<float>::infinity();
-    into.Merge(detail);
   }
 
   const StepWork& work_;
-  const TensorSources& sources_;
   const Block& block_;
-  std::span<const StepQuestion> questions_;
-  ChunkLoader loader_;
+  ChunkLoader& loader_;
   std::vector<float> sum_, scaled_sum_;
   std::vector<PartChunk> chunks_;  // of every part that has the tensor
   size_t begin_ = 0;               // of the current chunks in the block
-  BlockAnswer answer_;
+  const BlockAnswer& answer_;
 };
 
 }  // namespace
 
 void MeasureBlock(const StepWork& work, const Block& block, const BlockAnswer& answer) {
-  BlockMeasurer(work, block, answer).Run();
+  ChunkLoader loader((*work.tensors)[block.tensor], block, work.options->accumulation);
+  if (loader.part_count() == 1) {
+    WholeBlockMeasurer(work, block, loader, answer).Run();
+  } else {
+    PartedBlockMeasurer(work, block, loader, answer).Run();
+  }
 }
 
 }  // namespace dlsim

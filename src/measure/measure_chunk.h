@@ -2,33 +2,70 @@
 // Measures chunk after chunk of an array: what larger measurements are merged from.
 #pragma once
 
+#include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "dlsim/measure.h"
+#include "dlsim/measure_step.h"
+#include "src/measure/chunk_inputs.h"
+#include "src/measure/measure_nearest.h"
 
 namespace dlsim {
 
-// Measures one chunk (at most kChunkElements values) on the calling thread: the unit from which
-// larger measurements are merged. `first_index` is the index of values[0] in the random stream.
-TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
-                         const Measurement& question);
+// A question with what follows from it, made once for many chunks.
+class ChunkQuestion {
+ public:
+  explicit ChunkQuestion(const Measurement& measurement, Asked asked = Asked::kAll);
 
-// What no question changes of a chunk, for kernels that need not find it again.
-struct ChunkInputs {
-  bool finite = false;  // all inputs are, and the rest is known; always false without such kernels
-  float absmax = 0;
-  uint32_t smallest_less_one = 0;  // bits of the smallest magnitude that is not zero, less one
-  uint64_t zeros = 0;
-  double sum_of_squares = 0;
+  const Measurement& measurement() const { return measurement_; }
+  const CodecSpec& spec() const { return spec_; }
+  Asked asked() const { return asked_; }
+  void AskAll() { asked_ = Asked::kAll; }
+
+  // Which kernel of measure_nearest-inl.h measures a chunk, and its constants; null: none does.
+  struct Nearest {
+    const NearestSpec* spec = nullptr;
+    NearestKernel kernel;
+  };
+  Nearest NearestFor(const ChunkInputs& inputs) const;
+
+ private:
+  Measurement measurement_;
+  CodecSpec spec_;
+  Asked asked_;
+  std::optional<NearestSpec> exact_, multiplying_;  // without multiplications, and with them
 };
 
-// Looks at a chunk once for all questions about it.
-ChunkInputs MeasureInputs(std::span<const float> values);
+// Measures one chunk (at most kChunkElements values) on the calling thread: the unit from which
+// larger measurements are merged. Questions share what they have in common.
+class ChunkMeasurer {
+ public:
+  // `values` must live as long as this. `first_index` is the index of values[0] in the random
+  // stream.
+  ChunkMeasurer(std::span<const float> values, uint64_t first_index);
 
-// As MeasureChunk above; `inputs` are those of the chunk.
+  const ChunkInputs& inputs() const { return inputs_; }
+  TensorStats Measure(const ChunkQuestion& question);
+
+ private:
+  struct Shared {
+    Asked asked = Asked::kErrors;
+    TensorStats stats;
+  };
+  TensorStats MeasureShared(const ChunkQuestion::Nearest& nearest);
+
+  std::span<const float> values_;
+  uint64_t first_index_;
+  ChunkInputs inputs_;
+  // What is the same at all scales, by the bits that rounding drops.
+  std::array<std::optional<Shared>, 24> shared_;
+};
+
+// One question about a chunk alone.
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
-                         const Measurement& question, const ChunkInputs& inputs);
+                         const Measurement& question);
 
 // Where accumulation over micro-steps adds a chunk's results, in float32.
 struct AccumulatedChunk {
@@ -42,6 +79,18 @@ TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t fi
 
 // Returns the float64 sum of squares of a chunk in the order above.
 double SumOfSquaresOfChunk(std::span<const float> values);
+
+// Looks at a chunk once for all questions about it.
+ChunkInputs MeasureInputs(std::span<const float> values);
+
+// Returns how many values of a chunk with finite inputs are below a magnitude, given by its bits.
+size_t CountBelow(std::span<const float> values, uint32_t magnitude);
+
+// The paths of ChunkMeasurer: a kernel that applies, and the lane-generic one.
+TensorStats MeasureNearest(std::span<const float> values, const ChunkQuestion::Nearest& nearest,
+                           const ChunkInputs& inputs);
+TensorStats MeasureAnyChunk(std::span<const float> values, uint64_t first_index,
+                            const Measurement& question);
 
 // MeasureChunk by the scalar reference alone: the definition that the kernels must equal.
 TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,

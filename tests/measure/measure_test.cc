@@ -9,14 +9,15 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <random>
 #include <vector>
 
 #include "dlsim/simd.h"
 #include "src/measure/measure_chunk.h"
 #include "tests/support/boundaries.h"
 #include "tests/support/formats_under_test.h"
+#include "tests/support/gradient_like.h"
 #include "tests/support/on_target.h"
+#include "tests/support/same_stats.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -24,40 +25,6 @@
 
 namespace dlsim {
 namespace {
-
-// Finite values over many binades, as gradients have, with zeros, infinities and NaNs.
-std::vector<float> GradientLike(size_t count, bool with_nonfinite) {
-  std::mt19937 random(20240607);
-  std::normal_distribution<float> normal;
-  std::uniform_int_distribution<int> exponent(-36, 3);
-  std::vector<float> values(count);
-  for (size_t i = 0; i < count; ++i) {
-    values[i] = i % 17 == 0 ? 0.0f : std::ldexp(normal(random), exponent(random));
-    if (with_nonfinite && i % 1001 == 500) values[i] = -std::numeric_limits<float>::infinity();
-    if (with_nonfinite && i % 1003 == 501) values[i] = std::nanf("");
-  }
-  return values;
-}
-
-void ExpectSame(const TensorStats& a, const TensorStats& b) {
-  EXPECT_EQ(a.elements, b.elements);
-  EXPECT_EQ(a.zeros, b.zeros);
-  EXPECT_EQ(a.nan, b.nan);
-  EXPECT_EQ(a.inf, b.inf);
-  EXPECT_EQ(a.underflow, b.underflow);
-  EXPECT_EQ(a.subnormal, b.subnormal);
-  EXPECT_EQ(a.overflow, b.overflow);
-  EXPECT_EQ(a.nonfinite_outputs, b.nonfinite_outputs);
-  EXPECT_EQ(a.absmax, b.absmax);
-  const auto same_digits = [](double x, double y) {
-    return (std::isnan(x) && std::isnan(y)) ||
-           std::bit_cast<uint64_t>(x) == std::bit_cast<uint64_t>(y);
-  };
-  EXPECT_PRED2(same_digits, a.sum_of_squares, b.sum_of_squares);
-  EXPECT_PRED2(same_digits, a.error_sum_of_squares, b.error_sum_of_squares);
-  EXPECT_PRED2(same_digits, a.underflow_sum_of_squares, b.underflow_sum_of_squares);
-  EXPECT_PRED2(same_digits, a.quantized_sum_of_squares, b.quantized_sum_of_squares);
-}
 
 // The definition of docs/numerics.md, in long double.
 TEST(Measure, TheErrorIsThatOfTheUnscaledResult) {

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/measure/measure_chunk.h"
+
+#include "src/base/check.h"
+
+namespace dlsim {
+
+ChunkQuestion::ChunkQuestion(const Measurement& measurement, Asked asked)
+    : measurement_(measurement),
+      spec_(MakeCodecSpec(measurement.conversion)),
+      asked_(asked),
+      multiplying_(MakeMultiplyingSpec(spec_, measurement)) {
+  if (multiplying_) exact_ = WithoutMultiplications(*multiplying_);
+}
+
+ChunkQuestion::Nearest ChunkQuestion::NearestFor(const ChunkInputs& inputs) const {
+  for (const std::optional<NearestSpec>* const spec : {&exact_, &multiplying_}) {
+    if (!*spec) continue;
+    const auto kernel = KernelFor(**spec, inputs, asked_ == Asked::kErrors);
+    if (kernel) return {&**spec, *kernel};
+  }
+  return {};
+}
+
+ChunkMeasurer::ChunkMeasurer(std::span<const float> values, uint64_t first_index)
+    : values_(values), first_index_(first_index), inputs_(MeasureInputs(values)) {}
+
+TensorStats ChunkMeasurer::MeasureShared(const ChunkQuestion::Nearest& nearest) {
+  const Asked asked = nearest.kernel.errors_only ? Asked::kErrors : Asked::kAll;
+  std::optional<Shared>& shared = shared_[nearest.spec->dropped_bits];
+  if (!shared || (asked == Asked::kAll && shared->asked != Asked::kAll)) {
+    shared = {asked, MeasureNearest(values_, nearest, inputs_)};
+  }
+  return shared->stats;
+}
+
+TensorStats ChunkMeasurer::Measure(const ChunkQuestion& question) {
+  const ChunkQuestion::Nearest nearest = question.NearestFor(inputs_);
+  if (nearest.spec == nullptr) {
+    return MeasureAnyChunk(values_, first_index_, question.measurement());
+  }
+  if (!nearest.kernel.HasScale()) return MeasureShared(nearest);
+  return MeasureNearest(values_, nearest, inputs_);
+}
+
+TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
+                         const Measurement& question) {
+  return ChunkMeasurer(values, first_index).Measure(ChunkQuestion(question));
+}
+
+}  // namespace dlsim

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "src/measure/measure_nearest.h"
+
+#include "src/base/check.h"
+#include "src/measure/measure_chunk.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "src/measure/measure_nearest.cc"
+#include "hwy/foreach_target.h"  // IWYU pragma: keep
+// After foreach_target.h:
+#include "src/measure/measure_nearest-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dlsim {
+namespace HWY_NAMESPACE {
+
+ChunkInputs MeasureInputsOnTarget(const float* values, size_t count) {
+  return MeasureInputsOf(values, count);
+}
+
+size_t CountBelowOnTarget(const float* values, size_t count, uint32_t magnitude) {
+  return CountBelowOf(values, count, magnitude);
+}
+
+TensorStats MeasureNearestOnTarget([[maybe_unused]] const NearestKernel& kernel,
+                                   [[maybe_unused]] const NearestSpec& spec,
+                                   [[maybe_unused]] const float* values,
+                                   [[maybe_unused]] size_t count,
+                                   [[maybe_unused]] const ChunkInputs& inputs) {
+#if DLSIM_HAS_CHUNK_ROWS
+  return FunctionOf(kernel)(spec, values, count, inputs);
+#else
+  return {};
+#endif
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dlsim
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace dlsim {
+namespace {
+
+HWY_EXPORT(MeasureInputsOnTarget);
+HWY_EXPORT(CountBelowOnTarget);
+HWY_EXPORT(MeasureNearestOnTarget);
+
+}  // namespace
+
+ChunkInputs MeasureInputs(std::span<const float> values) {
+  DLSIM_CHECK(values.size() <= kChunkElements);
+  return HWY_DYNAMIC_DISPATCH(MeasureInputsOnTarget)(values.data(), values.size());
+}
+
+size_t CountBelow(std::span<const float> values, uint32_t magnitude) {
+  DLSIM_CHECK(values.size() <= kChunkElements);
+  return HWY_DYNAMIC_DISPATCH(CountBelowOnTarget)(values.data(), values.size(), magnitude);
+}
+
+TensorStats MeasureNearest(std::span<const float> values, const ChunkQuestion::Nearest& nearest,
+                           const ChunkInputs& inputs) {
+  DLSIM_CHECK(values.size() <= kChunkElements && inputs.finite);
+  return HWY_DYNAMIC_DISPATCH(MeasureNearestOnTarget)(nearest.kernel, *nearest.spec, values.data(),
+                                                      values.size(), inputs);
+}
+
+}  // namespace dlsim
+#endif  // HWY_ONCE
