@@ -8,6 +8,7 @@
 #include "dlsim/measure_step.h"
 #include "src/base/parallel.h"
 #include "src/measure/load_floats.h"
+#include "src/measure/measure_chunk.h"
 #include "src/measure/step_blocks.h"
 
 namespace dlsim {
@@ -18,14 +19,16 @@ struct Moments {
   double count = 0, sum = 0, sum_of_squares = 0;
   float absmax = 0;
 
+  // Adds a chunk. Nearly all are finite: then nothing but the two sums is left to be done in order.
   void Add(std::span<const float> values) {
-    for (const float value : values) {
-      if (!std::isfinite(value)) continue;
-      count += 1;
-      sum += double{value};
-      sum_of_squares += double{value} * double{value};
-      absmax = std::fmax(absmax, std::fabs(value));
+    const ChunkInputs inputs = MeasureInputs(values);
+    if (!inputs.finite) {
+      for (const float value : values) {
+        if (std::isfinite(value)) Add({&value, 1}, std::fabs(value));
+      }
+      return;
     }
+    Add(values, inputs.absmax);
   }
   void Merge(const Moments& later) {
     count += later.count;
@@ -37,6 +40,16 @@ struct Moments {
     if (count == 0) return {};
     const double mean = sum / count;
     return {absmax, std::sqrt(std::max(0.0, sum_of_squares / count - mean * mean))};
+  }
+
+ private:
+  void Add(std::span<const float> finite, float largest) {
+    for (const float value : finite) {
+      sum += double{value};
+      sum_of_squares += double{value} * double{value};
+    }
+    count += static_cast<double>(finite.size());
+    absmax = std::fmax(absmax, largest);
   }
 };
 
