@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rules that Python code applies to gradients of its own: as a replay has them.
+// Rules that Python code applies: to gradients of its own as a replay has them, to figures of a
+// training as `--expect` has them.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/string_view.h>
 #include <nanobind/stl/tuple.h>
@@ -12,12 +14,14 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
 #include "dlsim/measure_step.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
+#include "sim/base/expectation.h"
 #include "sim/base/number.h"
 #include "sim/replay/verdict.h"
 
@@ -76,9 +80,42 @@ Judgement JudgeStep(const std::string& test_name, const std::vector<GradientFact
   return {record.finite, NameOf(record.cause), record.cause_tensor, record.lower_scale_helps};
 }
 
+class Alert {
+ public:
+  Alert(const std::string& text, std::string place)
+      : place_(std::move(place)), expectation_(ParseExpectation(text, place_)) {
+    if (expectation_.subject.empty()) return;
+    throw UsageError(place_, "there are no runs to choose from", "a figure alone", Quoted(text));
+  }
+
+  const std::string& text() const { return expectation_.text; }
+  const std::string& figure() const { return expectation_.figure; }
+  void Require(const std::vector<std::string>& figures) const {
+    RequireFigure(expectation_, figures, place_);
+  }
+
+  bool HoldsOf(std::optional<double> found) const {
+    if (!found) return Holds(expectation_, std::nullopt);
+    return Holds(expectation_, Bracket<double>{*found, *found});
+  }
+
+ private:
+  std::string place_;
+  Expectation expectation_;
+};
+
 }  // namespace
 
 void BindRules(nb::module_& module) {
+  nb::class_<Alert>(module, "Alert", "An expression such as scale<=1, as of `--expect`.")
+      .def(nb::init<const std::string&, std::string>(), nb::arg("text"), nb::arg("place"),
+           "Reads FIGURE OP NUMBER; errors, which are UsageErrors, name `place`.")
+      .def_prop_ro("text", &Alert::text, "The expression as it was given.")
+      .def_prop_ro("figure", &Alert::figure, "The name of the figure.")
+      .def("require", &Alert::Require, nb::arg("figures"),
+           "Raises UsageError unless the figure is one of these.")
+      .def("holds", &Alert::HoldsOf, nb::arg("found").none(),
+           "Returns whether it is true if the figure is `found`; None: it has no value.");
   nb::class_<GradientFacts>(module, "GradientFacts", "What was found of a parameter's gradient.")
       .def(nb::init<>())
       .def_rw("name", &GradientFacts::name)

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .._core import Format
+from .._core import Alert, Format
 from .._errors import Error, UsageError
-from .._expectation import Expectation, parse_expectation
 from ._selection import whole_number
 
 Figures = dict[str, float | None]
@@ -52,20 +51,20 @@ class Watch:
         whole_number("watch.every", self.every, 1)
         for target in self.targets():
             target_of(target)
-        self.expectations()
+        self.parsed_alerts()
 
     def targets(self) -> list[Any]:
         """Returns `to` as a list."""
         return list(self.to) if isinstance(self.to, (list, tuple)) else [self.to]
 
-    def expectations(self) -> list[tuple[Expectation, Any]]:
+    def parsed_alerts(self) -> list[tuple[Alert, Any]]:
         """Returns the alerts, parsed, with their actions."""
         for text, action in self.alerts.items():
             if action not in ("warn", "stop") and not callable(action):
                 raise UsageError(
                     f"watch.alerts: {text}: expected 'warn', 'stop' or a callable, got {action!r}"
                 )
-        return [(parse_expectation(text, "watch.alerts"), do) for text, do in self.alerts.items()]
+        return [(Alert(text, "watch.alerts"), do) for text, do in self.alerts.items()]
 
 
 def watch_of(watch: Any) -> Watch | None:

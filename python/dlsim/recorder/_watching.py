@@ -10,7 +10,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .._expectation import Expectation, require_figure
 from .._options import text_of
 from ..runs import replay
 from ._sinks import Part, ProfileSink
@@ -41,14 +40,14 @@ class Watching:
         self._skipped, self._drift = skipped, drift
         self._counting = counting
         self._targets = [target_of(one) for one in watch.targets()]
-        self._alerts = watch.expectations()
-        self._raised: set[Expectation] = set()  # those that were true of the last watched step
+        self._alerts = watch.parsed_alerts()
+        self._raised: set[str] = set()  # those that were true of the last watched step
         self._next = 0  # the first step that may be watched next
         self._scale = 1.0
         self._counted: tuple[TemporaryDirectory[str], ProfileSink] | None = None
         names = list(self._figures_of_nothing())
         for alert, _ in self._alerts:
-            require_figure(alert, names, "watch.alerts")
+            alert.require(names)
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part of a step, if the step is watched; what fails loses the step's figures."""
@@ -121,11 +120,11 @@ class Watching:
         return self._replayed(0)
 
     def _alarm(self, step: int, figures: Figures) -> None:
-        now = {alert for alert, _ in self._alerts if alert.holds(figures)}
+        now = {alert.text for alert, _ in self._alerts if alert.holds(figures[alert.figure])}
         new, self._raised = now - self._raised, now
         stops = []
         for alert, action in self._alerts:
-            if alert not in new:
+            if alert.text not in new:
                 continue
             text = f"step {step}: {alert.figure} is {figures[alert.figure]}, alert {alert.text}"
             if callable(action):

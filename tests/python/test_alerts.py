@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expressions about figures mean what they mean to the command."""
+"""Alerts about figures mean what they mean to the command."""
 
 import math
 
 import pytest
 
 import dlsim
-from dlsim._expectation import parse_expectation, require_figure
+from dlsim._core import Alert
 
 FIGURES = {"scale": 8.0, "mean_harm": math.nan, "activations.zeros": 0, "window_low": None}
 
@@ -33,7 +33,8 @@ FIGURES = {"scale": 8.0, "mean_harm": math.nan, "activations.zeros": 0, "window_
     ],
 )
 def test_an_expression_holds_of_figures(text: str, holds: bool) -> None:
-    assert parse_expectation(text, "here").holds(FIGURES) is holds
+    alert = Alert(text, "here")
+    assert alert.holds(FIGURES[alert.figure]) is holds
 
 
 @pytest.mark.parametrize(
@@ -42,10 +43,17 @@ def test_an_expression_holds_of_figures(text: str, holds: bool) -> None:
     "scale<2^5000 scale=>3 scale<".split(),
 )
 def test_what_is_no_expression_is_refused(text: str) -> None:
-    with pytest.raises(dlsim.UsageError, match=r"^here: not an? (expectation|number), expected"):
-        parse_expectation(text, "here")
+    with pytest.raises(
+        dlsim.UsageError, match=r"^here: (not an? \w+|number out of range), expected"
+    ):
+        Alert(text, "here")
 
 
 def test_a_figure_must_be_known() -> None:
     with pytest.raises(dlsim.UsageError, match=r"here: unknown figure, .* scale, .*, got 'scales'"):
-        require_figure(parse_expectation("scales<1", "here"), FIGURES, "here")
+        Alert("scales<1", "here").require(list(FIGURES))
+
+
+def test_there_are_no_runs_to_choose_from() -> None:
+    with pytest.raises(dlsim.UsageError, match=r"^here: there are no runs .* 'fp16/torch:scale<1'"):
+        Alert("fp16/torch:scale<1", "here")
