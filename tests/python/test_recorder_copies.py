@@ -25,6 +25,7 @@ def test_a_forked_process_neither_closes_nor_records(tmp_path: Path, name: str, 
     model = torch.nn.Linear(3, 2)
     with dlsim.Recorder(model, tmp_path / name, activations="*") as rec:
         _step(model, rec)
+        assert rec.errors == 0  # waits until the step is written
         before = sorted(path.name for path in tmp_path.rglob("*"))
         process = os.fork()
         if process == 0:

@@ -115,6 +115,7 @@ def test_a_full_disk_costs_steps_only(tmp_path: Path, output) -> None:
         "with dlsim.Recorder(model, sys.argv[1]) as rec:\n"
         "    for limit in (resource.RLIM_INFINITY, 20000, resource.RLIM_INFINITY):\n"
         "        model(torch.randn(4, 300)).square().sum().backward()\n"
+        "        rec.report()  # waits for the steps before\n"
         "        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
         "        for _ in range(20):\n"
         "            rec.step(scale=1.0)\n"

@@ -12,17 +12,19 @@ from typing import Any
 
 from .._errors import Error, InputError, UsageError
 from .._trace_writer import checked_grad_scale
+from ._background import Background
 from ._choice import Choice, models_of
 from ._endings import OPEN
 from ._help import ARGUMENTS
 from ._live import Live
-from ._metadata import check_still_scaled, scale_of, texts_of
+from ._metadata import check_still_scaled, scale_of
 from ._output import description_of, one_of, output_of
+from ._parts import Parts
 from ._placement import Pieces
 from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Patterns, selections_of, whole_number
-from ._sinks import Existing, Part, Sink
+from ._sinks import Existing
 from ._snapshot import HostCopies, described
 from ._sources import Sources, gradients_of
 from ._watch import watch_of
@@ -83,13 +85,13 @@ class Recorder:
                 end=end,
             ),
         )
-        self._copies = HostCopies(dtype, sample)
+        copies = HostCopies(dtype, sample, borrowed=not micro_steps)
         self._ranks = ranks_of(
             list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
         )
         about = description_of(models, {"sample": sample, "stored_dtype": dtype})
-        self._pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
-        self._output = output_of(
+        pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
+        output = output_of(
             path,
             format,
             self._ranks,
@@ -98,14 +100,14 @@ class Recorder:
             ladder=ladder,
             dry_run=dry_run,
         )
-        self._report = Report(f"{self._output.path}{' (dry run)' if dry_run else ''}")
+        self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
+        self._steps = Background(output, self._report, raises=on_error == "raise")
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._scaler, self._on_error, self._micro_steps = scaler, on_error, micro_steps
         self._next = whole_number("first_step", first_step, 0)
         self._last = -1  # the last step recorded here
         self._micro = 0  # the coming micro-step
         self._incomplete = self._closed = False
-        self._sink: Sink | None = None
         self._sources = Sources(
             self._choice,
             gradients_of(gradient_of, micro_steps=micro_steps),
@@ -113,6 +115,7 @@ class Recorder:
             self._guarded,
             self._count,
         )
+        self._parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
         self._live = Live(None, None, None, self._counting)
         if self._ranks.records:
             self._live = Live(watch_of(watch), scaler, scheduler, self._counting)
@@ -127,13 +130,14 @@ class Recorder:
     @property
     def errors(self) -> int:
         """How many errors of the recorder were counted so far."""
+        self._steps.settle()
         return self._report.errors
 
     def report(self) -> Report:
         """Returns what was recorded so far, and what went wrong."""
+        self._steps.settle()
         with self._counting("report"):
-            if self._sink is not None:
-                self._report.bytes = self._sink.bytes_on_disk()
+            self._steps.measure()
         kept = {"messages": list(self._report.messages), "left_out": dict(self._report.left_out)}
         return dataclasses.replace(self._report, **kept)  # type: ignore[arg-type]
 
@@ -192,10 +196,9 @@ class Recorder:
                 self._sources.note_idle(self._report.left_out)
             self._sources.remove_hooks()
         with self._counting("close"):
-            sink, self._sink = self._sink, None
-            if sink is not None:
-                sink.close()
-                self._report.bytes = sink.bytes_on_disk()
+            self._steps.settle()
+        with self._counting("close"):
+            self._steps.close()
         with self._counting("close"):
             self._live.close()
             OPEN.discard(self)
@@ -205,7 +208,7 @@ class Recorder:
         """Ends recording in a forked process, without a trace: the output is its parent's."""
         self._closed = True
         self._choice.end()
-        self._sink = None
+        self._steps.leave()
         OPEN.discard(self)
 
     def _counting(self, doing: str) -> AbstractContextManager[None]:
@@ -222,7 +225,7 @@ class Recorder:
 
     def _start(self) -> None:
         try:
-            self._sink = self._output.open()
+            self._steps.open()
         except (InputError, OSError) as error:  # each recorded step tries again
             if self._on_error == "raise":
                 raise
@@ -270,35 +273,24 @@ class Recorder:
             if self._next <= self._last:
                 raise Error(f"steps must ascend, expected more than {self._last}")
             grad_scale = checked_grad_scale(scale)
-            if self._sink is None:
-                self._sink = self._output.open()
-            found = self._sources.take(self._next, self._report.left_out)
-            own = self._pieces.own(found, self._report.left_out)
-            host = self._copies.take(own, self._next, self._report.left_out)
-            texts = texts_of({"step": self._next, **metadata, "grad_scale": grad_scale})
-            micro = None
-            if self._micro_steps:
-                micro, texts["micro_step"] = self._micro, str(self._micro)
-            if self._ranks.kind == "separate":
-                texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-            part = Part(micro, float(grad_scale), texts, host)
-            self._sink.add(self._next, part)
+            self._steps.open()
+            self._steps.wait()
+            micro = self._micro if self._micro_steps else None
+            part = self._parts.take(self._next, micro, grad_scale, metadata)
+            self._steps.add(self._next, part)
             self._live.add(self._next, part)
-            self._report.tensors = described(host)
+            self._report.tensors = described(part.tensors)
             return True
         return False
 
     def _finish(self, complete: bool) -> None:
         with self._counting(f"step {self._next}"):
-            if self._sink is None:
-                return
             if not complete:
-                self._sink.drop()
+                self._steps.drop()
                 self._live.drop()
                 return
-            self._sink.finish(self._next)
             self._last = self._next
-            self._report.steps += 1
+            self._steps.finish(self._next)
 
 
 # help() shows all arguments.

@@ -11,6 +11,7 @@ from .._dtypes import VALUES
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
+from ._sinks import role_of
 
 
 def dtype_name(tensor: Any) -> str:
@@ -51,20 +52,21 @@ def _local(tensor: Any) -> Any:
 
 
 class HostCopies:
-    """Takes tensors to the host.
+    """Takes tensors to the host, once, in buffers that the next call overwrites.
 
-    Those on the CPU are not copied unless they must be; what is returned refers to them. Those on a
-    CUDA device go to pinned buffers, which the next call overwrites, with one synchronisation of
-    each device for all.
+    With `borrowed`, parameters' gradients are those that the training goes on to change. All others
+    are held by hooks alone, and are not copied where they are on the CPU. Those on a CUDA device go
+    to pinned buffers, with one synchronisation of each device for all.
     """
 
-    def __init__(self, dtype: str | None, sample: int | None) -> None:
+    def __init__(self, dtype: str | None, sample: int | None, *, borrowed: bool = True) -> None:
         one_of("dtype", dtype, (None, "float32", "bfloat16"))
         if sample is not None:
             whole_number("sample", sample, 1)
         self._dtype = dtype
         self._sample = sample
-        self._pinned: dict[str, Any] = {}
+        self._borrowed = borrowed
+        self._buffers: dict[str, Any] = {}
 
     def take(
         self, tensors: Mapping[str, Any], step: int, left_out: dict[str, str]
@@ -82,10 +84,13 @@ class HostCopies:
             tensor = self._reduced(tensor, step)
             if tensor.is_cuda:
                 devices.add(tensor.device)
-                host[name] = self._pinned_like(name, tensor)
+                host[name] = self._buffer_like(name, tensor, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
             else:
                 host[name] = tensor.resolve_neg().cpu().contiguous()
+                if self._is_borrowed(name) and host[name].data_ptr() == _local(given).data_ptr():
+                    buffer = self._buffer_like(name, tensor, pinned=False)
+                    host[name] = buffer.copy_(host[name])
         for device in devices:
             torch.cuda.synchronize(device)
         return host
@@ -98,11 +103,17 @@ class HostCopies:
             tensor = tensor.reshape(-1)[step % stride :: stride]
         return tensor if self._dtype is None else tensor.to(getattr(torch, self._dtype))
 
-    def _pinned_like(self, name: str, tensor: Any) -> Any:
+    def _is_borrowed(self, name: str) -> bool:
+        return self._borrowed and role_of(name) == "grad"
+
+    def _buffer_like(self, name: str, tensor: Any, *, pinned: bool) -> Any:
         import torch
 
-        buffer = self._pinned.get(name)
+        buffer = self._buffers.get(name)
         if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
-            buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            self._pinned[name] = buffer
+            if pinned:
+                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            else:
+                buffer = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+            self._buffers[name] = buffer
         return buffer
