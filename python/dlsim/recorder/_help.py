@@ -34,8 +34,8 @@ ARGUMENTS = """
       dry_run=False: Write nothing; `report()` tells what would be written
       watch: A Watch, or a SummaryWriter, a run of W&B or a callable: figures while it runs
     Of several processes:
-      distributed: What their gradients are to each other: "reduced", "separate" or "sharded"
-          (docs/recorder.md); found out for DistributedDataParallel and fully sharded models
+      distributed: What their gradients are to each other: "reduced", "separate", "sharded" or
+          "stages" (docs/recorder.md); found out for DistributedDataParallel and sharded models
       rank, ranks: The place of this process, instead of that in torch.distributed
     Errors:
       on_error="count": "raise" to raise what would be counted

@@ -91,7 +91,7 @@ def output_of(
 
 
 def _path_of(path: Path, ranks: Ranks, *, profile: bool) -> Path:
-    if ranks.kind == "sharded":
+    if ranks.is_shard:
         return shard_path(path, ranks.rank, ranks.ranks, profile=profile)
     if ranks.kind == "separate" and profile:
         return path.with_name(f"{path.stem}.rank-{ranks.rank:05d}.dlprof")

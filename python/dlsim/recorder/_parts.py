@@ -38,6 +38,7 @@ class Parts:
         own = self._pieces.own(found, self._left_out)
         host = self._copies.take(own, step, self._left_out)
         texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
+        texts.update(self._pieces.metadata())
         if micro is not None:
             texts["micro_step"] = str(micro)
         if self._ranks.kind == "separate":

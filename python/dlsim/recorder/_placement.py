@@ -3,23 +3,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from .._errors import Error
+from ._names import ROOT
 from ._ranks import Ranks, is_distributed, kinds_of_sharding, wrapped_in
 
 _UNKNOWN = "is a plain tensor in tensor-parallel training, where nothing tells its elements"
 
 
+Cuts = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True)
 class Piece:
-    """Shard `index` of `count`; of several processes with the same one, number `replica`."""
+    """Shard `index` of `count`; of several processes with the same one, number `replica`.
+
+    `cuts` are dimension and parts of each cut, the last one counted fastest; none stands for one
+    along the first dimension.
+    """
 
     index: int
     count: int
     replica: int = 0
+    cuts: Cuts = ()
 
     def renamed(self, name: str) -> str:
         """Returns the name of a tensor with its shard before the last part, its role."""
@@ -27,6 +37,11 @@ class Piece:
             return name
         stem, _, role = name.rpartition(".")
         return f"{stem}.shard-{self.index}-of-{self.count}.{role}"
+
+    @property
+    def grid(self) -> Cuts:
+        """The cuts, if they are not along the first dimension alone."""
+        return self.cuts if any(dimension != 0 for dimension, _ in self.cuts) else ()
 
 
 class Pieces:
@@ -38,6 +53,7 @@ class Pieces:
         self._activations: Piece | None = self._by_rank
         self._plain: dict[str, Piece] = {}
         self._mesh: dict[str, tuple[int, int]] = {}  # the widest: place and size by dimension
+        self._grids: dict[str, Cuts] = {}
         if ranks.kind != "sharded":
             return
         owners = _wrappers_of_parameters(models)
@@ -60,7 +76,10 @@ class Pieces:
         """Returns the gradients that this process records, renamed; notes those that none can."""
         if self._ranks.kind == "separate":
             return dict(gradients)
+        if self._ranks.kind == "stages":
+            return {self._of_stage(name): tensor for name, tensor in gradients.items()}
         found = {}
+        self._grids.clear()
         for name, tensor in gradients.items():
             try:
                 piece = self._piece(name, tensor)
@@ -71,7 +90,18 @@ class Pieces:
                 found[name] = tensor
             elif piece.replica == 0:
                 found[piece.renamed(name)] = tensor
+                if piece.grid:
+                    self._grids[name] = piece.grid
         return found
+
+    def metadata(self) -> dict[str, str]:
+        """Returns what a reader needs to put the pieces of the last `own` together."""
+        return {"shard_grid": json.dumps(self._grids)} if self._grids else {}
+
+    def _of_stage(self, name: str) -> str:
+        """Returns the name of a tensor, unique among stages: each has a whole model of its own."""
+        root, last = f"{ROOT}.act_grad", self._ranks.rank == self._ranks.ranks - 1
+        return name if name != root or last else f"stage-{self._ranks.rank}.act_grad"
 
     def _piece(self, name: str, tensor: Any) -> Piece:
         if is_distributed(tensor):
@@ -92,9 +122,14 @@ class Pieces:
             if dimension in own:
                 continue
             if name.endswith("act_grad"):
-                piece = Piece(at * piece.count + piece.index, size * piece.count, piece.replica)
+                piece = Piece(
+                    at * piece.count + piece.index,
+                    size * piece.count,
+                    piece.replica,
+                    ((0, size), *piece.cuts),
+                )
             else:
-                piece = Piece(piece.index, piece.count, piece.replica + (at != 0))
+                piece = replace(piece, replica=piece.replica + (at != 0))
         return piece
 
 
@@ -109,7 +144,9 @@ def _dimensions(tensor: Any) -> Iterator[tuple[Any, int, int, str]]:
 
 def _piece_of_distributed(tensor: Any) -> Piece:
     """Returns what this process holds of a DTensor; raises Error for partial sums."""
-    index, count, replica = 0, 1, 0
+    replica = 0
+    cuts: list[tuple[int, int, int]] = []  # dimension, place, parts
+    last_cuts: list[tuple[int, int, int]] = []
     for place, at, size, name in _dimensions(tensor):
         if place.is_partial():
             raise Error(
@@ -121,8 +158,14 @@ def _piece_of_distributed(tensor: Any) -> Piece:
         elif place.is_replicate():
             replica = replica * size + at
         else:
-            index, count = index * size + at, count * size
-    return Piece(index, count, replica)
+            # What fully_shard cuts was cut by tensor parallelism before, though its mesh comes
+            # first: such a placement says so by its factor.
+            found = last_cuts if hasattr(place, "split_factor") else cuts
+            found.append((place.dim % tensor.ndim, at, size))
+    index, count = 0, 1
+    for _, at, size in cuts + last_cuts:
+        index, count = index * size + at, count * size
+    return Piece(index, count, replica, tuple((cut[0], cut[2]) for cut in cuts + last_cuts))
 
 
 def _is_fully_sharded(tensor: Any) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from .._errors import UsageError
 
-Kind = Literal["single", "reduced", "separate", "sharded"]
-_KINDS = ("single", "reduced", "separate", "sharded")
+Kind = Literal["single", "reduced", "separate", "sharded", "stages"]
+_KINDS = ("single", "reduced", "separate", "sharded", "stages")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Ranks:
 
     `single`: the only one. `reduced`: all hold the same gradients, and rank 0 records. `separate`:
     each holds what its part of the batch contributed, not yet summed. `sharded`: each holds other
-    elements of the same gradients.
+    elements of the same gradients. `stages`: each holds other parameters, whole.
     """
 
     kind: Kind = "single"
@@ -30,6 +30,11 @@ class Ranks:
     def records(self) -> bool:
         """Whether this process writes anything."""
         return self.kind != "reduced" or self.rank == 0
+
+    @property
+    def is_shard(self) -> bool:
+        """Whether what it writes is to be joined with what the others write."""
+        return self.kind in ("sharded", "stages")
 
 
 def _process_group() -> tuple[int, int]:
@@ -119,5 +124,5 @@ def _guessed_kind(models: list[Any]) -> str:
         return "reduced"
     raise UsageError(
         "distributed: cannot tell what the gradients of several processes are to each other, "
-        "expected distributed='reduced', 'separate' or 'sharded'"
+        "expected distributed='reduced', 'separate', 'sharded' or 'stages'"
     )

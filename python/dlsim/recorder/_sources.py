@@ -27,6 +27,18 @@ def gradients_of(
     return gradient_of
 
 
+def _own_elements(parameter: Any, gradient: Any) -> Any:
+    """Returns the gradient of the elements of a FullyShardedDataParallel's own that are here.
+
+    One that lies in other processes has no gradient here, but is none that is missing; one that was
+    made of several is filled up with zeros.
+    """
+    if gradient is None:
+        return parameter.detach() if parameter.numel() == 0 else None
+    filling = getattr(parameter, "_shard_numel_padded", 0)
+    return gradient[: gradient.numel() - filling] if filling else gradient
+
+
 class Sources:
     """All that one step records of a model, as far as it is chosen."""
 
@@ -66,7 +78,7 @@ class Sources:
                     continue
                 if not parameter.requires_grad:  # it is frozen now
                     continue
-                gradient = self._gradient_of(parameter)
+                gradient = _own_elements(parameter, self._gradient_of(parameter))
                 if gradient is None:
                     left_out.setdefault(f"{name}.grad", f"has no gradient in step {step}")
                 else:
