@@ -20,6 +20,7 @@
 #include "dlsim/profile_file.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
+#include "sim/join/join_shards.h"
 #include "sim/profile/ladder_settings.h"
 #include "src/profile/join_steps.h"
 
@@ -202,12 +203,10 @@ void BindProfiles(nb::module_& module) {
       .def("drop", &BoundProfileWriter::Drop, "Forgets the parts of a step that is not finished.")
       .def("commit", &BoundProfileWriter::Commit, "Completes the file.");
   module.def(
-      "join_profiles",
-      [](const std::vector<std::string>& paths, const std::string& output) {
-        JoinProfiles(paths, output);
-      },
-      nb::arg("paths"), nb::arg("output"), nb::call_guard<nb::gil_scoped_release>(),
-      "Writes one profile with the tensors of several, which hold the same steps.");
+      "join_shards",
+      [](const std::string& path, const std::string& output) { JoinShards(path, output); },
+      nb::arg("path"), nb::arg("output"), nb::call_guard<nb::gil_scoped_release>(),
+      "As `dlsim join-shards`.");
 }
 
 }  // namespace dlsim::python

@@ -70,6 +70,7 @@ void AddCommands(CLI::App& app, Action& action) {
   AddSummariesCommand(app, action);
   AddProfileCommand(app, action);
   AddMergeCommand(app, action);
+  AddJoinShardsCommand(app, action);
   AddInfoCommand(app, action);
   AddScalerCommand(app, action);
   AddConvertCommand(app, action);

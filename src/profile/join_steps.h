@@ -11,8 +11,4 @@ namespace dlsim {
 // Adds what `part`, which is a micro-step, knows of a step to what others know; tensors go by name.
 void AddMicroStep(ProfileStep part, ProfileStep& step);
 
-// Adds the tensors of `other`, which holds the same step of another shard. Throws InputError naming
-// `place` if they do not fit together.
-void AddShard(const std::string& place, ProfileStep other, ProfileStep& step);
-
 }  // namespace dlsim

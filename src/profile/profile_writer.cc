@@ -9,6 +9,7 @@
 #include "src/profile/partial_file.h"
 #include "src/profile/settings_json.h"
 #include "src/profile/stored_profile.h"
+#include "src/profile/write_profile.h"
 #include "src/trace/read_only_file.h"
 
 namespace dlsim {
@@ -91,19 +92,24 @@ void ProfileWriter::Abandon() {
 void ProfileWriter::Append(const EncodedStep& step) { impl_->file.Append(step); }
 void ProfileWriter::Commit() { impl_->file.Commit(); }
 
-void MergeProfiles(std::span<const std::string> paths, const std::string& output) {
-  const ProfileReader reader = ProfileReader::Open(paths);
+void WriteProfileLike(const ProfileReader& like, const std::string& output,
+                      const std::function<EncodedStep(size_t)>& step) {
   PartialFile file(output);
   try {
-    const ProfileSettings& settings = reader.settings();
+    const ProfileSettings& settings = like.settings();
     file.Restart(
-        ProfileOpening(SettingsText(paths.front(), settings), reader.edges(), settings.part));
-    for (size_t i = 0; i < reader.step_count(); ++i) file.Append(reader.LoadEncoded(i));
+        ProfileOpening(SettingsText(Printable(output), settings), like.edges(), settings.part));
+    for (size_t i = 0; i < like.step_count(); ++i) file.Append(step(i));
     file.Commit();
   } catch (...) {
     file.Discard();
     throw;
   }
+}
+
+void MergeProfiles(std::span<const std::string> paths, const std::string& output) {
+  const ProfileReader reader = ProfileReader::Open(paths);
+  WriteProfileLike(reader, output, [&](size_t i) { return reader.LoadEncoded(i); });
 }
 
 }  // namespace dlsim

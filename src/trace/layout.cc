@@ -34,6 +34,7 @@ struct Listing {
   std::map<int64_t, std::string> dumps;
   std::vector<std::string> others;  // that may hold tensors
   bool has_trace_json = false;
+  bool has_shards = false;  // of a recorder in sharded training
 };
 
 Listing List(const std::string& directory) {
@@ -52,6 +53,8 @@ Listing List(const std::string& directory) {
       listing.dumps.emplace(*number, name);
     } else if (IsContainerName(name)) {
       listing.others.push_back(name);
+    } else if (name.starts_with("shard-") && entry->is_directory()) {
+      listing.has_shards = true;
     }
     entry.increment(error);
   }
@@ -157,6 +160,9 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
     AddShards((fs::path(path) / listing.indices[0]).string(), plan);
   } else if (!listing.dumps.empty()) {
     AddDumps(path, listing.dumps, plan);
+  } else if (listing.has_shards && listing.others.empty()) {
+    throw InputError(Printable(path), "holds shards of one model, not yet joined",
+                     "the result of dlsim join-shards " + Printable(path) + " -o DIRECTORY");
   } else {
     for (const NumberedFile& file : FindNumberedFiles(path, listing.others)) {
       AddFile(ContainerOf(file.name), (fs::path(path) / file.name).string(), file.step, plan);

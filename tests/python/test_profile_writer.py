@@ -10,7 +10,7 @@ import pytest
 
 import dlsim
 from dlsim._binary import command_path
-from dlsim._core import ProfileWriter, join_profiles
+from dlsim._core import ProfileWriter, join_shards
 
 VALUES = np.array([1.0, -(2.0**-20), 0.0, 3e-9], np.float32)
 
@@ -100,26 +100,32 @@ def test_the_ladder_is_that_of_the_command(tmp_path: Path) -> None:
 
 
 def test_joined_profiles_hold_all_tensors(tmp_path: Path) -> None:
-    paths = [str(tmp_path / f"{name}.dlprof") for name in ("a", "b")]
-    for path, name in zip(paths, ("a.grad", "b.grad"), strict=True):
-        writer = ProfileWriter(path, {"model": "m"})
+    halves = ("a.shard-0-of-2.grad", "a.shard-1-of-2.grad")
+    for rank, names in enumerate(((halves[0],), (halves[1], "b.grad"))):
+        writer = ProfileWriter(str(tmp_path / f"run.shard-0000{rank}-of-00002.dlprof"))
         for step in range(3):
-            writer.append(step, one(name, VALUES * np.float32(step + 1)))
+            values = VALUES * np.float32(step + 1)
+            tensors = [(name, "grad", values) for name in names]
+            writer.append(step, [(-1, 1.0, {}, tensors)])
         writer.commit()
-    join_profiles(paths, str(tmp_path / "joined.dlprof"))
-    whole = ProfileWriter(str(tmp_path / "whole.dlprof"), {"model": "m"})
+    join_shards(str(tmp_path / "run.dlprof"), str(tmp_path / "joined.dlprof"))
+    whole = ProfileWriter(str(tmp_path / "whole.dlprof"))
     for step in range(3):
         values = VALUES * np.float32(step + 1)
-        whole.append(
-            step, [(-1, 1.0, {}, [("a.grad", "grad", values), ("b.grad", "grad", values)])]
-        )
+        both = np.concatenate([values, values])
+        whole.append(step, [(-1, 1.0, {}, [("a.grad", "grad", both), ("b.grad", "grad", values)])])
     whole.commit()
     assert steps_of(tmp_path / "joined.dlprof") == steps_of(tmp_path / "whole.dlprof")
-    with pytest.raises(dlsim.InputError, match=r"tensor 'a\.grad' is in two profiles"):
-        join_profiles([paths[0], paths[0]], str(tmp_path / "twice.dlprof"))
-    assert not (tmp_path / "twice.dlprof").exists()
-    with pytest.raises(dlsim.UsageError, match="no profile to join"):
-        join_profiles([], str(tmp_path / "none.dlprof"))
+
+
+def test_profiles_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
+    for rank in range(2):
+        writer = ProfileWriter(str(tmp_path / f"run.shard-0000{rank}-of-00002.dlprof"))
+        writer.append(0, one())
+        writer.commit()
+    with pytest.raises(dlsim.InputError, match="is in a shard before, expected once"):
+        join_shards(str(tmp_path / "run.dlprof"), str(tmp_path / "joined.dlprof"))
+    assert not list(tmp_path.glob("joined*"))
 
 
 @pytest.mark.parametrize(

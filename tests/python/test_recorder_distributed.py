@@ -193,9 +193,7 @@ def test_shards_are_joined_to_one_trace_or_profile(recorded: Recorded, tmp_path,
     run = replayed(joined)["runs"][0]
     expected = gradients_of_both(0, reduced=True)
     assert sorted(tensor["name"] for tensor in run["tensors"]) == sorted(
-        f"{name.removesuffix('.grad').replace('.', '_')}.shard-{rank}-of-2.grad"
-        for name in expected
-        for rank in range(2)
+        f"{name.removesuffix('.grad').replace('.', '_')}.grad" for name in expected
     )
     whole = replayed(recorded.folder / f"reduced{suffix}")["runs"][0]
     for one, other in zip(run["steps"], whole["steps"], strict=True):
@@ -210,9 +208,9 @@ def test_a_missing_shard_is_found(recorded: Recorded, tmp_path: Path) -> None:
     (tmp_path / "sharded.shard-00001-of-00002.dlprof").rename(
         tmp_path / "run.shard-00001-of-00002.dlprof"
     )
-    with pytest.raises(dlsim.InputError, match=r"missing shard, .* 0 is not there"):
+    with pytest.raises(dlsim.InputError, match=r"missing shard, .* none of number 0"):
         join_shards(tmp_path / "run.dlprof", tmp_path / "joined.dlprof")
-    with pytest.raises(dlsim.InputError, match="missing shard"):
+    with pytest.raises(dlsim.InputError, match="no shards"):
         join_shards(tmp_path / "nothing", tmp_path / "joined")
 
 

@@ -83,7 +83,7 @@ def test_shards_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
             rec.step(scale=1.0)
     steps = sorted(tmp_path.glob("shard-*/step-*.safetensors"))
     steps[1].write_bytes(steps[0].read_bytes())
-    with pytest.raises(dlsim.InputError, match=r"tensor '.*' is in a shard before, expected once"):
+    with pytest.raises(dlsim.InputError, match=r"tensor '.*': is in a shard before, expected once"):
         dlsim.recorder.join_shards(tmp_path, tmp_path / "joined")
 
 
