@@ -3,10 +3,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 from torch.nn.utils.clip_grad import clip_grad_norm_, clip_grad_value_
+
+from ._gradients import parameters as parameters_of
+from ._gradients import scale_
+
+CLIPPING_IS_DEPRECATED = (
+    "Using global gradient clipping built into GradScaler is deprecated. Use "
+    "torch.nn.utils.clip_grad_norm_"
+)
 
 
 def check_limits(
@@ -39,3 +47,14 @@ def clip_(
         clip_grad_norm_(parameters, max_gradient_norm)
     elif max_gradient_value is not None:
         clip_grad_value_(parameters, max_gradient_value)
+
+
+def clip_all_(
+    optimizers: Iterable[torch.optim.Optimizer], norm: torch.Tensor, max_gradient_norm: float
+) -> None:
+    """Multiplies all gradients so that their norm, `norm`, is at most `max_gradient_norm`."""
+    factor = max_gradient_norm / (norm + 1e-6)
+    for optimizer in optimizers:
+        for parameter in parameters_of(optimizer):
+            if parameter.grad is not None and factor < 1:
+                scale_(parameter.grad.detach(), float(factor))

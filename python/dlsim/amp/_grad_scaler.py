@@ -9,22 +9,17 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-import numpy as np
 import torch
 from torch.optim import Optimizer
 
 from .._dtypes import FLOAT32_OVERFLOW
 from . import _gradients as gradients
+from . import _policy as policies
+from ._clipping import CLIPPING_IS_DEPRECATED, clip_all_
 from ._half_dtype import rounding_dtype
 from ._losses import scaled
 from ._optimizer_state import OptState, checked, remember_finite
-from ._policy import checkpoint_values, is_dynamic, make_policy, number
 from ._quantize_first import QuantizeFirst
-
-_CLIPPING_IS_DEPRECATED = (
-    "Using global gradient clipping built into GradScaler is deprecated. Use "
-    "torch.nn.utils.clip_grad_norm_"
-)
 
 # What a copy makes anew: it has seen no optimizer and no gradient.
 _NOT_COPIED = ("_policy", "_states", "_square_sums", "_quantize_first", "_marks")
@@ -66,9 +61,9 @@ class GradScaler:
             "overflow_tolerance": overflow_tolerance,
         }
         self.half_dtype = rounding_dtype(half_dtype)
-        self.dynamic = is_dynamic(loss_scale)
+        self.dynamic = policies.is_dynamic(loss_scale)
         self._made_of = (self._policy_name, loss_scale, arguments, self.half_dtype)
-        self._policy = make_policy(*self._made_of)
+        self._policy = policies.make_policy(*self._made_of)
         self._static_scale = 1.0 if self.dynamic else float(loss_scale or 1.0)
         self._max_gradient_norm = self._norm_or_none(max_gradient_norm)
         self._enabled = bool(enabled)
@@ -76,7 +71,7 @@ class GradScaler:
         self._start()
         surprises = [note for note in self._policy.notes if "misprints" in note]
         if self._max_gradient_norm is not None:
-            surprises.append(_CLIPPING_IS_DEPRECATED)
+            surprises.append(CLIPPING_IS_DEPRECATED)
         for surprise in surprises:
             warnings.warn(surprise, stacklevel=2)
 
@@ -103,13 +98,13 @@ class GradScaler:
         vars(self).update(kept)
         self._start()
         vars(self).update(kept)
-        self._policy = make_policy(*self._made_of)
+        self._policy = policies.make_policy(*self._made_of)
         self._policy.restore(policy_state)
 
     def _norm_or_none(self, max_gradient_norm: float | None) -> float | None:
         if not max_gradient_norm or not self.dynamic:
             return None
-        return number("GradScaler.max_gradient_norm", max_gradient_norm)
+        return policies.number("GradScaler.max_gradient_norm", max_gradient_norm)
 
     @property
     def notes(self) -> list[str]:
@@ -197,13 +192,9 @@ class GradScaler:
         if not self._quantize_first.has_rounded(parameter):
             gradients.round_(grad, self.half_dtype)
         if self.loss_is_scaled:
-            gradients.scale_(grad, self._inverse_scale())
+            gradients.scale_(grad, policies.inverse_of(self._scale))
         if self.dynamic and self._square_sums is not None:
             self._square_sums.append(gradients.square_sum(grad))
-
-    def _inverse_scale(self) -> float:
-        # Dividing float32 values in float64 and rounding is the same as dividing in float32.
-        return float(np.float32(1.0 / self._scale if self._scale else math.inf))
 
     def clip_gradients_and_return_isfinite(self, optimizers: Iterable[Optimizer]) -> torch.Tensor:
         """Returns whether the norm of all gradients unscaled since the last update() is finite.
@@ -219,11 +210,7 @@ class GradScaler:
         self.global_norm = torch.tensor(math.sqrt(squares), dtype=torch.float32)
         self.isfinite = torch.tensor(squares < FLOAT32_OVERFLOW)
         if self._max_gradient_norm is not None:
-            factor = self._max_gradient_norm / (self.global_norm + 1e-6)
-            for optimizer in optimizers:
-                for parameter in gradients.parameters(optimizer):
-                    if parameter.grad is not None and factor < 1:
-                        gradients.scale_(parameter.grad.detach(), float(factor))
+            clip_all_(optimizers, self.global_norm, self._max_gradient_norm)
         return self.isfinite
 
     def step_if_finite(self, optimizer: Optimizer, *args: Any, **kwargs: Any) -> Any:
@@ -296,10 +283,7 @@ class GradScaler:
             return {}
         if not self.dynamic:
             return {"loss_scale": self._static_scale}
-        state = {
-            name: torch.tensor(value, dtype=torch.float32 if name == "loss_scale" else torch.int64)
-            for name, value in self._policy.checkpoint().items()
-        }
+        state = policies.checkpoint_tensors(self._policy)
         return {**state, "num_skipped_steps": self.get_num_skipped_steps()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -307,7 +291,7 @@ class GradScaler:
 
         Raises TypeError for what is no mapping and ValueError for values that cannot be right.
         """
-        values = checkpoint_values(state_dict, self._policy.checkpoint())
+        values = policies.checkpoint_values(state_dict, self._policy.checkpoint())
         if self.dynamic and self._enabled:
             self._policy.restore(values)
         elif self._enabled and "loss_scale" in values:

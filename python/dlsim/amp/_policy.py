@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping
 from numbers import Real
 
+import numpy as np
 import torch
 
 from .._core import LossScaler
@@ -81,3 +82,17 @@ def checkpoint_values(state_dict: object, fields: Mapping[str, object]) -> dict[
             f"got {values['loss_scale']}"
         )
     return values
+
+
+def checkpoint_tensors(policy: LossScaler) -> dict[str, torch.Tensor]:
+    """Returns the state of a policy as the original's checkpoints hold it."""
+    return {
+        name: torch.tensor(value, dtype=torch.float32 if name == "loss_scale" else torch.int64)
+        for name, value in policy.checkpoint().items()
+    }
+
+
+def inverse_of(scale: float) -> float:
+    """Returns 1 / scale in float32; infinity for 0."""
+    # Dividing float32 values in float64 and rounding is the same as dividing in float32.
+    return float(np.float32(1.0 / scale if scale else math.inf))
