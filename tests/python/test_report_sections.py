@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 from report_samples import (
     HOSTILE,
@@ -21,6 +22,7 @@ from report_samples import (
 )
 
 import dlsim
+from dlsim._trace_writer import TraceWriter
 from dlsim.report._json import log2
 from dlsim.report._names import NameTable, layer_of
 from dlsim.report._text import raise_powers
@@ -176,6 +178,30 @@ def test_a_page_begins_with_the_verdict_and_the_windows(tmp_path: Path) -> None:
             "high": [16, 15, None, 126],
             "end": 6,
         }
+
+
+def test_the_windows_have_the_loss_norm_and_scale_of_the_training(tmp_path: Path) -> None:
+    tensors = {"w.grad": np.float32([4, 2])}
+    with TraceWriter(tmp_path / "trace") as writer:
+        for step, loss in enumerate(("0.5", "nan", "0.25")):
+            writer.write(step, tensors, {"loss": loss, "grad_scale": str(2.0 ** (step + 1))})
+    result = dlsim.replay(tmp_path / "trace", formats="fp16", policies="static")
+    data = data_of(write(tmp_path, result.data))
+    assert unpacked(data["training"]) == {
+        "step": [0, 1, 2],
+        "loss": [0.5, None, 0.25],
+        "scale": [1, 2, 3],
+    }
+    norms = unpacked(data["windows"][0]["0"]["norms"])
+    assert norms["step"] == [0, 1, 2]
+    assert norms["norm"] == [float(f"{5**0.5 * 2**-step:.6g}") for step in range(3)]
+
+
+def test_a_training_that_tells_nothing_has_no_figure(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "trace") as writer:
+        writer.write(0, {"w.grad": np.float32([4, 2])})
+    result = dlsim.replay(tmp_path / "trace", formats="fp16", policies="static")
+    assert data_of(write(tmp_path, result.data))["training"] is None
 
 
 def test_very_many_windows_keep_the_narrowest_of_their_neighbours(tmp_path: Path) -> None:

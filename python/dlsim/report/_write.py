@@ -14,6 +14,7 @@ from ..results import read_json
 from ._again import add_heat_maps, results_of_trace
 from ._inputs import ShownResult, check_result, runs_of
 from .page import Completed, render
+from .training import training_of
 
 StrPath = str | os.PathLike[str]
 
@@ -104,13 +105,14 @@ def complete(
         from .._exponents import exponents
 
         completed.exponents = exponents(named)
+        completed.training = training_of(named)
     except Error as error:
         if trace is not None:
             raise
         completed.exponents_problem = str(error)
         return completed
     if trace is None and not _are_steps_of(completed.exponents.steps, results, named):
-        completed.exponents = None
+        completed.exponents = completed.training = None
         completed.exponents_problem = f"{', '.join(named)} has other steps than the result"
     return completed
 

@@ -26,6 +26,7 @@ from .recommendation import recommendation_cards, recommendation_charts
 from .scale_path import scale_path
 from .scale_windows import ShownVerdict, verdict_html, verdicts_of, windows_data
 from .tensor_table import tensor_tables
+from .training import Training, training_data
 
 _SCRIPTS = (
     "page.js",
@@ -44,10 +45,11 @@ _SCRIPTS = (
 
 @dataclass
 class Completed:
-    """The runs of all replays, and what the trace told about its exponents."""
+    """The runs of all replays, and what the trace told about its exponents and its training."""
 
     runs: list[Run]
     exponents: Any = None
+    training: Training | None = None
     heat_map_problem: str | None = None
     exponents_problem: str | None = None
 
@@ -62,6 +64,7 @@ def render(results: Sequence[ShownResult], completed: Completed, title: str | No
     verdicts = verdicts_of(results, runs)
     data = _data(completed, sweeps, tunes)
     data["windows"] = [windows_data(shown, runs) for shown in verdicts]
+    data["training"] = training_data(completed.training)
     parts = _sections(results, completed, verdicts, data)
     plotly = get_plotlyjs()
     own = "\n".join(_asset(name) for name in _SCRIPTS)

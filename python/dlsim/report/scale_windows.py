@@ -13,6 +13,7 @@ from .._verdict import FormatVerdict, StepWindow, Verdict
 from ._inputs import Run, ShownResult
 from ._json import log2, packed, visible
 from ._text import format_count, format_scale, raise_powers
+from .training import norms_data
 
 MAX_POINTS = 2000  # changes of a window; of more the narrowest of neighbouring ones
 _OPEN = 126.0  # log2 of the largest scale that is tried: a window that ends there has no end
@@ -59,9 +60,11 @@ def windows_data(shown: ShownVerdict, runs: Sequence[Run]) -> dict[str, Any]:
             "format": visible(found.format),
             "scale": log2(found.scale) if found.verdict == _WITH_A_SCALE else None,
             "bands": packed(_bands(found.steps)),
-            "runs": [r for r in shown.runs if runs[r].format == found.format],
+            "runs": of_format,
+            "norms": norms_data(runs[of_format[0]]) if of_format else None,
         }
         for i, found in shown.charts()
+        for of_format in [[r for r in shown.runs if runs[r].format == found.format]]
     }
 
 
@@ -122,7 +125,8 @@ def _shown(shown: ShownVerdict, key: str, named: bool) -> str:
     if figures:
         figures = (
             '<p class="lead">The band holds the loss scales that serve each step: below it tensors '
-            "lose too much, above it something overflows. Lines are the scales of the runs.</p>"
+            "lose too much, above it something overflows. Lines are the scales of the runs. Below "
+            "are the training's own loss, where the trace tells it, and its gradient's norm.</p>"
             f'<div class="columns">{figures}</div>'
         )
     return f'{head}<div class="said">{lines}</div>{figures}'

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss scales that serve each step as a band, with the scales of the runs in it.
+// The loss scales that serve each step as a band, with the scales of the runs in it; below the loss
+// and the gradient's norm of the training.
 "use strict";
 const ScaleWindows = (() => {
   const colors = ["c-blue", "c-red", "c-purple", "c-orange", "c-sky", "c-yellow"];
@@ -78,6 +79,55 @@ const ScaleWindows = (() => {
     };
   }
 
+  // What the training itself had: its scale among those of the runs, and below its loss and the
+  // norm of its gradient.
+  function ofTraining(training, norms) {
+    const data = [];
+    if (training?.scale.length) {
+      data.push({
+        type: "scatter", mode: "lines", x: training.step, y: training.scale, name: "recorded",
+        line: { shape: "hv", dash: "dot", width: 1.6, color: Report.color("ink") },
+        hovertemplate: "step %{x}<br>scale 2<sup>%{y}</sup><extra>recorded</extra>",
+      });
+    }
+    if (training?.loss.some((value) => value !== null)) {
+      data.push({
+        type: "scatter", mode: "lines", x: training.step, y: training.loss, yaxis: "y2", showlegend: false,
+        line: { width: 1.4, color: Report.color("c-blue") },
+        hovertemplate: "step %{x}<br>loss %{y}<extra></extra>",
+      });
+    }
+    if (norms) {
+      data.push({
+        type: "scatter", mode: "lines", x: norms.step, y: norms.norm, showlegend: false,
+        yaxis: data.some((trace) => trace.yaxis === "y2") ? "y3" : "y2",
+        line: { width: 1.4, color: Report.color("c-orange") },
+        hovertemplate: "step %{x}<br>gradient norm %{y}<extra></extra>",
+      });
+    }
+    return data;
+  }
+
+  // The axes below the windows, as far as something is drawn there; of both the norm's is on the right.
+  function axesOf(data) {
+    const axes = [...new Set(data.map((trace) => trace.yaxis).filter(Boolean))];
+    if (axes.length === 0) return {};
+    const titled = (text, name) => ({ title: { text, font: { color: Report.color(name) } }, automargin: true });
+    const loss = titled("loss", "c-blue");
+    const norm = {
+      ...titled("gradient norm", "c-orange"), type: "log", exponentformat: "power", nticks: 4, showgrid: false,
+    };
+    const hasNorm = data.some((trace) => trace.yaxis && trace.line.color === Report.color("c-orange"));
+    const low = { domain: [0, 0.26] };
+    if (axes.length === 2) {
+      return {
+        height: 500, yaxis2: { ...loss, ...low },
+        yaxis3: { ...norm, ...low, anchor: "x", overlaying: "y2", side: "right" },
+      };
+    }
+    return { height: 500, yaxis2: { ...hasNorm ? norm : loss, ...low } };
+  }
+
   // The range in which something is to be seen: the paths, and windows where they end.
   function rangeOf(values) {
     const seen = values.filter((value) => value !== null && Math.abs(value) < OPEN);
@@ -85,11 +135,16 @@ const ScaleWindows = (() => {
     return [Math.min(...seen) - 4, Math.max(...seen) + 4];
   }
 
-  async function figure({ format, scale, bands: packedBands, runs }) {
+  async function figure({ format, scale, bands: packedBands, runs, norms }) {
     const bands = await Report.unpack(packedBands);
+    const training = Report.data.training && await Report.unpack(Report.data.training);
     const paths = await Promise.all(runs.map((index) => Report.unpack(Report.data.runs[index].path)));
     const parts = pieces(bands);
-    const range = rangeOf([...bands.low, ...bands.high, ...paths.flatMap((path) => path.log2), scale]);
+    const below = ofTraining(training, norms && await Report.unpack(norms));
+    const axes = axesOf(below);
+    const range = rangeOf([
+      ...bands.low, ...bands.high, ...paths.flatMap((path) => path.log2), ...training?.scale ?? [], scale,
+    ]);
     const data = [band(parts), ends(parts), ...runs.map((index, i) => line(index, paths[i], i, bands.end))];
     if (scale !== null) {
       data.push({
@@ -98,11 +153,12 @@ const ScaleWindows = (() => {
       });
     }
     if (bands.low.includes(null)) data.push(gaps(bands, range[0] + 1));
+    data.push(...below);
     return {
       data,
       layout: {
-        height: 360, xaxis: { title: { text: "step" } },
-        yaxis: { title: { text: "loss scale" }, tickprefix: "2^", range },
+        height: 360, ...axes, xaxis: { title: { text: "step" }, anchor: axes.yaxis2 ? "y2" : "y" },
+        yaxis: { title: { text: "loss scale" }, tickprefix: "2^", range, domain: [axes.yaxis2 ? 0.34 : 0, 1] },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
       },
       label: `Loss scales that serve the steps in ${format}, and the scales of ${runs.length} runs`,
