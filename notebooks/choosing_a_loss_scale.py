@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from IPython.display import display
 
 import dlsim
 
@@ -38,10 +39,13 @@ CNN = project / "tests/data/traces/cnn-digits"  # 45 steps of a CNN on handwritt
 DIABETES = project / "tests/data/traces/reg-diabetes-cut"  # 25 of 300 steps; it diverges
 
 
+pd.set_option("display.max_colwidth", 100)
+
+
 def show(frame: pd.DataFrame, **renamed: str) -> None:
-    """Prints some columns under short names."""
+    """Shows some columns under short names."""
     columns = list(renamed) or list(frame.columns)
-    print(frame[columns].rename(columns=renamed).to_string(index=False))
+    display(frame[columns].rename(columns=renamed))
 
 
 # %% [markdown]
@@ -292,7 +296,7 @@ figure
 # %%
 everything = dlsim.replay(DIABETES, formats="fp16", policies="all", quiet=True).to_frame("runs")
 by_skips = everything.groupby("skipped_steps").policy.agg(["count", ", ".join])
-print(by_skips.to_string(max_colwidth=100))
+display(by_skips)
 skips = everything.set_index("policy").skipped_steps
 assert skips["cerebras"] == 25 and skips["torch"] == skips["cerebras-2.10"] == 7
 assert skips["megatron"] == 24 and skips["static"] == 0

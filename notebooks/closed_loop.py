@@ -29,6 +29,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import torch
+from IPython.display import display
 from torch import nn
 
 import dlsim
@@ -202,7 +203,8 @@ print(table)
 # %%
 names = ["format", "policy", "displacement", "strain", "act. underflow predicted", "observed"]
 outcome = pd.DataFrame(rows, columns=names).set_index(["format", "policy"])
-print(outcome.to_string(float_format="{:.4f}".format))
+with pd.option_context("display.float_format", "{:.4f}".format):
+    display(outcome)
 by_run = {(run.format, title): (predicted, run) for title, predicted, run in pairs}
 
 # %% [markdown]
@@ -326,7 +328,8 @@ for predicted in everything:
     )
 columns = ["policy", "predicted", "observed", "the same", "log2 final scale", "final loss"]
 every = pd.DataFrame(rows, columns=columns).set_index("policy")
-print(every.to_string(float_format="{:.4g}".format))
+with pd.option_context("display.float_format", "{:.4g}".format):
+    display(every)
 close = (every.predicted - every.observed).abs() <= 1
 print(f"{close.sum()} of {len(every)} predict the number of skips within one step")
 assert close.mean() > 0.9

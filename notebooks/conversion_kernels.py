@@ -37,6 +37,7 @@ import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
 import torch
+from IPython.display import display
 
 import dlsim
 
@@ -99,7 +100,7 @@ for place, size in SIZES.items():
             }
         )
 table = pd.DataFrame(rows)
-print(table.pivot(index="kernel", columns="where").round(2).to_string())
+display(table.pivot(index="kernel", columns="where").round(2))
 
 # %% [markdown]
 # In memory, all kernels but stochastic rounding should come near the copy or pass it: the
@@ -159,7 +160,7 @@ for target in dlsim.simd.targets():
         times = shortest(calls, 0.01)
     rows.append({"target": target, **{name: values.size / t / 1e9 for name, t in times.items()}})
 print("Gelem/s")
-print(pd.DataFrame(rows).round(2).to_string(index=False))
+display(pd.DataFrame(rows).round(2))
 
 # %% [markdown]
 # ## 2. Other libraries
@@ -192,7 +193,7 @@ for data, values in DATA.items():
     for name, elapsed in shortest(calls).items():
         rows.append({"kernel": name, "data": data, "Gelem/s": size / elapsed / 1e9})
 table = pd.DataFrame(rows).pivot(index="kernel", columns="data", values="Gelem/s")
-print(table.round(2).to_string())
+display(table.round(2))
 
 # %% [markdown]
 # Look at the two columns of NumPy's fp16: its conversion is a chain of branches, and results that
@@ -301,7 +302,7 @@ for shortcut in (shift, add_and_shift, flush_subnormals):
         }
     )
 table = pd.DataFrame(rows).set_index("shortcut")
-print(table.to_string())
+display(table)
 assert table.loc["shift", "NaN becomes infinite"] >= 1000
 assert table.loc["add_and_shift", "NaN becomes infinite"] >= 1000
 assert table.loc["add_and_shift", "NaN becomes a number"] >= 1000

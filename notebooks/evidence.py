@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from IPython.display import display
 
 study = next(
     path / "tools/study"
@@ -67,7 +68,8 @@ float32 = pd.DataFrame(
     columns=["model", "loss", "spread"],
 ).set_index("model")
 float32["held out"] = [model in HELD_OUT for model in float32.index]
-print(float32.to_string(float_format="{:.4f}".format))
+with pd.option_context("display.float_format", "{:.4f}".format):
+    display(float32)
 
 # %% [markdown]
 # ## 2. One model under all scales

@@ -22,6 +22,7 @@ import ml_dtypes
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from IPython.display import display
 
 import dlsim
 
@@ -58,7 +59,7 @@ for fmt in [*FORMATS, dlsim.Format("dlfloat16")]:
     assert np.array_equal(
         dlsim.encode(values, fmt)[np.isfinite(values)], codes[np.isfinite(values)]
     )
-print(pd.DataFrame(rows).to_string(index=False))
+display(pd.DataFrame(rows))
 
 # %% [markdown]
 # fp16 has the finest steps and the shortest range, bf16 float32's range and steps eight times as
@@ -126,7 +127,7 @@ table = pd.DataFrame({"1 + k steps": offsets})
 for mode in MODES:
     rounded = dlsim.quantize(values, "cb16", rounding=mode, seed=1)
     table[mode] = (np.abs(rounded) - 1) / step * np.sign(offsets)
-print(table.to_string(index=False))
+display(table)
 assert table.rne.tolist() == [0, 0, 1, 1, 2, 0, -1]
 assert table.rna.tolist() == [0, 1, 1, 1, 2, -1, -1]
 assert table.rtz.tolist() == [0, 0, 0, 1, 1, 0, 0]
@@ -185,7 +186,8 @@ for fmt in FORMATS:
         nonzero, infinite = thresholds(fmt, mode)
         rows.append({"format": fmt.name, "rounding": mode, "kept from": nonzero, "inf": infinite})
 table = pd.DataFrame(rows).set_index(["format", "rounding"])
-print(table.to_string(float_format=lambda x: f"{x:.9g} = 2^{np.log2(x):.6g}"))
+with pd.option_context("display.float_format", lambda x: f"{x:.9g} = 2^{np.log2(x):.6g}"):
+    display(table)
 
 next_up = np.nextafter(np.float32(2.0**-25), np.float32(1))
 assert table.loc[("fp16", "rne"), "kept from"] == next_up  # the tie itself goes to even: zero
@@ -219,7 +221,7 @@ for scale, rule in questions:
     as_fp16 = np.abs((small * np.float32(scale)).astype(np.float16))
     gone = as_fp16 < (2.0**-14 if rule == "flush" else 2.0**-24)
     assert stats.underflow == np.count_nonzero(gone & (small != 0))
-print(pd.DataFrame(rows).to_string(index=False))
+display(pd.DataFrame(rows))
 
 # %% [markdown]
 # Without subnormals all of these gradients are lost at scale 1, with them 1 in 160. A scale of 2^10
@@ -285,7 +287,7 @@ probes = np.array([2.0**-39, 2.0**-33, 2.0**-20, 1e-4, 2.0**31, 2.0**32, 2.0**33
 table = pd.DataFrame({"value": [f"2^{e:.4g}" for e in np.log2(probes)]})
 table["cb16"] = dlsim.quantize(probes, "cb16")
 table["dlfloat16"] = dlsim.quantize(probes, dlfloat)
-print(table.to_string(index=False))
+display(table)
 differing = codes[~same & (codes < 0x8000)]
 assert set(differing >> 9) == {0, 63}  # the lowest and the highest exponent only
 assert table.cb16.tolist()[:2] == [2.0**-39, 2.0**-33] and table.dlfloat16.tolist()[:2] == [0, 0]

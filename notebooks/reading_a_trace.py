@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import plotly.graph_objects as go
+from IPython.display import display
 
 import dlsim
 
@@ -113,7 +114,7 @@ table = pd.DataFrame(
     }
     for name, tensor in counted.tensors.items()
 )
-print(table.to_string(index=False))
+display(table)
 
 # %% [markdown]
 # Most gradients lie between 2^-20 and 2^-6. Two tensors reach down to 2^-48: the biases of `qkv`.
@@ -164,7 +165,7 @@ for name, row in tensors.iterrows():
     assert underflow == row.underflow
     assert np.isclose(lost / total, row.energy_lost, rtol=1e-9, atol=0)
 worst = tensors[tensors.underflow > 0]
-print(worst[["elements", "underflow", "underflow_fraction", "energy_lost"]].to_string())
+display(worst[["elements", "underflow", "underflow_fraction", "energy_lost"]])
 
 # %% [markdown]
 # A third of the `qkv` biases becomes zero. Is that bad? The share of energy says no, it is 1e-15.
@@ -188,7 +189,7 @@ assert share == {"query": 0, "key": 1, "value": 0}
 
 # %%
 runs = replay.to_frame("runs").set_index("format")
-print(runs[["elements", "underflow", "subnormal", "energy_lost"]].to_string())
+display(runs[["elements", "underflow", "subnormal", "energy_lost"]])
 assert runs.underflow["cb16"] < runs.underflow["fp16"]
 
 # %% [markdown]
@@ -244,7 +245,7 @@ for step in dlsim.open_trace(TROUBLE):
         }
     )
 table = pd.DataFrame(rows)
-print(table.to_string(index=False))
+display(table)
 
 nonfinite = table[table["such as"] != ""].step.tolist()
 steps = dlsim.replay(TROUBLE, formats="bf16", policies="static", quiet=True).to_frame("steps")
@@ -259,7 +260,7 @@ assert nonfinite == steps[steps.nonfinite > 0].step.tolist() == [169, 241, 305, 
 before = dlsim.replay(TROUBLE, formats=["fp16", "cb16", "bf16"], policies="static", quiet=True)
 steps = before.to_frame("steps").query("step in (168, 240)")
 finite = steps.pivot(index="format", columns="step", values="finite")
-print(finite.to_string())
+display(finite)
 assert finite.loc["bf16"].all() and not finite.loc["fp16"].any()
 assert finite.loc["cb16"].tolist() == [True, False]
 
