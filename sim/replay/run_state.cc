@@ -280,10 +280,9 @@ void RunState::Count(const Measured& step, ReplayStep& record) {
   for (size_t g = 0; g < record.optimizers.size(); ++g) set(g, record.optimizers[g]);
 }
 
-void RunState::Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
-                       const std::vector<bool>& noise, int64_t number) {
-  const std::vector<TensorStats> totals = TotalsOf(answers);
-  const Measured measured = {{step, answers, totals}, GroupsOf(step.tensors), noise};
+void RunState::Advance(const JudgedStep& step, const std::vector<bool>& noise, int64_t number) {
+  const std::vector<TensorAnswer>& answers = step.answers;
+  const Measured measured = {step, GroupsOf(step.step.tensors), noise};
   ReplayStep record;
   record.step = number;
   record.scale = SmallestScale();

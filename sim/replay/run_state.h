@@ -35,8 +35,7 @@ class RunState {
                        const std::vector<GradientSpread>& spreads);
 
   // Lives through the measured step. `noise`: see FindNoise.
-  void Advance(const StepMeasurement& step, const std::vector<TensorAnswer>& answers,
-               const std::vector<bool>& noise, int64_t number);
+  void Advance(const JudgedStep& step, const std::vector<bool>& noise, int64_t number);
 
  private:
   // A measured step with the optimizer group of each tensor, all 0 without groups.

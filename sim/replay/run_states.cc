@@ -4,8 +4,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "sim/replay/harm.h"
-
 namespace dlsim::sim {
 
 template <class Predicate>
@@ -35,10 +33,11 @@ void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
   }
 }
 
-std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured) const {
+std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured,
+                                     QuestionTotals& totals) const {
   for (size_t r = 0; r < states_.size(); ++r) {
     if (states_[r].stopped()) continue;
-    return FindNoise(measured.tensors, TotalsOf(measured.answers[question_of_run_[r]]));
+    return FindNoise(measured.tensors, totals.Of(question_of_run_[r]));
   }
   return {};
 }

@@ -5,10 +5,29 @@
 #include <cstddef>
 #include <vector>
 
+#include "sim/replay/harm.h"
 #include "sim/replay/run_state.h"
 #include "sim/replay/step_loop.h"
 
 namespace dlsim::sim {
+
+// The counters of each tensor over the parts of a step, by question: runs that ask alike share
+// them.
+class QuestionTotals {
+ public:
+  explicit QuestionTotals(const StepMeasurement& measured)
+      : measured_(measured), of_question_(measured.answers.size()) {}
+
+  const std::vector<TensorStats>& Of(size_t question) {
+    std::vector<TensorStats>& totals = of_question_[question];
+    if (totals.empty()) totals = TotalsOf(measured_.answers[question]);
+    return totals;
+  }
+
+ private:
+  const StepMeasurement& measured_;
+  std::vector<std::vector<TensorStats>> of_question_;
+};
 
 class RunStates {
  public:
@@ -26,11 +45,13 @@ class RunStates {
   // Lives through the step. Calls lived(run, its answers) after each run that went on.
   template <class Lived>
   void Advance(int64_t step, const StepMeasurement& measured, const Lived& lived) {
-    const std::vector<bool> noise = NoiseIn(measured);
+    QuestionTotals totals(measured);
+    const std::vector<bool> noise = NoiseIn(measured, totals);
     for (size_t r = 0; r < states_.size(); ++r) {
       if (states_[r].stopped()) continue;
-      const std::vector<TensorAnswer>& answers = measured.answers[question_of_run_[r]];
-      states_[r].Advance(measured, answers, noise, step);
+      const size_t question = question_of_run_[r];
+      const std::vector<TensorAnswer>& answers = measured.answers[question];
+      states_[r].Advance({measured, answers, totals.Of(question)}, noise, step);
       lived(r, answers);
     }
   }
@@ -40,7 +61,7 @@ class RunStates {
   bool AnyGoing(const Predicate& holds) const;
 
   // Which tensors are but noise: no question changes that.
-  std::vector<bool> NoiseIn(const StepMeasurement& measured) const;
+  std::vector<bool> NoiseIn(const StepMeasurement& measured, QuestionTotals& totals) const;
 
   const ReplayOptions& options_;
   std::vector<RunState> states_;
