@@ -13,8 +13,8 @@
 namespace dlsim {
 namespace {
 
-const std::string kLogs = DLSIM_TEST_DATA "/logs/";
-const std::string kFiles = DLSIM_TEST_DATA "/config/";
+const std::string kTrainingLogs = DLSIM_TEST_DATA "/logs/";
+const std::string kTrainingFiles = DLSIM_TEST_DATA "/config/";
 
 class Terminal : public testing::Test {
  protected:
@@ -41,12 +41,13 @@ class Terminal : public testing::Test {
       calls.push_back({"accumulate", trace});
     }
     calls.push_back({"replay", kSingle, "--policy", "torch", "--resume-at", "3"});
-    calls.push_back({"replay", kSingle, "--config", kFiles + "same_path.toml", "--config",
-                     kFiles + "deepspeed_zero3.json"});
+    calls.push_back({"replay", kSingle, "--config", kTrainingFiles + "same_path.toml", "--config",
+                     kTrainingFiles + "deepspeed_zero3.json"});
     calls.push_back({"merge", profile_, "-o", profile_});
-    calls.push_back({"scaler", "--config", kFiles + "deepspeed_zero3.json", "--steps", "9"});
+    calls.push_back(
+        {"scaler", "--config", kTrainingFiles + "deepspeed_zero3.json", "--steps", "9"});
     for (const char* log : {"megatron-steady.log", "deepspeed-minimum.log", "scale.csv"}) {
-      calls.push_back({"explain", kLogs + log});
+      calls.push_back({"explain", kTrainingLogs + log});
     }
     return calls;
   }
@@ -107,7 +108,7 @@ TEST_F(Terminal, QuietPrintsNothing) {
 TEST_F(Terminal, ScalesHaveOneNotation) {
   const std::string details = Succeed({"replay", kSingle, "--details", "--policy", "torch"});
   EXPECT_NE(details.find("init_scale 2^16"), std::string::npos) << details;
-  const std::string explained = Succeed({"explain", kLogs + "megatron-steady.log"});
+  const std::string explained = Succeed({"explain", kTrainingLogs + "megatron-steady.log"});
   EXPECT_NE(explained.find("initial_scale 2^16"), std::string::npos) << explained;
   const std::string sweep = Succeed({"sweep", kSingle, "--policy", "torch", "--format", "fp16",
                                      "--vary", "init_scale=65536,1,3"});
