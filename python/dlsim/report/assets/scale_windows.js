@@ -113,7 +113,9 @@ const ScaleWindows = (() => {
     const axes = [...new Set(data.map((trace) => trace.yaxis).filter(Boolean))];
     if (axes.length === 0) return {};
     const titled = (text, name) => ({ title: { text, font: { color: Report.color(name) } }, automargin: true });
-    const loss = titled("loss", "c-blue");
+    const losses = data.find((trace) => trace.yaxis === "y2").y.filter((value) => value !== null);
+    const isWide = Math.min(...losses) > 0 && Math.max(...losses) > 1e3 * Math.min(...losses);
+    const loss = { ...titled("loss", "c-blue"), ...isWide ? { type: "log", exponentformat: "power", nticks: 4 } : {} };
     const norm = {
       ...titled("gradient norm", "c-orange"), type: "log", exponentformat: "power", nticks: 4, showgrid: false,
     };
@@ -152,8 +154,8 @@ const ScaleWindows = (() => {
         name: `to use: ${mark(scale)}`, line: { dash: "dash", width: 1.5, color: Report.color("ink") },
       });
     }
-    if (bands.low.includes(null)) data.push(gaps(bands, range[0] + 1));
     data.push(...below);
+    if (bands.low.includes(null)) data.push(gaps(bands, range[0] + 1));
     return {
       data,
       layout: {
