@@ -55,6 +55,8 @@ bool IsOutOfMemory(const std::exception_ptr& failure) {
 // Ends here instead of by an exception: if memory is wanting while a value of nlohmann::json
 // becomes an object, its destructor follows a null pointer.
 [[noreturn]] void OnOutOfMemory() {
+  static std::atomic_flag said = ATOMIC_FLAG_INIT;
+  while (said.test_and_set()) pause();  // another thread is at it
   RemoveTemporaries();
   Say("dlsim: out of memory\n");
   _exit(static_cast<int>(ErrorKind::kInternal));
