@@ -89,7 +89,7 @@ TEST(ModelZooOld, IsToldByItsOptimizer) {
     ExpectConfigError(
         text,
         "f:1: not a known training configuration, expected the keys of one of "
-        "accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
+        "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
         "apex, cerebras-tf, cerebras-old, dlsim (or name "
         "it by --config-kind)");
   }

@@ -124,7 +124,7 @@ TEST(ConfigKind, IsFoundByContentUnlessNamed) {
   ExpectConfigError(
       "a: 1\n",
       "f:1: not a known training configuration, expected the keys of one of "
-      "accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
+      "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
       "apex, cerebras-tf, cerebras-old, dlsim (or name "
       "it by --config-kind)");
   const std::string both = R"({"fp16": {"enabled": true}, "GradScaler": {}})";
