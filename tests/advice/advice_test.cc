@@ -76,7 +76,7 @@ TEST_P(WindowsOfTraces, AreThoseOfAllScalesOneByOne) {
       SCOPED_TRACE(windows.format.name + " at step " + std::to_string(window.step));
       EXPECT_EQ(window.high, high);
       EXPECT_EQ(std::min(window.low, high + 1), std::min(low, high + 1));
-      EXPECT_EQ(window.low_range, (Bracket<double>{window.low, window.low}));
+      EXPECT_EQ(window.low_range, (Bracket<int>{window.low, window.low}));
     }
   }
 }
