@@ -45,8 +45,8 @@ TEST(BenchSuite, ListsKernelsStreamsAndDataSets) {
 }
 
 TEST(BenchSuite, ReportsCountersUnderTheListedNames) {
-  const auto stream = RunJson(QuickRun("^Stream/read4/plain/[^/]*/L1/"));
-  EXPECT_EQ(stream["benchmarks"][0]["label"], "limit");
+  const auto limit = RunJson(QuickRun("^Stream/read4/plain/[^/]*/L1/"));
+  EXPECT_EQ(limit["benchmarks"][0]["label"], "limit");
   const std::string filter = "^(Encode|Decode|Measure)/cb16/(rne|-)/.*/L1/grad";
   const auto report = RunJson(QuickRun(filter));
   EXPECT_EQ(report["benchmarks"].size(), 3u);
