@@ -138,7 +138,8 @@ std::string FormatPaths(const Advice& advice) {
                     std::to_string(path.below), std::to_string(path.above),
                     std::to_string(path.unserved)});
   }
-  return FormatTable(rows);
+  constexpr std::string_view kDispensable[] = {"no window"};
+  return FormatTable(rows, kDispensable);
 }
 
 }  // namespace

@@ -196,7 +196,7 @@ TEST_F(SweptProfile, EqualsTheTraceOnTheLadder) {
 TEST_F(SweptProfile, MarksWhatItsLadderLacks) {
   const std::string text = Succeed({"sweep", profile_, "--format", "fp16", "--policy", "static",
                                     "--vary", "loss_scale=0.0003,1"});
-  EXPECT_NE(text.find("~: 1 runs ask what the profile's ladder leaves open"), std::string::npos)
+  EXPECT_NE(text.find("~: 1 run asks what the profile's ladder leaves open"), std::string::npos)
       << text;
 }
 

@@ -170,7 +170,7 @@ TEST(TuneCommand, SaysWhatToChangeInAConfiguration) {
   EXPECT_EQ(fp16["changes"][0]["parameter"], "init_scale");
   EXPECT_EQ(fp16["changes"][0]["from"], 65536.0);
   EXPECT_EQ(fp16["changes"][0]["to"], fp16["recommended"]["params"]["init_scale"]);
-  EXPECT_NE(Succeed(tune).find("init_scale from 65536 to 16384\n"), std::string::npos);
+  EXPECT_NE(Succeed(tune).find("init_scale from 2^16 to 2^14\n"), std::string::npos);
 
   const std::string good =
       dir.Write("good.json", R"({"fp16": {"enabled": true, "initial_scale_power": 12},

@@ -51,8 +51,8 @@ TEST(ShellConfig, HuggingFacesCommandLine) {
   EXPECT_EQ(Interpret(line + "--fp16 --max-grad-norm 0.5").clipping.max_norm, 0.5);
   EXPECT_EQ(Interpret(line + "--bf16").formats, Texts{"bf16"});
   ExpectConfigError(line + "--fp16 --deepspeed ds.json",
-                    "f:1: deepspeed: DeepSpeed scales the loss of this run, expected --config with "
-                    "the DeepSpeed file 'ds.json'");
+                    "f:1: deepspeed: no such DeepSpeed file, expected its path from this file or "
+                    "from the working directory, got 'ds.json'");
 }
 
 // The script is read, not run.
