@@ -78,7 +78,8 @@ class ProfileWriter {
 // A profile opened for reading; several files of one trace (shards) read as one.
 class ProfileReader {
  public:
-  // Returns whether a file begins as a profile does.
+  // Returns whether a file begins as a profile does; what is no regular file does not. Throws
+  // InputError for one that cannot be read.
   static bool IsProfile(const std::string& path);
 
   // Opens and validates one or several files. Throws Error (exit code 3) naming file and defect,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
+#include <filesystem>
 #include <span>
+#include <system_error>
 #include <tuple>
 #include <utility>
 
@@ -72,14 +74,14 @@ void RequireSameMaking(const StoredProfile& first, const StoredProfile& other) {
 }  // namespace
 
 bool ProfileReader::IsProfile(const std::string& path) {
-  try {
-    const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
-    std::string magic(std::min<uint64_t>(file->size(), kProfileMagic.size()), '\0');
-    file->ReadAt(0, std::as_writable_bytes(std::span(magic)));
-    return magic == kProfileMagic;
-  } catch (const Error&) {
-    return false;
-  }
+  std::error_code error;
+  const std::filesystem::file_type type = std::filesystem::status(path, error).type();
+  const bool is_unknown = type == std::filesystem::file_type::none;
+  if (!is_unknown && type != std::filesystem::file_type::regular) return false;
+  const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+  std::string magic(std::min<uint64_t>(file->size(), kProfileMagic.size()), '\0');
+  file->ReadAt(0, std::as_writable_bytes(std::span(magic)));
+  return magic == kProfileMagic;
 }
 
 ProfileReader ProfileReader::Open(std::span<const std::string> paths) {

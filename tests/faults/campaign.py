@@ -204,9 +204,7 @@ class Campaign:
             return "killed", ""
         if ended == 0 and found == command.want:
             return ("right", "") if not text else ("else", "right bytes, and words")
-        # A profile that fails at the first look, which tells its kind, is answered as a trace is.
-        is_usage = ended == 2 and command.name == "sweep" and "sweep: TRACE: " in text
-        if fault.must_succeed or not (ended in REFUSALS or is_usage):
+        if fault.must_succeed or ended not in REFUSALS:
             return "else", f"exit {ended}"
         one_line = text.startswith("dlsim") and text.count("\n") == 1 and text.endswith("\n")
         if not one_line and 2 not in fault.closed:
