@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim scaler: one policy alone, on a given list of overflow steps.
-#include <fmt/format.h>
-
-#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -13,12 +10,11 @@
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
+#include "sim/app/scaler_report.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
-#include "sim/base/quantity.h"
-#include "sim/base/table.h"
 #include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/policies/policy_settings.h"
@@ -37,74 +33,6 @@ struct ScalerCommandOptions {
   OnFatal on_fatal = OnFatal::kStop;
   bool list = false, quiet = false;
 };
-
-constexpr size_t kShownChanges = 20;
-constexpr size_t kShownEvents = 10;
-
-// One width for all policies, so that the columns line up across the list.
-size_t WidestOf(std::string_view ParameterInfo::*column) {
-  size_t width = 0;
-  for (const PolicyInfo& policy : Policies()) {
-    for (const ParameterInfo& parameter : policy.parameters) {
-      width = std::max(width, (parameter.*column).size());
-    }
-  }
-  return width;
-}
-
-std::string ListPolicies() {
-  const size_t name_width = WidestOf(&ParameterInfo::name);
-  const size_t default_width = WidestOf(&ParameterInfo::default_text);
-  const size_t columns = OutputColumns();
-  std::string text;
-  for (const PolicyInfo& policy : Policies()) {
-    text += fmt::format("{}{}{}\n", policy.name, policy.aliases.empty() ? "" : ", also ",
-                        fmt::join(policy.aliases, ", "));
-    text += Wrap(fmt::format("  {}", policy.summary), columns);
-    for (const ParameterInfo& parameter : policy.parameters) {
-      const std::string head = fmt::format("    {:<{}}  {:<{}}", parameter.name, name_width,
-                                           parameter.default_text, default_width);
-      const bool fits = head.size() + 2 + parameter.help.size() <= columns;
-      text += fits ? fmt::format("{}  {}\n", head, parameter.help)
-                   : fmt::format("    {}  {}\n", parameter.name, parameter.default_text) +
-                         Wrap(fmt::format("        {}", parameter.help), columns);
-    }
-  }
-  return text;
-}
-
-// The scale's path as one row per change.
-std::string PathTable(const ScalerRun& run) {
-  std::vector<TableRow> rows = {{"after step", "scale", "steps"}};
-  int64_t step = 0;
-  for (size_t i = 0; i < run.scale.size() && i < kShownChanges; ++i) {
-    rows.push_back(
-        {std::to_string(step), ScaleText(run.scale[i].scale), std::to_string(run.scale[i].count)});
-    step += run.scale[i].count;
-  }
-  std::string text = FormatTable(rows);
-  if (run.scale.size() > kShownChanges) {
-    text += fmt::format("  ... and {} more; --json has all\n", run.scale.size() - kShownChanges);
-  }
-  return text;
-}
-
-std::string FormatRun(const std::string& policy, const ScalerRun& run,
-                      const std::vector<std::string>& notes) {
-  std::string text = fmt::format("policy: {}\n", policy);
-  for (const std::string& note : notes) text += "note: " + note + "\n";
-  text += fmt::format("steps: {}, skipped: {}, initial scale: {}\n\n", run.steps_run,
-                      run.skipped.size(), ScaleText(run.scale_init.value_or(0)));
-  text += PathTable(run);
-  for (size_t i = 0; i < run.events.size() && i < kShownEvents; ++i) {
-    const ScalerEvent& event = run.events[i];
-    text += fmt::format("  step {}: {}: {}\n", event.step, event.type, event.message);
-  }
-  if (run.event_count > kShownEvents) {
-    text += fmt::format("  ... and {}\n", Counted(run.event_count - kShownEvents, "more event"));
-  }
-  return text;
-}
 
 // Adds what the configuration says: one policy, its settings and its format.
 void ApplyToScaler(const TrainingConfig& config, ScalerCommandOptions& options) {
@@ -127,103 +55,97 @@ int WriteList() {
   return 0;
 }
 
-// The same run, interrupted.
-struct Twin {
-  Kept kept = Kept::kAll;
-  ScalerRun run;
-  std::optional<int64_t> first_difference;
+// What the options ask for.
+struct ScalerRequest {
+  const PolicyInfo& policy;
+  int64_t steps = 0;
+  std::vector<int64_t> overflow_steps;
+  StepSignals signals;
+  std::string format;
+  std::optional<int64_t> resume_at;
 };
 
-Json JsonTwins(int64_t at_step, const std::vector<Twin>& twins) {
-  Json array = Json::array();
-  for (const Twin& twin : twins) {
-    Json document = ToJson("", twin.run);
-    array.push_back(
-        {{"at_step", at_step},
-         {"kept", NameOf(twin.kept)},
-         {"first_difference", twin.first_difference ? Json(*twin.first_difference) : Json()},
-         {"scale", document["scale"]},
-         {"skipped", document["skipped"]},
-         {"events", document["events"]},
-         {"state", document["state"]}});
+ScalerRequest ParseRequest(const ScalerCommandOptions& options) {
+  if (options.policy.empty() || options.steps.empty()) {
+    throw UsageError("", "--policy and --steps are needed (or --list)");
   }
-  return array;
+  ScalerRequest request = {.policy = FindPolicy(options.policy),
+                           .steps = ParseInteger(options.steps, "--steps"),
+                           .overflow_steps = ParseOverflowList(options.overflow_at),
+                           .signals = {.absmax = ParseMagnitudeList(options.absmax),
+                                       .histogram = ParseHistogramList(options.histogram)},
+                           .format = options.format.empty() ? "" : ParseFormat(options.format).name,
+                           .resume_at = {}};
+  if (request.steps < 0) {
+    throw UsageError("--steps", "negative number", "0 or more", Quoted(options.steps));
+  }
+  if (options.resume_at.empty()) return request;
+  request.resume_at = ParseInteger(options.resume_at, "--resume-at");
+  if (*request.resume_at < 0 || *request.resume_at >= request.steps) {
+    throw UsageError("--resume-at", "not one of the steps",
+                     "0 to " + std::to_string(request.steps - 1), Quoted(options.resume_at));
+  }
+  return request;
 }
 
-std::string DescribeTwins(int64_t at_step, const ScalerRun& whole, const std::vector<Twin>& twins) {
-  std::vector<TableRow> rows = {
-      {"checkpoint keeps", "differs from step", "skipped", "final scale"}};
-  const auto add = [&](Kept kept, const std::string& differs, const ScalerRun& run) {
-    const double scale = run.scale.empty() ? run.scale_init.value_or(0) : run.scale.back().scale;
-    rows.push_back(
-        {std::string(NameOf(kept)), differs, std::to_string(run.skipped.size()), ScaleText(scale)});
-  };
-  add(Kept::kAll, "never", whole);
-  for (const Twin& twin : twins) {
-    add(twin.kept, twin.first_difference ? std::to_string(*twin.first_difference) : "never",
-        twin.run);
+struct ScalerResult {
+  ScalerRun run;
+  std::vector<ScalerTwin> twins;  // where a run is resumed
+  std::vector<std::string> notes;
+};
+
+// Throws PolicyRefusal where the original refuses its parameters.
+ScalerResult RunAll(const ScalerRequest& request, const ScalerCommandOptions& options) {
+  const PolicyInfo& policy = request.policy;
+  const int64_t steps = request.steps;
+  ConfiguredScaler configured =
+      policy.make(ResolveParameters(policy, options.settings), request.format);
+  ScalerResult result = {.run = {}, .twins = {}, .notes = configured.notes};
+  if (!request.overflow_steps.empty() && request.overflow_steps.back() >= steps) {
+    result.notes.push_back("overflow steps from " + std::to_string(steps) + " on have no effect");
   }
-  return fmt::format("\n  interrupted before step {} and resumed:\n", at_step) + FormatTable(rows);
+  CheckSignals(policy.name, configured.scaler, steps, request.signals, result.notes);
+  RestoreState(options.states, std::string(policy.name), configured);
+  result.run =
+      RunScaler(configured, steps, request.overflow_steps, options.on_fatal, request.signals);
+  if (!request.resume_at) return result;
+  for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
+    ScalerRun twin = RunScaler(configured, steps, request.overflow_steps, options.on_fatal,
+                               request.signals, Resume{*request.resume_at, kept});
+    const std::optional<int64_t> difference = FirstDifference(result.run, twin);
+    result.twins.push_back({kept, std::move(twin), difference});
+  }
+  return result;
 }
 
 int RunScalerCommand(ScalerCommandOptions options) {
   if (options.list) return WriteList();
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
   if (config) ApplyToScaler(*config, options);
-  if (options.policy.empty() || options.steps.empty()) {
-    throw UsageError("", "--policy and --steps are needed (or --list)");
-  }
-  const PolicyInfo& policy = FindPolicy(options.policy);
-  const int64_t steps = ParseInteger(options.steps, "--steps");
-  if (steps < 0) throw UsageError("--steps", "negative number", "0 or more", Quoted(options.steps));
-  const std::vector<int64_t> overflow_steps = ParseOverflowList(options.overflow_at);
-  const StepSignals signals = {.absmax = ParseMagnitudeList(options.absmax),
-                               .histogram = ParseHistogramList(options.histogram)};
-  const std::string format = options.format.empty() ? "" : ParseFormat(options.format).name;
-  const std::string name(policy.name);
-  const int64_t resume_at =
-      options.resume_at.empty() ? -1 : ParseInteger(options.resume_at, "--resume-at");
-  ScalerRun run;
-  std::vector<Twin> twins;
-  std::vector<std::string> notes;
+  const ScalerRequest request = ParseRequest(options);
+  const std::string name(request.policy.name);
+  ScalerResult result;
   int exit_code = 0;
   try {
-    ConfiguredScaler configured = policy.make(ResolveParameters(policy, options.settings), format);
-    notes = configured.notes;
-    if (!overflow_steps.empty() && overflow_steps.back() >= steps) {
-      notes.push_back("overflow steps from " + std::to_string(steps) + " on have no effect");
-    }
-    CheckSignals(policy.name, configured.scaler, steps, signals, notes);
-    RestoreState(options.states, name, configured);
-    if (!options.resume_at.empty() && (resume_at < 0 || resume_at >= steps)) {
-      throw UsageError("--resume-at", "not one of the steps", "0 to " + std::to_string(steps - 1),
-                       Quoted(options.resume_at));
-    }
-    run = RunScaler(configured, steps, overflow_steps, options.on_fatal, signals);
-    for (const Kept kept : {Kept::kScale, Kept::kNothing}) {
-      if (resume_at < 0) continue;
-      ScalerRun twin = RunScaler(configured, steps, overflow_steps, options.on_fatal, signals,
-                                 Resume{resume_at, kept});
-      const std::optional<int64_t> difference = FirstDifference(run, twin);
-      twins.push_back({kept, std::move(twin), difference});
-    }
+    result = RunAll(request, options);
   } catch (const PolicyRefusal& refusal) {
-    run = RefusedRun(refusal);
+    result.run = RefusedRun(refusal);
     std::fprintf(stderr, "dlsim scaler: policy %s: %s: %s\n", name.c_str(), refusal.type.c_str(),
                  refusal.message.c_str());
     exit_code = static_cast<int>(ErrorKind::kUsage);
   }
+  const auto& [run, twins, notes] = result;
   if (options.json) {
     OutputFile out(*options.json);
     Json document = ToJson(name, run);
-    if (!twins.empty()) document["resume"] = JsonTwins(resume_at, twins);
+    if (!twins.empty()) document["resume"] = JsonTwins(*request.resume_at, twins);
     if (config) document["config"] = JsonConfig(options.config.path(), *config);
     out.Write(DumpJson(document) + "\n");
     out.Commit();
   } else if (exit_code == 0 && !options.quiet) {
     WriteReport((config ? DescribeConfig(options.config.path(), *config) : "") +
                 FormatRun(name, run, notes) +
-                (twins.empty() ? "" : DescribeTwins(resume_at, run, twins)));
+                (twins.empty() ? "" : DescribeTwins(*request.resume_at, run, twins)));
   }
   return exit_code;
 }
