@@ -24,7 +24,9 @@ TRACE = str(Path(__file__).parents[1] / "data" / "traces" / "cnn-digits")
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dlsim", *arguments]
-    return subprocess.run(command, check=False, capture_output=True, text=True)
+    # Not the COLUMNS that readline sets behind os.environ.
+    environment = dict(os.environ)
+    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
 
 def test_it_is_the_cpp_command_to_the_byte() -> None:
@@ -38,7 +40,7 @@ def test_the_version_is_that_of_the_module() -> None:
 
 
 def test_help_lists_the_commands_of_both_languages() -> None:
-    listed = re.findall(r"^  ([a-z]+)  ", run("--help").stdout, re.MULTILINE)
+    listed = re.findall(r"^  ([a-z-]+)  ", run("--help").stdout, re.MULTILINE)
     assert {"replay", "tune", *_command._PYTHON_COMMANDS} <= set(listed)
     assert {name for name in listed if f"{name} " in _python_lines(run("--help").stdout)} == set(
         _command._PYTHON_COMMANDS

@@ -141,6 +141,7 @@ def killed_training(tmp_path: Path, output: str) -> None:
         "for step in range(5):\n"
         "    model(torch.ones(2, 4)).sum().backward()\n"
         "    rec.step(scale=1.0)\n"
+        "rec.report()\n"  # waits for what is being written
         "print('recorded', flush=True)\n"
         "time.sleep(60)\n"
     )

@@ -192,11 +192,11 @@ class Recorder:
         self._closed = True
         self._choice.end()
         with self._counting("close"):
+            self._steps.settle()  # then all steps are counted
+        with self._counting("close"):
             if self._report.steps > 0:
                 self._sources.note_idle(self._report.left_out)
             self._sources.remove_hooks()
-        with self._counting("close"):
-            self._steps.settle()
         with self._counting("close"):
             self._steps.close()
         with self._counting("close"):
