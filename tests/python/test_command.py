@@ -24,8 +24,8 @@ TRACE = str(Path(__file__).parents[1] / "data" / "traces" / "cnn-digits")
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dlsim", *arguments]
-    # Not the COLUMNS that readline sets behind os.environ.
-    environment = dict(os.environ)
+    # Not the COLUMNS of readline, which are in no os.environ but those of pytest-xdist's workers.
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
 
 
