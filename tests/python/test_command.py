@@ -22,16 +22,23 @@ from dlsim._binary import command_path
 TRACE = str(Path(__file__).parents[1] / "data" / "traces" / "cnn-digits")
 
 
+def plain_environment() -> dict[str, str]:
+    """As in a pipe: readline sets COLUMNS, which pytest-xdist's workers inherit."""
+    return {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+
+
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "dlsim", *arguments]
-    # Not the COLUMNS of readline, which are in no os.environ but those of pytest-xdist's workers.
-    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
-    return subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
+    return subprocess.run(
+        command, check=False, capture_output=True, text=True, env=plain_environment()
+    )
 
 
 def test_it_is_the_cpp_command_to_the_byte() -> None:
     for arguments in (["--help"], ["--version"], ["formats", "cb16"], ["replay", "--help"]):
-        own = subprocess.run([command_path(), *arguments], check=True, capture_output=True)
+        own = subprocess.run(
+            [command_path(), *arguments], check=True, capture_output=True, env=plain_environment()
+        )
         assert run(*arguments).stdout.encode() == own.stdout
 
 
