@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <iterator>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -56,13 +55,11 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
 }  // namespace
 
 bool AreProfiles(const std::vector<std::string>& paths) {
-  // Each is asked once: one that cannot be opened for a moment must not be of both kinds.
-  std::vector<std::string> others;
-  std::ranges::remove_copy_if(paths, std::back_inserter(others), ProfileReader::IsProfile);
-  if (others.empty()) return true;
-  if (others.size() == paths.size()) return false;
+  const auto other = std::find_if_not(paths.begin(), paths.end(), ProfileReader::IsProfile);
+  if (other == paths.end()) return true;
+  if (std::none_of(paths.begin(), paths.end(), ProfileReader::IsProfile)) return false;
   throw UsageError("TRACE", "a trace among profiles", "only traces, or only profiles",
-                   Quoted(others.front()));
+                   Quoted(*other));
 }
 
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
