@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/measure/measure_chunk.h"
 
-#include "src/base/check.h"
-
 namespace dlsim {
 
 ChunkQuestion::ChunkQuestion(const Measurement& measurement, Asked asked)
