@@ -223,6 +223,7 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
     with dlsim.Recorder(model, tmp_path / "run.dlprof", activations="*") as rec:
         for _ in range(3):
             train(model, rec, 5)
+            rec.report()  # waits for the thread, which holds tensors of a step under way
             gc.collect()
             counts.append(sum(type(item) is torch.Tensor for item in gc.get_objects()))
     assert counts[1] == counts[2] and rec.errors == 0
