@@ -91,7 +91,8 @@ void CompareRuns(const DiffRuns& runs, const std::vector<AlignedSteps::Pair>& pa
   });
   for (size_t i = 0; i < pairs.size(); ++i) {
     OpenedPair opened = queue.Take(i);
-    auto& [a, b] = opened;
+    // Named apart: OpenMP takes no structured binding into a parallel region.
+    OpenedStep &a = opened.first, &b = opened.second;
     ComparedStep step;
     queue.LoadBeside(i + 1, [&] {
       step = runs.has_elements() ? CompareSteps(*a.trace, *b.trace) : CompareHistograms(runs, a, b);
