@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The flat tables of each kind of result: which rows and columns its JSON becomes.
 
-A column has values of one type (bool, int, float or str) or None where a row has none. Keys of
-nested objects are joined by dots, `params.init_scale`; a bracket becomes two columns, `.low` and
-`.high`; lists of texts become lines of one text. Numbers that are not finite are floats.
+Keys of nested objects are joined by dots, `params.init_scale`; a bracket becomes two columns,
+`.low` and `.high`; lists of texts become lines of one text.
 """
 
 from __future__ import annotations
@@ -12,19 +11,10 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from ._columns import Row, Table, columns_of
 from ._errors import InputError, UsageError
 
-Row = dict[str, Any]
-Table = dict[str, list[Any]]
 Rows = Callable[[Mapping[str, Any]], Iterable[Row]]
-
-_NOT_FINITE = {"inf": float("inf"), "-inf": float("-inf"), "nan": float("nan")}
-
-# Columns of texts, in which "nan" is a name.
-_TEXTS = frozenset(
-    "cause cause_tensor file format kept label message name notes optimizer other policy reason "
-    "refused role rounding run_name step_file sum tensor type verdict why worst_harm_tensor".split()
-)
 
 
 def flat(row: Mapping[str, Any], prefix: str = "") -> Row:
@@ -259,7 +249,7 @@ def tables(data: Mapping[str, Any], *, only: str | None = None) -> dict[str, Tab
     chosen = _tables_of(data)
     names = chosen if only is None else [only]
     try:
-        return {name: _columns(chosen[name](data)) for name in names}
+        return {name: columns_of(chosen[name](data)) for name in names}
     except (KeyError, IndexError, TypeError, ValueError, AttributeError, RecursionError) as error:
         cause = f"{type(error).__name__}: {error}"
         raise InputError(f"result: not of the form {data['schema']}: {cause}") from error
@@ -270,40 +260,3 @@ def _tables_of(data: Mapping[str, Any]) -> dict[str, Rows]:
     if schema not in _SCHEMAS:
         raise UsageError(f"schema: expected one of {', '.join(_SCHEMAS)}, got {schema!r}")
     return _SCHEMAS[schema]
-
-
-def _columns(rows: Iterable[Row]) -> Table:
-    """Turns rows into columns, in the order in which they first appear."""
-    columns: Table = {}
-    count = 0
-    for row in rows:
-        for name, value in row.items():
-            column = columns.setdefault(name, [])
-            if len(column) < count:
-                column.extend([None] * (count - len(column)))
-            column.append(value)
-        count += 1
-    for name, column in columns.items():
-        column.extend([None] * (count - len(column)))
-        columns[name] = _of_one_type(name, column)
-    return columns
-
-
-def _of_one_type(name: str, column: list[Any]) -> list[Any]:
-    if name.rpartition(".")[2] not in _TEXTS and not name.startswith("metadata."):
-        column = [_NOT_FINITE.get(v, v) if isinstance(v, str) else v for v in column]
-    types = {type(value) for value in column if value is not None}
-    if len(types) <= 1 and not _is_too_long(types, column):
-        return column
-    if types <= {int, float}:
-        return [None if value is None else float(value) for value in column]
-    return [value if value is None or isinstance(value, str) else _text(value) for value in column]
-
-
-def _is_too_long(types: set[type], column: list[Any]) -> bool:
-    """Whether a column of integers does not fit 64 bits."""
-    return types == {int} and any(v is not None and not -(2**63) <= v < 2**63 for v in column)
-
-
-def _text(value: object) -> str:
-    return json.dumps(value) if isinstance(value, bool) else repr(value)
