@@ -135,8 +135,35 @@ std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRu
          PlotWindows(windows.steps, paths, kPlotWidth, kPlotHeight);
 }
 
+// Steps through the source and shows its progress; returns the windows of each format.
+std::vector<FormatWindows> Step(const GradientSource& source, ReplayCommandOptions& options,
+                                const ConfiguredRuns& configured, ResultFiles& files,
+                                std::vector<SimulationRun>& runs) {
+  const std::vector<std::string> configs = ConfigsOfRuns(runs);
+  if (files.csv) files.csv->Write(CsvHeader(source.facts(), configs));
+  Progress progress("replay", source.facts().file_bytes,
+                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
+  options.replay.observer = [&](const ObservedStep& step) {
+    if (files.csv) WriteCsvRows(step, configs, *files.csv);
+    progress.Update(BytesUntil(source, step.index + 1));
+  };
+  WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
+                         options.replay.step);
+  Simulate(source, options.replay, runs, HeatMapBins(options), &windows);
+  CheckOptimizers(options.replay.optimizers, runs);
+  return windows.Take(source);
+}
+
+// What was asked for, with the configurations that were read.
+Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
+  Json record = DescribeOptions(options);
+  if (configs.is_object()) record["config"] = configs;
+  if (configs.is_array()) record["configs"] = configs;
+  return record;
+}
+
 int RunReplay(ReplayCommandOptions options) {
-  const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
+  HeatMapBins(options);  // is refused before any work
   Apply(options.training, options.request, options.replay);
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
@@ -146,36 +173,18 @@ int RunReplay(ReplayCommandOptions options) {
   if (!options.training.grad_accum_steps.empty()) asked.steps = options.replay.accumulate_steps;
   RequireRunFigures(options.expectations, runs);
   const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
-  const GradientSource& source = *input.source;
-  CheckAgainst(source.facts(), options.request);
+  const SourceFacts& facts = input.source->facts();
+  CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice("replay", input);
-  WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
-                         options.replay.step);
-  std::vector<FormatWindows> found;
   ResultFiles files(options.results);
-  const std::vector<std::string> configs = ConfigsOfRuns(runs);
-  if (files.csv) files.csv->Write(CsvHeader(source.facts(), configs));
-  {
-    Progress progress("replay", source.facts().file_bytes,
-                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
-    options.replay.observer = [&](const ObservedStep& step) {
-      if (files.csv) WriteCsvRows(step, configs, *files.csv);
-      progress.Update(BytesUntil(source, step.index + 1));
-    };
-    Simulate(source, options.replay, runs, heat_map_bins, &windows);
-    CheckOptimizers(options.replay.optimizers, runs);
-    found = windows.Take(source);
-  }
+  const std::vector<FormatWindows> found = Step(*input.source, options, configured, files, runs);
   Advice advice = Advise(found);
   AddPaths(found, runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
-    Json record = DescribeOptions(options);
-    if (configured.record.is_object()) record["config"] = configured.record;
-    if (configured.record.is_array()) record["configs"] = configured.record;
     const Json expected = options.expectations.empty() ? Json() : JsonOutcomes(outcomes);
-    WriteReplayJson(source.facts(), options.trace.paths, record, JsonAdvice(advice), expected, runs,
-                    *files.json);
+    WriteReplayJson(facts, options.trace.paths, RecordOf(options, configured.record),
+                    JsonAdvice(advice), expected, runs, *files.json);
   }
   files.Commit();
   options.report.optimizers = options.replay.optimizers;
@@ -183,7 +192,7 @@ int RunReplay(ReplayCommandOptions options) {
     WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(found[advice.best], runs) +
                 FormatAdviceDetails(advice, options.report.top) +
                 (options.by_layer ? FormatLayers(advice) : "") + "\n" + configured.text +
-                UnusualOptions(options) + FormatReport(source.facts(), runs, options.report));
+                UnusualOptions(options) + FormatReport(facts, runs, options.report));
   }
   const int missed = ReportOutcomes("replay", outcomes);
   const int refused = ReportRefusals(runs);
