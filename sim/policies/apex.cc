@@ -3,9 +3,11 @@
 // Source: NVIDIA/apex, apex/amp/scaler.py.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <tuple>
 
 #include "dlsim/error.h"
+#include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
@@ -109,18 +111,10 @@ std::vector<std::string> Notes(const Settings& settings, const AmpLossScaler::Co
   return notes;
 }
 
-// "none", as the default is written, or a number.
-NamedValue OptionalNumber(const Settings& settings, std::string_view name) {
-  const std::string text = settings.Text(name);
-  if (text == "none" || text == "None") return {std::string(name), "none"};
-  return {std::string(name), settings.Number(name)};
-}
-
 ConfiguredScaler MakeApex(const ParameterMap& given, std::string_view) {
   const Settings settings{"apex", ApexParameters(), given};
   const bool dynamic = settings.Text("loss_scale") == "dynamic";
-  const NamedValue minimum = OptionalNumber(settings, "min_loss_scale");
-  const auto* const min_loss_scale = std::get_if<double>(&minimum.value);
+  const std::optional<double> minimum = OptionalNumber(settings, "min_loss_scale");
   NamedValue loss_scale = {"loss_scale", "dynamic"};
   if (!dynamic) loss_scale.value = ReadPositive(settings, "loss_scale").ToDouble();
   const double init_scale = ReadPositive(settings, "init_scale").ToDouble();
@@ -128,14 +122,14 @@ ConfiguredScaler MakeApex(const ParameterMap& given, std::string_view) {
       .dynamics = dynamic ? Dynamics::kOn : Dynamics::kOff,
       .init_scale = dynamic ? init_scale : std::get<double>(loss_scale.value),
       .scale_window = settings.Number("scale_window"),
-      .min_loss_scale = min_loss_scale != nullptr ? *min_loss_scale : 0,
+      .min_loss_scale = minimum.value_or(0),
       .max_loss_scale = ReadPositive(settings, "max_loss_scale").ToDouble()};
   return {.scaler = LossScaler::Make<AmpLossScaler>(config),
           .parameters = {loss_scale,
                          {"init_scale", init_scale},
                          {"scale_factor", settings.Number("scale_factor")},
                          {"scale_window", config.scale_window},
-                         minimum,
+                         OptionalValue("min_loss_scale", minimum),
                          {"max_loss_scale", config.max_loss_scale}},
           .notes = dynamic ? Notes(settings, config) : std::vector<std::string>{}};
 }
