@@ -17,7 +17,7 @@ TEST(Beside, IsDoneOnceWithTheFirstParallelWork) {
   std::vector<int> seen;
   const auto beside = [&] { ++done; };
   RunBeside(beside, [&] {
-    for (const size_t count : {3, 5}) {
+    for (const size_t count : {size_t{3}, size_t{5}}) {
       std::atomic<int> bodies = 0;
       ParallelForBeside(count, [&](size_t) { ++bodies; });
       seen.push_back(bodies);

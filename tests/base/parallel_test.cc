@@ -13,7 +13,7 @@ namespace {
 
 TEST(Parallel, CallsEachIndexOnceWhateverTheWork) {
   for (const uint64_t elements : {uint64_t{0}, kElementsPerThread, kMuchWork}) {
-    for (const size_t count : {0, 1, 2, 7, 5000}) {
+    for (const size_t count : std::vector<size_t>{0, 1, 2, 7, 5000}) {
       std::vector<std::atomic<int>> calls(count);
       ParallelFor(
           count, [&](size_t i) { ++calls[i]; }, elements);

@@ -29,8 +29,8 @@ class Fiber {
   void Arrived();
 
   ucontext_t context_ = {};  // where it begins
-  jmp_buf jump_ = {};
-  bool is_suspended_ = false;  // in jump_
+  [[maybe_unused]] jmp_buf jump_ = {};
+  [[maybe_unused]] bool is_suspended_ = false;  // in jump_
   void (*body_)() = nullptr;
   void* mapping_ = nullptr;
   // For the address sanitizer, which must know on which stack a program runs.
