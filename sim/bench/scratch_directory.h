@@ -20,9 +20,11 @@ class ScratchDirectory {
   const std::string& path() const { return path_; }
 
  private:
+  void End() const;
+
   std::string path_;
   int alive_ = -1;      // a pipe that is open for as long as this process lives
-  pid_t remover_ = -1;  // the process that removes the directory when it is not any more
+  pid_t remover_ = -1;  // the process that makes the directory, and removes it after this one
 };
 
 }  // namespace dlsim::sim
