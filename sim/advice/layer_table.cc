@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <optional>
 
 #include "dlsim/error.h"
 #include "sim/advice/advice_text.h"
+#include "sim/base/named_list.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/layer_name.h"
@@ -18,30 +18,24 @@ namespace {
 // A layer's tensors together.
 struct LayerHarm {
   std::string name;
-  HarmOverSteps means;  // of its tensors
+  HarmOverSteps means = {};  // of its tensors
   double worst = 0;
   size_t steps_at_risk = 0;  // of the tensor that has the most
-  std::optional<int64_t> first_step, last_step;
+  std::optional<int64_t> first_step = {}, last_step = {};
 };
 
 std::vector<LayerHarm> LayersOf(const FormatAdvice& format) {
-  std::vector<LayerHarm> layers;
+  NamedList<LayerHarm> layers;
   for (const TensorHarm& tensor : format.tensors) {
-    const std::string name = LayerOf(tensor.name);
-    auto layer = std::ranges::find(layers, name, &LayerHarm::name);
-    if (layer == layers.end()) {
-      layers.push_back({name, {}, 0, 0, {}, {}});
-      layer = std::prev(layers.end());
-    }
-    layer->means.Add(tensor.harm.mean());
-    layer->worst = std::max(layer->worst, tensor.harm.worst);
-    layer->steps_at_risk = std::max(layer->steps_at_risk, tensor.steps_at_risk);
+    LayerHarm& layer = layers.Of(LayerOf(tensor.name), layers.items().size() - 1);
+    layer.means.Add(tensor.harm.mean());
+    layer.worst = std::max(layer.worst, tensor.harm.worst);
+    layer.steps_at_risk = std::max(layer.steps_at_risk, tensor.steps_at_risk);
     if (!tensor.first_step) continue;
-    layer->first_step =
-        std::min(layer->first_step.value_or(*tensor.first_step), *tensor.first_step);
-    layer->last_step = std::max(layer->last_step.value_or(*tensor.last_step), *tensor.last_step);
+    layer.first_step = std::min(layer.first_step.value_or(*tensor.first_step), *tensor.first_step);
+    layer.last_step = std::max(layer.last_step.value_or(*tensor.last_step), *tensor.last_step);
   }
-  return layers;
+  return layers.Take();
 }
 
 }  // namespace

@@ -11,22 +11,13 @@ namespace {
 
 size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWindowExponent); }
 
-TensorHarm& TensorOf(const StepTensor& tensor, size_t t, std::vector<TensorHarm>& tensors) {
-  // Steps mostly have the same tensors.
-  if (t < tensors.size() && tensors[t].name == tensor.name) return tensors[t];
-  const auto found = std::ranges::find(tensors, tensor.name, &TensorHarm::name);
-  if (found != tensors.end()) return *found;
-  TensorHarm added;
-  added.name = tensor.name;
-  added.role = tensor.role;
-  return tensors.emplace_back(std::move(added));
-}
-
 // Adds what a step's tensors lose at a scale.
 void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<TensorAnswer>& answers,
-                   std::vector<TensorHarm>& tensors) {
+                   NamedList<TensorHarm>& tensors) {
   for (size_t t = 0; t < answers.size(); ++t) {
-    TensorHarm& tensor = TensorOf(inputs.tensors[t], t, tensors);
+    const StepTensor& header = inputs.tensors[t];
+    // Steps mostly have the same tensors.
+    TensorHarm& tensor = tensors.Of(header.name, t, header.role);
     if (inputs.totals[t].sum_of_squares == 0) continue;
     tensor.noise_steps += inputs.noise[t];
     const double harm = HarmOf(answers[t], inputs.totals[t]);
@@ -137,7 +128,7 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
   if (!range || range->exponent == searched.exponent) return;
   searched.exponent = range->exponent;
   searched.first = next_step;
-  searched.tensors.clear();
+  searched.tensors.Take();
 }
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
@@ -182,7 +173,7 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
   std::vector<FormatWindows> windows;
   for (Searched& searched : formats_) {
     windows.push_back({searched.search.format(), searched.search.windows(), searched.served,
-                       searched.exponent, std::move(searched.tensors)});
+                       searched.exponent, searched.tensors.Take()});
   }
   return windows;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "sim/advice/scale_window.h"
+#include "sim/base/named_list.h"
 #include "sim/replay/step_loop.h"
 
 namespace dlsim::sim {
@@ -53,10 +54,10 @@ class ServedSteps {
 struct TensorHarm {
   std::string name;
   Role role = Role::kGrad;
-  HarmOverSteps harm;        // over the steps in which it is not zero
+  HarmOverSteps harm = {};   // over the steps in which it is not zero
   size_t noise_steps = 0;    // of these those in which it is but rounding noise of float32
   size_t steps_at_risk = 0;  // with a harm above kHarmAtRisk ...
-  std::optional<int64_t> first_step, last_step;  // ... the first and the last of them
+  std::optional<int64_t> first_step = {}, last_step = {};  // ... the first and the last of them
 
   bool noise() const { return 2 * noise_steps > harm.steps; }
 };
@@ -98,7 +99,7 @@ class WindowConsumer final : public StepConsumer {
     ServedSteps served;
     int exponent = 0;
     size_t first = 0;  // step from which on tensors were measured at the exponent
-    std::vector<TensorHarm> tensors;
+    NamedList<TensorHarm> tensors;
   };
   // A question of a format, and the place of its answer.
   struct Probe {

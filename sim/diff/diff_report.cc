@@ -7,6 +7,7 @@
 #include <span>
 
 #include "dlsim/error.h"
+#include "sim/base/named_list.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
@@ -201,17 +202,15 @@ struct LayerDiff {
 };
 
 std::string LayerTable(const Diff& diff) {
-  std::vector<LayerDiff> layers;
+  NamedList<LayerDiff> layers;
   for (const TensorDiff& tensor : diff.result.tensors()) {
-    const std::string name = LayerOf(tensor.name);
-    auto layer = std::ranges::find(layers, name, &LayerDiff::name);
-    if (layer == layers.end()) layer = layers.insert(layer, {name, &tensor, 0, 0});
-    ++layer->tensors;
-    layer->tensors_beyond += tensor.steps_beyond > 0;
-    if (tensor.difference > layer->worst->difference) layer->worst = &tensor;
+    LayerDiff& layer = layers.Of(LayerOf(tensor.name), layers.items().size() - 1, &tensor);
+    ++layer.tensors;
+    if (tensor.difference > layer.worst->difference) layer.worst = &tensor;
+    layer.tensors_beyond += tensor.steps_beyond > 0;
   }
   std::vector<TableRow> rows = {{"layer", "differs", "step", "tensors beyond"}};
-  for (const LayerDiff& layer : layers) {
+  for (const LayerDiff& layer : layers.items()) {
     rows.push_back({Printable(layer.name), Number(layer.worst->difference),
                     std::to_string(layer.worst->worst_step),
                     fmt::format("{}/{}", layer.tensors_beyond, layer.tensors)});
