@@ -116,8 +116,14 @@ class ChunkRows {
   // Calls add(pointer) with the place of `lane` in each row.
   template <class Add>
   HWY_INLINE void ForEach(size_t lane, const Add& add) const {
-    for (size_t i = lane; i < end_; i += kSumLanes) add(values_ + i);
-    if (padding_ > 0) add(last_.data() + lane);
+    ForEachPlace(lane, [&](const float* at, size_t) HWY_ATTR { add(at); });
+  }
+
+  // Calls add(pointer, index).
+  template <class Add>
+  HWY_INLINE void ForEachPlace(size_t lane, const Add& add) const {
+    for (size_t i = lane; i < end_; i += kSumLanes) add(values_ + i, i);
+    if (padding_ > 0) add(last_.data() + lane, end_ + lane);
   }
 
  private:

@@ -7,7 +7,8 @@ ChunkQuestion::ChunkQuestion(const Measurement& measurement, Asked asked)
     : measurement_(measurement),
       spec_(MakeCodecSpec(measurement.conversion)),
       asked_(asked),
-      multiplying_(MakeMultiplyingSpec(spec_, measurement)) {
+      multiplying_(MakeMultiplyingSpec(spec_, measurement)),
+      rounded_(MakeRoundedSpec(spec_, measurement)) {
   if (multiplying_) exact_ = WithoutMultiplications(*multiplying_);
 }
 
@@ -34,11 +35,16 @@ TensorStats ChunkMeasurer::MeasureShared(const ChunkQuestion::Nearest& nearest) 
 
 TensorStats ChunkMeasurer::Measure(const ChunkQuestion& question) {
   const ChunkQuestion::Nearest nearest = question.NearestFor(inputs_);
-  if (nearest.spec == nullptr) {
-    return MeasureAnyChunk(values_, first_index_, question.measurement());
-  }
+  if (nearest.spec == nullptr) return MeasureOther(question);
   if (!nearest.kernel.HasScale()) return MeasureShared(nearest);
   return MeasureNearest(values_, nearest, inputs_);
+}
+
+TensorStats ChunkMeasurer::MeasureOther(const ChunkQuestion& question) const {
+  const std::optional<RoundedSpec>& spec = question.rounded();
+  const auto kernel = spec ? KernelFor(*spec, inputs_) : std::nullopt;
+  if (!kernel) return MeasureAnyChunk(values_, first_index_, question.measurement());
+  return MeasureRounded(values_, first_index_, question.measurement(), *spec, *kernel, inputs_);
 }
 
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,

@@ -11,6 +11,7 @@
 #include "dlsim/measure_step.h"
 #include "src/measure/chunk_inputs.h"
 #include "src/measure/measure_nearest.h"
+#include "src/measure/measure_rounded.h"
 
 namespace dlsim {
 
@@ -31,11 +32,15 @@ class ChunkQuestion {
   };
   Nearest NearestFor(const ChunkInputs& inputs) const;
 
+  // For measure_rounded-inl.h, where none of the above does; null: none does.
+  const std::optional<RoundedSpec>& rounded() const { return rounded_; }
+
  private:
   Measurement measurement_;
   CodecSpec spec_;
   Asked asked_;
   std::optional<NearestSpec> exact_, multiplying_;  // without multiplications, and with them
+  std::optional<RoundedSpec> rounded_;
 };
 
 // Measures one chunk (at most kChunkElements values) on the calling thread: the unit from which
@@ -55,6 +60,7 @@ class ChunkMeasurer {
     TensorStats stats;
   };
   TensorStats MeasureShared(const ChunkQuestion::Nearest& nearest);
+  TensorStats MeasureOther(const ChunkQuestion& question) const;
 
   std::span<const float> values_;
   uint64_t first_index_;
@@ -86,11 +92,18 @@ ChunkInputs MeasureInputs(std::span<const float> values);
 // Returns how many values of a chunk with finite inputs are below a magnitude, given by its bits.
 size_t CountBelow(std::span<const float> values, uint32_t magnitude);
 
-// The paths of ChunkMeasurer: a kernel that applies, and the lane-generic one.
+// The paths of ChunkMeasurer: kernels that apply, and the lane-generic one.
 TensorStats MeasureNearest(std::span<const float> values, const ChunkQuestion::Nearest& nearest,
                            const ChunkInputs& inputs);
+TensorStats MeasureRounded(std::span<const float> values, uint64_t first_index,
+                           const Measurement& question, const RoundedSpec& spec,
+                           const RoundedKernel& kernel, const ChunkInputs& inputs);
 TensorStats MeasureAnyChunk(std::span<const float> values, uint64_t first_index,
                             const Measurement& question);
+
+// Encodes at the question's scale and decodes a chunk.
+void QuantizeChunk(std::span<const float> values, uint64_t first_index, const Measurement& question,
+                   std::span<float> results);
 
 // MeasureChunk by the scalar reference alone: the definition that the kernels must equal.
 TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,
