@@ -126,6 +126,14 @@ class ChunkRows {
     if (padding_ > 0) add(last_.data() + lane, end_ + lane);
   }
 
+  // Calls visit(pointer, index) for every vector, in order.
+  template <class Visit>
+  HWY_INLINE void ForEachVector(const Visit& visit) const {
+    for (size_t i = 0; i < end_; i += RowVectors::kLanes) visit(values_ + i, i);
+    if (padding_ == 0) return;
+    for (size_t i = 0; i < kSumLanes; i += RowVectors::kLanes) visit(last_.data() + i, end_ + i);
+  }
+
  private:
   const float* values_;
   size_t end_, padding_;

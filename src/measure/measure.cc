@@ -224,18 +224,10 @@ void MeasureBlock(std::span<const float> block, uint64_t first_index,
 }  // namespace
 
 TensorStats MeasureAnyChunk(std::span<const float> values, uint64_t first_index,
-                            const Measurement& question) {
+                            const Measurement& question, const AccumulatedChunk* sums) {
   DLSIM_CHECK(values.size() <= kChunkElements);
   return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, nullptr);
-}
-
-TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
-                                      const Measurement& question, const AccumulatedChunk& sums) {
-  DLSIM_CHECK(values.size() <= kChunkElements && sums.unscaled.size() == values.size());
-  DLSIM_CHECK(sums.scaled.size() == values.size());
-  return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, &sums);
+                                                    question, sums);
 }
 
 double SumOfSquaresOfChunk(std::span<const float> values) {

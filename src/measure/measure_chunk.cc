@@ -1,7 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/measure/measure_chunk.h"
 
+#include "src/base/check.h"
+
 namespace dlsim {
+namespace {
+
+// Measures what questions do not share.
+TensorStats MeasureAlone(std::span<const float> values, uint64_t first_index,
+                         const ChunkQuestion& question, const ChunkInputs& inputs,
+                         const AccumulatedChunk* sums = nullptr) {
+  const ChunkQuestion::Rounded rounded = question.RoundedFor(inputs);
+  const Measurement& measurement = question.measurement();
+  return rounded.spec == nullptr
+             ? MeasureAnyChunk(values, first_index, measurement, sums)
+             : MeasureRounded(values, first_index, measurement, rounded, inputs, sums);
+}
+
+}  // namespace
 
 ChunkQuestion::ChunkQuestion(const Measurement& measurement, Asked asked)
     : measurement_(measurement),
@@ -21,6 +37,11 @@ ChunkQuestion::Nearest ChunkQuestion::NearestFor(const ChunkInputs& inputs) cons
   return {};
 }
 
+ChunkQuestion::Rounded ChunkQuestion::RoundedFor(const ChunkInputs& inputs) const {
+  const auto kernel = rounded_ ? KernelFor(*rounded_, inputs) : std::nullopt;
+  return kernel ? Rounded{&*rounded_, *kernel} : Rounded{};
+}
+
 ChunkMeasurer::ChunkMeasurer(std::span<const float> values, uint64_t first_index)
     : values_(values), first_index_(first_index), inputs_(MeasureInputs(values)) {}
 
@@ -35,21 +56,22 @@ TensorStats ChunkMeasurer::MeasureShared(const ChunkQuestion::Nearest& nearest) 
 
 TensorStats ChunkMeasurer::Measure(const ChunkQuestion& question) {
   const ChunkQuestion::Nearest nearest = question.NearestFor(inputs_);
-  if (nearest.spec == nullptr) return MeasureOther(question);
+  if (nearest.spec == nullptr) {
+    return MeasureAlone(values_, first_index_, question, inputs_);
+  }
   if (!nearest.kernel.HasScale()) return MeasureShared(nearest);
   return MeasureNearest(values_, nearest, inputs_);
-}
-
-TensorStats ChunkMeasurer::MeasureOther(const ChunkQuestion& question) const {
-  const std::optional<RoundedSpec>& spec = question.rounded();
-  const auto kernel = spec ? KernelFor(*spec, inputs_) : std::nullopt;
-  if (!kernel) return MeasureAnyChunk(values_, first_index_, question.measurement());
-  return MeasureRounded(values_, first_index_, question.measurement(), *spec, *kernel, inputs_);
 }
 
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
                          const Measurement& question) {
   return ChunkMeasurer(values, first_index).Measure(ChunkQuestion(question));
+}
+
+TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
+                                      const Measurement& question, const AccumulatedChunk& sums) {
+  DLSIM_CHECK(sums.unscaled.size() == values.size() && sums.scaled.size() == values.size());
+  return MeasureAlone(values, first_index, ChunkQuestion(question), MeasureInputs(values), &sums);
 }
 
 }  // namespace dlsim

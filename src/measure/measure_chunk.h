@@ -32,8 +32,12 @@ class ChunkQuestion {
   };
   Nearest NearestFor(const ChunkInputs& inputs) const;
 
-  // For measure_rounded-inl.h, where none of the above does; null: none does.
-  const std::optional<RoundedSpec>& rounded() const { return rounded_; }
+  // The same of measure_rounded-inl.h, which serves more and takes longer.
+  struct Rounded {
+    const RoundedSpec* spec = nullptr;
+    RoundedKernel kernel;
+  };
+  Rounded RoundedFor(const ChunkInputs& inputs) const;
 
  private:
   Measurement measurement_;
@@ -60,7 +64,6 @@ class ChunkMeasurer {
     TensorStats stats;
   };
   TensorStats MeasureShared(const ChunkQuestion::Nearest& nearest);
-  TensorStats MeasureOther(const ChunkQuestion& question) const;
 
   std::span<const float> values_;
   uint64_t first_index_;
@@ -96,14 +99,10 @@ size_t CountBelow(std::span<const float> values, uint32_t magnitude);
 TensorStats MeasureNearest(std::span<const float> values, const ChunkQuestion::Nearest& nearest,
                            const ChunkInputs& inputs);
 TensorStats MeasureRounded(std::span<const float> values, uint64_t first_index,
-                           const Measurement& question, const RoundedSpec& spec,
-                           const RoundedKernel& kernel, const ChunkInputs& inputs);
+                           const Measurement& question, const ChunkQuestion::Rounded& rounded,
+                           const ChunkInputs& inputs, const AccumulatedChunk* sums = nullptr);
 TensorStats MeasureAnyChunk(std::span<const float> values, uint64_t first_index,
-                            const Measurement& question);
-
-// Encodes at the question's scale and decodes a chunk.
-void QuantizeChunk(std::span<const float> values, uint64_t first_index, const Measurement& question,
-                   std::span<float> results);
+                            const Measurement& question, const AccumulatedChunk* sums = nullptr);
 
 // MeasureChunk by the scalar reference alone: the definition that the kernels must equal.
 TensorStats MeasureChunkReference(std::span<const float> values, uint64_t first_index,

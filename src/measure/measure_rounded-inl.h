@@ -8,6 +8,8 @@
 #define DLSIM_MEASURE_ROUNDED_INL_H_
 #endif
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 
@@ -39,10 +41,7 @@ class RoundedRows {
   explicit RoundedRows(const RoundedSpec& spec)
       : min_normal_(hn::Set(X::kU32, spec.min_normal_bits)),
         max_(hn::Set(X::kU32, spec.max_bits)),
-        positive_limit_(hn::Set(X::kU32, spec.positive_limit_bits)),
-        negative_limit_(hn::Set(X::kU32, spec.negative_limit_bits)),
-        scale_(hn::Set(X::kF32, spec.scale)),
-        inverse_scale_(hn::Set(X::kF32, spec.inverse_scale)),
+        inverse_scale_(hn::Set(X::kF32, std::fabs(spec.inverse_scale))),
         exact_inverse_(hn::Set(X::kF64, spec.exact_inverse)) {}
 
   // `results` are filled up with zeros to whole rows.
@@ -74,7 +73,8 @@ class RoundedRows {
   };
 
   HWY_INLINE void Add(const float* at, const float* result, Counts& counts, Column& column) const {
-    const V input = X::Load(at), output = X::Load(result);
+    const V input = X::Load(at);
+    V output = X::Load(result);
     if constexpr (kKernel.small) {
       const X::M zero = hn::Eq(output, hn::Zero(X::kU32));
       counts.zeros = X::CountIn(zero, counts.zeros);
@@ -93,7 +93,9 @@ class RoundedRows {
       counted_output = hn::IfThenZeroElse(infinite, output);
     }
     if constexpr (kResults == RoundedResults::kSaturating) {
-      counts.overflowing = X::CountIn(Saturates(at), counts.overflowing);
+      const X::M beyond = X::Lt(max_, output);
+      counts.overflowing = X::CountIn(beyond, counts.overflowing);
+      counted_output = output = hn::IfThenElse(beyond, max_, output);
     }
     column.errors.AddErrors(X::Float(counted_output), exact_inverse_, X::Float(counted_input));
     column.quantized.Add(hn::Mul(X::Float(output), inverse_scale_));
@@ -111,15 +113,8 @@ class RoundedRows {
     }
   }
 
-  HWY_INLINE X::M Saturates(const float* at) const {
-    const V scaled = X::Bits(hn::Mul(hn::LoadU(X::kF32, at), scale_));
-    const X::M negative = X::Lt(scaled, hn::Zero(X::kU32));
-    const V magnitude = hn::And(scaled, hn::Set(X::kU32, ~codec::kSignBit));
-    return X::Lt(hn::IfThenElse(negative, negative_limit_, positive_limit_), magnitude);
-  }
-
-  V min_normal_, max_, positive_limit_, negative_limit_;
-  X::F scale_, inverse_scale_;
+  V min_normal_, max_;
+  X::F inverse_scale_;
   X::Sum exact_inverse_;
 };
 
@@ -164,6 +159,35 @@ MeasureRoundedFunction RoundedFunctionFor(RoundedResults results) {
 inline MeasureRoundedFunction FunctionOf(const RoundedKernel& kernel) {
   return kernel.small ? RoundedFunctionFor<true>(kernel.results)
                       : RoundedFunctionFor<false>(kernel.results);
+}
+
+// Adds results to the sums of AccumulatedChunk.
+inline void AccumulateResults(const RoundedSpec& spec, const float* HWY_RESTRICT results,
+                              size_t count, float* HWY_RESTRICT unscaled,
+                              float* HWY_RESTRICT scaled) {
+  using X = RowVectors;
+  const float max = std::bit_cast<float>(spec.saturates ? spec.max_bits : ~codec::kSignBit);
+  const X::V largest = hn::Set(X::kU32, std::bit_cast<uint32_t>(max));
+  const X::V sign_bit = hn::Set(X::kU32, codec::kSignBit);
+  const X::F inverse = hn::Set(X::kF32, spec.inverse_scale);
+  const auto add = [](X::F value, float* to) HWY_ATTR {
+    hn::StoreU(hn::Add(hn::LoadU(X::kF32, to), value), X::kF32, to);
+  };
+  size_t i = 0;
+  for (; i + X::kLanes <= count; i += X::kLanes) {
+    const X::V bits = X::Bits(hn::LoadU(X::kF32, results + i));
+    const X::V magnitude = hn::AndNot(sign_bit, bits);
+    const X::V clamped = hn::IfThenElse(X::Lt(largest, magnitude), largest, magnitude);
+    const X::F result = X::Float(hn::Or(clamped, hn::And(bits, sign_bit)));
+    add(hn::Mul(result, inverse), unscaled + i);
+    add(result, scaled + i);
+  }
+  for (; i < count; ++i) {
+    const bool beyond = std::bit_cast<uint32_t>(std::fabs(results[i])) > spec.max_bits;
+    const float result = spec.saturates && beyond ? std::copysign(max, results[i]) : results[i];
+    unscaled[i] += result * spec.inverse_scale;
+    scaled[i] += result;
+  }
 }
 
 #endif

@@ -16,10 +16,18 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "src/measure/measure_rounded-inl.h"
+#include "src/measure/round_values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
 namespace HWY_NAMESPACE {
+
+void RoundOnTarget([[maybe_unused]] const RoundedSpec& spec, [[maybe_unused]] const float* values,
+                   [[maybe_unused]] size_t count, [[maybe_unused]] float* results) {
+#if DLSIM_HAS_CHUNK_ROWS
+  RoundValuesOf(spec, values, count, results);
+#endif
+}
 
 TensorStats MeasureRoundedOnTarget([[maybe_unused]] const RoundedKernel& kernel,
                                    [[maybe_unused]] const RoundedSpec& spec,
@@ -34,6 +42,14 @@ TensorStats MeasureRoundedOnTarget([[maybe_unused]] const RoundedKernel& kernel,
 #endif
 }
 
+void AccumulateOnTarget([[maybe_unused]] const RoundedSpec& spec,
+                        [[maybe_unused]] const float* results, [[maybe_unused]] size_t count,
+                        [[maybe_unused]] float* unscaled, [[maybe_unused]] float* scaled) {
+#if DLSIM_HAS_CHUNK_ROWS
+  AccumulateResults(spec, results, count, unscaled, scaled);
+#endif
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace dlsim
 HWY_AFTER_NAMESPACE();
@@ -42,15 +58,9 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
+HWY_EXPORT(RoundOnTarget);
 HWY_EXPORT(MeasureRoundedOnTarget);
-
-// Returns the largest magnitude that does not overflow where results saturate: of values away from
-// which, or toward which, a directed mode rounds.
-uint32_t SaturationLimit(const CodecSpec& spec, Rounding rounding, bool away) {
-  const uint32_t unit = uint32_t{1} << spec.dropped_bits;
-  if (rounding == Rounding::kNearestAway) return spec.plain_max_bits + unit / 2 - 1;
-  return spec.plain_max_bits + (away ? 0 : unit - 1);
-}
+HWY_EXPORT(AccumulateOnTarget);
 
 // Returns whether dividing every finite result by the scale is exact in float32.
 bool UnscalesExactly(const CodecSpec& spec, const Measurement& question) {
@@ -64,13 +74,53 @@ bool UnscalesExactly(const CodecSpec& spec, const Measurement& question) {
   return unit - k >= -149 && largest - k <= 127;
 }
 
+// Returns up to which magnitude the C of ValueRounder is finite, 0 for what it does not do.
+uint32_t LimitOf(const CodecSpec& spec, Rounding rounding) {
+  // With fewer bits to drop x + C leaves the binade of C.
+  constexpr uint32_t kFewestDropped = 3;
+  const bool served = spec.gradual && spec.dropped_bits >= kFewestDropped;
+  if (!served || rounding == Rounding::kStochastic) return 0;
+  return ((kMaxAdditionExponent + 1 - spec.dropped_bits) << 23) - 1;
+}
+
+uint32_t LargestScaled(const RoundedSpec& spec, const ChunkInputs& inputs) {
+  return std::bit_cast<uint32_t>(inputs.absmax * std::fabs(spec.scale));
+}
+
+bool IsForRounder(const RoundedSpec& spec, const ChunkInputs& inputs) {
+  return spec.limit_bits > 0 && LargestScaled(spec, inputs) <= spec.limit_bits;
+}
+
+bool IsDirected(Rounding rounding) {
+  return rounding == Rounding::kTowardZero || rounding == Rounding::kTowardPositive ||
+         rounding == Rounding::kTowardNegative;
+}
+
+// The results of a chunk, in whole rows: what is behind the last value is zero.
+struct RoundedChunk {
+  alignas(64) std::array<float, kChunkElements> results;
+};
+
 template <class Code>
-void QuantizeBy(const Measurement& question, uint64_t first_index, std::span<const float> values,
-                std::span<float> results) {
+void EncodeAndDecode(const Measurement& question, uint64_t first_index,
+                     std::span<const float> values, std::span<float> results) {
   std::array<Code, kChunkElements> buffer;
   const std::span<Code> codes = std::span(buffer).first(values.size());
   EncodeArray({question.conversion, question.scale, question.random, first_index}, values, codes);
   DecodeArray(question.conversion.format, std::span<const Code>(codes), results);
+}
+
+void EncodeChunk(Measurement question, uint64_t first_index, std::span<const float> values,
+                 RoundedChunk& chunk) {
+  const std::span<float> results = std::span(chunk.results).first(values.size());
+  question.conversion.overflow = Overflow::kInfinity;  // what saturates is clamped later
+  if (CodeBits(question.conversion.format) <= 16) {
+    EncodeAndDecode<uint16_t>(question, first_index, values, results);
+  } else {
+    EncodeAndDecode<uint32_t>(question, first_index, values, results);
+  }
+  const size_t padding = (kSumLanes - values.size() % kSumLanes) % kSumLanes;
+  std::fill_n(chunk.results.begin() + static_cast<ptrdiff_t>(values.size()), padding, 0.0f);
 }
 
 }  // namespace
@@ -78,60 +128,59 @@ void QuantizeBy(const Measurement& question, uint64_t first_index, std::span<con
 std::optional<RoundedSpec> MakeRoundedSpec(const CodecSpec& spec, const Measurement& question) {
   const Unscaling unscaling = MakeUnscaling(question.scale);
   if (!std::isfinite(question.scale) || !std::isfinite(unscaling.inverse)) return std::nullopt;
-  const Rounding rounding = question.conversion.rounding;
   RoundedSpec rounded;
+  rounded.rounding = question.conversion.rounding;
+  rounded.dropped_bits = spec.dropped_bits;
   rounded.min_normal_bits = Decode(spec, spec.min_normal_code);
   rounded.plain_min_bits = spec.plain_min_bits;
   rounded.max_bits = spec.plain_max_bits;
-  rounded.positive_limit_bits =
-      SaturationLimit(spec, rounding, rounding == Rounding::kTowardPositive);
-  rounded.negative_limit_bits =
-      SaturationLimit(spec, rounding, rounding == Rounding::kTowardNegative);
+  rounded.past_max_bits = Decode(spec, spec.overflow_code);
+  rounded.limit_bits = LimitOf(spec, rounded.rounding);
   rounded.scale = question.scale;
-  rounded.inverse_scale = std::fabs(unscaling.inverse);
+  rounded.inverse_scale = unscaling.inverse;
   rounded.exact_inverse = unscaling.of_magnitudes;
   rounded.unscales_exactly = UnscalesExactly(spec, question);
+  rounded.flushes = spec.flush_below != 0;
   rounded.saturates = spec.saturates;
-  rounded.has_limits = rounding != Rounding::kStochastic && rounding != Rounding::kNearestEven;
   return rounded;
 }
 
 std::optional<RoundedKernel> KernelFor(const RoundedSpec& spec, const ChunkInputs& inputs) {
   if (!inputs.finite) return std::nullopt;
-  const float scale = std::fabs(spec.scale);
-  const float smallest = std::bit_cast<float>(inputs.smallest_less_one + 1) * scale;
+  const float smallest = std::bit_cast<float>(inputs.smallest_less_one + 1) * std::fabs(spec.scale);
   RoundedKernel kernel;
   kernel.small = inputs.absmax == 0 || std::bit_cast<uint32_t>(smallest) < spec.plain_min_bits;
-  if (std::bit_cast<uint32_t>(inputs.absmax * scale) <= spec.max_bits) {
+  if (LargestScaled(spec, inputs) <= spec.max_bits) {
     kernel.results = spec.unscales_exactly ? RoundedResults::kExact : RoundedResults::kFinite;
-    return kernel;
+  } else if (!spec.saturates) {
+    kernel.results = RoundedResults::kInfinite;
+  } else if (IsForRounder(spec, inputs) || !IsDirected(spec.rounding)) {
+    kernel.results = RoundedResults::kSaturating;
+  } else {
+    // Encoding may end at the largest result without a sign of overflow.
+    return std::nullopt;
   }
-  if (spec.saturates && !spec.has_limits) return std::nullopt;
-  kernel.results = spec.saturates ? RoundedResults::kSaturating : RoundedResults::kInfinite;
   return kernel;
 }
 
 TensorStats MeasureRounded(std::span<const float> values, uint64_t first_index,
-                           const Measurement& question, const RoundedSpec& spec,
-                           const RoundedKernel& kernel, const ChunkInputs& inputs) {
+                           const Measurement& question, const ChunkQuestion::Rounded& rounded,
+                           const ChunkInputs& inputs, const AccumulatedChunk* sums) {
   DLSIM_CHECK(values.size() <= kChunkElements && inputs.finite);
-  alignas(64) std::array<float, kChunkElements> buffer;
-  const std::span<float> results = std::span(buffer).first(values.size());
-  QuantizeChunk(values, first_index, question, results);
-  const size_t end = (values.size() + kSumLanes - 1) / kSumLanes * kSumLanes;
-  std::fill(buffer.begin() + static_cast<ptrdiff_t>(values.size()),
-            buffer.begin() + static_cast<ptrdiff_t>(end), 0.0f);
-  return HWY_DYNAMIC_DISPATCH(MeasureRoundedOnTarget)(kernel, spec, values.data(), buffer.data(),
-                                                      values.size(), inputs);
-}
-
-void QuantizeChunk(std::span<const float> values, uint64_t first_index, const Measurement& question,
-                   std::span<float> results) {
-  if (CodeBits(question.conversion.format) <= 16) {
-    QuantizeBy<uint16_t>(question, first_index, values, results);
+  const RoundedSpec& spec = *rounded.spec;
+  RoundedChunk chunk;
+  float* const results = chunk.results.data();
+  if (IsForRounder(spec, inputs)) {
+    HWY_DYNAMIC_DISPATCH(RoundOnTarget)(spec, values.data(), values.size(), results);
   } else {
-    QuantizeBy<uint32_t>(question, first_index, values, results);
+    EncodeChunk(question, first_index, values, chunk);
   }
+  if (sums != nullptr) {
+    HWY_DYNAMIC_DISPATCH(AccumulateOnTarget)
+    (spec, results, values.size(), sums->unscaled.data(), sums->scaled.data());
+  }
+  return HWY_DYNAMIC_DISPATCH(MeasureRoundedOnTarget)(rounded.kernel, spec, values.data(), results,
+                                                      values.size(), inputs);
 }
 
 }  // namespace dlsim

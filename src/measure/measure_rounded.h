@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which measurements the kernels of measure_rounded-inl.h answer, and their constants: any rounding
-// mode and format, of chunks whose inputs are finite and that were encoded and decoded before.
+// mode and format, of chunks whose inputs are finite and that are rounded first.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@ namespace dlsim {
 
 // Magnitudes are float32 bits of scaled values and decoded results.
 struct RoundedSpec {
+  Rounding rounding = Rounding::kNearestEven;
+  uint32_t dropped_bits = 0;
   uint32_t min_normal_bits = 0;  // results below this are subnormal
   uint32_t plain_min_bits = 0;   // values from here to max_bits have normal, finite results
   uint32_t max_bits = 0;
-  // Positive and negative values beyond these overflow where results saturate, unless that depends
-  // on chance or on the parity of the largest result.
-  uint32_t positive_limit_bits = 0, negative_limit_bits = 0;
-  bool has_limits = false;
+  uint32_t past_max_bits = 0;  // what overflow leads to
+  uint32_t limit_bits = 0;     // values beyond this are not for ValueRounder; 0: none is
   float scale = 1.0f;
-  float inverse_scale = 1.0f;  // of magnitudes, as the next
-  double exact_inverse = 1.0;
+  float inverse_scale = 1.0f;
+  double exact_inverse = 1.0;     // of magnitudes
   bool unscales_exactly = false;  // float32 holds every finite result
-  bool saturates = false;
+  bool flushes = false, saturates = false;
 };
 
 // How the errors and the squares of results are found.
@@ -33,7 +33,7 @@ enum class RoundedResults : uint8_t {
   kExact,  // unscaling is
   kFinite,
   kInfinite,    // some are not finite
-  kSaturating,  // some may be clamped
+  kSaturating,  // some are to be clamped
 };
 
 // A kernel: what it need not look at is left out when it is compiled.

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rounds values to a format with subnormals, not by chance, and keeps them in float32; re-included
+// per SIMD target.
+#if defined(DLSIM_ROUND_VALUES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DLSIM_ROUND_VALUES_INL_H_
+#undef DLSIM_ROUND_VALUES_INL_H_
+#else
+#define DLSIM_ROUND_VALUES_INL_H_
+#endif
+
+#include <cstddef>
+#include <cstdint>
+
+#include "src/codec/encode_loop-inl.h"
+#include "src/measure/chunk_rows-inl.h"
+#include "src/measure/measure_rounded.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace dlsim {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+
+#if DLSIM_HAS_CHUNK_ROWS
+
+// Rounds by the addition of NearestRows, x + C - C, to nearest even. Where the mode says otherwise
+// the last bit of x + C, which is the last that the result keeps, is moved by one before C is taken
+// away again.
+template <Rounding kRounding>
+class ValueRounder {
+ public:
+  using X = RowVectors;
+  using V = X::V;
+
+  explicit ValueRounder(const RoundedSpec& spec)
+      : min_normal_(hn::Set(X::kU32, spec.min_normal_bits)),
+        flush_below_(hn::Set(X::kU32, spec.flushes ? spec.min_normal_bits : 0)),
+        max_(hn::Set(X::kU32, spec.max_bits)),
+        past_max_(hn::Set(X::kU32, spec.past_max_bits)),
+        dropped_(hn::Set(X::kU32, (spec.dropped_bits - (kHalves ? 1 : 0)) << 23)),
+        scale_(hn::Set(X::kF32, spec.scale)),
+        saturates_(spec.saturates) {}
+
+  // Results beyond the largest one stay as they are where they saturate.
+  HWY_INLINE X::F operator()(const float* at) const {
+    const V scaled = X::Bits(hn::Mul(hn::LoadU(X::kF32, at), scale_));
+    const V sign = hn::And(scaled, hn::Set(X::kU32, codec::kSignBit));
+    const V magnitude = hn::Xor(scaled, sign);
+    V result = Round(magnitude, X::Lt(scaled, hn::Zero(X::kU32)));
+    if (!saturates_) result = Bound(result, X::Lt(scaled, hn::Zero(X::kU32)));
+    result = hn::IfThenZeroElse(X::Lt(result, flush_below_), result);
+    return X::Float(hn::Or(result, sign));
+  }
+
+ private:
+  // Ties away from zero: toward zero to half units, then to units, with halves rounded up.
+  static constexpr bool kHalves = kRounding == Rounding::kNearestAway;
+  static constexpr bool kTruncates = kRounding == Rounding::kTowardZero || kHalves;
+
+  HWY_INLINE V Round(V magnitude, X::M negative) const {
+    const V exponent = hn::And(magnitude, hn::Set(X::kU32, codec::kInfinityBits));
+    const X::F c = X::Float(hn::Add(X::Max(exponent, min_normal_), dropped_));
+    const X::F value = X::Float(magnitude);
+    V sum = X::Bits(hn::Add(value, c));
+    if constexpr (kRounding != Rounding::kNearestEven) {
+      sum = Move(sum, hn::Sub(X::Float(sum), c), value, negative);
+    }
+    if constexpr (kHalves) {
+      const V one = hn::Set(X::kU32, 1);
+      sum = hn::AndNot(one, hn::Add(sum, one));
+    }
+    return X::Bits(hn::Sub(X::Float(sum), c));
+  }
+
+  // Moves a sum whose value was rounded to `nearest`, in the wrong direction.
+  static HWY_INLINE V Move(V sum, X::F nearest, X::F value, X::M negative) {
+    const V beyond = MaskOf(hn::Lt(value, nearest));
+    if constexpr (kTruncates) return hn::Add(sum, beyond);
+    const V below = MaskOf(hn::Lt(nearest, value));
+    constexpr bool kUp = kRounding == Rounding::kTowardPositive;
+    const V down = hn::Add(sum, beyond), up = hn::Sub(sum, below);
+    return hn::IfThenElse(negative, kUp ? down : up, kUp ? up : down);
+  }
+
+  // -1 where it holds.
+  static HWY_INLINE V MaskOf(hn::Mask<X::F32> mask) {
+    return hn::VecFromMask(X::kU32, hn::RebindMask(X::kU32, mask));
+  }
+
+  HWY_INLINE V Bound(V result, X::M negative) const {
+    V past = past_max_;
+    if constexpr (kRounding == Rounding::kTowardZero) past = max_;
+    if constexpr (kRounding == Rounding::kTowardPositive) {
+      past = hn::IfThenElse(negative, max_, past_max_);
+    }
+    if constexpr (kRounding == Rounding::kTowardNegative) {
+      past = hn::IfThenElse(negative, past_max_, max_);
+    }
+    return hn::IfThenElse(X::Lt(max_, result), past, result);
+  }
+
+  V min_normal_, flush_below_, max_, past_max_, dropped_;
+  X::F scale_;
+  bool saturates_;
+};
+
+// Writes whole rows: `results` has room for them.
+inline void RoundValuesOf(const RoundedSpec& spec, const float* values, size_t count,
+                          float* results) {
+  using X = RowVectors;
+  const ChunkRows rows(values, count);
+  DispatchRounding(spec.rounding, [&](auto rounding) HWY_ATTR {
+    constexpr Rounding kRounding = decltype(rounding)::value;
+    if constexpr (kRounding != Rounding::kStochastic) {
+      const ValueRounder<kRounding> round(spec);
+      rows.ForEachVector([&](const float* at, size_t i)
+                             HWY_ATTR { hn::StoreU(round(at), X::kF32, results + i); });
+    }
+  });
+}
+
+#endif  // DLSIM_HAS_CHUNK_ROWS
+
+}  // namespace HWY_NAMESPACE
+}  // namespace dlsim
+HWY_AFTER_NAMESPACE();
+
+#endif  // include guard per target
