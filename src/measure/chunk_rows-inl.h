@@ -16,6 +16,7 @@
 #include "dlsim/codec.h"
 #include "dlsim/measure.h"
 #include "hwy/highway.h"
+#include "src/measure/measure_element.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
@@ -55,10 +56,11 @@ struct RowVectors {
   }
   static HWY_INLINE F Float(V bits) { return hn::BitCast(kF32, bits); }
   static HWY_INLINE V Bits(F values) { return hn::BitCast(kU32, values); }
-  static HWY_INLINE Sum Lower(F values) { return hn::PromoteTo(kF64, hn::LowerHalf(values)); }
-  static HWY_INLINE Sum Upper(F values) {
-    return hn::PromoteTo(kF64, hn::UpperHalf(kHalf, values));
+  static HWY_INLINE void Store(F values, float* to) { hn::StoreU(values, kF32, to); }
+  static HWY_INLINE Sum Lower(const float* from) {
+    return hn::PromoteTo(kF64, hn::LoadU(kHalf, from));
   }
+  static HWY_INLINE Sum Upper(const float* from) { return Lower(from + kLanes / 2); }
 
   // Of magnitudes, which are the same as signed integers; smaller targets compare only these.
   static HWY_INLINE M Lt(V a, V b) {
@@ -73,22 +75,25 @@ struct RowVectors {
   static HWY_INLINE size_t Total(V counts) { return hn::GetLane(hn::SumOfLanes(kU32, counts)); }
 };
 
-// The float64 sums of the squares of a vector's lanes.
+// The float64 sums of the squares of a vector's lanes. Values come from memory: x86 widens them
+// there at no cost, but those in a register only after moving its upper half.
 struct SquareSums {
   using X = RowVectors;
   // Written out, as that of PhiloxHalves is.
   HWY_INLINE SquareSums() : low(hn::Zero(X::kF64)), high(hn::Zero(X::kF64)) {}
+  explicit HWY_INLINE SquareSums(const double* sums)
+      : low(hn::LoadU(X::kF64, sums)), high(hn::LoadU(X::kF64, sums + X::kLanes / 2)) {}
 
   X::Sum low, high;
 
   // The squares of float32 are exact: fused and separate multiply-add agree.
-  HWY_INLINE void Add(X::F values) {
+  HWY_INLINE void Add(const float* values) {
     const X::Sum lower = X::Lower(values), upper = X::Upper(values);
     low = hn::MulAdd(lower, lower, low);
     high = hn::MulAdd(upper, upper, high);
   }
   // Of errors, whose squares are rounded and must not be fused with the sum.
-  HWY_INLINE void AddErrors(X::F outputs, X::Sum inverse, X::F inputs) {
+  HWY_INLINE void AddErrors(const float* outputs, X::Sum inverse, const float* inputs) {
     const X::Sum lower = hn::Sub(hn::Mul(X::Lower(outputs), inverse), X::Lower(inputs));
     const X::Sum upper = hn::Sub(hn::Mul(X::Upper(outputs), inverse), X::Upper(inputs));
     low = hn::Add(low, hn::Mul(lower, lower));
@@ -97,6 +102,46 @@ struct SquareSums {
   HWY_INLINE void Store(double* sums) const {
     hn::StoreU(low, X::kF64, sums);
     hn::StoreU(high, X::kF64, sums + X::kLanes / 2);
+  }
+};
+
+// Calls add(column, index) for the columns of whole rows: enough at once that none waits for its
+// sum, and not more than the registers hold.
+template <class Add>
+HWY_INLINE void AddColumns(size_t count, SumLanes& sums, const Add& add) {
+  constexpr size_t kLanes = RowVectors::kLanes;
+  constexpr size_t kColumns = HWY_MIN(size_t{4}, kSumLanes / kLanes);
+  for (size_t lane = 0; lane < kSumLanes; lane += kColumns * kLanes) {
+    double* const to = sums.data() + lane;
+    SquareSums columns[kColumns];
+    for (size_t c = 0; c < kColumns; ++c) columns[c] = SquareSums(to + c * kLanes);
+    for (size_t i = lane; i < count; i += kSumLanes) {
+      for (size_t c = 0; c < kColumns; ++c) add(columns[c], i + c * kLanes);
+    }
+    for (size_t c = 0; c < kColumns; ++c) columns[c].Store(to + c * kLanes);
+  }
+}
+
+// Some rows of a chunk, in memory, whose squares are to be summed.
+struct Strip {
+  static constexpr size_t kElements = 32 * kSumLanes;
+  using Values = std::array<float, kElements>;
+
+  alignas(64) Values inputs;
+  alignas(64) Values outputs;
+  alignas(64) Values unscaled;  // outputs
+  alignas(64) Values errors;
+  alignas(64) Values underflows;  // inputs
+
+  // Each adds the first `count` of some values to its sums.
+  static HWY_INLINE void AddSquares(const Values& values, size_t count, SumLanes& sums) {
+    AddColumns(count, sums,
+               [&](SquareSums& column, size_t i) HWY_ATTR { column.Add(values.data() + i); });
+  }
+  HWY_INLINE void AddErrors(RowVectors::Sum inverse, size_t count, SumLanes& sums) const {
+    AddColumns(count, sums, [&](SquareSums& column, size_t i) HWY_ATTR {
+      column.AddErrors(outputs.data() + i, inverse, inputs.data() + i);
+    });
   }
 };
 
@@ -116,14 +161,17 @@ class ChunkRows {
   // Calls add(pointer) with the place of `lane` in each row.
   template <class Add>
   HWY_INLINE void ForEach(size_t lane, const Add& add) const {
-    ForEachPlace(lane, [&](const float* at, size_t) HWY_ATTR { add(at); });
+    for (size_t i = lane; i < end_; i += kSumLanes) add(values_ + i);
+    if (padding_ > 0) add(last_.data() + lane);
   }
 
-  // Calls add(pointer, index).
-  template <class Add>
-  HWY_INLINE void ForEachPlace(size_t lane, const Add& add) const {
-    for (size_t i = lane; i < end_; i += kSumLanes) add(values_ + i, i);
-    if (padding_ > 0) add(last_.data() + lane, end_ + lane);
+  // Calls visit(pointer, index of the first value, how many) for strips of rows, in order.
+  template <class Visit>
+  HWY_INLINE void ForEachStrip(const Visit& visit) const {
+    for (size_t i = 0; i < end_; i += Strip::kElements) {
+      visit(values_ + i, i, HWY_MIN(end_ - i, Strip::kElements));
+    }
+    if (padding_ > 0) visit(last_.data(), end_, kSumLanes);
   }
 
   // Calls visit(pointer, index) for every vector, in order.

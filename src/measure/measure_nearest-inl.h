@@ -36,17 +36,20 @@ inline ChunkInputs MeasureInputsOf(const float* values, size_t count) {
   X::V largest = hn::Zero(X::kU32), zeros = largest;
   X::V smallest_less_one = hn::Set(X::kU32, ~uint32_t{0});  // a zero wraps around to this
   alignas(64) SumLanes sums{};
-  for (size_t lane = 0; lane < kSumLanes; lane += X::kLanes) {
-    SquareSums squares;
+  constexpr size_t kColumns = 2;  // whose sums do not wait for each other
+  for (size_t lane = 0; lane < kSumLanes; lane += kColumns * X::kLanes) {
+    SquareSums squares[kColumns];
     rows.ForEach(lane, [&](const float* at) HWY_ATTR {
       hwy::Prefetch(at + kPrefetchDistance);
-      const X::V bits = X::Load(at);
-      largest = X::Max(largest, bits);
-      smallest_less_one = hn::Min(smallest_less_one, hn::Sub(bits, one));
-      zeros = X::CountIn(hn::Eq(bits, hn::Zero(X::kU32)), zeros);
-      squares.Add(X::Float(bits));
+      for (size_t c = 0; c < kColumns; ++c) {
+        const X::V bits = X::Load(at + c * X::kLanes);
+        largest = X::Max(largest, bits);
+        smallest_less_one = hn::Min(smallest_less_one, hn::Sub(bits, one));
+        zeros = X::CountIn(hn::Eq(bits, hn::Zero(X::kU32)), zeros);
+        squares[c].Add(at + c * X::kLanes);
+      }
     });
-    squares.Store(&sums[lane]);
+    for (size_t c = 0; c < kColumns; ++c) squares[c].Store(&sums[lane + c * X::kLanes]);
   }
   ChunkInputs inputs;
   const uint32_t absmax = hn::GetLane(hn::MaxOfLanes(X::kU32, largest));
@@ -93,13 +96,14 @@ class NearestRows {
 
   Found Measure(const ChunkRows& rows, ChunkSums& sums) const {
     Counts counts;
-    for (size_t lane = 0; lane < kSumLanes; lane += kColumns * X::kLanes) {
-      Column columns[kColumns];
-      rows.ForEach(lane, [&](const float* at) HWY_ATTR {
-        for (size_t c = 0; c < kColumns; ++c) Add(at + c * X::kLanes, counts, columns[c]);
-      });
-      for (size_t c = 0; c < kColumns; ++c) Store(columns[c], lane + c * X::kLanes, sums);
-    }
+    Strip strip;
+    rows.ForEachStrip([&](const float* from, size_t, size_t count) HWY_ATTR {
+      const NearestRows kernel = *this;  // in registers, as the next
+      Counts counted = counts;
+      for (size_t i = 0; i < count; i += X::kLanes) kernel.Add(from + i, i, counted, strip);
+      counts = counted;
+      AddSums(strip, count, sums);
+    });
     return {X::Total(counts.zeros), X::Total(counts.small), X::Total(counts.overflowing)};
   }
 
@@ -109,37 +113,31 @@ class NearestRows {
   static constexpr bool kZeros =
       kKernel.small == SmallResults::kAny || kKernel.small == SmallResults::kFlushed;
   static constexpr Overflowing kOverflowing = kKernel.overflowing;
-  // Columns whose sums fit the registers at once.
-  static constexpr size_t kColumns = (HWY_TARGET > HWY_AVX3) && kZeros && !kErrorsOnly ? 1 : 2;
-  static_assert(kSumLanes % (kColumns * X::kLanes) == 0);
 
-  // Both constructors are written out, as that of PhiloxHalves is.
+  // The constructor is written out, as that of PhiloxHalves is.
   struct Counts {
     HWY_INLINE Counts()
         : zeros(hn::Zero(X::kU32)), small(hn::Zero(X::kU32)), overflowing(hn::Zero(X::kU32)) {}
     V zeros, small, overflowing;
   };
-  struct Column {
-    HWY_INLINE Column() {}
-    SquareSums errors, underflows, quantized;
-  };
 
-  HWY_INLINE void Add(const float* at, Counts& counts, Column& column) const {
+  // Adds a vector, of which the strip takes the values from place i on.
+  HWY_INLINE void Add(const float* at, size_t i, Counts& counts, Strip& strip) const {
     const V input = X::Load(at);
     V output = input;
     if constexpr (kKernel.multiplies) output = X::Bits(hn::Mul(X::Float(input), scale_));
     output = Round(output);
-    if constexpr (kSmall) output = CountSmall(input, output, counts, column);
-    AddErrors(input, output, counts, column);
+    if constexpr (kSmall) output = CountSmall(input, output, i, counts, strip);
+    AddErrors(input, output, i, counts, strip);
     if constexpr (kErrorsOnly) return;
     X::F unscaled = X::Float(output);
     if constexpr (kOverflowing == Overflowing::kSaturating) unscaled = X::Float(Clamp(output));
     if constexpr (kKernel.multiplies) unscaled = hn::Mul(unscaled, inverse_scale_);
-    column.quantized.Add(unscaled);
+    X::Store(unscaled, &strip.unscaled[i]);
   }
 
   // Returns the results, of which small ones may be flushed.
-  HWY_INLINE V CountSmall(V input, V output, Counts& counts, Column& column) const {
+  HWY_INLINE V CountSmall(V input, V output, size_t i, Counts& counts, Strip& strip) const {
     const X::M small = X::Lt(output, min_normal_);
     if constexpr (kKernel.small == SmallResults::kFlushed) {
       output = hn::IfThenZeroElse(small, output);
@@ -148,13 +146,13 @@ class NearestRows {
     if constexpr (kZeros && !kErrorsOnly) {
       const X::M zero = hn::Eq(output, hn::Zero(X::kU32));
       counts.zeros = X::CountIn(zero, counts.zeros);
-      column.underflows.Add(X::Float(hn::IfThenElseZero(zero, input)));
+      X::Store(X::Float(hn::IfThenElseZero(zero, input)), &strip.underflows[i]);
     }
     return output;
   }
 
   // What overflows to infinity has no error.
-  HWY_INLINE void AddErrors(V input, V output, Counts& counts, Column& column) const {
+  HWY_INLINE void AddErrors(V input, V output, size_t i, Counts& counts, Strip& strip) const {
     const X::M overflows = X::Lt(max_, output);
     if constexpr (kOverflowing != Overflowing::kNone) {
       counts.overflowing = X::CountIn(overflows, counts.overflowing);
@@ -165,14 +163,15 @@ class NearestRows {
         input = hn::IfThenZeroElse(overflows, input);
         output = hn::IfThenZeroElse(overflows, output);
       }
-      column.errors.AddErrors(X::Float(output), exact_inverse_, X::Float(input));
+      X::Store(X::Float(input), &strip.inputs[i]);
+      X::Store(X::Float(output), &strip.outputs[i]);
     } else {
       // Exact: the error is a multiple of the input's last bit, and not above it in size.
       X::F error = hn::Sub(X::Float(output), X::Float(input));
       if constexpr (kOverflowing == Overflowing::kToInfinity) {
         error = X::Float(hn::IfThenZeroElse(overflows, X::Bits(error)));
       }
-      column.errors.Add(error);
+      X::Store(error, &strip.errors[i]);
     }
   }
 
@@ -188,11 +187,15 @@ class NearestRows {
     return X::Bits(hn::Sub(hn::Add(X::Float(magnitude), c), c));
   }
 
-  static HWY_INLINE void Store(const Column& column, size_t lane, ChunkSums& sums) {
-    column.errors.Store(&sums.errors[lane]);
+  HWY_INLINE void AddSums(const Strip& strip, size_t count, ChunkSums& sums) const {
+    if constexpr (kKernel.multiplies) {
+      strip.AddErrors(exact_inverse_, count, sums.errors);
+    } else {
+      Strip::AddSquares(strip.errors, count, sums.errors);
+    }
     if constexpr (kErrorsOnly) return;
-    column.quantized.Store(&sums.quantized[lane]);
-    if constexpr (kZeros) column.underflows.Store(&sums.underflows[lane]);
+    Strip::AddSquares(strip.unscaled, count, sums.quantized);
+    if constexpr (kZeros) Strip::AddSquares(strip.underflows, count, sums.underflows);
   }
 
   V min_normal_, dropped_, max_;

@@ -47,70 +47,71 @@ class RoundedRows {
   // `results` are filled up with zeros to whole rows.
   Found Measure(const ChunkRows& rows, const float* results, ChunkSums& sums) const {
     Counts counts;
-    for (size_t lane = 0; lane < kSumLanes; lane += X::kLanes) {
-      Column column;
-      rows.ForEachPlace(
-          lane, [&](const float* at, size_t i) HWY_ATTR { Add(at, results + i, counts, column); });
-      column.errors.Store(&sums.errors[lane]);
-      column.quantized.Store(&sums.quantized[lane]);
-      if constexpr (kKernel.small) column.underflows.Store(&sums.underflows[lane]);
-    }
+    Strip strip;
+    rows.ForEachStrip([&](const float* from, size_t first, size_t count) HWY_ATTR {
+      const RoundedRows kernel = *this;  // in registers, as the next
+      Counts counted = counts;
+      for (size_t i = 0; i < count; i += X::kLanes) {
+        kernel.Add(from + i, results + first + i, i, counted, strip);
+      }
+      counts = counted;
+      AddSums(strip, count, sums);
+    });
     return {X::Total(counts.zeros), X::Total(counts.small), X::Total(counts.overflowing)};
   }
 
  private:
   static constexpr RoundedResults kResults = kKernel.results;
 
-  // Both constructors are written out, as that of PhiloxHalves is.
+  // The error of a normal result is below the unit of the input's binade in the format, and a
+  // multiple of the input's last bit: float32 holds it.
+  static constexpr bool kExactErrors = kResults == RoundedResults::kExact && !kKernel.small;
+
+  // The constructor is written out, as that of PhiloxHalves is.
   struct Counts {
     HWY_INLINE Counts()
         : zeros(hn::Zero(X::kU32)), small(hn::Zero(X::kU32)), overflowing(hn::Zero(X::kU32)) {}
     V zeros, small, overflowing;
   };
-  struct Column {
-    HWY_INLINE Column() {}
-    SquareSums errors, underflows, quantized;
-  };
 
-  HWY_INLINE void Add(const float* at, const float* result, Counts& counts, Column& column) const {
-    const V input = X::Load(at);
-    V output = X::Load(result);
+  // Adds a vector, of which the strip takes the values from place i on.
+  HWY_INLINE void Add(const float* at, const float* result, size_t i, Counts& counts,
+                      Strip& strip) const {
+    V input = X::Load(at), output = X::Load(result);
     if constexpr (kKernel.small) {
       const X::M zero = hn::Eq(output, hn::Zero(X::kU32));
       counts.zeros = X::CountIn(zero, counts.zeros);
       counts.small = X::CountIn(X::Lt(output, min_normal_), counts.small);
-      column.underflows.Add(X::Float(hn::IfThenElseZero(zero, input)));
+      X::Store(X::Float(hn::IfThenElseZero(zero, input)), &strip.underflows[i]);
     }
-    if constexpr (kResults == RoundedResults::kExact) {
-      AddExact(X::Float(input), X::Float(output), column);
-      return;
-    }
-    V counted_input = input, counted_output = output;
-    if constexpr (kResults == RoundedResults::kInfinite) {
-      const X::M infinite = X::Lt(max_, output);
-      counts.overflowing = X::CountIn(infinite, counts.overflowing);
-      counted_input = hn::IfThenZeroElse(infinite, input);  // what is not finite has no error
-      counted_output = hn::IfThenZeroElse(infinite, output);
-    }
+    const X::M beyond = X::Lt(max_, output);
     if constexpr (kResults == RoundedResults::kSaturating) {
-      const X::M beyond = X::Lt(max_, output);
       counts.overflowing = X::CountIn(beyond, counts.overflowing);
-      counted_output = output = hn::IfThenElse(beyond, max_, output);
+      output = hn::IfThenElse(beyond, max_, output);
     }
-    column.errors.AddErrors(X::Float(counted_output), exact_inverse_, X::Float(counted_input));
-    column.quantized.Add(hn::Mul(X::Float(output), inverse_scale_));
+    const X::F unscaled = hn::Mul(X::Float(output), inverse_scale_);
+    X::Store(unscaled, &strip.unscaled[i]);
+    if constexpr (kResults == RoundedResults::kInfinite) {
+      counts.overflowing = X::CountIn(beyond, counts.overflowing);
+      input = hn::IfThenZeroElse(beyond, input);  // what is not finite has no error
+      output = hn::IfThenZeroElse(beyond, output);
+    }
+    if constexpr (kExactErrors) {
+      X::Store(hn::Sub(unscaled, X::Float(input)), &strip.errors[i]);
+    } else {
+      X::Store(X::Float(input), &strip.inputs[i]);
+      X::Store(X::Float(output), &strip.outputs[i]);
+    }
   }
 
-  // The error of a normal result is below the unit of the input's binade in the format, and a
-  // multiple of the input's last bit: float32 holds it.
-  HWY_INLINE void AddExact(X::F input, X::F output, Column& column) const {
-    const X::F unscaled = hn::Mul(output, inverse_scale_);
-    column.quantized.Add(unscaled);
-    if constexpr (kKernel.small) {
-      column.errors.AddErrors(output, exact_inverse_, input);
+  HWY_INLINE void AddSums(const Strip& strip, size_t count, ChunkSums& sums) const {
+    if constexpr (kExactErrors) {
+      Strip::AddSquares(strip.errors, count, sums.errors);
     } else {
-      column.errors.Add(hn::Sub(unscaled, input));
+      strip.AddErrors(exact_inverse_, count, sums.errors);
     }
+    Strip::AddSquares(strip.unscaled, count, sums.quantized);
+    if constexpr (kKernel.small) Strip::AddSquares(strip.underflows, count, sums.underflows);
   }
 
   V min_normal_, max_;

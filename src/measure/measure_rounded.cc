@@ -22,10 +22,11 @@ HWY_BEFORE_NAMESPACE();
 namespace dlsim {
 namespace HWY_NAMESPACE {
 
-void RoundOnTarget([[maybe_unused]] const RoundedSpec& spec, [[maybe_unused]] const float* values,
+void RoundOnTarget([[maybe_unused]] const RoundedKernel& kernel,
+                   [[maybe_unused]] const RoundedSpec& spec, [[maybe_unused]] const float* values,
                    [[maybe_unused]] size_t count, [[maybe_unused]] float* results) {
 #if DLSIM_HAS_CHUNK_ROWS
-  RoundValuesOf(spec, values, count, results);
+  RoundValuesOf(spec, kernel, values, count, results);
 #endif
 }
 
@@ -171,7 +172,8 @@ TensorStats MeasureRounded(std::span<const float> values, uint64_t first_index,
   RoundedChunk chunk;
   float* const results = chunk.results.data();
   if (IsForRounder(spec, inputs)) {
-    HWY_DYNAMIC_DISPATCH(RoundOnTarget)(spec, values.data(), values.size(), results);
+    HWY_DYNAMIC_DISPATCH(RoundOnTarget)
+    (rounded.kernel, spec, values.data(), values.size(), results);
   } else {
     EncodeChunk(question, first_index, values, chunk);
   }

@@ -25,7 +25,8 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Rounds by the addition of NearestRows, x + C - C, to nearest even. Where the mode says otherwise
 // the last bit of x + C, which is the last that the result keeps, is moved by one before C is taken
 // away again.
-template <Rounding kRounding>
+// `kBounds`: there may be results to flush or beyond the largest one.
+template <Rounding kRounding, bool kBounds>
 class ValueRounder {
  public:
   using X = RowVectors;
@@ -45,9 +46,12 @@ class ValueRounder {
     const V scaled = X::Bits(hn::Mul(hn::LoadU(X::kF32, at), scale_));
     const V sign = hn::And(scaled, hn::Set(X::kU32, codec::kSignBit));
     const V magnitude = hn::Xor(scaled, sign);
-    V result = Round(magnitude, X::Lt(scaled, hn::Zero(X::kU32)));
-    if (!saturates_) result = Bound(result, X::Lt(scaled, hn::Zero(X::kU32)));
-    result = hn::IfThenZeroElse(X::Lt(result, flush_below_), result);
+    const X::M negative = X::Lt(scaled, hn::Zero(X::kU32));
+    V result = Round(magnitude, negative);
+    if constexpr (kBounds) {
+      result = hn::IfThenZeroElse(X::Lt(result, flush_below_), result);
+      if (!saturates_) result = Bound(result, negative);
+    }
     return X::Float(hn::Or(result, sign));
   }
 
@@ -104,18 +108,27 @@ class ValueRounder {
 };
 
 // Writes whole rows: `results` has room for them.
-inline void RoundValuesOf(const RoundedSpec& spec, const float* values, size_t count,
-                          float* results) {
+template <bool kBounds>
+HWY_NOINLINE void RoundValuesWith(const RoundedSpec& spec, const float* values, size_t count,
+                                  float* results) {
   using X = RowVectors;
   const ChunkRows rows(values, count);
   DispatchRounding(spec.rounding, [&](auto rounding) HWY_ATTR {
     constexpr Rounding kRounding = decltype(rounding)::value;
     if constexpr (kRounding != Rounding::kStochastic) {
-      const ValueRounder<kRounding> round(spec);
+      const ValueRounder<kRounding, kBounds> round(spec);
       rows.ForEachVector([&](const float* at, size_t i)
                              HWY_ATTR { hn::StoreU(round(at), X::kF32, results + i); });
     }
   });
+}
+
+inline void RoundValuesOf(const RoundedSpec& spec, const RoundedKernel& kernel, const float* values,
+                          size_t count, float* results) {
+  const bool finite =
+      kernel.results == RoundedResults::kExact || kernel.results == RoundedResults::kFinite;
+  const bool bounds = !finite || (kernel.small && spec.flushes);
+  (bounds ? RoundValuesWith<true> : RoundValuesWith<false>)(spec, values, count, results);
 }
 
 #endif  // DLSIM_HAS_CHUNK_ROWS
