@@ -37,6 +37,11 @@ ChunkQuestion::Nearest ChunkQuestion::NearestFor(const ChunkInputs& inputs) cons
   return {};
 }
 
+std::optional<TensorStats> ChunkQuestion::AnswerFrom(const ChunkInputs& inputs,
+                                                     uint64_t elements) const {
+  return multiplying_ ? AnswerFromExtremes(*multiplying_, inputs, elements) : std::nullopt;
+}
+
 ChunkQuestion::Rounded ChunkQuestion::RoundedFor(const ChunkInputs& inputs) const {
   const auto kernel = rounded_ ? KernelFor(*rounded_, inputs) : std::nullopt;
   return kernel ? Rounded{&*rounded_, *kernel} : Rounded{};
@@ -55,6 +60,7 @@ TensorStats ChunkMeasurer::MeasureShared(const ChunkQuestion::Nearest& nearest) 
 }
 
 TensorStats ChunkMeasurer::Measure(const ChunkQuestion& question) {
+  if (const auto answer = question.AnswerFrom(inputs_, values_.size())) return *answer;
   const ChunkQuestion::Nearest nearest = question.NearestFor(inputs_);
   if (nearest.spec == nullptr) {
     return MeasureAlone(values_, first_index_, question, inputs_);

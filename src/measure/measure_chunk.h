@@ -32,7 +32,10 @@ class ChunkQuestion {
   };
   Nearest NearestFor(const ChunkInputs& inputs) const;
 
-  // The same of measure_rounded-inl.h, which serves more and takes longer.
+  // Returns the answer where no element needs to be looked at again.
+  std::optional<TensorStats> AnswerFrom(const ChunkInputs& inputs, uint64_t elements) const;
+
+  // As NearestFor, of measure_rounded-inl.h, which serves more and takes longer.
   struct Rounded {
     const RoundedSpec* spec = nullptr;
     RoundedKernel kernel;

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/measure/measure_nearest.h"
 
+#include <bit>
+#include <cmath>
+#include <limits>
+
 #include "src/base/check.h"
 #include "src/measure/measure_chunk.h"
 
@@ -46,7 +50,39 @@ HWY_EXPORT(MeasureInputsOnTarget);
 HWY_EXPORT(CountBelowOnTarget);
 HWY_EXPORT(MeasureNearestOnTarget);
 
+// Returns what becomes of a chunk whose results are zero: the error is the value itself.
+TensorStats AllUnderflow(const ChunkInputs& inputs, uint64_t elements) {
+  TensorStats stats = inputs.Stats(elements);
+  stats.underflow = elements - inputs.zeros;
+  stats.underflow_sum_of_squares = stats.error_sum_of_squares = inputs.sum_of_squares;
+  return stats;
+}
+
+TensorStats AllOverflow(const NearestSpec& nearest, const ChunkInputs& inputs, uint64_t elements) {
+  TensorStats stats = inputs.Stats(elements);
+  stats.overflow = stats.nonfinite_outputs = elements - inputs.zeros;
+  stats.quantized_sum_of_squares = std::isnan(nearest.overflow_result)
+                                       ? std::numeric_limits<double>::quiet_NaN()
+                                       : std::numeric_limits<double>::infinity();
+  return stats;
+}
+
 }  // namespace
+
+std::optional<TensorStats> AnswerFromExtremes(const NearestSpec& nearest, const ChunkInputs& inputs,
+                                              uint64_t elements) {
+  if (!inputs.finite || inputs.absmax == 0) return std::nullopt;
+  const uint32_t largest = std::bit_cast<uint32_t>(inputs.absmax * nearest.scale);
+  const uint32_t beyond_all = nearest.max_bits | codec::kMantissaMask;  // all results' binades
+  if (!nearest.saturates && SmallestScaledLessOne(nearest, inputs) >= beyond_all) {
+    return AllOverflow(nearest, inputs, elements);
+  }
+  const int half = HalfSmallestExponent(nearest);
+  if (half > 0 && largest <= static_cast<uint32_t>(half) << 23) {
+    return AllUnderflow(inputs, elements);
+  }
+  return std::nullopt;
+}
 
 ChunkInputs MeasureInputs(std::span<const float> values) {
   DLSIM_CHECK(values.size() <= kChunkElements);

@@ -102,14 +102,18 @@ inline std::optional<NearestSpec> WithoutMultiplications(NearestSpec nearest) {
   return nearest;
 }
 
+// Returns the exponent field of half the smallest positive result: a tie, which becomes zero.
+inline int HalfSmallestExponent(const NearestSpec& nearest) {
+  return static_cast<int>(nearest.min_normal_bits >> 23) - 24 +
+         static_cast<int>(nearest.dropped_bits);
+}
+
 // Returns which small results there are. `smallest_less_one`: of the magnitudes that are not zero,
 // as the kernel sees them.
 inline SmallResults SmallResultsOf(const NearestSpec& nearest, uint32_t smallest_less_one) {
   if (smallest_less_one >= nearest.min_normal_bits - 1) return SmallResults::kNone;
   if (nearest.flushes) return SmallResults::kFlushed;
-  // Half the smallest positive result is a tie, and becomes zero.
-  const int half =
-      static_cast<int>(nearest.min_normal_bits >> 23) - 24 + static_cast<int>(nearest.dropped_bits);
+  const int half = HalfSmallestExponent(nearest);
   const bool nonzero = half > 0 && smallest_less_one >= static_cast<uint32_t>(half) << 23;
   return nonzero ? SmallResults::kSubnormal : SmallResults::kAny;
 }
@@ -122,6 +126,11 @@ inline uint32_t SmallestScaledLessOne(const NearestSpec& nearest, const ChunkInp
   const uint32_t bits = std::bit_cast<uint32_t>(smallest);
   return bits == 0 ? 0 : bits - 1;
 }
+
+// Returns the answer where the extremes of a chunk tell it: all results overflow, or become zero.
+// `nearest` multiplies.
+std::optional<TensorStats> AnswerFromExtremes(const NearestSpec& nearest, const ChunkInputs& inputs,
+                                              uint64_t elements);
 
 // Returns the kernel that measures a chunk, if any does. `nearest` is the spec without
 // multiplications or, where that has none, the one with them.
