@@ -63,10 +63,6 @@ class RoundedRows {
  private:
   static constexpr RoundedResults kResults = kKernel.results;
 
-  // The error of a normal result is below the unit of the input's binade in the format, and a
-  // multiple of the input's last bit: float32 holds it.
-  static constexpr bool kExactErrors = kResults == RoundedResults::kExact && !kKernel.small;
-
   // The constructor is written out, as that of PhiloxHalves is.
   struct Counts {
     HWY_INLINE Counts()
@@ -96,8 +92,12 @@ class RoundedRows {
       input = hn::IfThenZeroElse(beyond, input);  // what is not finite has no error
       output = hn::IfThenZeroElse(beyond, output);
     }
-    if constexpr (kExactErrors) {
-      X::Store(hn::Sub(unscaled, X::Float(input)), &strip.errors[i]);
+    if constexpr (kKernel.exact_errors) {
+      X::F error = hn::Sub(unscaled, X::Float(input));
+      if constexpr (kResults == RoundedResults::kInfinite) {
+        error = X::Float(hn::IfThenZeroElse(beyond, X::Bits(error)));
+      }
+      X::Store(error, &strip.errors[i]);
     } else {
       X::Store(X::Float(input), &strip.inputs[i]);
       X::Store(X::Float(output), &strip.outputs[i]);
@@ -105,7 +105,7 @@ class RoundedRows {
   }
 
   HWY_INLINE void AddSums(const Strip& strip, size_t count, ChunkSums& sums) const {
-    if constexpr (kExactErrors) {
+    if constexpr (kKernel.exact_errors) {
       Strip::AddSquares(strip.errors, count, sums.errors);
     } else {
       strip.AddErrors(exact_inverse_, count, sums.errors);
@@ -141,25 +141,27 @@ TensorStats MeasureRoundedWith(const RoundedSpec& spec, const float* values, con
 using MeasureRoundedFunction = TensorStats (*)(const RoundedSpec&, const float*, const float*,
                                                size_t, const ChunkInputs&);
 
-template <bool kSmall>
+template <bool kSmall, bool kExactErrors>
 MeasureRoundedFunction RoundedFunctionFor(RoundedResults results) {
   using R = RoundedResults;
   switch (results) {
-    case R::kExact:
-      return MeasureRoundedWith<RoundedKernel{kSmall, R::kExact}>;
     case R::kFinite:
-      return MeasureRoundedWith<RoundedKernel{kSmall, R::kFinite}>;
+      return MeasureRoundedWith<RoundedKernel{kSmall, kExactErrors, R::kFinite}>;
     case R::kInfinite:
-      return MeasureRoundedWith<RoundedKernel{kSmall, R::kInfinite}>;
+      return MeasureRoundedWith<RoundedKernel{kSmall, kExactErrors, R::kInfinite}>;
     case R::kSaturating:
-      return MeasureRoundedWith<RoundedKernel{kSmall, R::kSaturating}>;
+      return MeasureRoundedWith<RoundedKernel{kSmall, false, R::kSaturating}>;
   }
   return nullptr;
 }
 
 inline MeasureRoundedFunction FunctionOf(const RoundedKernel& kernel) {
-  return kernel.small ? RoundedFunctionFor<true>(kernel.results)
-                      : RoundedFunctionFor<false>(kernel.results);
+  if (kernel.exact_errors) {
+    return kernel.small ? RoundedFunctionFor<true, true>(kernel.results)
+                        : RoundedFunctionFor<false, true>(kernel.results);
+  }
+  return kernel.small ? RoundedFunctionFor<true, false>(kernel.results)
+                      : RoundedFunctionFor<false, false>(kernel.results);
 }
 
 // Adds results to the sums of AccumulatedChunk.

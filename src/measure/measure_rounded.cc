@@ -97,6 +97,12 @@ bool IsDirected(Rounding rounding) {
          rounding == Rounding::kTowardNegative;
 }
 
+// Returns whether a mode may turn any value, however small, into the smallest positive result.
+bool RoundsAway(Rounding rounding) {
+  return rounding == Rounding::kTowardPositive || rounding == Rounding::kTowardNegative ||
+         rounding == Rounding::kStochastic;
+}
+
 // The results of a chunk, in whole rows: what is behind the last value is zero.
 struct RoundedChunk {
   alignas(64) std::array<float, kChunkElements> results;
@@ -151,12 +157,17 @@ std::optional<RoundedKernel> KernelFor(const RoundedSpec& spec, const ChunkInput
   const float smallest = std::bit_cast<float>(inputs.smallest_less_one + 1) * std::fabs(spec.scale);
   RoundedKernel kernel;
   kernel.small = inputs.absmax == 0 || std::bit_cast<uint32_t>(smallest) < spec.plain_min_bits;
+  // The error of a normal result is below the unit of the input's binade in the format, and a
+  // multiple of the input's last bit. So is that of a small one, if it is not above the input.
+  kernel.exact_errors = spec.unscales_exactly && (!kernel.small || !RoundsAway(spec.rounding));
   if (LargestScaled(spec, inputs) <= spec.max_bits) {
-    kernel.results = spec.unscales_exactly ? RoundedResults::kExact : RoundedResults::kFinite;
+    kernel.results = RoundedResults::kFinite;
   } else if (!spec.saturates) {
     kernel.results = RoundedResults::kInfinite;
+    kernel.exact_errors &= !IsDirected(spec.rounding);  // some values end at the largest result
   } else if (IsForRounder(spec, inputs) || !IsDirected(spec.rounding)) {
     kernel.results = RoundedResults::kSaturating;
+    kernel.exact_errors = false;
   } else {
     // Encoding may end at the largest result without a sign of overflow.
     return std::nullopt;

@@ -28,9 +28,8 @@ struct RoundedSpec {
   bool flushes = false, saturates = false;
 };
 
-// How the errors and the squares of results are found.
+// What the results of a chunk may be.
 enum class RoundedResults : uint8_t {
-  kExact,  // unscaling is
   kFinite,
   kInfinite,    // some are not finite
   kSaturating,  // some are to be clamped
@@ -38,8 +37,9 @@ enum class RoundedResults : uint8_t {
 
 // A kernel: what it need not look at is left out when it is compiled.
 struct RoundedKernel {
-  bool small = false;  // there may be results that are subnormal or became zero
-  RoundedResults results = RoundedResults::kExact;
+  bool small = false;         // there may be results that are subnormal or became zero
+  bool exact_errors = false;  // float32 holds every error
+  RoundedResults results = RoundedResults::kFinite;
 };
 
 // Returns nothing for scales without a finite reciprocal.

@@ -125,9 +125,7 @@ HWY_NOINLINE void RoundValuesWith(const RoundedSpec& spec, const float* values, 
 
 inline void RoundValuesOf(const RoundedSpec& spec, const RoundedKernel& kernel, const float* values,
                           size_t count, float* results) {
-  const bool finite =
-      kernel.results == RoundedResults::kExact || kernel.results == RoundedResults::kFinite;
-  const bool bounds = !finite || (kernel.small && spec.flushes);
+  const bool bounds = kernel.results != RoundedResults::kFinite || (kernel.small && spec.flushes);
   (bounds ? RoundValuesWith<true> : RoundValuesWith<false>)(spec, values, count, results);
 }
 

@@ -159,7 +159,7 @@ TEST_P(MeasureRoundedOnTarget, ZerosStayZeros) {
 
 // The tests above mean little unless every kernel is asked.
 TEST(MeasureRounded, ChunksAskEveryKernel) {
-  std::set<std::tuple<bool, RoundedResults>> kernels;
+  std::set<std::tuple<bool, bool, RoundedResults>> kernels;
   for (const uint32_t smallest : {1u, 113u << 23}) {
     for (const float absmax : {1.0f, 1e6f}) {
       for (const Conversion& conversion : AllConversionsTo(kFp16)) {
@@ -167,12 +167,15 @@ TEST(MeasureRounded, ChunksAskEveryKernel) {
           const ChunkInputs inputs = {true, absmax, smallest - 1, 0, 1};
           const auto rounded = ChunkQuestion({conversion, scale, {}}).RoundedFor(inputs);
           ASSERT_NE(rounded.spec, nullptr);
-          kernels.insert({rounded.kernel.small, rounded.kernel.results});
+          kernels.insert(
+              {rounded.kernel.small, rounded.kernel.exact_errors, rounded.kernel.results});
         }
       }
     }
   }
-  EXPECT_EQ(kernels.size(), 2 * 4u);
+  // With and without small results: finite and infinite ones, whose errors may be exact, or not,
+  // and saturating ones.
+  EXPECT_EQ(kernels.size(), 2 * (2 * 2 + 1u));
 }
 
 TEST(MeasureRounded, LeavesWhatItCannotTell) {
