@@ -91,8 +91,8 @@ void ProfileRun::Deliver(Ranks& ranks) const {
   const StepRange all = resumption_.remaining;
   try {
     const StepRange own = {all.begin + static_cast<size_t>(ranks.rank()), all.end};
-    StepEncoder encoder(trace_, request_.settings, edges_, own, size, request_.device);
-    while (const std::optional<EncodedStep> step = encoder.Next()) ranks.Send(StepMessage(*step));
+    EncodeSteps(trace_, request_.settings, edges_, own, size, request_.device,
+                [&](size_t, const EncodedStep& step) { ranks.Send(StepMessage(step)); });
   } catch (...) {
     ranks.Send(FailureMessage(std::current_exception()));
   }
@@ -102,13 +102,18 @@ void ProfileRun::Deliver(Ranks& ranks) const {
 void ProfileRun::Collect(const Ranks& ranks, const std::function<void(size_t)>& on_step) {
   const size_t size = static_cast<size_t>(ranks.size());
   const StepRange all = resumption_.remaining;
-  StepEncoder encoder(trace_, request_.settings, edges_, all, size, request_.device);
-  for (size_t i = all.begin; i < all.end; ++i) {
-    const size_t owner = (i - all.begin) % size;
-    writer_->Append(owner == 0 ? *encoder.Next()
-                               : StepOfMessage(ranks.Receive(static_cast<int>(owner))));
+  const auto append = [&](size_t i, const EncodedStep& step) {
+    writer_->Append(step);
     on_step(i + 1 - all.begin);
-  }
+  };
+  // The steps of the other ranks follow each of this one's.
+  const auto take = [&](size_t i, const EncodedStep& step) {
+    append(i, step);
+    for (size_t owner = 1; owner < size && i + owner < all.end; ++owner) {
+      append(i + owner, StepOfMessage(ranks.Receive(static_cast<int>(owner))));
+    }
+  };
+  EncodeSteps(trace_, request_.settings, edges_, all, size, request_.device, take);
   writer_->Commit();
 }
 

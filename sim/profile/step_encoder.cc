@@ -7,8 +7,40 @@
 #include "dlsim/error.h"
 #include "sim/profile/content_hash.h"
 #include "src/base/beside.h"
+#include "src/base/parallel_in_order.h"
 
 namespace dlsim::sim {
+namespace {
+
+// Steps of at most so many bytes are small: some milliseconds of one thread.
+constexpr uint64_t kSmallStepBytes = uint64_t{16} << 20;
+// Counting a value takes as long as looking at so many.
+constexpr uint64_t kLooksPerValue = 4;
+
+// Notes the files that a step was counted from. Throws InputError if they changed since `state`.
+void NoteFiles(const std::vector<std::string>& paths, FileState state, ProfileStep& step) {
+  for (size_t k = 0; k < paths.size() && k < state.files.size(); ++k) {
+    state.files[k].content = ContentHash(paths[k]);  // from the page cache
+  }
+  RequireUnchanged(paths, state);
+  step.files = std::move(state.files);
+}
+
+EncodedStep EncodeWhole(const TraceSource& steps, size_t i, const HistogramEdges& edges,
+                        const StepOptions& options) {
+  const std::vector<std::string> paths = steps.files(i);
+  FileState state = StateIfThere(paths);  // before it is opened
+  ProfileStep step = ProfileOf(steps.LoadStep(i), edges, options);
+  NoteFiles(paths, std::move(state), step);
+  return EncodeStep(step, edges);
+}
+
+// The steps of one file are read in order.
+bool HaveFilesOfTheirOwn(const TraceSource& steps, StepRange range) {
+  return range.begin + 1 < range.end && steps.files(range.begin) != steps.files(range.begin + 1);
+}
+
+}  // namespace
 
 StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
                          const HistogramEdges& edges, StepRange range, size_t stride,
@@ -37,12 +69,7 @@ void StepEncoder::Start() {
   ProfileStep step;
   const auto profile = [&] { step = ProfileOf(opened, edges_, options); };
   next < range_.end ? queue_.LoadBeside(next, profile) : profile();
-  const std::vector<std::string> paths = steps_.files(range_.begin);
-  for (size_t k = 0; k < paths.size() && k < state_.files.size(); ++k) {
-    state_.files[k].content = ContentHash(paths[k]);  // from the page cache
-  }
-  RequireUnchanged(paths, state_);
-  step.files = std::exchange(state_, std::move(next_state)).files;
+  NoteFiles(steps_.files(range_.begin), std::exchange(state_, std::move(next_state)), step);
   encoding_ = StartBeside([this, whole = std::make_shared<const ProfileStep>(std::move(step))] {
     return EncodeStep(*whole, edges_);
   });
@@ -59,6 +86,26 @@ std::optional<EncodedStep> StepEncoder::Next() {
     failure_ = std::current_exception();  // the step before is good
   }
   return encoding.get();
+}
+
+void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
+                 const HistogramEdges& edges, StepRange range, size_t stride, ComputeDevice* device,
+                 const std::function<void(size_t, EncodedStep)>& take) {
+  const TraceSource steps(trace, settings.accumulate_steps);
+  const uint64_t step_bytes = trace.file_bytes() / steps.step_count();
+  if (device != nullptr || step_bytes > kSmallStepBytes || !HaveFilesOfTheirOwn(steps, range)) {
+    StepEncoder encoder(trace, settings, edges, range, stride, device);
+    for (size_t i = range.begin; i < range.end; i += stride) take(i, *encoder.Next());
+    return;
+  }
+  StepOptions options;
+  options.accumulation = settings.accumulation;
+  const auto place = [&](size_t k) { return range.begin + k * stride; };
+  const size_t count = (range.end - range.begin + stride - 1) / stride;
+  ParallelInOrder(
+      count, [&](size_t k) { return EncodeWhole(steps, place(k), edges, options); },
+      [&](size_t k, EncodedStep step) { take(place(k), std::move(step)); },
+      step_bytes / sizeof(float) * count * kLooksPerValue);
 }
 
 }  // namespace dlsim::sim

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Profiles and encodes every n-th step of a trace, the next one while the last is encoded.
+// Profiles and encodes every n-th step of a trace.
 #pragma once
 
 #include <cstddef>
 #include <exception>
+#include <functional>
 #include <future>
 #include <optional>
 
@@ -14,6 +15,7 @@
 
 namespace dlsim::sim {
 
+// Goes from step to step: the threads share each, and the last is encoded while they do.
 class StepEncoder {
  public:
   // Steps `range.begin`, `range.begin + stride`, ... All must live as long as this. `device` counts
@@ -39,5 +41,12 @@ class StepEncoder {
   std::future<EncodedStep> encoding_;
   std::exception_ptr failure_;
 };
+
+// Encodes the steps that a StepEncoder does, and calls take(i, step) for each in order. Of small
+// steps each thread encodes its own, as many parts of one of them take one thread only. Throws
+// Error; what comes before the step that failed was taken.
+void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
+                 const HistogramEdges& edges, StepRange range, size_t stride, ComputeDevice* device,
+                 const std::function<void(size_t, EncodedStep)>& take);
 
 }  // namespace dlsim::sim

@@ -41,8 +41,10 @@ int CountStartable(int count) {
   return static_cast<int>(threads.size());
 }
 
-// How many threads OpenMP would use, or fewer if the system starts no more.
+// How many threads OpenMP would use, or fewer if the system starts no more; one where they are at
+// work already.
 int UsableThreads() {
+  if (omp_in_parallel() != 0) return 1;
   static std::mutex mutex;
   static std::atomic<int> asked = 1, usable = 1;
   const int wanted = omp_get_max_threads();

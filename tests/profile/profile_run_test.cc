@@ -125,6 +125,59 @@ TEST_F(StepEncoderTest, AFileThatIsGoneIsAnError) {
   ExpectInputError([&] { encoder.Next(); }, {Name(1)});
 }
 
+// More work than one thread does.
+class EncodeStepsTest : public StepEncoderTest {
+ protected:
+  static constexpr int kSteps = 24;
+
+  EncodeStepsTest() {
+    const std::vector<float> values(50000, 0x1p-20f);
+    for (int step = 0; step < kSteps; ++step) {
+      dir_.Write(Name(step), BuildSafetensors({FloatTensor("w.grad", values),
+                                               FloatTensor("b.grad", {1.0f + float(step)})}));
+    }
+  }
+
+  std::vector<EncodedStep> Encode(StepRange range, size_t stride) const {
+    const TraceReader trace = OpenTrace({dir_.path()});
+    std::vector<EncodedStep> steps;
+    EncodeSteps(trace, settings_, edges_, range, stride, nullptr, [&](size_t i, EncodedStep step) {
+      EXPECT_EQ(i, range.begin + steps.size() * stride);
+      steps.push_back(std::move(step));
+    });
+    return steps;
+  }
+};
+
+TEST_F(EncodeStepsTest, AnyNumberOfThreadsEncodesAlike) {
+  for (const size_t stride : {1, 3}) {
+    const TraceReader trace = OpenTrace({dir_.path()});
+    StepEncoder encoder(trace, settings_, edges_, {1, kSteps}, stride);
+    const std::vector<EncodedStep> steps = Encode({1, kSteps}, stride);
+    for (const EncodedStep& step : steps) {
+      const std::optional<EncodedStep> expected = encoder.Next();
+      EXPECT_EQ(step.step, expected->step);
+      EXPECT_TRUE(step.tensors == expected->tensors && step.bytes == expected->bytes);
+    }
+    EXPECT_FALSE(encoder.Next());
+  }
+  EXPECT_TRUE(Encode({4, 4}, 1).empty());
+  EXPECT_TRUE(Encode({5, 4}, 2).empty());
+}
+
+TEST_F(EncodeStepsTest, StepsBeforeAFailureAreGood) {
+  dir_.Write(Name(9), "damaged");
+  const TraceReader trace = OpenTrace({dir_.path()});
+  size_t taken = 0;
+  const auto take = [&](size_t, const EncodedStep&) { ++taken; };
+  ExpectInputError(
+      [&] {
+        EncodeSteps(trace, settings_, edges_, {0, kSteps}, 1, nullptr, take);
+      },
+      {Name(9)});
+  EXPECT_EQ(taken, 9);
+}
+
 TEST(RankMessages, CarryAStep) {
   const EncodedStep step = {-7, std::string("a\0b", 3), std::string("\xFF\0c", 3)};
   const EncodedStep got = StepOfMessage(StepMessage(step));

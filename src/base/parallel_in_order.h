@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Work of which each piece takes one thread, and whose results are taken in order.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <mutex>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "src/base/parallel.h"
+
+namespace dlsim {
+
+// The state of one ParallelInOrder: which pieces were begun and taken, and what waits to be taken.
+template <class Result, class Make, class Take>
+class OrderedPieces {
+ public:
+  // At most `in_flight` pieces are begun before the first of them is taken, which bounds memory.
+  OrderedPieces(size_t count, size_t in_flight, const Make& make, const Take& take)
+      : count_(count), make_(make), take_(take), results_(in_flight) {}
+
+  // What every thread does; one of them, the taker, also takes.
+  void Work(bool is_taker) {
+    std::unique_lock lock(mutex_);
+    while (!failure_ && (is_taker ? taken_ : begun_) < count_) {
+      if (is_taker && First().has_value()) {
+        TakeFirst(lock);
+      } else if (begun_ < count_ && begun_ < taken_ + results_.size()) {
+        MakeNext(lock);
+      } else {
+        changed_.wait(lock);
+      }
+    }
+  }
+
+  void RethrowFailure() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  struct Made {
+    std::optional<Result> result;
+    std::exception_ptr failure;
+  };
+
+  std::optional<Made>& First() { return results_[taken_ % results_.size()]; }
+
+  void MakeNext(std::unique_lock<std::mutex>& lock) {
+    const size_t i = begun_++;
+    lock.unlock();
+    Made made;
+    try {
+      const DefaultFloatEnvironment environment;
+      made.result.emplace(make_(i));
+    } catch (...) {
+      made.failure = std::current_exception();
+    }
+    lock.lock();
+    results_[i % results_.size()] = std::move(made);
+    changed_.notify_all();
+  }
+
+  void TakeFirst(std::unique_lock<std::mutex>& lock) {
+    Made made = *std::exchange(First(), std::nullopt);
+    lock.unlock();
+    try {
+      if (made.failure) std::rethrow_exception(made.failure);
+      take_(taken_, std::move(*made.result));
+    } catch (...) {
+      made.failure = std::current_exception();
+    }
+    lock.lock();
+    failure_ = made.failure;
+    ++taken_;
+    changed_.notify_all();
+  }
+
+  size_t count_;
+  const Make& make_;
+  const Take& take_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::optional<Made>> results_;  // of piece i at i modulo their number
+  size_t begun_ = 0, taken_ = 0;
+  std::exception_ptr failure_;
+};
+
+// Calls make(i) for i in [0, count) on several threads, and take(i, its result) in order on the
+// calling thread. What fails first in this order is thrown; all before it was taken. `elements`
+// as for ParallelFor. Parallel work within make() stays on its thread.
+template <class Make, class Take>
+void ParallelInOrder(size_t count, const Make& make, const Take& take, uint64_t elements) {
+  const int threads = ThreadsFor(count, elements);
+  if (threads <= 1) {
+    const DefaultFloatEnvironment environment;
+    for (size_t i = 0; i < count; ++i) take(i, make(i));
+    return;
+  }
+  constexpr size_t kPerThread = 4;  // enough that nobody waits for one that takes longer
+  OrderedPieces<decltype(make(size_t{0})), Make, Take> pieces(
+      count, kPerThread * static_cast<size_t>(threads), make, take);
+#pragma omp parallel for schedule(static, 1) num_threads(threads)
+  for (int thread = 0; thread < threads; ++thread) pieces.Work(thread == 0);
+  pieces.RethrowFailure();
+}
+
+}  // namespace dlsim
