@@ -39,7 +39,10 @@ struct HistogramAnswer {
 // rounding.
 class HistogramQuestion {
  public:
-  HistogramQuestion(const Conversion& conversion, float scale);
+  // `near` is a question of the same conversion at another scale, from which the search for the
+  // thresholds begins: what is found is the same.
+  HistogramQuestion(const Conversion& conversion, float scale,
+                    const HistogramQuestion* near = nullptr);
 
   HistogramAnswer Ask(const HistogramIndex& index) const;
 
@@ -100,6 +103,8 @@ class HistogramQuestion {
     Bracket<double> range;
     double likely = 0;
   };
+  OfSign GuessFrom(const HistogramQuestion& near, Sign sign) const;
+  OfSign Find(Sign sign, const OfSign& guess) const;
   ErrorSquares Errors(Sign sign, const HistogramIndex& index) const;
   uint32_t FirstPrecise(Sign sign) const;
   Bracket<double> QuantizedSquares(Sign sign, const HistogramIndex& index) const;

@@ -1,20 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "src/histogram/find_thresholds.h"
+
 #include <bit>
 #include <cmath>
 
-#include "dlsim/thresholds.h"
 #include "src/base/check.h"
 #include "src/base/first_magnitude.h"
 #include "src/base/float_environment.h"
 
 namespace dlsim {
 
-Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign) {
+namespace {
+
+// `find` takes the member that is sought, and the predicate that holds from it on.
+template <class Find>
+Thresholds FindWith(const Find& find, const Conversion& conversion, float scale, Sign sign) {
   DLSIM_CHECK(conversion.rounding != Rounding::kStochastic && !std::isnan(scale));
   const DefaultFloatEnvironment environment;
   const CodecSpec spec = MakeCodecSpec(conversion);
-  const auto first_where = [&](const auto& holds) {
-    return FirstMagnitude([&](uint32_t magnitude) {
+  const auto first_where = [&](uint32_t Thresholds::*member, const auto& holds) {
+    return find(member, [&](uint32_t magnitude) {
       const float scaled = ValueOf(magnitude, sign) * scale;
       const EncodeResult result =
           Encode(spec, conversion.rounding, std::bit_cast<uint32_t>(scaled));
@@ -22,12 +27,29 @@ Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign) 
     });
   };
   Thresholds thresholds;
-  thresholds.nonzero = first_where([](CodeClass kind, bool) { return kind != CodeClass::kZero; });
-  thresholds.normal = first_where([](CodeClass kind, bool) {
+  thresholds.nonzero = first_where(&Thresholds::nonzero,
+                                   [](CodeClass kind, bool) { return kind != CodeClass::kZero; });
+  thresholds.normal = first_where(&Thresholds::normal, [](CodeClass kind, bool) {
     return kind != CodeClass::kZero && kind != CodeClass::kSubnormal;
   });
-  thresholds.overflow = first_where([](CodeClass, bool overflows) { return overflows; });
+  thresholds.overflow =
+      first_where(&Thresholds::overflow, [](CodeClass, bool overflows) { return overflows; });
   return thresholds;
+}
+
+}  // namespace
+
+Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign) {
+  const auto find = [](uint32_t Thresholds::*, const auto& holds) { return FirstMagnitude(holds); };
+  return FindWith(find, conversion, scale, sign);
+}
+
+Thresholds FindThresholdsNear(const Thresholds& guess, const Conversion& conversion, float scale,
+                              Sign sign) {
+  const auto find = [&](uint32_t Thresholds::*member, const auto& holds) {
+    return FirstMagnitudeNear(guess.*member, holds);
+  };
+  return FindWith(find, conversion, scale, sign);
 }
 
 }  // namespace dlsim

@@ -5,10 +5,10 @@
 #include <bit>
 #include <cmath>
 #include <limits>
-#include <set>
 
 #include "src/base/first_magnitude.h"
 #include "src/base/float_environment.h"
+#include "src/histogram/find_thresholds.h"
 
 namespace dlsim {
 namespace {
@@ -57,38 +57,63 @@ void HistogramAnswer::Merge(const HistogramAnswer& other) {
   stats.Merge(other.stats);
 }
 
-HistogramQuestion::HistogramQuestion(const Conversion& conversion, float scale)
+// The signs differ at most by the direction of rounding.
+HistogramQuestion::HistogramQuestion(const Conversion& conversion, float scale,
+                                     const HistogramQuestion* near)
     : conversion_(conversion), scale_(scale) {
   const DefaultFloatEnvironment environment;
-  const auto nonfinite = [&](uint32_t code) { return IsNonfinite(conversion, code); };
-  const uint32_t largest_code = MaxFiniteCode(conversion.format);
-  const uint32_t code_mask = MagnitudeMask(conversion.format);
-  const auto largest = [&](uint32_t code) { return (code & code_mask) >= largest_code; };
+  OfSign guess;
   for (const Sign sign : kSigns) {
-    const auto first_where = [&](const auto& holds) {
-      return FirstMagnitude([&](uint32_t magnitude) {
-        return holds(CodeOf(conversion, ValueOf(magnitude, sign), scale));
-      });
-    };
-    OfSign& of_sign = signs_[static_cast<size_t>(sign)];
-    // Times NaN everything is NaN: the default thresholds are those.
-    if (!std::isnan(scale)) {
-      static_cast<Thresholds&>(of_sign) = FindThresholds(conversion, scale, sign);
-    }
-    of_sign.largest = first_where(largest);
-    of_sign.nonfinite = first_where(nonfinite);
-    of_sign.zero_to_nonfinite = nonfinite(CodeOf(conversion, ValueOf(0, sign), scale));
-    of_sign.infinity_to_nonfinite =
-        nonfinite(CodeOf(conversion, ValueOf(codec::kInfinityBits, sign), scale));
+    if (near != nullptr) guess = GuessFrom(*near, sign);
+    guess = signs_[static_cast<size_t>(sign)] = Find(sign, guess);
   }
 }
 
-std::vector<uint32_t> HistogramQuestion::ThresholdBits() const {
-  std::set<uint32_t> bits;
-  for (const OfSign& sign : signs_) {
-    bits.insert({sign.nonzero, sign.normal, sign.overflow, sign.nonfinite});
+// Thresholds move with the scale.
+HistogramQuestion::OfSign HistogramQuestion::GuessFrom(const HistogramQuestion& near,
+                                                       Sign sign) const {
+  const double ratio = std::fabs(double{near.scale_} / double{scale_});
+  const auto moved = [&](uint32_t threshold) {
+    return MagnitudeBits(double{ValueOf(threshold, Sign::kPositive)} * ratio);
+  };
+  const OfSign& from = near.Of(sign);
+  OfSign guess;
+  guess.nonzero = moved(from.nonzero);
+  guess.normal = moved(from.normal);
+  guess.overflow = moved(from.overflow);
+  guess.largest = moved(from.largest);
+  guess.nonfinite = moved(from.nonfinite);
+  return guess;
+}
+
+HistogramQuestion::OfSign HistogramQuestion::Find(Sign sign, const OfSign& guess) const {
+  const auto code_of = [&](uint32_t bits) {
+    return CodeOf(conversion_, ValueOf(bits, sign), scale_);
+  };
+  const auto nonfinite = [&](uint32_t bits) { return IsNonfinite(conversion_, code_of(bits)); };
+  const uint32_t largest_code = MaxFiniteCode(conversion_.format);
+  const uint32_t code_mask = MagnitudeMask(conversion_.format);
+  const auto largest = [&](uint32_t bits) { return (code_of(bits) & code_mask) >= largest_code; };
+  OfSign found;
+  // Times NaN everything is NaN: the default thresholds are those.
+  if (!std::isnan(scale_)) {
+    static_cast<Thresholds&>(found) = FindThresholdsNear(guess, conversion_, scale_, sign);
   }
-  return {bits.begin(), bits.end()};
+  found.largest = FirstMagnitudeNear(guess.largest, largest);
+  found.nonfinite = FirstMagnitudeNear(guess.nonfinite, nonfinite);
+  found.zero_to_nonfinite = nonfinite(0);
+  found.infinity_to_nonfinite = nonfinite(codec::kInfinityBits);
+  return found;
+}
+
+std::vector<uint32_t> HistogramQuestion::ThresholdBits() const {
+  std::vector<uint32_t> bits;
+  for (const OfSign& sign : signs_) {
+    bits.insert(bits.end(), {sign.nonzero, sign.normal, sign.overflow, sign.nonfinite});
+  }
+  std::ranges::sort(bits);
+  bits.erase(std::unique(bits.begin(), bits.end()), bits.end());
+  return bits;
 }
 
 bool HistogramQuestion::MakesNonfinite(const Histogram& histogram) const {

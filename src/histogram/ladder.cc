@@ -3,9 +3,14 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <set>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "dlsim/histogram_question.h"
+#include "src/base/parallel.h"
 
 namespace dlsim {
 
@@ -26,22 +31,48 @@ Ladder DefaultLadder() {
           {scales.begin(), scales.end()}};
 }
 
-HistogramEdges EdgesOf(const Ladder& ladder) {
-  std::vector<uint32_t> edges;
-  const auto add = [&](const Conversion& conversion) {
-    for (const float scale : ladder.scales) {
-      const std::vector<uint32_t> thresholds = HistogramQuestion(conversion, scale).ThresholdBits();
-      edges.insert(edges.end(), thresholds.begin(), thresholds.end());
-    }
-  };
+namespace {
+
+// How many elements are looked at in the time in which the thresholds of one scale are found.
+constexpr uint64_t kLooksPerScale = 500;
+
+std::vector<Conversion> ConversionsOf(const Ladder& ladder) {
+  std::vector<Conversion> conversions;
   for (const NamedFormat& format : ladder.formats) {
     for (const Rounding rounding : ladder.roundings) {
       for (const Subnormals subnormals : ladder.subnormals) {
         for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
-          add({format.format, rounding, overflow, subnormals});
+          conversions.push_back({format.format, rounding, overflow, subnormals});
         }
       }
     }
+  }
+  return conversions;
+}
+
+std::vector<uint32_t> ThresholdsOf(const Conversion& conversion, std::span<const float> scales) {
+  std::vector<uint32_t> all;
+  std::optional<HistogramQuestion> last;
+  for (const float scale : scales) {
+    last = HistogramQuestion(conversion, scale, last ? &*last : nullptr);
+    const std::vector<uint32_t> thresholds = last->ThresholdBits();
+    all.insert(all.end(), thresholds.begin(), thresholds.end());
+  }
+  return all;
+}
+
+}  // namespace
+
+HistogramEdges EdgesOf(const Ladder& ladder) {
+  const std::vector<Conversion> conversions = ConversionsOf(ladder);
+  std::vector<std::vector<uint32_t>> thresholds(conversions.size());
+  ParallelFor(
+      conversions.size(),
+      [&](size_t c) { thresholds[c] = ThresholdsOf(conversions[c], ladder.scales); },
+      conversions.size() * ladder.scales.size() * kLooksPerScale);
+  std::vector<uint32_t> edges;
+  for (const std::vector<uint32_t>& of_one : thresholds) {
+    edges.insert(edges.end(), of_one.begin(), of_one.end());
   }
   return HistogramEdges(std::move(edges));
 }

@@ -11,6 +11,9 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/histogram_question.h"
+#include "src/base/first_magnitude.h"
+#include "src/histogram/find_thresholds.h"
 #include "tests/support/formats_under_test.h"
 
 namespace dlsim {
@@ -105,6 +108,51 @@ TEST(Thresholds, OfFp16AtAScale32768TimesLargerUnderflowWithCb16) {
     const Thresholds fp16 = FindThresholds({kFp16}, std::ldexp(1.0f, 15 + k), Sign::kPositive);
     const Thresholds cb16 = FindThresholds({kCb16}, std::ldexp(1.0f, k), Sign::kPositive);
     EXPECT_EQ(fp16.nonzero, cb16.nonzero) << k;
+  }
+}
+
+TEST_P(ThresholdsOfFormat, AreTheSameWhateverTheGuess) {
+  constexpr uint32_t kOne = 0x3F800000;
+  const Thresholds guesses[] = {{}, {kOne, 0, kOne}, {codec::kInfinityBits, ~0u, 1}};
+  for (const Conversion& conversion : DeterministicConversions(GetParam().format)) {
+    for (const float scale : kScales) {
+      const Thresholds expected = FindThresholds(conversion, scale, Sign::kNegative);
+      for (const Thresholds& guess : guesses) {
+        EXPECT_EQ(FindThresholdsNear(guess, conversion, scale, Sign::kNegative), expected);
+      }
+      EXPECT_EQ(FindThresholdsNear(expected, conversion, scale, Sign::kNegative), expected);
+    }
+  }
+}
+
+TEST_P(ThresholdsOfFormat, AQuestionNearAnotherIsTheSame) {
+  for (const Conversion& conversion : DeterministicConversions(GetParam().format)) {
+    for (const float from : kScales) {
+      const HistogramQuestion near(conversion, from);
+      for (const float scale : kScales) {
+        const HistogramQuestion question(conversion, scale, &near), alone(conversion, scale);
+        for (const Sign sign : kSigns) {
+          const HistogramQuestion::OfSign &a = question.Of(sign), &b = alone.Of(sign);
+          EXPECT_EQ(static_cast<const Thresholds&>(a), static_cast<const Thresholds&>(b));
+          EXPECT_EQ(static_cast<const Thresholds&>(a), FindThresholds(conversion, scale, sign));
+          EXPECT_EQ(a.largest, b.largest);
+          EXPECT_EQ(a.nonfinite, b.nonfinite);
+        }
+      }
+    }
+  }
+}
+
+TEST(FirstMagnitude, IsFoundFromAnyGuessAndFastFromAGoodOne) {
+  const uint32_t places[] = {
+      1, 2, 1000, 0x3F800000, codec::kInfinityBits - 1, codec::kInfinityBits};
+  for (const uint32_t place : places) {
+    for (const uint32_t guess : {0u, 1u, 2u, 999u, 1001u, 0x3F7FFFFFu, 0x7F7FFFFFu, ~0u, place}) {
+      int calls = 0;
+      const auto holds = [&](uint32_t magnitude) { return ++calls, magnitude >= place; };
+      EXPECT_EQ(FirstMagnitudeNear(guess, holds), place) << guess;
+      EXPECT_LE(calls, guess == place ? 2 : 64);
+    }
   }
 }
 
