@@ -13,7 +13,7 @@
 
 namespace dlsim::sim {
 
-// What runs are ranked by, the least first but for the scale; ties by mean loss, skipped steps,
+// What runs are ranked by, the least first but for the scale; ties by gradient lost, skipped steps,
 // energy lost, and order.
 enum class RankBy : uint8_t {
   kLoss,          // mean_loss, which must be known
@@ -38,7 +38,7 @@ constexpr auto EnumNames(RankBy) {
 std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, RankBy by);
 
 // Returns the indices of the runs than which no other has both fewer skipped steps and a smaller
-// mean loss (without it mean energy lost), the fewest skipped first; one run for each pair of
+// gradient lost (without it mean energy lost), the fewest skipped first; one run for each pair of
 // these, and none that the original would have ended unless it ends them all.
 std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes);
 

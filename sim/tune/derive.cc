@@ -14,7 +14,7 @@
 namespace dlsim::sim {
 namespace {
 
-// Less of the mean loss is no reason to prefer other parameters: a step of a hundred, or one spike.
+// Less gradient lost is no reason to prefer other parameters: a step of a hundred, or one spike.
 double WorthAChange(size_t steps) {
   return std::fmax(0.01, 1.5 / static_cast<double>(std::max<size_t>(1, steps)));
 }

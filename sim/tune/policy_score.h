@@ -10,8 +10,8 @@
 
 namespace dlsim::sim {
 
-// Differences of the mean loss below this count as none: a step of ten thousand, or a hundredth of
-// the harm from which on training suffers.
+// Differences of the gradient lost below this count as none: a step of ten thousand, or a hundredth
+// of the harm from which on training suffers.
 inline constexpr double kLossResolution = 1e-4;
 
 // What an applied step loses: all if an activation gradient overflows, nothing as long as its harm

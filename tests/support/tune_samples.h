@@ -55,7 +55,7 @@ class RandomParameters {
   std::mt19937_64 random_;
 };
 
-// Returns the mean losses of `count` random policies of a family.
+// Returns the gradients lost, on average, by `count` random policies of a family.
 inline std::vector<double> RandomLosses(const TraceReader& trace, const PolicyFamily& family,
                                         size_t count, uint64_t seed) {
   RandomParameters parameters(seed);

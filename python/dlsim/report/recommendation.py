@@ -28,7 +28,7 @@ _LOSSES = {
 
 
 def recommendation_charts(result: ShownResult) -> list[dict[str, Any]]:
-    """Returns per format the bars of mean loss, and the head-room over the steps."""
+    """Returns per format the bars of gradient lost, and the head-room over the steps."""
     return [
         {"format": visible(item["format"]), "bars": _bars(item), **_headroom(item)}
         for item in result.data["formats"]
