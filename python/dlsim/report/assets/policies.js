@@ -11,8 +11,9 @@ const Policies = (() => {
     const { runs } = Report.data;
     const length = Report.narrow() ? 18 : 40;
     const labels = runs.map((run) => Report.plain(Report.shortened(run.label, length)));
-    const height = Math.min(900, 100 + 22 * runs.length);
-    const stride = Math.max(1, Math.ceil(runs.length / ((height - 100) / 14)));
+    const top = Report.narrow() ? 90 : 30; // the legend's lines are one below the other there
+    const height = Math.min(900, 70 + top + 22 * runs.length);
+    const stride = Math.max(1, Math.ceil(runs.length / ((height - 70 - top) / 14)));
     const named = runs.map((_, i) => i).filter((i) => i % stride === 0);
     const data = kinds.map(([name, hue], kind) => ({
       type: "bar", orientation: "h", name, y: runs.map((_, i) => i),
@@ -23,7 +24,7 @@ const Policies = (() => {
     return {
       data,
       layout: {
-        barmode: "stack", height, bargap: 0.35,
+        barmode: "stack", height, bargap: 0.35, margin: { l: 56, r: 16, t: top, b: 44 },
         xaxis: { title: { text: "steps" }, rangemode: "tozero" },
         yaxis: {
           autorange: "reversed", tickvals: named, ticktext: named.map((i) => labels[i]), showgrid: false, zeroline: false,

@@ -21,7 +21,7 @@ const Recommendation = (() => {
       layout: {
         height: 100 + 24 * bars.label.length, bargap: 0.3, shapes: bound,
         margin: { l: 8, r: 40, t: 28, b: 40 },
-        xaxis: { title: { text: "gradient lost, mean over the steps" }, rangemode: "tozero" },
+        xaxis: { title: { text: "gradient lost, on average" }, rangemode: "tozero" },
         yaxis: {
           autorange: "reversed", showgrid: false, zeroline: false, tickvals: bars.label.map((_, i) => i),
           ticktext: bars.label.map((label) => Report.plain(Report.shortened(label, length))),
