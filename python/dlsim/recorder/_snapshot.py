@@ -81,39 +81,44 @@ class HostCopies:
             if dtype_name(tensor) not in VALUES:
                 left_out[name] = f"has elements of type {dtype_name(tensor)}"
                 continue
-            tensor = self._reduced(tensor, step)
+            tensor = self._sampled(tensor, step)
+            dtype = self._stored_dtype(tensor)
             if tensor.is_cuda:
                 devices.add(tensor.device)
-                host[name] = self._buffer_like(name, tensor, pinned=True)
+                tensor = tensor.to(dtype)  # there: less is to be moved
+                host[name] = self._buffer_like(name, tensor, dtype, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
+            elif tensor.device.type == "cpu" and self._is_borrowed(name):
+                host[name] = self._buffer_like(name, tensor, dtype, pinned=False).copy_(tensor)
             else:
-                host[name] = tensor.resolve_neg().cpu().contiguous()
-                if self._is_borrowed(name) and host[name].data_ptr() == _local(given).data_ptr():
-                    buffer = self._buffer_like(name, tensor, pinned=False)
-                    host[name] = buffer.copy_(host[name])
+                host[name] = tensor.to(dtype).resolve_neg().cpu().contiguous()
         for device in devices:
             torch.cuda.synchronize(device)
         return host
 
-    def _reduced(self, tensor: Any, step: int) -> Any:
+    def _sampled(self, tensor: Any, step: int) -> Any:
+        if self._sample is None or tensor.numel() <= self._sample:
+            return tensor
+        stride = stride_of(tuple(tensor.shape), self._sample)
+        return tensor.reshape(-1)[step % stride :: stride]
+
+    def _stored_dtype(self, tensor: Any) -> Any:
         import torch
 
-        if self._sample is not None and tensor.numel() > self._sample:
-            stride = stride_of(tuple(tensor.shape), self._sample)
-            tensor = tensor.reshape(-1)[step % stride :: stride]
-        return tensor if self._dtype is None else tensor.to(getattr(torch, self._dtype))
+        return tensor.dtype if self._dtype is None else getattr(torch, self._dtype)
 
     def _is_borrowed(self, name: str) -> bool:
         return self._borrowed and role_of(name) == "grad"
 
-    def _buffer_like(self, name: str, tensor: Any, *, pinned: bool) -> Any:
+    def _buffer_like(self, name: str, tensor: Any, dtype: Any, *, pinned: bool) -> Any:
         import torch
 
         buffer = self._buffers.get(name)
-        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != tensor.dtype:
+        if buffer is None or buffer.shape != tensor.shape or buffer.dtype != dtype:
             if pinned:
-                buffer = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+                buffer = torch.empty(tensor.shape, dtype=dtype, pin_memory=True)
             else:
-                buffer = torch.empty_like(tensor, memory_format=torch.contiguous_format)
+                dense = torch.contiguous_format
+                buffer = torch.empty_like(tensor, dtype=dtype, memory_format=dense)
             self._buffers[name] = buffer
         return buffer
