@@ -151,7 +151,7 @@ TEST_F(ReplayTrainingTest, AccumulatedStepsAreNumberedAsMicroSteps) {
   }
 }
 
-TEST_F(ReplayTrainingTest, EnergyLostInSkippedStepsDoesNotCount) {
+TEST_F(ReplayTrainingTest, WhatIsLostInSkippedStepsDoesNotCount) {
   WriteStep(0, {FloatTensor("a.grad", {1e-9f}), FloatTensor("b.grad", {kInf})});
   WriteStep(1, {FloatTensor("a.grad", {1}), FloatTensor("b.grad", {1})});
   const ReplayRun run = PolicyRun("torch", {"init_scale=1"});
@@ -161,6 +161,7 @@ TEST_F(ReplayTrainingTest, EnergyLostInSkippedStepsDoesNotCount) {
     const ReplayResult result = RunOne(run, options);
     EXPECT_TRUE(result.steps[0].skipped);
     EXPECT_EQ(result.tensors[0].worst_step_energy_lost, 0);
+    EXPECT_EQ(result.tensors[0].harm.worst, 0);
   }
 }
 
