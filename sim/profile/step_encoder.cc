@@ -12,8 +12,6 @@
 namespace dlsim::sim {
 namespace {
 
-// Steps of at most so many bytes are small: some milliseconds of one thread.
-constexpr uint64_t kSmallStepBytes = uint64_t{16} << 20;
 // Counting a value takes as long as looking at so many.
 constexpr uint64_t kLooksPerValue = 4;
 
@@ -33,11 +31,6 @@ EncodedStep EncodeWhole(const TraceSource& steps, size_t i, const HistogramEdges
   ProfileStep step = ProfileOf(steps.LoadStep(i), edges, options);
   NoteFiles(paths, std::move(state), step);
   return EncodeStep(step, edges);
-}
-
-// The steps of one file are read in order.
-bool HaveFilesOfTheirOwn(const TraceSource& steps, StepRange range) {
-  return range.begin + 1 < range.end && steps.files(range.begin) != steps.files(range.begin + 1);
 }
 
 }  // namespace
@@ -92,8 +85,7 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
                  const HistogramEdges& edges, StepRange range, size_t stride, ComputeDevice* device,
                  const std::function<void(size_t, EncodedStep)>& take) {
   const TraceSource steps(trace, settings.accumulate_steps);
-  const uint64_t step_bytes = trace.file_bytes() / steps.step_count();
-  if (device != nullptr || step_bytes > kSmallStepBytes || !HaveFilesOfTheirOwn(steps, range)) {
+  if (device != nullptr || range.begin >= range.end || !steps.HasSmallSteps()) {
     StepEncoder encoder(trace, settings, edges, range, stride, device);
     for (size_t i = range.begin; i < range.end; i += stride) take(i, *encoder.Next());
     return;
@@ -105,7 +97,7 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
   ParallelInOrder(
       count, [&](size_t k) { return EncodeWhole(steps, place(k), edges, options); },
       [&](size_t k, EncodedStep step) { take(place(k), std::move(step)); },
-      step_bytes / sizeof(float) * count * kLooksPerValue);
+      trace.file_bytes() / steps.step_count() / sizeof(float) * count * kLooksPerValue);
 }
 
 }  // namespace dlsim::sim

@@ -13,6 +13,11 @@
 namespace dlsim::sim {
 namespace {
 
+// Steps of at most so many bytes are small: some milliseconds of one thread.
+constexpr uint64_t kSmallStepBytes = uint64_t{16} << 20;
+// A process can have some thousand files open, and several steps for each thread.
+constexpr size_t kFewFiles = 4;
+
 bool HasMicroSteps(const TraceStep& step) {
   return step.recordings.size() > 1 || step.recordings.front().micro >= 0;
 }
@@ -86,6 +91,13 @@ TraceSource::TraceSource(const TraceReader& trace, int64_t accumulate_steps)
     throw UsageError("grad_accum_steps", "more than the trace has steps",
                      "at most " + std::to_string(trace.step_count()), std::to_string(asked));
   }
+}
+
+// The steps of one file are read in order.
+bool TraceSource::HasSmallSteps() const {
+  if (count_ < 2 || facts_.file_bytes / count_ > kSmallStepBytes) return false;
+  const std::vector<std::string> first = files(0);
+  return first.size() <= kFewFiles && first != files(1);
 }
 
 int64_t TraceSource::number(size_t i) const {

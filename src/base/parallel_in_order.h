@@ -2,6 +2,7 @@
 // Work of which each piece takes one thread, and whose results are taken in order.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdint>
@@ -100,9 +101,11 @@ void ParallelInOrder(size_t count, const Make& make, const Take& take, uint64_t 
     for (size_t i = 0; i < count; ++i) take(i, make(i));
     return;
   }
-  constexpr size_t kPerThread = 4;  // enough that nobody waits for one that takes longer
+  // Enough that nobody waits for one that takes longer, unless threads are many.
+  constexpr size_t kPerThread = 4, kEnough = 64;
+  const auto workers = static_cast<size_t>(threads);
   OrderedPieces<decltype(make(size_t{0})), Make, Take> pieces(
-      count, kPerThread * static_cast<size_t>(threads), make, take);
+      count, std::max(workers, std::min(kPerThread * workers, kEnough)), make, take);
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
   for (int thread = 0; thread < threads; ++thread) pieces.Work(thread == 0);
   pieces.RethrowFailure();
