@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ._columns import Table
 from ._errors import InputError, UsageError
 from ._expectations import Expectation, expectations_of
 from ._files import replacing
-from ._tables import Table, table_names, tables
+from ._tables import table_names, tables
 from ._verdict import (
     FormatVerdict,
     PathInWindows,
