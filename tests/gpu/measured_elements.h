@@ -16,11 +16,10 @@ inline bool SameDigits(double a, double b) {
 }
 
 inline bool Same(const LaneStats& a, const LaneStats& b) {
-  return a.zeros == b.zeros && a.nan == b.nan && a.inf == b.inf && a.underflow == b.underflow &&
-         a.subnormal == b.subnormal && a.overflow == b.overflow &&
-         a.nonfinite_outputs == b.nonfinite_outputs && SameDigits(double{a.absmax}, b.absmax) &&
-         SameDigits(a.inputs, b.inputs) && SameDigits(a.errors, b.errors) &&
-         SameDigits(a.underflows, b.underflows) && SameDigits(a.quantized, b.quantized);
+  bool same = SameDigits(double{a.absmax}, b.absmax);
+  ForEachLaneCounter([&](uint32_t, auto of_lane, auto) { same &= a.*of_lane == b.*of_lane; });
+  ForEachLaneSum([&](uint32_t, auto of_lane, auto) { same &= SameDigits(a.*of_lane, b.*of_lane); });
+  return same;
 }
 
 // What became of an element that was measured in a short form and by the definition.

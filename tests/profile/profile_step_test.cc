@@ -12,6 +12,7 @@
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
 #include "src/base/beside.h"
+#include "tests/support/same_stats.h"
 #include "tests/support/test_traces.h"
 #include "tests/support/trace_builder.h"
 
@@ -49,26 +50,6 @@ std::vector<StepQuestion> Questions() {
   return questions;
 }
 
-void ExpectNear(double a, double b) {
-  if (a != b) {
-    EXPECT_NEAR(a, b, 1e-12 * std::fabs(b));
-  }
-}
-
-void ExpectSame(const TensorStats& answer, const TensorStats& measured) {
-  EXPECT_EQ(answer.elements, measured.elements);
-  EXPECT_EQ(answer.zeros, measured.zeros);
-  EXPECT_EQ(answer.nan, measured.nan);
-  EXPECT_EQ(answer.inf, measured.inf);
-  EXPECT_EQ(answer.underflow, measured.underflow);
-  EXPECT_EQ(answer.subnormal, measured.subnormal);
-  EXPECT_EQ(answer.overflow, measured.overflow);
-  EXPECT_EQ(answer.nonfinite_outputs, measured.nonfinite_outputs);
-  EXPECT_EQ(answer.absmax, measured.absmax);
-  ExpectNear(answer.sum_of_squares, measured.sum_of_squares);
-  ExpectNear(answer.underflow_sum_of_squares, measured.underflow_sum_of_squares);
-}
-
 void ExpectAnswersAsMeasured(const TraceStep& step, const StepOptions& options) {
   const std::vector<StepQuestion> questions = Questions();
   const StepMeasurement measurement = MeasureStep(step, questions, options);
@@ -85,7 +66,7 @@ void ExpectAnswersAsMeasured(const TraceStep& step, const StepOptions& options) 
         const HistogramQuestion question(questions[q].conversion, questions[q].scale);
         const HistogramAnswer answer = question.Ask(index);
         EXPECT_TRUE(answer.exact());
-        ExpectSame(answer.stats, measurement.answers[q][t].parts[part]);
+        ExpectSameInHistogram(answer.stats, measurement.answers[q][t].parts[part]);
       }
     }
   }

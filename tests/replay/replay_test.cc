@@ -28,10 +28,10 @@ namespace dlsim::sim {
 namespace {
 
 void Print(const TensorStats& s, std::ostream& out) {
-  out << s.elements << ' ' << s.zeros << ' ' << s.nan << ' ' << s.inf << ' ' << s.underflow << ' '
-      << s.subnormal << ' ' << s.overflow << ' ' << s.nonfinite_outputs << ' ' << s.absmax << ' '
-      << s.sum_of_squares << ' ' << s.underflow_sum_of_squares << ' ' << s.quantized_sum_of_squares
-      << '\n';
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kIsMember) out << s.*row.kRow.of << ' ';
+  });
+  out << '\n';
 }
 
 // Every field of a result; floating-point numbers by their bits.
