@@ -39,13 +39,7 @@ class OutcomeSum {
   // trace.
   SweepOutcome Outcome(const TensorStats& input, size_t steps) const {
     SweepOutcome outcome = outcome_;
-    TensorStats& gradients = outcome.gradients;
-    gradients.elements = input.elements;
-    gradients.zeros = input.zeros;
-    gradients.nan = input.nan;
-    gradients.inf = input.inf;
-    gradients.absmax = input.absmax;
-    gradients.sum_of_squares = input.sum_of_squares;
+    outcome.gradients = WithResults(input);
     outcome.exact = exact_ && known_;
     const auto applied = static_cast<double>(outcome.steps - outcome.skipped_steps);
     if (applied > 0) outcome.mean_energy_lost = likely_underflown_ / applied;
@@ -66,6 +60,18 @@ class OutcomeSum {
     const bool lost = step.skipped || !step.finite;
     loss_ = loss_.value_or(0) + (lost ? 1 : LostAt(facts, step.scale));
     outcome_.steps_below_window += !lost && !facts.hopeless && step.scale < facts.lowest;
+  }
+
+  // The counters of the inputs, with those of their results that steps answered; the rest is 0.
+  TensorStats WithResults(TensorStats gradients) const {
+    const TensorStats& results = outcome_.gradients;
+    gradients.underflow = results.underflow;
+    gradients.subnormal = results.subnormal;
+    gradients.overflow = results.overflow;
+    gradients.nonfinite_outputs = results.nonfinite_outputs;
+    gradients.underflow_sum_of_squares = results.underflow_sum_of_squares;
+    gradients.error_sum_of_squares = gradients.quantized_sum_of_squares = 0;
+    return gradients;
   }
 
   SweepOutcome outcome_;
