@@ -8,23 +8,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from ._core import LossScaler
+from ._core import COUNTER_KEYS, LossScaler
 from ._tensor_stats import TensorStats
 from ._torch_rounding import add_stats
 from .results import Result
-
-_COUNTERS = (
-    "elements",
-    "zeros",
-    "nan",
-    "inf",
-    "nonfinite",
-    "underflow",
-    "subnormal",
-    "overflow",
-    "underflow_fraction",
-    "energy_lost",
-)
 
 
 class _StepTotals(NamedTuple):
@@ -167,7 +154,7 @@ def result_of(*runs: Run) -> Result:
 
 
 def _named(stats: TensorStats | None) -> dict[str, float]:
-    return {key: 0 if stats is None else getattr(stats, key) for key in _COUNTERS}
+    return {key: 0 if stats is None else getattr(stats, key) for key in COUNTER_KEYS}
 
 
 def _counters(totals: _StepTotals) -> dict[str, Any]:

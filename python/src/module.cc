@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include "dlsim/error.h"
+#include "dlsim/tensor_stats.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -34,11 +35,21 @@ void Translate(const std::exception_ptr& thrown, void*) {
   }
 }
 
+// The counters that results in JSON have, in their order.
+nb::tuple CounterKeys() {
+  nb::list keys;
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kInJson) keys.append(row.kColumns.json);
+  });
+  return nb::tuple(keys);
+}
+
 }  // namespace
 }  // namespace dlsim::python
 
 NB_MODULE(_core, module) {
   module.attr("__version__") = DLSIM_VERSION;
+  module.attr("COUNTER_KEYS") = dlsim::python::CounterKeys();
   nb::register_exception_translator(dlsim::python::Translate);
   dlsim::python::BindFormats(module);
   dlsim::python::BindRules(module);
