@@ -158,6 +158,7 @@ def _run_printed(arguments: Sequence[str], positional: Sequence[str]) -> Result:
 
 
 # help() shows `**options` only.
-for _function in (replay, sweep, tune, diff, explain, profile, info, scaler, summaries, accumulate):
-    _help = indent(help_of(_function.__name__), "      ")
+for _name in _command_options.KEYWORDS:
+    _function = globals()[_name]
+    _help = indent(help_of(_name), "      ")
     _function.__doc__ = f"{_function.__doc__}\n\n    Keywords:\n{_help}\n    "
