@@ -122,7 +122,13 @@ class PartedBlockMeasurer {
  public:
   PartedBlockMeasurer(const StepWork& work, const Block& block, ChunkLoader& loader,
                       const BlockAnswer& answer)
-      : work_(work), block_(block), loader_(loader), answer_(answer) {}
+      : work_(work), block_(block), loader_(loader), answer_(answer) {
+    for (const StepQuestion& question : work.questions) {
+      for (size_t part = 0; part < loader.part_count(); ++part) {
+        questions_.emplace_back(QuestionOfPart(work, question, block.tensor, part), question.asked);
+      }
+    }
+  }
 
   void Run() {
     for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
@@ -134,33 +140,31 @@ class PartedBlockMeasurer {
 
  private:
   struct PartChunk {
-    size_t part;
-    std::span<const float> values;
+    size_t part, count;
+    ChunkMeasurer chunk;
   };
 
   void LoadChunks() {
     chunks_.clear();
     for (size_t part = 0; part < loader_.part_count(); ++part) {
-      if (loader_.Has(part)) chunks_.push_back({part, loader_.Load(part, begin_)});
+      if (!loader_.Has(part)) continue;
+      const std::span<const float> values = loader_.Load(part, begin_);
+      chunks_.push_back({part, values.size(), ChunkMeasurer(values, block_.begin + begin_)});
     }
   }
 
   void MeasureChunks(size_t q) {
     const StepQuestion& question = work_.questions[q];
-    const uint64_t index = block_.begin + begin_;
-    TensorStats* const parts = answer_.parts.data() + q * loader_.part_count();
+    const size_t first = q * loader_.part_count();
     sum_.assign(loader_.ChunkLength(begin_), 0.0f);
     scaled_sum_.assign(sum_.size(), 0.0f);
-    for (const auto& [part, values] : chunks_) {
-      const Measurement measurement = QuestionOfPart(work_, question, block_.tensor, part);
-      if (question.asked == Asked::kErrors) {
-        ChunkMeasurer chunk(values, index);
-        parts[part].Merge(chunk.Measure(ChunkQuestion(measurement, question.asked)));
-        continue;
-      }
-      const AccumulatedChunk sums = {std::span(sum_).first(values.size()),
-                                     std::span(scaled_sum_).first(values.size())};
-      parts[part].Merge(MeasureAndAccumulateChunk(values, index, measurement, sums));
+    for (auto& [part, count, chunk] : chunks_) {
+      const ChunkQuestion& of_part = questions_[first + part];
+      const AccumulatedChunk sums = {std::span(sum_).first(count),
+                                     std::span(scaled_sum_).first(count)};
+      answer_.parts[first + part].Merge(question.asked == Asked::kErrors
+                                            ? chunk.Measure(of_part)
+                                            : chunk.MeasureAndAccumulate(of_part, sums));
     }
     if (question.asked == Asked::kErrors) return;
     answer_.effective[q] += SumOfSquaresOfChunk(sum_);
@@ -174,8 +178,9 @@ class PartedBlockMeasurer {
   const Block& block_;
   ChunkLoader& loader_;
   std::vector<float> sum_, scaled_sum_;
-  std::vector<PartChunk> chunks_;  // of every part that has the tensor
-  size_t begin_ = 0;               // of the current chunks in the block
+  std::vector<PartChunk> chunks_;         // of every part that has the tensor
+  size_t begin_ = 0;                      // of the current chunks in the block
+  std::vector<ChunkQuestion> questions_;  // by question, then by part
   const BlockAnswer& answer_;
 };
 

@@ -4,20 +4,6 @@
 #include "src/base/check.h"
 
 namespace dlsim {
-namespace {
-
-// Measures what questions do not share.
-TensorStats MeasureAlone(std::span<const float> values, uint64_t first_index,
-                         const ChunkQuestion& question, const ChunkInputs& inputs,
-                         const AccumulatedChunk* sums = nullptr) {
-  const ChunkQuestion::Rounded rounded = question.RoundedFor(inputs);
-  const Measurement& measurement = question.measurement();
-  return rounded.spec == nullptr
-             ? MeasureAnyChunk(values, first_index, measurement, sums)
-             : MeasureRounded(values, first_index, measurement, rounded, inputs, sums);
-}
-
-}  // namespace
 
 ChunkQuestion::ChunkQuestion(const Measurement& measurement, Asked asked)
     : measurement_(measurement),
@@ -63,10 +49,26 @@ TensorStats ChunkMeasurer::Measure(const ChunkQuestion& question) {
   if (const auto answer = question.AnswerFrom(inputs_, values_.size())) return *answer;
   const ChunkQuestion::Nearest nearest = question.NearestFor(inputs_);
   if (nearest.spec == nullptr) {
-    return MeasureAlone(values_, first_index_, question, inputs_);
+    return MeasureAlone(question, nullptr);
   }
   if (!nearest.kernel.HasScale()) return MeasureShared(nearest);
   return MeasureNearest(values_, nearest, inputs_);
+}
+
+TensorStats ChunkMeasurer::MeasureAndAccumulate(const ChunkQuestion& question,
+                                                const AccumulatedChunk& sums) {
+  DLSIM_CHECK(sums.unscaled.size() == values_.size() && sums.scaled.size() == values_.size());
+  return MeasureAlone(question, &sums);
+}
+
+// Measures what questions do not share.
+TensorStats ChunkMeasurer::MeasureAlone(const ChunkQuestion& question,
+                                        const AccumulatedChunk* sums) const {
+  const ChunkQuestion::Rounded rounded = question.RoundedFor(inputs_);
+  const Measurement& measurement = question.measurement();
+  return rounded.spec == nullptr
+             ? MeasureAnyChunk(values_, first_index_, measurement, sums)
+             : MeasureRounded(values_, first_index_, measurement, rounded, inputs_, sums);
 }
 
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
@@ -76,8 +78,7 @@ TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
 
 TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
                                       const Measurement& question, const AccumulatedChunk& sums) {
-  DLSIM_CHECK(sums.unscaled.size() == values.size() && sums.scaled.size() == values.size());
-  return MeasureAlone(values, first_index, ChunkQuestion(question), MeasureInputs(values), &sums);
+  return ChunkMeasurer(values, first_index).MeasureAndAccumulate(ChunkQuestion(question), sums);
 }
 
 }  // namespace dlsim

@@ -50,6 +50,12 @@ class ChunkQuestion {
   std::optional<RoundedSpec> rounded_;
 };
 
+// Where accumulation over micro-steps adds a chunk's results, in float32.
+struct AccumulatedChunk {
+  std::span<float> unscaled;  // the gradient of the step
+  std::span<float> scaled;    // the same, still scaled: what an element-wise finite test sees
+};
+
 // Measures one chunk (at most kChunkElements values) on the calling thread: the unit from which
 // larger measurements are merged. Questions share what they have in common.
 class ChunkMeasurer {
@@ -61,11 +67,15 @@ class ChunkMeasurer {
   const ChunkInputs& inputs() const { return inputs_; }
   TensorStats Measure(const ChunkQuestion& question);
 
+  // The same, and adds each result to `sums`; all spans are as long as the chunk.
+  TensorStats MeasureAndAccumulate(const ChunkQuestion& question, const AccumulatedChunk& sums);
+
  private:
   struct Shared {
     Asked asked = Asked::kErrors;
     TensorStats stats;
   };
+  TensorStats MeasureAlone(const ChunkQuestion& question, const AccumulatedChunk* sums) const;
   TensorStats MeasureShared(const ChunkQuestion::Nearest& nearest);
 
   std::span<const float> values_;
@@ -79,13 +89,7 @@ class ChunkMeasurer {
 TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
                          const Measurement& question);
 
-// Where accumulation over micro-steps adds a chunk's results, in float32.
-struct AccumulatedChunk {
-  std::span<float> unscaled;  // the gradient of the step
-  std::span<float> scaled;    // the same, still scaled: what an element-wise finite test sees
-};
-
-// As MeasureChunk, and adds each result to `sums`; all spans have one length.
+// As ChunkMeasurer::MeasureAndAccumulate.
 TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
                                       const Measurement& question, const AccumulatedChunk& sums);
 
