@@ -137,6 +137,7 @@ std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRu
 
 // Steps through the source and shows its progress; returns the windows of each format.
 std::vector<FormatWindows> Step(const GradientSource& source, ReplayCommandOptions& options,
+                                std::optional<uint64_t> heat_map_bins,
                                 const ConfiguredRuns& configured, ResultFiles& files,
                                 std::vector<SimulationRun>& runs) {
   const std::vector<std::string> configs = ConfigsOfRuns(runs);
@@ -149,7 +150,7 @@ std::vector<FormatWindows> Step(const GradientSource& source, ReplayCommandOptio
   };
   WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
                          options.replay.step);
-  Simulate(source, options.replay, runs, HeatMapBins(options), &windows);
+  Simulate(source, options.replay, runs, heat_map_bins, &windows);
   CheckOptimizers(options.replay.optimizers, runs);
   return windows.Take(source);
 }
@@ -163,7 +164,7 @@ Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
 }
 
 int RunReplay(ReplayCommandOptions options) {
-  HeatMapBins(options);  // is refused before any work
+  const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
   Apply(options.training, options.request, options.replay);
   options.request.conversion = options.conversion.Of({});
   options.replay.step.seed = options.conversion.seed;
@@ -177,7 +178,8 @@ int RunReplay(ReplayCommandOptions options) {
   CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice("replay", input);
   ResultFiles files(options.results);
-  const std::vector<FormatWindows> found = Step(*input.source, options, configured, files, runs);
+  const std::vector<FormatWindows> found =
+      Step(*input.source, options, heat_map_bins, configured, files, runs);
   Advice advice = Advise(found);
   AddPaths(found, runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
