@@ -128,7 +128,7 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
   if (!range || range->exponent == searched.exponent) return;
   searched.exponent = range->exponent;
   searched.first = next_step;
-  searched.tensors.Take();
+  searched.tensors = {};
 }
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
