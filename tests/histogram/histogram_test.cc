@@ -55,6 +55,9 @@ TEST(Histogram, AnswersEveryQuestionOfTheLadderAsMeasuringDoes) {
                          std::to_string(static_cast<int>(rounding)));
             ASSERT_TRUE(answer.exact());
             ExpectSameInHistogram(answer.stats, measured);
+            ASSERT_DOUBLE_EQ(answer.stats.sum_of_squares, measured.sum_of_squares);
+            ASSERT_DOUBLE_EQ(answer.stats.underflow_sum_of_squares,
+                             measured.underflow_sum_of_squares);
             if (std::isfinite(measured.quantized_sum_of_squares)) {
               ASSERT_LE(answer.quantized_squares.low, measured.quantized_sum_of_squares);
               ASSERT_GE(answer.quantized_squares.high, measured.quantized_sum_of_squares);
