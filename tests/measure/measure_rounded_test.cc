@@ -29,11 +29,8 @@ INSTANTIATE_TEST_SUITE_P(Targets, MeasureRoundedOnTarget, testing::ValuesIn(Supp
 std::vector<Conversion> AllConversionsTo(const Format& format) {
   std::vector<Conversion> conversions;
   for (const auto& [rounding, name] : EnumNames(Rounding{})) {
-    for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
-      for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
-        conversions.push_back({format, rounding, overflow, subnormals});
-      }
-    }
+    const std::vector<Conversion> of_mode = ConversionsTo(format, rounding);
+    conversions.insert(conversions.end(), of_mode.begin(), of_mode.end());
   }
   return conversions;
 }

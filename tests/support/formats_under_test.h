@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/codec.h"
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 
@@ -18,6 +19,17 @@ inline std::vector<NamedFormat> FormatsUnderTest() {
     formats.push_back(ParseFormat(name));
   }
   return formats;
+}
+
+// What becomes of small and of large results.
+inline std::vector<Conversion> ConversionsTo(const Format& format, Rounding rounding) {
+  std::vector<Conversion> conversions;
+  for (const Overflow overflow : {Overflow::kInfinity, Overflow::kSaturate}) {
+    for (const Subnormals subnormals : {Subnormals::kKeep, Subnormals::kFlushToZero}) {
+      conversions.push_back({format, rounding, overflow, subnormals});
+    }
+  }
+  return conversions;
 }
 
 // How GoogleTest shows a format.
