@@ -109,7 +109,9 @@ HistogramQuestion::OfSign HistogramQuestion::Find(Sign sign, const OfSign& guess
 std::vector<uint32_t> HistogramQuestion::ThresholdBits() const {
   std::vector<uint32_t> bits;
   for (const OfSign& sign : signs_) {
-    bits.insert(bits.end(), {sign.nonzero, sign.normal, sign.overflow, sign.nonfinite});
+    for (const uint32_t edge : {sign.nonzero, sign.normal, sign.overflow, sign.nonfinite}) {
+      bits.push_back(edge);
+    }
   }
   std::ranges::sort(bits);
   bits.erase(std::unique(bits.begin(), bits.end()), bits.end());
