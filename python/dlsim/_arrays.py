@@ -25,47 +25,52 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from typing_extensions import Unpack
 
+    class _Rules(TypedDict, total=False):
+        """The keywords that encode, quantize and measure share."""
 
-class _Rules(TypedDict, total=False):
-    """The keywords that encode, quantize and measure share."""
-
-    rounding: str
-    overflow: str
-    subnormals: str
-    seed: int
-    stream: int
+        rounding: str
+        overflow: str
+        subnormals: str
+        seed: int
+        stream: int
 
 
-@overload
-def encode(
-    values: NDArray[Any],
-    format: Any,
-    scale: float = ...,
-    *,
-    as_dtype: bool = ...,
-    out: NDArray[Any] | None = ...,
-    **rules: Unpack[_Rules],
-) -> NDArray[Any]: ...
-@overload
-def encode(
-    values: torch.Tensor,
-    format: Any,
-    scale: float = ...,
-    *,
-    as_dtype: bool = ...,
-    out: torch.Tensor | None = ...,
-    **rules: Unpack[_Rules],
-) -> torch.Tensor: ...
-@overload
-def encode(
-    values: Any,
-    format: Any,
-    scale: float = ...,
-    *,
-    as_dtype: bool = ...,
-    out: Any = ...,
-    **rules: Unpack[_Rules],
-) -> Any: ...
+# typing keeps a registry of overloads, and with it this module, beyond the end of Python: what
+# the module holds would be reported as leaked.
+if TYPE_CHECKING:
+
+    @overload
+    def encode(
+        values: NDArray[Any],
+        format: Any,
+        scale: float = ...,
+        *,
+        as_dtype: bool = ...,
+        out: NDArray[Any] | None = ...,
+        **rules: Unpack[_Rules],
+    ) -> NDArray[Any]: ...
+    @overload
+    def encode(
+        values: torch.Tensor,
+        format: Any,
+        scale: float = ...,
+        *,
+        as_dtype: bool = ...,
+        out: torch.Tensor | None = ...,
+        **rules: Unpack[_Rules],
+    ) -> torch.Tensor: ...
+    @overload
+    def encode(
+        values: Any,
+        format: Any,
+        scale: float = ...,
+        *,
+        as_dtype: bool = ...,
+        out: Any = ...,
+        **rules: Unpack[_Rules],
+    ) -> Any: ...
+
+
 def encode(
     values: Any,
     format: Any,
@@ -107,16 +112,20 @@ def encode(
     return source.wrap(codes, element) if out is None else out
 
 
-@overload
-def decode(
-    codes: NDArray[Any], format: Any = ..., *, out: NDArray[np.float32] | None = ...
-) -> NDArray[np.float32]: ...
-@overload
-def decode(
-    codes: torch.Tensor, format: Any = ..., *, out: torch.Tensor | None = ...
-) -> torch.Tensor: ...
-@overload
-def decode(codes: Any, format: Any = ..., *, out: Any = ...) -> Any: ...
+if TYPE_CHECKING:
+
+    @overload
+    def decode(
+        codes: NDArray[Any], format: Any = ..., *, out: NDArray[np.float32] | None = ...
+    ) -> NDArray[np.float32]: ...
+    @overload
+    def decode(
+        codes: torch.Tensor, format: Any = ..., *, out: torch.Tensor | None = ...
+    ) -> torch.Tensor: ...
+    @overload
+    def decode(codes: Any, format: Any = ..., *, out: Any = ...) -> Any: ...
+
+
 def decode(codes: Any, format: Any = None, *, out: Any = None) -> Any:
     """Returns the float32 values of codes, exactly; signalling NaN becomes quiet.
 
@@ -140,36 +149,40 @@ def decode(codes: Any, format: Any = None, *, out: Any = None) -> Any:
     return source.wrap(values, "float32") if out is None else out
 
 
-@overload
-def quantize(
-    values: NDArray[Any],
-    format: Any,
-    scale: float = ...,
-    *,
-    unscale: bool = ...,
-    out: NDArray[np.float32] | None = ...,
-    **rules: Unpack[_Rules],
-) -> NDArray[np.float32]: ...
-@overload
-def quantize(
-    values: torch.Tensor,
-    format: Any,
-    scale: float = ...,
-    *,
-    unscale: bool = ...,
-    out: torch.Tensor | None = ...,
-    **rules: Unpack[_Rules],
-) -> torch.Tensor: ...
-@overload
-def quantize(
-    values: Any,
-    format: Any,
-    scale: float = ...,
-    *,
-    unscale: bool = ...,
-    out: Any = ...,
-    **rules: Unpack[_Rules],
-) -> Any: ...
+if TYPE_CHECKING:
+
+    @overload
+    def quantize(
+        values: NDArray[Any],
+        format: Any,
+        scale: float = ...,
+        *,
+        unscale: bool = ...,
+        out: NDArray[np.float32] | None = ...,
+        **rules: Unpack[_Rules],
+    ) -> NDArray[np.float32]: ...
+    @overload
+    def quantize(
+        values: torch.Tensor,
+        format: Any,
+        scale: float = ...,
+        *,
+        unscale: bool = ...,
+        out: torch.Tensor | None = ...,
+        **rules: Unpack[_Rules],
+    ) -> torch.Tensor: ...
+    @overload
+    def quantize(
+        values: Any,
+        format: Any,
+        scale: float = ...,
+        *,
+        unscale: bool = ...,
+        out: Any = ...,
+        **rules: Unpack[_Rules],
+    ) -> Any: ...
+
+
 def quantize(
     values: Any,
     format: Any,
@@ -204,20 +217,24 @@ def quantize(
     return source.wrap(results, "float32") if out is None else out
 
 
-@overload
-def measure(
-    values: Any, format: str | Format, scale: float = ..., **rules: Unpack[_Rules]
-) -> TensorStats: ...
-@overload
-def measure(
-    values: Any, format: Sequence[str | Format], scale: Any = ..., **rules: Unpack[_Rules]
-) -> list[TensorStats]: ...
-@overload
-def measure(
-    values: Any, format: Any, scale: Sequence[float], **rules: Unpack[_Rules]
-) -> list[TensorStats]: ...
-@overload
-def measure(values: Any, format: Any, scale: Any = ..., **rules: Unpack[_Rules]) -> Any: ...
+if TYPE_CHECKING:
+
+    @overload
+    def measure(
+        values: Any, format: str | Format, scale: float = ..., **rules: Unpack[_Rules]
+    ) -> TensorStats: ...
+    @overload
+    def measure(
+        values: Any, format: Sequence[str | Format], scale: Any = ..., **rules: Unpack[_Rules]
+    ) -> list[TensorStats]: ...
+    @overload
+    def measure(
+        values: Any, format: Any, scale: Sequence[float], **rules: Unpack[_Rules]
+    ) -> list[TensorStats]: ...
+    @overload
+    def measure(values: Any, format: Any, scale: Any = ..., **rules: Unpack[_Rules]) -> Any: ...
+
+
 def measure(
     values: Any,
     format: Any,
