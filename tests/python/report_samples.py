@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dlsim
+from dlsim._trace_writer import TraceWriter
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 NAMES = ("blocks.0.attn.weight.grad", "blocks.0.attn.bias.grad", "head.weight.grad")
@@ -193,6 +194,17 @@ def sweep(trace: str = "lm-trouble-cut") -> dict[str, Any]:
     formats = ("--format", "fp16", "--format", "cb16")
     policies = ("--policy", "torch", "--policy", "cerebras")
     return command("sweep", TRACES / trace, *formats, *policies, *vary)
+
+
+def diff(folder: Path, trace: str = "lm-trouble-cut") -> dict[str, Any]:
+    """A bundled trace, but for its last tensor, beside its bf16 twin, which is written below."""
+    original = TRACES / trace
+    with TraceWriter(folder / "bf16") as writer:
+        for step in dlsim.open_trace(original):
+            kept = list(step.tensors.items())[:-1]
+            tensors = {name: dlsim.quantize(values, "bf16") for name, values in kept}
+            writer.write(step.number, tensors)
+    return command("diff", original, folder / "bf16")
 
 
 def tune(trace: str = "lm-trouble-cut") -> dict[str, Any]:

@@ -21,7 +21,7 @@ from report_browser import (
     reveal,
     rows,
 )
-from report_samples import HOSTILE, TRACES, command, replay, sweep, tune, verdict
+from report_samples import HOSTILE, TRACES, command, diff, replay, sweep, tune, verdict
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -42,7 +42,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     formats = ("--format", "fp16", "--format", "bf16")
     policies = ("--policy", "torch", "--policy", "static")
     result = command("replay", TRACES / "lm-trouble-cut", *formats, *policies, "--heat-map")
-    dlsim.report.write_report([result, sweep(), tune()], path)
+    dlsim.report.write_report([result, sweep(), tune(), diff(path.parent)], path)
     return path
 
 
@@ -51,7 +51,7 @@ def test_a_page_opens_from_disk_without_errors_and_requests(browser: Driver, pag
     reveal(browser)
     charts = browser.find_elements(By.CSS_SELECTOR, ".chart")
     windows = browser.find_elements(By.CSS_SELECTOR, '.chart[data-chart="windows"]')
-    assert len(charts) == 8 + len(windows)
+    assert len(charts) == 9 + len(windows)
     assert all(c.find_elements(By.CSS_SELECTOR, ".main-svg") for c in charts)
     assert browser.find_element(By.ID, "problem").text == ""
     assert problems(browser) == []
@@ -262,6 +262,17 @@ def test_points_of_the_sweep_tell_their_parameters(browser: Driver, page: Path) 
     front = [t for trace in drawn["data"] for t in trace.get("text", []) if "on the front" in t]
     assert len(front) == len(sweep()["pareto"]) >= 1
     assert all("init_scale 2" in text for text in front)
+
+
+def test_differences_stand_at_their_steps_beside_the_threshold(browser: Driver, page: Path) -> None:
+    opened(browser, page)
+    drawn = chart(browser, "differences")
+    steps, threshold = drawn["data"]
+    assert steps["x"] == [step.number for step in dlsim.open_trace(TRACES / "lm-trouble-cut")]
+    assert threshold["y"] == [-4, -4]
+    differ = [not text.split("<br>")[1].endswith(" 0.00") for text in steps["text"]]
+    assert differ.count(False) == 3  # all NaN in both
+    assert [y > -4 for y in steps["y"]] == differ
 
 
 def test_configuration_is_copied(browser: Driver, page: Path) -> None:

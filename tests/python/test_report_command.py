@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_samples import TRACES, command, data_of, replay, sweep, tune, unpacked
+from report_samples import TRACES, command, data_of, diff, replay, sweep, tune, unpacked
 
 import dlsim
 from dlsim.report._command import main
@@ -240,9 +240,15 @@ def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["replay", "sweep", "tune"])
+@pytest.mark.parametrize("kind", ["replay", "sweep", "tune", "diff"])
 def test_damaged_results_are_refused_or_shown(kind: str, tmp_path: Path) -> None:
-    original = {"replay": lambda: replay(steps=6, bins=2), "sweep": sweep, "tune": tune}[kind]()
+    made = {
+        "replay": lambda: replay(steps=6, bins=2),
+        "sweep": sweep,
+        "tune": tune,
+        "diff": lambda: diff(tmp_path),
+    }
+    original = made[kind]()
     if kind == "sweep":
         original["runs"] = original["runs"][:3]
         original["pareto"] = [0, 2]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One self-contained HTML page of the results of replay, sweep and tune."""
+"""One self-contained HTML page of the results of replay, sweep, tune and diff."""
 
 from ._write import write_report
 

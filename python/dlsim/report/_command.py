@@ -18,22 +18,24 @@ _EXAMPLES = """examples:
   dlsim report replay.json sweep.json tune.json -o report.html --title "Run A"
   dlsim report runs/a --policy torch --format fp16 -o report.html
   dlsim report run.dlprof -o report.html
+  dlsim diff runs/float32 runs/bf16 --json diff.json
+  dlsim report diff.json -o diff.html
 """
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="dlsim report",
-        description="Write one self-contained HTML page about results of dlsim replay, sweep and "
-        "tune. Nothing is fetched when it is opened.",
+        description="Write one self-contained HTML page about results of dlsim replay, sweep, "
+        "tune and diff. Nothing is fetched when it is opened.",
         epilog=_EXAMPLES,
     )
     parser.add_argument(
         "results",
         nargs="+",
         metavar="RESULT",
-        help="JSON of dlsim replay, sweep or tune; or a trace or profile, which is replayed and "
-        "tuned",
+        help="JSON of dlsim replay, sweep, tune or diff; or a trace or profile, which is replayed "
+        "and tuned",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the page to write")
     parser.add_argument("--title", metavar="TEXT", help="title of the page")

@@ -12,21 +12,29 @@ from .._errors import InputError
 from .._verdict import Verdict, verdict_of
 from ._json import part, visible
 
-_KINDS = {"dlsim.replay/1": "replay", "dlsim.sweep/1": "sweep", "dlsim.tune/1": "tune"}
-
-# What the page cannot do without, per kind: the arrays of the document, and of each of their items.
-_ARRAYS = {"replay": "runs", "sweep": "runs", "tune": "formats"}
-_ITEM_KEYS: dict[str, dict[str, type]] = {
-    "replay": {"format": str, "policy": str, "summary": dict, "steps": list, "tensors": list},
-    "sweep": {"format": str, "policy": str, "params": dict, "summary": dict},
-    "tune": {"format": str, "verdict": str},
+_KINDS = {
+    "dlsim.replay/1": "replay",
+    "dlsim.sweep/1": "sweep",
+    "dlsim.tune/1": "tune",
+    "dlsim.diff/1": "diff",
 }
-_NAMES: dict[type, str] = {str: "a text", dict: "an object", list: "an array"}
+
+# What the page cannot do without: the arrays of a document that are not empty, and what each of
+# their items holds.
+_ARRAYS: dict[str, dict[str, dict[str, type]]] = {
+    "replay": {
+        "runs": {"format": str, "policy": str, "summary": dict, "steps": list, "tensors": list}
+    },
+    "sweep": {"runs": {"format": str, "policy": str, "params": dict, "summary": dict}},
+    "tune": {"formats": {"format": str, "verdict": str}},
+    "diff": {"tensors": {"name": str}, "steps": {"step": int}},
+}
+_NAMES: dict[type, str] = {int: "an integer", str: "a text", dict: "an object", list: "an array"}
 
 
 @dataclass
 class ShownResult:
-    """One result file: its kind ("replay", "sweep", "tune"), and the parsed document."""
+    """One result file: its kind ("replay", "sweep", "tune", "diff"), and the parsed document."""
 
     name: str
     kind: str
@@ -83,34 +91,28 @@ def check_result(name: str, data: object) -> ShownResult:
             f"{name}: schema: no report for it, expected one of {expected}, got "
             f"{visible(repr(schema))[:60]}"
         )
-    array = _ARRAYS[kind]
-    items = data.get(array)
-    if not isinstance(items, list):
-        raise InputError(f"{name}: {array}: missing, expected an array")
-    if not items:
-        raise InputError(f"{name}: {array}: empty, expected at least one")
-    for i, item in enumerate(items):
-        _check_item(f"{name}: {array}[{i}]", item, _ITEM_KEYS[kind])
-        if kind == "replay":
-            _check_rows(f"{name}: runs[{i}]", item)
+    for array, keys in _ARRAYS[kind].items():
+        items = data.get(array)
+        if not isinstance(items, list):
+            raise InputError(f"{name}: {array}: missing, expected an array")
+        if not items:
+            raise InputError(f"{name}: {array}: empty, expected at least one")
+        _check_items(f"{name}: {array}", items, keys)
+    if kind == "replay":
+        for i, run in enumerate(data["runs"]):
+            _check_items(f"{name}: runs[{i}].steps", run["steps"], {"step": int})
+            _check_items(f"{name}: runs[{i}].tensors", run["tensors"], {"name": str})
     return ShownResult(name, kind, data)
 
 
-def _check_item(place: str, item: object, keys: Mapping[str, type]) -> None:
-    if not isinstance(item, dict):
-        raise InputError(f"{place}: expected an object")
-    for key, kind in keys.items():
-        if not isinstance(item.get(key), kind):
-            raise InputError(f"{place}.{key}: missing or wrong, expected {_NAMES[kind]}")
-
-
-def _check_rows(place: str, run: Mapping[str, Any]) -> None:
-    for i, step in enumerate(run["steps"]):
-        if not isinstance(step, dict) or not isinstance(step.get("step"), int):
-            raise InputError(f"{place}.steps[{i}].step: missing or wrong, expected an integer")
-    for i, tensor in enumerate(run["tensors"]):
-        if not isinstance(tensor, dict) or not isinstance(tensor.get("name"), str):
-            raise InputError(f"{place}.tensors[{i}].name: missing or wrong, expected a text")
+def _check_items(place: str, items: Sequence[object], keys: Mapping[str, type]) -> None:
+    for i, item in enumerate(items):
+        if not isinstance(item, dict):
+            raise InputError(f"{place}[{i}]: expected an object")
+        for key, kind in keys.items():
+            if not isinstance(item.get(key), kind):
+                expected = f"expected {_NAMES[kind]}"
+                raise InputError(f"{place}[{i}].{key}: missing or wrong, {expected}")
 
 
 def runs_of(results: Sequence[ShownResult]) -> list[Run]:

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers of the page as people read them."""
+"""Numbers of the page as people read them, and cells of tables that hold them."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Mapping
+from html import escape
 from typing import Any
 
-from ._json import number
+from ._json import number, visible
 
 _THIN = "\u202f"  # narrow space that does not break
 _RAISED = str.maketrans(
@@ -61,6 +62,13 @@ def format_share(value: object) -> str:
         return f"{percent:.3g}{_THIN}%"
     digits, exponent = f"{percent:.1e}".split("e")
     return f"{digits}\u00b710{str(int(exponent)).translate(_RAISED)}{_THIN}%"
+
+
+def number_cell(value: object, text: str) -> str:
+    """Returns the cell of a table that shows the text and sorts by the value."""
+    found = number(value)
+    key = "" if found is None else format_number(found, 17)
+    return f'<td class="number" data-value="{key}">{escape(visible(text))}</td>'
 
 
 def likeliest(text: str, counters: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ StrPath = str | os.PathLike[str]
 
 
 class HasData(Protocol):
-    """A result of `dlsim.replay`, `dlsim.sweep` or `dlsim.tune`."""
+    """A result of `dlsim.replay`, `dlsim.sweep`, `dlsim.tune` or `dlsim.diff`."""
 
     data: dict[str, Any]
 
@@ -39,11 +39,11 @@ def write_report(
     policies: Sequence[str] = (),
     note: Callable[[str], None] | None = None,
 ) -> None:
-    """Writes one self-contained HTML page about results of replay, sweep and tune.
+    """Writes one self-contained HTML page about results of replay, sweep, tune and diff.
 
-    `results`: files, results of `dlsim.replay`, `dlsim.sweep` and `dlsim.tune`, or their documents,
-    one or several; a trace or profile among them is replayed with `formats` and `policies`
-    (default: as `dlsim replay` has them) and tuned. Heat maps and exponents come from
+    `results`: files, what `dlsim.replay`, `dlsim.sweep`, `dlsim.tune` and `dlsim.diff` return, or
+    their documents, one or several; a trace or profile among them is replayed with `formats` and
+    `policies` (default: as `dlsim replay` has them) and tuned. Heat maps and exponents come from
     the results where they hold them, else from `trace` or from the trace that a result names if it
     can be read; with `read_trace` False no trace is read. `note` is called with a line before a
     trace is read, which may take long. `output` is replaced when complete.

@@ -17,6 +17,7 @@ from .._core import __version__
 from ._inputs import Run, ShownResult
 from ._json import digits, embed, log2, number, packed, part, visible
 from ._names import NameTable
+from .differences import compared_runs, difference_points, differences_html
 from .exponents import exponent_counts, format_ranges
 from .headline import headline, notes
 from .heat_map import heat_maps
@@ -38,6 +39,7 @@ _SCRIPTS = (
     "exponents.js",
     "tensor_table.js",
     "pareto.js",
+    "differences.js",
     "recommendation.js",
     "start.js",
 )
@@ -59,10 +61,8 @@ def render(results: Sequence[ShownResult], completed: Completed, title: str | No
     from plotly.offline import get_plotlyjs
 
     runs = completed.runs
-    sweeps = [result for result in results if result.kind == "sweep"]
-    tunes = [result for result in results if result.kind == "tune"]
     verdicts = verdicts_of(results, runs)
-    data = _data(completed, sweeps, tunes)
+    data = _data(completed, results)
     data["windows"] = [windows_data(shown, runs) for shown in verdicts]
     data["training"] = training_data(completed.training)
     parts = _sections(results, completed, verdicts, data)
@@ -109,19 +109,25 @@ def _title(results: Sequence[ShownResult]) -> str:
         described = part(part(result.data, "trace"), "description")
         if described.get("model"):
             return f"{described['model']}: loss scaling"
+    compared = _of_kind(results, "diff")
+    if len(compared) == len(results) == 1:
+        return f"{compared_runs(compared[0])}, compared"
     return "Loss scaling"
 
 
-def _data(
-    completed: Completed, sweeps: list[ShownResult], tunes: list[ShownResult]
-) -> dict[str, Any]:
+def _of_kind(results: Sequence[ShownResult], kind: str) -> list[ShownResult]:
+    return [result for result in results if result.kind == kind]
+
+
+def _data(completed: Completed, results: Sequence[ShownResult]) -> dict[str, Any]:
     runs, names = completed.runs, NameTable()
     data: dict[str, Any] = {
         "runs": [_run_data(run, names) for run in runs],
         "formats": format_ranges(runs),
         "tensors": tensor_tables(runs, names) if runs else None,
-        "sweeps": [packed(sweep_points(result)) for result in sweeps],
-        "tunes": [recommendation_charts(result) for result in tunes],
+        "sweeps": [packed(sweep_points(result)) for result in _of_kind(results, "sweep")],
+        "tunes": [recommendation_charts(result) for result in _of_kind(results, "tune")],
+        "differences": [difference_points(result) for result in _of_kind(results, "diff")],
         "exponents": None,
     }
     maps = heat_maps(runs, names)
@@ -161,9 +167,28 @@ def _sections(
     data: dict[str, Any],
 ) -> list[tuple[str, str, str]]:
     """Key, title and HTML of the sections that have something to show."""
+    parts = []
+    replayed = [result for result in results if result.kind != "diff"]
+    if replayed:
+        parts += _replayed_sections(replayed, completed, verdicts, data)
+    if compared := _of_kind(results, "diff"):
+        cards = [differences_html(result, i) for i, result in enumerate(compared)]
+        html = _part("differences") + "".join(cards)
+        parts.append(("differences", "Where two runs part", html))
+    if replayed:
+        parts.append(("about", "About these numbers", _part("about")))
+    return parts
+
+
+def _replayed_sections(
+    results: Sequence[ShownResult],
+    completed: Completed,
+    verdicts: Sequence[ShownVerdict],
+    data: dict[str, Any],
+) -> list[tuple[str, str, str]]:
+    """The sections of the results that formats and policies have."""
     runs = completed.runs
-    sweeps = [result for result in results if result.kind == "sweep"]
-    tunes = [result for result in results if result.kind == "tune"]
+    sweeps, tunes = _of_kind(results, "sweep"), _of_kind(results, "tune")
     parts = [("verdict", "Verdict", verdict_html(verdicts) + headline(results, runs))]
     if tunes:
         cards = [recommendation_cards(result, str(i)) for i, result in enumerate(tunes)]
@@ -189,7 +214,6 @@ def _sections(
             for i, result in enumerate(sweeps)
         )
         parts.append(("sweep", "Sweep", _part("pareto") + html))
-    parts.append(("about", "About these numbers", _part("about")))
     return parts
 
 

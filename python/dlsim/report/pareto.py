@@ -9,7 +9,7 @@ from typing import Any
 
 from ._inputs import ShownResult
 from ._json import digits, number, visible
-from ._text import format_count, format_number, format_scale, format_share
+from ._text import format_count, format_number, format_scale, format_share, number_cell
 
 MAX_POINTS = 4000  # runs that are drawn; of more, those that look alike are left out
 MAX_FRONT = 500  # rows of the table
@@ -155,6 +155,4 @@ def _front_row(index: int, run: Mapping[str, Any], varied: Varied, lost: str) ->
 
 
 def _td(value: float | None, text: str) -> str:
-    if value is None:
-        return f"<td>{escape(text)}</td>"
-    return f'<td class="number" data-value="{format_number(value, 17)}">{escape(text)}</td>'
+    return f"<td>{escape(text)}</td>" if value is None else number_cell(value, text)

@@ -9,7 +9,7 @@ from typing import Any
 
 from ._inputs import Run
 from ._json import integer, number, visible
-from ._text import format_count, format_number, format_scale, format_share, likeliest
+from ._text import format_count, format_scale, format_share, likeliest, number_cell
 
 TALL = 20  # rows above which the table scrolls by itself
 NEGLIGIBLE = 1e-6  # of a step's energy, as dlsim tune has it
@@ -102,27 +102,23 @@ def _row(index: int, run: Run) -> str:
         f'<span class="grade {grade}">{escape(reason)}</span></td>',
         f'<td data-value="{share}" class="number">{bar}{format_count(skipped)}'
         f'<span class="of"> / {format_count(steps)}</span></td>',
-        _cell(first, "never" if first is None else format_count(first)),
-        _cell(summary.get("final_scale"), format_scale(summary.get("final_scale"))),
-        _cell(summary.get("max_scale"), ranged),
-        _cell(
+        number_cell(first, "never" if first is None else format_count(first)),
+        number_cell(summary.get("final_scale"), format_scale(summary.get("final_scale"))),
+        number_cell(summary.get("max_scale"), ranged),
+        number_cell(
             summary.get("underflow_fraction"),
             likeliest(format_share(summary.get("underflow_fraction")), summary),
         ),
-        _cell(
+        number_cell(
             summary.get("worst_step_energy_lost"),
             likeliest(format_share(summary.get("worst_step_energy_lost")), summary),
         ),
-        _cell(summary.get("overflow"), likeliest(format_count(summary.get("overflow")), summary)),
+        number_cell(
+            summary.get("overflow"), likeliest(format_count(summary.get("overflow")), summary)
+        ),
     ]
     return f"<tr>{''.join(cells)}</tr>"
 
 
 def _scale(summary: Mapping[str, Any], end: str) -> str:
     return format_scale(summary.get(f"{end}_scale"))
-
-
-def _cell(value: object, text: str) -> str:
-    found = number(value)
-    key = "" if found is None else format_number(found, 17)
-    return f'<td class="number" data-value="{key}">{escape(visible(text))}</td>'

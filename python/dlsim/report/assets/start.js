@@ -18,6 +18,7 @@
   }
   if (data.exponents) await Exponents.start();
   Pareto.start();
+  Differences.start();
   Recommendation.start();
   document.body.dataset.ready = "true";
 })().catch(Report.fail);
