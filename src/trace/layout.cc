@@ -139,6 +139,20 @@ void AddDumps(const std::string& directory, const std::map<int64_t, std::string>
   }
 }
 
+void AddArrays(const std::string& directory, std::vector<std::string> names, TracePlan& plan) {
+  for (const std::string& name : names) {
+    plan.file_bytes += ReadOnlyFile::Open((fs::path(directory) / name).string())->size();
+  }
+  plan.notes.push_back(Printable(directory) + ": read as one step, whose tensors are the " +
+                       std::to_string(names.size()) + " .npy files");
+  plan.steps.emplace_back().files.push_back({.container = Container::kNpyDirectory,
+                                             .path = directory,
+                                             .micro = -1,
+                                             .rank = -1,
+                                             .slice = 0,
+                                             .arrays = std::move(names)});
+}
+
 Container ContainerOf(const std::string& name) {
   return name.ends_with(".npy")   ? Container::kNpy
          : name.ends_with(".npz") ? Container::kNpz
@@ -146,7 +160,7 @@ Container ContainerOf(const std::string& name) {
 }
 
 void AddDirectory(const std::string& path, TracePlan& plan) {
-  const Listing listing = List(path);
+  Listing listing = List(path);
   const bool has_others = !listing.indices.empty() || !listing.dumps.empty();
   if (!listing.step_files.empty() || (listing.has_trace_json && !has_others)) {
     PlanStepDirectory(path, listing.step_files, listing.has_trace_json, plan);
@@ -163,6 +177,8 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
   } else if (listing.has_shards && listing.others.empty()) {
     throw InputError(Printable(path), "holds shards of one model, not yet joined",
                      "the result of dlsim join-shards " + Printable(path) + " -o DIRECTORY");
+  } else if (AreArraysOfOneStep(listing.others)) {
+    AddArrays(path, std::move(listing.others), plan);
   } else {
     for (const NumberedFile& file : FindNumberedFiles(path, listing.others)) {
       AddFile(ContainerOf(file.name), (fs::path(path) / file.name).string(), file.step, plan);

@@ -20,7 +20,7 @@ inline constexpr std::string_view kReadable =
     "a directory of step-<digits>.safetensors files, .safetensors, *.safetensors.index.json, .npy, "
     ".npz or act_dumps*.npz";
 
-enum class Container { kSafetensors, kShards, kNpy, kNpz, kDump };
+enum class Container { kSafetensors, kShards, kNpy, kNpyDirectory, kNpz, kDump };
 
 // Roles that a trace.json sets, by tensor name.
 using RoleMap = std::map<std::string, Role>;
@@ -31,7 +31,8 @@ struct PlannedFile {
   std::string path;
   int64_t micro = -1;
   int64_t rank = -1;
-  uint64_t slice = 0;  // of a dump: the index along the first axis of every array
+  uint64_t slice = 0;                    // of a dump: the index along the first axis of every array
+  std::vector<std::string> arrays = {};  // of a directory of .npy: names of its files
 };
 
 struct PlannedStep {

@@ -51,6 +51,16 @@ bool IsContainerName(std::string_view name) {
   return std::ranges::any_of(kExtensions, [&](std::string_view e) { return name.ends_with(e); });
 }
 
+bool AreArraysOfOneStep(const std::vector<std::string>& names) {
+  const auto is_array = [](const std::string& name) { return name.ends_with(".npy"); };
+  if (names.empty() || !std::ranges::all_of(names, is_array)) return false;
+  const std::optional<NameParts> first = PartsOf(names.front());
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    const std::optional<NameParts> parts = PartsOf(name);
+    return !parts || !first || parts->stem != first->stem;
+  });
+}
+
 std::vector<NumberedFile> FindNumberedFiles(const std::string& directory,
                                             const std::vector<std::string>& names) {
   std::vector<NumberedFile> files;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Directories that others have written: one file per step, with its number at the end of the name.
+// Directories that others have written: one file per step, with its number at the end of the name,
+// or one .npy per tensor of a single step.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +18,10 @@ struct NumberedFile {
 
 // True for the containers that a step may be in: .safetensors, .npz and .npy.
 bool IsContainerName(std::string_view name);
+
+// True if the files, of which `names` are all containers, are the tensors of one step: .npy files
+// that differ not in a number alone.
+bool AreArraysOfOneStep(const std::vector<std::string>& names);
 
 // Returns the files of `directory` by their numbers, ascending. `names` are of its containers.
 // Throws InputError, which tells what was found, unless there are some, all alike but for the

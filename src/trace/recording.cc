@@ -24,20 +24,47 @@ void Locate(std::shared_ptr<const ReadOnlyFile> file, uint64_t begin, TraceTenso
   };
 }
 
-Recording LoadNpy(const std::string& path, const TraceOptions& options) {
-  const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+// Returns the tensor in `file`, named after it, whose bytes begin at `data_start` of the file.
+TraceTensor TensorOfNpy(const std::shared_ptr<const ReadOnlyFile>& file, const std::string& path,
+                        const TraceOptions& options, uint64_t& data_start) {
   const NpyHeader header = ReadNpyHeader(FileSource(file));
-  file->ReadAhead();
-  Recording recording;
-  recording.file_bytes = file->size();
+  data_start = header.data_start;
   TraceTensor tensor;
   tensor.name = std::filesystem::path(path).stem().string();
   tensor.role = RoleOfName(tensor.name);
   tensor.dtype = TraceDType(file->place(), header.type, options.npy_void2);
   tensor.shape = header.shape;
   tensor.elements = header.elements;
-  Locate(file, header.data_start, tensor);
+  return tensor;
+}
+
+Recording LoadNpy(const std::string& path, const TraceOptions& options) {
+  const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+  uint64_t data_start = 0;
+  TraceTensor tensor = TensorOfNpy(file, path, options, data_start);
+  file->ReadAhead();
+  Recording recording;
+  recording.file_bytes = file->size();
+  Locate(file, data_start, tensor);
   if (IsSelected(tensor.name, options)) recording.tensors.push_back(std::move(tensor));
+  return recording;
+}
+
+// Opens each file when it is read, since a model has more tensors than a process has descriptors.
+Recording LoadNpyDirectory(const PlannedFile& planned, const TraceOptions& options) {
+  Recording recording;
+  for (const std::string& name : planned.arrays) {
+    const std::string path = (std::filesystem::path(planned.path) / name).string();
+    const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
+    recording.file_bytes += file->size();
+    if (!IsSelected(std::filesystem::path(name).stem().string(), options)) continue;
+    uint64_t data_start = 0;
+    TraceTensor tensor = TensorOfNpy(file, path, options, data_start);
+    tensor.read = [path, data_start](uint64_t offset, std::span<std::byte> out) {
+      ReadOnlyFile::Open(path)->ReadAt(data_start + offset, out);
+    };
+    recording.tensors.push_back(std::move(tensor));
+  }
   return recording;
 }
 
@@ -73,6 +100,8 @@ Recording LoadContainer(const PlannedFile& file, const TraceOptions& options, Du
       return LoadShards(file.path, options);
     case Container::kNpy:
       return LoadNpy(file.path, options);
+    case Container::kNpyDirectory:
+      return LoadNpyDirectory(file, options);
     case Container::kNpz:
       return LoadNpz(file.path, options);
     case Container::kDump:

@@ -170,6 +170,42 @@ TEST(Npy, ATraceIsOneTensorNamedAfterTheFile) {
   EXPECT_EQ(TensorBytes(tensor), Float32Bytes({1, 2}));
 }
 
+TEST(Npy, ADirectoryOfTensorsIsOneStep) {
+  TempDir dir;
+  const auto write = [&](const std::string& name, float value) {
+    return dir.Write(name, NpyOf("'<f4'", "(2,)", 0) + Float32Bytes({value, 2}));
+  };
+  const std::vector<std::string> files = {write("conv1.weight.act_grad.npy", 1),
+                                          write("fc.1.npy", 3), write("fc.10.npy", 5)};
+  const TraceReader trace = OpenTrace({dir.path()});
+  ASSERT_EQ(trace.step_count(), 1u);
+  EXPECT_EQ(trace.files(0), files);
+  EXPECT_EQ(trace.notes(),
+            std::vector<std::string>{dir.path() +
+                                     ": read as one step, whose tensors are the 3 .npy files"});
+  const TraceStep step = trace.Load(0);
+  const std::vector<TraceTensor>& tensors = step.recordings.at(0).tensors;
+  ASSERT_EQ(tensors.size(), 3u);
+  EXPECT_EQ(step.recordings[0].file_bytes, trace.file_bytes());
+  EXPECT_EQ(tensors[0].name, "conv1.weight.act_grad");
+  EXPECT_EQ(tensors[0].role, Role::kActGrad);
+  EXPECT_EQ(tensors[2].name, "fc.10");
+  EXPECT_EQ(TensorBytes(tensors[2]), Float32Bytes({5, 2}));
+  TraceOptions of_fc;
+  of_fc.tensors = "fc.*";
+  const std::vector<std::string> paths = {dir.path()};
+  EXPECT_EQ(TraceReader::Open(paths, of_fc).Load(0).recordings[0].tensors.size(), 2u);
+}
+
+// Files that differ in a number alone stay the steps of one tensor.
+TEST(Npy, ADirectoryOfNumberedFilesIsSeveralSteps) {
+  TempDir dir;
+  for (const char* name : {"grads_1.npy", "grads_10.npy"}) {
+    dir.Write(name, NpyOf("'<f4'", "(2,)", 8));
+  }
+  EXPECT_EQ(OpenTrace({dir.path()}).step_count(), 2u);
+}
+
 TEST(Npy, SurvivesEveryFlippedByte) {
   TempDir dir;
   const std::string file = NpyOf("'<f4'", "(2,)", 8);
