@@ -51,8 +51,8 @@ std::string MeantOption(const CLI::App& app) {
   const std::vector<std::string_view> known(names.begin(), names.end());
   for (const std::string& given : app.remaining(true)) {
     if (!given.starts_with("--")) continue;
-    const std::string meant = Suggest(given.substr(0, given.find('=')), known);
-    if (!meant.empty()) return " (did you mean '" + meant + "'?)";
+    const std::string suggestion = WithSuggestion("", given.substr(0, given.find('=')), known);
+    if (!suggestion.empty()) return suggestion;
   }
   return "";
 }
@@ -95,7 +95,7 @@ void RequireCommand(const CLI::App& app, std::string_view place, int argc, char*
   if (names.empty()) return;
   const std::vector<std::string_view> known(names.begin(), names.end());
   const std::string_view first = argc < 2 ? "" : argv[1];
-  if (first.empty()) throw UsageError(place, "no command", ExpectedName("", known, {}));
+  if (first.empty()) throw UsageError(place, "no command", OneOf(known));
   if (std::ranges::find(known, first) != known.end()) {
     return RequireCommand(*app.get_subcommand(argv[1]), first, argc - 1, argv + 1);
   }
@@ -103,8 +103,8 @@ void RequireCommand(const CLI::App& app, std::string_view place, int argc, char*
     if (first == option) return;
   }
   const bool is_option = first.starts_with('-');
-  throw UsageError(place, is_option ? "unknown option" : "unknown command",
-                   ExpectedName(first, known, {}), Quoted(first));
+  const char* const problem = is_option ? "unknown option" : "unknown command";
+  throw UsageError(place, WithSuggestion(problem, first, known), OneOf(known), Quoted(first));
 }
 
 void Print(const std::string& text) {

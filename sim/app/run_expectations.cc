@@ -58,8 +58,8 @@ void RequireSubject(const Expectation& expectation, std::span<const SimulationRu
     if (!run.resume) names.push_back(RunName(run));
   }
   const std::vector<std::string_view> known(names.begin(), names.end());
-  throw UsageError(kExpectOption, "no such run", ExpectedName(expectation.subject, known, {}),
-                   Quoted(expectation.subject));
+  throw UsageError(kExpectOption, WithSuggestion("no such run", expectation.subject, known),
+                   OneOf(known), Quoted(expectation.subject));
 }
 
 }  // namespace

@@ -143,7 +143,7 @@ void RequireFigure(const Expectation& expectation, const std::vector<std::string
   for (const std::string_view name : known) {
     if (name == expectation.figure) return;
   }
-  throw UsageError(place, "unknown figure", ExpectedName(expectation.figure, known, {}),
+  throw UsageError(place, WithSuggestion("unknown figure", expectation.figure, known), OneOf(known),
                    Quoted(expectation.figure));
 }
 

@@ -32,23 +32,28 @@ std::string Suggest(std::string_view name, std::span<const std::string_view> can
   return std::string(NearestName(name, candidates));
 }
 
-std::string ExpectedName(std::string_view name, std::span<const std::string_view> known,
-                         std::span<const std::string_view> aliases) {
-  std::string text;
-  for (const std::string_view candidate : known) {
-    text.append(text.empty() ? "one of " : ", ").append(candidate);
-  }
+std::string WithSuggestion(std::string_view problem, std::string_view name,
+                           std::span<const std::string_view> known,
+                           std::span<const std::string_view> aliases) {
   std::vector<std::string_view> all(known.begin(), known.end());
   all.insert(all.end(), aliases.begin(), aliases.end());
-  const std::string suggestion = Suggest(name, all);
-  return suggestion.empty() ? text : "(did you mean '" + suggestion + "'?) " + text;
+  const std::string meant = Suggest(name, all);
+  return std::string(problem) + (meant.empty() ? "" : " (did you mean '" + meant + "'?)");
+}
+
+std::string OneOf(std::span<const std::string_view> known) {
+  std::string text;
+  for (const std::string_view name : known) {
+    text.append(text.empty() ? "one of " : ", ").append(name);
+  }
+  return text;
 }
 
 size_t ParseChoice(const std::string& option, const std::string& text,
                    const std::vector<std::string_view>& names) {
   const auto found = std::ranges::find(names, text);
   if (found != names.end()) return static_cast<size_t>(found - names.begin());
-  throw UsageError(option, "unknown name", ExpectedName(text, names, {}), Quoted(text));
+  throw UsageError(option, WithSuggestion("unknown name", text, names), OneOf(names), Quoted(text));
 }
 
 }  // namespace dlsim::sim

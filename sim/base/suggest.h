@@ -16,10 +16,14 @@ namespace dlsim::sim {
 // NearestName; empty if none is near.
 std::string Suggest(std::string_view name, std::span<const std::string_view> candidates);
 
-// Returns the `expected` part of an error: "one of a, b, c", after "(did you mean 'b'?)" where
-// Suggest finds a name among `known` and `aliases`.
-std::string ExpectedName(std::string_view name, std::span<const std::string_view> known,
-                         std::span<const std::string_view> aliases);
+// Returns `problem`, such as "unknown name", and " (did you mean 'b'?)" after it where Suggest
+// finds a name among `known` and `aliases`.
+std::string WithSuggestion(std::string_view problem, std::string_view name,
+                           std::span<const std::string_view> known,
+                           std::span<const std::string_view> aliases = {});
+
+// Returns "one of a, b, c".
+std::string OneOf(std::span<const std::string_view> known);
 
 // Returns the position of `text` among `names`; throws UsageError that lists them.
 size_t ParseChoice(const std::string& option, const std::string& text,

@@ -164,7 +164,7 @@ std::optional<Backend> ReadBackend(const ConfigBlock& block, std::string_view ke
     if (EqualsIgnoringCase(known.name, *name)) return known.value;
   }
   constexpr std::array<std::string_view, 3> kNames = {"CSX", "GPU", "CPU"};
-  block.Refuse(key, "unknown name", ExpectedName(*name, kNames, {}), Quoted(*name));
+  block.Refuse(key, WithSuggestion("unknown name", *name, kNames), OneOf(kNames), Quoted(*name));
 }
 
 }  // namespace dlsim::sim

@@ -151,7 +151,7 @@ std::optional<std::string> ConfigBlock::Choice(std::string_view key,
                                                std::span<const std::string_view> names) const {
   const std::optional<std::string> text = Text(key);
   if (text && std::ranges::find(names, *text) == names.end()) {
-    Refuse(key, "unknown name", ExpectedName(*text, names, {}), Quoted(*text));
+    Refuse(key, WithSuggestion("unknown name", *text, names), OneOf(names), Quoted(*text));
   }
   return text;
 }
@@ -169,7 +169,7 @@ bool ConfigBlock::Is(std::string_view key, std::string_view text) const {
 void ConfigBlock::RequireKnown(std::span<const std::string_view> keys) const {
   for (const ConfigEntry& entry : node_->entries) {
     if (std::ranges::find(keys, entry.key) != keys.end()) continue;
-    Refuse(entry.key, "unknown key", ExpectedName(entry.key, keys, {}));
+    Refuse(entry.key, WithSuggestion("unknown key", entry.key, keys), OneOf(keys));
   }
 }
 

@@ -74,7 +74,7 @@ void RequireTaken(const ConfigBlock& block, std::string_view key, bool taken,
       known.push_back(parameter.name);
     }
   }
-  block.Refuse(key, "unknown parameter", ExpectedName(key, known, {}));
+  block.Refuse(key, WithSuggestion("unknown parameter", key, known), OneOf(known));
 }
 
 // Gives a table of parameters to the policies that have them.

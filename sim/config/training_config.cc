@@ -55,12 +55,11 @@ const Dialect& FindDialect(const ConfigBlock& file, const std::string& kind) {
   const auto found = std::ranges::find_if(kDialects, matches);
   if (found != kDialects.end()) return *found;
   if (!kind.empty()) {
-    throw UsageError("--config-kind", "unknown name", ExpectedName(kind, kDialectNames, {}),
-                     Quoted(kind));
+    throw UsageError("--config-kind", WithSuggestion("unknown name", kind, kDialectNames),
+                     OneOf(kDialectNames), Quoted(kind));
   }
-  file.Refuse(
-      "", "not a known training configuration",
-      "the keys of " + ExpectedName("", kDialectNames, {}) + " (or name it by --config-kind)");
+  file.Refuse("", "not a known training configuration",
+              "the keys of " + OneOf(kDialectNames) + " (or name it by --config-kind)");
 }
 
 }  // namespace

@@ -57,7 +57,8 @@ std::vector<std::string> StateKeys(const LossScaler& scaler) {
 Error UnknownField(std::string_view place, std::string_view key,
                    const std::vector<std::string>& keys) {
   const std::vector<std::string_view> known(keys.begin(), keys.end());
-  return UsageError(place, "unknown field of the state", ExpectedName(key, known, {}), Quoted(key));
+  return UsageError(place, WithSuggestion("unknown field of the state", key, known), OneOf(known),
+                    Quoted(key));
 }
 
 }  // namespace
@@ -108,8 +109,8 @@ void RequireUsed(std::span<const PolicyInfo* const> policies, std::span<const st
     keys.erase(std::unique(keys.begin(), keys.end()), keys.end());
     const std::vector<std::string_view> known(keys.begin(), keys.end());
     const std::string_view key = KeyOf(setting);
-    throw UsageError(kind.option, std::string("unknown ").append(kind.noun) + " " + Quoted(key),
-                     ExpectedName(key, known, {}));
+    const std::string problem = "unknown " + std::string(kind.noun) + " " + Quoted(key);
+    throw UsageError(kind.option, WithSuggestion(problem, key, known), OneOf(known));
   }
 }
 

@@ -27,7 +27,8 @@ const Info& FindNamed(std::span<const Info> infos, std::string_view name, std::s
     known.push_back(info.name);
     aliases.insert(aliases.end(), info.aliases.begin(), info.aliases.end());
   }
-  throw UsageError(place, problem, ExpectedName(name, known, aliases), Quoted(name));
+  throw UsageError(place, WithSuggestion(problem, name, known, aliases), OneOf(known),
+                   Quoted(name));
 }
 
 // Some originals take a negative scale, which turns every gradient round. Scales that never change

@@ -51,8 +51,8 @@ void RequireTaken(const SweepAxis& axis, const PolicyList& policies) {
   std::ranges::sort(keys);
   keys.erase(std::ranges::unique(keys).begin(), keys.end());
   const std::vector<std::string_view> known(keys.begin(), keys.end());
-  throw UsageError(axis.place, "unknown parameter " + Quoted(axis.key),
-                   ExpectedName(axis.key, known, {}));
+  const std::string problem = "unknown parameter " + Quoted(axis.key);
+  throw UsageError(axis.place, WithSuggestion(problem, axis.key, known), OneOf(known));
 }
 
 // Returns the positions of the axes that a policy takes; one that names it wins over one for all.

@@ -73,8 +73,8 @@ NamedFormat ParseFormat(std::string_view name) {
   }
   known += "or eXmY with X in 2..8 and Y in 1..22";
   const std::string_view meant = NearestName(name, candidates);
-  if (!meant.empty()) known = "(did you mean '" + std::string(meant) + "'?) " + known;
-  throw UsageError("format", "unknown name", known, Quoted(name));
+  const std::string hint = meant.empty() ? "" : " (did you mean '" + std::string(meant) + "'?)";
+  throw UsageError("format", "unknown name" + hint, known, Quoted(name));
 }
 
 double MaxFinite(const Format& f) { return ValueOfCode(f, MaxFiniteCode(f)); }

@@ -28,9 +28,9 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"scaler", "--polcy=torch"}, 2, {"(did you mean '--policy'?)"});
   ExpectFailure({"bench", "run", "--repetitons", "3"}, 2, {"(did you mean '--repetitions'?)"});
   ExpectFailure({"replay", kSingle, "--format", "FP16"}, 2,
-                {"expected (did you mean 'fp16'?) fp16, bf16, ", "got 'FP16'"});
+                {"unknown name (did you mean 'fp16'?), expected fp16, bf16, ", "got 'FP16'"});
   ExpectFailure({"replay", kSingle, "--format", "fp61"}, 2,
-                {"expected (did you mean 'fp16'?) fp16, ", "got 'fp61'"});
+                {"unknown name (did you mean 'fp16'?), expected fp16, ", "got 'fp61'"});
   ExpectFailure({"replay", kSingle, "--rounding", "nearest"}, 2, {"(did you mean 'rne'?)"});
   ExpectFailure({"reprot"}, 2, {"did you mean 'report'?"});
   ExpectFailure({"report", "--help"}, 2, {"dlsim report:", "the Python package", "pip install ."});

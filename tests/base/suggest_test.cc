@@ -40,10 +40,11 @@ TEST(Suggest, IsSilentWhenNothingIsNear) {
   EXPECT_EQ(Suggest(std::string(100000, 'x'), kNames), "");
 }
 
-TEST(ExpectedName, ListsFirstNamesAndSuggestsFromAll) {
-  EXPECT_EQ(ExpectedName("torch_ne", kNames, kAliases),
-            "(did you mean 'torch_new'?) one of static, cerebras, cerebras-tf, torch");
-  EXPECT_EQ(ExpectedName("?", kNames, kAliases), "one of static, cerebras, cerebras-tf, torch");
+TEST(Suggest, AProblemTellsWhatWasMeantAmongNamesAndAliases) {
+  EXPECT_EQ(WithSuggestion("unknown name", "torch_ne", kNames, kAliases),
+            "unknown name (did you mean 'torch_new'?)");
+  EXPECT_EQ(WithSuggestion("unknown name", "?", kNames, kAliases), "unknown name");
+  EXPECT_EQ(OneOf(kNames), "one of static, cerebras, cerebras-tf, torch");
 }
 
 }  // namespace

@@ -123,8 +123,8 @@ TEST(ModelZoo, TheBackendOfTheFileCountsUnlessAnotherIsAsked) {
   EXPECT_EQ(Interpret(text, {.backend = Backend::kCsx, .kind = ""}).policies.at(0).name,
             "cerebras-2.10");
   ExpectConfigError("trainer: {init: {backend: {backend_type: TPU}}}",
-                    "f:1: trainer.init.backend.backend_type: unknown name, expected (did you "
-                    "mean 'GPU'?) one of CSX, GPU, CPU, got 'TPU'");
+                    "f:1: trainer.init.backend.backend_type: unknown name (did you mean "
+                    "'GPU'?), expected one of CSX, GPU, CPU, got 'TPU'");
 }
 
 TEST(ModelZoo, ADeviceTakesThePlaceOfABackend) {
@@ -142,7 +142,7 @@ TEST(ModelZoo, ADeviceTakesThePlaceOfABackend) {
                     "f:1: trainer.init.device: backend and device are mutually exclusive arguments "
                     "of Trainer. Please only provide one or the other");
   ExpectConfigError("trainer: {init: {device: TPU}}",
-                    "f:1: trainer.init.device: unknown name, expected (did you mean 'GPU'?) one "
+                    "f:1: trainer.init.device: unknown name (did you mean 'GPU'?), expected one "
                     "of CSX, GPU, CPU, got 'TPU'");
 }
 
@@ -237,12 +237,13 @@ TEST(ModelZoo, BadValuesAreRefusedWithTheirPlace) {
 }
 
 TEST(ModelZoo, UnknownPrecisionKeysAreNamed) {
-  ExpectConfigError(Trainer({"max_grad_norm: 1"}),
-                    "f:4: trainer.init.precision.max_grad_norm: unknown key, expected (did you "
-                    "mean 'max_gradient_norm'?) one of enabled, fp16_type, precision_opt_level, "
-                    "loss_scaling_factor, "
-                    "initial_loss_scale, steps_per_increase, min_loss_scale, max_loss_scale, "
-                    "max_gradient_norm, max_gradient_value, log_loss_scale");
+  ExpectConfigError(
+      Trainer({"max_grad_norm: 1"}),
+      "f:4: trainer.init.precision.max_grad_norm: unknown key (did you mean "
+      "'max_gradient_norm'?), expected one of enabled, fp16_type, precision_opt_level, "
+      "loss_scaling_factor, "
+      "initial_loss_scale, steps_per_increase, min_loss_scale, max_loss_scale, "
+      "max_gradient_norm, max_gradient_value, log_loss_scale");
 }
 
 TEST(ModelZoo, LimitsInTheWrongOrderAreRefused) {

@@ -151,7 +151,7 @@ TEST(DeepSpeedConfig, BadValuesAreRefused) {
   refuse(R"("loss_scale": "dynamic")", "loss_scale: wrong type, expected a number, got 'dynamic'");
   refuse(R"("hysteresis": true)", "hysteresis: wrong type, expected an integer, got true");
   refuse(R"("loss_scale_windw": 5)",
-         "loss_scale_windw: unknown key, expected (did you mean 'loss_scale_window'?) one of "
+         "loss_scale_windw: unknown key (did you mean 'loss_scale_window'?), expected one of "
          "enabled, auto_cast, loss_scale, "
          "initial_scale_power, loss_scale_window, hysteresis, consecutive_hysteresis, "
          "min_loss_scale, fp16_master_weights_and_grads");

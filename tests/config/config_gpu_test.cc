@@ -39,8 +39,8 @@ TEST(TorchConfig, BadValuesAreRefused) {
                     "f:2: GradScaler.init_scale: not a number, expected a number such as 2^15, "
                     "2e15 or 0x1.8p+3, got 'inf'");
   ExpectConfigError("[GradScaler]\ngrowth_intervall = 5\n",
-                    "f:2: GradScaler.growth_intervall: unknown key, expected (did you mean "
-                    "'growth_interval'?) one of device, init_scale, growth_factor, "
+                    "f:2: GradScaler.growth_intervall: unknown key (did you mean "
+                    "'growth_interval'?), expected one of device, init_scale, growth_factor, "
                     "backoff_factor, growth_interval, enabled");
   ExpectConfigError("max_norm = 1\nclip_value = 1\n[GradScaler]\n",
                     "f:2: clip_value: clips a second time, expected max_norm or clip_value");
@@ -67,7 +67,7 @@ TEST(ApexConfig, OptLevelsHaveTheirOwnScale) {
   EXPECT_EQ(PolicyOf(Interpret("[apex.amp]\nloss_scale = 128.0\n")), "static loss_scale=128");
   EXPECT_EQ(PolicyOf(Interpret("[apex.amp]\nenabled = false\n")), "static loss_scale=1");
   ExpectConfigError("[apex.amp]\nopt_level = 'O4'\n",
-                    "f:2: apex.amp.opt_level: unknown name, expected (did you mean 'O0'?) one of "
+                    "f:2: apex.amp.opt_level: unknown name (did you mean 'O0'?), expected one of "
                     "O0, O1, O2, O3, got 'O4'");
   ExpectConfigError("[apex.amp]\nmin_loss_scale = 1e9\n",
                     "f:2: apex.amp.min_loss_scale: above max_loss_scale, expected at most "
@@ -92,24 +92,25 @@ TEST(DlsimConfig, ReadsOptionsUnderTheirOwnNames) {
 }
 
 TEST(DlsimConfig, BadValuesAreRefused) {
-  ExpectConfigError("policy = 'torch'\n[parameters]\ngrowth_intervall = 5\n",
-                    "f:3: parameters.growth_intervall: unknown parameter, expected (did you mean "
-                    "'growth_interval'?) one of init_scale, growth_factor, backoff_factor, "
-                    "growth_interval, enabled");
+  ExpectConfigError(
+      "policy = 'torch'\n[parameters]\ngrowth_intervall = 5\n",
+      "f:3: parameters.growth_intervall: unknown parameter (did you mean 'growth_interval'?), "
+      "expected one of init_scale, growth_factor, backoff_factor, "
+      "growth_interval, enabled");
   ExpectConfigError("policy = 'torch'\n[parameters.static]\nloss_scale = 5\n",
                     "f:2: parameters.static: no policy of this file");
   ExpectConfigError("[parameters]\nloss_scale = 5\n",
                     "f:1: parameters: without a policy, expected policy = NAME");
   ExpectConfigError(
       "format = 'fp16'\nfromat = 1\n",
-      "f:2: fromat: unknown key, expected (did you mean 'format'?) one of format, policy, "
+      "f:2: fromat: unknown key (did you mean 'format'?), expected one of format, policy, "
       "parameters, max-gradient-norm, max-gradient-value, grad-accum-steps, "
       "finite-test");
   ExpectConfigError("format = [1]\n",
                     "f:1: format: wrong type, expected a name or a list of names, got 1");
   ExpectConfigError(
       "policy = 'torhc'\n",
-      "f:1: policy: policy: unknown name, expected (did you mean 'torch'?) one of " +
+      "f:1: policy: policy: unknown name (did you mean 'torch'?), expected one of " +
           [] {
             std::string names;
             for (const PolicyInfo& policy : Policies()) {

@@ -36,8 +36,8 @@ TEST(ConfigMistakes, SlipsAreNotedInEveryLevelOfATrainer) {
     EXPECT_TRUE(HasNote(config, note)) << note;
   }
   ExpectConfigError(Trainer({"fp16_type: CBFloat16"}),
-                    "f:4: trainer.init.precision.fp16_type: unknown name, expected (did you mean "
-                    "'cbfloat16'?) one of float16, bfloat16, cbfloat16, got 'CBFloat16'");
+                    "f:4: trainer.init.precision.fp16_type: unknown name (did you mean "
+                    "'cbfloat16'?), expected one of float16, bfloat16, cbfloat16, got 'CBFloat16'");
 }
 
 TEST(ConfigMistakes, NumbersInQuotesAreNumbers) {

@@ -34,7 +34,7 @@ TEST(FindPolicy, SuggestsTheNearestName) {
   EXPECT_TRUE(names.starts_with("static, cerebras, cerebras-2.10, cerebras-tf, torch, torch-1.13"));
   EXPECT_EQ(
       UsageMessage("torhc", {}),
-      "policy: unknown name, expected (did you mean 'torch'?) one of " + names + ", got 'torhc'");
+      "policy: unknown name (did you mean 'torch'?), expected one of " + names + ", got 'torhc'");
 }
 
 TEST(FindPolicy, EachPolicyBeginsWithOneScale) {
@@ -72,7 +72,7 @@ TEST(ResolveParameters, AcceptsTheOtherStacksSpellings) {
 
 TEST(ResolveParameters, RefusesWhatItCannotPlace) {
   EXPECT_EQ(UsageMessage("static", {"los_scale=1"}),
-            "static: unknown parameter, expected (did you mean 'loss_scale'?) one of loss_scale, "
+            "static: unknown parameter (did you mean 'loss_scale'?), expected one of loss_scale, "
             "got 'los_scale'");
   EXPECT_EQ(UsageMessage("static", {"loss_scale"}),
             "static: not a setting, expected KEY=VALUE, got 'loss_scale'");

@@ -50,7 +50,10 @@ def test_what_is_no_expression_is_refused(text: str) -> None:
 
 
 def test_a_figure_must_be_known() -> None:
-    with pytest.raises(dlsim.UsageError, match=r"here: unknown figure, .* scale, .*, got 'scales'"):
+    with pytest.raises(
+        dlsim.UsageError,
+        match=r"here: unknown figure \(did you mean 'scale'\?\), .* scale, .*, got 'scales'",
+    ):
         Alert("scales<1", "here").require(list(FIGURES))
 
 

@@ -85,7 +85,7 @@ BAD_CALLS: dict[str, tuple[type[Exception], str, Callable[[], object]]] = {
     ),
     "an unknown format": (
         dlsim.UsageError,
-        "^format: unknown name, expected .*, got 'fp17'$",
+        "^format: unknown name \\(did you mean 'fp16'\\?\\), expected .*, got 'fp17'$",
         lambda: dlsim.encode(VALUES, "fp17"),
     ),
     "an empty name": (dlsim.UsageError, "^format: ", lambda: dlsim.encode(VALUES, "")),

@@ -185,7 +185,9 @@ def test_wrong_types_are_type_errors() -> None:
 
 
 def test_errors_have_the_right_type_and_the_line_of_the_command() -> None:
-    with pytest.raises(dlsim.UsageError, match=r"^format: unknown name, .* got 'fp61'$"):
+    with pytest.raises(
+        dlsim.UsageError, match=r"^format: unknown name \(did you mean 'fp16'\?\), .* got 'fp61'$"
+    ):
         dlsim.replay(TRACE, formats="fp61")
     with pytest.raises(dlsim.InputError, match=r"^no-such-trace: cannot be opened: No such file"):
         dlsim.replay("no-such-trace")
