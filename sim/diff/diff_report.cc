@@ -131,6 +131,21 @@ std::string InputLine(const char* label, const DiffRun& run) {
                      run.facts.first_step, run.facts.last_step);
 }
 
+// A note of both runs stands once.
+std::string NoteLines(const std::vector<std::string>& of_a, const std::vector<std::string>& of_b) {
+  const auto has = [](const std::vector<std::string>& notes, const std::string& note) {
+    return std::ranges::find(notes, note) != notes.end();
+  };
+  std::string text;
+  for (const std::string& note : of_a) {
+    text += Wrap((has(of_b, note) ? "note: A and B: " : "note: A: ") + note);
+  }
+  for (const std::string& note : of_b) {
+    if (!has(of_a, note)) text += Wrap("note: B: " + note);
+  }
+  return text;
+}
+
 bool IsInsideCharacter(const std::string& text, size_t at) {
   return at < text.size() && (static_cast<uint8_t>(text[at]) & 0xC0) == 0x80;
 }
@@ -249,9 +264,7 @@ std::string FormatDiff(const Diff& diff, const DiffReportOptions& options) {
   std::string text;
   for (const std::string& line : DiffLines(diff)) text += Wrap(line);
   text += "\n" + InputLine("A", diff.runs.a) + InputLine("B", diff.runs.b);
-  for (const DiffRun* run : {&diff.runs.a, &diff.runs.b}) {
-    for (const std::string& note : run->facts.notes) text += Wrap("note: " + note);
-  }
+  text += NoteLines(diff.runs.a.facts.notes, diff.runs.b.facts.notes);
   if (!IsEqual(diff.result)) text += "\n" + TensorTable(diff, options.top);
   if (options.by_layer) text += LayerTable(diff);
   if (options.details) text += StepTable(diff);

@@ -42,6 +42,24 @@ TEST(DiffReport, ALayerHasTheDifferenceOfItsWorstTensor) {
       << report;
 }
 
+TEST(DiffReport, ANoteOfBothRunsStandsOnce) {
+  const TempDir a, b, c;
+  for (const TempDir* trace : {&a, &b, &c}) {
+    for (const char* step : {"1", "2", "4"}) {
+      if (trace == &c && step[0] == '2') continue;
+      trace->Write("step-" + std::string(step) + ".safetensors",
+                   BuildSafetensors({FloatTensor("w.grad", {1})}));
+    }
+  }
+  const std::string gap = " 1 step in 1 gap between the recorded ones is not there";
+  const std::string alike = Succeed({"diff", a.path(), b.path()});
+  EXPECT_NE(alike.find("note: A and B:" + gap), std::string::npos) << alike;
+  EXPECT_EQ(alike.find("note:", alike.find("note:") + 1), std::string::npos) << alike;
+  const std::string other = Succeed({"diff", a.path(), c.path()});
+  EXPECT_NE(other.find("note: A:" + gap), std::string::npos) << other;
+  EXPECT_NE(other.find("note: B: 2 steps in 1 gap"), std::string::npos) << other;
+}
+
 TEST(DiffReport, LongNamesKeepTheirEndsAndTheirLetters) {
   const TempDir a, b;
   std::string name = "b";
