@@ -2,6 +2,7 @@
 #include "sim/config/config_file.h"
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -22,9 +23,13 @@ bool LooksLikeToml(std::string_view line) {
   return equals != line.npos && line.substr(0, equals).find_first_of(":{[") == line.npos;
 }
 
-// True for a line that only a command line has: an option as a word of its own.
+// True for a line that only a command line has: a program that starts one, or an option as a word
+// of its own.
 bool LooksLikeShell(std::string_view line) {
-  return line.starts_with("--") || (line.find(" --") != line.npos && line.find(": ") == line.npos);
+  constexpr std::array<std::string_view, 4> kStarts = {"python ", "python3 ", "torchrun ", "set -"};
+  const auto begins = [&](std::string_view start) { return line.starts_with(start); };
+  return std::ranges::any_of(kStarts, begins) || line.starts_with("--") ||
+         (line.find(" --") != line.npos && line.find(": ") == line.npos);
 }
 
 ConfigLanguage LanguageOfText(std::string_view text) {

@@ -1,10 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Command lines and shell scripts that start a training: their options become a table.
+// Command lines and shell scripts that start a training: their options become a table, and the
+// overrides of one that starts verl the tables of its configuration.
 #include <algorithm>
 #include <array>
+#include <map>
 
 #include "dlsim/error.h"
+#include "sim/config/arguments.h"
 #include "sim/config/config_file.h"
+#include "sim/config/hydra_overrides.h"
 #include "sim/config/shell_script.h"
 
 namespace dlsim::sim {
@@ -61,6 +65,12 @@ class ScriptOptions {
   }
 
   ConfigNode Take() {
+    if (IsOfVerl()) {
+      for (const ConfigEntry& entry : overrides_.entries) {
+        builder_.Key(entry.key);
+        builder_.Copy(entry.value, entry.value.line);
+      }
+    }
     builder_.Close();
     return builder_.Take();
   }
@@ -106,6 +116,7 @@ class ScriptOptions {
     const std::vector<ShellWord> words = Flatten(statement);
     for (size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i].text;
+      if (const auto found = ParseOverride(word)) Override(*found, words[i].line);
       if (!word.starts_with("--") || word.size() == 2) continue;
       const size_t equals = std::min(word.find('='), word.size());
       const std::string name = word.substr(0, equals);
@@ -116,6 +127,27 @@ class ScriptOptions {
       }
       Add(name, value, words[i].line);
     }
+  }
+
+  void Override(const HydraOverride& found, int line) {
+    const bool known = found.value.find(kUnknownText) == std::string::npos;
+    if ((branches_ > 0 || !known) && DecidesVerl(found.path)) undecided_.emplace(line, found.path);
+    SetPath(overrides_, found.path, ValueNode(known ? found.value : "", line));
+  }
+
+  // Others' overrides change a file that is not here.
+  bool IsOfVerl() const {
+    constexpr std::array<std::string_view, 2> kMarks = {"actor_rollout_ref.actor",
+                                                        "model.partial_pretrain"};
+    if (!HasMark(overrides_, kMarks)) return false;
+    if (!undecided_.empty()) Refuse(undecided_.begin()->first, undecided_.begin()->second);
+    return true;
+  }
+
+  static ConfigNode ValueNode(const std::string& value, int line) {
+    if (!IsTruth(value)) return {IsNumber(value) ? Kind::kNumber : Kind::kText, value, line, {}};
+    const bool off = value.starts_with('f') || value.starts_with('F');
+    return {Kind::kBool, off ? "false" : "true", line, {}};
   }
 
   static bool TakesValue(const std::string& name, const std::string& next) {
@@ -133,16 +165,14 @@ class ScriptOptions {
     };
     if (std::ranges::any_of(builder_.open_node().entries, same)) return;
     builder_.Key(name);
-    if (value.empty() || IsTruth(value)) {
-      const bool off = value.starts_with('f') || value.starts_with('F');
-      builder_.Scalar(Kind::kBool, off ? "false" : "true", line);
-    } else {
-      builder_.Scalar(IsNumber(value) ? Kind::kNumber : Kind::kText, value, line);
-    }
+    const ConfigNode node = ValueNode(value.empty() ? "true" : value, line);
+    builder_.Scalar(node.kind, node.text, line);
   }
 
   std::string_view file_;
   ConfigTreeBuilder builder_;
+  ConfigNode overrides_ = TableNode({});
+  std::map<int, std::string> undecided_;  // decisive overrides that the script chooses, by line
   int branches_ = 0;
 };
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// verl's configuration, as Hydra composes it: the training of the actor, or supervised fine-tuning.
-// Source: volcengine/verl, workers/actor/dp_actor.py, workers/fsdp_workers.py,
-// utils/megatron/optimizer.py, utils/torch_dtypes.py and trainer/fsdp_sft_trainer.py.
+// verl's configuration, as Hydra composes it, or the command line with its overrides: the training
+// of the actor, or supervised fine-tuning. Source: volcengine/verl, workers/actor/dp_actor.py,
+// workers/fsdp_workers.py, utils/megatron/optimizer.py, utils/torch_dtypes.py and
+// trainer/fsdp_sft_trainer.py.
 #include <algorithm>
 #include <array>
 
+#include "dlsim/error.h"
 #include "sim/config/arguments.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
@@ -106,6 +108,26 @@ TrainingConfig ReadSft(const ConfigBlock& file) {
   return config;
 }
 
+// The strategy of the file that a command line names and overrides; verl's own name it.
+std::string DefaultStrategy(const ConfigBlock& file) {
+  const auto names_megatron = [&](std::string_view key) {
+    const ConfigNode* value = file.Find(key);
+    return value != nullptr && value->text.find("megatron") != std::string::npos;
+  };
+  return names_megatron("--config-name") || names_megatron("model_engine") ? "megatron" : "fsdp";
+}
+
+void NoteBaseFile(const ConfigBlock& file, TrainingConfig& config) {
+  constexpr std::array<std::string_view, 4> kOwn = {"ppo_trainer", "ppo_megatron_trainer",
+                                                    "sft_trainer", "_generated_ppo_trainer"};
+  const ConfigNode* name = file.Find("--config-name");
+  if (name == nullptr) return;
+  const std::string_view stem = std::string_view(name->text).substr(0, name->text.find(".y"));
+  if (std::ranges::count(kOwn, stem) > 0) return;
+  config.notes.push_back("the file of --config-name " + Quoted(name->text) +
+                         " is not read: where the command line says nothing, verl's defaults hold");
+}
+
 // The number of ranks decides, and the lengths of sequences with use_dynamic_bsz.
 void NoteVerl(TrainingConfig& config) {
   config.notes.push_back("the actor's training is read; the critic computes in bf16 unscaled");
@@ -129,9 +151,11 @@ TrainingConfig ReadVerl(const ConfigBlock& file, const ConfigOptions& options) {
   if (actor.node().entries.empty()) {
     file.Refuse("", "nothing of verl", "actor_rollout_ref.actor, or model.partial_pretrain");
   }
-  const std::string strategy = actor.Choice("strategy", kStrategies).value_or("fsdp");
+  const std::string strategy =
+      actor.Choice("strategy", kStrategies).value_or(DefaultStrategy(file));
   TrainingConfig config =
       strategy == "megatron" ? ReadWithMegatron(actor, options) : ReadFsdp(file, actor);
+  NoteBaseFile(file, config);
   NoteVerl(config);
   return config;
 }

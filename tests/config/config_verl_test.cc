@@ -66,6 +66,47 @@ TEST(ConfigVerl, MegatronHasItsOwnScaler) {
   ExpectMeaning(Actor("    strategy: megatron\n"), {"verl with Megatron", {"bf16"}, kNothing});
 }
 
+// As the examples of the original start it.
+TEST(ConfigVerl, OverridesOfACommandLine) {
+  const std::string start = "python3 -m verl.trainer.main_ppo algorithm.adv_estimator=gae ";
+  const TrainingConfig fsdp = Interpret(
+      "#!/bin/bash\nDTYPE=float16\n" + start +
+      "\\\n    data.train_files=$HOME/train.parquet \\\n    actor_rollout_ref.actor.strategy=fsdp2 "
+      "\\\n    +actor_rollout_ref.actor.fsdp_config.dtype=${DTYPE} \\\n"
+      "    actor_rollout_ref.actor.grad_clip=0.5 critic.strategy=$CRITIC "
+      "trainer.n_gpus_per_node=8\n");
+  EXPECT_EQ(fsdp.kind, "verl with FSDP");
+  EXPECT_EQ(fsdp.formats, Texts{"fp16"});
+  EXPECT_EQ(PolicyOf(fsdp), "torch growth_interval=400");
+  EXPECT_EQ(fsdp.clipping.max_norm, 0.5);
+  const std::string megatron = "actor_rollout_ref.actor.megatron.dtype=\"'float16'\" ";
+  const std::string scale =
+      "++actor_rollout_ref.actor.optim.override_optimizer_config.initial_loss_scale=8";
+  for (const char* base :
+       {"--config-path=config --config-name='ppo_megatron_trainer.yaml' ", "model_engine=megatron ",
+        "actor_rollout_ref.actor.strategy=megatron "}) {
+    const TrainingConfig config = Interpret(start + base + megatron + scale);
+    EXPECT_EQ(config.kind, "verl with Megatron") << base;
+    EXPECT_EQ(PolicyOf(config), "megatron initial_scale=8") << base;
+    EXPECT_FALSE(HasNote(config, "is not read: where")) << base;
+  }
+  const TrainingConfig own = Interpret(start + "--config-name mine actor_rollout_ref.actor.n=1");
+  EXPECT_EQ(own.formats, Texts{"bf16"});
+  EXPECT_TRUE(HasNote(own, "the file of --config-name 'mine' is not read"));
+}
+
+TEST(ConfigVerl, WhatTheScriptDecidesIsRefused) {
+  const std::string refused =
+      "f:2: 'actor_rollout_ref.actor.fsdp_config.dtype' depends on how the script is run, expected "
+      "a "
+      "script without that choice, or the command line itself";
+  const std::string dtype = "actor_rollout_ref.actor.fsdp_config.dtype=";
+  ExpectConfigError("#!/bin/bash\npython3 -m verl.trainer.main_ppo " + dtype + "$1\n", refused);
+  ExpectConfigError(
+      "#!/bin/bash\nif true; then python3 -m verl.trainer.main_ppo " + dtype + "float16; fi\n",
+      refused);
+}
+
 TEST(ConfigVerl, FineTuningComputesInBfloat16) {
   ExpectMeaning("data: {train_files: a}\nmodel: {partial_pretrain: b}\noptim: {clip_grad: 2}\n",
                 {"verl's fine-tuning", {"bf16"}, kNothing});

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/config/hydra_overrides.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+namespace dlsim::sim {
+namespace {
+
+constexpr std::string_view kActor = "actor_rollout_ref.actor.";
+
+// Keys of the actor, wherever they stand in it.
+constexpr std::array<std::string_view, 6> kOfActor = {"dtype",    "param_dtype", "reduce_dtype",
+                                                      "strategy", "grad_clip",   "clip_grad"};
+
+constexpr std::array<std::string_view, 3> kElsewhere = {"trainer.use_legacy_worker_impl",
+                                                        "optim.clip_grad", "model_engine"};
+
+bool IsPathCharacter(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
+         c == '.';
+}
+
+std::string_view WithoutQuotes(std::string_view value) {
+  const bool quoted = value.size() >= 2 && value.front() == value.back() &&
+                      (value.front() == '"' || value.front() == '\'');
+  return quoted ? value.substr(1, value.size() - 2) : value;
+}
+
+ConfigEntry& EntryOf(ConfigNode& table, std::string_view key) {
+  const auto found = std::ranges::find(table.entries, key, &ConfigEntry::key);
+  if (found != table.entries.end()) return *found;
+  return table.entries.emplace_back(ConfigEntry{std::string(key), {}});
+}
+
+}  // namespace
+
+std::optional<HydraOverride> ParseOverride(std::string_view word) {
+  word.remove_prefix(std::min(word.find_first_not_of('+'), word.size()));
+  const size_t equals = word.find('=');
+  if (equals == word.npos || equals == 0) return std::nullopt;
+  const std::string_view path = word.substr(0, equals);
+  if (!std::ranges::all_of(path, IsPathCharacter)) return std::nullopt;
+  const bool nested = path.find('.') != path.npos && path.front() != '.' && path.back() != '.';
+  if (!nested && path != "model_engine") return std::nullopt;
+  return HydraOverride{std::string(path), std::string(WithoutQuotes(word.substr(equals + 1)))};
+}
+
+bool DecidesVerl(std::string_view path) {
+  if (std::ranges::count(kElsewhere, path) > 0) return true;
+  if (!path.starts_with(kActor)) return false;
+  const std::string_view key = path.substr(path.rfind('.') + 1);
+  return std::ranges::count(kOfActor, key) > 0 ||
+         path.find(".override_optimizer_config.") != path.npos;
+}
+
+void SetPath(ConfigNode& root, std::string_view path, ConfigNode value) {
+  ConfigNode* node = &root;
+  while (true) {
+    const size_t end = std::min(path.find('.'), path.size());
+    ConfigNode& next = EntryOf(*node, path.substr(0, end)).value;
+    if (end == path.size()) {
+      next = std::move(value);
+      return;
+    }
+    if (next.kind != ConfigNode::Kind::kTable) {
+      next = {ConfigNode::Kind::kTable, "", value.line, {}};
+    }
+    path.remove_prefix(end + 1);
+    node = &next;
+  }
+}
+
+}  // namespace dlsim::sim
