@@ -16,7 +16,7 @@ namespace {
 TEST(ParallelInOrder, TakesAllInOrderOnTheCallingThread) {
   const std::thread::id caller = std::this_thread::get_id();
   for (const uint64_t elements : {uint64_t{0}, kMuchWork}) {
-    for (const size_t count : {0, 1, 2, 7, 500}) {
+    for (const size_t count : {0u, 1u, 2u, 7u, 500u}) {
       std::vector<std::string> taken;
       const auto make = [](size_t i) { return std::to_string(i); };
       const auto take = [&](size_t i, const std::string& made) {
