@@ -150,7 +150,7 @@ class EncodeStepsTest : public StepEncoderTest {
 };
 
 TEST_F(EncodeStepsTest, AnyNumberOfThreadsEncodesAlike) {
-  for (const size_t stride : {1, 3}) {
+  for (const size_t stride : {1u, 3u}) {
     const TraceReader trace = OpenTrace({dir_.path()});
     StepEncoder encoder(trace, settings_, edges_, {1, kSteps}, stride);
     const std::vector<EncodedStep> steps = Encode({1, kSteps}, stride);
