@@ -54,8 +54,10 @@ class PathBuilder {
       if (event.kind == Kind::kOverflow) AddOverflow(event);
       if (event.kind == Kind::kGrowth) AddGrowth(event);
       if (IsRecord(event)) AddRecord(event);
+      if (event.kind == Kind::kStopped) path_.stopped_at_line = event.line;
     }
     Flush();
+    NoteNorms();
     if (left_out_ > 0) {
       path_.notes.push_back(fmt::format(
           "the log goes back, as after a resume: {} stretches that were run again are left out",
@@ -70,6 +72,18 @@ class PathBuilder {
   }
 
  private:
+  void NoteNorms() {
+    const auto is_bad = [](const LogEvent& event) { return event.norm_is_nonfinite; };
+    const auto count = std::ranges::count_if(events_, is_bad);
+    if (count == 0) return;
+    path_.notes.push_back(fmt::format(
+        "the gradient's norm is not finite in {} that {} not skipped, from line {} on: no loss "
+        "scale helps",
+        count == 1 ? "one line" : fmt::format("{} lines", count),
+        count == 1 ? "tells of a step" : "tell of steps",
+        std::ranges::find_if(events_, is_bad)->line));
+  }
+
   // The first number tells whether steps count from 0, and with the second whether the log begins
   // with the training.
   void FindStart() {

@@ -63,6 +63,10 @@ std::string PolicyLine(const Explanation& explanation) {
 }
 
 std::string ForecastText(const Explanation& explanation) {
+  if (explanation.path.stopped_at_line) {
+    return fmt::format("; at line {} the training ended, as the scale could fall no more",
+                       *explanation.path.stopped_at_line);
+  }
   if (!explanation.minimum) return "";
   const MinimumForecast& minimum = *explanation.minimum;
   std::string text;
@@ -91,7 +95,11 @@ std::string SkipLine(const Explanation& explanation) {
     case SkipKind::kNone:
       return explanation.counted ? line + "none is lost" : "skips: none";
     case SkipKind::kWarmUp:
-      return line + "all while the first scale is sought (warm-up): normal";
+      if (explanation.counted) {
+        return line + "all while the first scale is sought (warm-up): normal";
+      }
+      return line + (skips.skipped > 1 ? "each at a lower scale: " : "") +
+             "normal where a training begins (warm-up)";
     case SkipKind::kSteady:
       return line + fmt::format("{} of them warm-up; then steady, as the scale is tried higher",
                                 skips.warm_up_skips);

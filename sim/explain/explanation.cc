@@ -127,7 +127,9 @@ Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfReque
   explanation.brackets = FindBrackets(explanation.steps, {.format = format.format});
   explanation.totals = TotalBrackets(explanation.brackets);
   explanation.skips =
-      JudgeSkips(explanation.steps, GrowthInterval(explanation.inference), explanation.counted);
+      JudgeSkips(explanation.steps, {.growth_interval = GrowthInterval(explanation.inference),
+                                     .counted = explanation.counted,
+                                     .stopped = explanation.path.stopped_at_line.has_value()});
   if (!explanation.inference.matches.empty()) {
     explanation.minimum = ForecastMinimum(*explanation.inference.matches.front().fit.end);
   }

@@ -68,6 +68,7 @@ std::span<const std::string_view> OwnPolicies(LogStack stack) {
       return kColossalAi;
     case LogStack::kMindSpore:
       return kMindSpore;
+    case LogStack::kSwin:
     case LogStack::kTrainerState:
     case LogStack::kKeyValue:
     case LogStack::kTable:

@@ -16,6 +16,7 @@ struct LogEvent {
     kGrowth,    // the scale grew
     kSteps,     // the state after `number` steps, or of the step of that number
     kUpdates,   // the state after `number` applied steps
+    kStopped,   // the training ended, since the scale could fall no more
     kIgnored,   // of a known wording, but it adds nothing
   };
 
@@ -30,7 +31,8 @@ struct LogEvent {
   std::optional<int64_t> skipped_total = {};  // steps since the start
   std::optional<int64_t> interval = {};       // of growth
   std::optional<int64_t> rank = {};
-  bool from_optimizer = false;  // DeepSpeed: by its optimizer, which may repeat its loss scaler
+  bool norm_is_nonfinite = false;  // of the gradient of a step that was applied
+  bool from_optimizer = false;     // DeepSpeed: by its optimizer, which may repeat its loss scaler
 };
 
 // Returns what the message says in the wording of a stack; nothing for other lines. `line` has no

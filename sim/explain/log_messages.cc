@@ -74,16 +74,19 @@ std::optional<LogEvent> Apex(std::string_view line) {
 }
 
 // Megatron-LM, megatron/training/training.py: the scale after the iteration, and the iterations
-// skipped since the last such line.
+// skipped since the last such line, which its first versions do not tell.
 std::optional<LogEvent> Megatron(std::string_view line) {
   const auto scale = NumberAfter(line, "loss scale");
   const auto skipped = IntegerAfter(line, "number of skipped iterations");
   const auto iteration = IntegerAfter(line, "iteration");
-  if (!scale || !skipped || !iteration) return std::nullopt;
+  if (!scale || !iteration) return std::nullopt;
+  if (!skipped && !Has(line, "elapsed time per iteration (ms)")) return std::nullopt;
   LogEvent event = {.stack = LogStack::kMegatron, .kind = Kind::kSteps};
   event.number = iteration;
   event.next = scale;
   event.skipped = skipped;
+  const auto norm = NumberAfter(line, "grad norm");
+  event.norm_is_nonfinite = skipped == 0 && norm && !std::isfinite(norm->value);
   return event;
 }
 
@@ -107,7 +110,20 @@ std::optional<LogEvent> FairseqUpdates(std::string_view line) {
   LogEvent event = {.stack = LogStack::kFairseq, .kind = Kind::kUpdates};
   if (Has(line, "scale_window")) event.stack = LogStack::kMetaseq;
   event.number = updates;
-  event.next = scale;
+  if (scale->value > 0) event.next = scale;  // 0.000 is a smaller one, rounded
+  return event;
+}
+
+// DeepSpeed, runtime/fp16/loss_scaler.py; fairseq, optim/dynamic_loss_scaler.py; GPT-NeoX,
+// megatron/utils.py: the exception that ends the training.
+std::optional<LogEvent> Stopped(std::string_view line) {
+  LogEvent event = {.stack = LogStack::kDeepSpeed, .kind = Kind::kStopped};
+  if (Has(line, "Minimum loss scale reached")) {
+    event.stack = LogStack::kFairseq;
+  } else if (!Has(line, "Current loss scale already at minimum") &&
+             !Has(line, "iterations in a row due to Overflow - Exiting")) {
+    return std::nullopt;
+  }
   return event;
 }
 
@@ -179,16 +195,34 @@ std::optional<LogEvent> MindFormers(std::string_view line) {
   return event;
 }
 
+// Swin Transformer and those that took over its main.py: "Train: [29/300][2670/2859] ... loss_scale
+// 32768.0000 (34681.8180)", the scale after that step, counted from 0, and its mean.
+std::optional<LogEvent> SwinTransformer(std::string_view line) {
+  const auto epoch = IntegerAfter(line, "Train: [");
+  const auto place = TextAfter(line, "Train: [");
+  const auto scale = NumberAfter(line, "loss_scale");
+  if (!epoch || !scale) return std::nullopt;
+  const auto step = IntegerAfter(*place, "][");
+  const auto steps = TextAfter(*place, "][");
+  if (!step || !steps) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kSwin, .kind = Kind::kSteps};
+  event.number = *epoch * IntegerAfter(*steps, "/").value_or(0) + *step + 1;
+  event.next = scale;
+  return event;
+}
+
 constexpr std::array kRecognisers = {
     DeepSpeedOverflow, DeepSpeedFp16Optimizer, DeepSpeedProgress, Apex,  Megatron, MindFormers,
-    FairseqOverflow,   FairseqUpdates,         MetaseqStart,      Mxnet, Paddle,   ColossalAi};
+    FairseqOverflow,   FairseqUpdates,         MetaseqStart,      Mxnet, Paddle,   ColossalAi,
+    Stopped,           SwinTransformer};
 
 // Names of a scale and of a step, the clearest first.
-constexpr std::array<std::string_view, 7> kScaleNames = {
-    "loss_scale", "grad_scale", "loss scale", "grad scale", "lossscale", "amp_scale", "scale"};
-constexpr std::array<std::string_view, 9> kStepNames = {"global_step", "global step", "step",
-                                                        "Step",        "iteration",   "Iteration",
-                                                        "iter",        "Iter",        "batch"};
+constexpr std::array<std::string_view, 8> kScaleNames = {"loss_scale", "grad_scale", "loss scale",
+                                                         "grad scale", "Grad Scale", "lossscale",
+                                                         "amp_scale",  "scale"};
+constexpr std::array<std::string_view, 10> kStepNames = {
+    "global_step", "global step", "Global Step", "step", "Step",
+    "iteration",   "Iteration",   "iter",        "Iter", "batch"};
 
 template <class Names>
 std::optional<PrintedNumber> FirstNumber(std::string_view line, const Names& names) {

@@ -69,7 +69,12 @@ std::optional<PrintedNumber> ReadPrinted(std::string_view text) {
   if (error == std::errc::result_out_of_range) value = 0;  // below the smallest subnormal
   if (!std::isfinite(value)) return PrintedNumber{value, value, value};
   const double slack = HalfUnit(digits);
-  return PrintedNumber{value, value - slack, value + slack};
+  PrintedNumber number = {value, value - slack, value + slack};
+  if (slack > 0 && value > 0) {
+    const double power = std::exp2(std::round(std::log2(value)));
+    if (number.Holds(power)) number.value = power;
+  }
+  return number;
 }
 
 std::optional<PrintedNumber> NumberAfter(std::string_view text, std::string_view name) {

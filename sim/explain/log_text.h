@@ -15,7 +15,8 @@ namespace dlsim::sim {
 std::string StripTerminalCodes(std::string_view text);
 
 // Returns the number at the start of `text`, which may be "nan" or "inf", and the values that are
-// printed so: half a unit of its last digit to both sides if it has a fraction or an exponent.
+// printed so: half a unit of its last digit to both sides if it has a fraction or an exponent. Of
+// those a power of two is taken for the number, as scales are.
 std::optional<PrintedNumber> ReadPrinted(std::string_view text);
 
 // Returns the number that follows the first whole-word `name`, after blanks, a colon or equals

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -54,7 +55,8 @@ size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit
 
 // Only lines with one of these words can say anything.
 bool MayTell(std::string_view line) {
-  for (const std::string_view word : {"scale", "overflow", "skipped", "SCALE"}) {
+  for (const std::string_view word :
+       {"scale", "overflow", "skipped", "Scale", "Overflow", "SCALE"}) {
     if (line.find(word) != std::string_view::npos) return true;
   }
   return false;
@@ -143,6 +145,31 @@ void KeepOneOfEqual(LogEvents& log) {
   log.notes.push_back(fmt::format("each message stands {} times, for as many ranks", copies));
 }
 
+// Versions of fairseq print the mean of the scale over the last updates: no power of two times the
+// scales that its messages name. Where all are means, no line ties a scale to a number of updates.
+void DropMeans(LogEvents& log) {
+  const auto named = std::ranges::find_if(log.events, [](const LogEvent& event) {
+    return event.stack == LogStack::kFairseq && event.kind == Kind::kOverflow && event.next;
+  });
+  if (named == log.events.end() || named->next->value <= 0) return;
+  const double unit = named->next->value;
+  int64_t means = 0, scales = 0;
+  for (LogEvent& event : log.events) {
+    if (event.kind != Kind::kUpdates || !event.next) continue;
+    const double power = std::exp2(std::round(std::log2(event.next->value / unit)));
+    const bool is_scale = event.next->Holds(power * unit);
+    if (!is_scale) event.next.reset();
+    ++(is_scale ? scales : means);
+  }
+  if (means == 0) return;
+  if (scales == 0)
+    std::erase_if(log.events, [](const LogEvent& e) { return e.kind == Kind::kUpdates; });
+  const bool one = means == 1;
+  log.notes.push_back(fmt::format("{} of loss_scale {} over updates, and {} left out",
+                                  one ? "one value" : fmt::format("{} values", means),
+                                  one ? "is a mean" : "are means", one ? "is" : "are"));
+}
+
 // Reads one file as what it is; text joins `readings`.
 void ReadFile(const std::string& path, size_t& lines, Readings& readings) {
   const std::string text = ReadText(path);
@@ -171,12 +198,14 @@ LogEvents ReadLogs(std::span<const std::string> paths) {
   JoinNumbers(log.events);
   KeepOneRank(log);
   KeepOneOfEqual(log);
+  DropMeans(log);
   const auto has_scale = [](const LogEvent& event) { return event.used || event.next; };
   if (std::ranges::any_of(log.events, has_scale)) return log;
   throw InputError(
       Printable(paths.front()), "no loss scale found",
-      "messages of DeepSpeed, Apex, Megatron-LM, fairseq, metaseq, MXNet, Paddle, ColossalAI or "
-      "MindFormers, a trainer_state.json with a scale, a CSV with columns step and scale, or lines "
+      "messages of DeepSpeed, Apex, Megatron-LM, fairseq, metaseq, MXNet, Paddle, ColossalAI, "
+      "MindFormers or Swin Transformer, a trainer_state.json with a scale, a CSV with columns step "
+      "and scale, or lines "
       "with both");
 }
 

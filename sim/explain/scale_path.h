@@ -24,6 +24,7 @@ enum class LogStack : uint8_t {
   kPaddle,
   kColossalAi,
   kMindSpore,
+  kSwin,
   kTrainerState,
   kKeyValue,
   kTable,
@@ -39,6 +40,7 @@ constexpr auto EnumNames(LogStack) {
                                             {LogStack::kPaddle, "paddle"},
                                             {LogStack::kColossalAi, "colossalai"},
                                             {LogStack::kMindSpore, "mindspore"},
+                                            {LogStack::kSwin, "swin"},
                                             {LogStack::kTrainerState, "trainer-state"},
                                             {LogStack::kKeyValue, "key-value"},
                                             {LogStack::kTable, "table"}});
@@ -78,7 +80,8 @@ struct ScalePath {
   int64_t first_step = 1;                     // the log's number of the first step
   std::optional<int64_t> told_interval = {};  // of growth, where a message names it
   std::vector<Stretch> stretches = {};
-  std::vector<std::string> notes = {};  // what was left out or presumed
+  std::optional<size_t> stopped_at_line = {};  // the training ended, its scale at the minimum
+  std::vector<std::string> notes = {};         // what was left out or presumed
 };
 
 // True if the number of steps in every stretch is known.

@@ -41,8 +41,9 @@ void CountRuns(std::span<const LoggedStep> steps, SkipVerdict& verdict) {
   }
 }
 
-// The falls since the last growth, if they are many.
-void FindDivergence(std::span<const LoggedStep> steps, size_t start, SkipVerdict& verdict) {
+// The falls since the last growth, if they are many, or if it is certain that they are fatal.
+void FindDivergence(std::span<const LoggedStep> steps, size_t start, bool certain,
+                    SkipVerdict& verdict) {
   size_t last_growth = start;
   for (size_t i = start + 1; i < steps.size(); ++i) {
     if (steps[i].scale > steps[i - 1].scale) last_growth = i;
@@ -59,32 +60,33 @@ void FindDivergence(std::span<const LoggedStep> steps, size_t start, SkipVerdict
   const auto known = steps.subspan(start, std::max<size_t>(last_growth - start, 1));
   const double lowest = std::ranges::min(known, {}, &LoggedStep::scale).scale;
   const bool new_lows = steps.back().scale <= lowest / kFallOfDivergence;
-  if (falls < kFallsOfDivergence || !new_lows) return;
+  if (!certain && (falls < kFallsOfDivergence || !new_lows)) return;
   verdict.kind = SkipKind::kDivergence;
   verdict.tail = first;
 }
 
 }  // namespace
 
-SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, std::optional<int64_t> growth_interval,
-                       bool counted) {
+SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context) {
   SkipVerdict verdict = {.steps = static_cast<int64_t>(steps.size())};
   CountRuns(steps, verdict);
   if (verdict.skipped == 0) return verdict;
   size_t settled = EndOfWarmUp(steps);
-  if (!counted) settled = std::min(settled, EndOfFirstDescent(steps));
+  if (!context.counted) settled = std::min(settled, EndOfFirstDescent(steps));
   verdict.warm_up_skips = std::ranges::count_if(steps.first(settled), &LoggedStep::overflow);
   const int64_t later = verdict.skipped - verdict.warm_up_skips;
   const auto steps_after = static_cast<int64_t>(steps.size() - settled);
-  if (counted && steps_after > 0) {
+  if (context.counted && steps_after > 0) {
     verdict.share = static_cast<double>(later) / static_cast<double>(steps_after);
-    if (growth_interval && *growth_interval > 0) {
-      verdict.expected_share = 1 / (static_cast<double>(*growth_interval) + 1);
+    if (context.growth_interval.value_or(0) > 0) {
+      verdict.expected_share = 1 / (static_cast<double>(*context.growth_interval) + 1);
     }
   }
-  // A descent that goes on to below 1 has not found a scale.
-  const bool lost = later == 0 && settled == steps.size() && steps.back().scale < 1;
-  if (later == 0 && !lost) {
+  // A descent to below 1, or with an overflow at 1, has not found a scale.
+  const LoggedStep& last = steps.back();
+  const bool unscaled = last.scale < 1 || (last.scale == 1 && last.overflow);
+  const bool lost = later == 0 && settled == steps.size() && unscaled;
+  if (later == 0 && !lost && !context.stopped) {
     verdict.kind = SkipKind::kWarmUp;
     return verdict;
   }
@@ -93,7 +95,8 @@ SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, std::optional<int64_t>
       later > 2) {
     verdict.kind = SkipKind::kFrequent;
   }
-  FindDivergence(steps, lost ? 0 : settled, verdict);
+  const bool from_first = later == 0 && (lost || context.stopped);
+  FindDivergence(steps, from_first ? 0 : settled, lost || context.stopped, verdict);
   return verdict;
 }
 

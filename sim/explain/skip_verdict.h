@@ -48,10 +48,13 @@ struct SkipVerdict {
   std::optional<double> expected_share = {};  // one per growth interval
 };
 
-// `growth_interval` is that of the policy, if it is known; `counted` tells whether `steps` has the
-// clean steps too, or overflows only.
-SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, std::optional<int64_t> growth_interval,
-                       bool counted);
+// What is known of the steps beside themselves.
+struct SkipContext {
+  std::optional<int64_t> growth_interval = {};  // of the policy
+  bool counted = true;   // the steps have the clean ones too, not overflows only
+  bool stopped = false;  // the training ended, since the scale could fall no more
+};
+SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context);
 
 // What happens if every further step overflows.
 struct MinimumForecast {

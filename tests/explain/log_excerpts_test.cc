@@ -3,11 +3,14 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/base/quantity.h"
 #include "sim/explain/explanation.h"
 #include "sim/explain/read_log.h"
 
@@ -23,10 +26,13 @@ Explanation ExplainLogs(const std::vector<std::string>& names, const WhatIfReque
 }
 
 Json Found(const Explanation& explanation) {
+  const std::vector<LoggedStep>& steps = explanation.steps;
   Json found = {{"stack", NameOf(explanation.path.stack)},
                 {"verdict", NameOf(explanation.skips.kind)},
+                {"counted", explanation.counted},
                 {"steps", explanation.skips.steps},
                 {"skipped", explanation.skips.skipped},
+                {"scales", ScaleText(steps.front().scale) + " to " + ScaleText(steps.back().scale)},
                 {"policy", nullptr}};
   if (explanation.inference.matches.empty()) return found;
   const PolicyMatch& match = explanation.inference.matches.front();
@@ -35,15 +41,72 @@ Json Found(const Explanation& explanation) {
   return found;
 }
 
+Json ReadFacts(const std::string& path) {
+  std::ifstream file(path);
+  return Json::parse(file);
+}
+
 TEST(LogExcerpts, GiveThePolicyAndTheVerdictTheyWereWrittenFrom) {
-  std::ifstream file(kLogs + "expected.json");
-  const Json expected = Json::parse(file);
+  const Json expected = ReadFacts(kLogs + "expected.json");
   EXPECT_GE(expected.size(), 30u);
   for (const auto& [name, facts] : expected.items()) {
     SCOPED_TRACE(name);
     const Json found = Found(ExplainLogs({name}));
     for (const auto& [key, value] : facts.items()) EXPECT_EQ(found[key], value) << key;
   }
+}
+
+// A row of the table in docs/explain-excerpts.md.
+std::string RowOf(const Json& facts) {
+  const std::string source = facts["source"];
+  std::string settings;
+  for (const std::string setting : facts["settings"]) settings += " " + setting;
+  std::string skipped = std::to_string(facts["skipped"].get<int64_t>());
+  if (facts["counted"]) skipped += " of " + std::to_string(facts["steps"].get<int64_t>());
+  return "| [" + source.substr(std::string_view("https://github.com/").size()) + "](" + source +
+         ") | " + facts["stack"].get<std::string>() + " | " + facts["scales"].get<std::string>() +
+         " | " + skipped + " | " + facts["policy"].get<std::string>() + settings + " | " +
+         facts["verdict"].get<std::string>() + " |\n";
+}
+
+// What people have posted: the wording and the numbers of their lines that tell of the scale.
+TEST(LogExcerpts, OfPostedTrainingsAreReadAsTheDocumentsSay) {
+  const Json expected = ReadFacts(kLogs + "excerpts/expected.json");
+  std::ifstream file(DLSIM_TEST_DATA "/../../docs/explain-excerpts.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  std::set<std::string> stacks;
+  for (const auto& [name, facts] : expected.items()) {
+    SCOPED_TRACE(name);
+    Json found = Found(ExplainLogs({"excerpts/" + name}));
+    found["source"] = facts["source"];
+    ASSERT_EQ(facts.size(), found.size());
+    for (const auto& [key, value] : facts.items()) EXPECT_EQ(found[key], value) << key;
+    EXPECT_NE(page.find(RowOf(found)), std::string::npos) << RowOf(found);
+    stacks.insert(facts["stack"]);
+  }
+  EXPECT_EQ(expected.size(), 30u);
+  size_t rows = 0;
+  for (size_t at = page.find("\n| ["); at != page.npos; at = page.find("\n| [", at + 1)) ++rows;
+  EXPECT_EQ(rows, expected.size());
+  EXPECT_GE(stacks.size(), 6u);
+}
+
+TEST(LogExcerpts, TheEndOfATrainingIsADivergence) {
+  const Explanation explanation = ExplainLogs({"excerpts/deepspeed-progress-to-minimum.log"});
+  EXPECT_NE(FormatExplanation(explanation).find("at line 15 the training ended"),
+            std::string::npos);
+  EXPECT_EQ(explanation.skips.tail_skips, 6);
+}
+
+TEST(LogExcerpts, MeansAndNormsThatAreNotFiniteAreNoted) {
+  const auto notes = [](const std::string& name) {
+    return FormatExplanation(ExplainLogs({"excerpts/" + name}));
+  };
+  EXPECT_NE(notes("fairseq-roberta-mean.log").find("one value of loss_scale is a mean"),
+            std::string::npos);
+  EXPECT_NE(
+      notes("megatron-deepspeed-nan.log").find("the gradient's norm is not finite in 3 lines"),
+      std::string::npos);
 }
 
 TEST(LogExcerpts, PathOfMegatronFollowsItsHysteresis) {
