@@ -2,6 +2,7 @@
 // Excerpts in the wording of each stack (tests/data/logs) are read as they were written.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <nlohmann/json.hpp>
@@ -26,13 +27,16 @@ Explanation ExplainLogs(const std::vector<std::string>& names, const WhatIfReque
 }
 
 Json Found(const Explanation& explanation) {
+  const auto used = [](const LoggedStep& step) {
+    return std::isnan(step.scale) ? "unknown" : ScaleText(step.scale);
+  };
   const std::vector<LoggedStep>& steps = explanation.steps;
   Json found = {{"stack", NameOf(explanation.path.stack)},
                 {"verdict", NameOf(explanation.skips.kind)},
                 {"counted", explanation.counted},
                 {"steps", explanation.skips.steps},
                 {"skipped", explanation.skips.skipped},
-                {"scales", ScaleText(steps.front().scale) + " to " + ScaleText(steps.back().scale)},
+                {"scales", used(steps.front()) + " to " + used(steps.back())},
                 {"policy", nullptr}};
   if (explanation.inference.matches.empty()) return found;
   const PolicyMatch& match = explanation.inference.matches.front();
