@@ -22,16 +22,25 @@ import dlsim
 
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
 OFF = {"activations": None}
+BORROWED = {"copy": False}
 LINEAR = {"activations": ["*.linear1", "*.linear2"]}
 MODES: dict[str, dict] = {
     "none": {},
     "trace": {"path": "trace"},
+    "trace, copy=False": {**BORROWED, "path": "lent"},
     "trace without activations": {**OFF, "path": "parameters"},
+    "trace without activations, copy=False": {**OFF, **BORROWED, "path": "lent-parameters"},
     "trace without activations, bfloat16": {**OFF, "path": "bfloat16", "dtype": "bfloat16"},
     "trace without activations, sample of 65536": {**OFF, "path": "sample", "sample": 65536},
     "trace with activations of 8 modules": {**LINEAR, "path": "linear"},
     "profile": {"path": "profile.dlprof"},
+    "profile, copy=False": {**BORROWED, "path": "lent.dlprof"},
     "profile without activations": {**OFF, "path": "parameters.dlprof"},
+    "profile without activations, copy=False": {
+        **OFF,
+        **BORROWED,
+        "path": "lent-parameters.dlprof",
+    },
     "profile without activations, fp16 rne only": {
         **OFF,
         "path": "fp16.dlprof",
@@ -101,15 +110,13 @@ def measure(
     for step in range((rounds + 1) * len(MODES)):
         x, y = batch(size)
         began, used = time.thread_time(), time.process_time()
-        optimizer.zero_grad()
+        optimizer.zero_grad(set_to_none=True)
         loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
-        (loss * 1024).backward()
+        loss.backward()
         before = time.thread_time()
         for recorder in recording.values():
-            recorder.step(loss=loss, scale=1024.0)
+            recorder.step(loss=loss, scale=1.0)
         after = time.thread_time()
-        for parameter in model.parameters():
-            parameter.grad /= 1024
         optimizer.step()
         ended = time.thread_time()
         for recorder in recording.values():

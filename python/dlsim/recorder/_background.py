@@ -3,25 +3,38 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
+from .._errors import Error
+from ._lending import Loan
 from ._output import Output
 from ._report import Report
 from ._sinks import Part, Sink
 
 
+class _Reading(NamedTuple):
+    """A part that the thread reads, or has read, and what is lent for it."""
+
+    done: Future[None]
+    loans: Sequence[Loan]
+
+
 class Background:
     """The output at work in a thread of its own, which Python's end waits for.
 
-    What it is given must stay as it is until `wait` returns. Steps and errors are counted in
-    `report` by `settle`, which raises them instead if `raises`.
+    What it is given must stay as it is until `wait` returns; what is lent is looked at then, and
+    its step completed if it did. Steps and errors are counted in `report` by `settle`, which raises
+    them instead if `raises`.
     """
 
     def __init__(self, output: Output, report: Report, *, raises: bool) -> None:
         self._output, self._report, self._raises = output, report, raises
         self._sink: Sink | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="dlsim-recorder")
-        self._parts: list[Future[None]] = []  # of the step that is not finished
+        self._parts: list[_Reading] = []  # of the step that is not finished
+        self._lent: tuple[int, list[_Reading]] | None = None  # a step to be looked at
         self._steps: list[tuple[int, Future[None]]] = []
 
     def open(self) -> Sink:
@@ -32,21 +45,51 @@ class Background:
 
     def add(self, step: int, part: Part) -> None:
         """Takes a part of a step."""
-        self._parts.append(self._thread.submit(self.open().add, step, part))
+        done = self._thread.submit(_read, self.open(), step, part)
+        self._parts.append(_Reading(done, part.loans))
 
     def finish(self, step: int) -> None:
         """Completes the step."""
         self.settle()  # those before, which are done
-        parts, self._parts = self._parts, []
-        self._steps.append((step, self._thread.submit(self._finish, step, parts)))
+        self._lent, self._parts = (step, self._parts), []
+        if not any(part.loans for part in self._lent[1]):
+            self._complete()
         if self._raises:
             self.settle()
 
-    def _finish(self, step: int, parts: list[Future[None]]) -> None:
+    def look(self) -> None:
+        """Completes a step whose gradients were lent, if they were read.
+
+        Called by the training, so that no change of theirs is under way.
+        """
+        if self._lent is not None and all(part.done.done() for part in self._lent[1]):
+            self._complete()
+
+    def _complete(self) -> None:
+        if self._lent is None:
+            return
+        (step, parts), self._lent = self._lent, None
+        self._steps.append((step, self._submit(step, parts, _change_of(parts))))
+
+    def _submit(self, step: int, parts: list[_Reading], change: Error | None) -> Future[None]:
+        try:
+            return self._thread.submit(self._finish, step, parts, change)
+        except RuntimeError:  # Python ends, and takes no more for a thread
+            done: Future[None] = Future()
+            try:
+                self._finish(step, parts, change)
+                done.set_result(None)
+            except Exception as error:
+                done.set_exception(error)
+            return done
+
+    def _finish(self, step: int, parts: list[_Reading], change: Error | None) -> None:
         sink = self.open()
         try:
             for part in parts:  # all are done: there is one thread
-                part.result()
+                part.done.result()
+            if change is not None:
+                raise change
         except Exception:
             sink.drop()
             raise
@@ -55,15 +98,22 @@ class Background:
     def drop(self) -> None:
         """Forgets the parts of a step that is not finished."""
         self._parts.clear()
+        if self._lent is not None:
+            self.wait()  # it goes first
         if self._sink is not None:
             self._thread.submit(self._sink.drop)
 
     def wait(self) -> None:
         """Waits until nothing that was given before is needed."""
         self._thread.submit(_nothing).result()
+        self._complete()
 
     def settle(self) -> None:
         """Waits for the steps that were finished, and counts them and their errors."""
+        if self._lent is not None:
+            for part in self._lent[1]:
+                part.done.exception()  # waits
+            self._complete()
         while self._steps:
             step, outcome = self._steps.pop(0)
             with self._report.counting(f"step {step}", raises=self._raises):
@@ -88,7 +138,22 @@ class Background:
         """Forgets everything, in a forked process, which has no such thread."""
         self._parts.clear()
         self._steps.clear()
-        self._sink = None
+        self._sink = self._lent = None
+
+
+def _read(sink: Sink, step: int, part: Part) -> None:
+    """Gives a part to the sink; raises Error if the memory of a gradient was no longer its own."""
+    for loan in part.loans:
+        loan.check_place(part.tensors[loan.name])
+    sink.add(step, part)
+    for loan in part.loans:
+        loan.check_place(part.tensors[loan.name])
+
+
+def _change_of(parts: Sequence[_Reading]) -> Error | None:
+    """Returns what was changed of the gradients that were lent, if anything was."""
+    changes = (loan.change() for part in parts for loan in part.loans)
+    return next(filter(None, changes), None)
 
 
 def _nothing() -> None:

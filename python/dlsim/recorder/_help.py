@@ -18,6 +18,8 @@ ARGUMENTS = """
       sample: At most so many elements of each tensor, evenly; shares are estimates then
       dtype: "float32" or "bfloat16" to convert before storing
       micro_steps=False: Record each backward pass alone: call `micro_step` after it
+      copy=True: False reads gradients where they are, for loops that leave them unchanged after
+          `step`: no loss scale, clipping or zero_grad(set_to_none=False) (docs/recorder.md)
       gradient_of: Takes a parameter and returns its gradient or None, where that is not in `.grad`
     What is known of the training:
       scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler, which `step` asks for the

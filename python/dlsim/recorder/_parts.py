@@ -16,7 +16,7 @@ from ._sources import Sources
 class Parts:
     """The way of gradients from the model to the host; notes in `left_out` what does not take it.
 
-    The tensors of a part stay as they are until the next is made.
+    The tensors of a part stay as they are until the next is made, but those that are lent.
     """
 
     def __init__(
@@ -36,11 +36,13 @@ class Parts:
         """Returns the gradients of a step, or of a micro-step alone. Raises Error without any."""
         found = self._sources.take(step, self._left_out)
         own = self._pieces.own(found, self._left_out)
-        host = self._copies.take(own, step, self._left_out)
+        # A loss scale is going to be divided out, in place, and PyTorch's scaler counts no change.
+        lends = float(grad_scale) == 1
+        host = self._copies.take(own, step, self._left_out, lends=lends)
         texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
         texts.update(self._pieces.metadata())
         if micro is not None:
             texts["micro_step"] = str(micro)
         if self._ranks.kind == "separate":
             texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-        return Part(micro, float(grad_scale), texts, host)
+        return Part(micro, float(grad_scale), texts, host, self._copies.loans)

@@ -16,6 +16,7 @@ from ._background import Background
 from ._choice import Choice, models_of
 from ._endings import OPEN
 from ._help import ARGUMENTS
+from ._lending import lender_of
 from ._live import Live
 from ._metadata import check_still_scaled, scale_of
 from ._output import description_of, one_of, output_of
@@ -56,6 +57,7 @@ class Recorder:
         sample: int | None = None,
         dtype: str | None = None,
         micro_steps: bool = False,
+        copy: bool = True,
         gradient_of: Callable[[Any], Any] | None = None,
         scaler: Any = None,
         scheduler: Any = None,
@@ -76,19 +78,14 @@ class Recorder:
         self._choice = Choice(
             models,
             selections_of(
-                config,
-                gradients,
-                activations,
-                exclude,
-                every=every,
-                start=start,
-                end=end,
+                config, gradients, activations, exclude, every=every, start=start, end=end
             ),
         )
-        copies = HostCopies(dtype, sample, borrowed=not micro_steps)
         self._ranks = ranks_of(
             list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
         )
+        lender = lender_of(self._ranks, copy=copy or gradient_of is not None)
+        copies = HostCopies(dtype, sample, lender, borrowed=not micro_steps)
         about = description_of(models, {"sample": sample, "stored_dtype": dtype})
         pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
         output = output_of(
@@ -169,6 +166,7 @@ class Recorder:
         began = time.perf_counter()
         stated = None if self._micro_steps else self._stated(scale)
         with self._counting(f"step {self._next}"):
+            self._steps.look()
             self._take_number(step)
             self._live.look(self._next)
         taken = self._next

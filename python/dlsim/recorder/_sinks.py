@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Protocol
@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from .._core import ProfileWriter
 from .._errors import InputError, UsageError
 from .._trace_writer import TraceWriter
+from ._lending import Loan
 from ._ranks import Ranks
 
 _LOG = logging.getLogger("dlsim.recorder")
@@ -22,12 +23,16 @@ Existing = Literal["refuse", "replace", "continue"]
 
 
 class Part(NamedTuple):
-    """A step, or one of its micro-steps; `scale` is the loss scale that the values carry."""
+    """A step, or one of its micro-steps; `scale` is the loss scale that the values carry.
+
+    `loans` are those of its tensors that are the training's own.
+    """
 
     micro: int | None
     scale: float
     metadata: Mapping[str, str]
     tensors: Mapping[str, Any]
+    loans: Sequence[Loan] = ()
 
 
 class Sink(Protocol):

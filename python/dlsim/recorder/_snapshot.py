@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._dtypes import VALUES
+from ._lending import Lender, Loan
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
@@ -56,25 +57,44 @@ class HostCopies:
 
     With `borrowed`, parameters' gradients are those that the training goes on to change. All others
     are held by hooks alone, and are not copied where they are on the CPU. Those on a CUDA device go
-    to pinned buffers, with one synchronisation of each device for all.
+    to pinned buffers, with one synchronisation of each device for all. What `lender` lends stays
+    where it is; `loans` are those of the last call.
     """
 
-    def __init__(self, dtype: str | None, sample: int | None, *, borrowed: bool = True) -> None:
+    def __init__(
+        self,
+        dtype: str | None,
+        sample: int | None,
+        lender: Lender | None = None,
+        *,
+        borrowed: bool = True,
+    ) -> None:
         one_of("dtype", dtype, (None, "float32", "bfloat16"))
         if sample is not None:
             whole_number("sample", sample, 1)
         self._dtype = dtype
         self._sample = sample
+        self._lender = lender or Lender(active=False)
         self._borrowed = borrowed
         self._buffers: dict[str, Any] = {}
+        self.loans: list[Loan] = []
 
     def take(
-        self, tensors: Mapping[str, Any], step: int, left_out: dict[str, str]
+        self,
+        tensors: Mapping[str, Any],
+        step: int,
+        left_out: dict[str, str],
+        *,
+        lends: bool = False,
     ) -> dict[str, Any]:
-        """Returns contiguous CPU tensors; notes those that are no floating-point numbers."""
+        """Returns contiguous CPU tensors, some on loan if `lends`.
+
+        Notes those that are no floating-point numbers.
+        """
         import torch
 
         host: dict[str, Any] = {}
+        self.loans = []
         devices = set()
         for name, given in tensors.items():
             tensor = _local(given)
@@ -89,7 +109,13 @@ class HostCopies:
                 host[name] = self._buffer_like(name, tensor, dtype, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
             elif tensor.device.type == "cpu" and self._is_borrowed(name):
-                host[name] = self._buffer_like(name, tensor, dtype, pinned=False).copy_(tensor)
+                same = lends and tensor.dtype == dtype
+                if same and (loan := self._lender.lend(name, given, tensor)) is not None:
+                    self.loans.append(loan)
+                    host[name] = tensor
+                else:
+                    buffer = self._buffer_like(name, tensor, dtype, pinned=False)
+                    host[name] = buffer.copy_(tensor)
             else:
                 host[name] = tensor.to(dtype).resolve_neg().cpu().contiguous()
         for device in devices:
