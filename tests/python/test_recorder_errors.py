@@ -229,6 +229,14 @@ def test_memory_does_not_grow_with_steps(tmp_path: Path) -> None:
     assert counts[1] == counts[2] and rec.errors == 0
 
 
+@pytest.mark.parametrize("existing", ["refuse", "replace", "continue"])
+def test_a_profile_without_steps_leaves_nothing(tmp_path: Path, existing) -> None:
+    for _ in range(2):
+        with dlsim.Recorder(small_model(), tmp_path / "run.dlprof", existing=existing):
+            pass
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_files_with_and_without_ranks_are_never_mixed(tmp_path: Path) -> None:
     model = nn.Linear(4, 4)
     model(torch.ones(2, 4)).sum().backward()

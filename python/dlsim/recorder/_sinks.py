@@ -174,6 +174,8 @@ class ProfileSink:
         self.drop()
         if self._writer.steps:
             self._writer.commit()
+        else:
+            self._partial.unlink(missing_ok=True)
 
     def bytes_on_disk(self) -> int:
         """Returns the size of the profile."""
