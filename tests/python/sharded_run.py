@@ -53,6 +53,11 @@ def record(model, path: Path, batch_of: int | None, **options: object) -> None:
             rec.step(scale=1.0)
 
 
+def data_parallel(folder: Path, rank: int, suffix: str) -> None:
+    model = nn.parallel.DistributedDataParallel(Model())
+    record(model, folder / f"ddp{suffix}", rank, activations=None)
+
+
 def fully_sharded(folder: Path, rank: int, suffix: str) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
@@ -124,6 +129,7 @@ def main(rank: int, folder: Path) -> None:
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=RANKS)
     for suffix in ("", ".dlprof"):
+        data_parallel(folder, rank, suffix)
         fully_sharded(folder, rank, suffix)
         tensor_parallel(folder, suffix)
         pipeline(folder, rank, suffix)
