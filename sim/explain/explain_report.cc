@@ -108,10 +108,10 @@ std::string SkipLine(const Explanation& explanation) {
                         "{} of them warm-up; then more often ({}) than growth explains ({})",
                         skips.warm_up_skips, Percent(*skips.share), Percent(*skips.expected_share));
     case SkipKind::kDivergence:
-      line += fmt::format(
-          "the last {} from {}{} on: the scale falls and does not recover "
-          "(divergence)",
-          skips.tail_skips, explanation.counted ? "step " : "", StepName(explanation, *skips.tail));
+      line +=
+          skips.tail_skips == skips.skipped ? "all" : fmt::format("the last {}", skips.tail_skips);
+      line += fmt::format(" from {}{} on: the scale falls and does not recover (divergence)",
+                          explanation.counted ? "step " : "", StepName(explanation, *skips.tail));
       return line + ForecastText(explanation);
   }
   return line;
