@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from typing import Any, NoReturn
 
 from ._errors import UsageError
@@ -16,6 +17,10 @@ class CommandParser(argparse.ArgumentParser):
         if "epilog" in options:  # examples, line by line
             options["formatter_class"] = argparse.RawDescriptionHelpFormatter
         super().__init__(allow_abbrev=False, **options)
+
+    def print_help(self, file: Any = None) -> None:
+        """Writes the help; raises OSError where it cannot be written, which argparse hides."""
+        (file or sys.stdout).write(self.format_help())
 
     def error(self, message: str) -> NoReturn:
         """Raises it."""

@@ -57,7 +57,9 @@ class EmulatedStep:
         """
         facts = [self._facts(test, name, unscaled[name]) for name in self.scaled]
         finite, cause, tensor, lower_scale_helps = _core.judge_step(test, facts)
-        squares = sum(gradient.sum_of_squares for gradient in facts)
+        squares = 0.0
+        for gradient in facts:  # sum() rounds otherwise from Python 3.12 on
+            squares += gradient.sum_of_squares
         verdict = {"finite": finite, "grad_norm": math.sqrt(squares)}
         if finite:
             return verdict

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from inspect import cleandoc
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from textwrap import indent
@@ -160,5 +161,5 @@ def _run_printed(arguments: Sequence[str], positional: Sequence[str]) -> Result:
 # help() shows `**options` only.
 for _name in _command_options.KEYWORDS:
     _function = globals()[_name]
-    _help = indent(help_of(_name), "      ")
-    _function.__doc__ = f"{_function.__doc__}\n\n    Keywords:\n{_help}\n    "
+    _help = indent(help_of(_name), "  ")
+    _function.__doc__ = f"{cleandoc(_function.__doc__ or '')}\n\nKeywords:\n{_help}\n"

@@ -136,8 +136,11 @@ def test_commands_in_python_end_like_the_others(
     assert printed in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["report", "--help"], ["export", "a.json", "--list"]])
-def test_an_output_that_is_full_is_one_line(tmp_path: Path, arguments: list[str]) -> None:
+def test_an_output_that_is_full_is_one_line(
+    tmp_path: Path, arguments: list[str], unbuffered: str
+) -> None:
     dlsim.formats().save(tmp_path / "a.json")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
@@ -147,7 +150,11 @@ def test_an_output_that_is_full_is_one_line(tmp_path: Path, arguments: list[str]
             stderr=subprocess.PIPE,
             text=True,
             cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(Path(dlsim.__file__).parents[1])},
+            env={
+                **os.environ,
+                "PYTHONPATH": str(Path(dlsim.__file__).parents[1]),
+                "PYTHONUNBUFFERED": unbuffered,
+            },
         )
     expected = "standard output: cannot be written: No space left on device\n"
     assert (done.returncode, done.stderr) == (3, f"dlsim {arguments[0]}: {expected}")

@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from inspect import cleandoc
 from typing import Any
 
 from .._errors import Error, InputError, UsageError
@@ -292,4 +293,4 @@ class Recorder:
 
 
 # help() shows all arguments.
-Recorder.__doc__ = f"{Recorder.__doc__}\n{ARGUMENTS}    "
+Recorder.__doc__ = f"{cleandoc(Recorder.__doc__ or '')}\n\n{cleandoc(ARGUMENTS)}\n"
