@@ -130,6 +130,9 @@ class ScriptOptions {
   }
 
   void Override(const HydraOverride& found, int line) {
+    const auto depth = static_cast<size_t>(std::ranges::count(found.path, '.')) + 1;
+    if (depth > ConfigTreeBuilder::kMaxDepth) return;  // Hydra's have some six
+    builder_.Count({.nodes = depth, .bytes = found.path.size() + found.value.size()}, line);
     const bool known = found.value.find(kUnknownText) == std::string::npos;
     if ((branches_ > 0 || !known) && DecidesVerl(found.path)) undecided_.emplace(line, found.path);
     SetPath(overrides_, found.path, ValueNode(known ? found.value : "", line));

@@ -107,6 +107,17 @@ TEST(ConfigVerl, WhatTheScriptDecidesIsRefused) {
       refused);
 }
 
+TEST(ConfigVerl, OverridesAreBounded) {
+  const std::string start = "python3 x.py --fp16 --num-layers 2 --hidden-size 4 ";
+  std::string deep = start, wide = start;
+  for (int i = 0; i < 200'000; ++i) deep += "a.";
+  EXPECT_EQ(PolicyOf(Interpret(deep + "b=1")), "megatron");
+  for (int i = 0; i < 30'000; ++i) wide += "a.b" + std::to_string(i) + "=1 ";
+  ExpectConfigError(wide,
+                    "f:1: too many values (aliases count each time), expected at most 20000 in a "
+                    "training configuration");
+}
+
 TEST(ConfigVerl, FineTuningComputesInBfloat16) {
   ExpectMeaning("data: {train_files: a}\nmodel: {partial_pretrain: b}\noptim: {clip_grad: 2}\n",
                 {"verl's fine-tuning", {"bf16"}, kNothing});
