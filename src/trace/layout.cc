@@ -140,8 +140,9 @@ void AddDumps(const std::string& directory, const std::map<int64_t, std::string>
 }
 
 void AddArrays(const std::string& directory, std::vector<std::string> names, TracePlan& plan) {
-  for (const std::string& name : names) {
-    plan.file_bytes += ReadOnlyFile::Open((fs::path(directory) / name).string())->size();
+  for (std::string& name : names) {
+    name = (fs::path(directory) / name).string();
+    plan.file_bytes += ReadOnlyFile::Open(name)->size();
   }
   plan.notes.push_back(Printable(directory) + ": read as one step, whose tensors are the " +
                        std::to_string(names.size()) + " .npy files");

@@ -32,7 +32,7 @@ struct PlannedFile {
   int64_t micro = -1;
   int64_t rank = -1;
   uint64_t slice = 0;                    // of a dump: the index along the first axis of every array
-  std::vector<std::string> arrays = {};  // of a directory of .npy: names of its files
+  std::vector<std::string> arrays = {};  // of a directory of .npy: paths of its files
 };
 
 struct PlannedStep {

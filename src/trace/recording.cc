@@ -24,28 +24,28 @@ void Locate(std::shared_ptr<const ReadOnlyFile> file, uint64_t begin, TraceTenso
   };
 }
 
-// Returns the tensor in `file`, named after it, whose bytes begin at `data_start` of the file.
-TraceTensor TensorOfNpy(const std::shared_ptr<const ReadOnlyFile>& file, const std::string& path,
-                        const TraceOptions& options, uint64_t& data_start) {
-  const NpyHeader header = ReadNpyHeader(FileSource(file));
-  data_start = header.data_start;
+// Returns the tensor of an array, but for where its bytes are; `place` is for messages.
+TraceTensor TensorOfArray(std::string name, const std::string& place, const NpyHeader& header,
+                          const TraceOptions& options) {
   TraceTensor tensor;
-  tensor.name = std::filesystem::path(path).stem().string();
-  tensor.role = RoleOfName(tensor.name);
-  tensor.dtype = TraceDType(file->place(), header.type, options.npy_void2);
+  tensor.role = RoleOfName(name);
+  tensor.name = std::move(name);
+  tensor.dtype = TraceDType(place, header.type, options.npy_void2);
   tensor.shape = header.shape;
   tensor.elements = header.elements;
   return tensor;
 }
 
+std::string StemOf(const std::string& path) { return std::filesystem::path(path).stem().string(); }
+
 Recording LoadNpy(const std::string& path, const TraceOptions& options) {
   const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
-  uint64_t data_start = 0;
-  TraceTensor tensor = TensorOfNpy(file, path, options, data_start);
+  const NpyHeader header = ReadNpyHeader(FileSource(file));
   file->ReadAhead();
   Recording recording;
   recording.file_bytes = file->size();
-  Locate(file, data_start, tensor);
+  TraceTensor tensor = TensorOfArray(StemOf(path), file->place(), header, options);
+  Locate(file, header.data_start, tensor);
   if (IsSelected(tensor.name, options)) recording.tensors.push_back(std::move(tensor));
   return recording;
 }
@@ -53,15 +53,14 @@ Recording LoadNpy(const std::string& path, const TraceOptions& options) {
 // Opens each file when it is read, since a model has more tensors than a process has descriptors.
 Recording LoadNpyDirectory(const PlannedFile& planned, const TraceOptions& options) {
   Recording recording;
-  for (const std::string& name : planned.arrays) {
-    const std::string path = (std::filesystem::path(planned.path) / name).string();
+  for (const std::string& path : planned.arrays) {
     const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
     recording.file_bytes += file->size();
-    if (!IsSelected(std::filesystem::path(name).stem().string(), options)) continue;
-    uint64_t data_start = 0;
-    TraceTensor tensor = TensorOfNpy(file, path, options, data_start);
-    tensor.read = [path, data_start](uint64_t offset, std::span<std::byte> out) {
-      ReadOnlyFile::Open(path)->ReadAt(data_start + offset, out);
+    if (!IsSelected(StemOf(path), options)) continue;
+    const NpyHeader header = ReadNpyHeader(FileSource(file));
+    TraceTensor tensor = TensorOfArray(StemOf(path), file->place(), header, options);
+    tensor.read = [path, begin = header.data_start](uint64_t offset, std::span<std::byte> out) {
+      ReadOnlyFile::Open(path)->ReadAt(begin + offset, out);
     };
     recording.tensors.push_back(std::move(tensor));
   }
@@ -75,13 +74,8 @@ Recording LoadNpz(const std::string& path, const TraceOptions& options) {
   for (const NpzMember& member : archive->members()) {
     if (!IsSelected(member.name, options)) continue;
     const NpyHeader header = ReadNpzHeader(archive, member);
-    TraceTensor tensor;
-    tensor.name = member.name;
-    tensor.role = RoleOfName(member.name);
-    tensor.dtype =
-        TraceDType(TensorPlace(archive->place(), member.name), header.type, options.npy_void2);
-    tensor.shape = header.shape;
-    tensor.elements = header.elements;
+    const std::string place = TensorPlace(archive->place(), member.name);
+    TraceTensor tensor = TensorOfArray(member.name, place, header, options);
     tensor.read = NpzReader(std::make_shared<NpzStream>(archive, member), header.data_start,
                             Skip::kByReading);
     tensor.reads_in_order = true;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/trace.h"
 
-#include <filesystem>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -100,9 +99,7 @@ int64_t TraceReader::step_number(size_t i) const { return *impl_->plan.steps.at(
 std::vector<std::string> TraceReader::files(size_t i) const {
   std::vector<std::string> paths;
   for (const PlannedFile& file : impl_->plan.steps.at(i).files) {
-    for (const std::string& name : file.arrays) {
-      paths.push_back((std::filesystem::path(file.path) / name).string());
-    }
+    paths.insert(paths.end(), file.arrays.begin(), file.arrays.end());
     if (file.arrays.empty()) paths.push_back(file.path);
     if (file.container != Container::kShards) continue;
     for (const auto& [shard, names] : ReadShardIndex(file.path)) {
