@@ -162,8 +162,9 @@ void DropMeans(LogEvents& log) {
     ++(is_scale ? scales : means);
   }
   if (means == 0) return;
-  if (scales == 0)
+  if (scales == 0) {
     std::erase_if(log.events, [](const LogEvent& e) { return e.kind == Kind::kUpdates; });
+  }
   const bool one = means == 1;
   log.notes.push_back(fmt::format("{} of loss_scale {} over updates, and {} left out",
                                   one ? "one value" : fmt::format("{} values", means),

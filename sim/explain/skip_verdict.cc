@@ -95,8 +95,7 @@ SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& con
       later > 2) {
     verdict.kind = SkipKind::kFrequent;
   }
-  const bool from_first = later == 0 && (lost || context.stopped);
-  FindDivergence(steps, from_first ? 0 : settled, lost || context.stopped, verdict);
+  FindDivergence(steps, later == 0 ? 0 : settled, lost || context.stopped, verdict);
   return verdict;
 }
 
