@@ -60,6 +60,18 @@ const Report = (() => {
     return `${digits}\u00b710${raised(Number(exponent))}\u202f%`;
   }
 
+  // An axis of decades up to 10^last, with zeros on its floor: where a value stands, and its ticks.
+  function decades(values, last) {
+    const positive = values.filter((v) => typeof v === "number" && v > 0);
+    const floor = positive.length ? Math.floor(Math.log10(Math.min(...positive))) - 1 : -1;
+    const tickvals = [floor], ticktext = ["0"];
+    for (let t = floor + 1; t <= last; t += Math.max(1, Math.ceil((last - floor) / 7))) {
+      tickvals.push(t);
+      ticktext.push(t === 0 ? "1" : `10${raised(t)}`);
+    }
+    return { at: (v) => (typeof v === "number" && v > 0 ? Math.log10(v) : floor), tickvals, ticktext };
+  }
+
   function layout(more) {
     const axis = {
       gridcolor: color("grid"), zerolinecolor: color("line"), linecolor: color("line"),
@@ -167,7 +179,7 @@ const Report = (() => {
   }
 
   return {
-    data, unpack, color, plain, shortened, power, raised, count, share, chart, fail, choose, showTip,
+    data, unpack, color, plain, shortened, power, raised, count, share, decades, chart, fail, choose, showTip,
     run: () => run,
     current: () => data.runs[run],
     onRun: (listener) => listeners.push(listener),

@@ -17,10 +17,8 @@ const Pareto = (() => {
 
   function draw(sweep) {
     const { points } = sweep;
-    const losses = points.map((p) => p[2]).filter((v) => typeof v === "number" && v > 0);
-    const floor = losses.length ? Math.floor(Math.log10(Math.min(...losses))) - 1 : -1;
-    // Points that lose nothing stand on the floor of the logarithmic axis.
-    const y = (point) => (typeof point[2] === "number" && point[2] > 0 ? Math.log10(point[2]) : floor);
+    const { at, tickvals, ticktext } = Report.decades(points.map((p) => p[2]), 0);
+    const y = (point) => at(point[2]);
     const formats = [...new Set(points.map((p) => p[5]))];
     const policies = [...new Set(points.map((p) => p[6]))];
     const groups = formats.flatMap((format) => policies.map((policy) => [format, policy]));
@@ -44,16 +42,11 @@ const Pareto = (() => {
       line: { shape: "hv", color: Report.color("soft"), width: 1.2, dash: "dot" }, hoverinfo: "skip",
     });
     const most = Math.max(1, ...points.map((p) => p[1]));
-    const ticks = [];
-    for (let t = floor + 1; t <= 0; t += Math.max(1, Math.ceil(-floor / 7))) ticks.push(t);
     return {
       data,
       layout: {
         height: 420, xaxis: { title: { text: "skipped steps" }, range: [-0.04 * most, 1.06 * most], zeroline: false },
-        yaxis: {
-          title: { text: sweep.what }, tickvals: [floor, ...ticks],
-          ticktext: ["0", ...ticks.map((t) => (t === 0 ? "1" : `10${Report.raised(t)}`))],
-        },
+        yaxis: { title: { text: sweep.what }, tickvals, ticktext },
       },
       label: `${sweep.runs} runs of a sweep: skipped steps against ${sweep.what}; ${front.length} on the front`,
     };
