@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "sim/base/word_character.h"
+
 namespace dlsim::sim {
 namespace {
 
@@ -17,10 +19,7 @@ constexpr std::array<std::string_view, 6> kOfActor = {"dtype",    "param_dtype",
 constexpr std::array<std::string_view, 3> kElsewhere = {"trainer.use_legacy_worker_impl",
                                                         "optim.clip_grad", "model_engine"};
 
-bool IsPathCharacter(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
-         c == '.';
-}
+bool IsPathCharacter(char c) { return IsWordCharacter(c) || c == '.'; }
 
 std::string_view WithoutQuotes(std::string_view value) {
   const bool quoted = value.size() >= 2 && value.front() == value.back() &&

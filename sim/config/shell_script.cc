@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "sim/base/word_character.h"
+
 namespace dlsim::sim {
 namespace {
 
@@ -11,10 +13,6 @@ constexpr std::string_view kEnds = ";&|\n()<>";
 
 // What a script of aliases of aliases may expand to.
 constexpr size_t kMaxValueBytes = size_t{1} << 20;
-
-bool IsName(char c) {
-  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
-}
 
 bool Contains(std::string_view set, char c) { return set.find(c) != set.npos; }
 
@@ -140,7 +138,7 @@ bool ShellScript::TakeAssignment(ShellStatement& statement) {
     if (std::ranges::find(kDeclaring, word.text) == std::end(kDeclaring)) return false;
   }
   size_t length = 0;
-  while (IsName(Peek(length))) ++length;
+  while (IsWordCharacter(Peek(length))) ++length;
   const bool adds = Peek(length) == '+';
   if (length == 0 || Peek(length + adds) != '=') return false;
   ShellAssignment made = {std::string(text_.substr(at_, length)), {}, line_};
@@ -237,7 +235,7 @@ std::vector<std::string> ShellScript::ReadBraces() {
   SkipNested('{', '}');
   const std::string_view inner = text_.substr(begin, std::max(at_, begin + 1) - 1 - begin);
   size_t length = 0;
-  while (length < inner.size() && IsName(inner[length])) ++length;
+  while (length < inner.size() && IsWordCharacter(inner[length])) ++length;
   const std::string name(inner.substr(0, length));
   const std::string_view rest = inner.substr(length);
   const std::vector<std::string> value = ValueOf(name);
@@ -260,9 +258,9 @@ void ShellScript::ReadExpansion(std::vector<std::string>& words, Split split) {
     value = ReadBraces();
   } else if (Peek() == '(') {
     SkipNested('(', ')');
-  } else if (IsName(Peek()) && !(Peek() >= '0' && Peek() <= '9')) {
+  } else if (IsWordCharacter(Peek()) && !(Peek() >= '0' && Peek() <= '9')) {
     std::string name;
-    while (IsName(Peek())) name += Take();
+    while (IsWordCharacter(Peek())) name += Take();
     value = ValueOf(name);
   } else {
     Take();  // $1, $@ and the like

@@ -6,15 +6,13 @@
 #include <cmath>
 #include <system_error>
 
+#include "sim/base/word_character.h"
+
 namespace dlsim::sim {
 namespace {
 
 constexpr char kEscape = '\x1b';
 constexpr std::string_view kBetween = " \t:=\"'[(";
-
-bool IsWordCharacter(char c) {
-  return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
-}
 
 // Returns half a unit of the last digit of a decimal number; 0 for an integer.
 double HalfUnit(std::string_view digits) {
