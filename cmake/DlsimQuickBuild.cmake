@@ -25,9 +25,6 @@ endfunction()
 function(dlsim_precompile target)
   if(DLSIM_PRECOMPILE_HEADERS STREQUAL all)
     target_precompile_headers(${target} PRIVATE ${ARGN})
-    # GCC 12 guesses wrongly where strings of precompiled headers end.
-    target_compile_options(
-      ${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds;-Wno-stringop-overflow;-Wno-stringop-overread>)
   endif()
 endfunction()
 

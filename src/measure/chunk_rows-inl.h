@@ -15,7 +15,9 @@
 
 #include "dlsim/codec.h"
 #include "dlsim/measure.h"
+#include "hwy/cache_control.h"
 #include "hwy/highway.h"
+#include "src/codec/encode_loop-inl.h"
 #include "src/measure/measure_element.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -158,10 +160,13 @@ class ChunkRows {
 
   size_t padding() const { return padding_; }
 
-  // Calls add(pointer) with the place of `lane` in each row.
+  // Calls add(pointer) with the place of `lane` in each row, and fetches those to come.
   template <class Add>
   HWY_INLINE void ForEach(size_t lane, const Add& add) const {
-    for (size_t i = lane; i < end_; i += kSumLanes) add(values_ + i);
+    for (size_t i = lane; i < end_; i += kSumLanes) {
+      hwy::Prefetch(values_ + i + kPrefetchDistance);
+      add(values_ + i);
+    }
     if (padding_ > 0) add(last_.data() + lane);
   }
 

@@ -15,8 +15,6 @@
 #include <limits>
 
 #include "dlsim/tensor_stats.h"
-#include "hwy/cache_control.h"
-#include "src/codec/encode_loop-inl.h"
 #include "src/measure/chunk_inputs.h"
 #include "src/measure/chunk_rows-inl.h"
 #include "src/measure/measure_element.h"
@@ -40,7 +38,6 @@ inline ChunkInputs MeasureInputsOf(const float* values, size_t count) {
   for (size_t lane = 0; lane < kSumLanes; lane += kColumns * X::kLanes) {
     SquareSums squares[kColumns];
     rows.ForEach(lane, [&](const float* at) HWY_ATTR {
-      hwy::Prefetch(at + kPrefetchDistance);
       for (size_t c = 0; c < kColumns; ++c) {
         const X::V bits = X::Load(at + c * X::kLanes);
         largest = X::Max(largest, bits);
