@@ -38,8 +38,11 @@ double ExpectedHarm(Role role, const StepInputs& inputs, double quantum) {
 
 }  // namespace
 
-StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers)
-    : tensors(step.tensors), totals(TotalsOf(any_answers)), noise(FindNoise(tensors, totals)) {
+StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
+                       NoiseFinder& noise_finder)
+    : tensors(step.tensors),
+      totals(TotalsOf(any_answers)),
+      noise(noise_finder.Find(tensors, totals)) {
   parameters_only = true;
   for (size_t t = 0; t < tensors.size(); ++t) {
     parameters_only &= tensors[t].role == Role::kGrad || totals[t].sum_of_squares == 0;

@@ -38,11 +38,12 @@ struct StepWindow {
 
 // What the loss scale does not change of a measured step.
 struct StepInputs {
-  StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers);
+  StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
+             NoiseFinder& noise_finder);
 
   const std::vector<StepTensor>& tensors;
   std::vector<TensorStats> totals;  // only what is counted of the inputs counts
-  std::vector<bool> noise;          // see FindNoise
+  std::vector<bool> noise;          // see NoiseFinder
   bool parameters_only = false;     // no activation gradient was recorded that is not zero
 };
 

@@ -132,7 +132,7 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
 }
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
-  const StepInputs inputs(measured, measured.answers[probes_.front().answer]);
+  const StepInputs inputs(measured, measured.answers[probes_.front().answer], noise_);
   for (const Probe& probe : probes_) {
     if (!probe.of_tensors) continue;
     AddTensorHarm(step.number(), inputs, measured.answers[probe.answer],
@@ -164,7 +164,7 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
       if (i < formats_[f].first) AskAt(f, formats_[f].exponent, true, questions);
     }
     const StepMeasurement measured = step->Measure(questions.all(), options_);
-    const StepInputs inputs(measured, measured.answers.front());
+    const StepInputs inputs(measured, measured.answers.front(), noise_);
     for (const Probe& probe : probes_) {
       AddTensorHarm(step->number(), inputs, measured.answers[probe.answer],
                     formats_[probe.format].tensors);

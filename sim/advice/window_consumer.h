@@ -115,6 +115,7 @@ class WindowConsumer final : public StepConsumer {
   void Settle(Searched& searched, size_t next_step);
 
   StepOptions options_;
+  NoiseFinder noise_;
   std::vector<Searched> formats_;
   std::vector<Probe> probes_;
 };

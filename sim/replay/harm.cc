@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/replay/harm.h"
 
+#include <algorithm>
 #include <cmath>
-#include <map>
+#include <functional>
 #include <string>
+#include <unordered_map>
 
 #include "sim/replay/layer_name.h"
 
@@ -25,20 +27,6 @@ struct LayerGradients {
   double output_squares = 0;
 };
 
-std::map<std::string, LayerGradients> LayersOf(std::span<const StepTensor> tensors,
-                                               std::span<const TensorStats> totals) {
-  std::map<std::string, LayerGradients> layers;
-  for (size_t t = 0; t < tensors.size(); ++t) {
-    LayerGradients& layer = layers[LayerOf(tensors[t].name)];
-    if (tensors[t].role == Role::kGrad) {
-      layer.largest = std::fmax(layer.largest, RootMeanSquare(totals[t]));
-    } else {
-      layer.output_squares += totals[t].sum_of_squares;
-    }
-  }
-  return layers;
-}
-
 double ErrorsOf(const TensorAnswer& answer, Reading reading) {
   if (answer.bounds && reading != Reading::kLikely) {
     const Bracket<double>& errors = answer.bounds->counters.error_sum_of_squares;
@@ -51,13 +39,34 @@ double ErrorsOf(const TensorAnswer& answer, Reading reading) {
 
 }  // namespace
 
-std::vector<bool> FindNoise(std::span<const StepTensor> tensors,
-                            std::span<const TensorStats> totals) {
-  const std::map<std::string, LayerGradients> layers = LayersOf(tensors, totals);
+void NoiseFinder::FindLayers(std::span<const StepTensor> tensors) {
+  if (std::ranges::equal(tensors, names_, {}, &StepTensor::name)) return;
+  names_.clear();
+  layers_.clear();
+  std::unordered_map<std::string, size_t> places;
+  for (const StepTensor& tensor : tensors) {
+    names_.push_back(tensor.name);
+    layers_.push_back(places.try_emplace(LayerOf(tensor.name), places.size()).first->second);
+  }
+  layer_count_ = places.size();
+}
+
+std::vector<bool> NoiseFinder::Find(std::span<const StepTensor> tensors,
+                                    std::span<const TensorStats> totals) {
+  FindLayers(tensors);
+  std::vector<LayerGradients> layers(layer_count_);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    LayerGradients& layer = layers[layers_[t]];
+    if (tensors[t].role == Role::kGrad) {
+      layer.largest = std::fmax(layer.largest, RootMeanSquare(totals[t]));
+    } else {
+      layer.output_squares += totals[t].sum_of_squares;
+    }
+  }
   std::vector<bool> noise(tensors.size());
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role != Role::kGrad) continue;
-    const LayerGradients& layer = layers.at(LayerOf(tensors[t].name));
+    const LayerGradients& layer = layers[layers_[t]];
     const double squares = totals[t].sum_of_squares;
     const bool below_output = std::sqrt(squares) < kNoiseOfOutput * std::sqrt(layer.output_squares);
     const bool below_parameters =

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dlsim/format.h"
@@ -13,12 +14,22 @@
 
 namespace dlsim::sim {
 
-// Returns for each tensor of a step whether its gradient is nothing but the rounding error of
-// float32, as that of a bias before a normalisation, whose true gradient is zero: its norm is below
-// 2^-16 of that of the gradient of the layer's output, from which it is summed up. Where that was
-// not recorded, its root mean square is below 2^-18 of that of another parameter of the layer.
-std::vector<bool> FindNoise(std::span<const StepTensor> tensors,
-                            std::span<const TensorStats> totals);
+// Tells which tensors of a step have a gradient that is nothing but the rounding error of float32,
+// as that of a bias before a normalisation, whose true gradient is zero: its norm is below 2^-16 of
+// that of the gradient of the layer's output, from which it is summed up. Where that was not
+// recorded, its root mean square is below 2^-18 of that of another parameter of the layer.
+class NoiseFinder {
+ public:
+  // For each tensor; steps that follow each other mostly have the same.
+  std::vector<bool> Find(std::span<const StepTensor> tensors, std::span<const TensorStats> totals);
+
+ private:
+  void FindLayers(std::span<const StepTensor> tensors);
+
+  std::vector<std::string> names_;  // of the tensors whose layers are known
+  std::vector<size_t> layers_;      // by tensor
+  size_t layer_count_ = 0;
+};
 
 // Returns the harm of a tensor, whose gradient is not zero. `total`: its counters over parts.
 double HarmOf(const TensorAnswer& answer, const TensorStats& total,

@@ -33,11 +33,10 @@ void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
   }
 }
 
-std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured,
-                                     QuestionTotals& totals) const {
+std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured, QuestionTotals& totals) {
   for (size_t r = 0; r < states_.size(); ++r) {
     if (states_[r].stopped()) continue;
-    return FindNoise(measured.tensors, totals.Of(question_of_run_[r]));
+    return noise_.Find(measured.tensors, totals.Of(question_of_run_[r]));
   }
   return {};
 }

@@ -61,9 +61,10 @@ class RunStates {
   bool AnyGoing(const Predicate& holds) const;
 
   // Which tensors are but noise: no question changes that.
-  std::vector<bool> NoiseIn(const StepMeasurement& measured, QuestionTotals& totals) const;
+  std::vector<bool> NoiseIn(const StepMeasurement& measured, QuestionTotals& totals);
 
   const ReplayOptions& options_;
+  NoiseFinder noise_;
   std::vector<RunState> states_;
   std::vector<size_t> question_of_run_;  // unused where a run has stopped
 };

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/measure/compare_tensors.h"
 
-#include <array>
 #include <cmath>
 #include <cstddef>
 
@@ -9,18 +8,10 @@
 #include "src/base/check.h"
 #include "src/base/parallel_beside.h"
 #include "src/measure/chunk_loader.h"
+#include "src/measure/measure_element.h"
 
 namespace dlsim {
 namespace {
-
-using Lanes = std::array<double, kSumLanes>;
-
-double SumOf(Lanes& lanes) {
-  for (size_t half = kSumLanes / 2; half > 0; half /= 2) {
-    for (size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
-  }
-  return lanes[0];
-}
 
 bool IsFiniteInBoth(float a, float b) { return std::isfinite(a) && std::isfinite(b); }
 
@@ -35,9 +26,9 @@ uint64_t NonfiniteDifferences(std::span<const float> a, std::span<const float> b
 
 // Compares at most kChunkElements.
 PairSums CompareChunk(std::span<const float> a, std::span<const float> b) {
-  Lanes squares_a{}, squares_b{}, product{}, squares_of_difference{};
+  SumLanes squares_a{}, squares_b{}, product{}, squares_of_difference{};
   size_t nonfinite = 0;
-  const auto add = [&](size_t i, size_t lane) {
+  ForEachLane(a.size(), [&](size_t i, size_t lane) {
     const bool finite = IsFiniteInBoth(a[i], b[i]);
     const double of_a = finite ? double{a[i]} : 0, of_b = finite ? double{b[i]} : 0;
     const double difference = of_b - of_a;
@@ -46,15 +37,13 @@ PairSums CompareChunk(std::span<const float> a, std::span<const float> b) {
     product[lane] += of_a * of_b;
     squares_of_difference[lane] += difference * difference;
     nonfinite += !finite;
-  };
-  size_t i = 0;
-  for (; i + kSumLanes <= a.size(); i += kSumLanes) {
-    for (size_t lane = 0; lane < kSumLanes; ++lane) add(i + lane, lane);
-  }
-  for (size_t lane = 0; i + lane < a.size(); ++lane) add(i + lane, lane);
-  return {a.size(),         nonfinite == 0 ? 0 : NonfiniteDifferences(a, b),
-          SumOf(squares_a), SumOf(squares_b),
-          SumOf(product),   SumOf(squares_of_difference)};
+  });
+  return {a.size(),
+          nonfinite == 0 ? 0 : NonfiniteDifferences(a, b),
+          AddLanes(squares_a),
+          AddLanes(squares_b),
+          AddLanes(product),
+          AddLanes(squares_of_difference)};
 }
 
 // The recordings of a, then those of b.

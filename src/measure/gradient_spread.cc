@@ -9,6 +9,7 @@
 #include "src/base/parallel.h"
 #include "src/measure/load_floats.h"
 #include "src/measure/measure_chunk.h"
+#include "src/measure/measure_element.h"
 #include "src/measure/step_blocks.h"
 
 namespace dlsim {
@@ -19,16 +20,16 @@ struct Moments {
   double count = 0, sum = 0, sum_of_squares = 0;
   float absmax = 0;
 
-  // Adds a chunk. Nearly all are finite: then nothing but the two sums is left to be done in order.
+  // Adds a chunk. Nearly all are finite, and all but their sum is known then.
   void Add(std::span<const float> values) {
     const ChunkInputs inputs = MeasureInputs(values);
-    if (!inputs.finite) {
-      for (const float value : values) {
-        if (std::isfinite(value)) Add({&value, 1}, std::fabs(value));
-      }
-      return;
-    }
-    Add(values, inputs.absmax);
+    if (!inputs.finite) return AddFinite(values);
+    SumLanes sums{};
+    ForEachLane(values.size(), [&](size_t i, size_t lane) { sums[lane] += double{values[i]}; });
+    count += static_cast<double>(values.size());
+    sum += AddLanes(sums);
+    sum_of_squares += inputs.sum_of_squares;
+    absmax = std::fmax(absmax, inputs.absmax);
   }
   void Merge(const Moments& later) {
     count += later.count;
@@ -43,20 +44,25 @@ struct Moments {
   }
 
  private:
-  void Add(std::span<const float> finite, float largest) {
-    for (const float value : finite) {
-      sum += double{value};
-      sum_of_squares += double{value} * double{value};
-    }
-    count += static_cast<double>(finite.size());
-    absmax = std::fmax(absmax, largest);
+  // Adds those of a chunk that are finite.
+  void AddFinite(std::span<const float> values) {
+    SumLanes sums{}, squares{};
+    ForEachLane(values.size(), [&](size_t i, size_t lane) {
+      if (!std::isfinite(values[i])) return;
+      sums[lane] += double{values[i]};
+      AddSquare(values[i], squares[lane]);
+      ++count;
+      absmax = std::fmax(absmax, std::fabs(values[i]));
+    });
+    sum += AddLanes(sums);
+    sum_of_squares += AddLanes(squares);
   }
 };
 
 Moments MomentsOf(const TensorSources& sources, const Block& block) {
   Moments moments;
-  std::vector<float> values(kChunkElements);
   const std::vector<const std::byte*> bytes = ReadBlock(sources, block);
+  std::vector<float> values(std::min(block.count, kChunkElements));
   for (size_t r = 0; r < bytes.size(); ++r) {
     const Source& source = sources.recordings[r];
     const size_t count = ElementsOf(source, block);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/measure/measure_block.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <limits>
 #include <optional>
@@ -9,132 +8,78 @@
 #include <vector>
 
 #include "dlsim/measure.h"
-#include "src/measure/chunk_detail.h"
 #include "src/measure/chunk_loader.h"
 #include "src/measure/measure_chunk.h"
 
 namespace dlsim {
 namespace {
 
-Measurement QuestionOfPart(const StepWork& work, const StepQuestion& question, size_t tensor,
-                           size_t part) {
-  Measurement measurement = {question.conversion, question.ScaleOf(tensor), {}};
-  if (measurement.conversion.rounding == Rounding::kStochastic) {
-    measurement.random = {work.options->seed, work.StreamOf(tensor, part)};
-  }
-  return measurement;
-}
-
-// The questions about a part of a block, each once, and what was found.
-class PartQuestions {
- public:
-  PartQuestions(const StepWork& work, size_t tensor, size_t part) {
-    for (const StepQuestion& question : work.questions) {
-      Add(QuestionOfPart(work, question, tensor, part), question.asked);
-    }
-  }
-
-  void Measure(ChunkMeasurer& chunk) {
-    for (Distinct& distinct : distinct_) {
-      distinct.of_chunk = chunk.Measure(distinct.question);
-      distinct.total.Merge(distinct.of_chunk);
-    }
-  }
-
-  const Measurement& measurement(size_t q) const {
-    return distinct_[place_[q]].question.measurement();
-  }
-  const TensorStats& of_chunk(size_t q) const { return distinct_[place_[q]].of_chunk; }
-  const TensorStats& total(size_t q) const { return distinct_[place_[q]].total; }
-
- private:
-  struct Distinct {
-    ChunkQuestion question;
-    TensorStats of_chunk, total;
-  };
-
-  void Add(const Measurement& measurement, Asked asked) {
-    // All are of one random stream.
-    const auto found = std::ranges::find_if(distinct_, [&](const Distinct& distinct) {
-      const Measurement& other = distinct.question.measurement();
-      return other.scale == measurement.scale && other.conversion == measurement.conversion;
-    });
-    place_.push_back(static_cast<size_t>(found - distinct_.begin()));
-    if (found == distinct_.end()) {
-      distinct_.push_back({ChunkQuestion(measurement, asked), {}, {}});
-    } else if (asked == Asked::kAll) {
-      found->question.AskAll();
-    }
-  }
-
-  std::vector<Distinct> distinct_;
-  std::vector<size_t> place_;  // by question
-};
-
 // Measures one block of a tensor that has one part.
 class WholeBlockMeasurer {
  public:
-  WholeBlockMeasurer(const StepWork& work, const Block& block, ChunkLoader& loader,
+  WholeBlockMeasurer(const BlockQuestions& questions, const Block& block, ChunkLoader& loader,
                      const BlockAnswer& answer)
-      : block_(block), loader_(loader), questions_(work, block.tensor, 0), answer_(answer) {
-    for (size_t q = 0; q < work.questions.size(); ++q) {
-      const std::optional<DetailQuestion>& detail = work.questions[q].detail;
-      if (detail) details_.push_back({q, ChunkDetail(*detail, questions_.measurement(q))});
-    }
-  }
+      : questions_(questions),
+        block_(block),
+        loader_(loader),
+        found_(questions.distinct().size()),
+        details_(questions.details()),
+        answer_(answer) {}
 
   void Run() {
-    for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
-      const std::span<const float> values = loader_.Load(0, begin);
-      ChunkMeasurer chunk(values, block_.begin + begin);
-      questions_.Measure(chunk);
-      for (Detail& detail : details_) {
-        answer_.details[detail.question].Merge(detail.of_chunk.Find(
-            values, block_.begin + begin, chunk.inputs(), questions_.of_chunk(detail.question)));
-      }
-    }
+    for (size_t begin = 0; begin < block_.count; begin += kChunkElements) MeasureChunk(begin);
     for (size_t q = 0; q < answer_.parts.size(); ++q) {
-      answer_.parts[q] = questions_.total(q);
-      answer_.effective[q] = questions_.total(q).quantized_sum_of_squares;
+      answer_.parts[q] = Of(q).total;
+      answer_.effective[q] = Of(q).total.quantized_sum_of_squares;
     }
-    for (const Detail& detail : details_) {
+    for (const BlockQuestions::Detail& detail : details_) {
       // Of finite elements it is finite.
-      const bool finite = questions_.total(detail.question).nonfinite_outputs == 0;
+      const bool finite = Of(detail.question).total.nonfinite_outputs == 0;
       answer_.scaled[detail.question] = finite ? 0 : std::numeric_limits<double>::infinity();
     }
   }
 
  private:
-  struct Detail {
-    size_t question;
-    ChunkDetail of_chunk;
+  // What a distinct question was answered.
+  struct Found {
+    TensorStats of_chunk, total;
   };
 
+  const Found& Of(size_t question) const { return found_[questions_.PlaceOf(question, 0)]; }
+
+  void MeasureChunk(size_t begin) {
+    const std::span<const float> values = loader_.Load(0, begin);
+    ChunkMeasurer chunk(values, block_.begin + begin);
+    for (size_t d = 0; d < found_.size(); ++d) {
+      found_[d].of_chunk = chunk.Measure(questions_.distinct()[d]);
+      found_[d].total.Merge(found_[d].of_chunk);
+    }
+    for (BlockQuestions::Detail& detail : details_) {
+      answer_.details[detail.question].Merge(detail.of_chunk.Find(
+          values, block_.begin + begin, chunk.inputs(), Of(detail.question).of_chunk));
+    }
+  }
+
+  const BlockQuestions& questions_;
   const Block& block_;
   ChunkLoader& loader_;
-  PartQuestions questions_;
-  std::vector<Detail> details_;  // of the questions that ask for it
+  std::vector<Found> found_;  // by distinct question
+  std::vector<BlockQuestions::Detail> details_;
   const BlockAnswer& answer_;
 };
 
 // Measures one block of a tensor that has several parts.
 class PartedBlockMeasurer {
  public:
-  PartedBlockMeasurer(const StepWork& work, const Block& block, ChunkLoader& loader,
-                      const BlockAnswer& answer)
-      : work_(work), block_(block), loader_(loader), answer_(answer) {
-    for (const StepQuestion& question : work.questions) {
-      for (size_t part = 0; part < loader.part_count(); ++part) {
-        questions_.emplace_back(QuestionOfPart(work, question, block.tensor, part), question.asked);
-      }
-    }
-  }
+  PartedBlockMeasurer(std::span<const StepQuestion> asked, const BlockQuestions& questions,
+                      const Block& block, ChunkLoader& loader, const BlockAnswer& answer)
+      : asked_(asked), questions_(questions), block_(block), loader_(loader), answer_(answer) {}
 
   void Run() {
     for (size_t begin = 0; begin < block_.count; begin += kChunkElements) {
       begin_ = begin;
       LoadChunks();
-      for (size_t q = 0; q < work_.questions.size(); ++q) MeasureChunks(q);
+      for (size_t q = 0; q < asked_.size(); ++q) MeasureChunks(q);
     }
   }
 
@@ -154,12 +99,12 @@ class PartedBlockMeasurer {
   }
 
   void MeasureChunks(size_t q) {
-    const StepQuestion& question = work_.questions[q];
+    const StepQuestion& question = asked_[q];
     const size_t first = q * loader_.part_count();
     sum_.assign(loader_.ChunkLength(begin_), 0.0f);
     scaled_sum_.assign(sum_.size(), 0.0f);
     for (auto& [part, count, chunk] : chunks_) {
-      const ChunkQuestion& of_part = questions_[first + part];
+      const ChunkQuestion& of_part = questions_.distinct()[questions_.PlaceOf(q, part)];
       const AccumulatedChunk sums = {std::span(sum_).first(count),
                                      std::span(scaled_sum_).first(count)};
       answer_.parts[first + part].Merge(question.asked == Asked::kErrors
@@ -174,24 +119,32 @@ class PartedBlockMeasurer {
     }
   }
 
-  const StepWork& work_;
+  std::span<const StepQuestion> asked_;
+  const BlockQuestions& questions_;
   const Block& block_;
   ChunkLoader& loader_;
   std::vector<float> sum_, scaled_sum_;
-  std::vector<PartChunk> chunks_;         // of every part that has the tensor
-  size_t begin_ = 0;                      // of the current chunks in the block
-  std::vector<ChunkQuestion> questions_;  // by question, then by part
+  std::vector<PartChunk> chunks_;  // of every part that has the tensor
+  size_t begin_ = 0;               // of the current chunks in the block
   const BlockAnswer& answer_;
 };
 
 }  // namespace
 
-void MeasureBlock(const StepWork& work, const Block& block, const BlockAnswer& answer) {
-  ChunkLoader loader((*work.tensors)[block.tensor], block, work.options->accumulation);
+BlockMeasurer::BlockMeasurer(const StepWork& work) : work_(work), questions_(work) {}
+
+void BlockMeasurer::Measure(const Block& block, const BlockAnswer& answer) const {
+  std::optional<BlockQuestions> of_tensor;
+  if (questions_.by_tensor()) {
+    of_tensor = questions_;
+    of_tensor->AddOfTensor(work_, block.tensor);
+  }
+  const BlockQuestions& questions = of_tensor ? *of_tensor : questions_;
+  ChunkLoader loader((*work_.tensors)[block.tensor], block, work_.options->accumulation);
   if (loader.part_count() == 1) {
-    WholeBlockMeasurer(work, block, loader, answer).Run();
+    WholeBlockMeasurer(questions, block, loader, answer).Run();
   } else {
-    PartedBlockMeasurer(work, block, loader, answer).Run();
+    PartedBlockMeasurer(work_.questions, questions, block, loader, answer).Run();
   }
 }
 

@@ -53,6 +53,16 @@ inline double AddLanes(SumLanes lanes) {
   return std::isnan(lanes[0]) ? std::numeric_limits<double>::quiet_NaN() : lanes[0];
 }
 
+// Calls add(i, lane) for the elements of a chunk in order; written so that compilers vectorise it.
+template <class Add>
+inline void ForEachLane(size_t count, const Add& add) {
+  size_t i = 0;
+  for (; i + kSumLanes <= count; i += kSumLanes) {
+    for (size_t lane = 0; lane < kSumLanes; ++lane) add(i + lane, lane);
+  }
+  for (size_t lane = 0; i + lane < count; ++lane) add(i + lane, lane);
+}
+
 // The square of a float32 is exact in float64.
 DLSIM_HOST_DEVICE inline void AddSquare(float value, double& sum) {
   const double wide = double{value};

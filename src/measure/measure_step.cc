@@ -89,12 +89,13 @@ constexpr size_t kQuestionsPerReading = 2;
 // Measures all blocks on the CPU, and merges their answers in order.
 void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
   const std::vector<TensorSources>& tensors = *work.tensors;
+  const BlockMeasurer measurer(work);
   ForEachWave(tensors, [&](std::span<const Block> wave) {
     WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
     uint64_t elements = 0;
     for (const Block& block : wave) elements += block.count;
     ParallelForBeside(
-        wave.size(), [&](size_t i) { MeasureBlock(work, wave[i], answers.Of(i)); },
+        wave.size(), [&](size_t i) { measurer.Measure(wave[i], answers.Of(i)); },
         elements * work.micro_steps.size() * (work.questions.size() + kQuestionsPerReading));
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
   });

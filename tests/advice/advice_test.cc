@@ -37,7 +37,7 @@ std::pair<int, int> WindowByAsking(const GradientStep& step, const Format& forma
   for (size_t q = 0; q < questions.size(); ++q) {
     const int exponent = kLowestWindowExponent + static_cast<int>(q);
     const std::vector<TensorStats> totals = TotalsOf(measured.answers[q]);
-    const std::vector<bool> noise = FindNoise(measured.tensors, totals);
+    const std::vector<bool> noise = NoiseFinder().Find(measured.tensors, totals);
     bool finite = true;
     for (const TensorStats& stats : totals) finite &= stats.nonfinite_outputs == 0;
     if (!finite) break;

@@ -38,7 +38,7 @@ using OnAnswer = std::function<void(size_t tensor, const BlockAnswer& answer)>;
 class LateMeasurement final : public DeviceWork {
  public:
   LateMeasurement(const StepWork& work, OnAnswer on_answer)
-      : work_(work), on_answer_(std::move(on_answer)) {}
+      : work_(work), measurer_(work_), on_answer_(std::move(on_answer)) {}
 
   void Add(std::span<const Block> blocks) override {
     Finish();
@@ -48,7 +48,7 @@ class LateMeasurement final : public DeviceWork {
           Owned{block.tensor, std::vector<TensorStats>(questions * work_.micro_steps.size()),
                 std::vector<double>(questions), std::vector<double>(questions),
                 std::vector<GradientDetail>(questions)});
-      MeasureBlock(work_, block, AnswerOf(answer));
+      measurer_.Measure(block, AnswerOf(answer));
     }
   }
 
@@ -73,6 +73,7 @@ class LateMeasurement final : public DeviceWork {
   }
 
   StepWork work_;
+  BlockMeasurer measurer_;
   OnAnswer on_answer_;
   std::deque<Owned> pending_;
 };

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step is asked, made ready for the chunks of its blocks.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <vector>
+
+#include "src/measure/chunk_detail.h"
+#include "src/measure/compute_device.h"
+#include "src/measure/measure_chunk.h"
+
+namespace dlsim {
+
+// The questions about the parts of one tensor. Those that come to the same are one.
+class BlockQuestions {
+ public:
+  // Makes ready what is asked alike of all tensors.
+  explicit BlockQuestions(const StepWork& work);
+
+  // True if a question is another one for each tensor, of its own scale or random stream; then
+  // these have to be added to a copy before it serves the blocks of a tensor.
+  bool by_tensor() const { return by_tensor_; }
+  void AddOfTensor(const StepWork& work, size_t tensor);
+
+  std::span<const ChunkQuestion> distinct() const { return distinct_; }
+
+  // Returns the place of a question about a part among the distinct ones.
+  size_t PlaceOf(size_t question, size_t part) const { return places_[question * parts_ + part]; }
+
+  // Of the questions that ask for it, where there is one part.
+  struct Detail {
+    size_t question;
+    ChunkDetail of_chunk;
+  };
+  const std::vector<Detail>& details() const { return details_; }
+
+ private:
+  void Add(const StepWork& work, size_t question, size_t tensor);
+  size_t AddDistinct(const Measurement& measurement, Asked asked);
+
+  size_t parts_;
+  bool by_tensor_ = false;
+  std::vector<ChunkQuestion> distinct_;
+  std::vector<size_t> places_;  // by question, then by part
+  std::vector<Detail> details_;
+};
+
+}  // namespace dlsim
