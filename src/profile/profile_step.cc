@@ -16,9 +16,10 @@
 namespace dlsim {
 namespace {
 
-// Elements that one thread counts at once; taking the sums of a tensor costs as much as some
-// thousands of them.
-constexpr size_t kTaskElements = size_t{1} << 18;
+// Elements that one thread counts at once, fewer where that would leave other threads without work;
+// taking the sums of a tensor costs as much as some thousands of them.
+constexpr size_t kMostTaskElements = size_t{1} << 18, kFewestTaskElements = size_t{1} << 14;
+constexpr size_t kTasksPerWave = 16;
 
 // What consecutive blocks of one tensor hold in one part.
 struct Piece {
@@ -26,15 +27,19 @@ struct Piece {
   HistogramSums sums;
 };
 
-// Cuts off the blocks of the next task.
-std::span<const Block> CutTask(std::span<const Block>& blocks, size_t parts) {
-  size_t count = 0, elements = 0;
-  while (count < blocks.size() && elements < kTaskElements) {
-    elements += blocks[count++].count * parts;
+// Cuts consecutive blocks, which hold so many elements in all parts, into tasks.
+std::vector<std::span<const Block>> CutIntoTasks(std::span<const Block> blocks, size_t parts,
+                                                 size_t elements) {
+  const size_t enough =
+      std::clamp(elements / kTasksPerWave, kFewestTaskElements, kMostTaskElements);
+  std::vector<std::span<const Block>> tasks;
+  while (!blocks.empty()) {
+    size_t count = 0, of_task = 0;
+    while (count < blocks.size() && of_task < enough) of_task += blocks[count++].count * parts;
+    tasks.push_back(blocks.first(count));
+    blocks = blocks.subspan(count);
   }
-  const std::span<const Block> task = blocks.first(count);
-  blocks = blocks.subspan(count);
-  return task;
+  return tasks;
 }
 
 // Counts consecutive blocks, each part with a counter of its own.
@@ -70,17 +75,16 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
   const std::vector<TensorSources>& tensors = *work.tensors;
   const size_t parts = work.micro_steps.size();
   ForEachWave(tensors, [&](std::span<const Block> wave) {
-    uint64_t elements = 0;
-    for (const Block& block : wave) elements += block.count;
-    std::vector<std::span<const Block>> tasks;
-    while (!wave.empty()) tasks.push_back(CutTask(wave, parts));
+    size_t elements = 0;  // in all parts
+    for (const Block& block : wave) elements += block.count * parts;
+    const std::vector<std::span<const Block>> tasks = CutIntoTasks(wave, parts, elements);
     std::vector<std::vector<Piece>> pieces(tasks.size());
     ParallelForBeside(
         tasks.size(),
         [&](size_t task) {
           pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, edges);
         },
-        elements * parts * kLooksPerCount);
+        elements * kLooksPerCount);
     for (const std::vector<Piece>& of_task : pieces) {
       for (const Piece& piece : of_task) sums[piece.tensor * parts + piece.part].Merge(piece.sums);
     }
