@@ -192,15 +192,6 @@ void RunState::Skip(const ScalerDecision& decision, ReplayStep& record) const {
   }
 }
 
-ReplayTensor& RunState::TensorOf(const StepTensor& tensor, size_t t) {
-  // Steps mostly have the same tensors.
-  std::vector<ReplayTensor>& tensors = result_.tensors;
-  if (t < tensors.size() && tensors[t].name == tensor.name) return tensors[t];
-  const auto [entry, added] = tensor_index_.try_emplace(tensor.name, tensors.size());
-  if (added) tensors.push_back({tensor.name, tensor.role, {}});
-  return tensors[entry->second];
-}
-
 // Adds the counters of one tensor in a step to the record and to the tensor of the run.
 void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
   const TensorStats& total = step.judged.totals[t];
@@ -209,7 +200,8 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
   (gradient ? record.gradients : record.activations).Merge(total);
   const bool grouped = gradient && !record.optimizers.empty();
   const bool skipped = grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
-  ReplayTensor& tensor = TensorOf(header, t);
+  // Steps mostly have the same tensors.
+  ReplayTensor& tensor = tensors_.Of(header.name, t, header.role);
   tensor.stats.Merge(total);
   if (!skipped) {
     tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());

@@ -6,9 +6,11 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/sim/replay.h"
+#include "sim/base/named_list.h"
 #include "sim/replay/verdict.h"
 
 namespace dlsim::sim {
@@ -18,8 +20,12 @@ class RunState {
   RunState(ReplayRun run, const ReplayOptions& options);
 
   const ReplayRun& run() const { return run_; }
+  // Of the tensors only TakeResult tells.
   const ReplayResult& result() const { return result_; }
-  ReplayResult TakeResult() { return std::move(result_); }
+  ReplayResult TakeResult() {
+    result_.tensors = tensors_.Take();
+    return std::move(result_);
+  }
   bool stopped() const { return result_.stopped_at.has_value(); }
 
   // Removes and returns the record of the last step, and forgets its events: for callers that keep
@@ -64,14 +70,13 @@ class RunState {
   StepHarm HarmOfStep(const Measured& step, Role role) const;
   void CountTensor(const Measured& step, size_t t, ReplayStep& record);
   double SmallestScale() const;
-  ReplayTensor& TensorOf(const StepTensor& tensor, size_t t);
 
   ReplayRun run_;
   const ReplayOptions& options_;
   LossScaler initial_;  // of new layers and gradients
   bool resumed_ = false;
   ReplayResult result_;
-  std::map<std::string, size_t> tensor_index_;
+  NamedList<ReplayTensor> tensors_;
   // The scalers of layers or gradients, if the rules say so; else empty.
   std::vector<LossScaler> units_;
   std::map<std::string, size_t> unit_index_;

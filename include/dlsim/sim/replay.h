@@ -165,7 +165,7 @@ struct TensorUncertainty {
 struct ReplayTensor {
   std::string name;
   Role role = Role::kGrad;
-  TensorStats stats;
+  TensorStats stats = {};
   // Largest energy lost in one applied step: over a run the largest step would hide the others.
   double worst_step_energy_lost = 0;
   HarmOverSteps harm = {};     // over the applied steps in which it is not zero
