@@ -3,7 +3,7 @@
 #pragma once
 
 #include <algorithm>
-#include <condition_variable>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -33,7 +33,7 @@ class OrderedPieces {
       } else if (begun_ < count_ && begun_ < taken_ + results_.size()) {
         MakeNext(lock);
       } else {
-        changed_.wait(lock);
+        WaitForChange(lock);
       }
     }
   }
@@ -47,6 +47,19 @@ class OrderedPieces {
     std::optional<Result> result;
     std::exception_ptr failure;
   };
+
+  // Waits by an atomic number, which takes nothing but headers: std::condition_variable's wait
+  // needs the C++ library of GCC 12, which systems with glibc 2.34 lack.
+  void WaitForChange(std::unique_lock<std::mutex>& lock) {
+    const uint32_t seen = changes_;
+    lock.unlock();
+    changes_.wait(seen);
+    lock.lock();
+  }
+  void NotifyOfChange() {
+    ++changes_;
+    changes_.notify_all();
+  }
 
   std::optional<Made>& First() { return results_[taken_ % results_.size()]; }
 
@@ -62,7 +75,7 @@ class OrderedPieces {
     }
     lock.lock();
     results_[i % results_.size()] = std::move(made);
-    changed_.notify_all();
+    NotifyOfChange();
   }
 
   void TakeFirst(std::unique_lock<std::mutex>& lock) {
@@ -77,14 +90,14 @@ class OrderedPieces {
     lock.lock();
     failure_ = made.failure;
     ++taken_;
-    changed_.notify_all();
+    NotifyOfChange();
   }
 
   size_t count_;
   const Make& make_;
   const Take& take_;
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::atomic<uint32_t> changes_ = 0;
   std::vector<std::optional<Made>> results_;  // of piece i at i modulo their number
   size_t begun_ = 0, taken_ = 0;
   std::exception_ptr failure_;
