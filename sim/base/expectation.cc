@@ -65,12 +65,11 @@ Json FigureJson(double value) {
 // One number, though NaN is not equal to itself.
 bool IsOneNumber(const Bracket<double>& found) { return found.exact() || std::isnan(found.low); }
 
-// The member of an object, or JSON's null. A pointer: of a reference GCC 13 and later believe that
-// it refers to the name.
-const Json* Member(const Json& object, const std::string& name) {
+// The member of an object, or null.
+const Json& Member(const Json& object, const std::string& name) {
   static const Json null;
   const auto found = object.is_object() ? object.find(name) : object.end();
-  return object.is_object() && found != object.end() ? &*found : &null;
+  return object.is_object() && found != object.end() ? *found : null;
 }
 
 std::string FoundText(const std::optional<Bracket<double>>& found) {
@@ -151,12 +150,12 @@ void RequireFigure(const Expectation& expectation, const std::vector<std::string
 std::optional<Bracket<double>> FigureOf(const Json& object, const std::string& name) {
   const size_t dot = name.find('.');
   if (dot != std::string::npos) {
-    return FigureOf(*Member(object, name.substr(0, dot)), name.substr(dot + 1));
+    return FigureOf(Member(object, name.substr(0, dot)), name.substr(dot + 1));
   }
-  const std::optional<double> value = NumberOf(*Member(object, name));
+  const std::optional<double> value = NumberOf(Member(object, name));
   if (!value) return std::nullopt;
   for (const Json* range :
-       {Member(object, name + "_bracket"), Member(*Member(object, "bracket"), name)}) {
+       {&Member(object, name + "_bracket"), &Member(Member(object, "bracket"), name)}) {
     if (!range->is_array() || range->size() != 2) continue;
     return Bracket<double>{NumberOf((*range)[0]).value_or(*value),
                            NumberOf((*range)[1]).value_or(*value)};

@@ -78,7 +78,7 @@ TEST(AccumulateCommand, ASwampedSumIsReported) {
   trace.AddStep("step-7.safetensors", {FloatTensor("w.grad", values)});
   const json document =
       Study({trace.path(), "--accumulator", "fp16", "--accumulator", "fp32", "--reduce", "sum"});
-  const json runs = ResultOf(document, "sum", "w.grad")["runs"];
+  const json& runs = ResultOf(document, "sum", "w.grad")["runs"];
   ASSERT_EQ(runs.size(), 2u);
   EXPECT_EQ(runs[0]["run"], "fp16");
   EXPECT_EQ(runs[0]["worst_error"], 0.5 / 1.5);
@@ -98,7 +98,7 @@ TEST(AccumulateCommand, TheErrorOfCancellingTermsIsRelativeToTheirMagnitudes) {
   BuiltTrace trace;
   trace.AddStep("step-0.safetensors", {FloatTensor("w.grad", {2048, 1, -2048})});
   const json document = Study({trace.path(), "--accumulator", "fp16", "--reduce", "sum"});
-  const json run = ResultOf(document, "sum", "w.grad")["runs"][0];
+  const json& run = ResultOf(document, "sum", "w.grad")["runs"][0];
   EXPECT_EQ(run["worst_error"], 1.0 / 4097);
   EXPECT_EQ(run["worst_relative_error"], 1.0);
 }
@@ -165,7 +165,7 @@ TEST(AccumulateCommand, MicroStepsAreSummedInTheirOrder) {
   trace.AddStep(names[1], {FloatTensor("w.grad", {1, 1})});
   trace.AddStep(names[2], {FloatTensor("w.grad", {1, 2048})});
   const json document = Study({trace.path(), "--accumulator", "fp16", "--reduce", "micro"});
-  const json run = ResultOf(document, "micro", "w.grad")["runs"][0];
+  const json& run = ResultOf(document, "micro", "w.grad")["runs"][0];
   EXPECT_EQ(run["sums"], 1);
   EXPECT_EQ(run["max_error"], 2.0);  // 2048 swamps two ones; two ones and 2048 are exact
   EXPECT_EQ(run["swamped"], 2);
@@ -247,7 +247,7 @@ TEST(AccumulateCommand, NonfiniteValuesHaveNoError) {
   trace.AddStep("step-0.safetensors", {FloatTensor("w.grad", {1, HUGE_VALF})});
   trace.AddStep("step-1.safetensors", {FloatTensor("w.grad", {1, 60000})});
   const json document = Study({trace.path(), "--accumulator", "fp16", "--reduce", "norm"});
-  const json run = ResultOf(document, "norm", "w.grad")["runs"][0];
+  const json& run = ResultOf(document, "norm", "w.grad")["runs"][0];
   EXPECT_EQ(run["sums"], 2);
   EXPECT_EQ(run["nonfinite"], 1);
   EXPECT_EQ(run["overflowed"], 1);
