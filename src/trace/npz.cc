@@ -73,16 +73,20 @@ NpzArchive::NpzArchive(std::string place, zip_source_t* source, uint64_t size)
   zip_error_t error;
   zip_error_init(&error);
   zip_ = zip_open_from_source(source, ZIP_RDONLY | ZIP_CHECKCONS, &error);
-  const bool is_duplicate = zip_error_code_zip(&error) == ZIP_ER_EXISTS;
+  const int code = zip_error_code_zip(&error);
   const std::string reason =
-      is_duplicate ? "duplicate name" : Printable(zip_error_strerror(&error));
+      code == ZIP_ER_EXISTS ? "duplicate name" : Printable(zip_error_strerror(&error));
   zip_error_fini(&error);
+  const bool is_intact = zip_ != nullptr;
+  // From version to version libzip looks at more; what is said of a member below tells more.
+  if (code == ZIP_ER_INCONS) zip_ = zip_open_from_source(source, ZIP_RDONLY, nullptr);
   if (zip_ == nullptr) {
     zip_source_free(source);
     throw InputError(place_, "is no intact .npz archive: " + reason);
   }
   try {
     ListMembers();
+    if (!is_intact) throw InputError(place_, "is no intact .npz archive: " + reason);
   } catch (...) {
     zip_discard(zip_);  // the destructor does not run
     throw;

@@ -96,10 +96,7 @@ TEST_F(Npz, RejectsNamesThatNumpyDoesNotWrite) {
 }
 
 TEST_F(Npz, RejectsEncryptionAndOtherMethods) {
-  // A header of 12 bytes stands before what is encrypted.
-  ZipMember encrypted = {.name = "a.npy", .data = std::string(12, 'x') + kArray, .flags = 1};
-  encrypted.size = kArray.size();
-  ExpectRefused({encrypted}, {"encrypted"});
+  ExpectRefused({{.name = "a.npy", .data = kArray, .method = 0, .flags = 1}}, {"encrypted"});
   ExpectRefused({{.name = "a.npy", .data = kArray, .method = 12}}, {"unsupported compression"});
 }
 
@@ -124,7 +121,7 @@ TEST_F(Npz, RejectsDeclaredSizesThatAreWrong) {
   ExpectRefused({{.name = "a.npy", .data = kArray.substr(0, 130)}}, {"wrong size"});
   ZipMember stored{.name = "a.npy", .data = kArray};
   stored.size = 4096;
-  ExpectRefused({stored}, {"sizes"});  // libzip notices from version 1.10 on
+  ExpectRefused({stored}, {"two different sizes"});
   // The sizes fit each other, but not the stream.
   ZipMember longer = Deflated("a.npy", kArray);
   longer.data = Deflate(kArray + "more");
