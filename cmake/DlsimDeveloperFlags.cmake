@@ -21,7 +21,7 @@ target_compile_options(
   INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Xcompiler -Wno-parentheses,-Wno-unknown-pragmas>")
 # GCC 12 reports a false overlap in std::string's operator+ (GCC bug 105651) and guesses wrongly where
 # strings end, the more so with precompiled headers; GCC 13 and 14 believe that what a function returns
-# by reference refers to its temporary arguments, which GCC 12 ignores. Vectors are passed between inlined
+# by reference refers to its temporary arguments (GCC 12 ignores that option). Vectors are passed between inlined
 # functions only, so that the ABI note does not matter. The sanitizers see what these warnings would.
 target_compile_options(
   dlsim_developer_flags

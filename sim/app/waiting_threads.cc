@@ -7,8 +7,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
+
+#include "src/base/wanted_threads.h"
 
 namespace dlsim::sim {
 namespace {
@@ -42,11 +43,10 @@ bool IsMuch(const char* argument) {
 }  // namespace
 
 void WaitWithoutSpinning(int argc, char** argv) {
+  if (WantedThreads() == 1) return;
   for (const char* const name : {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"}) {
     if (std::getenv(name) != nullptr) return;
   }
-  const char* const threads = std::getenv("OMP_NUM_THREADS");
-  if (threads != nullptr && std::string_view(threads) == "1") return;
   if (std::none_of(argv + std::min(argc, 1), argv + argc, IsMuch)) return;
   setenv("OMP_WAIT_POLICY", "passive", 0);
   setenv("GOMP_SPINCOUNT", "1000", 0);

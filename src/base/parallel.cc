@@ -11,6 +11,8 @@
 #include <omp.h>
 #endif
 
+#include "src/base/wanted_threads.h"
+
 namespace dlsim {
 namespace {
 
@@ -47,7 +49,7 @@ int UsableThreads() {
   if (omp_in_parallel() != 0) return 1;
   static std::mutex mutex;
   static std::atomic<int> asked = 1, usable = 1;
-  const int wanted = omp_get_max_threads();
+  const int wanted = WantedThreads();
   if (wanted <= usable) return wanted;
   const std::lock_guard lock(mutex);
   if (wanted > asked) {
@@ -66,6 +68,14 @@ int UsableThreads() { return 1; }
 }  // namespace
 
 bool InForkedChild() { return forked; }
+
+int WantedThreads() {
+#ifdef _OPENMP
+  return omp_get_max_threads();
+#else
+  return 1;
+#endif
+}
 
 int ThreadsFor(size_t count, uint64_t elements) {
   const bool little = count <= 1 || elements < 2 * kElementsPerThread;
