@@ -7,6 +7,7 @@
 #include <string>
 
 #include "dlsim/error.h"
+#include "sim/explain/log_start.h"
 #include "sim/explain/read_log.h"
 
 namespace dlsim::sim {
@@ -16,10 +17,6 @@ using Kind = LogEvent::Kind;
 
 // Between two lines of a log.
 constexpr int64_t kMostSteps = 10'000'000;
-
-bool IsRecord(const LogEvent& event) {
-  return event.kind == Kind::kSteps || event.kind == Kind::kUpdates;
-}
 
 // Scales that a log shows once per step may be those that the step used or the next ones. Where
 // skipped steps are marked, their own line or the one after shows the fall.
@@ -45,7 +42,11 @@ class PathBuilder {
       }
     }
     shows_next_ = ShowsNextScale(events_);
-    FindStart();
+    start_ = FindStart(events_, shows_next_);
+    path_.from_start = start_.of_training;
+    path_.first_step = start_.done + start_.first_index;
+    done_ = start_.done;
+    skipped_total_ = start_.skipped_total;
   }
 
   ScalePath Build() {
@@ -62,6 +63,11 @@ class PathBuilder {
       path_.notes.push_back(fmt::format(
           "the log goes back, as after a resume: {} stretches that were run again are left out",
           left_out_));
+    }
+    if (surplus_ > 0) {
+      path_.notes.push_back(fmt::format(
+          "more messages of overflows than steps stand between some lines: {} are left out",
+          surplus_));
     }
     if (presumed_ > 0) {
       path_.notes.push_back(
@@ -84,29 +90,6 @@ class PathBuilder {
         std::ranges::find_if(events_, is_bad)->line));
   }
 
-  // The first number tells whether steps count from 0, and with the second whether the log begins
-  // with the training.
-  void FindStart() {
-    const LogEvent* first = nullptr;
-    const LogEvent* second = nullptr;
-    bool numbered_overflow = false;
-    for (const LogEvent& event : events_) {
-      numbered_overflow |= event.kind == Kind::kOverflow && event.number.has_value();
-      if (!IsRecord(event)) continue;
-      if (!first) first = &event;
-      if (*event.number > *first->number) second = &event;
-      if (second) break;
-    }
-    if (!first && numbered_overflow) first_index_ = 0;
-    if (first && first->kind == Kind::kSteps && *first->number == 0) first_index_ = 0;
-    if (first && second) {
-      const int64_t interval = *second->number - *first->number;
-      path_.from_start = EndOf(*first) <= std::max<int64_t>(interval, 1);
-      if (!path_.from_start) done_ = EndOf(*first) - (ShowsNext(*first) ? 0 : 1);
-    }
-    path_.first_step = done_ + first_index_;
-  }
-
   // A time that is taken for a step would be run through step by step.
   void CheckSteps(int64_t end, const LogEvent& event) const {
     if (end - done_ <= kMostSteps) return;
@@ -114,13 +97,10 @@ class PathBuilder {
                      "at most " + std::to_string(kMostSteps), std::to_string(end - done_));
   }
 
-  // Whether a record tells the scale after its step rather than the one that it used.
-  bool ShowsNext(const LogEvent& event) const { return !event.used || shows_next_; }
-
   // Returns how many steps were done when the record was written.
   int64_t EndOf(const LogEvent& event) const {
     if (event.kind == Kind::kUpdates) return *event.number + overflows_;
-    return *event.number + 1 - first_index_;
+    return *event.number + 1 - start_.first_index;
   }
 
   void AddOverflow(const LogEvent& event) {
@@ -165,7 +145,6 @@ class PathBuilder {
   }
 
   void AddRecord(const LogEvent& event) {
-    if (!event.number) return;
     if (event.epoch && epoch_ && *event.epoch != *epoch_ && *event.number < last_number_) {
       path_.notes.push_back(
           fmt::format("steps begin anew with epoch {} at line {}: only the first epoch is read",
@@ -182,19 +161,31 @@ class PathBuilder {
   // A record of steps that are done: a copy, or training went back to a checkpoint.
   void AddEarlier(const LogEvent& event) {
     if (event.kind == Kind::kUpdates || EndOf(event) == done_) return;
-    const int64_t end = EndOf(event);
-    while (!path_.stretches.empty() && done_ >= end && path_.stretches.back().steps) {
-      done_ -= *path_.stretches.back().steps;
+    while (!path_.stretches.empty() && done_ >= EndOf(event)) {
+      done_ -= path_.stretches.back().steps.value_or(0);
       path_.stretches.pop_back();
       ++left_out_;
     }
+    const Stretch* const kept = path_.stretches.empty() ? nullptr : &path_.stretches.back();
+    last_scale_.reset();
+    if (kept && kept->next) last_scale_ = kept->next->value;
+    if (!kept && done_ >= EndOf(event)) BeginAnew(event);
     Append(event);
+  }
+
+  // The record stands before all that the log told until then.
+  void BeginAnew(const LogEvent& event) {
+    if (*event.number == 0) start_.first_index = 0;
+    const auto overflows = static_cast<int64_t>(pending_.size());
+    done_ = std::max<int64_t>(EndOf(event) - StepsTold(event, overflows, 0, shows_next_), 0);
+    path_.from_start = done_ == 0;
+    path_.first_step = done_ + start_.first_index;
   }
 
   void Append(const LogEvent& event) {
     const int64_t end = EndOf(event);
     CheckSteps(end, event);
-    const bool shows_next = ShowsNext(event);
+    const bool shows_next = ShowsNext(event, shows_next_);
     const bool alone = !shows_next && event.overflow && end - done_ == 1;
     if (!alone) {
       const int64_t state_end = end - (shows_next ? 0 : 1);
@@ -216,25 +207,34 @@ class PathBuilder {
       stretch.overflows.push_back({overflow.used, overflow.next});
     }
     pending_.clear();
+    LeaveOutSurplus(stretch);
     AddCounted(event, stretch);
     const bool counts = event.stack == LogStack::kDeepSpeed || event.kind == Kind::kUpdates ||
                         event.skipped || (event.overflow && stretch.steps == 1);
     if (!counts) PresumeOverflows(next, stretch);
     if (event.kind == Kind::kUpdates && stretch.steps > 0) stretch.last = LastStep::kApplied;
-    if (event.overflow && ShowsNext(event)) MarkLast(*event.overflow, stretch);
+    if (event.overflow && ShowsNext(event, shows_next_)) MarkLast(*event.overflow, stretch);
     stretch.next = next;
     if (next) last_scale_ = next->value;
     path_.stretches.push_back(std::move(stretch));
     done_ = end;
   }
 
+  // Of messages that are more than the steps, the last ones count.
+  void LeaveOutSurplus(Stretch& stretch) {
+    auto& overflows = stretch.overflows;
+    const int64_t surplus = static_cast<int64_t>(overflows.size()) - *stretch.steps;
+    if (surplus <= 0) return;
+    overflows.erase(overflows.begin(), overflows.begin() + surplus);
+    surplus_ += surplus;
+  }
+
   // Where no line tells of skipped steps: as few as explain the fall, each halving the scale.
   void PresumeOverflows(const std::optional<PrintedNumber>& next, Stretch& stretch) {
     if (!next || !last_scale_ || !(next->value < *last_scale_)) return;
     const double halvings = std::round(std::log2(*last_scale_ / next->value));
-    const int64_t most = std::max<int64_t>(*stretch.steps, 1);
     const int64_t falls = halvings >= 1 && halvings < 1100 ? static_cast<int64_t>(halvings) : 1;
-    stretch.overflows.resize(static_cast<size_t>(std::min(falls, most)));
+    stretch.overflows.resize(static_cast<size_t>(std::min(falls, *stretch.steps)));
     presumed_ += static_cast<int64_t>(stretch.overflows.size());
   }
 
@@ -250,19 +250,22 @@ class PathBuilder {
 
   static void MarkLast(bool overflow, Stretch& stretch) {
     stretch.last = overflow ? LastStep::kSkipped : LastStep::kApplied;
-    if (overflow && stretch.overflows.empty()) stretch.overflows.emplace_back();
+    if (overflow && stretch.overflows.empty() && stretch.steps != 0) {
+      stretch.overflows.emplace_back();
+    }
   }
 
   const std::vector<LogEvent>& events_;
   ScalePath path_;
   std::vector<LogEvent> pending_;  // overflows since the last record
-  int64_t first_index_ = 1;        // the number of the first step
-  int64_t done_ = 0;               // steps before the next stretch
+  LogStart start_;
+  int64_t done_ = 0;  // steps before the next stretch
   int64_t overflows_ = 0;
   int64_t skipped_total_ = 0;
   int64_t last_number_ = 0;
   std::optional<int64_t> epoch_;
   int64_t left_out_ = 0;
+  int64_t surplus_ = 0;  // messages of overflows for which there are no steps
   std::optional<double> last_scale_;
   int64_t presumed_ = 0;  // overflows that no line tells of
   bool shows_next_ = false, stopped_ = false;

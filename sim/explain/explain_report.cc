@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string_view>
 
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
@@ -87,6 +88,8 @@ std::string ForecastText(const Explanation& explanation) {
 
 std::string SkipLine(const Explanation& explanation) {
   const SkipVerdict& skips = explanation.skips;
+  const std::string_view start =
+      explanation.path.from_start ? "warm-up" : "in the first steps of the log";
   std::string line = explanation.counted
                          ? fmt::format("skips: {} of {}, ", skips.skipped,
                                        Counted(static_cast<uint64_t>(skips.steps), "step"))
@@ -96,17 +99,20 @@ std::string SkipLine(const Explanation& explanation) {
       return explanation.counted ? line + "none is lost" : "skips: none";
     case SkipKind::kWarmUp:
       if (explanation.counted) {
-        return line + "all while the first scale is sought (warm-up): normal";
+        return line + (explanation.path.from_start
+                           ? "all while the first scale is sought (warm-up): normal"
+                           : "none after the first steps of the log: normal where a training "
+                             "begins (warm-up)");
       }
       return line + (skips.skipped > 1 ? "each at a lower scale: " : "") +
              "normal where a training begins (warm-up)";
     case SkipKind::kSteady:
-      return line + fmt::format("{} of them warm-up; then steady, as the scale is tried higher",
-                                skips.warm_up_skips);
+      return line + fmt::format("{} of them {}; then steady, as the scale is tried higher",
+                                skips.warm_up_skips, start);
     case SkipKind::kFrequent:
-      return line + fmt::format(
-                        "{} of them warm-up; then more often ({}) than growth explains ({})",
-                        skips.warm_up_skips, Percent(*skips.share), Percent(*skips.expected_share));
+      return line + fmt::format("{} of them {}; then more often ({}) than growth explains ({})",
+                                skips.warm_up_skips, start, Percent(*skips.share),
+                                Percent(*skips.expected_share));
     case SkipKind::kDivergence:
       line +=
           skips.tail_skips == skips.skipped ? "all" : fmt::format("the last {}", skips.tail_skips);

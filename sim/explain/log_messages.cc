@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The messages of the stacks, in their own wording; each function names the source of its.
+#include <algorithm>
 #include <array>
 #include <cmath>
 
@@ -157,8 +158,8 @@ std::optional<LogEvent> Paddle(std::string_view line) {
   const size_t times = rest->find('*');
   if (!event.used || times == std::string_view::npos) return std::nullopt;
   const auto ratio = ReadPrinted(rest->substr(times + 1));
-  if (!ratio) return std::nullopt;
-  event.next = {event.used->value * ratio->value, event.used->low * ratio->low,
+  if (!ratio || event.used->value < 0 || ratio->low < 0) return std::nullopt;
+  event.next = {event.used->value * ratio->value, std::max(event.used->low, 0.0) * ratio->low,
                 event.used->high * ratio->high};
   return event;
 }
@@ -177,6 +178,14 @@ std::optional<LogEvent> ColossalAi(std::string_view line) {
   return event;
 }
 
+// Returns the number of a step in an epoch, counted from 0; nothing beyond all numbers of steps.
+std::optional<int64_t> NumberOfStep(int64_t epoch, int64_t steps_per_epoch, int64_t step) {
+  const double number =
+      static_cast<double>(epoch) * static_cast<double>(steps_per_epoch) + static_cast<double>(step);
+  if (!(std::fabs(number) < 0x1p53)) return std::nullopt;
+  return epoch * steps_per_epoch + step;
+}
+
 // MindFormers, core/callback/callback.py: "Epoch:[  1/  2], step:[  116/  125], loss: ..., overflow
 // cond: False, loss_scale: 16384.0"; the scale that the step used.
 std::optional<LogEvent> MindFormers(std::string_view line) {
@@ -188,7 +197,7 @@ std::optional<LogEvent> MindFormers(std::string_view line) {
   event.number = step;
   const auto steps = TextAfter(line, "step:[");
   if (const auto epoch = IntegerAfter(line, "Epoch"); epoch && steps) {
-    event.number = *step + (*epoch - 1) * IntegerAfter(*steps, "/").value_or(0);
+    event.number = NumberOfStep(*epoch - 1, IntegerAfter(*steps, "/").value_or(0), *step);
   }
   event.used = scale;
   event.overflow = condition->starts_with("True");
@@ -206,7 +215,7 @@ std::optional<LogEvent> SwinTransformer(std::string_view line) {
   const auto steps = TextAfter(*place, "][");
   if (!step || !steps) return std::nullopt;
   LogEvent event = {.stack = LogStack::kSwin, .kind = Kind::kSteps};
-  event.number = *epoch * IntegerAfter(*steps, "/").value_or(0) + *step + 1;
+  event.number = NumberOfStep(*epoch, IntegerAfter(*steps, "/").value_or(0), *step + 1);
   event.next = scale;
   return event;
 }

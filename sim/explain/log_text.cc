@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdlib>
 #include <system_error>
 
 #include "sim/base/word_character.h"
@@ -27,7 +28,7 @@ double HalfUnit(std::string_view digits) {
     std::from_chars(text.data(), text.data() + text.size(), exponent);
   }
   const size_t decimals = point == std::string_view::npos ? 0 : mantissa.size() - point - 1;
-  return 0.5 * std::pow(10.0, exponent - static_cast<int>(decimals));
+  return 0.5 * std::pow(10.0, static_cast<double>(exponent) - static_cast<double>(decimals));
 }
 
 // Returns the end of the escape sequence that begins at `start`.
@@ -63,8 +64,10 @@ std::optional<PrintedNumber> ReadPrinted(std::string_view text) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error == std::errc::invalid_argument) return std::nullopt;
-  std::string_view digits = text.substr(0, static_cast<size_t>(end - text.data()));
-  if (error == std::errc::result_out_of_range) value = 0;  // below the smallest subnormal
+  const std::string_view digits = text.substr(0, static_cast<size_t>(end - text.data()));
+  // Below the smallest subnormal, or beyond the largest finite number.
+  if (error == std::errc::result_out_of_range)
+    value = std::strtod(std::string(digits).c_str(), nullptr);
   if (!std::isfinite(value)) return PrintedNumber{value, value, value};
   const double slack = HalfUnit(digits);
   PrintedNumber number = {value, value - slack, value + slack};

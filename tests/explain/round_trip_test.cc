@@ -4,16 +4,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <functional>
 #include <random>
 #include <string>
 #include <vector>
 
-#include "sim/explain/explanation.h"
-#include "sim/explain/read_log.h"
 #include "sim/replay/largest_scale.h"
+#include "tests/support/explain_text.h"
 
 namespace dlsim::sim {
 namespace {
@@ -149,16 +147,6 @@ const std::vector<Case>& Cases() {
 }
 
 class RoundTrip : public testing::TestWithParam<size_t> {};
-
-Explanation ExplainText(const std::string& text) {
-  const std::string path =
-      testing::TempDir() + "round-trip-" + std::to_string(std::hash<std::string>{}(text)) + ".log";
-  std::ofstream(path) << text;
-  const std::vector<std::string> paths = {path};
-  Explanation explanation = Explain(BuildPath(ReadLogs(paths)), ParseFormat("fp16"), {});
-  std::remove(path.c_str());
-  return explanation;
-}
 
 TEST_P(RoundTrip, GivesBackThePolicyItsSkipsAndBracketsThatHold) {
   const Case& test = Cases()[GetParam()];

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/log_start.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = LogEvent::Kind;
+
+// The first record, the first one of a later step, and the overflows before them.
+struct Opening {
+  const LogEvent* first = nullptr;
+  const LogEvent* second = nullptr;
+  int64_t overflows = 0;               // without a number
+  std::optional<int64_t> overflow_at;  // the number of the first that has one
+};
+
+Opening FindOpening(std::span<const LogEvent> events) {
+  Opening opening;
+  for (const LogEvent& event : events) {
+    if (event.kind == Kind::kOverflow && !opening.first) {
+      if (!event.number) ++opening.overflows;
+      if (!opening.overflow_at) opening.overflow_at = event.number;
+    }
+    if (!IsRecord(event)) continue;
+    if (!opening.first) opening.first = &event;
+    if (*event.number > *opening.first->number) opening.second = &event;
+    if (opening.second) break;
+  }
+  return opening;
+}
+
+}  // namespace
+
+bool IsRecord(const LogEvent& event) {
+  const bool counts = event.kind == Kind::kSteps || event.kind == Kind::kUpdates;
+  return counts && event.number && *event.number >= 0;
+}
+
+bool ShowsNext(const LogEvent& event, bool shows_next) { return !event.used || shows_next; }
+
+int64_t StepsTold(const LogEvent& record, int64_t overflows, int64_t interval, bool shows_next) {
+  int64_t told = ShowsNext(record, shows_next) ? 0 : 1;
+  if (record.kind == Kind::kSteps) told += overflows;
+  if (record.overflow.value_or(false)) told = std::max<int64_t>(told, 1);
+  if (record.skipped.value_or(0) > 0) told = std::max(told, interval);
+  return told;
+}
+
+// The first number tells whether steps count from 0, and with the second whether the log begins
+// with the training.
+LogStart FindStart(std::span<const LogEvent> events, bool shows_next) {
+  const Opening opening = FindOpening(events);
+  LogStart start;
+  if (!opening.first) {
+    if (opening.overflow_at) start.first_index = 0;
+    return start;
+  }
+  const LogEvent& first = *opening.first;
+  if (first.kind == Kind::kSteps && *first.number == 0) start.first_index = 0;
+  if (!opening.second) return start;
+  const int64_t interval = *opening.second->number - *first.number;
+  const int64_t end = *first.number + (first.kind == Kind::kSteps ? 1 - start.first_index : 0);
+  start.of_training = end <= std::max<int64_t>(interval, 1);
+  if (start.of_training) return start;
+  const int64_t told = StepsTold(first, opening.overflows, interval, shows_next);
+  start.done = std::max<int64_t>(end - told, 0);
+  if (opening.overflow_at) start.done = std::min(start.done, *opening.overflow_at);
+  start.skipped_total = std::max<int64_t>(first.skipped_total.value_or(0) - opening.overflows, 0);
+  return start;
+}
+
+}  // namespace dlsim::sim

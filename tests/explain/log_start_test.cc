@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// Logs that begin amid training, or that go back to before their first line.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <optional>
+#include <string>
+
+#include "sim/explain/log_event.h"
+#include "sim/explain/log_text.h"
+#include "tests/support/explain_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+
+std::string DeepSpeedOverflow(const std::string& used, const std::string& next) {
+  return "[deepspeed] OVERFLOW! Rank 0 Skipping step. Attempted loss scale: " + used +
+         ", reducing to " + next + "\n";
+}
+
+std::string DeepSpeedStep(const std::string& step, const std::string& skipped) {
+  return "[log_dist] [Rank 0] step=" + step + ", skipped=" + skipped + ", lr=[1e-05]\n";
+}
+
+std::string MegatronLine(const std::string& iteration, const std::string& scale,
+                         const std::string& skipped) {
+  return " iteration " + iteration +
+         "/ 9000 | elapsed time per iteration (ms): 1.0 | loss scale: " + scale +
+         " | number of skipped iterations: " + skipped + " |\n";
+}
+
+TEST(LogStart, OverflowsBeforeTheFirstRecordAreItsLastSteps) {
+  const Explanation found =
+      ExplainText(DeepSpeedOverflow("65536", "32768") + DeepSpeedOverflow("32768", "16384") +
+                  DeepSpeedStep("5020", "57") + DeepSpeedStep("5030", "57"));
+  EXPECT_FALSE(found.path.from_start);
+  EXPECT_EQ(found.path.first_step, 5019);
+  EXPECT_EQ(found.skips.steps, 12);
+  EXPECT_EQ(found.skips.skipped, 2);
+  ASSERT_FALSE(found.inference.matches.empty());
+  EXPECT_EQ(found.inference.matches.front().policy->name, "deepspeed");
+  EXPECT_THAT(FormatExplanation(found), HasSubstr("normal where a\n  training begins"));
+}
+
+TEST(LogStart, NumberedOverflowsBeforeTheFirstRecordCount) {
+  const Explanation found = ExplainText(
+      "Grad overflow on iteration: 5015\nReducing dynamic loss scale from 65536.0 to 32768.0\n" +
+      DeepSpeedStep("5020", "8") + DeepSpeedStep("5030", "8"));
+  EXPECT_EQ(found.skips.skipped, 1);
+  EXPECT_EQ(found.skips.steps, 15);
+}
+
+TEST(LogStart, TheFirstRecordCountsItsOwnSkippedSteps) {
+  const Explanation found =
+      ExplainText(MegatronLine("5010", "8192.0", "3") + MegatronLine("5020", "8192.0", "0") +
+                  MegatronLine("5030", "4096.0", "1"));
+  EXPECT_EQ(found.path.first_step, 5001);
+  EXPECT_EQ(found.skips.steps, 30);
+  EXPECT_EQ(found.skips.skipped, 4);
+}
+
+TEST(LogStart, MessagesBeyondTheStepsAreLeftOutWithANote) {
+  const Explanation found = ExplainText(
+      DeepSpeedStep("1", "0") + DeepSpeedOverflow("65536", "32768") +
+      DeepSpeedOverflow("32768", "16384") + DeepSpeedStep("2", "1") + DeepSpeedStep("3", "1"));
+  EXPECT_EQ(found.skips.steps, 3);
+  EXPECT_EQ(found.skips.skipped, 1);
+  EXPECT_THAT(found.path.notes, Contains(HasSubstr("more messages of overflows than steps")));
+}
+
+TEST(LogStart, ARunThatGoesBackToBeforeTheLogBeginsItAnew) {
+  const Explanation found =
+      ExplainText(MegatronLine("5010", "8192.0", "0") + MegatronLine("5020", "8192.0", "0") +
+                  MegatronLine("4010", "4096.0", "0") + MegatronLine("4020", "4096.0", "0") +
+                  MegatronLine("4030", "2048.0", "1"));
+  EXPECT_EQ(found.path.first_step, 4011);
+  EXPECT_EQ(found.skips.steps, 20);
+  EXPECT_EQ(found.skips.skipped, 1);
+  EXPECT_THAT(found.path.notes, Contains(HasSubstr("the log goes back")));
+}
+
+TEST(LogStart, AfterGoingBackTheScaleOfTheCheckpointIsNoFall) {
+  const auto line = [](const std::string& iteration, const std::string& scale) {
+    return " iteration " + iteration +
+           "/ 90 | elapsed time per iteration (ms): 1.0 | loss scale: " + scale + " |\n";
+  };
+  const Explanation found =
+      ExplainText(line("10", "1024.0") + line("20", "1024.0") + line("30", "2048.0") +
+                  line("20", "1024.0") + line("30", "2048.0"));
+  EXPECT_EQ(found.skips.skipped, 0);
+}
+
+TEST(LogText, NumbersBeyondDoublesAreInfiniteOrZero) {
+  EXPECT_EQ(ReadPrinted("1e999")->value, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(ReadPrinted("-1e999")->value, -std::numeric_limits<double>::infinity());
+  EXPECT_EQ(ReadPrinted("1e-2147483648.5")->value, 0.0);
+}
+
+TEST(LogEvent, StepsOfEpochsBeyondAllNumbersAreNoSteps) {
+  const auto event = RecogniseMessage(
+      "INFO Train: [9007199254740991/300][1/9007199254740991] loss_scale 32768.0000 (1.0)");
+  ASSERT_TRUE(event);
+  EXPECT_EQ(event->number, std::nullopt);
+}
+
+}  // namespace
+}  // namespace dlsim::sim
