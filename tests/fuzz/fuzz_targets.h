@@ -28,11 +28,15 @@ int FuzzConfigToml(const uint8_t* bytes, size_t size);
 int FuzzConfigShell(const uint8_t* bytes, size_t size);
 int FuzzGrid(const uint8_t* bytes, size_t size);
 
+// The path of the scale that a log tells, and what dlsim explain says of it, which runs policies.
 int FuzzLog(const uint8_t* bytes, size_t size);
+int FuzzExplanation(const uint8_t* bytes, size_t size);
+
 int FuzzBenchmarks(const uint8_t* bytes, size_t size);
 int FuzzExpectation(const uint8_t* bytes, size_t size);
 
-// The name of a policy, its settings, an empty line and its state, one KEY=VALUE a line.
+// The name of a policy (any, where there is none of it), its settings, an empty line and its state,
+// one KEY=VALUE a line.
 int FuzzState(const uint8_t* bytes, size_t size);
 
 }  // namespace dlsim

@@ -2,8 +2,12 @@
 // Fuzz targets of logs, benchmark results, expectations and states.
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <span>
 #include <sstream>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "dlsim/format.h"
@@ -29,6 +33,20 @@ std::vector<std::string> Paragraph(std::istringstream& text) {
   return lines;
 }
 
+ScalePath PathOf(const MemoryFile& log) { return BuildPath(ReadLogs(std::array{log.path()})); }
+
+bool IsSound(const PrintedNumber& number) {
+  return std::isnan(number.value) || number.Holds(number.value);
+}
+
+// The policy of this name; of an unknown one, any, since most mutations of a name are no name.
+const PolicyInfo& PolicyOf(std::string_view name) {
+  const std::span policies = Policies();
+  const auto named = std::ranges::find(policies, name, &PolicyInfo::name);
+  if (named != policies.end()) return *named;
+  return policies[name.empty() ? 0 : static_cast<uint8_t>(name[0]) % policies.size()];
+}
+
 // Overflows at some steps, among them several in a row.
 void RunSteps(LossScaler& scaler) {
   for (int i = 0; i < 50; ++i) {
@@ -42,8 +60,22 @@ void RunSteps(LossScaler& scaler) {
 int FuzzLog(const uint8_t* bytes, size_t size) {
   const MemoryFile file(TextOf(bytes, size));
   return RunTarget([&] {
-    const LogEvents log = ReadLogs(std::array{file.path()});
-    const Explanation explanation = Explain(BuildPath(log), ParseFormat("fp16"), {});
+    for (const Stretch& stretch : PathOf(file).stretches) {
+      for (const auto& number : {stretch.used, stretch.next}) Require(!number || IsSound(*number));
+      for (const LoggedOverflow& overflow : stretch.overflows) {
+        for (const auto& number : {overflow.used, overflow.next}) {
+          Require(!number || IsSound(*number));
+        }
+      }
+      Require(!stretch.steps || std::cmp_greater_equal(*stretch.steps, stretch.overflows.size()));
+    }
+  });
+}
+
+int FuzzExplanation(const uint8_t* bytes, size_t size) {
+  const MemoryFile file(TextOf(bytes, size));
+  return RunTarget([&] {
+    const Explanation explanation = Explain(PathOf(file), ParseFormat("fp16"), {});
     Require(!FormatExplanation(explanation).empty());
     Require(!DumpJson(JsonExplanation(explanation), 1).empty());
     Require(!CsvExplanation(explanation).empty());
@@ -77,7 +109,7 @@ int FuzzState(const uint8_t* bytes, size_t size) {
     std::istringstream text{std::string(TextOf(bytes, size))};
     std::string name;
     std::getline(text, name);
-    const PolicyInfo& policy = FindPolicy(name);
+    const PolicyInfo& policy = PolicyOf(name);
     const ParameterMap parameters = ResolveParameters(policy, Paragraph(text));
     ConfiguredScaler configured = policy.make(parameters, "fp16");
     RestoreState(Paragraph(text), policy.name, configured);
