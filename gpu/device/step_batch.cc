@@ -30,7 +30,7 @@ Piece PieceOf(const Block& block, const StagedPart& part, const std::byte* stage
   piece.inverse_grad_scale = part.inverse_grad_scale;
   piece.dtype = part.dtype;
   piece.count = part.count;
-  if (part.count > 0) piece.values = staged + part.offset;
+  if (part.count > 0) piece.values = part.on_device ? part.on_device : staged + part.offset;
   return piece;
 }
 

@@ -28,7 +28,8 @@ struct StepBatch {
 StepBatch TakeBatch(const StepWork& work, std::span<const Block>& blocks, size_t output_per_block,
                     const BatchLimits& limits = {});
 
-// Describes a part whose bytes lie on the device, staged from `staged` on; `tensor` is left open.
+// Describes a part whose bytes lie on the device, staged from `staged` on unless they were there
+// before; `tensor` is left open.
 Piece PieceOf(const Block& block, const StagedPart& part, const std::byte* staged);
 
 }  // namespace dlsim::gpu

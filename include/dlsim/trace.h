@@ -37,6 +37,10 @@ struct TraceTensor {
   // First byte of the data, at any alignment; null if the data has to be read.
   const std::byte* memory = nullptr;
 
+  // The CUDA device whose memory that is; only it can count the tensor then, and nothing reads it
+  // on the host. -1 = the host's.
+  int device = -1;
+
   // Fills `out` with the bytes from `offset` on; used when `memory` is null. Thread-safe.
   std::function<void(uint64_t offset, std::span<std::byte> out)> read;
 

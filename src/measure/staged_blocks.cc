@@ -16,8 +16,11 @@ bool SumsFirst(const StepWork& work) {
 }
 
 StagedPart PartOf(const Source& source, const Block& block) {
-  return {0, static_cast<uint32_t>(ElementsOf(source, block)), source.tensor->dtype,
-          source.grad_scale == 1.0f ? 1.0f : 1.0f / source.grad_scale};
+  const TraceTensor& tensor = *source.tensor;
+  StagedPart part = {0, static_cast<uint32_t>(ElementsOf(source, block)), tensor.dtype,
+                     source.grad_scale == 1.0f ? 1.0f : 1.0f / source.grad_scale};
+  if (tensor.device >= 0) part.on_device = tensor.memory + block.begin * DTypeSize(tensor.dtype);
+  return part;
 }
 
 void StageSum(const StepWork& work, const Block& block, std::byte* to) {
@@ -55,7 +58,7 @@ void StageBlocks(const StepWork& work, std::span<const Block> blocks,
     if (SumsFirst(work)) return StageSum(work, blocks[b], buffer + of_block.front().offset);
     for (size_t p = 0; p < part_count; ++p) {
       const StagedPart& part = of_block[p];
-      if (part.count == 0) continue;
+      if (part.bytes() == 0) continue;
       CopyBlock((*work.tensors)[blocks[b].tensor], blocks[b], p,
                 {buffer + part.offset, part.bytes()});
     }

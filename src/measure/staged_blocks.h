@@ -13,14 +13,15 @@
 
 namespace dlsim {
 
-// Where the elements of one part of a block come to lie.
+// Where the elements of one part of a block come to lie, or where they are on the device already.
 struct StagedPart {
   size_t offset = 0;   // in the buffer, a multiple of kStagedAlignment
   uint32_t count = 0;  // elements; 0 = the part lacks what the block is cut from
   DType dtype = DType::kF32;
-  float inverse_grad_scale = 1.0f;  // what is still to be multiplied with, unless it is 1
+  float inverse_grad_scale = 1.0f;       // what is still to be multiplied with, unless it is 1
+  const std::byte* on_device = nullptr;  // then nothing is staged
 
-  size_t bytes() const { return count * DTypeSize(dtype); }
+  size_t bytes() const { return on_device != nullptr ? 0 : count * DTypeSize(dtype); }
 };
 
 inline constexpr size_t kStagedAlignment = 16;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dlsim/profile.h"
+#include "src/base/check.h"
 #include "src/base/parallel_beside.h"
 #include "src/histogram/histogram_sums.h"
 #include "src/measure/chunk_loader.h"
@@ -91,6 +92,17 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
   });
 }
 
+// What lies on a device is counted there, part by part: sums of recordings are made on the host.
+void CheckWhereTensorsAre(const StepWork& work) {
+  const bool by_part = work.micro_steps.size() == work.step->recordings.size();
+  for (const TensorSources& sources : *work.tensors) {
+    for (const Source& source : sources.recordings) {
+      if (source.tensor == nullptr || source.tensor->device < 0) continue;
+      DLSIM_CHECK(work.options->device != nullptr && by_part);
+    }
+  }
+}
+
 ProfileTensor DescribeTensor(const TensorSources& sources) {
   const auto recorded = std::find_if(sources.recordings.begin(), sources.recordings.end(),
                                      [](const Source& source) { return source.tensor != nullptr; });
@@ -151,6 +163,7 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
   const size_t parts = profile.micro_steps.size();
   std::vector<HistogramSums> sums(tensors.size() * parts);
   const StepWork work = {&step, &tensors, profile.micro_steps, {}, &options};
+  CheckWhereTensorsAre(work);
   if (options.device == nullptr) {
     CountOnCpu(work, edges, sums);
   } else {

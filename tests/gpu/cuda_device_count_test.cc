@@ -2,13 +2,18 @@
 // A profile that a device counts is that of the CPU.
 #include <gtest/gtest.h>
 
+#include <cstddef>
+#include <deque>
 #include <memory>
+#include <vector>
 
+#include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
 #include "emulation.h"
 #include "src/measure/compute_device.h"
+#include "tests/gpu/device_arrays.h"
 #include "tests/gpu/device_traces.h"
 #include "tests/support/test_traces.h"
 
@@ -73,6 +78,66 @@ TEST_F(CudaDeviceCount, EqualsTheCpuForMoreTensorsThanAWaveHas) {
   }
   dir_.Write("step-0.safetensors", BuildSafetensors(tensors));
   ExpectSameProfile(Open().Load(0));
+}
+
+// A step whose tensors are in device memory, at addresses that are aligned to their elements alone.
+class OnDevice {
+ public:
+  explicit OnDevice(const TraceStep& step) : step_(step) {
+    for (Recording& recording : step_.recordings) {
+      for (TraceTensor& tensor : recording.tensors) Move(tensor);
+    }
+  }
+
+  const TraceStep& step() const { return step_; }
+
+ private:
+  void Move(TraceTensor& tensor) {
+    const size_t element = DTypeSize(tensor.dtype), bytes = tensor.elements * element;
+    std::vector<std::byte> buffer(bytes);
+    const std::byte* const from = tensor.Bytes(0, buffer);
+    const std::vector<std::byte> content(from, from + bytes);
+    tensor.memory = memory_.emplace_back(content, element).data();
+    tensor.device = 0;
+  }
+
+  TraceStep step_;
+  std::deque<DeviceBytes> memory_;
+};
+
+TEST_F(CudaDeviceCount, CountsWhatIsOnTheDeviceAlready) {
+  dir_.Write("step-0.micro-0.safetensors", AllTypes(1));
+  dir_.Write("step-0.micro-1.safetensors", AllTypes(7));
+  dir_.Write("step-1.safetensors",
+             BuildSafetensors({FloatTensor("w.grad", ManyValues(200'000, 1))}));
+  const TraceReader trace = Open();
+  for (const size_t i : {0u, 1u}) {
+    const TraceStep host = trace.Load(i);
+    const OnDevice device(host);
+    EXPECT_EQ(ProfileOf(device.step(), FewEdges(), OptionsOf({}, device_.get())),
+              ProfileOf(host, FewEdges(), OptionsOf({})));
+  }
+}
+
+TEST_F(CudaDeviceCount, CountsTensorsOfHostAndDeviceTogether) {
+  dir_.Write("step-0.safetensors", AllTypes(3));
+  const TraceStep host = Open().Load(0);
+  const OnDevice device(host);
+  TraceStep mixed = device.step();
+  for (size_t t = 0; t < mixed.recordings[0].tensors.size(); t += 2) {
+    mixed.recordings[0].tensors[t] = host.recordings[0].tensors[t];
+  }
+  EXPECT_EQ(ProfileOf(mixed, FewEdges(), OptionsOf({}, device_.get())),
+            ProfileOf(host, FewEdges(), OptionsOf({})));
+}
+
+TEST_F(CudaDeviceCount, RefusesToReadDeviceMemoryOnTheHost) {
+  dir_.Write("step-0.micro-0.safetensors", AllTypes(1));
+  dir_.Write("step-0.micro-1.safetensors", AllTypes(7));
+  const OnDevice device(Open().Load(0));
+  EXPECT_THROW(ProfileOf(device.step(), FewEdges(), OptionsOf({})), Error);
+  const StepOptions summed = OptionsOf(Accumulation::kSumThenQuantize, device_.get());
+  EXPECT_THROW(ProfileOf(device.step(), FewEdges(), summed), Error);
 }
 
 TEST_F(CudaDeviceCount, AllocatesNothingForStepsThatAreAlike) {
