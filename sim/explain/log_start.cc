@@ -66,8 +66,7 @@ LogStart FindStart(std::span<const LogEvent> events, bool shows_next) {
   start.of_training = end <= std::max<int64_t>(interval, 1);
   if (start.of_training) return start;
   const int64_t told = StepsTold(first, opening.overflows, interval, shows_next);
-  start.done = std::max<int64_t>(end - told, 0);
-  if (opening.overflow_at) start.done = std::min(start.done, *opening.overflow_at);
+  start.done = std::max<int64_t>(std::min(end - told, opening.overflow_at.value_or(end)), 0);
   start.skipped_total = std::max<int64_t>(first.skipped_total.value_or(0) - opening.overflows, 0);
   return start;
 }
