@@ -62,7 +62,7 @@ void ShellScript::SkipBlanks() {
   while (at_ < text_.size()) {
     if (Contains(kBlanks, Peek())) {
       Take();
-    } else if (Peek() == '\\' && (Peek(1) == '\n' || (Peek(1) == '\r' && Peek(2) == '\n'))) {
+    } else if (AtContinuation()) {
       while (Take() != '\n') {
       }
     } else if (Peek() == '#') {
@@ -71,6 +71,10 @@ void ShellScript::SkipBlanks() {
       return;
     }
   }
+}
+
+bool ShellScript::AtContinuation() const {
+  return Peek() == '\\' && (Peek(1) == '\n' || (Peek(1) == '\r' && Peek(2) == '\n'));
 }
 
 bool ShellScript::AtEndOfStatement() const {
@@ -181,7 +185,7 @@ std::vector<std::string> ShellScript::ReadWord(Split split) {
   while (at_ < text_.size() && !Contains(kBlanks, Peek()) && !Contains(kEnds, Peek())) {
     const char c = Peek();
     if (c == '\\') {
-      if (Peek(1) == '\n' || Peek(1) == '\r') break;
+      if (AtContinuation()) break;
       Take();
       words.back() += Take();
     } else if (c == '\'') {

@@ -41,6 +41,7 @@ class ShellScript {
   enum class Split { kWords, kNone };
 
   void SkipBlanks();
+  bool AtContinuation() const;  // at a backslash before the end of a line
   bool AtEndOfStatement() const;
   bool TakeSeparator();
   void TakeHereDocument();

@@ -21,6 +21,13 @@ TEST(ShellConfig, ArraysContinuationsAndVariablesAreExpanded) {
   EXPECT_EQ(PolicyOf(config), "megatron initial_scale=65536 growth_interval=500 hysteresis=4");
 }
 
+// Found by fuzzing: the backslash was neither a line's end nor part of a word, for ever.
+TEST(ShellConfig, ABackslashBeforeACarriageReturnAloneIsPartOfAWord) {
+  const TrainingConfig config = Interpret(
+      "#!/bin/bash\npython pretrain.py --num-layers 2 \\\r --hidden-size 4 \\\r\n --fp16\n");
+  EXPECT_EQ(PolicyOf(config), "megatron");
+}
+
 TEST(ShellConfig, ACommandInAVariableIsRead) {
   const TrainingConfig config = Interpret(
       "#!/bin/bash\noptions=\" \\\n  --num-layers 2 \\\n  --hidden-size 4 \\\n  --fp16\"\n"
