@@ -11,6 +11,7 @@
 #include <fstream>
 #include <random>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/profile_file.h"
@@ -250,6 +251,9 @@ TEST_F(ProfileResume, ExtendRefusesOtherSettings) {
 // A limit on the size of files stands for a full device: what was there stays, and what is
 // complete is not lost.
 TEST_F(ProfileResume, AFullDeviceLosesNothing) {
+  if (DLSIM_SANITIZE == std::string_view("thread")) {
+    GTEST_SKIP() << "the sanitizer keeps what it knows in a file beyond the limit";
+  }
   const std::string whole = ProfileBytes(trace_.path());
   dir_.Write("run.dlprof", "an older result");
   struct rlimit before = {};
