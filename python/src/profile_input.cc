@@ -4,6 +4,7 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
+#include "python/src/array_arguments.h"
 #include "sim/base/number.h"
 #include "src/histogram/histogram_sums.h"
 
@@ -42,8 +44,22 @@ Role RoleOf(const std::string& name, std::string_view role) {
   throw UsageError(Quoted(name), "unknown role", "grad or act_grad", Quoted(role));
 }
 
+void Describe(const Array& array, TraceTensor& tensor) {
+  tensor.dtype = DTypeOf(tensor.name, array);
+  for (size_t axis = 0; axis < array.ndim(); ++axis) tensor.shape.push_back(array.shape(axis));
+  tensor.memory = static_cast<const std::byte*>(array.data());
+}
+
+void Describe(const Memory& memory, TraceTensor& tensor) {
+  const auto& [device, address, element, shape] = memory;
+  tensor.dtype = DTypeOfElement(element);
+  tensor.shape = shape;
+  tensor.memory = reinterpret_cast<const std::byte*>(address);
+  tensor.device = device;
+}
+
 TraceTensor TensorOf(const NamedArray& named) {
-  const auto& [name, role, array] = named;
+  const auto& [name, role, values] = named;
   if (name.empty() || name.size() > kMaxNameBytes) {
     throw UsageError("tensors", "bad name", "1 to " + std::to_string(kMaxNameBytes) + " bytes",
                      std::to_string(name.size()));
@@ -51,10 +67,8 @@ TraceTensor TensorOf(const NamedArray& named) {
   TraceTensor tensor;
   tensor.name = name;
   tensor.role = RoleOf(name, role);
-  tensor.dtype = DTypeOf(name, array);
-  for (size_t axis = 0; axis < array.ndim(); ++axis) tensor.shape.push_back(array.shape(axis));
-  tensor.elements = array.size();
-  tensor.memory = static_cast<const std::byte*>(array.data());
+  std::visit([&](const auto& where) { Describe(where, tensor); }, values);
+  for (const uint64_t size : tensor.shape) tensor.elements *= size;
   return tensor;
 }
 
@@ -121,12 +135,26 @@ Recording RecordingOf(const Part& part) {
   recording.metadata = metadata;
   std::set<std::string_view> names;
   for (const NamedArray& array : arrays) {
-    recording.tensors.push_back(TensorOf(array));
-    recording.file_bytes += std::get<2>(array).nbytes();
+    const TraceTensor& tensor = recording.tensors.emplace_back(TensorOf(array));
+    recording.file_bytes += tensor.elements * DTypeSize(tensor.dtype);
     const std::string& name = std::get<0>(array);
     if (!names.insert(name).second) throw UsageError(Quoted(name), "given twice");
   }
   return recording;
+}
+
+int DeviceOf(const Recording& recording) {
+  int device = -1;
+  for (const TraceTensor& tensor : recording.tensors) {
+    if (tensor.device < 0 || tensor.device == device) continue;
+    if (device >= 0) {
+      throw UsageError(Quoted(tensor.name), "on another device than tensors before",
+                       "cuda:" + std::to_string(device) + " or the host's memory",
+                       "cuda:" + std::to_string(tensor.device));
+    }
+    device = tensor.device;
+  }
+  return device;
 }
 
 ProfileStep ProfileOfCounts(int64_t step, const Metadata& metadata,

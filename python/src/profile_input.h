@@ -9,6 +9,7 @@
 #include <map>
 #include <string>
 #include <tuple>
+#include <variant>
 #include <vector>
 
 #include "dlsim/profile.h"
@@ -18,8 +19,11 @@ namespace dlsim::python {
 namespace nb = nanobind;
 
 using Array = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
+// Dense memory by its address: the CUDA device that has it (-1 = the host), address, element type,
+// shape.
+using Memory = std::tuple<int, uintptr_t, std::string, std::vector<uint64_t>>;
 // Name, role ("grad" or "act_grad"), values.
-using NamedArray = std::tuple<std::string, std::string, Array>;
+using NamedArray = std::tuple<std::string, std::string, std::variant<Array, Memory>>;
 using Metadata = std::map<std::string, std::string>;
 // Number of the micro-step (-1 = none), loss scale that the values carry, metadata, tensors.
 using Part = std::tuple<int64_t, double, Metadata, std::vector<NamedArray>>;
@@ -35,6 +39,10 @@ float GradScaleOf(double given);
 
 // Returns a part of a step; refers to the arrays' values. Throws UsageError for bad ones.
 Recording RecordingOf(const Part& part);
+
+// Returns the device that has tensors of the recording; -1 if the host has all. Throws UsageError
+// if several have some.
+int DeviceOf(const Recording& recording);
 
 // Returns a step that is known by its values and their counts. Throws UsageError for bad ones.
 ProfileStep ProfileOfCounts(int64_t step, const Metadata& metadata,

@@ -5,9 +5,11 @@
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
+#include <nanobind/stl/variant.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,11 +19,13 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/gpu/devices.h"
 #include "dlsim/profile_file.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
 #include "sim/join/join_shards.h"
 #include "sim/profile/ladder_settings.h"
+#include "src/measure/compute_device.h"
 #include "src/profile/join_steps.h"
 
 namespace dlsim::python {
@@ -95,8 +99,11 @@ class BoundProfileWriter {
     TraceStep recorded;
     recorded.step = step;
     recorded.recordings.push_back(RecordingOf(part));
+    const int device = DeviceOf(recorded.recordings.front());
     nb::gil_scoped_release release;
-    ProfileStep profile = ProfileOf(recorded, *edges_, {});
+    StepOptions options;
+    if (device >= 0) options.device = &Opened(device);
+    ProfileStep profile = ProfileOf(recorded, *edges_, options);
     if (pending_) {
       AddMicroStep(std::move(profile), *pending_);
     } else {
@@ -144,6 +151,12 @@ class BoundProfileWriter {
   bool replaced_partial() const { return replaced_partial_; }
 
  private:
+  ComputeDevice& Opened(int device) {
+    std::unique_ptr<ComputeDevice>& opened = devices_[device];
+    if (opened == nullptr) opened = gpu::OpenDevice(device);
+    return *opened;
+  }
+
   void CheckOpen() const {
     if (committed_) throw UsageError("profile", "complete already");
   }
@@ -161,6 +174,7 @@ class BoundProfileWriter {
   std::optional<HistogramEdges> edges_;
   std::unique_ptr<ProfileWriter> writer_;
   std::optional<ProfileStep> pending_;
+  std::map<int, std::unique_ptr<ComputeDevice>> devices_;  // that have counted
   bool replaced_partial_ = false, committed_ = false;
 };
 
@@ -190,7 +204,9 @@ void BindProfiles(nb::module_& module) {
               "Sequence[tuple[str, str, typing.Any]]]]) -> None"),
           "Profiles a step; `parts` has one (micro, grad_scale, metadata, tensors) per micro-step, "
           "or one with micro = -1; tensors are (name, role, array), float32, float64, float16 or "
-          "bfloat16 in CPU memory; steps must ascend.")
+          "bfloat16 in CPU memory, or instead of an array (device, address, type, shape): dense "
+          "memory of a CUDA device, which counts it, or of the host with device = -1; steps must "
+          "ascend.")
       .def("append_counts", &BoundProfileWriter::AppendCounts, nb::arg("step"), nb::arg("metadata"),
            nb::arg("tensors"),
            "Profiles a step of tensors (name, role, values, counts): float32 values, and as uint64 "

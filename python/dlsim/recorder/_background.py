@@ -44,8 +44,10 @@ class Background:
         return self._sink
 
     def add(self, step: int, part: Part) -> None:
-        """Takes a part of a step."""
+        """Takes a part of a step; returns when it is read if that has to be at once."""
         done = self._thread.submit(_read, self.open(), step, part)
+        if part.at_once:
+            done.exception()
         self._parts.append(_Reading(done, part.loans))
 
     def finish(self, step: int) -> None:

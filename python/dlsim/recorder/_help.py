@@ -20,6 +20,8 @@ ARGUMENTS = """
       micro_steps=False: Record each backward pass alone: call `micro_step` after it
       copy=True: False reads gradients where they are, for loops that leave them unchanged after
           `step`: no loss scale, clipping or zero_grad(set_to_none=False) (docs/recorder.md)
+      on_device=False: True counts the gradients of a profile on the CUDA device that has them, and
+          only counts leave it; needs a build with CUDA
       gradient_of: Takes a parameter and returns its gradient or None, where that is not in `.grad`
     What is known of the training:
       scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler, which `step` asks for the

@@ -20,6 +20,7 @@ from ._help import ARGUMENTS
 from ._lending import lender_of
 from ._live import Live
 from ._metadata import check_still_scaled, scale_of
+from ._on_device import check_on_device
 from ._output import description_of, one_of, output_of
 from ._parts import Parts
 from ._placement import Pieces
@@ -59,6 +60,7 @@ class Recorder:
         dtype: str | None = None,
         micro_steps: bool = False,
         copy: bool = True,
+        on_device: bool = False,
         gradient_of: Callable[[Any], Any] | None = None,
         scaler: Any = None,
         scheduler: Any = None,
@@ -86,7 +88,7 @@ class Recorder:
             list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
         )
         lender = lender_of(self._ranks, copy=copy or gradient_of is not None)
-        copies = HostCopies(dtype, sample, lender, borrowed=not micro_steps)
+        copies = HostCopies(dtype, sample, lender, borrowed=not micro_steps, on_device=on_device)
         about = description_of(models, {"sample": sample, "stored_dtype": dtype})
         pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
         output = output_of(
@@ -98,6 +100,7 @@ class Recorder:
             ladder=ladder,
             dry_run=dry_run,
         )
+        check_on_device(on_device, profile=output.profile)
         self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
         self._steps = Background(output, self._report, raises=on_error == "raise")
         self._process = os.getpid()  # one that is forked from it closes nothing

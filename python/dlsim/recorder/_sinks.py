@@ -15,6 +15,7 @@ from .._core import ProfileWriter
 from .._errors import InputError, UsageError
 from .._trace_writer import TraceWriter
 from ._lending import Loan
+from ._on_device import counted_where_it_is
 from ._ranks import Ranks
 
 _LOG = logging.getLogger("dlsim.recorder")
@@ -25,7 +26,8 @@ Existing = Literal["refuse", "replace", "continue"]
 class Part(NamedTuple):
     """A step, or one of its micro-steps; `scale` is the loss scale that the values carry.
 
-    `loans` are those of its tensors that are the training's own.
+    `loans` are those of its tensors that are the training's own. With `at_once` some are so
+    without a loan, and have to be read before the training goes on.
     """
 
     micro: int | None
@@ -33,6 +35,7 @@ class Part(NamedTuple):
     metadata: Mapping[str, str]
     tensors: Mapping[str, Any]
     loans: Sequence[Loan] = ()
+    at_once: bool = False
 
 
 class Sink(Protocol):
@@ -150,7 +153,10 @@ class ProfileSink:
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part."""
-        named = [(name, role_of(name), tensor) for name, tensor in part.tensors.items()]
+        named = [
+            (name, role_of(name), counted_where_it_is(tensor))
+            for name, tensor in part.tensors.items()
+        ]
         micro = -1 if part.micro is None else part.micro
         self._writer.add(step, (micro, part.scale, dict(part.metadata), named))
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from .._dtypes import VALUES
 from ._lending import Lender, Loan
+from ._on_device import device_of
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
@@ -57,8 +58,9 @@ class HostCopies:
 
     With `borrowed`, parameters' gradients are those that the training goes on to change. All others
     are held by hooks alone, and are not copied where they are on the CPU. Those on a CUDA device go
-    to pinned buffers, with one synchronisation of each device for all. What `lender` lends stays
-    where it is; `loans` are those of the last call.
+    to pinned buffers, with one synchronisation of each device for all; with `on_device` those of
+    the first device stay there, and `at_once` says whether the last call met any. What `lender`
+    lends stays where it is, too; `loans` are those of the last call.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class HostCopies:
         lender: Lender | None = None,
         *,
         borrowed: bool = True,
+        on_device: bool = False,
     ) -> None:
         one_of("dtype", dtype, (None, "float32", "bfloat16"))
         if sample is not None:
@@ -76,8 +79,10 @@ class HostCopies:
         self._sample = sample
         self._lender = lender or Lender(active=False)
         self._borrowed = borrowed
+        self._on_device = on_device
         self._buffers: dict[str, Any] = {}
         self.loans: list[Loan] = []
+        self.at_once = False
 
     def take(
         self,
@@ -87,14 +92,15 @@ class HostCopies:
         *,
         lends: bool = False,
     ) -> dict[str, Any]:
-        """Returns contiguous CPU tensors, some on loan if `lends`.
+        """Returns contiguous tensors, some on loan if `lends`.
 
         Notes those that are no floating-point numbers.
         """
         import torch
 
         host: dict[str, Any] = {}
-        self.loans = []
+        self.loans, self.at_once = [], False
+        counting = None  # the device that counts
         devices = set()
         for name, given in tensors.items():
             tensor = _local(given)
@@ -103,9 +109,14 @@ class HostCopies:
                 continue
             tensor = self._sampled(tensor, step)
             dtype = self._stored_dtype(tensor)
-            if tensor.is_cuda:
-                devices.add(tensor.device)
+            device = device_of(tensor)
+            if device is not None:
+                devices.add(device)
                 tensor = tensor.to(dtype)  # there: less is to be moved
+                if self._on_device and counting in (None, device):
+                    counting, self.at_once = device, True
+                    host[name] = tensor.resolve_neg().contiguous()
+                    continue
                 host[name] = self._buffer_like(name, tensor, dtype, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
             elif tensor.device.type == "cpu" and self._is_borrowed(name):
