@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from .._errors import Error
 from ._lending import Loan
+from ._on_device import any_on_device
 from ._output import Output
 from ._report import Report
 from ._sinks import Part, Sink
@@ -44,9 +45,9 @@ class Background:
         return self._sink
 
     def add(self, step: int, part: Part) -> None:
-        """Takes a part of a step; returns when it is read if that has to be at once."""
+        """Takes a part of a step; returns when it is read if some of it is on a device."""
         done = self._thread.submit(_read, self.open(), step, part)
-        if part.at_once:
+        if any_on_device(part.tensors.values()):
             done.exception()
         self._parts.append(_Reading(done, part.loans))
 

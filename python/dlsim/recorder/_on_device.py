@@ -3,18 +3,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
+from .._dtypes import name_of_dtype
 from .._errors import UsageError
 
 
 def check_on_device(wanted: bool, *, profile: bool) -> None:
     """Raises UsageError if gradients are wanted to be counted where they are, but cannot."""
-    import torch
-
     if not wanted:
         return
+    import torch
+
     if not profile:
         raise UsageError(
             "on_device: a trace needs the gradients themselves, expected a profile, such as "
@@ -36,10 +38,14 @@ def device_of(tensor: Any) -> int | None:
     return int(tensor.device.index or 0) if tensor.is_cuda else None
 
 
+def any_on_device(tensors: Iterable[Any]) -> bool:
+    """Returns whether a CUDA device has one of the tensors."""
+    return any(device_of(tensor) is not None for tensor in tensors)
+
+
 def counted_where_it_is(tensor: Any) -> Any:
     """Returns what a ProfileWriter takes: an array of the host, or memory of a device."""
     device = device_of(tensor)
     if device is None:
         return tensor
-    element = str(tensor.dtype).removeprefix("torch.")
-    return device, tensor.data_ptr(), element, tuple(tensor.shape)
+    return device, tensor.data_ptr(), name_of_dtype(tensor.dtype), tuple(tensor.shape)

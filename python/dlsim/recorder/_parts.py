@@ -16,8 +16,8 @@ from ._sources import Sources
 class Parts:
     """The way of gradients from the model to the host; notes in `left_out` what does not take it.
 
-    The tensors of a part stay as they are until the next is made, but those that are lent, or that
-    are to be read at once.
+    The tensors of a part stay as they are until the next is made, but those that are lent or on a
+    device.
     """
 
     def __init__(
@@ -46,5 +46,4 @@ class Parts:
             texts["micro_step"] = str(micro)
         if self._ranks.kind == "separate":
             texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
-        copies = self._copies
-        return Part(micro, float(grad_scale), texts, host, copies.loans, copies.at_once)
+        return Part(micro, float(grad_scale), texts, host, self._copies.loans)

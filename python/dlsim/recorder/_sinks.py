@@ -26,7 +26,7 @@ Existing = Literal["refuse", "replace", "continue"]
 class Part(NamedTuple):
     """A step, or one of its micro-steps; `scale` is the loss scale that the values carry.
 
-    `loans` are those of its tensors that are the training's own. With `at_once` some are so
+    `loans` are those of its tensors that are the training's own. Those on a device may be so
     without a loan, and have to be read before the training goes on.
     """
 
@@ -35,7 +35,6 @@ class Part(NamedTuple):
     metadata: Mapping[str, str]
     tensors: Mapping[str, Any]
     loans: Sequence[Loan] = ()
-    at_once: bool = False
 
 
 class Sink(Protocol):

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .._dtypes import VALUES
+from .._dtypes import VALUES, name_of_dtype
 from ._lending import Lender, Loan
 from ._on_device import device_of
 from ._output import one_of
@@ -16,16 +16,14 @@ from ._selection import whole_number
 from ._sinks import role_of
 
 
-def dtype_name(tensor: Any) -> str:
-    """Returns the element type without "torch."."""
-    return str(tensor.dtype).removeprefix("torch.")
-
-
 def described(tensors: Mapping[str, Any]) -> tuple[RecordedTensor, ...]:
     """Returns what is recorded of each tensor."""
     return tuple(
         RecordedTensor(
-            name, tuple(tensor.shape), dtype_name(tensor), tensor.numel() * tensor.element_size()
+            name,
+            tuple(tensor.shape),
+            name_of_dtype(tensor.dtype),
+            tensor.numel() * tensor.element_size(),
         )
         for name, tensor in tensors.items()
     )
@@ -59,8 +57,8 @@ class HostCopies:
     With `borrowed`, parameters' gradients are those that the training goes on to change. All others
     are held by hooks alone, and are not copied where they are on the CPU. Those on a CUDA device go
     to pinned buffers, with one synchronisation of each device for all; with `on_device` those of
-    the first device stay there, and `at_once` says whether the last call met any. What `lender`
-    lends stays where it is, too; `loans` are those of the last call.
+    the first device stay there. What `lender` lends stays where it is, too; `loans` are those of
+    the last call.
     """
 
     def __init__(
@@ -82,7 +80,6 @@ class HostCopies:
         self._on_device = on_device
         self._buffers: dict[str, Any] = {}
         self.loans: list[Loan] = []
-        self.at_once = False
 
     def take(
         self,
@@ -99,13 +96,13 @@ class HostCopies:
         import torch
 
         host: dict[str, Any] = {}
-        self.loans, self.at_once = [], False
+        self.loans = []
         counting = None  # the device that counts
         devices = set()
         for name, given in tensors.items():
             tensor = _local(given)
-            if dtype_name(tensor) not in VALUES:
-                left_out[name] = f"has elements of type {dtype_name(tensor)}"
+            if name_of_dtype(tensor.dtype) not in VALUES:
+                left_out[name] = f"has elements of type {name_of_dtype(tensor.dtype)}"
                 continue
             tensor = self._sampled(tensor, step)
             dtype = self._stored_dtype(tensor)
@@ -114,7 +111,7 @@ class HostCopies:
                 devices.add(device)
                 tensor = tensor.to(dtype)  # there: less is to be moved
                 if self._on_device and counting in (None, device):
-                    counting, self.at_once = device, True
+                    counting = device
                     host[name] = tensor.resolve_neg().contiguous()
                     continue
                 host[name] = self._buffer_like(name, tensor, dtype, pinned=True)
