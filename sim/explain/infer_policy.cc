@@ -7,6 +7,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
+#include "sim/policies/projection.h"
 
 namespace dlsim::sim {
 namespace {
@@ -216,6 +217,7 @@ void CutToFirstChange(Inference& inference) {
 }  // namespace
 
 Inference InferPolicy(const ScalePath& path, const std::string& format) {
+  const NoProjections notes_are_not_read;
   Inference inference = {.path = path};
   CutToFirstChange(inference);
   const PathMarks marks = FindMarks(inference.path);
