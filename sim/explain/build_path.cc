@@ -15,7 +15,7 @@ namespace {
 
 using Kind = LogEvent::Kind;
 
-// Between two lines of a log.
+// Of a log: each is run through, and takes some bytes.
 constexpr int64_t kMostSteps = 10'000'000;
 
 // Scales that a log shows once per step may be those that the step used or the next ones. Where
@@ -90,11 +90,12 @@ class PathBuilder {
         std::ranges::find_if(events_, is_bad)->line));
   }
 
-  // A time that is taken for a step would be run through step by step.
+  // What is taken for a step may be a time.
   void CheckSteps(int64_t end, const LogEvent& event) const {
-    if (end - done_ <= kMostSteps) return;
-    throw InputError("line " + std::to_string(event.line), "steps too far from those before",
-                     "at most " + std::to_string(kMostSteps), std::to_string(end - done_));
+    const int64_t steps = end - (path_.first_step - start_.first_index);
+    if (steps <= kMostSteps) return;
+    throw InputError("line " + std::to_string(event.line), "steps too far from the first one",
+                     "at most " + std::to_string(kMostSteps), std::to_string(steps));
   }
 
   // Returns how many steps were done when the record was written.

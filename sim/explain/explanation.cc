@@ -118,9 +118,10 @@ void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
 
 }  // namespace
 
-Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request) {
+Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request,
+                    const InferenceLimits& limits) {
   Explanation explanation = {.format = format.name};
-  explanation.inference = InferPolicy(path, explanation.format);
+  explanation.inference = InferPolicy(path, explanation.format, limits);
   explanation.path = std::move(path);
   explanation.counted = HasStepCounts(explanation.path);
   explanation.steps = JoinSteps(explanation.path, explanation.inference);

@@ -36,7 +36,8 @@ struct Explanation {
 
 // Throws UsageError for policies that cannot run on a log, or for a what-if on a log without
 // numbers of steps.
-Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request);
+Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request,
+                    const InferenceLimits& limits = {});
 
 // Returns the report: three lines that answer, then the evidence.
 std::string FormatExplanation(const Explanation& explanation);

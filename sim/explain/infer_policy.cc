@@ -12,10 +12,6 @@
 namespace dlsim::sim {
 namespace {
 
-// Steps that the sets of one policy may take together: more for those of the log's stack.
-constexpr uint64_t kMostWork = 200'000;
-constexpr uint64_t kMostOwnWork = 4'000'000;
-
 // To make a scaler takes as long as so many steps.
 constexpr uint64_t kWorkOfMaking = 100;
 
@@ -85,19 +81,20 @@ size_t DistanceFromStack(LogStack stack, std::string_view policy) {
 
 class Matcher {
  public:
-  Matcher(const PolicyInfo& policy, const ScalePath& path, const std::string& format)
-      : policy_(policy), path_(path), format_(format) {}
+  Matcher(const PolicyInfo& policy, const ScalePath& path, const std::string& format,
+          uint64_t most_work)
+      : policy_(policy), path_(path), format_(format), most_work_(most_work) {}
 
   // Returns the first fitting set, else the one that gets farthest.
-  std::optional<PolicyMatch> Find(const PathMarks& marks, uint64_t most_work) {
+  std::optional<PolicyMatch> Find(const PathMarks& marks) {
     std::optional<PolicyMatch> best;
     uint64_t work = 0;
     TryCandidates(policy_, marks, [&](const ParameterMap& parameters) {
-      if (work > most_work) {
+      if (work > most_work_) {
         undecided_ = true;
         return true;
       }
-      std::optional<PolicyMatch> match = Try(parameters, most_work - work);
+      std::optional<PolicyMatch> match = Try(parameters, most_work_ - work);
       work += kWorkOfMaking;
       if (!match) return false;
       work += match->fit.work;
@@ -139,7 +136,7 @@ class Matcher {
   bool FitsWith(const PolicyMatch& match, const std::string& name, const std::string& value) const {
     ParameterMap parameters = match.parameters;
     parameters[name] = value;
-    const std::optional<PolicyMatch> other = Try(parameters, kMostOwnWork);
+    const std::optional<PolicyMatch> other = Try(parameters, most_work_);
     return other && other->fit.explained == path_.stretches.size();
   }
 
@@ -189,6 +186,7 @@ class Matcher {
   const PolicyInfo& policy_;
   const ScalePath& path_;
   const std::string& format_;
+  uint64_t most_work_;
   bool undecided_ = false;
 };
 
@@ -216,7 +214,8 @@ void CutToFirstChange(Inference& inference) {
 
 }  // namespace
 
-Inference InferPolicy(const ScalePath& path, const std::string& format) {
+Inference InferPolicy(const ScalePath& path, const std::string& format,
+                      const InferenceLimits& limits) {
   const NoProjections notes_are_not_read;
   Inference inference = {.path = path};
   CutToFirstChange(inference);
@@ -229,8 +228,8 @@ Inference InferPolicy(const ScalePath& path, const std::string& format) {
     }
     ++inference.tried;
     const bool is_own = DistanceFromStack(path.stack, policy.name) < OwnPolicies(path.stack).size();
-    Matcher matcher(policy, inference.path, format);
-    std::optional<PolicyMatch> match = matcher.Find(marks, is_own ? kMostOwnWork : kMostWork);
+    Matcher matcher(policy, inference.path, format, is_own ? limits.own_work : limits.work);
+    std::optional<PolicyMatch> match = matcher.Find(marks);
     inference.undecided |= matcher.undecided();
     if (!match) continue;
     if (match->fit.explained == inference.path.stretches.size()) {
@@ -246,7 +245,7 @@ Inference InferPolicy(const ScalePath& path, const std::string& format) {
   if (inference.matches.empty()) return inference;
   inference.best.reset();
   PolicyMatch& first = inference.matches.front();
-  first.evidence = Matcher(*first.policy, inference.path, format).Evidence(first);
+  first.evidence = Matcher(*first.policy, inference.path, format, limits.own_work).Evidence(first);
   return inference;
 }
 

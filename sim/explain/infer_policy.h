@@ -39,8 +39,14 @@ struct Inference {
   std::vector<std::string> not_tried = {};  // policies that look at gradients
 };
 
+// About how many steps the sets of one policy may take together: more for those of the log's stack.
+struct InferenceLimits {
+  uint64_t work = 200'000, own_work = 4'000'000;
+};
+
 // Tries every policy of the registry. `format` is for defaults that depend on it.
-Inference InferPolicy(const ScalePath& path, const std::string& format);
+Inference InferPolicy(const ScalePath& path, const std::string& format,
+                      const InferenceLimits& limits = {});
 
 // Returns the settings of a match as they are given to --set.
 std::vector<std::string> SetOptions(const PolicyMatch& match);

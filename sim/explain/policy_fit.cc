@@ -3,11 +3,9 @@
 
 #include <algorithm>
 #include <iterator>
-#include <limits>
-#include <string>
-#include <unordered_set>
 #include <utility>
-#include <variant>
+
+#include "sim/explain/branch.h"
 
 namespace dlsim::sim {
 namespace {
@@ -15,77 +13,18 @@ namespace {
 // Beyond so many ways in parallel a fit is not decided.
 constexpr size_t kMostBranches = 2000;
 
+// Up to so many nobody looks whether some of them are one.
+constexpr size_t kFewBranches = 4;
+
+// So many steps that are clean or not without a choice take as long as one with a choice.
+constexpr int64_t kPlainSteps = 4;
+
 // Between two messages no scale stands for more clean steps than this, and no more than these grow.
 constexpr int64_t kMostStandingSteps = 25000;
 constexpr int64_t kMostCleanSteps = 200000;
 
 // Of overflows that pass without a word before one that is told.
 constexpr int64_t kMostHiddenOverflows = 7;
-
-// One way along the path so far.
-struct Branch {
-  LossScaler scaler;
-  Way way = {};        // through this stretch
-  bool ended = false;  // the original has raised
-};
-
-bool Fits(const std::optional<PrintedNumber>& printed, double scale) {
-  return !printed || printed->Holds(scale);
-}
-
-ScalerInput InputOf(bool overflow) {
-  ScalerInput input = {.overflow = overflow};
-  if (overflow) input.absmax = std::numeric_limits<float>::infinity();
-  return input;
-}
-
-// Takes a step; false if the policy would not have done what the log tells.
-bool TakeStep(bool overflow, Branch& branch) {
-  if (branch.ended) return false;
-  const ScalerDecision decision = branch.scaler.Next(InputOf(overflow));
-  branch.ended = decision.event && decision.event->fatal;
-  return decision.skip == overflow;
-}
-
-// Returns the scale that the original would print as the next one. One that is announced early acts
-// after one more step.
-double NextScale(const LossScaler& scaler, bool announced) {
-  if (!announced) return scaler.scale();
-  LossScaler later = scaler;
-  later.Next({});
-  return later.scale();
-}
-
-bool TakeOverflow(const LoggedOverflow& logged, int64_t at, bool announced, Branch& branch) {
-  if (!Fits(logged.used, branch.scaler.scale()) || !TakeStep(true, branch)) return false;
-  branch.way.overflow_at.push_back(at);
-  return Fits(logged.next, NextScale(branch.scaler, announced));
-}
-
-template <class Value>
-void AppendBytes(const Value& value, std::string& key) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-// Returns what decides how a branch goes on.
-std::string KeyOf(const Branch& branch) {
-  std::string key(1, branch.ended ? '!' : ':');
-  AppendBytes(branch.way.overflow_at.size(), key);
-  for (const NamedValue& field : branch.scaler.Checkpoint()) {
-    if (const auto* text = std::get_if<std::string>(&field.value)) key += *text + ' ';
-    if (const auto* number = std::get_if<double>(&field.value)) AppendBytes(*number, key);
-    if (const auto* count = std::get_if<int64_t>(&field.value)) AppendBytes(*count, key);
-    if (const auto* flag = std::get_if<bool>(&field.value)) AppendBytes(*flag, key);
-  }
-  return key;
-}
-
-// Branches that will go on alike are one.
-void RemoveTwins(std::vector<Branch>& branches) {
-  if (branches.size() < 2) return;
-  std::unordered_set<std::string> seen;
-  std::erase_if(branches, [&](const Branch& branch) { return !seen.insert(KeyOf(branch)).second; });
-}
 
 // Where the overflows of a stretch may lie among its steps.
 struct Places {
@@ -105,12 +44,21 @@ struct Places {
   }
 };
 
-// Returns the ways on through a stretch whose number of steps is known, and counts the steps taken.
+// The steps taken on all ways, and how many may be.
+struct Work {
+  uint64_t done = 0, most = 0;
+
+  bool IsTooMuch() const { return done > most; }
+};
+
+// Returns the ways on through a stretch whose number of steps is known. Twins are sought when the
+// ways have become twice as many, since looking takes longer than a step.
 std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> branches,
-                                   uint64_t& work) {
+                                   Work& work) {
   const Places places = {*stretch.steps, static_cast<int64_t>(stretch.overflows.size()),
                          stretch.last};
-  for (int64_t at = 0; at < places.steps && !branches.empty(); ++at) {
+  size_t many = kFewBranches;
+  for (int64_t at = 0; at < places.steps && !branches.empty() && !work.IsTooMuch(); ++at) {
     std::vector<Branch> next;
     const bool is_last = at == places.steps - 1;
     for (Branch& branch : branches) {
@@ -124,9 +72,12 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> b
       }
       if (may_be_clean && TakeStep(false, branch)) next.push_back(std::move(branch));
     }
-    if (places.overflows > 0) RemoveTwins(next);
+    if (next.size() > many) {
+      RemoveTwins(next);
+      many = std::clamp(2 * next.size(), kFewBranches, kMostBranches);
+    }
     branches = std::move(next);
-    work += branches.size();
+    work.done += branches.size();
     if (branches.size() > kMostBranches) return branches;
   }
   std::erase_if(branches, [&](const Branch& branch) {
@@ -137,8 +88,10 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> b
 }
 
 // The same where there is only one: no step overflows, or each does.
-bool AdvanceForced(const Stretch& stretch, Branch& branch) {
+bool AdvanceForced(const Stretch& stretch, Branch& branch, Work& work) {
   for (int64_t at = 0; at < *stretch.steps; ++at) {
+    if (at % kPlainSteps == 0) ++work.done;
+    if (work.IsTooMuch()) return false;
     const bool is_last = at == *stretch.steps - 1;
     if (is_last && !Fits(stretch.used, branch.scaler.scale())) return false;
     const bool fits =
@@ -175,11 +128,13 @@ std::optional<Branch> Overflowed(const Stretch& stretch, Branch branch) {
 
 // The same if the number of steps is not known: clean steps until the message fits. Of the numbers
 // of clean steps at the fitting scale, the two fewest stand for all.
-std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch) {
+std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work& work) {
   std::vector<Branch> found;
   const bool grows = stretch.overflows.empty();
   int64_t since_change = 0;
   for (int64_t clean = 0; clean < kMostCleanSteps && found.size() < 2; ++clean) {
+    if (clean % kPlainSteps == 0) ++work.done;
+    if (work.IsTooMuch()) break;
     const double scale = NextScale(branch.scaler, stretch.announced);
     branch.way.clean = clean;
     if (since_change == kMostStandingSteps) break;
@@ -204,19 +159,19 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch) {
   return found;
 }
 
-std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches, uint64_t& work) {
+std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches, Work& work) {
   std::vector<Branch> next;
   const auto overflows = static_cast<int64_t>(stretch.overflows.size());
   if (!stretch.steps) {
     for (Branch& branch : branches) {
-      std::ranges::move(AdvanceUncounted(stretch, std::move(branch)), std::back_inserter(next));
+      std::ranges::move(AdvanceUncounted(stretch, std::move(branch), work),
+                        std::back_inserter(next));
     }
   } else if (overflows > 0 && overflows != *stretch.steps) {
     next = AdvanceCounted(stretch, std::move(branches), work);
   } else {
     for (Branch& branch : branches) {
-      work += static_cast<uint64_t>(*stretch.steps);
-      if (AdvanceForced(stretch, branch)) next.push_back(std::move(branch));
+      if (AdvanceForced(stretch, branch, work)) next.push_back(std::move(branch));
     }
   }
   RemoveTwins(next);
@@ -265,17 +220,19 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t mo
   std::vector<Branch> branches;
   branches.push_back({.scaler = scaler});
   size_t first = 0;  // of the last explained stretch's ways
+  Work work = {.most = most_work};
   for (const Stretch& stretch : path.stretches) {
     for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
-    std::vector<Branch> next = Advance(stretch, branches, fit.work);
-    fit.work += 1 + next.size();
-    fit.undecided = next.size() > kMostBranches || fit.work > most_work;
+    std::vector<Branch> next = Advance(stretch, branches, work);
+    work.done += 1 + next.size();
+    fit.undecided = next.size() > kMostBranches || work.IsTooMuch();
     if (next.empty() || fit.undecided) break;
     first = fit.ways.size();
     for (Branch& branch : next) fit.ways.push_back(std::move(branch.way));
     branches = std::move(next);
     ++fit.explained;
   }
+  fit.work = work.done;
   fit.branches = branches.size();
   fit.last = first;
   fit.end = branches.front().scaler;

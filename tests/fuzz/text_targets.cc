@@ -73,9 +73,10 @@ int FuzzLog(const uint8_t* bytes, size_t size) {
 }
 
 int FuzzExplanation(const uint8_t* bytes, size_t size) {
+  constexpr InferenceLimits kFewSteps = {.work = 500, .own_work = 5'000};  // else it takes seconds
   const MemoryFile file(TextOf(bytes, size));
   return RunTarget([&] {
-    const Explanation explanation = Explain(PathOf(file), ParseFormat("fp16"), {});
+    const Explanation explanation = Explain(PathOf(file), ParseFormat("fp16"), {}, kFewSteps);
     Require(!FormatExplanation(explanation).empty());
     Require(!DumpJson(JsonExplanation(explanation), 1).empty());
     Require(!CsvExplanation(explanation).empty());

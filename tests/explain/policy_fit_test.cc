@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// How long a log may keep dlsim explain busy.
+#include "sim/explain/policy_fit.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "dlsim/error.h"
+#include "dlsim/sim/policies.h"
+#include "tests/support/explain_text.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr PrintedNumber kStart = {0x1p16, 0x1p16, 0x1p16};
+constexpr PrintedNumber kHalf = {0x1p15, 0x1p15, 0x1p15};
+
+// As many ways as are followed at once may take one step more than the limit.
+constexpr uint64_t kLimit = 10'000;
+constexpr uint64_t kBeyond = 2'000;
+
+LossScaler Torch() { return FindPolicy("torch").make({}, "fp16").scaler; }
+
+TEST(PolicyFit, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
+  ScalePath path;
+  path.stretches.push_back({.steps = 1900, .overflows = {{}}, .next = kHalf});
+  const PolicyFit cut = FitPolicy(Torch(), path, kLimit);
+  EXPECT_TRUE(cut.undecided);
+  EXPECT_EQ(cut.explained, 0u);
+  EXPECT_LE(cut.work, kLimit + kBeyond);
+  const PolicyFit whole = FitPolicy(Torch(), path, 1000 * kLimit);
+  EXPECT_FALSE(whole.undecided);
+  EXPECT_EQ(whole.explained, 1u);
+  EXPECT_EQ(whole.branches, 1900u);
+}
+
+TEST(PolicyFit, CleanStepsOnManyWaysTakeNoMoreStepsThanTheyMay) {
+  ScalePath path;
+  path.stretches.push_back({.steps = 50, .overflows = {{}}, .next = kHalf});
+  path.stretches.push_back({.steps = 1'000'000, .next = kHalf});
+  const PolicyFit cut = FitPolicy(Torch(), path, kLimit);
+  EXPECT_TRUE(cut.undecided);
+  EXPECT_EQ(cut.explained, 1u);
+  EXPECT_LE(cut.work, kLimit + kBeyond);
+}
+
+TEST(PolicyFit, MessagesThatNothingCountsTakeNoMoreStepsThanTheyMay) {
+  ScalePath path;
+  for (int i = 0; i < 1000; ++i) {
+    path.stretches.push_back({.used = kStart, .next = PrintedNumber{0x1p17, 0x1p17, 0x1p17}});
+    path.stretches.push_back({.overflows = {{.next = kStart}}});
+  }
+  const PolicyFit cut = FitPolicy(Torch(), path, kLimit);
+  EXPECT_TRUE(cut.undecided);
+  EXPECT_LE(cut.work, kLimit + kBeyond);
+  const PolicyFit whole = FitPolicy(Torch(), path, 1000 * kLimit);
+  EXPECT_FALSE(whole.undecided);
+  EXPECT_EQ(whole.explained, path.stretches.size());
+}
+
+TEST(PolicyFit, ALogOfTooManyStepsIsRefused) {
+  std::string log;
+  for (int line = 1; line <= 3; ++line) {
+    log += " iteration " + std::to_string(line * 4'000'000) +
+           "/ 90000000 | loss scale: 64.0 | number of skipped iterations: 0 |\n";
+  }
+  try {
+    ExplainText(log);
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kInput);
+    EXPECT_STREQ(
+        error.what(),
+        "line 3: steps too far from the first one, expected at most 10000000, got 12000000");
+  }
+}
+
+}  // namespace
+}  // namespace dlsim::sim
