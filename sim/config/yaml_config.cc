@@ -218,7 +218,7 @@ class YamlHandler : public YAML::EventHandler {
 
   ConfigTreeBuilder builder_;
   std::vector<Level> levels_;
-  std::optional<YAML::Mark> quote_;  // where the last scalar begins, if it has quotes
+  std::optional<YAML::Mark> quote_;  // where the last scalar begins, if not plain
   std::map<YAML::anchor_t, ConfigNode> anchors_;
 };
 

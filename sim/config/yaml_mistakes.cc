@@ -145,7 +145,12 @@ YamlMistake FindYamlMistake(std::string_view text, int line, std::string_view me
 bool IsQuoteClosed(std::string_view text, int line, int column) {
   for (; line > 0; --line) text.remove_prefix(std::min(text.find('\n') + 1, text.size()));
   text.remove_prefix(std::min(static_cast<size_t>(column), text.size()));
-  if (text.empty()) return true;
+  while (text.starts_with('&') || text.starts_with('!')) {
+    text.remove_prefix(std::min(text.find_first_of(" \t\r\n"), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  }
+  const bool has_quotes = text.starts_with('"') || text.starts_with('\'');
+  if (!has_quotes) return true;  // a block of lines
   const char quote = text.front();
   for (size_t at = 1; at < text.size(); ++at) {
     if (quote == '"' && text[at] == '\\') {

@@ -17,7 +17,8 @@ struct YamlMistake {
 // Without one that it knows, the message itself.
 YamlMistake FindYamlMistake(std::string_view text, int line, std::string_view message);
 
-// True if the text in quotes that begins at this line and column, both from 0, is closed.
+// True if the scalar that begins at this line and column, both from 0, perhaps with an anchor or a
+// tag, has no quotes or closes them.
 bool IsQuoteClosed(std::string_view text, int line, int column);
 
 }  // namespace dlsim::sim

@@ -165,6 +165,14 @@ TEST(ConfigFile, YamlErrorsNameTheLikelyMistake) {
   EXPECT_EQ(Show(Yaml("a: 'it''s'\nb: \"c\\\"d\"\n")), "{a:'it's', b:'c\"d'}");
 }
 
+TEST(ConfigFile, YamlMayEndWithLinesOfTextOrAnAnchoredQuote) {
+  EXPECT_EQ(Show(Yaml("a: |\n  some \"text\n")), "{a:'some \"text\n'}");
+  EXPECT_EQ(Show(Yaml("a: >-\n  it's\n  text\n")), "{a:'it's text'}");
+  EXPECT_EQ(Show(Yaml("a: &b \"c\"\n")), "{a:'c'}");
+  EXPECT_EQ(Show(Yaml("a: !local &b 'c'\n")), "{a:'c'}");
+  ExpectRefused("a: &b \"c\n", ConfigLanguage::kYaml, {"f:1: bad YAML: a quote"});
+}
+
 TEST(ConfigFile, PipesAreRead) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
