@@ -8,8 +8,8 @@
 
 #include "dlsim/error.h"
 #include "sim/app/conversion_options.h"
+#include "sim/base/text_input.h"
 #include "sim/config/apply_config.h"
-#include "sim/config/config_file.h"
 
 namespace dlsim::sim {
 namespace {
@@ -24,8 +24,8 @@ void AddDefaults(SimulationRequest& request) {
 std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
   std::vector<std::string> names;
   for (const std::string& path : paths) {
-    names.push_back(Printable(path == "-" ? ConfigName(path)
-                                          : std::filesystem::path(path).filename().string()));
+    names.push_back(
+        Printable(path == "-" ? InputName(path) : std::filesystem::path(path).filename().string()));
   }
   for (const std::string& name : names) {
     if (std::ranges::count(names, name) > 1) return paths;

@@ -17,9 +17,9 @@
 #include "sim/app/typed_options.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/text_input.h"
 #include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
-#include "sim/config/config_file.h"
 #include "sim/replay/report.h"
 #include "sim/replay/source_text.h"
 #include "sim/tune/config_block_text.h"
@@ -51,7 +51,7 @@ void ApplyConfig(const TrainingConfig& config, const std::string& path, TuneRequ
   if (request.formats.empty()) request.formats = config.formats;
   if (config.policies.empty()) return;
   const ConfigPolicy& policy = config.policies.front();
-  request.current = {ConfigName(path), policy.name, SettingsOf(policy, {})};
+  request.current = {InputName(path), policy.name, SettingsOf(policy, {})};
   if (FindPolicy(policy.name).name != FindPolicy("static").name) request.policy = policy.name;
 }
 

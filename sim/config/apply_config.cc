@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
-#include "sim/config/config_file.h"
+#include "sim/base/text_input.h"
 
 namespace dlsim::sim {
 namespace {
@@ -71,7 +71,7 @@ void ApplyConfig(const TrainingConfig& config, SimulationRequest& request) {
 }
 
 std::string DescribeConfig(const std::string& path, const TrainingConfig& config) {
-  std::string text = "config: " + Printable(ConfigName(path)) + " (" + config.kind + ")\n";
+  std::string text = "config: " + Printable(InputName(path)) + " (" + config.kind + ")\n";
   for (const std::string& note : config.notes) text += "note: " + note + "\n";
   return text;
 }

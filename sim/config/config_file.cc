@@ -4,11 +4,10 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
-#include <iostream>
 #include <system_error>
 
 #include "dlsim/error.h"
+#include "sim/base/text_input.h"
 #include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
@@ -47,25 +46,12 @@ ConfigLanguage LanguageOfText(std::string_view text) {
   return ConfigLanguage::kYaml;
 }
 
-// Reads to the end of what has no size.
-std::string ReadStream(std::istream& stream, std::string_view name) {
-  std::string text(kMaxBytes + 1, '\0');
-  stream.read(text.data(), static_cast<std::streamsize>(text.size()));
-  text.resize(static_cast<size_t>(stream.gcount()));
-  if (text.size() > kMaxBytes) {
-    throw InputError(Printable(name), "too large",
-                     "at most " + std::to_string(kMaxBytes) + " bytes");
-  }
-  return text;
-}
-
-std::string ReadText(const std::string& path, std::string_view name) {
-  if (path == "-") return ReadStream(std::cin, name);
+// A regular file tells its size before it is read.
+std::string ReadText(const std::string& path) {
   std::error_code ignored;
   const auto type = std::filesystem::status(path, ignored).type();
-  if (type != std::filesystem::file_type::fifo) return ReadTextFile(path, kMaxBytes);
-  std::ifstream pipe(path, std::ios::binary);
-  return ReadStream(pipe, name);
+  const bool has_no_size = path == "-" || type == std::filesystem::file_type::fifo;
+  return has_no_size ? ReadTextInput(path, kMaxBytes) : ReadTextFile(path, kMaxBytes);
 }
 
 }  // namespace
@@ -94,12 +80,9 @@ ConfigNode ParseConfig(std::string_view file, std::string_view text, ConfigLangu
   return root;
 }
 
-std::string ConfigName(const std::string& path) { return path == "-" ? "standard input" : path; }
-
 ConfigNode ReadConfigFile(const std::string& path) {
-  const std::string name = ConfigName(path);
-  const std::string text = ReadText(path, name);
-  return ParseConfig(name, text, GuessLanguage(path, text));
+  const std::string text = ReadText(path);
+  return ParseConfig(InputName(path), text, GuessLanguage(path, text));
 }
 
 }  // namespace dlsim::sim

@@ -21,9 +21,6 @@ ConfigLanguage GuessLanguage(std::string_view path, std::string_view text);
 // levels than the builder allows.
 ConfigNode ParseConfig(std::string_view file, std::string_view text, ConfigLanguage language);
 
-// Returns the name of a file in messages; "-" is standard input.
-std::string ConfigName(const std::string& path);
-
 // Reads a file or a pipe of at most 1 MiB, or, by "-", standard input. Throws Error: exit code 3 if
 // it cannot be read, else as above.
 ConfigNode ReadConfigFile(const std::string& path);

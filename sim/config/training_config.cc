@@ -8,6 +8,7 @@
 #include "dlsim/format.h"
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
+#include "sim/base/text_input.h"
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/foreign_stacks.h"
@@ -101,7 +102,7 @@ TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
 }
 
 TrainingConfig ReadTrainingConfig(const std::string& path, const ConfigOptions& options) {
-  return InterpretConfig(ConfigName(path), ReadConfigFile(path), options);
+  return InterpretConfig(InputName(path), ReadConfigFile(path), options);
 }
 
 std::optional<std::string> ReadFormat(const ConfigBlock& block, std::string_view key) {

@@ -40,8 +40,14 @@ std::string QuoteNonfinite(std::string_view text) {
   return quoted;
 }
 
+// Levels that hold no field of a record are left out: nlohmann copies a document by recursion, and
+// who writes a log may nest as deep as the stack does not go.
 Json ParseLenient(std::string_view text) {
-  return Json::parse(QuoteNonfinite(text), nullptr, /*allow_exceptions=*/false);
+  constexpr int kMostLevels = 8;
+  const auto is_shallow = [](int depth, Json::parse_event_t, Json&) {
+    return depth <= kMostLevels;
+  };
+  return Json::parse(QuoteNonfinite(text), is_shallow, /*allow_exceptions=*/false);
 }
 
 // Numbers may stand as text, as fairseq writes them.

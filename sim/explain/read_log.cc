@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <iostream>
-#include <iterator>
 #include <numeric>
 #include <set>
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/text_input.h"
 #include "sim/explain/log_json.h"
 #include "sim/explain/log_table.h"
 #include "sim/explain/log_text.h"
@@ -22,16 +20,14 @@ namespace {
 
 using Kind = LogEvent::Kind;
 
+constexpr uint64_t kMaxLogBytes = uint64_t{1} << 30;
+
 std::string ReadText(const std::string& path) {
-  if (path == "-") return {std::istreambuf_iterator<char>(std::cin), {}};
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
   if (path.find("tfevents") != path.npos) {
     throw InputError(Printable(path), "a log of TensorBoard",
                      "dlsim.explain() of the Python package, which reads it");
   }
-  if (!file.is_open() || file.bad()) throw InputError(Printable(path), "cannot be read");
-  return text;
+  return ReadTextInput(path, kMaxLogBytes);
 }
 
 // What one line says in each way of reading it, until the whole log has told which holds.
@@ -175,7 +171,7 @@ void DropMeans(LogEvents& log) {
 void ReadFile(const std::string& path, size_t& lines, Readings& readings) {
   const std::string text = ReadText(path);
   std::optional<std::vector<LogEvent>> events = ReadTrainerState(text);
-  if (!events) events = ReadTable(text, Printable(path));
+  if (!events) events = ReadTable(text, Printable(InputName(path)));
   if (events) {
     for (LogEvent& event : *events) event.line += lines - 1;
     readings.messages.insert(readings.messages.end(), events->begin(), events->end());
@@ -203,7 +199,7 @@ LogEvents ReadLogs(std::span<const std::string> paths) {
   const auto has_scale = [](const LogEvent& event) { return event.used || event.next; };
   if (std::ranges::any_of(log.events, has_scale)) return log;
   throw InputError(
-      Printable(paths.front()), "no loss scale found",
+      Printable(InputName(paths.front())), "no loss scale found",
       "messages of DeepSpeed, Apex, Megatron-LM, fairseq, metaseq, MXNet, Paddle, ColossalAI, "
       "MindFormers or Swin Transformer, a trainer_state.json with a scale, a CSV with columns step "
       "and scale, or lines "

@@ -2,39 +2,17 @@
 #include "sim/policies/step_lists.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
 #include <limits>
 #include <string>
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
+#include "sim/base/text_input.h"
 
 namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMaxListBytes = size_t{1} << 28;
-
-// Also reads pipes.
-std::string ReadFile(const std::string& path) {
-  errno = 0;
-  std::ifstream file(path, std::ios::binary);
-  // read() reports a failure such as "is a directory" as badbit; stream iterators throw it.
-  std::string text;
-  char buffer[4096];
-  while (file.read(buffer, sizeof(buffer)) || file.gcount() > 0) {
-    text.append(buffer, static_cast<size_t>(file.gcount()));
-    if (text.size() <= kMaxListBytes) continue;
-    throw InputError(Printable(path), "too large",
-                     "at most " + std::to_string(kMaxListBytes) + " bytes");
-  }
-  if (!file.is_open() || file.bad()) {
-    const std::string why = errno != 0 ? ": " + std::string(std::strerror(errno)) : "";
-    throw InputError(Printable(path), "cannot be read" + why);
-  }
-  return text;
-}
 
 // Calls parse(entry, place) for each entry of the option's value or of the file that it names.
 template <class Parse>
@@ -42,7 +20,7 @@ void ForEachEntry(std::string_view value, std::string_view option, const Parse& 
   constexpr std::string_view kSeparators = ", \t\r\n";
   const bool in_file = value.starts_with('@');
   const std::string path(in_file ? value.substr(1) : "");
-  const std::string text = in_file ? ReadFile(path) : std::string(value);
+  const std::string text = in_file ? ReadTextInput(path, kMaxListBytes) : std::string(value);
   const std::string place = in_file ? Printable(path) : std::string(option);
   for (size_t begin = text.find_first_not_of(kSeparators); begin != std::string::npos;) {
     const size_t end = std::min(text.find_first_of(kSeparators, begin), text.size());

@@ -102,6 +102,7 @@ TEST(ExplainCommand, MistakesAreOneLine) {
   ExpectFailure({"explain", kLogs + "apex-warm-up.log", "--policy", "torch"}, 2,
                 {"how many steps lie between its messages"});
   const TempDir dir;
+  ExpectFailure({"explain", dir.path()}, 3, {dir.path() + ": cannot be read: Is a directory"});
   const std::string bad = dir.path() + "/bad.csv";
   std::ofstream(bad) << "step,scale\n0,65536\n1,many\n";
   ExpectFailure({"explain", bad}, 3, {"bad.csv:3: not a number", "'many'"});

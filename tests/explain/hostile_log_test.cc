@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// How long a log may keep dlsim explain busy.
-#include "sim/explain/policy_fit.h"
-
+// Logs that would keep dlsim explain busy, or break it.
 #include <gtest/gtest.h>
 
 #include <string>
 
 #include "dlsim/error.h"
 #include "dlsim/sim/policies.h"
+#include "sim/explain/policy_fit.h"
 #include "tests/support/explain_text.h"
 
 namespace dlsim::sim {
@@ -22,7 +21,7 @@ constexpr uint64_t kBeyond = 2'000;
 
 LossScaler Torch() { return FindPolicy("torch").make({}, "fp16").scaler; }
 
-TEST(PolicyFit, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
+TEST(HostileLog, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
   ScalePath path;
   path.stretches.push_back({.steps = 1900, .overflows = {{}}, .next = kHalf});
   const PolicyFit cut = FitPolicy(Torch(), path, kLimit);
@@ -35,7 +34,7 @@ TEST(PolicyFit, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
   EXPECT_EQ(whole.branches, 1900u);
 }
 
-TEST(PolicyFit, CleanStepsOnManyWaysTakeNoMoreStepsThanTheyMay) {
+TEST(HostileLog, CleanStepsOnManyWaysTakeNoMoreStepsThanTheyMay) {
   ScalePath path;
   path.stretches.push_back({.steps = 50, .overflows = {{}}, .next = kHalf});
   path.stretches.push_back({.steps = 1'000'000, .next = kHalf});
@@ -45,7 +44,7 @@ TEST(PolicyFit, CleanStepsOnManyWaysTakeNoMoreStepsThanTheyMay) {
   EXPECT_LE(cut.work, kLimit + kBeyond);
 }
 
-TEST(PolicyFit, MessagesThatNothingCountsTakeNoMoreStepsThanTheyMay) {
+TEST(HostileLog, MessagesThatNothingCountsTakeNoMoreStepsThanTheyMay) {
   ScalePath path;
   for (int i = 0; i < 1000; ++i) {
     path.stretches.push_back({.used = kStart, .next = PrintedNumber{0x1p17, 0x1p17, 0x1p17}});
@@ -59,7 +58,27 @@ TEST(PolicyFit, MessagesThatNothingCountsTakeNoMoreStepsThanTheyMay) {
   EXPECT_EQ(whole.explained, path.stretches.size());
 }
 
-TEST(PolicyFit, ALogOfTooManyStepsIsRefused) {
+TEST(HostileLog, JsonOfManyLevelsIsReadAsFarAsItMatters) {
+  const size_t levels = 1'000'000;
+  const std::string deep = std::string(levels, '[') + std::string(levels, ']');
+  const auto record = [&](const std::string& step, const std::string& loss) {
+    return "{\"step\": " + step + ", \"loss_scale\": 1024, \"loss\": " + loss + "}";
+  };
+  const auto steps = [](const std::string& text) { return ExplainText(text).steps.size(); };
+  const auto lines = [&](const std::string& loss) {
+    return record("1", loss) + "\n" + record("20", "0") + "\n";
+  };
+  const auto history = [&](const std::string& loss) {
+    return "{\"log_history\": [" + record("1", loss) + ", " + record("20", "0") + "]}";
+  };
+  EXPECT_EQ(steps(lines("0")), 19u);
+  EXPECT_EQ(steps(lines(deep)), 19u);
+  EXPECT_EQ(steps(history("0")), 19u);
+  EXPECT_EQ(steps(history(deep)), 19u);
+  EXPECT_THROW(ExplainText(R"({"loss_scale": )" + deep + "}\n"), Error);
+}
+
+TEST(HostileLog, TooManyStepsAreRefused) {
   std::string log;
   for (int line = 1; line <= 3; ++line) {
     log += " iteration " + std::to_string(line * 4'000'000) +
