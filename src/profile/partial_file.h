@@ -30,6 +30,12 @@ class PartialFile {
   // Begins anew.
   void Restart(const std::string& opening);
 
+  // Drops what is there, also a complete profile.
+  void Clear() { Cut(0); }
+
+  // What is there; valid as long as this object is.
+  ByteSource Source() const;
+
   // Leaves no file that was begun anew, unless it is complete.
   void Discard();
 
@@ -48,7 +54,6 @@ class PartialFile {
   [[noreturn]] void Fail(const char* what) const;
   void OpenLocked();
   bool IsStillThere() const;
-  ByteSource Source() const;
   bool ScanStep();
   void Write(std::string_view bytes);
   void Cut(uint64_t size);

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <span>
 #include <utility>
 
 #include "dlsim/profile_file.h"
@@ -9,6 +10,7 @@
 #include "src/profile/partial_file.h"
 #include "src/profile/settings_json.h"
 #include "src/profile/stored_profile.h"
+#include "src/profile/unfinished.h"
 #include "src/profile/write_profile.h"
 #include "src/trace/read_only_file.h"
 
@@ -46,6 +48,25 @@ bool HoldsStepsOf(const PartialFile& partial, const StoredProfile& complete) {
   const std::vector<ProfileWriter::Done>& done = partial.done();
   return entries.size() <= done.size() &&
          std::equal(entries.begin(), entries.end(), done.begin(), same);
+}
+
+// True if the file is a complete profile of just these steps: a run ended before it could rename
+// it.
+bool IsResult(const ByteSource& file, const std::string& opening, size_t steps,
+              const std::function<EncodedStep(size_t)>& step) {
+  if (!IsCompleteProfile(file)) return false;
+  std::string begin(std::min<uint64_t>(file.size, opening.size()), '\0');
+  file.read(0, std::as_writable_bytes(std::span(begin)));
+  const StoredProfile complete(file);
+  if (begin != opening || complete.entries().size() != steps) return false;
+  for (size_t i = 0; i < steps; ++i) {
+    const EncodedStep found = complete.LoadEncoded(i), wanted = step(i);
+    if (found.step != wanted.step || found.tensors != wanted.tensors ||
+        found.bytes != wanted.bytes) {
+      return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace
@@ -97,8 +118,10 @@ void WriteProfileLike(const ProfileReader& like, const std::string& output,
   PartialFile file(output);
   try {
     const ProfileSettings& settings = like.settings();
-    file.Restart(
-        ProfileOpening(SettingsText(Printable(output), settings), like.edges(), settings.part));
+    const std::string opening =
+        ProfileOpening(SettingsText(Printable(output), settings), like.edges(), settings.part);
+    if (IsResult(file.Source(), opening, like.step_count(), step)) file.Clear();
+    file.Restart(opening);
     for (size_t i = 0; i < like.step_count(); ++i) file.Append(step(i));
     file.Commit();
   } catch (...) {

@@ -42,12 +42,13 @@ class PartialFileTest : public testing::Test {
 // What lies there belongs to somebody.
 TEST_F(PartialFileTest, NeverOverwritesAPartialFileOfSomebodyElse) {
   const std::string whole = Whole();
+  WriteProfile(Path("other"), settings_, {encoded_[0]});
   const auto expect = [&](const std::string& bytes, std::string_view word) {
     for (const Existing existing : {Existing::kReplace, Existing::kExtend}) {
       ExpectInputError([&] { ProfileWriter(Path("a"), settings_, existing); },
                        {"a.partial", word, "not overwritten"});
     }
-    const std::vector<std::string> paths = {Path("whole")};
+    const std::vector<std::string> paths = {Path("other")};
     ExpectInputError([&] { MergeProfiles(paths, Path("a")); }, {"a.partial", word});
     EXPECT_EQ(ReadBytes(Path("a.partial")), bytes);
   };
@@ -71,6 +72,15 @@ TEST_F(PartialFileTest, ACompletePartialFileStaysUntilItIsWrittenTo) {
   EXPECT_EQ(ReadBytes(Path("a.partial")), whole);
   Finish(Path("a"));
   EXPECT_EQ(ReadBytes(Path("a")), whole);
+}
+
+TEST_F(PartialFileTest, AMergeThatEndedBeforeItWasRenamedCanBeMadeAgain) {
+  const std::string whole = Whole();
+  fs::copy_file(Path("whole"), Path("a.partial"));
+  const std::vector<std::string> paths = {Path("whole")};
+  MergeProfiles(paths, Path("a"));
+  EXPECT_EQ(ReadBytes(Path("a")), whole);
+  EXPECT_FALSE(fs::exists(Path("a.partial")));
 }
 
 TEST_F(PartialFileTest, KeepsTheModeOfWhatItReplaces) {
