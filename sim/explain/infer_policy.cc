@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <span>
 
 #include "dlsim/error.h"
@@ -148,7 +149,7 @@ class Matcher {
     } catch (const Error&) {  // "none": a limit that the path does not meet
       return false;
     }
-    double other = value * 2;
+    double other = std::isfinite(value * 2) ? value * 2 : value / 2;
     if (role == ParameterRole::kFloor || role == ParameterRole::kBackoff) other = value / 2;
     if (role == ParameterRole::kOverflows || role == ParameterRole::kInterval) other = value + 1;
     if (role == ParameterRole::kTolerance) other = value + 0.03;

@@ -78,6 +78,12 @@ TEST(HostileLog, JsonOfManyLevelsIsReadAsFarAsItMatters) {
   EXPECT_THROW(ExplainText(R"({"loss_scale": )" + deep + "}\n"), Error);
 }
 
+TEST(HostileLog, AScaleThatCannotDoubleIsTakenAsItIs) {
+  const Explanation found = ExplainText("step,scale\n0,1e308\n1,1e308\n2,1e308\n");
+  ASSERT_FALSE(found.inference.matches.empty());
+  EXPECT_FALSE(found.inference.matches.front().evidence.empty());
+}
+
 TEST(HostileLog, TooManyStepsAreRefused) {
   std::string log;
   for (int line = 1; line <= 3; ++line) {

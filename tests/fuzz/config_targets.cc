@@ -23,7 +23,7 @@ int FuzzConfig(std::string_view text, ConfigLanguage language) {
     Require(!config.kind.empty() && !(config.clipping.max_norm && config.clipping.max_value));
     for (const std::string& note : config.notes) Require(note.find('\n') == note.npos);
   };
-  return RunTarget(read, {ErrorKind::kUsage});
+  return RunTarget(read, {ErrorKind::kUsage, ErrorKind::kInput});  // of files that it names
 }
 
 }  // namespace
