@@ -30,9 +30,6 @@ class PartialFile {
   // Begins anew.
   void Restart(const std::string& opening);
 
-  // Drops what is there, also a complete profile.
-  void Clear() { Cut(0); }
-
   // What is there; valid as long as this object is.
   ByteSource Source() const;
 

@@ -50,8 +50,8 @@ bool HoldsStepsOf(const PartialFile& partial, const StoredProfile& complete) {
          std::equal(entries.begin(), entries.end(), done.begin(), same);
 }
 
-// True if the file is a complete profile of just these steps: a run ended before it could rename
-// it.
+// True if the file is a complete profile of just these steps, left by a run that ended before it
+// could rename it.
 bool IsResult(const ByteSource& file, const std::string& opening, size_t steps,
               const std::function<EncodedStep(size_t)>& step) {
   if (!IsCompleteProfile(file)) return false;
@@ -120,7 +120,10 @@ void WriteProfileLike(const ProfileReader& like, const std::string& output,
     const ProfileSettings& settings = like.settings();
     const std::string opening =
         ProfileOpening(SettingsText(Printable(output), settings), like.edges(), settings.part);
-    if (IsResult(file.Source(), opening, like.step_count(), step)) file.Clear();
+    if (IsResult(file.Source(), opening, like.step_count(), step)) {
+      file.Resume(opening);
+      return file.Commit();
+    }
     file.Restart(opening);
     for (size_t i = 0; i < like.step_count(); ++i) file.Append(step(i));
     file.Commit();
