@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hugging Face Accelerate's YAML, which `accelerate config` writes.
-// Source: huggingface/accelerate, accelerator.py and utils/dataclasses.py.
+// Compared with huggingface/accelerate 1.15.0: accelerator.py and utils/dataclasses.py.
 #include <algorithm>
 #include <array>
 
@@ -20,11 +20,28 @@ constexpr std::array<std::string_view, 2> kAccelerateMarks = {
     "distributed_type mixed_precision", "distributed_type compute_environment"};
 constexpr std::array<std::string_view, 3> kAcceleratePrecisions = {"no", "fp16", "bf16"};
 
-// YAML reads an unquoted `no` as false.
+// Keys that the plugin refuses beside a file of its own.
+constexpr std::array<std::string_view, 8> kPluginKeys = {
+    "gradient_accumulation_steps", "gradient_clipping",     "zero_stage",
+    "offload_optimizer_device",    "offload_param_device",  "offload_param_nvme_path",
+    "offload_optimizer_nvme_path", "zero3_save_16bit_model"};
+
+std::string Lowered(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
+// YAML reads an unquoted `no` as false, which has no lower().
 std::string ReadAcceleratePrecision(const ConfigBlock& file) {
   const ConfigNode* value = file.Find("mixed_precision");
-  if (value == nullptr || value->text == "false") return "no";
-  return *file.Choice("mixed_precision", kAcceleratePrecisions);
+  if (value == nullptr) return "no";
+  if (value->kind == Kind::kBool) {
+    file.Refuse("mixed_precision", "'bool' object has no attribute 'lower'", "'no' in quotes",
+                value->text);
+  }
+  const std::string name = Lowered(value->text);
+  const bool known = std::ranges::count(kAcceleratePrecisions, name) > 0;
+  return known ? name : *file.Choice("mixed_precision", kAcceleratePrecisions);
 }
 
 Precision PrecisionNamed(std::string_view name) {
@@ -36,9 +53,11 @@ Precision PrecisionNamed(std::string_view name) {
 // Copies a setting of the plugin under DeepSpeed's own name.
 void Copy(const ConfigBlock& plugin, std::string_view key, std::string_view name,
           ConfigNode& table) {
-  if (const ConfigNode* value = plugin.Find(key)) {
-    table.entries.push_back({std::string(name), *value});
-  }
+  const ConfigNode* value = plugin.Find(key);
+  if (value == nullptr) return;
+  ConfigNode copy = *value;
+  if (plugin.HasNumber(key)) copy.kind = Kind::kNumber;  // in quotes it is converted
+  table.entries.push_back({std::string(name), copy});
 }
 
 // The file that the plugin makes for DeepSpeed: ZeRO stage 2 by default, and the mixed precision.
@@ -52,7 +71,10 @@ TrainingConfig ReadPlugin(const ConfigBlock& file, const std::string& mixed_prec
   if (zero.entries.empty()) zero.entries.push_back({"stage", ScalarNode(Kind::kNumber, "2")});
   root.entries.push_back({"zero_optimization", zero});
   Copy(plugin, "gradient_accumulation_steps", "gradient_accumulation_steps", root);
-  Copy(plugin, "gradient_clipping", "gradient_clipping", root);
+  // The plugin leaves out 0, and DeepSpeed's default then clips.
+  const bool is_zero = plugin.HasNumber("gradient_clipping") &&
+                       plugin.Number("gradient_clipping", NumberRange::kAny)->value == 0;
+  if (!is_zero) Copy(plugin, "gradient_clipping", "gradient_clipping", root);
   if (!plugin.Has("gradient_clipping")) {
     root.entries.push_back({"gradient_clipping", ScalarNode(Kind::kText, "auto")});
   }
@@ -66,9 +88,16 @@ TrainingConfig ReadPlugin(const ConfigBlock& file, const std::string& mixed_prec
 }
 
 // The plugin's own file; the plugin fills in its "auto" values.
-TrainingConfig ReadPluginFile(const ConfigBlock& plugin, const std::string& mixed_precision,
+TrainingConfig ReadPluginFile(const ConfigBlock& file, const ConfigBlock& plugin,
                               const ConfigOptions& options) {
-  const DeepSpeedFill fill = {PrecisionNamed(mixed_precision), {}, {}};
+  const auto refuse = [&](const ConfigBlock& block, std::string_view key) {
+    if (!block.Has(key)) return;
+    block.Refuse(key, "Accelerate refuses it beside deepspeed_config_file",
+                 "its value in the DeepSpeed file alone");
+  };
+  refuse(file, "mixed_precision");
+  for (const std::string_view key : kPluginKeys) refuse(plugin, key);
+  const DeepSpeedFill fill = {};
   TrainingConfig config = ReadOwnDeepSpeed(plugin, "deepspeed_config_file", fill, options);
   config.kind = "Accelerate with DeepSpeed";
   return config;
@@ -80,9 +109,8 @@ bool LooksLikeAccelerate(const ConfigBlock& file) {
   const ConfigNode& root = file.node();
   if (!HasMark(root, kAccelerateMarks)) return false;
   const ConfigNode* precision = root.Find("mixed_precision");
-  const bool known =
-      precision == nullptr || precision->text == "false" ||
-      std::ranges::find(kAcceleratePrecisions, precision->text) != kAcceleratePrecisions.end();
+  const bool known = precision == nullptr || precision->text == "false" ||
+                     std::ranges::count(kAcceleratePrecisions, Lowered(precision->text)) > 0;
   const ConfigNode* type = root.Find("distributed_type");
   return known && type->text != "MEGATRON_LM";
 }
@@ -99,7 +127,7 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
   if (file.Is("distributed_type", "DEEPSPEED")) {
     const std::optional<ConfigBlock> plugin = file.Table("deepspeed_config");
     return plugin && plugin->Has("deepspeed_config_file")
-               ? ReadPluginFile(*plugin, mixed_precision, options)
+               ? ReadPluginFile(file, *plugin, options)
                : ReadPlugin(file, mixed_precision, options);
   }
   TrainingConfig config = {.kind = "Accelerate", .formats = {}, .policies = {}};

@@ -5,9 +5,23 @@
 
 namespace dlsim::sim {
 
+bool ReadSwitch(const ConfigBlock& block, std::string_view key) {
+  const ConfigNode* value = block.Find(key);
+  if (value == nullptr) return false;
+  if (value->kind == ConfigNode::Kind::kNumber) {
+    const double number = block.Number(key, NumberRange::kAny)->value;
+    if (number == 0 || number == 1) return number == 1;
+  }
+  if (value->kind == ConfigNode::Kind::kText) {
+    block.Refuse(key, "text, which the original takes as true whatever it says", "true or false",
+                 DescribeNode(*value));
+  }
+  return *block.Bool(key);
+}
+
 Precision ReadSwitches(const ConfigBlock& block, std::string_view fp16, std::string_view bf16) {
-  const bool is_fp16 = block.Bool(fp16).value_or(false);
-  const bool is_bf16 = block.Bool(bf16).value_or(false);
+  const bool is_fp16 = ReadSwitch(block, fp16);
+  const bool is_bf16 = ReadSwitch(block, bf16);
   if (is_fp16 && is_bf16) {
     block.Refuse(bf16, "both fp16 and bf16 are on", "at most one, as the original does");
   }
@@ -27,9 +41,16 @@ void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& co
                               : "neither fp16 nor bf16 is enabled: this run computes in float32");
 }
 
+void RequireUnquoted(const ConfigBlock& block, std::string_view key) {
+  const ConfigNode* value = block.Find(key);
+  if (value == nullptr || value->kind != ConfigNode::Kind::kText) return;
+  block.Refuse(key, "text in quotes, with which the original cannot calculate", "a number",
+               DescribeNode(*value));
+}
+
 void ReadNormLimit(const ConfigBlock& block, std::string_view key, std::optional<double> fallback,
                    TrainingConfig& config) {
-  const std::optional<ConfigNumber> limit = block.Number(key, NumberRange::kNotNegative);
+  const std::optional<ConfigNumber> limit = block.Number(key, NumberRange::kAny);
   const bool is_null = block.node().Find(key) != nullptr && !limit;
   if (limit ? limit->value > 0 : fallback && !is_null) {
     config.clipping.max_norm = limit ? limit->value : *fallback;

@@ -12,13 +12,19 @@ namespace dlsim::sim {
 
 enum class Precision { kFloat32, kFp16, kBf16 };
 
+// Reads a switch: true, false, 1 or 0; off by default.
+bool ReadSwitch(const ConfigBlock& block, std::string_view key);
+
 // Reads two switches, off by default; refuses both at once.
 Precision ReadSwitches(const ConfigBlock& block, std::string_view fp16, std::string_view bf16);
 
 // Sets format and policy, `scaler` in fp16, with a note where nothing is scaled.
 void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& config);
 
-// Reads the limit of clipping by norm; 0 is off.
+// Refuses a number in quotes.
+void RequireUnquoted(const ConfigBlock& block, std::string_view key);
+
+// Reads the limit of clipping by norm; 0 and less is off.
 void ReadNormLimit(const ConfigBlock& block, std::string_view key, std::optional<double> fallback,
                    TrainingConfig& config);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Hugging Face's TrainingArguments, as YAML, JSON or a command line, also of LLaMA-Factory.
-// Source: huggingface/transformers, training_args.py, trainer.py and integrations/deepspeed.py.
+// Compared with huggingface/transformers 5.24.0: training_args.py, trainer.py and
+// integrations/deepspeed.py.
 #include <algorithm>
 #include <array>
 
@@ -28,8 +29,11 @@ constexpr std::array<std::string_view, 7> kArgumentKeys = {
     "fp16",          "bf16",      "half_precision_backend",     "fp16_backend",
     "max_grad_norm", "deepspeed", "gradient_accumulation_steps"};
 
-constexpr std::array<std::string_view, 5> kSwitchKeys = {"fp16", "bf16", "pure_bf16", "torch_dtype",
-                                                         "dtype"};
+constexpr std::array<std::string_view, 4> kBf16Keys = {"bf16", "pure_bf16", "torch_dtype", "dtype"};
+
+// Arguments of releases before 5.0.
+constexpr std::array<std::string_view, 3> kOldKeys = {"half_precision_backend", "fp16_backend",
+                                                      "fp16_opt_level"};
 
 bool IsOn(const ConfigNode& root, std::string_view key) {
   const ConfigNode* value = root.Find(key);
@@ -65,9 +69,16 @@ Precision ReadPrecision(const ConfigBlock& arguments, TrainingConfig& config) {
 
 // DeepSpeed's own rules, with its "auto" values from the arguments.
 TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, const ConfigOptions& options) {
-  const auto norm = arguments.Number("max_grad_norm", NumberRange::kNotNegative);
-  const DeepSpeedFill fill = {ReadSwitches(arguments, "fp16", "bf16"), norm ? norm->text : "1.0",
-                              arguments.Integer("gradient_accumulation_steps", 1).value_or(1)};
+  const auto norm = arguments.Number("max_grad_norm", NumberRange::kAny);
+  const DeepSpeedFill fill = {
+      .precision = ReadSwitches(arguments, "fp16", "bf16"),
+      .fp16 = ReadSwitch(arguments, "fp16_full_eval"),
+      .bf16 = ReadSwitch(arguments, "bf16_full_eval"),
+      .gradient_clipping = norm ? norm->text : "1.0",
+      .gradient_accumulation_steps =
+          arguments.Integer("gradient_accumulation_steps", 1).value_or(1),
+      .micro_batch_size = arguments.Integer("per_device_train_batch_size", 1).value_or(8),
+      .must_match = true};
   return ReadOwnDeepSpeed(arguments, "deepspeed", fill, options);
 }
 
@@ -78,10 +89,10 @@ TrainingConfig ReadWithApex(const ConfigBlock& arguments) {
   return ReadApex(ConfigBlock(arguments.file(), root), {});
 }
 
-// Without any of the keys it depends on the trainer.
+// Where fp16 is off and nothing is said of bf16 it depends on the trainer.
 void RequirePrecision(const ConfigBlock& arguments) {
-  const auto given = [&](std::string_view key) { return arguments.node().Find(key) != nullptr; };
-  if (std::ranges::any_of(kSwitchKeys, given)) return;
+  const auto given = [&](std::string_view key) { return arguments.Has(key); };
+  if (std::ranges::any_of(kBf16Keys, given) || ReadSwitch(arguments, "fp16")) return;
   arguments.Refuse("",
                    "neither fp16 nor bf16 is given: transformers' Trainer computes in float32 "
                    "then, TRL's trainers since 0.20 in bf16",
@@ -100,6 +111,14 @@ TrainingConfig ReadArguments(const ConfigBlock& arguments) {
     config.policies = {NoScaler()};
   }
   AddNotes(arguments.NoteMisspelt(kArgumentKeys), config.notes);
+  for (const std::string_view key : kOldKeys) {
+    if (!arguments.Has(key)) continue;
+    config.notes.push_back(std::string(key) + " is gone from transformers 5, which refuses it");
+  }
+  const ConfigNode* norm = arguments.node().Find("max_grad_norm");
+  if (norm != nullptr && norm->kind == Kind::kNull) {
+    arguments.Refuse("max_grad_norm", "transformers 5 refuses null", "a number; 0 is off");
+  }
   ReadNormLimit(arguments, "max_grad_norm", 1.0, config);
   config.grad_accum_steps = arguments.Integer("gradient_accumulation_steps", 1);
   return config;
@@ -117,6 +136,12 @@ bool LooksLikeHfTrainer(const ConfigBlock& file) {
 TrainingConfig ReadHfTrainer(const ConfigBlock& file, const ConfigOptions& options) {
   const ConfigNode table = ArgumentTable(file.node());
   const ConfigBlock arguments(file.file(), table);
+  for (const std::string_view key : {"max_grad_norm", "gradient_accumulation_steps"}) {
+    RequireUnquoted(arguments, key);
+  }
+  if (ReadSwitch(arguments, "fp16_full_eval") && ReadSwitch(arguments, "bf16_full_eval")) {
+    arguments.Refuse("bf16_full_eval", "at most one of fp16 and bf16 can be true for full eval");
+  }
   TrainingConfig config =
       arguments.Has("deepspeed") ? ReadWithDeepSpeed(arguments, options) : ReadArguments(arguments);
   config.kind = "Hugging Face TrainingArguments";

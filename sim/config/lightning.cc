@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PyTorch Lightning's trainer in YAML, and NVIDIA NeMo's, whose Megatron models have an own scaler.
-// Sources: Lightning-AI/pytorch-lightning, trainer/connectors/accelerator_connector.py and
-// plugins/precision; NVIDIA/NeMo, nlp/parts/megatron_trainer_builder.py.
+// Compared with Lightning-AI/pytorch-lightning 2.6.6: trainer/connectors/accelerator_connector.py
+// and plugins/precision; NVIDIA/NeMo, nlp/parts/megatron_trainer_builder.py.
 #include <algorithm>
 #include <array>
 
@@ -89,10 +89,25 @@ ConfigPolicy Scaler(const ConfigBlock& file, const ConfigBlock& trainer, Trainin
   return NoScaler();
 }
 
+// What Lightning 2 refuses.
+void NoteOldKeys(const ConfigBlock& trainer, const PrecisionName& precision,
+                 std::vector<std::string>& notes) {
+  const auto note = [&](std::string_view what) {
+    notes.push_back(std::string(what) + " is gone from Lightning 2, which refuses it");
+  };
+  for (const std::string_view key : {"amp_backend", "amp_level"}) {
+    if (trainer.Has(key)) note(key);
+  }
+  if (precision.name == "fp16" || precision.name == "fp32") {
+    note("precision " + std::string(precision.name));
+  }
+}
+
 void ReadClipping(const ConfigBlock& trainer, TrainingConfig& config) {
   constexpr std::array<std::string_view, 2> kAlgorithms = {"norm", "value"};
   const std::string algorithm =
       trainer.Choice("gradient_clip_algorithm", kAlgorithms).value_or("norm");
+  RequireUnquoted(trainer, "gradient_clip_val");
   ReadNormLimit(trainer, "gradient_clip_val", std::nullopt, config);
   if (algorithm == "value") std::swap(config.clipping.max_norm, config.clipping.max_value);
 }
@@ -134,6 +149,7 @@ TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions&) {
     config.notes.push_back("precision " + std::string(precision->name) +
                            ": weights in 16 bits, no loss scaling");
   }
+  NoteOldKeys(*trainer, *precision, config.notes);
   ReadClipping(*trainer, config);
   ReadAccumulation(*trainer, config);
   return config;

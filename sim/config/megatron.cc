@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Megatron-LM's arguments: a command line, or MODEL_ARGS of its test cases in YAML.
-// Source: NVIDIA/Megatron-LM, megatron/training/arguments.py and megatron/core/optimizer.
+// Compared with megatron-core 0.19.2 of NVIDIA/Megatron-LM: megatron/training/arguments.py and
+// megatron/core/optimizer.
 #include <array>
+#include <cmath>
 
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
@@ -24,11 +26,13 @@ constexpr std::array<std::string_view, 8> kMegatronKeys = {
     "fp16",           "bf16",      "loss_scale",        "initial_loss_scale",
     "min_loss_scale", "clip_grad", "loss_scale_window", "hysteresis"};
 
+constexpr std::string_view kNeverGrows = "9223372036854775807";
+
 // ConstantGradScaler: overflows skip their step, the scale stays.
 ConfigPolicy ConstantScaler(const ConfigNumber& scale) {
   return {"megatron",
           {"initial_scale=" + scale.text, "min_scale=" + scale.text, "hysteresis=1",
-           "growth_interval=9223372036854775807"}};
+           "growth_interval=" + std::string(kNeverGrows)}};
 }
 
 ConfigPolicy DynamicScaler(const ConfigBlock& arguments) {
@@ -37,22 +41,31 @@ ConfigPolicy DynamicScaler(const ConfigBlock& arguments) {
     const auto value = arguments.Number(key, NumberRange::kPositive);
     if (value) policy.settings.push_back(std::string(parameter) + "=" + value->text);
   };
-  const auto integer = [&](std::string_view key, std::string_view parameter) {
-    const auto value = arguments.Integer(key, 1);
-    if (value) policy.settings.push_back(std::string(parameter) + "=" + std::to_string(*value));
-  };
   number("initial_loss_scale", "initial_scale");
   number("min_loss_scale", "min_scale");
-  integer("loss_scale_window", "growth_interval");
-  integer("hysteresis", "hysteresis");
+  const auto window = arguments.Number("loss_scale_window", NumberRange::kPositive);
+  if (window) {
+    // A float in the original, which no count of steps equals if it has a fraction.
+    const bool whole = window->value == std::trunc(window->value);
+    policy.settings.push_back("growth_interval=" +
+                              (whole ? std::to_string(*arguments.Integer("loss_scale_window", 1))
+                                     : std::string(kNeverGrows)));
+  }
+  const auto hysteresis = arguments.Integer("hysteresis", 1);
+  if (hysteresis) policy.settings.push_back("hysteresis=" + std::to_string(*hysteresis));
   return policy;
 }
 
+// Values without effect may be anything.
 void ReadScaler(const ConfigBlock& arguments, TrainingConfig& config) {
   const Precision precision = ReadSwitches(arguments, "fp16", "bf16");
-  const auto constant = arguments.Number("loss_scale", NumberRange::kNotNegative);
-  const bool is_constant = constant && constant->value != 0 && precision != Precision::kFloat32;
-  ApplyPrecision(precision, DynamicScaler(arguments), config);
+  const bool half = precision != Precision::kFloat32;
+  const auto constant =
+      arguments.Number("loss_scale", half ? NumberRange::kNotNegative : NumberRange::kAny);
+  const bool is_constant = half && constant && constant->value != 0;
+  const bool dynamic = precision == Precision::kFp16 && !is_constant;
+  ApplyPrecision(precision, dynamic ? DynamicScaler(arguments) : ConfigPolicy{"megatron", {}},
+                 config);
   if (!is_constant) return;
   config.policies = {ConstantScaler(*constant)};
   config.notes.assign({"loss_scale " + constant->text +

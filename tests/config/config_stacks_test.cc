@@ -12,8 +12,70 @@ TEST(ConfigAccelerate, Fp16IsPytorchsScaler) {
   ExpectMeaning(type + "fp16\n", {"Accelerate", {"fp16"}, "torch"});
   ExpectMeaning(type + "bf16\n", {"Accelerate", {"bf16"}, kNothing});
   ExpectMeaning(type + "'no'\n", {"Accelerate", {}, kNothing});
-  ExpectMeaning(type + "no\n", {"Accelerate", {}, kNothing});
+  ExpectMeaning(type + "FP16\n", {"Accelerate", {"fp16"}, "torch"});
+  ExpectConfigError(
+      type + "no\n",
+      "f:2: mixed_precision: 'bool' object has no attribute 'lower', expected 'no' in "
+      "quotes, got false");
   EXPECT_TRUE(HasNote(Interpret(type + "fp16\n"), "GradScalerKwargs are code"));
+}
+
+TEST(ConfigHuggingFace, WhatItsTrainersRefuseOrReadDifferentlyIsRefused) {
+  const std::string arguments = "per_device_train_batch_size: 1\n";
+  const std::string neither =
+      "f:1: neither fp16 nor bf16 is given: transformers' Trainer computes in float32 then, TRL's "
+      "trainers since 0.20 in bf16, expected fp16 or bf16, or --policy static --format bf16";
+  ExpectConfigError(arguments, neither);
+  ExpectConfigError(arguments + "fp16: false\n", neither);
+  ExpectConfigError(arguments + "fp16: false\nbf16: null\n", neither);
+  const std::string fp16 = arguments + "fp16: true\n";
+  ExpectConfigError(arguments + "fp16: 'false'\n",
+                    "f:2: fp16: text, which the original takes as true whatever it says, expected "
+                    "true or false, got 'false'");
+  ExpectConfigError(fp16 + "max_grad_norm: '0.3'\n",
+                    "f:3: max_grad_norm: text in quotes, with which the original cannot calculate, "
+                    "expected a number, got '0.3'");
+  ExpectConfigError(fp16 + "max_grad_norm: null\n",
+                    "f:3: max_grad_norm: transformers 5 refuses null, expected a number; 0 is off");
+  EXPECT_TRUE(HasNote(Interpret(fp16 + "fp16_backend: amp\n"), "gone from transformers 5"));
+}
+
+// trainer_config_process: the values of both must match.
+TEST(ConfigHuggingFace, DeepSpeedsValuesMustMatchTheArguments) {
+  const auto with = [](const std::string& arguments, const std::string& deepspeed) {
+    return "per_device_train_batch_size: 4\n" + arguments + "deepspeed: {" + deepspeed +
+           "zero_optimization: {stage: 2}}\n";
+  };
+  const std::string words =
+      " differs from the arguments of Hugging Face's trainer, which refuses it, expected ";
+  struct Case {
+    std::string arguments, deepspeed, line;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"", "gradient_accumulation_steps: 2, ",
+            "gradient_accumulation_steps:" + words + "1 or auto, got 2"},
+           {"max_grad_norm: 0.5\n", "gradient_clipping: 1.0, ",
+            "gradient_clipping:" + words + "0.5 or auto, got 1.0"},
+           {"", "fp16: {enabled: true}, ", "fp16.enabled:" + words + "false or auto, got true"},
+           {"bf16: true\n", "bf16: {enabled: false}, ",
+            "bf16.enabled:" + words + "true or auto, got false"},
+           {"", "train_micro_batch_size_per_gpu: 8, ",
+            "train_micro_batch_size_per_gpu:" + words + "4 or auto, got 8"}}) {
+    const std::string line = c.arguments.empty() ? "2" : "3";
+    ExpectConfigError(with(c.arguments, c.deepspeed), "f:" + line + ": " + c.line);
+  }
+  const TrainingConfig same = Interpret(
+      with("fp16: true\ngradient_accumulation_steps: 2\nmax_grad_norm: 1\n",
+           "fp16: {enabled: true}, gradient_accumulation_steps: 2, gradient_clipping: 1.0, "));
+  EXPECT_EQ(same.formats, Texts{"fp16"});
+  // fp16_full_eval alone switches training on, too; a missing gradient_clipping is not filled in.
+  const TrainingConfig eval =
+      Interpret(with("fp16_full_eval: true\nmax_grad_norm: 0\n", "fp16: {enabled: auto}, "));
+  EXPECT_EQ(eval.formats, Texts{"fp16"});
+  EXPECT_EQ(eval.clipping.max_norm, 1.0);
+  ExpectConfigError("per_device_train_batch_size: 4\nfp16: true\ndeepspeed: {fp16: {}}\n",
+                    "f:3: Please specify the ZeRO optimization config in the DeepSpeed config, "
+                    "expected zero_optimization, perhaps with stage 0");
 }
 
 // The plugin writes DeepSpeed's file: ZeRO 2 unless told otherwise, gradient_clipping "auto".
@@ -31,6 +93,14 @@ TEST(ConfigAccelerate, ItsPluginIsDeepSpeed) {
   EXPECT_EQ(plain.clipping.max_norm, 0.5);
   EXPECT_EQ(plain.grad_accum_steps, 4);
   EXPECT_EQ(Interpret(type).clipping.max_norm, 1.0);
+  // The plugin drops 0, and DeepSpeed's default clips; numbers in quotes are converted.
+  EXPECT_EQ(Interpret(type + "deepspeed_config: {gradient_clipping: 0}\n").clipping.max_norm, 1.0);
+  EXPECT_EQ(
+      Interpret(type + "deepspeed_config: {gradient_accumulation_steps: '4'}\n").grad_accum_steps,
+      4);
+  ExpectConfigError(type + "deepspeed_config: {deepspeed_config_file: ds.json}\n",
+                    "f:2: mixed_precision: Accelerate refuses it beside deepspeed_config_file, "
+                    "expected its value in the DeepSpeed file alone");
 }
 
 TEST(ConfigMegatron, ArgumentsAreTheScalers) {
@@ -95,12 +165,14 @@ TEST(ConfigHuggingFace, SwitchesAndDefaults) {
   ExpectMeaning(arguments + "fp16: true\n", {kind, {"fp16"}, "torch"});
   ExpectMeaning(arguments + "bf16: true\n", {kind, {"bf16"}, kNothing});
   ExpectMeaning(arguments + "pure_bf16: true\n", {kind, {"bf16"}, kNothing});
-  ExpectMeaning(arguments + "fp16: false\n", {kind, {}, kNothing});
+  ExpectMeaning(arguments + "fp16: 1\nbf16: 0\n", {kind, {"fp16"}, "torch"});
+  ExpectMeaning(arguments + "fp16: false\nbf16: false\n", {kind, {}, kNothing});
   ExpectMeaning(arguments + "torch_dtype: bfloat16\n", {kind, {"bf16"}, kNothing});
   ExpectMeaning(arguments + "fp16: true\nhalf_precision_backend: apex\nfp16_opt_level: O2\n",
                 {kind, {"fp16"}, "apex"});
   EXPECT_EQ(Interpret(arguments + "fp16: true\n").clipping.max_norm, 1.0);
   EXPECT_FALSE(Interpret(arguments + "fp16: true\nmax_grad_norm: 0\n").clipping.enabled());
+  EXPECT_FALSE(Interpret(arguments + "fp16: true\nmax_grad_norm: -1\n").clipping.enabled());
   EXPECT_EQ(Interpret(arguments + "fp16: true\ngradient_accumulation_steps: 8\n").grad_accum_steps,
             8);
 }
