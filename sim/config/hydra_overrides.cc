@@ -10,14 +10,20 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr std::string_view kActor = "actor_rollout_ref.actor.";
+// Tables with keys that decide.
+constexpr std::array<std::string_view, 3> kDecisiveTables = {"actor_rollout_ref.actor.", "engine.",
+                                                             "optim."};
 
-// Keys of the actor, wherever they stand in it.
-constexpr std::array<std::string_view, 6> kOfActor = {"dtype",    "param_dtype", "reduce_dtype",
-                                                      "strategy", "grad_clip",   "clip_grad"};
+// Keys of these tables, at whatever level.
+constexpr std::array<std::string_view, 6> kDecisiveKeys = {
+    "dtype", "param_dtype", "reduce_dtype", "strategy", "grad_clip", "clip_grad"};
 
-constexpr std::array<std::string_view, 3> kElsewhere = {"trainer.use_legacy_worker_impl",
-                                                        "optim.clip_grad", "model_engine"};
+constexpr std::array<std::string_view, 2> kElsewhere = {"trainer.use_legacy_worker_impl",
+                                                        "model_engine"};
+
+// Choices of a whole table of verl's, and the key of that table that tells the choice.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kChoices = {
+    {{"model_engine", "model_engine"}, {"engine", "engine.strategy"}}};
 
 bool IsPathCharacter(char c) { return IsWordCharacter(c) || c == '.'; }
 
@@ -39,19 +45,27 @@ std::optional<HydraOverride> ParseOverride(std::string_view word) {
   word.remove_prefix(std::min(word.find_first_not_of('+'), word.size()));
   const size_t equals = word.find('=');
   if (equals == word.npos || equals == 0) return std::nullopt;
-  const std::string_view path = word.substr(0, equals);
+  std::string_view path = word.substr(0, equals);
   if (!std::ranges::all_of(path, IsPathCharacter)) return std::nullopt;
+  const auto choice = std::ranges::find(kChoices, path, [](const auto& c) { return c.first; });
+  if (choice != kChoices.end()) path = choice->second;
   const bool nested = path.find('.') != path.npos && path.front() != '.' && path.back() != '.';
-  if (!nested && path != "model_engine") return std::nullopt;
+  if (!nested && choice == kChoices.end()) return std::nullopt;
   return HydraOverride{std::string(path), std::string(WithoutQuotes(word.substr(equals + 1)))};
 }
 
 bool DecidesVerl(std::string_view path) {
   if (std::ranges::count(kElsewhere, path) > 0) return true;
-  if (!path.starts_with(kActor)) return false;
+  const auto holds = [&](std::string_view table) { return path.starts_with(table); };
+  if (std::ranges::none_of(kDecisiveTables, holds)) return false;
   const std::string_view key = path.substr(path.rfind('.') + 1);
-  return std::ranges::count(kOfActor, key) > 0 ||
-         path.find(".override_optimizer_config.") != path.npos;
+  return std::ranges::count(kDecisiveKeys, key) > 0 ||
+         path.find("override_optimizer_config.") != path.npos;
+}
+
+bool IsVerlProgram(std::string_view word) {
+  return word.starts_with("verl.trainer.") &&
+         (word.find("main_ppo") != word.npos || word.find("sft_trainer") != word.npos);
 }
 
 void SetPath(ConfigNode& root, std::string_view path, ConfigNode value) {

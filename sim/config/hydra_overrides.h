@@ -21,6 +21,9 @@ std::optional<HydraOverride> ParseOverride(std::string_view word);
 // True if what dlsim reads of verl's configuration depends on this value.
 bool DecidesVerl(std::string_view path);
 
+// True for the name of a module of verl's that trains, as `python -m` takes it.
+bool IsVerlProgram(std::string_view word);
+
 // Puts a value where its path leads in `root`, in place of what was there.
 void SetPath(ConfigNode& root, std::string_view path, ConfigNode value);
 

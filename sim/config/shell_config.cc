@@ -117,6 +117,7 @@ class ScriptOptions {
     for (size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i].text;
       if (const auto found = ParseOverride(word)) Override(*found, words[i].line);
+      if (IsVerlProgram(word)) Override({"verl.program", word}, words[i].line);
       if (!word.starts_with("--") || word.size() == 2) continue;
       const size_t equals = std::min(word.find('='), word.size());
       const std::string name = word.substr(0, equals);
@@ -140,8 +141,8 @@ class ScriptOptions {
 
   // Others' overrides change a file that is not here.
   bool IsOfVerl() const {
-    constexpr std::array<std::string_view, 2> kMarks = {"actor_rollout_ref.actor",
-                                                        "model.partial_pretrain"};
+    constexpr std::array<std::string_view, 3> kMarks = {"actor_rollout_ref.actor",
+                                                        "model.partial_pretrain", "verl.program"};
     if (!HasMark(overrides_, kMarks)) return false;
     if (!undecided_.empty()) Refuse(undecided_.begin()->first, undecided_.begin()->second);
     return true;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // verl's configuration, as Hydra composes it, or the command line with its overrides: the training
-// of the actor, or supervised fine-tuning. Source: volcengine/verl, workers/actor/dp_actor.py,
-// workers/fsdp_workers.py, utils/megatron/optimizer.py, utils/torch_dtypes.py and
-// trainer/fsdp_sft_trainer.py.
+// of the actor, or supervised fine-tuning. Compared with verl 0.9.1: workers/engine/fsdp and
+// workers/engine/megatron, utils/torch_dtypes.py; before 0.8 workers/actor/dp_actor.py,
+// workers/fsdp_workers.py and trainer/fsdp_sft_trainer.py.
 #include <algorithm>
 #include <array>
 
@@ -17,8 +17,10 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 
-constexpr std::array<std::string_view, 1> kActorMarks = {"actor_rollout_ref.actor"};
-constexpr std::array<std::string_view, 1> kSftMarks = {"model.partial_pretrain data.train_files"};
+constexpr std::array<std::string_view, 2> kVerlMarks = {"actor_rollout_ref.actor", "verl.program"};
+constexpr std::array<std::string_view, 2> kSftMarks = {"model.partial_pretrain data.train_files",
+                                                       "engine.strategy data.train_files"};
+constexpr StackVersion kEngines = {0, 8, 0};  // in place of the workers before
 constexpr std::array<std::string_view, 3> kStrategies = {"fsdp", "fsdp2", "megatron"};
 
 // The names that the original knows.
@@ -44,49 +46,91 @@ Precision ReadType(const ConfigBlock& block, std::string_view key) {
   return value->text.ends_with("16") ? Precision::kFp16 : Precision::kFloat32;
 }
 
-// The type of FSDP's parameters need not be that of autocast, by which the scaler is chosen.
-void NoteMixedPrecision(const ConfigBlock& fsdp, Precision precision,
-                        std::vector<std::string>& notes) {
-  const std::optional<ConfigBlock> mixed = fsdp.Table("mixed_precision");
-  if (!mixed) return;
-  if (ReadType(*mixed, "param_dtype") != precision) {
-    notes.push_back(
-        "mixed_precision.param_dtype is not dtype: the scaler goes by dtype, gradients of "
-        "parameters are rounded to param_dtype");
-  }
-  if (mixed->Has("reduce_dtype") && ReadType(*mixed, "reduce_dtype") != Precision::kFloat32) {
+void NoteReduceType(const ConfigBlock& mixed, std::vector<std::string>& notes) {
+  if (mixed.Has("reduce_dtype") && ReadType(mixed, "reduce_dtype") != Precision::kFloat32) {
     notes.push_back("mixed_precision.reduce_dtype is not simulated: it rounds between ranks");
   }
 }
 
-TrainingConfig ReadFsdp(const ConfigBlock& file, const ConfigBlock& actor) {
-  TrainingConfig config = {.kind = "verl with FSDP", .formats = {}, .policies = {}};
-  const ConfigBlock fsdp = TableOrEmpty(actor, "fsdp_config");
-  const Precision type = ReadType(fsdp, "dtype");
-  const bool engine = TableOrEmpty(file, "trainer").Is("use_legacy_worker_impl", "disable");
-  const Precision precision = engine ? Precision::kBf16 : type;
+void ApplyFsdpPrecision(Precision precision, TrainingConfig& config) {
   ApplyPrecision(precision, {"torch", {"growth_interval=400"}}, config);
-  if (engine) config.notes.push_back("use_legacy_worker_impl disable: bf16, whatever dtype says");
   if (precision == Precision::kFp16) {
     config.notes.push_back("ShardedGradScaler with growth_interval 400, which the original fixes");
   }
-  NoteMixedPrecision(fsdp, precision, config.notes);
+}
+
+// `engine`: the table with mixed_precision, whose param_dtype decides since 0.8.
+TrainingConfig ReadFsdp(const ConfigBlock& engine, const ConfigBlock& optimizer) {
+  TrainingConfig config = {.kind = "verl with FSDP", .formats = {}, .policies = {}};
+  const ConfigBlock mixed = TableOrEmpty(engine, "mixed_precision");
+  const Precision precision = ReadType(mixed, "param_dtype");
+  ApplyFsdpPrecision(precision, config);
+  NoteReduceType(mixed, config.notes);
+  if (engine.Has("dtype") && ReadType(engine, "dtype") != precision) {
+    config.notes.push_back(
+        "dtype has no effect with FSDP since verl 0.8: mixed_precision.param_dtype decides, "
+        "bfloat16 by default (--config-version 0.7 for the older rule)");
+  }
+  const auto norm = optimizer.Number("clip_grad", NumberRange::kPositive);
+  config.clipping.max_norm = norm ? norm->value : 1.0;
+  return config;
+}
+
+// Before 0.8, dtype decided, and the actor's own type in the forks where FP16 came from.
+TrainingConfig ReadLegacyFsdp(const ConfigBlock& file, const ConfigBlock& actor) {
+  TrainingConfig config = {.kind = "verl with FSDP", .formats = {}, .policies = {}};
+  const ConfigBlock fsdp = TableOrEmpty(actor, "fsdp_config");
+  const Precision type = actor.Has("dtype") ? ReadType(actor, "dtype") : ReadType(fsdp, "dtype");
+  const bool engine = TableOrEmpty(file, "trainer").Is("use_legacy_worker_impl", "disable");
+  const Precision precision = engine ? Precision::kBf16 : type;
+  ApplyFsdpPrecision(precision, config);
+  if (engine) config.notes.push_back("use_legacy_worker_impl disable: bf16, whatever dtype says");
+  if (actor.Has("dtype")) {
+    config.notes.push_back("actor.dtype decides: a key of forks of verl before 0.8");
+  }
+  if (const auto mixed = fsdp.Table("mixed_precision")) {
+    if (ReadType(*mixed, "param_dtype") != precision) {
+      config.notes.push_back(
+          "mixed_precision.param_dtype is not dtype: the scaler goes by dtype, gradients of "
+          "parameters are rounded to param_dtype");
+    }
+    NoteReduceType(*mixed, config.notes);
+  }
   ReadNormLimit(actor, "grad_clip", 1.0, config);
   return config;
 }
 
+// The release that wrote the file, as far as its keys tell.
+bool IsLegacy(const ConfigBlock& file, const ConfigBlock& actor, const ConfigOptions& options) {
+  if (options.version) return *options.version < kEngines;
+  return actor.Has("dtype") || TableOrEmpty(file, "trainer").Has("use_legacy_worker_impl");
+}
+
+TrainingConfig ReadActorWithFsdp(const ConfigBlock& file, const ConfigBlock& actor,
+                                 const ConfigOptions& options) {
+  if (IsLegacy(file, actor, options)) return ReadLegacyFsdp(file, actor);
+  TrainingConfig config =
+      ReadFsdp(TableOrEmpty(actor, "fsdp_config"), TableOrEmpty(actor, "optim"));
+  const auto norm = actor.Number("grad_clip", NumberRange::kAny);
+  if (norm && norm->value != config.clipping.max_norm) {
+    config.notes.push_back(
+        "grad_clip has no effect since verl 0.8: optim.clip_grad clips, at 1.0 by default "
+        "(--config-version 0.7 for the older rule)");
+  }
+  return config;
+}
+
 // The file that verl makes for Megatron's optimizer.
-TrainingConfig ReadWithMegatron(const ConfigBlock& actor, const ConfigOptions& options) {
-  const Precision precision = ReadType(TableOrEmpty(actor, "megatron"), "dtype");
-  const ConfigBlock optimizer = TableOrEmpty(actor, "optim");
+TrainingConfig ReadWithMegatron(const ConfigBlock& engine, const ConfigBlock& optimizer,
+                                const ConfigOptions& options) {
+  constexpr std::array<std::string_view, 2> kTypes = {"bfloat16", "float16"};
+  const std::string type = engine.Choice("dtype", kTypes).value_or("bfloat16");
   const ConfigBlock overrides = TableOrEmpty(optimizer, "override_optimizer_config");
   ConfigNode arguments = TableNode({});
   const auto add = [&](std::string key, const ConfigNode& value) {
     arguments.entries.push_back({std::move(key), value});
   };
-  if (precision != Precision::kFloat32) {
-    add(precision == Precision::kFp16 ? "--fp16" : "--bf16", ScalarNode(Kind::kBool, "true"));
-  }
+  add(type == "float16" ? "--fp16" : "--bf16", ScalarNode(Kind::kBool, "true"));
   if (const ConfigNode* clip = optimizer.Find("clip_grad")) add("--clip-grad", *clip);
   for (const std::string_view key : kOverrides) {
     if (const ConfigNode* value = overrides.Find(key)) {
@@ -96,30 +140,59 @@ TrainingConfig ReadWithMegatron(const ConfigBlock& actor, const ConfigOptions& o
     }
   }
   const ConfigNode root = TableNode({{"MODEL_ARGS", arguments}});
-  TrainingConfig config = ReadMegatron(ConfigBlock(actor.file(), root), options);
+  TrainingConfig config = ReadMegatron(ConfigBlock(engine.file(), root), options);
   config.kind = "verl with Megatron";
   return config;
 }
 
-TrainingConfig ReadSft(const ConfigBlock& file) {
-  TrainingConfig config = {.kind = "verl's fine-tuning", .formats = {}, .policies = {}};
-  ApplyPrecision(Precision::kBf16, NoScaler(), config);
-  ReadNormLimit(TableOrEmpty(file, "optim"), "clip_grad", 1.0, config);
+bool IsFineTuning(const ConfigBlock& file) {
+  if (HasMark(file.node(), kSftMarks)) return true;
+  const ConfigNode* program = file.node().FindPath("verl.program");
+  return program != nullptr && program->text.find("sft_trainer") != std::string::npos;
+}
+
+// The trainer before the engines computed in bfloat16.
+TrainingConfig ReadSft(const ConfigBlock& file, const std::string& strategy,
+                       const ConfigOptions& options) {
+  const ConfigBlock optimizer = TableOrEmpty(file, "optim");
+  const ConfigBlock engine = TableOrEmpty(file, "engine");
+  TrainingConfig config = {.kind = "", .formats = {}, .policies = {}};
+  if (file.node().FindPath("model.partial_pretrain") != nullptr) {
+    ApplyPrecision(Precision::kBf16, NoScaler(), config);
+    ReadNormLimit(optimizer, "clip_grad", 1.0, config);
+  } else {
+    config = strategy == "megatron" ? ReadWithMegatron(engine, optimizer, options)
+                                    : ReadFsdp(engine, optimizer);
+  }
+  config.kind = "verl's fine-tuning";
   return config;
 }
 
-// The strategy of the file that a command line names and overrides; verl's own name it.
+// The strategy of the file that a command line names and overrides; verl's own files name it.
 std::string DefaultStrategy(const ConfigBlock& file) {
-  const auto names_megatron = [&](std::string_view key) {
-    const ConfigNode* value = file.Find(key);
-    return value != nullptr && value->text.find("megatron") != std::string::npos;
-  };
-  return names_megatron("--config-name") || names_megatron("model_engine") ? "megatron" : "fsdp";
+  std::string named;
+  for (const std::string_view key : {"--config-name", "model_engine"}) {
+    if (const ConfigNode* value = file.Find(key)) named += value->text + " ";
+  }
+  for (const std::string_view engine : {"megatron", "veomni", "torchtitan", "automodel"}) {
+    if (named.find(engine) != named.npos) return std::string(engine);
+  }
+  return "fsdp";
+}
+
+// Returns the engine that trains; refuses those that are not read.
+std::string ReadStrategy(const ConfigBlock& file, const ConfigBlock& owner) {
+  const std::string strategy = owner.Text("strategy").value_or(DefaultStrategy(file));
+  if (std::ranges::count(kStrategies, strategy) > 0) return strategy;
+  owner.Refuse(owner.Has("strategy") ? "strategy" : "",
+               "verl with " + Printable(strategy) + " is not read",
+               "--policy static --format bf16 where it computes in bfloat16");
 }
 
 void NoteBaseFile(const ConfigBlock& file, TrainingConfig& config) {
-  constexpr std::array<std::string_view, 4> kOwn = {"ppo_trainer", "ppo_megatron_trainer",
-                                                    "sft_trainer", "_generated_ppo_trainer"};
+  constexpr std::array<std::string_view, 6> kOwn = {
+      "ppo_trainer",        "ppo_megatron_trainer",   "sft_trainer",
+      "sft_trainer_engine", "_generated_ppo_trainer", "_generated_ppo_megatron_trainer"};
   const ConfigNode* name = file.Find("--config-name");
   if (name == nullptr) return;
   const std::string_view stem = std::string_view(name->text).substr(0, name->text.find(".y"));
@@ -140,21 +213,23 @@ void NoteVerl(TrainingConfig& config) {
 bool LooksLikeVerl(const ConfigBlock& file) {
   const ConfigNode& root = file.node();
   if (HasMark(root, kSftMarks)) return true;
-  if (!HasMark(root, kActorMarks)) return false;
+  if (!HasMark(root, kVerlMarks)) return false;
   const ConfigNode* strategy = root.FindPath("actor_rollout_ref.actor.strategy");
   return strategy == nullptr || std::ranges::count(kStrategies, strategy->text) > 0;
 }
 
 TrainingConfig ReadVerl(const ConfigBlock& file, const ConfigOptions& options) {
-  if (HasMark(file.node(), kSftMarks)) return ReadSft(file);
-  const ConfigBlock actor = TableOrEmpty(TableOrEmpty(file, "actor_rollout_ref"), "actor");
-  if (actor.node().entries.empty()) {
-    file.Refuse("", "nothing of verl", "actor_rollout_ref.actor, or model.partial_pretrain");
+  const bool tuning = IsFineTuning(file);
+  if (!tuning && !HasMark(file.node(), kVerlMarks)) {
+    file.Refuse("", "nothing of verl", "actor_rollout_ref.actor, or engine and data.train_files");
   }
-  const std::string strategy =
-      actor.Choice("strategy", kStrategies).value_or(DefaultStrategy(file));
+  const ConfigBlock actor = TableOrEmpty(TableOrEmpty(file, "actor_rollout_ref"), "actor");
+  const std::string strategy = ReadStrategy(file, tuning ? TableOrEmpty(file, "engine") : actor);
+  if (tuning) return ReadSft(file, strategy, options);
   TrainingConfig config =
-      strategy == "megatron" ? ReadWithMegatron(actor, options) : ReadFsdp(file, actor);
+      strategy == "megatron"
+          ? ReadWithMegatron(TableOrEmpty(actor, "megatron"), TableOrEmpty(actor, "optim"), options)
+          : ReadActorWithFsdp(file, actor, options);
   NoteBaseFile(file, config);
   NoteVerl(config);
   return config;

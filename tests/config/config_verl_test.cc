@@ -12,10 +12,13 @@ std::string Actor(const std::string& lines) {
   return "actor_rollout_ref:\n  actor:\n" + lines + "trainer: {total_epochs: 1}\n";
 }
 
-// dp_actor.py: ShardedGradScaler(growth_interval=400) in float16, nothing else.
-TEST(ConfigVerl, FsdpScalesInFloat16Only) {
+const ConfigOptions kBefore08 = {.backend = {}, .kind = "", .version = StackVersion{0, 7, 0}};
+
+// FSDPEngine: ShardedGradScaler(growth_interval=400) in float16, nothing else.
+TEST(ConfigVerl, FsdpScalesByParamDtype) {
   const auto typed = [](const std::string& type) {
-    return Actor("    strategy: fsdp2\n    fsdp_config: {dtype: " + type + "}\n");
+    return Actor("    strategy: fsdp2\n    fsdp_config: {mixed_precision: {param_dtype: " + type +
+                 "}}\n");
   };
   for (const char* type : {"float16", "fp16", "16"}) {
     ExpectMeaning(typed(type), {"verl with FSDP", {"fp16"}, "torch growth_interval=400"});
@@ -24,8 +27,8 @@ TEST(ConfigVerl, FsdpScalesInFloat16Only) {
   ExpectMeaning(typed("fp32"), {"verl with FSDP", {}, kNothing});
   ExpectMeaning(Actor("    strategy: fsdp\n"), {"verl with FSDP", {"bf16"}, kNothing});
   ExpectConfigError(typed("fp8"),
-                    "f:4: actor_rollout_ref.actor.fsdp_config.dtype: unexpected precision, "
-                    "expected bfloat16, float16 or float32, got 'fp8'");
+                    "f:4: actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype: "
+                    "unexpected precision, expected bfloat16, float16 or float32, got 'fp8'");
   const TrainingConfig config = Interpret(typed("float16"));
   EXPECT_EQ(config.clipping.max_norm, 1.0);
   EXPECT_TRUE(HasNote(config, "the critic computes in bf16"));
@@ -33,22 +36,36 @@ TEST(ConfigVerl, FsdpScalesInFloat16Only) {
   EXPECT_EQ(PathOf(run), "65536.000000, 32768.000000 x400, 65536.000000 x100");
 }
 
-TEST(ConfigVerl, ClipsByItsActorsNorm) {
-  const TrainingConfig config = Interpret(Actor("    strategy: fsdp\n    grad_clip: 0.5\n"));
-  EXPECT_EQ(config.clipping.max_norm, 0.5);
+TEST(ConfigVerl, OtherKeysDecidedBefore08) {
+  const std::string text =
+      Actor("    fsdp_config: {dtype: float16}\n    grad_clip: 0.5\n    optim: {clip_grad: 0.3}\n");
+  const TrainingConfig newest = Interpret(text);
+  EXPECT_EQ(newest.formats, Texts{"bf16"});
+  EXPECT_EQ(newest.clipping.max_norm, 0.3);
+  EXPECT_TRUE(HasNote(newest, "dtype has no effect with FSDP since verl 0.8"));
+  EXPECT_TRUE(HasNote(newest, "grad_clip has no effect since verl 0.8"));
+  const TrainingConfig old = Interpret(text, kBefore08);
+  EXPECT_EQ(old.formats, Texts{"fp16"});
+  EXPECT_EQ(PolicyOf(old), "torch growth_interval=400");
+  EXPECT_EQ(old.clipping.max_norm, 0.5);
+  // A key that only those releases have tells them apart.
+  const std::string legacy =
+      "actor_rollout_ref: {actor: {fsdp_config: {dtype: float16}}}\n"
+      "trainer: {use_legacy_worker_impl: ";
+  EXPECT_EQ(Interpret(legacy + "auto}\n").formats, Texts{"fp16"});
+  EXPECT_EQ(Interpret(legacy + "disable}\n").formats, Texts{"bf16"});
+  const TrainingConfig fork = Interpret(Actor("    dtype: float16\n    grad_clip: 0.2\n"));
+  EXPECT_EQ(PolicyOf(fork), "torch growth_interval=400");
+  EXPECT_EQ(fork.clipping.max_norm, 0.2);
+  EXPECT_TRUE(HasNote(fork, "actor.dtype decides"));
 }
 
-TEST(ConfigVerl, WhatTheScalerDoesNotGoByIsNoted) {
-  const TrainingConfig mixed = Interpret(
-      Actor("    fsdp_config: {dtype: float16, mixed_precision: {reduce_dtype: bf16}}\n"));
-  EXPECT_EQ(PolicyOf(mixed), "torch growth_interval=400");
-  EXPECT_TRUE(HasNote(mixed, "mixed_precision.param_dtype is not dtype"));
-  EXPECT_TRUE(HasNote(mixed, "mixed_precision.reduce_dtype is not simulated"));
-  const TrainingConfig engine = Interpret(
-      "actor_rollout_ref: {actor: {fsdp_config: {dtype: float16}}}\n"
-      "trainer: {use_legacy_worker_impl: disable}\n");
-  EXPECT_EQ(engine.formats, Texts{"bf16"});
-  EXPECT_EQ(PolicyOf(engine), kNothing);
+TEST(ConfigVerl, WhatIsNotSimulatedIsNoted) {
+  const std::string mixed =
+      "    fsdp_config: {dtype: float16, mixed_precision: {reduce_dtype: bf16}}\n";
+  EXPECT_TRUE(HasNote(Interpret(Actor(mixed)), "mixed_precision.reduce_dtype is not simulated"));
+  EXPECT_TRUE(
+      HasNote(Interpret(Actor(mixed), kBefore08), "mixed_precision.param_dtype is not dtype"));
 }
 
 // init_megatron_optim_config: 32768 and 1, the rest is Megatron's own.
@@ -64,6 +81,9 @@ TEST(ConfigVerl, MegatronHasItsOwnScaler) {
                               "loss_scale_window: 5}}\n"),
                 {"verl with Megatron", {"fp16"}, "megatron initial_scale=8 growth_interval=5"});
   ExpectMeaning(Actor("    strategy: megatron\n"), {"verl with Megatron", {"bf16"}, kNothing});
+  ExpectConfigError(Actor("    strategy: megatron\n    megatron: {dtype: float32}\n"),
+                    "f:4: actor_rollout_ref.actor.megatron.dtype: unknown name (did you mean "
+                    "'float16'?), expected one of bfloat16, float16, got 'float32'");
 }
 
 // As the examples of the original start it.
@@ -72,8 +92,8 @@ TEST(ConfigVerl, OverridesOfACommandLine) {
   const TrainingConfig fsdp = Interpret(
       "#!/bin/bash\nDTYPE=float16\n" + start +
       "\\\n    data.train_files=$HOME/train.parquet \\\n    actor_rollout_ref.actor.strategy=fsdp2 "
-      "\\\n    +actor_rollout_ref.actor.fsdp_config.dtype=${DTYPE} \\\n"
-      "    actor_rollout_ref.actor.grad_clip=0.5 critic.strategy=$CRITIC "
+      "\\\n    +actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=${DTYPE} \\\n"
+      "    actor_rollout_ref.actor.optim.clip_grad=0.5 critic.strategy=$CRITIC "
       "trainer.n_gpus_per_node=8\n");
   EXPECT_EQ(fsdp.kind, "verl with FSDP");
   EXPECT_EQ(fsdp.formats, Texts{"fp16"});
@@ -118,9 +138,37 @@ TEST(ConfigVerl, OverridesAreBounded) {
                     "training configuration");
 }
 
-TEST(ConfigVerl, FineTuningComputesInBfloat16) {
+TEST(ConfigVerl, ACommandLineIsToldByItsProgram) {
+  const std::string ppo = "python3 -m verl.trainer.main_ppo data.train_files=a.parquet ";
+  ExpectMeaning(ppo, {"verl with FSDP", {"bf16"}, kNothing});
+  ExpectMeaning(ppo + "--config-name=ppo_megatron_trainer.yaml",
+                {"verl with Megatron", {"bf16"}, kNothing});
+  for (const char* engine : {"veomni", "torchtitan", "automodel"}) {
+    ExpectConfigError(ppo + "model_engine=" + engine,
+                      "f: verl with " + std::string(engine) +
+                          " is not read, expected --policy static --format bf16 where it computes "
+                          "in bfloat16");
+  }
+  const std::string sft = "torchrun -m verl.trainer.sft_trainer data.train_files=a.parquet ";
+  const std::string_view kind = "verl's fine-tuning";
+  ExpectMeaning(sft + "engine=fsdp optim.lr=1e-4", {kind, {"bf16"}, kNothing});
+  ExpectMeaning(sft +
+                    "engine.ulysses_sequence_parallel_size=2 engine=fsdp "
+                    "+engine.mixed_precision.param_dtype=fp16",
+                {kind, {"fp16"}, "torch growth_interval=400"});
+  ExpectMeaning(sft + "engine=megatron engine.dtype=float16",
+                {kind, {"fp16"}, "megatron initial_scale=32768"});
+  EXPECT_EQ(Interpret(sft + "optim.clip_grad=0.3").clipping.max_norm, 0.3);
+  EXPECT_THROW(Interpret(sft + "engine=veomni"), Error);
+}
+
+TEST(ConfigVerl, FineTuningByItsComposedFile) {
   ExpectMeaning("data: {train_files: a}\nmodel: {partial_pretrain: b}\noptim: {clip_grad: 2}\n",
                 {"verl's fine-tuning", {"bf16"}, kNothing});
+  ExpectMeaning(
+      "data: {train_files: a}\nengine: {strategy: fsdp2, mixed_precision: "
+      "{param_dtype: float16}}\n",
+      {"verl's fine-tuning", {"fp16"}, "torch growth_interval=400"});
 }
 
 class ConfigDeepSpeedFile : public testing::Test {
@@ -150,9 +198,11 @@ TEST_F(ConfigDeepSpeedFile, ATrainersPathIsReadFromItsFile) {
 }
 
 TEST_F(ConfigDeepSpeedFile, AcceleratesPathToo) {
-  dir_.Write("ds.json", R"({"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}})");
+  dir_.Write(
+      "ds.json",
+      R"({"bf16": {"enabled": true}, "fp16": {"enabled": "auto"}, "zero_optimization": {}})");
   const TrainingConfig config = Read(
-      "distributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+      "distributed_type: DEEPSPEED\ncompute_environment: LOCAL_MACHINE\n"
       "deepspeed_config: {deepspeed_config_file: ds.json}\n");
   EXPECT_EQ(config.kind, "Accelerate with DeepSpeed");
   EXPECT_EQ(config.formats, Texts{"bf16"});
