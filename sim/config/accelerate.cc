@@ -26,11 +26,6 @@ constexpr std::array<std::string_view, 8> kPluginKeys = {
     "offload_optimizer_device",    "offload_param_device",  "offload_param_nvme_path",
     "offload_optimizer_nvme_path", "zero3_save_16bit_model"};
 
-std::string Lowered(std::string text) {
-  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-  return text;
-}
-
 // YAML reads an unquoted `no` as false, which has no lower().
 std::string ReadAcceleratePrecision(const ConfigBlock& file) {
   const ConfigNode* value = file.Find("mixed_precision");

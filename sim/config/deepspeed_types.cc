@@ -287,7 +287,13 @@ void ReadDeepSpeedTypes(const DeepSpeedValues& file, TrainingConfig& config) {
   CheckSwitches(file, fp16, stage);
   const size_t notes = config.notes.size();
   config.policies = {Scaler(file, fp16, stage, fp16_enabled)};
-  if (!fp16_enabled) config.notes.resize(notes);  // of keys without effect
+  if (!fp16_enabled) {  // keys without effect need no note but that they are refused
+    const auto first = config.notes.begin() + static_cast<std::ptrdiff_t>(notes);
+    const auto kept = std::remove_if(first, config.notes.end(), [](const std::string& note) {
+      return note.find("DeepSpeed refuses") == note.npos;
+    });
+    config.notes.erase(kept, config.notes.end());
+  }
   if (ReadTorchAutocast(file, stage, fp16_enabled, bf16_enabled, config)) return;
   if (fp16_enabled) {
     config.formats = {"fp16"};

@@ -41,6 +41,11 @@ void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& co
                               : "neither fp16 nor bf16 is enabled: this run computes in float32");
 }
 
+std::string Lowered(std::string text) {
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  return text;
+}
+
 void RequireUnquoted(const ConfigBlock& block, std::string_view key) {
   const ConfigNode* value = block.Find(key);
   if (value == nullptr || value->kind != ConfigNode::Kind::kText) return;

@@ -21,6 +21,9 @@ Precision ReadSwitches(const ConfigBlock& block, std::string_view fp16, std::str
 // Sets format and policy, `scaler` in fp16, with a note where nothing is scaled.
 void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& config);
 
+// Returns the text in lower case.
+std::string Lowered(std::string text);
+
 // Refuses a number in quotes.
 void RequireUnquoted(const ConfigBlock& block, std::string_view key);
 

@@ -105,8 +105,10 @@ void NoteOldKeys(const ConfigBlock& trainer, const PrecisionName& precision,
 
 void ReadClipping(const ConfigBlock& trainer, TrainingConfig& config) {
   constexpr std::array<std::string_view, 2> kAlgorithms = {"norm", "value"};
-  const std::string algorithm =
-      trainer.Choice("gradient_clip_algorithm", kAlgorithms).value_or("norm");
+  std::string algorithm = Lowered(trainer.Text("gradient_clip_algorithm").value_or("norm"));
+  if (std::ranges::count(kAlgorithms, algorithm) == 0) {
+    algorithm = *trainer.Choice("gradient_clip_algorithm", kAlgorithms);
+  }
   RequireUnquoted(trainer, "gradient_clip_val");
   ReadNormLimit(trainer, "gradient_clip_val", std::nullopt, config);
   if (algorithm == "value") std::swap(config.clipping.max_norm, config.clipping.max_value);
@@ -117,6 +119,7 @@ void ReadAccumulation(const ConfigBlock& trainer, TrainingConfig& config) {
   if (steps != nullptr && steps->kind == Kind::kTable) {
     config.notes.push_back("accumulate_grad_batches is a schedule, which is not read");
   } else {
+    RequireUnquoted(trainer, "accumulate_grad_batches");
     config.grad_accum_steps = trainer.Integer("accumulate_grad_batches", 1);
   }
 }

@@ -138,6 +138,7 @@ TEST(DeepSpeedConfig, WhatNewReleasesRefuseIsNotedOrRefused) {
   };
   for (const Case& c : std::vector<Case>{
            {DeepSpeed(R"("enabled": true, "min_loss_scale": 0.5)"), {0, 17, 1}, "is no integer"},
+           {DeepSpeed(R"("enabled": false, "min_loss_scale": 0.5)"), {0, 17, 1}, "is no integer"},
            {DeepSpeed(R"("enabled": true, "min_loss_scale": 0)"),
             {0, 19, 3},
             "min_loss_scale of 0"},

@@ -218,7 +218,7 @@ TEST(ConfigLightning, PrecisionChoosesTheScaler) {
                 {kind, {"fp16"}, "apex"});
   const std::string clipped = "trainer: {max_steps: 1, precision: 16, gradient_clip_val: 0.5";
   EXPECT_EQ(Interpret(clipped + "}\n").clipping.max_norm, 0.5);
-  const Clipping value = Interpret(clipped + ", gradient_clip_algorithm: value}\n").clipping;
+  const Clipping value = Interpret(clipped + ", gradient_clip_algorithm: Value}\n").clipping;
   EXPECT_EQ(value.max_value, 0.5);
   EXPECT_FALSE(value.max_norm);
 }
