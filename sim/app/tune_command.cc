@@ -20,6 +20,7 @@
 #include "sim/base/text_input.h"
 #include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
+#include "sim/config/cerebras_keys.h"
 #include "sim/replay/report.h"
 #include "sim/replay/source_text.h"
 #include "sim/tune/config_block_text.h"
@@ -52,7 +53,11 @@ void ApplyConfig(const TrainingConfig& config, const std::string& path, TuneRequ
   if (config.policies.empty()) return;
   const ConfigPolicy& policy = config.policies.front();
   request.current = {InputName(path), policy.name, SettingsOf(policy, {})};
-  if (FindPolicy(policy.name).name != FindPolicy("static").name) request.policy = policy.name;
+  // In bf16 a policy may only skip steps.
+  const bool scales = policy.settings != NoScaler().settings;
+  if (scales && FindPolicy(policy.name).name != FindPolicy("static").name) {
+    request.policy = policy.name;
+  }
 }
 
 TuneRequest MakeRequest(const TuneCommandOptions& options,

@@ -4,6 +4,7 @@
 // megatron/core/optimizer.
 #include <array>
 #include <cmath>
+#include <limits>
 
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
@@ -62,6 +63,7 @@ void ReadScaler(const ConfigBlock& arguments, TrainingConfig& config) {
   const bool half = precision != Precision::kFloat32;
   const auto constant =
       arguments.Number("loss_scale", half ? NumberRange::kNotNegative : NumberRange::kAny);
+  arguments.Integer("hysteresis", std::numeric_limits<int64_t>::min());  // in any case
   const bool is_constant = half && constant && constant->value != 0;
   const bool dynamic = precision == Precision::kFp16 && !is_constant;
   ApplyPrecision(precision, dynamic ? DynamicScaler(arguments) : ConfigPolicy{"megatron", {}},

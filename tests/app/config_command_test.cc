@@ -160,7 +160,7 @@ TEST(ConfigCommand, TuneComparesTheFileWithItsRecommendation) {
   const json scaled = SucceedJson({"tune", kSingle, "--config", bf16, "--json", "-"});
   EXPECT_EQ(scaled["formats"][0]["format"], "bf16");
   EXPECT_EQ(scaled["formats"][0]["recommended"]["policy"], "cerebras-2.10");
-  EXPECT_EQ(scaled["formats"][0]["comparisons"].back()["policy"], "static");
+  EXPECT_EQ(scaled["formats"][0]["comparisons"].back()["policy"], "deepspeed-fp16-optimizer");
   const std::string report = Succeed({"tune", kSingle, "--config", kTorch, "--details"});
   EXPECT_NE(report.find("config: " + kTorch), std::string::npos) << report;
   EXPECT_NE(report.find("change in " + kTorch), std::string::npos) << report;

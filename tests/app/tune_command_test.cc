@@ -124,7 +124,8 @@ INSTANTIATE_TEST_SUITE_P(Stacks, TuneEmits,
                                          Emitted{"zoo", "cb16", "b.yaml", "cerebras-2.10"},
                                          Emitted{"zoo", "bf16", "c.yaml", "static"},
                                          Emitted{"deepspeed", "fp16", "d.json", "deepspeed"},
-                                         Emitted{"deepspeed", "bf16", "e.json", "static"},
+                                         Emitted{"deepspeed", "bf16", "e.json",
+                                                 "deepspeed-fp16-optimizer"},
                                          Emitted{"torch", "fp16", "f.toml", "torch"},
                                          Emitted{"torch", "bf16", "g.toml", "torch"}));
 
