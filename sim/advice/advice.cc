@@ -84,19 +84,21 @@ FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
 
 }  // namespace
 
+PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window) {
+  if (window.empty()) return PathPlace::kUnserved;
+  if (step.scale < std::ldexp(1.0, window.low)) return PathPlace::kBelow;
+  if (step.scale <= std::ldexp(1.0, window.high)) return PathPlace::kInside;
+  // Below the next power of two it is not known to overflow.
+  const bool known = step.scale >= std::ldexp(2.0, window.high);
+  return step.finite && !known ? PathPlace::kInside : PathPlace::kAbove;
+}
+
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows) {
   PathInWindows path;
+  size_t* const counts[] = {&path.inside, &path.below, &path.above, &path.unserved};
   for (size_t i = 0; i < std::min(steps.size(), windows.size()); ++i) {
-    if (windows[i].empty()) {
-      ++path.unserved;
-    } else if (steps[i].scale > std::ldexp(1.0, windows[i].high)) {
-      // Below the next power of two it is not known to overflow.
-      const bool known = steps[i].scale >= std::ldexp(2.0, windows[i].high);
-      ++(steps[i].finite && !known ? path.inside : path.above);
-    } else {
-      ++(steps[i].scale < std::ldexp(1.0, windows[i].low) ? path.below : path.inside);
-    }
+    ++*counts[static_cast<size_t>(PlaceOf(steps[i], windows[i]))];
   }
   return path;
 }

@@ -60,6 +60,11 @@ struct PathInWindows {
   size_t inside = 0, below = 0, above = 0, unserved = 0;  // steps; the last have an empty window
   std::string config = {};  // the configuration it is of, where several are compared
 };
+
+// Where the scale of a step lies.
+enum class PathPlace : uint8_t { kInside, kBelow, kAbove, kUnserved };
+PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window);
+
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows);
 

@@ -16,10 +16,12 @@ struct PlottedPath {
   std::span<const ReplayStep> steps;
 };
 
-// Returns log2 of the scale over the steps in at most `width` columns and `height` (> 1) rows: '.'
-// where a scale serves all steps of the column, 'a', 'b', ... where a policy's scale was, '#' where
-// several were. Empty without steps.
+// Plots log2 of the loss scale over the steps in at most `width` columns and `height` (> 1) rows.
+// '.' marks scales that are safe at all steps of the column, 'A', 'B', ... where the scale of a
+// policy was, in lower case where it was not safe. A row is labelled with the scales that it
+// covers; rows with nothing in them are left out. A legend explains each sign, and says how many of
+// `all_paths` are drawn. Empty without steps.
 std::string PlotWindows(std::span<const StepWindow> windows, std::span<const PlottedPath> paths,
-                        size_t width, size_t height);
+                        size_t all_paths, size_t width, size_t height);
 
 }  // namespace dlsim::sim

@@ -127,12 +127,11 @@ std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRu
   std::vector<PlottedPath> paths;
   for (const SimulationRun& run : runs) {
     if (run.format != windows.format.name || run.resume || !run.start) continue;
-    if (paths.size() < kMostPaths) {
-      paths.push_back({run.config.empty() ? run.policy : run.config, run.result.steps});
-    }
+    paths.push_back({run.config.empty() ? run.policy : run.config, run.result.steps});
   }
-  return "  loss scales that serve " + windows.format.name + "\n" +
-         PlotWindows(windows.steps, paths, kPlotWidth, kPlotHeight);
+  const auto drawn = std::span(paths).first(std::min(paths.size(), kMostPaths));
+  return "  safe loss scales in " + windows.format.name + "\n" +
+         PlotWindows(windows.steps, drawn, paths.size(), kPlotWidth, kPlotHeight);
 }
 
 // Steps through the source and shows its progress; returns the windows of each format.
@@ -191,7 +190,7 @@ int RunReplay(ReplayCommandOptions options) {
   files.Commit();
   options.report.optimizers = options.replay.optimizers;
   if (options.results.wants_report()) {
-    WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(found[advice.best], runs) +
+    WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(found.front(), runs) +
                 FormatAdviceDetails(advice, options.report.top) +
                 (options.by_layer ? FormatLayers(advice) : "") + "\n" + configured.text +
                 UnusualOptions(options) + FormatReport(facts, runs, options.report));
