@@ -215,6 +215,13 @@ bool SkipsInBf16(const DeepSpeedValues& file, int64_t stage) {
   return check && !file.release.IsBefore(kPrecisionConfig);
 }
 
+// How earlier releases tell a step that is not finite; without a release the policies' own test.
+std::optional<FiniteTest> EarlierFiniteTest(const DeepSpeedRelease& release, int64_t stage) {
+  if (!release.IsBefore(kChecksNorm)) return std::nullopt;
+  const bool elements = (stage == 1 || stage == 2) && !release.IsBefore(kChecksElements);
+  return elements ? FiniteTest::kElementwise : FiniteTest::kSum;
+}
+
 // No scale, but perhaps the skipping of DeepSpeed.
 void ApplyBf16(bool skips, int64_t stage, TrainingConfig& config) {
   config.formats = {"bf16"};
@@ -295,6 +302,7 @@ void ReadDeepSpeedTypes(const DeepSpeedValues& file, TrainingConfig& config) {
     config.notes.erase(kept, config.notes.end());
   }
   if (ReadTorchAutocast(file, stage, fp16_enabled, bf16_enabled, config)) return;
+  if (fp16_enabled || bf16_enabled) config.finite_test = EarlierFiniteTest(file.release, stage);
   if (fp16_enabled) {
     config.formats = {"fp16"};
   } else if (bf16_enabled) {

@@ -27,10 +27,11 @@ class DeepSpeedRelease {
 };
 
 // The first releases with a rule.
+inline constexpr StackVersion kChecksElements = {0, 13, 3};   // ZeRO stages 1 and 2
 inline constexpr StackVersion kPrecisionConfig = {0, 17, 1};  // classes with types; growth
 inline constexpr StackVersion kBf16WithoutZero = {0, 18, 5};  // FP16_Optimizer in bf16, or earlier
 inline constexpr StackVersion kClipsByDefault = {0, 19, 3};   // also: bf16 checks for overflows
-inline constexpr StackVersion kChecksNorm = {0, 19, 8};       // an infinite norm skips the step
+inline constexpr StackVersion kChecksNorm = {0, 19, 8};       // skips by the norm, too
 
 // Reads one table. "auto", which Hugging Face's trainer fills in, becomes a note. null is refused,
 // as by the original.

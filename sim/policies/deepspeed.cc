@@ -181,7 +181,7 @@ PolicyInfo DeepSpeedPolicy() {
   return {.name = "deepspeed",
           .aliases = {},
           .summary = "DeepSpeed's DynamicLossScaler (ZeRO); an overflow at min_scale raises",
-          .rules = {.finite_test = FiniteTest::kSum},
+          .rules = {.finite_test = FiniteTest::kScaledNorm},
           .parameters = DeepspeedParameters(),
           .make = MakeDeepspeed};
 }

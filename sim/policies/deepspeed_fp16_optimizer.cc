@@ -106,7 +106,7 @@ PolicyInfo DeepSpeedFp16OptimizerPolicy() {
   return {.name = "deepspeed-fp16-optimizer",
           .aliases = {"deepspeed_fp16_optimizer"},
           .summary = "DeepSpeed's FP16_Optimizer (no ZeRO); first growth one step later",
-          .rules = {.finite_test = FiniteTest::kSum},
+          .rules = {.finite_test = FiniteTest::kScaledNorm},
           .parameters = DeepspeedFp16OptimizerParameters(),
           .make = MakeDeepspeedFp16Optimizer};
 }

@@ -86,6 +86,19 @@ TEST(DeepSpeedConfig, Bf16SkipsWhatIsNotFinite) {
   }
 }
 
+TEST(DeepSpeedConfig, EarlierReleasesHaveAnotherFiniteTest) {
+  const auto test_of = [](int stage, std::optional<StackVersion> version) {
+    const std::string zero = "\"zero_optimization\": {\"stage\": " + std::to_string(stage) + "}";
+    return InterpretAs(DeepSpeed(R"("enabled": true)", zero), version).finite_test;
+  };
+  for (const int stage : {0, 1, 2, 3}) {
+    EXPECT_FALSE(test_of(stage, {}).has_value());
+    const bool elements = stage == 1 || stage == 2;
+    EXPECT_EQ(test_of(stage, k0192), elements ? FiniteTest::kElementwise : FiniteTest::kSum);
+    EXPECT_EQ(test_of(stage, StackVersion{0, 12, 0}), FiniteTest::kSum);
+  }
+}
+
 TEST(DeepSpeedConfig, TorchAutocastIsTorchsScaler) {
   const auto autocast = [](const std::string& dtype, const std::string& rest) {
     return R"({"torch_autocast": {"enabled": true)" + dtype + "}" + rest + "}";

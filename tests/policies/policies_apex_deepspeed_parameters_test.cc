@@ -173,8 +173,8 @@ TEST(ApexDeepSpeedParameters, BringTheFiniteTestOfTheirStack) {
   EXPECT_EQ(FindPolicy("apex_fp16_utils").rules.finite_test, FiniteTest::kSum);
   EXPECT_EQ(FindPolicy("nemo").rules.finite_test, FiniteTest::kElementwise);
   EXPECT_EQ(FindPolicy("nemo").rules.optimizer_skip, OptimizerSkip::kOwn);
-  EXPECT_EQ(FindPolicy("deepspeed").rules.finite_test, FiniteTest::kSum);
-  EXPECT_EQ(FindPolicy("deepspeed_fp16_optimizer").rules.finite_test, FiniteTest::kSum);
+  EXPECT_EQ(FindPolicy("deepspeed").rules.finite_test, FiniteTest::kScaledNorm);
+  EXPECT_EQ(FindPolicy("deepspeed_fp16_optimizer").rules.finite_test, FiniteTest::kScaledNorm);
   EXPECT_EQ(FindPolicy("megatron").rules.finite_test, FiniteTest::kElementwise);
   EXPECT_EQ(FindPolicy("colossalai").rules.finite_test, FiniteTest::kElementwise);
   EXPECT_EQ(FindPolicy("mindspore_manager").rules.finite_test, FiniteTest::kUnscaledElementwise);

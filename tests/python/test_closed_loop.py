@@ -266,7 +266,8 @@ def test_clipping_sees_unscaled_gradients():
         ("torch", lambda w: (w * math.inf).sum(), "input", False),
         ("cerebras-2.10", lambda w: (w * 2.0**64).sum(), "norm", False),
         ("fairseq", lambda w: (w * 2.0**63).sum(), "norm", True),
-        ("deepspeed", lambda w: (w * 2.0**127).sum(), "sum", True),
+        ("apex-fp16-utils", lambda w: (w * 2.0**127).sum(), "sum", True),
+        ("deepspeed", lambda w: (w * 2.0**63).sum(), "norm", True),
     ],
 )
 def test_the_cause_of_a_failed_step_is_told(tmp_path, policy, loss, cause, helps):
