@@ -64,8 +64,9 @@ bool DecidesVerl(std::string_view path) {
 }
 
 bool IsVerlProgram(std::string_view word) {
-  return word.starts_with("verl.trainer.") &&
-         (word.find("main_ppo") != word.npos || word.find("sft_trainer") != word.npos);
+  const bool trainer = word.starts_with("verl.trainer.") ||
+                       (word.find("verl/trainer/") != word.npos && word.ends_with(".py"));
+  return trainer && (word.find("main_ppo") != word.npos || word.find("sft_trainer") != word.npos);
 }
 
 void SetPath(ConfigNode& root, std::string_view path, ConfigNode value) {

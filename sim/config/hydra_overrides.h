@@ -21,7 +21,7 @@ std::optional<HydraOverride> ParseOverride(std::string_view word);
 // True if what dlsim reads of verl's configuration depends on this value.
 bool DecidesVerl(std::string_view path);
 
-// True for the name of a module of verl's that trains, as `python -m` takes it.
+// True for a program of verl's that trains: a module, as `python -m` takes it, or its path.
 bool IsVerlProgram(std::string_view word);
 
 // Puts a value where its path leads in `root`, in place of what was there.

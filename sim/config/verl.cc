@@ -212,7 +212,7 @@ void NoteVerl(TrainingConfig& config) {
 
 bool LooksLikeVerl(const ConfigBlock& file) {
   const ConfigNode& root = file.node();
-  if (HasMark(root, kSftMarks)) return true;
+  if (HasMark(root, kSftMarks) || root.FindPath("verl.program") != nullptr) return true;
   if (!HasMark(root, kVerlMarks)) return false;
   const ConfigNode* strategy = root.FindPath("actor_rollout_ref.actor.strategy");
   return strategy == nullptr || std::ranges::count(kStrategies, strategy->text) > 0;

@@ -149,6 +149,9 @@ TEST(ConfigVerl, ACommandLineIsToldByItsProgram) {
                           " is not read, expected --policy static --format bf16 where it computes "
                           "in bfloat16");
   }
+  EXPECT_THROW(Interpret(ppo + "actor_rollout_ref.actor.strategy=veomni"), Error);
+  ExpectMeaning("python3 verl/trainer/main_ppo.py data.train_files=a",
+                {"verl with FSDP", {"bf16"}, kNothing});
   const std::string sft = "torchrun -m verl.trainer.sft_trainer data.train_files=a.parquet ";
   const std::string_view kind = "verl's fine-tuning";
   ExpectMeaning(sft + "engine=fsdp optim.lr=1e-4", {kind, {"bf16"}, kNothing});
