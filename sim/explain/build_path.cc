@@ -35,8 +35,14 @@ class PathBuilder {
  public:
   explicit PathBuilder(const LogEvents& log) : events_(log.events) {
     path_.notes = log.notes;
-    for (const LogEvent& event : events_) {
+    for (LogEvent& event : events_) {
       if (event.interval) path_.told_interval = event.interval;
+      const bool is_zero =
+          (event.used && event.used->value == 0) || (event.next && event.next->value == 0);
+      if (is_zero && !path_.zero_at_line) path_.zero_at_line = event.line;
+      for (std::optional<PrintedNumber>* scale : {&event.used, &event.next}) {
+        if (*scale && (*scale)->value == 0) *scale = PrintedNumber{};  // not what rounds to it
+      }
       if (path_.stack == LogStack::kTable || event.stack != LogStack::kFairseq) {
         path_.stack = event.stack;
       }
@@ -59,6 +65,11 @@ class PathBuilder {
     }
     Flush();
     NoteNorms();
+    if (epochs_ > 0) {
+      path_.notes.push_back(
+          "steps begin anew with each epoch: an epoch is taken to end at its last line, so that "
+          "there may be more steps, and longer intervals");
+    }
     if (left_out_ > 0) {
       path_.notes.push_back(fmt::format(
           "the log goes back, as after a resume: {} stretches that were run again are left out",
@@ -69,9 +80,13 @@ class PathBuilder {
           "more messages of overflows than steps stand between some lines: {} are left out",
           surplus_));
     }
-    if (presumed_ > 0) {
+    if (uncounted_ > 0) {
       path_.notes.push_back(
-          "the log does not tell which steps were skipped: a fall of the scale is taken for an "
+          "the scale falls where the log counts 0 skipped steps: each halving is taken for an "
+          "overflow");
+    } else if (presumed_ > 0) {
+      path_.notes.push_back(
+          "the log does not say which steps were skipped: a fall of the scale is taken for an "
           "overflow");
     }
     return std::move(path_);
@@ -145,16 +160,20 @@ class PathBuilder {
     path_.stretches.push_back(std::move(stretch));
   }
 
-  void AddRecord(const LogEvent& event) {
-    if (event.epoch && epoch_ && *event.epoch != *epoch_ && *event.number < last_number_) {
+  void AddRecord(LogEvent event) {
+    if (event.epoch && epoch_ && *event.epoch > *epoch_ && *event.number < last_number_) {
+      epoch_start_ += last_number_ + 1 - start_.first_index;
+      ++epochs_;
+    } else if (event.epoch && epoch_ && *event.epoch < *epoch_) {
       path_.notes.push_back(
-          fmt::format("steps begin anew with epoch {} at line {}: only the first epoch is read",
+          fmt::format("the log goes back to epoch {} at line {}: only what stands before is read",
                       *event.epoch, event.line));
       stopped_ = true;
       return;
     }
     epoch_ = event.epoch;
     last_number_ = *event.number;
+    *event.number += epoch_start_;
     if (EndOf(event) <= done_ && !path_.stretches.empty()) return AddEarlier(event);
     Append(event);
   }
@@ -210,9 +229,8 @@ class PathBuilder {
     pending_.clear();
     LeaveOutSurplus(stretch);
     AddCounted(event, stretch);
-    const bool counts = event.stack == LogStack::kDeepSpeed || event.kind == Kind::kUpdates ||
-                        event.skipped || (event.overflow && stretch.steps == 1);
-    if (!counts) PresumeOverflows(next, stretch);
+    const bool knows = event.kind == Kind::kUpdates || (event.overflow && stretch.steps == 1);
+    if (!knows && stretch.overflows.empty()) PresumeOverflows(event, next, stretch);
     if (event.kind == Kind::kUpdates && stretch.steps > 0) stretch.last = LastStep::kApplied;
     if (event.overflow && ShowsNext(event, shows_next_)) MarkLast(*event.overflow, stretch);
     stretch.next = next;
@@ -230,21 +248,46 @@ class PathBuilder {
     surplus_ += surplus;
   }
 
-  // Where no line tells of skipped steps: as few as explain the fall, each halving the scale.
-  void PresumeOverflows(const std::optional<PrintedNumber>& next, Stretch& stretch) {
-    if (!next || !last_scale_ || !(next->value < *last_scale_)) return;
-    const double halvings = std::round(std::log2(*last_scale_ / next->value));
-    const int64_t falls = halvings >= 1 && halvings < 1100 ? static_cast<int64_t>(halvings) : 1;
+  // Where no line tells of skipped steps, or counts none: as few as explain the fall, each halving
+  // the scale. DeepSpeed's engine has the training loop print a count of 0.
+  void PresumeOverflows(const LogEvent& event, const std::optional<PrintedNumber>& next,
+                        Stretch& stretch) {
+    int64_t falls = 0;
+    if (next && last_scale_ && next->value < *last_scale_) {
+      const double halvings = std::round(std::log2(*last_scale_ / next->value));
+      falls = halvings >= 1 && halvings < 1100 ? static_cast<int64_t>(halvings) : 1;
+    } else if (IsFirstDescent(event, next, stretch)) {
+      falls = *stretch.steps;
+    }
+    if (falls == 0) return;
     stretch.overflows.resize(static_cast<size_t>(std::min(falls, *stretch.steps)));
-    presumed_ += static_cast<int64_t>(stretch.overflows.size());
+    const auto presumed = static_cast<int64_t>(stretch.overflows.size());
+    presumed_ += presumed;
+    placed_ += presumed;
+    if (event.skipped || event.skipped_total) uncounted_ += presumed;
+  }
+
+  // A training begins with scales that overflow. If the last step of its first stretch does, those
+  // before it, at the same scale or higher ones, do so too.
+  bool IsFirstDescent(const LogEvent& event, const std::optional<PrintedNumber>& next,
+                      const Stretch& stretch) const {
+    constexpr double kHighestStart = 0x1p32;
+    if (!path_.stretches.empty() || !path_.from_start || !next || !event.overflow.value_or(false)) {
+      return false;
+    }
+    return std::ldexp(next->value, static_cast<int>(std::min<int64_t>(*stretch.steps, 2000))) <=
+           kHighestStart;
   }
 
   // Counted overflows of which no message tells more.
   void AddCounted(const LogEvent& event, Stretch& stretch) {
+    const auto named = static_cast<int64_t>(stretch.overflows.size());
     int64_t counted = event.skipped.value_or(0);
-    if (event.skipped_total) counted = *event.skipped_total - skipped_total_;
-    if (event.skipped_total) skipped_total_ = *event.skipped_total;
-    const int64_t named = static_cast<int64_t>(stretch.overflows.size());
+    if (event.skipped_total) {
+      counted = *event.skipped_total - skipped_total_ - placed_;
+      skipped_total_ = *event.skipped_total;
+    }
+    placed_ = event.skipped_total ? 0 : placed_ + std::max(named, counted);
     if (counted <= named || counted > stretch.steps) return;
     stretch.overflows.assign(static_cast<size_t>(counted), LoggedOverflow{});
   }
@@ -256,7 +299,7 @@ class PathBuilder {
     }
   }
 
-  const std::vector<LogEvent>& events_;
+  std::vector<LogEvent> events_;
   ScalePath path_;
   std::vector<LogEvent> pending_;  // overflows since the last record
   LogStart start_;
@@ -268,7 +311,11 @@ class PathBuilder {
   int64_t left_out_ = 0;
   int64_t surplus_ = 0;  // messages of overflows for which there are no steps
   std::optional<double> last_scale_;
-  int64_t presumed_ = 0;  // overflows that no line tells of
+  int64_t presumed_ = 0;     // overflows that no line tells of
+  int64_t uncounted_ = 0;    // of those, where a line counts none
+  int64_t placed_ = 0;       // overflows since the last total of skipped steps
+  int64_t epoch_start_ = 0;  // steps before an epoch that counts anew
+  int64_t epochs_ = 0;       // that do
   bool shows_next_ = false, stopped_ = false;
 };
 

@@ -96,10 +96,16 @@ Json JsonBrackets(const Explanation& explanation) {
 // The figures of a summary, each a number, as `replay` names them.
 Json JsonSummary(const Explanation& explanation) {
   double low = 0, high = 0;
-  for (const LoggedStep& step : explanation.steps) {
-    if (std::isnan(step.scale)) continue;
-    low = high == 0 ? step.scale : std::min(low, step.scale);
-    high = std::max(high, step.scale);
+  const auto see = [&](double scale) {
+    if (std::isnan(scale)) return;
+    low = high == 0 ? scale : std::min(low, scale);
+    high = std::max(high, scale);
+  };
+  for (const LoggedStep& step : explanation.steps) see(step.scale);
+  if (explanation.steps.empty()) {  // one record
+    for (const Stretch& stretch : explanation.path.stretches) {
+      if (stretch.next) see(stretch.next->value);
+    }
   }
   return {{"steps", explanation.skips.steps},
           {"skipped_steps", explanation.skips.skipped},

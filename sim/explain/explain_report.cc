@@ -43,6 +43,7 @@ std::string Parameters(const PolicyMatch& match) {
 
 std::string PolicyLine(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
+  if (explanation.steps.empty()) return "policy: not known, as the log has one record only";
   if (inference.matches.empty()) {
     std::string line = "policy: none of the " + std::to_string(inference.tried) + " reproduces ";
     const size_t good = inference.best ? inference.best->fit.explained : 0;
@@ -52,18 +53,21 @@ std::string PolicyLine(const Explanation& explanation) {
     return line;
   }
   const PolicyMatch& first = inference.matches.front();
-  std::string line =
-      fmt::format("policy: {}{} reproduces the path", first.policy->name, Parameters(first));
+  std::string line = fmt::format("policy: {}{} reproduces every scale change", first.policy->name,
+                                 Parameters(first));
   if (inference.matches.size() > 1) {
     const size_t others = inference.matches.size() - 1;
-    line += fmt::format("; so {} of the {} tried",
-                        others == 1 ? "does 1 other" : fmt::format("do {} others", others),
-                        inference.tried);
+    line += fmt::format(" (as {} {} of the other {} policies)", others == 1 ? "does" : "do", others,
+                        inference.tried - 1);
   }
   return line;
 }
 
 std::string ForecastText(const Explanation& explanation) {
+  if (explanation.path.zero_at_line) {
+    return fmt::format("; at line {} the scale is 0: the training is dead",
+                       *explanation.path.zero_at_line);
+  }
   if (explanation.path.stopped_at_line) {
     return fmt::format("; at line {} the training ended, as the scale could fall no more",
                        *explanation.path.stopped_at_line);
@@ -86,10 +90,17 @@ std::string ForecastText(const Explanation& explanation) {
   return text;
 }
 
+std::string WarmUpText(const Explanation& explanation) {
+  if (!explanation.path.from_start || explanation.skips.warm_up_skips == 0) return "";
+  return fmt::format("{} of them warm-up; then ", explanation.skips.warm_up_skips);
+}
+
 std::string SkipLine(const Explanation& explanation) {
   const SkipVerdict& skips = explanation.skips;
-  const std::string_view start =
-      explanation.path.from_start ? "warm-up" : "in the first steps of the log";
+  if (skips.kind == SkipKind::kDivergence && !skips.tail) {
+    return "skips: not known, but the training ended (divergence)" + ForecastText(explanation);
+  }
+  if (explanation.steps.empty()) return "skips: not known, as the log has one record only";
   std::string line = explanation.counted
                          ? fmt::format("skips: {} of {}, ", skips.skipped,
                                        Counted(static_cast<uint64_t>(skips.steps), "step"))
@@ -99,20 +110,19 @@ std::string SkipLine(const Explanation& explanation) {
       return explanation.counted ? line + "none is lost" : "skips: none";
     case SkipKind::kWarmUp:
       if (explanation.counted) {
-        return line + (explanation.path.from_start
-                           ? "all while the first scale is sought (warm-up): normal"
-                           : "none after the first steps of the log: normal where a training "
-                             "begins (warm-up)");
+        return line + "all in warm-up, while the scale finds its level: normal";
       }
       return line + (skips.skipped > 1 ? "each at a lower scale: " : "") +
              "normal where a training begins (warm-up)";
     case SkipKind::kSteady:
-      return line + fmt::format("{} of them {}; then steady, as the scale is tried higher",
-                                skips.warm_up_skips, start);
+      if (!explanation.path.from_start && !skips.expected_share) {
+        return line + "in mid-training; the log does not say how often the scale is tried higher";
+      }
+      return line + WarmUpText(explanation) + "steady, as the scale is tried higher";
     case SkipKind::kFrequent:
-      return line + fmt::format("{} of them {}; then more often ({}) than growth explains ({})",
-                                skips.warm_up_skips, start, Percent(*skips.share),
-                                Percent(*skips.expected_share));
+      return line + WarmUpText(explanation) +
+             fmt::format("more often ({}) than growth explains ({})", Percent(*skips.share),
+                         Percent(*skips.expected_share));
     case SkipKind::kDivergence:
       line +=
           skips.tail_skips == skips.skipped ? "all" : fmt::format("the last {}", skips.tail_skips);
@@ -224,11 +234,11 @@ std::string Notes(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
   if (inference.cut) {
     notes.push_back(fmt::format(
-        "the log begins amid training: the policy is fitted from line {} on, where the scale first "
-        "changes",
+        "the log starts in mid-training: the policy is fitted from line {} on, where the scale "
+        "first changes",
         inference.path.stretches.front().line));
   } else if (!explanation.path.from_start) {
-    notes.emplace_back("the log begins amid training, and its scale never changes");
+    notes.emplace_back("the log starts in mid-training, and its scale never changes");
   }
   if (!explanation.counted) {
     notes.emplace_back(
@@ -241,7 +251,7 @@ std::string Notes(const Explanation& explanation) {
   }
   if (!inference.matches.empty() && inference.matches.front().fit.branches > 1) {
     notes.emplace_back(
-        "the log leaves open which steps of some stretches overflowed; one way that fits is shown");
+        "the log does not say exactly which steps overflowed; one consistent assignment is shown");
   }
   std::string text;
   for (const std::string& note : notes) text += Wrap("note: " + note);

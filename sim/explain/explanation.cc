@@ -46,7 +46,7 @@ std::vector<LoggedStep> JoinSteps(const ScalePath& path, const Inference& infere
                                    : inference.best           ? &*inference.best
                                                               : nullptr;
   size_t next = 0;
-  if (match) {
+  if (match && match->fit.explained > 0) {  // else its first scale is not the log's
     const std::vector<LoggedStep> fitted =
         StepsOf(match->configured.scaler, inference.path, match->fit);
     steps.insert(steps.end(), fitted.begin(), fitted.end());
@@ -55,6 +55,11 @@ std::vector<LoggedStep> JoinSteps(const ScalePath& path, const Inference& infere
   }
   for (; next < stretches.size(); ++next) AppendRecorded(stretches[next], scale, steps);
   return steps;
+}
+
+// One record tells of no step, and so of no policy.
+bool TellsSteps(const ScalePath& path) {
+  return std::ranges::any_of(path.stretches, [](const Stretch& s) { return s.steps != 0; });
 }
 
 std::optional<int64_t> GrowthInterval(const Inference& inference) {
@@ -121,7 +126,11 @@ void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
 Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request,
                     const InferenceLimits& limits) {
   Explanation explanation = {.format = format.name};
-  explanation.inference = InferPolicy(path, explanation.format, limits);
+  if (TellsSteps(path)) {
+    explanation.inference = InferPolicy(path, explanation.format, limits);
+  } else {
+    explanation.inference.path = path;
+  }
   explanation.path = std::move(path);
   explanation.counted = HasStepCounts(explanation.path);
   explanation.steps = JoinSteps(explanation.path, explanation.inference);
@@ -130,7 +139,9 @@ Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfReque
   explanation.skips =
       JudgeSkips(explanation.steps, {.growth_interval = GrowthInterval(explanation.inference),
                                      .counted = explanation.counted,
-                                     .stopped = explanation.path.stopped_at_line.has_value()});
+                                     .stopped = explanation.path.stopped_at_line.has_value() ||
+                                                explanation.path.zero_at_line.has_value(),
+                                     .from_start = explanation.path.from_start});
   if (!explanation.inference.matches.empty()) {
     explanation.minimum = ForecastMinimum(*explanation.inference.matches.front().fit.end);
   }

@@ -33,6 +33,8 @@ struct LogEvent {
   std::optional<int64_t> rank = {};
   bool norm_is_nonfinite = false;  // of the gradient of a step that was applied
   bool from_optimizer = false;     // DeepSpeed: by its optimizer, which may repeat its loss scaler
+  bool bare_name = false;          // the key is "scale" alone, and nothing says of what
+  std::optional<PrintedNumber> learning_rate = {};  // DeepSpeed: tells two engines apart
 };
 
 // Returns what the message says in the wording of a stack; nothing for other lines. `line` has no

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <cmath>
+#include <span>
 #include <string>
 
 #include "sim/base/json_value.h"
@@ -69,6 +70,7 @@ std::optional<LogEvent> EventOf(const Json& object, LogStack stack) {
   LogEvent event = {.stack = stack, .kind = LogEvent::Kind::kSteps};
   const auto step = Field(object, kStepKeys);
   event.used = Field(object, kScaleKeys);
+  event.bare_name = !Field(object, std::span(kScaleKeys).first(kScaleKeys.size() - 1));
   if (!step || !(std::fabs(step->value) < 0x1p53)) return std::nullopt;
   event.number = static_cast<int64_t>(step->value);
   const auto norm = Field(object, std::array<std::string_view, 1>{"grad_norm"});
@@ -77,6 +79,7 @@ std::optional<LogEvent> EventOf(const Json& object, LogStack stack) {
     const auto found = object.find(key);
     if (found != object.end() && found->is_boolean()) event.overflow = found->get<bool>();
     if (found != object.end() && found->is_number()) event.overflow = found->get<double>() != 0;
+    if (found != object.end()) event.bare_name = false;
   }
   return event;
 }

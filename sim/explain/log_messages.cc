@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "sim/explain/log_event.h"
 #include "sim/explain/log_text.h"
@@ -31,7 +32,8 @@ std::optional<LogEvent> DeepSpeedOverflow(std::string_view line) {
   }
   if (!event.next) return std::nullopt;
   event.rank = IntegerAfter(line, "Rank");
-  event.from_optimizer = Has(line, ":step]");
+  event.from_optimizer = Has(line, ":step]") || Has(line, "Overflow detected.") ||
+                         Has(line, "fp16 dynamic loss scale overflow");
   return event;
 }
 
@@ -60,6 +62,7 @@ std::optional<LogEvent> DeepSpeedProgress(std::string_view line) {
   event.number = IntegerAfter(line, "step");
   event.skipped_total = IntegerAfter(line, "skipped");
   if (!event.number || !event.skipped_total) return std::nullopt;
+  event.learning_rate = NumberAfter(line, "lr");
   return event;
 }
 
@@ -187,7 +190,7 @@ std::optional<int64_t> NumberOfStep(int64_t epoch, int64_t steps_per_epoch, int6
 }
 
 // MindFormers, core/callback/callback.py: "Epoch:[  1/  2], step:[  116/  125], loss: ..., overflow
-// cond: False, loss_scale: 16384.0"; the scale that the step used.
+// cond: False, loss_scale: 16384.0"; the scale after the step.
 std::optional<LogEvent> MindFormers(std::string_view line) {
   const auto condition = TextAfter(line, "overflow cond: ");
   const auto scale = NumberAfter(line, "loss_scale");
@@ -199,7 +202,7 @@ std::optional<LogEvent> MindFormers(std::string_view line) {
   if (const auto epoch = IntegerAfter(line, "Epoch"); epoch && steps) {
     event.number = NumberOfStep(*epoch - 1, IntegerAfter(*steps, "/").value_or(0), *step);
   }
-  event.used = scale;
+  event.next = scale;
   event.overflow = condition->starts_with("True");
   return event;
 }
@@ -261,6 +264,7 @@ std::optional<LogEvent> RecogniseKeyValue(std::string_view line) {
   event.epoch = IntegerAfter(line, "epoch");
   if (!event.epoch) event.epoch = IntegerAfter(line, "Epoch");
   event.used = scale;
+  event.bare_name = !FirstNumber(line, std::span(kScaleNames).first(kScaleNames.size() - 1));
   return event;
 }
 

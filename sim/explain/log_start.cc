@@ -60,13 +60,23 @@ LogStart FindStart(std::span<const LogEvent> events, bool shows_next) {
   }
   const LogEvent& first = *opening.first;
   if (first.kind == Kind::kSteps && *first.number == 0) start.first_index = 0;
-  if (!opening.second) return start;
-  const int64_t interval = *opening.second->number - *first.number;
+  // One record alone tells of no steps before it, but for those that it counts.
+  const int64_t interval = opening.second ? *opening.second->number - *first.number
+                                          : std::max<int64_t>(first.skipped.value_or(0), 1);
   const int64_t end = *first.number + (first.kind == Kind::kSteps ? 1 - start.first_index : 0);
-  start.of_training = end <= std::max<int64_t>(interval, 1);
-  if (start.of_training) return start;
+  start.of_training = end <= std::max<int64_t>(interval, 1) && first.epoch.value_or(0) <= 1;
+  if (start.of_training && opening.second) return start;
+  // Its count of skipped steps, or of updates, may be that of the messages before it.
+  const bool tells_all = first.kind == Kind::kUpdates
+                             ? opening.overflows > 0
+                             : first.skipped_total && *first.skipped_total == opening.overflows;
+  if (!opening.second && tells_all) {
+    start.of_training = true;
+    return start;
+  }
   const int64_t told = StepsTold(first, opening.overflows, interval, shows_next);
   start.done = std::max<int64_t>(std::min(end - told, opening.overflow_at.value_or(end)), 0);
+  start.of_training = start.of_training || (!opening.second && start.done == 0);
   start.skipped_total = std::max<int64_t>(first.skipped_total.value_or(0) - opening.overflows, 0);
   return start;
 }

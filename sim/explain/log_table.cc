@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <initializer_list>
+#include <numeric>
 #include <string>
 
 #include "dlsim/error.h"
@@ -74,6 +75,7 @@ void RequireOneRun(const std::vector<std::string>& columns, size_t chosen, Names
 struct Columns {
   size_t step = 0, scale = 0;
   std::optional<size_t> skipped;
+  bool bare_name = false;
 };
 
 std::optional<Columns> FindColumns(std::string_view header, std::string_view place) {
@@ -84,7 +86,11 @@ std::optional<Columns> FindColumns(std::string_view header, std::string_view pla
   const auto scale = Find(names, kScales);
   if (!step || !scale) return std::nullopt;
   RequireOneRun(names, *scale, kScales, place);
-  return Columns{*step, *scale, Find(names, {"skipped", "overflow", "found_inf"})};
+  const auto skipped = Find(names, {"skipped", "overflow", "found_inf"});
+  const std::string& name = names[*scale];
+  const bool names_it = std::ranges::any_of(
+      kScales, [&](std::string_view known) { return known != "scale" && IsNamed(name, known); });
+  return Columns{*step, *scale, skipped, !names_it && !skipped};
 }
 
 double Number(const std::string& text, std::string_view place, size_t line) {
@@ -124,10 +130,22 @@ std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::strin
     event.number = static_cast<int64_t>(step);
     Number(LowerCase(scale), place, line);
     event.used = ReadPrinted(LowerCase(scale));
+    event.bare_name = columns->bare_name;
     if (columns->skipped) event.overflow = IsTrue(field(*columns->skipped));
     events.push_back(std::move(event));
   }
   return events;
+}
+
+bool CountsSamples(std::string_view path) {
+  return path.substr(path.rfind('/') + 1).find("Train_Samples_") != std::string_view::npos;
+}
+
+void DivideBySamples(std::vector<LogEvent>& events) {
+  int64_t unit = 0;
+  for (const LogEvent& event : events) unit = std::gcd(unit, event.number.value_or(0));
+  if (unit < 2) return;
+  for (LogEvent& event : events) *event.number /= unit;
 }
 
 }  // namespace dlsim::sim

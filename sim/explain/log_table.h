@@ -16,4 +16,9 @@ namespace dlsim::sim {
 // InputError for a number that is none.
 std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::string_view place);
 
+// Whether a file of that name counts samples as steps: DeepSpeed's csv_monitor calls it
+// Train_Samples_loss_scale.csv. One step has as many as their greatest common divisor.
+bool CountsSamples(std::string_view path);
+void DivideBySamples(std::vector<LogEvent>& events);
+
 }  // namespace dlsim::sim

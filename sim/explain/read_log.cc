@@ -5,8 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
-#include <set>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -14,6 +12,7 @@
 #include "sim/explain/log_json.h"
 #include "sim/explain/log_table.h"
 #include "sim/explain/log_text.h"
+#include "sim/explain/one_voice.h"
 
 namespace dlsim::sim {
 namespace {
@@ -73,74 +72,6 @@ void ReadLine(std::string_view raw, size_t number, Readings& readings) {
   (of_stack ? readings.messages : readings.key_values).push_back(std::move(*event));
 }
 
-// The optimizer repeats what its loss scaler says; both stand in logs of some versions.
-void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
-  const auto speaks = [](const LogEvent& event) {
-    return event.kind == Kind::kOverflow && !event.from_optimizer && event.next;
-  };
-  if (std::ranges::none_of(events, speaks)) return;
-  std::erase_if(events, [](const LogEvent& event) { return event.from_optimizer; });
-}
-
-// "Grad overflow on iteration: 7" numbers the message with the scales that follows it.
-void JoinNumbers(std::vector<LogEvent>& events) {
-  std::vector<LogEvent> joined;
-  std::optional<int64_t> number;
-  for (LogEvent& event : events) {
-    if (event.kind == Kind::kOverflow && !event.next) {
-      number = event.number;
-      continue;
-    }
-    if (event.kind == Kind::kOverflow && number) event.number = std::exchange(number, {});
-    joined.push_back(std::move(event));
-  }
-  events = std::move(joined);
-}
-
-bool SameMessage(const LogEvent& a, const LogEvent& b) {
-  return a.kind == b.kind && a.number == b.number && a.used == b.used && a.next == b.next &&
-         a.overflow == b.overflow && a.skipped == b.skipped && a.skipped_total == b.skipped_total;
-}
-
-// Ranks that name themselves: the first one speaks for all.
-void KeepOneRank(LogEvents& log) {
-  std::optional<int64_t> first;
-  std::set<int64_t> others;
-  for (const LogEvent& event : log.events) {
-    if (event.rank && !first) first = event.rank;
-    if (event.rank && event.rank != first) others.insert(*event.rank);
-  }
-  if (others.empty()) return;
-  std::erase_if(log.events, [&](const LogEvent& e) { return e.rank && e.rank != first; });
-  log.notes.push_back(fmt::format("rank {} is read; {} more {} the same", *first, others.size(),
-                                  others.size() == 1 ? "prints" : "print"));
-}
-
-// Ranks that do not: every message stands as often as there are ranks, or a multiple of it. Two
-// equal ones could be two overflows only at the floor.
-void KeepOneOfEqual(LogEvents& log) {
-  size_t copies = 0, runs = 0;
-  for (size_t i = 0; i < log.events.size();) {
-    size_t end = i + 1;
-    while (end < log.events.size() && SameMessage(log.events[i], log.events[end])) ++end;
-    if (log.events[i].kind == Kind::kOverflow && !log.events[i].number) {
-      copies = std::gcd(copies, end - i);
-      ++runs;
-    }
-    i = end;
-  }
-  if (copies < 2 || runs < 2) return;
-  std::vector<LogEvent> kept;
-  size_t run = 0;
-  for (LogEvent& event : log.events) {
-    const bool unnumbered = event.kind == Kind::kOverflow && !event.number;
-    if (!unnumbered || run % copies == 0) kept.push_back(event);
-    run = unnumbered ? run + 1 : 0;
-  }
-  log.events = std::move(kept);
-  log.notes.push_back(fmt::format("each message stands {} times, for as many ranks", copies));
-}
-
 // Versions of fairseq print the mean of the scale over the last updates: no power of two times the
 // scales that its messages name. Where all are means, no line ties a scale to a number of updates.
 void DropMeans(LogEvents& log) {
@@ -173,6 +104,7 @@ void ReadFile(const std::string& path, size_t& lines, Readings& readings) {
   std::optional<std::vector<LogEvent>> events = ReadTrainerState(text);
   if (!events) events = ReadTable(text, Printable(InputName(path)));
   if (events) {
+    if (CountsSamples(path)) DivideBySamples(*events);
     for (LogEvent& event : *events) event.line += lines - 1;
     readings.messages.insert(readings.messages.end(), events->begin(), events->end());
     lines += static_cast<size_t>(std::ranges::count(text, '\n'));
@@ -191,10 +123,8 @@ LogEvents ReadLogs(std::span<const std::string> paths) {
   LogEvents log;
   const bool plain = readings.messages.empty();
   log.events = plain ? std::move(readings.key_values) : std::move(readings.messages);
-  DropRepeatsOfOptimizer(log.events);
-  JoinNumbers(log.events);
-  KeepOneRank(log);
-  KeepOneOfEqual(log);
+  DropOtherScales(log);
+  KeepOneVoice(log);
   DropMeans(log);
   const auto has_scale = [](const LogEvent& event) { return event.used || event.next; };
   if (std::ranges::any_of(log.events, has_scale)) return log;

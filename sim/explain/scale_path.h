@@ -80,6 +80,7 @@ struct ScalePath {
   int64_t first_step = 1;                     // the log's number of the first step
   std::optional<int64_t> told_interval = {};  // of growth, where a message names it
   std::vector<Stretch> stretches = {};
+  std::optional<size_t> zero_at_line = {};     // the first scale of 0: no gradient is left
   std::optional<size_t> stopped_at_line = {};  // the training ended, its scale at the minimum
   std::vector<std::string> notes = {};         // what was left out or presumed
 };

@@ -2,6 +2,7 @@
 #include "sim/explain/skip_verdict.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace dlsim::sim {
@@ -32,6 +33,13 @@ size_t EndOfFirstDescent(std::span<const LoggedStep> steps) {
   return steps.size();
 }
 
+bool Grows(std::span<const LoggedStep> steps) {
+  for (size_t i = 1; i < steps.size(); ++i) {
+    if (steps[i].scale > steps[i - 1].scale) return true;
+  }
+  return false;
+}
+
 void CountRuns(std::span<const LoggedStep> steps, SkipVerdict& verdict) {
   int64_t run = 0;
   for (const LoggedStep& step : steps) {
@@ -39,6 +47,16 @@ void CountRuns(std::span<const LoggedStep> steps, SkipVerdict& verdict) {
     verdict.longest_run = std::max(verdict.longest_run, run);
     if (step.overflow) ++verdict.skipped;
   }
+}
+
+// Returns the lowest known scale of the first `count` steps; of none of them, the next known one.
+double LowestScale(std::span<const LoggedStep> steps, size_t count) {
+  double lowest = std::numeric_limits<double>::infinity();
+  for (size_t i = 0; i < steps.size(); ++i) {
+    if (i >= count && std::isfinite(lowest)) break;
+    if (steps[i].scale < lowest) lowest = steps[i].scale;
+  }
+  return std::isfinite(lowest) ? lowest : 0;
 }
 
 // The falls since the last growth, if they are many, or if it is certain that they are fatal.
@@ -57,9 +75,9 @@ void FindDivergence(std::span<const LoggedStep> steps, size_t start, bool certai
     if (falls_next) ++falls;
     ++verdict.tail_skips;
   }
-  const auto known = steps.subspan(start, std::max<size_t>(last_growth - start, 1));
-  const double lowest = std::ranges::min(known, {}, &LoggedStep::scale).scale;
-  const bool new_lows = steps.back().scale <= lowest / kFallOfDivergence;
+  const size_t before = std::max<size_t>(last_growth - start, 1);
+  const bool new_lows =
+      steps.back().scale <= LowestScale(steps.subspan(start), before) / kFallOfDivergence;
   if (!certain && (falls < kFallsOfDivergence || !new_lows)) return;
   verdict.kind = SkipKind::kDivergence;
   verdict.tail = first;
@@ -70,8 +88,9 @@ void FindDivergence(std::span<const LoggedStep> steps, size_t start, bool certai
 SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context) {
   SkipVerdict verdict = {.steps = static_cast<int64_t>(steps.size())};
   CountRuns(steps, verdict);
+  if (context.stopped) verdict.kind = SkipKind::kDivergence;
   if (verdict.skipped == 0) return verdict;
-  size_t settled = EndOfWarmUp(steps);
+  size_t settled = context.from_start ? EndOfWarmUp(steps) : 0;
   if (!context.counted) settled = std::min(settled, EndOfFirstDescent(steps));
   verdict.warm_up_skips = std::ranges::count_if(steps.first(settled), &LoggedStep::overflow);
   const int64_t later = verdict.skipped - verdict.warm_up_skips;
@@ -85,7 +104,8 @@ SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& con
   // A descent to below 1, or with an overflow at 1, has not found a scale.
   const LoggedStep& last = steps.back();
   const bool unscaled = last.scale < 1 || (last.scale == 1 && last.overflow);
-  const bool lost = later == 0 && settled == steps.size() && unscaled;
+  const bool descends = context.from_start ? later == 0 && settled == steps.size() : !Grows(steps);
+  const bool lost = unscaled && descends;
   if (later == 0 && !lost && !context.stopped) {
     verdict.kind = SkipKind::kWarmUp;
     return verdict;

@@ -51,8 +51,9 @@ struct SkipVerdict {
 // What is known of the steps beside themselves.
 struct SkipContext {
   std::optional<int64_t> growth_interval = {};  // of the policy
-  bool counted = true;   // the steps have the clean ones too, not overflows only
-  bool stopped = false;  // the training ended, since the scale could fall no more
+  bool counted = true;     // the steps have the clean ones too, not overflows only
+  bool stopped = false;    // the training ended, since the scale could fall no more, or is 0
+  bool from_start = true;  // false: the log begins in mid-training, where nothing is warm-up
 };
 SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context);
 

@@ -79,7 +79,7 @@ TEST(HostileLog, JsonOfManyLevelsIsReadAsFarAsItMatters) {
 }
 
 TEST(HostileLog, AScaleThatCannotDoubleIsTakenAsItIs) {
-  const Explanation found = ExplainText("step,scale\n0,1e308\n1,1e308\n2,1e308\n");
+  const Explanation found = ExplainText("step,loss_scale\n0,1.0e308\n1,1.0e308\n2,1.0e308\n");
   ASSERT_FALSE(found.inference.matches.empty());
   EXPECT_FALSE(found.inference.matches.front().evidence.empty());
 }

@@ -31,13 +31,14 @@ Json Found(const Explanation& explanation) {
     return std::isnan(step.scale) ? "unknown" : ScaleText(step.scale);
   };
   const std::vector<LoggedStep>& steps = explanation.steps;
-  Json found = {{"stack", NameOf(explanation.path.stack)},
-                {"verdict", NameOf(explanation.skips.kind)},
-                {"counted", explanation.counted},
-                {"steps", explanation.skips.steps},
-                {"skipped", explanation.skips.skipped},
-                {"scales", used(steps.front()) + " to " + used(steps.back())},
-                {"policy", nullptr}};
+  Json found = {
+      {"stack", NameOf(explanation.path.stack)},
+      {"verdict", NameOf(explanation.skips.kind)},
+      {"counted", explanation.counted},
+      {"steps", explanation.skips.steps},
+      {"skipped", explanation.skips.skipped},
+      {"scales", steps.empty() ? "none" : used(steps.front()) + " to " + used(steps.back())},
+      {"policy", nullptr}};
   if (explanation.inference.matches.empty()) return found;
   const PolicyMatch& match = explanation.inference.matches.front();
   found["policy"] = match.policy->name;

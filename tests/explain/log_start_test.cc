@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logs that begin amid training, or that go back to before their first line.
+// Logs that start in mid-training, or that go back to before their first line.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 
+#include "dlsim/error.h"
 #include "sim/explain/log_event.h"
 #include "sim/explain/log_text.h"
 #include "tests/support/explain_text.h"
@@ -43,7 +44,7 @@ TEST(LogStart, OverflowsBeforeTheFirstRecordAreItsLastSteps) {
   EXPECT_EQ(found.skips.skipped, 2);
   ASSERT_FALSE(found.inference.matches.empty());
   EXPECT_EQ(found.inference.matches.front().policy->name, "deepspeed");
-  EXPECT_THAT(FormatExplanation(found), HasSubstr("normal where a\n  training begins"));
+  EXPECT_THAT(FormatExplanation(found), HasSubstr("in mid-training"));
 }
 
 TEST(LogStart, NumberedOverflowsBeforeTheFirstRecordCount) {
@@ -105,6 +106,40 @@ TEST(LogEvent, StepsOfEpochsBeyondAllNumbersAreNoSteps) {
       "INFO Train: [9007199254740991/300][1/9007199254740991] loss_scale 32768.0000 (1.0)");
   ASSERT_TRUE(event);
   EXPECT_EQ(event->number, std::nullopt);
+}
+
+TEST(LogScales, WhatIsNoLossScaleIsRefused) {
+  for (const std::string& log : {
+           std::string("step: 1, scale: 16\nstep: 2, scale: 16\n"),          // of an adapter
+           std::string("iter 1: scale=128\niter 2: scale=256\n"),            // of an image
+           std::string("step,train/scale\n0,14.2857\n100,14.5\n"),           // of logits
+           std::string("{\"step\": 1, \"scale\": 1.0}\n"),                   // nothing says of what
+           std::string("step 100, loss_scale: 0.1\n"),                       // 2^-3 or 2^-4
+           MegatronLine("1", "-1.0", "0") + MegatronLine("2", "-1.0", "0"),  // there is none
+       }) {
+    EXPECT_THROW(ExplainText(log), Error) << log;
+  }
+  EXPECT_EQ(ExplainText("step,scale\n0,65536\n1,32768\n2,32768\n").skips.skipped, 1);
+}
+
+TEST(LogScales, TwoEnginesThatCountTheSameStepsAreRefused) {
+  EXPECT_THROW(
+      ExplainText(DeepSpeedOverflow("65536", "32768") + DeepSpeedStep("10", "2") +
+                  DeepSpeedStep("10", "1") + DeepSpeedStep("20", "2") + DeepSpeedStep("20", "1")),
+      Error);
+  // A training that was resumed after step 20 counts it twice.
+  const Explanation resumed =
+      ExplainText(DeepSpeedOverflow("65536", "32768") + DeepSpeedStep("10", "1") +
+                  DeepSpeedStep("20", "1") + DeepSpeedStep("20", "1") + DeepSpeedStep("30", "1"));
+  EXPECT_EQ(resumed.skips.skipped, 1);
+}
+
+TEST(LogScales, AScaleOfZeroIsADivergenceWithoutBounds) {
+  const Explanation found = ExplainText(
+      "Global Step: 20 Fp16 Grad Scale: 0\n"
+      "Global Step: 30 Fp16 Grad Scale: 0\n");
+  EXPECT_EQ(found.skips.kind, SkipKind::kDivergence);
+  EXPECT_FALSE(found.totals.applied_at_most);
 }
 
 }  // namespace

@@ -109,7 +109,7 @@ std::string AsMindFormers(const std::vector<RunStep>& run) {
     text += fmt::format(
         "- INFO - {{ Epoch:[  1/  1], step:[{:5d}/{:5d}], loss: 2.6, overflow cond: {}, "
         "loss_scale: {:.1f}, global_norm: [1.3] }}\n",
-        i + 1, run.size(), run[i].skipped ? "True" : "False", run[i].scale);
+        i + 1, run.size(), run[i].skipped ? "True" : "False", run[i].next);
   }
   return text;
 }

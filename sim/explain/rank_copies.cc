@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/rank_copies.h"
+
+#include <algorithm>
+
+namespace dlsim::sim {
+namespace {
+
+using Same = std::function<bool(size_t, size_t)>;
+
+// How far the first rank may be ahead of the last one, in messages.
+constexpr size_t kMostLead = 3;
+
+// Messages that ranks print with others between them could be those of one rank: only beside
+// messages whose copies follow each other are they taken for copies.
+bool HasCopiesInARow(const Same& same, size_t count, size_t ranks) {
+  for (size_t i = 0, end = 0; i < count; i = end) {
+    while (end < count && same(i, end)) ++end;
+    if (end - i >= ranks) return true;
+  }
+  return false;
+}
+
+// Returns the messages of the first rank; none if the sequence is not that of so many.
+std::vector<size_t> FirstOf(size_t ranks, size_t count, const Same& same) {
+  std::vector<size_t> kept;
+  std::vector<size_t> told(ranks - 1, 0);  // messages of the others, the slowest one last
+  for (size_t i = 0; i < count; ++i) {
+    const auto waiting = std::ranges::find_if(told.rbegin(), told.rend(), [&](size_t done) {
+      return done < kept.size() && same(kept[done], i);
+    });
+    if (waiting == told.rend()) {
+      kept.push_back(i);
+    } else {
+      ++*waiting;
+      std::ranges::sort(told, std::greater{});
+    }
+    if (kept.size() - told.back() > kMostLead) return {};
+  }
+  if (told.back() != kept.size() || kept.size() < 2) return {};
+  const auto differs = [&](size_t i) { return !same(kept.front(), i); };
+  return std::ranges::any_of(kept, differs) ? kept : std::vector<size_t>();
+}
+
+}  // namespace
+
+RankCopies FindRankCopies(size_t count, const Same& same) {
+  RankCopies copies;
+  const size_t most = std::min<size_t>(count / 2, 4096);
+  size_t of_first = 0;  // all ranks print the first message, and perhaps do so again
+  for (size_t i = 0; i < count; ++i) of_first += same(0, i) ? 1 : 0;
+  for (size_t ranks = std::min(of_first, most); ranks >= 2; --ranks) {
+    if (count % ranks != 0 || of_first % ranks != 0) continue;
+    if (!HasCopiesInARow(same, count, ranks)) continue;
+    copies.kept = FirstOf(ranks, count, same);
+    if (copies.kept.empty()) continue;
+    copies.ranks = ranks;
+    return copies;
+  }
+  return copies;
+}
+
+}  // namespace dlsim::sim
