@@ -6,6 +6,7 @@
 #include "dlsim/error.h"
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
+#include "sim/config/shell_script.h"
 
 namespace dlsim::sim {
 namespace {
@@ -35,6 +36,7 @@ void AddNotes(std::vector<std::string> more, std::vector<std::string>& notes) {
 std::string DescribeNode(const ConfigNode& node) {
   switch (node.kind) {
     case Kind::kText:
+      if (node.text.find(kUnknownText) != std::string::npos) return "what only a run would tell";
       return Quoted(node.text);
     case Kind::kList:
       return "a list";
@@ -86,6 +88,11 @@ ConfigBlock ConfigBlock::Inner(std::string path, const ConfigNode& node) const {
   return block;
 }
 
+void ConfigBlock::RequireDecided(std::string_view key, const ConfigNode& value) const {
+  if (value.kind != Kind::kText || value.text.find(kUnknownText) == std::string::npos) return;
+  Refuse(key, "depends on how the script is run", "the command line itself");
+}
+
 std::optional<ConfigBlock> ConfigBlock::Table(std::string_view key) const {
   const ConfigNode* value = Find(key);
   if (value == nullptr) return std::nullopt;
@@ -108,6 +115,7 @@ std::vector<ConfigBlock> ConfigBlock::Items(std::string_view key) const {
 std::optional<ConfigNumber> ConfigBlock::Number(std::string_view key, NumberRange range) const {
   const ConfigNode* value = Find(key);
   if (value == nullptr) return std::nullopt;
+  RequireDecided(key, *value);
   if (!IsNumeric(*value)) Refuse(key, "wrong type", "a number", DescribeNode(*value));
   const double number = ParseNumber(value->text, Place(key));
   if (range == NumberRange::kPositive && !(number > 0)) {
@@ -122,6 +130,7 @@ std::optional<ConfigNumber> ConfigBlock::Number(std::string_view key, NumberRang
 std::optional<int64_t> ConfigBlock::Integer(std::string_view key, int64_t min, int64_t max) const {
   const ConfigNode* value = Find(key);
   if (value == nullptr) return std::nullopt;
+  RequireDecided(key, *value);
   if (!IsNumeric(*value)) Refuse(key, "wrong type", "an integer", DescribeNode(*value));
   const int64_t number = ParseInteger(value->text, Place(key));
   if (number < min) {
@@ -136,6 +145,7 @@ std::optional<int64_t> ConfigBlock::Integer(std::string_view key, int64_t min, i
 std::optional<bool> ConfigBlock::Bool(std::string_view key) const {
   const ConfigNode* value = Find(key);
   if (value == nullptr) return std::nullopt;
+  RequireDecided(key, *value);
   if (value->kind != Kind::kBool) Refuse(key, "wrong type", "true or false", DescribeNode(*value));
   return value->text == "true";
 }
@@ -143,6 +153,7 @@ std::optional<bool> ConfigBlock::Bool(std::string_view key) const {
 std::optional<std::string> ConfigBlock::Text(std::string_view key) const {
   const ConfigNode* value = Find(key);
   if (value == nullptr) return std::nullopt;
+  RequireDecided(key, *value);
   if (value->kind != Kind::kText) Refuse(key, "wrong type", "text", DescribeNode(*value));
   return value->text;
 }

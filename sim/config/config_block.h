@@ -63,6 +63,7 @@ class ConfigBlock {
 
  private:
   void RequireOnce(std::string_view key) const;
+  void RequireDecided(std::string_view key, const ConfigNode& value) const;
   std::string Place(std::string_view key) const;
   std::string PathOf(std::string_view key) const;
   ConfigBlock Inner(std::string path, const ConfigNode& node) const;

@@ -111,13 +111,20 @@ void ReadDeepSpeedAccumulation(const DeepSpeedValues& file, TrainingConfig& conf
 
 }  // namespace
 
+// Keys that other stacks have, too (fp16: true, gradient_accumulation_steps), say nothing alone.
 bool LooksLikeDeepSpeed(const ConfigBlock& file) {
+  const ConfigNode& root = file.node();
   for (const std::string_view key :
-       {"fp16", "bf16", "bfloat16", "zero_optimization", "train_batch_size",
-        "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"}) {
-    if (file.node().Find(key) != nullptr) return true;
+       {"zero_optimization", "train_micro_batch_size_per_gpu", "zero_allow_untested_optimizer"}) {
+    if (root.Find(key) != nullptr) return true;
   }
-  return false;
+  for (const std::string_view key : {"fp16", "bf16", "bfloat16", "torch_autocast"}) {
+    const ConfigNode* types = root.Find(key);
+    if (types != nullptr && types->kind == ConfigNode::Kind::kTable) return true;
+  }
+  return root.Find("train_batch_size") != nullptr &&
+         (root.Find("steps_per_print") != nullptr || root.FindPath("optimizer.params") != nullptr ||
+          root.FindPath("amp.enabled") != nullptr);
 }
 
 TrainingConfig ReadDeepSpeed(const ConfigBlock& file, const ConfigOptions& options) {

@@ -112,7 +112,7 @@ TrainingConfig ReadOwnDeepSpeed(const ConfigBlock& owner, std::string_view key,
     owner.Refuse(key, "DeepSpeed scales the loss of this run", "the path of its file",
                  DescribeNode(value));
   }
-  const std::string path = FindFile(owner, key, value.text).string();
+  const std::string path = FindFile(owner, key, *owner.Text(key)).string();
   ConfigNode root = ReadConfigFile(path);
   const ConfigBlock file(path, root);
   if (!LooksLikeDeepSpeed(file)) file.Refuse("", "not a configuration of DeepSpeed", "its keys");

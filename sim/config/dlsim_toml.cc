@@ -117,7 +117,18 @@ void ReadParameters(const ConfigBlock& parameters, std::vector<ConfigPolicy>& po
 }  // namespace
 
 bool LooksLikeDlsimToml(const ConfigBlock& file) {
-  return file.Has("policy") || file.Has("format") || file.Has("parameters");
+  const auto names = [&](std::string_view key) {
+    const ConfigNode* value = file.Find(key);
+    return value != nullptr && (value->kind == Kind::kText || value->kind == Kind::kList);
+  };
+  const auto is_known = [](const ConfigEntry& entry) {
+    return std::ranges::find(kKeys, entry.key) != kKeys.end();
+  };
+  const auto known = std::ranges::count_if(file.node().entries, is_known);
+  if (!names("policy") && !names("format")) {
+    return file.Has("parameters") && static_cast<size_t>(known) == file.node().entries.size();
+  }
+  return 2 * static_cast<size_t>(known) >= file.node().entries.size();
 }
 
 TrainingConfig ReadDlsimToml(const ConfigBlock& file, const ConfigOptions&) {

@@ -2,6 +2,7 @@
 #include "sim/config/half_precision.h"
 
 #include "sim/config/cerebras_keys.h"
+#include "sim/config/shell_script.h"
 
 namespace dlsim::sim {
 
@@ -47,6 +48,10 @@ std::string Lowered(std::string text) {
 }
 
 void RequireUnquoted(const ConfigBlock& block, std::string_view key) {
+  if (const ConfigNode* text = block.Find(key);
+      text != nullptr && text->text.find(kUnknownText) != std::string::npos) {
+    block.Text(key);  // refuses it
+  }
   const ConfigNode* value = block.Find(key);
   if (value == nullptr || value->kind != ConfigNode::Kind::kText) return;
   block.Refuse(key, "text in quotes, with which the original cannot calculate", "a number",

@@ -17,9 +17,18 @@ namespace {
 
 using Kind = ConfigNode::Kind;
 
-constexpr std::array<std::string_view, 6> kArgumentMarks = {
-    "per_device_train_batch_size",   "model_name_or_path",   "output_dir learning_rate",
-    "--per_device_train_batch_size", "--model_name_or_path", "--output_dir --learning_rate"};
+// output_dir and learning_rate are diffusers' and kohya's, too: a switch goes with them.
+constexpr std::array<std::string_view, 10> kArgumentMarks = {
+    "per_device_train_batch_size",
+    "model_name_or_path",
+    "output_dir learning_rate fp16",
+    "output_dir learning_rate bf16",
+    "output_dir learning_rate deepspeed",
+    "--per_device_train_batch_size",
+    "--model_name_or_path",
+    "--output_dir --learning_rate --fp16",
+    "--output_dir --learning_rate --bf16",
+    "--output_dir --learning_rate --deepspeed"};
 
 // What decides beside them is not read: an own 8-bit mode, Megatron in place of the trainer.
 constexpr std::array<std::string_view, 4> kOthers = {"fp8", "fp8_backend",

@@ -10,6 +10,7 @@
 #include "sim/config/arguments.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/shell_script.h"
 
 namespace dlsim::sim {
 namespace {
@@ -87,14 +88,17 @@ void RefuseDeepSpeed(const ConfigBlock& arguments) {
   const ConfigNode* file = arguments.Find("deepspeed_config");
   arguments.Refuse("deepspeed", "DeepSpeed scales the loss of this run",
                    "--config with the DeepSpeed file" +
-                       (file == nullptr ? std::string() : " " + Quoted(file->text)));
+                       (file == nullptr ? std::string()
+                        : file->text.find(kUnknownText) != std::string::npos
+                            ? std::string(", whose name depends on how the script is run")
+                            : " " + Quoted(file->text)));
 }
 
 }  // namespace
 
 bool LooksLikeMegatron(const ConfigBlock& file) { return HasMark(file.node(), kMegatronMarks); }
 
-TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions&) {
+TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& options) {
   TrainingConfig config = {.kind = "Megatron-LM", .formats = {}, .policies = {}};
   const std::optional<ConfigBlock> model = file.Table("MODEL_ARGS");
   if (!model && !IsCommandLine(file.node())) {
@@ -102,6 +106,12 @@ TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions&) {
   }
   const ConfigNode table = ArgumentTable(model ? model->node() : file.node());
   const ConfigBlock arguments(file.file(), table);
+  const ConfigNode* deepspeed = arguments.Find("deepspeed_config");
+  if (arguments.Has("deepspeed") && deepspeed && deepspeed->kind == ConfigNode::Kind::kTable) {
+    config = ReadDeepSpeed(ConfigBlock(file.file(), *deepspeed), options);
+    config.kind = "Megatron-LM with DeepSpeed";
+    return config;
+  }
   RefuseDeepSpeed(arguments);
   ReadScaler(arguments, config);
   AddNotes(arguments.NoteMisspelt(kMegatronKeys), config.notes);

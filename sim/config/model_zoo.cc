@@ -128,7 +128,14 @@ std::optional<Backend> FindBackend(const ConfigBlock& init, std::vector<std::str
 
 }  // namespace
 
-bool LooksLikeModelZoo(const ConfigBlock& file) { return file.Has("trainer"); }
+// Lightning, fairseq2 and verl have a trainer, too, without init.
+bool LooksLikeModelZoo(const ConfigBlock& file) {
+  const ConfigNode* trainer = file.node().Find("trainer");
+  if (trainer == nullptr) return false;
+  if (trainer->kind != ConfigNode::Kind::kList) return trainer->Find("init") != nullptr;
+  return !trainer->entries.empty() &&
+         trainer->entries.front().value.FindPath("trainer.init") != nullptr;
+}
 
 TrainingConfig ReadModelZoo(const ConfigBlock& file, const ConfigOptions& options) {
   TrainingConfig config = {.kind = "Model Zoo trainer", .formats = {}, .policies = {}};

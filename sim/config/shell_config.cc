@@ -59,6 +59,9 @@ class ScriptOptions {
     ShellStatement statement;
     while (script.Next(statement)) {
       FollowBranches(statement);
+      if (!statement.output.empty() && !statement.here_document.empty()) {
+        written_[statement.output] = statement.here_document;
+      }
       CheckAssignments(statement);
       ReadOptions(statement);
     }
@@ -84,8 +87,26 @@ class ScriptOptions {
   void FollowBranches(const ShellStatement& statement) {
     if (statement.words.empty()) return;
     const std::string& first = statement.words.front().text;
+    if (first == "if" && branches_ == 0) {
+      arms_ = {""};
+      undecided_arm_ = {};
+      has_else_ = false;
+    }
+    if (branches_ == 1 && !arms_.empty() && (first == "elif" || first == "else")) {
+      arms_.emplace_back();
+      has_else_ = first == "else";
+    }
     if (first == "if" || first == "case") ++branches_;
-    if ((first == "fi" || first == "esac") && branches_ > 0) --branches_;
+    if ((first == "fi" || first == "esac") && branches_ > 0 && --branches_ == 0) CloseArms();
+  }
+
+  // The arms agree if all of them have the same decisive options, in the same order.
+  void CloseArms() {
+    const bool agree =
+        std::ranges::all_of(arms_, [&](const std::string& arm) { return arm == arms_.front(); });
+    const bool any = !undecided_arm_.name.empty();
+    arms_.clear();
+    if (any && !(agree && has_else_)) Refuse(undecided_arm_.line, undecided_arm_.name);
   }
 
   void CheckAssignments(const ShellStatement& statement) const {
@@ -156,24 +177,45 @@ class ScriptOptions {
 
   static bool TakesValue(const std::string& name, const std::string& next) {
     if (IsTruth(next)) return true;
-    if (name == "--deepspeed") return next.ends_with(".json") || next.ends_with(".yaml");
+    if (name == "--deepspeed") return !next.ends_with(".py");
     return std::ranges::find(kSwitches, name) == kSwitches.end();
   }
 
   void Add(const std::string& name, const std::string& value, int line) {
-    if (IsDecisive(name) && (branches_ > 0 || value.find(kUnknownText) != value.npos)) {
-      Refuse(line, name);
+    const bool known = value.find(kUnknownText) == value.npos;
+    if (IsDecisive(name) && (branches_ > 0 || !known)) {
+      if (!known || arms_.empty() || branches_ > 1) Refuse(line, name);
+      if (undecided_arm_.name.empty()) undecided_arm_ = {name, {}, line};
+      arms_.back() += name + "=" + value + "\n";
     }
+    if (!known && name.find("accumulation") != name.npos) return;  // changes no scale
     const auto same = [&](const ConfigEntry& entry) {
       return entry.key == name && (entry.value.text == value || entry.value.kind == Kind::kBool);
     };
     if (std::ranges::any_of(builder_.open_node().entries, same)) return;
     builder_.Key(name);
+    if (AddWrittenFile(name, value, line)) return;
     const ConfigNode node = ValueNode(value.empty() ? "true" : value, line);
     builder_.Scalar(node.kind, node.text, line);
   }
 
+  // A DeepSpeed file that the script itself writes in a here-document.
+  bool AddWrittenFile(const std::string& name, const std::string& value, int line) {
+    const auto found = written_.find(value);
+    if (found == written_.end() || !name.starts_with("--deepspeed")) return false;
+    try {
+      builder_.Copy(ParseJsonConfig(file_, found->second), line);
+      return true;
+    } catch (const Error&) {
+      return false;  // parts that only running the script would tell
+    }
+  }
+
   std::string_view file_;
+  std::map<std::string, std::string> written_;  // here-documents by the file they go to
+  std::vector<std::string> arms_;               // decisive options of each arm of an open `if`
+  ShellAssignment undecided_arm_;               // the first of them
+  bool has_else_ = false;
   ConfigTreeBuilder builder_;
   ConfigNode overrides_ = TableNode({});
   std::map<int, std::string> undecided_;  // decisive overrides that the script chooses, by line

@@ -2,6 +2,7 @@
 #include "sim/config/shell_script.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "sim/base/word_character.h"
 
@@ -25,6 +26,12 @@ void Append(const std::vector<std::string>& pieces, std::vector<std::string>& wo
       words.push_back(pieces[i]);
     }
   }
+}
+
+std::string_view TextInQuotes(std::string_view text) {
+  const bool quoted = text.size() >= 2 && text.front() == text.back() &&
+                      (text.front() == '"' || text.front() == '\'');
+  return quoted ? text.substr(1, text.size() - 2) : text;
 }
 
 size_t BytesOf(const std::vector<std::string>& values) {
@@ -81,35 +88,77 @@ bool ShellScript::AtEndOfStatement() const {
   return at_ >= text_.size() || Contains(kEnds, Peek());
 }
 
-void ShellScript::TakeHereDocument() {
-  for (const std::string& end : here_ends_) {
+void ShellScript::TakeHereDocuments(ShellStatement& statement) {
+  for (const HereDocument& document : here_documents_) {
+    const size_t begin = at_;
+    size_t last = at_;
     while (at_ < text_.size()) {
       const size_t stop = std::min(text_.find('\n', at_), text_.size());
       const std::string_view line = text_.substr(at_, stop - at_);
       const size_t start = std::min(line.find_first_not_of('\t'), line.size());
       at_ = std::min(stop + 1, text_.size());
       ++line_;
-      if (line.substr(start) == end) break;
+      if (line.substr(start) == document.end) break;
+      last = at_;
+    }
+    const std::string_view body = text_.substr(begin, last - begin);
+    statement.here_document = document.expands ? Expand(body) : std::string(body);
+  }
+  here_documents_.clear();
+}
+
+// The text of a here-document or a default: only variables and commands mean anything in it.
+std::string ShellScript::Expand(std::string_view text) {
+  constexpr int kMaxDepth = 16;
+  if (depth_ == kMaxDepth) return std::string(1, kUnknownText);
+  ++depth_;
+  const std::string_view outer = std::exchange(text_, text);
+  const size_t outer_at = std::exchange(at_, 0);
+  const int outer_line = line_;
+  std::vector<std::string> words = {""};
+  while (at_ < text_.size()) {
+    const char c = Peek();
+    if (c == '$' || c == '`') {
+      ReadExpansion(words, Split::kNone);
+    } else if (c == '\\' && Contains("$`\\", Peek(1))) {
+      Take();
+      words.back() += Take();
+    } else {
+      words.back() += Take();
     }
   }
-  here_ends_.clear();
+  --depth_;
+  text_ = outer;
+  at_ = outer_at;
+  line_ = outer_line;
+  std::string whole;
+  for (const std::string& word : words) whole += word;
+  return whole;
 }
 
 // Returns false where the statement goes on: after a redirection.
-bool ShellScript::TakeSeparator() {
+bool ShellScript::TakeSeparator(ShellStatement& statement) {
   const char c = Take();
   if (c == '<' && Peek() == '<' && Peek(1) != '<') {
     Take();
     if (Peek() == '-') Take();
     SkipBlanks();
-    here_ends_.push_back(ReadWord(Split::kNone).front());
+    const bool quoted = Contains("'\"\\", Peek());
+    here_documents_.push_back({ReadWord(Split::kNone).front(), !quoted});
     return false;
   }
-  if (c == '<' || c == '>') return false;
+  if (c == '>') {
+    if (Contains(">|", Peek())) Take();
+    SkipBlanks();
+    if (Peek() != '&') statement.output = ReadWord(Split::kNone).front();
+    return false;
+  }
+  if (c == '<') return false;
   if (c == '&' && Peek() == '>') return false;
+  statement.ends_case_arm = c == ';' && Peek() == ';';
   after_condition_ = (c == '&' || c == '|') && Peek() == c;
-  if (after_condition_) Take();
-  if (c == '\n') TakeHereDocument();
+  if (after_condition_ || statement.ends_case_arm) Take();
+  if (c == '\n') TakeHereDocuments(statement);
   return true;
 }
 
@@ -123,7 +172,7 @@ bool ShellScript::Next(ShellStatement& statement) {
     SkipBlanks();
     if (AtEndOfStatement()) {
       if (at_ >= text_.size()) break;
-      if (TakeSeparator()) break;
+      if (TakeSeparator(statement)) break;
       continue;
     }
     if (TakeAssignment(statement)) continue;
@@ -132,12 +181,17 @@ bool ShellScript::Next(ShellStatement& statement) {
       if (!word.empty()) statement.words.push_back({std::move(word), line});
     }
   }
-  return at_ < text_.size() || !statement.words.empty() || !statement.assignments.empty();
+  const auto& words = statement.words;
+  if (words.size() > 1 && words[0].text == "tee" && statement.output.empty()) {
+    statement.output = words[words[1].text == "-a" && words.size() > 2 ? 2 : 1].text;
+  }
+  return at_ < text_.size() || !words.empty() || !statement.assignments.empty();
 }
 
 // Takes NAME=value, NAME+=value and NAME=(...) before a command, also after export and the like.
 bool ShellScript::TakeAssignment(ShellStatement& statement) {
-  constexpr std::string_view kDeclaring[] = {"export", "local", "readonly", "declare", "-a", "-r"};
+  constexpr std::string_view kDeclaring[] = {"export", "local", "readonly", "declare", "-a",
+                                             "-r",     "then",  "else",     "do",      "{"};
   for (const ShellWord& word : statement.words) {
     if (std::ranges::find(kDeclaring, word.text) == std::end(kDeclaring)) return false;
   }
@@ -154,7 +208,8 @@ bool ShellScript::TakeAssignment(ShellStatement& statement) {
   } else {
     values = ReadWord(Split::kNone);
   }
-  made.values = adds ? ValueOf(made.name) : std::vector<std::string>{};
+  const bool is_set = variables_.contains(made.name);
+  if (adds && is_set) made.values = variables_[made.name];
   if (array || made.values.empty()) {
     made.values.insert(made.values.end(), values.begin(), values.end());
   } else {
@@ -230,7 +285,8 @@ void ShellScript::SkipNested(char open, char close) {
 
 std::vector<std::string> ShellScript::ValueOf(const std::string& name) const {
   const auto found = variables_.find(name);
-  return found == variables_.end() ? std::vector<std::string>{} : found->second;
+  return found == variables_.end() ? std::vector<std::string>{std::string(1, kUnknownText)}
+                                   : found->second;
 }
 
 // Returns the value of ${NAME}, ${NAME[@]}, ${NAME:-default}; other forms are unknown.
@@ -246,10 +302,8 @@ std::vector<std::string> ShellScript::ReadBraces() {
   if (rest.empty() || rest == "[@]" || rest == "[*]") return value;
   const bool has_default = rest.starts_with(":-") || rest.starts_with(":=");
   if (!has_default) return {std::string(1, kUnknownText)};
-  if (!value.empty()) return value;
-  const std::string_view text = rest.substr(2);
-  if (text.find('$') != text.npos) return {std::string(1, kUnknownText)};
-  return {std::string(text)};
+  const bool is_set = variables_.contains(name) && !value.empty() && !value.front().empty();
+  return is_set ? value : std::vector<std::string>{Expand(TextInQuotes(rest.substr(2)))};
 }
 
 void ShellScript::ReadExpansion(std::vector<std::string>& words, Split split) {

@@ -10,7 +10,8 @@
 
 namespace dlsim::sim {
 
-// Stands in a text for what only running the script would tell: $1, $(command), arithmetic.
+// Stands in a text for what only running the script would tell: $1, $(command), arithmetic, a
+// variable that the script does not set.
 inline constexpr char kUnknownText = '\x01';
 
 struct ShellWord {
@@ -27,7 +28,10 @@ struct ShellAssignment {
 struct ShellStatement {
   std::vector<ShellAssignment> assignments;
   std::vector<ShellWord> words;
+  std::string output;           // the file that it writes: > NAME, or tee NAME
+  std::string here_document;    // its input after <<, expanded
   bool is_conditional = false;  // follows && or ||
+  bool ends_case_arm = false;   // ;;
 };
 
 class ShellScript {
@@ -43,8 +47,9 @@ class ShellScript {
   void SkipBlanks();
   bool AtContinuation() const;  // at a backslash before the end of a line
   bool AtEndOfStatement() const;
-  bool TakeSeparator();
-  void TakeHereDocument();
+  bool TakeSeparator(ShellStatement& statement);
+  void TakeHereDocuments(ShellStatement& statement);
+  std::string Expand(std::string_view text);
   bool TakeAssignment(ShellStatement& statement);
   void ReadArray(std::vector<std::string>& values);
   std::vector<std::string> ReadWord(Split split);
@@ -59,8 +64,13 @@ class ShellScript {
   std::string_view text_;
   size_t at_ = 0;
   int line_ = 1;
+  int depth_ = 0;  // of texts inside of texts
   bool after_condition_ = false;
-  std::vector<std::string> here_ends_;
+  struct HereDocument {
+    std::string end;
+    bool expands = true;  // false for <<'END'
+  };
+  std::vector<HereDocument> here_documents_;
   std::map<std::string, std::vector<std::string>> variables_;
 };
 

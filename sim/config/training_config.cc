@@ -28,7 +28,7 @@ struct Dialect {
 // In the order in which they are tried.
 constexpr std::array kDialects = {
     Dialect{"verl", HasBackend::kNo, LooksLikeVerl, ReadVerl},
-    Dialect{"accelerate", HasBackend::kNo, LooksLikeAccelerate, ReadAccelerate},
+    Dialect{"accelerate", HasBackend::kNo, LooksLikeAccelerateRun, ReadAccelerateRun},
     Dialect{"megatron", HasBackend::kNo, LooksLikeMegatron, ReadMegatron},
     Dialect{"fairseq", HasBackend::kNo, LooksLikeFairseq, ReadFairseq},
     Dialect{"huggingface", HasBackend::kNo, LooksLikeHfTrainer, ReadHfTrainer},
@@ -59,8 +59,16 @@ const Dialect& FindDialect(const ConfigBlock& file, const std::string& kind) {
     throw UsageError("--config-kind", WithSuggestion("unknown name", kind, kDialectNames),
                      OneOf(kDialectNames), Quoted(kind));
   }
+  std::string seen;
+  size_t count = 0;
+  for (const ConfigEntry& entry : file.node().entries) {
+    if (++count > 5) break;
+    seen += (seen.empty() ? "" : ", ") + Printable(entry.key);
+  }
+  if (count > 5) seen += ", ...";
   file.Refuse("", "not a known training configuration",
-              "the keys of " + OneOf(kDialectNames) + " (or name it by --config-kind)");
+              "the keys of " + OneOf(kDialectNames) + " (or name it by --config-kind)",
+              seen.empty() ? "no keys" : seen);
 }
 
 }  // namespace

@@ -303,7 +303,8 @@ TEST(DeepSpeedConfig, BadValuesAreRefused) {
          "enabled, auto_cast, loss_scale, "
          "initial_scale_power, loss_scale_window, hysteresis, consecutive_hysteresis, "
          "min_loss_scale, fp16_master_weights_and_grads");
-  ExpectConfigError(R"({"fp16": 1})", "f: fp16: wrong type, expected keys with values, got 1");
+  ExpectConfigError(R"({"zero_optimization": {}, "fp16": 1})",
+                    "f: fp16: wrong type, expected keys with values, got 1");
   ExpectConfigError(R"({"zero_optimization": {"stage": 4}, "fp16": {}})",
                     "f: zero_optimization.stage: no such stage of ZeRO, expected 0, 1, 2 or 3, got "
                     "4");

@@ -127,7 +127,7 @@ TEST(ConfigKind, IsFoundByContentUnlessNamed) {
       "f:1: not a known training configuration, expected the keys of one of "
       "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
       "apex, cerebras-tf, cerebras-old, dlsim (or name "
-      "it by --config-kind)");
+      "it by --config-kind), got a");
   const std::string both = R"({"fp16": {"enabled": true}, "GradScaler": {}})";
   EXPECT_EQ(Interpret(both).kind, "DeepSpeed");
   EXPECT_EQ(Interpret(both, {.backend = std::nullopt, .kind = "torch"}).kind, "torch GradScaler");
