@@ -47,7 +47,7 @@ def _runs(data: Mapping[str, Any]) -> Iterator[Row]:
     """One row per run: what it is, its parameters and its summary without a prefix."""
     front = set(data.get("pareto", ()))
     for index, run in enumerate(data["runs"]):
-        row = {"run": index, **_without(run, "params", "summary", "events", "steps", "tensors")}
+        row = {"run": index, **_without(run, "params", "summary", "events", "steps", "tensors", "layers")}
         row |= {"events": len(run["events"])} if "events" in run else {}
         row |= {"pareto": index in front} if "pareto" in data else {}
         yield {**flat(row), **flat(run["summary"]), **flat(run["params"], "params.")}
@@ -59,7 +59,7 @@ def _of_runs(key: str) -> Rows:
     def rows(data: Mapping[str, Any]) -> Iterator[Row]:
         for index, run in enumerate(data["runs"]):
             names = {"run": index, "format": run["format"], "policy": run["policy"]}
-            for row in run[key]:
+            for row in run.get(key, ()):
                 yield names | flat(_without(row, "optimizers"))
 
     return rows
@@ -190,6 +190,7 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "runs": _runs,
         "steps": _of_runs("steps"),
         "tensors": _of_runs("tensors"),
+        "layers": _of_runs("layers"),
         "events": _of_runs("events"),
         "optimizers": _optimizers,
     },

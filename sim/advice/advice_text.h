@@ -22,10 +22,6 @@ std::string FormatAdviceLines(const Advice& advice);
 // The evidence: a table of the formats, what bounds their windows, and the `top` tensors at risk.
 std::string FormatAdviceDetails(const Advice& advice, size_t top);
 
-// What the layers of each format lose at its scale: a table of layers, in file order, with the
-// steps at which some of their tensors are at risk.
-std::string FormatLayers(const Advice& advice);
-
 // The object "verdict".
 Json JsonAdvice(const Advice& advice);
 

@@ -27,6 +27,7 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
+#include "sim/replay/layer_losses.h"
 #include "sim/replay/replay_csv.h"
 #include "sim/replay/replay_json.h"
 #include "sim/replay/report.h"
@@ -192,8 +193,9 @@ int RunReplay(ReplayCommandOptions options) {
   if (options.results.wants_report()) {
     WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(found.front(), runs) +
                 FormatAdviceDetails(advice, options.report.top) +
-                (options.by_layer ? FormatLayers(advice) : "") + "\n" + configured.text +
-                UnusualOptions(options) + FormatReport(facts, runs, options.report));
+                (options.by_layer ? FormatLayerLosses(runs, options.report.top) : "") + "\n" +
+                configured.text + UnusualOptions(options) +
+                FormatReport(facts, runs, options.report));
   }
   const int missed = ReportOutcomes("replay", outcomes);
   const int refused = ReportRefusals(runs);
@@ -260,8 +262,9 @@ void AddReplayCommand(CLI::App& app, Action& action) {
                     "--heat-map=BINS for another number");
   AddCount(*command, "--top", options->report.top,
            "Tensors in each list of the report (default 5)");
-  command->add_flag("--by-layer", options->by_layer,
-                    "What each layer loses at the scale of the verdict, and at which steps");
+  command->add_flag(
+      "--by-layer", options->by_layer,
+      "What each layer loses at the scales that each policy used, the worst --top layers");
   command->add_flag("--details", options->report.details,
                     "Plot each run's scale and list its worst tensors");
   command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");

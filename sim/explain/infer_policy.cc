@@ -35,10 +35,11 @@ bool LooksAtGradients(const LossScaler& scaler) {
 
 // The policies of the stack that wrote the log.
 std::span<const std::string_view> OwnPolicies(LogStack stack) {
-  static constexpr std::array<std::string_view, 3> kDeepSpeed = {
-      "deepspeed", "deepspeed-fp16-optimizer", "megatron"};
+  static constexpr std::array<std::string_view, 4> kDeepSpeed = {
+      "deepspeed", "deepspeed-0.16", "deepspeed-fp16-optimizer", "megatron"};
   static constexpr std::array<std::string_view, 2> kApex = {"apex", "apex-fp16-utils"};
-  static constexpr std::array<std::string_view, 2> kMegatron = {"megatron", "deepspeed"};
+  static constexpr std::array<std::string_view, 3> kMegatron = {"megatron", "deepspeed",
+                                                                "deepspeed-0.16"};
   static constexpr std::array<std::string_view, 2> kFairseq = {"fairseq", "metaseq"};
   static constexpr std::array<std::string_view, 2> kMetaseq = {"metaseq", "fairseq"};
   static constexpr std::array<std::string_view, 1> kMxnet = {"mxnet"};

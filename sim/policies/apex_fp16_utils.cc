@@ -65,7 +65,8 @@ ConfiguredScaler MakeApexFp16Utils(const ParameterMap& given, std::string_view) 
   if (config.init_scale < Floor()) {
     notes.push_back("init_scale below 1: the first overflow raises the scale to 1");
   }
-  NoteFactorAndWindow(config.scale_factor, config.scale_window, notes);
+  NoteFactor(config.scale_factor, notes);
+  NoteWindow(config.scale_window, notes);
   return {.scaler = LossScaler::Make<Fp16UtilsLossScaler>(config),
           .parameters = {{"init_scale", FieldValue(config.init_scale)},
                          {"scale_factor", FieldValue(config.scale_factor)},

@@ -14,8 +14,15 @@ namespace {
 
 using enum ParameterRole;
 
+// When clean steps make the scale grow.
+enum class Growth : uint8_t {
+  kSince_0_17_1,   // after scale_window steps that follow a clean one
+  kBefore_0_17_1,  // after scale_window clean steps
+};
+
 struct DynamicLossScaler {
   struct Config {
+    Growth growth = Growth::kSince_0_17_1;
     bool dynamic = true;      // false: overflows still skip their step
     PythonNumber init_scale;  // or the static loss_scale
     PythonNumber scale_factor;
@@ -47,6 +54,10 @@ struct DynamicLossScaler {
 using Config = DynamicLossScaler::Config;
 using State = DynamicLossScaler::State;
 
+constexpr const char* NameOfPolicy(Growth growth) {
+  return growth == Growth::kSince_0_17_1 ? "deepspeed" : "deepspeed-0.16";
+}
+
 // The original logs scales as integers, which an infinite one is not.
 void OnOverflow(const Config& config, State& state) {
   if (config.delayed_shift == 1 || state.cur_hysteresis == 1) {
@@ -66,9 +77,15 @@ void OnOverflow(const Config& config, State& state) {
   state.last_overflow_iter = state.cur_iter;
 }
 
+bool Grows(const Config& config, const State& state) {
+  const int64_t since = state.cur_iter - state.last_overflow_iter;
+  if (config.growth == Growth::kBefore_0_17_1) return config.scale_window.Divides(since);
+  return since > 1 && config.scale_window.Divides(since - 1);
+}
+
 void OnCleanStep(const Config& config, State& state) {
   if (config.consecutive_hysteresis) state.cur_hysteresis = config.delayed_shift;
-  if (!config.scale_window.Divides(state.cur_iter - state.last_overflow_iter)) return;
+  if (!Grows(config, state)) return;
   state.cur_hysteresis = config.delayed_shift;
   state.cur_scale = state.cur_scale * config.scale_factor;
 }
@@ -146,16 +163,20 @@ std::vector<std::string> Notes(const Settings& settings, const Config& config) {
   } else if (config.min_scale < zero) {
     notes.push_back("min_scale below 0: the scale can reach 0, without an error");
   }
-  NoteFactorAndWindow(config.scale_factor, config.scale_window, notes);
+  NoteFactor(config.scale_factor, notes);
+  (config.growth == Growth::kSince_0_17_1 ? NoteLaterGrowth : NoteWindow)(config.scale_window,
+                                                                          notes);
   return notes;
 }
 
+template <Growth growth>
 ConfiguredScaler MakeDeepspeed(const ParameterMap& given, std::string_view) {
-  const Settings settings{"deepspeed", DeepspeedParameters(), given};
+  const Settings settings{NameOfPolicy(growth), DeepspeedParameters(), given};
   const PythonNumber init_scale = ReadPositive(settings, "init_scale");
   const PythonNumber static_scale = ReadStaticScale(settings);
   const bool dynamic = static_scale == PythonNumber();
-  const Config config = {.dynamic = dynamic,
+  const Config config = {.growth = growth,
+                         .dynamic = dynamic,
                          .init_scale = dynamic ? init_scale : static_scale,
                          .scale_factor = ReadPythonNumber(settings, "scale_factor"),
                          .scale_window = ReadPythonNumber(settings, "scale_window"),
@@ -175,15 +196,27 @@ ConfiguredScaler MakeDeepspeed(const ParameterMap& given, std::string_view) {
           .notes = Notes(settings, config)};
 }
 
+template <Growth growth>
+PolicyInfo PolicyOfGrowth(const char* summary) {
+  return {.name = NameOfPolicy(growth),
+          .aliases = {},
+          .summary = summary,
+          .rules = {.finite_test = growth == Growth::kSince_0_17_1 ? FiniteTest::kScaledNorm
+                                                                   : FiniteTest::kSum},
+          .parameters = DeepspeedParameters(),
+          .make = MakeDeepspeed<growth>};
+}
+
 }  // namespace
 
 PolicyInfo DeepSpeedPolicy() {
-  return {.name = "deepspeed",
-          .aliases = {},
-          .summary = "DeepSpeed's DynamicLossScaler (ZeRO); an overflow at min_scale raises",
-          .rules = {.finite_test = FiniteTest::kScaledNorm},
-          .parameters = DeepspeedParameters(),
-          .make = MakeDeepspeed};
+  return PolicyOfGrowth<Growth::kSince_0_17_1>(
+      "DeepSpeed's DynamicLossScaler (ZeRO); an overflow at min_scale raises");
+}
+
+PolicyInfo DeepSpeed016Policy() {
+  return PolicyOfGrowth<Growth::kBefore_0_17_1>(
+      "the same before DeepSpeed 0.17.1: each growth comes one step earlier");
 }
 
 }  // namespace dlsim::sim

@@ -68,12 +68,7 @@ const std::vector<ParameterInfo>& DeepspeedFp16OptimizerParameters() {
 std::vector<std::string> Notes(const Fp16Optimizer::Config& config) {
   if (!config.dynamic) return {kStaticSkips};
   std::vector<std::string> notes;
-  if (config.scale_window == PythonNumber()) {
-    notes.push_back("scale_window 0: the second clean step in a row raises ZeroDivisionError");
-  } else {
-    notes.push_back(
-        "the scale first doubles after scale_window + 1 clean steps, then every scale_window");
-  }
+  NoteLaterGrowth(config.scale_window, notes);
   if (config.init_scale < config.min_scale) {
     notes.push_back("init_scale below min_scale: the first overflow raises the scale");
   }

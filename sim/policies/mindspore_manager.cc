@@ -119,7 +119,8 @@ ConfiguredScaler MakeMindsporeManager(const ParameterMap& given, std::string_vie
       {"scale_window", FieldValue(config.scale_window)}};
   Check(config, parameters);
   std::vector<std::string> notes;
-  NoteFactorAndWindow(config.scale_factor, config.scale_window, notes);
+  NoteFactor(config.scale_factor, notes);
+  NoteWindow(config.scale_window, notes);
   return {.scaler = LossScaler::Make<LossScaleManager>(config),
           .parameters = parameters,
           .notes = notes};

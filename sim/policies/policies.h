@@ -24,6 +24,7 @@ PolicyInfo ApexPolicy();
 PolicyInfo ApexFp16UtilsPolicy();
 PolicyInfo ApexHysteresisPolicy();
 PolicyInfo DeepSpeedPolicy();
+PolicyInfo DeepSpeed016Policy();
 PolicyInfo DeepSpeedFp16OptimizerPolicy();
 PolicyInfo MegatronPolicy();
 PolicyInfo ColossalAiPolicy();

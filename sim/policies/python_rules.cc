@@ -43,8 +43,7 @@ int64_t ReadCount(const Settings& settings, std::string_view name) {
                    Quoted(settings.Text(name)));
 }
 
-void NoteFactorAndWindow(const PythonNumber& scale_factor, const PythonNumber& scale_window,
-                         std::vector<std::string>& notes) {
+void NoteFactor(const PythonNumber& scale_factor, std::vector<std::string>& notes) {
   const PythonNumber zero;
   const PythonNumber one = PythonNumber::Int(1);
   if (scale_factor == zero) {
@@ -60,9 +59,19 @@ void NoteFactorAndWindow(const PythonNumber& scale_factor, const PythonNumber& s
   } else if (scale_factor == one) {
     notes.push_back("scale_factor 1: the scale does not change");
   }
-  if (scale_window == zero) {
+}
+
+void NoteWindow(const PythonNumber& scale_window, std::vector<std::string>& notes) {
+  if (scale_window == PythonNumber()) {
     notes.push_back("scale_window 0: the first clean step raises ZeroDivisionError");
   }
+}
+
+void NoteLaterGrowth(const PythonNumber& scale_window, std::vector<std::string>& notes) {
+  notes.push_back(
+      scale_window == PythonNumber()
+          ? "scale_window 0: the second clean step in a row raises ZeroDivisionError"
+          : "the scale first grows after scale_window + 1 clean steps, then every scale_window");
 }
 
 }  // namespace dlsim::sim

@@ -54,8 +54,13 @@ int64_t ReadCount(const Settings& settings, std::string_view name);  // |count| 
 // The note on a static scale of DeepSpeed.
 constexpr const char* kStaticSkips = "the scale never changes, but overflows skip their step";
 
-// Adds notes on values of scale_factor and scale_window that act against their purpose.
-void NoteFactorAndWindow(const PythonNumber& scale_factor, const PythonNumber& scale_window,
-                         std::vector<std::string>& notes);
+// Adds a note on a scale_factor that acts against its purpose.
+void NoteFactor(const PythonNumber& scale_factor, std::vector<std::string>& notes);
+
+// Adds a note on a scale_window of 0 where growth counts clean steps ...
+void NoteWindow(const PythonNumber& scale_window, std::vector<std::string>& notes);
+
+// ... and on growth that counts the steps after a clean one.
+void NoteLaterGrowth(const PythonNumber& scale_window, std::vector<std::string>& notes);
 
 }  // namespace dlsim::sim

@@ -64,6 +64,7 @@ std::span<const PolicyInfo> Policies() {
       ApexFp16UtilsPolicy(),           //
       ApexHysteresisPolicy(),          //
       DeepSpeedPolicy(),               //
+      DeepSpeed016Policy(),            //
       DeepSpeedFp16OptimizerPolicy(),  //
       MegatronPolicy(),                //
       ColossalAiPolicy(),              //

@@ -16,4 +16,14 @@ inline std::string LayerOf(std::string_view name) {
   return std::string(dot == std::string_view::npos ? name : name.substr(0, dot));
 }
 
+// Returns a module's name without the suffix of a repeated call in a step: "fc.call1" is "fc".
+inline std::string WithoutCall(std::string name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string::npos || name.compare(dot, 5, ".call") != 0) return name;
+  const size_t digits = dot + 5;
+  const bool numbered =
+      digits < name.size() && name.find_first_not_of("0123456789", digits) == std::string::npos;
+  return numbered ? name.substr(0, dot) : name;
+}
+
 }  // namespace dlsim::sim

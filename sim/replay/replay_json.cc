@@ -6,6 +6,7 @@
 #include <span>
 
 #include "sim/base/json_stream.h"
+#include "sim/replay/layer_losses.h"
 #include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
@@ -166,6 +167,15 @@ Json JsonTensor(const ReplayTensor& tensor) {
   return object;
 }
 
+Json JsonLayer(const LayerLoss& layer) {
+  Json object = {{"name", layer.name}, {"tensors", layer.tensors}};
+  AddHarm(layer.harm, object);
+  object["overflow"] = layer.overflow;
+  object["first_overflow_step"] =
+      layer.first_overflow_step ? Json(*layer.first_overflow_step) : Json();
+  return object;
+}
+
 // The values of a member of `items`, one after another.
 template <class Items, class Of>
 Json Column(const Items& items, Of of) {
@@ -215,6 +225,7 @@ void WriteRun(const SimulationRun& run, JsonStream& json) {
   json.Array("steps", run.result.steps,
              [&](const ReplayStep& step) { return JsonStep(step, clipping); });
   json.Array("tensors", run.result.tensors, JsonTensor);
+  json.Array("layers", LayerLosses(run.result.tensors), JsonLayer);
   if (run.heat_map) {
     json.BeginObject("heat_map");
     json.Member("bins", JsonBins(*run.heat_map));

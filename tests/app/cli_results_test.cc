@@ -94,7 +94,8 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                      {"summary", 'o'},
                      {"events", 'a'},
                      {"steps", 'a'},
-                     {"tensors", 'a'}});
+                     {"tensors", 'a'},
+                     {"layers", 'a'}});
     ExpectKeys(run["summary"], WithCounters({{"mean_harm", 'N'},
                                              {"worst_harm", 'N'},
                                              {"steps", 'i'},
@@ -150,13 +151,32 @@ TEST(CliResults, TheReportBeginsWithTheVerdict) {
   EXPECT_TRUE(report.starts_with("Use cb16 as is, without a loss scale (")) << report;
   for (const std::string words :
        {"\nOr fp16 with a loss scale of 2^14 (", "\nNo tensor loses more than 10 %",
-        "loss scales that serve cb16", "fp16 cerebras  ", "above: overflow", "fp16 at 2^14, layer",
+        "safe loss scales in fp16", "fp16 cerebras  ", "above: overflow", "fp16 cerebras, layer",
         "rounding noise of float32: convs.1.bias.grad"}) {
     EXPECT_NE(report.find(words), std::string::npos) << words;
   }
   const std::string screen = report.substr(0, report.find("\ntrace: "));
   std::istringstream lines(screen);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
+}
+
+TEST(CliResults, LayersAreThoseOfTheRunWorstFirst) {
+  const auto replay = [](const std::vector<std::string>& more) {
+    std::vector<std::string> call = {
+        "replay", kTraces + "cnn-digits", "--format", "fp16", "--policy", "static",
+        "--set",  "loss_scale=1"};
+    call.insert(call.end(), more.begin(), more.end());
+    return call;
+  };
+  const json layers = SucceedJson(replay({"--json", "-"}))["runs"][0]["layers"];
+  EXPECT_EQ(layers.at(0)["name"], "convs.0");
+  for (size_t i = 1; i < layers.size(); ++i) {
+    EXPECT_GE(layers[i - 1]["worst_harm"], layers[i]["worst_harm"]);
+  }
+  const std::string report = Succeed(replay({"--by-layer", "--top", "2"}));
+  EXPECT_NE(report.find("\n  and " + std::to_string(layers.size() - 2) + " more layers: --top"),
+            std::string::npos)
+      << report;
 }
 
 TEST(CliResults, JsonToAFileEqualsJsonToStandardOutput) {

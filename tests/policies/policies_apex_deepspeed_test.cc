@@ -15,8 +15,9 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr std::string_view kPolicies[] = {
-    "apex",     "apex-fp16-utils", "apex-hysteresis",  "deepspeed", "deepspeed-fp16-optimizer",
-    "megatron", "colossalai",      "mindspore-manager"};
+    "apex",      "apex-fp16-utils", "apex-hysteresis",
+    "deepspeed", "deepspeed-0.16",  "deepspeed-fp16-optimizer",
+    "megatron",  "colossalai",      "mindspore-manager"};
 
 struct Ride {
   double scale = 0;
@@ -69,10 +70,14 @@ TEST(ApexDeepSpeedPolicies, KeepTheirPromises) {
        {"delayed_shift=2", "consecutive_hysteresis=true"},
        "overflow ok overflow",
        0x1p32},
-      {"deepspeed", {"delayed_shift=2", "scale_window=3"}, "overflow ok*3 overflow", 0x1p33},
+      {"deepspeed", {"delayed_shift=2", "scale_window=3"}, "overflow ok*3 overflow", 0x1p31},
+      {"deepspeed", {"delayed_shift=2", "scale_window=3"}, "overflow ok*4 overflow", 0x1p33},
+      {"deepspeed", {"scale_window=1"}, "ok", 0x1p32},
+      {"deepspeed", {"scale_window=1"}, "ok*3", 0x1p34},
+      {"deepspeed-0.16", {"delayed_shift=2", "scale_window=3"}, "overflow ok*3 overflow", 0x1p33},
       {"deepspeed", {"delayed_shift=0"}, "overflow*99", 0x1p32},
       {"deepspeed", {"init_scale=0.5"}, "overflow", 1},
-      {"deepspeed", {"scale_window=-3"}, "ok*3", 0x1p33},
+      {"deepspeed", {"scale_window=-3"}, "ok*4", 0x1p33},
       {"deepspeed", {"raise_error_at_min_scale=false"}, "overflow*99", 1},
       {"deepspeed-fp16-optimizer", {"scale_window=3"}, "ok*3", 0x1p16},
       {"deepspeed-fp16-optimizer", {"scale_window=3"}, "ok*4", 0x1p17},
@@ -130,7 +135,8 @@ TEST(ApexDeepSpeedPolicies, StopWhereTheOriginalsRaise) {
       {"deepspeed", {"init_scale=2^16", "delayed_shift=2"}, "overflow*17", ""},
       {"deepspeed", {"init_scale=2^16", "delayed_shift=2"}, "overflow*18", "17 " + at_minimum},
       {"deepspeed", {"init_scale=2^16", "min_scale=0"}, "overflow*1092", "1091 " + at_minimum},
-      {"deepspeed", {"scale_window=0"}, "ok", "0 ZeroDivisionError: integer modulo by zero"},
+      {"deepspeed", {"scale_window=0"}, "ok*2", "1 ZeroDivisionError: integer modulo by zero"},
+      {"deepspeed-0.16", {"scale_window=0"}, "ok", "0 ZeroDivisionError: integer modulo by zero"},
       {"deepspeed",
        {"init_scale=2^1023", "scale_window=1"},
        "ok*9 overflow",
@@ -183,7 +189,7 @@ TEST(ApexDeepSpeedPolicies, SkipForEverWhenContinuedPastAFatalError) {
   EXPECT_EQ(minimum.events, 8);
   EXPECT_EQ(minimum.skipped, 40);
   EXPECT_EQ(minimum.scale, 1);
-  const Ride modulo = Take(MakePolicy("deepspeed", {"scale_window=0"}).scaler, "ok*5");
+  const Ride modulo = Take(MakePolicy("deepspeed-0.16", {"scale_window=0"}).scaler, "ok*5");
   EXPECT_EQ(modulo.events, 5);
   EXPECT_EQ(modulo.skipped, 5);
   const Ride bad_steps = Take(MakePolicy("mindspore-manager").scaler, "overflow*1003");

@@ -35,7 +35,7 @@ TEST(PolicyNotes, GrowthOffByOne) {
       {"cerebras-2.10", {"steps_per_increase=2^62"}, "", "step 4611686018427387905"},
       {"flax", {"growth_interval=10"}, "", "grows on clean step 11"},
       {"mxnet", {}, "", "each change acts one step late"},
-      {"deepspeed-fp16-optimizer", {}, "", "first doubles after scale_window + 1 clean steps"},
+      {"deepspeed-fp16-optimizer", {}, "", "first grows after scale_window + 1 clean steps"},
   });
 }
 
@@ -171,7 +171,8 @@ TEST(PolicyNotes, IntervalsOfZero) {
       {"mindspore-cell", {"scale_window=0"}, "", "scale_window below 1 acts as 1"},
       {"apex", {"scale_window=0"}, "", "doubled back at once"},
       {"apex-fp16-utils", {"scale_window=0"}, "", "first clean step raises ZeroDivisionError"},
-      {"deepspeed", {"scale_window=0"}, "", "first clean step raises ZeroDivisionError"},
+      {"deepspeed", {"scale_window=0"}, "", "second clean step in a row raises"},
+      {"deepspeed-0.16", {"scale_window=0"}, "", "first clean step raises ZeroDivisionError"},
       {"deepspeed-fp16-optimizer", {"scale_window=0"}, "", "second clean step in a row raises"},
       {"colossalai", {"growth_interval=0"}, "", "the scale never grows"},
       {"tf", {"increment_period=0"}, "", "grows on every step"},

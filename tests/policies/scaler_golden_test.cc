@@ -64,6 +64,7 @@ constexpr GoldenFile kFiles[] = {
     {"apex_fp16_utils", "apex_fp16_utils", 50},
     {"apex_update_scale_hysteresis", "apex_update_scale_hysteresis", 59},
     {"deepspeed", "deepspeed", 210},
+    {"deepspeed_before_0_17_1", "deepspeed-0.16", 210},
     {"deepspeed_fp16_optimizer", "deepspeed_fp16_optimizer", 48},
     {"megatron", "megatron", 119},
     {"colossalai", "colossalai", 158},

@@ -143,7 +143,7 @@ def test_a_frame_has_the_columns_and_types_of_the_table(replay: dlsim.Result) ->
     assert frame["scale"].dtype == "float64"
     assert frame["elements"].dtype == "int64"
     assert len(replay.to_frame()) == 4
-    assert replay.table_names == ("runs", "steps", "tensors", "events", "optimizers")
+    assert replay.table_names == ("runs", "steps", "tensors", "layers", "events", "optimizers")
     with pytest.raises(dlsim.UsageError, match=r"^table: expected one of runs, .* got 'stepz'$"):
         replay.to_frame("stepz")
 
