@@ -49,7 +49,7 @@ int64_t ReadZeroStage(const DeepSpeedValues& file) {
 
 // The loss scaler of ZeRO.
 ConfigPolicy ZeroScaler(const DeepSpeedValues& fp16, ConfigPolicy policy) {
-  policy.name = "deepspeed";
+  policy.name = fp16.release.IsBefore(kPrecisionConfig) ? "deepspeed-0.16" : "deepspeed";
   // Below 1 the scale never falls, by how much below makes no difference.
   const int64_t hysteresis = std::max<int64_t>(fp16.Integer("hysteresis", "2").value_or(2), 0);
   policy.settings.push_back("delayed_shift=" + std::to_string(hysteresis));

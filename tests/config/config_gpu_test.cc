@@ -150,8 +150,15 @@ TEST(ConfigKind, FilesThatMeanTheSameGiveTheSamePath) {
   const std::vector<int64_t> overflows = {0, 3, 4, 12, 20, 21, 22, 60};
   const std::string path = PathOf(RunConfig(torch, 100, overflows));
   EXPECT_EQ(path.substr(0, 52), "4096.000000, 2048.000000 x3, 1024.000000 x1, 512.000");
-  const TrainingConfig deepspeed = ReadTrainingConfig(kConfigs + "same_path.json", {});
-  EXPECT_EQ(deepspeed.policies.at(0).name, "deepspeed");
+  const std::string file = kConfigs + "same_path.json";
+  const ConfigOptions old = {
+      .backend = std::nullopt, .kind = "", .version = StackVersion{0, 17, 0}};
+  const TrainingConfig deepspeed = ReadTrainingConfig(file, old);
+  EXPECT_EQ(deepspeed.policies.at(0).name, "deepspeed-0.16");
+  // Since 0.17.1 its first growth comes a step later.
+  const TrainingConfig newest = ReadTrainingConfig(file, {});
+  EXPECT_EQ(newest.policies.at(0).name, "deepspeed");
+  EXPECT_NE(PathOf(RunConfig(newest, 100, overflows)), path);
   for (const TrainingConfig& other : {zoo, deepspeed}) {
     EXPECT_EQ(PathOf(RunConfig(other, 100, overflows)), path) << other.kind;
     EXPECT_EQ(other.formats, torch.formats) << other.kind;
