@@ -176,7 +176,10 @@ class ScriptOptions {
   }
 
   static bool TakesValue(const std::string& name, const std::string& next) {
-    if (IsTruth(next)) return true;
+    // transformers' string_to_bool; it refuses other words.
+    constexpr std::array<std::string_view, 10> kWords = {"yes", "no", "y", "n",  "t",
+                                                         "f",   "0",  "1", "on", "off"};
+    if (IsTruth(next) || std::ranges::find(kWords, next) != kWords.end()) return true;
     if (name == "--deepspeed") return !next.ends_with(".py");
     return std::ranges::find(kSwitches, name) == kSwitches.end();
   }
@@ -195,8 +198,16 @@ class ScriptOptions {
     if (std::ranges::any_of(builder_.open_node().entries, same)) return;
     builder_.Key(name);
     if (AddWrittenFile(name, value, line)) return;
-    const ConfigNode node = ValueNode(value.empty() ? "true" : value, line);
+    const ConfigNode node = ValueNode(value.empty() ? "true" : TruthOf(name, value), line);
     builder_.Scalar(node.kind, node.text, line);
+  }
+
+  // A switch's yes, y, t, 1 and no, n, f, 0 as true and false.
+  static std::string TruthOf(const std::string& name, const std::string& value) {
+    if (std::ranges::find(kSwitches, name) == kSwitches.end() || value.size() > 3) return value;
+    if (value == "yes" || value == "y" || value == "t" || value == "1") return "true";
+    if (value == "no" || value == "n" || value == "f" || value == "0") return "false";
+    return value;
   }
 
   // A DeepSpeed file that the script itself writes in a here-document.

@@ -78,6 +78,13 @@ TEST(ConfigRecognition, BranchesThatAgreeAreRead) {
       "the command line itself");
 }
 
+TEST(ConfigRecognition, SwitchesTakeTheTruthWordsOfTransformers) {
+  const std::string line = "python t.py --output_dir o --learning_rate 1 ";
+  EXPECT_EQ(Interpret(line + "--bf16 0").formats, Texts{});
+  EXPECT_EQ(Interpret(line + "--fp16 --bf16 no").formats, Texts{"fp16"});
+  EXPECT_EQ(Interpret(line + "--fp16 y").formats, Texts{"fp16"});
+}
+
 TEST(ConfigRecognition, AnUnknownValueNeverShowsTheReadersMark) {
   const std::string line = "python t.py --model_name_or_path m --fp16 ";
   EXPECT_EQ(PolicyOf(Interpret(line + "--gradient_accumulation_steps $(expr 16 / $N)\n")), "torch");
