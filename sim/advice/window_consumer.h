@@ -83,6 +83,9 @@ class WindowConsumer final : public StepConsumer {
   WindowConsumer(std::span<const NamedFormat> formats, const Conversion& conversion,
                  const StepOptions& options);
 
+  // Looks all over the run for tensors that hold nothing but rounding noise; before the first step.
+  void FindNoise(const GradientSource& source) { noise_.Sample(source, options_); }
+
   bool Ask(const GradientStep& step, StepQuestions& questions) override;
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
 

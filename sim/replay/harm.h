@@ -3,32 +3,49 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
+#include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/replay.h"
 #include "sim/replay/verdict.h"
 
 namespace dlsim::sim {
 
 // Tells which tensors of a step have a gradient that is nothing but the rounding error of float32,
-// as that of a bias before a normalisation, whose true gradient is zero: its norm is below 2^-16 of
+// as that of a bias before a normalisation, whose true gradient is zero: its norm is below 2^-12 of
 // that of the gradient of the layer's output, from which it is summed up. Where that was not
-// recorded, its root mean square is below 2^-18 of that of another parameter of the layer.
+// recorded, its root mean square is below 2^-18 of that of another parameter of the layer. Such an
+// error varies from step to step: up to 2^3 times as much is noise, too, where the tensor was noise
+// at most of the steps that were seen.
 class NoiseFinder {
  public:
-  // For each tensor; steps that follow each other mostly have the same.
+  // Sees steps all over the run before the first, an eighth of them and at most eight.
+  void Sample(const GradientSource& source, const StepOptions& options);
+
+  // For each tensor of the next step; steps that follow each other mostly have the same.
   std::vector<bool> Find(std::span<const StepTensor> tensors, std::span<const TensorStats> totals);
 
  private:
+  // The steps so far at which a tensor was not zero.
+  struct Tally {
+    uint64_t noise = 0, steps = 0;
+    bool mostly_noise() const { return 2 * noise > steps; }
+  };
+
   void FindLayers(std::span<const StepTensor> tensors);
 
   std::vector<std::string> names_;  // of the tensors whose layers are known
   std::vector<size_t> layers_;      // by tensor
   size_t layer_count_ = 0;
+  std::unordered_map<std::string, size_t> places_;  // of all tensors so far, in tallies_
+  std::vector<size_t> tally_of_;                    // by tensor
+  std::vector<Tally> tallies_;
 };
 
 // Returns the harm of a tensor, whose gradient is not zero. `total`: its counters over parts.

@@ -75,7 +75,7 @@ class SweepConsumer final : public StepConsumer {
         edges_(source.edges()),
         totals_(options.replay),
         general_(options.replay) {
-    if (options.windows == SearchWindows::kYes) windows_.emplace(runs, options.replay);
+    if (options.windows == SearchWindows::kYes) windows_.emplace(runs, options.replay, source);
     const bool totals_tell_absmax = TotalsTellAbsmax(source);
     for (size_t r = 0; r < runs.size(); ++r) {
       ReplayRun& run = runs[r];

@@ -7,11 +7,12 @@
 
 namespace dlsim::sim {
 
-SweepWindows::SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options)
+SweepWindows::SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options,
+                           const GradientSource& source)
     : options_(options) {
   for (const ReplayRun& run : runs) places_.push_back(Place(run));
   for (const Group& group : groups_) {
-    searches_.emplace_back(group.formats, group.conversion, options.step);
+    searches_.emplace_back(group.formats, group.conversion, options.step).FindNoise(source);
   }
 }
 

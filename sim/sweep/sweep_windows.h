@@ -15,7 +15,8 @@ namespace dlsim::sim {
 class SweepWindows {
  public:
   // `options` must live as long as this.
-  SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options);
+  SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options,
+               const GradientSource& source);
 
   void Ask(const GradientStep& step, StepQuestions& questions);
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured);
