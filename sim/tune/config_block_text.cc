@@ -29,19 +29,20 @@ std::string ModelZooText(const std::string& type, const ScaleParameters& paramet
                     Floating(parameters.max));
 }
 
-// DeepSpeed's scaler is that of ZeRO, whatever the stage; without ZeRO it has another.
+// The table fp16 alone, so that pasting it changes no other key of the user's file. DeepSpeed's
+// scaler is that of ZeRO, whatever the stage; without ZeRO it has another, which knows no
+// hysteresis.
 std::string DeepSpeedText(const PolicyChoice& choice) {
   const ScaleParameters& parameters = choice.score.parameters;
   const bool zero = choice.family.policy->name == "deepspeed";
   return fmt::format(
-      "{{\n{}  \"fp16\": {{\n"
+      "{{\n  \"fp16\": {{\n"
       "    \"enabled\": true,\n"
       "    \"loss_scale\": 0,\n"
       "    \"initial_scale_power\": {},\n"
       "    \"loss_scale_window\": {},\n"
       "{}    \"min_loss_scale\": {}\n"
       "  }}\n}}\n",
-      zero ? "  \"zero_optimization\": {\"stage\": 1},\n" : "",
       std::lround(std::log2(parameters.init)), parameters.interval,
       zero ? fmt::format("    \"hysteresis\": {},\n", parameters.hysteresis) : "",
       ScaleNumber(parameters.min));
@@ -58,7 +59,9 @@ std::string TorchText(const ScaleParameters& parameters) {
       init, parameters.interval);
 }
 
-bool Fits(ConfigTarget target, std::string_view policy) {
+}  // namespace
+
+bool IsPolicyOf(ConfigTarget target, std::string_view policy) {
   switch (target) {
     case ConfigTarget::kModelZoo:
       return policy == "cerebras-2.10" || policy == "cerebras";
@@ -69,8 +72,6 @@ bool Fits(ConfigTarget target, std::string_view policy) {
   }
   return false;
 }
-
-}  // namespace
 
 std::string_view PolicyOf(ConfigTarget target) {
   switch (target) {
@@ -96,7 +97,7 @@ std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& t
   const bool zoo = target == ConfigTarget::kModelZoo;
   if (zoo && format == "bf16") return ModelZooText("bfloat16", {});
   for (const PolicyChoice& choice : tuning.choices) {
-    if (!Fits(target, choice.family.policy->name)) continue;
+    if (!IsPolicyOf(target, choice.family.policy->name)) continue;
     const ScaleParameters& parameters = choice.score.parameters;
     if (zoo && format == "cb16") return ModelZooText("cbfloat16", parameters);
     if (format != "fp16") return std::nullopt;

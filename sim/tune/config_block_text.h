@@ -24,6 +24,9 @@ constexpr auto EnumNames(ConfigTarget) {
 // Returns the policy whose rule the stack follows.
 std::string_view PolicyOf(ConfigTarget target);
 
+// Returns whether the stack follows the rule of this policy.
+bool IsPolicyOf(ConfigTarget target, std::string_view policy);
+
 // Returns the block for a format, or nothing if the stack has no such type or the tuning has no
 // choice for its policy.
 std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning);

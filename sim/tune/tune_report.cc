@@ -177,12 +177,16 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
   return text + (names.empty() ? "" : "\n");
 }
 
-std::string Blocks(const FormatTuning& tuning) {
+// For the stack of the user's configuration alone, if one is compared.
+std::string Blocks(const FormatTuning& tuning, bool compares_current) {
   std::string text;
-  for (const auto& [target, title] : {std::pair{ConfigTarget::kModelZoo, "Model Zoo YAML"},
-                                      std::pair{ConfigTarget::kDeepSpeed, "DeepSpeed JSON"},
-                                      std::pair{ConfigTarget::kTorch, "torch"}}) {
+  const std::string current = compares_current ? tuning.comparisons.back().policy : "";
+  for (const auto& [target, title] :
+       {std::pair{ConfigTarget::kModelZoo, "Model Zoo YAML"},
+        std::pair{ConfigTarget::kDeepSpeed, "DeepSpeed JSON, table fp16"},
+        std::pair{ConfigTarget::kTorch, "torch"}}) {
     const std::optional<std::string> block = ConfigText(target, tuning);
+    if (!current.empty() && !IsPolicyOf(target, current)) continue;
     if (block) text += fmt::format("\n{}, {}:\n{}", tuning.format, title, *block);
   }
   return text;
@@ -236,7 +240,7 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
     }
     for (const std::string& note : tuning.notes) text += "  note: " + note + "\n";
   }
-  for (const FormatTuning& tuning : result.formats) text += Blocks(tuning);
+  for (const FormatTuning& tuning : result.formats) text += Blocks(tuning, result.compares_current);
   return text;
 }
 
