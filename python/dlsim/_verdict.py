@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from html import escape
 from typing import Any, NamedTuple
 
 from ._errors import InputError
@@ -76,13 +77,15 @@ class PathInWindows:
     steps_with_empty_window: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """The answer: `lines` in words, and what they are about.
 
-    `formats` are those of the call in their order; `best` is the name of the best one, and
-    `verdict["fp16"]` is what is said of a format. `parameters_only` tells that no gradients of
-    activations were recorded, which decide; `paths` are the policies that were replayed.
+    `formats` are those of the call in their order; `best` is the name of the one that ranks first,
+    and `verdict["fp16"]` is what is said of a format. `looked_at` has the roles of the tensors that
+    the answer is based on, "grad" and "act_grad"; `parameters_only` tells that gradients of
+    activations, which usually underflow first, are not among them. `paths` are the policies that
+    were replayed. A verdict prints as its lines.
     """
 
     best: str
@@ -90,6 +93,7 @@ class Verdict:
     formats: tuple[FormatVerdict, ...]
     parameters_only: bool = False
     paths: tuple[PathInWindows, ...] = ()
+    looked_at: tuple[str, ...] = ()
 
     def __getitem__(self, format: str) -> FormatVerdict:
         for found in self.formats:
@@ -102,6 +106,11 @@ class Verdict:
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<p>{escape(line)}</p>" for line in self.lines)
 
 
 def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None:
@@ -119,6 +128,7 @@ def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None
             formats=tuple(_format(item) for item in found["formats"]),
             parameters_only=bool(found.get("parameters_only")),
             paths=tuple(_path(item) for item in found.get("paths", ())),
+            looked_at=tuple(map(str, found.get("looked_at", ()))),
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         cause = f"{type(error).__name__}: {error}"

@@ -105,7 +105,7 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
 
 Advice AdviseOn(const GradientSource& source, std::span<const std::string> formats,
                 const Conversion& conversion, const StepOptions& options,
-                const std::function<void(size_t)>& progress) {
+                const std::function<void(size_t)>& progress, const std::string& tensors) {
   class Counter final : public StepConsumer {
    public:
     explicit Counter(const std::function<void(size_t)>& told) : told_(told) {}
@@ -117,14 +117,16 @@ Advice AdviseOn(const GradientSource& source, std::span<const std::string> forma
     const std::function<void(size_t)>& told_;
   };
   WindowConsumer windows(NamedFormats(formats), conversion, options);
+  windows.FindNoise(source);
   Counter counter(progress);
   ConsumerGroup group({&windows, &counter});
   ForEachStep(source, options, group);
-  return Advise(windows.Take(source));
+  return Advise(windows.Take(source), tensors);
 }
 
-Advice Advise(std::span<const FormatWindows> windows) {
+Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors) {
   Advice advice;
+  advice.tensors = tensors;
   for (const FormatWindows& of_format : windows)
     advice.formats.push_back(AdviseOnFormat(of_format));
   const auto rank = [](const FormatAdvice& format) {
@@ -133,10 +135,13 @@ Advice Advise(std::span<const FormatWindows> windows) {
   for (size_t f = 1; f < advice.formats.size(); ++f) {
     if (rank(advice.formats[f]) < rank(advice.formats[advice.best])) advice.best = f;
   }
-  advice.parameters_only =
-      std::ranges::none_of(windows.front().tensors, [](const TensorHarm& tensor) {
-        return tensor.role == Role::kActGrad && tensor.harm.steps > 0;
-      });
+  for (const Role role : {Role::kGrad, Role::kActGrad}) {
+    const bool present = std::ranges::any_of(
+        windows.front().tensors,
+        [&](const TensorHarm& tensor) { return tensor.role == role && tensor.harm.steps > 0; });
+    if (present) advice.looked_at.push_back(role);
+  }
+  advice.parameters_only = std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
   advice.lines = AdviceLines(advice);
   return advice;
 }

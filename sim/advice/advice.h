@@ -71,18 +71,22 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
 struct Advice {
   std::vector<FormatAdvice> formats;  // in the order of the call
   size_t best = 0;
-  bool parameters_only = false;      // no gradients of activations were recorded
+  std::vector<Role> looked_at;       // that had a gradient which is not zero
+  bool parameters_only = false;      // no gradients of activations were among them
+  std::string tensors = "*";         // only those that match were read
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
-  std::vector<std::string> lines;    // three
+  std::vector<std::string> lines;    // see AdviceLines
 };
 
 // Looks at all steps of a source, at least one, for formats to which `conversion` rounds.
 Advice AdviseOn(const GradientSource& source, std::span<const std::string> formats,
                 const Conversion& conversion, const StepOptions& options,
-                const std::function<void(size_t steps_done)>& progress = {});
+                const std::function<void(size_t steps_done)>& progress = {},
+                const std::string& tensors = "*");
 
 // Formats are ranked: one that serves as it is first, then those with a scale, by the steps that
 // are not served and what the tensors lose. `windows` has at least one format and step.
-Advice Advise(std::span<const FormatWindows> windows);
+// `tensors`: the pattern of those that were read.
+Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors = "*");
 
 }  // namespace dlsim::sim

@@ -52,6 +52,8 @@ Json JsonAdvice(const Advice& advice) {
   }
   object["best"] = advice.formats[advice.best].format;
   object["lines"] = advice.lines;
+  object["looked_at"] = Json::array();
+  for (const Role role : advice.looked_at) object["looked_at"].push_back(NameOf(role));
   object["parameters_only"] = advice.parameters_only;
   object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
   object["paths"] = Json::array();

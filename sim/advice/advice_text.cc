@@ -19,7 +19,7 @@ constexpr size_t kNamed = 3;  // tensors in a line
 std::string WindowText(const ServedSteps::Range& window) {
   const bool low_open = window.low == kLowestWindowExponent;
   const bool high_open = window.high == kHighestWindowExponent;
-  if (low_open && high_open) return "of any size";
+  if (low_open && high_open) return "any";
   if (low_open) return "up to " + Power(window.high);
   if (high_open) return "from " + Power(window.low);
   return Power(window.low) + " to " + Power(window.high);
@@ -32,113 +32,121 @@ std::string StepsText(const FormatAdvice& format) {
   return judged == 1 ? "the one step" : fmt::format("all {} steps", judged);
 }
 
-// What is said of a format in a few words.
+// With float32's range of exponents a scale is not needed where 1 serves.
+bool HasRangeOfFloat32(const std::string& format) {
+  return ParseFormat(format).format.exponent_bits >= 8;
+}
+
+std::string SentenceOnScales(const FormatAdvice& format) {
+  const std::string steps = "(" + StepsText(format) + ")";
+  if (!format.scale) {
+    return "with dynamic loss scaling: each fixed scale fails at " +
+           std::to_string(format.steps_outside - format.hopeless_steps) + " or more of " +
+           Counted(format.steps - format.hopeless_steps, "step") + ".";
+  }
+  if (format.verdict == FormatVerdict::kAsIs && HasRangeOfFloat32(format.format)) {
+    return "without loss scaling " + steps + ".";
+  }
+  return "";
+}
+
+// What is said of a format.
 std::string Sentence(const FormatAdvice& format) {
   const size_t judged = format.steps - format.hopeless_steps;
-  switch (format.verdict) {
-    case FormatVerdict::kAsIs:
-      return fmt::format("{} as is, without a loss scale (scales {} serve {})", format.format,
-                         WindowText(*format.window), StepsText(format));
-    case FormatVerdict::kWithScale:
-      if (format.scale) {
-        return fmt::format("{} with a loss scale of {} (scales {} serve {})", format.format,
-                           Power(std::ilogb(*format.scale)), WindowText(*format.window),
-                           StepsText(format));
-      }
-      return fmt::format("{} with a loss scale that moves (a fixed one serves {})", format.format,
-                         StepsText(format));
-    case FormatVerdict::kNoScaleServes:
-      return fmt::format("{} at any scale: {} of {} {} too much at each that does not overflow",
-                         format.format, format.empty_steps, Counted(judged, "step"),
-                         format.empty_steps == 1 ? "loses" : "lose");
-    case FormatVerdict::kOverflows:
-      break;
+  if (format.verdict == FormatVerdict::kOverflows) {
+    return fmt::format("cannot be judged: only {} of {} {} finite as recorded.", judged,
+                       Counted(format.steps, "step"), judged == 1 ? "is" : "are");
   }
-  return fmt::format("{} at any scale: only {} of {} {} finite as recorded", format.format, judged,
-                     Counted(format.steps, "step"), judged == 1 ? "is" : "are");
+  if (format.verdict == FormatVerdict::kNoScaleServes) {
+    return fmt::format(
+        "fails in backward: at {} of {} every loss scale overflows or loses too much.",
+        format.empty_steps, Counted(judged, "step"));
+  }
+  const std::string scaling = SentenceOnScales(format);
+  if (!scaling.empty()) return "trains as far as gradients show, " + scaling;
+  return fmt::format("trains as far as gradients show. Safe loss scales: {} ({}).",
+                     WindowText(*format.window), StepsText(format));
 }
 
-bool Serves(const FormatAdvice& format) { return format.verdict <= FormatVerdict::kWithScale; }
-
-std::string BestText(const Advice& advice) {
-  const FormatAdvice& best = advice.formats[advice.best];
-  std::string text = (Serves(best) ? "Use " : "No format serves. Not ") + Sentence(best) + ".";
-  if (Serves(best) && best.hopeless_steps > 0) {
+std::string LookedAtText(const Advice& advice) {
+  std::string text =
+      "Based on gradients only: the forward pass was not recorded, and most fp16 failures happen "
+      "there.";
+  if (advice.parameters_only) {
     text +=
-        fmt::format(" {} {} not finite when recorded.", Counted(best.hopeless_steps, "more step"),
-                    best.hopeless_steps == 1 ? "was" : "were");
+        advice.tensors == "*"
+            ? " Gradients of activations were not recorded either: they usually underflow first."
+            : " Gradients of activations, which usually underflow first, were left out by "
+              "--tensors or not recorded.";
+  } else if (advice.tensors != "*") {
+    text += " Tensors that do not match --tensors were left out.";
+  }
+  const size_t hopeless = advice.formats.front().hopeless_steps;
+  if (hopeless > 0) {
+    text += fmt::format(" {} {} not finite as recorded and says nothing of a format.",
+                        Counted(hopeless, "step"), hopeless == 1 ? "is" : "are");
+    if (hopeless > 1) text.replace(text.rfind("says"), 4, "say");
   }
   return text;
-}
-
-std::string Others(const Advice& advice) {
-  std::string serve, fail;
-  for (size_t f = 0; f < advice.formats.size(); ++f) {
-    if (f == advice.best) continue;
-    std::string& text = Serves(advice.formats[f]) ? serve : fail;
-    text += (text.empty() ? "" : "; ") + Sentence(advice.formats[f]);
-  }
-  if (serve.empty() && fail.empty()) return "No other format was asked about.";
-  if (!serve.empty()) serve = "Or " + serve + ".";
-  return serve + (serve.empty() || fail.empty() ? "" : " ") +
-         (fail.empty() ? "" : "Not " + fail + ".");
 }
 
 std::string StepRange(int64_t first, int64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
 }
 
+// Of the first format that has tensors at risk; empty if none has.
 std::string RiskText(const Advice& advice) {
-  const FormatAdvice& best = advice.formats[advice.best];
-  const std::string where =
-      best.format + (best.scale ? " at " + Power(std::ilogb(*best.scale)) : std::string());
-  std::string text;
-  for (size_t i = 0; i < std::min(kNamed, best.at_risk.size()); ++i) {
-    const TensorHarm& tensor = best.at_risk[i];
+  const auto found = std::ranges::find_if(advice.formats, [](const FormatAdvice& format) {
+    return format.scale && !format.at_risk.empty();
+  });
+  if (found == advice.formats.end()) return "";
+  std::string text =
+      fmt::format("At risk in {} at scale {}:", found->format, Power(std::ilogb(*found->scale)));
+  for (size_t i = 0; i < std::min(kNamed, found->at_risk.size()); ++i) {
+    const TensorHarm& tensor = found->at_risk[i];
     text +=
-        fmt::format("{}{} (up to {}, {})", i == 0 ? "" : ", ", Printable(tensor.name),
+        fmt::format("{} {} loses up to {} ({})", i == 0 ? "" : ",", Printable(tensor.name),
                     Percent(tensor.harm.worst), StepRange(*tensor.first_step, *tensor.last_step));
   }
-  if (best.at_risk.size() > kNamed) {
-    text += fmt::format(" and {} more", best.at_risk.size() - kNamed);
+  if (found->at_risk.size() > kNamed) {
+    text += fmt::format(" and {} more", found->at_risk.size() - kNamed);
   }
-  text = text.empty() ? fmt::format("No tensor loses more than {} of its own energy in {}.",
-                                    Percent(kHarmAtRisk), where)
-                      : fmt::format("At risk in {}: {}.", where, text);
-  if (advice.parameters_only) {
-    text += " Gradients of activations, which decide, were not recorded.";
-  }
-  return text;
+  return text + ".";
 }
 
-std::string BoundText(const WindowBound& bound) {
-  return bound.tensor.empty() ? "nothing"
-                              : fmt::format("{} (step {})", Printable(bound.tensor), bound.step);
-}
-
-std::string FormatBounds(const FormatAdvice& format) {
-  if (!format.window) return "";
-  std::string text = fmt::format("  {}: below {} harm is too large first in {}", format.format,
-                                 Power(format.window->low), BoundText(format.low));
+std::string LowText(const FormatAdvice& format) {
+  if (format.low.tensor.empty()) return "no scale tried is too low";
+  std::string text = "below " + Power(format.window->low);
   if (format.low_range) {
     text += fmt::format(" (from a profile: between {} and {})", Power(format.low_range->low),
                         Power(format.low_range->high));
   }
-  return Wrap(text + fmt::format("; above {} overflows first {}", Power(format.window->high),
-                                 BoundText(format.high)));
+  return text + fmt::format(", {} loses too much (step {})", Printable(format.low.tensor),
+                            format.low.step);
+}
+
+std::string HighText(const FormatAdvice& format) {
+  if (format.high.tensor.empty()) return "nothing overflows at any scale tried";
+  return fmt::format("above {}, {} overflows (step {})", Power(format.window->high),
+                     Printable(format.high.tensor), format.high.step);
+}
+
+std::string FormatBounds(const FormatAdvice& format) {
+  if (!format.window) return "";
+  return Wrap("  " + format.format + ": " + LowText(format) + "; " + HighText(format));
 }
 
 // How each policy's scale went beside the windows.
 std::string FormatPaths(const Advice& advice) {
   if (advice.paths.empty()) return "";
-  std::vector<TableRow> rows = {{"path", "inside", "below: harm", "above: overflow", "no window"}};
+  std::vector<TableRow> rows = {{"steps by scale", "safe", "too low", "too high", "none is safe"}};
   for (const PathInWindows& path : advice.paths) {
     const std::string owner = path.config.empty() ? "" : path.config + " ";
     rows.push_back({owner + path.format + " " + path.policy, std::to_string(path.inside),
                     std::to_string(path.below), std::to_string(path.above),
                     std::to_string(path.unserved)});
   }
-  constexpr std::string_view kDispensable[] = {"no window"};
+  constexpr std::string_view kDispensable[] = {"none is safe"};
   return FormatTable(rows, kDispensable);
 }
 
@@ -147,7 +155,16 @@ std::string FormatPaths(const Advice& advice) {
 std::string Power(int exponent) { return ScaleText(std::ldexp(1.0, exponent)); }
 
 std::vector<std::string> AdviceLines(const Advice& advice) {
-  return {BestText(advice), Others(advice), RiskText(advice)};
+  size_t width = 0;
+  for (const FormatAdvice& format : advice.formats) width = std::max(width, format.format.size());
+  std::vector<std::string> lines;
+  for (const FormatAdvice& format : advice.formats) {
+    lines.push_back(fmt::format("{:<{}}  {}", format.format, width, Sentence(format)));
+  }
+  lines.push_back(LookedAtText(advice));
+  const std::string risk = RiskText(advice);
+  if (!risk.empty()) lines.push_back(risk);
+  return lines;
 }
 
 std::string FormatAdviceLines(const Advice& advice) {
@@ -158,10 +175,9 @@ std::string FormatAdviceLines(const Advice& advice) {
 
 std::string FormatAdviceDetails(const Advice& advice, size_t top) {
   std::vector<TableRow> rows = {
-      {"format", "verdict", "window", "scale", "steps outside", "mean harm", "at risk"}};
+      {"format", "safe scales", "judged at", "steps outside", "mean harm", "at risk"}};
   for (const FormatAdvice& format : advice.formats) {
-    rows.push_back({format.format, std::string(NameOf(format.verdict)),
-                    format.window ? WindowText(*format.window) : "empty",
+    rows.push_back({format.format, format.window ? WindowText(*format.window) : "none",
                     format.scale ? Power(std::ilogb(*format.scale)) : "-",
                     fmt::format("{}/{}", format.steps_outside, format.steps),
                     Percent(format.mean_harm), std::to_string(format.at_risk.size())});
@@ -180,11 +196,12 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
     }
     text += FormatTable(tensors);
   }
-  const std::vector<std::string>& noise = advice.formats.front().noise_tensors;
-  for (size_t i = 0; i < noise.size(); ++i) {
-    text += (i == 0 ? "  not counted, rounding noise of float32: " : ", ") + Printable(noise[i]);
+  std::string noise;
+  for (const std::string& name : advice.formats.front().noise_tensors) {
+    noise += (noise.empty() ? "  ignored, as they hold only rounding noise of float32: " : ", ") +
+             Printable(name);
   }
-  return text + (noise.empty() ? "" : "\n");
+  return text + (noise.empty() ? "" : Wrap(noise));
 }
 
 }  // namespace dlsim::sim

@@ -13,7 +13,8 @@ namespace dlsim::sim {
 // Returns such as "2^-3", and "1".
 std::string Power(int exponent);
 
-// Three lines: which format and scale; what the other formats do; which layers are at risk.
+// One line for each format, in the order of the call; one on what was looked at; one on the tensors
+// at risk if there are any.
 std::vector<std::string> AdviceLines(const Advice& advice);
 
 // The lines, as a report begins with them, each at most 80 columns wide.

@@ -18,7 +18,7 @@ namespace {
 void AddDefaults(SimulationRequest& request) {
   if (request.formats.empty()) request.formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   // The numbers as documented and as coded.
-  if (request.policies.empty()) request.policies = {"cerebras", "cerebras-2.10"};
+  if (request.policies.empty()) request.policies = {"cerebras", "torch"};
 }
 
 // File names tell the files apart, else their paths do.

@@ -150,6 +150,7 @@ std::vector<FormatWindows> Step(const GradientSource& source, ReplayCommandOptio
   };
   WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
                          options.replay.step);
+  windows.FindNoise(source);
   Simulate(source, options.replay, runs, heat_map_bins, &windows);
   CheckOptimizers(options.replay.optimizers, runs);
   return windows.Take(source);
@@ -180,7 +181,7 @@ int RunReplay(ReplayCommandOptions options) {
   ResultFiles files(options.results);
   const std::vector<FormatWindows> found =
       Step(*input.source, options, heat_map_bins, configured, files, runs);
-  Advice advice = Advise(found);
+  Advice advice = Advise(found, options.trace.options.tensors);
   AddPaths(found, runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
@@ -211,7 +212,7 @@ void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
   command
       .add_option(
           "--policy", options.request.policies,
-          "Loss-scaling policy, repeatable (default: cerebras and cerebras-2.10), or all; see "
+          "Loss-scaling policy, repeatable (default: cerebras and torch), or all; see "
           "dlsim scaler --list")
       ->option_text("NAME")
       ->allow_extra_args(false);

@@ -127,8 +127,9 @@ TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& optio
 Advice AdviceFor(const GradientSource& gradients, const TuneRequest& request,
                  const TuneCommandOptions& options) {
   PassProgress progress("tune, windows", gradients, options.quiet);
-  return AdviseOn(gradients, request.formats, request.conversion, options.replay.step,
-                  [&](size_t steps) { progress.Done(steps); });
+  return AdviseOn(
+      gradients, request.formats, request.conversion, options.replay.step,
+      [&](size_t steps) { progress.Done(steps); }, options.trace.options.tensors);
 }
 
 std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 #include <tuple>
 
 #include "dlsim/error.h"
@@ -51,11 +52,12 @@ std::string FormatLayerLosses(std::span<const SimulationRun> runs, size_t top) {
   for (const SimulationRun& run : runs) {
     if (run.resume || !run.start || top == 0) continue;
     const std::vector<LayerLoss> layers = LayerLosses(run.result.tensors);
-    std::vector<TableRow> rows = {{RunLabel(run) + ", layer", "mean harm", "worst harm",
-                                   "overflowing values", "first at step"}};
+    std::vector<TableRow> rows = {
+        {RunLabel(run) + ", layer", "mean harm", "worst harm", "overflows", "first at step"}};
     const size_t shown = std::min(top, layers.size());
     for (size_t i = 0; i < shown; ++i) rows.push_back(RowOfLayer(layers[i]));
-    text += "\n" + FormatTable(rows);
+    constexpr std::string_view kDispensable[] = {"first at step", "mean harm"};
+    text += "\n" + FormatTable(rows, kDispensable);
     if (shown < layers.size()) {
       text += fmt::format("  and {}: --top\n", Counted(layers.size() - shown, "more layer"));
     }

@@ -52,7 +52,7 @@ TEST_F(ConfigCompare, TheReportNamesTheFiles) {
   const std::string report = Succeed(Replay({}));
   for (const char* words : {"  config format policy", "\n  before.json fp16 deepspeed  ",
                             "\n  after.json fp16 deepspeed   ", "policy: before.json: deepspeed (",
-                            "a before.json  b after.json"}) {
+                            "A/a before.json  B/b after.json"}) {
     EXPECT_NE(report.find(words), std::string::npos) << words << "\n" << report;
   }
 }

@@ -91,7 +91,7 @@ TEST(ModelZooOld, IsToldByItsOptimizer) {
         "f:1: not a known training configuration, expected the keys of one of "
         "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
         "apex, cerebras-tf, cerebras-old, dlsim (or name "
-        "it by --config-kind)");
+        "it by --config-kind), got model, optimizer");
   }
 }
 

@@ -233,7 +233,8 @@ TEST(ModelZoo, BadValuesAreRefusedWithTheirPlace) {
   ExpectConfigError("trainer: {init: {precision: fp16}}",
                     "f:1: trainer.init.precision: wrong type, expected keys with values, got "
                     "'fp16'");
-  ExpectConfigError("trainer: 3", "f:1: trainer: wrong type, expected keys with values, got 3");
+  ExpectConfigError("trainer: {init: 3}",
+                    "f:1: trainer.init: wrong type, expected keys with values, got 3");
 }
 
 TEST(ModelZoo, UnknownPrecisionKeysAreNamed) {
