@@ -210,10 +210,9 @@ void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
       ->option_text("F")
       ->allow_extra_args(false);
   command
-      .add_option(
-          "--policy", options.request.policies,
-          "Loss-scaling policy, repeatable (default: cerebras and torch), or all; see "
-          "dlsim scaler --list")
+      .add_option("--policy", options.request.policies,
+                  "Loss-scaling policy, repeatable (default: cerebras and torch), or all; see "
+                  "dlsim scaler --list")
       ->option_text("NAME")
       ->allow_extra_args(false);
   command

@@ -11,6 +11,7 @@
 
 #include "dlsim/error.h"
 #include "sim/explain/rank_copies.h"
+#include "sim/tune/policy_family.h"
 
 namespace dlsim::sim {
 namespace {
@@ -19,11 +20,6 @@ using Kind = LogEvent::Kind;
 
 // No image, adapter or augmentation is scaled by so much, and training with a loss scale has it.
 constexpr double kHighScale = 0x1p13;
-
-bool IsPowerOfTwo(double value) {
-  int exponent = 0;
-  return value > 0 && std::isfinite(value) && std::frexp(value, &exponent) == 0.5;
-}
 
 // A scale that has been rounded so far that it may be one of two powers of two; 0 is told.
 bool IsVague(const PrintedNumber& number) {

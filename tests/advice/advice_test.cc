@@ -121,8 +121,9 @@ TEST_F(AdviceTest, NeedsNoScaleWhereAllFits) {
   EXPECT_FALSE(advice.parameters_only);
   EXPECT_EQ(advice.looked_at, (std::vector{Role::kGrad, Role::kActGrad}));
   ASSERT_EQ(advice.lines.size(), 3u);
-  EXPECT_EQ(advice.lines[0],
-            "fp16  trains as far as gradients show. Safe loss scales: 2^-15 to 2^15 (all 4 steps).");
+  EXPECT_EQ(
+      advice.lines[0],
+      "fp16  trains as far as gradients show. Safe loss scales: 2^-15 to 2^15 (all 4 steps).");
   EXPECT_EQ(advice.lines[1],
             "bf16  trains as far as gradients show, without loss scaling (all 4 steps).");
   EXPECT_EQ(advice.lines[2],
