@@ -38,7 +38,8 @@ constexpr std::array<std::string_view, 7> kArgumentKeys = {
     "fp16",          "bf16",      "half_precision_backend",     "fp16_backend",
     "max_grad_norm", "deepspeed", "gradient_accumulation_steps"};
 
-constexpr std::array<std::string_view, 4> kBf16Keys = {"bf16", "pure_bf16", "torch_dtype", "dtype"};
+constexpr std::array<std::string_view, 4> kBf16Switches = {"bf16", "pure_bf16", "torch_dtype",
+                                                           "dtype"};
 
 // Arguments of releases before 5.0.
 constexpr std::array<std::string_view, 3> kOldKeys = {"half_precision_backend", "fp16_backend",
@@ -101,7 +102,7 @@ TrainingConfig ReadWithApex(const ConfigBlock& arguments) {
 // Where fp16 is off and nothing is said of bf16 it depends on the trainer.
 void RequirePrecision(const ConfigBlock& arguments) {
   const auto given = [&](std::string_view key) { return arguments.Has(key); };
-  if (std::ranges::any_of(kBf16Keys, given) || ReadSwitch(arguments, "fp16")) return;
+  if (std::ranges::any_of(kBf16Switches, given) || ReadSwitch(arguments, "fp16")) return;
   arguments.Refuse("",
                    "neither fp16 nor bf16 is given: transformers' Trainer computes in float32 "
                    "then, TRL's trainers since 0.20 in bf16",
