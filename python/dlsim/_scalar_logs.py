@@ -54,7 +54,7 @@ def _accumulator(place: str) -> Any:
         module = import_module(name)
     except ImportError as error:
         raise ModuleNotFoundError(
-            "event files need tensorboard: pip install 'dlsim[import]'", name="tensorboard"
+            "event files need tensorboard: pip install 'dlsim-numerics[import]'", name="tensorboard"
         ) from error
     everything = {"scalars": 0, "tensors": 0, "histograms": 1, "images": 1, "audio": 1}
     accumulator = module.EventAccumulator(_one_run(place), size_guidance=everything)

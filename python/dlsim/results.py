@@ -82,7 +82,7 @@ class Result:
             import pandas
         except ImportError as error:
             raise ModuleNotFoundError(
-                "to_frame needs pandas: pip install 'dlsim[frames]'", name="pandas"
+                "to_frame needs pandas: pip install 'dlsim-numerics[frames]'", name="pandas"
             ) from error
         names = self.table_names
         chosen = names[0] if table is None else table

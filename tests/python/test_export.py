@@ -232,5 +232,5 @@ def test_missing_pyarrow_names_the_install(
 ) -> None:
     data = json.loads(results["scaler"].read_text())
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim\[frames\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim-numerics\[frames\]'"):
         to_frame(data)

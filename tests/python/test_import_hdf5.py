@@ -175,5 +175,5 @@ def refused_axis(path: Path, refused: object) -> str:
 
 def test_missing_h5py_names_the_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim\[import\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim-numerics\[import\]'"):
         import_hdf5(tmp_path / "a.h5", tmp_path / "out")

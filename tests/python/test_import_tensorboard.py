@@ -353,5 +353,5 @@ def test_missing_tensorboard_names_the_install(
 ) -> None:
     (tmp_path / "a.tfevents").write_bytes(b"")
     monkeypatch.setitem(__import__("sys").modules, "tensorboard.compat.proto.event_pb2", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim\[import\]'"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim-numerics\[import\]'"):
         import_tensorboard(tmp_path, tmp_path / "out")

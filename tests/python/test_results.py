@@ -150,7 +150,7 @@ def test_a_frame_has_the_columns_and_types_of_the_table(replay: dlsim.Result) ->
 
 def test_a_frame_without_pandas_names_the_install(replay: dlsim.Result, monkeypatch: Any) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
-    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim\[frames\]'$"):
+    with pytest.raises(ModuleNotFoundError, match=r"pip install 'dlsim-numerics\[frames\]'$"):
         replay.to_frame()
 
 

@@ -32,7 +32,7 @@ def need(module: str) -> Any:
     except ImportError as error:
         package = module.partition(".")[0]
         raise ModuleNotFoundError(
-            f"tables need {package}: pip install 'dlsim[frames]'", name=package
+            f"tables need {package}: pip install 'dlsim-numerics[frames]'", name=package
         ) from error
 
 

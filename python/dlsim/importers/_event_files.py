@@ -27,7 +27,7 @@ def _need(module: str) -> Any:
         return import_module(module)
     except ImportError as error:
         raise ModuleNotFoundError(
-            "event files need tensorboard: pip install 'dlsim[import]'"
+            "event files need tensorboard: pip install 'dlsim-numerics[import]'"
         ) from error
 
 
