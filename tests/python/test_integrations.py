@@ -99,3 +99,13 @@ def test_hugging_face_gradients_are_those_before_clipping(
         assert float(metadata["grad_scale"]) == (scale or 1.0) == float(described["grad_scale"])
         assert (norm(tensors.values()) > 2 * clipped.norms[step]) == (max_grad_norm > 0)
     assert "clip_grad_norm_" not in vars(own.accelerator)
+
+
+def test_hugging_face_losses_are_no_activations(tmp_path: Path) -> None:
+    own = trainer(tmp_path, 0.0)
+    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run"))
+    own.train()
+    found = load(tmp_path / "run", 0)[0]
+    assert "lm_head.act_grad" in found
+    assert all(tensor.dim() > 0 for name, tensor in found.items() if name.endswith(".act_grad"))

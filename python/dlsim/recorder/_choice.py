@@ -48,6 +48,7 @@ class Choice:
 
     def __init__(self, models: Mapping[str, Any], selections: tuple[Selection, ...]) -> None:
         parameters, modules = parameters_of(models), modules_of(models)
+        self.models = frozenset(models)  # the names of the models themselves among their modules
         self._chosen = [
             (
                 selection,

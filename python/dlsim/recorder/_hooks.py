@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from ._names import ROOT
@@ -119,7 +119,9 @@ class ActivationHooks:
     The first call of a module in a step is `<module>.act_grad`, the next `<module>.call1.act_grad`;
     of an output with several tensors, those after the first have `.out1`, `.out2` before that. A
     tensor that several modules return, as a container does with what its last part returns, has the
-    name of the first one. `left_out` says which modules take no hook.
+    name of the first one. A loss has none: its gradient is no number that passes through the
+    format, but the loss scale itself. `left_out` says which modules take no hook; `models` are the
+    names of those that are no part of another.
     """
 
     def __init__(
@@ -127,9 +129,11 @@ class ActivationHooks:
         modules: Mapping[str, Any],
         wanted: Callable[[str], bool],
         guard: Guard,
+        models: Collection[str] = ("",),
     ) -> None:
         self.seen = Seen()
         self.left_out: dict[str, str] = {}
+        self._models = models
         self._calls: dict[str, int] = {}
         self._watched: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id, with the version
         self._guard = guard
@@ -160,7 +164,7 @@ class ActivationHooks:
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
         for i, tensor in enumerate(tensors):
-            if self._is_watched(tensor):
+            if self._is_watched(tensor) or self._is_loss(name, tensor):
                 continue
             parts = (
                 name or ROOT,
@@ -173,6 +177,10 @@ class ActivationHooks:
                 tensor._backward_hooks = None
             tensor.register_hook(self._tensor_hook(".".join(filter(None, parts))))
             self._watched[id(tensor)] = (weakref.ref(tensor), tensor._version)
+
+    def _is_loss(self, name: str, tensor: Any) -> bool:
+        """Returns whether backward starts from the tensor, as far as its shape tells."""
+        return tensor.dim() == 0 or (name in self._models and tuple(tensor.shape) == (1,))
 
     def _is_watched(self, tensor: Any) -> bool:
         """Returns whether a module has returned this very tensor before, with these values."""

@@ -64,7 +64,9 @@ class Sources:
         if self._micro_steps:
             self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
         if choice.modules:
-            self._of_activations = ActivationHooks(choice.modules, choice.module, self._guard)
+            self._of_activations = ActivationHooks(
+                choice.modules, choice.module, self._guard, choice.models
+            )
             left_out.update(self._of_activations.left_out)
 
     def take(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
