@@ -72,6 +72,18 @@ void RequireOneRun(const std::vector<std::string>& columns, size_t chosen, Names
   }
 }
 
+// "run-NAME-tag-train_loss_scale.csv".
+bool IsScaleTag(std::string_view path) {
+  const std::string name = LowerCase(std::string(path.substr(path.rfind('/') + 1)));
+  const size_t tag = std::min(name.rfind("tag-"), name.size());
+  const std::string_view words = std::string_view(name).substr(tag == name.size() ? 0 : tag);
+  if (words.find("lg_loss_scale") != words.npos) return false;
+  return std::ranges::any_of(
+      std::initializer_list<std::string_view>{"loss_scale", "loss-scale", "grad_scale",
+                                              "grad-scale", "lossscale", "amp_scale"},
+      [&](std::string_view known) { return words.find(known) != words.npos; });
+}
+
 struct Columns {
   size_t step = 0, scale = 0;
   std::optional<size_t> skipped;
@@ -83,14 +95,18 @@ std::optional<Columns> FindColumns(std::string_view header, std::string_view pla
   std::ranges::transform(names, names.begin(), LowerCase);
   const auto step = Find(names, {"step", "global_step", "_step", "iteration", "iter"});
   static const Names kScales = {"loss_scale", "loss-scale", "grad_scale", "scale", "lossscale"};
-  const auto scale = Find(names, kScales);
+  auto scale = Find(names, kScales);
+  // TensorBoard's download of one tag, whose name only the file has.
+  const auto value = Find(names, {"value"});
+  const bool is_tag = !scale && value && Find(names, {"wall time"});
+  if (is_tag && IsScaleTag(place)) scale = value;
   if (!step || !scale) return std::nullopt;
   RequireOneRun(names, *scale, kScales, place);
   const auto skipped = Find(names, {"skipped", "overflow", "found_inf"});
   const std::string& name = names[*scale];
   const bool names_it = std::ranges::any_of(
       kScales, [&](std::string_view known) { return known != "scale" && IsNamed(name, known); });
-  return Columns{*step, *scale, skipped, !names_it && !skipped};
+  return Columns{*step, *scale, skipped, !names_it && !skipped && !is_tag};
 }
 
 double Number(const std::string& text, std::string_view place, size_t line) {
