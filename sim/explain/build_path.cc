@@ -43,7 +43,8 @@ class PathBuilder {
       for (std::optional<PrintedNumber>* scale : {&event.used, &event.next}) {
         if (*scale && (*scale)->value == 0) *scale = PrintedNumber{};  // not what rounds to it
       }
-      if (path_.stack == LogStack::kTable || event.stack != LogStack::kFairseq) {
+      if (path_.stack == LogStack::kTable ||
+          (event.stack != LogStack::kFairseq && !event.key_value)) {
         path_.stack = event.stack;
       }
     }

@@ -63,14 +63,20 @@ std::string PolicyLine(const Explanation& explanation) {
   return line;
 }
 
+// Marian trains on with the scale at its minimum; the others end with an exception.
+bool GoesOnAtMinimum(const Explanation& explanation) {
+  return explanation.path.stack == LogStack::kMarian;
+}
+
 std::string ForecastText(const Explanation& explanation) {
   if (explanation.path.zero_at_line) {
     return fmt::format("; at line {} the scale is 0: the training is dead",
                        *explanation.path.zero_at_line);
   }
   if (explanation.path.stopped_at_line) {
-    return fmt::format("; at line {} the training ended, as the scale could fall no more",
-                       *explanation.path.stopped_at_line);
+    return fmt::format("; at line {} {}the scale could fall no more",
+                       *explanation.path.stopped_at_line,
+                       GoesOnAtMinimum(explanation) ? "" : "the training ended, as ");
   }
   if (!explanation.minimum) return "";
   const MinimumForecast& minimum = *explanation.minimum;
@@ -98,7 +104,10 @@ std::string WarmUpText(const Explanation& explanation) {
 std::string SkipLine(const Explanation& explanation) {
   const SkipVerdict& skips = explanation.skips;
   if (skips.kind == SkipKind::kDivergence && !skips.tail) {
-    return "skips: not known, but the training ended (divergence)" + ForecastText(explanation);
+    return fmt::format("skips: not known, but the {} (divergence)", GoesOnAtMinimum(explanation)
+                                                                        ? "scale is at its minimum"
+                                                                        : "training ended") +
+           ForecastText(explanation);
   }
   if (explanation.steps.empty()) return "skips: not known, as the log has one record only";
   std::string line = explanation.counted

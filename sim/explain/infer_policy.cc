@@ -47,6 +47,8 @@ std::span<const std::string_view> OwnPolicies(LogStack stack) {
   static constexpr std::array<std::string_view, 1> kColossalAi = {"colossalai"};
   static constexpr std::array<std::string_view, 3> kMindSpore = {"mindspore-cell", "mindspore-amp",
                                                                  "mindspore-manager"};
+  static constexpr std::array<std::string_view, 2> kMmcv = {"apex-fp16-utils",
+                                                            "deepspeed-fp16-optimizer"};
   static constexpr std::array<std::string_view, 1> kOther = {"torch"};
   switch (stack) {
     case LogStack::kDeepSpeed:
@@ -67,7 +69,13 @@ std::span<const std::string_view> OwnPolicies(LogStack stack) {
       return kColossalAi;
     case LogStack::kMindSpore:
       return kMindSpore;
+    case LogStack::kMmcv:
+      return kMmcv;
     case LogStack::kSwin:
+    case LogStack::kFairseq2:
+    case LogStack::kTorchNpu:
+    case LogStack::kGuidedDiffusion:
+    case LogStack::kMarian:
     case LogStack::kTrainerState:
     case LogStack::kKeyValue:
     case LogStack::kTable:

@@ -33,6 +33,9 @@ struct LogEvent {
   std::optional<int64_t> rank = {};
   bool norm_is_nonfinite = false;  // of the gradient of a step that was applied
   bool from_optimizer = false;     // DeepSpeed: by its optimizer, which may repeat its loss scaler
+  bool key_value = false;          // a name and a value, in the wording of no stack
+  bool mean = false;               // the scale is a mean over the steps since the record before
+  int64_t median_of = 1;           // steps, if the scale is a median
   bool bare_name = false;          // the key is "scale" alone, and nothing says of what
   std::optional<PrintedNumber> learning_rate = {};  // DeepSpeed: tells two engines apart
 };
@@ -41,10 +44,14 @@ struct LogEvent {
 // terminal codes.
 std::optional<LogEvent> RecogniseMessage(std::string_view line);
 
+// The same for the wording of training scripts and of smaller stacks.
+std::optional<LogEvent> RecogniseScript(std::string_view line);
+
 // The same for lines of JSON: those of fairseq and metaseq, and objects with a step and a scale.
 std::optional<LogEvent> RecogniseJson(std::string_view line);
 
-// The same for a line that has a step and a scale as "name: value" or "name=value".
+// The same for a line that has a step and a scale as "name: value" or "name=value"; a step
+// may stand as "[100] name=value".
 std::optional<LogEvent> RecogniseKeyValue(std::string_view line);
 
 }  // namespace dlsim::sim

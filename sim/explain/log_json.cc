@@ -59,7 +59,9 @@ std::optional<PrintedNumber> Field(const Json& object, const Keys& keys) {
     if (found == object.end()) continue;
     if (found->is_number()) {
       const double value = found->template get<double>();
-      return PrintedNumber{value, value, value};
+      PrintedNumber number = {value, value, value};
+      AddFloat32(number);
+      return number;
     }
     if (found->is_string()) return ReadPrinted(found->template get_ref<const std::string&>());
   }
@@ -98,6 +100,7 @@ std::optional<LogEvent> RecogniseJson(std::string_view line) {
   const auto updates = Field(object, std::array<std::string_view, 1>{"num_updates"});
   if (!updates) {
     std::optional<LogEvent> event = EventOf(object, LogStack::kKeyValue);
+    if (event) event->key_value = true;
     return event && event->used ? event : std::nullopt;
   }
   LogEvent event = {.stack = LogStack::kFairseq, .kind = LogEvent::Kind::kUpdates};

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <span>
 
+#include "sim/base/word_character.h"
 #include "sim/explain/log_event.h"
 #include "sim/explain/log_text.h"
 
@@ -12,10 +13,6 @@ namespace dlsim::sim {
 namespace {
 
 using Kind = LogEvent::Kind;
-
-bool Has(std::string_view line, std::string_view words) {
-  return line.find(words) != std::string_view::npos;
-}
 
 // DeepSpeed, runtime/fp16/loss_scaler.py and runtime/zero/stage3.py: "Attempted loss scale: 65536,
 // reducing to 32768", or "... but hysteresis is 2. Reducing hysteresis to 1", which keeps it. The
@@ -181,14 +178,6 @@ std::optional<LogEvent> ColossalAi(std::string_view line) {
   return event;
 }
 
-// Returns the number of a step in an epoch, counted from 0; nothing beyond all numbers of steps.
-std::optional<int64_t> NumberOfStep(int64_t epoch, int64_t steps_per_epoch, int64_t step) {
-  const double number =
-      static_cast<double>(epoch) * static_cast<double>(steps_per_epoch) + static_cast<double>(step);
-  if (!(std::fabs(number) < 0x1p53)) return std::nullopt;
-  return epoch * steps_per_epoch + step;
-}
-
 // MindFormers, core/callback/callback.py: "Epoch:[  1/  2], step:[  116/  125], loss: ..., overflow
 // cond: False, loss_scale: 16384.0"; the scale after the step.
 std::optional<LogEvent> MindFormers(std::string_view line) {
@@ -244,18 +233,68 @@ std::optional<PrintedNumber> FirstNumber(std::string_view line, const Names& nam
   return std::nullopt;
 }
 
+// Words before "_scale" that leave it a loss scale, unlike those of min_loss_scale or logit_scale.
+bool IsScaleName(std::string_view name) {
+  static constexpr std::array<std::string_view, 12> kWords = {
+      "train", "training", "model", "opt",  "optim", "optimizer",
+      "amp",   "fp16",     "grad",  "loss", "cur",   "current"};
+  if (!name.ends_with("_scale")) return false;
+  name.remove_suffix(std::string_view("_scale").size());
+  while (!name.empty()) {
+    const std::string_view word = name.substr(0, name.find('_'));
+    if (std::ranges::find(kWords, word) == kWords.end()) return false;
+    name.remove_prefix(std::min(name.size(), word.size() + 1));
+  }
+  return true;
+}
+
+// "train_scale=65536.0", "model_opt_grad_scale: 1024".
+std::optional<PrintedNumber> PrefixedScale(std::string_view line, bool& bare_name) {
+  for (size_t at = line.find("_scale"); at != line.npos; at = line.find("_scale", at + 1)) {
+    size_t start = at;
+    while (start > 0 && IsWordCharacter(line[start - 1])) --start;
+    const std::string_view name = line.substr(start, at - start + 6);
+    if (!IsScaleName(name)) continue;
+    const auto number = NumberAfter(line.substr(start), name);
+    if (!number) continue;
+    bare_name = !name.ends_with("loss_scale") && !name.ends_with("grad_scale");
+    return number;
+  }
+  return std::nullopt;
+}
+
+// clu, metric_writers/logging_writer.py: "[100] steps_per_second=5.1, train_loss=6.9".
+std::optional<PrintedNumber> StepInBrackets(std::string_view line) {
+  const size_t open = line.rfind('[', line.find('='));
+  if (open == line.npos) return std::nullopt;
+  const size_t close = line.find(']', open);
+  const std::string_view digits = line.substr(open + 1, close - open - 1);
+  if (close == line.npos || digits.empty() ||
+      digits.find_first_not_of("0123456789") != digits.npos) {
+    return std::nullopt;
+  }
+  const size_t equals = line.find('=', close);
+  if (equals == line.npos || line.substr(close, 2) != "] ") return std::nullopt;
+  const std::string_view name = line.substr(close + 2, equals - close - 2);
+  if (name.empty() || name.find(' ') != name.npos) return std::nullopt;
+  return ReadPrinted(digits);
+}
+
 }  // namespace
 
 std::optional<LogEvent> RecogniseMessage(std::string_view line) {
   for (const auto recognise : kRecognisers) {
     if (std::optional<LogEvent> event = recognise(line)) return event;
   }
-  return std::nullopt;
+  return RecogniseScript(line);
 }
 
 std::optional<LogEvent> RecogniseKeyValue(std::string_view line) {
-  const auto scale = FirstNumber(line, kScaleNames);
-  const auto step = FirstNumber(line, kStepNames);
+  auto scale = FirstNumber(line, kScaleNames);
+  bool bare_name = !FirstNumber(line, std::span(kScaleNames).first(kScaleNames.size() - 1));
+  if (!scale) scale = PrefixedScale(line, bare_name);
+  auto step = FirstNumber(line, kStepNames);
+  if (!step) step = StepInBrackets(line);
   if (!scale || !step || step->low != step->high || !(std::fabs(step->value) < 0x1p53)) {
     return std::nullopt;
   }
@@ -264,7 +303,8 @@ std::optional<LogEvent> RecogniseKeyValue(std::string_view line) {
   event.epoch = IntegerAfter(line, "epoch");
   if (!event.epoch) event.epoch = IntegerAfter(line, "Epoch");
   event.used = scale;
-  event.bare_name = !FirstNumber(line, std::span(kScaleNames).first(kScaleNames.size() - 1));
+  event.key_value = true;
+  event.bare_name = bare_name;
   return event;
 }
 

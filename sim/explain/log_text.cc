@@ -2,6 +2,7 @@
 #include "sim/explain/log_text.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
@@ -59,6 +60,21 @@ std::string StripTerminalCodes(std::string_view text) {
   return plain;
 }
 
+void AddFloat32(PrintedNumber& number) {
+  constexpr double kLastExact = 0x1p24, kLargest = 0x1p127;
+  if (!(number.value > kLastExact && number.value <= kLargest)) return;
+  const double power = std::exp2(std::round(std::log2(number.value)));
+  if (power == number.value) return;
+  std::array<char, 64> digits{};
+  const auto end = std::to_chars(digits.begin(), digits.end(), static_cast<float>(power),
+                                 std::chars_format::scientific)
+                       .ptr;
+  double shortest = 0;
+  std::from_chars(digits.begin(), end, shortest);
+  if (shortest != number.value) return;
+  number = {power, std::min(number.low, power), std::max(number.high, power)};
+}
+
 std::optional<PrintedNumber> ReadPrinted(std::string_view text) {
   if (text.starts_with('+')) text.remove_prefix(1);
   double value = 0;
@@ -75,6 +91,7 @@ std::optional<PrintedNumber> ReadPrinted(std::string_view text) {
     const double power = std::exp2(std::round(std::log2(value)));
     if (number.Holds(power)) number.value = power;
   }
+  if (slack > 0) AddFloat32(number);
   return number;
 }
 
@@ -99,10 +116,21 @@ std::optional<int64_t> IntegerAfter(std::string_view text, std::string_view name
   return static_cast<int64_t>(number->value);
 }
 
+bool Has(std::string_view text, std::string_view words) {
+  return text.find(words) != std::string_view::npos;
+}
+
 std::optional<std::string_view> TextAfter(std::string_view text, std::string_view words) {
   const size_t at = text.find(words);
   if (at == std::string_view::npos) return std::nullopt;
   return text.substr(at + words.size());
+}
+
+std::optional<int64_t> NumberOfStep(int64_t epoch, int64_t steps_per_epoch, int64_t step) {
+  const double number =
+      static_cast<double>(epoch) * static_cast<double>(steps_per_epoch) + static_cast<double>(step);
+  if (!(std::fabs(number) < 0x1p53)) return std::nullopt;
+  return epoch * steps_per_epoch + step;
 }
 
 PrintedNumber Truncated(PrintedNumber number) {

@@ -74,7 +74,7 @@ class NumberedOverflows {
     if (event.kind != Kind::kOverflow) {
       if (event.kind == Kind::kGrowth) last_ = kNone;
       joined_.push_back(std::move(event));
-    } else if (!event.next) {
+    } else if (!event.next && event.number) {
       if (numbers_.insert(*event.number).second) joined_.push_back(std::move(event));
     } else {
       AddScales(std::move(event));
@@ -87,7 +87,9 @@ class NumberedOverflows {
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
   void AddScales(LogEvent event) {
-    const auto lacks = [](const LogEvent& e) { return e.kind == Kind::kOverflow && !e.next; };
+    const auto lacks = [](const LogEvent& e) {
+      return e.kind == Kind::kOverflow && !e.next && e.number;
+    };
     const auto open = std::ranges::find_if(joined_, lacks);
     const bool repeats = last_ != kNone && SamePair(joined_[last_], event);
     if (open == joined_.end()) {
@@ -109,7 +111,9 @@ class NumberedOverflows {
 };
 
 void JoinNumbers(std::vector<LogEvent>& events) {
-  const auto is_number = [](const LogEvent& e) { return e.kind == Kind::kOverflow && !e.next; };
+  const auto is_number = [](const LogEvent& e) {
+    return e.kind == Kind::kOverflow && !e.next && e.number;
+  };
   if (std::ranges::none_of(events, is_number)) return;
   if (std::ranges::none_of(events, IsOverflowWithScale)) {
     std::erase_if(events, is_number);
