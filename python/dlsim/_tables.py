@@ -47,7 +47,10 @@ def _runs(data: Mapping[str, Any]) -> Iterator[Row]:
     """One row per run: what it is, its parameters and its summary without a prefix."""
     front = set(data.get("pareto", ()))
     for index, run in enumerate(data["runs"]):
-        row = {"run": index, **_without(run, "params", "summary", "events", "steps", "tensors", "layers")}
+        row = {
+            "run": index,
+            **_without(run, "params", "summary", "events", "steps", "tensors", "layers"),
+        }
         row |= {"events": len(run["events"])} if "events" in run else {}
         row |= {"pareto": index in front} if "pareto" in data else {}
         yield {**flat(row), **flat(run["summary"]), **flat(run["params"], "params.")}

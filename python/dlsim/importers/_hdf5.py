@@ -102,7 +102,9 @@ def _import_h5py() -> ModuleType:
     try:
         return import_module("h5py")
     except ImportError as error:
-        raise ModuleNotFoundError("HDF5 files need h5py: pip install 'dlsim-numerics[import]'") from error
+        raise ModuleNotFoundError(
+            "HDF5 files need h5py: pip install 'dlsim-numerics[import]'"
+        ) from error
 
 
 @contextmanager
