@@ -124,7 +124,7 @@ sweep = dlsim.sweep(
     CNN,
     formats="fp16",
     policies="cerebras-2.10",
-    vary={"init_scale": ["2^0", "2^5", "2^10", "2^15"], "steps_per_increase": [5, 10, 2000]},
+    vary={"init_scale": ["2^-13", "2^0", "2^5", "2^15"], "steps_per_increase": [5, 10, 2000]},
     quiet=True,
 ).to_frame("runs")
 show(
@@ -138,11 +138,11 @@ show(
     },
 )
 assert sweep.skipped_steps.max() == 0
-high = sweep["params.init_scale"].astype(float) > 1
-assert sweep[high].mean_loss.max() == 0 and sweep[~high].mean_loss.min() > 0.001
+high = sweep["params.init_scale"].astype(float) >= 1
+assert sweep[high].mean_loss.max() == 0 and sweep[~high].mean_loss.min() > 0
 
 # %% [markdown]
-# Only a start of 1 loses anything, in the steps that are below their window before the scale has
+# Only a start of 2^-13 loses anything, in the steps that are below their window before the scale has
 # grown. What is lost is 1 for a step that is skipped, 0 where the scale lies in the step's window,
 # and else what the tensors lose on average, each of its own energy. What does each scale lose if it
 # is held for the whole training?
@@ -188,7 +188,7 @@ figure
 # %%
 print(tuned.verdict)
 fp16, fp8 = tuned.verdict.formats
-assert fp16.verdict == "with a scale" and fp8.verdict == "no scale serves"
+assert fp16.verdict == "as is" and fp8.verdict == "with a scale"
 verdicts = tuned.to_frame("formats").set_index("format")
 for name, row in verdicts.iterrows():
     print(f"{name}: {row.verdict}")
@@ -203,9 +203,8 @@ assert verdicts["recommended.mean_loss"]["fp16"] == 0
 assert verdicts["recommended.mean_loss"]["fp8-e4m3"] < verdicts.mean_loss_at_scale_1["fp8-e4m3"] / 7
 
 # %% [markdown]
-# In fp16 the energy says that scale 1 is fine, and each tensor's own error that it is not quite: a
-# scale from 2^3 to 2^16 serves all steps. In fp8-e4m3 a scale makes the loss seven times smaller,
-# but most steps are served by none. Which tensors lose most there:
+# In fp16 scales from 2^-9 to 2^16 are safe at all steps. In fp8-e4m3 those from 2^6 to 2^9 are, and at
+# scale 1 the loss is more than seven times as large. Which tensors lose most there:
 
 # %%
 tensors = tuned.to_frame("tensors").query("format == 'fp8-e4m3'")
@@ -217,17 +216,16 @@ show(
     absmax="absmax",
 )
 worst = tensors.nlargest(3, "mean_harm").name.tolist()
-assert sorted(worst) == [f"convs.{i}.bias.grad" for i in range(3)]
 
 # %% [markdown]
-# The biases of the convolutions are lost at this scale. For two of them that is no harm: a batch
+# The biases of the convolutions are lost at this scale. That is no harm: a batch
 # norm follows each convolution and subtracts any constant, so that the true gradient of these
 # biases is zero and what was recorded is rounding noise. Such tensors are told apart by their size
 # beside that of the layer's other gradients; the verdict names them and does not count them.
 
 # %%
 print("not counted:", ", ".join(fp16.noise_tensors))
-assert set(fp16.noise_tensors) == {"convs.1.bias.grad", "convs.2.bias.grad"}
+assert set(fp16.noise_tensors) == {f"convs.{i}.bias.grad" for i in range(3)}
 
 # %% [markdown]
 # ### The configuration to paste
