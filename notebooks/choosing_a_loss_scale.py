@@ -142,8 +142,8 @@ high = sweep["params.init_scale"].astype(float) >= 1
 assert sweep[high].mean_loss.max() == 0 and sweep[~high].mean_loss.min() > 0
 
 # %% [markdown]
-# Only a start of 2^-13 loses anything, in the steps that are below their window before the scale has
-# grown. What is lost is 1 for a step that is skipped, 0 where the scale lies in the step's window,
+# Only a start of 2^-13 loses anything, in the steps that are below their window before the scale
+# has grown. What is lost is 1 for a step that is skipped, 0 where the scale lies in the step's window,
 # and else what the tensors lose on average, each of its own energy. What does each scale lose if it
 # is held for the whole training?
 #
@@ -203,8 +203,8 @@ assert verdicts["recommended.mean_loss"]["fp16"] == 0
 assert verdicts["recommended.mean_loss"]["fp8-e4m3"] < verdicts.mean_loss_at_scale_1["fp8-e4m3"] / 7
 
 # %% [markdown]
-# In fp16 scales from 2^-9 to 2^16 are safe at all steps. In fp8-e4m3 those from 2^6 to 2^9 are, and at
-# scale 1 the loss is more than seven times as large. Which tensors lose most there:
+# In fp16 scales from 2^-9 to 2^16 are safe at all steps. In fp8-e4m3 those from 2^6 to 2^9 are, and
+# at scale 1 the loss is more than seven times as large. Which tensors lose most there:
 
 # %%
 tensors = tuned.to_frame("tensors").query("format == 'fp8-e4m3'")
@@ -215,7 +215,6 @@ show(
     mean_harm="mean over steps",
     absmax="absmax",
 )
-worst = tensors.nlargest(3, "mean_harm").name.tolist()
 
 # %% [markdown]
 # The biases of the convolutions are lost at this scale. That is no harm: a batch
