@@ -143,7 +143,7 @@ assert sweep[high].mean_loss.max() == 0 and sweep[~high].mean_loss.min() > 0
 
 # %% [markdown]
 # Only a start of 2^-13 loses anything, in the steps that are below their window before the scale
-# has grown. What is lost is 1 for a step that is skipped, 0 where the scale lies in the step's window,
+# has grown. What is lost is 1 for a step that is skipped, 0 where the scale lies in its window,
 # and else what the tensors lose on average, each of its own energy. What does each scale lose if it
 # is held for the whole training?
 #
