@@ -106,6 +106,7 @@ def test_hugging_face_losses_are_no_activations(tmp_path: Path) -> None:
     own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
     own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run"))
     own.train()
+    own.plain.close()
     found = load(tmp_path / "run", 0)[0]
     assert "lm_head.act_grad" in found
     assert all(tensor.dim() > 0 for name, tensor in found.items() if name.endswith(".act_grad"))

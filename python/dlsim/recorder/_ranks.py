@@ -85,6 +85,11 @@ def _is_reduced(model: Any) -> bool:
     return any(type(module).__name__ == "DistributedDataParallel" for module in model.modules())
 
 
+def changes_gradients(models: Iterable[Any]) -> bool:
+    """Returns whether communication may change gradients in place after backward has left them."""
+    return _process_group()[1] > 1 or any(map(_is_sharded, models)) or any(map(_is_reduced, models))
+
+
 def ranks_of(
     models: list[Any], kind: str | None, rank: int | None, ranks: int | None, *, micro_steps: bool
 ) -> Ranks:

@@ -21,6 +21,7 @@ from ._lending import lender_of
 from ._live import Live
 from ._metadata import check_still_scaled, scale_of
 from ._on_device import check_on_device
+from ._order import order_of
 from ._output import description_of, one_of, output_of
 from ._parts import Parts
 from ._placement import Pieces
@@ -109,12 +110,22 @@ class Recorder:
         self._last = -1  # the last step recorded here
         self._micro = 0  # the coming micro-step
         self._incomplete = self._closed = False
+        order = order_of(
+            models.values(),
+            self._choice.parameters,
+            self._choice.parameter,
+            self._guarded,
+            self._ranks,
+            scaler=scaler,
+            active=gradient_of is None and not micro_steps,
+        )
         self._sources = Sources(
             self._choice,
             gradients_of(gradient_of, micro_steps=micro_steps),
-            micro_steps,
+            order,
             self._guarded,
-            self._count,
+            micro_steps=micro_steps,
+            count=self._count,
         )
         self._parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
         self._live = Live(None, None, None, self._counting)

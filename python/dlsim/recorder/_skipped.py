@@ -37,16 +37,11 @@ class SkippedSteps:
         self.count = self.run = self.longest_run = 0
         self._scaler = scaler
         self._before = _own_count(scaler)
-        self._update = vars(scaler).get("update")  # that of another who looks
-        self._counting = _Update(scaler, self._note)
-        scaler.update = self._counting
+        self._update = WatchedUpdate(scaler, self._note)
 
     def close(self) -> None:
         """Leaves the scaler as it was."""
-        if vars(self._scaler).get("update") is self._counting:
-            del self._scaler.update
-            if self._update is not None:
-                self._scaler.update = self._update
+        self._update.close()
 
     def _note(self, overflows: bool) -> None:
         now = _own_count(self._scaler)
@@ -55,6 +50,22 @@ class SkippedSteps:
         self.count += self.step_was_skipped
         self.run = self.run + 1 if self.step_was_skipped else 0
         self.longest_run = max(self.run, self.longest_run)
+
+
+class WatchedUpdate:
+    """Calls `note` whenever the `update` of a scaler was called, until it is closed."""
+
+    def __init__(self, scaler: Any, note: Callable[[bool], None]) -> None:
+        self._scaler = scaler
+        self._before = vars(scaler).get("update")  # that of another who looks
+        self._ours = scaler.update = _Update(scaler, note)
+
+    def close(self) -> None:
+        """Leaves the scaler as it was."""
+        if vars(self._scaler).get("update") is self._ours:
+            del self._scaler.update
+            if self._before is not None:
+                self._scaler.update = self._before
 
 
 class _Update:

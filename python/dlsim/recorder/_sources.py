@@ -10,6 +10,7 @@ from typing import Any
 from .._errors import Error, UsageError
 from ._choice import Choice
 from ._hooks import ActivationHooks, Guard, ParameterHooks
+from ._order import StepOrder
 
 
 def gradients_of(
@@ -46,13 +47,16 @@ class Sources:
         self,
         choice: Choice,
         gradient_of: Callable[[Any], Any],
-        micro_steps: bool,
+        order: StepOrder,
         guard: Guard,
+        *,
+        micro_steps: bool,
         count: Callable[[Error], None],
     ) -> None:
         self._choice = choice
         self._gradient_of = gradient_of
         self._micro_steps = micro_steps
+        self._order = order
         self._guard = guard
         self._count = count
         self._of_parameters: ParameterHooks | None = None
@@ -61,6 +65,7 @@ class Sources:
     def add_hooks(self, left_out: dict[str, str]) -> None:
         """Adds what is needed beside the parameters' own gradients; notes what has no hook."""
         choice = self._choice
+        self._order.add_hooks()
         if self._micro_steps:
             self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
         if choice.modules:
@@ -70,7 +75,11 @@ class Sources:
             left_out.update(self._of_activations.left_out)
 
     def take(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
-        """Returns the gradients by name; notes those that are missing, raises Error if all are."""
+        """Returns the gradients by name; notes those that are missing.
+
+        Raises Error if all are, or if they are no longer those that backward has left.
+        """
+        self._order.check()
         found: dict[str, Any] = {}
         if self._of_parameters is not None:
             found.update(self._unchanged(self._of_parameters))
@@ -99,6 +108,7 @@ class Sources:
 
     def clear(self) -> None:
         """Forgets what hooks have seen."""
+        self._order.clear()
         for hooks in (self._of_parameters, self._of_activations):
             if hooks is not None:
                 hooks.clear()
@@ -110,6 +120,8 @@ class Sources:
 
     def remove_hooks(self) -> None:
         """Removes all hooks, and what they have seen."""
+        self._order.clear()
+        self._order.remove()
         for hooks in (self._of_parameters, self._of_activations):
             if hooks is not None:
                 hooks.clear()

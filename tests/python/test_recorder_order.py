@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A step that is recorded too late is an error, and one at its right place never is."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from recording import small_model, steps_in
+from torch import nn
+
+import dlsim
+from dlsim import amp
+
+pytestmark = pytest.mark.skipif(
+    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"), reason="needs PyTorch 2.1"
+)
+
+
+def x() -> torch.Tensor:
+    return torch.randn(4, 6)
+
+
+def scaler_of(kind: str):
+    if kind == "torch":
+        return torch.amp.GradScaler("cpu", init_scale=1024.0)
+    return amp.GradScaler("dynamic") if kind == "dlsim" else None
+
+
+def clip(model, _) -> None:
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+
+
+def step(_, optimizer) -> None:
+    optimizer.step()
+
+
+def clear(_, optimizer) -> None:
+    optimizer.zero_grad(set_to_none=True)
+
+
+def zero(_, optimizer) -> None:
+    optimizer.zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize(
+    ("before", "problem"),
+    [
+        ([step], "an optimizer has stepped"),
+        ([clip, step], "an optimizer has stepped"),
+        ([step, clear], "an optimizer has stepped"),
+        ([step, zero], "an optimizer has stepped"),
+        ([clear], "cleared after backward"),
+        ([zero], "cleared after backward"),
+        ([clip], ".grad: was multiplied by"),
+    ],
+)
+@pytest.mark.parametrize("make", [torch.optim.SGD, torch.optim.AdamW])
+@pytest.mark.parametrize("activations", ["*", None])
+def test_a_late_step_is_an_error(tmp_path: Path, before, problem, make, activations) -> None:
+    model = small_model()
+    optimizer = make(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run", activations=activations) as rec:
+        for number in range(3):
+            optimizer.zero_grad()
+            model(x()).square().mean().backward()
+            for action in before if number == 1 else ():
+                action(model, optimizer)
+            rec.step(scale=1.0)
+            optimizer.step()
+    assert rec.errors == 1 and steps_in(tmp_path / "run") == [0, 2]
+    assert problem in rec.report().messages[0]
+    assert "expected Recorder.step right after backward()" in rec.report().messages[0]
+
+
+@pytest.mark.parametrize("kind", ["torch", "dlsim"])
+@pytest.mark.parametrize("clear_last", [False, True])
+@pytest.mark.parametrize("skipped", [False, True])
+def test_the_end_of_a_loop_with_a_scaler_is_too_late(tmp_path, kind, clear_last, skipped) -> None:
+    model, scaler = small_model(), scaler_of(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    before = vars(scaler).get("update")
+    with dlsim.Recorder(model, tmp_path / "run", scaler=scaler) as rec:
+        for _ in range(3):
+            optimizer.zero_grad()
+            loss = model(x()).square().mean() * (float("inf") if skipped else 1.0)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            if clear_last:
+                optimizer.zero_grad()
+            rec.step()
+    assert rec.errors == 3 and rec.report().steps == 0
+    assert "an optimizer has stepped" in rec.report().messages[0]
+    assert vars(scaler).get("update") is before
+
+
+@pytest.mark.parametrize("kind", ["none", "torch", "dlsim"])
+@pytest.mark.parametrize("batches", [1, 3])
+@pytest.mark.parametrize("to_none", [True, False])
+@pytest.mark.parametrize("activations", ["*", None])
+def test_the_right_place_is_no_error(tmp_path, kind, batches, to_none, activations) -> None:
+    model, scaler = small_model(), scaler_of(kind)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    options = {"on_error": "raise", "activations": activations, "scaler": scaler, "every": 2}
+    with dlsim.Recorder(model, tmp_path / "run", **options) as rec:
+        for _ in range(6):
+            for _ in range(batches):
+                loss = model(x()).square().mean() / batches
+                (loss if scaler is None else scaler.scale(loss)).backward()
+            rec.step(scale=1.0 if scaler is None else None)
+            if scaler is not None:
+                scaler.unscale_(optimizer)
+            clip(model, None)
+            if scaler is None:
+                optimizer.step()
+            else:
+                scaler.step(optimizer)
+                scaler.update()
+            optimizer.zero_grad(set_to_none=to_none)
+    assert steps_in(tmp_path / "run") == [0, 2, 4]
+
+
+@pytest.mark.parametrize("kind", ["torch", "dlsim"])
+def test_unscaled_gradients_with_a_stated_scale_are_no_error(tmp_path: Path, kind) -> None:
+    model, scaler = small_model(), scaler_of(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path, scaler=scaler, on_error="raise") as rec:
+        for _ in range(2):
+            optimizer.zero_grad()
+            scaler.scale(model(x()).square().mean()).backward()
+            scaler.unscale_(optimizer)
+            rec.step(scale=1.0)
+            scaler.step(optimizer)
+            scaler.update()
+
+
+@pytest.mark.parametrize("kind", ["none", "torch"])
+def test_optimizers_that_take_turns_are_no_error(tmp_path: Path, kind) -> None:
+    parts, scaler = {"actor": small_model(), "critic": small_model()}, scaler_of(kind)
+    optimizers = [torch.optim.Adam(part.parameters(), lr=0.01) for part in parts.values()]
+    with dlsim.Recorder(parts, tmp_path / "run", on_error="raise") as rec:
+        for _ in range(3):
+            for part, optimizer in zip(parts.values(), optimizers, strict=True):
+                optimizer.zero_grad()
+                loss = part(x()).square().mean()
+                (loss if scaler is None else scaler.scale(loss)).backward()
+                rec.step(scale=1.0 if scaler is None else scaler.get_scale())
+                if scaler is None:
+                    optimizer.step()
+                else:
+                    scaler.step(optimizer)
+                    scaler.update()
+    assert steps_in(tmp_path / "run") == list(range(6))
+
+
+def test_a_step_for_two_optimizers_in_turn_is_no_error(tmp_path: Path) -> None:
+    parts = nn.ModuleList([small_model(), small_model()])
+    one, other = (torch.optim.Adam(part.parameters(), lr=0.01) for part in parts)
+    with dlsim.Recorder(parts, tmp_path / "run", on_error="raise") as rec:
+        for _ in range(3):
+            one.zero_grad()
+            parts[0](x()).square().mean().backward()
+            one.step()
+            other.zero_grad()
+            parts[1](parts[0](x())[:, :1].expand(4, 6)).square().mean().backward()
+            rec.step(scale=1.0)
+            other.step()
+
+
+def test_a_training_of_another_model_is_no_error(tmp_path: Path) -> None:
+    model, teacher = small_model(), small_model()
+    own, others = (torch.optim.SGD(one.parameters(), lr=0.01) for one in (model, teacher))
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        for _ in range(2):
+            own.zero_grad()
+            others.zero_grad()
+            (model(x()) - teacher(x())).square().mean().backward()
+            others.step()
+            rec.step(scale=1.0)
+            own.step()
+
+
+def test_lbfgs_records_in_its_closure(tmp_path: Path) -> None:
+    model, data = small_model(), x()
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+
+        def closure():
+            optimizer.zero_grad()
+            loss = model(data).square().mean()
+            loss.backward()
+            rec.step(scale=1.0)
+            return loss
+
+        for _ in range(2):
+            optimizer.step(closure)
+    assert rec.report().steps > 2
+
+
+def test_parameters_that_take_no_part_are_no_error(tmp_path: Path) -> None:
+    model = nn.ModuleList([small_model(), small_model()])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        for number in range(6):
+            optimizer.zero_grad(set_to_none=False)
+            model[number % 2](x()).square().mean().backward()
+            rec.step(scale=1.0)
+            optimizer.step()
+
+
+def rounded(gradient) -> None:
+    gradient.copy_(gradient.half())
+
+
+@pytest.mark.parametrize(
+    "change", [rounded, lambda g: g.div_(1024), lambda g: g[0].zero_(), lambda g: g.mul_(1)]
+)
+@pytest.mark.parametrize("scale", [1.0, 1024.0])
+def test_changes_that_are_no_clipping_are_no_error(tmp_path: Path, change, scale) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        for _ in range(2):
+            model.zero_grad()
+            (model(x()).square().mean() * 1024).backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    change(parameter.grad)
+            rec.step(scale=scale)
+
+
+def test_a_norm_that_is_not_clipped_is_no_error(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        model(x()).square().mean().backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
+        rec.step(scale=1.0)
+
+
+def test_nothing_of_the_recorder_stays(tmp_path: Path) -> None:
+    from torch.optim import optimizer as module
+
+    model = small_model()
+    hooks = len(module._global_optimizer_post_hooks)
+    with dlsim.Recorder(model, tmp_path / "run"):
+        assert len(module._global_optimizer_post_hooks) == hooks + 1
+    assert len(module._global_optimizer_post_hooks) == hooks
+    assert not any(p._post_accumulate_grad_hooks for p in model.parameters())
