@@ -202,6 +202,91 @@ def test_a_recorder_that_nobody_closes_is_closed_at_exit(tmp_path: Path) -> None
     assert "steps: 1 (0 to 0)" in info(tmp_path / "run.dlprof")
 
 
+@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+@pytest.mark.parametrize("again", [False, True])
+def test_a_recorder_that_is_collected_unclosed_is_completed(tmp_path: Path, output, again) -> None:
+    script = (
+        "import gc, sys, torch, dlsim\n"
+        "model = torch.nn.Linear(4, 4)\n"
+        "def train(path):\n"
+        "    rec = dlsim.Recorder(model, path)\n"
+        "    model(torch.ones(2, 4)).sum().backward()\n"
+        "    rec.step(scale=1.0)\n"
+        "train(sys.argv[1])\n"
+        "gc.collect()\n"
+        "if len(sys.argv) > 2:\n"
+        "    dlsim.Recorder(model, sys.argv[2]).close()\n"
+        "    dlsim.replay(sys.argv[1])\n"
+    )
+    arguments = [tmp_path / output, *([tmp_path / "next"] if again else [])]
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "steps: 1 (0 to 0)" in info(tmp_path / output)
+    assert not (tmp_path / f"{output}.partial").exists()
+    assert output != "run" or not list((tmp_path / output).glob(".*"))
+
+
+@pytest.mark.parametrize("existing", ["refuse", "replace", "continue"])
+def test_a_trace_has_one_recorder_at_a_time(tmp_path: Path, existing) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path) as rec:
+        with pytest.raises(dlsim.UsageError, match="another recorder writes there now"):
+            dlsim.Recorder(model, tmp_path, existing=existing)
+        train(model, rec, 2)
+    assert rec.errors == 0 and steps_in(tmp_path) == [0, 1]
+    assert sorted(path.name for path in tmp_path.glob(".*")) == []
+    with dlsim.Recorder(model, tmp_path, existing="replace") as rec:
+        train(model, rec, 1)
+    assert rec.errors == 0 and steps_in(tmp_path) == [0]
+
+
+def test_another_process_cannot_record_into_the_same_trace(tmp_path: Path) -> None:
+    script = (
+        "import sys, torch, dlsim\n"
+        "try:\n"
+        "    dlsim.Recorder(torch.nn.Linear(2, 2), sys.argv[1], existing='continue')\n"
+        "except dlsim.UsageError as error:\n"
+        "    print(error)\n"
+    )
+    with dlsim.Recorder(small_model(), tmp_path / "run"):
+        done = subprocess.run(
+            [sys.executable, "-c", script, tmp_path / "run"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert done.stdout.count("\n") == 1 and "another recorder writes there now" in done.stdout
+
+
+def test_ranks_record_side_by_side_into_one_trace(tmp_path: Path) -> None:
+    model = nn.Linear(4, 4)
+    model(torch.ones(2, 4)).sum().backward()
+    several = [
+        dlsim.Recorder(
+            model, tmp_path, distributed="separate", rank=rank, ranks=2, activations=None
+        )
+        for rank in (0, 1)
+    ]
+    for rec in several:
+        rec.step(scale=1.0)
+    for rec in several:
+        rec.close()
+    assert [rec.errors for rec in several] == [0, 0]
+    assert "mean of 2 data-parallel ranks" in info(tmp_path)
+
+
+def test_a_refused_recorder_leaves_the_directory_free(tmp_path: Path) -> None:
+    model = small_model()
+    for existing in ("refuse", "replace"):
+        with dlsim.Recorder(model, tmp_path, existing=existing) as rec:
+            train(model, rec, 1)
+        with pytest.raises(dlsim.UsageError, match="holds a trace already"):
+            dlsim.Recorder(model, tmp_path)
+    assert list(tmp_path.glob(".*")) == []
+
+
 def test_a_gradient_changed_in_place_after_it_was_seen_is_left_out(tmp_path: Path) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path, micro_steps=True) as rec:

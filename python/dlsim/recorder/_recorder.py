@@ -15,7 +15,7 @@ from .._errors import Error, InputError, UsageError
 from .._trace_writer import checked_grad_scale
 from ._background import Background
 from ._choice import Choice, models_of
-from ._endings import OPEN
+from ._endings import OPEN, complete_abandoned, when_collected
 from ._help import ARGUMENTS
 from ._lending import lender_of
 from ._live import Live
@@ -78,6 +78,7 @@ class Recorder:
         on_error: str = "count",
     ) -> None:
         one_of("on_error", on_error, ("count", "raise"))
+        complete_abandoned()
         models = models_of(model)
         self._choice = Choice(
             models,
@@ -104,6 +105,7 @@ class Recorder:
         check_on_device(on_device, profile=output.profile)
         self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
         self._steps = Background(output, self._report, raises=on_error == "raise")
+        self._collected = when_collected(self, self._steps)
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._scaler, self._on_error, self._micro_steps = scaler, on_error, micro_steps
         self._next = whole_number("first_step", first_step, 0)
@@ -203,6 +205,7 @@ class Recorder:
         if self._closed or os.getpid() != self._process:
             return
         self._closed = True
+        self._collected.detach()
         self._choice.end()
         with self._counting("close"):
             self._steps.settle()  # then all steps are counted
@@ -220,6 +223,7 @@ class Recorder:
     def _leave(self) -> None:
         """Ends recording in a forked process, without a trace: the output is its parent's."""
         self._closed = True
+        self._collected.detach()
         self._choice.end()
         self._steps.leave()
         OPEN.discard(self)

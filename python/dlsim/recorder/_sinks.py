@@ -15,6 +15,7 @@ from .._core import ProfileWriter
 from .._errors import InputError, UsageError
 from .._trace_writer import TraceWriter
 from ._lending import Loan
+from ._lock import Lock
 from ._on_device import counted_where_it_is
 from ._ranks import Ranks
 
@@ -56,6 +57,13 @@ class Sink(Protocol):
         """Returns the bytes written so far."""
 
 
+def _lock_of(path: Path, rank: int | None) -> Lock:
+    try:
+        return Lock(path / f".lock-{0 if rank is None else rank}")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
+
+
 def role_of(name: str) -> str:
     """Returns the role that a reader gives a tensor of this name."""
     return "act_grad" if name.endswith(".act_grad") else "grad"
@@ -68,7 +76,22 @@ class TraceSink:
         self, path: Path, description: Mapping[str, object], ranks: Ranks, existing: Existing
     ) -> None:
         self._rank = ranks.rank if ranks.kind == "separate" else None
-        others = self._check(TraceWriter(path, describes=False), existing)
+        present = TraceWriter(path, describes=False)
+        self._lock = _lock_of(path, self._rank)
+        try:
+            self._open(present, path, description, existing)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(
+        self,
+        present: TraceWriter,
+        path: Path,
+        description: Mapping[str, object],
+        existing: Existing,
+    ) -> None:
+        others = self._check(present, existing)
         first = self._rank in (None, 0)
         self._writer = TraceWriter(path, description, exist_ok=True, describes=first)
         self._steps_before = existing == "continue"
@@ -114,7 +137,10 @@ class TraceSink:
     def close(self) -> None:
         """Lists the steps in trace.json."""
         self.drop()
-        self._writer.close()
+        try:
+            self._writer.close()
+        finally:
+            self._lock.release()
 
     def bytes_on_disk(self) -> int:
         """Returns the bytes of all steps written here."""
