@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, NamedTuple
 
@@ -108,6 +108,10 @@ class Verdict:
         return "\n".join(self.lines)
 
     __repr__ = __str__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Returns all attributes as dictionaries, tuples, texts and numbers."""
+        return asdict(self)
 
     def _repr_html_(self) -> str:
         return "".join(f"<p>{escape(line)}</p>" for line in self.lines)

@@ -147,3 +147,11 @@ def test_the_command_gives_a_verdict(command: Any) -> None:
 def test_other_commands_give_none() -> None:
     assert dlsim.info(TRACES / "cnn-digits").verdict is None
     assert dlsim.formats("fp16").verdict is None
+
+
+def test_a_verdict_as_dictionaries_can_be_written_as_json() -> None:
+    verdict = dlsim.replay(TRACES / "cnn-digits", formats="fp16", quiet=True).verdict
+    assert verdict is not None
+    found = json.loads(json.dumps(verdict.to_dict()))
+    assert found["lines"] == list(verdict.lines)
+    assert found["formats"][0]["window"] == [2.0**-9, 2.0**16]
