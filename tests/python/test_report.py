@@ -76,10 +76,28 @@ def test_outcomes(policy: str, settings: tuple[str, ...], expected: tuple[str, s
     assert outcome(run_of(document)) == expected
 
 
+@pytest.mark.parametrize(
+    ("scale", "expected"),
+    [
+        (-24, ("bad", "scale too low at 45")),
+        (-9, ("good", "scale was safe")),
+        (16, ("good", "scale was safe")),
+        (17, ("bad", "18 not finite, yet applied")),
+    ],
+)
+def test_runs_are_graded_by_windows(scale: int, expected: tuple[str, str]) -> None:
+    options = ("--policy", "static", "--format", "fp16", "--set", f"loss_scale=2^{scale}")
+    document = command("replay", TRACES / "cnn-digits", *options)
+    assert outcome(run_of(document)) == expected
+    del document["verdict"]
+    without = ("fair", "not judged: the file has no verdict")
+    assert outcome(run_of(document)) == (expected if "finite" in expected[1] else without)
+
+
 def test_a_run_without_loss_is_good() -> None:
     options = ("--policy", "static", "--format", "bf16")
     document = command("replay", TRACES / "cnn-digits", *options)
-    assert outcome(run_of(document)) == ("good", "nothing lost")
+    assert outcome(run_of(document)) == ("good", "scale was safe")
     assert verdict(run_of(document)) == (
         "All 45 steps were applied. The loss scale stayed at 2\u2070. No gradient became zero."
     )

@@ -18,7 +18,7 @@ from ._text import (
     format_share,
     likeliest,
 )
-from .policies import NEGLIGIBLE, applied_nonfinite, hopeless_skips, outcome
+from .policies import applied_nonfinite, hopeless_skips, outcome
 
 OPEN_RUNS = 6  # verdicts that are shown at once; more are folded
 
@@ -160,13 +160,13 @@ def _lost(summary: Mapping[str, Any]) -> str:
     share = number(summary.get("underflow_fraction")) or 0.0
     if share == 0:
         return "No gradient became zero."
-    worst = number(summary.get("worst_step_energy_lost")) or 0.0
-    text = likeliest(format_share(share), summary) + " of the nonzero gradients became zero, "
-    if worst == 0:
-        return text + "none of them in an applied step."
-    if worst < NEGLIGIBLE:
-        return text + f"which is negligible: at worst {format_share(worst)} of a step's energy."
-    return text + f"at worst {format_share(worst)} of the energy of an applied step."
+    text = likeliest(format_share(share), summary) + " of the nonzero gradients became zero."
+    mean, worst = number(summary.get("mean_harm")), number(summary.get("worst_harm"))
+    if mean is None or worst is None:
+        return text
+    return text + (
+        f" Mean harm of the applied steps: {format_share(mean)}, at most {format_share(worst)}."
+    )
 
 
 def notes(runs: Sequence[Run]) -> str:

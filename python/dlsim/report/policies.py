@@ -8,11 +8,11 @@ from html import escape
 from typing import Any
 
 from ._inputs import Run
-from ._json import integer, number, visible
+from ._json import integer, objects, part, visible
 from ._text import format_count, format_scale, format_share, likeliest, number_cell
 
 TALL = 20  # rows above which the table scrolls by itself
-NEGLIGIBLE = 1e-6  # of a step's energy, as dlsim tune has it
+MANY = 0.1  # of the steps: so many with an unsafe scale are no exception
 
 
 def outcome(run: Run) -> tuple[str, str]:
@@ -21,7 +21,8 @@ def outcome(run: Run) -> tuple[str, str]:
     steps, skipped = _count(summary, "steps"), _count(summary, "skipped_steps")
     in_vain, broken = hopeless_skips(run), applied_nonfinite(run)
     for_scale = skipped - in_vain
-    worst = number(summary.get("worst_step_energy_lost")) or 0.0
+    path = _path_in_windows(run)
+    low, unserved = _count(path, "steps_below"), _count(path, "steps_with_empty_window")
     stopped = summary.get("stopped_at_step")
     never = summary.get("first_applied_step") is None
     grades = (
@@ -29,14 +30,25 @@ def outcome(run: Run) -> tuple[str, str]:
         (stopped is not None, "bad", f"stopped at step {visible(stopped)}"),
         (never, "bad", "no step applied"),
         (broken > 0, "bad", f"{format_count(broken)} not finite, yet applied"),
-        (for_scale > 0.1 * steps, "bad", f"{format_count(for_scale)} skipped for the scale"),
-        (worst > 0.01, "bad", f"a step loses {format_share(worst)}"),
+        (for_scale > MANY * steps, "bad", f"{format_count(for_scale)} skipped for the scale"),
+        (low > MANY * steps, "bad", f"scale too low at {format_count(low)}"),
+        (unserved - in_vain > MANY * steps, "bad", f"no scale safe at {format_count(unserved)}"),
         (for_scale > 0, "fair", f"{format_count(for_scale)} skipped for the scale"),
-        (worst > NEGLIGIBLE, "fair", f"a step loses {format_share(worst)}"),
+        (low > 0, "fair", f"scale too low at {format_count(low)}"),
         (in_vain > 0, "fair", f"{format_count(in_vain)} beyond any scale"),
-        (worst > 0, "good", "negligible loss"),
+        (unserved > 0, "fair", f"no scale safe at {format_count(unserved)}"),
+        (not path, "fair", "not judged: the file has no verdict"),
     )
-    return next(((grade, why) for found, grade, why in grades if found), ("good", "nothing lost"))
+    return next(((grade, why) for found, grade, why in grades if found), ("good", "scale was safe"))
+
+
+def _path_in_windows(run: Run) -> Mapping[str, Any]:
+    """Returns at how many steps the run's scale was safe, or too low; empty if unknown."""
+    of_run = [run.data.get(key) for key in ("format", "policy", "config")]
+    for path in objects(part(run.result.data, "verdict"), "paths"):
+        if [path.get(key) for key in ("format", "policy", "config")] == of_run:
+            return path
+    return {}
 
 
 def _count(summary: Mapping[str, Any], key: str) -> int:
@@ -72,7 +84,7 @@ def policies_table(runs: list[Run]) -> str:
         ("final scale", "number", "loss scale after the last step"),
         ("scales used", "number", "smallest and largest loss scale of the steps"),
         ("underflow", "number", "share of the finite nonzero gradients that become zero"),
-        ("energy lost", "number", "worst applied step: share of its sum of squares lost"),
+        ("worst harm", "number", "worst applied step: mean relative squared error of its tensors"),
         ("overflow", "number", "finite gradients that become infinite"),
     )
     head = "".join(
@@ -110,8 +122,8 @@ def _row(index: int, run: Run) -> str:
             likeliest(format_share(summary.get("underflow_fraction")), summary),
         ),
         number_cell(
-            summary.get("worst_step_energy_lost"),
-            likeliest(format_share(summary.get("worst_step_energy_lost")), summary),
+            summary.get("worst_harm"),
+            likeliest(format_share(summary.get("worst_harm")), summary),
         ),
         number_cell(
             summary.get("overflow"), likeliest(format_count(summary.get("overflow")), summary)
