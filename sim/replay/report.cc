@@ -57,11 +57,12 @@ std::string DescribePolicies(std::span<const SimulationRun> runs) {
   return fmt::format("{}", fmt::join(seen, ""));
 }
 
-// Each note of a policy once, whatever formats it runs with.
+// Each note of a policy that the original would have ended or that raised something, once, whatever
+// formats it runs with; the others are details.
 std::string NotesOfPolicies(std::span<const SimulationRun> runs) {
   std::vector<std::string> seen;
   for (const SimulationRun& run : runs) {
-    if (run.resume || !run.start) continue;
+    if (run.resume || !run.start || run.result.events.empty()) continue;
     for (const std::string& note : run.notes) {
       std::string line = "note: " + run.policy + ": " + note + "\n";
       if (std::ranges::count(seen, line) == 0) seen.push_back(std::move(line));
