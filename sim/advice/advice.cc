@@ -142,6 +142,7 @@ Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors
     if (present) advice.looked_at.push_back(role);
   }
   advice.parameters_only = std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
+  advice.broken_losses = windows.front().broken_losses;
   advice.lines = AdviceLines(advice);
   return advice;
 }

@@ -71,9 +71,10 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
 struct Advice {
   std::vector<FormatAdvice> formats;  // in the order of the call
   size_t best = 0;
-  std::vector<Role> looked_at;       // that had a gradient which is not zero
-  bool parameters_only = false;      // no gradients of activations were among them
-  std::string tensors = "*";         // only those that match were read
+  std::vector<Role> looked_at;   // that had a gradient which is not zero
+  bool parameters_only = false;  // no gradients of activations were among them
+  std::string tensors = "*";     // only those that match were read
+  BrokenLosses broken_losses = {};
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
   std::vector<std::string> lines;    // see AdviceLines
 };

@@ -81,6 +81,11 @@ std::string LookedAtText(const Advice& advice) {
   } else if (advice.tensors != "*") {
     text += " Tensors that do not match --tensors were left out.";
   }
+  if (const BrokenLosses& broken = advice.broken_losses; broken.steps > 0) {
+    text += fmt::format(
+        " The recorded loss is NaN or infinite at {} ({}step {}): the recorded run failed there.",
+        Counted(broken.steps, "step"), broken.steps == 1 ? "" : "first at ", broken.first_step);
+  }
   const size_t hopeless = advice.formats.front().hopeless_steps;
   if (hopeless > 0) {
     text += fmt::format(" {} {} not finite as recorded and says nothing of a format.",

@@ -133,6 +133,9 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
   const StepInputs inputs(measured, measured.answers[probes_.front().answer], noise_);
+  if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
+    broken_losses_.first_step = step.number();
+  }
   for (const Probe& probe : probes_) {
     if (!probe.of_tensors) continue;
     AddTensorHarm(step.number(), inputs, measured.answers[probe.answer],
@@ -173,7 +176,7 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
   std::vector<FormatWindows> windows;
   for (Searched& searched : formats_) {
     windows.push_back({searched.search.format(), searched.search.windows(), searched.served,
-                       searched.exponent, searched.tensors.Take()});
+                       searched.exponent, searched.tensors.Take(), broken_losses_});
   }
   return windows;
 }

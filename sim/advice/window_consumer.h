@@ -65,6 +65,12 @@ struct TensorHarm {
 // A tensor that loses more than this share of its own energy at some step is at risk.
 inline constexpr double kHarmAtRisk = 0.1;
 
+// Steps with a recorded loss that is NaN or infinite.
+struct BrokenLosses {
+  size_t steps = 0;
+  int64_t first_step = 0;
+};
+
 // What a format's steps came to.
 struct FormatWindows {
   NamedFormat format;
@@ -72,6 +78,7 @@ struct FormatWindows {
   ServedSteps served;
   int exponent = 0;                 // at which the tensors' harm was measured
   std::vector<TensorHarm> tensors;  // in file order of their first appearance
+  BrokenLosses broken_losses = {};
 };
 
 // Returns the formats of these names, each once.
@@ -119,6 +126,7 @@ class WindowConsumer final : public StepConsumer {
 
   StepOptions options_;
   NoiseFinder noise_;
+  BrokenLosses broken_losses_;
   std::vector<Searched> formats_;
   std::vector<Probe> probes_;
 };

@@ -41,7 +41,9 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
     throw InputError(Printable(arguments.paths.front()), "a profile without steps");
   }
   RequireSameAccumulation(*input.profile, asked);
-  input.source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
+  auto source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
+  source->LeaveOutLosses();
+  input.source = std::move(source);
   RequireTensors(
       arguments, NoTensorMatches(arguments.options.tensors), input.profile->step_count(),
       [&](size_t i) { return !input.source->Load(i, StepNeeds::kTensors)->Tensors().empty(); });
@@ -69,7 +71,9 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
   replay.accumulate_steps = asked.steps.value_or(1);
   GradientInput input;
   input.trace = std::make_unique<TraceReader>(OpenTrace(arguments));
-  input.source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
+  auto source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
+  source->LeaveOutLosses();
+  input.source = std::move(source);
   input.device = OpenDevice(device, input.source->facts().file_bytes);
   replay.step.device = input.device.get();
   return input;

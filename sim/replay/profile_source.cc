@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/replay/loss_tensors.h"
+#include "sim/replay/trace_notes.h"
 #include "src/base/check.h"
 #include "src/base/parallel_beside.h"
 #include "src/profile/part_code.h"
@@ -36,6 +38,7 @@ class OpenedStep final : public GradientStep {
   }
 
   int64_t number() const override { return step_.step; }
+  bool HasBrokenLoss() const override { return sim::HasBrokenLoss(step_.metadata); }
 
   std::vector<StepTensor> Tensors() const override {
     std::vector<StepTensor> tensors;
@@ -147,12 +150,17 @@ std::vector<std::string> NotesOf(const ProfileSettings& settings) {
 SourceFacts FactsOf(const ProfileReader& profile) {
   const size_t steps = profile.step_count();
   if (steps == 0) throw InputError("profile", "holds no step");
+  std::vector<std::string> notes = NotesOf(profile.settings()), gradients;
+  for (const ProfileTensor& tensor : profile.Load(0).tensors) {
+    if (tensor.role == Role::kGrad) gradients.push_back(tensor.name);
+  }
+  NoteNames(gradients, notes);
   return {.steps = steps,
           .first_step = profile.step_number(0),
           .last_step = profile.step_number(steps - 1),
           .file_bytes = profile.file_bytes(),
           .description = profile.settings().description,
-          .notes = NotesOf(profile.settings()),
+          .notes = std::move(notes),
           .profile = ProfileFacts{profile.settings(), profile.edges().bits().size(),
                                   profile.trace_bytes()}};
 }
@@ -186,10 +194,12 @@ std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals) {
   return std::make_unique<OpenedTotals>(std::move(totals));
 }
 
-void KeepTensors(const std::string& pattern, ProfileStep& step) {
+void KeepTensors(const std::string& pattern, ProfileStep& step,
+                 const std::set<std::string>& left_out) {
   size_t kept = 0;
   for (size_t t = 0; t < step.tensors.size(); ++t) {
-    if (fnmatch(pattern.c_str(), step.tensors[t].name.c_str(), 0) != 0) continue;
+    const std::string& name = step.tensors[t].name;
+    if (fnmatch(pattern.c_str(), name.c_str(), 0) != 0 || left_out.contains(name)) continue;
     if (kept != t) {
       step.tensors[kept] = std::move(step.tensors[t]);
       for (std::vector<Histogram>& part : step.histograms) part[kept] = std::move(part[t]);
@@ -203,11 +213,24 @@ void KeepTensors(const std::string& pattern, ProfileStep& step) {
 ProfileSource::ProfileSource(const ProfileReader& profile, std::string tensors)
     : profile_(profile), tensors_(std::move(tensors)), facts_(FactsOf(profile)) {}
 
+void ProfileSource::LeaveOutLosses() {
+  losses_ = FindLosses(step_count(), [&](size_t i) {
+    ProfileStep step = profile_.Load(i);
+    KeepTensors(tensors_, step);
+    const auto may_be = [](const ProfileTensor& tensor) {
+      return MayBeLoss(tensor.name, tensor.role, tensor.shape);
+    };
+    return std::ranges::all_of(step.tensors, may_be) ? ProfileStep() : step;
+  });
+  NoteLosses(losses_, facts_.notes);
+}
+
 std::unique_ptr<GradientStep> ProfileSource::Load(size_t i, StepNeeds needs) const {
-  const bool all_tensors = tensors_ == "*" || tensors_ == profile_.settings().tensors;
+  const bool all_tensors =
+      losses_.empty() && (tensors_ == "*" || tensors_ == profile_.settings().tensors);
   if (needs == StepNeeds::kTotals && all_tensors) return OpenTotals(profile_.LoadTotals(i));
   ProfileStep step = profile_.Load(i);
-  if (!all_tensors) KeepTensors(tensors_, step);
+  if (!all_tensors) KeepTensors(tensors_, step, losses_);
   return OpenProfileStep(std::move(step), profile_.edges(), questions_);
 }
 

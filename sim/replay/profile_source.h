@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -49,6 +50,9 @@ class ProfileSource final : public GradientSource {
   // seen.
   ProfileSource(const ProfileReader& profile, std::string tensors);
 
+  // Leaves out gradients of the loss itself from now on, with a note; not the only tensors.
+  void LeaveOutLosses();
+
   const SourceFacts& facts() const override { return facts_; }
   size_t step_count() const override { return profile_.step_count(); }
   const HistogramEdges* edges() const override { return &profile_.edges(); }
@@ -57,11 +61,13 @@ class ProfileSource final : public GradientSource {
  private:
   const ProfileReader& profile_;
   std::string tensors_;
+  std::set<std::string> losses_;  // left out
   SourceFacts facts_;
   mutable QuestionCache questions_;
 };
 
-// Removes the tensors whose name does not match a pattern (fnmatch).
-void KeepTensors(const std::string& pattern, ProfileStep& step);
+// Keeps the tensors whose name matches a pattern (fnmatch), and of these none of `left_out`.
+void KeepTensors(const std::string& pattern, ProfileStep& step,
+                 const std::set<std::string>& left_out = {});
 
 }  // namespace dlsim::sim

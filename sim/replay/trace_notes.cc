@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
@@ -50,21 +51,37 @@ void NoteHalfPrecision(const Recording& recording, std::vector<std::string>& not
 }
 
 // safetensors of transformers say {"format": "pt"}; their names are those of parameters.
-void NoteWeights(const Recording& recording, std::vector<std::string>& notes) {
+bool NoteWeights(const Recording& recording, std::vector<std::string>& notes) {
   const auto format = recording.metadata.find("format");
-  if (format == recording.metadata.end() || format->second != "pt") return;
+  if (format == recording.metadata.end() || format->second != "pt") return false;
   const auto is_gradient = [](const TraceTensor& tensor) {
     return tensor.name.ends_with("grad") || tensor.role == Role::kActGrad;
   };
   const auto is_weight = [](const TraceTensor& tensor) { return tensor.name.ends_with(".weight"); };
-  if (std::ranges::any_of(recording.tensors, is_gradient)) return;
-  if (std::ranges::none_of(recording.tensors, is_weight)) return;
+  if (std::ranges::any_of(recording.tensors, is_gradient)) return false;
+  if (std::ranges::none_of(recording.tensors, is_weight)) return false;
   notes.push_back(recording.place +
                   " looks like the weights of a model, not like its gradients: dlsim.Recorder or "
                   "p.grad of each parameter record those");
+  return true;
+}
+
+// The last parts of names that gradients do not have.
+bool NamesForwardOrWeight(std::string_view name) {
+  constexpr std::string_view kEndings[] = {".act", ".value", ".fwd", ".weight", ".bias"};
+  return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 
 }  // namespace
+
+void NoteNames(std::span<const std::string> names, std::vector<std::string>& notes) {
+  const auto first = std::ranges::find_if(names, NamesForwardOrWeight);
+  if (first == names.end()) return;
+  const auto count = std::ranges::count_if(names, NamesForwardOrWeight);
+  const std::string more = count > 1 ? fmt::format(" and {} more", count - 1) : "";
+  notes.push_back("named like a forward value or a weight, and taken for a gradient: " +
+                  Printable(*first) + more);
+}
 
 std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
   std::vector<std::string> notes = trace.notes();
@@ -72,7 +89,12 @@ std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
   const std::optional<TraceStep> step = FirstStep(trace);
   if (!step) return notes;
   NoteHalfPrecision(step->recordings.front(), notes);
-  NoteWeights(step->recordings.front(), notes);
+  if (NoteWeights(step->recordings.front(), notes)) return notes;
+  std::vector<std::string> gradients;
+  for (const TraceTensor& tensor : step->recordings.front().tensors) {
+    if (tensor.role == Role::kGrad) gradients.push_back(tensor.name);
+  }
+  NoteNames(gradients, notes);
   return notes;
 }
 

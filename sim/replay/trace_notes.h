@@ -2,6 +2,7 @@
 // Remarks on a trace that a replay cannot tell from its figures: what it may not be.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,11 @@
 namespace dlsim::sim {
 
 // Returns the reader's own notes, then one each for steps that were not recorded, for gradients in
-// 16 bits and for what looks like a model's weights; the last two go by the first step.
+// 16 bits, and for what looks like a model's weights or has a name like forward values or weights;
+// the last two go by the first step.
 std::vector<std::string> NotesOnTrace(const TraceReader& trace);
+
+// Notes parameter gradients whose names are those of forward values or weights.
+void NoteNames(std::span<const std::string> gradients, std::vector<std::string>& notes);
 
 }  // namespace dlsim::sim

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/replay/trace_source.h"
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <utility>
@@ -8,6 +9,7 @@
 
 #include "dlsim/error.h"
 #include "sim/replay/file_state.h"
+#include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
 
 namespace dlsim::sim {
@@ -33,6 +35,11 @@ class RecordedStep final : public GradientStep {
       : step_(std::move(step)), files_(std::move(files)), before_(std::move(before)) {}
 
   int64_t number() const override { return step_.step; }
+  bool HasBrokenLoss() const override {
+    return std::ranges::any_of(step_.recordings, [](const Recording& recording) {
+      return sim::HasBrokenLoss(recording.metadata);
+    });
+  }
   std::vector<StepTensor> Tensors() const override { return TensorsOf(step_); }
   std::vector<GradientSpread> Spreads() const override {
     return IfUnchanged(MeasureSpreads(step_));
@@ -93,6 +100,23 @@ TraceSource::TraceSource(const TraceReader& trace, int64_t accumulate_steps)
   }
 }
 
+void TraceSource::LeaveOutLosses() {
+  const HistogramEdges edges({});
+  losses_ = FindLosses(count_, [&](size_t i) {
+    TraceStep step = LoadStep(i);
+    size_t others = 0;
+    for (Recording& recording : step.recordings) {
+      others += recording.tensors.size();
+      std::erase_if(recording.tensors, [](const TraceTensor& tensor) {
+        return !MayBeLoss(tensor.name, tensor.role, tensor.shape);
+      });
+      others -= recording.tensors.size();
+    }
+    return others == 0 ? ProfileStep() : ProfileOf(step, edges, {});
+  });
+  NoteLosses(losses_, facts_.notes);
+}
+
 // The steps of one file are read in order.
 bool TraceSource::HasSmallSteps() const {
   if (count_ < 2 || facts_.file_bytes / count_ > kSmallStepBytes) return false;
@@ -133,6 +157,11 @@ std::unique_ptr<GradientStep> TraceSource::Load(size_t i, StepNeeds /*needs*/) c
   std::vector<std::string> paths = files(i);
   FileState before = StateIfThere(paths);
   TraceStep step = LoadStep(i);
+  for (Recording& recording : step.recordings) {
+    if (losses_.empty()) break;
+    std::erase_if(recording.tensors,
+                  [&](const TraceTensor& tensor) { return losses_.contains(tensor.name); });
+  }
   return std::make_unique<RecordedStep>(std::move(step), std::move(paths), std::move(before));
 }
 

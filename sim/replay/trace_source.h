@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,9 @@ class TraceSource final : public GradientSource {
   // `trace` must live as long as this; `accumulate_steps` as in ReplayOptions. Throws UsageError if
   // it does not fit the trace.
   TraceSource(const TraceReader& trace, int64_t accumulate_steps);
+
+  // Leaves out gradients of the loss itself from now on, with a note; not the only tensors.
+  void LeaveOutLosses();
 
   const SourceFacts& facts() const override { return facts_; }
   size_t step_count() const override { return count_; }
@@ -39,6 +43,7 @@ class TraceSource final : public GradientSource {
   SourceFacts facts_;
   size_t steps_per_effective_ = 1;
   size_t count_ = 0;
+  std::set<std::string> losses_;  // left out
 };
 
 }  // namespace dlsim::sim

@@ -182,12 +182,16 @@ std::vector<SweepOutcome> Sweep(const GradientSource& source, std::vector<Replay
 
 std::vector<SweepOutcome> Sweep(const TraceReader& trace, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {
-  return Sweep(TraceSource(trace, options.replay.accumulate_steps), std::move(runs), options);
+  TraceSource source(trace, options.replay.accumulate_steps);
+  source.LeaveOutLosses();
+  return Sweep(source, std::move(runs), options);
 }
 
 std::vector<SweepOutcome> Sweep(const ProfileReader& profile, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {
-  return Sweep(ProfileSource(profile, options.tensors), std::move(runs), options);
+  ProfileSource source(profile, options.tensors);
+  source.LeaveOutLosses();
+  return Sweep(source, std::move(runs), options);
 }
 
 }  // namespace dlsim::sim

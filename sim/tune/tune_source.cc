@@ -47,7 +47,8 @@ void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
 
 TuneResult Tune(const TraceReader& trace, const TuneRequest& request,
                 const ReplayOptions& options) {
-  const TraceSource gradients(trace, options.accumulate_steps);
+  TraceSource gradients(trace, options.accumulate_steps);
+  gradients.LeaveOutLosses();
   return TuneFor(gradients, request, options, false);
 }
 
@@ -55,7 +56,8 @@ TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
                 const ReplayOptions& options) {
   constexpr const char* kAllTensors = "*";
   RequireOnLadder(profile.settings().ladder, request);
-  const ProfileSource gradients(profile, kAllTensors);
+  ProfileSource gradients(profile, kAllTensors);
+  gradients.LeaveOutLosses();
   ReplayOptions replay = options;
   replay.step.accumulation = profile.settings().accumulation;
   return TuneFor(gradients, request, replay, true);

@@ -24,6 +24,9 @@ class GradientStep {
 
   virtual int64_t number() const = 0;
 
+  // Whether a loss was recorded with it, and is NaN or infinite.
+  virtual bool HasBrokenLoss() const { return false; }
+
   // The tensors, in the order of StepMeasurement::tensors.
   virtual std::vector<StepTensor> Tensors() const = 0;
 
