@@ -54,7 +54,6 @@ class StepOrder:
     def add_hooks(self) -> None:
         """Begins to look, with PyTorch 2.1 or later."""
         import torch
-        from torch.optim import optimizer
 
         if not self._parameters or not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
             self._frozen.clear()
@@ -71,7 +70,8 @@ class StepOrder:
             if held is not None:
                 held._used.update(held._given)
 
-        self._handles.append(optimizer.register_optimizer_step_post_hook(stepped))
+        optimizers: Any = torch.optim.optimizer  # the stubs of older versions lack the function
+        self._handles.append(optimizers.register_optimizer_step_post_hook(stepped))
         if tells_skips(self._scaler):
             self._update = WatchedUpdate(self._scaler, updated)
         self._add_hooks()
