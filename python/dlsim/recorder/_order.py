@@ -54,6 +54,7 @@ class StepOrder:
     def add_hooks(self) -> None:
         """Begins to look, with PyTorch 2.1 or later."""
         import torch
+        from torch.optim import optimizer
 
         if not self._parameters or not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
             self._frozen.clear()
@@ -70,8 +71,8 @@ class StepOrder:
             if held is not None:
                 held._used.update(held._given)
 
-        optimizers: Any = torch.optim.optimizer  # the stubs of older versions lack the function
-        self._handles.append(optimizers.register_optimizer_step_post_hook(stepped))
+        module: Any = optimizer  # whose types lack the function before PyTorch 2.1
+        self._handles.append(module.register_optimizer_step_post_hook(stepped))
         if tells_skips(self._scaler):
             self._update = WatchedUpdate(self._scaler, updated)
         self._add_hooks()
