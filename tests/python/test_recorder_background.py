@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps are counted and written while the training goes on, as they were handed over."""
 
+import sys
 import threading
 from pathlib import Path
 
@@ -69,3 +70,68 @@ def test_accumulated_micro_steps_stay_as_they_were(tmp_path: Path, name) -> None
             rec.step()
     assert rec.report().steps == 2
     assert {step["step"] for step in dlsim.info(tmp_path / name).data["steps"]} == {0, 1}
+
+
+_INTERRUPTED = ("dlsim/recorder/", "threading.py", "concurrent/futures/")
+
+
+def _interrupt_after(events: int) -> None:
+    """Raises KeyboardInterrupt in this thread, as Ctrl-C does, at one of the places it may come."""
+    left = events
+
+    def trace(frame, _event, _argument):
+        nonlocal left
+        if not any(place in frame.f_code.co_filename for place in _INTERRUPTED):
+            return None
+        left -= 1
+        if left <= 0:
+            raise KeyboardInterrupt
+        return trace
+
+    sys.settrace(trace)
+
+
+@pytest.mark.parametrize("name", ["run", "run.dlprof"])
+def test_an_interrupt_at_any_place_neither_hangs_nor_loses_a_step_before(
+    tmp_path: Path, name
+) -> None:
+    model = torch.nn.Linear(2, 2)
+    model(torch.ones(1, 2)).sum().backward()
+    open_it = dlsim.open_profile if name.endswith(".dlprof") else dlsim.open_trace
+    for number, events in enumerate(range(1, 100_000, 23)):
+        path, interrupted = tmp_path / str(number) / name, False
+        rec = dlsim.Recorder(model, path, activations=None)
+        rec.step(scale=1.0)
+        try:
+            _interrupt_after(events)
+            rec.step(scale=1.0)
+            rec.close()
+        except KeyboardInterrupt:
+            interrupted = True
+        finally:
+            sys.settrace(None)
+        rec.close()
+        assert rec.report().messages == []
+        steps = list(open_it(path).steps)
+        assert steps in ([0], [0, 1])
+        assert 0 <= len(steps) - rec.report().steps <= 1  # one is on the disk and not counted
+        if not interrupted:
+            break
+    assert number > 10
+
+
+def test_a_recorder_goes_on_after_an_interrupt(tmp_path: Path, monkeypatch) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run.dlprof") as rec:
+        train(model, rec)
+        with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+
+            def interrupted(*_) -> None:
+                raise KeyboardInterrupt
+
+            patched.setattr(rec._live, "add", interrupted)
+            train(model, rec)
+        train(model, rec, steps=2)
+    assert rec.errors == 0 and rec.report().steps == 3
+    profile = dlsim.open_profile(tmp_path / "run.dlprof")
+    assert tuple(profile.steps) == (0, 1, 2)

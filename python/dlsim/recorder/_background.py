@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
 from .._errors import Error
@@ -13,17 +12,18 @@ from ._on_device import any_on_device
 from ._output import Output
 from ._report import Report
 from ._sinks import Part, Sink
+from ._worker import Job, Worker
 
 
 class _Reading(NamedTuple):
     """A part that the thread reads, or has read, and what is lent for it."""
 
-    done: Future[None]
+    done: Job
     loans: Sequence[Loan]
 
 
 class Background:
-    """The output at work in a thread of its own, which Python's end waits for.
+    """The output at work in a thread of its own.
 
     What it is given must stay as it is until `wait` returns; what is lent is looked at then, and
     its step completed if it did. Steps and errors are counted in `report` by `settle`, which raises
@@ -33,10 +33,11 @@ class Background:
     def __init__(self, output: Output, report: Report, *, raises: bool) -> None:
         self._output, self._report, self._raises = output, report, raises
         self._sink: Sink | None = None
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dlsim-recorder")
+        self._thread = Worker()
         self._parts: list[_Reading] = []  # of the step that is not finished
+        self._has_parts = False  # the output may hold some
         self._lent: tuple[int, list[_Reading]] | None = None  # a step to be looked at
-        self._steps: list[tuple[int, Future[None]]] = []
+        self._steps: list[tuple[int, Job]] = []
 
     def open(self) -> Sink:
         """Opens the output, unless it is open."""
@@ -46,6 +47,7 @@ class Background:
 
     def add(self, step: int, part: Part) -> None:
         """Takes a part of a step; returns when it is read if some of it is on a device."""
+        self._has_parts = True
         done = self._thread.submit(_read, self.open(), step, part)
         if any_on_device(part.tensors.values()):
             done.exception()
@@ -72,19 +74,9 @@ class Background:
         if self._lent is None:
             return
         (step, parts), self._lent = self._lent, None
-        self._steps.append((step, self._submit(step, parts, _change_of(parts))))
-
-    def _submit(self, step: int, parts: list[_Reading], change: Error | None) -> Future[None]:
-        try:
-            return self._thread.submit(self._finish, step, parts, change)
-        except RuntimeError:  # Python ends, and takes no more for a thread
-            done: Future[None] = Future()
-            try:
-                self._finish(step, parts, change)
-                done.set_result(None)
-            except Exception as error:
-                done.set_exception(error)
-            return done
+        change = _change_of(parts)
+        self._steps.append((step, self._thread.submit(self._finish, step, parts, change)))
+        self._has_parts = False  # last: if this is interrupted, the next step drops them
 
     def _finish(self, step: int, parts: list[_Reading], change: Error | None) -> None:
         sink = self.open()
@@ -105,10 +97,20 @@ class Background:
             self.wait()  # it goes first
         if self._sink is not None:
             self._thread.submit(self._sink.drop)
+        self._has_parts = False
+
+    def begin(self) -> None:
+        """Begins a step: waits until nothing that was given before is needed.
+
+        Forgets what an interrupted one has left.
+        """
+        self.wait()
+        if self._has_parts:
+            self.drop()
 
     def wait(self) -> None:
         """Waits until nothing that was given before is needed."""
-        self._thread.submit(_nothing).result()
+        self._thread.wait()
         self._complete()
 
     def settle(self) -> None:
@@ -118,7 +120,9 @@ class Background:
                 part.done.exception()  # waits
             self._complete()
         while self._steps:
-            step, outcome = self._steps.pop(0)
+            step, outcome = self._steps[0]
+            outcome.exception()  # waits
+            del self._steps[0]
             with self._report.counting(f"step {step}", raises=self._raises):
                 outcome.result()
                 self._report.steps += 1
@@ -131,11 +135,11 @@ class Background:
 
     def close(self) -> None:
         """Completes the output."""
-        self._thread.shutdown()
-        sink, self._sink = self._sink, None
-        if sink is not None:
-            sink.close()
-            self._report.bytes = sink.bytes_on_disk()
+        self._thread.end()
+        if self._sink is not None:
+            self._sink.close()
+            self._report.bytes = self._sink.bytes_on_disk()
+            self._sink = None  # last: what was interrupted can be called again
 
     def abandon(self) -> None:
         """Completes the output of a recorder that is gone; counts errors, for nobody."""
@@ -164,7 +168,3 @@ def _change_of(parts: Sequence[_Reading]) -> Error | None:
     """Returns what was changed of the gradients that were lent, if anything was."""
     changes = (loan.change() for part in parts for loan in part.loans)
     return next(filter(None, changes), None)
-
-
-def _nothing() -> None:
-    """Is done when all before it is."""

@@ -111,7 +111,7 @@ class Recorder:
         self._next = whole_number("first_step", first_step, 0)
         self._last = -1  # the last step recorded here
         self._micro = 0  # the coming micro-step
-        self._incomplete = self._closed = False
+        self._incomplete = self._closed = self._completed = False
         order = order_of(
             models.values(),
             self._choice.parameters,
@@ -201,11 +201,13 @@ class Recorder:
         self._live.finish(taken)
 
     def close(self) -> None:
-        """Completes the trace or profile and removes all hooks. More calls do nothing."""
-        if self._closed or os.getpid() != self._process:
+        """Completes the trace or profile and removes all hooks. More calls do nothing.
+
+        But they complete what an interrupt has left undone.
+        """
+        if self._completed or os.getpid() != self._process:
             return
         self._closed = True
-        self._collected.detach()
         self._choice.end()
         with self._counting("close"):
             self._steps.settle()  # then all steps are counted
@@ -217,12 +219,14 @@ class Recorder:
             self._steps.close()
         with self._counting("close"):
             self._live.close()
+            self._collected.detach()
             OPEN.discard(self)
             self._report.log_at_close()
+        self._completed = True
 
     def _leave(self) -> None:
         """Ends recording in a forked process, without a trace: the output is its parent's."""
-        self._closed = True
+        self._closed = self._completed = True
         self._collected.detach()
         self._choice.end()
         self._steps.leave()
@@ -291,7 +295,10 @@ class Recorder:
                 raise Error(f"steps must ascend, expected more than {self._last}")
             grad_scale = checked_grad_scale(scale)
             self._steps.open()
-            self._steps.wait()
+            if self._micro == 0:
+                self._steps.begin()
+            else:
+                self._steps.wait()
             micro = self._micro if self._micro_steps else None
             part = self._parts.take(self._next, micro, grad_scale, metadata)
             self._steps.add(self._next, part)

@@ -203,6 +203,8 @@ class ProfileSink:
     def close(self) -> None:
         """Gives the profile its name; without any step nothing is left."""
         self.drop()
+        if self._path.exists() and not self._partial.exists():  # what was interrupted had done it
+            return
         if self._writer.steps:
             self._writer.commit()
         else:
