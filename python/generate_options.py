@@ -1,35 +1,81 @@
 # SPDX-License-Identifier: Apache-2.0
 """Makes dlsim/_command_options.py from the options of the command: generate_options.py DLSIM OUT
 
-A keyword is the option's name with `_`, in the plural if it may be given several times; what is
-said of its type is what stands for its value in `dlsim COMMAND --help`. The tables below have the
-exceptions; an option that is in none of them needs nothing here.
+It has a function for each command, with a keyword for each option: the option's name with `_`, in
+the plural if it may be given several times. Its type follows from what stands for its value in
+`dlsim COMMAND --help`, or is the names that the command takes; its help is the command's, in words
+of Python. The tables below have the exceptions; an option that is in none of them needs nothing
+here.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from textwrap import fill, indent
 from typing import Any, NamedTuple
 
-# The functions of dlsim.runs that take keywords.
-_FUNCTIONS = (
-    *(
-        "replay",
-        "sweep",
-        "tune",
-        "diff",
-        "explain",
-        "profile",
-        "info",
-        "scaler",
-        "summaries",
-        "accumulate",
+
+class _Function(NamedTuple):
+    """A function of dlsim.runs: its parameters, what it returns and calls, its help."""
+
+    parameters: str
+    result: str
+    call: str
+    summary: str
+
+
+_TRACES = "traces: Paths"
+_FUNCTIONS = {
+    "replay": _Function(
+        *(_TRACES, "JudgedResult", 'judge("replay", traces, options)'),
+        "Replays recorded gradients through formats and policies; dlsim.replay/1.",
     ),
-)
+    "sweep": _Function(
+        *(_TRACES, "Result", 'run("sweep", traces, options)'),
+        "Tries very many formats, policies and parameters in one pass; dlsim.sweep/1.",
+    ),
+    "tune": _Function(
+        *(_TRACES, "JudgedResult", 'judge("tune", traces, options)'),
+        "Recommends loss-scale parameters; dlsim.tune/1.\n\n"
+        "With `emit`, the report is the configuration to paste.",
+    ),
+    "diff": _Function(
+        *("a: PathText, b: PathText", "Result", 'run("diff", (a, b), options)'),
+        "Compares two traces or profiles of one model, tensor by tensor; dlsim.diff/1.",
+    ),
+    "explain": _Function(
+        *("logs: Paths, *, tag: str | None = None", "Result", "_explain(logs, tag, options)"),
+        "Tells what a training log says of its loss scale, without a trace; dlsim.explain/1.\n\n"
+        "`logs` are the files that the command reads, or TensorBoard's: an event file, or the\n"
+        "directory of one run, where `tag` is that of the scale (default: the one named so).",
+    ),
+    "profile": _Function(
+        *(f"{_TRACES}, output: PathText", "Result", 'run("profile", traces, options)'),
+        "Writes the profile `output` of a trace; the result says what it holds.",
+    ),
+    "info": _Function(
+        *(_TRACES, "Result", "_info(traces, options)"),
+        "Lists what a trace or profile holds, from its headers; dlsim.info/1.",
+    ),
+    "scaler": _Function(
+        *("policy: str | None = None, steps: int | None = None", "Result"),
+        'run("scaler", (), options)',
+        "Runs one policy on a list of overflow steps; dlsim.scaler/1.",
+    ),
+    "summaries": _Function(
+        *(_TRACES, "Result", 'run("summaries", traces, options)'),
+        "Measures sparsity, denormals, norm and histogram per tensor; dlsim.summaries/1.",
+    ),
+    "accumulate": _Function(
+        *(_TRACES, "Result", 'run("accumulate", traces, options)'),
+        "Runs the sums of a trace with narrow accumulators; dlsim.accumulate/1.",
+    ),
+}
 # Options that functions give by themselves, and parameters with a place of their own.
 _ABSENT = {"json", "list"}
 _PLACED = {"profile": {"output"}, "scaler": {"policy", "steps"}}
@@ -46,46 +92,72 @@ _ONE = {
     "S": "Number | None",
     "STEP": "int | None",
     "X": "Number | None",
+    "F": "FormatName | None",
 }
-_EACH = {"FILE": "PathText | Sequence[PathText]", "N": "int | Sequence[int]"}
-_MAPPINGS = {"KEY=VALUE": "Settings", "NAME=GLOB": "Mapping[str, str]"}
+_EACH = {
+    "FILE": "PathText | Sequence[PathText] | None",
+    "N": "int | Sequence[int] | None",
+    "F": "FormatNames | None",
+}
+_MAPPINGS = {"KEY=VALUE": "Settings | None", "NAME=GLOB": "Mapping[str, str] | None"}
 _KINDS = {
     "one": "str | None",
-    "each": "Names",
-    "list": "Number | Sequence[Number]",
-    "pairs": "str | tuple[str, str] | Sequence[str | tuple[str, str]]",
-    "pair_list": "str | Sequence[str | tuple[int, int]]",
+    "each": "Names | None",
+    "list": "Number | Sequence[Number] | None",
+    "pairs": "str | tuple[str, str] | Sequence[str | tuple[str, str]] | None",
+    "pair_list": "str | Sequence[str | tuple[int, int]] | None",
     "part_of": "str | tuple[int, int] | None",
-    "mapping": "Mapping[str, Number | Sequence[Number]]",
+    "mapping": "Mapping[str, Number | Sequence[Number]] | None",
     "if_true": "bool",
     "if_false": "bool",
     "true_or_one": "bool | int",
 }
 
+# Placeholders of names: where there are few, the command lists them.
+_NAMED = {"BY", "KIND", "MODE", "NAME", "RULE", "STACK"}
+_MOST_NAMES = 16
+_LISTED = re.compile(r"unknown name, expected one of ([\w, .-]+), got '\?'")
+
+# What the command says of options, in words of Python; the first that matches is replaced.
+_WORDS = (
+    (r"; '?-'? (?:is|for) standard (?:input|output)", ""),
+    (r"[,;] (?:separated by commas or blanks; )?@FILE reads a file", ""),
+    (r"; --heat-map=BINS for another number", "; or the number of bins"),
+    (r"; repeatable: the runs of several files", "; one or several: the runs of several files"),
+    (r" --(?:format|policy), --policy and --set win", " formats, policies and settings win"),
+    (r"[,;] repeatable", ", one or several"),
+    (r": exit code 1, and a line on standard error, if it is otherwise", ""),
+    (r"see dlsim formats", "see dlsim.format_names()"),
+    (r"see (?:dlsim scaler )?--list", "see dlsim.policy_names()"),
+    (r"; needed unless --list", ""),
+    (r"POLICY\.KEY=VALUE for one", "'POLICY.KEY' for one"),
+    (r"\bdlsim (merge|replay|sweep|tune|profile)\b", r"dlsim.\1"),
+    (r"Print JSON, or write it to the FILE.json that follows", "Print JSON"),
+)
+
 _HEAD = '''\
 # SPDX-License-Identifier: Apache-2.0
-"""The keywords of `dlsim.replay` and the others, made from the options of the command."""
+"""`dlsim.replay` and the others, made from the options of the command by generate_options.py."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypedDict
+from typing import Literal
 
-from ._core import Format
-
-PathText = str | os.PathLike[str]
-Number = float | str
-Names = str | Format | Sequence[str | Format]
-Settings = Mapping[str, bool | float | str]
-
-
-class Keyword(NamedTuple):
-    """An option of the command, how its value is written, and its help."""
-
-    flag: str
-    kind: str
-    help: str
+from ._command_calls import command, judge, run
+from ._command_calls import explain as _explain
+from ._command_calls import info as _info
+from ._command_types import (
+    FormatName,
+    FormatNames,
+    Keyword,
+    Names,
+    Number,
+    Paths,
+    PathText,
+    Settings,
+)
+from .results import JudgedResult, Result
 '''
 
 
@@ -110,23 +182,58 @@ def _kind(option: Mapping[str, Any]) -> str:
     return "part_of" if value == "I/N" else "one"
 
 
-def _option(option: Mapping[str, Any]) -> _Option:
-    name, kind, value = option["name"], _kind(option), option["value"]
-    types = {"one": _ONE, "each": _EACH, "mapping": _MAPPINGS}
-    keyword = name.removeprefix("no-") if kind == "if_false" else name
+def _keyword(option: Mapping[str, Any]) -> str:
+    name = str(option["name"])
+    if _kind(option) == "if_false":
+        name = name.removeprefix("no-")
     if option["repeatable"] and name not in _NO_PLURAL:
-        keyword = _PLURALS.get(name, name + "s")
-    typed = types.get(kind, {}).get(value, _KINDS[kind])
-    return _Option(keyword.replace("-", "_"), "--" + name, kind, typed, option["help"])
+        name = _PLURALS.get(name, name + "s")
+    return name.replace("-", "_")
 
 
-def _typed_dict(function: str, options: Iterable[_Option]) -> str:
-    absent = _PLACED.get(function, set())
-    lines = [f"    {o.keyword}: {o.type}\n" for o in options if o.keyword not in absent]
-    return (
-        f"\n\nclass {function.capitalize()}Options(TypedDict, total=False):\n"
-        f'    """Keywords of `dlsim.{function}`."""\n\n{"".join(lines)}'
-    )
+def _names_of(command: str, function: str, option: Mapping[str, Any]) -> list[str]:
+    """Returns the names that an option takes, as the command lists them when it gets another."""
+    if option["value"] not in _NAMED:
+        return [str(option["value"])] if option["value"] == "bf16" else []
+    call = [command, function, f"--{option['name']}=?"]
+    errors = subprocess.run(call, capture_output=True, text=True, check=False).stderr
+    listed = _LISTED.search(errors)
+    names = listed[1].split(", ") if listed else []
+    return names if len(names) <= _MOST_NAMES else []
+
+
+def _type(option: Mapping[str, Any], names: Iterable[str]) -> str:
+    kind, value = _kind(option), option["value"]
+    literal = ", ".join(f'"{name}"' for name in names)
+    if literal and kind == "each":
+        return f"Literal[{literal}] | Sequence[Literal[{literal}]] | None"
+    if literal and kind == "one":
+        return f"Literal[{literal}] | None"
+    types = {"one": _ONE, "each": _EACH, "mapping": _MAPPINGS}
+    return types.get(kind, {}).get(value, _KINDS[kind])
+
+
+def _help(text: str, keywords: Mapping[str, str]) -> str:
+    for pattern, words in _WORDS:
+        text = re.sub(pattern, words, text)
+    # An option that a text names is the keyword, its value an argument.
+    named = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+    return named.sub(lambda found: keywords.get(found[1], found[1].replace("-", "_")), text)
+
+
+def _options(command: str, function: str, options: Iterable[Mapping[str, Any]]) -> list[_Option]:
+    kept = [option for option in options if option["name"] not in _ABSENT]
+    keywords = {option["name"]: _keyword(option) for option in kept}
+    return [
+        _Option(
+            _keyword(option),
+            f"--{option['name']}",
+            _kind(option),
+            _type(option, _names_of(command, function, option)),
+            _help(option["help"], keywords),
+        )
+        for option in kept
+    ]
 
 
 def _table(options: Mapping[str, Iterable[_Option]]) -> str:
@@ -139,19 +246,43 @@ def _table(options: Mapping[str, Iterable[_Option]]) -> str:
     return "".join([*lines, "}\n"])
 
 
+def _parameter(option: _Option) -> str:
+    defaults = {"if_true": "False", "if_false": "True", "true_or_one": "False"}
+    return f"    {option.keyword}: {option.type} = {defaults.get(option.kind, 'None')},\n"
+
+
+def _definition(name: str, options: Iterable[_Option]) -> str:
+    """Returns the text of a function, whose docstring lists the keywords."""
+    options = list(options)
+    function = _FUNCTIONS[name]
+    placed = _PLACED.get(name, set())
+    free = [option for option in options if option.keyword not in placed]
+    star = "" if "*" in function.parameters else "    *,\n"
+    parameters = "".join(f"    {text},\n" for text in function.parameters.split(", "))
+    keywords = "\n".join(
+        fill(f"{o.keyword}: {o.help}", 90, subsequent_indent="    ") for o in options
+    )
+    document = f"{function.summary}\n\nKeywords:\n{indent(keywords, '  ')}\n".replace("\\", "\\\\")
+    given = ", ".join(
+        [*(f'"{o}": {o}' for o in sorted(placed)), *(f'"{o.keyword}": {o.keyword}' for o in free)]
+    )
+    return (
+        f"\n\n@command\ndef {name}(\n{parameters}{star}{''.join(map(_parameter, free))}"
+        f") -> {function.result}:\n"
+        + indent(f'"""{document}"""\n', "    ")
+        + f"    options: dict[str, object] = {{{given}}}\n"
+        + f"    return {function.call}\n"
+    )
+
+
 def main(command: str, output: str) -> None:
     """Writes the module `output`."""
     model = json.loads(subprocess.check_output([command, "--dump-options"]))
     options = {
-        function: [
-            _option(option)
-            for option in model["commands"][function]["options"]
-            if option["name"] not in _ABSENT
-        ]
-        for function in _FUNCTIONS
+        name: _options(command, name, model["commands"][name]["options"]) for name in _FUNCTIONS
     }
-    classes = [_typed_dict(function, of_function) for function, of_function in options.items()]
-    Path(output).write_text("".join([_HEAD, *classes, _table(options)]), encoding="utf-8")
+    functions = [_definition(name, of_function) for name, of_function in options.items()]
+    Path(output).write_text("".join([_HEAD, _table(options), *functions]), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -82,7 +83,12 @@ def run(arguments: Sequence[str], paths: Sequence[str] = (), *, writes_json: boo
         if writes_json:
             given.append(f"--json={written}")
         ended = ["--", *paths] if paths else []
-        code, errors = run_child([str(command_path()), *given, *ended], folder)
+        try:
+            code, errors = run_child([str(command_path()), *given, *ended], folder)
+        except OSError as error:
+            if error.errno != errno.E2BIG:
+                raise
+            raise UsageError(f"{arguments[0]}: arguments too long for the system") from None
         report = (folder / "report").read_text("utf-8", "replace")
         data = json.loads(written.read_text("utf-8")) if written.exists() else None
     lines = [_PREFIX.sub("", line) for line in errors.splitlines() if line]

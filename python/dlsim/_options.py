@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """How values of keywords become options of the command.
 
-_command_options has the keywords; it is made from the command when the package is built. Numbers
-may be texts that the command understands, such as "2^15". None is as if not given.
+The module _command_options has the keywords; it is made from the command when the package is
+built. Numbers may be texts that the command understands, such as "2^15". None is as if not given.
 """
 
 from __future__ import annotations
@@ -10,19 +10,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping
 from difflib import get_close_matches
-from textwrap import fill
+from inspect import signature
 
-from ._command_options import KEYWORDS
 from ._core import Format
 from ._errors import UsageError
 
 
 def text_of(place: str, value: object) -> str:
     """Returns a value as the command reads it, numbers with all their bits."""
-    if isinstance(value, str):
-        return value
     if isinstance(value, os.PathLike):
-        return os.fsdecode(value)
+        value = os.fsdecode(value)
+    if isinstance(value, str):
+        return _passable(place, value)
     if isinstance(value, Format):
         return value.name
     if hasattr(value, "item") and getattr(value, "ndim", 0) == 0:
@@ -33,7 +32,28 @@ def text_of(place: str, value: object) -> str:
         return str(value)
     if isinstance(value, float):
         return repr(value)
-    raise TypeError(f"{place}: expected a text or number, got {type(value).__name__}")
+    name = _format_of_dtype(value)
+    if name is None:
+        raise TypeError(f"{place}: expected a text or number, got {type(value).__name__}")
+    return name
+
+
+def _passable(place: str, text: str) -> str:
+    """Returns a text that can be an argument of a process; raises UsageError for others."""
+    if "\0" in text:
+        raise UsageError(f"{place}: holds a zero byte, got {text[:80]!a}")
+    try:
+        os.fsencode(text)
+    except UnicodeEncodeError:
+        raise UsageError(f"{place}: no valid Unicode, got {text[:80]!a}") from None
+    return text
+
+
+def _format_of_dtype(value: object) -> str | None:
+    """Returns the name of the format that a dtype of NumPy, ml_dtypes or PyTorch is."""
+    from ._dtypes import FORMAT_OF_ELEMENT, name_of_dtype
+
+    return FORMAT_OF_ELEMENT.get(name_of_dtype(value))
 
 
 def _items(place: str, value: object) -> list[object]:
@@ -122,31 +142,25 @@ _WRITERS: dict[str, Callable[[str, str, object], list[str]]] = {
 
 
 def arguments_of(function: str, options: Mapping[str, object]) -> list[str]:
-    """Returns the command's options for keywords of a function.
+    """Returns the command's options for keywords of a function; TypeError for a wrong type."""
+    from ._command_options import KEYWORDS  # which imports this module
 
-    Raises TypeError for a keyword that it does not have, as Python does, and for a wrong type.
-    """
-    known = KEYWORDS[function]
     arguments: list[str] = []
     for name, value in options.items():
-        if name not in known:
-            close = get_close_matches(name, known, 1)
-            hint = f", did you mean {close[0]!r}?" if close else f", expected {', '.join(known)}"
-            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
-        if value is None:
-            continue
-        keyword = known[name]
-        arguments += _WRITERS[keyword.kind](f"{function}: {name}", keyword.flag, value)
+        if value is not None:
+            keyword = KEYWORDS[function][name]
+            arguments += _WRITERS[keyword.kind](f"{function}: {name}", keyword.flag, value)
     return arguments
 
 
-def help_of(function: str) -> str:
-    """Returns a list of the keywords of a function: what the command says of each option."""
-    return "\n".join(
-        fill(
-            f"{name}{'=False' if keyword.kind == 'if_false' else ''}: {keyword.help}",
-            90,
-            subsequent_indent="    ",
-        )
-        for name, keyword in KEYWORDS[function].items()
-    )
+def check_keywords(function: Callable[..., object], given: Iterable[str]) -> None:
+    """Raises TypeError for a keyword that a function does not have; it names the likely one."""
+    parameters = signature(function).parameters
+    known = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+    for name in given:
+        if name not in parameters:
+            close = get_close_matches(name, known, 1)
+            hint = f", did you mean {close[0]!r}?" if close else f", expected {', '.join(known)}"
+            raise TypeError(
+                f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
+            )

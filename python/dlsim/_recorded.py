@@ -41,20 +41,50 @@ def encoded_paths(paths: AnyPath | Iterable[AnyPath]) -> list[bytes]:
     given = [paths] if isinstance(paths, (str, bytes, os.PathLike)) else paths
     if not isinstance(given, Iterable):
         raise TypeError(f"path: expected a path or several, got {type(given).__name__}")
-    encoded = [os.fsencode(path) for path in given]
+    encoded = [_encoded(path) for path in given]
     if not encoded:
         raise UsageError("path: nothing to open, expected at least one path")
     return encoded
 
 
+def _encoded(path: object) -> bytes:
+    if not isinstance(path, (str, bytes, os.PathLike)):
+        raise TypeError(f"path: expected a path, got {type(path).__name__}")
+    try:
+        return os.fsencode(path)
+    except UnicodeEncodeError:
+        raise UsageError(f"path: no valid Unicode, got {str(path)[:80]!a}") from None
+
+
 def position(steps: Sequence[int], number: int) -> int:
     """Returns where a step number is among ascending ones; KeyError without it."""
     from bisect import bisect_left
+    from operator import index
 
-    at = bisect_left(steps, number)
-    if at == len(steps) or steps[at] != number:
-        raise KeyError(number)
+    try:
+        wanted = index(number)
+    except TypeError:
+        raise TypeError(f"step: expected a whole number, got {number!r}") from None
+    at = bisect_left(steps, wanted)
+    if at == len(steps) or steps[at] != wanted:
+        raise StepError(f"no step {wanted}, expected one of {ranges_of(steps)}")
     return at
+
+
+class StepError(KeyError):
+    """A KeyError whose message reads as a sentence; that of KeyError is quoted."""
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+def ranges_of(steps: Sequence[int], most: int = 5) -> str:
+    """Returns ascending numbers for a message: 0 to 44, or 1, 5, 9 and 12 more."""
+    if len(steps) > 1 and steps[-1] - steps[0] == len(steps) - 1:
+        return f"{steps[0]} to {steps[-1]}"
+    more = len(steps) - most
+    shown = ", ".join(map(str, steps[:most]))
+    return f"{shown} and {more} more, up to {steps[-1]}" if more > 0 else shown
 
 
 def index_of(i: int, count: int, place: str) -> int:

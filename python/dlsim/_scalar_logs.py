@@ -24,7 +24,7 @@ _SHOWN = 5
 def is_event_log(path: str) -> bool:
     """Whether a path is an event file, or a directory with some."""
     given = Path(path)
-    if given.is_dir():
+    if os.path.isdir(given):  # False for a name that is too long, too
         return any(given.rglob(f"*{_EVENT_FILE}*"))
     return _EVENT_FILE in given.name
 

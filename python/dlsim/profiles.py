@@ -87,6 +87,11 @@ class ProfileStep:
         """The tensors of the step by name, in the order of the file."""
         return tensor_infos(self._core.tensors())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the tensors, in the order of the file."""
+        return tuple(self.tensors)
+
     @cached_property
     def _rows(self) -> dict[str, int]:
         return {name: row for row, name in enumerate(self.tensors)}

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Expectation",
     "FormatVerdict",
+    "JudgedResult",
     "PathInWindows",
     "Result",
     "StepWindow",
@@ -118,6 +119,18 @@ class Result:
 
     def _extent(self) -> str:
         return ", ".join(f"{len(rows)} {name}" for name, rows in _lists(self.data).items())
+
+
+class JudgedResult(Result):
+    """What `dlsim.replay` and `dlsim.tune` found: a Result that has a verdict."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The answer: which format trains, at which loss scales, and what is at risk."""
+        found = super().verdict
+        if found is None:
+            raise InputError(f"{self.schema}: no verdict in this result")
+        return found
 
 
 def read_result(path: str | os.PathLike[str]) -> Result:

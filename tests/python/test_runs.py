@@ -281,8 +281,90 @@ def test_keywords_have_the_names_that_they_always_had() -> None:
 def test_help_lists_every_keyword(name: str) -> None:
     text = inspect.getdoc(getattr(dlsim, name))
     assert text is not None
-    listed = re.findall(r"^ {2}(\w+)(?:=False)?: \S", text, re.MULTILINE)
+    listed = re.findall(r"^ {2}(\w+): \S", text, re.MULTILINE)
     assert listed == list(KEYWORDS[name])
+    # In words of Python: no option of the command, nothing of its streams.
+    assert not re.search(r"--[a-z]|repeatable|standard (input|output|error)|exit code", text)
+
+
+@pytest.mark.parametrize("name", KEYWORDS)
+def test_signatures_name_every_keyword_with_its_type(name: str) -> None:
+    parameters = inspect.signature(getattr(dlsim, name)).parameters
+    assert set(parameters) >= set(KEYWORDS[name])
+    assert not any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    assert all(one.annotation is not one.empty for one in parameters.values())
+
+
+def test_keywords_of_few_values_list_them() -> None:
+    parameters = inspect.signature(dlsim.replay).parameters
+    for name in ("rounding", "overflow", "subnormals", "clip_rule", "finite_test", "accumulate"):
+        assert parameters[name].annotation.startswith("Literal["), name
+    emitted = inspect.signature(dlsim.tune).parameters["emit"].annotation
+    assert '"torch"' in emitted.replace("'", '"')
+
+
+def test_editors_complete_keywords() -> None:
+    jedi = pytest.importorskip("jedi", reason="needs jedi")
+    for code, expected in (
+        ("dlsim.replay('x', pol", "policies="),
+        ("dlsim.tune('x', emi", "emit="),
+        ("dlsim.sweep('x', gri", "grid="),
+        ("dlsim.replay('x').verd", "verdict"),
+    ):
+        completions = jedi.Interpreter(code, [{"dlsim": dlsim}]).complete()
+        assert expected in [found.name for found in completions]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        (b"no-such-trace", (dlsim.InputError, "no-such-trace: ")),
+        ("a\udc00\ud800b", (dlsim.UsageError, "no valid Unicode")),
+        ("a\0b", (dlsim.UsageError, "zero byte")),
+        (Path("a\0b"), (dlsim.UsageError, "zero byte")),
+        ("x" * 1_000_000, (dlsim.InputError, "File name too long")),
+        (["y" * 3000] * 1000, (dlsim.UsageError, "arguments too long")),
+        ({"w": np.ones(3, np.float32)}, (TypeError, "dlsim.check")),
+        (np.ones(3, np.float32), (TypeError, "dlsim.check")),
+        ([np.ones(3, np.float32)], (TypeError, "dlsim.check")),
+    ],
+    ids=[
+        "bytes",
+        "surrogate",
+        "zero",
+        "zero in Path",
+        "long",
+        "many",
+        "mapping",
+        "array",
+        "arrays",
+    ],
+)
+def test_what_is_no_path_is_an_error_of_one_line(path: Any, expected: Any) -> None:
+    kind, text = expected
+    for function in (dlsim.replay, dlsim.info, dlsim.explain):
+        with pytest.raises(kind, match=text) as caught:
+            function(path)
+        assert type(caught.value) is kind and "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 400
+
+
+@pytest.mark.parametrize("path", ["a\0b", "a\ud800b", b"a\0b"])
+def test_readers_refuse_what_is_no_path(path: Any) -> None:
+    for opener in (dlsim.open_trace, dlsim.open_profile):
+        with pytest.raises(dlsim.UsageError, match=r"zero byte|no valid Unicode"):
+            opener(path)
+
+
+def test_a_dtype_is_a_format() -> None:
+    named = dlsim.replay(TRACE, formats="fp16", policies="static")
+    assert dlsim.replay(TRACE, formats=[np.float16], policies="static").data == named.data
+    assert dlsim.formats(np.dtype("float16")).data == dlsim.formats("fp16").data
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    pair = dlsim.replay(TRACE, formats=[torch.float16, torch.bfloat16], policies="static")
+    assert [run["format"] for run in pair.data["runs"]] == ["fp16", "bf16"]
+    with pytest.raises(TypeError, match=r"^replay: formats: expected a text or number, got dtype$"):
+        dlsim.replay(TRACE, formats=[torch.int8])
 
 
 def test_an_interrupt_ends_the_command(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ def test_wrong_arguments_are_one_clear_line(tmp_path: Path) -> None:
         dlsim.open_trace([])
     with pytest.raises(dlsim.UsageError, match="zero byte"):
         dlsim.open_trace("a\0b")
+    with pytest.raises(TypeError, match=r"^step: expected a whole number, got '3'$"):
+        dlsim.open_trace(trace).step("3")  # type: ignore[arg-type]
+    with pytest.raises(KeyError) as missing:
+        dlsim.open_trace(trace).step(99)
+    assert str(missing.value) == "no step 99, expected one of 0 to 44"
     with pytest.raises(TypeError):
         dlsim.open_trace(5)  # type: ignore[arg-type]
     with pytest.raises(dlsim.InputError, match="no tensor matches the pattern 'x'"):
