@@ -116,8 +116,8 @@ void DecodePieces(const ByteSource& source, const NpyHeader& header, const Forma
 void EncodeNpyFile(const std::string& input, const std::string& output, const ArrayConversion& how,
                    std::optional<DType> void2, ComputeDevice* device) {
   const ByteSource source = FileSource(ReadOnlyFile::Open(input));
-  const NpyHeader header = ReadNpyHeader(source);
-  const DType dtype = TraceDType(source.place, header.type, void2);
+  const NpyHeader header = ReadNpyHeader(source, kFloatNpyTypes);
+  const DType dtype = TraceDType(source.place, header.type, void2, kFloatNpyTypes);
   const bool wide = CodeBits(how.conversion.format) > 16;
   OutputFile out(output);
   out.Write(

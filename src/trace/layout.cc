@@ -10,6 +10,7 @@
 #include "src/trace/dumps.h"
 #include "src/trace/metadata.h"
 #include "src/trace/npz.h"
+#include "src/trace/number_words.h"
 #include "src/trace/numbered_files.h"
 #include "src/trace/read_only_file.h"
 #include "src/trace/safetensors.h"
@@ -51,7 +52,7 @@ Listing List(const std::string& directory) {
       listing.has_trace_json = true;
     } else if (const std::optional<int64_t> number = DumpNumber(name)) {
       listing.dumps.emplace(*number, name);
-    } else if (IsContainerName(name)) {
+    } else if (!ContainerExtension(name).empty()) {
       listing.others.push_back(name);
     } else if (name.starts_with("shard-") && entry->is_directory()) {
       listing.has_shards = true;
@@ -160,6 +161,15 @@ Container ContainerOf(const std::string& name) {
                                   : Container::kSafetensors;
 }
 
+void AddNumbered(const std::string& directory, std::vector<std::string> names, TracePlan& plan) {
+  const NumberedDirectory numbered = ReadNumbers(directory, names);
+  if (numbered.is_one_step) return AddArrays(directory, std::move(names), plan);
+  if (!numbered.note.empty()) plan.notes.push_back(numbered.note);
+  for (const NumberedFile& file : numbered.files) {
+    AddFile(ContainerOf(file.name), (fs::path(directory) / file.name).string(), file.step, plan);
+  }
+}
+
 void AddDirectory(const std::string& path, TracePlan& plan) {
   Listing listing = List(path);
   const bool has_others = !listing.indices.empty() || !listing.dumps.empty();
@@ -178,12 +188,8 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
   } else if (listing.has_shards && listing.others.empty()) {
     throw InputError(Printable(path), "holds shards of one model, not yet joined",
                      "the result of dlsim join-shards " + Printable(path) + " -o DIRECTORY");
-  } else if (AreArraysOfOneStep(listing.others)) {
-    AddArrays(path, std::move(listing.others), plan);
   } else {
-    for (const NumberedFile& file : FindNumberedFiles(path, listing.others)) {
-      AddFile(ContainerOf(file.name), (fs::path(path) / file.name).string(), file.step, plan);
-    }
+    AddNumbered(path, std::move(listing.others), plan);
   }
 }
 
@@ -201,6 +207,13 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
   throw InputError(Printable(path), "unknown kind of trace", kReadable);
 }
 
+void AddArrayFile(Container container, const std::string& path, TracePlan& plan) {
+  if (!plan.steps.empty() && plan.steps.back().files.back().container == container) {
+    RefuseSameStep(plan.steps.back().files.back().path, path);
+  }
+  AddFile(container, path, std::nullopt, plan);
+}
+
 void AddPath(const std::string& path, TracePlan& plan) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -215,11 +228,11 @@ void AddPath(const std::string& path, TracePlan& plan) {
   } else if (name.ends_with(".safetensors")) {
     AddSafetensors(path, plan);
   } else if (name.ends_with(".npy")) {
-    AddFile(Container::kNpy, path, std::nullopt, plan);
+    AddArrayFile(Container::kNpy, path, plan);
   } else if (DumpNumber(name)) {
     AddDump(path, plan);
   } else if (name.ends_with(".npz")) {
-    AddFile(Container::kNpz, path, std::nullopt, plan);
+    AddArrayFile(Container::kNpz, path, plan);
   } else {
     RefuseFile(path);
   }

@@ -29,14 +29,14 @@ constexpr std::array<TypeRow, 6> kTypes = {{{NpyType::kF16, "<f2", 2},
 
 const TypeRow& Row(NpyType type) { return kTypes[static_cast<size_t>(type)]; }
 
-NpyType ParseType(const std::string& place, std::string_view descr) {
+NpyType ParseType(const std::string& place, std::string_view descr, std::string_view expected) {
   for (const TypeRow& row : kTypes) {
     if (descr == row.name) return row.type;
   }
   if (descr == "<V2") return NpyType::kVoid2;
   throw InputError(place,
                    descr.starts_with('>') ? "unsupported dtype (big-endian)" : "unsupported dtype",
-                   "<f2, <f4, <f8, <u2, <u4 or |V2", Quoted(descr));
+                   expected, Quoted(descr));
 }
 
 // Returns where the header's text lies: its offset and length.
@@ -93,7 +93,7 @@ size_t NpyTypeSize(NpyType type) { return Row(type).bytes; }
 
 const char* NpyTypeName(NpyType type) { return Row(type).name; }
 
-NpyHeader ReadNpyHeader(const ByteSource& source) {
+NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected) {
   const auto [start, length] = ReadPrefix(source);
   if (length > source.size - start) {
     throw InputError(source.place, "header reaches beyond the file",
@@ -109,7 +109,7 @@ NpyHeader ReadNpyHeader(const ByteSource& source) {
   source.read(start, std::as_writable_bytes(std::span(text)));
   const NpyDict dict = ParseNpyDict(source.place, text);
   NpyHeader header;
-  header.type = ParseType(source.place, dict.descr);
+  header.type = ParseType(source.place, dict.descr, expected);
   header.fortran_order = dict.fortran_order;
   header.shape = dict.shape;
   header.data_start = start + length;
@@ -117,7 +117,8 @@ NpyHeader ReadNpyHeader(const ByteSource& source) {
   return header;
 }
 
-DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2) {
+DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2,
+                 std::string_view expected) {
   switch (type) {
     case NpyType::kF16:
       return DType::kF16;
@@ -133,8 +134,7 @@ DType TraceDType(const std::string& place, NpyType type, std::optional<DType> vo
     case NpyType::kU32:
       break;
   }
-  throw InputError(place, "unsupported dtype in a trace", "<f2, <f4 or <f8",
-                   Quoted(NpyTypeName(type)));
+  throw InputError(place, "unsupported dtype", expected, Quoted(NpyTypeName(type)));
 }
 
 std::string MakeNpyHeader(NpyType type, std::span<const uint64_t> shape, bool fortran_order) {

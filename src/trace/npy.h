@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/trace.h"
@@ -30,13 +31,21 @@ struct NpyHeader {
   uint64_t data_start = 0;  // offset of the first element in the file
 };
 
-// Reads the header only. The elements are known to fill the rest of the source exactly. Throws
-// InputError.
-NpyHeader ReadNpyHeader(const ByteSource& source);
+// What an error expects of an array: any that is read, one of numbers, or one of several in a
+// trace.
+inline constexpr std::string_view kNpyTypes = "<f2, <f4, <f8, <u2, <u4 or |V2";
+inline constexpr std::string_view kFloatNpyTypes = "<f2, <f4 or <f8";
+inline constexpr std::string_view kTraceNpyTypes =
+    "<f2, <f4 or <f8, or --tensors with a pattern without it";
+
+// Reads the header only. The elements are known to fill the rest of the source exactly. `expected`
+// is said of a type that is not read. Throws InputError.
+NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected = kNpyTypes);
 
 // Returns the type of a trace's tensor. Throws InputError for types of codes, and for V2 unless
 // `void2` says what it holds.
-DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2);
+DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2,
+                 std::string_view expected = kTraceNpyTypes);
 
 // Returns everything that precedes the elements in a .npy file, padded to 64 bytes.
 std::string MakeNpyHeader(NpyType type, std::span<const uint64_t> shape,

@@ -199,11 +199,12 @@ void NpzStream::Fail(const std::string& reason) const {
 
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
   NpzStream stream(archive, member);
-  return ReadNpyHeader({.place = TensorPlace(archive->place(), member.name),
-                        .size = member.size,
-                        .read = [&](uint64_t offset, std::span<std::byte> out) {
-                          stream.Read(offset, out, Skip::kByReading);
-                        }});
+  return ReadNpyHeader(
+      {.place = TensorPlace(archive->place(), member.name),
+       .size = member.size,
+       .read = [&](uint64_t offset,
+                   std::span<std::byte> out) { stream.Read(offset, out, Skip::kByReading); }},
+      kTraceNpyTypes);
 }
 
 std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzStream> stream,

@@ -2,86 +2,147 @@
 #include "src/trace/numbered_files.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
-#include <optional>
+#include <filesystem>
+#include <map>
+#include <span>
 
 #include "dlsim/error.h"
 #include "src/trace/layout.h"
+#include "src/trace/npz.h"
+#include "src/trace/number_words.h"
+#include "src/trace/read_only_file.h"
+#include "src/trace/safetensors.h"
 
 namespace dlsim {
 namespace {
 
-constexpr std::array<std::string_view, 3> kExtensions = {".safetensors", ".npz", ".npy"};
-constexpr std::string_view kDigits = "0123456789";
+using Names = std::vector<std::string>;
+using Shapes = std::map<std::string, std::vector<uint64_t>>;  // by tensor name; "" in a .npy
 
-// A name in its parts.
-struct NameParts {
-  std::string_view stem, extension;
-  int64_t number = 0;
-};
+constexpr size_t kMostCompared = 1000;  // files: the tensors of a model differ long before
+constexpr std::string_view kOfSteps = "step_12 for a step";
 
-std::optional<NameParts> PartsOf(std::string_view name) {
-  NameParts parts;
-  for (const std::string_view extension : kExtensions) {
-    if (name.ends_with(extension)) parts.extension = extension;
+// Returns nothing for a file that cannot be read: what is wrong is said when its step is.
+Shapes ShapesIn(const std::string& directory, const std::string& name) {
+  const std::string path = (std::filesystem::path(directory) / name).string();
+  Shapes shapes;
+  try {
+    if (name.ends_with(".npz")) {
+      const std::shared_ptr<NpzArchive> archive = NpzArchive::Open(path);
+      for (const NpzMember& member : archive->members()) {
+        shapes[member.name] = ReadNpzHeader(archive, member).shape;
+      }
+      return shapes;
+    }
+    const ByteSource source = FileSource(ReadOnlyFile::Open(path));
+    if (name.ends_with(".npy")) return {{"", ReadNpyHeader(source).shape}};
+    for (const SafetensorsTensor& tensor : ReadSafetensorsHeader(source).tensors) {
+      shapes[tensor.name] = tensor.shape;
+    }
+  } catch (const Error&) {
   }
-  if (parts.extension.empty()) return std::nullopt;
-  name.remove_suffix(parts.extension.size());
-  const size_t last = name.find_last_not_of(kDigits);
-  const size_t digits = last == name.npos ? 0 : last + 1;
-  parts.stem = name.substr(0, digits);
-  const char* const end = name.data() + name.size();
-  const auto [rest, error] = std::from_chars(name.data() + digits, end, parts.number);
-  if (digits == name.size() || error != std::errc() || rest != end) return std::nullopt;
-  return parts;
+  return shapes;
 }
 
-[[noreturn]] void RefuseUnnumbered(const std::string& directory,
-                                   const std::vector<std::string>& names) {
+// Steps of one training have tensors in common. True also where there is nothing to compare.
+bool ShareATensor(const Shapes& a, const Shapes& b) {
+  if (a.empty() || b.empty()) return true;
+  return std::ranges::any_of(a, [&](const auto& tensor) {
+    const auto other = b.find(tensor.first);
+    return other != b.end() && other->second == tensor.second;
+  });
+}
+
+std::string FirstTwo(std::span<const std::string> names) {
+  return Quoted(names[0]) + " and " + Quoted(names[1]);
+}
+
+[[noreturn]] void RefuseUnnumbered(const std::string& directory, const Names& names) {
   if (names.empty()) throw InputError(Printable(directory), "no step found", kReadable);
   throw InputError(Printable(directory), "no number of a step in the names of its files",
                    "such as step-12.safetensors, or the files themselves, one per step",
                    Quoted(names.front()));
 }
 
-}  // namespace
-
-bool IsContainerName(std::string_view name) {
-  return std::ranges::any_of(kExtensions, [&](std::string_view e) { return name.ends_with(e); });
+[[noreturn]] void RefuseParts(const std::string& directory, std::span<const std::string> names) {
+  throw InputError(Printable(directory),
+                   "the numbers in its names count no steps, but parts of a step, or runs",
+                   "one file per step, such as step-12.npz", FirstTwo(names));
 }
 
-bool AreArraysOfOneStep(const std::vector<std::string>& names) {
-  const auto is_array = [](const std::string& name) { return name.ends_with(".npy"); };
-  if (names.empty() || !std::ranges::all_of(names, is_array)) return false;
-  const std::optional<NameParts> first = PartsOf(names.front());
-  return std::ranges::any_of(names, [&](const std::string& name) {
-    const std::optional<NameParts> parts = PartsOf(name);
-    return !parts || !first || parts->stem != first->stem;
-  });
-}
-
-std::vector<NumberedFile> FindNumberedFiles(const std::string& directory,
-                                            const std::vector<std::string>& names) {
-  std::vector<NumberedFile> files;
+// The names, which have different words in them, tell of tensors; or of several steps at once.
+void CheckOneStep(const std::string& directory, const Names& names) {
+  const std::string* of_step = nullptr;
   for (const std::string& name : names) {
-    const std::optional<NameParts> parts = PartsOf(name);
+    if (NamesARank(name) && names.size() > 1) RefuseParts(directory, names);
+    const std::optional<NumberedName> parts = ParseNumberedName(name);
+    if (!parts || parts->of != NumberOf::kStep) continue;
+    if (of_step != nullptr && ParseNumberedName(*of_step)->number != parts->number) {
+      throw InputError(Printable(directory), "holds tensors of several steps, a file for each",
+                       "one file per step, such as step-12.npz",
+                       Quoted(*of_step) + " and " + Quoted(name));
+    }
+    of_step = &name;
+  }
+}
+
+// Returns whether .npy files that differ in a number alone are the tensors of one step.
+bool AreTensors(const std::string& directory, const Names& names, NumberOf of) {
+  if (of == NumberOf::kTensor) return true;
+  if (of == NumberOf::kStep || names.size() == 1) return false;
+  const Shapes first = ShapesIn(directory, names[0]);
+  for (size_t i = 1; i < std::min(names.size(), kMostCompared); ++i) {
+    if (!ShareATensor(first, ShapesIn(directory, names[i]))) return true;
+  }
+  if (of == NumberOf::kRecord) return false;
+  throw InputError(Printable(directory),
+                   "the numbers in its names may count steps, or the tensors of one step",
+                   std::string(kOfSteps) +
+                       " and layer_12 for a tensor, or the files themselves, "
+                       "one per step",
+                   FirstTwo(names));
+}
+
+// Returns those of `names` that have a number, all alike but for it.
+Names AlikeButForNumber(const std::string& directory, const Names& names) {
+  Names alike;
+  for (const std::string& name : names) {
+    const std::optional<NumberedName> parts = ParseNumberedName(name);
     if (!parts) continue;
-    if (parts->stem.ends_with("-of-")) {
+    if (parts->before.ends_with("-of-")) {
       throw InputError(Printable(directory), "holds shards without their index",
                        "*.safetensors.index.json beside them", Quoted(name));
     }
-    if (!files.empty()) {
-      const NameParts first = *PartsOf(files.front().name);
-      if (first.stem != parts->stem || first.extension != parts->extension) {
-        throw InputError(Printable(directory), "holds several kinds of numbered files",
-                         "names that differ in the number of the step alone",
-                         Quoted(files.front().name) + " and " + Quoted(name));
-      }
+    if (!alike.empty() && !ParseNumberedName(alike.front())->IsLike(*parts)) {
+      throw InputError(Printable(directory), "holds several kinds of numbered files",
+                       "names that differ in the number of the step alone",
+                       Quoted(alike.front()) + " and " + Quoted(name));
     }
-    files.push_back({parts->number, name});
+    alike.push_back(name);
   }
-  if (files.empty()) RefuseUnnumbered(directory, names);
+  if (alike.empty()) RefuseUnnumbered(directory, names);
+  return alike;
+}
+
+// Refuses files whose numbers are not those of steps; returns a note where that is not certain.
+std::string CheckSteps(const std::string& directory, const Names& names, NumberOf of) {
+  if (of == NumberOf::kStep) return {};
+  const bool are_arrays = names[0].ends_with(".npy");
+  if (of == NumberOf::kPart || of == NumberOf::kTensor) RefuseParts(directory, names);
+  if (!are_arrays && !ShareATensor(ShapesIn(directory, names[0]), ShapesIn(directory, names[1]))) {
+    throw InputError(Printable(directory),
+                     "its files have no tensor in common: steps, or parts of one step?",
+                     std::string(kOfSteps) + ", or one file with all tensors", FirstTwo(names));
+  }
+  if (of == NumberOf::kRecord && !are_arrays) return {};
+  return Printable(directory) + ": read as " + std::to_string(names.size()) +
+         " steps by the numbers in the names; if they count parts of one step, put these into one "
+         "file";
+}
+
+std::vector<NumberedFile> InOrder(const std::string& directory, const Names& names) {
+  std::vector<NumberedFile> files;
+  for (const std::string& name : names) files.push_back({ParseNumberedName(name)->number, name});
   std::ranges::sort(files, {}, &NumberedFile::step);
   const auto twice = std::ranges::adjacent_find(files, {}, &NumberedFile::step);
   if (twice != files.end()) {
@@ -89,6 +150,64 @@ std::vector<NumberedFile> FindNumberedFiles(const std::string& directory,
                      Quoted(twice->name) + " and " + Quoted(std::next(twice)->name));
   }
   return files;
+}
+
+// True for .npy files only, whose names do not differ in a number alone.
+bool AreNamedArrays(const Names& names) {
+  if (names.empty()) return false;
+  const std::optional<NumberedName> first = ParseNumberedName(names.front());
+  bool alike = first.has_value();
+  for (const std::string& name : names) {
+    if (!name.ends_with(".npy")) return false;
+    const std::optional<NumberedName> parts = ParseNumberedName(name);
+    alike = alike && parts && parts->IsLike(*first);
+  }
+  return !alike;
+}
+
+}  // namespace
+
+NumberedDirectory ReadNumbers(const std::string& directory, const Names& names) {
+  if (AreNamedArrays(names)) {
+    CheckOneStep(directory, names);
+    return {.is_one_step = true};
+  }
+  const Names numbered = AlikeButForNumber(directory, names);
+  const NumberOf of = ParseNumberedName(numbered.front())->of;
+  const bool are_arrays = numbered.size() == names.size() && names[0].ends_with(".npy");
+  if (numbered.size() == 1) {
+    const bool has_step = of == NumberOf::kStep || of == NumberOf::kRecord;
+    if (!has_step) return {.files = {{std::nullopt, numbered[0]}}};
+  } else if (of == NumberOf::kPart) {
+    RefuseParts(directory, numbered);
+  } else if (are_arrays && AreTensors(directory, numbered, of)) {
+    return {.is_one_step = true};
+  }
+  NumberedDirectory result;
+  if (numbered.size() > 1) result.note = CheckSteps(directory, numbered, of);
+  result.files = InOrder(directory, numbered);
+  return result;
+}
+
+void RefuseSameStep(const std::string& before, const std::string& path) {
+  namespace fs = std::filesystem;
+  const fs::path folder = fs::path(path).parent_path();
+  if (fs::path(before).parent_path() != folder) return;
+  const std::string names[] = {fs::path(before).filename().string(),
+                               fs::path(path).filename().string()};
+  const std::optional<NumberedName> first = ParseNumberedName(names[0]);
+  const std::optional<NumberedName> second = ParseNumberedName(names[1]);
+  const bool alike = first && second && first->IsLike(*second);
+  const NumberOf of = alike ? second->of : NumberOf::kUnknown;
+  if (of == NumberOf::kStep) return;
+  const bool are_arrays = names[0].ends_with(".npy") && names[1].ends_with(".npy");
+  const auto shapes = [&](size_t i) { return ShapesIn(folder.string(), names[i]); };
+  const bool are_tensors =
+      are_arrays && (of == NumberOf::kTensor || !ShareATensor(shapes(0), shapes(1)));
+  if (!are_tensors && of != NumberOf::kPart) return;
+  throw InputError(
+      Printable(path), are_tensors ? "tensors given one by one" : "parts given one by one",
+      are_tensors ? "their directory, which is one step" : "one file per step", FirstTwo(names));
 }
 
 }  // namespace dlsim

@@ -40,7 +40,7 @@ std::string StemOf(const std::string& path) { return std::filesystem::path(path)
 
 Recording LoadNpy(const std::string& path, const TraceOptions& options) {
   const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
-  const NpyHeader header = ReadNpyHeader(FileSource(file));
+  const NpyHeader header = ReadNpyHeader(FileSource(file), kFloatNpyTypes);
   file->ReadAhead();
   Recording recording;
   recording.file_bytes = file->size();
@@ -57,7 +57,7 @@ Recording LoadNpyDirectory(const PlannedFile& planned, const TraceOptions& optio
     const std::shared_ptr<const ReadOnlyFile> file = ReadOnlyFile::Open(path);
     recording.file_bytes += file->size();
     if (!IsSelected(StemOf(path), options)) continue;
-    const NpyHeader header = ReadNpyHeader(FileSource(file));
+    const NpyHeader header = ReadNpyHeader(FileSource(file), kTraceNpyTypes);
     TraceTensor tensor = TensorOfArray(StemOf(path), file->place(), header, options);
     tensor.read = [path, begin = header.data_start](uint64_t offset, std::span<std::byte> out) {
       ReadOnlyFile::Open(path)->ReadAt(begin + offset, out);

@@ -155,7 +155,8 @@ TEST(Npy, ATraceAsksWhatV2Means) {
 TEST(Npy, ATraceRefusesCodes) {
   TempDir dir;
   const std::string path = dir.Write("codes.npy", NpyOf("'<u2'", "(2,)", 4));
-  ExpectInputError([&] { OpenTrace({path}).Load(0); }, {"codes.npy", "unsupported dtype", "<u2"});
+  ExpectInputError([&] { OpenTrace({path}).Load(0); },
+                   {"codes.npy", "unsupported dtype", "<f2, <f4 or <f8", "<u2"});
 }
 
 TEST(Npy, ATraceIsOneTensorNamedAfterTheFile) {
@@ -197,13 +198,53 @@ TEST(Npy, ADirectoryOfTensorsIsOneStep) {
   EXPECT_EQ(TraceReader::Open(paths, of_fc).Load(0).recordings[0].tensors.size(), 2u);
 }
 
-// Files that differ in a number alone stay the steps of one tensor.
-TEST(Npy, ADirectoryOfNumberedFilesIsSeveralSteps) {
+// What a directory of .npy files that differ in a number is read as.
+struct NumberedArrays {
+  const char* begin;      // of the names
+  const char* shapes[2];  // of the two files, numbered 1 and 10
+  size_t steps;           // 0 = refused
+};
+
+TEST(Npy, ADirectoryOfNumberedFilesIsStepsOrTensors) {
+  constexpr NumberedArrays kDirectories[] = {
+      {"grads_", {"(2,)", "(2,)"}, 2}, {"", {"(2,)", "(2,)"}, 2},
+      {"step", {"(2,)", "(1,)"}, 2},   {"grads_", {"(2,)", "(1,)"}, 1},
+      {"", {"(2,)", "(1,)"}, 1},       {"conv", {"(2,)", "(1,)"}, 1},
+      {"conv", {"(2,)", "(2,)"}, 1},   {"enc.layer_", {"(2,)", "(2,)"}, 1},
+      {"w_", {"(2,)", "(1,)"}, 1},     {"x", {"(2,)", "(1,)"}, 1},
+      {"x", {"(2,)", "(2,)"}, 0},      {"rank", {"(2,)", "(2,)"}, 0},
+  };
+  for (const NumberedArrays& arrays : kDirectories) {
+    SCOPED_TRACE(std::string(arrays.begin) + arrays.shapes[1]);
+    TempDir dir;
+    const std::string begin = arrays.begin;
+    for (size_t i = 0; i < 2; ++i) {
+      dir.Write(begin + (i == 0 ? "1" : "10") + ".npy",
+                NpyOf("'<f4'", arrays.shapes[i], arrays.shapes[i][1] == '2' ? 8 : 4));
+    }
+    if (arrays.steps == 0) {
+      ExpectInputError([&] { OpenTrace({dir.path()}); }, {"numbers in its names", "steps"});
+    } else {
+      EXPECT_EQ(OpenTrace({dir.path()}).step_count(), arrays.steps);
+    }
+  }
+}
+
+TEST(Npy, TensorsOfSeveralStepsInOneDirectoryAreRefused) {
   TempDir dir;
-  for (const char* name : {"grads_1.npy", "grads_10.npy"}) {
+  for (const char* name : {"fc1_step1.npy", "fc1_step2.npy", "fc2_step1.npy", "fc2_step2.npy"}) {
     dir.Write(name, NpyOf("'<f4'", "(2,)", 8));
   }
-  EXPECT_EQ(OpenTrace({dir.path()}).step_count(), 2u);
+  ExpectInputError([&] { OpenTrace({dir.path()}); }, {"tensors of several steps", "step-12.npz"});
+}
+
+TEST(Npy, TensorsGivenOneByOneAreNoSteps) {
+  TempDir dir;
+  const std::string w = dir.Write("w.npy", NpyOf("'<f4'", "(2,)", 8));
+  const std::string b = dir.Write("b.npy", NpyOf("'<f4'", "(1,)", 4));
+  ExpectInputError([&] { OpenTrace({w, b}); }, {"one by one", "expected their directory"});
+  const std::string later = dir.Write("later.npy", NpyOf("'<f4'", "(2,)", 8));
+  EXPECT_EQ(OpenTrace({w, later}).step_count(), 2u);
 }
 
 TEST(Npy, SurvivesEveryFlippedByte) {

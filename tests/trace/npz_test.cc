@@ -78,6 +78,15 @@ TEST_F(Npz, ReadsOnlyTheSelectedArrays) {
   EXPECT_EQ(ReadWholeTrace({path}, options), 12u);
 }
 
+TEST_F(Npz, AnotherTypeNamesTheOptionThatLeavesItOut) {
+  std::string count = NpyBytes({4});
+  count.replace(count.find("<f4"), 3, "<i8");
+  const std::string path =
+      Write({{.name = "a.npy", .data = kArray}, {.name = "step.npy", .data = count}});
+  ExpectInputError([&] { OpenTrace({path}).Load(0); },
+                   {"tensor 'step'", "<f2, <f4 or <f8, or --tensors with a pattern", "'<i8'"});
+}
+
 TEST_F(Npz, NamesMayLookLikePaths) {
   for (const std::string name : {"decoder/layer_0/kernel", "../a", "/a", "d\\a"}) {
     const TraceStep step = OpenTrace({Write({{.name = name + ".npy", .data = kArray}})}).Load(0);

@@ -61,6 +61,47 @@ TEST_F(Layout, SaysWhyNumbersDoNotHelp) {
   ExpectRefused({"without their index", "model-00001-of-00002"});
 }
 
+// The word before a number says what it counts; where it does not, the tensors do, or nothing does.
+TEST_F(Layout, NumbersOfRanksAndLayersAreNoSteps) {
+  for (const char* const stem :
+       {"rank_", "grads.rank", "micro_step_", "accum-", "layer", "conv."}) {
+    SCOPED_TRACE(stem);
+    const std::string begin = stem;
+    WriteStep(begin + "0.safetensors");
+    WriteStep(begin + "1.safetensors");
+    ExpectRefused({"count no steps", "one file per step", begin + "0", begin + "1"});
+    std::filesystem::remove(Path(begin + "0.safetensors"));
+    EXPECT_EQ(StepNumbers(Open()), std::vector<int64_t>{0});  // one file is one step
+    std::filesystem::remove(Path(begin + "1.safetensors"));
+  }
+}
+
+TEST_F(Layout, ANumberAfterAWordForAStepCountsSteps) {
+  for (const char* const name :
+       {"step_#_rank_0", "layer3_step#", "gradStep#", "epoch_#", "iter#-w", "global_step#.grads"}) {
+    SCOPED_TRACE(name);
+    const std::string pattern = std::string(name) + ".safetensors";
+    const size_t at = pattern.find('#');
+    std::vector<std::string> names;
+    for (const char* number : {"3", "12"}) {
+      names.push_back(std::string(pattern).replace(at, 1, number));
+      WriteStep(names.back());
+    }
+    const TraceReader reader = Open();
+    EXPECT_EQ(StepNumbers(reader), (std::vector<int64_t>{3, 12}));
+    EXPECT_TRUE(reader.notes().empty());
+    for (const std::string& written : names) std::filesystem::remove(Path(written));
+  }
+}
+
+TEST_F(Layout, FilesWithoutATensorInCommonAreNoSteps) {
+  dir_.Write("grads_1.safetensors", StepBytes("", "a.grad"));
+  dir_.Write("grads_2.safetensors", StepBytes("", "b.grad"));
+  ExpectRefused({"no tensor in common", "grads_1", "grads_2"});
+  dir_.Write("grads_2.safetensors", StepBytes("", "a.grad"));
+  EXPECT_EQ(StepNumbers(Open()), (std::vector<int64_t>{1, 2}));
+}
+
 TEST_F(Layout, TellsTheFilesOfAStep) {
   WriteStep("step-1.micro-0.safetensors");
   WriteStep("step-1.micro-1.safetensors");
