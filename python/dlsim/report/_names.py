@@ -3,7 +3,12 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Sequence
+
 from ._json import visible
+
+_NUMBER = re.compile(r"(\d+)")
 
 
 class NameTable:
@@ -20,6 +25,26 @@ class NameTable:
             self._index[shown] = len(self.names)
             self.names.append(shown)
         return self._index[shown]
+
+
+def in_order(names: Iterable[str]) -> list[int]:
+    """Returns the places of the names, those that differ in a number by its value.
+
+    Files often are in alphabetical order, with layer 11 before layer 2. Where words differ, the one
+    that came first in the file stays first: that may be the order of the model.
+    """
+    words: dict[tuple[str, ...], dict[str, int]] = {}
+    keys = [_order_key(_NUMBER.split(name), words) for name in names]
+    return sorted(range(len(keys)), key=keys.__getitem__)
+
+
+def _order_key(parts: Sequence[str], words: dict[tuple[str, ...], dict[str, int]]) -> list[int]:
+    """The words of a name as the number of words before it at that place, and its numbers."""
+    key = []
+    for i, word in enumerate(parts):
+        found = words.setdefault(tuple(parts[:i]), {})
+        key.append(int(word[:18]) if i % 2 else found.setdefault(word, len(found)))
+    return key
 
 
 def layer_of(name: str) -> str:

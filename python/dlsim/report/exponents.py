@@ -10,19 +10,19 @@ from typing import Any
 from .._core import Format
 from ._inputs import Run
 from ._json import packed
-from ._names import NameTable, layer_of
+from ._names import NameTable, in_order, layer_of
 
 
 def exponent_counts(counted: Any, names: NameTable) -> str:
     """Returns `dlsim.exponents(...)` packed for exponents.js.
 
     Rows are [name, role, layer, exponent of the first count, counts, zeros, not finite], where
-    counts are trimmed on both sides; layers come in the order of their first tensor.
+    counts are trimmed on both sides; layers come in the order of `in_order`.
     """
-    layers: dict[str, int] = {}
+    found = list(dict.fromkeys(layer_of(name) for name in counted.tensors))
+    layers = {found[place]: i for i, place in enumerate(in_order(found))}
     rows = []
     for name, tensor in counted.tensors.items():
-        layer = layers.setdefault(layer_of(name), len(layers))
         counts = [int(count) for count in tensor.counts]
         low = next((i for i, count in enumerate(counts) if count), 0)
         high = max((i for i, count in enumerate(counts) if count), default=-1)
@@ -30,7 +30,7 @@ def exponent_counts(counted: Any, names: NameTable) -> str:
             [
                 names.index(name),
                 tensor.role,
-                layer,
+                layers[layer_of(name)],
                 int(counted.exponents[low]),
                 counts[low : high + 1],
                 int(tensor.zeros),

@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from .._errors import InputError
 from ._inputs import Run
 from ._json import packed
-from ._names import NameTable, layer_of
+from ._names import NameTable, in_order, layer_of
 
+MAX_BINS = 400  # more than a screen has room for
 MAX_PACKED = 3_000_000  # bytes of all maps of the page; above it neighbouring bins are joined
 _BINS = ("first_step", "last_step", "steps", "skipped_steps")
 _SUMS = ("nonzero", "underflow", "overflow", "sum_of_squares", "underflow_sum_of_squares")
@@ -26,7 +27,8 @@ Sums = dict[str, NDArray[np.float64]]  # per key of _SUMS, and _ERROR if known, 
 def heat_maps(runs: Sequence[Run], names: NameTable) -> list[str | None]:
     """Returns a packed map per run, None where the result has none; see `heat_map`."""
     sums = [_sums(run) if run.has_heat_map else None for run in runs]
-    join = 1
+    most = max((found["nonzero"].shape[1] for found in sums if found), default=1)
+    join = -(-most // MAX_BINS)
     while True:
         maps = [
             packed(heat_map(run, found, names, join)) if found else None
@@ -65,7 +67,8 @@ def heat_map(run: Run, sums: Sums, names: NameTable, join: int = 1) -> dict[str,
 
     A row is [name, role, underflow, harm, overflow], with the energy lost instead of harm where the
     result does not know it. A share is its binary logarithm with a resolution of 1/64, in 64ths; 1
-    stands for a share of zero, null for no share, where there is nothing to lose. The harm of a
+    stands for a share of zero, null for no share, where there is nothing to lose. Rows are in the
+    order of `in_order`. The harm of a
     layer is that of its worst tensor, without those that are rounding noise of float32. Layers are
     null where each has one tensor.
     """
@@ -125,8 +128,8 @@ def _rows(
     underflow, overflow = (_shares(sums[key], sums["nonzero"]) for key in ("underflow", "overflow"))
     columns = [_codes(shares) for shares in (underflow, lost, overflow)]
     return [
-        [names.index(name), role, *(column[i] for column in columns)]
-        for i, (name, role) in enumerate(tensors)
+        [names.index(tensors[i][0]), tensors[i][1], *(column[i] for column in columns)]
+        for i in in_order(name for name, _ in tensors)
     ]
 
 
