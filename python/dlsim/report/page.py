@@ -32,6 +32,7 @@ from .training import Training, training_data
 _SCRIPTS = (
     "page.js",
     "tables.js",
+    "rows.js",
     "policies.js",
     "scale_path.js",
     "scale_windows.js",

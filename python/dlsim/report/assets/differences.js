@@ -20,7 +20,7 @@ const Differences = (() => {
   function describe([step, difference, tensor, beyond], measure) {
     const size = typeof difference === "number" ? difference.toPrecision(3) : difference;
     return [
-      `<b>step ${step}</b>`, `${measure} ${size}`, Report.plain(Report.shortened(tensor, 60)),
+      `<b>step ${step}</b>`, `${measure} ${size}`, Report.plain(tensor.replace(/.{60}/g, "$&\n")).replace(/\n/g, "<br>"),
       beyond ? `${Report.count(beyond)} ${beyond === 1 ? "tensor" : "tensors"} beyond the threshold` : "",
     ].filter((text) => text !== "").join("<br>");
   }

@@ -135,10 +135,14 @@ const Exponents = (() => {
       hist.counts.forEach((n, i) => { line[hist.low - low + i] = n > 0 ? Math.log10(n / all) : null; });
       return line;
     });
-    const height = Math.max(200, Math.min(900, 110 + 18 * rows.length));
-    const stride = Math.max(1, Math.ceil(rows.length / ((height - 80) / 15)));
-    const at = rows.map((_, i) => i).filter((i) => i % stride === 0);
-    const length = Report.narrow() ? 14 : 30;
+    const { height, join, gap, most } = Rows.fit(rows.length, 80);
+    byId("exponent-rows").textContent = Rows.note(join, "share");
+    const names = Rows.labels(rows.map(([name]) => Report.data.names[name]), Report.narrow() ? 14 : 36);
+    const groups = Rows.joined(rows.map((_, i) => i), join);
+    // Of each group the row with the largest share of each binade.
+    const best = groups.map((group) => Array.from({ length: high - low }, (_, bin) =>
+      group.reduce((a, b) => (z[b][bin] ?? -99) > (z[a][bin] ?? -99) ? b : a)));
+    const shares = best.map((line) => line.map((row, bin) => z[row][bin]));
     const edges = Report.data.formats.flatMap((format, i) => ["zero", "over"].map((edge) => ({
       type: "line", xref: "x", yref: "paper", y0: 0, y1: 1, x0: format[edge] - scale(), x1: format[edge] - scale(),
       line: { color: Report.color(hues[i % hues.length]), width: 1.5, dash: edge === "zero" ? "solid" : "dot" },
@@ -146,10 +150,10 @@ const Exponents = (() => {
     const shade = [["heat-0", 0], ["heat-1", 0.45], ["heat-2", 0.75], ["heat-3", 1]];
     return {
       data: [{
-        type: "heatmap", z, x: z.length ? z[0].map((_, i) => low + i + 0.5) : [], xgap: 1, ygap: 1, hoverongaps: false,
+        type: "heatmap", z: shares, x: z.length ? z[0].map((_, i) => low + i + 0.5) : [], xgap: 1, ygap: gap, hoverongaps: false,
         zmin: -6, zmax: 0, colorscale: shade.map(([name, at2]) => [at2, Report.color(name)]),
-        text: rows.map(([name]) => new Array(high - low).fill(Report.plain(Report.data.names[name]))),
-        customdata: z.map((line) => line.map((v, i) => [low + i, v === null ? "" : Report.share(10 ** v)])),
+        text: best.map((line) => line.map((row) => Report.plain(Report.data.names[rows[row][0]]))),
+        customdata: shares.map((line) => line.map((v, i) => [low + i, v === null ? "" : Report.share(10 ** v)])),
         hovertemplate: "%{text}<br>2<sup>%{customdata[0]}</sup>: %{customdata[1]}<extra></extra>",
         colorbar: {
           thickness: 12, outlinewidth: 0, tickvals: [-6, -4, -2, 0], ticktext: [`10${Report.raised(-6)}`, `10${Report.raised(-4)}`, "1 %", "100 %"],
@@ -159,8 +163,8 @@ const Exponents = (() => {
         height, margin: { l: 8, r: 8, t: 28, b: 44 }, shapes: edges,
         xaxis: { title: { text: "magnitude of the unscaled gradient" }, tickprefix: "2^", showgrid: false, zeroline: false, range: [low - 1, high + 1] },
         yaxis: {
-          autorange: "reversed", showgrid: false, zeroline: false, tickvals: at,
-          ticktext: at.map((i) => Report.plain(Report.shortened(Report.data.names[rows[i][0]], length))),
+          autorange: "reversed", showgrid: false, zeroline: false,
+          ...Rows.ticks(groups.map(([first]) => names[first]), most),
         },
       },
       label: `Share of each of ${rows.length} layers' gradients per binade`,

@@ -11,13 +11,14 @@ const HeatMap = (() => {
     4: { name: "overflow", floor: -6, of: "of the nonzero gradients overflow" },
   });
   let entry;
-  let view = null; // what is drawn: map, rows, metric
+  let view = null; // what is drawn: map, groups of joined rows, metric
 
   const checked = (name) => document.querySelector(`input[name="${name}"]:checked`).value;
 
   // Shares come as 64ths of a binary logarithm; 1 is a share of zero, null is no share.
   const logShare = (code) => (code === null || code === 1 ? null : (code / 64) * LOG10_2);
-  const worst = (codes) => codes.reduce((a, c) => (c === null || c === 1 ? a : Math.max(a, c)), -1e9);
+  const rank = (code) => (code === null ? -2e9 : code === 1 ? -1e9 : code);
+  const worst = (codes) => codes.reduce((a, c) => Math.max(a, rank(c)), -1e9);
 
   function rowsOf(map, metric) {
     const role = document.getElementById("heat-role").value;
@@ -42,20 +43,18 @@ const HeatMap = (() => {
     };
   }
 
-  function ticks(values, most, text) {
-    const stride = Math.max(1, Math.ceil(values.length / most));
-    const at = values.map((_, i) => i).filter((i) => i % stride === 0);
-    return { tickvals: at, ticktext: at.map((i) => text(values[i])) };
-  }
+  // Of rows that are joined the one with the largest share in a bin.
+  const worstOf = (group, metric, bin) =>
+    group.reduce((a, b) => (rank(b[metric][bin]) > rank(a[metric][bin]) ? b : a));
 
-  function summarize(run, rows, metric, { name }) {
+  function summarize(run, rows, metric, { name }, join) {
     const losing = rows.filter((row) => worst(row[metric]) > -1e9);
     const top = losing.reduce((a, b) => (worst(b[metric]) > worst(a[metric]) ? b : a), losing[0]);
     const text = losing.length === 0
       ? `${run.label}: nothing lost in ${rows.length} rows: ${name} is 0 everywhere.`
       : `${run.label}: ${losing.length} of ${rows.length} rows have some ${name}; most in `
         + `${Report.data.names[top[0]]}, ${Report.share(2 ** (worst(top[metric]) / 64))}.`;
-    document.getElementById("heat-summary").textContent = text;
+    document.getElementById("heat-summary").textContent = `${text} ${Rows.note(join, name)}`;
   }
 
   async function figure() {
@@ -68,24 +67,27 @@ const HeatMap = (() => {
     const map = await Report.unpack(run.heat_map);
     const metric = Number(checked("heat-metric"));
     const rows = rowsOf(map, metric);
-    view = { map, rows, metric };
+    const { height, join, gap, most } = Rows.fit(rows.length, 130);
+    const groups = Rows.joined(rows, join);
+    view = { map, groups, metric };
     const chosen = metricsOf(map)[metric];
     const { floor } = chosen;
     document.getElementById("heat-lost").textContent = metricsOf(map)[3].name;
-    summarize(run, rows, metric, chosen);
+    summarize(run, rows, metric, chosen, join);
     const color = scaleOf(floor);
     const columns = map.first.map((_, i) => i);
+    const codes = groups.map((group) => columns.map((bin) => worstOf(group, metric, bin)[metric][bin]));
     const none = Report.color("heat-none");
-    const hidden = { hoverinfo: "none", showscale: false, xgap: 0, ygap: rows.length > 80 ? 0 : 1 };
+    const hidden = { hoverinfo: "none", showscale: false, xgap: 0, ygap: gap };
     const strip = map.skipped.map((n, i) => n / map.steps[i]);
     const data = [
       {
-        ...hidden, type: "heatmap", x: columns, z: rows.map((row) => row[metric].map((c) => (c === null ? null : 0))),
+        ...hidden, type: "heatmap", x: columns, z: codes.map((row) => row.map((c) => (c === null ? null : 0))),
         colorscale: [[0, none], [1, none]],
       },
       {
         ...hidden, type: "heatmap", x: columns, showscale: true, ...color,
-        z: rows.map((row) => row[metric].map((c) => {
+        z: codes.map((row) => row.map((c) => {
           const share = logShare(c);
           return share === null ? null : Math.max(share, floor);
         })),
@@ -95,20 +97,19 @@ const HeatMap = (() => {
         colorscale: [[0, none], [1, Report.color("c-red")]],
       },
     ];
-    const height = Math.max(220, Math.min(1000, 130 + 18 * rows.length));
-    const length = Report.narrow() ? 16 : 34;
+    const names = Rows.labels(rows.map((row) => Report.data.names[row[0]]), Report.narrow() ? 16 : 36);
     const foot = 1 - 30 / (height - 80);
     return {
       data,
       layout: {
         height, margin: { l: 8, r: 8, t: 28, b: 44 },
         xaxis: {
-          title: { text: "step" }, showgrid: false, zeroline: false, ...ticks(map.first, Report.narrow() ? 5 : 12, String),
+          title: { text: "step" }, showgrid: false, zeroline: false,
+          ...Rows.ticks(map.first, Report.narrow() ? 5 : 12),
         },
         yaxis: {
           autorange: "reversed", showgrid: false, zeroline: false, domain: [0, foot],
-          ...ticks(rows, Math.floor((height - 80) / 15), (row) =>
-            Report.plain(Report.shortened(Report.data.names[row[0]], length))),
+          ...Rows.ticks(groups.map((_, i) => names[i * join]), most),
         },
         yaxis2: { domain: [foot + 0.3 * (1 - foot), 1], tickvals: [0], ticktext: ["skipped"], showgrid: false, zeroline: false },
       },
@@ -118,14 +119,16 @@ const HeatMap = (() => {
   }
 
   function describe(point) {
-    const { map, rows, metric } = view;
+    const { map, groups, metric } = view;
     const bin = point.x;
     const steps = map.first[bin] === map.last[bin]
       ? `step ${map.first[bin]}` : `steps ${map.first[bin]} to ${map.last[bin]}`;
     const skipped = `${map.skipped[bin]} of ${map.steps[bin]} recorded steps skipped`;
     if (point.curveNumber === 2) return `${steps}\n${skipped}`;
-    const row = rows[point.y];
+    const group = groups[point.y];
+    const row = worstOf(group, metric, bin);
     const lines = [Report.data.names[row[0]], steps];
+    if (group.length > 1) lines.push(`the worst of ${group.length} neighbouring rows here`);
     for (const [key, { of }] of Object.entries(metricsOf(map))) {
       const code = row[key][bin];
       const text = code === null ? "nothing to lose" : `${Report.share(code === 1 ? 0 : 2 ** (code / 64))} ${of}`;
@@ -142,7 +145,7 @@ const HeatMap = (() => {
     element.on("plotly_click", (event) => {
       const point = event.points.find((p) => p.curveNumber < 2);
       if (!view || !point) return;
-      const name = Report.data.names[view.rows[point.y][0]];
+      const name = Report.data.names[worstOf(view.groups[point.y], view.metric, point.x)[0]];
       Exponents.show(name);
       TensorTable.filter(name);
     });

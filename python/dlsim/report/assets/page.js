@@ -6,7 +6,8 @@ const Report = (() => {
   const charts = [];
   const listeners = [];
   const unpacked = new Map();
-    let run = 0;
+  let run = 0;
+  let paper = false;
 
   // Parts of many numbers are base64 of zlib of JSON.
   async function unpack(text) {
@@ -27,13 +28,6 @@ const Report = (() => {
   // Plotly reads tags and entities in every text.
   function plain(text) {
     return String(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
-  }
-
-  // Long names keep both ends.
-  function shortened(text, length) {
-    if (text.length <= length) return text;
-    const head = Math.ceil((length - 1) / 2);
-    return `${text.slice(0, head)}\u2026${text.slice(text.length - (length - 1 - head))}`;
   }
 
   function raised(number) {
@@ -179,11 +173,12 @@ const Report = (() => {
   }
 
   return {
-    data, unpack, color, plain, shortened, power, raised, count, share, decades, chart, fail, choose, showTip,
+    data, unpack, color, plain, power, raised, count, share, decades, chart, fail, choose, showTip,
     run: () => run,
     current: () => data.runs[run],
     onRun: (listener) => listeners.push(listener),
-    narrow: () => innerWidth <= 640,
+    narrow: () => innerWidth <= 640 && !paper,
+    onPaper: () => paper,
     element: (name) => document.querySelector(`[data-chart="${name}"]`),
     // Draws the charts of this name, or all, also out of view; the promise waits for them.
     revealAll: (name) => Promise.all(charts.map((entry) => {

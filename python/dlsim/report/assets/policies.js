@@ -9,12 +9,9 @@ const Policies = (() => {
 
   function figure() {
     const { runs } = Report.data;
-    const length = Report.narrow() ? 18 : 40;
-    const labels = runs.map((run) => Report.plain(Report.shortened(run.label, length)));
+    const labels = Rows.labels(runs.map((run) => run.label), Report.narrow() ? 18 : 40);
     const top = Report.narrow() ? 90 : 30; // the legend's lines are one below the other there
-    const height = Math.min(900, 70 + top + 22 * runs.length);
-    const stride = Math.max(1, Math.ceil(runs.length / ((height - 70 - top) / 14)));
-    const named = runs.map((_, i) => i).filter((i) => i % stride === 0);
+    const inner = Math.max(3 * runs.length, Math.min(800, 22 * runs.length));
     const data = kinds.map(([name, hue], kind) => ({
       type: "bar", orientation: "h", name, y: runs.map((_, i) => i),
       x: runs.map((run) => run.fates[kind]), marker: { color: Report.color(hue) },
@@ -24,10 +21,10 @@ const Policies = (() => {
     return {
       data,
       layout: {
-        barmode: "stack", height, bargap: 0.35, margin: { l: 56, r: 16, t: top, b: 44 },
+        barmode: "stack", height: 70 + top + inner, bargap: 0.35, margin: { l: 56, r: 16, t: top, b: 44 },
         xaxis: { title: { text: "steps" }, rangemode: "tozero" },
         yaxis: {
-          autorange: "reversed", tickvals: named, ticktext: named.map((i) => labels[i]), showgrid: false, zeroline: false,
+          autorange: "reversed", ...Rows.ticks(labels, inner / 14), showgrid: false, zeroline: false,
         },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0, traceorder: "normal" },
       },

@@ -3,7 +3,7 @@
 "use strict";
 const Recommendation = (() => {
   function losses({ bars }) {
-    const length = Report.narrow() ? 20 : 36;
+    const labels = Rows.labels(bars.label, Report.narrow() ? 20 : 40);
     const chosen = (label) => label.startsWith("recommended");
     const data = [{
       type: "bar", orientation: "h", x: bars.loss, y: bars.label.map((_, i) => i), showlegend: false,
@@ -23,8 +23,7 @@ const Recommendation = (() => {
         margin: { l: 8, r: 40, t: 28, b: 40 },
         xaxis: { title: { text: "gradient lost, on average" }, rangemode: "tozero" },
         yaxis: {
-          autorange: "reversed", showgrid: false, zeroline: false, tickvals: bars.label.map((_, i) => i),
-          ticktext: bars.label.map((label) => Report.plain(Report.shortened(label, length))),
+          autorange: "reversed", showgrid: false, zeroline: false, ...Rows.ticks(labels, labels.length),
         },
       },
       label: "What is lost of the gradients under the recommendation and of what it is compared with",
