@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Models whose compiled forward has run before are rounded and recorded like any other."""
 
+import gc
 import logging
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import dlsim
+from dlsim import _compiled
 
 needs_compile = pytest.mark.skipif(
     not hasattr(getattr(torch, "compiler", None), "set_stance"),
@@ -120,3 +122,14 @@ def test_modules_that_never_ran_are_named(caplog, tmp_path: Path) -> None:
         model(X).sum().backward()
         rec.step(scale=1.0)
     assert rec.report().left_out == {"b.act_grad": "its module was never called in a recorded step"}
+
+
+@needs_compile
+def test_compiled_code_runs_again_after_a_recorder_was_collected(tmp_path: Path) -> None:
+    model, _ = compiled("function")
+    rec = dlsim.Recorder(model, tmp_path / "forgotten")
+    assert _compiled._stance._users == 1
+    del rec
+    gc.collect()
+    dlsim.Recorder(model, tmp_path / "next", activations=None).close()
+    assert _compiled._stance._users == 0

@@ -72,7 +72,7 @@ class Choice:
             raise UsageError("gradients, activations: nothing matches, expected names of the model")
         if self.modules:
             check_hooks_run(models.values())
-        self._uncompiled = Uncompiled()
+        self.uncompiled = Uncompiled()
         self._parameters_now = self._modules_now = _NOTHING
 
     def begin(self, step: int) -> None:
@@ -80,12 +80,12 @@ class Choice:
         active = [chosen for chosen in self._chosen if chosen[0].includes(step)]
         self._parameters_now = _NOTHING.union(*(parameters for _, parameters, _ in active))
         self._modules_now = _NOTHING.union(*(modules for _, _, modules in active))
-        self._uncompiled.hold(bool(self._modules_now))
+        self.uncompiled.hold(bool(self._modules_now))
 
     def end(self) -> None:
         """Records nothing from now on."""
         self._parameters_now = self._modules_now = _NOTHING
-        self._uncompiled.hold(False)
+        self.uncompiled.hold(False)
 
     def any(self) -> bool:
         """Returns whether the step records anything."""

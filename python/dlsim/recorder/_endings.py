@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any, Protocol
 
 
@@ -34,12 +35,17 @@ OPEN: weakref.WeakSet[Closable] = weakref.WeakSet()
 
 # Outputs of recorders that nobody refers to any more. The garbage collector may find one at any
 # moment, in any thread and under any lock, so nothing is done there but to write it down.
-_ABANDONED: list[Abandonable] = []
+_ABANDONED: list[tuple[Abandonable, Callable[[], None]]] = []
 
 
-def when_collected(recorder: Closable, output: Abandonable) -> weakref.finalize[Any, Any]:
-    """Returns what keeps the output of a recorder that is collected; detach it in `close`."""
-    found = weakref.finalize(recorder, _ABANDONED.append, output)
+def when_collected(
+    recorder: Closable, output: Abandonable, end: Callable[[], None]
+) -> weakref.finalize[Any, Any]:
+    """Returns what keeps the output of a recorder that is collected; detach it in `close`.
+
+    `end` is called before the output is completed.
+    """
+    found = weakref.finalize(recorder, _ABANDONED.append, (output, end))
     found.atexit = False
     return found
 
@@ -47,7 +53,9 @@ def when_collected(recorder: Closable, output: Abandonable) -> weakref.finalize[
 def complete_abandoned() -> None:
     """Completes the outputs of recorders that were collected without being closed."""
     while _ABANDONED:
-        _ABANDONED.pop().abandon()
+        output, end = _ABANDONED.pop()
+        end()
+        output.abandon()
 
 
 @atexit.register
@@ -61,7 +69,7 @@ def _leave_all() -> None:
     for recorder in list(OPEN):
         recorder._leave()
     while _ABANDONED:
-        _ABANDONED.pop().leave()
+        _ABANDONED.pop()[0].leave()
 
 
 os.register_at_fork(after_in_child=_leave_all)

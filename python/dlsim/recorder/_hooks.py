@@ -65,11 +65,12 @@ class ParameterHooks:
                 self._handles.append(parameter.register_hook(self._hook(name)))
 
     def _hook(self, name: str) -> Callable[[Any], None]:
-        seen, wanted, guard = self.seen, self._wanted, self._guard
+        own = weakref.ref(self)  # what torch keeps must not keep the recorder
 
         def hook(gradient: Any) -> None:
-            if wanted(name):
-                guard(lambda: seen.add(f"{name}.grad", gradient))
+            hooks = own()
+            if hooks is not None and hooks._wanted(name):
+                hooks._guard(lambda: hooks.seen.add(f"{name}.grad", gradient))
 
         return hook
 
@@ -188,10 +189,12 @@ class ActivationHooks:
         return held is not None and version == tensor._version and held() is tensor
 
     def _tensor_hook(self, name: str) -> Callable[[Any], None]:
-        seen, guard = self.seen, self._guard
+        own = weakref.ref(self)  # a loss that is kept keeps its graph, and that this hook
 
         def hook(gradient: Any) -> None:
-            guard(lambda: seen.add(name, gradient))
+            hooks = own()
+            if hooks is not None:
+                hooks._guard(lambda: hooks.seen.add(name, gradient))
 
         return hook
 

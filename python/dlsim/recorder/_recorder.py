@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
+from functools import partial
 from inspect import cleandoc
 from typing import Any
 
@@ -105,7 +106,8 @@ class Recorder:
         check_on_device(on_device, profile=output.profile)
         self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
         self._steps = Background(output, self._report, raises=on_error == "raise")
-        self._collected = when_collected(self, self._steps)
+        unheld = partial(self._choice.uncompiled.hold, False)
+        self._collected = when_collected(self, self._steps, unheld)
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._scaler, self._on_error, self._micro_steps = scaler, on_error, micro_steps
         self._next = whole_number("first_step", first_step, 0)
