@@ -135,3 +135,24 @@ def test_a_recorder_goes_on_after_an_interrupt(tmp_path: Path, monkeypatch) -> N
     assert rec.errors == 0 and rec.report().steps == 3
     profile = dlsim.open_profile(tmp_path / "run.dlprof")
     assert tuple(profile.steps) == (0, 1, 2)
+
+
+def test_calls_of_two_threads_at_once_are_an_error(tmp_path: Path) -> None:
+    model, inside, go = small_model(), threading.Event(), threading.Event()
+    model(torch.ones(2, 6)).sum().backward()
+
+    def slow(parameter):
+        inside.set()
+        assert go.wait(60)
+        return parameter.grad
+
+    with dlsim.Recorder(model, tmp_path, gradient_of=slow, activations=None) as rec:
+        first = threading.Thread(target=rec.step, kwargs={"scale": 1.0})
+        first.start()
+        assert inside.wait(60)
+        rec.step(scale=1.0)
+        go.set()
+        first.join()
+        rec.step(scale=1.0)  # one after the other is no error
+    assert rec.errors == 1 and rec.report().steps == 2
+    assert "another thread is in a call of this recorder" in rec.report().messages[0]

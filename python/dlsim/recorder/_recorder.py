@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any
 from .._errors import Error, InputError, UsageError
 from .._trace_writer import checked_grad_scale
 from ._background import Background
+from ._calls import Calls
 from ._choice import Choice, models_of
 from ._endings import OPEN, complete_abandoned, when_collected
 from ._help import ARGUMENTS
@@ -108,6 +108,7 @@ class Recorder:
         self._steps = Background(output, self._report, raises=on_error == "raise")
         unheld = partial(self._choice.uncompiled.hold, False)
         self._collected = when_collected(self, self._steps, unheld)
+        self._calls = Calls(self._report, raises=on_error == "raise")
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._scaler, self._on_error, self._micro_steps = scaler, on_error, micro_steps
         self._next = whole_number("first_step", first_step, 0)
@@ -164,12 +165,14 @@ class Recorder:
         """
         if not self._micro_steps:
             raise UsageError("micro_step: not prepared, expected Recorder(..., micro_steps=True)")
-        began = time.perf_counter()
-        stated = self._stated(scale)
-        if self._choice.any():
-            self._incomplete = not self._add(stated, {"loss": loss, **metadata}) or self._incomplete
-            self._micro += 1
-        self._report.seconds += time.perf_counter() - began
+        with self._calls.one("micro_step") as alone:
+            if not alone:
+                return
+            stated = self._stated(scale)
+            if self._choice.any():
+                added = self._add(stated, {"loss": loss, **metadata})
+                self._incomplete = not added or self._incomplete
+                self._micro += 1
 
     def step(
         self, *, scale: Any = None, loss: Any = None, step: int | None = None, **metadata: object
@@ -182,7 +185,15 @@ class Recorder:
         the step before. With `micro_steps` it completes the step that they make, and needs no
         scale. Raises TypeError if no scale is known.
         """
-        began = time.perf_counter()
+        taken = None
+        with self._calls.one("step") as alone:
+            if alone:
+                taken = self._step(scale, step, {"loss": loss, **metadata})
+        if taken is not None:
+            self._live.finish(taken)
+
+    def _step(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
+        """Records a step; returns its number."""
         stated = None if self._micro_steps else self._stated(scale)
         with self._counting(f"step {self._next}"):
             self._steps.look()
@@ -195,12 +206,11 @@ class Recorder:
                 if self._micro == 0:
                     self._count(Error("micro_step was not called"))
             else:
-                complete = self._add(stated, {"loss": loss, **metadata})
+                complete = self._add(stated, metadata)
             self._finish(complete)
         with self._counting(f"step {self._next}"):
             self._begin(self._next + 1)
-        self._report.seconds += time.perf_counter() - began
-        self._live.finish(taken)
+        return taken
 
     def close(self) -> None:
         """Completes the trace or profile and removes all hooks. More calls do nothing.
