@@ -218,6 +218,7 @@ void AddPath(const std::string& path, TracePlan& plan) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (!fs::exists(status)) {
+    RefuseUnfinished(path);
     throw InputError(Printable(path), "cannot be opened: " + error.message(), kReadable);
   }
   const std::string name = fs::path(path).filename().string();

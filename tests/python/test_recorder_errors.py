@@ -339,3 +339,14 @@ def test_files_with_and_without_ranks_are_never_mixed(tmp_path: Path) -> None:
     with dlsim.Recorder(model, tmp_path, existing="replace") as rec:
         rec.step(scale=1.0)
     assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-00000000.safetensors"]
+
+
+def test_a_profile_that_is_not_closed_is_told_by_name(tmp_path: Path) -> None:
+    model, path = small_model(), tmp_path / "run.dlprof"
+    with dlsim.Recorder(model, path) as rec:
+        train(model, rec)
+        rec.report()
+        for read in (dlsim.replay, dlsim.info, dlsim.open_profile, dlsim.sweep):
+            with pytest.raises(dlsim.InputError, match=r"only run\.dlprof\.partial exists, expec"):
+                read(path)
+    dlsim.replay(path)
