@@ -21,6 +21,7 @@
 #include "sim/replay/report.h"
 #include "sim/sweep/grid_file.h"
 #include "sim/sweep/sweep_output.h"
+#include "sim/sweep/sweep_run.h"
 
 namespace dlsim::sim {
 namespace {
@@ -114,16 +115,19 @@ GradientInput OpenInput(SweepCommandOptions& options, const std::optional<Traini
   return OpenGradients(asked, options.trace, options.device, replay);
 }
 
-std::vector<SweepOutcome> RunAll(const GradientInput& input, std::vector<ReplayRun> runs,
-                                 const SweepCommandOptions& options, ReplayOptions replay) {
-  const uint64_t count = runs.size();
+SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandOptions& options,
+                ReplayOptions replay) {
+  const uint64_t count = plan.runs.size();
   Progress progress("sweep", count * input.source->step_count(),
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kPolicySteps);
   const SweepOptions sweep = {
-      std::move(replay), [&](size_t steps_done) { progress.Update(steps_done * count); }, "*",
+      std::move(replay), [&](size_t steps_done) { progress.Update(steps_done * count); },
+      options.trace.options.tensors,
       options.sort == RankBy::kLoss ? SearchWindows::kYes : SearchWindows::kNo};
-  return Sweep(*input.source, std::move(runs), sweep);
+  std::vector<std::string> formats;
+  for (const NamedFormat& format : plan.formats) formats.push_back(format.name);
+  return SweepWithVerdicts(*input.source, std::move(plan.runs), sweep, formats);
 }
 
 Json DescribeOptions(const SweepCommandOptions& options, const ReplayOptions& replay,
@@ -157,9 +161,19 @@ int RunSweep(SweepCommandOptions options) {
   if (!options.results.quiet) NoteDevice("sweep", input);
   const SourceFacts& facts = input.source->facts();
   ResultFiles files(options.results);
-  SweepResult result = {setup, plan, RunAll(input, std::move(plan.runs), options, replay), {}, {}};
-  result.order = Rank(result.outcomes, options.sort);
-  result.pareto = ParetoFront(result.outcomes);
+  SweepRun run = RunAll(input, plan, options, replay);
+  SweepResult result = {.setup = setup,
+                        .plan = plan,
+                        .sort = options.sort,
+                        .outcomes = std::move(run.outcomes),
+                        .verdicts = std::move(run.verdicts)};
+  for (const GridPoint& point : plan.points) {
+    constexpr int kFloat32ExponentBits = 8;
+    const bool narrow = plan.formats[point.format].format.exponent_bits < kFloat32ExponentBits;
+    result.prefers.push_back(narrow ? Prefers::kHighScale : Prefers::kLowScale);
+  }
+  result.order = Rank(result.outcomes, result.prefers, options.sort);
+  result.pareto = ParetoFront(result.outcomes, result.prefers);
   if (files.json) {
     Json record = DescribeOptions(options, replay, setup);
     if (config) record["config"] = JsonConfig(options.config.path(), *config);
@@ -168,7 +182,8 @@ int RunSweep(SweepCommandOptions options) {
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();
   if (options.results.wants_report()) {
-    WriteReport((config ? DescribeConfig(options.config.path(), *config) : "") +
+    WriteReport(FormatSweepVerdict(result) + "\n" +
+                (config ? DescribeConfig(options.config.path(), *config) : "") +
                 DescribeTrace(facts) + FormatSweep(result, options.top));
   }
   return 0;

@@ -2,12 +2,14 @@
 // A run's outcome as it grows, step by step.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <optional>
 #include <utility>
 
 #include "dlsim/sim/sweep.h"
 #include "sim/advice/step_facts.h"
+#include "sim/advice/window_consumer.h"
 #include "sim/sweep/step_answer.h"
 
 namespace dlsim::sim {
@@ -59,7 +61,9 @@ class OutcomeSum {
   void AddLoss(const PathStep& step, const StepFacts& facts) {
     const bool lost = step.skipped || !step.finite;
     loss_ = loss_.value_or(0) + (lost ? 1 : LostAt(facts, step.scale));
-    outcome_.steps_below_window += !lost && !facts.hopeless && step.scale < facts.lowest;
+    if (lost || facts.hopeless) return;
+    outcome_.steps_below_window += step.scale < facts.lowest;
+    outcome_.steps_with_headroom += std::ldexp(step.scale, kHeadroom) <= facts.highest;
   }
 
   // The counters of the inputs, with those of their results that steps answered; the rest is 0.

@@ -30,23 +30,33 @@ double KeyOf(const SweepOutcome& outcome, RankBy by) {
   }
 }
 
+// What ranks runs before head-room does; without windows nothing is known of that, and energy comes
+// before.
+auto TieKey(const SweepOutcome& o, RankBy by) {
+  const double run = o.fatal ? -static_cast<double>(o.steps) : 0;
+  return std::tuple(o.fatal.has_value(), run, KeyOf(o, by), o.mean_loss.value_or(0),
+                    o.skipped_steps, o.mean_loss ? 0 : o.mean_energy_lost);
+}
+
 }  // namespace
 
-std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, RankBy by) {
+std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, std::span<const Prefers> prefers,
+                         RankBy by) {
   std::vector<size_t> order(outcomes.size());
   std::iota(order.begin(), order.end(), size_t{0});
   const auto key = [&](size_t i) {
     const SweepOutcome& o = outcomes[i];
-    const double run = o.fatal ? -static_cast<double>(o.steps) : 0;
-    return std::tuple(o.fatal.has_value(), run, KeyOf(o, by), o.mean_loss.value_or(0),
-                      o.skipped_steps, o.mean_energy_lost, i);
+    const double scale = std::isnan(o.min_scale) ? 0 : o.min_scale;
+    return std::tuple(TieKey(o, by), -static_cast<double>(o.steps_with_headroom),
+                      o.mean_energy_lost, prefers[i] == Prefers::kHighScale ? -scale : scale, i);
   };
   std::ranges::sort(order, [&](size_t a, size_t b) { return key(a) < key(b); });
   return order;
 }
 
-std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes) {
-  std::vector<size_t> order = Rank(outcomes, RankBy::kSkipped);
+std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes,
+                                std::span<const Prefers> prefers) {
+  std::vector<size_t> order = Rank(outcomes, prefers, RankBy::kSkipped);
   const auto ended = [&](size_t i) { return outcomes[i].fatal.has_value(); };
   if (!std::ranges::all_of(order, ended)) std::erase_if(order, ended);
   const auto lost = [&](size_t i) {
@@ -63,19 +73,8 @@ std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes) {
   return front;
 }
 
-bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b) {
-  const auto key = [](const SweepOutcome& o) {
-    return std::tuple(o.steps, o.skipped_steps, o.nonfinite_steps, o.longest_skip_run,
-                      o.first_applied_step, o.final_scale, o.min_scale, o.max_scale, o.mean_loss,
-                      o.steps_below_window, o.worst_step_energy_lost, o.fatal.has_value());
-  };
-  bool same = key(a) == key(b);
-  ForEachCounter([&](auto row) {
-    if constexpr (row.kRow.merging == Merging::kSum) {
-      same &= a.gradients.*row.kRow.of == b.gradients.*row.kRow.of;
-    }
-  });
-  return same;
+bool Tied(const SweepOutcome& a, const SweepOutcome& b, RankBy by) {
+  return TieKey(a, by) == TieKey(b, by);
 }
 
 }  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 namespace dlsim::sim {
 
 // What runs are ranked by, the least first but for the scale; ties by gradient lost, skipped steps,
-// energy lost, and order.
+// head-room, energy lost, scale, and order.
 enum class RankBy : uint8_t {
   kLoss,          // mean_loss, which must be known
   kSkipped,       // skipped_steps
@@ -33,16 +33,23 @@ constexpr auto EnumNames(RankBy) {
                                           {RankBy::kFinalScale, "final-scale"}});
 }
 
+// Which scales are preferred where nothing else ranks runs: the high ones in a format with fewer
+// exponents than float32 (docs/tune.md has why), else the low ones.
+enum class Prefers : uint8_t { kHighScale, kLowScale };
+
 // Returns the indices of the runs, best first. Runs that the original would have ended come last,
-// the later their end the better.
-std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, RankBy by);
+// the later their end the better. `prefers`: of each run.
+std::vector<size_t> Rank(std::span<const SweepOutcome> outcomes, std::span<const Prefers> prefers,
+                         RankBy by);
 
 // Returns the indices of the runs than which no other has both fewer skipped steps and a smaller
 // gradient lost (without it mean energy lost), the fewest skipped first; one run for each pair of
 // these, and none that the original would have ended unless it ends them all.
-std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes);
+std::vector<size_t> ParetoFront(std::span<const SweepOutcome> outcomes,
+                                std::span<const Prefers> prefers);
 
-// Returns whether two runs went the same way.
-bool SameOutcome(const SweepOutcome& a, const SweepOutcome& b);
+// Returns whether no figure but head-room and energy ranks one run before the other; without
+// windows energy does.
+bool Tied(const SweepOutcome& a, const SweepOutcome& b, RankBy by);
 
 }  // namespace dlsim::sim

@@ -8,7 +8,7 @@
 #include "sim/replay/profile_source.h"
 #include "sim/replay/run_states.h"
 #include "sim/replay/trace_source.h"
-#include "sim/sweep/sweep_windows.h"
+#include "sim/sweep/sweep_run.h"
 #include "sim/sweep/totals_run.h"
 
 namespace dlsim::sim {
@@ -88,7 +88,8 @@ class SweepConsumer final : public StepConsumer {
     }
   }
 
-  bool going() const override { return totals_.going() || !general_.AllStopped(); }
+  // The verdict is on all steps, also where the original would have ended every run.
+  bool going() const override { return windows_ || totals_.going() || !general_.AllStopped(); }
 
   StepNeeds needs() const override {
     return windows_ || !general_.AllStopped() ? StepNeeds::kTensors : StepNeeds::kTotals;
@@ -133,6 +134,12 @@ class SweepConsumer final : public StepConsumer {
     return outcomes;
   }
 
+  std::vector<SweepVerdict> Verdicts(const GradientSource& source,
+                                     std::span<const std::string> formats) {
+    if (!windows_) return {};
+    return windows_->Verdicts(source, formats, options_.tensors);
+  }
+
  private:
   struct Place {
     bool asks_for_totals;
@@ -172,6 +179,13 @@ class SweepConsumer final : public StepConsumer {
 };
 
 }  // namespace
+
+SweepRun SweepWithVerdicts(const GradientSource& source, std::vector<ReplayRun> runs,
+                           const SweepOptions& options, std::span<const std::string> formats) {
+  SweepConsumer consumer(std::move(runs), options, source);
+  ForEachStep(source, options.replay.step, consumer);
+  return {consumer.Outcomes(source.step_count()), consumer.Verdicts(source, formats)};
+}
 
 std::vector<SweepOutcome> Sweep(const GradientSource& source, std::vector<ReplayRun> runs,
                                 const SweepOptions& options) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/advice/advice_text.h"
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
 #include "sim/replay/source_text.h"
@@ -43,6 +44,7 @@ Json Summary(const SweepOutcome& o) {
   object["mean_energy_lost_high"] = JsonNumber(o.energy_bracket.high);
   object["exact"] = o.exact;
   object["steps_below_window"] = o.mean_loss ? Json(o.steps_below_window) : Json();
+  object["steps_with_headroom"] = o.mean_loss ? Json(o.steps_with_headroom) : Json();
   object["mean_loss"] = o.mean_loss ? Json(*o.mean_loss) : Json();
   return object;
 }
@@ -57,7 +59,8 @@ std::vector<std::string> Columns() {
     if constexpr (row.kInJson && row.kInCsv) columns.push_back(row.kColumns.json);
   });
   for (const char* key : {"worst_step_energy_lost", "mean_energy_lost", "mean_energy_lost_low",
-                          "mean_energy_lost_high", "exact", "steps_below_window", "mean_loss"}) {
+                          "mean_energy_lost_high", "exact", "steps_below_window", "mean_loss",
+                          "steps_with_headroom"}) {
     columns.push_back(key);
   }
   return columns;
@@ -81,6 +84,18 @@ Json JsonRun(const SweepResult& result, size_t run) {
   return object;
 }
 
+// The verdict where values are rounded as the grid says first; null if none was made.
+void WriteVerdicts(const SweepResult& result, JsonStream& json) {
+  Json others = Json::array(), first;
+  for (const SweepVerdict& verdict : result.verdicts) {
+    Json object = JsonAdvice(verdict.advice);
+    object["rounding"] = NameOf(verdict.rounding);
+    (first.is_null() ? first : others.emplace_back()) = std::move(object);
+  }
+  json.Member("verdict", first);
+  if (!others.empty()) json.Member("verdicts_of_other_roundings", others);
+}
+
 }  // namespace
 
 std::vector<std::string> AxisKeys(const SweepGrid& grid) {
@@ -102,6 +117,7 @@ std::vector<std::string> ValuesAt(const SweepGrid& grid, const GridPoint& point)
 void WriteSweepJson(const SourceFacts& facts, std::span<const std::string> paths,
                     const Json& options, const SweepResult& result, OutputFile& out) {
   JsonStream json("dlsim.sweep/1", JsonTrace(facts, paths), options, out);
+  WriteVerdicts(result, json);
   json.BeginArray("runs");
   for (size_t run = 0; run < result.outcomes.size(); ++run) json.Item(JsonRun(result, run));
   json.EndArray();

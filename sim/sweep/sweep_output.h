@@ -12,6 +12,7 @@
 #include "sim/base/output_file.h"
 #include "sim/sweep/plan.h"
 #include "sim/sweep/ranking.h"
+#include "sim/sweep/sweep_windows.h"
 
 namespace dlsim::sim {
 
@@ -19,9 +20,12 @@ namespace dlsim::sim {
 struct SweepResult {
   const SweepSetup& setup;
   const SweepPlan& plan;
+  RankBy sort;
   std::vector<SweepOutcome> outcomes;  // of plan.points
-  std::vector<size_t> order;           // see Rank
-  std::vector<size_t> pareto;          // see ParetoFront
+  std::vector<SweepVerdict> verdicts;  // see SweepRun
+  std::vector<Prefers> prefers = {};   // of plan.points
+  std::vector<size_t> order = {};      // see Rank
+  std::vector<size_t> pareto = {};     // see ParetoFront
 };
 
 // Returns the values of the axes at a point, under the distinct keys of AxisKeys; empty where the
@@ -29,7 +33,10 @@ struct SweepResult {
 std::vector<std::string> AxisKeys(const SweepGrid& grid);
 std::vector<std::string> ValuesAt(const SweepGrid& grid, const GridPoint& point);
 
-// Returns the best `top` runs, the Pareto front and what was refused, as text.
+// Returns the verdict, as a report begins with it.
+std::string FormatSweepVerdict(const SweepResult& result);
+
+// Returns the best runs in `top` rows, the Pareto front and what was refused, as text.
 std::string FormatSweep(const SweepResult& result, uint64_t top);
 
 void WriteSweepJson(const SourceFacts& facts, std::span<const std::string> paths,

@@ -3,11 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
+#include <span>
+#include <tuple>
 
 #include "dlsim/error.h"
+#include "sim/advice/advice_text.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/sweep/sweep_output.h"
+#include "sim/sweep/tied_runs.h"
 
 namespace dlsim::sim {
 namespace {
@@ -33,16 +38,14 @@ TableRow HeaderOf(const SweepResult& result, const char* last) {
   return row;
 }
 
-TableRow RowOf(const SweepResult& result, size_t run, std::string last) {
-  const SweepOutcome& o = result.outcomes[run];
-  const GridPoint& point = result.plan.points[run];
-  const SweepGrid& grid = result.setup.grid;
+TableRow RowOf(const SweepResult& result, const TiedRuns& runs, std::string last) {
+  const SweepOutcome& o = result.outcomes[runs.best];
+  const GridPoint& point = result.plan.points[runs.best];
   TableRow row = {result.plan.formats[point.format].name + " " + std::string(point.policy->name)};
-  if (result.setup.roundings.size() > 1) row.push_back(grid.roundings[point.rounding]);
-  const std::vector<std::string> keys = AxisKeys(grid), values = ValuesAt(grid, point);
-  for (size_t i = 0; i < values.size(); ++i) {
-    row.push_back(Printable(ParameterText(keys[i], values[i])));
+  if (result.setup.roundings.size() > 1) {
+    row.push_back(result.setup.grid.roundings[point.rounding]);
   }
+  row.insert(row.end(), runs.values.begin(), runs.values.end());
   const char* const about = o.exact ? "" : "~";
   row.insert(row.end(), {fmt::format("{}/{}{}", o.skipped_steps, o.steps, o.fatal ? " ended" : ""),
                          o.first_applied_step ? std::to_string(*o.first_applied_step) : "never",
@@ -58,34 +61,50 @@ TableRow RowOf(const SweepResult& result, size_t run, std::string last) {
   return row;
 }
 
-// The best runs; those that went the same way share a line.
-std::string TopTable(const SweepResult& result, uint64_t top) {
+// The best runs; those that tie share lines.
+std::string TopTable(const SweepResult& result, const TieMerger& merger, uint64_t top) {
   std::vector<TableRow> rows = {HeaderOf(result, "runs")};
-  for (size_t i = 0; i < result.order.size() && rows.size() <= top;) {
-    const size_t run = result.order[i];
-    size_t count = 0;
-    const auto same = [&](size_t other) {
-      return SameOutcome(result.outcomes[run], result.outcomes[other]) &&
-             result.plan.points[run].format == result.plan.points[other].format;
-    };
-    // A scale that is not a number differs from itself.
-    do ++i, ++count;
-    while (i < result.order.size() && same(result.order[i]));
-    rows.push_back(RowOf(result, run, std::to_string(count)));
+  const std::span<const size_t> order = result.order;
+  for (size_t i = 0; i < order.size() && rows.size() <= top;) {
+    size_t end = i + 1;
+    while (end < order.size() &&
+           Tied(result.outcomes[order[i]], result.outcomes[order[end]], result.sort)) {
+      ++end;
+    }
+    for (const TiedRuns& runs : merger.Merge(order.subspan(i, end - i))) {
+      if (rows.size() <= top) rows.push_back(RowOf(result, runs, std::to_string(runs.count)));
+    }
+    i = end;
   }
   return FormatTable(rows, kDispensable);
 }
 
-std::string FrontTable(const SweepResult& result) {
+// Each pair of the front, with all runs that come to it.
+std::string FrontTable(const SweepResult& result, const TieMerger& merger) {
+  const auto pair_of = [&](size_t run) {
+    const SweepOutcome& o = result.outcomes[run];
+    return std::tuple(o.fatal.has_value(), o.skipped_steps,
+                      o.mean_loss.value_or(o.mean_energy_lost));
+  };
+  std::map<decltype(pair_of(0)), std::vector<size_t>> tied;
+  for (const size_t run : result.pareto) tied[pair_of(run)];
+  for (const size_t run : Rank(result.outcomes, result.prefers, RankBy::kSkipped)) {
+    const auto found = tied.find(pair_of(run));
+    if (found != tied.end()) found->second.push_back(run);
+  }
   std::vector<TableRow> rows = {HeaderOf(result, "run")};
-  for (size_t i = 0; i < std::min(kMaxFront, result.pareto.size()); ++i) {
-    rows.push_back(RowOf(result, result.pareto[i], "#" + std::to_string(result.pareto[i])));
+  size_t more = 0;
+  for (const size_t run : result.pareto) {
+    for (const TiedRuns& runs : merger.Merge(tied[pair_of(run)])) {
+      if (rows.size() > kMaxFront) {
+        ++more;
+      } else {
+        rows.push_back(RowOf(result, runs, "#" + std::to_string(runs.best)));
+      }
+    }
   }
-  std::string text = FormatTable(rows, kDispensable);
-  if (result.pareto.size() > kMaxFront) {
-    text += fmt::format("  and {} more: --json\n", result.pareto.size() - kMaxFront);
-  }
-  return text;
+  return FormatTable(rows, kDispensable) +
+         (more > 0 ? fmt::format("  and {} more: --json\n", more) : "");
 }
 
 std::string RefusedLines(const SweepPlan& plan) {
@@ -104,22 +123,39 @@ std::string RefusedLines(const SweepPlan& plan) {
 
 }  // namespace
 
+std::string FormatSweepVerdict(const SweepResult& result) {
+  if (result.verdicts.empty()) {
+    return Wrap("No verdict: only --sort loss, the default, looks for the safe loss scales.");
+  }
+  std::string text;
+  for (const SweepVerdict& verdict : result.verdicts) {
+    const bool several = result.verdicts.size() > 1;
+    if (several) text += fmt::format("rounding {}:\n", NameOf(verdict.rounding));
+    text += FormatAdviceLines(verdict.advice);
+  }
+  return text;
+}
+
 std::string FormatSweep(const SweepResult& result, uint64_t top) {
   const auto inexact = std::ranges::count_if(
       result.outcomes, [](const SweepOutcome& outcome) { return !outcome.exact; });
+  const TieMerger merger(result);
   std::string text = Counted(result.outcomes.size(), "run") + "\n" + RefusedLines(result.plan);
-  text += "\nbest:\n" + TopTable(result, top);
+  text += "\nbest:\n" + TopTable(result, merger, top);
   const bool windows = SearchedWindows(result);
   text += fmt::format("\nPareto front of skipped steps against {}:\n",
                       windows ? "gradient lost" : "energy lost");
-  text += FrontTable(result);
+  text += FrontTable(result, merger);
   text += "\n" +
           Wrap(windows ? "  gradient lost: mean over the steps of what each loses: all if it is "
                          "skipped, the harm that is expected if the scale is below the step's "
                          "window; below: applied steps of that kind."
                        : "  energy lost: share of a step's sum of squares that becomes zero, mean "
                          "over applied steps; worst step: the largest of these.");
-  text += "  runs: so many went the same way.\n";
+  text +=
+      Wrap(windows ? "  a to b (c): settings of this row that tie; it shows the one in brackets, "
+                     "which has two binades of head-room where any has."
+                   : "  a to b (c): settings of this row that tie; it shows the one in brackets.");
   if (inexact > 0) {
     text += fmt::format(
         "  ~: {} what the profile's ladder leaves open; --json has the bounds.\n",

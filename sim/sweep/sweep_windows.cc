@@ -47,4 +47,18 @@ void SweepWindows::Advance(size_t i, const GradientStep& step, const StepMeasure
   }
 }
 
+std::vector<SweepVerdict> SweepWindows::Verdicts(const GradientSource& source,
+                                                 std::span<const std::string> formats,
+                                                 const std::string& tensors) {
+  std::vector<SweepVerdict> verdicts;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    std::vector<FormatWindows> found = searches_[g].Take(source);
+    std::ranges::stable_sort(found, {}, [&](const FormatWindows& windows) {
+      return std::ranges::find(formats, windows.format.name) - formats.begin();
+    });
+    verdicts.push_back({groups_[g].conversion.rounding, Advise(found, tensors)});
+  }
+  return verdicts;
+}
+
 }  // namespace dlsim::sim

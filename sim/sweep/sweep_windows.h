@@ -1,16 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale windows of the conversions that the runs of a sweep make, step by step.
+// The scale windows of the conversions that the runs of a sweep make, step by step, and the
+// verdicts that follow from them.
 #pragma once
 
 #include <cstddef>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dlsim/sim/replay.h"
 #include "dlsim/sim/tune.h"
+#include "sim/advice/advice.h"
 #include "sim/advice/window_consumer.h"
 
 namespace dlsim::sim {
+
+// What is said of the formats where values are rounded in one way.
+struct SweepVerdict {
+  Rounding rounding = Rounding::kNearestEven;
+  Advice advice;
+};
 
 class SweepWindows {
  public:
@@ -24,6 +33,12 @@ class SweepWindows {
   // What the step that was advanced last allows, by place, and the place of run r.
   std::span<const StepFacts> facts() const { return facts_; }
   size_t PlaceOf(size_t r) const { return places_[r]; }
+
+  // After the last step, once: a verdict for each way of rounding, on the formats in the order of
+  // `formats`. `tensors`: the pattern of those that were read.
+  std::vector<SweepVerdict> Verdicts(const GradientSource& source,
+                                     std::span<const std::string> formats,
+                                     const std::string& tensors);
 
  private:
   // Conversions that differ in the format only are searched together.

@@ -113,6 +113,74 @@ TEST(SweepCommand, ReportsTheBestTheFrontAndTheRefused) {
   }
 }
 
+TEST(SweepCommand, StartsWithTheVerdictOfReplay) {
+  const Arguments formats = {"--format", "bf16", "--format", "fp16"};
+  for (const std::string trace : {"cnn-digits", "lm-trouble-cut"}) {
+    const json replayed =
+        SucceedJson(Joined({"replay", kTraces + trace, "--json", "-"}, formats))["verdict"];
+    json swept = SucceedJson(Joined({"sweep", kTraces + trace, "--json", "-"}, formats))["verdict"];
+    EXPECT_EQ(swept["lines"], replayed["lines"]);
+    EXPECT_EQ(swept["looked_at"], replayed["looked_at"]);
+    const std::string report = Succeed(Joined({"replay", kTraces + trace}, formats));
+    const std::string lines = report.substr(0, report.find("\n\n"));
+    EXPECT_TRUE(Succeed(Joined({"sweep", kTraces + trace}, formats)).starts_with(lines + "\n\n"));
+  }
+}
+
+TEST(SweepCommand, ASetOfRoundingsHasAVerdictEach) {
+  const Arguments sweep = {"sweep",  kTraces + "cnn-digits", "--format", "fp16",
+                           "--vary", "rounding=rne,rtz"};
+  const json document = SucceedJson(Joined(sweep, {"--json", "-"}));
+  EXPECT_EQ(document["verdict"]["rounding"], "rne");
+  ASSERT_EQ(document["verdicts_of_other_roundings"].size(), 1u);
+  EXPECT_EQ(document["verdicts_of_other_roundings"][0]["rounding"], "rtz");
+  EXPECT_TRUE(Succeed(sweep).starts_with("rounding rne:\nfp16  trains"));
+}
+
+TEST(SweepCommand, ASortWithoutWindowsHasNoVerdict) {
+  const Arguments sweep = {"sweep", kSingle, "--format", "fp16", "--sort", "skipped"};
+  EXPECT_TRUE(Succeed(sweep).starts_with("No verdict: "));
+  EXPECT_EQ(SucceedJson(Joined(sweep, {"--json", "-"}))["verdict"], json());
+}
+
+// The words of the lines of a table that begin with these.
+std::vector<std::string> RowsOf(const std::string& report, const std::string& begin) {
+  std::vector<std::string> rows;
+  for (const std::string& line : Lines(report)) {
+    std::string words;
+    for (const char c : line) {
+      if (c != ' ' || !words.ends_with(' ')) words += c;
+    }
+    if (words.starts_with(" " + begin)) rows.push_back(words.substr(1));
+  }
+  return rows;
+}
+
+TEST(SweepCommand, RunsThatTieShareARowAndHeadroomIsPreferred) {
+  const std::string report =
+      Succeed({"sweep", kTraces + "cnn-digits", "--policy", "torch", "--vary",
+               "init_scale=2^-12..2^18", "--vary", "growth_interval=100,200,300", "--top", "4"});
+  const std::string tail = " 100 to 300 (100) 0/45 0 ";
+  const std::vector<std::string> rows = RowsOf(report, "fp16 torch");
+  ASSERT_EQ(rows.size(), 3u) << report;  // two of them among the best
+  EXPECT_TRUE(rows[0].starts_with("fp16 torch 2^-9 to 2^16 (2^14)" + tail)) << report;
+  EXPECT_TRUE(rows[0].ends_with(" 78")) << report;
+  EXPECT_TRUE(rows[2].starts_with("fp16 torch 2^-9 to 2^16 (2^14)" + tail)) << report;
+  for (const std::string& row : RowsOf(report, "bf16 torch")) {
+    EXPECT_TRUE(row.starts_with("bf16 torch 2^-12 to 2^18 (2^-12)" + tail)) << report;
+  }
+}
+
+TEST(SweepCommand, ARowNamesOnlyWhatTies) {
+  const std::string report =
+      Succeed({"sweep", kTraces + "cnn-digits", "--policy", "static", "--format", "fp16", "--vary",
+               "loss_scale=1,2^4,2^30,2^8,2^31", "--top", "2"});
+  const std::vector<std::string> rows = RowsOf(report, "fp16 static");
+  ASSERT_EQ(rows.size(), 3u) << report;
+  EXPECT_TRUE(rows[0].starts_with("fp16 static 1 to 2^8 (2^8) 0/45")) << report;
+  EXPECT_TRUE(rows[1].starts_with("fp16 static 2^30, 2^31 (2^31) 0/45")) << report;
+}
+
 TEST(SweepCommand, SamplesBySeed) {
   const Arguments sweep = {
       "sweep",    kSingle, "--policy", "torch", "--vary", "init_scale=1..1e9*10",

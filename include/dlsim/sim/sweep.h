@@ -25,7 +25,8 @@ struct SweepOutcome : PathSummary {
   // nothing at a scale within the step's window, and below it the mean harm that is to be expected
   // (docs/verdict.md).
   std::optional<double> mean_loss;
-  uint64_t steps_below_window = 0;  // applied, at a scale below their window
+  uint64_t steps_below_window = 0;   // applied, at a scale below their window
+  uint64_t steps_with_headroom = 0;  // applied, at least two binades below overflow
 
   // Mean over applied steps of the share of the step's energy that underflows; 1 if none was
   // applied.
