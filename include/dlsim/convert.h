@@ -19,14 +19,15 @@ struct ArrayConversion {
   uint64_t first_index = 0;  // index of the first element in the random stream; a multiple of 8
 };
 
-// Encodes `values`; both spans have one length. The 16-bit form is for formats of at most 16 bits,
-// the 32-bit form for any.
+// Encodes `values`. The 16-bit form is for formats of at most 16 bits, the 32-bit form for any.
+// Throws Error (kUsage) if the spans differ in length.
 void EncodeArray(const ArrayConversion& how, std::span<const float> values,
                  std::span<uint16_t> codes);
 void EncodeArray(const ArrayConversion& how, std::span<const float> values,
                  std::span<uint32_t> codes);
 
 // Decodes `codes`, exactly; signalling NaN codes become quiet. Bits above the code are ignored.
+// Throws Error (kUsage) if the spans differ in length.
 void DecodeArray(const Format& format, std::span<const uint16_t> codes, std::span<float> values);
 void DecodeArray(const Format& format, std::span<const uint32_t> codes, std::span<float> values);
 

@@ -152,9 +152,12 @@ bool UsesWallTime(std::string_view name) {
 BenchmarkFile ParseBenchmarks(const std::string& place, const Json& document) {
   BenchmarkFile file;
   file.place = place;
-  if (!document.is_object()) throw InputError(place, "not a benchmark result", "a JSON object");
-  const Json& context = Member(place, document, "context");
-  const Json& entries = Member(place, document, "benchmarks");
+  if (!document.is_object() || !document.contains("context") || !document.contains("benchmarks")) {
+    throw InputError(place, "no result of a benchmark",
+                     "the JSON of dlsim bench run or of Google Benchmark");
+  }
+  const Json& context = document["context"];
+  const Json& entries = document["benchmarks"];
   if (!context.is_object()) throw InputError(place, "bad \"context\"", "an object");
   if (!entries.is_array()) throw InputError(place, "bad \"benchmarks\"", "an array");
   file.has_dlsim_block = document.contains("dlsim");

@@ -29,7 +29,7 @@ HWY_EXPORT(DecodeBlock32);
 template <class Code, class Kernel>
 void EncodeInBlocks(const ArrayConversion& how, std::span<const float> values,
                     std::span<Code> codes, const Kernel& kernel) {
-  DLSIM_CHECK(values.size() == codes.size());
+  CheckLength("EncodeArray", "codes", values.size(), codes.size());
   DLSIM_CHECK(how.first_index % kElementsPerPhiloxBlock == 0);
   DLSIM_CHECK(CodeBits(how.conversion.format) <= static_cast<int>(8 * sizeof(Code)));
   ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
@@ -42,7 +42,7 @@ void EncodeInBlocks(const ArrayConversion& how, std::span<const float> values,
 template <class Code, class Kernel>
 void DecodeInBlocks(const Format& format, std::span<const Code> codes, std::span<float> values,
                     const Kernel& kernel) {
-  DLSIM_CHECK(values.size() == codes.size());
+  CheckLength("DecodeArray", "values", codes.size(), values.size());
   DLSIM_CHECK(CodeBits(format) <= static_cast<int>(8 * sizeof(Code)));
   ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
     kernel(format, codes.data() + begin, count, values.data() + begin);

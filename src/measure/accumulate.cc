@@ -225,14 +225,14 @@ std::vector<Accumulated> SumOfSquares(std::span<const float> values,
 std::vector<Accumulated> Dot(std::span<const float> a, std::span<const float> b,
                              std::span<const AccumulationOptions> options) {
   CheckOptions(options);
-  DLSIM_CHECK(a.size() == b.size());
+  CheckLength("Dot", "b", a.size(), b.size());
   return SumProducts(InputSets(a, options, 0), InputSets(b, options, 1), a.size(), options);
 }
 
 std::vector<Accumulated> SumAxis(std::span<const float> values, const AxisShape& shape,
                                  std::span<const AccumulationOptions> options) {
   CheckOptions(options);
-  DLSIM_CHECK(values.size() == shape.outer * shape.length * shape.inner);
+  CheckLength("SumAxis", "values", shape.outer * shape.length * shape.inner, values.size());
   const InputSets inputs(values, options, 0);
   return SumMany(shape.outer * shape.inner, shape.length, options,
                  [&](size_t o, uint64_t output, const auto& body) {
@@ -246,8 +246,8 @@ std::vector<Accumulated> MatMul(std::span<const float> a, std::span<const float>
                                 const MatMulShape& shape,
                                 std::span<const AccumulationOptions> options) {
   CheckOptions(options);
-  DLSIM_CHECK(a.size() == shape.rows * shape.depth);
-  DLSIM_CHECK(b.size() == shape.depth * shape.columns);
+  CheckLength("MatMul", "a", shape.rows * shape.depth, a.size());
+  CheckLength("MatMul", "b", shape.depth * shape.columns, b.size());
   const InputSets inputs_a(a, options, 0), inputs_b(b, options, 1);
   return SumMany(shape.rows * shape.columns, shape.depth, options,
                  [&](size_t o, uint64_t output, const auto& body) {

@@ -166,8 +166,8 @@ TEST(BenchmarkFile, SaysWhatIsWrongWhere) {
     bad[json::json_pointer(pointer)] = value;
     ExpectInputError([&] { Read(bad); }, words);
   };
-  ExpectInputError([&] { Read(json(5)); }, {"r.json: not a benchmark result"});
-  ExpectInputError([&] { Read(json::object()); }, {"no \"context\""});
+  ExpectInputError([&] { Read(json(5)); }, {"r.json: no result of a benchmark"});
+  ExpectInputError([&] { Read(json::object()); }, {"no result of a benchmark"});
   expect("/context", 5, {"bad \"context\""});
   expect("/benchmarks", 5, {"bad \"benchmarks\""});
   expect("/benchmarks", json::array(), {"no benchmark in it"});

@@ -9,6 +9,7 @@
 #include <numeric>
 #include <vector>
 
+#include "dlsim/error.h"
 #include "dlsim/simd.h"
 #include "src/base/cache_size.h"
 #include "src/codec/stores.h"
@@ -37,6 +38,18 @@ void ExpectAsReference(const ArrayConversion& how, const std::vector<float>& val
     const uint32_t random = RandomBits(how.random, how.first_index + i);
     ASSERT_EQ(codes[i], Encode(spec, how.conversion.rounding, scaled, random).code)
         << i << std::hex << " bits " << std::bit_cast<uint32_t>(values[i]);
+  }
+}
+
+TEST(Convert, SpansOfUnequalLengthAreAnErrorThatNamesBoth) {
+  const std::vector<float> values(100);
+  std::vector<uint16_t> codes(10);
+  try {
+    EncodeArray({{kFp16}}, values, std::span(codes));
+    FAIL() << "no error";
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kUsage);
+    EXPECT_STREQ(error.what(), "EncodeArray: codes: wrong length, expected 100, got 10");
   }
 }
 
