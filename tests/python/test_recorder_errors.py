@@ -341,6 +341,36 @@ def test_files_with_and_without_ranks_are_never_mixed(tmp_path: Path) -> None:
     assert [path.name for path in sorted(tmp_path.glob("step-*"))] == ["step-00000000.safetensors"]
 
 
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("RANK", "WORLD_SIZE"),
+        ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        ("PMI_RANK", "PMI_SIZE"),
+        ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ],
+)
+def test_ranks_are_told_apart_before_there_is_a_process_group(
+    tmp_path: Path, monkeypatch, name, of
+) -> None:
+    model = small_model()
+    monkeypatch.setenv(name, "1")
+    monkeypatch.setenv(of, "2")
+    with pytest.raises(dlsim.UsageError, match=r"expected the recorder after the model is wrapped"):
+        dlsim.Recorder(model, tmp_path / "run")
+    with dlsim.Recorder(model, tmp_path / "run", distributed="separate") as rec:
+        train(model, rec)
+    assert load(tmp_path / "run", 0, ".rank-00001")[1]["ranks"] == "2"
+    with dlsim.Recorder(model, tmp_path / "reduced", distributed="reduced") as rec:
+        train(model, rec)
+    assert not (tmp_path / "reduced").exists()  # rank 0 writes
+    monkeypatch.setenv(of, "1")
+    monkeypatch.setenv(name, "0")
+    with dlsim.Recorder(model, tmp_path / "one") as rec:
+        train(model, rec)
+    assert steps_in(tmp_path / "one") == [0]
+
+
 def test_a_profile_that_is_not_closed_is_told_by_name(tmp_path: Path) -> None:
     model, path = small_model(), tmp_path / "run.dlprof"
     with dlsim.Recorder(model, path) as rec:

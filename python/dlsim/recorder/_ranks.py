@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -37,13 +38,29 @@ class Ranks:
         return self.kind in ("sharded", "stages")
 
 
-def _process_group() -> tuple[int, int]:
-    """Returns rank and number of processes; (0, 1) without torch.distributed."""
+# Where launchers say which process this is of how many: torchrun and its kin, mpirun, srun.
+_LAUNCHED = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+)
+
+
+def process_group() -> tuple[int, int]:
+    """Returns rank and number of processes.
+
+    Before there is a process group, those of the launcher; (0, 1) without one.
+    """
     import torch.distributed as dist
 
-    if not dist.is_available() or not dist.is_initialized():
-        return 0, 1
-    return dist.get_rank(), dist.get_world_size()
+    if dist.is_available() and dist.is_initialized():
+        return dist.get_rank(), dist.get_world_size()
+    for names in _LAUNCHED:
+        rank, ranks = (os.environ.get(name, "") for name in names)
+        if rank.isdecimal() and ranks.isdecimal():
+            return int(rank), int(ranks)
+    return 0, 1
 
 
 def wrapped_in(model: Any) -> list[Any]:
@@ -87,7 +104,7 @@ def _is_reduced(model: Any) -> bool:
 
 def changes_gradients(models: Iterable[Any]) -> bool:
     """Returns whether communication may change gradients in place after backward has left them."""
-    return _process_group()[1] > 1 or any(map(_is_sharded, models)) or any(map(_is_reduced, models))
+    return process_group()[1] > 1 or any(map(_is_sharded, models)) or any(map(_is_reduced, models))
 
 
 def ranks_of(
@@ -104,7 +121,7 @@ def ranks_of(
             "micro_steps: hooks see no gradients of fully sharded parameters, "
             "expected micro_steps=False, which records their sum"
         )
-    found_rank, found_ranks = _process_group()
+    found_rank, found_ranks = process_group()
     rank = found_rank if rank is None else rank
     ranks = found_ranks if ranks is None else ranks
     if not 0 <= rank < ranks:
@@ -129,5 +146,6 @@ def _guessed_kind(models: list[Any]) -> str:
         return "reduced"
     raise UsageError(
         "distributed: cannot tell what the gradients of several processes are to each other, "
-        "expected distributed='reduced', 'separate', 'sharded' or 'stages'"
+        "expected the recorder after the model is wrapped, or distributed='reduced', 'separate', "
+        "'sharded' or 'stages' ('single' if this process trains alone)"
     )
