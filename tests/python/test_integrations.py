@@ -110,3 +110,16 @@ def test_hugging_face_losses_are_no_activations(tmp_path: Path) -> None:
     found = load(tmp_path / "run", 0)[0]
     assert "lm_head.act_grad" in found
     assert all(tensor.dim() > 0 for name, tensor in found.items() if name.endswith(".act_grad"))
+
+
+@pytest.mark.parametrize("output", ["run", "run.dlprof"])
+def test_what_exists_already_is_refused_before_the_training(tmp_path: Path, output) -> None:
+    own = trainer(tmp_path, 1.0)
+    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    make = dlsim.integrations.HuggingFaceRecorder
+    own.add_callback(make(own, tmp_path / output))
+    own.train()
+    with pytest.raises(dlsim.UsageError, match=r"already, .* existing='replace', as for a cell"):
+        make(own, tmp_path / output)
+    for options in ({"existing": "replace"}, {"existing": "continue"}, {"dry_run": True}):
+        make(own, tmp_path / output, **options)

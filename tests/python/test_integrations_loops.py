@@ -163,6 +163,12 @@ def test_lightning_schedules_that_advance_on_skipped_steps_are_noticed(
     assert "was skipped and the learning rate's schedule advanced" in caplog.text
 
 
+def test_lightning_refuses_what_exists_already_before_the_training(tmp_path: Path) -> None:
+    (tmp_path / "run.dlprof.partial").touch()
+    with pytest.raises(dlsim.UsageError, match=r"partial: exists already, .*existing='replace'"):
+        dlsim.integrations.LightningRecorder(tmp_path / "run.dlprof")
+
+
 def test_lightning_refuses_manual_optimization(tmp_path: Path) -> None:
     running = trainer(tmp_path, dlsim.integrations.LightningRecorder(tmp_path / "run"))
     running.accumulate_grad_batches, running.gradient_clip_val = 1, None

@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from ..recorder import AlertStop, Recorder
+from ..recorder._output import check_free
 from ..recorder._skipped import tells_skips
 
 try:
@@ -33,6 +34,7 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str], **options: Any) -> None:
+        check_free(path, options)  # not only when the training begins
         self.recorder: Recorder | None = None
         self._trainer = trainer
         self._path = path

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._errors import UsageError
 from ..recorder import AlertStop, Recorder
+from ..recorder._output import check_free
 from ..recorder._skipped import tells_skips
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class LightningRecorder(Callback):
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
+        check_free(path, options)  # not only when the training begins
         self.recorder: Recorder | None = None
         self._path = path
         self._options = options

@@ -13,8 +13,16 @@ from .._core import __version__
 from .._errors import UsageError
 from ._joining import shard_path
 from ._names import class_of
-from ._ranks import Ranks
-from ._sinks import DrySink, Existing, ProfileSink, Sink, TraceSink
+from ._ranks import Ranks, process_group
+from ._sinks import (
+    DrySink,
+    Existing,
+    ProfileSink,
+    Sink,
+    TraceSink,
+    refuse_profile,
+    refuse_trace,
+)
 
 _LISTS = ("formats", "roundings")
 _LADDER = (*_LISTS, "subnormals", "scales")
@@ -67,18 +75,12 @@ def output_of(
         if not (is_list if key in _LISTS else isinstance(value, str)):
             kind = "a list of texts" if key in _LISTS else "a text"
             raise TypeError(f"ladder.{key}: expected {kind}, got {value!r}")
-    given = Path(path)
-    named = given.suffix == ".dlprof"
-    if named and format == "safetensors":
-        raise UsageError(f"{given}: is the name of a profile, expected that of a directory")
-    profile = named or format == "profile"
+    given, profile = _named(path, format)
     if ladder and not profile:
         raise UsageError("ladder: only a profile has one, expected format='profile'")
     for key, value in description.items():
         if not isinstance(key, str) or not (isinstance(value, str) or not profile):
             raise TypeError(f"description {key!a}: expected text, got {type(value).__name__}")
-    if profile and not named:
-        given = given / "gradients.dlprof"
     return Output(
         path=_path_of(given, ranks, profile=profile),
         profile=profile,
@@ -88,6 +90,27 @@ def output_of(
         ladder=ladder,
         dry_run=dry_run,
     )
+
+
+def _named(path: str | os.PathLike[str], format: str | None) -> tuple[Path, bool]:
+    """Returns the path of a trace or profile in one process, and whether it is a profile."""
+    given = Path(path)
+    named = given.suffix == ".dlprof"
+    if named and format == "safetensors":
+        raise UsageError(f"{given}: is the name of a profile, expected that of a directory")
+    profile = named or format == "profile"
+    return given / "gradients.dlprof" if profile and not named else given, profile
+
+
+def check_free(path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
+    """Raises UsageError if a recorder with these arguments would be refused for what is there.
+
+    For those that open it later. Only rank 0 looks, and for what it alone would write.
+    """
+    refuses = options.get("existing", "refuse") == "refuse" and not options.get("dry_run")
+    if refuses and process_group()[0] == 0:
+        place, profile = _named(path, options.get("format"))
+        (refuse_profile if profile else refuse_trace)(place)
 
 
 def _path_of(path: Path, ranks: Ranks, *, profile: bool) -> Path:

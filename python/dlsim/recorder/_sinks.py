@@ -57,6 +57,26 @@ class Sink(Protocol):
         """Returns the bytes written so far."""
 
 
+_OFFER = "existing='replace', as for a cell that runs again, or existing='continue'"
+
+
+def _held(directory: Path, offer: str) -> UsageError:
+    return UsageError(f"{directory}: holds a trace already, expected another directory or {offer}")
+
+
+def refuse_trace(directory: Path) -> None:
+    """Raises UsageError if a directory holds steps."""
+    if any(directory.glob("step-*.safetensors")):
+        raise _held(directory, _OFFER)
+
+
+def refuse_profile(path: Path) -> None:
+    """Raises UsageError if there is a profile, or one that was begun."""
+    for taken in (path, Path(f"{path}.partial")):
+        if taken.exists():
+            raise UsageError(f"{taken}: exists already, expected another name or {_OFFER}")
+
+
 def _lock_of(path: Path, rank: int | None) -> Lock:
     try:
         return Lock(path / f".lock-{0 if rank is None else rank}")
@@ -108,10 +128,7 @@ class TraceSink:
         # No reader takes files with and without ranks together.
         others = {rank for rank in ranks if (rank is None) != (self._rank is None)}
         if (existing == "refuse" and self._rank in ranks) or (existing != "replace" and others):
-            offer = "existing='replace'" if others else "existing='continue' or 'replace'"
-            raise UsageError(
-                f"{present.directory}: holds a trace already, expected another directory or {offer}"
-            )
+            raise _held(present.directory, "existing='replace'" if others else _OFFER)
         return others
 
     def add(self, step: int, part: Part) -> None:
@@ -160,12 +177,7 @@ class ProfileSink:
         self._path = path
         self._partial = Path(f"{path}.partial")
         if existing == "refuse":
-            for taken in (path, self._partial):
-                if taken.exists():
-                    raise UsageError(
-                        f"{taken}: exists already, expected another name, existing='continue' or "
-                        "existing='replace'"
-                    )
+            refuse_profile(path)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
