@@ -112,6 +112,21 @@ def test_hugging_face_losses_are_no_activations(tmp_path: Path) -> None:
     assert all(tensor.dim() > 0 for name, tensor in found.items() if name.endswith(".act_grad"))
 
 
+def test_hugging_face_steps_have_loss_and_learning_rate(tmp_path: Path) -> None:
+    own = trainer(tmp_path, 1.0)
+    own.plain = dlsim.Recorder(own.model, tmp_path / "plain", dry_run=True)
+    own.args.logging_steps = 1
+    own.add_callback(dlsim.integrations.HuggingFaceRecorder(own, tmp_path / "run"))
+    own.train()
+    own.plain.close()
+    logged = [entry for entry in own.state.log_history if "learning_rate" in entry]
+    for step, entry in enumerate(logged):
+        _, metadata = load(tmp_path / "run", step)
+        assert float(metadata["loss"]) == pytest.approx(entry["loss"], abs=1e-3)
+        assert float(metadata["lr"]) == pytest.approx(entry["learning_rate"])
+    assert len(logged) == 3 and "backward" not in vars(own.accelerator)
+
+
 @pytest.mark.parametrize("output", ["run", "run.dlprof"])
 def test_what_exists_already_is_refused_before_the_training(tmp_path: Path, output) -> None:
     own = trainer(tmp_path, 1.0)

@@ -34,7 +34,7 @@ def record_plainly(path: Path, scale: float | None, epochs: int = 1, **options) 
     """Trains with two batches for a step, clipped; returns the scale of each step."""
     model, scaler = small_model(), scaler_of(scale)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scales = []
+    scales, losses = [], []
     with dlsim.Recorder(model, path, **OPTIONS, **options) as rec:
         for _ in range(epochs):
             for group in (batches()[:2], batches()[2:4], batches()[4:]):
@@ -42,8 +42,10 @@ def record_plainly(path: Path, scale: float | None, epochs: int = 1, **options) 
                 for batch in group:
                     loss = loss_of(model, batch) / 2
                     (loss if scaler is None else scaler.scale(loss)).backward()
+                    losses.append(float(loss))
                 scales.append(1.0 if scaler is None else scaler.get_scale())
-                rec.step(scale=scales[-1])
+                rec.step(scale=scales[-1], loss=sum(losses), lr=0.1)
+                losses.clear()
                 if scaler is not None:
                     scaler.unscale_(optimizer)
                 torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
@@ -64,6 +66,9 @@ def same_traces(path: Path, plain: Path, scales: list[float], prefix: str = "") 
         assert tensors.keys() == renamed.keys()
         assert all(same_bits(tensors[name], renamed[name]) for name in tensors)
         assert float(metadata["grad_scale"]) == float(described["grad_scale"]) == scale
+        assert metadata["lr"] == described["lr"] == "0.1"
+        if "loss" in metadata or scale < 2.0**100:  # one that the scale makes infinite is not known
+            assert float(metadata["loss"]) == pytest.approx(float(described["loss"]), rel=1e-5)
 
 
 def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 from ..recorder import AlertStop, Recorder
 from ..recorder._output import check_free
 from ..recorder._skipped import tells_skips
+from ._facts import Loss, learning_rate_of
 
 try:
     from transformers import TrainerCallback
@@ -28,14 +29,16 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     `path` and `options` are those of dlsim.Recorder. Recorded are the gradients that the step's
     micro-batches have summed up, before Trainer unscales and clips them, with the scale of its
-    GradScaler if it has one. Steps have Trainer's numbers: `global_step`, from 0 or that of the
-    checkpoint on. `recorder` is the one of the last training, closed at its end; it is told the
-    scaler and the scheduler. An alert that stops ends the training as Trainer does, after the step.
+    GradScaler if it has one. Steps have Trainer's numbers (`global_step`, from 0 or that of the
+    checkpoint on), loss and learning rate. `recorder` is the one of the last training, closed at
+    its end; it is told the scaler and the scheduler. An alert that stops ends the training as
+    Trainer does, after the step.
     """
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str], **options: Any) -> None:
         check_free(path, options)  # not only when the training begins
         self.recorder: Recorder | None = None
+        self._loss = Loss()
         self._trainer = trainer
         self._path = path
         self._options = options
@@ -50,8 +53,12 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
             found["scheduler"] = self._trainer.lr_scheduler
         options = {**found, **self._options}
         self.recorder = Recorder(self._trainer.model_wrapped, self._path, **options)
-        self._recorded = -1
-        clip = type(accelerator).clip_grad_norm_
+        self._recorded, self._loss = -1, Loss()
+        clip, backward = type(accelerator).clip_grad_norm_, type(accelerator).backward
+
+        def adding(loss: Any, **options: Any) -> Any:
+            self._loss.add(loss, 1 / accelerator.gradient_accumulation_steps)
+            return backward(accelerator, loss, **options)
 
         def recording(*args: Any, **options: Any) -> Any:
             self._record(state)
@@ -59,6 +66,7 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
         # None of Trainer's events lies between backward and this.
         accelerator.clip_grad_norm_ = recording
+        accelerator.backward = adding
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Records where nothing has clipped."""
@@ -66,7 +74,8 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Closes the recorder and leaves Trainer as it was."""
-        vars(self._trainer.accelerator).pop("clip_grad_norm_", None)
+        for name in ("clip_grad_norm_", "backward"):
+            vars(self._trainer.accelerator).pop(name, None)
         if self.recorder is not None:
             self.recorder.close()
 
@@ -75,8 +84,12 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
             return
         self._recorded = state.global_step
         scale = 1.0 if self._scaler() is None else None
+        loss, self._loss = self._loss, Loss()
+        lr = learning_rate_of(self._trainer.optimizer)
         try:
-            self.recorder.step(scale=scale, step=state.global_step, epoch=state.epoch)
+            self.recorder.step(
+                scale=scale, step=state.global_step, loss=loss, lr=lr, epoch=state.epoch
+            )
         except AlertStop as alert:
             _LOG.warning("dlsim recorder: stops: %s", alert)
             self._trainer.control.should_training_stop = True

@@ -11,6 +11,7 @@ from .._errors import UsageError
 from ..recorder import AlertStop, Recorder
 from ..recorder._output import check_free
 from ..recorder._skipped import tells_skips
+from ._facts import Loss, learning_rate_of
 
 if TYPE_CHECKING:
     Callback = object
@@ -35,16 +36,18 @@ class LightningRecorder(Callback):
 
     `path` and `options` are those of dlsim.Recorder. Recorded are the gradients that the step's
     batches have summed up, before the precision plugin unscales and Trainer clips them, with the
-    scale of the plugin's GradScaler if it has one. Steps have Trainer's numbers: `global_step`,
-    from 0 or that of the checkpoint on. `recorder` is the one of the last training, closed at its
-    end; it is told the scaler and a scheduler that steps with the batches. An alert that stops ends
-    the training as Trainer does, after the step. Raises UsageError for manual optimization, where
-    only the module knows its steps: call `Recorder.step` after `manual_backward` there.
+    scale of the plugin's GradScaler if it has one. Steps have Trainer's numbers (`global_step`,
+    from 0 or that of the checkpoint on), loss and learning rate. `recorder` is the one of the last
+    training, closed at its end; it is told the scaler and a scheduler that steps with the batches.
+    An alert that stops ends the training as Trainer does, after the step. Raises UsageError for
+    manual optimization, where only the module knows its steps: call `Recorder.step` after
+    `manual_backward` there.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:
         check_free(path, options)  # not only when the training begins
         self.recorder: Recorder | None = None
+        self._loss = Loss()
         self._path = path
         self._options = options
 
@@ -55,21 +58,32 @@ class LightningRecorder(Callback):
                 "LightningRecorder: the module optimizes by itself, expected calls of "
                 "dlsim.Recorder.step after manual_backward"
             )
-        scaler = getattr(trainer.precision_plugin, "scaler", None)
+        scaler = _scaler_of(trainer)
+        self._loss = Loss(scaler)
         found: dict[str, Any] = {"first_step": trainer.global_step, "scaler": scaler}
         if tells_skips(scaler):
             each = [one for one in trainer.lr_scheduler_configs if one.interval == "step"]
             found["scheduler"] = each[0].scheduler if each else None
         self.recorder = Recorder(trainer.model, self._path, **{**found, **self._options})
 
+    def on_before_backward(self, trainer: Any, pl_module: Any, loss: Any) -> None:
+        """Adds the loss of a batch, which carries the scale."""
+        self._loss.add(loss)
+
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """Records after a step's last batch: at the next event gradients are unscaled."""
         if self.recorder is None or trainer.fit_loop.epoch_loop._should_accumulate():
             return
-        unscaled = getattr(trainer.precision_plugin, "scaler", None) is None
-        facts = {"step": trainer.global_step, "epoch": trainer.current_epoch}
+        scaler = _scaler_of(trainer)
+        loss, self._loss = self._loss, Loss(scaler)
+        facts = {
+            "step": trainer.global_step,
+            "epoch": trainer.current_epoch,
+            "loss": loss,
+            "lr": learning_rate_of(trainer.optimizers[0]) if trainer.optimizers else None,
+        }
         try:
-            self.recorder.step(scale=1.0 if unscaled else None, **facts)
+            self.recorder.step(scale=1.0 if scaler is None else None, **facts)
         except AlertStop as alert:
             _LOG.warning("dlsim recorder: stops: %s", alert)
             trainer.should_stop = True
@@ -82,3 +96,7 @@ class LightningRecorder(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Closes the recorder of a training that fails."""
         self.on_train_end(trainer, pl_module)
+
+
+def _scaler_of(trainer: Any) -> Any:
+    return getattr(trainer.precision_plugin, "scaler", None)

@@ -45,6 +45,7 @@ def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:
     texts = {}
     for key, value in metadata.items():
         item = getattr(value, "item", None)
-        if value is not None:
-            texts[key] = str(item() if callable(item) else value)
+        known = item() if callable(item) else value
+        if known is not None:
+            texts[key] = str(known)
     return texts
