@@ -371,6 +371,15 @@ def test_ranks_are_told_apart_before_there_is_a_process_group(
     assert steps_in(tmp_path / "one") == [0]
 
 
+def test_modules_that_never_run_are_no_warning(tmp_path: Path, caplog) -> None:
+    model = nn.ModuleDict({"used": nn.Linear(2, 2), "idle": nn.Dropout()})
+    with caplog.at_level(logging.DEBUG), dlsim.Recorder(model, tmp_path) as rec:
+        model["used"](torch.ones(1, 2)).sum().backward()
+        rec.step(scale=1.0)
+    assert [record.levelname for record in caplog.records] == ["DEBUG"]
+    assert "left out: idle.act_grad" in caplog.text
+
+
 def test_a_profile_that_is_not_closed_is_told_by_name(tmp_path: Path) -> None:
     model, path = small_model(), tmp_path / "run.dlprof"
     with dlsim.Recorder(model, path) as rec:

@@ -11,6 +11,9 @@ from dataclasses import dataclass, field
 _LOG = logging.getLogger("dlsim.recorder")
 _MESSAGES_KEPT = 20
 
+# Why a tensor is left out that nobody misses: attention has a dropout that fused kernels replace.
+NEVER_CALLED = "its module was never called in a recorded step"
+
 
 @dataclass(frozen=True)
 class RecordedTensor:
@@ -67,13 +70,20 @@ class Report:
             self.count(error, doing)
 
     def log_at_close(self) -> None:
-        """Logs the errors and the tensors that were left out, a line each, if there are any."""
+        """Logs the errors and the tensors that were left out, a line each, if there are any.
+
+        Those of modules that never ran are no warning.
+        """
         if self.errors > 0:
             _LOG.warning("dlsim recorder: %s: %d errors, %d steps", *self._sums())
-        if self.left_out:
-            name, reason = next(iter(self.left_out.items()))
-            more = f", and {len(self.left_out) - 1} more" if len(self.left_out) > 1 else ""
-            _LOG.warning("dlsim recorder: %s: left out: %s (%s)%s", self.path, name, reason, more)
+        for level, left_out in (
+            (logging.WARNING, [one for one in self.left_out.items() if one[1] != NEVER_CALLED]),
+            (logging.DEBUG, [one for one in self.left_out.items() if one[1] == NEVER_CALLED]),
+        ):
+            if left_out:
+                more = f", and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+                first = (self.path, *left_out[0], more)
+                _LOG.log(level, "dlsim recorder: %s: left out: %s (%s)%s", *first)
 
     def _sums(self) -> tuple[str, int, int]:
         return self.path, self.errors, self.steps

@@ -11,6 +11,7 @@ from .._errors import Error, UsageError
 from ._choice import Choice
 from ._hooks import ActivationHooks, Guard, ParameterHooks
 from ._order import StepOrder
+from ._report import NEVER_CALLED
 
 
 def gradients_of(
@@ -116,7 +117,7 @@ class Sources:
     def note_idle(self, left_out: dict[str, str]) -> None:
         """Notes the chosen modules that never ran in a recorded step."""
         for name in self._of_activations.idle() if self._of_activations is not None else ():
-            left_out.setdefault(name, "its module was never called in a recorded step")
+            left_out.setdefault(name, NEVER_CALLED)
 
     def remove_hooks(self) -> None:
         """Removes all hooks, and what they have seen."""
