@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
 
-from ._core import Conversion, Format
+from ._core import Conversion, Format, parse_number
 from ._dtypes import format_of
 from ._errors import UsageError
 
@@ -36,9 +36,11 @@ def conversion_of(
 
 
 def scale_of(scale: Any) -> float:
-    """Returns a scale as a number; raises TypeError for what is none."""
+    """Returns a scale, which may be a text as "2^15", as a number; raises TypeError."""
     if type(scale) is float:
         return scale
+    if isinstance(scale, str):
+        return parse_number(scale, "scale")
     if getattr(scale, "ndim", 0) > 0:
         raise TypeError(f"scale: expected a number, got an array of shape {tuple(scale.shape)}")
     if not hasattr(scale, "__float__") and not hasattr(scale, "__index__"):

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     def encode(
         values: NDArray[Any],
         format: Any,
-        scale: float = ...,
+        scale: float | str = ...,
         *,
         as_dtype: bool = ...,
         out: NDArray[Any] | None = ...,
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     def encode(
         values: torch.Tensor,
         format: Any,
-        scale: float = ...,
+        scale: float | str = ...,
         *,
         as_dtype: bool = ...,
         out: torch.Tensor | None = ...,
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     def encode(
         values: Any,
         format: Any,
-        scale: float = ...,
+        scale: float | str = ...,
         *,
         as_dtype: bool = ...,
         out: Any = ...,
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 def encode(
     values: Any,
     format: Any,
-    scale: float = 1.0,
+    scale: float | str = 1.0,
     *,
     rounding: str = "rne",
     overflow: str = "inf",
@@ -155,7 +155,7 @@ if TYPE_CHECKING:
     def quantize(
         values: NDArray[Any],
         format: Any,
-        scale: float = ...,
+        scale: float | str = ...,
         *,
         unscale: bool = ...,
         out: NDArray[np.float32] | None = ...,
@@ -165,7 +165,7 @@ if TYPE_CHECKING:
     def quantize(
         values: torch.Tensor,
         format: Any,
-        scale: float = ...,
+        scale: float | str = ...,
         *,
         unscale: bool = ...,
         out: torch.Tensor | None = ...,
@@ -175,7 +175,7 @@ if TYPE_CHECKING:
     def quantize(
         values: Any,
         format: Any,
-        scale: float = ...,
+        scale: float | str = ...,
         *,
         unscale: bool = ...,
         out: Any = ...,
@@ -186,7 +186,7 @@ if TYPE_CHECKING:
 def quantize(
     values: Any,
     format: Any,
-    scale: float = 1.0,
+    scale: float | str = 1.0,
     *,
     rounding: str = "rne",
     overflow: str = "inf",
@@ -221,7 +221,7 @@ if TYPE_CHECKING:
 
     @overload
     def measure(
-        values: Any, format: str | Format, scale: float = ..., **rules: Unpack[_Rules]
+        values: Any, format: str | Format, scale: float | str = ..., **rules: Unpack[_Rules]
     ) -> TensorStats: ...
     @overload
     def measure(
@@ -229,7 +229,7 @@ if TYPE_CHECKING:
     ) -> list[TensorStats]: ...
     @overload
     def measure(
-        values: Any, format: Any, scale: Sequence[float], **rules: Unpack[_Rules]
+        values: Any, format: Any, scale: Sequence[float | str], **rules: Unpack[_Rules]
     ) -> list[TensorStats]: ...
     @overload
     def measure(values: Any, format: Any, scale: Any = ..., **rules: Unpack[_Rules]) -> Any: ...

@@ -50,3 +50,8 @@ def some_of(names: Iterable[str], most: int = 5) -> str:
     known = [name or "(root)" for name in names]
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more
+
+
+def counted(count: int, things: str) -> str:
+    """Returns a count with its noun, which is given in the plural: "1 step", "2 steps"."""
+    return f"{count} {things.removesuffix('s') if count == 1 else things}"

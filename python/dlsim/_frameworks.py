@@ -79,11 +79,22 @@ def source_of(array: Any, place: str, elements: tuple[str, ...]) -> Source:
         raise TypeError(f"{place}: masked array, expected one without a mask, as of .filled(value)")
     if not isinstance(array, np.ndarray | np.generic) and hasattr(array, "__dlpack__"):
         return Source(*_of_dlpack(array, place, elements), _importer_of(array), aligned=True)
+    return Source(*_of_numpy(_of_numbers(array, place, elements), place, elements), _numpy_array)
+
+
+def _of_numbers(numbers: Any, place: str, elements: tuple[str, ...]) -> Bits:
+    """Returns lists and numbers as an array; whole ones get a type that holds them exactly."""
     try:
-        converted = np.asarray(array)
+        converted = np.asarray(numbers)
     except ValueError as error:  # lists of different lengths
         raise TypeError(f"{place}: no array: {error}") from error
-    return Source(*_of_numpy(converted, place, elements), _numpy_array)
+    if hasattr(numbers, "dtype") or converted.dtype.kind not in "iu":
+        return converted
+    as_values = "float64" in elements
+    low, high = (-(2**53), 2**53) if as_values else (0, 2**32 - 1)
+    if low <= int(converted.min()) and int(converted.max()) <= high:
+        return converted.astype(np.float64 if as_values else np.uint32)
+    return converted
 
 
 def target_bits(

@@ -159,8 +159,16 @@ def check_keywords(function: Callable[..., object], given: Iterable[str]) -> Non
     known = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
     for name in given:
         if name not in parameters:
-            close = get_close_matches(name, known, 1)
+            close = _named(function.__name__, name) or get_close_matches(name, known, 1)
             hint = f", did you mean {close[0]!r}?" if close else f", expected {', '.join(known)}"
             raise TypeError(
                 f"{function.__name__}() got an unexpected keyword argument {name!r}{hint}"
             )
+
+
+def _named(function: str, option: str) -> list[str]:
+    """Returns the keyword that stands for an option of the command, such as settings for set."""
+    from ._command_options import KEYWORDS
+
+    flag = f"--{option.replace('_', '-')}"
+    return [name for name, keyword in KEYWORDS[function].items() if keyword.flag == flag]

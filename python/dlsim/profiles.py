@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
+from ._errors import counted
 from ._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 _Fields: TypeAlias = tuple[
@@ -103,7 +104,7 @@ class ProfileStep:
         )
 
     def __repr__(self) -> str:
-        return f"<dlsim.ProfileStep {self.number}: {len(self.tensors)} tensors>"
+        return f"<dlsim.ProfileStep {self.number}: {counted(len(self.tensors), 'tensors')}>"
 
 
 class Profile:
@@ -165,7 +166,7 @@ class Profile:
             yield self[i]
 
     def __repr__(self) -> str:
-        return f"<dlsim.Profile {self._place}: {len(self)} steps>"
+        return f"<dlsim.Profile {self._place}: {counted(len(self), 'steps')}>"
 
 
 def open_profile(path: AnyPath | Iterable[AnyPath], *, tensors: str = "*") -> Profile:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ._columns import Table
-from ._errors import InputError, UsageError
+from ._errors import InputError, UsageError, counted
 from ._expectations import Expectation, expectations_of
 from ._files import replacing
 from ._tables import table_names, tables
@@ -118,7 +118,7 @@ class Result:
             return ()
 
     def _extent(self) -> str:
-        return ", ".join(f"{len(rows)} {name}" for name, rows in _lists(self.data).items())
+        return ", ".join(counted(len(rows), name) for name, rows in _lists(self.data).items())
 
 
 class JudgedResult(Result):

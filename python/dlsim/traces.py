@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._errors import InputError
+from ._errors import InputError, counted
 from ._recorded import AnyPath, Role, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 FloatArray: TypeAlias = NDArray[np.float32]
@@ -144,7 +144,7 @@ class TraceStep:
         return {name: self.tensors[name] for name, info in infos if info.role == role}
 
     def __repr__(self) -> str:
-        return f"<dlsim.TraceStep {self.number}: {len(self.names)} tensors>"
+        return f"<dlsim.TraceStep {self.number}: {counted(len(self.names), 'tensors')}>"
 
 
 # Functions and not methods: a cycle of references would keep the files of a step open.
@@ -249,7 +249,7 @@ class Trace:
             yield self[i]
 
     def __repr__(self) -> str:
-        return f"<dlsim.Trace {self._place}: {len(self)} steps>"
+        return f"<dlsim.Trace {self._place}: {counted(len(self), 'steps')}>"
 
 
 def open_trace(

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "sim/base/number.h"
+#include "sim/base/suggest.h"
 
 namespace nb = nanobind;
 
@@ -44,18 +45,6 @@ constexpr std::array<Element, 14> kElements = {{{Code::Float, 32, "float32"},
                                                 {Code::Float8_E4M3FN, 8, "float8_e4m3fn"},
                                                 {Code::Float8_E5M2, 8, "float8_e5m2"}}};
 
-template <class T, size_t kCount>
-T Find(std::string_view place, const std::array<EnumName<T>, kCount>& choices,
-       const std::string& name) {
-  std::string names;
-  for (const EnumName<T>& choice : choices) {
-    if (choice.name == name) return choice.value;
-    if (!names.empty()) names += ", ";
-    names += choice.name;
-  }
-  throw UsageError(place, "unknown name", "one of " + names, Quoted(name));
-}
-
 // As the command's --scale.
 float ScaleOf(double scale) {
   const bool in_range = scale > 0 && scale <= std::numeric_limits<float>::max();
@@ -65,7 +54,11 @@ float ScaleOf(double scale) {
 
 }  // namespace
 
-DType DTypeOfElement(const std::string& name) { return Find("values", kDTypes, name); }
+DType DTypeOfElement(const std::string& name) {
+  std::vector<std::string_view> names;
+  for (const EnumName<DType>& known : kDTypes) names.push_back(known.name);
+  return kDTypes[ParseChoice("values", name, names)].value;
+}
 
 Error BadElement(const std::string& place, const std::string& got) {
   return UsageError(place, "bad element type", "one of the size of the elements", got);
@@ -88,9 +81,9 @@ std::string UnknownElement(const nb::dlpack::dtype& dtype) {
 
 Conversion ConversionOf(const NamedFormat& format, const std::string& rounding,
                         const std::string& overflow, const std::string& subnormals) {
-  return {format.format, Find("rounding", EnumNames(Rounding{}), rounding),
-          Find("overflow", EnumNames(Overflow{}), overflow),
-          Find("subnormals", EnumNames(Subnormals{}), subnormals)};
+  return {format.format, ParseNamed<Rounding>("rounding", rounding),
+          ParseNamed<Overflow>("overflow", overflow),
+          ParseNamed<Subnormals>("subnormals", subnormals)};
 }
 
 ArrayConversion ConversionOf(const Conversion& conversion, const Draws& draws) {

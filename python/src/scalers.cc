@@ -132,6 +132,12 @@ void RestartAt(BoundScaler& self, double scale) {
   self.configured.scaler.RestartAt(scale);
 }
 
+std::string Repr(const BoundScaler& self) {
+  const nb::object scale = nb::float_(self.configured.scaler.scale());
+  return "<dlsim.LossScaler " + std::string(self.policy->name) + ": scale " +
+         nb::repr(scale).c_str() + ">";
+}
+
 // What pickle and copy keep: how it was made, and its state.
 using Pickled = std::tuple<std::string, Texts, std::string, nb::dict>;
 
@@ -166,6 +172,7 @@ void BindScalers(nb::module_& module) {
           nb::arg("policy"), nb::arg("settings") = Settings{}, nb::arg("format") = "",
           nb::sig("def __init__(self, policy: str, settings: Mapping[str, bool | float | str] = "
                   "{}, format: str = '') -> None"))
+      .def("__repr__", &Repr)
       .def("__getstate__", &GetState, nb::sig("def __getstate__(self) -> tuple[typing.Any, ...]"))
       .def("__setstate__", &SetState, nb::arg("state"),
            nb::sig("def __setstate__(self, state: tuple[typing.Any, ...]) -> None"))

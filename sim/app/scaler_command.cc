@@ -142,7 +142,8 @@ int RunScalerCommand(ScalerCommandOptions options) {
     if (config) document["config"] = JsonConfig(options.config.path(), *config);
     out.Write(DumpJson(document) + "\n");
     out.Commit();
-  } else if (exit_code == 0 && !options.quiet) {
+  }
+  if (exit_code == 0 && !options.quiet && options.json != "-") {
     WriteReport((config ? DescribeConfig(options.config.path(), *config) : "") +
                 FormatRun(name, run, notes) +
                 (twins.empty() ? "" : DescribeTwins(*request.resume_at, run, twins)));

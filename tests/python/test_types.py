@@ -30,7 +30,8 @@ def check(array: NDArray[np.float32], tensor: torch.Tensor, other: object) -> No
     assert_type(dlsim.measure(tensor, dlsim.CB16), dlsim.TensorStats)
     assert_type(dlsim.measure(array, ["fp16", "bf16"]), list[dlsim.TensorStats])
     assert_type(dlsim.measure(array, "fp16", [1.0, 2.0]), list[dlsim.TensorStats])
-    assert_type(dlsim.encode(other, "fp16"), Any)
+    assert_type(dlsim.encode(other, "fp16", "2^15"), Any)
+    assert_type(dlsim.replay("run", rounding="sr").verdict.best, str)
     dlsim.encode(array, "fp16", mode="sr")
 """
 

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .._errors import InputError, UsageError
+from .._errors import InputError, UsageError, counted
 from .._files import replacing, replacing_directory, require_no_input
 from ..results import Result, table_names
 from ._arrow import PathText, arrow_table, chosen_tables, need, result_of
@@ -29,9 +29,7 @@ class Exported:
     rows: Mapping[Path, int]
 
     def __str__(self) -> str:
-        lines = [
-            f"{path}: {rows} {'row' if rows == 1 else 'rows'}" for path, rows in self.rows.items()
-        ]
+        lines = [f"{path}: {counted(rows, 'rows')}" for path, rows in self.rows.items()]
         return "\n".join(lines)
 
 

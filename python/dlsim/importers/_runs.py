@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .._errors import InputError
+from .._errors import InputError, counted
 from ._gradients import Gradients, Notes
 from ._numbering import PathText, Position
 from ._outputs import open_output
@@ -31,8 +31,8 @@ class Imported:
     high: Path | None = None
 
     def __str__(self) -> str:
-        steps = "1 step" if self.steps == 1 else f"{self.steps} steps"
-        tensors = "1 tensor" if self.tensors == 1 else f"{self.tensors} tensors"
+        steps = counted(self.steps, "steps")
+        tensors = counted(self.tensors, "tensors")
         path = str(self.path) if self.high is None else f"{self.path} and {self.high}"
         return f"{path}: {steps} ({self.first_step} to {self.last_step}), {tensors}"
 

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from .._errors import counted
+
 _LOG = logging.getLogger("dlsim.recorder")
 _MESSAGES_KEPT = 20
 
@@ -90,8 +92,9 @@ class Report:
 
     def __str__(self) -> str:
         text = (
-            f"{self.path}: {self.steps} steps, {len(self.tensors)} tensors of "
+            f"{self.path}: {counted(self.steps, 'steps')}, "
+            f"{counted(len(self.tensors), 'tensors')} of "
             f"{self.step_bytes} bytes in the last, {self.bytes} bytes written, "
-            f"{self.seconds:.3f} s, {self.errors} errors"
+            f"{self.seconds:.3f} s, {counted(self.errors, 'errors')}"
         )
         return f"{text}, first: {self.messages[0]}" if self.messages else text
