@@ -47,7 +47,7 @@ std::optional<int64_t> MetadataNumber(const std::string& place, const Metadata& 
   if (entry == metadata.end()) return std::nullopt;
   const std::optional<int64_t> number = ParseDigits(entry->second);
   if (!number) {
-    throw InputError(place, "bad " + key + " in the metadata", "decimal digits",
+    throw InputError(place, "bad " + key + " in the metadata", "at most 18 decimal digits",
                      Quoted(entry->second));
   }
   return number;

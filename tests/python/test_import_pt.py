@@ -299,6 +299,20 @@ def test_views_beyond_their_storage_are_refused(tmp_path: Path) -> None:
         assert len(str(raised.value).splitlines()) == 1, case
 
 
+@pytest.mark.parametrize(
+    "shape",
+    [(2**32, 2**32, 0), (0, 2**40, 2**40), (2**62, 0, 2**62), (2**28,), (2**14, 2**14), (1, 2**26)],
+)
+def test_a_small_file_makes_no_large_array(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    path = tmp_path / "step1.pt"
+    path.write_bytes(_archive(_tensor_pickle(10, 0, shape, (0,) * len(shape)), bytes(40)))
+    line = one_error_line(run_dlsim("import", "pt", path, "-o", tmp_path / "out"), 3)
+    assert "tensors far larger than the file" in line
+    small = _tensor_pickle(10, 0, (0, 2**20), (0, 0))
+    path.write_bytes(_archive(small, bytes(40)))
+    assert import_pt(path, tmp_path / "out").steps == 1
+
+
 def test_torchscript_is_refused(tmp_path: Path) -> None:
     torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "step1.pt"))
     line = one_error_line(run_dlsim("import", "pt", tmp_path / "step1.pt", "-o", tmp_path / "o"), 3)

@@ -85,6 +85,13 @@ def test_hostile_files_are_input_errors(tmp_path: Path, name: str) -> None:
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("number", ["9223372036854775807", "1" * 19, "-1", "1e3", ""])
+def test_numbers_in_metadata_have_18_digits_at_most(tmp_path: Path, number: str) -> None:
+    save_file({"w": np.ones(1)}, tmp_path / "step-00000000.safetensors", {"step": number})
+    with pytest.raises(dlsim.InputError, match="expected at most 18 decimal digits, got "):
+        dlsim.open_trace(tmp_path)[0]
+
+
 def test_a_file_cut_after_it_was_opened_is_an_input_error(tmp_path: Path) -> None:
     path = tmp_path / "step-00000000.safetensors"
     save_file({"w": np.ones(1 << 16, np.float32)}, path)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import math
 import zipfile
 import zlib
 from collections.abc import Iterator, Mapping
@@ -27,8 +28,9 @@ from ._torch_pickle import (
 _DEEPEST = 32
 _MOST_NODES = 4_000_000
 _LARGEST_PICKLE = 1 << 28
-# Tensors whose elements share memory may be this much larger than the file in all.
-_MOST_EXPANDED = 1 << 30
+# Tensors whose elements share memory may need so much more than some times the file in all.
+_MOST_EXPANDED = 1 << 26
+_MOST_REPEATED = 4
 _BFLOAT16 = "bfloat16"
 # Element types by the storage's class and by torch's name; those of size 1 are dlsim's formats.
 _STORAGES = {
@@ -179,7 +181,8 @@ def tensors_in(file: TorchFile, tree: Any, name: str, notes: Notes) -> dict[str,
     """
     path = file.path
     tensors: dict[str, Any] = {}
-    budget = path.stat().st_size + _MOST_EXPANDED
+    most = _MOST_REPEATED * path.stat().st_size + _MOST_EXPANDED
+    needed = 0
     for found, value in _leaves(path, tree):
         label = check_name(path, found or name)
         if label in tensors:
@@ -191,12 +194,13 @@ def tensors_in(file: TorchFile, tree: Any, name: str, notes: Notes) -> dict[str,
         if dtype not in _SIZES and dtype not in _FP8:
             notes.add(f"left out {label!r}: {dtype} is no floating-point type")
             continue
-        elements = 1
-        for extent in value.shape:
-            elements *= extent
-        budget -= elements * _SIZES.get(dtype, 4)
-        if budget < 0:
-            raise InputError(f"{path}: tensors are far larger than the file that holds them")
+        # An extent of 0 hides none of the others, which an array must be able to address.
+        needed += math.prod(extent or 1 for extent in value.shape) * _SIZES.get(dtype, 4)
+        if needed > most:
+            raise InputError(
+                f"{path}: {label!r}: tensors far larger than the file that holds them, expected at "
+                f"most {most} bytes in all, got {needed}"
+            )
         tensors[label] = file.array(label, value)
     return tensors
 
