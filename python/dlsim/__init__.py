@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from ._arrays import encode as encode
     from ._arrays import measure as measure
     from ._arrays import quantize as quantize
+    from ._check import check as check
     from ._exponents import Exponents as Exponents
     from ._exponents import exponents as exponents
     from ._tensor_stats import TensorStats as TensorStats
@@ -68,6 +69,7 @@ _LAZY: dict[str, str] = {
     "Trace": "traces",
     "accumulate": "runs",
     "autocast_emulation": "emulation",
+    "check": "_check",
     "decode": "_arrays",
     "diff": "runs",
     "explain": "runs",

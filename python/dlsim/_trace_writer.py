@@ -17,6 +17,7 @@ from . import _core
 from ._dtypes import VALUES, bad_element
 from ._errors import InputError, UsageError
 from ._files import replacing
+from ._frameworks import is_torch, source_of
 
 _STEP_FILE = re.compile(
     r"step-(?P<step>[0-9]{1,18})(?:\.rank-(?P<rank>[0-9]{1,18}))?(?:\.micro-[0-9]{1,18})?"
@@ -77,23 +78,18 @@ def _torch_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
     ), tensor
 
 
-def _numpy_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
+def _array_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
     import numpy as np
 
-    values = np.asarray(array)
-    if values.dtype.name not in VALUES:
-        raise bad_element(f"tensor {name!a}", VALUES, values.dtype.name)
-    values = np.asarray(values, dtype=values.dtype.newbyteorder("<"), order="C")
+    # A JAX array on a device comes through NumPy; NumPy would drop the mask of a masked array.
+    readable = not isinstance(array, np.ndarray) and hasattr(array, "__array__")
+    source = source_of(np.asarray(array) if readable else array, f"tensor {name!a}", VALUES)
     return TensorSpec(
-        dtype=values.dtype.name,
-        shape=list(values.shape),
-        data_ptr=values.ctypes.data,
-        data_len=values.nbytes,
-    ), values
-
-
-def _is_torch(array: object) -> bool:
-    return any(base.__module__.split(".")[0] == "torch" for base in type(array).__mro__)
+        dtype=source.element,
+        shape=list(source.bits.shape),
+        data_ptr=source.bits.ctypes.data,
+        data_len=source.bits.nbytes,
+    ), source.bits
 
 
 class TraceWriter:
@@ -149,9 +145,10 @@ class TraceWriter:
     ) -> Path:
         """Writes the tensors of a step, or of one of its micro-steps or ranks, as one file.
 
-        Tensors are arrays of NumPy, PyTorch or what NumPy can convert, of float32, float64,
-        float16 or bfloat16 and any shape; names ending in `.act_grad` are activation gradients.
-        Contiguous ones on the CPU are written from where they are. Metadata as in docs/traces.md;
+        Tensors are arrays of NumPy, PyTorch, JAX and others, or lists of numbers, of float32,
+        float64, float16 or bfloat16 and any shape; names ending in `.act_grad` are activation
+        gradients. Contiguous ones on the CPU are written from where they are. Metadata as in
+        docs/traces.md;
         `step`, `micro_step` and `rank` are added. Returns the path. Raises TypeError or UsageError
         for bad arguments, InputError if the file cannot be written.
         """
@@ -163,7 +160,7 @@ class TraceWriter:
         specs, owners = {}, []
         for name, array in tensors.items():
             _check_name(name)
-            make = _torch_spec if _is_torch(array) else _numpy_spec
+            make = _torch_spec if is_torch(array) else _array_spec
             specs[name], owner = make(name, array)
             owners.append(owner)  # the serializer sees addresses only
         with replacing(path) as temporary:

@@ -1,9 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a newcomer tries first: numbers, scales and names as they come, and what is printed."""
+"""What a newcomer tries first: a verdict on gradients at hand, a figure, a page, a file."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,6 +13,83 @@ import pytest
 import dlsim
 
 TRACE = Path(__file__).parents[1] / "data" / "traces" / "cnn-digits"
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder for temporary files, which must be empty again at the end."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def gradients(step: int = 10) -> dict[str, Any]:
+    found = dlsim.open_trace(TRACE).step(step)
+    return {name: found.tensors[name] for name in found.names}
+
+
+@pytest.mark.parametrize("step", [0, 10, 44])
+def test_check_says_what_replay_says_of_the_step(step: int, temporary_folder: Path) -> None:
+    file = TRACE / f"step-{step:08d}.safetensors"
+    expected = dlsim.replay(file, formats=["fp16", "e4m3"], policies="torch").verdict
+    got = dlsim.check(gradients(step), ["fp16", "e4m3"], policies="torch")
+    assert [(f.verdict, f.window, f.scale, f.tensors_at_risk) for f in got] == [
+        (f.verdict, f.window, f.scale, f.tensors_at_risk) for f in expected
+    ]
+    assert got.looked_at == expected.looked_at and len(got["fp16"].steps) == 1
+    assert not list(temporary_folder.iterdir())
+
+
+def test_check_takes_arrays_of_many_kinds_and_leaves_none_out() -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    values = np.random.default_rng(0).standard_normal((8, 4)).astype(np.float32) * 1e-6
+    expected = dlsim.check({"w": values}, "fp16")["fp16"]
+    for same in (
+        torch.tensor(values),
+        values.astype(np.float64),
+        values.tolist(),
+        values.T.copy().T,
+    ):
+        assert dlsim.check({"w": same, "frozen": None}, "fp16")["fp16"] == expected
+    scaled = torch.tensor(values) * 1024
+    assert dlsim.check({"w": scaled}, torch.float16, grad_scale=1024)["fp16"] == expected
+    assert dlsim.check({"w": [1, 2, 3]}, "fp16")["fp16"].serves
+
+
+def test_check_of_a_model() -> None:
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.Linear(3, 1))
+    model[1].requires_grad_(False)
+    model(torch.ones(2, 4)).sum().backward()
+    verdict = dlsim.check({name: p.grad for name, p in model.named_parameters()})
+    assert [one.format for one in verdict] == ["fp16", "bf16", "cb16"]
+    assert verdict.parameters_only and verdict.looked_at == ("grad",)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "text"),
+    [
+        (np.ones(3), TypeError, "check: expected a mapping of names to arrays, got ndarray"),
+        ([np.ones(3)], TypeError, "check: expected a mapping of names to arrays, got list"),
+        ({}, dlsim.UsageError, "check: no gradient"),
+        ({"w": None}, dlsim.UsageError, "check: no gradient"),
+        ({"w": np.arange(3)}, TypeError, "tensor 'w': bad element type, .* got int64"),
+        ({"w": "text"}, TypeError, "tensor 'w': bad element type"),
+        ({7: np.ones(3)}, TypeError, "tensor name: expected str, got int"),
+    ],
+)
+def test_check_refuses_what_is_no_gradient(given: Any, error: type, text: str) -> None:
+    with pytest.raises(error, match=text) as caught:
+        dlsim.check(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_check_refuses_wrong_options() -> None:
+    with pytest.raises(dlsim.UsageError, match=r"^format: unknown name .*'fp16'"):
+        dlsim.check({"w": np.ones(3)}, "fp61")
+    with pytest.raises(dlsim.UsageError, match="loss scale"):
+        dlsim.check({"w": np.ones(3)}, grad_scale=0.0)
 
 
 def test_scales_are_written_as_the_command_takes_them() -> None:

@@ -31,6 +31,7 @@ def check(array: NDArray[np.float32], tensor: torch.Tensor, other: object) -> No
     assert_type(dlsim.measure(array, ["fp16", "bf16"]), list[dlsim.TensorStats])
     assert_type(dlsim.measure(array, "fp16", [1.0, 2.0]), list[dlsim.TensorStats])
     assert_type(dlsim.encode(other, "fp16", "2^15"), Any)
+    assert_type(dlsim.check({"w": array, "b": other}, ["fp16", np.float16]).best, str)
     assert_type(dlsim.replay("run", rounding="sr").verdict.best, str)
     dlsim.encode(array, "fp16", mode="sr")
 """
