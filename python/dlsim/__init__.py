@@ -16,12 +16,10 @@ if TYPE_CHECKING:
     from . import cerebras as cerebras
     from . import closed_loop as closed_loop
     from . import emulation as emulation
-    from . import export as export
     from . import importers as importers
     from . import integrations as integrations
     from . import profiles as profiles
     from . import recorder as recorder
-    from . import report as report
     from . import results as results
     from . import runs as runs
     from . import simd as simd
@@ -35,9 +33,11 @@ if TYPE_CHECKING:
     from ._exponents import exponents as exponents
     from ._tensor_stats import TensorStats as TensorStats
     from .emulation import autocast_emulation as autocast_emulation
+    from .export import CallableExport
     from .profiles import Profile as Profile
     from .profiles import open_profile as open_profile
     from .recorder import Recorder as Recorder
+    from .report import CallableReport
     from .results import Result as Result
     from .results import read_result as read_result
     from .runs import accumulate as accumulate
@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from .runs import tune as tune
     from .traces import Trace as Trace
     from .traces import open_trace as open_trace
+
+    export: CallableExport
+    report: CallableReport
 
 FP16 = Format("fp16")
 BF16 = Format("bf16")

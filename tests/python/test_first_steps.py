@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import inspect
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import dlsim
+import dlsim.export
+import dlsim.report
 
 TRACE = Path(__file__).parents[1] / "data" / "traces" / "cnn-digits"
 
@@ -90,6 +93,22 @@ def test_check_refuses_wrong_options() -> None:
         dlsim.check({"w": np.ones(3)}, "fp61")
     with pytest.raises(dlsim.UsageError, match="loss scale"):
         dlsim.check({"w": np.ones(3)}, grad_scale=0.0)
+
+
+def test_report_and_export_are_functions_and_packages(tmp_path: Path) -> None:
+    result = dlsim.replay(TRACE, formats="fp16", policies="torch")
+    dlsim.report(result, tmp_path / "a.html", read_trace=False)
+    dlsim.report.write_report(result, tmp_path / "b.html", read_trace=False)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+    from dlsim.report import write_report
+
+    assert inspect.signature(dlsim.report) == inspect.signature(write_report)
+    pytest.importorskip("pyarrow", reason="needs pyarrow")
+    exported = dlsim.export(result, tmp_path / "steps.parquet", tables="steps")
+    assert isinstance(exported, dlsim.export.Exported)
+    from dlsim.export import export
+
+    assert inspect.signature(dlsim.export) == inspect.signature(export)
 
 
 def test_scales_are_written_as_the_command_takes_them() -> None:

@@ -22,7 +22,10 @@ StrPath = str | os.PathLike[str]
 class HasData(Protocol):
     """A result of `dlsim.replay`, `dlsim.sweep`, `dlsim.tune` or `dlsim.diff`."""
 
-    data: dict[str, Any]
+    @property
+    def data(self) -> dict[str, Any]:
+        """The JSON of the result."""
+        ...
 
 
 Given = StrPath | Mapping[str, Any] | HasData
