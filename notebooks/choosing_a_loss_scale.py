@@ -72,23 +72,11 @@ assert (documented, real) == (35, 0)
 
 # %% [markdown]
 # The documented value skips 35 of 45 steps: the scale halves at each until the gradients fit. The
-# real default skips none. The scale's path, step by step:
+# real default skips none. The scale's path, step by step, and the scales that are safe; crosses
+# mark skipped steps:
 
 # %%
-steps = replay.to_frame("steps")
-figure = go.Figure()
-for policy, path in steps.groupby("policy", sort=False):
-    figure.add_scatter(
-        x=path.step,
-        y=np.log2(path.scale),
-        mode="lines+markers",
-        name=policy,
-        marker_symbol=["x" if skipped else "circle" for skipped in path.skipped],
-    )
-figure.update_layout(
-    title="Loss scale in fp16 (x = skipped)", xaxis_title="step", yaxis_title="log2 of the scale"
-)
-figure
+replay.plot()
 
 # %% [markdown]
 # ### How far could the scale go?

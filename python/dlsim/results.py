@@ -26,6 +26,7 @@ from ._verdict import (
 
 if TYPE_CHECKING:
     import pandas
+    import plotly.graph_objects
 
 __all__ = [
     "Expectation",
@@ -90,6 +91,15 @@ class Result:
         if chosen not in names:
             raise UsageError(f"table: expected one of {', '.join(names)}, got {table!r}")
         return pandas.DataFrame(tables(self.data, only=chosen)[chosen])
+
+    def plot(self) -> plotly.graph_objects.Figure:
+        """Returns a figure of a replay or tune: safe loss scales of each step, scales of the runs.
+
+        It has a row for each format. Raises UsageError for results of other commands.
+        """
+        from .report.figure import figure_of
+
+        return figure_of(self.data)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the JSON, which `dlsim report` and `dlsim export` read."""

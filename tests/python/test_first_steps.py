@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -109,6 +110,45 @@ def test_report_and_export_are_functions_and_packages(tmp_path: Path) -> None:
     from dlsim.export import export
 
     assert inspect.signature(dlsim.export) == inspect.signature(export)
+
+
+def traces_of(figure: Any) -> dict[str, Any]:
+    return {trace.name: trace for trace in figure.data}
+
+
+def test_plot_shows_windows_and_paths() -> None:
+    pytest.importorskip("plotly", reason="needs plotly")
+    result = dlsim.replay(TRACE, formats="fp16", policies=["cerebras", "torch"])
+    figure = result.plot()
+    found = traces_of(figure)
+    steps = result.data["runs"][0]["steps"]
+    skipped = found["cerebras: skipped"]
+    assert list(skipped.x) == [step["step"] for step in steps if step["skipped"]]
+    path = found["cerebras"]
+    assert path.y[0] == pytest.approx(np.log2(2e15), abs=1e-3)
+    window = result.verdict["fp16"].window
+    assert window is not None
+    band = [y for y in found["safe loss scales"].y if y is not None]
+    assert np.log2(window[0]) >= min(band) and np.log2(window[1]) <= max(band)
+    low, high = figure.layout.yaxis.range
+    assert low < min(path.y) and high > max(path.y)
+
+
+def test_plot_has_a_row_for_each_format_also_of_tune() -> None:
+    pytest.importorskip("plotly", reason="needs plotly")
+    figure = dlsim.tune(TRACE, formats=["fp16", "bf16", "e4m3"]).plot()
+    titles = [note.text.split()[0] for note in figure.layout.annotations]
+    assert titles == ["fp16", "bf16", "e4m3"]
+    assert figure.layout.yaxis3.title.text == "loss scale"
+
+
+def test_plot_refuses_other_results_and_names_the_install(monkeypatch: Any) -> None:
+    with pytest.raises(dlsim.UsageError, match=r"^plot: expected .* got dlsim\.scaler/1$"):
+        dlsim.scaler("torch", 3).plot()
+    result = dlsim.replay(TRACE, formats="fp16", policies="torch")
+    monkeypatch.setitem(sys.modules, "plotly.subplots", None)
+    with pytest.raises(ModuleNotFoundError, match="pip install plotly"):
+        result.plot()
 
 
 def test_scales_are_written_as_the_command_takes_them() -> None:

@@ -16,11 +16,11 @@ from ._text import format_count, format_scale, raise_powers
 from .training import norms_data
 
 MAX_POINTS = 2000  # changes of a window; of more the narrowest of neighbouring ones
-_OPEN = 126.0  # log2 of the largest scale that is tried: a window that ends there has no end
-_WITH_A_SCALE = "with a scale"
+OPEN = 126.0  # log2 of the largest scale that is tried: a window that ends there has no end
+WITH_A_SCALE = "with a scale"
 _GRADES = {
     "as is": "good",
-    _WITH_A_SCALE: "fair",
+    WITH_A_SCALE: "fair",
     "no scale serves": "bad",
     "overflows": "bad",
 }
@@ -54,12 +54,12 @@ def verdicts_of(results: Sequence[ShownResult], runs: Sequence[Run]) -> list[Sho
 
 
 def windows_data(shown: ShownVerdict, runs: Sequence[Run]) -> dict[str, Any]:
-    """Returns what scale_windows.js draws, by the format's place in the verdict: see `_bands`."""
+    """Returns what scale_windows.js draws, by the format's place in the verdict: see `bands_of`."""
     return {
         str(i): {
             "format": visible(found.format),
-            "scale": log2(found.scale) if found.verdict == _WITH_A_SCALE else None,
-            "bands": packed(_bands(found.steps)),
+            "scale": log2(found.scale) if found.verdict == WITH_A_SCALE else None,
+            "bands": packed(bands_of(found.steps)),
             "runs": of_format,
             "norms": norms_data(runs[of_format[0]]) if of_format else None,
         }
@@ -68,7 +68,7 @@ def windows_data(shown: ShownVerdict, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def _bands(steps: Sequence[StepWindow]) -> dict[str, Any]:
+def bands_of(steps: Sequence[StepWindow]) -> dict[str, Any]:
     """Returns where the window changes: from each step on until the next, the last until `end`.
 
     The ends of the windows are binary logarithms; null where no scale serves.
@@ -138,7 +138,7 @@ def _figure(found: FormatVerdict, key: str) -> str:
     facts = [f"{outside} of {format_count(len(found.steps))} steps outside"]
     if found.window is not None:
         facts.insert(0, _range(*found.window))
-    if found.scale is not None and found.verdict == _WITH_A_SCALE:
+    if found.scale is not None and found.verdict == WITH_A_SCALE:
         facts.insert(0, f"to use: {format_scale(found.scale)}")
     return (
         f"<figure><figcaption><strong>{escape(visible(found.format))}</strong> "
@@ -149,7 +149,7 @@ def _figure(found: FormatVerdict, key: str) -> str:
 
 
 def _range(low: float, high: float) -> str:
-    from_any, to_any = (abs(log2(end) or 0.0) >= _OPEN for end in (low, high))
+    from_any, to_any = (abs(log2(end) or 0.0) >= OPEN for end in (low, high))
     if from_any and to_any:
         return "any scale"
     if from_any:
