@@ -31,6 +31,7 @@ from .training import Training, training_data
 
 _SCRIPTS = (
     "page.js",
+    "paper.js",
     "tables.js",
     "rows.js",
     "policies.js",
@@ -82,6 +83,7 @@ def render(results: Sequence[ShownResult], completed: Completed, title: str | No
         version=escape(__version__),
         title=shown,
         style=_asset("page.css"),
+        paper_style=_asset("paper.css"),
         links=links,
         choice=_run_choice(runs),
         body=body,

@@ -7,7 +7,6 @@ const Report = (() => {
   const listeners = [];
   const unpacked = new Map();
   let run = 0;
-  let paper = false;
 
   // Parts of many numbers are base64 of zlib of JSON.
   async function unpack(text) {
@@ -138,11 +137,24 @@ const Report = (() => {
     }
   }, { rootMargin: "400px" });
 
-  const redrawAll = () => charts.forEach((entry) => entry.draw());
+  // Draws the other charts while nothing else is to do, so that they are there for a printer.
+  function drawRest() {
+    const next = charts.find((entry) => !entry.seen && entry.element.clientWidth > 0);
+    if (!next) return;
+    reveal(next);
+    next.drawn.then(() => (window.requestIdleCallback || setTimeout)(drawRest));
+  }
+
+  // Draws all charts that have a place; those in folded parts wait until they are opened.
+  function redrawAll() {
+    for (const entry of charts) {
+      entry.seen = entry.seen && entry.element.clientWidth > 0;
+      entry.draw();
+    }
+  }
+
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawAll);
-  matchMedia("print").addEventListener("change", redrawAll);
   matchMedia("(max-width: 640px)").addEventListener("change", redrawAll);
-  window.addEventListener("beforeprint", () => charts.forEach(reveal));
 
   function fail(error) {
     const place = document.getElementById("problem");
@@ -177,8 +189,10 @@ const Report = (() => {
     run: () => run,
     current: () => data.runs[run],
     onRun: (listener) => listeners.push(listener),
-    narrow: () => innerWidth <= 640 && !paper,
-    onPaper: () => paper,
+    onPaper: () => document.documentElement.classList.contains("paper"),
+    narrow: () => innerWidth <= 640 && !Report.onPaper(),
+    drawRest,
+    redrawAll,
     element: (name) => document.querySelector(`[data-chart="${name}"]`),
     // Draws the charts of this name, or all, also out of view; the promise waits for them.
     revealAll: (name) => Promise.all(charts.map((entry) => {

@@ -20,5 +20,7 @@
   Pareto.start();
   Differences.start();
   Recommendation.start();
+  Paper.start();
   document.body.dataset.ready = "true";
+  Report.drawRest();
 })().catch(Report.fail);

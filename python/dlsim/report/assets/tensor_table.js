@@ -82,7 +82,7 @@ const TensorTable = (() => {
     const rows = rowsOf(table);
     const shown = all ? rows : rows.slice(0, FEW);
     byId("tensor-table").tBodies[0].replaceChildren(...shown.map((i) => rowElement(table, i)));
-    byId("tensor-count").textContent = `${Report.count(rows.length)} of ${Report.count(table.name.length)} tensors`
+    byId("tensor-count").textContent = `${Report.current().label}: ${Report.count(rows.length)} of ${Report.count(table.name.length)} tensors`
       + (shown.length < rows.length ? `, the first ${FEW} shown` : "");
     byId("tensor-more").hidden = shown.length === rows.length;
   }
