@@ -146,6 +146,7 @@ def test_ranges_are_where_the_formats_change() -> None:
     assert format_range("fp16", {}) == {
         "name": "fp16", "zero": -25, "normal": -14,
         "over": pytest.approx(16, abs=1e-3), "max": pytest.approx(16, abs=1e-3),
+        "subnormal": math.log2(2**-14 - 2**-25), "certain": True,
     }  # fmt: skip
     assert format_range("fp16", {"rounding": "rtz"})["zero"] == -24
     assert format_range("fp16", {"subnormals": "flush"})["zero"] == pytest.approx(-14, abs=1e-3)
@@ -181,25 +182,50 @@ def test_a_page_begins_with_the_verdict_and_the_windows(tmp_path: Path) -> None:
 
 
 def test_the_windows_have_the_loss_norm_and_scale_of_the_training(tmp_path: Path) -> None:
-    tensors = {"w.grad": np.float32([4, 2])}
+    tensors = {"w.grad": np.float32([4, 2]), "a.act_grad": np.float32([2**9])}
     with TraceWriter(tmp_path / "trace") as writer:
         for step, loss in enumerate(("0.5", "nan", "0.25")):
             writer.write(step, tensors, {"loss": loss, "grad_scale": str(2.0 ** (step + 1))})
-    result = dlsim.replay(tmp_path / "trace", formats="fp16", policies="static")
+    result = dlsim.replay(tmp_path / "trace", formats=["fp16", "cb16"], policies="static")
     data = data_of(write(tmp_path, result.data))
     assert unpacked(data["training"]) == {
         "step": [0, 1, 2],
         "loss": [0.5, None, 0.25],
         "scale": [1, 2, 3],
+        "norm": [float(f"{5**0.5 * 2**-step:.6g}") for step in range(3)],
     }
-    norms = unpacked(data["windows"][0]["0"]["norms"])
-    assert norms["step"] == [0, 1, 2]
-    assert norms["norm"] == [float(f"{5**0.5 * 2**-step:.6g}") for step in range(3)]
+
+
+def test_the_norm_is_that_of_the_recorded_gradients(tmp_path: Path) -> None:
+    rows = ([3, 4], [3e30, 4e30], [math.nan, 1], [2**-140, 0])  # fp16 holds the first
+    with TraceWriter(tmp_path / "trace") as writer:
+        for step, row in enumerate(rows):
+            writer.write(step, {"w.grad": np.float32(row)})
+    dlsim.profile(tmp_path / "trace", tmp_path / "a.dlprof")
+    expected = [5, 5e30, None, float(f"{2**-140:.6g}")]
+    for name in ("trace", "a.dlprof"):
+        result = dlsim.replay(tmp_path / name, formats="fp16", policies="torch")
+        norms = unpacked(data_of(write(tmp_path, result.data))["training"])["norm"]
+        assert norms == [None if n is None else pytest.approx(n, rel=1e-5) for n in expected]
+
+
+def test_the_norm_of_micro_steps_is_that_of_their_sum(tmp_path: Path) -> None:
+    trace = TRACES / "lm-kjv-accum-cut"
+    dlsim.profile(trace, tmp_path / "a.dlprof")
+    found = {}
+    for path in (trace, tmp_path / "a.dlprof"):
+        result = dlsim.replay(path, formats="bf16", policies="static")
+        training = data_of(write(tmp_path, result.data))["training"]
+        found[path] = unpacked(training)["norm"] if training else [None, None]
+    steps = list(dlsim.open_trace(trace))
+    squares = [sum(float(np.sum(v * v)) for v in step.gradients().values()) for step in steps]
+    assert found[trace] == pytest.approx([square**0.5 for square in squares], rel=1e-5)
+    assert found[tmp_path / "a.dlprof"] == [None, None]  # histograms do not tell that of a sum
 
 
 def test_a_training_that_tells_nothing_has_no_figure(tmp_path: Path) -> None:
     with TraceWriter(tmp_path / "trace") as writer:
-        writer.write(0, {"w.grad": np.float32([4, 2])})
+        writer.write(0, {"w.act_grad": np.float32([4, 2])})
     result = dlsim.replay(tmp_path / "trace", formats="fp16", policies="static")
     assert data_of(write(tmp_path, result.data))["training"] is None
 

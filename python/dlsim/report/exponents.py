@@ -9,18 +9,20 @@ from typing import Any
 
 from .._core import Format
 from ._inputs import Run
-from ._json import packed
+from ._json import number, packed
 from ._names import NameTable, in_order, layer_of
 
 
-def exponent_counts(counted: Any, names: NameTable) -> str:
+def exponent_counts(counted: Any, names: NameTable, runs: Sequence[Run] = ()) -> str:
     """Returns `dlsim.exponents(...)` packed for exponents.js.
 
-    Rows are [name, role, layer, exponent of the first count, counts, zeros, not finite], where
+    Rows are [name, role, layer, exponent of the first count, counts, zeros, not finite, log2 of the
+    largest magnitude, which is null if the runs do not tell it], where
     counts are trimmed on both sides; layers come in the order of `in_order`.
     """
     found = list(dict.fromkeys(layer_of(name) for name in counted.tensors))
     layers = {found[place]: i for i, place in enumerate(in_order(found))}
+    largest = _largest(runs)
     rows = []
     for name, tensor in counted.tensors.items():
         counts = [int(count) for count in tensor.counts]
@@ -35,6 +37,7 @@ def exponent_counts(counted: Any, names: NameTable) -> str:
                 counts[low : high + 1],
                 int(tensor.zeros),
                 int(tensor.nan) + int(tensor.inf),
+                _within(int(counted.exponents[high]), largest.get(name, set())),
             ]
         )
     return packed(
@@ -42,12 +45,28 @@ def exponent_counts(counted: Any, names: NameTable) -> str:
     )
 
 
+def _largest(runs: Sequence[Run]) -> dict[str, set[float]]:
+    """Returns the binary logarithms of the largest magnitude that the runs tell of each tensor."""
+    found: dict[str, set[float]] = {}
+    for tensor in (tensor for run in runs for tensor in run.data["tensors"]):
+        absmax = number(tensor.get("absmax"))
+        if absmax is not None and 0 < absmax < math.inf:
+            found.setdefault(tensor["name"], set()).add(math.log2(absmax))
+    return found
+
+
+def _within(exponent: int, logarithms: set[float]) -> float | None:
+    """Returns the only logarithm in a binade; results of other traces may tell others."""
+    fitting = [value for value in logarithms if exponent <= value < exponent + 1]
+    return fitting[0] if len(fitting) == 1 else None
+
+
 def format_range(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the binary logarithms that bound a format at scale 1.
 
     `zero`: from there down magnitudes become zero; `normal`: from there up they keep all their
-    bits; `over`: from there up they overflow. For rounding modes other than to nearest and toward
-    zero these are those of rounding to nearest even.
+    bits; `subnormal`: below there results are; `over`: from there up they overflow. Other rounding
+    modes than to nearest even and toward zero have the values of the former and are not `certain`.
     """
     known = Format(name)
     flushed = options.get("subnormals") == "flush"
@@ -60,8 +79,11 @@ def format_range(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
         "name": name,
         "zero": math.log2(zero),
         "normal": math.log2(known.min_normal),
+        "subnormal": math.log2(known.min_normal if toward_zero else _flush_edge(known)),
         "over": math.log2(over if toward_zero else known.overflow_threshold),
         "max": math.log2(known.max_finite),
+        "certain": options.get("rounding", "rne") in ("rne", "rtz")
+        and options.get("overflow", "inf") == "inf",
     }
 
 

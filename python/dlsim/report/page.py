@@ -137,7 +137,7 @@ def _data(completed: Completed, results: Sequence[ShownResult]) -> dict[str, Any
     for run, found in zip(data["runs"], maps, strict=True):
         run["heat_map"] = found
     if completed.exponents is not None:
-        data["exponents"] = exponent_counts(completed.exponents, names)
+        data["exponents"] = exponent_counts(completed.exponents, names, runs)
     data["names"] = names.names
     return data
 

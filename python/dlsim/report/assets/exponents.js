@@ -26,30 +26,80 @@ const Exponents = (() => {
     return counts.rows.filter((row) => row[1] === role() && (layer === "" || row[2] === Number(layer)));
   }
 
-  // Share of the values below 2^limit; a binade is even over its logarithm.
-  function below({ low, counts: values }, limit) {
-    const all = values.reduce((a, b) => a + b, 0);
-    const part = values.reduce((sum, n, i) =>
-      sum + n * Math.min(1, Math.max(0, limit - (low + i))), 0);
-    return all === 0 ? 0 : part / all;
+  const elements = (row) => row[4].reduce((a, b) => a + b, 0) + row[5] + row[6];
+
+  // Values of a row below 2^limit, with those at it if `closed`: the fewest and the most that there
+  // can be, and the likeliest number: within a binade, which ends at the largest magnitude if that is
+  // known, values are taken as even over their logarithm.
+  function below(row, limit, closed) {
+    const [, , , first, values, , , top] = row;
+    const found = { least: 0, likely: 0, most: 0 };
+    values.forEach((n, i) => {
+      const low = first + i;
+      const known = i === values.length - 1 && top !== null;
+      const high = known ? top : low + 1;
+      const all = limit > high || (limit === high && (closed || !known));
+      const none = limit < low || (limit === low && !closed);
+      found.least += all ? n : 0;
+      found.most += all ? n : none ? 0 : n - (known ? 1 : 0);
+      found.likely += all ? n : none ? 0 : Math.min(n - (known ? 1 : 0), n * (limit - low) / Math.max(high - low, 1e-9));
+    });
+    return found;
   }
 
-  function listShares(hist) {
+  function sumBelow(rows, limit, closed) {
+    const parts = rows.map((row) => below(row, limit, closed));
+    const sum = (key) => parts.reduce((total, part) => total + part[key], 0);
+    return { least: sum("least"), likely: sum("likely"), most: sum("most") };
+  }
+
+  const minus = (a, b) => ({
+    least: Math.max(0, a.least - b.most), likely: Math.max(0, a.likely - b.likely), most: Math.max(0, a.most - b.least),
+  });
+
+  // What becomes zero, subnormal, infinite: estimated from the counts per binade.
+  function estimated(format, rows, all) {
+    const zero = sumBelow(rows, format.zero - scale(), true);
+    const low = sumBelow(rows, format.subnormal - scale(), false);
+    const over = minus({ least: all, likely: all, most: all }, sumBelow(rows, format.over - scale(), false));
+    return [zero, minus(low, zero), over].map(({ least, likely, most }) => ({
+      count: Math.min(most, Math.max(least, Math.round(likely))),
+      exact: least === most && counts.exact && format.certain,
+    }));
+  }
+
+  // The same from the counters of a run in this format whose scale was this one at all steps; null
+  // without one, or if its tensors hold other values.
+  function counted(format, rows, tables) {
+    const { runs } = Report.data;
+    const isOf = (run) => run.format === format.name && run.scales.min === scale() && run.scales.max === scale();
+    const run = [Report.run(), ...runs.keys()].find((i) => runs[i] && isOf(runs[i]));
+    if (run === undefined) return null;
+    const table = tables[run];
+    const place = new Map(table.name.map((name, i) => [name, i]));
+    const at = rows.map((row) => place.get(row[0]));
+    if (at.some((i, k) => i === undefined || table.elements[i] !== elements(rows[k]))) return null;
+    return ["underflow", "subnormal", "overflow"].map((key) => ({
+      count: at.reduce((sum, i) => sum + table[key][i], 0),
+      exact: !at.some((i) => table.open.includes(i)),
+    }));
+  }
+
+  async function listShares(rows) {
+    const tables = Report.data.tensors ? await Report.unpack(Report.data.tensors) : [];
+    const all = rows.reduce((sum, row) => sum + row[4].reduce((a, b) => a + b, 0), 0);
     const body = byId("exponent-lost").tBodies[0];
     body.replaceChildren(...Report.data.formats.map((format, i) => {
-      const zero = below(hist, format.zero - scale());
-      const normal = below(hist, format.normal - scale());
-      const over = 1 - below(hist, format.over - scale());
       const row = document.createElement("tr");
       const head = document.createElement("th");
       head.scope = "row";
       head.textContent = format.name;
       head.style.color = Report.color(hues[i % hues.length]);
       row.append(head);
-      for (const value of [zero, Math.max(0, normal - zero), over]) {
+      for (const { count, exact } of counted(format, rows, tables) || estimated(format, rows, all)) {
         const cell = row.insertCell();
         cell.className = "number";
-        cell.textContent = Report.share(value < 1e-15 ? 0 : value);
+        cell.textContent = `${exact ? "" : "~"}${Report.share(all === 0 ? 0 : count / all)}`;
       }
       return row;
     }));
@@ -90,17 +140,18 @@ const Exponents = (() => {
   }
 
   // Few values fall off the ends: only a logarithmic axis shows them beside the others.
-  function counted(hist) {
+  function countAxis(hist) {
     if (!byId("exponent-log").checked) return { rangemode: "tozero" };
     const most = Math.log10(Math.max(1, ...hist.counts));
     return { type: "log", range: [Math.log10(0.5), most * 1.05 + 0.1], dtick: 1, exponentformat: "power" };
   }
 
   async function drawHistogram() {
-    const hist = total(chosenRows());
+    const rows = chosenRows();
+    const hist = total(rows);
     const run = Report.current();
     const { formats } = Report.data;
-    listShares(hist);
+    await listShares(rows);
     byId("exponent-scale-text").textContent = Report.power(scale());
     const top = 1 - Math.min(0.4, 0.07 + 0.045 * formats.length);
     const xs = hist.counts.map((_, i) => hist.low + i + 0.5);
@@ -113,7 +164,7 @@ const Exponents = (() => {
       layout: {
         height: 400, bargap: 0, shapes: shades(run),
         xaxis: { title: { text: "magnitude of the unscaled gradient" }, tickprefix: "2^", range: span(hist), zeroline: false },
-        yaxis: { domain: [0, top], title: { text: "gradients" }, ...counted(hist) },
+        yaxis: { domain: [0, top], title: { text: "gradients" }, ...countAxis(hist) },
         yaxis2: {
           domain: [top + 0.04, 1], range: [0.4, formats.length + 0.6], showgrid: false, zeroline: false,
           tickvals: formats.map((_, i) => formats.length - i), ticktext: formats.map((f) => Report.plain(f.name)),
