@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Charts with a row per layer: all of a large model are seen, in order, by names that differ."""
+"""Rows and ticks: all layers of a large model are seen, in order, by names that differ."""
 
 from __future__ import annotations
 
@@ -116,3 +116,22 @@ def test_more_bins_than_pixels_are_joined() -> None:
     found = unpacked(heat_maps([run], NameTable())[0] or "")
     assert len(found["first"]) == 375 <= MAX_BINS
     assert sum(found["steps"]) == 3000 and found["last"][-1] == 2999
+
+
+def test_ticks_of_logarithms_are_powers(browser: Driver, tmp_path: Path) -> None:
+    opened(browser, large_model(tmp_path, 8))
+    expected = {
+        (0.564, 1.027): ["0.5", "1", "2"],
+        (3, 3): ["2", "4"],
+        (0.01, 0.9): ["2\u207b\u2077", "2\u207b\u2075", "0.125", "0.5", "2"],
+        (1e-9, 1e3): ["10\u207b\u2079", "10\u207b\u2076", "10\u207b\u00b3", "1", "1000"],
+        (5e30, 6e30): ["2\u00b9\u2070\u00b9", "2\u00b9\u2070\u00b2", "2\u00b9\u2070\u00b3"],
+    }
+    for values, ticks in expected.items():
+        axis = browser.execute_script("return Report.logAxis(arguments[0])", values)
+        assert axis["ticktext"] == ticks
+        low, high = (10**end for end in axis["range"])
+        assert low * (1 - 1e-9) <= min(values) <= max(values) <= high * (1 + 1e-9)
+    chart(browser, "scale-path")  # of a scale that never moves
+    script = "return Report.element('scale-path')._fullLayout.yaxis.dtick"
+    assert browser.execute_script(script) >= 1

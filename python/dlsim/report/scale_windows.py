@@ -13,7 +13,6 @@ from .._verdict import FormatVerdict, StepWindow, Verdict
 from ._inputs import Run, ShownResult
 from ._json import log2, packed, visible
 from ._text import format_count, format_scale, raise_powers
-from .training import norms_data
 
 MAX_POINTS = 2000  # changes of a window; of more the narrowest of neighbouring ones
 OPEN = 126.0  # log2 of the largest scale that is tried: a window that ends there has no end
@@ -61,7 +60,6 @@ def windows_data(shown: ShownVerdict, runs: Sequence[Run]) -> dict[str, Any]:
             "scale": log2(found.scale) if found.verdict == WITH_A_SCALE else None,
             "bands": packed(bands_of(found.steps)),
             "runs": of_format,
-            "norms": norms_data(runs[of_format[0]]) if of_format else None,
         }
         for i, found in shown.charts()
         for of_format in [[r for r in shown.runs if runs[r].format == found.format]]

@@ -9,35 +9,62 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from .._core import is_profile
-from ..profiles import open_profile
-from ..traces import open_trace
-from ._inputs import Run
-from ._json import digits, log2, number, packed
+from ..profiles import Profile, open_profile
+from ..traces import TraceStep, open_trace
+from ._json import digits, log2, packed
 
 MAX_POINTS = 2000  # of more steps so many are shown, evenly
 
 
 @dataclass(frozen=True)
 class Training:
-    """Recorded by step, None where it was not: the loss, and the scale that gradients carry."""
+    """Recorded by step, None where it was not: the loss, and the scale that gradients carry.
+
+    `norms` are those of the parameter gradients without that scale, None where they are not finite.
+    """
 
     steps: list[int]
     losses: list[float | None]
     scales: list[float | None]
+    norms: list[float | None]
 
 
 def training_of(paths: Sequence[str]) -> Training:
     """Reads what a trace or profile says of its steps. Raises as opening them does."""
     profile = is_profile(os.fsencode(paths[0]))
     opened: Any = open_profile(paths) if profile else open_trace(paths)
-    chosen = _evenly(len(opened))
-    found = [(step.number, step.metadata) for step in (opened[i] for i in chosen)]
-    return Training(
-        [step for step, _ in found],
-        [_value(metadata, "loss") for _, metadata in found],
-        [_value(metadata, "grad_scale") for _, metadata in found],
-    )
+    found = Training([], [], [], [])
+    for i in _evenly(len(opened)):
+        step = opened[i]
+        found.steps.append(step.number)
+        found.losses.append(_value(step.metadata, "loss"))
+        found.scales.append(_value(step.metadata, "grad_scale"))
+        found.norms.append(_norm_in_profile(opened, i) if profile else _norm(step))
+    return found
+
+
+def _norm(step: TraceStep) -> float | None:
+    """The norm of the effective gradient, one tensor at a time in memory."""
+    squares = 0.0
+    for name in step.names:
+        if step.role(name) == "grad":
+            squares += float(np.square(step.tensors[name], dtype=np.float64).sum())
+    return _root(squares)
+
+
+def _norm_in_profile(profile: Profile, i: int) -> float | None:
+    """The same from sums of squares; those of several micro-steps do not tell that of their sum."""
+    parts, _ = profile.totals(i)
+    if len(parts) != 1 or parts[0].nan or parts[0].inf:
+        return None
+    return _root(float(parts[0].squares.sum()))
+
+
+def _root(squares: float) -> float | None:
+    return math.sqrt(squares) if math.isfinite(squares) and squares > 0 else None
 
 
 def _evenly(count: int) -> Sequence[int]:
@@ -59,27 +86,13 @@ def training_data(training: Training | None) -> str | None:
     if training is None:
         return None
     scaled = any(scale not in (None, 1.0) for scale in training.scales)
-    if not scaled and all(loss is None for loss in training.losses):
+    if not scaled and not any(v is not None for v in (*training.losses, *training.norms)):
         return None
     return packed(
         {
             "step": training.steps,
             "loss": [digits(loss, 6) for loss in training.losses],
             "scale": [log2(scale) for scale in training.scales] if scaled else [],
+            "norm": [digits(norm, 6) for norm in training.norms],
         }
     )
-
-
-def norms_data(run: Run) -> str | None:
-    """Returns the norms of the gradient over the steps of a run; None where it has none."""
-    steps = run.data["steps"]
-    kept = [steps[i] for i in _evenly(len(steps))]
-    norms = [_finite(number(step.get("grad_norm"))) for step in kept]
-    if not any(norms):
-        return None
-    return packed({"step": [step["step"] for step in kept], "norm": norms})
-
-
-def _finite(value: float | None) -> float | None:
-    known = value is not None and math.isfinite(value) and value > 0
-    return float(f"{value:.6g}") if known else None

@@ -65,6 +65,32 @@ const Report = (() => {
     return { at: (v) => (typeof v === "number" && v > 0 ? Math.log10(v) : floor), tickvals, ticktext };
   }
 
+  // A logarithmic axis over positive values: its range, and ticks at powers of ten, or of two if
+  // these would be few.
+  function logAxis(values) {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    const base = high > 100 * low ? 10 : 2;
+    const unit = Math.log10(base);
+    const first = Math.floor(Math.log10(low) / unit);
+    const last = Math.max(first + 1, Math.ceil(Math.log10(high) / unit));
+    const stride = Math.ceil((last - first) / 4);
+    const powers = [];
+    for (let p = first; p < last + stride; p += stride) powers.push(p);
+    const short = (p) => (base === 10 ? p >= -2 && p <= 3 : p >= -3 && p <= 10);
+    return {
+      type: "log", range: [first * unit, powers.at(-1) * unit], tickvals: powers.map((p) => base ** p),
+      ticktext: powers.map((p) => (short(p) ? String(Number((base ** p).toPrecision(4))) : `${base}${raised(p)}`)),
+    };
+  }
+
+  // The range of an axis of binary logarithms: some more than the values have, so that its ticks are
+  // whole powers.
+  function binades(values) {
+    const known = values.filter((value) => value !== null);
+    const end = (more) => known.reduce((a, b) => more(a, b));
+    return known.length === 0 ? [-20, 40] : [end((a, b) => Math.min(a, b)) - 4, end((a, b) => Math.max(a, b)) + 4];
+  }
+
   function layout(more) {
     const axis = {
       gridcolor: color("grid"), zerolinecolor: color("line"), linecolor: color("line"),
@@ -185,7 +211,7 @@ const Report = (() => {
   }
 
   return {
-    data, unpack, color, plain, power, raised, count, share, decades, chart, fail, choose, showTip,
+    data, unpack, color, plain, power, raised, count, share, decades, logAxis, binades, chart, fail, choose, showTip,
     run: () => run,
     current: () => data.runs[run],
     onRun: (listener) => listeners.push(listener),

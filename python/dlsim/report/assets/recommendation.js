@@ -61,7 +61,10 @@ const Recommendation = (() => {
       layout: {
         height: 320, shapes: [...band(suits, "good-soft", 0.6), ...band(recommended, "c-orange", 0.35)],
         xaxis: { title: { text: "step" } },
-        yaxis: { title: { text: "largest loss scale" }, tickprefix: "2^" },
+        yaxis: {
+          title: { text: "largest loss scale" }, tickprefix: "2^",
+          range: Report.binades([...finite.map(([, scale]) => scale), ...recommended, foot]),
+        },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
       },
       label: "Largest loss scale at which each step is finite",

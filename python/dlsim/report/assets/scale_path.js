@@ -69,7 +69,9 @@ const ScalePath = (() => {
       data,
       layout: {
         height: 360, xaxis: { title: { text: "step" } },
-        yaxis: { title: { text: "loss scale" }, tickprefix: "2^" },
+        yaxis: {
+          title: { text: "loss scale" }, tickprefix: "2^", range: Report.binades(data.flatMap((trace) => trace.y)),
+        },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
       },
       label: `Loss scale over the steps of ${run.label}; ${odd} steps were skipped`,

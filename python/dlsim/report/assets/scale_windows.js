@@ -81,7 +81,7 @@ const ScaleWindows = (() => {
 
   // What the training itself had: its scale among those of the runs, and below its loss and the
   // norm of its gradient.
-  function ofTraining(training, norms) {
+  function ofTraining(training) {
     const data = [];
     if (training?.scale.length) {
       data.push({
@@ -97,9 +97,9 @@ const ScaleWindows = (() => {
         hovertemplate: "step %{x}<br>loss %{y}<extra></extra>",
       });
     }
-    if (norms) {
+    if (training?.norm.some((value) => value !== null)) {
       data.push({
-        type: "scatter", mode: "lines", x: norms.step, y: norms.norm, showlegend: false,
+        type: "scatter", mode: "lines", x: training.step, y: training.norm, showlegend: false,
         yaxis: data.some((trace) => trace.yaxis === "y2") ? "y3" : "y2",
         line: { width: 1.4, color: Report.color("c-orange") },
         hovertemplate: "step %{x}<br>gradient norm %{y}<extra></extra>",
@@ -113,13 +113,14 @@ const ScaleWindows = (() => {
     const axes = [...new Set(data.map((trace) => trace.yaxis).filter(Boolean))];
     if (axes.length === 0) return {};
     const titled = (text, name) => ({ title: { text, font: { color: Report.color(name) } }, automargin: true });
-    const losses = data.find((trace) => trace.yaxis === "y2").y.filter((value) => value !== null);
+    const valuesOf = (axis) => data.find((trace) => trace.yaxis === axis).y.filter((value) => value !== null);
+    const losses = valuesOf("y2");
     const isWide = Math.min(...losses) > 0 && Math.max(...losses) > 1e3 * Math.min(...losses);
-    const loss = { ...titled("loss", "c-blue"), ...isWide ? { type: "log", exponentformat: "power", nticks: 4 } : {} };
-    const norm = {
-      ...titled("gradient norm", "c-orange"), type: "log", exponentformat: "power", nticks: 4, showgrid: false,
-    };
+    const loss = { ...titled("loss", "c-blue"), ...isWide ? Report.logAxis(losses) : {} };
     const hasNorm = data.some((trace) => trace.yaxis && trace.line.color === Report.color("c-orange"));
+    const norm = {
+      ...titled("gradient norm", "c-orange"), ...Report.logAxis(valuesOf(axes.at(-1))), showgrid: false,
+    };
     const low = { domain: [0, 0.26] };
     if (axes.length === 2) {
       return {
@@ -130,23 +131,17 @@ const ScaleWindows = (() => {
     return { height: 500, yaxis2: { ...hasNorm ? norm : loss, ...low } };
   }
 
-  // The range in which something is to be seen: the paths, and windows where they end.
-  function rangeOf(values) {
-    const seen = values.filter((value) => value !== null && Math.abs(value) < OPEN);
-    if (seen.length === 0) return [-20, 40];
-    return [Math.min(...seen) - 4, Math.max(...seen) + 4];
-  }
-
-  async function figure({ format, scale, bands: packedBands, runs, norms }) {
+  async function figure({ format, scale, bands: packedBands, runs }) {
     const bands = await Report.unpack(packedBands);
     const training = Report.data.training && await Report.unpack(Report.data.training);
     const paths = await Promise.all(runs.map((index) => Report.unpack(Report.data.runs[index].path)));
     const parts = pieces(bands);
-    const below = ofTraining(training, norms && await Report.unpack(norms));
+    const below = ofTraining(training);
     const axes = axesOf(below);
-    const range = rangeOf([
+    // The paths, and windows where they end.
+    const range = Report.binades([
       ...bands.low, ...bands.high, ...paths.flatMap((path) => path.log2), ...training?.scale ?? [], scale,
-    ]);
+    ].filter((value) => value === null || Math.abs(value) < OPEN));
     const data = [band(parts), ends(parts), ...runs.map((index, i) => line(index, paths[i], i, bands.end))];
     if (scale !== null) {
       data.push({
