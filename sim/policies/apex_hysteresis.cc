@@ -93,7 +93,7 @@ int32_t ReadHysteresis(const Settings& settings) {
 
 std::vector<std::string> Notes(const HysteresisScaler::Config& config, int64_t asked_interval) {
   std::vector<std::string> notes;
-  NoteKernelInterval(asked_interval, config.growth_interval, notes);
+  NoteKernelInterval("growth_interval", asked_interval, config.growth_interval, notes);
   if (config.hysteresis > 1) {
     notes.push_back(
         "hysteresis counts overflows in a row: one clean step restores it, and without one every "
@@ -121,6 +121,7 @@ ConfiguredScaler MakeApexHysteresis(const ParameterMap& given, std::string_view)
                                               {"growth_interval", interval},
                                               {"hysteresis", int64_t{config.hysteresis}}};
   CheckFactors(config.growth_factor, config.backoff_factor, parameters);
+  CheckFirstScale(config.init_scale, parameters);
   return {.scaler = LossScaler::Make<HysteresisScaler>(config),
           .parameters = parameters,
           .notes = Notes(config, interval)};

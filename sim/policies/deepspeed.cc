@@ -150,8 +150,9 @@ std::vector<std::string> Notes(const Settings& settings, const Config& config) {
   std::vector<std::string> notes;
   if (!settings.Given("init_scale") && !settings.Given("delayed_shift")) {
     notes.push_back(
-        "these are the defaults of the class; DeepSpeed's JSON configuration has init_scale 2^16 "
-        "and delayed_shift (hysteresis) 2");
+        std::string("these are the defaults of the class") +
+        (config.growth == Growth::kSince_0_17_1 ? " before 0.17.1, which has none since" : "") +
+        "; DeepSpeed's JSON configuration has init_scale 2^16 and delayed_shift (hysteresis) 2");
   }
   NoteHysteresis(config, notes);
   if (config.init_scale < config.min_scale) {
@@ -164,6 +165,9 @@ std::vector<std::string> Notes(const Settings& settings, const Config& config) {
     notes.push_back("min_scale below 0: the scale can reach 0, without an error");
   }
   NoteFactor(config.scale_factor, notes);
+  if (config.growth == Growth::kSince_0_17_1 && !(config.scale_factor == PythonNumber::Float(2))) {
+    notes.push_back("scale_factor is no argument of the class since 0.17.1, but 2.0");
+  }
   (config.growth == Growth::kSince_0_17_1 ? NoteLaterGrowth : NoteWindow)(config.scale_window,
                                                                           notes);
   return notes;

@@ -24,8 +24,9 @@ struct Fp16Optimizer {
   static constexpr auto Fields() { return State::Fields(); }
 };
 
+// A float since 0.18.6; the integer before differs only in what becomes of integers above 2^1023.
 const PythonNumber& ScaleFactor() {
-  static const PythonNumber kTwo = PythonNumber::Int(2);
+  static const PythonNumber kTwo = PythonNumber::Float(2);
   return kTwo;
 }
 

@@ -16,23 +16,15 @@ namespace {
 
 using enum ParameterRole;
 
-enum class Growth { kAlways, kIfFinite };
-
 struct GradScaler {
-  struct Config {
-    double init_scale = 65536;
-    double growth_factor = 2;
-    double backoff_factor = 0.5;
-    int32_t growth_interval = 2000;  // the kernel's own type
-    Growth growth = Growth::kIfFinite;
-  };
-  struct State {
-    float scale = 0;
-    int32_t growth_tracker = 0;
-  };
-  static State Start(const Config& config) { return {static_cast<float>(config.init_scale), 0}; }
+  using Config = TorchConfig;
+  using State = TorchState;
+  static State Start(const Config& config) { return StartAsTorch(config); }
   static double Scale(const State& state) { return state.scale; }
-  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static Transition<State> Next(const Config& config, const State& state,
+                                const ScalerInput& input) {
+    return UpdateAsTorch(config, state, input);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_tracker", &State::growth_tracker}};
@@ -46,18 +38,6 @@ float Times(float scale, double factor) { return static_cast<float>(scale * fact
 int32_t Increment(int32_t tracker) {
   return tracker == std::numeric_limits<int32_t>::max() ? std::numeric_limits<int32_t>::min()
                                                         : tracker + 1;
-}
-
-Transition<GradScaler::State> GradScaler::Next(const Config& config, const State& state,
-                                               const ScalerInput& input) {
-  if (input.overflow) {
-    return {.next = {Times(state.scale, config.backoff_factor), 0}, .skip = true};
-  }
-  const int32_t clean_steps = Increment(state.growth_tracker);
-  if (clean_steps != config.growth_interval) return {.next = {state.scale, clean_steps}};
-  const float grown = Times(state.scale, config.growth_factor);
-  const bool accept = config.growth == Growth::kAlways || std::isfinite(grown);
-  return {.next = {accept ? grown : state.scale, 0}};
 }
 
 const std::vector<ParameterInfo>& TorchParameters() {
@@ -77,10 +57,10 @@ const std::vector<ParameterInfo>& TorchParameters() {
 
 std::vector<std::string> Notes(const GradScaler::Config& config, int64_t asked_interval) {
   std::vector<std::string> notes;
-  NoteKernelInterval(asked_interval, config.growth_interval, notes);
+  NoteKernelInterval("growth_interval", asked_interval, config.growth_interval, notes);
   const double start = GradScaler::Scale(GradScaler::Start(config));
   NoteDeadStart("init_scale", start, notes);
-  if (config.growth == Growth::kAlways && config.growth_interval >= 1 && start > 0) {
+  if (config.growth == TorchGrowth::kAlways && config.growth_interval >= 1 && start > 0) {
     const double infinity = std::numeric_limits<double>::infinity();
     NoteNoCeiling(CleanStepsToReach<GradScaler>(config, infinity), notes);
   }
@@ -88,7 +68,7 @@ std::vector<std::string> Notes(const GradScaler::Config& config, int64_t asked_i
   return notes;
 }
 
-ConfiguredScaler MakeTorch(std::string_view policy, Growth growth, const ParameterMap& given) {
+ConfiguredScaler MakeTorch(std::string_view policy, TorchGrowth growth, const ParameterMap& given) {
   const Settings settings{policy, TorchParameters(), given};
   const int64_t interval = settings.Integer("growth_interval");
   const GradScaler::Config config = {.init_scale = settings.Number("init_scale"),
@@ -106,12 +86,25 @@ ConfiguredScaler MakeTorch(std::string_view policy, Growth growth, const Paramet
     return {.scaler = LossScaler::Make<StaticScale>({1}), .parameters = parameters, .notes = {}};
   }
   CheckFactors(config.growth_factor, config.backoff_factor, parameters);
+  CheckFirstScale(config.init_scale, parameters);
   return {.scaler = LossScaler::Make<GradScaler>(config),
           .parameters = parameters,
           .notes = Notes(config, interval)};
 }
 
 }  // namespace
+
+Transition<TorchState> UpdateAsTorch(const TorchConfig& config, const TorchState& state,
+                                     const ScalerInput& input) {
+  if (input.overflow) {
+    return {.next = {Times(state.scale, config.backoff_factor), 0}, .skip = true};
+  }
+  const int32_t clean_steps = Increment(state.growth_tracker);
+  if (clean_steps != config.growth_interval) return {.next = {state.scale, clean_steps}};
+  const float grown = Times(state.scale, config.growth_factor);
+  const bool accept = config.growth == TorchGrowth::kAlways || std::isfinite(grown);
+  return {.next = {accept ? grown : state.scale, 0}};
+}
 
 PolicyInfo TorchPolicy() {
   return {.name = "torch",
@@ -120,7 +113,7 @@ PolicyInfo TorchPolicy() {
           .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
           .parameters = TorchParameters(),
           .make = [](const ParameterMap& given, std::string_view) {
-            return MakeTorch("torch", Growth::kIfFinite, given);
+            return MakeTorch("torch", TorchGrowth::kIfFinite, given);
           }};
 }
 
@@ -131,7 +124,7 @@ PolicyInfo Torch113Policy() {
           .rules = {.finite_test = FiniteTest::kElementwise, .optimizer_skip = OptimizerSkip::kOwn},
           .parameters = TorchParameters(),
           .make = [](const ParameterMap& given, std::string_view) {
-            return MakeTorch("torch-1.13", Growth::kAlways, given);
+            return MakeTorch("torch-1.13", TorchGrowth::kAlways, given);
           }};
 }
 

@@ -157,6 +157,7 @@ TEST(ApexDeepSpeedPolicies, StopWhereTheOriginalsRaise) {
        {"scale_factor=2", "scale_window=1"},
        "ok*999 overflow",
        "999 OverflowError: integer division result too large for a float"},
+      {"deepspeed-fp16-optimizer", {"init_scale=2^1020", "scale_window=1"}, "ok*9 overflow", ""},
       {"deepspeed-fp16-optimizer",
        {"scale_window=0"},
        "ok*2",

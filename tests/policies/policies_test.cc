@@ -77,6 +77,8 @@ TEST(Policies, DynamicOnesSkipOverflowsAndStaticOnesNothing) {
 }
 
 TEST(Policies, RefuseWhatTheOriginalsRefuse) {
+  constexpr std::string_view kTooLarge =
+      "RuntimeError: value cannot be converted to type float without overflow";
   const struct {
     std::string_view policy;
     PolicySettings settings;
@@ -105,6 +107,11 @@ TEST(Policies, RefuseWhatTheOriginalsRefuse) {
       {"torch", {"growth_factor=1"}, "AssertionError: The growth factor must be > 1.0."},
       {"torch-1.13", {"backoff_factor=1"}, "AssertionError: The backoff factor must be < 1.0."},
       {"torch", {"growth_factor=1", "enabled=false"}, ""},
+      {"torch", {"init_scale=2^128"}, kTooLarge},
+      {"torch-1.13", {"init_scale=3.4028235e38"}, kTooLarge},
+      {"nemo", {"init_scale=1e39"}, kTooLarge},
+      {"torch", {"init_scale=0x1.fffffep+127"}, ""},
+      {"torch", {"init_scale=2^128", "enabled=false"}, ""},
   };
   for (const auto& [policy, settings, refusal] : cases) {
     EXPECT_EQ(Refusal(policy, settings), refusal)
@@ -153,7 +160,6 @@ TEST(Policies, NoteSurprises) {
       {"cerebras-tf", {"min_loss_scale=2", "max_loss_scale=1"}, "after the first step"},
       {"torch", {"growth_interval=0"}, "the scale never grows"},
       {"torch-1.13", {"growth_interval=9223372036854775807"}, "acts as -1"},
-      {"torch", {"init_scale=1e39"}, "infinite"},
   };
   for (const auto& [policy, settings, note] : cases) {
     EXPECT_TRUE(NotesMention(MakePolicy(policy, settings), note)) << policy << ": " << note;

@@ -146,7 +146,6 @@ TEST(PolicyNotes, InfinityAndZero) {
       {"flax", {"minimum_scale=none"}, "", "166 overflows in a row make the scale 0"},
       {"apex", {}, "", "the step after that raises ZeroDivisionError"},
       {"flax", {"growth_interval=1"}, "", "bring the scale to the largest float32"},
-      {"torch", {"init_scale=1e39"}, "", "infinite as float32"},
       {"megatron", {"initial_scale=1e39"}, "", "infinite as float32"},
       {"paddle-static", {"init_loss_scaling=1e39"}, "", "infinite as float32"},
   });
@@ -213,7 +212,9 @@ TEST(PolicyNotes, WhatEveryUserOfAStackShouldKnow) {
       {"paddle-static", {}, "", "the floor of 1 is fixed"},
       {"fairseq", {}, "", "29 overflows in a row raise FloatingPointError"},
       {"metaseq", {}, "", "scale_window is not constant"},
-      {"deepspeed", {}, "", "these are the defaults of the class"},
+      {"deepspeed", {}, "", "these are the defaults of the class before 0.17.1"},
+      {"deepspeed-0.16", {}, "", "these are the defaults of the class; DeepSpeed's JSON"},
+      {"deepspeed", {"scale_factor=3"}, "", "no argument of the class since 0.17.1"},
       {"openseq2seq-backoff", {}, "", "the scale starts at scale_max"},
       {"openseq2seq-logmax", {}, "", "one holds the scale at scale_min for very long"},
       {"popart", {}, "", "every update halves or doubles the scale"},
