@@ -39,5 +39,9 @@ PolicyInfo OpenSeq2SeqBackoffPolicy();
 PolicyInfo OpenSeq2SeqLogMaxPolicy();
 PolicyInfo PopartPolicy();
 PolicyInfo AdaLossPolicy();
+PolicyInfo Fairseq2Policy();
+PolicyInfo IcefallPolicy();
+PolicyInfo GuidedDiffusionPolicy();
+PolicyInfo BmtrainPolicy();
 
 }  // namespace dlsim::sim

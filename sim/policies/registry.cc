@@ -79,6 +79,10 @@ std::span<const PolicyInfo> Policies() {
       OpenSeq2SeqLogMaxPolicy(),       //
       PopartPolicy(),                  //
       AdaLossPolicy(),                 //
+      Fairseq2Policy(),                //
+      IcefallPolicy(),                 //
+      GuidedDiffusionPolicy(),         //
+      BmtrainPolicy(),                 //
   };
   return kPolicies;
 }

@@ -42,7 +42,7 @@ TEST(ExplainCommand, JsonHasEveryKey) {
                                          "notes", "summary", "policies", "best_prefix", "tried",
                                          "skips", "not_tried", "minimum", "brackets", "what_if"}));
   EXPECT_EQ(document["schema"], "dlsim.explain/1");
-  EXPECT_EQ(document["tried"], 30);
+  EXPECT_EQ(document["tried"], 34);
   EXPECT_EQ(document["not_tried"], json::parse(R"(["openseq2seq-logmax", "popart", "adaloss"])"));
   EXPECT_EQ(document["policies"][0]["policy"], "torch");
   EXPECT_EQ(document["policies"][0]["settings"], json::parse(R"(["growth_interval=50"])"));

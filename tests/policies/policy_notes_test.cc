@@ -218,6 +218,11 @@ TEST(PolicyNotes, WhatEveryUserOfAStackShouldKnow) {
       {"openseq2seq-backoff", {}, "", "the scale starts at scale_max"},
       {"openseq2seq-logmax", {}, "", "one holds the scale at scale_min for very long"},
       {"popart", {}, "", "every update halves or doubles the scale"},
+      {"fairseq2", {}, "", "fairseq2's recipes start at 128"},
+      {"fairseq2", {"scale_window=2^40"}, "", "scale_window 1099511627776 does not fit"},
+      {"icefall", {}, "", "the training loop doubles a low scale"},
+      {"guided-diffusion", {}, "", "there is no floor"},
+      {"bmtrain", {}, "", "one loss_scale_factor beyond them"},
   });
 }
 

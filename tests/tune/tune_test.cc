@@ -184,8 +184,8 @@ TEST(TuneFamily, KnowsTheNamesOfTheStacks) {
 }
 
 TEST(TuneFamily, RefusesPoliciesWithoutOneScaleAndAnInterval) {
-  const std::set<std::string_view> refused = {"static", "fairscale", "adaloss",
-                                              "openseq2seq-logmax", "popart"};
+  const std::set<std::string_view> refused = {"static", "fairscale",          "adaloss",
+                                              "popart", "openseq2seq-logmax", "guided-diffusion"};
   for (const PolicyInfo& policy : Policies()) {
     if (refused.contains(policy.name)) {
       EXPECT_THROW(FamilyOf(policy.name, "fp16"), Error) << policy.name;

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+// MixedPrecisionTrainer of guided-diffusion and improved-diffusion, which keeps the logarithm of
+// its scale, a Python float. Source: openai/guided-diffusion, guided_diffusion/fp16_util.py.
+#include <cmath>
+#include <string>
+#include <tuple>
+
+#include "sim/policies/policies.h"
+#include "sim/policies/python_rules.h"
+#include "sim/policies/settings.h"
+
+namespace dlsim::sim {
+namespace {
+
+using enum ParameterRole;
+
+struct MixedPrecisionTrainer {
+  struct Config {
+    double init_scale = 0;
+    double fp16_scale_growth = 0;
+  };
+  struct State {
+    double loss_scale = 0;  // 2^lg_loss_scale
+    double lg_loss_scale = 0;
+  };
+  static State Start(const Config& config) {
+    return {config.init_scale, std::log2(config.init_scale)};
+  }
+  static double Scale(const State& state) { return std::pow(2.0, state.lg_loss_scale); }
+  static void SetScale(const Config&, State& state, double scale) {
+    state = {scale, std::log2(scale)};
+  }
+  static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static constexpr auto Fields() {
+    return std::tuple{StateField{"loss_scale", &State::loss_scale},
+                      StateField{"lg_loss_scale", &State::lg_loss_scale}};
+  }
+};
+
+// The norm of the gradients is divided by the scale before it is looked at: no norm is finite at 0.
+Transition<MixedPrecisionTrainer::State> MixedPrecisionTrainer::Next(const Config& config,
+                                                                     const State& state,
+                                                                     const ScalerInput& input) {
+  const double scale = Scale(state);
+  if (std::isinf(scale)) {
+    return {.next = state,
+            .skip = true,
+            .event = FatalEvent({"OverflowError", "(34, 'Numerical result out of range')"})};
+  }
+  const bool skip = input.overflow || scale == 0;
+  State next = state;
+  next.lg_loss_scale += skip ? -1 : config.fp16_scale_growth;
+  next.loss_scale = Scale(next);
+  return {.next = next, .skip = skip};
+}
+
+const std::vector<ParameterInfo>& GuidedDiffusionParameters() {
+  static const std::vector<ParameterInfo> kParameters = {
+      {"init_scale",
+       {"initial_loss_scale"},
+       "2^20",
+       "loss scale of the first step: 2 to initial_lg_loss_scale",
+       kStart},
+      {"fp16_scale_growth", {}, "0.001", "a clean step adds this to log2 of the scale"},
+  };
+  return kParameters;
+}
+
+ConfiguredScaler MakeGuidedDiffusion(const ParameterMap& given, std::string_view) {
+  const Settings settings{"guided-diffusion", GuidedDiffusionParameters(), given};
+  const MixedPrecisionTrainer::Config config = {
+      .init_scale = ReadPositive(settings, "init_scale").ToDouble(),
+      .fp16_scale_growth = settings.Number("fp16_scale_growth")};
+  std::vector<std::string> notes = {
+      "an overflow halves the scale, each clean step multiplies it by 2^fp16_scale_growth; there "
+      "is "
+      "no floor: the scale can reach 0, and then every step is skipped"};
+  return {.scaler = LossScaler::Make<MixedPrecisionTrainer>(config),
+          .parameters = {{"init_scale", config.init_scale},
+                         {"fp16_scale_growth", config.fp16_scale_growth}},
+          .notes = std::move(notes)};
+}
+
+}  // namespace
+
+PolicyInfo GuidedDiffusionPolicy() {
+  return {.name = "guided-diffusion",
+          .aliases = {"improved-diffusion"},
+          .summary = "OpenAI's guided-diffusion: every clean step raises the scale a little",
+          .rules = {.finite_test = FiniteTest::kScaledNorm},
+          .parameters = GuidedDiffusionParameters(),
+          .make = MakeGuidedDiffusion,
+          .checkpoint = CheckpointContent::kNothing};
+}
+
+}  // namespace dlsim::sim
