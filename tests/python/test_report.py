@@ -57,14 +57,14 @@ def test_the_verdict_states_the_numbers_of_the_summary() -> None:
     assert "6 of 13 steps were skipped" in text
     assert "4 of them not finite at any lower loss scale" in text
     assert "the first applied step is 0" in text
-    assert outcome(run_of(document)) == ("bad", "2 skipped for the scale")
+    assert outcome(run_of(document)) == ("bad", "2 skipped: scale too high")
     assert fates(run_of(document)) == [7, 2, 4, 0]
 
 
 @pytest.mark.parametrize(
     ("policy", "settings", "expected"),
     [
-        ("static", ("loss_scale=1",), ("bad", "6 not finite, yet applied")),
+        ("static", ("loss_scale=1",), ("bad", "6 applied though not finite")),
         ("deepspeed", (), ("bad", "no step applied")),
         ("fairseq", ("init_scale=1e-4",), ("bad", "stopped at step 168")),
     ],
@@ -79,10 +79,10 @@ def test_outcomes(policy: str, settings: tuple[str, ...], expected: tuple[str, s
 @pytest.mark.parametrize(
     ("scale", "expected"),
     [
-        (-24, ("bad", "scale too low at 45")),
-        (-9, ("good", "scale was safe")),
-        (16, ("good", "scale was safe")),
-        (17, ("bad", "18 not finite, yet applied")),
+        (-24, ("bad", "scale too low at 45 steps")),
+        (-9, ("good", "the scale was safe")),
+        (16, ("good", "the scale was safe")),
+        (17, ("bad", "18 applied though not finite")),
     ],
 )
 def test_runs_are_graded_by_windows(scale: int, expected: tuple[str, str]) -> None:
@@ -94,10 +94,28 @@ def test_runs_are_graded_by_windows(scale: int, expected: tuple[str, str]) -> No
     assert outcome(run_of(document)) == (expected if "finite" in expected[1] else without)
 
 
+@pytest.mark.parametrize(
+    ("cause", "expected"), [("input", "Inf/NaN recorded"), ("norm", "no scale helps")]
+)
+def test_skips_that_no_scale_prevents_have_a_reason(cause: str, expected: str) -> None:
+    document = replay(steps=3)
+    run = document["runs"][0]
+    run["steps"][1] |= {
+        "finite": False,
+        "skipped": True,
+        "cause": cause,
+        "lower_scale_helps": False,
+    }
+    for step in (0, 2):
+        run["steps"][step] |= {"finite": True, "skipped": False}
+    run["summary"] |= {"skipped_steps": 1, "first_applied_step": 0}
+    assert outcome(run_of(document)) == ("fair", f"1 skipped: {expected}")
+
+
 def test_a_run_without_loss_is_good() -> None:
     options = ("--policy", "static", "--format", "bf16")
     document = command("replay", TRACES / "cnn-digits", *options)
-    assert outcome(run_of(document)) == ("good", "scale was safe")
+    assert outcome(run_of(document)) == ("good", "the scale was safe")
     assert verdict(run_of(document)) == (
         "All 45 steps were applied. The loss scale stayed at 2\u2070. No gradient became zero."
     )

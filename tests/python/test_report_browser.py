@@ -169,8 +169,8 @@ def test_windows_have_gaps_and_the_paths_of_their_format(browser: Driver, tmp_pa
     assert [max(y for y in band["y"] if y is not None), min(filter(None, band["y"]))] == [16, 3]
     names = [trace["name"] for trace in drawn["data"] if trace.get("showlegend") is not False]
     runs = ["fp16 \u00b7 torch", "fp16 \u00b7 static"]
-    assert names == ["window", *runs, "to use: 2<sup>14</sup>", "no scale serves"]
-    assert drawn["data"][-1]["text"] == ["step 3: no scale serves"]
+    assert names == ["safe loss scales", *runs, "use 2<sup>14</sup>", "no scale is safe"]
+    assert drawn["data"][-1]["text"] == ["step 3: no scale is safe"]
     assert drawn["layout"]["yaxis"]["tickprefix"] == "2<sup>"
     assert problems(browser) == []
 

@@ -257,13 +257,13 @@ def test_a_verdict_without_windows_has_no_figure(tmp_path: Path) -> None:
     assert data_of(page)["windows"] == [] and 'class="said"' not in page
 
 
-def test_the_format_of_the_verdict_comes_first_with_code_to_paste(tmp_path: Path) -> None:
-    arguments = ["--format", "fp16", "--format", "bf16", "--format", "cb16", "--policy", "torch"]
+def test_formats_are_as_asked_with_code_to_paste(tmp_path: Path) -> None:
+    arguments = ["--format", "cb16", "--format", "fp16", "--format", "bf16", "--policy", "torch"]
     document = command("tune", str(TRACES / "cnn-digits"), *arguments)
     assert document["verdict"]["best"] == "fp16"
     page = write(tmp_path, document, read_trace=False)
-    places = [page.index(f"<h3>{name} ") for name in ("fp16", "bf16", "cb16")]
-    folded = page.index("<details><summary>Other formats: bf16, cb16</summary>")
+    places = [page.index(f"<h3>{name} ") for name in ("cb16", "fp16", "bf16")]
+    folded = page.index("<details><summary>Other formats: fp16, bf16</summary>")
     assert sorted([*places, folded]) == [places[0], folded, *places[1:]]
     assert page.count("the interval of 2000 was never reached") == 1
     assert "scaler = torch.amp.GradScaler(init_scale=16384.0, growth_interval=2000)\n" in page

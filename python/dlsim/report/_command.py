@@ -50,7 +50,7 @@ def _parser() -> CommandParser:
     )
     for option, name, default in (
         ("format", "F", "fp16 bf16 cb16"),
-        ("policy", "NAME", "cerebras"),
+        ("policy", "NAME", "cerebras torch"),
     ):
         words = f"{option} for a trace given as RESULT, repeatable (default: {default})"
         parser.add_argument(f"--{option}", action="append", default=[], metavar=name, help=words)

@@ -109,8 +109,8 @@ def verdict(run: Run) -> str:
     uncertain = integer(summary.get("uncertain_steps"))
     if uncertain:
         sentences.append(
-            f"The profile leaves {format_count(uncertain)} steps open; there the run goes on with "
-            "what is likeliest."
+            f"The profile leaves {format_count(uncertain)} steps undetermined; the most likely "
+            "outcome is shown for them."
         )
     return " ".join(sentence for sentence in sentences if sentence)
 

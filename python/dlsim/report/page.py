@@ -177,7 +177,7 @@ def _sections(
     if compared := _of_kind(results, "diff"):
         cards = [differences_html(result, i) for i, result in enumerate(compared)]
         html = _part("differences") + "".join(cards)
-        parts.append(("differences", "Where two runs part", html))
+        parts.append(("differences", "Where two runs diverge", html))
     if replayed:
         parts.append(("about", "About these numbers", _part("about")))
     return parts

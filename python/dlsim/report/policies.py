@@ -29,17 +29,23 @@ def outcome(run: Run) -> tuple[str, str]:
         (steps == 0, "bad", "refused by the policy"),
         (stopped is not None, "bad", f"stopped at step {visible(stopped)}"),
         (never, "bad", "no step applied"),
-        (broken > 0, "bad", f"{format_count(broken)} not finite, yet applied"),
-        (for_scale > MANY * steps, "bad", f"{format_count(for_scale)} skipped for the scale"),
-        (low > MANY * steps, "bad", f"scale too low at {format_count(low)}"),
-        (unserved - in_vain > MANY * steps, "bad", f"no scale safe at {format_count(unserved)}"),
-        (for_scale > 0, "fair", f"{format_count(for_scale)} skipped for the scale"),
-        (low > 0, "fair", f"scale too low at {format_count(low)}"),
-        (in_vain > 0, "fair", f"{format_count(in_vain)} beyond any scale"),
-        (unserved > 0, "fair", f"no scale safe at {format_count(unserved)}"),
+        (broken > 0, "bad", f"{format_count(broken)} applied though not finite"),
+        (for_scale > MANY * steps, "bad", f"{format_count(for_scale)} skipped: scale too high"),
+        (low > MANY * steps, "bad", f"scale too low at {format_count(low)} steps"),
+        (
+            unserved - in_vain > MANY * steps,
+            "bad",
+            f"no scale is safe at {format_count(unserved)} steps",
+        ),
+        (for_scale > 0, "fair", f"{format_count(for_scale)} skipped: scale too high"),
+        (low > 0, "fair", f"scale too low at {format_count(low)} steps"),
+        (in_vain > 0, "fair", f"{format_count(in_vain)} skipped: {_why_in_vain(run)}"),
+        (unserved > 0, "fair", f"no scale is safe at {format_count(unserved)} steps"),
         (not path, "fair", "not judged: the file has no verdict"),
     )
-    return next(((grade, why) for found, grade, why in grades if found), ("good", "scale was safe"))
+    return next(
+        ((grade, why) for found, grade, why in grades if found), ("good", "the scale was safe")
+    )
 
 
 def _path_in_windows(run: Run) -> Mapping[str, Any]:
@@ -67,8 +73,16 @@ def hopeless_skips(run: Run) -> int:
     return sum(bool(s.get("skipped")) and s.get("lower_scale_helps") is False for s in steps)
 
 
+def _why_in_vain(run: Run) -> str:
+    in_vain = [
+        s for s in run.data["steps"] if s.get("skipped") and s.get("lower_scale_helps") is False
+    ]
+    causes = {step.get("cause") for step in in_vain}
+    return "Inf/NaN recorded" if causes == {"input"} else "no scale helps"
+
+
 def fates(run: Run) -> list[int]:
-    """Returns the steps applied, skipped for the scale, skipped in vain, applied not finite."""
+    """Returns the steps applied, skipped as the scale was too high, in vain, applied not finite."""
     steps, skipped = _count(run.summary, "steps"), _count(run.summary, "skipped_steps")
     broken, in_vain = applied_nonfinite(run), hopeless_skips(run)
     return [steps - skipped - broken, skipped - in_vain, in_vain, broken]

@@ -13,10 +13,10 @@ from ._text import format_count, format_number, format_scale, format_share, rais
 
 MAX_STEPS = 2000  # points of the plot of head-room; of more the lowest of each bin
 _GRADES = {
-    "no scale needed": "good",
-    "static scale enough": "good",
-    "dynamic scaling recommended": "fair",
-    "no scale helps": "bad",
+    "no scale needed": ("good", "no loss scale needed"),
+    "static scale enough": ("good", "a fixed loss scale is enough"),
+    "dynamic scaling recommended": ("fair", "dynamic loss scaling recommended"),
+    "no scale helps": ("bad", "no loss scale helps"),
 }
 _BLOCKS = (("zoo", "Cerebras Model Zoo"), ("deepspeed", "DeepSpeed"), ("torch", "PyTorch"))
 _TENSORS = 8  # rows of a list of tensors
@@ -87,13 +87,11 @@ def _thinned(steps: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def recommendation_cards(result: ShownResult, key: str) -> str:
-    """Returns the HTML of all formats: that of the verdict, the others folded, notes once.
+    """Returns the HTML of the formats as asked: the first, the others folded, notes once.
 
     `key` tells this result's charts from another's.
     """
     items = list(enumerate(result.data["formats"]))
-    best = part(result.data, "verdict").get("best")
-    items.sort(key=lambda numbered: numbered[1]["format"] != best)
     common = _common_notes([item for _, item in items])
     cards = [_card(item, f"{key}-{i}", common) for i, item in items]
     names = ", ".join(escape(visible(item["format"])) for _, item in items[1:])
@@ -109,16 +107,15 @@ def _common_notes(items: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _card(item: Mapping[str, Any], key: str, common: Sequence[str]) -> str:
-    verdict = visible(item["verdict"])
-    grade = _GRADES.get(verdict, "fair")
+    grade, verdict = _GRADES.get(item["verdict"], ("fair", visible(item["verdict"])))
     name = escape(visible(item["format"]))
     return f"""<article class="card">
 <h3>{name} <span class="grade {grade}">{escape(verdict)}</span></h3>
 <p>{escape(raise_powers(visible(item.get("reason", ""))))}</p>
 {_recommended(item)}
 <div class="columns">
-<figure><figcaption>Mean of what the steps lose; a skipped step loses all. The dashed line is the
-best power of two of each step, by hindsight.</figcaption>
+<figure><figcaption>Gradient lost per step, on average; a skipped step loses all. The dashed line is
+what the best power of two loses, chosen for each step in hindsight.</figcaption>
 <div class="chart" data-chart="loss" data-key="{key}"></div></figure>
 <figure><figcaption>Largest loss scale at which each step is finite. The band holds the scales that
 the recommendation used{_window_words(item)}.</figcaption>
@@ -135,9 +132,9 @@ def _window_words(item: Mapping[str, Any]) -> str:
     if not window:
         return ""
     if window.get("empty"):
-        return "; no single scale suits all steps"
+        return "; no single scale is safe at all steps"
     low, high = format_scale(window.get("low")), format_scale(window.get("high"))
-    return f"; scales from {low} to {high} suit all steps"
+    return f"; scales from {low} to {high} are safe at all steps"
 
 
 def _recommended(item: Mapping[str, Any]) -> str:
@@ -157,7 +154,7 @@ def _recommended(item: Mapping[str, Any]) -> str:
     rows = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in pairs)
     optimal = ""
     if chosen.get("optimal"):
-        optimal = " It loses no more than the best power of two of each step."
+        optimal = " No better choice exists, even one chosen per step in hindsight."
     if chosen.get("eligible") is False:
         optimal = " The original software raises an error under every policy that was tried."
     policy = escape(visible(chosen.get("policy")))
@@ -180,11 +177,11 @@ def _tensors(item: Mapping[str, Any]) -> str:
         ("tensors", "Loses most at the recommendation", _LOSSES, format_share),
         (
             "overflow_tensors",
-            "To blame for overflow",
+            "Overflow first",
             {"absmax": "largest magnitude"},
             format_number,
         ),
-        ("underflow_tensors", "To blame for underflow", _LOSSES, format_share),
+        ("underflow_tensors", "Lose most to underflow", _LOSSES, format_share),
     )
     parts = []
     for key, title, columns, show in lists:

@@ -18,11 +18,12 @@ MAX_POINTS = 2000  # changes of a window; of more the narrowest of neighbouring 
 OPEN = 126.0  # log2 of the largest scale that is tried: a window that ends there has no end
 WITH_A_SCALE = "with a scale"
 _GRADES = {
-    "as is": "good",
-    WITH_A_SCALE: "fair",
-    "no scale serves": "bad",
-    "overflows": "bad",
+    "as is": ("good", "scale 1 is safe"),
+    WITH_A_SCALE: ("fair", "needs a loss scale"),
+    "no scale serves": ("bad", "no loss scale is safe"),
+    "overflows": ("bad", "cannot be judged"),
 }
+_DYNAMIC = ("fair", "needs dynamic loss scaling")
 
 
 @dataclass
@@ -69,7 +70,7 @@ def windows_data(shown: ShownVerdict, runs: Sequence[Run]) -> dict[str, Any]:
 def bands_of(steps: Sequence[StepWindow]) -> dict[str, Any]:
     """Returns where the window changes: from each step on until the next, the last until `end`.
 
-    The ends of the windows are binary logarithms; null where no scale serves.
+    The ends of the windows are binary logarithms; null where no scale is safe.
     """
     kept = _thinned(
         [
@@ -122,25 +123,28 @@ def _shown(shown: ShownVerdict, key: str, named: bool) -> str:
     figures = "".join(_figure(found, f"{key}-{i}") for i, found in shown.charts())
     if figures:
         figures = (
-            '<p class="lead">The band holds the loss scales that serve each step: below it tensors '
+            '<p class="lead">The band holds the safe loss scales of each step: below it tensors '
             "lose too much, above it something overflows. Lines are the scales of the runs. Below "
-            "are the training's own loss, where the trace tells it, and its gradient's norm.</p>"
+            "are the loss of the recorded training and the norm of its gradients, where the trace "
+            'has them. <a href="#about">What the words mean</a></p>'
             f'<div class="columns">{figures}</div>'
         )
     return f'{head}<div class="said">{lines}</div>{figures}'
 
 
 def _figure(found: FormatVerdict, key: str) -> str:
-    grade = _GRADES.get(found.verdict, "fair")
-    outside = format_count(found.steps_outside_window)
-    facts = [f"{outside} of {format_count(len(found.steps))} steps outside"]
+    grade, word = _GRADES.get(found.verdict, ("fair", visible(found.verdict)))
+    if found.verdict == WITH_A_SCALE and found.scale is None:
+        grade, word = _DYNAMIC
+    outside, steps = found.steps_outside_window, format_count(len(found.steps))
+    facts = [f"all {steps} steps" if outside == 0 else f"{outside} of {steps} steps not covered"]
     if found.window is not None:
         facts.insert(0, _range(*found.window))
     if found.scale is not None and found.verdict == WITH_A_SCALE:
-        facts.insert(0, f"to use: {format_scale(found.scale)}")
+        facts.insert(0, f"use {format_scale(found.scale)}")
     return (
         f"<figure><figcaption><strong>{escape(visible(found.format))}</strong> "
-        f'<span class="grade {grade}">{escape(visible(found.verdict))}</span> '
+        f'<span class="grade {grade}">{escape(word)}</span> '
         f'{escape("; ".join(facts))}</figcaption><div class="chart tall" data-chart="windows" '
         f'data-key="{key}"></div></figure>'
     )
@@ -149,9 +153,9 @@ def _figure(found: FormatVerdict, key: str) -> str:
 def _range(low: float, high: float) -> str:
     from_any, to_any = (abs(log2(end) or 0.0) >= OPEN for end in (low, high))
     if from_any and to_any:
-        return "any scale"
+        return "any scale is safe"
     if from_any:
-        return f"scales up to {format_scale(high)}"
+        return f"safe up to {format_scale(high)}"
     if to_any:
-        return f"scales from {format_scale(low)}"
-    return f"scales {format_scale(low)} to {format_scale(high)}"
+        return f"safe from {format_scale(low)}"
+    return f"safe scales {format_scale(low)} to {format_scale(high)}"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The loss scales that serve each step as a band, with the scales of the runs in it; below the loss
+// The safe loss scales of each step as a band, with the scales of the runs in it; below the loss
 // and the gradient's norm of the training.
 "use strict";
 const ScaleWindows = (() => {
@@ -31,7 +31,7 @@ const ScaleWindows = (() => {
       y.push(null);
     }
     return {
-      type: "scatter", mode: "lines", x, y, fill: "toself", hoverinfo: "skip", name: "window",
+      type: "scatter", mode: "lines", x, y, fill: "toself", hoverinfo: "skip", name: "safe loss scales",
       fillcolor: Report.color("good-soft"), line: { width: 1, color: Report.color("good") },
     };
   }
@@ -40,7 +40,7 @@ const ScaleWindows = (() => {
   function ends(parts) {
     const rows = parts.flat();
     const text = rows.map(([from, to, low, high]) =>
-      `${to - from > 1 ? `from step ${from}` : `step ${from}`}<br>window ${mark(low)} to ${mark(high)}`);
+      `${to - from > 1 ? `from step ${from}` : `step ${from}`}<br>safe: ${mark(low)} to ${mark(high)}`);
     return {
       type: "scatter", mode: "markers", x: [...rows, ...rows].map(([from]) => from), showlegend: false,
       y: [...rows.map((row) => row[2]), ...rows.map((row) => row[3])], text: [...text, ...text],
@@ -54,11 +54,11 @@ const ScaleWindows = (() => {
     const at = bands.step.map((_, i) => i).filter((i) => bands.low[i] === null);
     return {
       type: "scatter", mode: "markers", x: at.map((i) => bands.step[i]), y: at.map(() => foot),
-      name: "no scale serves", hovertemplate: "%{text}<extra></extra>",
+      name: "no scale is safe", hovertemplate: "%{text}<extra></extra>",
       text: at.map((i) => {
         const last = (bands.step[i + 1] ?? bands.end) - 1;
         const from = bands.step[i];
-        return `${last > from ? `steps ${from} to ${last}` : `step ${from}`}: no scale serves`;
+        return `${last > from ? `steps ${from} to ${last}` : `step ${from}`}: no scale is safe`;
       }),
       marker: { symbol: "x", size: 8, color: Report.color("c-purple") },
     };
@@ -146,7 +146,7 @@ const ScaleWindows = (() => {
     if (scale !== null) {
       data.push({
         type: "scatter", mode: "lines", x: [bands.step[0], bands.end], y: [scale, scale], hoverinfo: "skip",
-        name: `to use: ${mark(scale)}`, line: { dash: "dash", width: 1.5, color: Report.color("ink") },
+        name: `use ${mark(scale)}`, line: { dash: "dash", width: 1.5, color: Report.color("ink") },
       });
     }
     data.push(...below);
@@ -158,7 +158,7 @@ const ScaleWindows = (() => {
         yaxis: { title: { text: "loss scale" }, tickprefix: "2^", range, domain: [axes.yaxis2 ? 0.34 : 0, 1] },
         legend: { orientation: "h", y: 1.01, yanchor: "bottom", x: 0 },
       },
-      label: `Loss scales that serve the steps in ${format}, and the scales of ${runs.length} runs`,
+      label: `Safe loss scales of the steps in ${format}, and the scales of ${runs.length} runs`,
     };
   }
 
