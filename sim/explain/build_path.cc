@@ -18,9 +18,22 @@ using Kind = LogEvent::Kind;
 // Of a log: each is run through, and takes some bytes.
 constexpr int64_t kMostSteps = 10'000'000;
 
+// True if more overflows stand before the first record than there are steps before its own: they
+// tell of its step, too, and its scale is the one after it.
+bool MessagesLeaveNoStep(const std::vector<LogEvent>& events) {
+  int64_t overflows = 0;
+  for (const LogEvent& event : events) {
+    if (event.kind == Kind::kOverflow && !event.number) ++overflows;
+    if (IsRecord(event))
+      return event.used && event.epoch <= 1 && overflows >= *event.number && overflows > 0;
+  }
+  return false;
+}
+
 // Scales that a log shows once per step may be those that the step used or the next ones. Where
 // skipped steps are marked, their own line or the one after shows the fall.
 bool ShowsNextScale(const std::vector<LogEvent>& events) {
+  if (MessagesLeaveNoStep(events)) return true;
   int64_t own = 0, after = 0;
   for (size_t i = 1; i < events.size(); ++i) {
     if (!events[i].used || !events[i - 1].used) continue;
@@ -35,6 +48,7 @@ class PathBuilder {
  public:
   explicit PathBuilder(const LogEvents& log) : events_(log.events) {
     path_.notes = log.notes;
+    path_.bounds_nothing = log.bounds_nothing;
     for (LogEvent& event : events_) {
       if (event.interval) path_.told_interval = event.interval;
       const bool is_zero =
@@ -204,6 +218,11 @@ class PathBuilder {
   }
 
   void Append(const LogEvent& event) {
+    const bool counts_applied = event.kind == Kind::kUpdates && pending_.empty();
+    if (counts_applied) overflows_ += FallsTo(event.next);  // no message tells of them
+    if (counts_applied && event.is_rounded_to_zero && last_scale_.value_or(0) >= 1) {
+      path_.zero_at_line = event.line;
+    }
     const int64_t end = EndOf(event);
     CheckSteps(end, event);
     const bool shows_next = ShowsNext(event, shows_next_);
@@ -230,7 +249,7 @@ class PathBuilder {
     pending_.clear();
     LeaveOutSurplus(stretch);
     AddCounted(event, stretch);
-    const bool knows = event.kind == Kind::kUpdates || (event.overflow && stretch.steps == 1);
+    const bool knows = event.counts_falls || (event.overflow && stretch.steps == 1);
     if (!knows && stretch.overflows.empty()) PresumeOverflows(event, next, stretch);
     if (event.kind == Kind::kUpdates && stretch.steps > 0) stretch.last = LastStep::kApplied;
     if (event.overflow && ShowsNext(event, shows_next_)) MarkLast(*event.overflow, stretch);
@@ -249,17 +268,19 @@ class PathBuilder {
     surplus_ += surplus;
   }
 
+  // Returns how often the scale was halved since the last one that is known; 0 if it did not fall.
+  int64_t FallsTo(const std::optional<PrintedNumber>& next) const {
+    if (!next || !last_scale_ || !(next->value < *last_scale_)) return 0;
+    const double halvings = std::round(std::log2(*last_scale_ / next->value));
+    return halvings >= 1 && halvings < 1100 ? static_cast<int64_t>(halvings) : 1;
+  }
+
   // Where no line tells of skipped steps, or counts none: as few as explain the fall, each halving
   // the scale. DeepSpeed's engine has the training loop print a count of 0.
   void PresumeOverflows(const LogEvent& event, const std::optional<PrintedNumber>& next,
                         Stretch& stretch) {
-    int64_t falls = 0;
-    if (next && last_scale_ && next->value < *last_scale_) {
-      const double halvings = std::round(std::log2(*last_scale_ / next->value));
-      falls = halvings >= 1 && halvings < 1100 ? static_cast<int64_t>(halvings) : 1;
-    } else if (IsFirstDescent(event, next, stretch)) {
-      falls = *stretch.steps;
-    }
+    int64_t falls = FallsTo(next);
+    if (falls == 0 && IsFirstDescent(event, next, stretch)) falls = *stretch.steps;
     if (falls == 0) return;
     stretch.overflows.resize(static_cast<size_t>(std::min(falls, *stretch.steps)));
     const auto presumed = static_cast<int64_t>(stretch.overflows.size());

@@ -44,6 +44,9 @@ std::string Parameters(const PolicyMatch& match) {
 std::string PolicyLine(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
   if (explanation.steps.empty()) return "policy: not known, as the log has one record only";
+  if (explanation.path.stack == LogStack::kGuidedDiffusion) {
+    return "policy: none, as the scale grows by 2^0.001 at each step";
+  }
   if (inference.matches.empty()) {
     std::string line = "policy: none of the " + std::to_string(inference.tried) + " reproduces ";
     const size_t good = inference.best ? inference.best->fit.explained : 0;
@@ -70,7 +73,7 @@ bool GoesOnAtMinimum(const Explanation& explanation) {
 
 std::string ForecastText(const Explanation& explanation) {
   if (explanation.path.zero_at_line) {
-    return fmt::format("; at line {} the scale is 0: the training is dead",
+    return fmt::format("; at line {} the scale is 0, as printed: the training is dead",
                        *explanation.path.zero_at_line);
   }
   if (explanation.path.stopped_at_line) {
@@ -145,7 +148,9 @@ std::string SkipLine(const Explanation& explanation) {
 std::string MagnitudeLine(const Explanation& explanation) {
   const BracketTotals& totals = explanation.totals;
   std::string line = "largest gradient (" + explanation.format + "): ";
-  if (!totals.applied_at_most && !totals.skipped_above) return line + "no scale is known";
+  if (!totals.applied_at_most && !totals.skipped_above) {
+    return line + (explanation.path.bounds_nothing ? "not bounded" : "no scale is known");
+  }
   if (totals.applied_at_most) {
     line += fmt::format("at most {:.5g} in applied steps", *totals.applied_at_most);
   }

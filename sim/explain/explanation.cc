@@ -62,6 +62,16 @@ bool TellsSteps(const ScalePath& path) {
   return std::ranges::any_of(path.stretches, [](const Stretch& s) { return s.steps != 0; });
 }
 
+// Returns the scale that the log leaves behind, for a step that it does not tell of.
+std::optional<double> LastScale(const ScalePath& path) {
+  if (path.stretches.empty()) return std::nullopt;
+  const Stretch& last = path.stretches.back();
+  if (last.next) return last.next->value;
+  if (!last.overflows.empty() && last.overflows.back().next)
+    return last.overflows.back().next->value;
+  return std::nullopt;
+}
+
 std::optional<int64_t> GrowthInterval(const Inference& inference) {
   if (inference.matches.empty()) return std::nullopt;
   for (const ParameterEvidence& evidence : inference.matches.front().evidence) {
@@ -126,7 +136,7 @@ void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
 Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request,
                     const InferenceLimits& limits) {
   Explanation explanation = {.format = format.name};
-  if (TellsSteps(path)) {
+  if (TellsSteps(path) && path.stack != LogStack::kGuidedDiffusion) {  // which no policy is like
     explanation.inference = InferPolicy(path, explanation.format, limits);
   } else {
     explanation.inference.path = path;
@@ -134,14 +144,17 @@ Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfReque
   explanation.path = std::move(path);
   explanation.counted = HasStepCounts(explanation.path);
   explanation.steps = JoinSteps(explanation.path, explanation.inference);
-  explanation.brackets = FindBrackets(explanation.steps, {.format = format.format});
+  if (!explanation.path.bounds_nothing) {
+    explanation.brackets = FindBrackets(explanation.steps, {.format = format.format});
+  }
   explanation.totals = TotalBrackets(explanation.brackets);
   explanation.skips =
       JudgeSkips(explanation.steps, {.growth_interval = GrowthInterval(explanation.inference),
                                      .counted = explanation.counted,
                                      .stopped = explanation.path.stopped_at_line.has_value() ||
                                                 explanation.path.zero_at_line.has_value(),
-                                     .from_start = explanation.path.from_start});
+                                     .from_start = explanation.path.from_start,
+                                     .last_scale = LastScale(explanation.path)});
   if (!explanation.inference.matches.empty()) {
     explanation.minimum = ForecastMinimum(*explanation.inference.matches.front().fit.end);
   }

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "sim/explain/guided_diffusion.h"
 #include "sim/explain/log_start.h"
 
 namespace dlsim::sim {
@@ -75,6 +76,7 @@ void WidenMedians(LogEvents& log) {
 }  // namespace
 
 void ReadAverages(LogEvents& log) {
+  ReadGuidedMeans(log);
   DropMeans(log);
   DropMixedMeans(log);
   WidenMedians(log);

@@ -31,14 +31,20 @@ struct LogEvent {
   std::optional<int64_t> skipped_total = {};  // steps since the start
   std::optional<int64_t> interval = {};       // of growth
   std::optional<int64_t> rank = {};
-  bool norm_is_nonfinite = false;  // of the gradient of a step that was applied
-  bool from_optimizer = false;     // DeepSpeed: by its optimizer, which may repeat its loss scaler
-  bool key_value = false;          // a name and a value, in the wording of no stack
-  bool mean = false;               // the scale is a mean over the steps since the record before
-  int64_t median_of = 1;           // steps, if the scale is a median
-  bool bare_name = false;          // the key is "scale" alone, and nothing says of what
+  bool norm_is_nonfinite = false;   // of the gradient of a step that was applied
+  bool from_optimizer = false;      // DeepSpeed: by its optimizer, which may repeat its loss scaler
+  bool key_value = false;           // a name and a value, in the wording of no stack
+  bool mean = false;                // the scale is a mean over the steps since the record before
+  int64_t median_of = 1;            // steps, if the scale is a median
+  bool counts_falls = false;        // `skipped` has been counted from the falls of the scale
+  bool is_rounded_to_zero = false;  // fairseq: the scale is less than half of its last digit
+  uint8_t wording = 0;              // whose line it is: two wordings may tell of one overflow
+  bool bare_name = false;           // the key is "scale" alone, and nothing says of what
   std::optional<PrintedNumber> learning_rate = {};  // DeepSpeed: tells two engines apart
 };
+
+// Lines in the wording of no stack.
+inline constexpr uint8_t kKeyValueWording = 255;
 
 // Returns what the message says in the wording of a stack; nothing for other lines. `line` has no
 // terminal codes.
@@ -46,6 +52,10 @@ std::optional<LogEvent> RecogniseMessage(std::string_view line);
 
 // The same for the wording of training scripts and of smaller stacks.
 std::optional<LogEvent> RecogniseScript(std::string_view line);
+
+// True for a line of settings, which names a scale and may name a step: DeepSpeed's
+// "loss_scale": 0 asks for a dynamic one.
+bool PrintsSettings(std::string_view line);
 
 // The same for lines of JSON: those of fairseq and metaseq, and objects with a step and a scale.
 std::optional<LogEvent> RecogniseJson(std::string_view line);

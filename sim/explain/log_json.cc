@@ -7,6 +7,7 @@
 #include <string>
 
 #include "sim/base/json_value.h"
+#include "sim/explain/guided_diffusion.h"
 #include "sim/explain/log_text.h"
 
 namespace dlsim::sim {
@@ -75,6 +76,8 @@ std::optional<LogEvent> EventOf(const Json& object, LogStack stack) {
   event.bare_name = !Field(object, std::span(kScaleKeys).first(kScaleKeys.size() - 1));
   if (!step || !(std::fabs(step->value) < 0x1p53)) return std::nullopt;
   event.number = static_cast<int64_t>(step->value);
+  const auto log2_scale = Field(object, std::array{kLog2ScaleName});
+  if (log2_scale && !event.used) return GuidedRecord(*event.number, *log2_scale);
   const auto norm = Field(object, std::array<std::string_view, 1>{"grad_norm"});
   if (norm) event.overflow = !std::isfinite(norm->value);
   for (const std::string_view key : {"skipped", "overflow", "found_inf"}) {
@@ -100,8 +103,11 @@ std::optional<LogEvent> RecogniseJson(std::string_view line) {
   const auto updates = Field(object, std::array<std::string_view, 1>{"num_updates"});
   if (!updates) {
     std::optional<LogEvent> event = EventOf(object, LogStack::kKeyValue);
-    if (event) event->key_value = true;
-    return event && event->used ? event : std::nullopt;
+    if (event && event->stack == LogStack::kGuidedDiffusion) return event;
+    if (!event || !event->used) return std::nullopt;
+    event->key_value = true;
+    event->wording = kKeyValueWording;
+    return event;
   }
   LogEvent event = {.stack = LogStack::kFairseq, .kind = LogEvent::Kind::kUpdates};
   if (object.contains("scale_window")) event.stack = LogStack::kMetaseq;

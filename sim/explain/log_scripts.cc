@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "sim/explain/guided_diffusion.h"
 #include "sim/explain/log_event.h"
 #include "sim/explain/log_text.h"
 
@@ -56,22 +57,6 @@ std::optional<LogEvent> TorchNpu(std::string_view line) {
   return event;
 }
 
-// guided-diffusion, fp16_util.py: "Found NaN, decreased lg_loss_scale to 19.0", the logarithm to
-// base 2, which has fallen by 1.
-std::optional<LogEvent> GuidedDiffusion(std::string_view line) {
-  const auto log2_scale = NumberAfter(line, "Found NaN, decreased lg_loss_scale to");
-  if (!log2_scale || !(std::fabs(log2_scale->value) < 1000)) return std::nullopt;
-  const auto scale = [](double exponent) {
-    const double value = std::exp2(exponent), slack = value * 1e-9;
-    return PrintedNumber{value, value - slack, value + slack};
-  };
-  LogEvent event = {.stack = LogStack::kGuidedDiffusion, .kind = Kind::kOverflow};
-  const double exponent = (log2_scale->low + log2_scale->high) / 2;
-  event.next = scale(exponent);
-  event.used = scale(exponent + 1);
-  return event;
-}
-
 // mmcv, runner/hooks/optimizer.py, before torch 1.6: "Check overflow, downscale loss scale to
 // 32768.0".
 std::optional<LogEvent> Mmcv(std::string_view line) {
@@ -112,12 +97,26 @@ std::optional<LogEvent> DlLogger(std::string_view line) {
   return event;
 }
 
-// Marian, training/graph_group.cpp: the cost-scaling factor, which can be lowered no more.
+// Marian, training/graph_group.cpp: the cost-scaling factor, which is "Reduced ... to 128"
+// ("reducing
+// ... to" in older versions), "Reduced ... to minimum 8", from where on it replaces NaN by 0, and
+// "Increasing ... to 256"; in between a version skipped updates at the minimum.
 std::optional<LogEvent> Marian(std::string_view line) {
-  const auto factor = NumberAfter(line, "but cost-scaling factor");
-  if (!factor || !Has(line, "is already at minimum")) return std::nullopt;
-  LogEvent event = {.stack = LogStack::kMarian, .kind = Kind::kStopped};
-  event.used = factor;
+  const auto factor = TextAfter(line, "cost-scaling factor");
+  if (!factor) return std::nullopt;
+  LogEvent event = {.stack = LogStack::kMarian, .kind = Kind::kOverflow};
+  if (Has(*factor, "is already at minimum")) {
+    event.kind = Kind::kStopped;
+    event.used = NumberAfter(line, "cost-scaling factor");
+    return event.used ? std::optional(event) : std::nullopt;
+  }
+  event.next = NumberAfter(line, "cost-scaling factor to minimum");
+  if (!event.next) event.next = NumberAfter(line, "cost-scaling factor to");
+  if (!event.next) return std::nullopt;
+  if (Has(line, "Increasing")) {
+    event.kind = Kind::kGrowth;
+    event.interval = IntegerAfter(line, "No NaN/Inf after");
+  }
   return event;
 }
 
@@ -185,8 +184,11 @@ constexpr std::array kScripts = {Fairseq2, Icefall,   TorchNpu,     GuidedDiffus
 }  // namespace
 
 std::optional<LogEvent> RecogniseScript(std::string_view line) {
-  for (const auto recognise : kScripts) {
-    if (std::optional<LogEvent> event = recognise(line)) return event;
+  for (uint8_t i = 0; i < kScripts.size(); ++i) {
+    std::optional<LogEvent> event = kScripts[i](line);
+    if (!event) continue;
+    event->wording = static_cast<uint8_t>(100 + i);  // after those of RecogniseMessage
+    return event;
   }
   return std::nullopt;
 }

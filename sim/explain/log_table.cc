@@ -8,6 +8,7 @@
 #include <string>
 
 #include "dlsim/error.h"
+#include "sim/explain/guided_diffusion.h"
 #include "sim/explain/log_text.h"
 
 namespace dlsim::sim {
@@ -87,7 +88,7 @@ bool IsScaleTag(std::string_view path) {
 struct Columns {
   size_t step = 0, scale = 0;
   std::optional<size_t> skipped;
-  bool bare_name = false;
+  bool bare_name = false, is_log2 = false;
 };
 
 std::optional<Columns> FindColumns(std::string_view header, std::string_view place) {
@@ -100,13 +101,15 @@ std::optional<Columns> FindColumns(std::string_view header, std::string_view pla
   const auto value = Find(names, {"value"});
   const bool is_tag = !scale && value && Find(names, {"wall time"});
   if (is_tag && IsScaleTag(place)) scale = value;
+  const auto log2_scale = scale ? std::nullopt : Find(names, {kLog2ScaleName});
+  if (log2_scale) scale = log2_scale;
   if (!step || !scale) return std::nullopt;
   RequireOneRun(names, *scale, kScales, place);
   const auto skipped = Find(names, {"skipped", "overflow", "found_inf"});
   const std::string& name = names[*scale];
   const bool names_it = std::ranges::any_of(
       kScales, [&](std::string_view known) { return known != "scale" && IsNamed(name, known); });
-  return Columns{*step, *scale, skipped, !names_it && !skipped && !is_tag};
+  return Columns{*step, *scale, skipped, !names_it && !skipped && !is_tag, log2_scale.has_value()};
 }
 
 double Number(const std::string& text, std::string_view place, size_t line) {
@@ -146,6 +149,11 @@ std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::strin
     event.number = static_cast<int64_t>(step);
     Number(LowerCase(scale), place, line);
     event.used = ReadPrinted(LowerCase(scale));
+    if (columns->is_log2) {
+      if (const auto record = GuidedRecord(*event.number, *event.used)) events.push_back(*record);
+      events.back().line = line;
+      continue;
+    }
     event.bare_name = columns->bare_name;
     if (columns->skipped) event.overflow = IsTrue(field(*columns->skipped));
     events.push_back(std::move(event));

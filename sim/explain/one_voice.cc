@@ -5,11 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
+#include <map>
 #include <set>
 #include <string>
 
 #include "dlsim/error.h"
+#include "sim/explain/deepspeed_overflows.h"
+#include "sim/explain/log_start.h"
 #include "sim/explain/rank_copies.h"
 #include "sim/tune/policy_family.h"
 
@@ -26,107 +28,61 @@ bool IsVague(const PrintedNumber& number) {
   return number.value != 0 && (number.low <= 0 || number.high >= 2 * number.low);
 }
 
-bool SamePair(const LogEvent& a, const LogEvent& b) { return a.used == b.used && a.next == b.next; }
-
-bool SameMessage(const LogEvent& a, const LogEvent& b) {
-  return a.kind == b.kind && a.number == b.number && SamePair(a, b);
-}
-
 bool IsOverflowWithScale(const LogEvent& event) {
   return event.kind == Kind::kOverflow && event.next;
 }
 
-// "Reducing dynamic loss scale from 8.0 to 4.0", which each rank prints; a growth between two of
-// them would have a line of its own.
-bool IsFp16Optimizer(const LogEvent& event) {
-  return event.stack == LogStack::kDeepSpeed && IsOverflowWithScale(event) && event.used &&
-         event.next->value < event.used->value && !event.rank && !event.from_optimizer;
+bool SameMessage(const LogEvent& a, const LogEvent& b) {
+  return a.kind == b.kind && a.number == b.number && SameScales(a, b);
 }
 
-// The optimizer repeats what its loss scaler has just said.
-void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
-  constexpr size_t kRecent = 2;
-  std::deque<LogEvent> said;
+// Two stacks tell of one overflow: Paddle and PaddleNLP, a scaler and the script that has it. The
+// wording that comes first speaks; one of the two may leave out the scale that was used.
+void DropOtherWordings(std::vector<LogEvent>& events) {
+  std::optional<LogEvent> last;
   std::vector<LogEvent> kept;
+  std::optional<uint8_t> wording;
   for (LogEvent& event : events) {
-    const auto is_said = [&](const LogEvent& other) { return SamePair(other, event); };
-    if (event.from_optimizer && std::ranges::any_of(said, is_said)) continue;
-    if (IsFp16Optimizer(event) && !kept.empty() && IsFp16Optimizer(kept.back()) &&
-        SamePair(kept.back(), event)) {
-      continue;
+    if (IsOverflowWithScale(event) && !event.number) {
+      if (!wording) wording = event.wording;
+      const bool repeats = last && event.wording != *wording &&
+                           event.next->value == last->next->value &&
+                           (!event.used || !last->used || event.used->value == last->used->value);
+      if (repeats) continue;
+      if (event.wording == *wording) last = event;
     }
-    if (IsOverflowWithScale(event) && !event.from_optimizer &&
-        (said.empty() || !SamePair(said.back(), event))) {
-      said.push_back(event);
-      if (said.size() > kRecent) said.pop_front();
-    }
-    if (event.kind == Kind::kGrowth) said.clear();
     kept.push_back(std::move(event));
   }
   events = std::move(kept);
 }
 
-// "Grad overflow on iteration: 7" numbers an overflow, and the lines about its scales follow it;
-// both stand once per rank. The numbers tell how many overflows there are.
-class NumberedOverflows {
- public:
-  void Add(LogEvent event) {
-    if (event.kind != Kind::kOverflow) {
-      if (event.kind == Kind::kGrowth) last_ = kNone;
-      joined_.push_back(std::move(event));
-    } else if (!event.next && event.number) {
-      if (numbers_.insert(*event.number).second) joined_.push_back(std::move(event));
-    } else {
-      AddScales(std::move(event));
-    }
-  }
-
-  std::vector<LogEvent> Take() { return std::move(joined_); }
-
- private:
-  static constexpr size_t kNone = static_cast<size_t>(-1);
-
-  void AddScales(LogEvent event) {
-    const auto lacks = [](const LogEvent& e) {
-      return e.kind == Kind::kOverflow && !e.next && e.number;
-    };
-    const auto open = std::ranges::find_if(joined_, lacks);
-    const bool repeats = last_ != kNone && SamePair(joined_[last_], event);
-    if (open == joined_.end()) {
-      if (repeats || !numbers_.empty()) return;
-      joined_.push_back(std::move(event));  // its number stands before the log's first line
-      last_ = joined_.size() - 1;
-      return;
-    }
-    // The scale cannot have grown from one iteration to the next: another rank's copy.
-    if (repeats && *open->number == joined_[last_].number.value_or(-2) + 1) return;
-    open->used = event.used;
-    open->next = event.next;
-    last_ = static_cast<size_t>(open - joined_.begin());
-  }
-
-  std::vector<LogEvent> joined_;
-  std::set<int64_t> numbers_;
-  size_t last_ = kNone;  // the overflow whose scales came last
-};
-
-void JoinNumbers(std::vector<LogEvent>& events) {
-  const auto is_number = [](const LogEvent& e) {
-    return e.kind == Kind::kOverflow && !e.next && e.number;
+// ColossalAI, MXNet and Marian print each growth: without one between, an equal fall to a scale
+// above all floors is the copy of another rank.
+void DropCopiesBeforeGrowth(LogEvents& log) {
+  const auto prints_growth = [](const LogEvent& e) {
+    return e.stack == LogStack::kColossalAi || e.stack == LogStack::kMxnet ||
+           e.stack == LogStack::kMarian;
   };
-  if (std::ranges::none_of(events, is_number)) return;
-  if (std::ranges::none_of(events, IsOverflowWithScale)) {
-    std::erase_if(events, is_number);
-    return;
+  const LogEvent* last = nullptr;
+  std::vector<LogEvent> kept;
+  kept.reserve(log.events.size());
+  size_t dropped = 0;
+  for (LogEvent& event : log.events) {
+    const bool is_fall = IsOverflowWithScale(event) && prints_growth(event);
+    if (is_fall && last && SameMessage(*last, event) && event.next->value > 1) {
+      ++dropped;
+      continue;
+    }
+    kept.push_back(std::move(event));
+    if (is_fall) last = &kept.back();
+    if (kept.back().kind == Kind::kGrowth || IsRecord(kept.back())) last = nullptr;
   }
-  NumberedOverflows overflows;
-  for (LogEvent& event : events) overflows.Add(std::move(event));
-  events = overflows.Take();
-  const auto first = std::ranges::find_if(
-      events, [](const LogEvent& e) { return e.kind == Kind::kOverflow && e.number; });
-  for (auto event = events.begin(); event != first; ++event) {
-    if (event->kind == Kind::kOverflow && *first->number > 0) event->number = *first->number - 1;
-  }
+  log.events = std::move(kept);
+  if (dropped == 0) return;
+  log.notes.push_back(
+      fmt::format("{} repeated without a growth between: taken for {} of other ranks",
+                  dropped == 1 ? "one message is" : fmt::format("{} messages are", dropped),
+                  dropped == 1 ? "that" : "those"));
 }
 
 // Ranks that name themselves: the first one speaks for all.
@@ -138,9 +94,20 @@ void KeepOneRank(LogEvents& log) {
     if (event.rank && event.rank != first) others.insert(*event.rank);
   }
   if (others.empty()) return;
+  std::map<int64_t, std::vector<LogEvent>> by_rank;
+  for (const LogEvent& event : log.events) {
+    if (event.rank) by_rank[*event.rank].push_back(event);
+  }
+  const std::vector<LogEvent>& own = by_rank[*first];
+  const bool same = std::ranges::all_of(by_rank, [&](const auto& rank) {
+    const size_t count = std::min(own.size(), rank.second.size());  // the log may be cut
+    return std::equal(own.begin(), own.begin() + static_cast<ptrdiff_t>(count), rank.second.begin(),
+                      SameMessage);
+  });
   std::erase_if(log.events, [&](const LogEvent& e) { return e.rank && e.rank != first; });
-  log.notes.push_back(fmt::format("rank {} is read; {} more {} the same", *first, others.size(),
-                                  others.size() == 1 ? "prints" : "print"));
+  log.notes.push_back(fmt::format("rank {} is read; {} more {} {}", *first, others.size(),
+                                  others.size() == 1 ? "prints" : "print",
+                                  same ? "the same" : "other messages, as another engine does"));
 }
 
 // Ranks that do not: every message stands once for each. Equal ones alone could be overflows of one
@@ -177,23 +144,37 @@ bool IsCount(const LogEvent& event) {
   return event.kind == Kind::kSteps && event.stack == LogStack::kDeepSpeed && event.number;
 }
 
-// An engine counts its steps once; a training that was resumed may count one twice.
+// An engine, or a run, counts its steps once; a training that was resumed may count one twice.
+bool CountsAgain(const LogEvent& last, const LogEvent& event) {
+  if (last.wording != event.wording || last.number != event.number || last.epoch != event.epoch) {
+    return false;
+  }
+  if (IsCount(event)) {
+    return last.skipped_total != event.skipped_total || last.learning_rate != event.learning_rate;
+  }
+  return event.kind == Kind::kSteps && (last.used || last.next) && !SameScales(last, event);
+}
+
 void RequireOneEngine(const std::vector<LogEvent>& events) {
   const LogEvent* last = nullptr;
   const LogEvent* again = nullptr;
   size_t counts = 0, doubled = 0;
   for (const LogEvent& event : events) {
-    if (!IsCount(event)) continue;
+    if (event.kind != Kind::kSteps || !event.number) continue;
+    if (last && last->wording != event.wording && !IsCount(event)) continue;
     ++counts;
-    if (last && last->number == event.number &&
-        (last->skipped_total != event.skipped_total ||
-         last->learning_rate != event.learning_rate)) {
+    if (last && CountsAgain(*last, event)) {
       ++doubled;
       if (!again) again = &event;
     }
     last = &event;
   }
   if (doubled < 2 && (doubled == 0 || counts > 3)) return;
+  if (!IsCount(*again)) {
+    throw InputError("line " + std::to_string(again->line), "another scale of the same step",
+                     "a log of one run, with one loss scaler",
+                     "step " + std::to_string(*again->number) + " twice");
+  }
   throw InputError("line " + std::to_string(again->line), "a second engine counts the same steps",
                    "a log of one engine",
                    fmt::format("step={} twice, with skipped={}", *again->number,
@@ -221,6 +202,21 @@ void JoinCounts(std::vector<LogEvent>& events) {
   events = std::move(joined);
 }
 
+void NoteNoScaler(LogEvents& log) {
+  const auto tells_more = [](const LogEvent& e) {
+    const auto is_other = [](const std::optional<PrintedNumber>& scale) {
+      return scale && (scale->value != 1 || IsVague(*scale));
+    };
+    const bool skips = e.kind == Kind::kOverflow || e.overflow.value_or(false) ||
+                       e.skipped.value_or(0) > 0 || e.skipped_total.value_or(0) > 0;
+    return skips || e.kind == Kind::kStopped || is_other(e.used) || is_other(e.next);
+  };
+  if (std::ranges::any_of(log.events, tells_more)) return;
+  log.bounds_nothing = true;
+  log.notes.push_back(
+      "the loss scale is 1 throughout, as stacks print it without loss scaling, too: no bound");
+}
+
 }  // namespace
 
 void DropOtherScales(LogEvents& log) {
@@ -228,7 +224,7 @@ void DropOtherScales(LogEvents& log) {
   double highest = 0;
   for (LogEvent& event : log.events) {
     for (std::optional<PrintedNumber>* scale : {&event.used, &event.next}) {
-      if (*scale && (*scale)->value < 0) scale->reset();
+      if (*scale && !((*scale)->value >= 0)) scale->reset();  // NaN, too
     }
     if (!event.bare_name || !event.used) continue;
     powers = powers && IsPowerOfTwo(event.used->value);
@@ -236,6 +232,10 @@ void DropOtherScales(LogEvents& log) {
   }
   if (!powers || highest < kHighScale) {
     std::erase_if(log.events, [](const LogEvent& e) { return e.bare_name; });
+  } else if (highest > 0) {
+    log.notes.push_back(
+        "a value called scale is taken for the loss scale, since it is a power of two of 2^13 or "
+        "more");
   }
   const auto is_exact = [](const LogEvent& event) {
     return (event.used && !IsVague(*event.used)) || (event.next && !IsVague(*event.next));
@@ -245,12 +245,14 @@ void DropOtherScales(LogEvents& log) {
 }
 
 void KeepOneVoice(LogEvents& log) {
-  DropRepeatsOfOptimizer(log.events);
-  JoinNumbers(log.events);
+  JoinDeepSpeedOverflows(log.events);
+  DropOtherWordings(log.events);
   KeepOneRank(log);
   KeepOneOfEqual(log);
+  DropCopiesBeforeGrowth(log);
   RequireOneEngine(log.events);
   JoinCounts(log.events);
+  NoteNoScaler(log);
 }
 
 }  // namespace dlsim::sim

@@ -9,6 +9,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/text_input.h"
+#include "sim/explain/guided_diffusion.h"
 #include "sim/explain/log_averages.h"
 #include "sim/explain/log_json.h"
 #include "sim/explain/log_start.h"
@@ -47,16 +48,19 @@ size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit
 // Only lines with one of these words can say anything.
 bool MayTell(std::string_view line) {
   for (const std::string_view word : {"scale", "overflow", "skipped", "Scale", "Overflow", "SCALE",
-                                      "cost-scaling", "outputs are"}) {
+                                      "cost-scaling", "outputs are", "| step "}) {
     if (Has(line, word)) return true;
   }
   return false;
 }
 
-void ReadLine(std::string_view raw, size_t number, std::vector<LogEvent>& events) {
+void ReadLine(std::string_view raw, size_t number, GuidedTable& table,
+              std::vector<LogEvent>& events) {
   if (!MayTell(raw)) return;
   const std::string line = StripTerminalCodes(raw);
-  std::optional<LogEvent> event = RecogniseMessage(line);
+  std::optional<LogEvent> event = table.Add(line);
+  if (!event) event = RecogniseMessage(line);
+  if (!event && PrintsSettings(line)) return;
   if (!event) event = RecogniseJson(line);
   if (!event) event = RecogniseKeyValue(line);
   if (!event || event->kind == Kind::kIgnored) return;
@@ -88,8 +92,10 @@ void ReadFile(const std::string& path, size_t& lines, std::vector<LogEvent>& all
     lines += static_cast<size_t>(std::ranges::count(text, '\n'));
     return;
   }
-  lines = VisitLines(text, lines,
-                     [&](std::string_view line, size_t number) { ReadLine(line, number, all); });
+  GuidedTable table;
+  lines = VisitLines(text, lines, [&](std::string_view line, size_t number) {
+    ReadLine(line, number, table, all);
+  });
 }
 
 }  // namespace
@@ -102,11 +108,6 @@ LogEvents ReadLogs(std::span<const std::string> paths) {
   DropOtherScales(log);
   KeepOneVoice(log);
   ReadAverages(log);
-  const auto grows_slowly = [](const LogEvent& e) { return e.stack == LogStack::kGuidedDiffusion; };
-  if (std::ranges::any_of(log.events, grows_slowly)) {
-    log.notes.push_back(
-        "guided-diffusion multiplies its scale by 2^0.001 at each step, which no policy does");
-  }
   const auto has_scale = [](const LogEvent& event) { return event.used || event.next; };
   if (std::ranges::any_of(log.events, has_scale)) return log;
   throw InputError(

@@ -15,6 +15,7 @@ namespace dlsim::sim {
 struct LogEvents {
   std::vector<LogEvent> events = {};
   std::vector<std::string> notes = {};
+  bool bounds_nothing = false;  // the scales are means over steps, or those of no scaler
 };
 
 // Reads logs in the order given, as parts of one; "-" is standard input. Each rank's copy of a line

@@ -88,6 +88,7 @@ struct ScalePath {
   LogStack stack = LogStack::kTable;
   bool from_start = true;                     // false: training began before the log
   int64_t first_step = 1;                     // the log's number of the first step
+  bool bounds_nothing = false;                // as in LogEvents
   std::optional<int64_t> told_interval = {};  // of growth, where a message names it
   std::vector<Stretch> stretches = {};
   std::optional<size_t> zero_at_line = {};     // the first scale of 0: no gradient is left

@@ -103,7 +103,8 @@ SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& con
   }
   // A descent to below 1, or with an overflow at 1, has not found a scale.
   const LoggedStep& last = steps.back();
-  const bool unscaled = last.scale < 1 || (last.scale == 1 && last.overflow);
+  const bool unscaled =
+      last.scale < 1 || (last.scale == 1 && last.overflow) || context.last_scale.value_or(1) < 1;
   const bool descends = context.from_start ? later == 0 && settled == steps.size() : !Grows(steps);
   const bool lost = unscaled && descends;
   if (later == 0 && !lost && !context.stopped) {

@@ -54,6 +54,7 @@ struct SkipContext {
   bool counted = true;     // the steps have the clean ones too, not overflows only
   bool stopped = false;    // the training ended, since the scale could fall no more, or is 0
   bool from_start = true;  // false: the log begins in mid-training, where nothing is warm-up
+  std::optional<double> last_scale = {};  // that the log leaves behind
 };
 SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context);
 

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/deepspeed_overflows.h"
+
+#include <algorithm>
+#include <deque>
+#include <set>
+
+namespace dlsim::sim {
+namespace {
+
+using Kind = LogEvent::Kind;
+
+bool IsOverflowOfScales(const LogEvent& event) {
+  return event.kind == Kind::kOverflow && event.next;
+}
+
+// "Reducing dynamic loss scale from 8.0 to 4.0", which each rank prints; a growth between two of
+// them would have a line of its own.
+bool IsFp16Optimizer(const LogEvent& event) {
+  return event.stack == LogStack::kDeepSpeed && IsOverflowOfScales(event) && event.used &&
+         event.next->value < event.used->value && !event.rank && !event.from_optimizer;
+}
+
+// The optimizer repeats what its loss scaler has just said.
+void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
+  constexpr size_t kRecent = 2;
+  std::deque<LogEvent> said;
+  std::vector<LogEvent> kept;
+  for (LogEvent& event : events) {
+    const auto is_said = [&](const LogEvent& other) { return SameScales(other, event); };
+    if (event.from_optimizer && std::ranges::any_of(said, is_said)) continue;
+    if (IsFp16Optimizer(event) && !kept.empty() && IsFp16Optimizer(kept.back()) &&
+        SameScales(kept.back(), event)) {
+      continue;
+    }
+    if (IsOverflowOfScales(event) && !event.from_optimizer &&
+        (said.empty() || !SameScales(said.back(), event))) {
+      said.push_back(event);
+      if (said.size() > kRecent) said.pop_front();
+    }
+    if (event.kind == Kind::kGrowth) said.clear();
+    kept.push_back(std::move(event));
+  }
+  events = std::move(kept);
+}
+
+// "Grad overflow on iteration: 7" numbers an overflow, and the lines about its scales follow it;
+// both stand once per rank. The numbers tell how many overflows there are.
+class NumberedOverflows {
+ public:
+  void Add(LogEvent event) {
+    if (event.kind != Kind::kOverflow) {
+      if (event.kind == Kind::kGrowth) last_ = kNone;
+      joined_.push_back(std::move(event));
+    } else if (!event.next && event.number) {
+      if (numbers_.insert(*event.number).second) joined_.push_back(std::move(event));
+    } else {
+      AddScales(std::move(event));
+    }
+  }
+
+  std::vector<LogEvent> Take() { return std::move(joined_); }
+
+ private:
+  static constexpr size_t kNone = static_cast<size_t>(-1);
+
+  void AddScales(LogEvent event) {
+    const auto lacks = [](const LogEvent& e) {
+      return e.kind == Kind::kOverflow && !e.next && e.number;
+    };
+    const auto open = std::ranges::find_if(joined_, lacks);
+    const bool repeats = last_ != kNone && SameScales(joined_[last_], event);
+    if (open == joined_.end()) {
+      if (repeats || !numbers_.empty()) return;
+      joined_.push_back(std::move(event));  // its number stands before the log's first line
+      last_ = joined_.size() - 1;
+      return;
+    }
+    // The scale cannot have grown from one iteration to the next: another rank's copy.
+    if (repeats && *open->number == joined_[last_].number.value_or(-2) + 1) return;
+    open->used = event.used;
+    open->next = event.next;
+    last_ = static_cast<size_t>(open - joined_.begin());
+  }
+
+  std::vector<LogEvent> joined_;
+  std::set<int64_t> numbers_;
+  size_t last_ = kNone;  // the overflow whose scales came last
+};
+
+void JoinNumbers(std::vector<LogEvent>& events) {
+  const auto is_number = [](const LogEvent& e) {
+    return e.kind == Kind::kOverflow && !e.next && e.number;
+  };
+  if (std::ranges::none_of(events, is_number)) return;
+  if (std::ranges::none_of(events, IsOverflowOfScales)) {
+    std::erase_if(events, is_number);
+    return;
+  }
+  NumberedOverflows overflows;
+  for (LogEvent& event : events) overflows.Add(std::move(event));
+  events = overflows.Take();
+  const auto first = std::ranges::find_if(
+      events, [](const LogEvent& e) { return e.kind == Kind::kOverflow && e.number; });
+  for (auto event = events.begin(); event != first; ++event) {
+    if (event->kind == Kind::kOverflow && *first->number > 0) event->number = *first->number - 1;
+  }
+}
+
+}  // namespace
+
+bool SameScales(const LogEvent& a, const LogEvent& b) {
+  return a.used == b.used && a.next == b.next;
+}
+
+void JoinDeepSpeedOverflows(std::vector<LogEvent>& events) {
+  DropRepeatsOfOptimizer(events);
+  JoinNumbers(events);
+}
+
+}  // namespace dlsim::sim
