@@ -14,8 +14,8 @@ const Exponents = (() => {
   function total(rows) {
     const used = rows.filter((row) => row[4].length > 0);
     if (used.length === 0) return { low: 0, counts: [] };
-    const low = Math.min(...used.map((row) => row[3]));
-    const high = Math.max(...used.map((row) => row[3] + row[4].length));
+    const low = used.reduce((least, row) => Math.min(least, row[3]), Infinity);
+    const high = used.reduce((most, row) => Math.max(most, row[3] + row[4].length), -Infinity);
     const sum = new Array(high - low).fill(0);
     for (const row of used) row[4].forEach((n, i) => { sum[row[3] - low + i] += n; });
     return { low, counts: sum };
@@ -175,11 +175,11 @@ const Exponents = (() => {
   }
 
   function drawLayers() {
-    const perLayer = counts.layers.map((name, i) =>
-      [name, total(counts.rows.filter((row) => row[2] === i && row[1] === role()))]);
-    const rows = perLayer.filter(([, hist]) => hist.counts.length > 0);
-    const low = Math.min(...rows.map(([, hist]) => hist.low), 0);
-    const high = Math.max(...rows.map(([, hist]) => hist.low + hist.counts.length), 1);
+    const ofLayer = counts.layers.map(() => []);
+    for (const row of counts.rows) if (row[1] === role()) ofLayer[row[2]].push(row);
+    const rows = ofLayer.map((of, i) => [counts.layers[i], total(of)]).filter(([, hist]) => hist.counts.length > 0);
+    const low = rows.reduce((least, [, hist]) => Math.min(least, hist.low), 0);
+    const high = rows.reduce((most, [, hist]) => Math.max(most, hist.low + hist.counts.length), 1);
     const z = rows.map(([, hist]) => {
       const all = hist.counts.reduce((a, b) => a + b, 0);
       const line = new Array(high - low).fill(null);
