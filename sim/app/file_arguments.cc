@@ -14,6 +14,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/trace.h"
+#include "src/base/link_target.h"
 
 namespace dlsim::sim {
 namespace {
@@ -26,6 +27,7 @@ constexpr std::array<std::string_view, 4> kOutputs = {"json", "csv", "output", "
 struct FileArgument {
   std::string option;  // as users write it
   std::string path;
+  bool until_complete = false;  // what an output is called before it is complete
 };
 
 struct FileArguments {
@@ -54,6 +56,15 @@ void AddInputs(const CLI::Option& option, FileArguments& files) {
   }
 }
 
+// Adds an output. A profile is written under another name, which it keeps when it is interrupted.
+void AddOutput(const CLI::App& command, const CLI::Option& option, FileArguments& files) {
+  const std::string& path = option.results().back();
+  files.outputs.push_back({OptionName(option), path});
+  const bool is_profile = command.get_name() == "profile" || command.get_name() == "merge";
+  if (!is_profile || !option.check_lname("output") || path.empty()) return;
+  files.outputs.push_back({OptionName(option), LinkTarget(path).value_or(path) + ".partial", true});
+}
+
 FileArguments CollectFiles(const CLI::App& app) {
   FileArguments files;
   for (const CLI::App* command : app.get_subcommands()) {
@@ -61,7 +72,7 @@ FileArguments CollectFiles(const CLI::App& app) {
       if (!IsOutput(*option)) {
         AddInputs(*option, files);
       } else if (option->count() > 0) {
-        files.outputs.push_back({OptionName(*option), option->results().back()});
+        AddOutput(*command, *option, files);
       }
     }
     FileArguments deeper = CollectFiles(*command);
@@ -87,8 +98,10 @@ bool IsSameOutput(const std::string& a, const std::string& b) {
   if (a == "-" || b == "-") return a == b;
   if (IsSameFile(a, b)) return true;
   std::error_code failed, failed_too;
-  const fs::path path_a = fs::weakly_canonical(fs::absolute(a, failed), failed);
-  const fs::path path_b = fs::weakly_canonical(fs::absolute(b, failed_too), failed_too);
+  const auto target = [](const std::string& path, std::error_code& error) {
+    return fs::weakly_canonical(fs::absolute(LinkTarget(path).value_or(path), error), error);
+  };
+  const fs::path path_a = target(a, failed), path_b = target(b, failed_too);
   return failed || failed_too ? a == b : path_a == path_b;
 }
 
@@ -155,8 +168,11 @@ void CheckFileArguments(const CLI::App& app) {
     CheckOutput(output, files.inputs);
     for (size_t k = 0; k < i; ++k) {
       if (!IsSameOutput(files.outputs[k].path, output.path)) continue;
-      throw UsageError(output.option, "taken by " + files.outputs[k].option, "another file",
-                       Quoted(output.path));
+      const bool until_complete = output.until_complete || files.outputs[k].until_complete;
+      throw UsageError(output.option,
+                       "taken by " + files.outputs[k].option +
+                           (until_complete ? " until the profile is complete" : ""),
+                       "another file", Quoted(output.path));
     }
   }
 }

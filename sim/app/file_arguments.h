@@ -10,8 +10,9 @@ namespace dlsim::sim {
 
 // Refuses, before any work, an output of the command that was chosen if it has no name, is another
 // output, or is a file that an argument names or that belongs to a trace; through links as well.
-// Throws UsageError. Options called --json, --csv, --output or --out, and the argument OUT, are
-// outputs in every command; arguments, options of a FILE, and values @FILE are inputs.
+// The FILE.partial of a profile that is written is an output, too. Throws UsageError. Options
+// called --json, --csv, --output or --out, and the argument OUT, are outputs in every command;
+// arguments, options of a FILE, and values @FILE are inputs.
 void CheckFileArguments(const CLI::App& app);
 
 // The same of one output, beside inputs that are named in another way, or found: `named_by` is the

@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdlib>
@@ -17,10 +18,10 @@
 namespace dlsim::sim {
 namespace {
 
-// What ends a process by default, but for the signals of faults in its own code.
-constexpr std::array kTerminating = {SIGINT,  SIGTERM,   SIGHUP,  SIGQUIT, SIGPIPE,
-                                     SIGALRM, SIGUSR1,   SIGUSR2, SIGXCPU, SIGPROF,
-                                     SIGIO,   SIGVTALRM, SIGABRT};
+// Signals that do not end a process by default, that cannot be handled, or that are ignored below.
+// All others end it.
+constexpr std::array kNotHandled = {SIGKILL, SIGSTOP, SIGCHLD, SIGCONT,  SIGTSTP,
+                                    SIGTTIN, SIGTTOU, SIGURG,  SIGWINCH, SIGXFSZ};
 
 std::atomic<bool> may_exit = false;
 
@@ -29,10 +30,12 @@ void Say(std::string_view line) {
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
 }
 
-// The handler is reset on entry, so the signal acts as by default once this returns.
-void OnTermination(int signal) {
+// All signals are blocked meanwhile: until the files are gone none ends the process. Then this one
+// acts as by default.
+void OnTermination(int number) {
   RemoveTemporaries();
-  raise(signal);
+  signal(number, SIG_DFL);
+  raise(number);
 }
 
 bool IsOutOfMemory(const std::exception_ptr& failure) {
@@ -72,14 +75,15 @@ bool IsOutOfMemory(const std::exception_ptr& failure) {
 }  // namespace
 
 void InstallSignalHandlers() {
-  for (const int signal : kTerminating) {
+  for (int number = 1; number <= SIGRTMAX; ++number) {
+    if (std::ranges::find(kNotHandled, number) != kNotHandled.end()) continue;
     struct sigaction before = {};
-    sigaction(signal, nullptr, &before);
-    if (before.sa_handler == SIG_IGN) continue;  // as nohup asks
+    // The C library keeps some for itself, nohup has one ignored, a sanitizer handles faults.
+    if (sigaction(number, nullptr, &before) != 0 || before.sa_handler != SIG_DFL) continue;
     struct sigaction action = {};
     action.sa_handler = OnTermination;
-    action.sa_flags = static_cast<int>(SA_RESETHAND);
-    sigaction(signal, &action, nullptr);
+    sigfillset(&action.sa_mask);
+    sigaction(number, &action, nullptr);
   }
   signal(SIGXFSZ, SIG_IGN);  // writing beyond a limit on the size of files then fails as any write
 }

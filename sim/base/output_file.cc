@@ -54,12 +54,18 @@ void OutputFile::CreateTemporary() {
   constexpr int kCreate = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC;
   for (int i = 0; i < kMaxAttempts; ++i) {
     std::string name = target_ + ".tmp." + std::to_string(getpid()) + "." + std::to_string(i);
+    // First remembered, then created: a signal in between must find it.
+    RememberTemporary(name);
     const int descriptor = open(name.c_str(), kCreate, 0666);
-    if (descriptor < 0 && errno == EEXIST) continue;
-    if (descriptor < 0) break;
+    if (descriptor < 0) {
+      const int failure = errno;
+      ForgetTemporary(name);
+      errno = failure;
+      if (failure == EEXIST) continue;
+      break;
+    }
     descriptor_ = descriptor;
     temporary_ = std::move(name);
-    RememberTemporary(temporary_);
     KeepMode(target_, descriptor);
     return;
   }

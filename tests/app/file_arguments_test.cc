@@ -110,6 +110,25 @@ TEST_F(FileArguments, TwoOutputsAreTwoFiles) {
   EXPECT_EQ(ReadBytes(file), "before");
 }
 
+TEST_F(FileArguments, TheUnfinishedProfileIsAnOutput) {
+  fs::create_symlink("target", Path("link"));
+  fs::create_symlink("p.partial", Path("soft"));
+  const auto refused = [&](const std::string& profile, const std::string& json) {
+    ExpectFailure({"profile", trace_.path(), "-o", Path(profile), "--json", Path(json)}, 2,
+                  {"--json: taken by -o until the profile is complete"});
+  };
+  refused("p", "p.partial");
+  refused("p", "./p.partial");
+  refused("p", "soft");
+  refused("link", "target.partial");
+  Succeed({"profile", trace_.path(), "-o", Path("part"), "--quiet"});
+  fs::copy_file(Path("part"), Path("whole.partial"));
+  ExpectFailure({"merge", Path("whole.partial"), "-o", Path("whole")}, 2,
+                {"-o: would replace what PROFILE names", "whole.partial"});
+  EXPECT_TRUE(ReadBytes(Path("whole.partial")) == ReadBytes(Path("part")));
+  Succeed({"replay", Path("part"), "--quiet", "--json", Path("r"), "--csv", Path("r.partial")});
+}
+
 TEST_F(FileArguments, AnOutputHasAName) {
   for (const char* option : {"--json", "--csv"}) {
     ExpectFailure({"replay", trace_.path(), option, ""}, 2, {option, "names no file"});

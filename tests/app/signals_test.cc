@@ -101,8 +101,9 @@ class BlockedReplay {
 };
 
 TEST(Signals, RemoveTemporaryOutputsAndEndTheCommand) {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGALRM, SIGUSR1, SIGUSR2,
-                           SIGXCPU, SIGPROF, SIGVTALRM, SIGABRT}) {
+  for (const int signal :
+       {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGPIPE, SIGALRM, SIGUSR1, SIGUSR2, SIGXCPU, SIGPROF,
+        SIGVTALRM, SIGABRT, SIGPWR, SIGSTKFLT, SIGSYS, SIGTRAP, SIGBUS, SIGRTMIN, SIGRTMAX}) {
     SCOPED_TRACE(strsignal(signal));
     BlockedReplay replay;
     EXPECT_FALSE(std::filesystem::is_empty(replay.results().path()));
@@ -111,6 +112,21 @@ TEST(Signals, RemoveTemporaryOutputsAndEndTheCommand) {
     ASSERT_TRUE(WIFSIGNALED(status)) << replay.err();
     EXPECT_EQ(WTERMSIG(status), signal);
     EXPECT_TRUE(std::filesystem::is_empty(replay.results().path()));
+  }
+}
+
+// As `timeout` sends them: to its child, and at once to the child's group.
+TEST(Signals, OnesThatFollowEachOtherLeaveNoTemporaryOutput) {
+  for (const int signal : {SIGHUP, SIGTERM, SIGPIPE}) {
+    for (int i = 0; i < 4; ++i) {
+      SCOPED_TRACE(strsignal(signal));
+      BlockedReplay replay;
+      kill(replay.process(), signal);
+      kill(replay.process(), signal);
+      kill(replay.process(), SIGTERM);
+      EXPECT_TRUE(WIFSIGNALED(replay.Finish())) << replay.err();
+      EXPECT_TRUE(std::filesystem::is_empty(replay.results().path()));
+    }
   }
 }
 
