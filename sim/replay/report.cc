@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -71,20 +72,41 @@ std::string NotesOfPolicies(std::span<const SimulationRun> runs) {
   return fmt::format("{}", fmt::join(seen, ""));
 }
 
-TableRow OverviewRow(const SimulationRun& run) {
+// The mean over the tensors of what each loses on average, and the most that one loses at a step,
+// as the verdict counts them; empty without an applied step.
+std::optional<HarmOverSteps> HarmOfTensors(const ReplayResult& result) {
+  if (result.summary.steps == result.summary.skipped_steps) return std::nullopt;
+  HarmOverSteps harm;
+  for (const ReplayTensor& tensor : result.tensors) {
+    if (tensor.noise() || tensor.harm.steps == 0) continue;
+    const double worst = std::max(harm.worst, tensor.harm.worst);
+    harm.Add(tensor.harm.mean());
+    harm.worst = worst;
+  }
+  return harm;
+}
+
+// Other measures of what is lost are details.
+TableRow OverviewRow(const SimulationRun& run, bool details) {
   const ReplaySummary& summary = run.result.summary;
   const TensorStats& g = summary.gradients;
   const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
-  return {RunLabel(run),
-          fmt::format("{}/{}{}", summary.skipped_steps, summary.steps, open.steps > 0 ? " ?" : ""),
-          std::to_string(summary.nonfinite_steps),
-          summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
-          ScaleText(summary.final_scale),
-          ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
-          CounterText<&TensorStats::underflow_fraction>(g, open.gradients),
-          TextWithin(summary.worst_step_energy_lost, open.worst_step_energy_lost),
-          CounterText<&TensorStats::overflow>(g, open.gradients),
-          std::to_string(g.nonfinite())};
+  const std::optional<HarmOverSteps> harm = HarmOfTensors(run.result);
+  TableRow row = {
+      RunLabel(run),
+      fmt::format("{}/{}{}", summary.skipped_steps, summary.steps, open.steps > 0 ? " ?" : ""),
+      std::to_string(summary.nonfinite_steps),
+      summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
+      ScaleText(summary.final_scale),
+      ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
+      harm ? Percent(harm->mean()) : "-",
+      harm ? Percent(harm->worst) : "-",
+      CounterText<&TensorStats::overflow>(g, open.gradients),
+      std::to_string(g.nonfinite())};
+  if (!details) return row;
+  row.push_back(CounterText<&TensorStats::underflow_fraction>(g, open.gradients));
+  row.push_back(TextWithin(summary.worst_step_energy_lost, open.worst_step_energy_lost));
+  return row;
 }
 
 // The steps of which a profile cannot tell the outcome.
@@ -111,23 +133,25 @@ std::string Stopped(std::span<const SimulationRun> runs) {
   return text;
 }
 
-std::string Overview(std::span<const SimulationRun> runs) {
+std::string Overview(std::span<const SimulationRun> runs, bool details) {
   const bool compared = !runs.empty() && !runs.front().config.empty();
   std::vector<TableRow> rows = {{compared ? "config format policy" : "format policy", "skipped",
                                  "not finite", "first applied", "final scale", "scale range",
-                                 "underflow", "energy lost", "overflow", "nonfinite in"}};
+                                 "mean harm", "worst harm", "overflow", "nonfinite in"}};
+  if (details) rows.front().insert(rows.front().end(), {"underflow", "energy lost"});
   std::string refused;
   for (const SimulationRun& run : runs) {
     if (run.resume) continue;
     if (run.start) {
-      rows.push_back(OverviewRow(run));
+      rows.push_back(OverviewRow(run, details));
     } else {
       refused += fmt::format("  {}: refused its parameters ({}: {})\n", RunLabel(run),
                              run.result.events.front().type, run.result.events.front().message);
     }
   }
   constexpr std::string_view kDispensable[] = {"nonfinite in", "not finite",  "first applied",
-                                               "overflow",     "final scale", "energy lost"};
+                                               "overflow",     "final scale", "energy lost",
+                                               "underflow",    "worst harm"};
   return "\n" + FormatTable(rows, kDispensable) + refused + Stopped(runs) + Uncertain(runs);
 }
 
@@ -184,12 +208,15 @@ std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun
   std::string report = DescribeTrace(facts);
   const bool compared = !runs.empty() && !runs.front().config.empty();
   if (sections || compared) report += DescribePolicies(runs);
-  report += Overview(runs);
+  report += Overview(runs, sections);
   report +=
-      "\n" + Wrap(
-                 "  underflow: share of nonzero finite parameter gradients that become zero; "
-                 "energy lost: their share of a step's sum of squares, at the worst applied "
-                 "step. Open loop: a skipped step would have changed the gradients after it.");
+      "\n" + Wrap(std::string("  harm: what a tensor loses of its own energy at an applied step: "
+                              "mean over the tensors, and worst. ") +
+                  (sections ? "underflow: share of nonzero finite parameter gradients that become "
+                              "zero; energy lost: their share of a step's sum of squares, at the "
+                              "worst applied step. "
+                            : "") +
+                  "Open loop: a skipped step would have changed the gradients after it.");
   report += Interrupted(runs);
   if (!sections) {
     report += "\n  --details adds a section for each run\n\n";

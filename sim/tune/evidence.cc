@@ -18,6 +18,26 @@ double At(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
 }
 
+// What becomes of the steps at scale 1, as the verdict counts them.
+std::string WithoutScale(const FormatTuning& tuning) {
+  size_t low = 0, high = 0;
+  for (const StepFacts& step : tuning.facts) {
+    if (step.hopeless) continue;
+    high += step.highest < 1;
+    low += step.highest >= 1 && step.lowest > 1;
+  }
+  std::string text;
+  if (low > 0) {
+    text += fmt::format("; without a scale {} {} too much", Counted(low, "step"),
+                        low == 1 ? "loses" : "lose");
+  }
+  if (high > 0) {
+    text += fmt::format("; without a scale {} {}", Counted(high, "step"),
+                        high == 1 ? "overflows" : "overflow");
+  }
+  return text;
+}
+
 // What else would serve all steps.
 std::string Remedies(const FormatTuning& tuning, const TuneResult& result) {
   std::string formats;
@@ -80,7 +100,7 @@ void Judge(const FormatAdvice& advice, FormatTuning& tuning) {
       tuning.verdict = advice.scale ? TuneVerdict::kStaticEnough : TuneVerdict::kDynamic;
       tuning.reason = fmt::format("{} serves {} of {}", scale, served, Counted(judged, "step"));
       if (advice.scale) {
-        tuning.reason += fmt::format("; without a scale {} is lost", Percent(tuning.loss_at_one));
+        tuning.reason += WithoutScale(tuning);
       } else {
         tuning.reason = "no fixed scale serves all: " + tuning.reason;
       }

@@ -164,6 +164,38 @@ TEST(CliResults, TheReportBeginsWithTheVerdict) {
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 100u) << line;
 }
 
+// The lines of a report that begin with these words.
+std::vector<std::string> LinesOf(const std::string& report, const std::string& begin) {
+  std::vector<std::string> found;
+  for (const std::string& line : Lines(report)) {
+    if (line.starts_with("  " + begin)) found.push_back(line);
+  }
+  return found;
+}
+
+TEST(CliResults, LossesInTheTablesAreHarmAndTheVerdictsOwn) {
+  const Arguments replay = {"replay", kTraces + "cnn-digits", "--format", "fp16", "--policy",
+                            "static"};
+  const std::string report = Succeed(replay);
+  for (const char* other : {"underflow", "energy lost", "gradient lost"}) {
+    EXPECT_EQ(report.find(other), std::string::npos) << other;
+  }
+  Arguments detailed = replay;
+  detailed.push_back("--details");
+  for (const char* other : {"underflow", "energy lost"}) {
+    EXPECT_NE(Succeed(detailed).find(other), std::string::npos) << other;
+  }
+  // At the scale of the verdict a run loses what the verdict says.
+  const std::string verdict = LinesOf(report, "fp16 ").front();
+  const std::string run = LinesOf(report, "fp16 static").back();
+  const auto harm = [](const std::string& line) {
+    const size_t end = line.find(" %");
+    return line.substr(line.rfind(' ', end - 1) + 1, end - line.rfind(' ', end - 1) - 1);
+  };
+  EXPECT_NE(verdict.find("  1  "), std::string::npos) << verdict;
+  EXPECT_EQ(harm(verdict), harm(run));
+}
+
 TEST(CliResults, LayersAreThoseOfTheRunWorstFirst) {
   const auto replay = [](const std::vector<std::string>& more) {
     std::vector<std::string> call = {

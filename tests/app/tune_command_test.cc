@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "dlsim/profile_file.h"
 #include "sim/replay/harm.h"
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
+#include "tests/support/trace_builder.h"
 
 namespace dlsim {
 namespace {
@@ -142,6 +144,26 @@ TEST(TuneCommand, EmitsForAnotherPolicyOfTheStack) {
   const std::string file = dir.Write("ds.json", block);
   const json run = SucceedJson({"replay", kSingle, "--config", file, "--json", "-"})["runs"][0];
   EXPECT_EQ(run["policy"], "deepspeed-fp16-optimizer");
+}
+
+TEST(TuneCommand, CountsStepsThatNeedAScaleAsTheVerdictDoes) {
+  const TempDir trace;
+  const auto write = [&](const std::string& step, float size) {
+    std::vector<float> values;
+    for (int i = 1; i <= 64; ++i) values.push_back(size * static_cast<float>(i));
+    trace.Write("step-" + step + ".safetensors",
+                BuildSafetensors({FloatTensor("fc.weight.grad", values)}));
+  };
+  write("0", 1e-9f);
+  write("1", 1e-4f);
+  write("2", 1e-9f);
+  const json paths = SucceedJson({"replay", trace.path(), "--format", "fp16", "--policy", "static",
+                                  "--json", "-"})["verdict"]["paths"];
+  EXPECT_EQ(paths[0]["steps_below"], 2);
+  const json tuning = SucceedJson({"tune", trace.path(), "--format", "fp16", "--json", "-"});
+  const std::string reason = tuning["formats"][0]["reason"];
+  EXPECT_TRUE(reason.ends_with(" serves 3 of 3 steps; without a scale 2 steps lose too much"))
+      << reason;
 }
 
 TEST(TuneCommand, ReportsTheEvidence) {
