@@ -194,7 +194,7 @@ void AddTuneOptions(CLI::App& command, TuneCommandOptions& options) {
                   "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)")
       ->option_text("NAME");
   AddChoice<ConfigTarget>(command, "--emit", options.emit, "STACK",
-                          "Print only the configuration to paste: zoo, deepspeed or torch");
+                          "Print only what to paste: zoo, deepspeed, torch, accelerate or trainer");
   AddChoice<Checked>(command, "--check", options.replay.checked, "RULE",
                      "Gradients that decide: grad (default), or all with activation gradients");
   AddConversionOptions(command, options.conversion);

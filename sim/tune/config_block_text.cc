@@ -48,15 +48,49 @@ std::string DeepSpeedText(const PolicyChoice& choice) {
       ScaleNumber(parameters.min));
 }
 
-std::string TorchText(const ScaleParameters& parameters) {
-  const std::string init = Floating(parameters.init);
-  return fmt::format(
-      "# scaler = torch.amp.GradScaler(init_scale={0}, growth_interval={1})\n"
-      "dtype = \"float16\"\n\n"
-      "[torch.amp.GradScaler]\n"
-      "init_scale = {0}\n"
-      "growth_interval = {1}\n",
-      init, parameters.interval);
+// The scaler by keyword arguments, which its own class and Accelerate's share.
+std::string ScalerArguments(const ScaleParameters& parameters) {
+  return fmt::format("init_scale={}, growth_interval={}", Floating(parameters.init),
+                     parameters.interval);
+}
+
+std::string PythonText(ConfigTarget target, const ScaleParameters& parameters) {
+  const std::string arguments = ScalerArguments(parameters);
+  const std::string scaler = "torch.amp.GradScaler(\"cuda\", " + arguments + ")\n";
+  if (target == ConfigTarget::kTorch) return "import torch\n\nscaler = " + scaler;
+  if (target == ConfigTarget::kTrainer) {
+    return "import torch\n\n"
+           "# after trainer = Trainer(...), whose arguments have fp16=True, and before its "
+           "train()\n"
+           "trainer.accelerator.scaler = " +
+           scaler;
+  }
+  return "from accelerate import Accelerator\n"
+         "from accelerate.utils import GradScalerKwargs\n\n"
+         "accelerator = Accelerator(\n"
+         "    mixed_precision=\"fp16\",\n"
+         "    kwargs_handlers=[GradScalerKwargs(" +
+         arguments + ")],\n)\n";
+}
+
+// No stack scales the loss in bfloat16.
+std::string BFloat16Text(ConfigTarget target) {
+  switch (target) {
+    case ConfigTarget::kModelZoo:
+      return ModelZooText("bfloat16", {});
+    case ConfigTarget::kDeepSpeed:
+      return "{\n  \"bf16\": {\"enabled\": true}\n}\n";
+    case ConfigTarget::kTorch:
+      return "import torch\n\n# for the forward pass; without a GradScaler\n"
+             "autocast = torch.autocast(\"cuda\", dtype=torch.bfloat16)\n";
+    case ConfigTarget::kAccelerate:
+      return "from accelerate import Accelerator\n\n"
+             "accelerator = Accelerator(mixed_precision=\"bf16\")\n";
+    case ConfigTarget::kTrainer:
+      return "from transformers import TrainingArguments\n\n"
+             "arguments = TrainingArguments(bf16=True)  # with those that you have\n";
+  }
+  return "";
 }
 
 }  // namespace
@@ -68,6 +102,8 @@ bool IsPolicyOf(ConfigTarget target, std::string_view policy) {
     case ConfigTarget::kDeepSpeed:
       return policy.starts_with("deepspeed");
     case ConfigTarget::kTorch:
+    case ConfigTarget::kAccelerate:
+    case ConfigTarget::kTrainer:
       return policy == "torch";
   }
   return false;
@@ -80,29 +116,41 @@ std::string_view PolicyOf(ConfigTarget target) {
     case ConfigTarget::kDeepSpeed:
       return "deepspeed";
     case ConfigTarget::kTorch:
+    case ConfigTarget::kAccelerate:
+    case ConfigTarget::kTrainer:
       return "torch";
+  }
+  return "";
+}
+
+std::string_view TitleOf(ConfigTarget target) {
+  switch (target) {
+    case ConfigTarget::kModelZoo:
+      return "Model Zoo YAML";
+    case ConfigTarget::kDeepSpeed:
+      return "DeepSpeed JSON, table fp16";
+    case ConfigTarget::kTorch:
+      return "PyTorch";
+    case ConfigTarget::kAccelerate:
+      return "Accelerate";
+    case ConfigTarget::kTrainer:
+      return "Hugging Face Trainer";
   }
   return "";
 }
 
 std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& tuning) {
   const std::string& format = tuning.format;
-  if (format == "bf16" && target == ConfigTarget::kDeepSpeed) {
-    return "{\n  \"bf16\": {\"enabled\": true}\n}\n";
-  }
-  if (format == "bf16" && target == ConfigTarget::kTorch) {
-    return "# bfloat16 needs no torch.amp.GradScaler\ndtype = \"bfloat16\"\n\n"
-           "[torch.amp.GradScaler]\nenabled = false\n";
-  }
+  if (format == "bf16") return BFloat16Text(target);
   const bool zoo = target == ConfigTarget::kModelZoo;
-  if (zoo && format == "bf16") return ModelZooText("bfloat16", {});
   for (const PolicyChoice& choice : tuning.choices) {
     if (!IsPolicyOf(target, choice.family.policy->name)) continue;
     const ScaleParameters& parameters = choice.score.parameters;
     if (zoo && format == "cb16") return ModelZooText("cbfloat16", parameters);
     if (format != "fp16") return std::nullopt;
     if (zoo) return ModelZooText("float16", parameters);
-    return target == ConfigTarget::kTorch ? TorchText(parameters) : DeepSpeedText(choice);
+    return target == ConfigTarget::kDeepSpeed ? DeepSpeedText(choice)
+                                              : PythonText(target, parameters);
   }
   return std::nullopt;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A recommendation as the configuration to paste into a training stack; `dlsim replay --config`
-// reads each of them.
+// A recommendation as what to paste into a training stack: a configuration, which `dlsim replay
+// --config` reads, or Python.
 #pragma once
 
 #include <array>
@@ -13,13 +13,18 @@
 
 namespace dlsim::sim {
 
-enum class ConfigTarget : uint8_t { kModelZoo, kDeepSpeed, kTorch };
+enum class ConfigTarget : uint8_t { kModelZoo, kDeepSpeed, kTorch, kAccelerate, kTrainer };
 
 constexpr auto EnumNames(ConfigTarget) {
   return std::to_array<EnumName<ConfigTarget>>({{ConfigTarget::kModelZoo, "zoo"},
                                                 {ConfigTarget::kDeepSpeed, "deepspeed"},
-                                                {ConfigTarget::kTorch, "torch"}});
+                                                {ConfigTarget::kTorch, "torch"},
+                                                {ConfigTarget::kAccelerate, "accelerate"},
+                                                {ConfigTarget::kTrainer, "trainer"}});
 }
+
+// Returns what the block is, for people.
+std::string_view TitleOf(ConfigTarget target);
 
 // Returns the policy whose rule the stack follows.
 std::string_view PolicyOf(ConfigTarget target);

@@ -100,13 +100,12 @@ Json JsonTensors(const FormatTuning& tuning) {
 }
 
 Json JsonBlocks(const FormatTuning& tuning) {
-  const auto block = [&](ConfigTarget target) {
+  Json blocks;
+  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
     const std::optional<std::string> text = ConfigText(target, tuning);
-    return text ? Json(*text) : Json();
-  };
-  return {{"zoo", block(ConfigTarget::kModelZoo)},
-          {"deepspeed", block(ConfigTarget::kDeepSpeed)},
-          {"torch", block(ConfigTarget::kTorch)}};
+    blocks[std::string(name)] = text ? Json(*text) : Json();
+  }
+  return blocks;
 }
 
 Json JsonFormat(const FormatTuning& tuning) {

@@ -181,13 +181,10 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
 std::string Blocks(const FormatTuning& tuning, bool compares_current) {
   std::string text;
   const std::string current = compares_current ? tuning.comparisons.back().policy : "";
-  for (const auto& [target, title] :
-       {std::pair{ConfigTarget::kModelZoo, "Model Zoo YAML"},
-        std::pair{ConfigTarget::kDeepSpeed, "DeepSpeed JSON, table fp16"},
-        std::pair{ConfigTarget::kTorch, "torch"}}) {
+  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
     const std::optional<std::string> block = ConfigText(target, tuning);
     if (!current.empty() && !IsPolicyOf(target, current)) continue;
-    if (block) text += fmt::format("\n{}, {}:\n{}", tuning.format, title, *block);
+    if (block) text += fmt::format("\n{}, {}:\n{}", tuning.format, TitleOf(target), *block);
   }
   return text;
 }

@@ -132,9 +132,26 @@ INSTANTIATE_TEST_SUITE_P(Stacks, TuneEmits,
                                          Emitted{"zoo", "bf16", "c.yaml", "static"},
                                          Emitted{"deepspeed", "fp16", "d.json", "deepspeed"},
                                          Emitted{"deepspeed", "bf16", "e.json",
-                                                 "deepspeed-fp16-optimizer"},
-                                         Emitted{"torch", "fp16", "f.toml", "torch"},
-                                         Emitted{"torch", "bf16", "g.toml", "torch"}));
+                                                 "deepspeed-fp16-optimizer"}));
+
+// tests/python/test_pasted_blocks.py runs them.
+TEST(TuneCommand, EmitsPythonForStacksThatAreSetUpInPython) {
+  const Arguments tune = {"tune", kTraces + "cnn-digits", "--format", "fp16"};
+  const json document = SucceedJson({tune[0], tune[1], tune[2], tune[3], "--json", "-"});
+  const std::string scaler = "(\"cuda\", init_scale=16384.0, growth_interval=2000)\n";
+  for (const auto& [stack, line] :
+       {std::pair{"torch", "\nscaler = torch.amp.GradScaler" + scaler},
+        std::pair{"accelerate", std::string("    kwargs_handlers=[GradScalerKwargs("
+                                            "init_scale=16384.0, growth_interval=2000)],\n")},
+        std::pair{"trainer", "\ntrainer.accelerator.scaler = torch.amp.GradScaler" + scaler}}) {
+    Arguments emit = tune;
+    emit.insert(emit.end(), {"--emit", stack});
+    const std::string block = Succeed(emit);
+    EXPECT_NE(block.find(line), block.npos) << block;
+    EXPECT_EQ(document["formats"][0]["config"][stack], block);
+    EXPECT_NE(Succeed(tune).find(":\n" + block), std::string::npos);
+  }
+}
 
 TEST(TuneCommand, EmitsForAnotherPolicyOfTheStack) {
   const TempDir dir;
@@ -174,7 +191,7 @@ TEST(TuneCommand, ReportsTheEvidence) {
         "window: empty", "head-room: lowest", "largest scale of each step",
         "how sure: 13 steps, of them finite at some scale: 9", "to blame for overflow",
         "to blame for underflow", "loses most at the recommendation",
-        "Model Zoo YAML:", "DeepSpeed JSON, table fp16:", "torch:", "distances from 1 to 100"}) {
+        "Model Zoo YAML:", "DeepSpeed JSON, table fp16:", "PyTorch:", "distances from 1 to 100"}) {
     EXPECT_NE(report.find(words), std::string::npos) << words;
   }
 }

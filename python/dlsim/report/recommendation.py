@@ -18,7 +18,13 @@ _GRADES = {
     "dynamic scaling recommended": ("fair", "dynamic loss scaling recommended"),
     "no scale helps": ("bad", "no loss scale helps"),
 }
-_BLOCKS = (("zoo", "Cerebras Model Zoo"), ("deepspeed", "DeepSpeed"), ("torch", "PyTorch"))
+_BLOCKS = (
+    ("zoo", "Cerebras Model Zoo"),
+    ("deepspeed", "DeepSpeed"),
+    ("torch", "PyTorch"),
+    ("accelerate", "Accelerate"),
+    ("trainer", "Hugging Face Trainer"),
+)
 _TENSORS = 8  # rows of a list of tensors
 # What a tensor lost: the first of these that the result has.
 _LOSSES = {
@@ -206,28 +212,9 @@ def _tensors(item: Mapping[str, Any]) -> str:
     return f"<details><summary>Tensors that decide</summary>{lists_html}</details>"
 
 
-def _torch_code(text: str) -> str:
-    """Returns the training step that the configuration for PyTorch stands for.
-
-    Its first line is a comment, with the call that makes the scaler if one is needed.
-    """
-    first, _, settings = text.partition("\n")
-    bfloat16 = 'dtype = "bfloat16"' in settings
-    call = first.removeprefix("# scaler = ")
-    forward = (
-        f'with torch.autocast("cuda", dtype=torch.{"bfloat16" if bfloat16 else "float16"}):\n'
-        "    loss = loss_of(model(inputs), targets)\n"
-    )
-    if call == first:
-        return f"{forward}loss.backward()\noptimizer.step()"
-    steps = "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
-    return f"scaler = {call}\n\n{forward}{steps}"
-
-
 def _blocks(item: Mapping[str, Any], key: str) -> str:
     config = part(item, "config")
     blocks = [(name, config[name]) for name, _ in _BLOCKS if isinstance(config.get(name), str)]
-    blocks = [(name, _torch_code(text) if name == "torch" else text) for name, text in blocks]
     titles = dict(_BLOCKS)
     parts = []
     for name, text in blocks:
