@@ -21,7 +21,7 @@ def check(
     formats: FormatNames | None = None,
     *,
     policies: Names | None = None,
-    grad_scale: float = 1.0,
+    grad_scale: float | str = 1.0,
 ) -> Verdict:
     """Returns the verdict on the gradients of one step: the formats and loss scales that fit them.
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from .results import Result
 
@@ -55,3 +55,21 @@ def some_of(names: Iterable[str], most: int = 5) -> str:
 def counted(count: int, things: str) -> str:
     """Returns a count with its noun, which is given in the plural: "1 step", "2 steps"."""
     return f"{count} {things.removesuffix('s') if count == 1 else things}"
+
+
+class MissingKey(KeyError):
+    """A KeyError whose message reads as a sentence; that of KeyError is quoted."""
+
+    def __init__(self, kind: str, key: object, known: Sequence[str], listed: str = "") -> None:
+        """`kind` says what there is none of; `listed` is what to expect (default: the first)."""
+        from difflib import get_close_matches
+
+        close = get_close_matches(str(key), known, 1)
+        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        super().__init__(f"no {kind} {key!r}{hint}, expected one of {listed or some_of(known)}")
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return KeyError, self.args

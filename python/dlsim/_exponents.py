@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._errors import InputError, UsageError
+from ._errors import InputError, UsageError, counted
 from ._recorded import AnyPath, Header, Role, encoded_paths
 
 LOWEST_EXPONENT = -149  # of the smallest subnormal float32
@@ -52,6 +52,10 @@ class Exponents:
     exponents: NDArray[np.int64] = field(
         default_factory=lambda: np.arange(LOWEST_EXPONENT, HIGHEST_EXPONENT + 1)
     )
+
+    def __repr__(self) -> str:
+        steps, tensors = counted(len(self.steps), "steps"), counted(len(self.tensors), "tensors")
+        return f"<dlsim.Exponents: {steps}, {tensors}>"
 
 
 class _Tally:

@@ -6,9 +6,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Literal, TypeAlias, cast
 
-from ._errors import UsageError
+from ._errors import MissingKey, UsageError
 
 AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
 Role: TypeAlias = Literal["grad", "act_grad"]
@@ -28,12 +29,19 @@ class TensorInfo:
     shape: tuple[int, ...]
 
 
-def tensor_infos(headers: Iterable[Header]) -> dict[str, TensorInfo]:
+class ByName(dict[str, TensorInfo]):
+    """Tensors by name, in their order; a missing one is a KeyError that names the likely one."""
+
+    def __missing__(self, name: object) -> TensorInfo:
+        raise MissingKey("tensor", name, list(self))
+
+
+def tensor_infos(headers: Iterable[Header]) -> ByName:
     """Returns the tensors by name, in their order."""
-    return {
-        name: TensorInfo(name, cast("Role", role), dtype, shape)
+    return ByName(
+        (name, TensorInfo(name, cast("Role", role), dtype, shape))
         for name, role, dtype, shape in headers
-    }
+    )
 
 
 def encoded_paths(paths: AnyPath | Iterable[AnyPath]) -> list[bytes]:
@@ -59,23 +67,12 @@ def _encoded(path: object) -> bytes:
 def position(steps: Sequence[int], number: int) -> int:
     """Returns where a step number is among ascending ones; KeyError without it."""
     from bisect import bisect_left
-    from operator import index
 
-    try:
-        wanted = index(number)
-    except TypeError:
-        raise TypeError(f"step: expected a whole number, got {number!r}") from None
+    wanted = _whole("step", number)
     at = bisect_left(steps, wanted)
     if at == len(steps) or steps[at] != wanted:
-        raise StepError(f"no step {wanted}, expected one of {ranges_of(steps)}")
+        raise MissingKey("step", wanted, (), ranges_of(steps))
     return at
-
-
-class StepError(KeyError):
-    """A KeyError whose message reads as a sentence; that of KeyError is quoted."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 def ranges_of(steps: Sequence[int], most: int = 5) -> str:
@@ -89,9 +86,14 @@ def ranges_of(steps: Sequence[int], most: int = 5) -> str:
 
 def index_of(i: int, count: int, place: str) -> int:
     """Returns `i` counted from the front (a negative one counts from the end), or IndexError."""
-    from operator import index
-
-    at = index(i)
+    at = _whole("index of a step", i)
     if not -count <= at < count:
         raise IndexError(f"{place}: no step at index {at} of {count}")
     return at % count
+
+
+def _whole(place: str, number: object) -> int:
+    try:
+        return index(number)  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{place}: expected a whole number, got {number!r}") from None

@@ -14,6 +14,7 @@ from typing import Any
 from safetensors import SafetensorError, TensorSpec, serialize_file
 
 from . import _core
+from ._array_arguments import scale_of
 from ._dtypes import VALUES, bad_element
 from ._errors import InputError, UsageError
 from ._files import replacing
@@ -29,13 +30,13 @@ _MAX_LIST_CHARACTERS = 1 << 24  # a reader takes a trace.json of at most 32 MiB
 _WRITTEN_HERE = ("trace_format", "files", "steps")
 
 
-def checked_grad_scale(scale: float) -> str:
+def checked_grad_scale(scale: float | str) -> str:
     """Returns a loss scale as the text of `grad_scale` in a step's metadata.
 
     It must be what a reader can divide out: a finite positive float32 with a finite reciprocal.
     Raises UsageError otherwise.
     """
-    return repr(_core.checked_grad_scale(float(scale)))
+    return repr(_core.checked_grad_scale(scale_of(scale)))
 
 
 def _number(name: str, value: int) -> int:

@@ -4,11 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from html import escape
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ._errors import InputError
+from ._errors import InputError, MissingKey
+from ._options import text_of
+
+if TYPE_CHECKING:
+    from ._command_types import FormatName
 
 _SERVES = ("as is", "with a scale")
 
@@ -54,7 +58,7 @@ class FormatVerdict:
     tensors_at_risk: tuple[TensorAtRisk, ...]  # the worst first
     noise_tensors: tuple[str, ...] = ()  # not counted: rounding noise of float32
     mean_harm: float | None = None
-    steps: tuple[StepWindow, ...] = ()
+    steps: tuple[StepWindow, ...] = field(default=(), repr=False)
 
     @property
     def serves(self) -> bool:
@@ -95,11 +99,12 @@ class Verdict:
     paths: tuple[PathInWindows, ...] = ()
     looked_at: tuple[str, ...] = ()
 
-    def __getitem__(self, format: str) -> FormatVerdict:
+    def __getitem__(self, format: FormatName) -> FormatVerdict:
+        name = text_of("verdict", format)
         for found in self.formats:
-            if found.format == format:
+            if found.format == name:
                 return found
-        raise KeyError(format)
+        raise MissingKey("format", name, [found.format for found in self.formats])
 
     def __iter__(self) -> Iterator[FormatVerdict]:
         return iter(self.formats)

@@ -93,15 +93,10 @@ class ProfileStep:
         """Names of the tensors, in the order of the file."""
         return tuple(self.tensors)
 
-    @cached_property
-    def _rows(self) -> dict[str, int]:
-        return {name: row for row, name in enumerate(self.tensors)}
-
     def histogram(self, name: str, part: int = 0) -> Histogram:
         """The histogram of a tensor in a part; KeyError and IndexError without them."""
-        return _histogram(
-            self._core.histogram(range(len(self.micro_steps))[part], self._rows[name])
-        )
+        row = self.names.index(self.tensors[name].name)
+        return _histogram(self._core.histogram(range(len(self.micro_steps))[part], row))
 
     def __repr__(self) -> str:
         return f"<dlsim.ProfileStep {self.number}: {counted(len(self.tensors), 'tensors')}>"

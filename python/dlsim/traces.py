@@ -15,7 +15,16 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._errors import InputError, counted
-from ._recorded import AnyPath, Role, TensorInfo, encoded_paths, index_of, position, tensor_infos
+from ._recorded import (
+    AnyPath,
+    ByName,
+    Role,
+    TensorInfo,
+    encoded_paths,
+    index_of,
+    position,
+    tensor_infos,
+)
 
 FloatArray: TypeAlias = NDArray[np.float32]
 
@@ -107,7 +116,7 @@ class TraceStep:
         """
         if len(self.recordings) == 1:
             return self.recordings[0].tensors
-        infos: dict[str, TensorInfo] = {}
+        infos = ByName()
         for recording in self.recordings:
             for name, info in recording.tensors.infos.items():
                 infos[name] = _joined(infos.get(name), info)

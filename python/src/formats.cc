@@ -70,10 +70,14 @@ void BindFormats(nb::module_& module) {
       "'eXmY'.");
   type.def(
           "__init__",
-          [](NamedFormat* self, const std::string& name) {
-            new (self) NamedFormat(ParseFormat(name));
+          [](NamedFormat* self, nb::object name) {
+            // A dtype, or another Format. A text needs no module, which takes time to import.
+            if (!nb::isinstance<nb::str>(name)) {
+              name = nb::module_::import_("dlsim._options").attr("text_of")("Format", name);
+            }
+            new (self) NamedFormat(ParseFormat(nb::cast<std::string>(name)));
           },
-          nb::arg("name"))
+          nb::arg("name"), nb::sig("def __init__(self, name: FormatName) -> None"))
       .def_ro("name", &NamedFormat::name, "Name as printed in results.")
       .def("__repr__", [](const NamedFormat& self) { return "dlsim.Format('" + self.name + "')"; })
       .def("__str__", [](const NamedFormat& self) { return self.name; })

@@ -62,13 +62,15 @@ using Settings = std::map<std::string, nb::object>;
 using Texts = std::map<std::string, std::string>;
 using State = std::map<std::string, std::variant<double, std::string>>;
 
-// Settings as the command reads them.
-Texts TextsOf(const Settings& settings) {
+// Values as the command reads them.
+std::string TextOf(const std::string& name, const nb::object& value) {
   const nb::object text_of = nb::module_::import_("dlsim._options").attr("text_of");
+  return nb::cast<std::string>(text_of("LossScaler: " + name, value));
+}
+
+Texts TextsOf(const Settings& settings) {
   Texts texts;
-  for (const auto& [key, value] : settings) {
-    texts[key] = nb::cast<std::string>(text_of("LossScaler: " + key, value));
-  }
+  for (const auto& [key, value] : settings) texts[key] = TextOf(key, value);
   return texts;
 }
 
@@ -125,7 +127,9 @@ void Restore(BoundScaler& self, const State& state) {
   self.configured.scaler = std::move(restored);
 }
 
-void RestartAt(BoundScaler& self, double scale) {
+void RestartAt(BoundScaler& self, const nb::object& given) {
+  const double scale =
+      nb::cast<double>(nb::module_::import_("dlsim._array_arguments").attr("scale_of")(given));
   if (!std::isfinite(scale) || scale < 0) {
     throw UsageError("scale", "not a loss scale", "a finite number", PythonRepr(scale));
   }
@@ -166,12 +170,12 @@ void BindScalers(nb::module_& module) {
       .def(
           "__init__",
           [](BoundScaler* self, const std::string& policy, const Settings& settings,
-             const std::string& format) {
-            new (self) BoundScaler(Make(policy, TextsOf(settings), format));
+             const nb::object& format) {
+            new (self) BoundScaler(Make(policy, TextsOf(settings), TextOf("format", format)));
           },
           nb::arg("policy"), nb::arg("settings") = Settings{}, nb::arg("format") = "",
           nb::sig("def __init__(self, policy: str, settings: Mapping[str, bool | float | str] = "
-                  "{}, format: str = '') -> None"))
+                  "{}, format: FormatName = '') -> None"))
       .def("__repr__", &Repr)
       .def("__getstate__", &GetState, nb::sig("def __getstate__(self) -> tuple[typing.Any, ...]"))
       .def("__setstate__", &SetState, nb::arg("state"),
@@ -204,6 +208,7 @@ void BindScalers(nb::module_& module) {
            nb::sig("def restore(self, state: Mapping[str, float | str]) -> None"),
            "Sets fields of checkpoint().")
       .def("restart_at", &RestartAt, nb::arg("scale"),
+           nb::sig("def restart_at(self, scale: float | str) -> None"),
            "Continues from a checkpoint that holds the loss scale only.");
   module.def("policy_names", PolicyNames, "The names of all policies.");
 }

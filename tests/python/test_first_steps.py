@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 import sys
 import tempfile
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_check_takes_arrays_of_many_kinds_and_leaves_none_out() -> None:
     ):
         assert dlsim.check({"w": same, "frozen": None}, "fp16")["fp16"] == expected
     scaled = torch.tensor(values) * 1024
-    assert dlsim.check({"w": scaled}, torch.float16, grad_scale=1024)["fp16"] == expected
+    assert dlsim.check({"w": scaled}, torch.float16, grad_scale="2^10")["fp16"] == expected
     assert dlsim.check({"w": [1, 2, 3]}, "fp16")["fp16"].serves
 
 
@@ -94,6 +95,8 @@ def test_check_refuses_wrong_options() -> None:
         dlsim.check({"w": np.ones(3)}, "fp61")
     with pytest.raises(dlsim.UsageError, match="loss scale"):
         dlsim.check({"w": np.ones(3)}, grad_scale=0.0)
+    with pytest.raises(dlsim.UsageError, match=r"^scale: not a number"):
+        dlsim.check({"w": np.ones(3)}, grad_scale="two")
 
 
 def test_report_and_export_are_functions_and_packages(tmp_path: Path) -> None:
@@ -199,3 +202,37 @@ def test_what_is_printed_tells_what_it_is() -> None:
     assert dlsim.scaler("torch", 10, quiet=True).report == ""
     found = repr(dlsim.replay(TRACE, formats="fp16", policies="torch"))
     assert found.endswith("<dlsim.Result dlsim.replay/1: 1 run>")
+
+
+def test_a_dtype_is_a_format_everywhere() -> None:
+    verdict = dlsim.check({"w": [1.0]}, np.float16)
+    assert dlsim.Format(np.float16) == dlsim.Format(dlsim.FP16) == dlsim.FP16
+    assert verdict[np.float16] is verdict[dlsim.FP16] is verdict["fp16"]
+    assert dlsim.LossScaler("torch", {}, np.float16).scale == 65536.0
+    torch = pytest.importorskip("torch", reason="needs PyTorch")
+    assert dlsim.Format(torch.bfloat16) == dlsim.BF16
+    with pytest.raises(TypeError, match=r"^Format: expected a text or number, got dtype$"):
+        dlsim.Format(torch.int8)
+
+
+def test_what_is_missing_is_a_sentence() -> None:
+    step = dlsim.open_trace(TRACE)[0]
+    for look in (step.tensors.__getitem__, step.shape, step.role, step.dtype):
+        with pytest.raises(KeyError) as missing:
+            look("conv.0.weight.grad")
+        assert str(missing.value).startswith(
+            "no tensor 'conv.0.weight.grad' (did you mean 'convs.0.weight.grad'?), expected one of "
+        )
+    with pytest.raises(KeyError) as missing:
+        dlsim.check({"w": [1.0]}, ["fp16", "bf16"])["fp61"]
+    expected = "no format 'fp61' (did you mean 'fp16'?), expected one of fp16, bf16"
+    assert str(missing.value) == str(pickle.loads(pickle.dumps(missing.value)).args[0]) == expected
+    with pytest.raises(TypeError, match="index of a step: expected a whole number, got 'a'"):
+        dlsim.open_trace(TRACE)["a"]  # type: ignore[index]
+
+
+def test_what_a_notebook_shows_is_short() -> None:
+    result = dlsim.replay(TRACE, formats="fp16", policies="torch")
+    assert "steps=" not in repr(result.verdict["fp16"])
+    counted = dlsim.exponents(TRACE)
+    assert repr(counted) == f"<dlsim.Exponents: 45 steps, {len(counted.tensors)} tensors>"
