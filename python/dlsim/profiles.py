@@ -93,9 +93,13 @@ class ProfileStep:
         """Names of the tensors, in the order of the file."""
         return tuple(self.tensors)
 
+    @cached_property
+    def _rows(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.tensors)}
+
     def histogram(self, name: str, part: int = 0) -> Histogram:
         """The histogram of a tensor in a part; KeyError and IndexError without them."""
-        row = self.names.index(self.tensors[name].name)
+        row = self._rows[self.tensors[name].name]  # which says what is missing
         return _histogram(self._core.histogram(range(len(self.micro_steps))[part], row))
 
     def __repr__(self) -> str:
