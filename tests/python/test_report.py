@@ -298,27 +298,3 @@ def test_a_profile_marks_what_it_does_not_know(tmp_path: Path) -> None:
     page = write(tmp_path, document)
     assert "~12.5\u202f%" in page and "~12.5\u202f% of the nonzero gradients became zero" in page
     assert unpacked(data_of(page)["tensors"])[0]["open"] == [1]
-
-
-def test_colours_can_be_told_from_the_ground() -> None:
-    css = (Path(dlsim.__file__).parent / "report/assets/page.css").read_text()
-    for palette in re.findall(r":root[^{]*{([^}]*)}", css):
-        colors = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", palette))
-        texts = ["ink", "soft", "accent", "good", "fair", "bad"]
-        texts += [name for name in colors if name.startswith("c-")]
-        assert len(texts) == 13
-        for name in texts:  # the hues name axes and formats, too
-            assert contrast(colors[name], colors["card"]) >= 4.5, name
-        assert contrast(colors["quiet"], colors["card"]) >= 3  # lines
-
-
-def contrast(a: str, b: str) -> float:
-    """The ratio of WCAG 2."""
-    light, dark = sorted((luminance(a), luminance(b)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(color: str) -> float:
-    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]

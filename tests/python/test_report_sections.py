@@ -146,7 +146,7 @@ def test_ranges_are_where_the_formats_change() -> None:
     assert format_range("fp16", {}) == {
         "name": "fp16", "zero": -25, "normal": -14,
         "over": pytest.approx(16, abs=1e-3), "max": pytest.approx(16, abs=1e-3),
-        "subnormal": math.log2(2**-14 - 2**-25), "certain": True,
+        "subnormal": math.log2(2**-14 - 2**-25), "infinite": math.log2(65520), "known": True,
     }  # fmt: skip
     assert format_range("fp16", {"rounding": "rtz"})["zero"] == -24
     assert format_range("fp16", {"subnormals": "flush"})["zero"] == pytest.approx(-14, abs=1e-3)

@@ -65,8 +65,10 @@ def format_range(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the binary logarithms that bound a format at scale 1.
 
     `zero`: from there down magnitudes become zero; `normal`: from there up they keep all their
-    bits; `subnormal`: below there results are; `over`: from there up they overflow. Other rounding
-    modes than to nearest even and toward zero have the values of the former and are not `certain`.
+    bits; `subnormal`: below there results are; `over`: from there up they overflow or are clamped;
+    `infinite`: from there up the counters say overflow. Other rounding modes than to nearest even
+    and toward zero have the values of the former and are not `known`, nor are sums of micro-steps,
+    which are counted one by one here.
     """
     known = Format(name)
     flushed = options.get("subnormals") == "flush"
@@ -74,16 +76,20 @@ def format_range(name: str, options: Mapping[str, Any]) -> dict[str, Any]:
     smallest = known.min_normal if flushed else known.min_positive
     # Half of the smallest subnormal rounds to zero; flushing looks at the rounded value.
     zero = smallest if toward_zero else _flush_edge(known) if flushed else smallest / 2
-    over = 2 * 2.0 ** math.floor(math.log2(known.max_finite))
+    clamped = 2 * 2.0 ** math.floor(math.log2(known.max_finite))
+    over = math.log2(clamped if toward_zero else known.overflow_threshold)
     return {
         "name": name,
         "zero": math.log2(zero),
         "normal": math.log2(known.min_normal),
         "subnormal": math.log2(known.min_normal if toward_zero else _flush_edge(known)),
-        "over": math.log2(over if toward_zero else known.overflow_threshold),
+        "over": over,
+        # Toward zero only what is infinite already, scaled in float32; clamped values count too
+        # where they are asked for.
+        "infinite": 128.0 if toward_zero and options.get("overflow") != "saturate" else over,
         "max": math.log2(known.max_finite),
-        "certain": options.get("rounding", "rne") in ("rne", "rtz")
-        and options.get("overflow", "inf") == "inf",
+        "known": options.get("rounding", "rne") in ("rne", "rtz")
+        and options.get("accumulate") != "sum-first",
     }
 
 

@@ -57,14 +57,15 @@ const Exponents = (() => {
     least: Math.max(0, a.least - b.most), likely: Math.max(0, a.likely - b.likely), most: Math.max(0, a.most - b.least),
   });
 
-  // What becomes zero, subnormal, infinite: estimated from the counts per binade.
+  // What becomes zero, subnormal, infinite: estimated from the counts per binade, if it can be.
   function estimated(format, rows, all) {
+    if (!format.known) return [null, null, null];
     const zero = sumBelow(rows, format.zero - scale(), true);
     const low = sumBelow(rows, format.subnormal - scale(), false);
-    const over = minus({ least: all, likely: all, most: all }, sumBelow(rows, format.over - scale(), false));
+    const over = minus({ least: all, likely: all, most: all }, sumBelow(rows, format.infinite - scale(), false));
     return [zero, minus(low, zero), over].map(({ least, likely, most }) => ({
       count: Math.min(most, Math.max(least, Math.round(likely))),
-      exact: least === most && counts.exact && format.certain,
+      exact: least === most && counts.exact,
     }));
   }
 
@@ -96,10 +97,11 @@ const Exponents = (() => {
       head.textContent = format.name;
       head.style.color = Report.color(hues[i % hues.length]);
       row.append(head);
-      for (const { count, exact } of counted(format, rows, tables) || estimated(format, rows, all)) {
+      for (const found of counted(format, rows, tables) || estimated(format, rows, all)) {
         const cell = row.insertCell();
         cell.className = "number";
-        cell.textContent = `${exact ? "" : "~"}${Report.share(all === 0 ? 0 : count / all)}`;
+        const share = found && Report.share(all === 0 ? 0 : found.count / all);
+        cell.textContent = found ? `${found.exact ? "" : "~"}${share}` : "\u2013";
       }
       return row;
     }));
