@@ -87,7 +87,7 @@ class BoundProfileWriter {
     writer_->Truncate(static_cast<size_t>(first - done.begin()));
   }
 
-  // Counts a micro-step, or the step as a whole; nothing of the arrays is held afterwards.
+  // Counts a micro-step, or tensors of the step as a whole; nothing of the arrays is held then.
   void Add(int64_t step, const Part& part) {
     CheckOpen();
     if (step < 0) throw UsageError("step", "out of range", "0 or more", std::to_string(step));
@@ -95,7 +95,8 @@ class BoundProfileWriter {
       throw UsageError("step", "another one is not finished", std::to_string(pending_->step),
                        std::to_string(step));
     }
-    CheckMicro(std::get<0>(part));
+    const bool more = pending_ && std::get<0>(part) == -1 && pending_->micro_steps.front() == -1;
+    if (!more) CheckMicro(std::get<0>(part));
     TraceStep recorded;
     recorded.step = step;
     recorded.recordings.push_back(RecordingOf(part));
@@ -104,7 +105,9 @@ class BoundProfileWriter {
     StepOptions options;
     if (device >= 0) options.device = &Opened(device);
     ProfileStep profile = ProfileOf(recorded, *edges_, options);
-    if (pending_) {
+    if (more) {
+      AddTensors(std::move(profile), *pending_);
+    } else if (pending_) {
       AddMicroStep(std::move(profile), *pending_);
     } else {
       pending_ = std::move(profile);
@@ -214,7 +217,7 @@ void BindProfiles(nb::module_& module) {
       .def("add", &BoundProfileWriter::Add, nb::arg("step"), nb::arg("part"),
            nb::sig("def add(self, step: int, part: tuple[int, float, Mapping[str, str], "
                    "Sequence[tuple[str, str, typing.Any]]]) -> None"),
-           "Profiles one part of a step, which finish() writes.")
+           "Profiles one part of a step, which finish() writes, or more tensors of the part -1.")
       .def("finish", &BoundProfileWriter::Finish, "Writes the step whose parts were added.")
       .def("drop", &BoundProfileWriter::Drop, "Forgets the parts of a step that is not finished.")
       .def("commit", &BoundProfileWriter::Commit, "Completes the file.");

@@ -2,8 +2,13 @@
 #include "src/profile/join_steps.h"
 
 #include <algorithm>
+#include <iterator>
+#include <set>
+#include <string_view>
 #include <utility>
 #include <vector>
+
+#include "dlsim/error.h"
 
 namespace dlsim {
 
@@ -25,6 +30,17 @@ void AddMicroStep(ProfileStep part, ProfileStep& step) {
   step.histograms.push_back(std::move(of_part));
   step.micro_steps.push_back(part.micro_steps.front());
   step.files.insert(step.files.end(), part.files.begin(), part.files.end());
+}
+
+void AddTensors(ProfileStep more, ProfileStep& step) {
+  std::set<std::string_view> names;
+  for (const ProfileTensor& tensor : step.tensors) names.insert(tensor.name);
+  for (const ProfileTensor& tensor : more.tensors) {
+    if (names.contains(tensor.name)) throw InputError(Quoted(tensor.name), "given twice");
+  }
+  std::ranges::move(more.tensors, std::back_inserter(step.tensors));
+  std::ranges::move(more.histograms.front(), std::back_inserter(step.histograms.front()));
+  step.files.front().bytes += more.files.front().bytes;
 }
 
 }  // namespace dlsim

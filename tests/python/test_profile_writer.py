@@ -47,6 +47,20 @@ def test_parts_added_one_by_one_are_the_same_bytes(tmp_path: Path) -> None:
     assert step["elements"] == 4 + 8 + 2
 
 
+def test_tensors_of_a_step_may_come_in_several_calls(tmp_path: Path) -> None:
+    tensors = [(name, "grad", VALUES * 3) for name in ("a.grad", "b.grad", "c.grad")]
+    at_once, apart = (ProfileWriter(str(tmp_path / name)) for name in ("a.dlprof", "b.dlprof"))
+    at_once.append(0, [(-1, 2.0, {"loss": "1"}, tensors)])
+    apart.add(0, (-1, 2.0, {"loss": "1"}, tensors[:1]))
+    with pytest.raises(dlsim.InputError, match=r"'a.grad': given twice"):
+        apart.add(0, (-1, 2.0, {}, tensors))
+    apart.add(0, (-1, 2.0, {}, tensors[1:]))
+    apart.finish()
+    for writer in (at_once, apart):
+        writer.commit()
+    assert (tmp_path / "a.dlprof").read_bytes() == (tmp_path / "b.dlprof").read_bytes()
+
+
 def test_continues_behind_an_unfinished_and_a_complete_profile(tmp_path: Path) -> None:
     path = tmp_path / "p.dlprof"
     writer = ProfileWriter(str(path))

@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from .._errors import Error
 from ._lending import Loan
@@ -12,6 +12,7 @@ from ._on_device import any_on_device
 from ._output import Output
 from ._report import Report
 from ._sinks import Part, Sink
+from ._spill import Spill, Spilled, remove
 from ._worker import Job, Worker
 
 
@@ -20,6 +21,7 @@ class _Reading(NamedTuple):
 
     done: Job
     loans: Sequence[Loan]
+    spilled: Mapping[str, Spilled]
 
 
 class Background:
@@ -34,6 +36,7 @@ class Background:
         self._output, self._report, self._raises = output, report, raises
         self._sink: Sink | None = None
         self._thread = Worker()
+        self._spill = Spill(output.spill)
         self._parts: list[_Reading] = []  # of the step that is not finished
         self._has_parts = False  # the output may hold some
         self._lent: tuple[int, list[_Reading]] | None = None  # a step to be looked at
@@ -51,7 +54,18 @@ class Background:
         done = self._thread.submit(_read, self.open(), step, part)
         if any_on_device(part.tensors.values()):
             done.exception()
-        self._parts.append(_Reading(done, part.loans))
+        self._parts.append(_Reading(done, part.loans, part.spilled))
+
+    def put_aside(self, tensors: Mapping[str, Any]) -> None:
+        """Writes tensors of a step whose part comes later; returns when their memory is free."""
+        if self._has_parts:  # an interrupted step has left them
+            self.drop()
+        self.open()  # which refuses a place that somebody else uses
+        self._spill.add(tensors)
+
+    def completed(self, part: Part) -> Part:
+        """Returns a part with what was put aside for it."""
+        return part._replace(tensors=self._spill.summed(part.tensors), spilled=self._spill.take())
 
     def finish(self, step: int) -> None:
         """Completes the step."""
@@ -88,6 +102,9 @@ class Background:
         except Exception:
             sink.drop()
             raise
+        finally:
+            for part in parts:
+                remove(part.spilled)
         sink.finish(step)
 
     def drop(self) -> None:
@@ -97,6 +114,8 @@ class Background:
             self.wait()  # it goes first
         if self._sink is not None:
             self._thread.submit(self._sink.drop)
+        self._thread.wait()  # until no part is read
+        self._spill.clear()
         self._has_parts = False
 
     def begin(self) -> None:
@@ -106,6 +125,11 @@ class Background:
         """
         self.wait()
         if self._has_parts:
+            self.drop()
+
+    def forget_spilled(self) -> None:
+        """Forgets what was put aside for a step that is not recorded."""
+        if self._spill.holds:
             self.drop()
 
     def wait(self) -> None:
@@ -136,6 +160,7 @@ class Background:
     def close(self) -> None:
         """Completes the output."""
         self._thread.end()
+        self._spill.clear()
         if self._sink is not None:
             self._sink.close()
             self._report.bytes = self._sink.bytes_on_disk()

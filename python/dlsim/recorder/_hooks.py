@@ -12,6 +12,8 @@ from ._ranks import is_distributed
 
 Guard = Callable[[Callable[[], None]], None]
 
+SPILLED_FROM = 64 << 20  # bytes that earlier batches of a step may keep in memory
+
 
 class Seen:
     """Gradients that hooks have seen, by name.
@@ -36,6 +38,10 @@ class Seen:
         return {
             name: tensor.detach() for name, (tensor, _) in held.items() if name not in changed
         }, changed
+
+    def size(self) -> int:
+        """Returns how much memory the gradients take."""
+        return sum(one.numel() * one.element_size() for one, _ in self._tensors.values())
 
     def clear(self) -> None:
         """Forgets all."""
@@ -122,7 +128,8 @@ class ActivationHooks:
     tensor that several modules return, as a container does with what its last part returns, has the
     name of the first one. A loss has none: its gradient is no number that passes through the
     format, but the loss scale itself. `left_out` says which modules take no hook; `models` are the
-    names of those that are no part of another.
+    names of those that are no part of another. `spill` is called when a forward pass begins after
+    the backward pass of another batch, if what that one has left takes much memory.
     """
 
     def __init__(
@@ -131,8 +138,11 @@ class ActivationHooks:
         wanted: Callable[[str], bool],
         guard: Guard,
         models: Collection[str] = ("",),
+        spill: Callable[[], None] | None = None,
     ) -> None:
         self.seen = Seen()
+        self._spill = spill
+        self._backward = False  # whether one has left something since the last look
         self.left_out: dict[str, str] = {}
         self._models = models
         self._calls: dict[str, int] = {}
@@ -156,6 +166,11 @@ class ActivationHooks:
     def called(self, name: str, output: Any) -> None:
         """Watches for the gradients of what a module has returned."""
         self._idle.discard(name)
+        # Checkpointing calls modules during backward.
+        if self._backward and self._spill is not None and not _in_backward():
+            self._backward = False
+            if self.seen.size() > SPILLED_FROM:
+                self._guard(self._spill)
         self._guard(lambda: self._watch(name, output))
 
     def _watch(self, name: str, output: Any) -> None:
@@ -194,6 +209,7 @@ class ActivationHooks:
         def hook(gradient: Any) -> None:
             hooks = own()
             if hooks is not None:
+                hooks._backward = True
                 hooks._guard(lambda: hooks.seen.add(name, gradient))
 
         return hook
@@ -220,6 +236,14 @@ class ActivationHooks:
         """Removes all hooks."""
         for handle in self._handles:
             handle.remove()
+
+
+def _in_backward() -> bool:
+    """Returns whether autograd runs a backward pass; before PyTorch 2.0 nothing tells: False."""
+    import torch
+
+    task: Any = getattr(torch._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1
 
 
 def _is_called(module: Any) -> bool:

@@ -47,6 +47,15 @@ class Output:
     ladder: Mapping[str, Any]
     dry_run: bool
 
+    @property
+    def spill(self) -> Path | None:
+        """The directory for what a step has to put aside; None for a temporary one."""
+        if self.dry_run:
+            return None
+        if self.profile:
+            return Path(f"{self.path}.spill")
+        return self.path / f".spill-{self.ranks.rank if self.ranks.kind == 'separate' else 0}"
+
     def open(self) -> Sink:
         """Opens it. Raises UsageError if something is there already, InputError if it fails."""
         if self.dry_run:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from ._metadata import texts_of
 from ._placement import Pieces
@@ -47,3 +48,8 @@ class Parts:
         if self._ranks.kind == "separate":
             texts.update(rank=str(self._ranks.rank), ranks=str(self._ranks.ranks))
         return Part(micro, float(grad_scale), texts, host, self._copies.loans)
+
+    def take_early(self, step: int) -> dict[str, Any]:
+        """Returns what earlier batches of a step have left; the next `take` gives the rest."""
+        own = self._pieces.own(self._sources.take_early(), self._left_out)
+        return self._copies.take_early(own, step, self._left_out)

@@ -79,7 +79,6 @@ class Pieces:
         if self._ranks.kind == "stages":
             return {self._of_stage(name): tensor for name, tensor in gradients.items()}
         found = {}
-        self._grids.clear()
         for name, tensor in gradients.items():
             try:
                 piece = self._piece(name, tensor)
@@ -95,8 +94,9 @@ class Pieces:
         return found
 
     def metadata(self) -> dict[str, str]:
-        """Returns what a reader needs to put the pieces of the last `own` together."""
-        return {"shard_grid": json.dumps(self._grids)} if self._grids else {}
+        """Returns what a reader needs to put together the pieces since the last call."""
+        grids, self._grids = self._grids, {}
+        return {"shard_grid": json.dumps(grids)} if grids else {}
 
     def _of_stage(self, name: str) -> str:
         """Returns the name of a tensor, unique among stages: each has a whole model of its own."""

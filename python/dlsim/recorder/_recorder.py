@@ -131,6 +131,7 @@ class Recorder:
             self._guarded,
             micro_steps=micro_steps,
             count=self._count,
+            spill=self._spill,
         )
         self._parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
         self._live = Live(None, None, None, self._counting)
@@ -206,7 +207,7 @@ class Recorder:
                 if self._micro == 0:
                     self._count(Error("micro_step was not called"))
             else:
-                complete = self._add(stated, metadata)
+                complete = self._add(stated, metadata) and not self._incomplete
             self._finish(complete)
         with self._counting(f"step {self._next}"):
             self._begin(self._next + 1)
@@ -270,6 +271,7 @@ class Recorder:
     def _begin(self, step: int) -> None:
         self._next, self._micro, self._incomplete = step, 0, False
         self._sources.clear()
+        self._steps.forget_spilled()
         if self._ranks.records and not self._closed:
             self._choice.begin(step)
 
@@ -313,11 +315,18 @@ class Recorder:
                 self._steps.wait()
             micro = self._micro if self._micro_steps else None
             part = self._parts.take(self._next, micro, grad_scale, metadata)
+            part = self._steps.completed(part)
             self._steps.add(self._next, part)
             self._live.add(self._next, part)
-            self._report.tensors = described(part.tensors)
+            self._report.tensors = described(part)
             return True
         return False
+
+    def _spill(self) -> None:
+        """Puts aside what the earlier batches of a step have left."""
+        before, self._incomplete = self._incomplete, True
+        self._steps.put_aside(self._parts.take_early(self._next))
+        self._incomplete = before
 
     def _finish(self, complete: bool) -> None:
         with self._counting(f"step {self._next}"):

@@ -7,6 +7,7 @@ import logging
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Protocol
@@ -14,10 +15,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 from .._core import ProfileWriter
 from .._errors import InputError, UsageError
 from .._trace_writer import TraceWriter
+from ._append import append
 from ._lending import Loan
 from ._lock import Lock
 from ._on_device import counted_where_it_is
 from ._ranks import Ranks
+from ._spill import Spilled, loaded
 
 _LOG = logging.getLogger("dlsim.recorder")
 
@@ -28,7 +31,7 @@ class Part(NamedTuple):
     """A step, or one of its micro-steps; `scale` is the loss scale that the values carry.
 
     `loans` are those of its tensors that are the training's own. Those on a device may be so
-    without a loan, and have to be read before the training goes on.
+    without a loan, and have to be read before the training goes on. `spilled` are in files.
     """
 
     micro: int | None
@@ -36,6 +39,7 @@ class Part(NamedTuple):
     metadata: Mapping[str, str]
     tensors: Mapping[str, Any]
     loans: Sequence[Loan] = ()
+    spilled: Mapping[str, Spilled] = {}
 
 
 class Sink(Protocol):
@@ -135,7 +139,11 @@ class TraceSink:
         """Writes a part where no reader looks."""
         if self._parts is None:
             self._parts = TraceWriter(self._waiting, describes=False)
-        self._parts.write(step, part.tensors, part.metadata, micro=part.micro, rank=self._rank)
+        path = self._parts.write(
+            step, part.tensors, part.metadata, micro=part.micro, rank=self._rank
+        )
+        if part.spilled:
+            append(path, part.spilled)
 
     def finish(self, step: int) -> None:
         """Moves the parts to where readers find them."""
@@ -190,12 +198,14 @@ class ProfileSink:
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part."""
-        named = [
-            (name, role_of(name), counted_where_it_is(tensor))
-            for name, tensor in part.tensors.items()
-        ]
         micro = -1 if part.micro is None else part.micro
-        self._writer.add(step, (micro, part.scale, dict(part.metadata), named))
+        for tensors in chain([part.tensors], loaded(part.spilled)):
+            named = [
+                (name, role_of(name), counted_where_it_is(tensor))
+                for name, tensor in tensors.items()
+            ]
+            self._writer.add(step, (micro, part.scale, dict(part.metadata), named))
+            del tensors, named  # free before the next are loaded
 
     def finish(self, step: int) -> None:
         """Writes the step."""
@@ -248,7 +258,7 @@ class DrySink:
             self._inner.add(step, part)
         else:
             sizes = [tensor.numel() * tensor.element_size() for tensor in part.tensors.values()]
-            self._bytes += sum(sizes)
+            self._bytes += sum(sizes) + sum(one.bytes for one in part.spilled.values())
 
     def finish(self, step: int) -> None:
         """Adds up what the step takes in a profile."""

@@ -13,20 +13,22 @@ from ._on_device import device_of
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
-from ._sinks import role_of
+from ._sinks import Part, role_of
 
 
-def described(tensors: Mapping[str, Any]) -> tuple[RecordedTensor, ...]:
+def described(part: Part) -> tuple[RecordedTensor, ...]:
     """Returns what is recorded of each tensor."""
-    return tuple(
+    in_files = [RecordedTensor(name, *one[1:]) for name, one in part.spilled.items()]
+    in_memory = (
         RecordedTensor(
             name,
             tuple(tensor.shape),
             name_of_dtype(tensor.dtype),
             tensor.numel() * tensor.element_size(),
         )
-        for name, tensor in tensors.items()
+        for name, tensor in part.tensors.items()
     )
+    return (*in_memory, *in_files)
 
 
 def stride_of(shape: tuple[int, ...], sample: int) -> int:
@@ -100,11 +102,9 @@ class HostCopies:
         counting = None  # the device that counts
         devices = set()
         for name, given in tensors.items():
-            tensor = _local(given)
-            if name_of_dtype(tensor.dtype) not in VALUES:
-                left_out[name] = f"has elements of type {name_of_dtype(tensor.dtype)}"
+            tensor = self._recorded(name, given, step, left_out)
+            if tensor is None:
                 continue
-            tensor = self._sampled(tensor, step)
             dtype = self._stored_dtype(tensor)
             device = device_of(tensor)
             if device is not None:
@@ -129,6 +129,27 @@ class HostCopies:
         for device in devices:
             torch.cuda.synchronize(device)
         return host
+
+    def take_early(
+        self, tensors: Mapping[str, Any], step: int, left_out: dict[str, str]
+    ) -> dict[str, Any]:
+        """Returns gradients that hooks alone hold, in host memory."""
+        found = {
+            name: self._recorded(name, given, step, left_out) for name, given in tensors.items()
+        }
+        return {
+            name: tensor.to(self._stored_dtype(tensor)).resolve_neg().cpu().contiguous()
+            for name, tensor in found.items()
+            if tensor is not None
+        }
+
+    def _recorded(self, name: str, given: Any, step: int, left_out: dict[str, str]) -> Any:
+        """Returns the elements to be recorded; None if they are no floating-point numbers."""
+        tensor = _local(given)
+        if name_of_dtype(tensor.dtype) not in VALUES:
+            left_out[name] = f"has elements of type {name_of_dtype(tensor.dtype)}"
+            return None
+        return self._sampled(tensor, step)
 
     def _sampled(self, tensor: Any, step: int) -> Any:
         if self._sample is None or tensor.numel() <= self._sample:

@@ -9,7 +9,7 @@ from typing import Any
 
 from .._errors import Error, UsageError
 from ._choice import Choice
-from ._hooks import ActivationHooks, Guard, ParameterHooks
+from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
 from ._order import StepOrder
 from ._report import NEVER_CALLED
 
@@ -53,6 +53,7 @@ class Sources:
         *,
         micro_steps: bool,
         count: Callable[[Error], None],
+        spill: Callable[[], None],
     ) -> None:
         self._choice = choice
         self._gradient_of = gradient_of
@@ -60,6 +61,7 @@ class Sources:
         self._order = order
         self._guard = guard
         self._count = count
+        self._spill = None if micro_steps else spill  # a micro-step is one batch
         self._of_parameters: ParameterHooks | None = None
         self._of_activations: ActivationHooks | None = None
 
@@ -71,7 +73,7 @@ class Sources:
             self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
         if choice.modules:
             self._of_activations = ActivationHooks(
-                choice.modules, choice.module, self._guard, choice.models
+                choice.modules, choice.module, self._guard, choice.models, self._spill
             )
             left_out.update(self._of_activations.left_out)
 
@@ -101,7 +103,12 @@ class Sources:
             raise Error("no gradients, expected a call after backward and before zero_grad")
         return found
 
-    def _unchanged(self, hooks: ParameterHooks | ActivationHooks) -> dict[str, Any]:
+    def take_early(self) -> dict[str, Any]:
+        """Returns the gradients of activations that the batches so far have left."""
+        hooks = self._of_activations
+        return {} if hooks is None else self._unchanged(hooks.seen)
+
+    def _unchanged(self, hooks: ParameterHooks | ActivationHooks | Seen) -> dict[str, Any]:
         tensors, changed = hooks.take()
         for name in changed:
             self._count(Error(f"{name}: was changed in place after it was computed"))
