@@ -244,24 +244,26 @@ class Checker:
             explained.append(reason) if reason else unexplained.append(
                 (len(params), steps, overflows, ours, why)
             )
-        self.report(package, version, policy, explained, unexplained)
+        self.show(package, policy, unexplained)
+        self.report(package, version, policy, explained, len(unexplained))
 
-    def report(
-        self, package: str, version: str, policy: str, explained: list[str], found: list[Any]
-    ) -> None:
+    def show(self, package: str, policy: str, found: list[Any]) -> None:
+        """The smallest cases that differ, as commands to try."""
         for _, steps, overflows, params, why in sorted(found, key=lambda f: f[:2])[:3]:
             listed = ",".join(map(str, overflows))
             shown = " ".join(f"--set {k}={text_of(v)}" for k, v in params.items())
-            line = (
-                f"dlsim scaler --policy {policy} {shown} --steps {steps} --overflow-at '{listed}'"
-            )
-            print(f"{package}: {why}\n  {line}", file=sys.stderr)
+            line = f"dlsim scaler --policy {policy} {shown} --steps {steps}"
+            print(f"{package}: {why}\n  {line} --overflow-at '{listed}'", file=sys.stderr)
+
+    def report(
+        self, package: str, version: str, policy: str, explained: list[str], differ: int
+    ) -> None:
         row = {
             "policy": policy,
             "package": package,
             "version": version,
             "cases": self.args.cases,
-            "differ": len(found),
+            "differ": differ,
             "explained": len(explained),
             "reasons": sorted(set(explained)),
         }
