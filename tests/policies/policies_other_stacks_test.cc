@@ -36,6 +36,7 @@ TEST(OtherStackPolicies, KeepTheirPromises) {
       {"bmtrain", {}, "overflow*11", 1},
       {"bmtrain", {"loss_scale=3"}, "overflow*9", 0.75},
       {"bmtrain", {"loss_scale=3", "loss_scale_steps=1", "max_loss_scale=4"}, "ok*9", 6},
+      {"bmtrain", {"loss_scale=4", "loss_scale_steps=1", "max_loss_scale=4"}, "ok*9", 4},
       {"bmtrain", {"loss_scale=1", "loss_scale_steps=3"}, "ok*2 overflow ok", 2},
       {"bmtrain", {"loss_scale_factor=0.5"}, "overflow", 512},
   });
