@@ -242,7 +242,8 @@ def _in_backward() -> bool:
     """Returns whether autograd runs a backward pass; before PyTorch 2.0 nothing tells: False."""
     import torch
 
-    task: Any = getattr(torch._C, "_current_graph_task_id", None)
+    module: Any = torch  # the stubs of older versions lack the function
+    task = getattr(module._C, "_current_graph_task_id", None)
     return task is not None and task() != -1
 
 
