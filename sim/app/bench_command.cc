@@ -56,7 +56,10 @@ double ParseShare(const std::string& text, const char* option) {
   const double number = ParseNumber(text.substr(0, text.size() - (is_percent ? 1 : 0)), option);
   const double share = is_percent ? number / 100 : number;
   if (share >= 0 && share < 1) return share;
-  throw UsageError(option, "out of range", "0% or more and below 100%", Quoted(text));
+  const std::string meant = !is_percent && share >= 1 && share < 100 ? text + "%" : "";
+  throw UsageError(option,
+                   meant.empty() ? "out of range" : "out of range (did you mean '" + meant + "'?)",
+                   "0% or more and below 100%", Quoted(text));
 }
 
 ComparisonRule RuleFor(BenchKind kind, const CompareOptions& options) {
@@ -146,8 +149,10 @@ int RunBless(const CompareOptions& options) {
 
 void AddCompareOptions(CLI::App& command, CompareOptions& options) {
   command
-      .add_option("FILE", options.files,
-                  "Results of dlsim bench run; without BASE, the baseline of this processor")
+      .add_option(
+          "FILE", options.files,
+          "Results of dlsim bench run, or of any program with Google Benchmark; without BASE, the "
+          "baseline of this processor")
       ->expected(0, 2)
       ->option_text("[BASE] NEW");
   const auto add = [&](const char* option, auto& target, const char* text,

@@ -57,6 +57,19 @@ std::string MeantOption(const CLI::App& app) {
   return "";
 }
 
+// The message of CLI11, but where an option lacks its value "--json: no value, expected FILE", not
+// "--json: 1 required TEXT missing".
+std::string MessageOf(const CLI::App& app, const CLI::ParseError& error) {
+  const std::string message = Printable(error.what());
+  if (error.get_name() != "ArgumentMismatch") return message + MeantOption(app);
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  const std::string name = message.substr(0, message.find(':'));
+  const CLI::Option* const option = command->get_option_no_throw(name);
+  if (option == nullptr || !message.ends_with(" missing")) return message;
+  return name + ": no value, expected " + option->get_option_text();
+}
+
 void AddCommands(CLI::App& app, Action& action) {
   app.require_subcommand(1);
   app.set_version_flag("-V,--version", [] {
@@ -149,8 +162,7 @@ int Run(int argc, char** argv) {
     RequireCommand(app, "", argc, argv);
     return ParseAndAct(app, action, argc, argv);
   } catch (const CLI::ParseError& error) {
-    const std::string message =
-        Printable(error.what()) + MeantOption(app) + " (see " + CommandName(app) + " --help)";
+    const std::string message = MessageOf(app, error) + " (see " + CommandName(app) + " --help)";
     return Fail(CommandName(app), message.c_str(), ErrorKind::kUsage);
   } catch (const Error& error) {
     return Fail(CommandName(app), error.what(), error.kind());

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <map>
 #include <span>
+#include <system_error>
 
 #include "dlsim/error.h"
 #include "src/trace/layout.h"
@@ -16,6 +17,8 @@
 namespace dlsim {
 namespace {
 
+namespace fs = std::filesystem;
+
 using Names = std::vector<std::string>;
 using Shapes = std::map<std::string, std::vector<uint64_t>>;  // by tensor name; "" in a .npy
 
@@ -24,7 +27,7 @@ constexpr std::string_view kOfSteps = "step_12 for a step";
 
 // Returns nothing for a file that cannot be read: what is wrong is said when its step is.
 Shapes ShapesIn(const std::string& directory, const std::string& name) {
-  const std::string path = (std::filesystem::path(directory) / name).string();
+  const std::string path = (fs::path(directory) / name).string();
   Shapes shapes;
   try {
     if (name.ends_with(".npz")) {
@@ -57,8 +60,38 @@ std::string FirstTwo(std::span<const std::string> names) {
   return Quoted(names[0]) + " and " + Quoted(names[1]);
 }
 
+// True for a directory that holds files of steps, and for a profile.
+bool LooksLikeTrace(const fs::path& path) {
+  std::error_code failed;
+  if (path.extension() == ".dlprof") return fs::is_regular_file(path, failed);
+  fs::directory_iterator entry(path, failed);
+  for (const fs::directory_iterator end; !failed && entry != end; entry.increment(failed)) {
+    if (!ContainerExtension(entry->path().filename().string()).empty()) return true;
+  }
+  return false;
+}
+
+// " (runs/a and runs/b look like traces)" for what the directory holds; else empty.
+std::string TracesWithin(const std::string& directory) {
+  Names found;
+  std::error_code failed;
+  fs::directory_iterator entry(directory, failed);
+  for (const fs::directory_iterator end; !failed && entry != end; entry.increment(failed)) {
+    if (LooksLikeTrace(entry->path())) found.push_back(Printable(entry->path().string()));
+  }
+  std::ranges::sort(found);
+  if (found.empty()) return "";
+  if (found.size() == 1) return " (" + found[0] + " looks like a trace or profile)";
+  const std::string second =
+      found.size() == 2 ? " and " + found[1]
+                        : ", " + found[1] + " and " + std::to_string(found.size() - 2) + " more";
+  return " (" + found[0] + second + " look like traces or profiles)";
+}
+
 [[noreturn]] void RefuseUnnumbered(const std::string& directory, const Names& names) {
-  if (names.empty()) throw InputError(Printable(directory), "no step found", kReadable);
+  if (names.empty()) {
+    throw InputError(Printable(directory), "no step found" + TracesWithin(directory), kReadable);
+  }
   throw InputError(Printable(directory), "no number of a step in the names of its files",
                    "such as step-12.safetensors, or the files themselves, one per step",
                    Quoted(names.front()));
