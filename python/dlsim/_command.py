@@ -61,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # quietly.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    if len(arguments) > 1 and arguments[0] == "help" and arguments[1] in _PYTHON_COMMANDS:
+        arguments = [*arguments[1:], "--help"]
     if arguments and arguments[0] in _PYTHON_COMMANDS:
         return _run(arguments[0], arguments[1:])
     try:

@@ -28,6 +28,7 @@ void AddTuneCommand(CLI::App& app, Action& action);
 void AddExplainCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);
 void AddManCommand(CLI::App& app, Action& action);
+void AddHelpCommand(CLI::App& app);  // its work is done before the command line is parsed
 void AddPythonCommands(CLI::App& app, Action& action);
 
 }  // namespace dlsim::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlsim completion and dlsim man: what shells and man know of the commands.
+// dlsim completion, man and help: what shells, man and users know of the commands.
 #include <memory>
 #include <string>
 
@@ -42,6 +42,16 @@ void AddManCommand(CLI::App& app, Action& action) {
       return 0;
     };
   });
+}
+
+void AddHelpCommand(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("help", "Show the options and examples of a command");
+  command->add_option("COMMAND", "The command; two words for those of bench (default: list all)")
+      ->expected(0, 2);
+  command->footer(
+      "Examples:\n"
+      "  dlsim help replay\n"
+      "  dlsim help bench run");
 }
 
 }  // namespace dlsim::sim

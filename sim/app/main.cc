@@ -15,11 +15,11 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/simd.h"
 #include "sim/app/commands.h"
 #include "sim/app/file_arguments.h"
 #include "sim/app/option_model.h"
 #include "sim/app/signals.h"
+#include "sim/app/version_text.h"
 #include "sim/app/waiting_threads.h"
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"
@@ -72,9 +72,7 @@ std::string MessageOf(const CLI::App& app, const CLI::ParseError& error) {
 
 void AddCommands(CLI::App& app, Action& action) {
   app.require_subcommand(1);
-  app.set_version_flag("-V,--version", [] {
-    return "dlsim " DLSIM_VERSION " (SIMD " + CurrentSimdTarget() + ", " DLSIM_FEATURES ")";
-  });
+  app.set_version_flag("-v,-V,--version", VersionText);
   AddReplayCommand(app, action);
   AddSweepCommand(app, action);
   AddTuneCommand(app, action);
@@ -93,13 +91,26 @@ void AddCommands(CLI::App& app, Action& action) {
   AddPythonCommands(app, action);
   AddCompletionCommand(app, action);
   AddManCommand(app, action);
+  AddHelpCommand(app);
+  for (CLI::App* command : app.get_subcommands(nullptr)) command->group("Commands");
   app.footer(
       "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"
-      "4 incomparable baseline, 70 internal error. dlsim COMMAND --help shows examples.");
+      "4 incomparable baseline, 70 internal error. dlsim help COMMAND shows options and examples.");
+}
+
+void Print(const std::string& text) {
+  OutputFile out("-");
+  out.Write(text);
+  out.Commit();
+}
+
+// CLI11 leaves two lines between groups.
+void PrintHelp(const std::string& help) {
+  Print(FitHelp(CLI::detail::find_and_replace(help, "\n\n\n", "\n\n"), OutputColumns()));
 }
 
 // CLI11 would only say that a subcommand is missing. `place` is the command whose subcommand is
-// expected, empty for dlsim itself.
+// expected, empty for dlsim itself. Without any, its help comes before the error.
 void RequireCommand(const CLI::App& app, std::string_view place, int argc, char** argv) {
   std::vector<std::string> names;
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
@@ -108,22 +119,28 @@ void RequireCommand(const CLI::App& app, std::string_view place, int argc, char*
   if (names.empty()) return;
   const std::vector<std::string_view> known(names.begin(), names.end());
   const std::string_view first = argc < 2 ? "" : argv[1];
+  if (argc < 2) PrintHelp(app.help(place.empty() ? "" : "dlsim"));
   if (first.empty()) throw UsageError(place, "no command", OneOf(known));
   if (std::ranges::find(known, first) != known.end()) {
     return RequireCommand(*app.get_subcommand(argv[1]), first, argc - 1, argv + 1);
   }
-  for (const std::string_view option : {"--help", "-h", "--version", "-V"}) {
-    if (first == option) return;
+  if (first.starts_with('-')) {
+    if (app.get_option_no_throw(std::string(first)) != nullptr) return;  // --help, --version
+    throw UsageError(place, "unknown option", "a command, then its options", Quoted(first));
   }
-  const bool is_option = first.starts_with('-');
-  const char* const problem = is_option ? "unknown option" : "unknown command";
-  throw UsageError(place, WithSuggestion(problem, first, known), OneOf(known), Quoted(first));
+  throw UsageError(place, WithSuggestion("unknown command", first, known), OneOf(known),
+                   Quoted(first));
 }
 
-void Print(const std::string& text) {
-  OutputFile out("-");
-  out.Write(text);
-  out.Commit();
+// "dlsim help COMMAND" is "dlsim COMMAND --help".
+std::vector<char*> WithHelpAsOption(int argc, char** argv) {
+  static char help[] = "--help";
+  std::vector<char*> arguments(argv, argv + argc);
+  if (argc < 2 || std::string_view(argv[1]) != "help") return arguments;
+  if (argc > 2 && *argv[2] == '-') return arguments;  // dlsim help --help
+  std::rotate(arguments.begin() + 1, arguments.begin() + 2, arguments.end());
+  arguments.back() = help;
+  return arguments;
 }
 
 // Answers --help and --version, or acts. Returns the exit code.
@@ -133,7 +150,7 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
   } catch (const CLI::Success& request) {
     std::ostringstream answer;
     app.exit(request, answer, answer);
-    Print(FitHelp(answer.str(), OutputColumns()));
+    PrintHelp(answer.str());
     return 0;
   }
   CheckFileArguments(app);
@@ -159,8 +176,9 @@ int Run(int argc, char** argv) {
       Print(OptionModel(app) + "\n");
       return 0;
     }
-    RequireCommand(app, "", argc, argv);
-    return ParseAndAct(app, action, argc, argv);
+    std::vector<char*> arguments = WithHelpAsOption(argc, argv);
+    RequireCommand(app, "", argc, arguments.data());
+    return ParseAndAct(app, action, argc, arguments.data());
   } catch (const CLI::ParseError& error) {
     const std::string message = MessageOf(app, error) + " (see " + CommandName(app) + " --help)";
     return Fail(CommandName(app), message.c_str(), ErrorKind::kUsage);

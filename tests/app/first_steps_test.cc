@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a new user types first.
+// What a new user types first: no command, help, the version.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -13,6 +13,27 @@
 
 namespace dlsim {
 namespace {
+
+TEST(FirstSteps, WithoutACommandItsHelpComesBeforeTheError) {
+  for (const Arguments& arguments : {Arguments{}, {"bench"}}) {
+    const CommandResult result = RunCommand(arguments);
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_NE(result.err.find("no command, expected one of r"), std::string::npos) << result.err;
+    EXPECT_EQ(Lines(result.err).size(), 1u);
+    EXPECT_EQ(result.out,
+              Succeed(arguments.empty() ? Arguments{"--help"} : Arguments{"bench", "-h"}));
+  }
+}
+
+TEST(FirstSteps, HelpIsACommandToo) {
+  EXPECT_EQ(Succeed({"help"}), Succeed({"--help"}));
+  EXPECT_EQ(Succeed({"help", "replay"}), Succeed({"replay", "--help"}));
+  EXPECT_EQ(Succeed({"help", "bench", "run"}), Succeed({"bench", "run", "--help"}));
+  EXPECT_EQ(Succeed({"help", "help"}), Succeed({"help", "-h"}));
+  EXPECT_NE(Succeed({"--help"}).find("\n  help "), std::string::npos);
+  ExpectFailure({"help", "repaly"}, 2, {"unknown command (did you mean 'replay'?)", "'repaly'"});
+  ExpectFailure({"help", "bench", "rum"}, 2, {"dlsim: bench: unknown command", "'run'?"});
+}
 
 // Names of other software are answered with what there is, and another width is no slip.
 TEST(FirstSteps, AFormatOfOtherSoftwareGetsItsReason) {
@@ -62,6 +83,17 @@ TEST(FirstSteps, AnOptionWithoutItsValueSaysWhichOneItTakes) {
   ExpectFailure({"profile", kSingle, "-o"}, 2, {"--output: no value, expected FILE (see "});
   ExpectFailure({"sweep", kSingle, "--vary"}, 2, {"--vary: no value, expected KEY=VALUES (see "});
   ExpectFailure({"convert", "a.npy", "b.npy", "--to"}, 2, {"--to: no value, expected FORMAT"});
+}
+
+TEST(FirstSteps, PrintsItsVersion) {
+  const std::string version = Succeed({"--version"});
+  EXPECT_TRUE(version.starts_with("dlsim ")) << version;
+  EXPECT_EQ(Lines(version).size(), 1u);
+  for (const char* feature : {"SIMD ", "CUDA", "MPI", "OPENMP"}) {
+    EXPECT_NE(version.find(feature), std::string::npos) << version;
+  }
+  EXPECT_EQ(Succeed({"-V"}), version);
+  EXPECT_EQ(Succeed({"-v"}), version);
 }
 
 }  // namespace

@@ -61,7 +61,6 @@ def _python_lines(help_text: str) -> str:
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
-        ((), 2, "dlsim: no command, expected "),
         (("reprot",), 2, "did you mean 'report'?"),
         (("replay", TRACE, "--format", "fp61"), 2, "dlsim replay: format: unknown name"),
         (("info", "/no/such/trace"), 3, "dlsim info: /no/such/trace: cannot be opened"),
@@ -73,6 +72,13 @@ def test_exit_codes_and_errors_are_kept(arguments: Sequence[str], code: int, lin
     assert line in done.stderr
     assert done.stderr.count("\n") == 1
     assert done.stdout == ""
+
+
+def test_without_a_command_the_help_comes_before_the_error() -> None:
+    done = run()
+    assert (done.returncode, done.stdout) == (2, run("help").stdout)
+    assert done.stderr.startswith("dlsim: no command, expected one of replay, ")
+    assert done.stderr.count("\n") == 1
 
 
 def test_it_ends_quietly_when_its_reader_does() -> None:
@@ -165,6 +171,7 @@ def test_commands_in_python_exist() -> None:
         done = run(name, "--help")
         assert done.returncode == 0, done.stderr
         assert f"dlsim {name}" in done.stdout
+        assert run("help", name).stdout == done.stdout
 
 
 def test_a_missing_binary_is_one_line(
