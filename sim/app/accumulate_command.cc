@@ -9,6 +9,8 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/conversion_options.h"
+#include "sim/app/help_format.h"
+#include "sim/app/option_values.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
@@ -78,9 +80,12 @@ int RunAccumulate(AccumulateOptions options) {
   return 0;
 }
 
-void AddNames(CLI::App& command, const std::string& option, std::vector<std::string>& target,
-              const std::string& placeholder, const std::string& help) {
-  command.add_option(option, target, help)->option_text(placeholder)->allow_extra_args(false);
+CLI::Option* AddNames(CLI::App& command, const std::string& option,
+                      std::vector<std::string>& target, const std::string& placeholder,
+                      const std::string& help) {
+  return command.add_option(option, target, help)
+      ->option_text(placeholder)
+      ->allow_extra_args(false);
 }
 
 void AddLevels(CLI::App& command, std::vector<PrecisionOptLevel>& levels) {
@@ -116,20 +121,20 @@ void AddChunks(CLI::App& command, std::vector<uint64_t>& chunks) {
 
 void AddSumOptions(CLI::App& command, AccumulateOptions& options) {
   AddLevels(command, options.runs.levels);
-  AddNames(command, "--format", options.runs.formats, "F",
-           "Format of the inputs, and of 16-bit sums in levels, repeatable (default: cb16, or the "
-           "accumulator's)");
-  AddNames(command, "--accumulator", options.runs.accumulators, "F",
-           "Keep partial sums in this format or in fp32, repeatable");
+  OfferFormats(AddNames(command, "--format", options.runs.formats, "F",
+                        "Format of the inputs, and of 16-bit sums in levels, repeatable (default: "
+                        "cb16, or the accumulator's)"));
+  OfferFormats(AddNames(command, "--accumulator", options.runs.accumulators, "F",
+                        "Keep partial sums in this format or in fp32, repeatable"));
   AddChunks(command, options.runs.chunks);
-  command
-      .add_option("--combiner", options.runs.combiner,
-                  "With --accumulator: where partial sums are added, fp32 (default) or a format")
+  OfferFormats(command.add_option(
+                   "--combiner", options.runs.combiner,
+                   "With --accumulator: where partial sums are added, fp32 (default) or a format"))
       ->option_text("F");
-  command
-      .add_option("--products", options.runs.products,
-                  "With --accumulator: round products to this format or fp32 before they are added "
-                  "(default: exact)")
+  OfferFormats(command.add_option(
+                   "--products", options.runs.products,
+                   "With --accumulator: round products to this format or fp32 before they are "
+                   "added (default: exact)"))
       ->option_text("F");
   AddConversionOptions(command, options.conversion);
   const auto scale = [&options](const std::string& text) {
@@ -169,9 +174,12 @@ void AddAccumulateCommand(CLI::App& app, Action& action) {
   const auto options = std::make_shared<AccumulateOptions>();
   CLI::App* command = app.add_subcommand(
       "accumulate", "Run the sums of a trace with narrow accumulators, against float64");
-  AddTraceArguments(*command, options->trace);
+  AddTraceArguments(*command, options->trace, TraceInput::kTrace);
+  StartGroup(*command, kTryGroup);
   AddReductionOptions(*command, options->reductions);
   AddSumOptions(*command, *options);
+  AddThreadsOption(*command);
+  StartGroup(*command, kOutputGroup);
   command
       ->add_option("--json", options->results.json,
                    "Write the full result as JSON; - is standard output")

@@ -151,7 +151,7 @@ void AddTraceOptions(CLI::App& command, RunOptions& options, CLI::Option& comman
       ->needs(&commands);
   command
       .add_flag("--cold", options.cold,
-                "Before each of --commands have the system forget the files, if they are on a disk")
+                "Drop the files from the page cache before each command, if they are on a disk")
       ->needs(&commands);
 }
 

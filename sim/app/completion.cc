@@ -4,12 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "dlsim/format.h"
-#include "dlsim/sim/policies.h"
-#include "sim/config/training_config.h"
+#include "sim/app/option_values.h"
+#include "sim/app/python_commands.h"
 
 namespace dlsim::sim {
 namespace {
@@ -27,7 +28,24 @@ std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
   return commands;
 }
 
-std::vector<const CLI::Option*> OptionsOf(const CLI::App& command) {
+std::vector<std::string> CommandNames(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : CommandsOf(app)) names.push_back(command->get_name());
+  return names;
+}
+
+// A long option as shells complete it.
+struct Completed {
+  std::string name, description;
+  bool takes_value = false;
+  std::vector<std::string> values;  // empty: files
+};
+
+std::string LongName(const CLI::Option& option) { return option.get_lnames().front(); }
+
+bool TakesValue(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
+std::vector<const CLI::Option*> ShownOptionsOf(const CLI::App& command) {
   std::vector<const CLI::Option*> options;
   for (const CLI::Option* option : command.get_options()) {
     if (!option->get_lnames().empty() && !option->get_group().empty()) options.push_back(option);
@@ -35,34 +53,36 @@ std::vector<const CLI::Option*> OptionsOf(const CLI::App& command) {
   return options;
 }
 
-std::string LongName(const CLI::Option& option) { return option.get_lnames().front(); }
-
-bool TakesValue(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
-
-// The values of an option that has names; of others files are offered.
-std::vector<std::string> ValuesOf(std::string_view name) {
-  std::vector<std::string> values;
-  if (name == "policy") {
-    for (const PolicyInfo& policy : Policies()) values.emplace_back(policy.name);
-  } else if (name == "format") {
-    for (const FormatRow& row : kFormats) values.emplace_back(row.name);
-  } else if (name == "config-kind") {
-    values.assign(ConfigKinds().begin(), ConfigKinds().end());
+std::vector<Completed> OptionsOf(const CLI::App& command) {
+  std::vector<Completed> options;
+  for (const CLI::Option* option : ShownOptionsOf(command)) {
+    options.push_back(
+        {LongName(*option), option->get_description(), TakesValue(*option), OfferedValues(option)});
   }
-  return values;
+  for (const PythonOption& option : PythonOptions(command.get_name())) {
+    const CLI::Option* const same =
+        command.get_parent()->get_subcommand("replay")->get_option_no_throw("--" + option.name);
+    options.push_back({.name = option.name,
+                       .description = "",
+                       .takes_value = option.takes_value,
+                       .values = OfferedValues(same)});
+  }
+  return options;
 }
 
-constexpr std::string_view kNamed[] = {"policy", "format", "config-kind"};
-
-// The long options of a command and of its own commands, and the names of these.
-std::vector<std::string> WordsOf(const CLI::App& command) {
+// The words that a command takes first, or everywhere; empty: files.
+struct Words {
   std::vector<std::string> words;
-  for (const CLI::App* inner : CommandsOf(command)) {
-    words.push_back(inner->get_name());
-    for (const CLI::Option* option : OptionsOf(*inner)) words.push_back("--" + LongName(*option));
+  bool everywhere = false;
+};
+
+Words ArgumentsOf(const CLI::App& command) {
+  if (const std::vector<std::string> inner = CommandNames(command); !inner.empty()) return {inner};
+  for (const CLI::Option* option : command.get_options()) {
+    if (!option->get_positional()) continue;
+    return {OfferedValues(option), option->get_items_expected_max() > 1};
   }
-  for (const CLI::Option* option : OptionsOf(command)) words.push_back("--" + LongName(*option));
-  return words;
+  return {.words = PythonArguments(command.get_name())};
 }
 
 // Puts a backslash before each of `special`.
@@ -94,7 +114,7 @@ std::string Troff(std::string_view text) {
 
 std::string ManOptions(const CLI::App& command) {
   std::string text;
-  for (const CLI::Option* option : OptionsOf(command)) {
+  for (const CLI::Option* option : ShownOptionsOf(command)) {
     const std::string value = TakesValue(*option) ? " " + option->get_option_text() : "";
     text += ".TP\n.B " + Troff("--" + LongName(*option) + value) + "\n" +
             Troff(option->get_description()) + "\n";
@@ -111,31 +131,25 @@ void AddManCommands(const CLI::App& app, const std::string& prefix, std::string&
   }
 }
 
-std::string Names(const std::vector<const CLI::App*>& commands) {
-  std::vector<std::string> names;
-  for (const CLI::App* command : commands) names.push_back(command->get_name());
-  return Join(names);
-}
-
 // The options of a command, and each of its own commands' once.
-std::vector<const CLI::Option*> AllOptionsOf(const CLI::App& command) {
-  std::vector<const CLI::Option*> options = OptionsOf(command);
+std::vector<Completed> AllOptionsOf(const CLI::App& command) {
+  std::vector<Completed> options = OptionsOf(command);
   for (const CLI::App* inner : CommandsOf(command)) {
-    for (const CLI::Option* option : OptionsOf(*inner)) {
-      const auto same = [&](const CLI::Option* other) {
-        return LongName(*other) == LongName(*option);
-      };
-      if (std::ranges::none_of(options, same)) options.push_back(option);
+    for (Completed& option : OptionsOf(*inner)) {
+      if (std::ranges::find(options, option.name, &Completed::name) != options.end()) continue;
+      options.push_back(std::move(option));
     }
   }
   return options;
 }
 
-std::string FishOption(const CLI::Option& option, const std::string& chosen) {
-  const std::vector<std::string> values = ValuesOf(LongName(option));
-  std::string line = "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + LongName(option);
-  if (TakesValue(option)) line += values.empty() ? " -r" : " -x -a " + ShellQuoted(Join(values));
-  return line + " -d " + ShellQuoted(option.get_description()) + "\n";
+std::string FishOption(const Completed& option, const std::string& chosen) {
+  std::string line = "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + option.name;
+  if (option.takes_value) {
+    line += option.values.empty() ? " -r" : " -x -a " + ShellQuoted(Join(option.values));
+  }
+  if (!option.description.empty()) line += " -d " + ShellQuoted(option.description);
+  return line + "\n";
 }
 
 // The commands of one level, offered where `open` holds; `before` holds where they can be chosen.
@@ -145,36 +159,99 @@ void AddFishCommands(const CLI::App& app, const std::string& open, const std::st
     script += fmt::format("complete -c dlsim -f -n {} -a {} -d {}\n", ShellQuoted(open),
                           command->get_name(), ShellQuoted(command->get_description()));
     const std::string chosen = before + "__fish_seen_subcommand_from " + command->get_name();
-    for (const CLI::Option* option : OptionsOf(*command)) script += FishOption(*option, chosen);
-    const std::vector<const CLI::App*> inner = CommandsOf(*command);
-    if (inner.empty()) continue;
-    AddFishCommands(*command, chosen + "; and not __fish_seen_subcommand_from " + Names(inner),
+    for (const Completed& option : OptionsOf(*command)) script += FishOption(option, chosen);
+    const std::string words = Join(ArgumentsOf(*command).words);
+    if (CommandsOf(*command).empty()) {
+      if (words.empty()) continue;
+      script += fmt::format("complete -c dlsim -f -n {} -a {}\n", ShellQuoted(chosen),
+                            ShellQuoted(words));
+      continue;
+    }
+    AddFishCommands(*command, chosen + "; and not __fish_seen_subcommand_from " + words,
                     chosen + "; and ", script);
   }
+}
+
+// The cases of a bash script: what is offered, and for which patterns.
+using Cases = std::map<std::string, std::vector<std::string>>;
+
+std::string BashCases(const Cases& cases) {
+  std::string text;
+  for (const auto& [words, patterns] : cases) {
+    text += fmt::format("    {}) words={} ;;\n", fmt::join(patterns, "|"), ShellQuoted(words));
+  }
+  return text;
+}
+
+// `values` by "COMMAND --OPTION", `options` by "COMMAND", `words` by "COMMAND POSITION".
+struct BashWords {
+  Cases values, options, words;
+};
+
+void AddBashCommands(const CLI::App& app, const std::string& before, BashWords& all) {
+  for (const CLI::App* command : CommandsOf(app)) {
+    const std::string name = before + command->get_name();
+    std::string options;
+    for (const Completed& option : OptionsOf(*command)) {
+      options += (options.empty() ? "--" : " --") + option.name;
+      if (!option.values.empty()) {
+        all.values[Join(option.values)].push_back(ShellQuoted(name + " --" + option.name));
+      }
+    }
+    if (!options.empty()) all.options[options].push_back(ShellQuoted(name));
+    const Words arguments = ArgumentsOf(*command);
+    if (!arguments.words.empty()) {
+      all.words[Join(arguments.words)].push_back(ShellQuoted(name) +
+                                                 (arguments.everywhere ? "\\ *" : "\\ 2"));
+    }
+    AddBashCommands(*command, name + " ", all);
+  }
+}
+
+// The names of commands of two words, as patterns.
+std::string BashPairs(const CLI::App& app) {
+  std::vector<std::string> pairs;
+  for (const CLI::App* command : CommandsOf(app)) {
+    for (const std::string& inner : CommandNames(*command)) {
+      pairs.push_back(ShellQuoted(command->get_name() + " " + inner));
+    }
+  }
+  return fmt::format("{}", fmt::join(pairs, "|"));
+}
+
+std::string ZshOption(const Completed& option) {
+  std::string spec = "*--" + option.name;
+  if (!option.description.empty()) spec += "[" + Escape(option.description, "[]:") + "]";
+  if (!option.takes_value) return spec;
+  const std::string values = Join(option.values);
+  if (values.empty()) return spec + ":value:_files";
+  // No blank after what ends in '='.
+  if (values.ends_with('=')) return spec + ":value:{compadd -S \"\" -- " + values + "}";
+  return spec + ":value:(" + values + ")";
 }
 
 }  // namespace
 
 std::string BashCompletion(const CLI::App& app) {
-  std::vector<std::string> names;
-  std::string options, values;
-  for (const CLI::App* command : CommandsOf(app)) {
-    names.push_back(command->get_name());
-    options += fmt::format("    {}) words={} ;;\n", command->get_name(),
-                           ShellQuoted(Join(WordsOf(*command))));
-  }
-  for (const std::string_view name : kNamed) {
-    values += fmt::format("    --{}) words={} ;;\n", name, ShellQuoted(Join(ValuesOf(name))));
-  }
+  BashWords all;
+  AddBashCommands(app, "", all);
+  // Bash takes '=' as a word of its own: --policy=torch.
   return "# bash completion of dlsim\n_dlsim() {\n"
-         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} words=\n"
+         "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+         "  local command=${COMP_WORDS[1]} words=\n"
+         "  if [[ $cur == = ]]; then cur=\n"
+         "  elif [[ $prev == = ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
+         "  if [ \"$COMP_CWORD\" -gt 2 ]; then case \"$command ${COMP_WORDS[2]}\" in\n    " +
+         BashPairs(app) +
+         ") command+=\" ${COMP_WORDS[2]}\" ;;\n  esac; fi\n"
          "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=" +
-         ShellQuoted(Join(names) + " --help --version") + "\n  else case $prev in\n" + values +
-         "    *) if [[ $cur == -* || ${COMP_WORDS[1]} == bench ]]; then case ${COMP_WORDS[1]} "
-         "in\n" +
-         options +
+         ShellQuoted(Join(CommandNames(app)) + " --help --version") +
+         "\n  else case \"$command $prev\" in\n" + BashCases(all.values) +
+         "    *) if [[ $cur == -* ]]; then case $command in\n" + BashCases(all.options) +
+         "    esac; else case \"$command $COMP_CWORD\" in\n" + BashCases(all.words) +
          "    esac; fi ;;\n  esac; fi\n"
-         "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n}\n"
+         "  COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+         "  if [[ ${COMPREPLY[0]} == *= ]]; then compopt -o nospace 2> /dev/null; fi\n}\n"
          "complete -o bashdefault -o default -F _dlsim dlsim\n";
 }
 
@@ -185,18 +262,17 @@ std::string ZshCompletion(const CLI::App& app) {
              ShellQuoted(command->get_name() + ":" + Escape(command->get_description(), ":")) +
              "\n";
     cases += "    " + command->get_name() + ") _arguments";
-    const std::vector<const CLI::App*> inner = CommandsOf(*command);
-    if (!inner.empty()) cases += " \\\n      " + ShellQuoted("1:command:(" + Names(inner) + ")");
-    for (const CLI::Option* option : AllOptionsOf(*command)) {
-      std::string spec =
-          "*--" + LongName(*option) + "[" + Escape(option->get_description(), "[]:") + "]";
-      const std::vector<std::string> values = ValuesOf(LongName(*option));
-      if (TakesValue(*option)) {
-        spec += ":value:" + (values.empty() ? "_files" : "(" + Join(values) + ")");
-      }
-      cases += " \\\n      " + ShellQuoted(spec);
+    const Words arguments = ArgumentsOf(*command);
+    const std::string words = Join(arguments.words);
+    if (!words.empty() && !arguments.everywhere) {
+      cases += " \\\n      " + ShellQuoted("1:argument:(" + words + ")");
     }
-    cases += " \\\n      '*:file:_files' ;;\n";
+    for (const Completed& option : AllOptionsOf(*command)) {
+      cases += " \\\n      " + ShellQuoted(ZshOption(option));
+    }
+    const bool everywhere = !words.empty() && arguments.everywhere;
+    cases += " \\\n      " +
+             ShellQuoted(everywhere ? "*:argument:(" + words + ")" : "*:file:_files") + " ;;\n";
   }
   return "#compdef dlsim\n_dlsim() {\n  local -a commands\n  commands=(\n" + names +
          "  )\n  if (( CURRENT == 2 )); then _describe command commands; return; fi\n"

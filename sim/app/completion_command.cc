@@ -2,9 +2,12 @@
 // dlsim completion, man and help: what shells, man and users know of the commands.
 #include <memory>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "sim/app/commands.h"
 #include "sim/app/completion.h"
+#include "sim/app/option_values.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/output_file.h"
 
@@ -13,7 +16,8 @@ namespace dlsim::sim {
 void AddCompletionCommand(CLI::App& app, Action& action) {
   const auto shell = std::make_shared<std::string>();
   CLI::App* command = app.add_subcommand("completion", "Print completion for bash, zsh or fish");
-  command->add_option("SHELL", *shell, "bash, zsh or fish")->required();
+  OfferValues(command->add_option("SHELL", *shell, "bash, zsh or fish"), {"bash", "zsh", "fish"})
+      ->required();
   command->footer(
       "Examples:\n"
       "  source <(dlsim completion bash)\n"
@@ -46,7 +50,11 @@ void AddManCommand(CLI::App& app, Action& action) {
 
 void AddHelpCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("help", "Show the options and examples of a command");
-  command->add_option("COMMAND", "The command; two words for those of bench (default: list all)")
+  std::vector<std::string> names;
+  for (const CLI::App* other : app.get_subcommands(nullptr)) names.push_back(other->get_name());
+  OfferValues(command->add_option("COMMAND",
+                                  "The command; two words for those of bench (default: list all)"),
+              std::move(names))
       ->expected(0, 2);
   command->footer(
       "Examples:\n"

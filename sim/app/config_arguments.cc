@@ -5,12 +5,14 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/app/help_format.h"
 #include "sim/app/typed_options.h"
 
 namespace dlsim::sim {
 
 void AddConfigArguments(CLI::App& command, ConfigArguments& arguments, ConfigFiles files) {
   const bool several = files == ConfigFiles::kSeveral;
+  StartGroup(command, kTryGroup);
   CLI::Option* config =
       command
           .add_option(
@@ -32,12 +34,13 @@ void AddConfigArguments(CLI::App& command, ConfigArguments& arguments, ConfigFil
     arguments.options.kind = ConfigKinds()[ParseChoice(
         "--config-kind", text, {ConfigKinds().begin(), ConfigKinds().end()})];
   };
-  command
-      .add_option_function<std::string>(
+  OfferValues(
+      command.add_option_function<std::string>(
           "--config-kind", assign_kind,
           "What the file was written for: cerebras, deepspeed, accelerate, megatron, fairseq, "
           "huggingface, lightning, verl, torch, apex, cerebras-tf, cerebras-old or dlsim (default: "
-          "by its content)")
+          "by its content)"),
+      {ConfigKinds().begin(), ConfigKinds().end()})
       ->option_text("KIND");
   const auto assign_version = [&arguments](const std::string& text) {
     arguments.options.version = ParseStackVersion("--config-version", text);

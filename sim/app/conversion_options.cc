@@ -4,11 +4,14 @@
 #include <limits>
 
 #include "dlsim/error.h"
+#include "sim/app/help_format.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 
 namespace dlsim::sim {
+
 void AddConversionOptions(CLI::App& command, ConversionOptions& options) {
+  StartGroup(command, kEmulationGroup);
   AddChoice<Rounding>(command, "--rounding", options.rounding, "MODE",
                       "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; "
                       "ru, rd: up, down; sr: stochastic");

@@ -46,8 +46,10 @@ void AddConvertCommand(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("convert", "Convert a .npy file to the codes of a format, or back");
   CLI::Option_group* direction = command->add_option_group("Direction");
-  direction->add_option("--to", options->to, "Encode floats to this format")->option_text("FORMAT");
-  direction->add_option("--from", options->from, "Decode codes of this format to float32")
+  OfferFormats(direction->add_option("--to", options->to, "Encode floats to this format"))
+      ->option_text("FORMAT");
+  OfferFormats(
+      direction->add_option("--from", options->from, "Decode codes of this format to float32"))
       ->option_text("FORMAT");
   direction->require_option(1);
   AddConversionOptions(*command, options->conversion);
@@ -57,11 +59,12 @@ void AddConvertCommand(CLI::App& app, Action& action) {
                    "(default 1)")
       ->option_text("S");
   AddChoice<DType>(*command, "--npy-void", options->npy_void, {{"bf16", DType::kBF16}}, "bf16",
-                   "What numpy's nameless type V2 holds");
+                   "Read NumPy's dtype V2 as bf16: ml_dtypes saves bfloat16 this way");
   for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
     command->get_option(name)->excludes(direction->get_option("--from"));
   }
   AddDeviceOption(*command, options->device);
+  AddThreadsOption(*command);
   command->add_option("IN", options->input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")
       ->required();
   command->add_option("OUT", options->output, "Output .npy; - is standard output")->required();

@@ -7,6 +7,8 @@
 
 #include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
+#include "sim/app/help_format.h"
+#include "sim/app/option_values.h"
 
 namespace dlsim::sim {
 namespace {
@@ -26,11 +28,12 @@ std::unique_ptr<ComputeDevice> OpenAnyDevice() {
 
 void AddDeviceOption(CLI::App& command, DeviceChoice& choice, const std::string& automatic) {
   const auto assign = [&choice](const std::string& text) { choice = ParseDevice(text); };
-  command
-      .add_option_function<std::string>("--device", assign,
-                                        "Where to compute: cpu, cuda or cuda:N (the same results), "
-                                        "or auto (default): " +
-                                            automatic)
+  StartGroup(command, kComputationGroup);
+  OfferValues(command.add_option_function<std::string>(
+                  "--device", assign,
+                  "Where to compute: cpu, cuda or cuda:N (the same results), or auto (default): " +
+                      automatic),
+              {"auto", "cpu", "cuda"})
       ->option_text("auto|cpu|cuda[:N]");
 }
 

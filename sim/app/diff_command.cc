@@ -7,6 +7,7 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/expect_option.h"
+#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
@@ -95,6 +96,7 @@ int RunDiff(const DiffOptions& options) {
 }
 
 void AddComparisonOptions(CLI::App& command, DiffOptions& options) {
+  StartGroup(command, "Comparison");
   AddChoice<Alignment>(command, "--align", options.alignment, "RULE",
                        "Steps are matched by their number (default), or by their index from the "
                        "first one on");
@@ -102,6 +104,7 @@ void AddComparisonOptions(CLI::App& command, DiffOptions& options) {
       .add_option("--threshold", options.threshold,
                   "Runs part where a tensor's difference is above X (default 1e-4)")
       ->option_text("X");
+  AddThreadsOption(command);
   AddExpectOption(command, options.expectations, "max_relative_difference<=1e-6");
 }
 
@@ -127,7 +130,7 @@ void AddDiffCommand(CLI::App& app, Action& action) {
   const auto options = std::make_shared<DiffOptions>();
   CLI::App* command = app.add_subcommand(
       "diff", "Compare two runs of one model: where they part, and how far each tensor does");
-  constexpr const char* kRun = "A trace as of dlsim replay, or a profile (.dlprof)";
+  constexpr const char* kRun = "A trace, as dlsim replay takes it, or a profile (.dlprof)";
   command->add_option("A", options->a, kRun)->required();
   command->add_option("B", options->b, kRun)->required();
   AddReadingOptions(*command, options->trace);

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "dlsim/error.h"
+#include "sim/app/help_format.h"
 
 namespace dlsim::sim {
 
@@ -14,6 +15,7 @@ void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations,
       expectations.push_back(ParseExpectation(text, kExpectOption));
     }
   };
+  StartGroup(command, kOutputGroup);
   command
       .add_option_function<std::vector<std::string>>(
           kExpectOption, read,

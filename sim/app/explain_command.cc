@@ -8,6 +8,8 @@
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
 #include "sim/app/expect_option.h"
+#include "sim/app/help_format.h"
+#include "sim/app/option_values.h"
 #include "sim/base/output_file.h"
 #include "sim/explain/explanation.h"
 #include "sim/explain/read_log.h"
@@ -59,25 +61,26 @@ void AddExplainCommand(CLI::App& app, Action& action) {
       "explain",
       "What a training log says of its loss scale: the policy, the skips, the gradients");
   command
-      ->add_option("log", options->logs,
+      ->add_option("LOG", options->logs,
                    "Training logs, in order, as parts of one: text, trainer_state.json or CSV; '-' "
                    "for standard input")
-      ->option_text("LOG...")
       ->required();
-  command
-      ->add_option("--format", options->format,
-                   "Number format of the gradients, for their brackets (default fp16)")
+  StartGroup(*command, kTryGroup);
+  OfferFormats(
+      command->add_option("--format", options->format,
+                          "Number format of the gradients, for their brackets (default fp16)"))
       ->option_text("F");
-  command
-      ->add_option("--policy", options->what_if.policies,
-                   "Also run this policy where the log tells at which scales steps overflow; "
-                   "repeatable, 'all' for all")
+  OfferPolicies(
+      command->add_option("--policy", options->what_if.policies,
+                          "Also run this policy where the log tells at which scales steps "
+                          "overflow; repeatable, 'all' for all"),
+      {"all"})
       ->option_text("NAME")
       ->allow_extra_args(false);
-  command
-      ->add_option("--set", options->what_if.settings,
-                   "Parameter of --policy, or without it of the policy that reproduces the log; "
-                   "repeatable")
+  OfferParameters(
+      command->add_option("--set", options->what_if.settings,
+                          "Parameter of --policy, or without it of the policy that reproduces the "
+                          "log; repeatable"))
       ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
   AddExpectOption(*command, options->expectations, "skipped_steps<=20");

@@ -8,6 +8,7 @@
 
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
+#include "sim/app/option_values.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
@@ -115,7 +116,8 @@ Json FormatsJson(const std::vector<Listed>& formats) {
 void AddFormatsCommand(CLI::App& app, Action& action) {
   const auto options = std::make_shared<FormatsOptions>();
   CLI::App* command = app.add_subcommand("formats", "Print the table of number formats");
-  command->add_option("FORMAT", options->names, "Only these, e.g. cb16 or e5m2 (default: all)");
+  OfferFormats(command->add_option("FORMAT", options->names,
+                                   "Only these, e.g. cb16 or e5m2 (default: all)"));
   command->add_flag("--json", options->json, "Print JSON");
   command->footer("Examples:\n  dlsim formats\n  dlsim formats e6m5 cb16 --json");
   command->callback([options, &action] {

@@ -15,6 +15,7 @@
 #include "sim/app/commands.h"
 #include "sim/app/file_arguments.h"
 #include "sim/app/gradient_input.h"
+#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
@@ -183,6 +184,7 @@ void AddInfoCommand(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("info", "List what a trace holds, from its headers, or a profile");
   AddTraceArguments(*command, options->trace);
+  StartGroup(*command, kOutputGroup);
   command->add_flag("--json", options->json,
                     "Print JSON, or write it to the FILE.json that follows");
   command->add_flag("--quiet", options->quiet, "No list; errors only: whether it can be read");

@@ -1,20 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/ladder_options.h"
 
+#include "sim/app/help_format.h"
 #include "sim/app/typed_options.h"
 
 namespace dlsim::sim {
 
 void AddLadderOptions(CLI::App& command, LadderSettings& settings) {
-  command
-      .add_option("--format", settings.formats,
-                  "Number format to answer exactly for, repeatable (default: fp16 bf16 cb16)")
+  StartGroup(command, "What to answer exactly for");
+  OfferFormats(
+      command.add_option("--format", settings.formats,
+                         "Number format to answer exactly for, repeatable (default: fp16 bf16 "
+                         "cb16)"))
       ->option_text("F")
       ->allow_extra_args(false);
-  command
-      .add_option("--rounding", settings.roundings,
-                  "Rounding mode to answer exactly for, repeatable: rne, rtz, rna, ru or rd "
-                  "(default: all of them)")
+  OfferValues(
+      command.add_option("--rounding", settings.roundings,
+                         "Rounding mode to answer exactly for, repeatable: rne, rtz, rna, ru or rd "
+                         "(default: all of them)"),
+      {"rne", "rtz", "rna", "ru", "rd"})
       ->option_text("MODE")
       ->allow_extra_args(false);
   AddChoice<std::vector<Subnormals>>(

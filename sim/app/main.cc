@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <exception>
+#include <memory>
 #include <new>
 #include <sstream>
 #include <string>
@@ -17,6 +18,7 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/file_arguments.h"
+#include "sim/app/help_format.h"
 #include "sim/app/option_model.h"
 #include "sim/app/signals.h"
 #include "sim/app/version_text.h"
@@ -71,6 +73,7 @@ std::string MessageOf(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 void AddCommands(CLI::App& app, Action& action) {
+  app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   app.set_version_flag("-v,-V,--version", VersionText);
   AddReplayCommand(app, action);

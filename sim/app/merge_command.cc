@@ -10,6 +10,7 @@
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
 #include "sim/app/commands.h"
+#include "sim/app/help_format.h"
 #include "sim/app/profile_summary.h"
 #include "sim/base/wrap.h"
 #include "src/profile/part_code.h"
@@ -75,6 +76,7 @@ void AddMergeCommand(CLI::App& app, Action& action) {
       ->add_option("PROFILE", options->paths,
                    "Profiles with the same settings, such as those of dlsim profile --shard")
       ->required();
+  StartGroup(*command, kOutputGroup);
   command->add_option("-o,--output", options->output, "The merged profile")
       ->option_text("FILE")
       ->required();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/option_model.h"
 
+#include "sim/app/option_values.h"
 #include "sim/base/json_value.h"
 
 namespace dlsim::sim {
@@ -12,7 +13,9 @@ Json ModelOf(const CLI::Option& option) {
           {"help", option.get_description()},
           {"value", is_flag ? Json() : Json(option.get_option_text())},
           {"optional_value", !option.get_fnames().empty()},
-          {"repeatable", option.get_items_expected_max() > 1}};
+          {"repeatable", option.get_items_expected_max() > 1},
+          {"values", OfferedValues(&option)},
+          {"hidden", option.get_group().empty()}};
 }
 
 }  // namespace
@@ -22,8 +25,8 @@ std::string OptionModel(const CLI::App& app) {
   for (const CLI::App* command : app.get_subcommands(nullptr)) {
     Json options = Json::array();
     for (const CLI::Option* option : command->get_options()) {
-      const bool is_shown = !option->get_lnames().empty() && !option->get_group().empty();
-      if (is_shown && option != command->get_help_ptr()) options.push_back(ModelOf(*option));
+      if (!option->get_lnames().empty() && option != command->get_help_ptr())
+        options.push_back(ModelOf(*option));
     }
     commands[command->get_name()] = {{"description", command->get_description()},
                                      {"options", std::move(options)}};

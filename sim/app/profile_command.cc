@@ -15,6 +15,7 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/device_option.h"
+#include "sim/app/help_format.h"
 #include "sim/app/ladder_options.h"
 #include "sim/app/profile_summary.h"
 #include "sim/app/trace_arguments.h"
@@ -67,7 +68,7 @@ ProfileRequest RequestOf(const ProfileCommandOptions& options) {
   ProfileRequest request;
   request.output = options.output;
   if (options.output == "-") {
-    throw UsageError("-o", "a profile is no text for standard output", "a file",
+    throw UsageError("-o", "cannot write a profile to standard output", "a file",
                      Quoted(options.output));
   }
   request.settings.ladder = LadderOf(options.ladder);
@@ -113,7 +114,7 @@ void PrintNotes(const Work& work) {
     note(Printable(work.request.output) + ".partial had other settings and is replaced");
   }
   if (run.finished() > 0) {
-    note(fmt::format("{} of {} profiled before {} taken over, {} to read", run.kept(),
+    note(fmt::format("resuming: {} of {} done before {} kept, {} to go", run.kept(),
                      Counted(run.finished(), "step"), run.kept() == 1 ? "is" : "are",
                      run.to_read()));
     if (run.unknown() > 0) {
@@ -225,6 +226,7 @@ int RunProfile(const ProfileCommandOptions& options) {
 }
 
 void AddOutputOptions(CLI::App& command, ProfileCommandOptions& options) {
+  StartGroup(command, kOutputGroup);
   command.add_option("-o,--output", options.output, "The profile to write")
       ->option_text("FILE")
       ->required();
@@ -248,15 +250,18 @@ void AddOutputOptions(CLI::App& command, ProfileCommandOptions& options) {
 void AddProfileCommand(CLI::App& app, Action& action) {
   const auto options = std::make_shared<ProfileCommandOptions>();
   CLI::App* command = app.add_subcommand(
-      "profile", "Profile a trace: a small file that answers for any policy and parameters");
-  AddTraceArguments(*command, options->trace);
+      "profile", "Compress a trace into gradient histograms, to use in its place");
+  AddTraceArguments(*command, options->trace, TraceInput::kTrace);
   AddLadderOptions(*command, options->ladder);
+  StartGroup(*command, kEmulationGroup);
   AddChoice<Accumulation>(
       *command, "--accumulate", options->accumulation, "RULE",
-      "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
+      "Micro-steps: quantize each and sum (quantize-first, default), or sum and quantize "
+      "once (sum-first)");
   AddCount(*command, "--grad-accum-steps", options->accumulate_steps,
-           "Recorded steps that are micro-steps of one optimizer step (default 1)");
+           "Average N recorded steps into one optimizer step (default 1)");
   AddDeviceOption(*command, options->device);
+  AddThreadsOption(*command);
   AddOutputOptions(*command, *options);
   command->footer(
       "Examples:\n"

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The commands that only the Python package has: listed here, so that dlsim has one list of them.
-#include <string>
+#include "sim/app/python_commands.h"
+
+#include <sstream>
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
@@ -11,16 +13,55 @@ namespace {
 struct PythonCommand {
   const char* name;
   const char* description;
+  const char* options;    // '=' after one that takes a value
+  const char* arguments;  // the words that the first may be; empty: a file
 };
 
-// As in python/dlsim/_command.py, which takes these before this program is started.
+// As in python/dlsim/_command.py, which takes these before this program is started, and the parsers
+// that it names; a test compares the options.
 constexpr PythonCommand kPythonCommands[] = {
-    {"report", "A self-contained HTML page of results (Python package)"},
-    {"import", "Dumps of other tools to traces or profiles (Python package)"},
-    {"export", "Results to Parquet or CSV tables (Python package)"},
+    {"report", "A self-contained HTML page of results (Python package)",
+     "help output= title= trace= no-trace format= policy= quiet", ""},
+    {"import", "Dumps of other tools to traces or profiles (Python package)",
+     "help output= tensors= grad-scale= force quiet act-grad= step-pattern= key= step= npy-void= "
+     "rank= step-from= group= steps= log2= scale-tag= first= last= bounds format= scale= rounding= "
+     "subnormals= json=",
+     "pt act-dumps te hdf5 tensorboard"},
+    {"export", "Results to Parquet or CSV tables (Python package)",
+     "help output= table= list force quiet", ""},
 };
+
+std::vector<std::string> Split(const char* text) {
+  std::istringstream words(text);
+  std::vector<std::string> all;
+  for (std::string word; words >> word;) all.push_back(word);
+  return all;
+}
+
+const PythonCommand* Find(std::string_view name) {
+  for (const PythonCommand& row : kPythonCommands) {
+    if (row.name == name) return &row;
+  }
+  return nullptr;
+}
 
 }  // namespace
+
+std::vector<PythonOption> PythonOptions(std::string_view command) {
+  std::vector<PythonOption> options;
+  const PythonCommand* const row = Find(command);
+  if (row == nullptr) return options;
+  for (const std::string& word : Split(row->options)) {
+    const bool takes_value = word.ends_with('=');
+    options.push_back({word.substr(0, word.size() - (takes_value ? 1 : 0)), takes_value});
+  }
+  return options;
+}
+
+std::vector<std::string> PythonArguments(std::string_view command) {
+  const PythonCommand* const row = Find(command);
+  return row == nullptr ? std::vector<std::string>() : Split(row->arguments);
+}
 
 void AddPythonCommands(CLI::App& app, Action& action) {
   for (const PythonCommand& row : kPythonCommands) {

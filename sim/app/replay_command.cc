@@ -19,6 +19,7 @@
 #include "sim/app/conversion_options.h"
 #include "sim/app/expect_option.h"
 #include "sim/app/gradient_input.h"
+#include "sim/app/help_format.h"
 #include "sim/app/run_expectations.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/training_options.h"
@@ -204,34 +205,40 @@ int RunReplay(ReplayCommandOptions options) {
 }
 
 void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
-  command
-      .add_option("--format", options.request.formats,
-                  "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats")
+  OfferFormats(
+      command.add_option("--format", options.request.formats,
+                         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats"))
       ->option_text("F")
       ->allow_extra_args(false);
-  command
-      .add_option("--policy", options.request.policies,
-                  "Loss-scaling policy, repeatable (default: cerebras and torch), or all; see "
-                  "dlsim scaler --list")
+  OfferPolicies(
+      command.add_option("--policy", options.request.policies,
+                         "Loss-scaling policy, repeatable (default: cerebras and torch), or all; "
+                         "see dlsim scaler --list"),
+      {"all"})
       ->option_text("NAME")
       ->allow_extra_args(false);
-  command
-      .add_option("--set", options.request.settings,
-                  "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one")
+  OfferParameters(
+      command.add_option(
+          "--set", options.request.settings,
+          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one"))
       ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
   AddConversionOptions(command, options.conversion);
 }
 
 void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
-  AddChoice<FiniteTest>(command, "--finite-test", options.request.finite_test, "RULE",
-                        "How a step is found finite: elementwise, unscaled-elementwise, "
-                        "global-norm, scaled-norm or sum (default: as the policy does)");
-  AddChoice<Checked>(command, "--check", options.replay.checked, "RULE",
-                     "Gradients that decide: grad (default), or all with activation gradients");
+  AddChoice<FiniteTest>(
+      command, "--finite-test", options.request.finite_test, "RULE",
+      "What makes a step not finite: elementwise, unscaled-elementwise, global-norm, "
+      "scaled-norm or sum (default: the policy's own rule)");
+  AddChoice<Checked>(
+      command, "--check", options.replay.checked, "RULE",
+      "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or "
+      "of activations too (all)");
   AddChoice<Accumulation>(
       command, "--accumulate", options.accumulation, "RULE",
-      "Micro-steps: quantise each and sum (quantize-first, default), or sum and quantise once");
+      "Micro-steps: quantize each and sum (quantize-first, default), or sum and quantize "
+      "once (sum-first)");
   AddChoice<OnFatal>(command, "--on-fatal", options.replay.on_fatal, "RULE",
                      "Where the original would raise a fatal error: stop (default) or continue");
 }
@@ -248,6 +255,8 @@ void AddReplayCommand(CLI::App& app, Action& action) {
   AddRuleOptions(*command, *options);
   AddTrainingOptions(*command, options->training, options->request);
   AddDeviceOption(*command, options->device);
+  AddThreadsOption(*command);
+  StartGroup(*command, kOutputGroup);
   command
       ->add_option("--json", options->results.json,
                    "Write the full result as JSON; - is standard output")
@@ -257,9 +266,11 @@ void AddReplayCommand(CLI::App& app, Action& action) {
                    "Write one row per step, micro-step and tensor; - is standard output")
       ->option_text("FILE");
   AddExpectOption(*command, options->expectations, "skipped_steps<=3");
-  command->add_flag("--heat-map{200}", options->heat_map,
-                    "Add to the JSON what each tensor loses over the steps, in at most 200 bins; "
-                    "--heat-map=BINS for another number");
+  command
+      ->add_flag("--heat-map{200}", options->heat_map,
+                 "Add to the JSON what each tensor loses over the steps, in at most 200 bins; "
+                 "--heat-map=BINS for another number")
+      ->option_text("BINS");
   AddCount(*command, "--top", options->report.top,
            "Tensors in each list of the report (default 5)");
   command->add_flag(

@@ -10,6 +10,8 @@
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
+#include "sim/app/help_format.h"
+#include "sim/app/option_values.h"
 #include "sim/app/scaler_report.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/json_value.h"
@@ -158,11 +160,14 @@ void AddScalerCommand(CLI::App& app, Action& action) {
   CLI::App* command =
       app.add_subcommand("scaler", "Run one loss-scaling policy on a list of overflow steps");
   AddConfigArguments(*command, options->config);
-  command->add_option("--policy", options->policy, "Name or alias of the policy; see --list")
+  OfferPolicies(
+      command->add_option("--policy", options->policy, "Name or alias of the policy; see --list"))
       ->option_text("NAME");
-  command->add_option("--set", options->settings, "Parameter of the policy, repeatable; see --list")
+  OfferParameters(command->add_option("--set", options->settings,
+                                      "Parameter of the policy, repeatable; see --list"))
       ->option_text("KEY=VALUE")
       ->allow_extra_args(false);
+  StartGroup(*command, kEmulationGroup);
   command
       ->add_option("--state", options->states,
                    "Start from a checkpoint: a field of the policy's state, or scale; repeatable")
@@ -173,6 +178,7 @@ void AddScalerCommand(CLI::App& app, Action& action) {
                    "Also run interrupted before this step, resumed from a checkpoint with the loss "
                    "scale only and from none")
       ->option_text("STEP");
+  StartGroup(*command, kInputGroup);
   command->add_option("--steps", options->steps, "Number of steps to run; needed unless --list")
       ->option_text("N");
   command
@@ -189,16 +195,18 @@ void AddScalerCommand(CLI::App& app, Action& action) {
                    "Counts of scaled gradients below and above the edge in each step, BELOW:ABOVE, "
                    "for policies that look at them (popart); @FILE reads a file")
       ->option_text("LIST");
-  command
-      ->add_option(
-          "--format", options->format,
-          "Number format, for defaults that depend on it (cerebras-2.10: cb16); default: as "
-          "for fp16")
+  StartGroup(*command, kTryGroup);
+  OfferFormats(command->add_option(
+                   "--format", options->format,
+                   "Number format, for defaults that depend on it (cerebras-2.10: cb16); default: "
+                   "as for fp16"))
       ->option_text("F");
-  command->add_option("--json", options->json, "Write the result as JSON; - is standard output")
-      ->option_text("FILE");
+  StartGroup(*command, kEmulationGroup);
   AddChoice<OnFatal>(*command, "--on-fatal", options->on_fatal, "RULE",
                      "Where the original would raise a fatal error: stop (default) or continue");
+  StartGroup(*command, kOutputGroup);
+  command->add_option("--json", options->json, "Write the result as JSON; - is standard output")
+      ->option_text("FILE");
   command->add_flag("--list", options->list, "List all policies and their parameters");
   command->add_flag("--quiet", options->quiet, "No report; errors only");
   command->footer(

@@ -11,6 +11,7 @@
 #include "dlsim/summaries.h"
 #include "sim/app/commands.h"
 #include "sim/app/conversion_options.h"
+#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/json_stream.h"
@@ -123,13 +124,14 @@ int RunSummaries(const SummariesOptions& options) {
 }
 
 void AddDenormalOptions(CLI::App& command, SummariesOptions& options) {
+  StartGroup(command, kEmulationGroup);
   AddChoice<Precision>(command, "--precision", options.precision,
                        {{"mixed", Precision::kMixed}, {"float32", Precision::kFloat32}}, "NAME",
                        "What is denormal, as in the trainer: below 2^-14 (mixed, default) or below "
                        "2^-126 (float32)");
-  command
-      .add_option("--format", options.format,
-                  "Denormal is what is below the smallest normal value of this format")
+  OfferFormats(
+      command.add_option("--format", options.format,
+                         "Denormal is what is below the smallest normal value of this format"))
       ->option_text("F")
       ->excludes("--precision");
   command
@@ -150,8 +152,10 @@ void AddSummariesCommand(CLI::App& app, Action& action) {
   CLI::App* command = app.add_subcommand(
       "summaries",
       "Sparsity, denormals, norm and histogram per tensor, as Cerebras' trainer logs them");
-  AddTraceArguments(*command, options->trace);
+  AddTraceArguments(*command, options->trace, TraceInput::kTrace);
   AddDenormalOptions(*command, *options);
+  AddThreadsOption(*command);
+  StartGroup(*command, kOutputGroup);
   command
       ->add_option("--json", options->results.json,
                    "Write one object per recording and tensor, with histograms; - is standard "

@@ -12,6 +12,7 @@
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
+#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
@@ -189,51 +190,52 @@ int RunSweep(SweepCommandOptions options) {
   return 0;
 }
 
-void AddList(CLI::App& command, const std::string& option, std::vector<std::string>& target,
-             const std::string& placeholder, const std::string& help) {
-  command.add_option(option, target, help)->option_text(placeholder)->allow_extra_args(false);
-}
-
-void AddOptionalCount(CLI::App& command, const std::string& option, std::optional<uint64_t>& target,
-                      const std::string& help) {
-  const auto assign = [option, &target](const std::string& text) {
-    const int64_t value = ParseInteger(text, option);
-    if (value < 1) throw UsageError(option, "too small", "1 or more", Quoted(text));
-    target = static_cast<uint64_t>(value);
-  };
-  command.add_option_function<std::string>(option, assign, help)->option_text("N");
+CLI::Option* AddList(CLI::App& command, const std::string& option, std::vector<std::string>& target,
+                     const std::string& placeholder, const std::string& help) {
+  return command.add_option(option, target, help)
+      ->option_text(placeholder)
+      ->allow_extra_args(false);
 }
 
 void AddGridOptions(CLI::App& command, SweepCommandOptions& options) {
-  AddList(command, "--format", options.formats, "F",
-          "Number format, repeatable (default: fp16 bf16 cb16)");
-  AddList(command, "--policy", options.policies, "NAME",
-          "Loss-scaling policy, repeatable (default: cerebras), or all");
-  AddList(command, "--set", options.settings, "KEY=VALUE",
-          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one");
-  AddList(command, "--vary", options.vary, "KEY=VALUES",
-          "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
-          "is a parameter, POLICY.KEY, format, policy or rounding");
+  OfferFormats(AddList(command, "--format", options.formats, "F",
+                       "Number format, repeatable (default: fp16 bf16 cb16)"));
+  OfferPolicies(AddList(command, "--policy", options.policies, "NAME",
+                        "Loss-scaling policy, repeatable (default: cerebras), or all"),
+                {"all"});
+  OfferParameters(
+      AddList(command, "--set", options.settings, "KEY=VALUE",
+              "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one"));
+  OfferParameters(AddList(
+      command, "--vary", options.vary, "KEY=VALUES",
+      "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
+      "is a parameter, POLICY.KEY, format, policy or rounding"));
   command
       .add_option("--grid", options.grid_file, "A TOML file with all of these; see docs/sweep.md")
       ->option_text("FILE");
-  AddOptionalCount(command, "--random", options.random,
-                   "Draw N points instead of all combinations; see --seed");
-  AddOptionalCount(command, "--limit", options.limit, "Most runs to accept (default 1000000)");
+  AddPositive(command, "--random", options.random,
+              "Draw N points instead of all combinations; see --seed");
+  AddPositive(command, "--limit", options.limit, "Refuse more than N runs (default 1000000)");
 }
 
 void AddRuleOptions(CLI::App& command, SweepCommandOptions& options) {
-  AddChoice<FiniteTest>(command, "--finite-test", options.finite_test, "RULE",
-                        "How a step is found finite (default: as the policy does)");
-  AddChoice<Checked>(command, "--check", options.checked, "RULE",
-                     "Gradients that decide: grad (default), or all with activations");
-  AddChoice<Accumulation>(command, "--accumulate", options.accumulation, "RULE",
-                          "Micro-steps: quantize-first (default) or sum-first");
+  AddChoice<FiniteTest>(
+      command, "--finite-test", options.finite_test, "RULE",
+      "What makes a step not finite: elementwise, unscaled-elementwise, global-norm, "
+      "scaled-norm or sum (default: the policy's own rule)");
+  AddChoice<Checked>(
+      command, "--check", options.checked, "RULE",
+      "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or "
+      "of activations too (all)");
+  AddChoice<Accumulation>(
+      command, "--accumulate", options.accumulation, "RULE",
+      "Micro-steps: quantize each and sum (quantize-first, default), or sum and "
+      "quantize once (sum-first)");
   AddChoice<OnFatal>(command, "--on-fatal", options.on_fatal, "RULE",
                      "Where the original would raise a fatal error: stop (default) or continue");
   command
       .add_option("--grad-accum-steps", options.accumulate_steps,
-                  "Accumulate the gradients of N recorded steps")
+                  "Average N recorded steps into one optimizer step (default 1)")
       ->option_text("N");
 }
 
@@ -250,6 +252,8 @@ void AddSweepCommand(CLI::App& app, Action& action) {
   AddConversionOptions(*command, options->conversion);
   AddRuleOptions(*command, *options);
   AddDeviceOption(*command, options->device);
+  AddThreadsOption(*command);
+  StartGroup(*command, kOutputGroup);
   AddChoice<RankBy>(*command, "--sort", options->sort, "BY",
                     "Rank by loss (default), or, without a search for the steps' windows, skipped, "
                     "energy-lost, worst-step, first-applied or final-scale");

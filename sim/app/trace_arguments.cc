@@ -5,6 +5,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
+#include "sim/app/help_format.h"
 #include "sim/app/typed_options.h"
 
 namespace dlsim::sim {
@@ -18,6 +19,7 @@ bool HasTensors(const TraceStep& step) {
 }  // namespace
 
 void AddReadingOptions(CLI::App& command, TraceOptions& options) {
+  StartGroup(command, kInputGroup);
   command
       .add_option("--tensors", options.tensors,
                   "Read only tensors whose name matches this pattern (* ? [])")
@@ -26,19 +28,21 @@ void AddReadingOptions(CLI::App& command, TraceOptions& options) {
       command, "--ranks", options.ranks, "NAME",
       "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
   AddChoice<DType>(command, "--npy-void", options.npy_void2, {{"bf16", DType::kBF16}}, "bf16",
-                   "What numpy's nameless 2-byte type V2 holds; ml_dtypes saves bfloat16 so");
+                   "Read NumPy's dtype V2 as bf16: ml_dtypes saves bfloat16 this way");
 }
 
-void AddTraceArguments(CLI::App& command, TraceArguments& arguments) {
+void AddTraceArguments(CLI::App& command, TraceArguments& arguments, TraceInput input) {
   command
       .add_option("TRACE", arguments.paths,
                   "A directory of step-*.safetensors or act_dumps*.npz, a .safetensors file, a "
-                  "*.safetensors.index.json, a .npy or a .npz; several are read one after another. "
-                  "replay, info, sweep and tune take profiles (.dlprof), too")
+                  "*.safetensors.index.json, a .npy or a .npz; several are read one after another" +
+                      std::string(input == TraceInput::kTraceOrProfile
+                                      ? "; or the profiles (.dlprof) of one"
+                                      : ""))
       ->required();
   AddReadingOptions(command, arguments.options);
-  command.add_flag("--no-mmap", arguments.no_mmap,
-                   "Has no effect, as files are never mapped; accepted for older scripts");
+  command.add_flag("--no-mmap", arguments.no_mmap, "Has no effect: files are never mapped")
+      ->group(kHiddenGroup);
 }
 
 TraceReader OpenTrace(const TraceArguments& arguments) {

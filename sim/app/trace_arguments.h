@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -21,8 +22,11 @@ struct TraceArguments {
 // Adds --tensors, --ranks and --npy-void.
 void AddReadingOptions(CLI::App& command, TraceOptions& options);
 
-// Adds these, TRACE... and --no-mmap.
-void AddTraceArguments(CLI::App& command, TraceArguments& arguments);
+enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
+
+// Adds these, TRACE... and --no-mmap. `input` tells the help what the command takes.
+void AddTraceArguments(CLI::App& command, TraceArguments& arguments,
+                       TraceInput input = TraceInput::kTraceOrProfile);
 
 // Opens the trace that the arguments name. Throws InputError if it has no matching tensor.
 TraceReader OpenTrace(const TraceArguments& arguments);

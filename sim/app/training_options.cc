@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/app/help_format.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 
@@ -37,17 +38,18 @@ void AddClippingOptions(CLI::App& command, TrainingOptions& options, SimulationR
       command, "--clip-rule", request.clip_rule, "RULE",
       "Coefficient of clipping by norm: torch, fairseq or tf (default: the stack's own)");
   AddChoice<ClipDomain>(command, "--clip-at", request.clipping.domain, "RULE",
-                        "Clip gradients that are unscaled (default), or still scaled: a mistake");
+                        "Clip after unscaling (default), or before: emulates a common bug");
 }
 
 }  // namespace
 
 void AddTrainingOptions(CLI::App& command, TrainingOptions& options, SimulationRequest& request) {
+  StartGroup(command, kEmulationGroup);
   AddClippingOptions(command, options, request);
   command
       .add_option("--grad-accum-steps", options.grad_accum_steps,
-                  "So many recorded steps, each divided by N, make one effective step (default 1); "
-                  "a trace with micro-steps has its own")
+                  "Average N recorded steps into one optimizer step (default 1); a trace with "
+                  "micro-steps has its own")
       ->option_text("N");
   command
       .add_option(

@@ -13,6 +13,7 @@
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
+#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
 #include "sim/base/output_file.h"
@@ -184,21 +185,25 @@ int RunTune(TuneCommandOptions options) {
 }
 
 void AddTuneOptions(CLI::App& command, TuneCommandOptions& options) {
-  command
-      .add_option("--format", options.formats,
-                  "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats")
+  OfferFormats(
+      command.add_option("--format", options.formats,
+                         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats"))
       ->option_text("F")
       ->allow_extra_args(false);
-  command
-      .add_option("--policy", options.policy,
-                  "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)")
+  OfferPolicies(command.add_option(
+                    "--policy", options.policy,
+                    "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)"))
       ->option_text("NAME");
+  AddConversionOptions(command, options.conversion);
+  AddChoice<Checked>(
+      command, "--check", options.replay.checked, "RULE",
+      "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or "
+      "of activations too (all)");
+  AddDeviceOption(command, options.device);
+  AddThreadsOption(command);
+  StartGroup(command, kOutputGroup);
   AddChoice<ConfigTarget>(command, "--emit", options.emit, "STACK",
                           "Print only what to paste: zoo, deepspeed, torch, accelerate or trainer");
-  AddChoice<Checked>(command, "--check", options.replay.checked, "RULE",
-                     "Gradients that decide: grad (default), or all with activation gradients");
-  AddConversionOptions(command, options.conversion);
-  AddDeviceOption(command, options.device);
   command.add_option("--json", options.json, "Write the full result as JSON; - is standard output")
       ->option_text("FILE");
   AddCount(command, "--top", options.top, "Tensors in each list of the report (default 5)");
@@ -216,17 +221,18 @@ void AddTuneCommand(CLI::App& app, Action& action) {
   AddTraceArguments(*command, options->trace);
   AddConfigArguments(*command, options->config);
   AddTuneOptions(*command, *options);
-  command->footer(std::string("Minimised: ") + kTuneObjective +
-                  ".\nThe stack's own defaults stay unless others lose less by a hundredth of the "
-                  "steps.\nNot eligible: " +
-                  kTuneEligibility +
-                  ".\n\n"
-                  "Examples:\n"
-                  "  dlsim tune runs/lm-kjv\n"
-                  "  dlsim tune runs/lm-kjv --format cb16 --json tune.json\n"
-                  "  dlsim tune runs/lm-kjv --format cb16 --emit zoo > precision.yaml\n"
-                  "  dlsim tune runs/lm-kjv --config params.yaml\n"
-                  "  dlsim tune runs/lm-kjv --policy megatron --format fp16");
+  command->footer(
+      std::string("Minimised: ") + kTuneObjective +
+      ".\nThe stack's defaults are kept unless a change saves more than 1 % of the steps."
+      "\nNot eligible: " +
+      kTuneEligibility +
+      ".\n\n"
+      "Examples:\n"
+      "  dlsim tune runs/lm-kjv\n"
+      "  dlsim tune runs/lm-kjv --format cb16 --json tune.json\n"
+      "  dlsim tune runs/lm-kjv --format cb16 --emit zoo > precision.yaml\n"
+      "  dlsim tune runs/lm-kjv --config params.yaml\n"
+      "  dlsim tune runs/lm-kjv --policy megatron --format fp16");
   command->callback([options, &action] { action = [options] { return RunTune(*options); }; });
 }
 

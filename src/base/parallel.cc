@@ -11,6 +11,7 @@
 #include <omp.h>
 #endif
 
+#include "src/base/set_threads.h"
 #include "src/base/wanted_threads.h"
 
 namespace dlsim {
@@ -74,6 +75,12 @@ int WantedThreads() {
   return omp_get_max_threads();
 #else
   return 1;
+#endif
+}
+
+void SetWantedThreads([[maybe_unused]] int count) {
+#ifdef _OPENMP
+  omp_set_num_threads(count);
 #endif
 }
 

@@ -2,9 +2,12 @@
 // Completion and the man page say what the option model says.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "tests/support/run_command.h"
 
@@ -26,6 +29,7 @@ class Completion : public testing::Test {
     for (const auto& [name, command] : model["commands"].items()) {
       EXPECT_NE(text.find(shown(name)), std::string::npos) << name;
       for (const auto& option : command["options"]) {
+        if (option["hidden"]) continue;
         const std::string written = before + shown(option["name"]);
         EXPECT_NE(text.find(written), std::string::npos) << name << " " << written;
       }
@@ -88,6 +92,37 @@ TEST_F(Completion, BashOffersCommandsOptionsAndNames) {
   EXPECT_EQ(Offered("dlsim replay tr", 2), "\n");  // files, by the shell itself
 }
 
+TEST_F(Completion, BashOffersTheValuesOfOptions) {
+  const std::vector<std::pair<const char*, const char*>> cases = {
+      {"dlsim replay --rounding r", "rne rtz rna ru rd"},
+      {"dlsim profile --subnormals b", "both"},
+      {"dlsim tune --emit d", "deepspeed"},
+      {"dlsim replay --backend c", "csx cpu"},
+      {"dlsim sweep --device c", "cpu cuda"},
+      {"dlsim replay --check a", "all"},
+      {"dlsim sweep --sort w", "worst-step"},
+      {"dlsim replay --set growth_int", "growth_interval="},
+      {"dlsim sweep --vary growth_int", "growth_interval="},
+      {"dlsim replay --policy all", "all"},
+      {"dlsim replay --policy = mega", "megatron"},
+      {"dlsim replay --config-kind cerebras-", "cerebras-tf cerebras-old"},
+      {"dlsim completion z", "zsh"},
+      {"dlsim import te", "te tensorboard"},
+      {"dlsim report --ti", "--title"},
+      {"dlsim report --policy mega", "megatron"},
+      {"dlsim formats fp16 cb", "cb16"},
+      {"dlsim help scal", "scaler"},
+      {"dlsim bench --", "--help"},
+      {"dlsim bench run --device c", "cpu cuda"},
+      {"dlsim bench gate --thr", "--threshold"}};
+  for (const auto& [line, offered] : cases) {
+    const std::string words = line;
+    const auto last = static_cast<int>(std::ranges::count(words, ' '));
+    EXPECT_EQ(Offered(words, last), std::string(offered) + "\n") << words;
+  }
+  EXPECT_EQ(Offered("dlsim bench ''", 2), "run compare gate bless\n");
+}
+
 TEST_F(Completion, FishOffersCommandsOptionsAndNames) {
   if (!HasShell("fish")) GTEST_SKIP() << "no fish";
   EXPECT_EQ(FishOffers("dlsim repl"), "replay\n");
@@ -95,6 +130,9 @@ TEST_F(Completion, FishOffersCommandsOptionsAndNames) {
   EXPECT_EQ(FishOffers("dlsim replay --policy mega"), "megatron\n");
   EXPECT_EQ(FishOffers("dlsim bench ga"), "gate\n");
   EXPECT_EQ(FishOffers("dlsim bench gate --baseline"), "--baseline-dir\n");
+  EXPECT_EQ(FishOffers("dlsim tune --emit d"), "deepspeed\n");
+  EXPECT_EQ(FishOffers("dlsim completion z"), "zsh\n");
+  EXPECT_EQ(FishOffers("dlsim replay --set growth_int"), "growth_interval=\n");
 }
 
 TEST_F(Completion, ZshOffersCommandsOptionsAndNames) {
@@ -104,7 +142,10 @@ TEST_F(Completion, ZshOffersCommandsOptionsAndNames) {
   EXPECT_NE(replay.find("\n*--policy[Loss-scaling policy"), std::string::npos) << replay;
   EXPECT_NE(replay.find(" megatron "), std::string::npos) << replay;
   const std::string bench = ZshAsks("dlsim bench ga");
-  EXPECT_TRUE(bench.starts_with("1:command:(run compare gate bless)\n")) << bench;
+  EXPECT_TRUE(bench.starts_with("1:argument:(run compare gate bless)\n")) << bench;
+  EXPECT_TRUE(ZshAsks("dlsim completion z").starts_with("1:argument:(bash zsh fish)\n"));
+  const std::string tune = ZshAsks("dlsim tune --emit d");
+  EXPECT_NE(tune.find(":value:(zoo deepspeed torch"), std::string::npos) << tune;
   EXPECT_NE(bench.find("\n*--baseline-dir["), std::string::npos) << bench;
 }
 

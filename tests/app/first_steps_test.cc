@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a new user types first: no command, help, the version.
+// What a new user types first: no command, help, the version; and --threads.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <filesystem>
 #include <string>
 #include <utility>
@@ -33,6 +34,37 @@ TEST(FirstSteps, HelpIsACommandToo) {
   EXPECT_NE(Succeed({"--help"}).find("\n  help "), std::string::npos);
   ExpectFailure({"help", "repaly"}, 2, {"unknown command (did you mean 'replay'?)", "'repaly'"});
   ExpectFailure({"help", "bench", "rum"}, 2, {"dlsim: bench: unknown command", "'run'?"});
+}
+
+// A tensor is so large that several threads have work.
+TEST(FirstSteps, TheNumberOfThreadsIsNotSeen) {
+  const TempDir dir;
+  std::vector<float> values(1'000'001);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = std::sin(static_cast<float>(i)) * std::ldexp(1.0f, static_cast<int>(i % 40) - 30);
+  }
+  dir.Write("step-1.safetensors", BuildSafetensors({FloatTensor("w.grad", values)}));
+  const std::string& trace = dir.path();
+  for (const Arguments& command : {Arguments{"replay", trace, "--policy", "torch", "--json", "-"},
+                                   {"tune", trace, "--json", "-"},
+                                   {"sweep", trace, "--json", "-"},
+                                   {"diff", trace, trace, "--json", "-"},
+                                   {"summaries", trace, "--json", "-"},
+                                   {"accumulate", trace, "--json", "-"}}) {
+    const auto with = [&](const std::string& threads) {
+      Arguments arguments = command;
+      arguments.insert(arguments.end(), {"--threads", threads});
+      return Succeed(arguments);
+    };
+    const std::string one = with("1");
+    EXPECT_EQ(Succeed(command), one) << command[0];
+    EXPECT_EQ(with("3"), one) << command[0];
+    EXPECT_EQ(with("64"), one) << command[0];
+  }
+  ExpectFailure({"replay", trace, "--threads", "0"}, 2, {"--threads: too small", "1 or more"});
+  ExpectFailure({"replay", trace, "--threads", "-2"}, 2, {"--threads: too small", "'-2'"});
+  ExpectFailure({"replay", trace, "--threads", "5000"}, 2, {"--threads: too large", "4096"});
+  ExpectFailure({"replay", trace, "--threads", "all"}, 2, {"--threads: not a number", "'all'"});
 }
 
 // Names of other software are answered with what there is, and another width is no slip.
@@ -83,6 +115,26 @@ TEST(FirstSteps, AnOptionWithoutItsValueSaysWhichOneItTakes) {
   ExpectFailure({"profile", kSingle, "-o"}, 2, {"--output: no value, expected FILE (see "});
   ExpectFailure({"sweep", kSingle, "--vary"}, 2, {"--vary: no value, expected KEY=VALUES (see "});
   ExpectFailure({"convert", "a.npy", "b.npy", "--to"}, 2, {"--to: no value, expected FORMAT"});
+}
+
+TEST(FirstSteps, HelpHasGroupsAndSaysWhatIsRequired) {
+  const std::string help = Succeed({"help", "replay"});
+  size_t last = 0;
+  for (const char* group : {"Input:", "What to try:", "Emulation:", "Computation:", "Output:"}) {
+    const size_t at = help.find(std::string("\n") + group + "\n");
+    EXPECT_NE(at, std::string::npos) << group;
+    EXPECT_GT(at, last) << group;
+    last = at;
+  }
+  EXPECT_EQ(help.find("mmap"), std::string::npos);
+  EXPECT_NE(help.find("--heat-map[=BINS] "), std::string::npos) << help;
+  EXPECT_NE(Succeed({"help", "profile"}).find("-o,--output FILE (required) "), std::string::npos);
+  EXPECT_NE(Succeed({"help", "merge"}).find("-o,--output FILE (required) "), std::string::npos);
+  EXPECT_NE(Succeed({"help", "join-shards"}).find("PATH (required)"), std::string::npos);
+  EXPECT_NE(Succeed({"help", "summaries"}).find("--quantize (needs --format)"), std::string::npos);
+  EXPECT_NE(Succeed({"help", "explain"}).find("[OPTIONS] LOG...\n"), std::string::npos);
+  EXPECT_NE(Succeed({"help", "bench", "compare"}).find("[OPTIONS] [BASE] NEW\n"),
+            std::string::npos);
 }
 
 TEST(FirstSteps, PrintsItsVersion) {

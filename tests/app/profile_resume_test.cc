@@ -67,8 +67,8 @@ class ProfileResume : public testing::Test {
   }
 
   static std::string Remark(int kept, int of, int to_read) {
-    return "dlsim profile: note: " + std::to_string(kept) + " of " + std::to_string(of) +
-           " steps profiled before are taken over, " + std::to_string(to_read) + " to read\n";
+    return "dlsim profile: note: resuming: " + std::to_string(kept) + " of " + std::to_string(of) +
+           " steps done before are kept, " + std::to_string(to_read) + " to go\n";
   }
 
   WrittenTrace trace_{9, 4, 40'000};  // files so large that only samples of them are hashed
@@ -92,7 +92,7 @@ TEST_F(ProfileResume, KilledAtTwentyMomentsGivesTheSameBytes) {
   EXPECT_EQ(killed, 20);
   const CommandResult last = RunCommand(ProfileArguments(trace.path(), output_));
   EXPECT_EQ(last.exit_code, 0) << last.err;
-  EXPECT_NE(last.err.find("are taken over"), std::string::npos) << last.err;
+  EXPECT_NE(last.err.find("are kept"), std::string::npos) << last.err;
   EXPECT_TRUE(ReadBytes(output_) == whole);
 }
 
@@ -269,7 +269,7 @@ TEST_F(ProfileResume, AFullDeviceLosesNothing) {
       << result.err;
   EXPECT_EQ(ReadBytes(output_), "an older result");
   const std::string err = Finish();
-  EXPECT_NE(err.find(" steps profiled before are taken over"), std::string::npos) << err;
+  EXPECT_NE(err.find(" steps done before are kept"), std::string::npos) << err;
   EXPECT_EQ(err.find(" 0 of"), std::string::npos) << err;
   EXPECT_TRUE(ReadBytes(output_) == whole);
 }

@@ -174,6 +174,21 @@ def test_commands_in_python_exist() -> None:
         assert run("help", name).stdout == done.stdout
 
 
+def test_completion_knows_the_options_of_commands_in_python() -> None:
+    script = run("completion", "bash").stdout
+    for name in _command._PYTHON_COMMANDS:
+        words = re.search(rf"^ +(?:\S+\|)*'{name}'(?:\|\S+)*\) words='(--.*)' ;;$", script, re.M)
+        assert words is not None, name
+        kinds: list[list[str]] = [[]]
+        if name == "import":
+            offered = re.search(r"'import'\\ 2\) words='(.*)' ;;$", script, re.M)
+            assert offered is not None
+            kinds = [[kind] for kind in offered[1].split()]
+        helps = "".join(run(name, *kind, "--help").stdout for kind in kinds)
+        listed = re.findall(r"^ +(?:-\w.*, )?(--[a-z0-9-]+)", helps, re.MULTILINE)
+        assert set(words[1].split()) == set(listed)
+
+
 def test_a_missing_binary_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
