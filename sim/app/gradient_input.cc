@@ -60,8 +60,8 @@ bool AreProfiles(const std::vector<std::string>& paths) {
   const auto other = std::find_if_not(paths.begin(), paths.end(), ProfileReader::IsProfile);
   if (other == paths.end()) return true;
   if (std::none_of(paths.begin(), paths.end(), ProfileReader::IsProfile)) return false;
-  throw UsageError("TRACE", "a trace among profiles", "only traces, or only profiles",
-                   Quoted(*other));
+  throw UsageError("TRACE", "cannot mix traces and profiles", "only traces, or only profiles",
+                   "the trace " + Quoted(*other));
 }
 
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,

@@ -46,13 +46,14 @@ void RequireDistinctSteps(const std::vector<std::string>& paths) {
 void RequireAllShards(const std::vector<std::string>& paths) {
   const std::optional<ProfilePart> part = ProfileReader::Open(paths).settings().part;
   if (!part) return;
-  throw InputError(Printable(paths.front()), "a shard is missing: " + MissingSteps(*part),
+  throw InputError(Printable(paths.front()),
+                   "shards are missing: no file holds " + MissingSteps(*part),
                    "the profiles of all shards, or --partial");
 }
 
 int RunMerge(const MergeCommandOptions& options) {
   if (options.output == "-") {
-    throw UsageError("-o", "a profile is no text for standard output", "a file",
+    throw UsageError("-o", "cannot write a profile to standard output", "a file",
                      Quoted(options.output));
   }
   if (!options.partial) {

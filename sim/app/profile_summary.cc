@@ -40,7 +40,8 @@ std::string FormatSummary(const std::string& path, const ProfileReader& profile)
                  : fmt::format(" of a trace of {} ({})", FormatBytes(trace),
                                Percent(static_cast<double>(own) / static_cast<double>(trace)));
   return fmt::format("{}: {}, {}{}; exact for {}\n", Printable(path), FormatSteps(profile),
-                     FormatBytes(own), ratio, DescribeLadder(profile.settings().ladder));
+                     FormatBytes(own), ratio,
+                     DescribeLadder(profile.settings().ladder, ScaleList::kEnds));
 }
 
 Json JsonSummary(const std::string& path, const ProfileReader& profile) {

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <map>
@@ -71,17 +72,24 @@ Json LadderNames(const Ladder& ladder) {
   return {{"formats", formats}, {"roundings", roundings}, {"subnormals", subnormals}};
 }
 
-std::string DescribeLadder(const Ladder& ladder) {
+std::string DescribeLadder(const Ladder& ladder, ScaleList scales) {
   const Json names = LadderNames(ladder);
-  return fmt::format("{}; {}; subnormals {}; scales {} ({})", Joined(names["formats"]),
-                     Joined(names["roundings"]), Joined(names["subnormals"]),
-                     ScalesText(ladder.scales), ladder.scales.size());
+  const std::string what = fmt::format("{}; {}; subnormals {}; ", Joined(names["formats"]),
+                                       Joined(names["roundings"]), Joined(names["subnormals"]));
+  const std::string list = ScalesText(ladder.scales);
+  const size_t count = ladder.scales.size();
+  if (scales == ScaleList::kWhole || list.find(", ") == std::string::npos) {
+    return what + fmt::format("scales {} ({})", list, count);
+  }
+  const auto [least, most] = std::ranges::minmax(ladder.scales);
+  return what + fmt::format("{} loss scales from {} to {} (list: dlsim info)", count,
+                            ShortScale(least), ShortScale(most));
 }
 
 std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
   const ProfileSettings& settings = profile.settings;
-  std::string text =
-      fmt::format("ladder: {}\nedges: {}\n", DescribeLadder(settings.ladder), profile.edges);
+  std::string text = fmt::format("ladder: {}\nedges: {}\n",
+                                 DescribeLadder(settings.ladder, ScaleList::kWhole), profile.edges);
   text += fmt::format("trace bytes: {} ({:.3g} times the profile)\n", profile.trace_bytes,
                       static_cast<double>(profile.trace_bytes) / static_cast<double>(file_bytes));
   text += fmt::format("accumulation: {}", NameOf(settings.accumulation));

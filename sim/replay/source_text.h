@@ -2,6 +2,7 @@
 // What was read, a trace or a profile and what that is exact for, in words and as JSON.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <string>
 
@@ -14,8 +15,11 @@ namespace dlsim::sim {
 // The object of lists "formats", "roundings" and "subnormals".
 Json LadderNames(const Ladder& ladder);
 
-// Returns such as "fp16, bf16; rne, rtz; subnormals keep; scales 1..2^16 (17)".
-std::string DescribeLadder(const Ladder& ladder);
+enum class ScaleList : uint8_t { kWhole, kEnds };
+
+// Returns such as "fp16, bf16; rne, rtz; subnormals keep; scales 1..2^16 (17)", or with the ends of
+// the scales alone where these are no single range.
+std::string DescribeLadder(const Ladder& ladder, ScaleList scales);
 
 // Returns the lines of a report, the first with the ladder.
 std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes);

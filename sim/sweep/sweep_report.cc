@@ -146,12 +146,13 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
   text += fmt::format("\nPareto front of skipped steps against {}:\n",
                       windows ? "gradient lost" : "energy lost");
   text += FrontTable(result, merger);
-  text += "\n" +
-          Wrap(windows ? "  gradient lost: mean over the steps of what each loses: all if it is "
-                         "skipped, the harm that is expected if the scale is below the step's "
-                         "window; below: applied steps of that kind."
-                       : "  energy lost: share of a step's sum of squares that becomes zero, mean "
-                         "over applied steps; worst step: the largest of these.");
+  text +=
+      "\n" + Wrap(windows
+                      ? "  gradient lost: mean over the steps: all of a skipped step, the expected "
+                        "harm of one whose scale was too low, else nothing; below: steps with too "
+                        "low a scale."
+                      : "  energy lost: share of a step's sum of squares that becomes zero, mean "
+                        "over applied steps; worst step: the largest of these.");
   text +=
       Wrap(windows ? "  a to b (c): settings of this row that tie; it shows the one in brackets, "
                      "which has two binades of head-room where any has."

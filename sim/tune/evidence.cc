@@ -93,7 +93,7 @@ void Judge(const FormatAdvice& advice, FormatTuning& tuning) {
       tuning.verdict = TuneVerdict::kNoScaleNeeded;
       tuning.reason = fmt::format("scale 1 serves {} of {}", served, Counted(judged, "step"));
       if (tuning.choices.front().score.parameters.init > 1) {
-        tuning.reason += "; a policy, if one runs, starts as high as leaves head-room";
+        tuning.reason += "; if a scaler must run, start it two binades below overflow";
       }
       return;
     case FormatVerdict::kWithScale:

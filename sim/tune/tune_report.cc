@@ -19,10 +19,15 @@ namespace {
 
 constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
 
+// The verdict in words; its name stays in the JSON.
+std::string_view VerdictText(TuneVerdict verdict) {
+  return verdict == TuneVerdict::kStaticEnough ? "a fixed loss scale is enough" : NameOf(verdict);
+}
+
 std::string Recommendation(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   std::string text =
-      fmt::format("\n{}: {}\n  {}\n", tuning.format, NameOf(tuning.verdict), tuning.reason);
+      fmt::format("\n{}: {}\n  {}\n", tuning.format, VerdictText(tuning.verdict), tuning.reason);
   text += fmt::format("  {}: {}\n", choice.family.policy->name,
                       ParametersText(choice.family, choice.score.parameters));
   return text;

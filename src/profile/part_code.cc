@@ -89,10 +89,10 @@ std::optional<ProfilePart> JoinParts(std::span<const std::optional<ProfilePart>>
 
 std::string MissingSteps(const ProfilePart& part) {
   const Range gap = FirstGap(part);
-  const std::string whole = " of the " + std::to_string(part.steps) + " steps of the trace";
-  if (gap.count == 1) return "step number " + std::to_string(gap.first + 1) + whole;
-  return "steps number " + std::to_string(gap.first + 1) + " to " +
-         std::to_string(gap.first + gap.count) + whole;
+  const std::string whole = " of " + std::to_string(part.steps) + " (counted from 1)";
+  if (gap.count == 1) return "step " + std::to_string(gap.first + 1) + whole;
+  return "steps " + std::to_string(gap.first + 1) + " to " + std::to_string(gap.first + gap.count) +
+         whole;
 }
 
 }  // namespace dlsim

@@ -20,7 +20,7 @@ ProfilePart DecodePart(const std::string& place, std::string_view payload);
 // A trace that has grown meanwhile has the larger number of steps.
 std::optional<ProfilePart> JoinParts(std::span<const std::optional<ProfilePart>> parts);
 
-// Returns what is not there first: "steps number 21 to 40 of the 60 steps of the trace".
+// Returns what is not there first: "steps 21 to 40 of 60 (counted from 1)".
 std::string MissingSteps(const ProfilePart& part);
 
 }  // namespace dlsim

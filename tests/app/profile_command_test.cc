@@ -257,20 +257,20 @@ TEST_F(ProfileCommand, MergeRefusesAMissingShard) {
   const std::string first = Shard(1, 3), second = Shard(2, 3), third = Shard(3, 3);
   const std::string whole = Merge({first, second, third});
   ExpectFailure({"merge", first, third, "-o", Path("out")}, 3,
-                {"1-of-3", "a shard is missing: steps number 3 to 4 of the 7 steps of the trace",
+                {"1-of-3", "shards are missing: no file holds steps 3 to 4 of 7 (counted from 1)",
                  "expected the profiles of all shards, or --partial"});
   EXPECT_FALSE(fs::exists(Path("out")));
   Succeed({"merge", third, first, "-o", Path("two"), "--partial", "--quiet"});
   // A part of a part knows what is missing, and becomes the whole with it.
-  ExpectFailure({"merge", Path("two"), "-o", Path("out")}, 3, {"steps number 3 to 4 of the 7"});
+  ExpectFailure({"merge", Path("two"), "-o", Path("out")}, 3, {"steps 3 to 4 of 7 "});
   EXPECT_TRUE(Merge({Path("two"), second}) == whole);
 }
 
 TEST_F(ProfileCommand, APartSaysSoWhereItIsRead) {
   const std::string report = Succeed({"info", Shard(2, 3)});
-  EXPECT_NE(report.find("note: a part of a trace: steps number 1 to 2 of the 7 steps of the trace "
-                        "are not there"),
-            std::string::npos)
+  EXPECT_NE(
+      report.find("note: a part of a trace: steps 1 to 2 of 7 (counted from 1) are not there"),
+      std::string::npos)
       << report;
 }
 

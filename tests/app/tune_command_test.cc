@@ -88,7 +88,8 @@ TEST(TuneCommand, TakesAProfile) {
     EXPECT_EQ(own["verdict"], expected["formats"][f]["verdict"]);
   }
   EXPECT_NE(Succeed({"tune", file, "--format", "fp16"}).find("note: a profile"), std::string::npos);
-  ExpectFailure({"tune", file, kSingle}, 2, {"a trace among profiles"});
+  ExpectFailure({"tune", file, kSingle}, 2,
+                {"cannot mix traces and profiles", "got the trace '" + kSingle});
   ExpectFailure({"tune", file, "--format", "fp8-e4m3"}, 2, {"ladder", "fp8-e4m3"});
   ExpectFailure({"tune", file, "--tensors", "nothing*"}, 3, {"no tensor matches"});
 }

@@ -41,10 +41,9 @@ TEST(PartCode, PartsThatAreTheWholeTogetherAreNone) {
 }
 
 TEST(PartCode, NamesTheFirstStepsThatAreMissing) {
-  EXPECT_EQ(MissingSteps({10, {{0, 4}}}), "steps number 5 to 10 of the 10 steps of the trace");
-  EXPECT_EQ(MissingSteps({10, {{1, 4}}}), "step number 1 of the 10 steps of the trace");
-  EXPECT_EQ(MissingSteps({10, {{0, 2}, {4, 1}}}),
-            "steps number 3 to 4 of the 10 steps of the trace");
+  EXPECT_EQ(MissingSteps({10, {{0, 4}}}), "steps 5 to 10 of 10 (counted from 1)");
+  EXPECT_EQ(MissingSteps({10, {{1, 4}}}), "step 1 of 10 (counted from 1)");
+  EXPECT_EQ(MissingSteps({10, {{0, 2}, {4, 1}}}), "steps 3 to 4 of 10 (counted from 1)");
 }
 
 }  // namespace
