@@ -134,6 +134,7 @@ def test_what_exists_already_is_refused_before_the_training(tmp_path: Path, outp
     make = dlsim.integrations.HuggingFaceRecorder
     own.add_callback(make(own, tmp_path / output))
     own.train()
+    own.plain.close()
     with pytest.raises(dlsim.UsageError, match=r"already, .* existing='replace', as for a cell"):
         make(own, tmp_path / output)
     for options in ({"existing": "replace"}, {"existing": "continue"}, {"dry_run": True}):
