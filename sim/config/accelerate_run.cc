@@ -8,6 +8,7 @@
 #include "sim/config/arguments.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/launch_file.h"
 
 namespace dlsim::sim {
 namespace {
@@ -39,16 +40,11 @@ bool IsSwitchedOn(const ConfigBlock& arguments, std::string_view key) {
   return value != nullptr && value->text != "false";
 }
 
-// DeepSpeed has a scaler of its own, and a file of Accelerate may ask for it.
+// DeepSpeed has a scaler of its own.
 void RefuseOtherScalers(const ConfigBlock& arguments) {
   for (const std::string_view key : {"deepspeed", "use_deepspeed", "deepspeed_config_file"}) {
     if (!IsSwitchedOn(arguments, key)) continue;
     arguments.Refuse(key, "DeepSpeed scales the loss of this run", "--config with its file");
-  }
-  const ConfigNode* file = arguments.Find("config_file");
-  if (file != nullptr && file->text.find(".toml") == std::string::npos) {
-    arguments.Refuse("config_file", "may choose another scaler, and is not read",
-                     "--config with that file, or --policy torch --format fp16");
   }
 }
 
@@ -73,6 +69,9 @@ TrainingConfig ReadAccelerateRun(const ConfigBlock& file, const ConfigOptions& o
                               : name == "bf16" ? Precision::kBf16
                                                : Precision::kFloat32;
   if (precision == Precision::kFp16) RefuseOtherScalers(arguments);
+  if (const auto launch = ReadLaunchFile(arguments, precision == Precision::kFp16)) {
+    if (auto launched = ReadLaunched(*launch, name, options)) return *launched;
+  }
   TrainingConfig config = {.kind = "Accelerate", .formats = {}, .policies = {}};
   ApplyPrecision(precision, {"torch", {}}, config);
   const bool has_default =

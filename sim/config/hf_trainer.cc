@@ -11,6 +11,7 @@
 #include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/launch_file.h"
 
 namespace dlsim::sim {
 namespace {
@@ -151,6 +152,13 @@ TrainingConfig ReadHfTrainer(const ConfigBlock& file, const ConfigOptions& optio
   }
   if (ReadSwitch(arguments, "fp16_full_eval") && ReadSwitch(arguments, "bf16_full_eval")) {
     arguments.Refuse("bf16_full_eval", "at most one of fp16 and bf16 can be true for full eval");
+  }
+  if (IsCommandLine(file.node()) && !arguments.Has("deepspeed")) {
+    const bool fp16 = ReadSwitch(arguments, "fp16"), bf16 = ReadSwitch(arguments, "bf16");
+    if (const auto launch = ReadLaunchFile(arguments, fp16)) {
+      const std::string precision = fp16 ? "fp16" : bf16 ? "bf16" : "no";
+      if (auto launched = ReadLaunched(*launch, precision, options)) return *launched;
+    }
   }
   TrainingConfig config =
       arguments.Has("deepspeed") ? ReadWithDeepSpeed(arguments, options) : ReadArguments(arguments);

@@ -9,6 +9,7 @@
 #include "sim/config/arguments.h"
 #include "sim/config/config_file.h"
 #include "sim/config/hydra_overrides.h"
+#include "sim/config/shell_branches.h"
 #include "sim/config/shell_script.h"
 
 namespace dlsim::sim {
@@ -47,6 +48,20 @@ bool IsNumber(const std::string& text) {
   return *end == '\0';
 }
 
+// The options of a variable's value that decide, each with what follows it.
+std::string DecisiveOptions(const std::vector<std::string>& values) {
+  std::string found;
+  bool follows = false;
+  for (const std::string& value : values) {
+    for (const std::string& word : SplitAtBlanks(value)) {
+      const bool decides = IsDecisive(word);
+      if (decides || (follows && !word.starts_with("--"))) found += word + "\n";
+      follows = decides;
+    }
+  }
+  return found;
+}
+
 class ScriptOptions {
  public:
   explicit ScriptOptions(std::string_view file)
@@ -58,11 +73,12 @@ class ScriptOptions {
     ShellScript script(text);
     ShellStatement statement;
     while (script.Next(statement)) {
-      FollowBranches(statement);
+      if (const auto choice = branches_.Follow(statement, script)) {
+        Refuse(choice->line, choice->name);
+      }
       if (!statement.output.empty() && !statement.here_document.empty()) {
         written_[statement.output] = statement.here_document;
       }
-      CheckAssignments(statement);
       ReadOptions(statement);
     }
   }
@@ -84,40 +100,6 @@ class ScriptOptions {
                      "a script without that choice, or the command line itself");
   }
 
-  void FollowBranches(const ShellStatement& statement) {
-    if (statement.words.empty()) return;
-    const std::string& first = statement.words.front().text;
-    if (first == "if" && branches_ == 0) {
-      arms_ = {""};
-      undecided_arm_ = {};
-      has_else_ = false;
-    }
-    if (branches_ == 1 && !arms_.empty() && (first == "elif" || first == "else")) {
-      arms_.emplace_back();
-      has_else_ = first == "else";
-    }
-    if (first == "if" || first == "case") ++branches_;
-    if ((first == "fi" || first == "esac") && branches_ > 0 && --branches_ == 0) CloseArms();
-  }
-
-  // The arms agree if all of them have the same decisive options, in the same order.
-  void CloseArms() {
-    const bool agree =
-        std::ranges::all_of(arms_, [&](const std::string& arm) { return arm == arms_.front(); });
-    const bool any = !undecided_arm_.name.empty();
-    arms_.clear();
-    if (any && !(agree && has_else_)) Refuse(undecided_arm_.line, undecided_arm_.name);
-  }
-
-  void CheckAssignments(const ShellStatement& statement) const {
-    if (branches_ == 0 && !statement.is_conditional) return;
-    for (const ShellAssignment& made : statement.assignments) {
-      for (const std::string& value : made.values) {
-        if (IsDecisive(value)) Refuse(made.line, made.name);
-      }
-    }
-  }
-
   // A word with blanks is a command for eval or bash -c.
   static std::vector<ShellWord> Flatten(const ShellStatement& statement) {
     std::vector<ShellWord> words;
@@ -133,7 +115,18 @@ class ScriptOptions {
     return words;
   }
 
+  // "if [ $OPTIONS = ... ]", whose words are no options.
+  static bool IsCondition(const ShellStatement& statement) {
+    constexpr std::array<std::string_view, 5> kKeywords = {"if", "elif", "while", "until", "!"};
+    for (const ShellWord& word : statement.words) {
+      if (std::ranges::find(kKeywords, word.text) != kKeywords.end()) continue;
+      return word.text == "[" || word.text == "[[" || word.text == "test";
+    }
+    return false;
+  }
+
   void ReadOptions(const ShellStatement& statement) {
+    if (IsCondition(statement)) return;
     const std::vector<ShellWord> words = Flatten(statement);
     for (size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i].text;
@@ -156,7 +149,8 @@ class ScriptOptions {
     if (depth > ConfigTreeBuilder::kMaxDepth) return;  // Hydra's have some six
     builder_.Count({.nodes = depth, .bytes = found.path.size() + found.value.size()}, line);
     const bool known = found.value.find(kUnknownText) == std::string::npos;
-    if ((branches_ > 0 || !known) && DecidesVerl(found.path)) undecided_.emplace(line, found.path);
+    if ((branches_.IsOpen() || !known) && DecidesVerl(found.path))
+      undecided_.emplace(line, found.path);
     SetPath(overrides_, found.path, ValueNode(known ? found.value : "", line));
   }
 
@@ -186,10 +180,8 @@ class ScriptOptions {
 
   void Add(const std::string& name, const std::string& value, int line) {
     const bool known = value.find(kUnknownText) == value.npos;
-    if (IsDecisive(name) && (branches_ > 0 || !known)) {
-      if (!known || arms_.empty() || branches_ > 1) Refuse(line, name);
-      if (undecided_arm_.name.empty()) undecided_arm_ = {name, {}, line};
-      arms_.back() += name + "=" + value + "\n";
+    if (IsDecisive(name) && (branches_.IsOpen() || !known)) {
+      if (!known || !branches_.TakeOption(name + "=" + value, {name, line})) Refuse(line, name);
     }
     if (!known && name.find("accumulation") != name.npos) return;  // changes no scale
     const auto same = [&](const ConfigEntry& entry) {
@@ -204,7 +196,9 @@ class ScriptOptions {
 
   // A switch's yes, y, t, 1 and no, n, f, 0 as true and false.
   static std::string TruthOf(const std::string& name, const std::string& value) {
-    if (std::ranges::find(kSwitches, name) == kSwitches.end() || value.size() > 3) return value;
+    const bool is_switch =
+        std::ranges::find(kSwitches, name) != kSwitches.end() || name.ends_with("16_full_eval");
+    if (!is_switch || value.size() > 3) return value;
     if (value == "yes" || value == "y" || value == "t" || value == "1") return "true";
     if (value == "no" || value == "n" || value == "f" || value == "0") return "false";
     return value;
@@ -224,13 +218,10 @@ class ScriptOptions {
 
   std::string_view file_;
   std::map<std::string, std::string> written_;  // here-documents by the file they go to
-  std::vector<std::string> arms_;               // decisive options of each arm of an open `if`
-  ShellAssignment undecided_arm_;               // the first of them
-  bool has_else_ = false;
   ConfigTreeBuilder builder_;
   ConfigNode overrides_ = TableNode({});
   std::map<int, std::string> undecided_;  // decisive overrides that the script chooses, by line
-  int branches_ = 0;
+  ShellBranches branches_{DecisiveOptions};
 };
 
 }  // namespace

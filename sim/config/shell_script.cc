@@ -289,6 +289,14 @@ std::vector<std::string> ShellScript::ValueOf(const std::string& name) const {
                                    : found->second;
 }
 
+void ShellScript::Restore(const std::string& name, const std::vector<std::string>& values) {
+  if (values.size() == 1 && values[0] == std::string_view(&kUnknownText, 1)) {
+    variables_.erase(name);
+  } else {
+    variables_[name] = values;
+  }
+}
+
 // Returns the value of ${NAME}, ${NAME[@]}, ${NAME:-default}; other forms are unknown.
 std::vector<std::string> ShellScript::ReadBraces() {
   const size_t begin = at_ + 1;

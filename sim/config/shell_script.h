@@ -41,6 +41,16 @@ class ShellScript {
   // Returns false at the end. Assignments hold from the next statement on.
   bool Next(ShellStatement& statement);
 
+  // Returns the value that a variable has before the statement that was read last; kUnknownText if
+  // nothing sets it.
+  std::vector<std::string> ValueOf(const std::string& name) const;
+
+  // Gives a variable the value that ValueOf returned before.
+  void Restore(const std::string& name, const std::vector<std::string>& values);
+
+  // Makes a variable's value unknown.
+  void Forget(const std::string& name) { variables_[name] = {std::string(1, kUnknownText)}; }
+
  private:
   enum class Split { kWords, kNone };
 
@@ -57,7 +67,6 @@ class ShellScript {
   void ReadExpansion(std::vector<std::string>& words, Split split);
   std::vector<std::string> ReadBraces();
   void SkipNested(char open, char close);
-  std::vector<std::string> ValueOf(const std::string& name) const;
   char Peek(size_t ahead = 0) const;
   char Take();
 

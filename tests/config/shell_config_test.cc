@@ -2,7 +2,11 @@
 // Command lines and shell scripts as training configurations.
 #include <gtest/gtest.h>
 
+#include <filesystem>
+#include <string>
+
 #include "tests/support/config_test_util.h"
+#include "tests/support/trace_test_util.h"
 
 namespace dlsim::sim {
 namespace {
@@ -60,6 +64,67 @@ TEST(ShellConfig, HuggingFacesCommandLine) {
   ExpectConfigError(line + "--fp16 --deepspeed ds.json",
                     "f:1: deepspeed: no such DeepSpeed file, expected its path from this file or "
                     "from the working directory, got 'ds.json'");
+}
+
+// The file may give the run another scaler than its own arguments say.
+TEST(ShellConfig, TheFileOfAcceleratesLauncherIsRead) {
+  const TempDir dir;
+  const std::string launch = "accelerate launch --config_file=" + dir.path() + "/a.yaml ";
+  const std::string trainer = launch + "sft.py --output_dir o --learning_rate 1e-4 --fp16 True";
+  const std::string diffusers =
+      launch + "--mixed_precision=fp16 t.py --pretrained_model_name_or_path x --output_dir o";
+  dir.Write("a.yaml",
+            "distributed_type: DEEPSPEED\nmixed_precision: bf16\n"
+            "deepspeed_config:\n  zero_stage: 2\n  gradient_clipping: 0.5\n");
+  for (const std::string& line : {trainer, diffusers}) {
+    const TrainingConfig config = Interpret(line + "\n");
+    EXPECT_EQ(config.kind, "Accelerate with DeepSpeed");
+    EXPECT_EQ(config.formats, Texts{"fp16"});
+    EXPECT_EQ(config.clipping.max_norm, 0.5);
+  }
+  dir.Write("a.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\n");
+  for (const std::string& line : {trainer, diffusers}) {
+    EXPECT_EQ(PolicyOf(Interpret(line + "\n")), "torch");
+  }
+  std::filesystem::remove(dir.path() + "/a.yaml");
+  for (const std::string& line : {trainer, diffusers}) {
+    EXPECT_THROW(Interpret(line + "\n"), Error);
+  }
+}
+
+// Branches that leave the same options decide nothing; else only running the script would tell.
+TEST(ShellConfig, BranchesDecideOnlyWhereTheyDiffer) {
+  const std::string model = "python x.py --num-layers 2 --hidden-size 4 ";
+  const auto script = [&](const std::string& first, const std::string& then,
+                          const std::string& otherwise, const std::string& last) {
+    return "#!/bin/bash\n" + first + "\nif [ $A = 1 ]; then\n  " + then + "\n" +
+           (otherwise.empty() ? "" : "else\n  " + otherwise + "\n") + "fi\n" + model + last + "\n";
+  };
+  for (const std::string& same : {
+           script("A=(--bf16)", "A+=(--seed 3)", "", "${A[@]}"),
+           script("A='--bf16'", "A=\"$A --seed 3\"", "A=\"$A --seed 4\"", "$A"),
+           script("", "A=(--bf16 --seed 3)", "A=(--bf16)", "${A[@]}"),
+           script("A=(--bf16)", "A+=(--seed 3)", "A+=(--seed 4)", "${A[@]}"),
+           script("", "S=1", "S=2", "--bf16 --seed $S"),
+       }) {
+    EXPECT_EQ(Interpret(same).formats, Texts{"bf16"}) << same;
+  }
+  const std::string problem =
+      " depends on how the script is run, expected a script without that "
+      "choice, or the command line itself";
+  ExpectConfigError(script("A=(--seed 3)", "A+=(--fp16)", "A+=(--bf16)", "${A[@]}"),
+                    "f:4: 'A'" + problem);
+  ExpectConfigError(script("A=(--fp16)", "A+=(--hysteresis 3)", "", "${A[@]}"),
+                    "f:4: 'A'" + problem);
+  // A number has no name that tells what it is for.
+  ExpectConfigError(script("", "S=1024", "S=2048", "--fp16 --loss-scale $S"),
+                    "f:8: '--loss-scale'" + problem);
+  ExpectConfigError(
+      "#!/bin/bash\nS=1024\n[ $A = 1 ] && S=2048\n" + model + "--fp16 --loss-scale $S\n",
+      "f:4: '--loss-scale'" + problem);
+  ExpectConfigError("#!/bin/bash\ncase $A in\n  a) S=1024 ;;\n  b) S=2048 ;;\nesac\n" + model +
+                        "--fp16 --loss-scale $S\n",
+                    "f:6: '--loss-scale'" + problem);
 }
 
 // The script is read, not run.

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/config/launch_file.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+
+#include "dlsim/error.h"
+#include "sim/config/arguments.h"
+#include "sim/config/config_file.h"
+#include "sim/config/dialects.h"
+
+namespace dlsim::sim {
+
+std::optional<LaunchFile> ReadLaunchFile(const ConfigBlock& arguments, bool is_needed) {
+  const ConfigNode* named = arguments.Find("config_file");
+  if (named == nullptr || named->text.find(".toml") != std::string::npos) return std::nullopt;
+  const std::filesystem::path beside =
+      std::filesystem::path(arguments.file()).parent_path() / named->text;
+  std::error_code ignored;
+  for (const std::filesystem::path& path : {beside, std::filesystem::path(named->text)}) {
+    if (!std::filesystem::is_regular_file(path, ignored)) continue;
+    return LaunchFile{path.string(), ReadConfigFile(path.string())};
+  }
+  if (!is_needed) return std::nullopt;
+  arguments.Refuse("config_file", "no such file of Accelerate, which may choose another scaler",
+                   "its path from this file or from the working directory, or --policy torch "
+                   "--format fp16",
+                   Quoted(named->text));
+}
+
+std::optional<TrainingConfig> ReadLaunched(LaunchFile file, const std::string& precision,
+                                           const ConfigOptions& options) {
+  const bool other = file.Block().Is("distributed_type", "DEEPSPEED") ||
+                     file.Block().Is("distributed_type", "MEGATRON_LM");
+  if (!other) return std::nullopt;
+  // The program's own choice wins.
+  auto& entries = file.root.entries;
+  std::erase_if(entries, [](const ConfigEntry& entry) { return entry.key == "mixed_precision"; });
+  const std::optional<ConfigBlock> plugin = file.Block().Table("deepspeed_config");
+  if (plugin && plugin->Has("deepspeed_config_file")) {
+    plugin->Refuse("deepspeed_config_file", "DeepSpeed's file decides", "--config with that file");
+  }
+  entries.push_back({"mixed_precision", ScalarNode(ConfigNode::Kind::kText, precision)});
+  TrainingConfig config = ReadAccelerate(file.Block(), options);
+  config.notes.insert(config.notes.begin(),
+                      "Accelerate's file " + Printable(file.path) +
+                          " decides; a trainer refuses arguments that differ from its values");
+  return config;
+}
+
+}  // namespace dlsim::sim
