@@ -9,6 +9,9 @@
 namespace dlsim::sim {
 namespace {
 
+// Of a step with very many tensors no more are held at once: what is left waits for another pass.
+constexpr size_t kMostAnswers = size_t{1} << 19;
+
 size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWindowExponent); }
 
 // Adds what a step's tensors lose at a scale.
@@ -101,8 +104,11 @@ void WindowConsumer::AskAt(size_t format, int exponent, bool of_tensors, StepQue
 }
 
 void WindowConsumer::AskWanted(StepQuestions& questions) {
+  const size_t most = std::max<size_t>(1, kMostAnswers / std::max<size_t>(1, tensors_));
   for (size_t f = 0; f < formats_.size(); ++f) {
-    for (const int exponent : formats_[f].search.Wanted()) AskAt(f, exponent, false, questions);
+    for (const int exponent : formats_[f].search.Wanted()) {
+      if (questions.all().size() < most) AskAt(f, exponent, false, questions);
+    }
   }
 }
 
@@ -142,6 +148,7 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasu
                   formats_[probe.format].tensors);
   }
   Learn(inputs, measured);
+  tensors_ = inputs.tensors.size();
   while (true) {
     StepQuestions questions;
     probes_.clear();

@@ -127,6 +127,7 @@ class WindowConsumer final : public StepConsumer {
   StepOptions options_;
   NoiseFinder noise_;
   BrokenLosses broken_losses_;
+  size_t tensors_ = 0;  // of the step that was advanced last
   std::vector<Searched> formats_;
   std::vector<Probe> probes_;
 };

@@ -192,13 +192,20 @@ void RunState::Skip(const ScalerDecision& decision, ReplayStep& record) const {
   }
 }
 
-// Adds the counters of one tensor in a step to the record and to the tensor of the run.
-void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
+// Adds the counters of one tensor in a step to the record.
+void RunState::CountStep(const Measured& step, size_t t, ReplayStep& record) {
+  const bool gradient = step.judged.step.tensors[t].role == Role::kGrad;
+  (gradient ? record.gradients : record.activations).Merge(step.judged.totals[t]);
+  const auto& bounds = step.judged.answers[t].bounds;
+  if (!bounds) return;
+  (gradient ? record.uncertain->gradients : record.uncertain->activations).Merge(bounds->counters);
+}
+
+// Adds them to the tensor of the run.
+void RunState::CountTensor(const Measured& step, size_t t, const ReplayStep& record) {
   const TensorStats& total = step.judged.totals[t];
   const StepTensor& header = step.judged.step.tensors[t];
-  const bool gradient = header.role == Role::kGrad;
-  (gradient ? record.gradients : record.activations).Merge(total);
-  const bool grouped = gradient && !record.optimizers.empty();
+  const bool grouped = header.role == Role::kGrad && !record.optimizers.empty();
   const bool skipped = grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
   // Steps mostly have the same tensors.
   ReplayTensor& tensor = tensors_.Of(header.name, t, header.role);
@@ -215,8 +222,6 @@ void RunState::CountTensor(const Measured& step, size_t t, ReplayStep& record) {
   if (const auto& bounds = step.judged.answers[t].bounds) {
     if (!tensor.uncertain) tensor.uncertain.emplace();
     tensor.uncertain->stats.Merge(bounds->counters);
-    (gradient ? record.uncertain->gradients : record.uncertain->activations)
-        .Merge(bounds->counters);
     if (!skipped) {
       tensor.uncertain->worst_step_energy_lost.RaiseTo(
           bounds->counters.RangeOf<&TensorStats::energy_lost>(total));
@@ -248,7 +253,9 @@ StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
 // Adds a step's counters to its record and to the tensors of the run.
 void RunState::Count(const Measured& step, ReplayStep& record) {
   const std::vector<TensorAnswer>& answers = step.judged.answers;
-  for (size_t t = 0; t < answers.size(); ++t) CountTensor(step, t, record);
+  for (size_t t = 0; t < answers.size(); ++t) CountStep(step, t, record);
+  const bool kept = run_.tensor_records == TensorRecords::kKept;
+  for (size_t t = 0; kept && t < answers.size(); ++t) CountTensor(step, t, record);
   record.harm = HarmOfStep(step, Role::kGrad);
   record.activation_harm = HarmOfStep(step, Role::kActGrad);
   const auto norm = [&](size_t group, const auto& squares_of) {

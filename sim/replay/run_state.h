@@ -68,7 +68,8 @@ class RunState {
   void Skip(const ScalerDecision& decision, ReplayStep& record) const;
   void Count(const Measured& step, ReplayStep& record);
   StepHarm HarmOfStep(const Measured& step, Role role) const;
-  void CountTensor(const Measured& step, size_t t, ReplayStep& record);
+  void CountStep(const Measured& step, size_t t, ReplayStep& record);
+  void CountTensor(const Measured& step, size_t t, const ReplayStep& record);
   double SmallestScale() const;
 
   ReplayRun run_;

@@ -33,6 +33,14 @@ void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
   }
 }
 
+std::vector<size_t> RunStates::LastToAsk(size_t questions) const {
+  std::vector<size_t> last(questions);
+  for (size_t r = 0; r < states_.size(); ++r) {
+    if (!states_[r].stopped()) last[question_of_run_[r]] = r;
+  }
+  return last;
+}
+
 std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured, QuestionTotals& totals) {
   for (size_t r = 0; r < states_.size(); ++r) {
     if (states_[r].stopped()) continue;

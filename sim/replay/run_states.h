@@ -24,6 +24,9 @@ class QuestionTotals {
     return totals;
   }
 
+  // Frees them.
+  void Drop(size_t question) { of_question_[question] = {}; }
+
  private:
   const StepMeasurement& measured_;
   std::vector<std::vector<TensorStats>> of_question_;
@@ -47,18 +50,23 @@ class RunStates {
   void Advance(int64_t step, const StepMeasurement& measured, const Lived& lived) {
     QuestionTotals totals(measured);
     const std::vector<bool> noise = NoiseIn(measured, totals);
+    const std::vector<size_t> last_to_ask = LastToAsk(measured.answers.size());
     for (size_t r = 0; r < states_.size(); ++r) {
       if (states_[r].stopped()) continue;
       const size_t question = question_of_run_[r];
       const std::vector<TensorAnswer>& answers = measured.answers[question];
       states_[r].Advance({measured, answers, totals.Of(question)}, noise, step);
       lived(r, answers);
+      if (last_to_ask[question] == r) totals.Drop(question);
     }
   }
 
  private:
   template <class Predicate>
   bool AnyGoing(const Predicate& holds) const;
+
+  // The last run that asks each question.
+  std::vector<size_t> LastToAsk(size_t questions) const;
 
   // Which tensors are but noise: no question changes that.
   std::vector<bool> NoiseIn(const StepMeasurement& measured, QuestionTotals& totals);

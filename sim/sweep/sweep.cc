@@ -39,6 +39,7 @@ class GeneralRuns {
   explicit GeneralRuns(const ReplayOptions& options) : states_(options) {}
 
   void Add(ReplayRun run, size_t place) {
+    run.tensor_records = TensorRecords::kDropped;
     states_.Add(std::move(run));
     outcomes_.emplace_back();
     places_.push_back(place);

@@ -24,9 +24,9 @@ void Judge(const FormatAdvice& advice, FormatTuning& tuning);
 // Adds what makes the recommendation less sure.
 void NoteDoubts(FormatTuning& tuning, const TuneResult& result);
 
-// Replays recommendations, comparisons and what is to blame in one pass, for all formats, and fills
-// in what they come to.
-void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings,
+// Replays recommendations, comparisons and what is to blame for all formats, and fills in what they
+// come to. `tensors`: how many a step has.
+void ReplayEvidence(const TuneSource& source, size_t tensors, std::vector<FormatTuning>& tunings,
                     const std::vector<ReplayRun>& prototypes,
                     const std::optional<CurrentPolicy>& current);
 

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <functional>
+#include <span>
 #include <utility>
 
 #include "dlsim/ladder.h"
@@ -49,6 +50,7 @@ std::vector<ParameterChange> ChangesOf(const FormatTuning& tuning) {
 struct Job {
   ReplayRun run;
   std::function<void(ReplayResult)> done;
+  TensorRecords tensor_records = TensorRecords::kDropped;
 };
 
 void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, size_t steps,
@@ -100,14 +102,17 @@ void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>
   const double highest = std::ldexp(1.0, kHighestScaleExponent);
   const double low = std::fmin(tuning.window.low, highest);
   const double threshold = HarmLimit(prototype.conversion, false);
-  jobs.push_back({StaticRunAt(prototype, low), [&tuning, threshold](const ReplayResult& result) {
+  jobs.push_back({StaticRunAt(prototype, low),
+                  [&tuning, threshold](const ReplayResult& result) {
                     tuning.overflow_side = Blamed(result, true, threshold);
-                  }});
+                  },
+                  TensorRecords::kKept});
   if (static_cast<float>(tuning.window.high) <= 0) return;
   jobs.push_back({StaticRunAt(prototype, tuning.window.high),
                   [&tuning, threshold](const ReplayResult& result) {
                     tuning.underflow_side = Blamed(result, false, threshold);
-                  }});
+                  },
+                  TensorRecords::kKept});
 }
 
 // The replay of what was chosen tells what was foretold.
@@ -123,7 +128,8 @@ void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, size_t steps, R
                     choice.score = ScoreOf(result, steps, conversion);
                     choice.score.parameters = parameters;
                     if (keep) *keep = std::move(result);
-                  }});
+                  },
+                  keep ? TensorRecords::kKept : TensorRecords::kDropped});
 }
 
 void AddStatic(StaticChoice& choice, const ReplayRun& prototype, size_t steps,
@@ -136,9 +142,25 @@ void AddStatic(StaticChoice& choice, const ReplayRun& prototype, size_t steps,
                   }});
 }
 
+// In one pass, but for steps of very many tensors, whose answers to all would take too much memory.
+void RunAll(const TuneSource& source, size_t tensors, std::span<const Job> jobs) {
+  constexpr size_t kMostAnswers = size_t{1} << 22;
+  const size_t at_once = std::max<size_t>(1, kMostAnswers / std::max<size_t>(1, tensors));
+  for (size_t begin = 0; begin < jobs.size(); begin += at_once) {
+    const auto together = jobs.subspan(begin, std::min(at_once, jobs.size() - begin));
+    std::vector<ReplayRun> runs;
+    for (const Job& job : together) {
+      runs.push_back(job.run);
+      runs.back().tensor_records = job.tensor_records;
+    }
+    std::vector<ReplayResult> results = source.replay(std::move(runs));
+    for (size_t i = 0; i < together.size(); ++i) together[i].done(std::move(results[i]));
+  }
+}
+
 }  // namespace
 
-void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings,
+void ReplayEvidence(const TuneSource& source, size_t tensors, std::vector<FormatTuning>& tunings,
                     const std::vector<ReplayRun>& prototypes,
                     const std::optional<CurrentPolicy>& current) {
   const std::vector<CurrentPolicy> compared = Compared(current);
@@ -157,10 +179,7 @@ void ReplayEvidence(const TuneSource& source, std::vector<FormatTuning>& tunings
     }
     AddBlame(tuning, prototypes[f], jobs);
   }
-  std::vector<ReplayRun> runs;
-  for (const Job& job : jobs) runs.push_back(job.run);
-  std::vector<ReplayResult> results = source.replay(std::move(runs));
-  for (size_t i = 0; i < jobs.size(); ++i) jobs[i].done(std::move(results[i]));
+  RunAll(source, tensors, jobs);
   for (FormatTuning& tuning : tunings) {
     tuning.loss_at_one = tuning.comparisons.front().score.mean_loss;
     if (current) tuning.changes = ChangesOf(tuning);

@@ -80,7 +80,9 @@ TuneResult Tune(const TuneSource& source, const TuneRequest& request, const Advi
     prototypes.push_back(PrototypeOf(request, of_format.format));
     result.formats.push_back(TuneFormat(request, of_format, prototypes.back().conversion));
   }
-  ReplayEvidence(source, result.formats, prototypes, request.current);
+  const FormatAdvice& any = advice.formats.front();
+  ReplayEvidence(source, any.tensors.size() + any.noise_tensors.size(), result.formats, prototypes,
+                 request.current);
   FindStride(result.formats.front().facts, result);
   for (size_t f = 0; f < result.formats.size(); ++f) Judge(advice.formats[f], result.formats[f]);
   for (FormatTuning& tuning : result.formats) NoteDoubts(tuning, result);

@@ -144,7 +144,7 @@ TEST(SweepCommand, ASortWithoutWindowsHasNoVerdict) {
 }
 
 // The words of the lines of a table that begin with these.
-std::vector<std::string> RowsOf(const std::string& report, const std::string& begin) {
+std::vector<std::string> TableRows(const std::string& report, const std::string& begin) {
   std::vector<std::string> rows;
   for (const std::string& line : Lines(report)) {
     std::string words;
@@ -161,12 +161,12 @@ TEST(SweepCommand, RunsThatTieShareARowAndHeadroomIsPreferred) {
       Succeed({"sweep", kTraces + "cnn-digits", "--policy", "torch", "--vary",
                "init_scale=2^-12..2^18", "--vary", "growth_interval=100,200,300", "--top", "4"});
   const std::string tail = " 100 to 300 (100) 0/45 0 ";
-  const std::vector<std::string> rows = RowsOf(report, "fp16 torch");
+  const std::vector<std::string> rows = TableRows(report, "fp16 torch");
   ASSERT_EQ(rows.size(), 3u) << report;  // two of them among the best
   EXPECT_TRUE(rows[0].starts_with("fp16 torch 2^-9 to 2^16 (2^14)" + tail)) << report;
   EXPECT_TRUE(rows[0].ends_with(" 78")) << report;
   EXPECT_TRUE(rows[2].starts_with("fp16 torch 2^-9 to 2^16 (2^14)" + tail)) << report;
-  for (const std::string& row : RowsOf(report, "bf16 torch")) {
+  for (const std::string& row : TableRows(report, "bf16 torch")) {
     EXPECT_TRUE(row.starts_with("bf16 torch 2^-12 to 2^18 (2^-12)" + tail)) << report;
   }
 }
@@ -175,7 +175,7 @@ TEST(SweepCommand, ARowNamesOnlyWhatTies) {
   const std::string report =
       Succeed({"sweep", kTraces + "cnn-digits", "--policy", "static", "--format", "fp16", "--vary",
                "loss_scale=1,2^4,2^30,2^8,2^31", "--top", "2"});
-  const std::vector<std::string> rows = RowsOf(report, "fp16 static");
+  const std::vector<std::string> rows = TableRows(report, "fp16 static");
   ASSERT_EQ(rows.size(), 3u) << report;
   EXPECT_TRUE(rows[0].starts_with("fp16 static 1 to 2^8 (2^8) 0/45")) << report;
   EXPECT_TRUE(rows[1].starts_with("fp16 static 2^30, 2^31 (2^31) 0/45")) << report;

@@ -34,6 +34,9 @@ struct Resume {
   Kept kept = Kept::kAll;
 };
 
+// Whether a run's result has its tensors, which take memory where there are very many of them.
+enum class TensorRecords : uint8_t { kKept, kDropped };
+
 // One simulation: a conversion and a policy, from its first step.
 struct ReplayRun {
   std::string format;  // name to print
@@ -44,6 +47,7 @@ struct ReplayRun {
   Clipping clipping = {};               // of the parameter gradients
   std::optional<LossScaler> anew = {};  // as training began, if `scaler` is from a checkpoint
   std::optional<Resume> resume = {};
+  TensorRecords tensor_records = TensorRecords::kKept;
 };
 
 // The parameters of one optimizer: the gradients whose name matches a pattern (fnmatch) and none of
