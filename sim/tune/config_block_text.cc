@@ -60,8 +60,7 @@ std::string PythonText(ConfigTarget target, const ScaleParameters& parameters) {
   if (target == ConfigTarget::kTorch) return "import torch\n\nscaler = " + scaler;
   if (target == ConfigTarget::kTrainer) {
     return "import torch\n\n"
-           "# after trainer = Trainer(...), whose arguments have fp16=True, and before its "
-           "train()\n"
+           "# after trainer = Trainer(...) with fp16=True, and before trainer.train()\n"
            "trainer.accelerator.scaler = " +
            scaler;
   }
