@@ -44,8 +44,8 @@ std::string Parameters(const PolicyMatch& match) {
 std::string PolicyLine(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
   if (explanation.steps.empty()) return "policy: not known, as the log has one record only";
-  if (explanation.path.stack == LogStack::kGuidedDiffusion) {
-    return "policy: none, as the scale grows by 2^0.001 at each step";
+  if (explanation.path.bounds_nothing && explanation.path.stack == LogStack::kGuidedDiffusion) {
+    return "policy: not known, as the log has means of the scale";
   }
   if (inference.matches.empty()) {
     std::string line = "policy: none of the " + std::to_string(inference.tried) + " reproduces ";

@@ -136,7 +136,8 @@ void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
 Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request,
                     const InferenceLimits& limits) {
   Explanation explanation = {.format = format.name};
-  if (TellsSteps(path) && path.stack != LogStack::kGuidedDiffusion) {  // which no policy is like
+  const bool has_means = path.bounds_nothing && path.stack == LogStack::kGuidedDiffusion;
+  if (TellsSteps(path) && !has_means) {
     explanation.inference = InferPolicy(path, explanation.format, limits);
   } else {
     explanation.inference.path = path;

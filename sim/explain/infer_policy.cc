@@ -49,6 +49,8 @@ std::span<const std::string_view> OwnPolicies(LogStack stack) {
                                                                  "mindspore-manager"};
   static constexpr std::array<std::string_view, 2> kMmcv = {"apex-fp16-utils",
                                                             "deepspeed-fp16-optimizer"};
+  static constexpr std::array<std::string_view, 1> kFairseq2 = {"fairseq2"};
+  static constexpr std::array<std::string_view, 1> kGuidedDiffusion = {"guided-diffusion"};
   static constexpr std::array<std::string_view, 1> kOther = {"torch"};
   switch (stack) {
     case LogStack::kDeepSpeed:
@@ -71,10 +73,12 @@ std::span<const std::string_view> OwnPolicies(LogStack stack) {
       return kMindSpore;
     case LogStack::kMmcv:
       return kMmcv;
-    case LogStack::kSwin:
     case LogStack::kFairseq2:
-    case LogStack::kTorchNpu:
+      return kFairseq2;
     case LogStack::kGuidedDiffusion:
+      return kGuidedDiffusion;
+    case LogStack::kSwin:
+    case LogStack::kTorchNpu:
     case LogStack::kMarian:
     case LogStack::kTrainerState:
     case LogStack::kKeyValue:

@@ -144,7 +144,7 @@ TEST(LogExcerpts, NoPolicyIsSaidWithTheLineAndTheBestPrefix) {
   ASSERT_TRUE(explanation.inference.best);
   const size_t good = explanation.inference.best->fit.explained;
   EXPECT_EQ(explanation.inference.path.stretches[good].line, 3u);
-  EXPECT_EQ(FormatExplanation(explanation).find("policy: none of the 30 reproduces"), 0u);
+  EXPECT_EQ(FormatExplanation(explanation).find("policy: none of the 34 reproduces"), 0u);
 }
 
 TEST(LogExcerpts, PartsOfARotatedLogAreOne) {
