@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/explain/log_start.h"
+#include "sim/explain/path_notes.h"
 #include "sim/explain/read_log.h"
 
 namespace dlsim::sim {
@@ -17,32 +18,6 @@ using Kind = LogEvent::Kind;
 
 // Of a log: each is run through, and takes some bytes.
 constexpr int64_t kMostSteps = 10'000'000;
-
-// True if more overflows stand before the first record than there are steps before its own: they
-// tell of its step, too, and its scale is the one after it.
-bool MessagesLeaveNoStep(const std::vector<LogEvent>& events) {
-  int64_t overflows = 0;
-  for (const LogEvent& event : events) {
-    if (event.kind == Kind::kOverflow && !event.number) ++overflows;
-    if (IsRecord(event))
-      return event.used && event.epoch <= 1 && overflows >= *event.number && overflows > 0;
-  }
-  return false;
-}
-
-// Scales that a log shows once per step may be those that the step used or the next ones. Where
-// skipped steps are marked, their own line or the one after shows the fall.
-bool ShowsNextScale(const std::vector<LogEvent>& events) {
-  if (MessagesLeaveNoStep(events)) return true;
-  int64_t own = 0, after = 0;
-  for (size_t i = 1; i < events.size(); ++i) {
-    if (!events[i].used || !events[i - 1].used) continue;
-    const bool falls = events[i].used->value < events[i - 1].used->value;
-    if (falls && events[i].overflow.value_or(false)) ++own;
-    if (falls && events[i - 1].overflow.value_or(false)) ++after;
-  }
-  return own > after;
-}
 
 class PathBuilder {
  public:
@@ -79,47 +54,11 @@ class PathBuilder {
       if (event.kind == Kind::kStopped) path_.stopped_at_line = event.line;
     }
     Flush();
-    NoteNorms();
-    if (epochs_ > 0) {
-      path_.notes.push_back(
-          "steps begin anew with each epoch: an epoch is taken to end at its last line, so that "
-          "there may be more steps, and longer intervals");
-    }
-    if (left_out_ > 0) {
-      path_.notes.push_back(fmt::format(
-          "the log goes back, as after a resume: {} stretches that were run again are left out",
-          left_out_));
-    }
-    if (surplus_ > 0) {
-      path_.notes.push_back(fmt::format(
-          "more messages of overflows than steps stand between some lines: {} are left out",
-          surplus_));
-    }
-    if (uncounted_ > 0) {
-      path_.notes.push_back(
-          "the scale falls where the log counts 0 skipped steps: each halving is taken for an "
-          "overflow");
-    } else if (presumed_ > 0) {
-      path_.notes.push_back(
-          "the log does not say which steps were skipped: a fall of the scale is taken for an "
-          "overflow");
-    }
+    AddPathNotes(left_out_, events_, path_.notes);
     return std::move(path_);
   }
 
  private:
-  void NoteNorms() {
-    const auto is_bad = [](const LogEvent& event) { return event.norm_is_nonfinite; };
-    const auto count = std::ranges::count_if(events_, is_bad);
-    if (count == 0) return;
-    path_.notes.push_back(fmt::format(
-        "the gradient's norm is not finite in {} that {} not skipped, from line {} on: no loss "
-        "scale helps",
-        count == 1 ? "one line" : fmt::format("{} lines", count),
-        count == 1 ? "tells of a step" : "tell of steps",
-        std::ranges::find_if(events_, is_bad)->line));
-  }
-
   // What is taken for a step may be a time.
   void CheckSteps(int64_t end, const LogEvent& event) const {
     const int64_t steps = end - (path_.first_step - start_.first_index);
@@ -178,7 +117,7 @@ class PathBuilder {
   void AddRecord(LogEvent event) {
     if (event.epoch && epoch_ && *event.epoch > *epoch_ && *event.number < last_number_) {
       epoch_start_ += last_number_ + 1 - start_.first_index;
-      ++epochs_;
+      ++left_out_.epochs;
     } else if (event.epoch && epoch_ && *event.epoch < *epoch_) {
       path_.notes.push_back(
           fmt::format("the log goes back to epoch {} at line {}: only what stands before is read",
@@ -199,7 +138,7 @@ class PathBuilder {
     while (!path_.stretches.empty() && done_ >= EndOf(event)) {
       done_ -= path_.stretches.back().steps.value_or(0);
       path_.stretches.pop_back();
-      ++left_out_;
+      ++left_out_.stretches;
     }
     const Stretch* const kept = path_.stretches.empty() ? nullptr : &path_.stretches.back();
     last_scale_.reset();
@@ -265,7 +204,7 @@ class PathBuilder {
     const int64_t surplus = static_cast<int64_t>(overflows.size()) - *stretch.steps;
     if (surplus <= 0) return;
     overflows.erase(overflows.begin(), overflows.begin() + surplus);
-    surplus_ += surplus;
+    left_out_.surplus += surplus;
   }
 
   // Returns how often the scale was halved since the last one that is known; 0 if it did not fall.
@@ -284,9 +223,9 @@ class PathBuilder {
     if (falls == 0) return;
     stretch.overflows.resize(static_cast<size_t>(std::min(falls, *stretch.steps)));
     const auto presumed = static_cast<int64_t>(stretch.overflows.size());
-    presumed_ += presumed;
+    left_out_.presumed += presumed;
     placed_ += presumed;
-    if (event.skipped || event.skipped_total) uncounted_ += presumed;
+    if (event.skipped || event.skipped_total) left_out_.uncounted += presumed;
   }
 
   // A training begins with scales that overflow. If the last step of its first stretch does, those
@@ -330,14 +269,10 @@ class PathBuilder {
   int64_t skipped_total_ = 0;
   int64_t last_number_ = 0;
   std::optional<int64_t> epoch_;
-  int64_t left_out_ = 0;
-  int64_t surplus_ = 0;  // messages of overflows for which there are no steps
+  LeftOut left_out_;
   std::optional<double> last_scale_;
-  int64_t presumed_ = 0;     // overflows that no line tells of
-  int64_t uncounted_ = 0;    // of those, where a line counts none
   int64_t placed_ = 0;       // overflows since the last total of skipped steps
   int64_t epoch_start_ = 0;  // steps before an epoch that counts anew
-  int64_t epochs_ = 0;       // that do
   bool shows_next_ = false, stopped_ = false;
 };
 

@@ -32,7 +32,33 @@ Opening FindOpening(std::span<const LogEvent> events) {
   return opening;
 }
 
+// True if more overflows stand before the first record than there are steps before its own: they
+// tell of its step, too, and its scale is the one after it.
+bool MessagesLeaveNoStep(const std::vector<LogEvent>& events) {
+  int64_t overflows = 0;
+  for (const LogEvent& event : events) {
+    if (event.kind == Kind::kOverflow && !event.number) ++overflows;
+    if (IsRecord(event))
+      return event.used && event.epoch <= 1 && overflows >= *event.number && overflows > 0;
+  }
+  return false;
+}
+
 }  // namespace
+
+// Scales that a log shows once per step may be those that the step used or the next ones. Where
+// skipped steps are marked, their own line or the one after shows the fall.
+bool ShowsNextScale(const std::vector<LogEvent>& events) {
+  if (MessagesLeaveNoStep(events)) return true;
+  int64_t own = 0, after = 0;
+  for (size_t i = 1; i < events.size(); ++i) {
+    if (!events[i].used || !events[i - 1].used) continue;
+    const bool falls = events[i].used->value < events[i - 1].used->value;
+    if (falls && events[i].overflow.value_or(false)) ++own;
+    if (falls && events[i - 1].overflow.value_or(false)) ++after;
+  }
+  return own > after;
+}
 
 bool IsRecord(const LogEvent& event) {
   const bool counts = event.kind == Kind::kSteps || event.kind == Kind::kUpdates;

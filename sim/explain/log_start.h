@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "sim/explain/log_event.h"
 
@@ -22,6 +23,9 @@ LogStart FindStart(std::span<const LogEvent> events, bool shows_next);
 
 // True for what tells of the steps up to a number, which is there and not negative.
 bool IsRecord(const LogEvent& event);
+
+// Whether records that show a scale once per step show the one after it.
+bool ShowsNextScale(const std::vector<LogEvent>& events);
 
 // Whether a record tells the scale after its step rather than the one that it used; `shows_next`
 // decides where the wording does not.

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/explain/path_notes.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace dlsim::sim {
+namespace {
+
+void NoteNorms(const std::vector<LogEvent>& events, std::vector<std::string>& notes) {
+  const auto is_bad = [](const LogEvent& event) { return event.norm_is_nonfinite; };
+  const auto count = std::ranges::count_if(events, is_bad);
+  if (count == 0) return;
+  notes.push_back(fmt::format(
+      "the gradient's norm is not finite in {} that {} not skipped, from line {} on: no loss "
+      "scale helps",
+      count == 1 ? "one line" : fmt::format("{} lines", count),
+      count == 1 ? "tells of a step" : "tell of steps",
+      std::ranges::find_if(events, is_bad)->line));
+}
+
+}  // namespace
+
+void AddPathNotes(const LeftOut& left_out, const std::vector<LogEvent>& events,
+                  std::vector<std::string>& notes) {
+  NoteNorms(events, notes);
+  if (left_out.epochs > 0) {
+    notes.push_back(
+        "steps begin anew with each epoch: an epoch is taken to end at its last line, so that "
+        "there may be more steps, and longer intervals");
+  }
+  if (left_out.stretches > 0) {
+    notes.push_back(fmt::format(
+        "the log goes back, as after a resume: {} stretches that were run again are left out",
+        left_out.stretches));
+  }
+  if (left_out.surplus > 0) {
+    notes.push_back(fmt::format(
+        "more messages of overflows than steps stand between some lines: {} are left out",
+        left_out.surplus));
+  }
+  if (left_out.uncounted > 0) {
+    notes.push_back(
+        "the scale falls where the log counts 0 skipped steps: each halving is taken for an "
+        "overflow");
+  } else if (left_out.presumed > 0) {
+    notes.push_back(
+        "the log does not say which steps were skipped: a fall of the scale is taken for an "
+        "overflow");
+  }
+}
+
+}  // namespace dlsim::sim
