@@ -56,14 +56,15 @@ FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
   for (const StepWindow& step : windows.steps) {
     advice.hopeless_steps += step.hopeless;
     advice.empty_steps += step.empty() && !step.hopeless;
+    advice.zero_steps += step.largest == 0 && !step.hopeless;
   }
   const std::optional<ServedSteps::Range> range = windows.served.Best();
   advice.steps_outside = advice.steps - (range ? range->served : 0);
   advice.most_served = range;
   const size_t judged = advice.steps - advice.hopeless_steps;
-  if (2 * judged < advice.steps || !range) {
-    advice.verdict =
-        2 * judged < advice.steps ? FormatVerdict::kOverflows : FormatVerdict::kNoScaleServes;
+  const bool told = 2 * (judged - advice.zero_steps) >= advice.steps;
+  if (!told || !range) {
+    advice.verdict = told ? FormatVerdict::kNoScaleServes : FormatVerdict::kOverflows;
   } else if (judged - range->served <= MostLost(judged)) {
     advice.window = range;
     advice.verdict = range->exponent == 0 ? FormatVerdict::kAsIs : FormatVerdict::kWithScale;

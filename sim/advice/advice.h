@@ -47,6 +47,7 @@ struct FormatAdvice {
   size_t steps = 0;
   size_t hopeless_steps = 0;  // of these, not finite as recorded: they say nothing of the format
   size_t empty_steps = 0;     // of the others, with an empty window
+  size_t zero_steps = 0;      // of the others, with nothing but zeros, which say nothing either
   std::vector<TensorHarm> tensors;         // at that scale, in file order, without noise
   std::vector<TensorHarm> at_risk;         // of these, the worst first
   std::vector<std::string> noise_tensors;  // not counted

@@ -54,8 +54,13 @@ std::string SentenceOnScales(const FormatAdvice& format) {
 std::string Sentence(const FormatAdvice& format) {
   const size_t judged = format.steps - format.hopeless_steps;
   if (format.verdict == FormatVerdict::kOverflows) {
-    return fmt::format("cannot be judged: only {} of {} {} finite as recorded.", judged,
-                       Counted(format.steps, "step"), judged == 1 ? "is" : "are");
+    const size_t told = judged - format.zero_steps;
+    const std::string who =
+        told == 0 ? "no step has"
+                  : fmt::format("only {} of {} {}", told, Counted(format.steps, "step"),
+                                told == 1 ? "has" : "have");
+    return fmt::format("cannot be judged: {} gradients that are finite{}.", who,
+                       format.zero_steps > 0 ? " and not all zero" : "");
   }
   if (format.verdict == FormatVerdict::kNoScaleServes) {
     return fmt::format(
@@ -86,12 +91,16 @@ std::string LookedAtText(const Advice& advice) {
         " The recorded loss is NaN or infinite at {} ({}step {}): the recorded run failed there.",
         Counted(broken.steps, "step"), broken.steps == 1 ? "" : "first at ", broken.first_step);
   }
-  const size_t hopeless = advice.formats.front().hopeless_steps;
-  if (hopeless > 0) {
-    text += fmt::format(" {} {} not finite as recorded and says nothing of a format.",
-                        Counted(hopeless, "step"), hopeless == 1 ? "is" : "are");
-    if (hopeless > 1) text.replace(text.rfind("says"), 4, "say");
-  }
+  const auto add_silent = [&](size_t steps, std::string_view one, std::string_view many) {
+    if (steps == 0) return;
+    text +=
+        fmt::format(" {} {} nothing of a format.", Counted(steps, "step"), steps == 1 ? one : many);
+  };
+  const FormatAdvice& first = advice.formats.front();
+  add_silent(first.hopeless_steps, "is not finite as recorded and says",
+             "are not finite as recorded and say");
+  add_silent(first.zero_steps, "holds nothing but zeros and says",
+             "hold nothing but zeros and say");
   return text;
 }
 

@@ -147,6 +147,19 @@ TEST_F(AdviceTest, SaysWhatWasLookedAt) {
   EXPECT_NE(chosen.lines[1].find("left out by --tensors"), std::string::npos) << chosen.lines[1];
 }
 
+TEST_F(AdviceTest, ZerosSayNothingOfAFormat) {
+  for (int step = 0; step < 4; ++step) {
+    WriteStep(step, {FloatTensor("a.weight.grad", {step == 1 ? 1.0f : 0.0f, 0.0f})});
+  }
+  const TraceReader trace = Open();
+  const Advice few = Advise(WindowsOf(TraceSource(trace, 1), {"fp16"}));
+  EXPECT_EQ(few.formats[0].verdict, FormatVerdict::kOverflows);
+  EXPECT_EQ(few.lines[0],
+            "fp16  cannot be judged: only 1 of 4 steps has gradients that are finite and not all "
+            "zero.");
+  EXPECT_NE(few.lines[1].find("3 steps hold nothing but zeros"), std::string::npos) << few.lines[1];
+}
+
 // The gradient of a bias before a normalization: at one step it lies just above the limit.
 TEST_F(AdviceTest, NoiseThatVariesBoundsNoWindow) {
   for (int step = 0; step < 6; ++step) {
