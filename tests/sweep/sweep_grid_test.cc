@@ -163,19 +163,21 @@ SweepOutcome OutcomeWith(uint64_t skipped, double energy) {
   return outcome;
 }
 
+const std::vector<Prefers> kAlike(6, Prefers::kLowScale);
+
 TEST(SweepRanking, TheFrontHasWhatNothingBeats) {
   std::vector<SweepOutcome> outcomes = {OutcomeWith(3, 0.1), OutcomeWith(1, 0.5),
                                         OutcomeWith(3, 0.1), OutcomeWith(2, 0.6),
                                         OutcomeWith(0, 0.9), OutcomeWith(5, 0.1)};
-  EXPECT_EQ(ParetoFront(outcomes), (std::vector<size_t>{4, 1, 0}));
+  EXPECT_EQ(ParetoFront(outcomes, kAlike), (std::vector<size_t>{4, 1, 0}));
   outcomes[4].fatal = ScalerEvent();
-  EXPECT_EQ(ParetoFront(outcomes), (std::vector<size_t>{1, 0}));
+  EXPECT_EQ(ParetoFront(outcomes, kAlike), (std::vector<size_t>{1, 0}));
 }
 
 TEST(SweepRanking, EndedRunsComeLast) {
   std::vector<SweepOutcome> outcomes = {OutcomeWith(0, 0), OutcomeWith(5, 0), OutcomeWith(2, 0)};
   outcomes[0].fatal = ScalerEvent();
-  EXPECT_EQ(Rank(outcomes, RankBy::kSkipped), (std::vector<size_t>{2, 1, 0}));
+  EXPECT_EQ(Rank(outcomes, kAlike, RankBy::kSkipped), (std::vector<size_t>{2, 1, 0}));
 }
 
 }  // namespace
