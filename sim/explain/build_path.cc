@@ -51,9 +51,11 @@ class PathBuilder {
       if (event.kind == Kind::kOverflow) AddOverflow(event);
       if (event.kind == Kind::kGrowth) AddGrowth(event);
       if (IsRecord(event)) AddRecord(event);
+      if (event.kind == Kind::kSeen) AddSeen(event);
       if (event.kind == Kind::kStopped) path_.stopped_at_line = event.line;
     }
     Flush();
+    FallToSeen();
     AddPathNotes(left_out_, events_, path_.notes);
     return std::move(path_);
   }
@@ -111,6 +113,20 @@ class PathBuilder {
     stretch.announced = event.stack == LogStack::kMxnet;
     stretch.used = event.used;
     stretch.next = event.next;
+    path_.stretches.push_back(std::move(stretch));
+  }
+
+  void AddSeen(const LogEvent& event) {
+    if (!seen_ || event.used->value < seen_->used->value) seen_ = event;
+  }
+
+  // A log that ends with such a line: each halving is a step.
+  void FallToSeen() {
+    if (!seen_ || FallsTo(seen_->used) == 0) return;
+    Stretch stretch = {.line = seen_->line, .steps = FallsTo(seen_->used)};
+    PresumeOverflows(*seen_, seen_->used, stretch);
+    stretch.next = seen_->used;
+    stretch.last = LastStep::kSkipped;
     path_.stretches.push_back(std::move(stretch));
   }
 
@@ -194,6 +210,7 @@ class PathBuilder {
     if (event.overflow && ShowsNext(event, shows_next_)) MarkLast(*event.overflow, stretch);
     stretch.next = next;
     if (next) last_scale_ = next->value;
+    seen_.reset();
     path_.stretches.push_back(std::move(stretch));
     done_ = end;
   }
@@ -218,10 +235,12 @@ class PathBuilder {
   // the scale. DeepSpeed's engine has the training loop print a count of 0.
   void PresumeOverflows(const LogEvent& event, const std::optional<PrintedNumber>& next,
                         Stretch& stretch) {
-    int64_t falls = FallsTo(next);
+    const bool saw_lower = seen_ && next && seen_->used->value < next->value;
+    int64_t falls = FallsTo(saw_lower ? seen_->used : next);
     if (falls == 0 && IsFirstDescent(event, next, stretch)) falls = *stretch.steps;
     if (falls == 0) return;
     stretch.overflows.resize(static_cast<size_t>(std::min(falls, *stretch.steps)));
+    if (saw_lower && !stretch.overflows.empty()) stretch.overflows.back().next = seen_->used;
     const auto presumed = static_cast<int64_t>(stretch.overflows.size());
     left_out_.presumed += presumed;
     placed_ += presumed;
@@ -271,8 +290,9 @@ class PathBuilder {
   std::optional<int64_t> epoch_;
   LeftOut left_out_;
   std::optional<double> last_scale_;
-  int64_t placed_ = 0;       // overflows since the last total of skipped steps
-  int64_t epoch_start_ = 0;  // steps before an epoch that counts anew
+  std::optional<LogEvent> seen_;  // the lowest scale since the last record, at some step
+  int64_t placed_ = 0;            // overflows since the last total of skipped steps
+  int64_t epoch_start_ = 0;       // steps before an epoch that counts anew
   bool shows_next_ = false, stopped_ = false;
 };
 

@@ -21,10 +21,12 @@ void AppendRecorded(const Stretch& stretch, double& scale, std::vector<LoggedSte
                        : overflows > 0 && stretch.overflows.back().next
                            ? stretch.overflows.back().next->value
                            : scale;
+  const auto moves = [&](const LoggedOverflow& o) { return o.next && o.next->value != scale; };
+  const bool stands = after == scale && std::ranges::none_of(stretch.overflows, moves);
   for (int64_t at = 0; at < count; ++at) {
     // Where among the steps the overflows lie is not known: the last ones stand for them.
     const int64_t overflow = at - (count - overflows);
-    double used = at == 0 || after == scale ? scale : kUnknown;
+    double used = at == 0 || stands ? scale : kUnknown;
     if (overflow >= 0) {
       const auto& logged = stretch.overflows[static_cast<size_t>(overflow)];
       if (logged.used) used = logged.used->value;

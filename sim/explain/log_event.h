@@ -16,6 +16,7 @@ struct LogEvent {
     kGrowth,    // the scale grew
     kSteps,     // the state after `number` steps, or of the step of that number
     kUpdates,   // the state after `number` applied steps
+    kSeen,      // the scale after some step since the record before
     kStopped,   // the training ended, since the scale could fall no more
     kIgnored,   // of a known wording, but it adds nothing
   };

@@ -38,12 +38,15 @@ std::optional<LogEvent> Fairseq2(std::string_view line) {
 }
 
 // icefall, egs/librispeech/ASR/zipformer/train.py and icefall/err.py: the exception that ends the
-// training.
+// training, and the warning before it, which names no step: "Grad scale is small: 0.0078125".
 std::optional<LogEvent> Icefall(std::string_view line) {
-  const auto scale = NumberAfter(line, "grad_scale is too small, exiting");
-  if (!scale) return std::nullopt;
   LogEvent event = {.stack = LogStack::kKeyValue, .kind = Kind::kStopped};
-  event.used = scale;
+  event.used = NumberAfter(line, "grad_scale is too small, exiting");
+  if (!event.used) {
+    event.kind = Kind::kSeen;
+    event.used = NumberAfter(line, "Grad scale is small:");
+  }
+  if (!event.used) return std::nullopt;
   return event;
 }
 
