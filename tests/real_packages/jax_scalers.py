@@ -181,6 +181,7 @@ def keras_drive(params: Params, steps: int, overflows: list[int]) -> Run:
     apply = jax.jit(optimizer.stateless_apply)
 
     def step(overflow: bool) -> bool:
+        before = int(optimizer.iterations.value)
         weight.assign(np.ones(1, np.float32))
         gradient = np.full(1, np.inf if overflow else 1e30, np.float32)
         values = [variable.value for variable in optimizer.variables]
@@ -189,7 +190,7 @@ def keras_drive(params: Params, steps: int, overflows: list[int]) -> Run:
             [*optimizer.variables, weight], [*values, *weights], strict=True
         ):
             variable.assign(value)
-        return bool(np.asarray(weight.value)[0] == 1.0)
+        return int(optimizer.iterations.value) == before
 
     run = drive_steps(steps, overflows, lambda: optimizer.dynamic_scale.value, step)
     run.state = {"step_counter": int(optimizer.step_counter.value)}
