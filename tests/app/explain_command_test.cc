@@ -89,7 +89,7 @@ TEST(ExplainCommand, CsvIsThePathAndReadsBack) {
 }
 
 TEST(ExplainCommand, MistakesAreOneLine) {
-  ExpectFailure({"explain"}, 2, {"log is required"});
+  ExpectFailure({"explain"}, 2, {"LOG is required"});
   ExpectFailure({"explain", "/nonexistent"}, 3, {"/nonexistent: cannot be read"});
   ExpectFailure({"explain", kLogs + "no-scale.log"}, 3,
                 {"no-scale.log: no loss scale found", "DeepSpeed, Apex, Megatron-LM", "CSV"});
