@@ -113,8 +113,8 @@ TEST_F(FileArguments, TwoOutputsAreTwoFiles) {
 TEST_F(FileArguments, TheUnfinishedProfileIsAnOutput) {
   fs::create_symlink("target", Path("link"));
   fs::create_symlink("p.partial", Path("soft"));
-  const auto refused = [&](const std::string& profile, const std::string& json) {
-    ExpectFailure({"profile", trace_.path(), "-o", Path(profile), "--json", Path(json)}, 2,
+  const auto refused = [&](const std::string& profile, const std::string& result) {
+    ExpectFailure({"profile", trace_.path(), "-o", Path(profile), "--json", Path(result)}, 2,
                   {"--json: taken by -o until the profile is complete"});
   };
   refused("p", "p.partial");
