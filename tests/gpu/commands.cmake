@@ -25,4 +25,6 @@ if(DLSIM_BUILD_BENCHMARKS)
 endif()
 dlsim_add_test(open_device_test SOURCES gpu/open_device_test.cc
                ${PROJECT_SOURCE_DIR}/sim/app/device_option.cc
+               ${PROJECT_SOURCE_DIR}/sim/app/help_format.cc
+               ${PROJECT_SOURCE_DIR}/sim/app/option_values.cc
                LIBRARIES dlsim_gpu_emulated dlsim::sim CLI11::CLI11)
