@@ -73,7 +73,8 @@ TEST_F(ProfileMpi, AFailureNamesTheFileAndLeavesNoResult) {
     const CommandResult again = RunRanks(3, ProfileArguments(trace_.path(), output_));
     EXPECT_EQ(again.exit_code, 0) << again.err;
     const std::string kept = std::to_string(damaged);
-    EXPECT_NE(again.err.find("note: " + kept + " of " + kept + " steps"), std::string::npos)
+    EXPECT_NE(again.err.find("note: resuming: " + kept + " of " + kept + " steps"),
+              std::string::npos)
         << again.err;
     EXPECT_TRUE(ReadBytes(output_) == whole);
     fs::remove(output_);
