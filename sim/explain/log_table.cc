@@ -6,6 +6,7 @@
 #include <initializer_list>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/explain/guided_diffusion.h"
@@ -150,8 +151,10 @@ std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::strin
     Number(LowerCase(scale), place, line);
     event.used = ReadPrinted(LowerCase(scale));
     if (columns->is_log2) {
-      if (const auto record = GuidedRecord(*event.number, *event.used)) events.push_back(*record);
-      events.back().line = line;
+      if (std::optional<LogEvent> record = GuidedRecord(*event.number, *event.used)) {
+        record->line = line;
+        events.push_back(std::move(*record));
+      }
       continue;
     }
     event.bare_name = columns->bare_name;

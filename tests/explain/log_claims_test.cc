@@ -98,6 +98,12 @@ TEST(LogClaims, WhatIsNoRecordOfOneRunIsRefused) {
   }
 }
 
+TEST(LogClaims, ALogarithmThatIsNoScaleIsLeftOut) {
+  EXPECT_THROW(ExplainText("lg_loss_scale,step\n2000,0\n"), Error);
+  const Explanation found = ExplainText("lg_loss_scale,step\n2000,0\n20,10\n19,20\n");
+  EXPECT_EQ(found.skips.skipped, 1);
+}
+
 TEST(LogClaims, AScaleOf1ThroughoutIsThatOfNoScaler) {
   const Explanation none = ExplainText(Megatron("10", "1.0") + Megatron("20", "1.0"));
   EXPECT_FALSE(none.totals.applied_at_most);
