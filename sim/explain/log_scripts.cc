@@ -100,10 +100,9 @@ std::optional<LogEvent> DlLogger(std::string_view line) {
   return event;
 }
 
-// Marian, training/graph_group.cpp: the cost-scaling factor, which is "Reduced ... to 128"
-// ("reducing
-// ... to" in older versions), "Reduced ... to minimum 8", from where on it replaces NaN by 0, and
-// "Increasing ... to 256"; in between a version skipped updates at the minimum.
+// Marian, training/graph_group.cpp: the cost-scaling factor is "Reduced ... to 128" ("reducing ...
+// to" in older versions), "Reduced ... to minimum 8", from where on NaN is replaced by 0, and
+// "Increasing ... to 256"; a version between these skipped updates at the minimum.
 std::optional<LogEvent> Marian(std::string_view line) {
   const auto factor = TextAfter(line, "cost-scaling factor");
   if (!factor) return std::nullopt;

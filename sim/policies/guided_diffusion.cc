@@ -73,8 +73,7 @@ ConfiguredScaler MakeGuidedDiffusion(const ParameterMap& given, std::string_view
       .fp16_scale_growth = settings.Number("fp16_scale_growth")};
   std::vector<std::string> notes = {
       "an overflow halves the scale, each clean step multiplies it by 2^fp16_scale_growth; there "
-      "is "
-      "no floor: the scale can reach 0, and then every step is skipped"};
+      "is no floor: the scale can reach 0, and then every step is skipped"};
   return {.scaler = LossScaler::Make<MixedPrecisionTrainer>(config),
           .parameters = {{"init_scale", config.init_scale},
                          {"fp16_scale_growth", config.fp16_scale_growth}},
