@@ -298,6 +298,10 @@ class PathBuilder {
 
 }  // namespace
 
+bool HasMeans(const ScalePath& path) {
+  return path.bounds_nothing && path.stack == LogStack::kGuidedDiffusion;
+}
+
 bool HasStepCounts(const ScalePath& path) {
   return std::ranges::all_of(path.stretches, [](const Stretch& s) { return s.steps.has_value(); });
 }

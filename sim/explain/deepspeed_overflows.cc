@@ -10,14 +10,10 @@ namespace {
 
 using Kind = LogEvent::Kind;
 
-bool IsOverflowOfScales(const LogEvent& event) {
-  return event.kind == Kind::kOverflow && event.next;
-}
-
 // "Reducing dynamic loss scale from 8.0 to 4.0", which each rank prints; a growth between two of
 // them would have a line of its own.
 bool IsFp16Optimizer(const LogEvent& event) {
-  return event.stack == LogStack::kDeepSpeed && IsOverflowOfScales(event) && event.used &&
+  return event.stack == LogStack::kDeepSpeed && IsOverflowWithScale(event) && event.used &&
          event.next->value < event.used->value && !event.rank && !event.from_optimizer;
 }
 
@@ -33,7 +29,7 @@ void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
         SameScales(kept.back(), event)) {
       continue;
     }
-    if (IsOverflowOfScales(event) && !event.from_optimizer &&
+    if (IsOverflowWithScale(event) && !event.from_optimizer &&
         (said.empty() || !SameScales(said.back(), event))) {
       said.push_back(event);
       if (said.size() > kRecent) said.pop_front();
@@ -44,6 +40,11 @@ void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
   events = std::move(kept);
 }
 
+// An overflow whose scales are not told.
+bool IsNumberAlone(const LogEvent& event) {
+  return event.kind == Kind::kOverflow && !event.next && event.number;
+}
+
 // "Grad overflow on iteration: 7" numbers an overflow, and the lines about its scales follow it;
 // both stand once per rank. The numbers tell how many overflows there are.
 class NumberedOverflows {
@@ -52,7 +53,7 @@ class NumberedOverflows {
     if (event.kind != Kind::kOverflow) {
       if (event.kind == Kind::kGrowth) last_ = kNone;
       joined_.push_back(std::move(event));
-    } else if (!event.next && event.number) {
+    } else if (IsNumberAlone(event)) {
       if (numbers_.insert(*event.number).second) joined_.push_back(std::move(event));
     } else {
       AddScales(std::move(event));
@@ -65,10 +66,7 @@ class NumberedOverflows {
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
   void AddScales(LogEvent event) {
-    const auto lacks = [](const LogEvent& e) {
-      return e.kind == Kind::kOverflow && !e.next && e.number;
-    };
-    const auto open = std::ranges::find_if(joined_, lacks);
+    const auto open = std::ranges::find_if(joined_, IsNumberAlone);
     const bool repeats = last_ != kNone && SameScales(joined_[last_], event);
     if (open == joined_.end()) {
       if (repeats || !numbers_.empty()) return;
@@ -89,12 +87,9 @@ class NumberedOverflows {
 };
 
 void JoinNumbers(std::vector<LogEvent>& events) {
-  const auto is_number = [](const LogEvent& e) {
-    return e.kind == Kind::kOverflow && !e.next && e.number;
-  };
-  if (std::ranges::none_of(events, is_number)) return;
-  if (std::ranges::none_of(events, IsOverflowOfScales)) {
-    std::erase_if(events, is_number);
+  if (std::ranges::none_of(events, IsNumberAlone)) return;
+  if (std::ranges::none_of(events, IsOverflowWithScale)) {
+    std::erase_if(events, IsNumberAlone);
     return;
   }
   NumberedOverflows overflows;
@@ -108,6 +103,10 @@ void JoinNumbers(std::vector<LogEvent>& events) {
 }
 
 }  // namespace
+
+bool IsOverflowWithScale(const LogEvent& event) {
+  return event.kind == Kind::kOverflow && event.next;
+}
 
 bool SameScales(const LogEvent& a, const LogEvent& b) {
   return a.used == b.used && a.next == b.next;

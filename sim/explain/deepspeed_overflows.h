@@ -9,6 +9,9 @@
 
 namespace dlsim::sim {
 
+// True for an overflow that tells the scale after it.
+bool IsOverflowWithScale(const LogEvent& event);
+
 // True if both tell the same scales.
 bool SameScales(const LogEvent& a, const LogEvent& b);
 

@@ -44,7 +44,7 @@ std::string Parameters(const PolicyMatch& match) {
 std::string PolicyLine(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
   if (explanation.steps.empty()) return "policy: not known, as the log has one record only";
-  if (explanation.path.bounds_nothing && explanation.path.stack == LogStack::kGuidedDiffusion) {
+  if (HasMeans(explanation.path)) {
     return "policy: not known, as the log has means of the scale";
   }
   if (inference.matches.empty()) {

@@ -138,8 +138,7 @@ void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
 Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request,
                     const InferenceLimits& limits) {
   Explanation explanation = {.format = format.name};
-  const bool has_means = path.bounds_nothing && path.stack == LogStack::kGuidedDiffusion;
-  if (TellsSteps(path) && !has_means) {
+  if (TellsSteps(path) && !HasMeans(path)) {
     explanation.inference = InferPolicy(path, explanation.format, limits);
   } else {
     explanation.inference.path = path;

@@ -28,10 +28,6 @@ bool IsVague(const PrintedNumber& number) {
   return number.value != 0 && (number.low <= 0 || number.high >= 2 * number.low);
 }
 
-bool IsOverflowWithScale(const LogEvent& event) {
-  return event.kind == Kind::kOverflow && event.next;
-}
-
 bool SameMessage(const LogEvent& a, const LogEvent& b) {
   return a.kind == b.kind && a.number == b.number && SameScales(a, b);
 }

@@ -96,6 +96,9 @@ struct ScalePath {
   std::vector<std::string> notes = {};         // what was left out or presumed
 };
 
+// True if the scales are means over steps, which no policy has.
+bool HasMeans(const ScalePath& path);
+
 // True if the number of steps in every stretch is known.
 bool HasStepCounts(const ScalePath& path);
 
