@@ -85,6 +85,8 @@ FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
 
 }  // namespace
 
+bool HasRangeOfFloat32(const Format& format) { return format.exponent_bits >= 8; }
+
 PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window) {
   if (window.empty()) return PathPlace::kUnserved;
   if (step.scale < std::ldexp(1.0, window.low)) return PathPlace::kBelow;

@@ -26,6 +26,10 @@ constexpr auto EnumNames(FormatVerdict) {
                                                  {FormatVerdict::kOverflows, "overflows"}});
 }
 
+// True for a format with float32's range of exponents, where scale 1 loses nothing that a higher
+// one would keep.
+bool HasRangeOfFloat32(const Format& format);
+
 // What bounds the windows of all steps on one side.
 struct WindowBound {
   int64_t step = 0;

@@ -32,11 +32,6 @@ std::string StepsText(const FormatAdvice& format) {
   return judged == 1 ? "the one step" : fmt::format("all {} steps", judged);
 }
 
-// With float32's range of exponents a scale is not needed where 1 serves.
-bool HasRangeOfFloat32(const std::string& format) {
-  return ParseFormat(format).format.exponent_bits >= 8;
-}
-
 std::string SentenceOnScales(const FormatAdvice& format) {
   const std::string steps = "(" + StepsText(format) + ")";
   if (!format.scale) {
@@ -44,7 +39,8 @@ std::string SentenceOnScales(const FormatAdvice& format) {
            std::to_string(format.steps_outside - format.hopeless_steps) + " or more of " +
            Counted(format.steps - format.hopeless_steps, "step") + ".";
   }
-  if (format.verdict == FormatVerdict::kAsIs && HasRangeOfFloat32(format.format)) {
+  if (format.verdict == FormatVerdict::kAsIs &&
+      HasRangeOfFloat32(ParseFormat(format.format).format)) {
     return "without loss scaling " + steps + ".";
   }
   return "";

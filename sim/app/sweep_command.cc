@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
+#include "sim/advice/advice.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
@@ -169,9 +170,8 @@ int RunSweep(SweepCommandOptions options) {
                         .outcomes = std::move(run.outcomes),
                         .verdicts = std::move(run.verdicts)};
   for (const GridPoint& point : plan.points) {
-    constexpr int kFloat32ExponentBits = 8;
-    const bool narrow = plan.formats[point.format].format.exponent_bits < kFloat32ExponentBits;
-    result.prefers.push_back(narrow ? Prefers::kHighScale : Prefers::kLowScale);
+    const bool wide = HasRangeOfFloat32(plan.formats[point.format].format);
+    result.prefers.push_back(wide ? Prefers::kLowScale : Prefers::kHighScale);
   }
   result.order = Rank(result.outcomes, result.prefers, options.sort);
   result.pareto = ParetoFront(result.outcomes, result.prefers);

@@ -38,10 +38,9 @@ double UsualLimit(std::span<const StepFacts> facts) {
 // highest with head-room: the study found it to lose least of what whole tensors do not show
 // (docs/evidence.md). A format with float32's exponents has nothing to gain.
 double StartOf(const FormatAdvice& advice, std::span<const StepFacts> facts) {
-  constexpr int kFloat32ExponentBits = 8;
   const double scale = StaticOf(advice, facts).scale;
-  const bool narrow = ParseFormat(advice.format).format.exponent_bits < kFloat32ExponentBits;
-  if (scale != 1 || !narrow || !advice.most_served) return scale;
+  const bool wide = HasRangeOfFloat32(ParseFormat(advice.format).format);
+  if (scale != 1 || wide || !advice.most_served) return scale;
   return std::ldexp(1.0, std::max(0, advice.most_served->highest));
 }
 
