@@ -42,12 +42,15 @@ std::string CommandName(const CLI::App& app) {
   return app.get_name() + (chosen.empty() ? "" : " " + CommandName(*chosen.front()));
 }
 
+const CLI::App& ChosenCommand(const CLI::App& app) {
+  const auto chosen = app.get_subcommands();
+  return chosen.empty() ? app : ChosenCommand(*chosen.front());
+}
+
 // " (did you mean '--format'?)" for an option that the chosen command does not have; else empty.
 std::string MeantOption(const CLI::App& app) {
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   std::vector<std::string> names;
-  for (const CLI::Option* option : command->get_options()) {
+  for (const CLI::Option* option : ChosenCommand(app).get_options()) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   }
   const std::vector<std::string_view> known(names.begin(), names.end());
@@ -64,10 +67,8 @@ std::string MeantOption(const CLI::App& app) {
 std::string MessageOf(const CLI::App& app, const CLI::ParseError& error) {
   const std::string message = Printable(error.what());
   if (error.get_name() != "ArgumentMismatch") return message + MeantOption(app);
-  const CLI::App* command = &app;
-  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
   const std::string name = message.substr(0, message.find(':'));
-  const CLI::Option* const option = command->get_option_no_throw(name);
+  const CLI::Option* const option = ChosenCommand(app).get_option_no_throw(name);
   if (option == nullptr || !message.ends_with(" missing")) return message;
   return name + ": no value, expected " + option->get_option_text();
 }
