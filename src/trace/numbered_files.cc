@@ -161,7 +161,7 @@ Names AlikeButForNumber(const std::string& directory, const Names& names) {
 std::string CheckSteps(const std::string& directory, const Names& names, NumberOf of) {
   if (of == NumberOf::kStep) return {};
   const bool are_arrays = names[0].ends_with(".npy");
-  if (of == NumberOf::kPart || of == NumberOf::kTensor) RefuseParts(directory, names);
+  if (of == NumberOf::kTensor) RefuseParts(directory, names);
   if (!are_arrays && !ShareATensor(ShapesIn(directory, names[0]), ShapesIn(directory, names[1]))) {
     throw InputError(Printable(directory),
                      "its files have no tensor in common: steps, or parts of one step?",
@@ -223,7 +223,6 @@ NumberedDirectory ReadNumbers(const std::string& directory, const Names& names) 
 }
 
 void RefuseSameStep(const std::string& before, const std::string& path) {
-  namespace fs = std::filesystem;
   const fs::path folder = fs::path(path).parent_path();
   if (fs::path(before).parent_path() != folder) return;
   const std::string names[] = {fs::path(before).filename().string(),
