@@ -13,7 +13,7 @@
 #include "dlsim/gpu/measure.h"
 #include "gpu/base/device_buffer.h"
 #include "gpu/check/ladder_count.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 
 namespace dlsim::bench {
 namespace {

@@ -2,7 +2,7 @@
 // What stands in for gpu_kernels.cc in a build without CUDA.
 #include "bench/gpu_kernels.h"
 #include "dlsim/gpu/devices.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 
 namespace dlsim::bench {
 

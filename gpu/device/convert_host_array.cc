@@ -5,7 +5,7 @@
 #include <type_traits>
 
 #include "dlsim/gpu/convert.h"
-#include "src/measure/staged_blocks.h"
+#include "src/device/staged_blocks.h"
 
 namespace dlsim::gpu {
 namespace {

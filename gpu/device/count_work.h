@@ -7,8 +7,8 @@
 #include "gpu/device/counter_store.h"
 #include "gpu/device/slot_ring.h"
 #include "gpu/device/step_batch.h"
+#include "src/device/compute_device.h"
 #include "src/histogram/histogram_sums.h"
-#include "src/measure/compute_device.h"
 
 namespace dlsim::gpu {
 

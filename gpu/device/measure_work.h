@@ -8,7 +8,7 @@
 #include "gpu/device/slot_ring.h"
 #include "gpu/device/step_batch.h"
 #include "gpu/measure/measure_kernels.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 
 namespace dlsim::gpu {
 

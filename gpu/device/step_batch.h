@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "gpu/base/piece.h"
-#include "src/measure/compute_device.h"
-#include "src/measure/staged_blocks.h"
+#include "src/device/compute_device.h"
+#include "src/device/staged_blocks.h"
 
 namespace dlsim::gpu {
 

@@ -4,7 +4,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 
 namespace dlsim::gpu {
 namespace {

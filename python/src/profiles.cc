@@ -23,9 +23,9 @@
 #include "dlsim/profile_file.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
-#include "sim/join/join_shards.h"
+#include "sim/align/join_shards.h"
 #include "sim/profile/ladder_settings.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "src/profile/join_steps.h"
 
 namespace dlsim::python {

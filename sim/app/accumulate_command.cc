@@ -17,10 +17,10 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
-#include "sim/narrow_sums/accumulation_output.h"
-#include "sim/narrow_sums/reductions.h"
-#include "sim/narrow_sums/sum_runs.h"
-#include "sim/narrow_sums/sum_study.h"
+#include "sim/studies/accumulation_output.h"
+#include "sim/studies/reductions.h"
+#include "sim/studies/sum_runs.h"
+#include "sim/studies/sum_study.h"
 
 namespace dlsim::sim {
 namespace {

@@ -14,7 +14,7 @@
 #include "dlsim/measure.h"
 #include "sim/base/output_file.h"
 #include "src/base/beside.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "src/measure/load_floats.h"
 #include "src/trace/npy.h"
 #include "src/trace/read_only_file.h"

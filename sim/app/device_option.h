@@ -8,7 +8,7 @@
 #include <string>
 
 #include "sim/base/device_choice.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 
 namespace dlsim::sim {
 

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "dlsim/error.h"
+#include "sim/align/join_shards.h"
 #include "sim/app/commands.h"
 #include "sim/base/wrap.h"
-#include "sim/join/join_shards.h"
 
 namespace dlsim::sim {
 namespace {

@@ -21,8 +21,8 @@
 #include "sim/base/wrap.h"
 #include "sim/replay/report.h"
 #include "sim/replay/source_text.h"
-#include "sim/summaries/summary_report.h"
-#include "sim/summaries/summary_rows.h"
+#include "sim/studies/summary_report.h"
+#include "sim/studies/summary_rows.h"
 
 namespace dlsim::sim {
 namespace {

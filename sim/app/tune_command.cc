@@ -9,6 +9,10 @@
 #include "dlsim/error.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/advice_text.h"
+#include "sim/advice/config_block_text.h"
+#include "sim/advice/policy_family.h"
+#include "sim/advice/tune_report.h"
+#include "sim/advice/tuning.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
@@ -24,10 +28,6 @@
 #include "sim/config/cerebras_keys.h"
 #include "sim/replay/report.h"
 #include "sim/replay/source_text.h"
-#include "sim/tune/config_block_text.h"
-#include "sim/tune/policy_family.h"
-#include "sim/tune/tune_report.h"
-#include "sim/tune/tuning.h"
 
 namespace dlsim::sim {
 namespace {

@@ -11,7 +11,7 @@
 #include "dlsim/profile_file.h"
 #include "dlsim/sim/gradient_source.h"
 #include "dlsim/trace.h"
-#include "sim/diff/align_steps.h"
+#include "sim/align/align_steps.h"
 #include "sim/diff/compared_step.h"
 #include "sim/replay/file_state.h"
 #include "sim/replay/trace_source.h"

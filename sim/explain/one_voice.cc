@@ -10,10 +10,10 @@
 #include <string>
 
 #include "dlsim/error.h"
+#include "sim/advice/policy_family.h"
 #include "sim/explain/deepspeed_overflows.h"
 #include "sim/explain/log_start.h"
 #include "sim/explain/rank_copies.h"
-#include "sim/tune/policy_family.h"
 
 namespace dlsim::sim {
 namespace {

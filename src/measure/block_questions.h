@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
+#include "src/device/compute_device.h"
 #include "src/measure/chunk_detail.h"
-#include "src/measure/compute_device.h"
 #include "src/measure/measure_chunk.h"
 
 namespace dlsim {

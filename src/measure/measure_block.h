@@ -2,8 +2,8 @@
 // Measures the blocks of a step on the CPU.
 #pragma once
 
+#include "src/device/compute_device.h"
 #include "src/measure/block_questions.h"
-#include "src/measure/compute_device.h"
 #include "src/measure/step_blocks.h"
 
 namespace dlsim {

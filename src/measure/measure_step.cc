@@ -6,8 +6,8 @@
 #include <cstddef>
 
 #include "src/base/parallel_beside.h"
+#include "src/device/compute_device.h"
 #include "src/measure/chunk_loader.h"
-#include "src/measure/compute_device.h"
 #include "src/measure/measure_block.h"
 #include "src/measure/step_blocks.h"
 

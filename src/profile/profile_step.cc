@@ -9,9 +9,9 @@
 #include "dlsim/profile.h"
 #include "src/base/check.h"
 #include "src/base/parallel_beside.h"
+#include "src/device/compute_device.h"
 #include "src/histogram/histogram_sums.h"
 #include "src/measure/chunk_loader.h"
-#include "src/measure/compute_device.h"
 #include "src/measure/step_blocks.h"
 
 namespace dlsim {

@@ -10,7 +10,7 @@
 #include "dlsim/gpu/devices.h"
 #include "dlsim/measure.h"
 #include "emulation.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "src/measure/load_floats.h"
 #include "tests/gpu/device_traces.h"
 

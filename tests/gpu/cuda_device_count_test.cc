@@ -12,7 +12,7 @@
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
 #include "emulation.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "tests/gpu/device_arrays.h"
 #include "tests/gpu/device_traces.h"
 #include "tests/support/test_traces.h"

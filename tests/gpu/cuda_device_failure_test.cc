@@ -8,7 +8,7 @@
 #include "dlsim/profile.h"
 #include "emulation.h"
 #include "src/base/beside.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "tests/gpu/device_traces.h"
 #include "tests/support/same_measurement.h"
 

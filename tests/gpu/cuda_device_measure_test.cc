@@ -6,7 +6,7 @@
 
 #include "dlsim/gpu/devices.h"
 #include "emulation.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "tests/gpu/device_traces.h"
 #include "tests/support/same_measurement.h"
 #include "tests/support/test_traces.h"

@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 
 #include "emulation.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "tests/support/trace_test_util.h"
 
 namespace dlsim::gpu {

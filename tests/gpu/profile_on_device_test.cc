@@ -7,7 +7,7 @@
 #include "dlsim/gpu/devices.h"
 #include "emulation.h"
 #include "sim/profile/profile_run.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "tests/support/profile_test_util.h"
 
 namespace dlsim::sim {

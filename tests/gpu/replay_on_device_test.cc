@@ -13,7 +13,7 @@
 #include "sim/replay/replay_json.h"
 #include "sim/replay/simulation.h"
 #include "sim/replay/trace_source.h"
-#include "src/measure/compute_device.h"
+#include "src/device/compute_device.h"
 #include "tests/gpu/device_traces.h"
 #include "tests/support/profile_test_util.h"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "dlsim/sim/replay.h"
-#include "sim/tune/policy_score.h"
-#include "sim/tune/tuning.h"
+#include "sim/advice/policy_score.h"
+#include "sim/advice/tuning.h"
 
 namespace dlsim::sim {
 

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "sim/advice/advice.h"
+#include "sim/advice/policy_score.h"
 #include "sim/advice/step_facts.h"
 #include "sim/base/number.h"
 #include "sim/replay/trace_source.h"
 #include "sim/sweep/totals_run.h"
-#include "sim/tune/policy_score.h"
 #include "tests/support/profiled_trace.h"
 #include "tests/support/random_runs.h"
 #include "tests/support/replay_outcome.h"

@@ -1,0 +1,197 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/derive.h"
+
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <tuple>
+
+#include "dlsim/ladder.h"
+#include "sim/advice/policy_family.h"
+#include "sim/advice/policy_score.h"
+#include "sim/advice/step_facts.h"
+
+namespace dlsim::sim {
+namespace {
+
+// Less gradient lost is no reason to prefer other parameters: a step of a hundred, or one spike.
+double WorthAChange(size_t steps) {
+  return std::fmax(0.01, 1.5 / static_cast<double>(std::max<size_t>(1, steps)));
+}
+
+constexpr size_t kStepBudget = 10'000'000;  // steps foretold for one policy: less than a second
+
+double PowerBelow(double value) { return std::exp2(std::floor(std::log2(value))); }
+
+// Of the steps that some scale makes finite the largest scale; a twentieth of them may have less.
+double UsualLimit(std::span<const StepFacts> facts) {
+  std::vector<double> limits;
+  for (const StepFacts& step : facts) {
+    if (!step.hopeless) limits.push_back(step.limit);
+  }
+  if (limits.empty()) return std::ldexp(1.0, kHeadroom);
+  std::ranges::sort(limits);
+  return limits[limits.size() / 20];
+}
+
+// The scale of the verdict. Where it needs none, a policy that scales all the same starts at the
+// highest with head-room: the study found it to lose least of what whole tensors do not show
+// (docs/evidence.md). A format with float32's exponents has nothing to gain.
+double StartOf(const FormatAdvice& advice, std::span<const StepFacts> facts) {
+  const double scale = StaticOf(advice, facts).scale;
+  const bool wide = HasRangeOfFloat32(ParseFormat(advice.format).format);
+  if (scale != 1 || wide || !advice.most_served) return scale;
+  return std::ldexp(1.0, std::max(0, advice.most_served->highest));
+}
+
+// Tries sets of parameters, the preferred ones first, until one is as good as can be.
+class Deriver {
+ public:
+  Deriver(const PolicyFamily& family, const FormatAdvice& advice, std::span<const StepFacts> facts)
+      : family_(family),
+        facts_(facts),
+        least_loss_(LeastLoss(facts)),
+        worth_(WorthAChange(facts.size())),
+        usual_limit_(UsualLimit(facts)) {
+    const int bias = ParseFormat(advice.format).format.bias;
+    highest_exponent_ = std::min(bias, kHighestScaleExponent);
+    start_ = StartOf(advice, facts);
+  }
+
+  PolicyChoice Run() {
+    for (const double init : Starts()) {
+      for (const int64_t interval : Intervals()) TryLimits(init, interval);
+      if (Done()) break;
+    }
+    // The windows move: any start may do better, one nearby most likely.
+    const int near = std::clamp(std::ilogb(start_), kLowestScaleExponent, kHighestScaleExponent);
+    for (int distance = 1; distance <= kHighestScaleExponent - kLowestScaleExponent; ++distance) {
+      for (const int exponent : {near + distance, near - distance}) {
+        if (exponent < kLowestScaleExponent || exponent > kHighestScaleExponent) continue;
+        for (const int64_t interval : Intervals()) TryLimits(std::ldexp(1.0, exponent), interval);
+      }
+    }
+    PolicyChoice choice = {.family = family_, .score = {.parameters = family_.defaults}};
+    choice.evaluations = tried_.size();
+    if (tried_.empty()) return choice;
+    const auto rank = [](const PolicyScore& s) { return std::tuple(!s.eligible(), s.mean_loss); };
+    const PolicyScore& best = *std::ranges::min_element(tried_, {}, rank);
+    choice.score = *std::ranges::find_if(tried_, [&](const PolicyScore& score) {
+      return score.eligible() == best.eligible() && score.mean_loss <= best.mean_loss + worth_;
+    });
+    return choice;
+  }
+
+ private:
+  bool Done() const { return good_ || tried_.size() * facts_.size() > kStepBudget; }
+
+  void TryLimits(double start, int64_t interval) {
+    const double init = std::fmax(start, family_.lowest_init);
+    for (const double min : Floors(init)) {
+      for (const double max : {PreferredMax(init), init}) {
+        if (Done()) return;
+        Try({init, min, max, interval, family_.defaults.hysteresis});
+      }
+    }
+  }
+
+  void Try(const ScaleParameters& parameters) {
+    const std::optional<PolicyScore> score = Foretell(family_, parameters, facts_);
+    if (!score) return;
+    good_ = score->eligible() && score->mean_loss <= least_loss_ + worth_;
+    tried_.push_back(*score);
+  }
+
+  std::vector<double> Starts() const {
+    std::vector<double> starts = {start_};
+    // What is used today stays if it has head-room.
+    const double own = family_.defaults.init;
+    const bool room = std::ldexp(own, kHeadroom) <= usual_limit_;
+    if (family_.current && room) starts.insert(starts.begin(), own);
+    const auto first = std::ranges::find_if_not(facts_, &StepFacts::hopeless);
+    if (first != facts_.end() && first->limit > 0) {
+      starts.push_back(std::ldexp(PowerBelow(first->limit), -kHeadroom));
+    }
+    if (IsPowerOfTwo(own)) starts.push_back(own);
+    for (double& start : starts) {
+      start = std::clamp(start, std::ldexp(1.0, kLowestScaleExponent),
+                         std::ldexp(1.0, kHighestScaleExponent));
+    }
+    return starts;
+  }
+
+  // The stack's own, then round numbers, the nearest first.
+  std::vector<int64_t> Intervals() const {
+    const int64_t own = family_.defaults.interval;
+    std::vector<int64_t> intervals = {own};
+    for (int64_t decade = 1; decade <= 1000; decade *= 10) {
+      for (const int64_t digit : {1, 2, 5}) intervals.push_back(digit * decade);
+    }
+    std::ranges::stable_sort(intervals, {}, [&](int64_t interval) {
+      return std::fabs(std::log2(static_cast<double>(interval) / static_cast<double>(own)));
+    });
+    return intervals;
+  }
+
+  // The stack's own, room below the start, room below what the steps need, none at all.
+  std::vector<double> Floors(double init) const {
+    if (family_.min.empty()) return {0};
+    // The documented 2e-14 of Cerebras is a misprint.
+    const double own = std::fmax(family_.defaults.min, 0x1p-14);
+    const double needed = std::ldexp(PowerBelow(usual_limit_), -kHeadroom);
+    std::vector<double> floors;
+    for (const double floor : {own, std::ldexp(init, -kHeadroom), needed, init}) {
+      const double allowed = std::fmax(std::fmin(floor, init), family_.lowest_min);
+      if (std::ranges::count(floors, allowed) == 0) floors.push_back(allowed);
+    }
+    return floors;
+  }
+
+  double PreferredMax(double init) const {
+    if (family_.max.empty()) return 0;
+    const double own = IsPowerOfTwo(family_.defaults.max) ? family_.defaults.max
+                                                          : std::ldexp(1.0, highest_exponent_);
+    return own >= init ? own : std::ldexp(init, kHeadroom);
+  }
+
+  const PolicyFamily& family_;
+  std::span<const StepFacts> facts_;
+  double least_loss_;
+  double worth_;
+  double usual_limit_;
+  int highest_exponent_ = 0;
+  double start_ = 1;
+  std::vector<PolicyScore> tried_;
+  bool good_ = false;  // the last one loses as little as any can
+};
+
+}  // namespace
+
+std::vector<StepFacts> FactsOf(const FormatAdvice& advice, const Conversion& conversion,
+                               Checked checked) {
+  std::vector<StepFacts> facts;
+  for (const StepWindow& window : advice.windows) {
+    facts.push_back(FactsOf(window, conversion, checked));
+  }
+  return facts;
+}
+
+StaticChoice StaticOf(const FormatAdvice& advice, std::span<const StepFacts> facts) {
+  StaticChoice choice;
+  if (const std::optional<ServedSteps::Range>& range = advice.most_served) {
+    choice.scale = std::ldexp(1.0, range->exponent);
+    choice.low = std::ldexp(1.0, range->low);
+    choice.high = std::ldexp(1.0, range->high);
+    return choice;
+  }
+  choice.scale = std::ldexp(PowerBelow(UsualLimit(facts)), -kHeadroom);
+  choice.low = choice.high = choice.scale;
+  return choice;
+}
+
+PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice,
+                    std::span<const StepFacts> facts) {
+  return Deriver(family, advice, facts).Run();
+}
+
+}  // namespace dlsim::sim

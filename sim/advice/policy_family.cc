@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/policy_family.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <variant>
+
+#include "dlsim/error.h"
+#include "sim/base/number.h"
+
+namespace dlsim::sim {
+namespace {
+
+// Returns the policy's own name of the parameter in a role; empty if none is. Of two floors, which
+// fairseq has, it is the last: no scale passes that one.
+std::string NameOfRole(const PolicyInfo& policy, ParameterRole role) {
+  std::string_view name;
+  for (const ParameterInfo& parameter : policy.parameters) {
+    if (parameter.role == role) name = parameter.name;
+  }
+  return std::string(name);
+}
+
+double DefaultNumber(const std::vector<NamedValue>& parameters, const std::string& name) {
+  for (const NamedValue& parameter : parameters) {
+    if (parameter.name != name) continue;
+    if (const auto* number = std::get_if<double>(&parameter.value)) return *number;
+    if (const auto* integer = std::get_if<int64_t>(&parameter.value)) {
+      return static_cast<double>(*integer);
+    }
+  }
+  return 0;  // "none", or no such parameter
+}
+
+// Returns the lowest power of two from 2^-24 on that the policy takes in the parameter's place.
+double LowestAccepted(const PolicyFamily& family, double ScaleParameters::*parameter) {
+  for (int exponent = -24; exponent < 0; ++exponent) {
+    ScaleParameters trial = family.defaults;
+    trial.*parameter = std::ldexp(1.0, exponent);
+    if (parameter == &ScaleParameters::init) trial.min = std::fmin(trial.min, trial.init);
+    if (family.Make(trial)) return trial.*parameter;
+  }
+  return 1;
+}
+
+ConfiguredScaler MakeDefaults(const PolicyInfo& policy, const ParameterMap& parameters,
+                              const std::string& format) {
+  try {
+    return policy.make(parameters, format);
+  } catch (const PolicyRefusal& refusal) {
+    throw UsageError("policy " + std::string(policy.name), refusal.type + ": " + refusal.message);
+  }
+}
+
+}  // namespace
+
+bool IsPowerOfTwo(double value) {
+  int exponent = 0;
+  return value > 0 && std::frexp(value, &exponent) == 0.5;
+}
+
+std::string ScaleNumber(double scale) {
+  if (scale == std::floor(scale) && scale <= 0x1p53) return fmt::format("{:.0f}", scale);
+  if (scale == static_cast<double>(static_cast<float>(scale))) {
+    const std::string text = fmt::format("{}", static_cast<float>(scale));
+    if (ParseNumber(text, "scale") == scale) return text;
+  }
+  return fmt::format("{}", scale);
+}
+
+ParameterMap PolicyFamily::Settings(const ScaleParameters& parameters) const {
+  ParameterMap settings = base;
+  const auto set = [&](const std::string& name, double value) {
+    if (!name.empty() && value != 0) settings[name] = fmt::format("{}", value);
+  };
+  set(init, parameters.init);
+  set(min, parameters.min);
+  set(max, parameters.max);
+  if (!interval.empty()) settings[interval] = std::to_string(parameters.interval);
+  if (!hysteresis.empty()) settings[hysteresis] = std::to_string(parameters.hysteresis);
+  return settings;
+}
+
+std::optional<ConfiguredScaler> PolicyFamily::Make(const ScaleParameters& parameters) const {
+  const bool any = initial_scales == InitialScales::kAny;
+  if (!any && (parameters.init < 1 || !IsPowerOfTwo(parameters.init))) return std::nullopt;
+  try {
+    return policy->make(Settings(parameters), format);
+  } catch (const PolicyRefusal&) {
+    return std::nullopt;
+  }
+}
+
+PolicyFamily FamilyOf(std::string_view policy, const std::string& format,
+                      std::span<const std::string> settings) {
+  PolicyFamily family;
+  family.policy = &FindPolicy(policy);
+  family.format = format;
+  const PolicyInfo& info = *family.policy;
+  family.init = NameOfRole(info, ParameterRole::kStart);
+  family.min = NameOfRole(info, ParameterRole::kFloor);
+  family.max = NameOfRole(info, ParameterRole::kCeiling);
+  family.interval = NameOfRole(info, ParameterRole::kInterval);
+  family.hysteresis = NameOfRole(info, ParameterRole::kOverflows);
+  family.base = ResolveParameters(info, settings);
+  if (family.init != "loss_scale") family.base.erase("loss_scale");
+  family.current = !settings.empty();
+  const ConfiguredScaler configured = MakeDefaults(info, family.base, format);
+  const bool magnitudes = configured.scaler.uses_absmax() || configured.scaler.looks_ahead() ||
+                          configured.scaler.histogram_edge();
+  if (family.init.empty() || family.interval.empty() || magnitudes ||
+      info.rules.granularity != ScaleGranularity::kModel) {
+    throw UsageError("--policy", "nothing to tune",
+                     "a policy with one loss scale, an initial scale and an interval",
+                     Quoted(info.name));
+  }
+  const auto number = [&](const std::string& name) {
+    return DefaultNumber(configured.parameters, name);
+  };
+  family.defaults = {
+      .init = number(family.init),
+      .min = number(family.min),
+      .max = number(family.max),
+      .interval = static_cast<int64_t>(number(family.interval)),
+      .hysteresis = std::max<int64_t>(1, static_cast<int64_t>(number(family.hysteresis)))};
+  if (info.name.starts_with("deepspeed")) {
+    family.initial_scales = InitialScales::kPowersOfTwoFromOne;
+  }
+  family.lowest_min = family.min.empty() ? 0 : LowestAccepted(family, &ScaleParameters::min);
+  family.lowest_init = LowestAccepted(family, &ScaleParameters::init);
+  return family;
+}
+
+}  // namespace dlsim::sim

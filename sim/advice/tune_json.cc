@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <string>
+
+#include "sim/advice/config_block_text.h"
+#include "sim/advice/policy_score.h"
+#include "sim/advice/tune_report.h"
+
+namespace dlsim::sim {
+namespace {
+
+Json JsonParameters(const PolicyFamily& family, const ScaleParameters& parameters) {
+  Json object = Json::object();
+  const auto add = [&](const std::string& name, double value) {
+    if (!name.empty()) object[name] = value;
+  };
+  add(family.init, parameters.init);
+  add(family.min, parameters.min);
+  add(family.max, parameters.max);
+  if (!family.interval.empty()) object[family.interval] = parameters.interval;
+  if (!family.hysteresis.empty()) object[family.hysteresis] = parameters.hysteresis;
+  return object;
+}
+
+Json JsonScore(const PolicyFamily& family, const PolicyScore& score) {
+  return {{"params", JsonParameters(family, score.parameters)},
+          {"mean_loss", score.mean_loss},
+          {"skipped_steps", score.skipped},
+          {"skipped_before_first_applied", score.first_skips},
+          {"errors_of_the_original", score.events},
+          {"min_scale", JsonNumber(score.min_scale)},
+          {"max_scale", JsonNumber(score.max_scale)},
+          {"scale_grew", score.grew}};
+}
+
+Json JsonChoice(const PolicyChoice& choice) {
+  Json object = {{"policy", choice.family.policy->name}};
+  object.update(JsonScore(choice.family, choice.score));
+  object["eligible"] = choice.score.eligible();
+  object["policies_tried"] = choice.evaluations;
+  object["optimal"] = choice.optimal;
+  return object;
+}
+
+Json JsonComparison(const ComparedPolicy& row) {
+  Json object = {
+      {"label", row.label}, {"policy", row.policy}, {"params", JsonFields(row.parameters)}};
+  if (!row.refusal.empty()) {
+    object["refused"] = row.refusal;
+    return object;
+  }
+  object["mean_loss"] = row.score.mean_loss;
+  object["skipped_steps"] = row.score.skipped;
+  object["skipped_before_first_applied"] = row.score.first_skips;
+  object["final_scale"] = JsonNumber(row.score.final_scale);
+  return object;
+}
+
+Json JsonBlame(const std::vector<BlamedTensor>& tensors) {
+  Json list = Json::array();
+  for (const BlamedTensor& tensor : tensors) {
+    list.push_back({{"name", tensor.name},
+                    {"absmax", JsonNumber(tensor.absmax)},
+                    {"worst_harm", tensor.worst_harm},
+                    {"overflow", tensor.overflow}});
+  }
+  return list;
+}
+
+Json JsonHeadroom(const FormatTuning& tuning) {
+  const Headroom& room = tuning.headroom;
+  Json steps = Json::array();
+  for (const StepFacts& fact : tuning.facts) {
+    steps.push_back({{"step", fact.step},
+                     {"largest_scale", fact.hopeless ? Json() : JsonNumber(fact.limit)},
+                     {"tensor", fact.hopeless ? Json(fact.tensor) : Json()}});
+  }
+  return {{"min", room.min},
+          {"fifth_percentile", room.fifth_percentile},
+          {"median", room.median},
+          {"last", room.last},
+          {"min_first_half", room.min_first_half},
+          {"min_second_half", room.min_second_half},
+          {"spread_binades", JsonNumber(room.spread_binades)},
+          {"steps", steps}};
+}
+
+Json JsonTensors(const FormatTuning& tuning) {
+  Json list = Json::array();
+  for (const ReplayTensor& tensor : tuning.recommended.tensors) {
+    if (tensor.role != Role::kGrad) continue;
+    list.push_back({{"name", tensor.name},
+                    {"mean_harm", JsonNumber(tensor.harm.mean())},
+                    {"worst_harm", JsonNumber(tensor.harm.worst)},
+                    {"worst_step_energy_lost", JsonNumber(tensor.worst_step_energy_lost)},
+                    {"energy_lost", JsonNumber(tensor.stats.energy_lost())},
+                    {"underflow", tensor.stats.underflow},
+                    {"absmax", JsonNumber(tensor.stats.absmax)}});
+  }
+  return list;
+}
+
+Json JsonBlocks(const FormatTuning& tuning) {
+  Json blocks;
+  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
+    const std::optional<std::string> text = ConfigText(target, tuning);
+    blocks[std::string(name)] = text ? Json(*text) : Json();
+  }
+  return blocks;
+}
+
+Json JsonFormat(const FormatTuning& tuning) {
+  Json object = {{"format", tuning.format},
+                 {"verdict", NameOf(tuning.verdict)},
+                 {"reason", tuning.reason},
+                 {"recommended", JsonChoice(tuning.choices.front())}};
+  object["other_policies"] = Json::array();
+  for (size_t i = 1; i < tuning.choices.size(); ++i) {
+    object["other_policies"].push_back(JsonChoice(tuning.choices[i]));
+  }
+  const StaticChoice& fixed = tuning.best_static;
+  object["static"] = {{"scale", fixed.scale},
+                      {"mean_loss", fixed.mean_loss},
+                      {"nonfinite_steps", fixed.nonfinite_steps},
+                      {"low", fixed.low},
+                      {"high", fixed.high}};
+  object["mean_loss_at_scale_1"] = tuning.loss_at_one;
+  object["least_possible_mean_loss"] = tuning.least_loss;
+  object["comparisons"] = Json::array();
+  for (const ComparedPolicy& row : tuning.comparisons) {
+    object["comparisons"].push_back(JsonComparison(row));
+  }
+  object["changes"] = Json::array();
+  for (const ParameterChange& change : tuning.changes) {
+    object["changes"].push_back({{"parameter", change.to.name},
+                                 {"from", JsonFields({&change.from, 1})[change.from.name]},
+                                 {"to", JsonFields({&change.to, 1})[change.to.name]}});
+  }
+  object["window"] = {
+      {"low", JsonNumber(tuning.window.low)},   {"low_open", tuning.window.low_open},
+      {"high", JsonNumber(tuning.window.high)}, {"low_step", tuning.window.low_step},
+      {"high_step", tuning.window.high_step},   {"empty", tuning.window.empty()}};
+  object["headroom"] = JsonHeadroom(tuning);
+  object["never_finite_steps"] = tuning.hopeless_steps;
+  object["steps_losing_at_every_scale"] = tuning.unscalable_steps;
+  object["overflow_tensors"] = JsonBlame(tuning.overflow_side);
+  object["underflow_tensors"] = JsonBlame(tuning.underflow_side);
+  object["tensors"] = JsonTensors(tuning);
+  object["notes"] = tuning.notes;
+  object["config"] = JsonBlocks(tuning);
+  return object;
+}
+
+}  // namespace
+
+Json JsonTuning(const TuneResult& result) {
+  Json object = {{"objective", kTuneObjective},        {"resolution", kLossResolution},
+                 {"eligibility", kTuneEligibility},    {"steps", result.steps},
+                 {"harm_estimated", result.estimated}, {"least_stride", result.least_stride},
+                 {"most_stride", result.most_stride}};
+  object["formats"] = Json::array();
+  for (const FormatTuning& tuning : result.formats) object["formats"].push_back(JsonFormat(tuning));
+  return object;
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/tune_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "dlsim/error.h"
+#include "sim/advice/config_block_text.h"
+#include "sim/advice/policy_family.h"
+#include "sim/advice/policy_score.h"
+#include "sim/base/quantity.h"
+#include "sim/base/table.h"
+#include "sim/replay/scale_plot.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
+
+// The verdict in words; its name stays in the JSON.
+std::string_view VerdictText(TuneVerdict verdict) {
+  return verdict == TuneVerdict::kStaticEnough ? "a fixed loss scale is enough" : NameOf(verdict);
+}
+
+std::string Recommendation(const FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  std::string text =
+      fmt::format("\n{}: {}\n  {}\n", tuning.format, VerdictText(tuning.verdict), tuning.reason);
+  text += fmt::format("  {}: {}\n", choice.family.policy->name,
+                      ParametersText(choice.family, choice.score.parameters));
+  return text;
+}
+
+// What to change in the policy that is used today.
+std::string Changes(const FormatTuning& tuning) {
+  std::string text;
+  const auto value = [](const NamedValue& field) {
+    return ParameterText(field.name, DumpJson(JsonFields({&field, 1})[field.name]));
+  };
+  for (const ParameterChange& change : tuning.changes) {
+    text += fmt::format("{} {} from {} to {}", text.empty() ? "" : ",", change.to.name,
+                        value(change.from), value(change.to));
+  }
+  const ComparedPolicy& current = tuning.comparisons.back();
+  if (current.policy != tuning.choices.front().family.policy->name) {
+    return fmt::format("  {}: its policy {} is compared, not tuned (--details)\n", current.label,
+                       current.policy);
+  }
+  if (text.empty()) return fmt::format("  {}: nothing to change\n", current.label);
+  return fmt::format("  change in {}:{}\n", current.label, text);
+}
+
+std::string Losses(const FormatTuning& tuning) {
+  std::vector<TableRow> rows = {
+      {"what steps lose", "gradient lost", "skipped", "before the first", "final scale"}};
+  const auto count = [](uint64_t steps) { return std::to_string(steps); };
+  const auto add = [&](const std::string& what, const PolicyScore& score) {
+    rows.push_back({what, Percent(score.mean_loss), count(score.skipped), count(score.first_skips),
+                    ScaleText(score.final_scale)});
+  };
+  for (const PolicyChoice& choice : tuning.choices) {
+    const bool recommended = &choice == &tuning.choices.front();
+    add((recommended ? "recommended " : "tuned ") + std::string(choice.family.policy->name),
+        choice.score);
+  }
+  rows.push_back({"static scale " + ScaleText(tuning.best_static.scale),
+                  Percent(tuning.best_static.mean_loss), count(tuning.best_static.nonfinite_steps),
+                  "", ScaleText(tuning.best_static.scale)});
+  for (const ComparedPolicy& row : tuning.comparisons) {
+    if (row.refusal.empty()) add(row.label, row.score);
+  }
+  rows.push_back({"best power of two of each step", Percent(tuning.least_loss), "", "", ""});
+  constexpr std::string_view kDispensable[] = {"before the first", "final scale"};
+  return "\n" + FormatTable(rows, kDispensable);
+}
+
+std::string HowGood(const FormatTuning& tuning) {
+  const PolicyChoice& choice = tuning.choices.front();
+  if (choice.optimal) return "  the recommendation is optimal on this trace\n";
+  return fmt::format(
+      "  {} better is not excluded: the best power of two of each step takes hindsight\n",
+      Percent(choice.score.mean_loss - tuning.least_loss));
+}
+
+std::string WindowText(const FormatTuning& tuning) {
+  const ScaleWindow& window = tuning.window;
+  if (tuning.hopeless_steps == tuning.facts.size()) return "";
+  const std::string low = ScaleText(window.low), high = ScaleText(window.high);
+  if (!window.empty()) {
+    const std::string size = fmt::format("{:.1f}", std::log2(window.high / window.low));
+    return fmt::format(
+        "  window: scales from {}{} to {} serve every step that can be finite ({}{} binades)\n",
+        low, window.low_open ? " (or lower)" : "", high, window.low_open ? "at least " : "", size);
+  }
+  return fmt::format(
+      "  window: empty; step {} is finite up to {} only, step {} loses too much below {}\n",
+      window.high_step, high, window.low_step, low);
+}
+
+std::string HeadroomText(const FormatTuning& tuning) {
+  const Headroom& room = tuning.headroom;
+  if (room.median == 0) return "";
+  std::vector<ReplayStep> steps;
+  for (const StepFacts& fact : tuning.facts) {
+    ReplayStep step;
+    step.step = fact.step;
+    step.scale = fact.hopeless ? room.min : fact.limit;
+    step.skipped = fact.hopeless;
+    steps.push_back(step);
+  }
+  return "  largest scale of each step (x = not finite at any)\n" +
+         PlotScale(steps, kPlotWidth, kPlotHeight) +
+         fmt::format(
+             "  head-room: lowest {}, 5 % {}, median {}, last {}; first half {}, second half {}; "
+             "{:.1f} binades apart\n",
+             ScaleText(room.min), ScaleText(room.fifth_percentile), ScaleText(room.median),
+             ScaleText(room.last), ScaleText(room.min_first_half), ScaleText(room.min_second_half),
+             room.spread_binades);
+}
+
+std::string Confidence(const FormatTuning& tuning) {
+  const size_t steps = tuning.facts.size(), finite = steps - tuning.hopeless_steps;
+  const uint64_t skipped = tuning.choices.front().score.skipped - tuning.hopeless_steps;
+  std::string text = fmt::format("  how sure: {}, of them finite at some scale: {}",
+                                 Counted(steps, "step"), finite);
+  if (skipped == 0 && finite > 0) {
+    text +=
+        fmt::format("; none of those overflowed, so that at 95 % fewer than 1 step in {:.0f} does",
+                    std::fmax(1, static_cast<double>(finite) / 3));
+  } else if (skipped > 0) {
+    text += fmt::format("; skipped of those: {}", skipped);
+  }
+  return text + "\n";
+}
+
+std::string WorstTensors(const FormatTuning& tuning, size_t top) {
+  std::vector<ReplayTensor> tensors;
+  for (const ReplayTensor& tensor : tuning.recommended.tensors) {
+    if (tensor.role == Role::kGrad && tensor.stats.underflow > 0) tensors.push_back(tensor);
+  }
+  if (tensors.empty() || top == 0) return "";
+  std::ranges::stable_sort(tensors, std::greater(),
+                           [](const ReplayTensor& tensor) { return tensor.harm.worst; });
+  tensors.resize(std::min(top, tensors.size()));
+  std::vector<TableRow> rows = {
+      {"loses most at the recommendation", "worst harm", "mean harm", "underflow", "absmax"}};
+  for (const ReplayTensor& tensor : tensors) {
+    rows.push_back({Printable(tensor.name), Percent(tensor.harm.worst), Percent(tensor.harm.mean()),
+                    Percent(tensor.stats.underflow_fraction()),
+                    fmt::format("{:.2e}", tensor.stats.absmax)});
+  }
+  return FormatTable(rows);
+}
+
+std::string BlameText(const FormatTuning& tuning, size_t top) {
+  std::string text;
+  const auto list = [&](const std::vector<BlamedTensor>& tensors, const std::string& title,
+                        const auto& describe) {
+    if (tensors.empty()) return;
+    text += "  " + title + ":";
+    for (size_t i = 0; i < std::min(std::max<size_t>(top, 1), tensors.size()); ++i) {
+      text += (i == 0 ? " " : ", ") + Printable(tensors[i].name) + " " + describe(tensors[i]);
+    }
+    text += "\n";
+  };
+  list(tuning.overflow_side, "to blame for overflow, by largest magnitude",
+       [](const BlamedTensor& tensor) { return fmt::format("({:.2e})", tensor.absmax); });
+  list(tuning.underflow_side, "to blame for underflow, by harm in a step",
+       [](const BlamedTensor& tensor) { return "(" + Percent(tensor.worst_harm) + ")"; });
+  std::vector<std::string> names;
+  for (const StepFacts& fact : tuning.facts) {
+    const bool is_new = std::ranges::count(names, fact.tensor) == 0;
+    if (fact.hopeless && !fact.tensor.empty() && is_new) names.push_back(fact.tensor);
+  }
+  if (names.size() > std::max<size_t>(top, 1)) names.resize(std::max<size_t>(top, 1));
+  for (size_t i = 0; i < names.size(); ++i) {
+    text +=
+        (i == 0 ? "  to blame for steps that no scale makes finite: " : ", ") + Printable(names[i]);
+  }
+  return text + (names.empty() ? "" : "\n");
+}
+
+// For the stack of the user's configuration alone, if one is compared.
+std::string Blocks(const FormatTuning& tuning, bool compares_current) {
+  std::string text;
+  const std::string current = compares_current ? tuning.comparisons.back().policy : "";
+  for (const auto& [target, name] : EnumNames(ConfigTarget())) {
+    const std::optional<std::string> block = ConfigText(target, tuning);
+    if (!current.empty() && !IsPolicyOf(target, current)) continue;
+    if (block) text += fmt::format("\n{}, {}:\n{}", tuning.format, TitleOf(target), *block);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string ParametersText(const PolicyFamily& family, const ScaleParameters& parameters) {
+  std::string text;
+  const auto add = [&](const std::string& name, const std::string& value) {
+    if (name.empty()) return;
+    text += (text.empty() ? "" : ", ") + name + " " + ParameterText(name, value);
+  };
+  add(family.init, ScaleNumber(parameters.init));
+  add(family.min, ScaleNumber(parameters.min));
+  add(family.max, ScaleNumber(parameters.max));
+  add(family.interval, std::to_string(parameters.interval));
+  add(family.hysteresis, std::to_string(parameters.hysteresis));
+  return text;
+}
+
+std::string StrideText(const TuneResult& result) {
+  if (result.most_stride <= 1) return "";
+  if (result.least_stride == result.most_stride) {
+    return fmt::format(
+        "the trace has every {0}th step: intervals count recorded steps, each {0} of the training; "
+        "if an interval was tuned shorter than the trace, multiply it by {0}",
+        result.least_stride);
+  }
+  return fmt::format(
+      "the trace has steps at distances from {} to {}: intervals count recorded steps, as if they "
+      "followed each other; training has more steps between overflows",
+      result.least_stride, result.most_stride);
+}
+
+std::string FormatTuneReport(const TuneResult& result, size_t top, bool details) {
+  std::string text;
+  if (details) {
+    text = fmt::format("objective: {}; differences below {:g} count as none\nnote: {}\n",
+                       kTuneObjective, kLossResolution, kTuneEligibility);
+  }
+  const std::string stride = StrideText(result);
+  if (!stride.empty()) text += "note: " + stride + "\n";
+  if (result.estimated) text += "note: a profile: harm is known within brackets\n";
+  for (const FormatTuning& tuning : result.formats) {
+    text += Recommendation(tuning);
+    if (result.compares_current) text += Changes(tuning);
+    if (details) {
+      text += Losses(tuning) + HowGood(tuning) + WindowText(tuning) + HeadroomText(tuning) +
+              Confidence(tuning) + WorstTensors(tuning, top) + BlameText(tuning, top);
+    }
+    for (const std::string& note : tuning.notes) text += "  note: " + note + "\n";
+  }
+  for (const FormatTuning& tuning : result.formats) text += Blocks(tuning, result.compares_current);
+  return text;
+}
+
+}  // namespace dlsim::sim
