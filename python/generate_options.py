@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Makes dlsim/_command_options.py from the options of the command: generate_options.py DLSIM OUT
+"""Makes runs/_command_options.py from the options of the command: generate_options.py DLSIM OUT
 
 It has a function for each command, with a keyword for each option: the option's name with `_`, in
 the plural if it may be given several times. Its type follows from what stands for its value in
@@ -144,10 +144,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from ._command_calls import command, judge, run
-from ._command_calls import explain as _explain
-from ._command_calls import info as _info
-from ._command_types import (
+from .._values import (
     FormatName,
     FormatNames,
     Keyword,
@@ -157,7 +154,10 @@ from ._command_types import (
     PathText,
     Settings,
 )
-from .results import JudgedResult, Result
+from ..results import JudgedResult, Result
+from ._calls import command, judge, run
+from ._calls import explain as _explain
+from ._calls import info as _info
 '''
 
 

@@ -13,6 +13,7 @@ from ._errors import Error, InputError, PolicyRefusal, UsageError
 
 if TYPE_CHECKING:
     from . import amp as amp
+    from . import arrays as arrays
     from . import cerebras as cerebras
     from . import closed_loop as closed_loop
     from . import emulation as emulation
@@ -24,14 +25,11 @@ if TYPE_CHECKING:
     from . import runs as runs
     from . import simd as simd
     from . import traces as traces
-    from ._arrays import decode as decode
-    from ._arrays import encode as encode
-    from ._arrays import measure as measure
-    from ._arrays import quantize as quantize
-    from ._check import check as check
-    from ._exponents import Exponents as Exponents
-    from ._exponents import exponents as exponents
-    from ._tensor_stats import TensorStats as TensorStats
+    from .arrays import TensorStats as TensorStats
+    from .arrays import decode as decode
+    from .arrays import encode as encode
+    from .arrays import measure as measure
+    from .arrays import quantize as quantize
     from .emulation import autocast_emulation as autocast_emulation
     from .export import CallableExport
     from .profiles import Profile as Profile
@@ -52,8 +50,11 @@ if TYPE_CHECKING:
     from .runs import summaries as summaries
     from .runs import sweep as sweep
     from .runs import tune as tune
+    from .runs._check import check as check
     from .traces import Trace as Trace
     from .traces import open_trace as open_trace
+    from .traces._exponents import Exponents as Exponents
+    from .traces._exponents import exponents as exponents
 
     export: CallableExport
     report: CallableReport
@@ -64,28 +65,28 @@ CB16 = Format("cb16")
 
 # Public names that cost an import: where each is.
 _LAZY: dict[str, str] = {
-    "Exponents": "_exponents",
+    "Exponents": "traces._exponents",
     "Profile": "profiles",
     "Recorder": "recorder",
     "Result": "results",
-    "TensorStats": "_tensor_stats",
+    "TensorStats": "arrays",
     "Trace": "traces",
     "accumulate": "runs",
     "autocast_emulation": "emulation",
-    "check": "_check",
-    "decode": "_arrays",
+    "check": "runs._check",
+    "decode": "arrays",
     "diff": "runs",
     "explain": "runs",
-    "encode": "_arrays",
-    "exponents": "_exponents",
+    "encode": "arrays",
+    "exponents": "traces._exponents",
     "formats": "runs",
     "info": "runs",
-    "measure": "_arrays",
+    "measure": "arrays",
     "merge": "runs",
     "open_profile": "profiles",
     "open_trace": "traces",
     "profile": "runs",
-    "quantize": "_arrays",
+    "quantize": "arrays",
     "read_result": "results",
     "replay": "runs",
     "scaler": "runs",
@@ -96,6 +97,7 @@ _LAZY: dict[str, str] = {
 _SUBMODULES: frozenset[str] = frozenset(
     {
         "amp",
+        "arrays",
         "cerebras",
         "closed_loop",
         "emulation",

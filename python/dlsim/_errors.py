@@ -3,12 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    from .results import Result
 
 
 class Error(Exception):
@@ -30,7 +28,7 @@ class PolicyRefusal(Error, ValueError):
     `result` is what a command found in spite of it, for instance with other policies.
     """
 
-    result: Result | None = None
+    result: Any = None  # a dlsim.Result, or None
 
     def __init__(self, original_type: str, message: str) -> None:
         super().__init__(message)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from . import _core
 from ._errors import counted
-from ._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
+from .traces._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 _Fields: TypeAlias = tuple[
     int, int, int, int, float, float, float, NDArray[np.int64], NDArray[np.float64]

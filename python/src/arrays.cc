@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays to codes and back: what dlsim._arrays calls with C-contiguous arrays and checked names.
+// Arrays to codes and back: what dlsim.arrays calls with C-contiguous arrays and checked names.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/pair.h>

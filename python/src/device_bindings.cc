@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arrays in device memory by their addresses: what dlsim._cuda_arrays calls.
+// Arrays in device memory by their addresses: what dlsim.arrays._cuda_arrays calls.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>

@@ -73,7 +73,7 @@ void BindFormats(nb::module_& module) {
           [](NamedFormat* self, nb::object name) {
             // A dtype, or another Format. A text needs no module, which takes time to import.
             if (!nb::isinstance<nb::str>(name)) {
-              name = nb::module_::import_("dlsim._options").attr("text_of")("Format", name);
+              name = nb::module_::import_("dlsim._values").attr("text_of")("Format", name);
             }
             new (self) NamedFormat(ParseFormat(nb::cast<std::string>(name)));
           },

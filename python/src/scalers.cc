@@ -64,7 +64,7 @@ using State = std::map<std::string, std::variant<double, std::string>>;
 
 // Values as the command reads them.
 std::string TextOf(const std::string& name, const nb::object& value) {
-  const nb::object text_of = nb::module_::import_("dlsim._options").attr("text_of");
+  const nb::object text_of = nb::module_::import_("dlsim._values").attr("text_of");
   return nb::cast<std::string>(text_of("LossScaler: " + name, value));
 }
 
@@ -129,7 +129,7 @@ void Restore(BoundScaler& self, const State& state) {
 
 void RestartAt(BoundScaler& self, const nb::object& given) {
   const double scale =
-      nb::cast<double>(nb::module_::import_("dlsim._array_arguments").attr("scale_of")(given));
+      nb::cast<double>(nb::module_::import_("dlsim.arrays._arguments").attr("scale_of")(given));
   if (!std::isfinite(scale) || scale < 0) {
     throw UsageError("scale", "not a loss scale", "a finite number", PythonRepr(scale));
   }

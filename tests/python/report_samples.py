@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dlsim
-from dlsim._trace_writer import TraceWriter
+from dlsim.traces._writer import TraceWriter
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 NAMES = ("blocks.0.attn.weight.grad", "blocks.0.attn.bias.grad", "head.weight.grad")

@@ -10,7 +10,7 @@ import torch
 
 from dlsim import amp
 from dlsim._binary import command_path
-from dlsim._trace_writer import TraceWriter
+from dlsim.traces._writer import TraceWriter
 
 _FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
 _STEPS = 40

@@ -15,7 +15,8 @@ import pytest
 import torch
 
 import dlsim
-from dlsim import _arrays, _core, _cuda_arrays
+from dlsim import _core
+from dlsim.arrays import _convert, _cuda_arrays
 
 BASE = torch.tensor(
     np.random.default_rng(5).standard_normal((60, 60), dtype=np.float32) * np.float32(1e-3)
@@ -65,7 +66,7 @@ def format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
     monkeypatch.setattr(_core, "encode_on_device", encode_at_once)
     monkeypatch.setattr(_core, "decode_on_device", decode_at_once)
     monkeypatch.setattr(_core, "measure_on_device", measure_at_once)
-    monkeypatch.setattr(_arrays, "is_cuda", lambda array: isinstance(array, torch.Tensor))
+    monkeypatch.setattr(_convert, "is_cuda", lambda array: isinstance(array, torch.Tensor))
     return str(request.param)
 
 

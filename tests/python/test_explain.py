@@ -120,7 +120,7 @@ class TestTensorBoard:
             dlsim.explain(directory.parent)
 
     def test_the_command_names_this_function(self, log: Callable[..., Path]) -> None:
-        from dlsim import _bridge
+        from dlsim.runs import _bridge
 
         path = next(log("loss_scale").iterdir())
         call = _bridge.run(["explain"], [str(path)])

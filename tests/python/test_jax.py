@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import dlsim
-from dlsim._dtypes import VALUES
-from dlsim._frameworks import source_of
+from dlsim.arrays._dtypes import VALUES
+from dlsim.arrays._frameworks import source_of
 
 jax = pytest.importorskip("jax")
 jnp = jax.numpy

@@ -13,7 +13,7 @@ from report_browser import Driver, chromium, opened, reveal, rows
 from report_samples import TRACES
 
 import dlsim
-from dlsim._trace_writer import TraceWriter
+from dlsim.traces._writer import TraceWriter
 
 FORMATS = ("fp16", "bf16", "cb16")
 COUNTERS = ("underflow", "subnormal", "overflow")

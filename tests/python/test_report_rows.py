@@ -15,9 +15,9 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
 import dlsim
-from dlsim._trace_writer import TraceWriter
 from dlsim.report._names import NameTable, in_order
 from dlsim.report.heat_map import MAX_BINS, heat_maps
+from dlsim.traces._writer import TraceWriter
 
 PARTS = ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj", "mlp.down_proj")
 

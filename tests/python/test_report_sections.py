@@ -22,13 +22,13 @@ from report_samples import (
 )
 
 import dlsim
-from dlsim._trace_writer import TraceWriter
 from dlsim.report._json import log2
 from dlsim.report._names import NameTable, layer_of
 from dlsim.report._text import raise_powers
 from dlsim.report.exponents import format_range
 from dlsim.report.scale_path import scale_path
 from dlsim.report.scale_windows import MAX_POINTS
+from dlsim.traces._writer import TraceWriter
 
 FIGURE = 'data-chart="windows" data-key="'
 

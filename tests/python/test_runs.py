@@ -20,9 +20,9 @@ import numpy as np
 import pytest
 
 import dlsim
-from dlsim import _bridge, _options
 from dlsim._binary import command_path
-from dlsim._command_options import KEYWORDS
+from dlsim.runs import _bridge, _options
+from dlsim.runs._command_options import KEYWORDS
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 TRACE = TRACES / "reg-diabetes-cut"

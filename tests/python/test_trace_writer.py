@@ -15,7 +15,7 @@ import torch
 
 import dlsim
 from dlsim._binary import command_path
-from dlsim._trace_writer import TraceWriter
+from dlsim.traces._writer import TraceWriter
 
 STATIC = ("--format", "fp16", "--policy", "static", "--set", "loss_scale=1")
 
@@ -190,7 +190,7 @@ def test_description_must_be_json_without_the_names_of_the_layout(tmp_path: Path
 def test_a_full_disk_leaves_no_file(tmp_path: Path) -> None:
     script = (
         "import resource, signal, sys, numpy as np, dlsim\n"
-        "from dlsim._trace_writer import TraceWriter\n"
+        "from dlsim.traces._writer import TraceWriter\n"
         "writer = TraceWriter(sys.argv[1])\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))\n"

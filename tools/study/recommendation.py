@@ -15,7 +15,7 @@ from torch import Tensor
 from training import train_float32
 
 import dlsim
-from dlsim._trace_writer import TraceWriter
+from dlsim.traces._writer import TraceWriter
 
 
 @dataclass(frozen=True)

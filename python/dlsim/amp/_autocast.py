@@ -15,9 +15,9 @@ from torch.nn.modules.module import (
 
 from .._compiled import Uncompiled
 from .._core import Format
-from .._fast_paths import FUSED_MODULES, ClosedFastPaths
-from .._module_choice import DEFAULT_MODULES, works_in_place
-from .._torch_rounding import Rounding, map_tensors, straight_through
+from ..emulation._fast_paths import FUSED_MODULES, ClosedFastPaths
+from ..emulation._module_choice import DEFAULT_MODULES, works_in_place
+from ..emulation._rounding import Rounding, map_tensors, straight_through
 from ._half_dtype import get_half_dtype_str, rounding_dtype
 from ._rounding import FORMATS
 

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.optim import Optimizer
 
-from .._dtypes import FLOAT32_OVERFLOW
+from ..arrays._dtypes import FLOAT32_OVERFLOW
 from . import _gradients as gradients
 from . import _policy as policies
 from ._clipping import CLIPPING_IS_DEPRECATED, clip_all_

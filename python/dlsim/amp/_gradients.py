@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .._arrays import measure
+from ..arrays._convert import measure
 from ._rounding import round_values_
 
 # Elements that are squared at a time: the float64 copy stays small.

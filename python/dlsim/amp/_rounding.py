@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import torch
 
-from .._arrays import quantize
 from .._core import Format
+from ..arrays._convert import quantize
 
 FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from .._errors import UsageError
+from ._backend import current_torch_device
 
 
 class DataLoader:
@@ -130,8 +131,6 @@ class DataExecutor:
         return interval > 0 and (self.user_iteration % interval == 0 or self.on_final_iteration)
 
     def __iter__(self) -> Iterator[Any]:
-        from ._run import current_torch_device
-
         _running.append(self)
         try:
             self.profiler = _Profiler()

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from .._errors import UsageError
+from ._backend import Backend, current_torch_device
 from ._data import running_executor
 
 __all__ = [
@@ -39,32 +40,6 @@ class Ignored:
         vars(self).update(settings)
 
 
-class Device:
-    """Where models are made: `with backend.device:`."""
-
-    def __init__(self, torch_device: torch.device) -> None:
-        self.torch_device = torch_device
-
-    def __enter__(self) -> Device:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
-class Backend:
-    """What the script runs on; a "CSX" is emulated on the CPU."""
-
-    current: Backend | None = None
-
-    def __init__(self, kind: str, settings: dict[str, Any]) -> None:
-        self.is_csx, self.is_gpu, self.is_cpu = kind == "CSX", kind == "GPU", kind == "CPU"
-        self.is_e2e_execution = True
-        self.torch_device = torch.device("cuda" if self.is_gpu else "cpu")
-        self.device = Device(self.torch_device)
-        self.settings = settings
-
-
 def backend(backend_type: str | None = None, **settings: Any) -> Backend:
     """Returns a new backend, "CSX", "CPU" or "GPU", or without a type the current one.
 
@@ -86,11 +61,6 @@ def current_backend() -> Backend:
     if Backend.current is None:
         raise RuntimeError("backend: there is none, expected cstorch.compile or cstorch.backend")
     return Backend.current
-
-
-def current_torch_device() -> torch.device:
-    """Returns the device of the current backend, the CPU without one."""
-    return torch.device("cpu") if Backend.current is None else Backend.current.torch_device
 
 
 def use_cs() -> bool:

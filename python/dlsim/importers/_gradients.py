@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from .._errors import InputError, UsageError
-from .._trace_writer import checked_grad_scale
+from ..traces._writer import checked_grad_scale
 from ._numbering import Position
 
 # The longest name that a trace's reader accepts, in bytes.

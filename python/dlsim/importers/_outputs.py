@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from .. import _core
 from .._errors import InputError
 from .._files import replacing, replacing_directory
-from .._trace_writer import TraceWriter
+from ..traces._writer import TraceWriter
 from ._gradients import ACTIVATION_SUFFIX, Gradients
 from ._numbering import PathText
 

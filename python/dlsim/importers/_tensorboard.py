@@ -15,7 +15,7 @@ import numpy as np
 
 from .. import _core
 from .._errors import InputError, UsageError
-from .._trace_writer import checked_grad_scale
+from ..traces._writer import checked_grad_scale
 from ._brackets import Brackets, brackets_of
 from ._event_files import EventFiles
 from ._gradients import Notes, Selection, check_name

@@ -230,7 +230,7 @@ def _leaves(path: Path, tree: Any) -> Iterator[tuple[str, Any]]:
 def _of_codes(codes: Any, dtype: str) -> Any:
     """Returns little-endian codes as values; bfloat16 as torch or ml_dtypes have it, or float32."""
     if dtype in _FP8:
-        from .._arrays import decode
+        from ..arrays._convert import decode
 
         return decode(codes, _FP8[dtype])
     if dtype != _BFLOAT16:

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from .. import _core
-from .._dtypes import name_of_dtype
 from .._errors import UsageError
+from ..arrays._dtypes import name_of_dtype
 
 
 def check_on_device(wanted: bool, *, profile: bool) -> None:

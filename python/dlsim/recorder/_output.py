@@ -14,15 +14,7 @@ from .._errors import UsageError
 from ._joining import shard_path
 from ._names import class_of
 from ._ranks import Ranks, process_group
-from ._sinks import (
-    DrySink,
-    Existing,
-    ProfileSink,
-    Sink,
-    TraceSink,
-    refuse_profile,
-    refuse_trace,
-)
+from ._sinks import DrySink, Existing, ProfileSink, Sink, TraceSink, refuse_profile, refuse_trace
 
 _LISTS = ("formats", "roundings")
 _LADDER = (*_LISTS, "subnormals", "scales")

@@ -12,7 +12,7 @@ from inspect import cleandoc
 from typing import Any
 
 from .._errors import Error, InputError, UsageError
-from .._trace_writer import checked_grad_scale
+from ..traces._writer import checked_grad_scale
 from ._background import Background
 from ._calls import Calls
 from ._choice import Choice, models_of

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from .._core import ProfileWriter
 from .._errors import InputError, UsageError
-from .._trace_writer import TraceWriter
+from ..traces._writer import TraceWriter
 from ._append import append
 from ._lending import Loan
 from ._lock import Lock

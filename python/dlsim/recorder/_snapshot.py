@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from .._dtypes import VALUES, name_of_dtype
+from ..arrays._dtypes import VALUES, name_of_dtype
 from ._lending import Lender, Loan
 from ._on_device import device_of
 from ._output import one_of

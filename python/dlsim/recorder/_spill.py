@@ -9,8 +9,8 @@ from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any, NamedTuple
 
-from .._dtypes import name_of_dtype
-from .._trace_writer import TraceWriter
+from ..arrays._dtypes import name_of_dtype
+from ..traces._writer import TraceWriter
 
 _LOADED_AT_ONCE = 1 << 24  # bytes
 

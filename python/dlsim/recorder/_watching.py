@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from .._options import text_of
+from .._values import text_of
 from ..runs import replay
 from ._sinks import Part, ProfileSink
 from ._skipped import Drift, SkippedSteps

@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .. import _bridge
 from .._errors import Error
-from .._options import arguments_of
+from ..runs import _bridge
+from ..runs._options import arguments_of
 from ._inputs import Run, ShownResult, check_result
 
 # Options in the record of a replay that are keywords of the same name.

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from .._errors import InputError
-from .._verdict import Verdict, verdict_of
+from ..results._verdict import Verdict, verdict_of
 from ._json import part, visible
 
 _KINDS = {

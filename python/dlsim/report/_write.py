@@ -105,7 +105,7 @@ def complete(
         if lacking and paths:
             completed.heat_map_problem = add_heat_maps(lacking, paths)
     try:
-        from .._exponents import exponents
+        from ..traces._exponents import exponents
 
         completed.exponents = exponents(named)
         completed.training = training_of(named)

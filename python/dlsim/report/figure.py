@@ -10,7 +10,7 @@ from textwrap import wrap
 from typing import Any
 
 from .._errors import UsageError
-from .._verdict import FormatVerdict
+from ..results._verdict import FormatVerdict
 from ._inputs import Run, check_result, runs_of
 from ._json import log2, visible
 from ._names import NameTable

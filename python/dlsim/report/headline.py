@@ -10,14 +10,7 @@ from typing import Any
 
 from ._inputs import Run, ShownResult
 from ._json import integer, number, objects, part, visible
-from ._text import (
-    format_bytes,
-    format_count,
-    format_number,
-    format_scale,
-    format_share,
-    likeliest,
-)
+from ._text import format_bytes, format_count, format_number, format_scale, format_share, likeliest
 from .policies import applied_nonfinite, hopeless_skips, outcome
 
 OPEN_RUNS = 6  # verdicts that are shown at once; more are folded

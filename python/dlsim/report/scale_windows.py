@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .._verdict import FormatVerdict, StepWindow, Verdict
+from ..results._verdict import FormatVerdict, StepWindow, Verdict
 from ._inputs import Run, ShownResult
 from ._json import log2, packed, visible
 from ._text import format_count, format_scale, raise_powers

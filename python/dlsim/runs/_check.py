@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The verdict on gradients at hand: dlsim.check."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from .._errors import UsageError
+from ..traces._writer import TraceWriter, checked_grad_scale
+from . import replay
+
+if TYPE_CHECKING:
+    from .._values import FormatNames, Names
+    from ..results._verdict import Verdict
+
+
+def check(
+    gradients: Mapping[str, Any],
+    formats: FormatNames | None = None,
+    *,
+    policies: Names | None = None,
+    grad_scale: float | str = 1.0,
+) -> Verdict:
+    """Returns the verdict on the gradients of one step: the formats and loss scales that fit them.
+
+    `gradients` are arrays of NumPy, PyTorch or others by name, such as
+    `{name: p.grad for name, p in model.named_parameters()}`; names that end in `.act_grad` are
+    gradients of activations, and None is left out. `formats` and `policies` are those of
+    `dlsim.replay`. `grad_scale` is the loss scale that the gradients still carry. One step is a
+    sample: `dlsim.Recorder` records a training. They pass through a temporary file of their size.
+    Raises TypeError and UsageError for what are no gradients.
+    """
+    if not isinstance(gradients, Mapping):
+        raise TypeError(
+            f"check: expected a mapping of names to arrays, got {type(gradients).__name__}"
+        )
+    arrays = {name: array for name, array in gradients.items() if array is not None}
+    if not arrays:
+        raise UsageError("check: no gradient, expected at least one array that is not None")
+    with TemporaryDirectory(prefix="dlsim-") as folder:
+        TraceWriter(folder).write(0, arrays, {"grad_scale": checked_grad_scale(grad_scale)})
+        return replay(folder, formats=formats, policies=policies, quiet=True).verdict

@@ -1,0 +1,287 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Recorded gradients as NumPy arrays, step by step and without holding a trace in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from math import prod
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import _core
+from .._errors import InputError, counted
+from ._recorded import (
+    AnyPath,
+    ByName,
+    Role,
+    TensorInfo,
+    encoded_paths,
+    index_of,
+    position,
+    tensor_infos,
+)
+
+FloatArray: TypeAlias = NDArray[np.float32]
+
+
+class Tensors(Mapping[str, FloatArray]):
+    """Arrays by name, in the order of the file; each access reads a new array."""
+
+    def __init__(
+        self, infos: Mapping[str, TensorInfo], read: Callable[[TensorInfo], FloatArray]
+    ) -> None:
+        """`read` gives the values of a tensor in its shape."""
+        self.infos = infos
+        self._read = read
+
+    def __getitem__(self, name: str) -> FloatArray:
+        return self._read(self.infos[name])
+
+    def __contains__(self, name: object) -> bool:  # that of Mapping would read the tensor
+        return name in self.infos
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.infos)
+
+    def __len__(self) -> int:
+        return len(self.infos)
+
+    def __repr__(self) -> str:
+        return f"Tensors({list(self.infos)})"
+
+
+@dataclass(frozen=True)
+class Recording:
+    """One recorded file of a step: the whole step, or one micro-step of it.
+
+    Several data-parallel ranks are one recording, reduced as `open_trace` was told.
+    """
+
+    place: str  # the file; that of rank 0
+    micro: int | None  # number of the micro-step; None without any
+    grad_scale: float  # the loss scale that the file's values carry; `tensors` do not
+    metadata: Mapping[str, str]  # as recorded: step, loss, lr, ...
+    tensors: Tensors = field(repr=False)
+
+
+class TraceStep:
+    """One optimizer step of a trace: names and shapes at once, values when asked for.
+
+    Arrays are float32 copies without the recorded loss scale, in C order; float64 values are
+    rounded to nearest even. They stay valid when the step and its files are gone.
+    """
+
+    def __init__(self, core: _core.LoadedStep) -> None:
+        """For `Trace`."""
+        self._core = core
+
+    @property
+    def number(self) -> int:
+        """The number of the step, as recorded."""
+        return self._core.number
+
+    @cached_property
+    def recordings(self) -> tuple[Recording, ...]:
+        """The files of the step: one, or one per micro-step in ascending order."""
+        return tuple(
+            Recording(
+                place,
+                None if micro < 0 else micro,
+                grad_scale,
+                metadata,
+                _tensors(self._core, r, place, tensor_infos(headers)),
+            )
+            for r, (place, micro, grad_scale, metadata, headers) in enumerate(
+                self._core.recordings()
+            )
+        )
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the first recording."""
+        return self.recordings[0].metadata if self.recordings else {}
+
+    @cached_property
+    def tensors(self) -> Tensors:
+        """The tensors of the step, over all its micro-steps.
+
+        A parameter gradient is the float32 sum of its micro-steps in their order: the effective
+        gradient. Activation gradients of micro-steps belong to different inputs: they are joined
+        along the first axis if their other sizes agree, and flat if not.
+        """
+        if len(self.recordings) == 1:
+            return self.recordings[0].tensors
+        infos = ByName()
+        for recording in self.recordings:
+            for name, info in recording.tensors.infos.items():
+                infos[name] = _joined(infos.get(name), info)
+        rows = [{name: row for row, name in enumerate(r.tensors)} for r in self.recordings]
+        return Tensors(infos, partial(_over_micro_steps, self._core, self.recordings, rows))
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of all tensors, in the order of the file."""
+        return tuple(self.tensors.infos)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor as `tensors` gives it; KeyError without it."""
+        return self.tensors.infos[name].shape
+
+    def role(self, name: str) -> Role:
+        """Whether a tensor is a parameter gradient or an activation gradient."""
+        return self.tensors.infos[name].role
+
+    def dtype(self, name: str) -> str:
+        """The type in which a tensor was recorded first: "F32", "F64", "F16" or "BF16"."""
+        return self.tensors.infos[name].dtype
+
+    def gradients(self) -> dict[str, FloatArray]:
+        """Reads the effective gradient of every parameter: unscaled, summed over micro-steps."""
+        return self._of_role("grad")
+
+    def activation_gradients(self) -> dict[str, FloatArray]:
+        """Reads all activation gradients; see `tensors` for micro-steps."""
+        return self._of_role("act_grad")
+
+    def _of_role(self, role: Role) -> dict[str, FloatArray]:
+        infos = self.tensors.infos.items()
+        return {name: self.tensors[name] for name, info in infos if info.role == role}
+
+    def __repr__(self) -> str:
+        return f"<dlsim.TraceStep {self.number}: {counted(len(self.names), 'tensors')}>"
+
+
+# Functions and not methods: a cycle of references would keep the files of a step open.
+
+
+def _tensors(
+    core: _core.LoadedStep, recording: int, place: str, infos: dict[str, TensorInfo]
+) -> Tensors:
+    rows = {name: row for row, name in enumerate(infos)}
+
+    def read(info: TensorInfo) -> FloatArray:
+        values = np.empty(_countable(info, place), np.float32)
+        core.read(recording, rows[info.name], values.reshape(-1))
+        return values
+
+    return Tensors(infos, read)
+
+
+def _over_micro_steps(
+    core: _core.LoadedStep,
+    recordings: tuple[Recording, ...],
+    rows: list[dict[str, int]],
+    info: TensorInfo,
+) -> FloatArray:
+    if info.role == "act_grad":
+        parts = [r.tensors[info.name].reshape(-1) for r in recordings if info.name in r.tensors]
+        flat: FloatArray = np.concatenate(parts)
+        return flat.reshape(info.shape)
+    total = np.zeros(_countable(info, recordings[0].place), np.float32)
+    for recording, row_of in enumerate(rows):
+        if info.name in row_of:
+            core.add(recording, row_of[info.name], total.reshape(-1))
+    return total
+
+
+def _countable(info: TensorInfo, place: str) -> tuple[int, ...]:
+    """Returns the shape; empty tensors may have other sizes beyond what NumPy counts."""
+    if 4 * prod(size for size in info.shape if size > 0) >= 1 << 63:
+        raise InputError(
+            f"{place}: tensor {info.name!r} has a shape that NumPy cannot hold: {list(info.shape)}"
+        )
+    return info.shape
+
+
+def _joined(before: TensorInfo | None, info: TensorInfo) -> TensorInfo:
+    if before is None:
+        return info
+    if info.role == "grad":  # the reader has refused different shapes
+        return before
+    shape: tuple[int, ...]
+    if before.shape and info.shape and before.shape[1:] == info.shape[1:]:
+        shape = (before.shape[0] + info.shape[0], *info.shape[1:])
+    else:
+        shape = (prod(before.shape) + prod(info.shape),)
+    return TensorInfo(info.name, before.role, before.dtype, shape)
+
+
+class Trace:
+    """A trace opened for reading: its steps are known, no tensor is read before it is asked for.
+
+    `len`, iteration and indices go over the steps; one step is in memory at a time as long as
+    the caller keeps one. May be used from several threads, which read one after another.
+    """
+
+    def __init__(self, core: _core.TraceReader, place: str) -> None:
+        """For `open_trace`."""
+        self._core = core
+        self._place = place
+        self.steps: tuple[int, ...] = tuple(core.steps())
+
+    @property
+    def description(self) -> dict[str, str]:
+        """The texts of trace.json (model, data, optimizer, ...); {} without one."""
+        return self._core.description()
+
+    @property
+    def notes(self) -> list[str]:
+        """Remarks, such as files that were left out; one line each."""
+        return self._core.notes()
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of all files, in bytes."""
+        return self._core.file_bytes()
+
+    def files(self, i: int) -> list[str]:
+        """The paths of the files of the i-th step."""
+        return self._core.files(index_of(i, len(self), self._place))
+
+    def step(self, number: int) -> TraceStep:
+        """Opens the step of that number; KeyError without it, InputError if its files are bad."""
+        return self[position(self.steps, number)]
+
+    def __getitem__(self, i: int) -> TraceStep:
+        return TraceStep(self._core.load(index_of(i, len(self), self._place)))
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def __iter__(self) -> Iterator[TraceStep]:
+        for i in range(len(self)):
+            yield self[i]
+
+    def __repr__(self) -> str:
+        return f"<dlsim.Trace {self._place}: {counted(len(self), 'steps')}>"
+
+
+def open_trace(
+    path: AnyPath | Iterable[AnyPath],
+    *,
+    tensors: str = "*",
+    ranks: Literal["mean", "sum"] = "mean",
+    npy_void2: Literal["bf16"] | None = None,
+) -> Trace:
+    """Opens a trace, or several as one whose steps follow each other (docs/traces.md).
+
+    Tensors whose name does not match the pattern `tensors` (* ? []) are not read; `ranks` is how
+    gradients of data-parallel ranks become one; `npy_void2` is what NumPy's nameless type V2
+    holds. Raises InputError naming the file and the defect. Files are never changed.
+    """
+    paths = encoded_paths(path)
+    try:
+        core = _core.TraceReader(paths, tensors=tensors, ranks=ranks, npy_void2=npy_void2)
+    except InputError:
+        for name in map(os.fsdecode, paths):
+            if name.endswith(".dlprof") and os.path.isfile(name):
+                raise InputError(
+                    f"{name!s:.256}: is a profile, expected a trace; dlsim.open_profile opens it"
+                ) from None
+        raise
+    return Trace(core, paths[0].decode(errors="replace"))
