@@ -117,12 +117,6 @@ void PrintNotes(const Work& work) {
     note(fmt::format("resuming: {} of {} done before {} kept, {} to go", run.kept(),
                      Counted(run.finished(), "step"), run.kept() == 1 ? "is" : "are",
                      run.to_read()));
-    if (run.unknown() > 0) {
-      note(
-          fmt::format("of {} of them, profiled by an older version, only names, sizes and times "
-                      "of files were compared",
-                      run.unknown()));
-    }
   } else if (run.to_read() == 0) {
     note(fmt::format("shard {}/{} holds no step", work.request.shard + 1, work.request.shards));
   }

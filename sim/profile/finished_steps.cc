@@ -20,19 +20,14 @@ bool IsCurrent(const ProfileWriter::Done& done, int64_t done_at,
 }
 
 // Files that look alike may be those of another run, or have been written anew with old times.
-// Returns whether it is known that they are those of the step.
-bool RequireSameContent(const ProfileWriter::Done& done, std::span<const std::string> paths) {
-  bool known = true;
+void RequireSameContent(const ProfileWriter::Done& done, std::span<const std::string> paths) {
   for (size_t k = 0; k < paths.size(); ++k) {
-    const uint64_t content = done.files[k].content;
-    known = known && content != 0;
-    if (content == 0 || ContentHash(paths[k]) == content) continue;
+    if (ContentHash(paths[k]) == done.files[k].content) continue;
     throw InputError(Printable(paths[k]),
                      "has name, size and time of the file that step " + std::to_string(done.step) +
                          " was profiled from, but holds something else",
                      "the same trace, another -o, or a new profile (--restart, no --extend)");
   }
-  return known;
 }
 
 // Steps from `first` on are to be read again: those of the trace can be, others would be lost.
@@ -60,17 +55,17 @@ StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts) {
 
 Resumption FindResumption(std::span<const ProfileWriter::Done> done, int64_t done_at,
                           const TraceSource& steps, StepRange range, Gone gone) {
-  size_t k = 0, i = range.begin, unknown = 0;
+  size_t k = 0, i = range.begin;
   for (; k < done.size(); ++k) {
     const bool is_gone = i == range.end || done[k].step < steps.number(i);
     if (is_gone && gone == Gone::kKeep) continue;
     if (is_gone || done[k].step != steps.number(i)) break;
     if (!IsCurrent(done[k], done_at, steps.files(i))) break;
-    if (!RequireSameContent(done[k], steps.files(i))) ++unknown;
+    RequireSameContent(done[k], steps.files(i));
     ++i;
   }
   if (gone == Gone::kKeep && k < done.size()) RequireInTrace(done, k, steps, range);
-  return {k, {i, range.end}, unknown};
+  return {k, {i, range.end}};
 }
 
 }  // namespace dlsim::sim

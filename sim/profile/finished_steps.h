@@ -33,7 +33,6 @@ enum class Gone : uint8_t {
 struct Resumption {
   size_t kept = 0;      // this many finished steps stay
   StepRange remaining;  // steps to read
-  size_t unknown = 0;   // kept steps of which no hash of the files is known
 };
 
 // Keeps the finished steps that are those of `range`, in order, as far as their files have the

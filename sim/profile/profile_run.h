@@ -55,8 +55,7 @@ class ProfileRun {
   bool replaced() const { return writer_ != nullptr && writer_->replaced_partial(); }
 
   size_t kept() const { return resumption_.kept; }
-  size_t unknown() const { return resumption_.unknown; }  // of those, without a hash of the files
-  size_t finished() const { return finished_; }           // by an earlier run, kept or not
+  size_t finished() const { return finished_; }  // by an earlier run, kept or not
   size_t to_read() const { return resumption_.remaining.end - resumption_.remaining.begin; }
   size_t edge_count() const { return edges_.bits().size(); }
 

@@ -13,10 +13,9 @@
 namespace dlsim {
 
 inline constexpr std::string_view kProfileMagic = "DLPROF";
-inline constexpr uint64_t kProfileVersion = 2;        // what is written
-inline constexpr uint64_t kPartVersion = 3;           // the same of a part of a trace
-inline constexpr uint64_t kOldestProfileVersion = 1;  // what is read; it has no hashes of files
-inline constexpr size_t kMagicBytes = 8;              // with the version
+inline constexpr uint64_t kProfileVersion = 2;  // of a whole trace
+inline constexpr uint64_t kPartVersion = 3;     // of a part of a trace
+inline constexpr size_t kMagicBytes = 8;        // with the version
 
 // Four letters, the first in the lowest byte.
 enum class ChunkType : uint32_t {

@@ -15,19 +15,6 @@
 #include "src/trace/read_only_file.h"
 
 namespace dlsim {
-namespace {
-
-// False for a copy of version 1, which may say the same otherwise.
-bool KnowsContent(const ProfileStep& step) {
-  return std::ranges::any_of(step.files, [](const ProfileFile& file) { return file.content != 0; });
-}
-
-void ForgetContent(ProfileStep& step) {
-  for (ProfileFile& file : step.files) file.content = 0;
-}
-
-}  // namespace
-
 struct ProfileReader::Impl {
   struct Step {
     int64_t number = 0;
@@ -48,13 +35,7 @@ struct ProfileReader::Impl {
 bool ProfileReader::Impl::Prefer(const Step& step, const Step& other) const {
   const EncodedStep a = Encoded(step), b = Encoded(other);
   if (a.tensors == b.tensors && a.bytes == b.bytes) return false;
-  ProfileStep of_step = FileOf(step).Load(step.index), of_other = FileOf(other).Load(other.index);
-  const bool knows = KnowsContent(of_step);
-  if (knows != KnowsContent(of_other)) {
-    ForgetContent(of_step);
-    ForgetContent(of_other);
-    if (of_step == of_other) return knows;
-  } else if (of_step == of_other) {
+  if (FileOf(step).Load(step.index) == FileOf(other).Load(other.index)) {
     return std::tie(a.tensors, a.bytes) < std::tie(b.tensors, b.bytes);
   }
   throw InputError(FileOf(step).place(), "holds another step " + std::to_string(step.number) +

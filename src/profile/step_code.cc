@@ -25,7 +25,7 @@ void RequireSize(size_t size, int64_t step) {
 
 bool HasContent(const ProfileFile& file) { return file.content != 0; }
 
-// What a file held is not known in profiles of version 1, nor of gradients that were in memory.
+// What a file held is not known of gradients that were in memory.
 std::string EncodeHead(const ProfileStep& step) {
   std::string head;
   for (const int64_t micro : step.micro_steps) PutVarint(ZigZag(micro), head);

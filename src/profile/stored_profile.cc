@@ -57,9 +57,9 @@ StoredProfile::StoredProfile(ByteSource source) : source_(std::move(source)) {
   if (!magic.starts_with(kProfileMagic)) throw InputError(source_.place, "is no profile");
   ByteReader after_magic(source_.place, std::string_view(magic).substr(kProfileMagic.size()));
   const uint64_t version = after_magic.Word(kMagicBytes - kProfileMagic.size());
-  if (version < kOldestProfileVersion || version > kPartVersion) {
+  if (version != kProfileVersion && version != kPartVersion) {
     throw InputError(source_.place, "is a profile of another version",
-                     std::to_string(kOldestProfileVersion) + " to " + std::to_string(kPartVersion),
+                     std::to_string(kProfileVersion) + " or " + std::to_string(kPartVersion),
                      std::to_string(version));
   }
   is_part_ = version == kPartVersion;

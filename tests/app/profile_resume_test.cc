@@ -188,32 +188,6 @@ TEST_F(ProfileResume, ExtendReadsNewStepsOnly) {
   EXPECT_TRUE(before != whole);
 }
 
-// Makes a profile of version 1, which knows nothing of what its files held.
-void ForgetContent(const std::string& path) {
-  const std::vector<std::string> paths = {path};
-  const ProfileReader profile = ProfileReader::Open(paths);
-  ProfileWriter writer(path, profile.settings(), ProfileWriter::Existing::kReplace);
-  for (size_t i = 0; i < profile.step_count(); ++i) {
-    ProfileStep step = profile.Load(i);
-    for (ProfileFile& file : step.files) file.content = 0;
-    writer.Append(EncodeStep(step, profile.edges()));
-  }
-  writer.Commit();
-  std::fstream(path, std::ios::binary | std::ios::in | std::ios::out).seekp(6).put(1);
-}
-
-TEST_F(ProfileResume, ExtendsAnOlderProfileWithANote) {
-  Succeed(ProfileArguments(trace_.path(), output_));
-  ForgetContent(output_);
-  trace_.WriteStep(9);
-  EXPECT_EQ(Finish({"--extend"}),
-            Remark(9, 9, 1) +
-                "dlsim profile: note: of 9 of them, profiled by an older version, only names, "
-                "sizes and times of files were compared\n");
-  EXPECT_EQ(Finish({"--restart"}), "");
-  EXPECT_TRUE(ReadBytes(output_) == ProfileBytes(trace_.path()));
-}
-
 TEST_F(ProfileResume, ExtendWithoutAProfileMakesOne) {
   EXPECT_EQ(Finish({"--extend"}), "");
   EXPECT_TRUE(ReadBytes(output_) == ProfileBytes(trace_.path()));

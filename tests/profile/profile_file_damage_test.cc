@@ -76,7 +76,7 @@ TEST_F(ProfileDamageTest, AnotherVersionIsNamed) {
   for (const char version : {'\0', '\4'}) {
     bytes_[6] = version;
     ExpectInputError([&] { ReadAll(bytes_); },
-                     {"another version, expected 1 to 3, got " + std::to_string(int{version})});
+                     {"another version, expected 2 or 3, got " + std::to_string(int{version})});
   }
 }
 
