@@ -109,7 +109,6 @@ _KINDS = {
     "part_of": "str | tuple[int, int] | None",
     "mapping": "Mapping[str, Number | Sequence[Number]] | None",
     "if_true": "bool",
-    "if_false": "bool",
     "true_or_one": "bool | int",
 }
 
@@ -172,7 +171,7 @@ class _Option(NamedTuple):
 def _kind(option: Mapping[str, Any]) -> str:
     name, value = option["name"], option["value"]
     if value is None:
-        return "if_false" if name.startswith("no-") else "if_true"
+        return "if_true"
     if option["optional_value"]:
         return "true_or_one"
     if option["repeatable"]:
@@ -184,8 +183,6 @@ def _kind(option: Mapping[str, Any]) -> str:
 
 def _keyword(option: Mapping[str, Any]) -> str:
     name = str(option["name"])
-    if _kind(option) == "if_false":
-        name = name.removeprefix("no-")
     if option["repeatable"] and name not in _NO_PLURAL:
         name = _PLURALS.get(name, name + "s")
     return name.replace("-", "_")
@@ -247,7 +244,7 @@ def _table(options: Mapping[str, Iterable[_Option]]) -> str:
 
 
 def _parameter(option: _Option) -> str:
-    defaults = {"if_true": "False", "if_false": "True", "true_or_one": "False"}
+    defaults = {"if_true": "False", "true_or_one": "False"}
     return f"    {option.keyword}: {option.type} = {defaults.get(option.kind, 'None')},\n"
 
 

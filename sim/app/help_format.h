@@ -12,7 +12,6 @@ inline constexpr const char* kTryGroup = "What to try";
 inline constexpr const char* kEmulationGroup = "Emulation";
 inline constexpr const char* kComputationGroup = "Computation";
 inline constexpr const char* kOutputGroup = "Output";
-inline constexpr const char* kHiddenGroup = "";  // not in the help
 
 // The options that are added to the command from now on are in this group.
 void StartGroup(CLI::App& command, const char* group);

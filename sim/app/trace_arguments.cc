@@ -41,8 +41,6 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments, TraceInput 
                                       : ""))
       ->required();
   AddReadingOptions(command, arguments.options);
-  command.add_flag("--no-mmap", arguments.no_mmap, "Has no effect: files are never mapped")
-      ->group(kHiddenGroup);
 }
 
 TraceReader OpenTrace(const TraceArguments& arguments) {

@@ -16,7 +16,6 @@ namespace dlsim::sim {
 struct TraceArguments {
   std::vector<std::string> paths;
   TraceOptions options;
-  bool no_mmap = false;  // has no effect
 };
 
 // Adds --tensors, --ranks and --npy-void.
@@ -24,7 +23,7 @@ void AddReadingOptions(CLI::App& command, TraceOptions& options);
 
 enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
 
-// Adds these, TRACE... and --no-mmap. `input` tells the help what the command takes.
+// Adds these and TRACE... `input` tells the help what the command takes.
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments,
                        TraceInput input = TraceInput::kTraceOrProfile);
 

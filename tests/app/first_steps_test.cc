@@ -126,7 +126,6 @@ TEST(FirstSteps, HelpHasGroupsAndSaysWhatIsRequired) {
     EXPECT_GT(at, last) << group;
     last = at;
   }
-  EXPECT_EQ(help.find("mmap"), std::string::npos);
   EXPECT_NE(help.find("--heat-map[=BINS] "), std::string::npos) << help;
   EXPECT_NE(Succeed({"help", "profile"}).find("-o,--output FILE (required) "), std::string::npos);
   EXPECT_NE(Succeed({"help", "merge"}).find("-o,--output FILE (required) "), std::string::npos);

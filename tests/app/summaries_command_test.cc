@@ -108,11 +108,6 @@ TEST_F(SummariesCommand, MicroStepsAreRowsOfTheirOwn) {
   }
 }
 
-TEST_F(SummariesCommand, ReadingEqualsMapping) {
-  EXPECT_EQ(Succeed({"summaries", kAccumulated, "--csv", "-", "--no-mmap"}),
-            Succeed({"summaries", kAccumulated, "--csv", "-"}));
-}
-
 TEST_F(SummariesCommand, TableShowsTheWorstFirst) {
   const std::string bar_of_ab = "|          @         @         |";
   const std::string text = Succeed({"summaries", dir_.path(), "--top", "2"});

@@ -190,7 +190,7 @@ def test_names_of_roundings_are_suggested(name: str, meant: str) -> None:
 
 
 def test_options_of_the_command_name_their_keyword() -> None:
-    for option, keyword in (("set", "settings"), ("format", "formats"), ("no_mmap", "mmap")):
+    for option, keyword in (("set", "settings"), ("format", "formats")):
         with pytest.raises(TypeError, match=rf"'{option}', did you mean '{keyword}'\?"):
             dlsim.replay(TRACE, **{option: "x"})
 

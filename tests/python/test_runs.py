@@ -49,7 +49,6 @@ def test_replay_gives_the_json_of_the_command() -> None:
         settings={"torch.init_scale": 2.0**20, "growth_interval": 3},
         max_gradient_norm=0.1,
         tensors="*.weight.grad",
-        mmap=False,
     )
     assert result.data == run(
         *("replay", str(TRACE), "--format", "fp16", "--format", "cb16", "--policy", "torch"),
@@ -251,7 +250,6 @@ ELSEWHERE = {"json", "list", "help"}
 def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
     samples = {
         "if_true": True,
-        "if_false": False,
         "true_or_one": True,
         "mapping": {"a": "b"},
     }
@@ -262,7 +260,7 @@ def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
         [command_path(), name, "--help"], check=True, capture_output=True, text=True
     ).stdout
     listed = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help_text, re.MULTILINE))
-    assert flags - {"no-mmap"} == listed - ELSEWHERE  # accepted, and not in the help
+    assert flags == listed - ELSEWHERE
 
 
 def test_keywords_have_the_names_that_they_always_had() -> None:
@@ -272,9 +270,6 @@ def test_keywords_have_the_names_that_they_always_had() -> None:
     assert set(KEYWORDS["accumulate"]) >= {
         *("accumulators", "chunks", "dot", "formats", "levels", "matmul", "reduce")
     }
-    assert all(
-        "mmap" in KEYWORDS[name] for name in KEYWORDS if name not in ("scaler", "diff", "explain")
-    )
 
 
 @pytest.mark.parametrize("name", KEYWORDS)

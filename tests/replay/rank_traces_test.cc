@@ -100,8 +100,7 @@ TEST(RankTraces, ARealTraceInPartsReplaysAsItsMean) {
     EXPECT_EQ(RunsOf(With({trace.ranks()}, kRuns)), RunsOf(With({trace.expected()}, kRuns)));
     for (const char* accumulate : {"sum-first", "quantize-first"}) {
       const Arguments how = {"--policy", "static", "--accumulate", accumulate};
-      EXPECT_EQ(RunsOf(With({trace.ranks(), "--no-mmap"}, how)),
-                RunsOf(With({trace.expected()}, how)));
+      EXPECT_EQ(RunsOf(With({trace.ranks()}, how)), RunsOf(With({trace.expected()}, how)));
     }
   }
 }
@@ -217,7 +216,6 @@ TEST(RankTraces, ThreadsCannotBeSeen) {
   };
   const json one = runs_with("1", kRuns);
   EXPECT_EQ(runs_with("4", kRuns), one);
-  EXPECT_EQ(runs_with("4", With({"--no-mmap"}, kRuns)), one);
 }
 
 }  // namespace

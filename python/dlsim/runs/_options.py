@@ -77,10 +77,6 @@ def _if_true(place: str, flag: str, value: object) -> list[str]:
     return [flag] if _truth(place, value) else []
 
 
-def _if_false(place: str, flag: str, value: object) -> list[str]:
-    return [] if _truth(place, value) else [flag]
-
-
 def _true_or_one(place: str, flag: str, value: object) -> list[str]:
     return _if_true(place, flag, value) if isinstance(value, bool) else _one(place, flag, value)
 
@@ -95,7 +91,6 @@ _WRITERS: dict[str, Callable[[str, str, object], list[str]]] = {
     "part_of": _shard,
     "mapping": _mapping,
     "if_true": _if_true,
-    "if_false": _if_false,
     "true_or_one": _true_or_one,
 }
 
