@@ -11,8 +11,9 @@
 #include "dlsim/gpu/convert.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/gpu/measure.h"
+#include "dlsim/ladder.h"
 #include "gpu/base/device_buffer.h"
-#include "gpu/check/ladder_count.h"
+#include "gpu/count/count_kernels.h"
 #include "src/device/compute_device.h"
 
 namespace dlsim::bench {
@@ -143,9 +144,13 @@ Call PrepareMeasure(const std::vector<Measurement>& questions, GpuArrays& arrays
 Call PrepareCount(GpuArrays& arrays, DataSet data) {
   const gpu::DeviceTensor tensor = TensorOf(arrays, data);
   const auto list = std::make_shared<gpu::TensorList>(std::span(&tensor, 1));
-  const auto count = std::make_shared<gpu_check::LadderCount>();
-  const auto tables = std::make_shared<gpu::CountMemory>(count->TablesFor(*list));
-  return [=](gpu::Stream stream) { count->Launch(*list, *tables, stream); };
+  const auto edges = std::make_shared<gpu::CountEdges>(EdgesOf(DefaultLadder()));
+  const auto tables =
+      std::make_shared<gpu::CountMemory>(list->tensor_count(), 2 * edges->view().bin_count);
+  return [=](gpu::Stream stream) {  // adds to what the tables hold
+    gpu::LaunchCount(list->pieces(), nullptr, list->piece_count(), edges->view(), tables->view(),
+                     stream);
+  };
 }
 
 // Collects benchmarks that share arrays.

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The sources of dlsim::gpu. CUDA compiles them, and the tests compile them for an emulated device.
-
-# Kernels and their calls, which need no package.
-set(DLSIM_GPU_KERNEL_SOURCES
+set(DLSIM_GPU_SOURCES
     base/check_cuda.cc
     base/pointers.cc
     base/tensor_list.cc
@@ -11,6 +9,14 @@ set(DLSIM_GPU_KERNEL_SOURCES
     count/count_window.cu
     count/wave_counter.cu
     count/window_plan.cc
+    device/convert_host_array.cc
+    device/count_work.cc
+    device/counter_store.cc
+    device/cuda_device.cc
+    device/devices.cu
+    device/measure_work.cc
+    device/slot_ring.cc
+    device/step_batch.cc
     encode/convert.cc
     encode/decode.cu
     encode/encode_any.cu
@@ -22,17 +28,4 @@ set(DLSIM_GPU_KERNEL_SOURCES
     measure/measure_pieces.cu
     measure/measurer.cc)
 
-# A device that takes part in a replay: these need the readers of traces.
-set(DLSIM_GPU_DEVICE_SOURCES
-    device/convert_host_array.cc
-    device/count_work.cc
-    device/counter_store.cc
-    device/cuda_device.cc
-    device/devices.cu
-    device/measure_work.cc
-    device/slot_ring.cc
-    device/step_batch.cc)
-
-list(TRANSFORM DLSIM_GPU_KERNEL_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
-list(TRANSFORM DLSIM_GPU_DEVICE_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")
-set(DLSIM_GPU_SOURCES ${DLSIM_GPU_KERNEL_SOURCES} ${DLSIM_GPU_DEVICE_SOURCES})
+list(TRANSFORM DLSIM_GPU_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+// Encoders on a device against the host over all 2^32 float32 inputs, and tensors with more than
+// 2^32 elements. On the emulated device a few inputs stand for all.
+#include <cuda_runtime.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "dlsim/convert.h"
+#include "dlsim/gpu/convert.h"
+#include "dlsim/gpu/measure.h"
+#include "emulation.h"
+#include "gpu/base/check_cuda.h"
+#include "gpu/base/device_buffer.h"
+#include "src/base/parallel.h"
+#include "tests/exhaustive/proof_formats.h"
+#include "tests/gpu/sweep_stride.h"
+
+namespace dlsim::gpu {
+namespace {
+
+constexpr uint64_t kAllInputs = uint64_t{1} << 32;
+constexpr size_t kPart = emulation::kIsEmulated ? 1 << 12 : 1 << 26;  // inputs at once
+
+// Input i of a sweep: an order of all bit patterns whose first ones are a sample of all binades.
+// Runs of 2^run_bits neighbors keep warps uniform; with 0, threads meet values of all kinds.
+uint32_t InputBits(uint64_t i, uint32_t run_bits) {
+  const uint32_t position = static_cast<uint32_t>(i), run = position >> run_bits;
+  return ((run * 0x9E3779B1u) << run_bits) | (position & ((1u << run_bits) - 1));
+}
+
+std::vector<float> Inputs(uint64_t first, size_t count, uint32_t run_bits) {
+  std::vector<float> values(count);
+  ParallelForBlocks(count, [&](size_t begin, size_t length) {
+    for (size_t i = begin; i < begin + length; ++i) {
+      values[i] = std::bit_cast<float>(InputBits(first + i, run_bits));
+    }
+  });
+  return values;
+}
+
+void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+  CheckCuda(cudaMemcpy(to, from, bytes, kind), "cudaMemcpy");
+  CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+}
+
+// Compares codes in device memory with what the host makes of the values.
+template <class Code>
+void ExpectAsHost(const ArrayConversion& how, const std::vector<float>& values, const Code* codes) {
+  std::vector<Code> expected(values.size()), actual(values.size());
+  EncodeArray(how, values, std::span<Code>(expected));
+  Copy(actual.data(), codes, actual.size() * sizeof(Code), cudaMemcpyDeviceToHost);
+  const auto [wrong, right] = std::ranges::mismatch(actual, expected);
+  if (wrong == actual.end()) return;
+  const size_t i = static_cast<size_t>(wrong - actual.begin());
+  FAIL() << "element " << how.first_index + i << std::hex << ", input "
+         << std::bit_cast<uint32_t>(values[i]) << ": got " << *wrong << ", expected " << *right;
+}
+
+template <class Code>
+void ExpectSweptAsHost(ArrayConversion how, uint64_t inputs, uint32_t run_bits) {
+  const DeviceBuffer<float> values(kPart);
+  const DeviceBuffer<Code> codes(kPart);
+  for (; how.first_index < inputs; how.first_index += kPart) {
+    const size_t count = std::min<uint64_t>(kPart, inputs - how.first_index);
+    const std::vector<float> part = Inputs(how.first_index, count, run_bits);
+    Copy(values.data(), part.data(), count * sizeof(float), cudaMemcpyHostToDevice);
+    DeviceTensor tensor = {values.data(), count, DType::kF32, codes.data()};
+    tensor.random_stream = how.random.stream;
+    Encode(how, tensor, nullptr);
+    ASSERT_NO_FATAL_FAILURE(ExpectAsHost(how, part, codes.data()));
+  }
+}
+
+class EncodeSweepGpu : public testing::TestWithParam<std::tuple<NamedFormat, NamedRounding>> {};
+INSTANTIATE_TEST_SUITE_P(All, EncodeSweepGpu,
+                         testing::Combine(testing::ValuesIn(ProofFormats()),
+                                          testing::ValuesIn(kRoundings)),
+                         [](const auto& test) {
+                           return TestName(std::get<0>(test.param)) + "_" +
+                                  std::get<1>(test.param).name;
+                         });
+
+// A device takes all inputs of fp16, bf16 and cb16, and a part under the other rules for overflow
+// and subnormals and of other formats; all with DLSIM_EXHAUSTIVE=full.
+TEST_P(EncodeSweepGpu, EveryInputAsTheHost) {
+  emulation::Reset();
+  const auto& [format, rounding] = GetParam();
+  for (const Conversion& conversion : ConversionsTo(format.format, rounding.rounding)) {
+    const bool is_plain = conversion.overflow == Overflow::kInfinity;
+    const bool all =
+        IsTuned(format.format) && is_plain && conversion.subnormals == Subnormals::kKeep;
+    const uint64_t inputs = emulation::kIsEmulated ? kPart : kAllInputs / (all ? 1 : SweepStride());
+    const ArrayConversion how = {conversion, 1.0f, {0x243F6A8885A308D3, 7}, 0};
+    const auto sweep =
+        CodeBytes(format.format) == 2 ? ExpectSweptAsHost<uint16_t> : ExpectSweptAsHost<uint32_t>;
+    ASSERT_NO_FATAL_FAILURE(sweep(how, inputs, is_plain ? 8 : 0));
+  }
+}
+
+TEST(LargeTensorGpu, EncodesAndMeasuresMoreThan32BitsCount) {
+  emulation::Reset();
+  const uint64_t count = (emulation::kIsEmulated ? 2 * kPart : kAllInputs + kPart / 64) + 5;
+  size_t free = 0, total = 0;
+  CheckCuda(cudaMemGetInfo(&free, &total), "cudaMemGetInfo");
+  if (free / (sizeof(float) + sizeof(uint16_t) + 1) < count) GTEST_SKIP() << "too little memory";
+  const DeviceBuffer<float> values(count);
+  const DeviceBuffer<uint16_t> codes(count);
+  const std::vector<float> part = Inputs(0, kPart, 0);
+  const auto for_parts = [&](const auto& body) {
+    for (uint64_t first = 0; first < count; first += kPart) {
+      body(first, std::min<uint64_t>(kPart, count - first));
+    }
+  };
+  for_parts([&](uint64_t first, size_t length) {
+    Copy(values.data() + first, part.data(), length * sizeof(float), cudaMemcpyHostToDevice);
+  });
+  DeviceTensor tensor = {values.data(), count, DType::kF32, codes.data()};
+  tensor.random_stream = 9;
+  const TensorList list({&tensor, 1});
+  ArrayConversion how = {{kCb16, Rounding::kStochastic}, 1.0f, {3, 9}, 0};
+  const auto expect_codes = [&] {
+    for_parts([&](uint64_t first, size_t length) {
+      ArrayConversion of_part = how;
+      of_part.first_index = first;
+      ExpectAsHost(of_part, {part.begin(), part.begin() + static_cast<std::ptrdiff_t>(length)},
+                   codes.data() + first);
+    });
+  };
+  Encode(how, tensor, nullptr);
+  ASSERT_NO_FATAL_FAILURE(expect_codes());
+  CheckCuda(cudaMemset(codes.data(), 0xA5, codes.size_bytes()), "cudaMemset");
+  Encode(how, list, nullptr);
+  ASSERT_NO_FATAL_FAILURE(expect_codes());
+  Measurer measurer(list, 1);
+  const Measurement question = {{kFp16}};
+  measurer.Measure({&question, 1}, nullptr);
+  CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  EXPECT_EQ(measurer.host_results()[0].elements, count);
+}
+
+}  // namespace
+}  // namespace dlsim::gpu
