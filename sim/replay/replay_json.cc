@@ -22,6 +22,11 @@ Json JsonBracket(const Bracket<T>& bracket) {
   return Json::array({JsonNumber(bracket.low), JsonNumber(bracket.high)});
 }
 
+template <class T>
+Json OrNull(const std::optional<T>& value) {
+  return value ? JsonNumber(*value) : Json();
+}
+
 // Adds the counters, and the ranges that a profile leaves of them.
 void AddCountersAndRanges(const TensorStats& stats, const CounterBrackets& brackets, Json& object) {
   AddCounters(stats, object);
@@ -45,12 +50,6 @@ void AddBracket(const char* name, const Bracket<T>& bracket, Json& object) {
 void AddShares(const Bracket<uint64_t>& parts, uint64_t whole, Json& object) {
   if (parts.exact()) return;
   object["clipped_fraction_bracket"] = {Share(parts.low, whole), Share(parts.high, whole)};
-}
-
-Json JsonActivations(const TensorStats& stats, const CounterBrackets& brackets) {
-  Json object;
-  AddCountersAndRanges(stats, brackets, object);
-  return object;
 }
 
 // Adds what a step's tensors lose; null without tensors.
@@ -90,17 +89,13 @@ void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
   AddShares(open.clipped_elements, summary.clippable_elements, object);
 }
 
-Json JsonCoefficient(const std::optional<float>& coefficient) {
-  return coefficient ? JsonNumber(double{*coefficient}) : Json();
-}
-
 // Adds what follows a norm: its range, and the coefficient of clipping.
 template <class Step>
 void AddNorm(const Step& step, const Clipping& clipping, Json& object) {
   const auto& open = step.uncertain;
   if (open) object["grad_norm_bracket"] = JsonBracket(open->grad_norm);
   if (!clipping.max_norm) return;
-  object["clip_coefficient"] = JsonCoefficient(step.clip_coefficient);
+  object["clip_coefficient"] = OrNull(step.clip_coefficient);
   if (!open || !open->clip_coefficient) return;
   object["clip_coefficient_bracket"] = JsonBracket(*open->clip_coefficient);
 }
@@ -141,8 +136,9 @@ Json JsonStep(const ReplayStep& step, const Clipping& clipping) {
   }
   AddCountersAndRanges(step.gradients, open.gradients, object);
   AddHarm(step.harm, object);
-  object["activations"] = JsonActivations(step.activations, open.activations);
-  AddHarm(step.activation_harm, object["activations"]);
+  Json& activations = object["activations"];
+  AddCountersAndRanges(step.activations, open.activations, activations);
+  AddHarm(step.activation_harm, activations);
   return object;
 }
 
@@ -157,8 +153,7 @@ Json JsonTensor(const ReplayTensor& tensor) {
   AddHarm(tensor.harm, object);
   object["noise"] = tensor.noise();
   object["absmax"] = JsonNumber(tensor.stats.absmax);
-  object["first_overflow_step"] =
-      tensor.first_overflow_step ? Json(*tensor.first_overflow_step) : Json();
+  object["first_overflow_step"] = OrNull(tensor.first_overflow_step);
   if (tensor.scales) {
     object["scale"] = {{"min", JsonNumber(tensor.scales->min)},
                        {"max", JsonNumber(tensor.scales->max)},
@@ -171,8 +166,7 @@ Json JsonLayer(const LayerLoss& layer) {
   Json object = {{"name", layer.name}, {"tensors", layer.tensors}};
   AddHarm(layer.harm, object);
   object["overflow"] = layer.overflow;
-  object["first_overflow_step"] =
-      layer.first_overflow_step ? Json(*layer.first_overflow_step) : Json();
+  object["first_overflow_step"] = OrNull(layer.first_overflow_step);
   return object;
 }
 
@@ -212,10 +206,9 @@ void WriteRun(const SimulationRun& run, JsonStream& json) {
   head["finite_test"] = NameOf(run.rules.finite_test);
   head["notes"] = run.notes;
   if (run.resume) {
-    head["resume"] = {
-        {"at_step", run.resume->at_step},
-        {"kept", NameOf(run.resume->kept)},
-        {"first_difference", run.first_difference ? Json(*run.first_difference) : Json()}};
+    head["resume"] = {{"at_step", run.resume->at_step},
+                      {"kept", NameOf(run.resume->kept)},
+                      {"first_difference", OrNull(run.first_difference)}};
   }
   head["summary"] = JsonSummary(run);
   json.BeginObject();
@@ -240,24 +233,27 @@ void WriteRun(const SimulationRun& run, JsonStream& json) {
 
 }  // namespace
 
+void AddPath(const PathSummary& path, const std::optional<int64_t>& stopped_at, Json& object) {
+  object["steps"] = path.steps;
+  object["skipped_steps"] = path.skipped_steps;
+  object["longest_skip_run"] = path.longest_skip_run;
+  object["nonfinite_steps"] = path.nonfinite_steps;
+  object["hopeless_steps"] = path.hopeless_steps;
+  object["first_applied_step"] = OrNull(path.first_applied_step);
+  object["stopped_at_step"] = OrNull(stopped_at);
+  // A policy that refused its parameters has no scale.
+  const auto scale = [&](double value) { return path.steps == 0 ? Json() : JsonNumber(value); };
+  object["final_scale"] = scale(path.final_scale);
+  object["min_scale"] = scale(path.min_scale);
+  object["max_scale"] = scale(path.max_scale);
+}
+
 Json JsonSummary(const SimulationRun& run) {
   const ReplayResult& result = run.result;
   const ReplaySummary& summary = result.summary;
   const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
   Json object;
-  object["steps"] = summary.steps;
-  object["skipped_steps"] = summary.skipped_steps;
-  object["longest_skip_run"] = summary.longest_skip_run;
-  object["nonfinite_steps"] = summary.nonfinite_steps;
-  object["hopeless_steps"] = summary.hopeless_steps;
-  object["first_applied_step"] =
-      summary.first_applied_step ? Json(*summary.first_applied_step) : Json();
-  object["stopped_at_step"] = result.stopped_at ? Json(*result.stopped_at) : Json();
-  // A policy that refused its parameters has no scale.
-  const auto scale = [&](double value) { return summary.steps == 0 ? Json() : JsonNumber(value); };
-  object["final_scale"] = scale(summary.final_scale);
-  object["min_scale"] = scale(summary.min_scale);
-  object["max_scale"] = scale(summary.max_scale);
+  AddPath(summary, result.stopped_at, object);
   if (open.steps > 0) object["uncertain_steps"] = open.steps;
   AddCountersAndRanges(summary.gradients, open.gradients, object);
   if (run.start) AddClipping(summary, open, run.start->clipping, object);
@@ -265,9 +261,10 @@ Json JsonSummary(const SimulationRun& run) {
   AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
   AddHarm(summary.harm, object);
   AddHarmRange(result.steps, &ReplayStep::harm, object);
-  object["activations"] = JsonActivations(summary.activations, open.activations);
-  AddHarm(summary.activation_harm, object["activations"]);
-  AddHarmRange(result.steps, &ReplayStep::activation_harm, object["activations"]);
+  Json& activations = object["activations"];
+  AddCountersAndRanges(summary.activations, open.activations, activations);
+  AddHarm(summary.activation_harm, activations);
+  AddHarmRange(result.steps, &ReplayStep::activation_harm, activations);
   return object;
 }
 

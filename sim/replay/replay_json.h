@@ -2,6 +2,8 @@
 // The result of a replay as JSON, schema "dlsim.replay/1" (docs/results.md).
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -10,6 +12,9 @@
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
+
+// Adds the path of a run in short; `stopped_at` is the step of the event that ended it.
+void AddPath(const PathSummary& path, const std::optional<int64_t>& stopped_at, Json& object);
 
 // The object "summary" of a run; of one that has not begun, every key that it will have but for
 // ranges.

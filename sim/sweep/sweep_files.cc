@@ -8,6 +8,7 @@
 #include "sim/advice/advice_text.h"
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
+#include "sim/replay/replay_json.h"
 #include "sim/replay/source_text.h"
 #include "sim/sweep/sweep_output.h"
 
@@ -27,16 +28,7 @@ std::vector<size_t> KeyPositions(const SweepGrid& grid, std::vector<std::string>
 
 Json Summary(const SweepOutcome& o) {
   Json object;
-  object["steps"] = o.steps;
-  object["skipped_steps"] = o.skipped_steps;
-  object["longest_skip_run"] = o.longest_skip_run;
-  object["nonfinite_steps"] = o.nonfinite_steps;
-  object["hopeless_steps"] = o.hopeless_steps;
-  object["first_applied_step"] = o.first_applied_step ? Json(*o.first_applied_step) : Json();
-  object["stopped_at_step"] = o.fatal ? Json(o.fatal->step) : Json();
-  object["final_scale"] = JsonNumber(o.final_scale);
-  object["min_scale"] = JsonNumber(o.min_scale);
-  object["max_scale"] = JsonNumber(o.max_scale);
+  AddPath(o, o.fatal ? std::optional(o.fatal->step) : std::nullopt, object);
   AddCounters(o.gradients, object);
   object["worst_step_energy_lost"] = JsonNumber(o.worst_step_energy_lost);
   object["mean_energy_lost"] = JsonNumber(o.mean_energy_lost);
