@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from html import escape
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .._errors import InputError, MissingKey
 from .._values import text_of
@@ -136,7 +136,7 @@ def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None
             lines=tuple(map(str, found["lines"])),
             formats=tuple(_format(item) for item in found["formats"]),
             parameters_only=bool(found.get("parameters_only")),
-            paths=tuple(_path(item) for item in found.get("paths", ())),
+            paths=_rows(PathInWindows, found.get("paths", ())),
             looked_at=tuple(map(str, found.get("looked_at", ()))),
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
@@ -154,20 +154,10 @@ def _format(item: Mapping[str, Any]) -> FormatVerdict:
         window=None if window is None else (float(window[0]), float(window[1])),
         scale=_number(item["scale"]),
         steps_outside_window=int(item["steps_outside_window"]),
-        tensors_at_risk=tuple(_at_risk(tensor) for tensor in item["tensors_at_risk"]),
+        tensors_at_risk=_rows(TensorAtRisk, item["tensors_at_risk"]),
         noise_tensors=tuple(map(str, item.get("noise_tensors", ()))),
         mean_harm=_number(item.get("mean_harm")),
         steps=tuple(_window(*step) for step in steps) if isinstance(steps, list) else (),
-    )
-
-
-def _at_risk(item: Mapping[str, Any]) -> TensorAtRisk:
-    return TensorAtRisk(
-        name=str(item["name"]),
-        mean_harm=float(item["mean_harm"]),
-        worst_harm=float(item["worst_harm"]),
-        first_step=int(item["first_step"]),
-        last_step=int(item["last_step"]),
     )
 
 
@@ -175,14 +165,15 @@ def _window(step: int, low: float | None, high: float | None) -> StepWindow:
     return StepWindow(int(step), _number(low), _number(high))
 
 
-def _path(item: Mapping[str, Any]) -> PathInWindows:
-    return PathInWindows(
-        format=str(item["format"]),
-        policy=str(item["policy"]),
-        steps_inside=int(item["steps_inside"]),
-        steps_below=int(item["steps_below"]),
-        steps_above=int(item["steps_above"]),
-        steps_with_empty_window=int(item["steps_with_empty_window"]),
+_Row = TypeVar("_Row", TensorAtRisk, PathInWindows)
+
+
+def _rows(kind: type[_Row], items: Iterable[Mapping[str, Any]]) -> tuple[_Row, ...]:
+    """Returns objects as dataclasses, whose fields have the keys' names and are of plain types."""
+    types: dict[Any, type[str | int | float]] = {"str": str, "int": int, "float": float}
+    return tuple(
+        kind(**{each.name: types[each.type](item[each.name]) for each in fields(kind)})
+        for item in items
     )
 
 
