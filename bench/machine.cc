@@ -8,6 +8,16 @@
 
 namespace dlsim::bench {
 
+std::string CpuModel() {
+  std::ifstream file("/proc/cpuinfo");
+  for (std::string line; std::getline(file, line);) {
+    if (!line.starts_with("model name")) continue;
+    const size_t colon = line.find(": ");
+    if (colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
 // The first line of the file is "NVRM version: ... Kernel Module  580.65.06  ...".
 std::string GpuDriver() {
   std::ifstream file("/proc/driver/nvidia/version");

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// What benchmarks on a device need to know about the machine.
+// What results say of the machine.
 #pragma once
 
 #include <string>
 
 namespace dlsim::bench {
+
+// The name of the processor as Linux tells it, or "unknown".
+std::string CpuModel();
 
 // The version of NVIDIA's driver, or "unknown".
 std::string GpuDriver();

@@ -19,7 +19,6 @@
 #include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
 #include "dlsim/simd.h"
-#include "sim/bench/cpu_model.h"
 #include "src/base/cache_size.h"
 
 namespace dlsim::bench {
@@ -38,7 +37,7 @@ void AddContext(const Options& options) {
   benchmark::AddCustomContext("simd_targets", Join(SupportedSimdTargets(), same));
   benchmark::AddCustomContext("compiler", DLSIM_COMPILER);
   benchmark::AddCustomContext("compiler_flags", DLSIM_COMPILER_FLAGS);
-  benchmark::AddCustomContext("cpu_model", sim::CpuModel());
+  benchmark::AddCustomContext("cpu_model", CpuModel());
   benchmark::AddCustomContext("l2_bytes", std::to_string(CacheBytes(2)));
   benchmark::AddCustomContext("llc_bytes", std::to_string(CacheBytes(0)));
   benchmark::AddCustomContext(

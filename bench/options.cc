@@ -14,17 +14,15 @@
 
 namespace dlsim::bench {
 
-using sim::kMaxThreads;
 using sim::ParseBool;
 using sim::ParseDevice;
 using sim::ParseInteger;
 using sim::ParseNumber;
-using sim::ParseThreadCounts;
-using sim::SplitAtCommas;
 namespace {
 
 constexpr size_t kDefaultDramMib = 512;
 constexpr int64_t kMaxDramMib = int64_t{1} << 20;
+constexpr int kMaxThreads = 1024;
 // Whole vectors and whole blocks of random numbers.
 constexpr size_t kPlantUnit = 64;
 

@@ -6,14 +6,13 @@
 #include <string>
 #include <vector>
 
+#include "bench/name_filter.h"
 #include "bench/workload.h"
 #include "sim/base/device_choice.h"
-#include "sim/bench/kernel_selection.h"
 
 namespace dlsim::bench {
 
 using sim::DeviceChoice;
-using sim::NameFilter;
 
 // A slow-down to be found by comparators: real work that is not reported.
 struct Plant {

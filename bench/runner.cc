@@ -14,7 +14,6 @@
 #include "bench/streams.h"
 #include "bench/timing.h"
 #include "dlsim/error.h"
-#include "sim/bench/benchmark_file.h"
 
 namespace dlsim::bench {
 namespace {
@@ -26,9 +25,9 @@ constexpr double kMinDramSeconds = 0.5;
 const char* LabelOf(Owner owner) {
   switch (owner) {
     case Owner::kStream:
-      return sim::kLimitLabel;
+      return "limit";
     case Owner::kPeer:
-      return sim::kPeerLabel;
+      return "peer";
     case Owner::kDlsim:
       break;
   }

@@ -10,12 +10,12 @@ import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
-from ._binary import command_path
 from ._errors import Error, InputError, UsageError
 
 # Commands written in Python: the module whose main(arguments) runs it. `dlsim --help` is the C++
 # command's and lists them, too: sim/app/python_commands.cc.
 _PYTHON_COMMANDS = {
+    "bench": "dlsim._bench._command",
     "report": "dlsim.report._command",
     "import": "dlsim.importers._command",
     "export": "dlsim.export._command",
@@ -66,6 +66,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments and arguments[0] in _PYTHON_COMMANDS:
         return _run(arguments[0], arguments[1:])
     try:
+        from ._binary import command_path
+
         path = command_path()
         os.execv(path, ["dlsim", *arguments])
     except (Error, OSError) as error:

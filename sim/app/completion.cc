@@ -122,27 +122,6 @@ std::string ManOptions(const CLI::App& command) {
   return text;
 }
 
-void AddManCommands(const CLI::App& app, const std::string& prefix, std::string& page) {
-  for (const CLI::App* command : CommandsOf(app)) {
-    const std::string name = prefix + " " + command->get_name();
-    page += ".SH " + Troff(name) + "\n" + Troff(command->get_description()) + "\n";
-    page += ManOptions(*command);
-    AddManCommands(*command, name, page);
-  }
-}
-
-// The options of a command, and each of its own commands' once.
-std::vector<Completed> AllOptionsOf(const CLI::App& command) {
-  std::vector<Completed> options = OptionsOf(command);
-  for (const CLI::App* inner : CommandsOf(command)) {
-    for (Completed& option : OptionsOf(*inner)) {
-      if (std::ranges::find(options, option.name, &Completed::name) != options.end()) continue;
-      options.push_back(std::move(option));
-    }
-  }
-  return options;
-}
-
 std::string FishOption(const Completed& option, const std::string& chosen) {
   std::string line = "complete -c dlsim -n " + ShellQuoted(chosen) + " -l " + option.name;
   if (option.takes_value) {
@@ -150,26 +129,6 @@ std::string FishOption(const Completed& option, const std::string& chosen) {
   }
   if (!option.description.empty()) line += " -d " + ShellQuoted(option.description);
   return line + "\n";
-}
-
-// The commands of one level, offered where `open` holds; `before` holds where they can be chosen.
-void AddFishCommands(const CLI::App& app, const std::string& open, const std::string& before,
-                     std::string& script) {
-  for (const CLI::App* command : CommandsOf(app)) {
-    script += fmt::format("complete -c dlsim -f -n {} -a {} -d {}\n", ShellQuoted(open),
-                          command->get_name(), ShellQuoted(command->get_description()));
-    const std::string chosen = before + "__fish_seen_subcommand_from " + command->get_name();
-    for (const Completed& option : OptionsOf(*command)) script += FishOption(option, chosen);
-    const std::string words = Join(ArgumentsOf(*command).words);
-    if (CommandsOf(*command).empty()) {
-      if (words.empty()) continue;
-      script += fmt::format("complete -c dlsim -f -n {} -a {}\n", ShellQuoted(chosen),
-                            ShellQuoted(words));
-      continue;
-    }
-    AddFishCommands(*command, chosen + "; and not __fish_seen_subcommand_from " + words,
-                    chosen + "; and ", script);
-  }
 }
 
 // The cases of a bash script: what is offered, and for which patterns.
@@ -188,9 +147,9 @@ struct BashWords {
   Cases values, options, words;
 };
 
-void AddBashCommands(const CLI::App& app, const std::string& before, BashWords& all) {
+void AddBashCommands(const CLI::App& app, BashWords& all) {
   for (const CLI::App* command : CommandsOf(app)) {
-    const std::string name = before + command->get_name();
+    const std::string& name = command->get_name();
     std::string options;
     for (const Completed& option : OptionsOf(*command)) {
       options += (options.empty() ? "--" : " --") + option.name;
@@ -204,19 +163,7 @@ void AddBashCommands(const CLI::App& app, const std::string& before, BashWords& 
       all.words[Join(arguments.words)].push_back(ShellQuoted(name) +
                                                  (arguments.everywhere ? "\\ *" : "\\ 2"));
     }
-    AddBashCommands(*command, name + " ", all);
   }
-}
-
-// The names of commands of two words, as patterns.
-std::string BashPairs(const CLI::App& app) {
-  std::vector<std::string> pairs;
-  for (const CLI::App* command : CommandsOf(app)) {
-    for (const std::string& inner : CommandNames(*command)) {
-      pairs.push_back(ShellQuoted(command->get_name() + " " + inner));
-    }
-  }
-  return fmt::format("{}", fmt::join(pairs, "|"));
 }
 
 std::string ZshOption(const Completed& option) {
@@ -234,16 +181,13 @@ std::string ZshOption(const Completed& option) {
 
 std::string BashCompletion(const CLI::App& app) {
   BashWords all;
-  AddBashCommands(app, "", all);
+  AddBashCommands(app, all);
   // Bash takes '=' as a word of its own: --policy=torch.
   return "# bash completion of dlsim\n_dlsim() {\n"
          "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
          "  local command=${COMP_WORDS[1]} words=\n"
          "  if [[ $cur == = ]]; then cur=\n"
          "  elif [[ $prev == = ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi\n"
-         "  if [ \"$COMP_CWORD\" -gt 2 ]; then case \"$command ${COMP_WORDS[2]}\" in\n    " +
-         BashPairs(app) +
-         ") command+=\" ${COMP_WORDS[2]}\" ;;\n  esac; fi\n"
          "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n    words=" +
          ShellQuoted(Join(CommandNames(app)) + " --help --version") +
          "\n  else case \"$command $prev\" in\n" + BashCases(all.values) +
@@ -267,7 +211,7 @@ std::string ZshCompletion(const CLI::App& app) {
     if (!words.empty() && !arguments.everywhere) {
       cases += " \\\n      " + ShellQuoted("1:argument:(" + words + ")");
     }
-    for (const Completed& option : AllOptionsOf(*command)) {
+    for (const Completed& option : OptionsOf(*command)) {
       cases += " \\\n      " + ShellQuoted(ZshOption(option));
     }
     const bool everywhere = !words.empty() && arguments.everywhere;
@@ -282,7 +226,16 @@ std::string ZshCompletion(const CLI::App& app) {
 
 std::string FishCompletion(const CLI::App& app) {
   std::string script = "# fish completion of dlsim\n";
-  AddFishCommands(app, "__fish_use_subcommand", "", script);
+  for (const CLI::App* command : CommandsOf(app)) {
+    script += fmt::format("complete -c dlsim -f -n __fish_use_subcommand -a {} -d {}\n",
+                          command->get_name(), ShellQuoted(command->get_description()));
+    const std::string chosen = "__fish_seen_subcommand_from " + command->get_name();
+    for (const Completed& option : OptionsOf(*command)) script += FishOption(option, chosen);
+    const std::string words = Join(ArgumentsOf(*command).words);
+    if (words.empty()) continue;
+    script +=
+        fmt::format("complete -c dlsim -f -n {} -a {}\n", ShellQuoted(chosen), ShellQuoted(words));
+  }
   return script;
 }
 
@@ -290,7 +243,10 @@ std::string ManPage(const CLI::App& app) {
   std::string page = ".TH DLSIM 1 \"\" \"dlsim " DLSIM_VERSION "\"\n.SH NAME\ndlsim \\- " +
                      Troff(app.get_description()) + "\n.SH SYNOPSIS\n.B dlsim\n.I COMMAND\n[" +
                      "\\fIOPTION\\fR]...\n";
-  AddManCommands(app, "dlsim", page);
+  for (const CLI::App* command : CommandsOf(app)) {
+    page += ".SH " + Troff("dlsim " + command->get_name()) + "\n" +
+            Troff(command->get_description()) + "\n" + ManOptions(*command);
+  }
   return page + ".SH EXIT STATUS\n" + Troff(app.get_footer()) + "\n";
 }
 

@@ -52,14 +52,11 @@ void AddHelpCommand(CLI::App& app) {
   CLI::App* command = app.add_subcommand("help", "Show the options and examples of a command");
   std::vector<std::string> names;
   for (const CLI::App* other : app.get_subcommands(nullptr)) names.push_back(other->get_name());
-  OfferValues(command->add_option("COMMAND",
-                                  "The command; two words for those of bench (default: list all)"),
-              std::move(names))
+  OfferValues(command->add_option("COMMAND", "The command (default: list all)"), std::move(names))
       ->expected(0, 2);
   command->footer(
       "Examples:\n"
-      "  dlsim help replay\n"
-      "  dlsim help bench run");
+      "  dlsim help replay");
 }
 
 }  // namespace dlsim::sim

@@ -36,7 +36,7 @@ int Fail(const std::string& command, const char* message, ErrorKind kind) {
   return static_cast<int>(kind);
 }
 
-// "dlsim replay" or "dlsim bench run" once the subcommand is known.
+// "dlsim replay" once the subcommand is known.
 std::string CommandName(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
   return app.get_name() + (chosen.empty() ? "" : " " + CommandName(*chosen.front()));
@@ -91,7 +91,6 @@ void AddCommands(CLI::App& app, Action& action) {
   AddConvertCommand(app, action);
   AddFormatsCommand(app, action);
   AddAccumulateCommand(app, action);
-  AddBenchCommand(app, action);
   AddPythonCommands(app, action);
   AddCompletionCommand(app, action);
   AddManCommand(app, action);
@@ -178,6 +177,10 @@ int Run(int argc, char** argv) {
   try {
     if (argc == 2 && std::string_view(argv[1]) == "--dump-options") {
       Print(OptionModel(app) + "\n");
+      return 0;
+    }
+    if (argc == 2 && std::string_view(argv[1]) == "--build-info") {
+      Print(BuildInfoJson() + "\n");
       return 0;
     }
     std::vector<char*> arguments = WithHelpAsOption(argc, argv);

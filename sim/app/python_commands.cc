@@ -20,6 +20,11 @@ struct PythonCommand {
 // As in python/dlsim/_command.py, which takes these before this program is started, and the parsers
 // that it names; a test compares the options.
 constexpr PythonCommand kPythonCommands[] = {
+    {"bench", "Measure kernels and commands, and compare measurements (Python package)",
+     "help filter= sizes= threads= targets= dram-mib= device= repetitions= processes= trace-mib= "
+     "min-time= trace-dir= commands cold instructions quiet out= threshold= alpha= json= "
+     "baseline-dir=",
+     "run compare gate bless"},
     {"report", "A self-contained HTML page of results (Python package)",
      "help output= title= trace= no-trace format= policy= quiet", ""},
     {"import", "Dumps of other tools to traces or profiles (Python package)",

@@ -26,7 +26,6 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"--format", "fp16", "replay", kSingle}, 2, {"a command, then", "'--format'"});
   ExpectFailure({"replay", kSingle, "--foramt", "fp16"}, 2, {"(did you mean '--format'?)"});
   ExpectFailure({"scaler", "--polcy=torch"}, 2, {"(did you mean '--policy'?)"});
-  ExpectFailure({"bench", "run", "--repetitons", "3"}, 2, {"(did you mean '--repetitions'?)"});
   ExpectFailure({"replay", kSingle, "--format", "FP16"}, 2,
                 {"unknown name (did you mean 'fp16'?), expected fp16, bf16, ", "got 'FP16'"});
   ExpectFailure({"replay", kSingle, "--format", "fp61"}, 2,

@@ -112,9 +112,8 @@ TEST_F(Completion, BashOffersTheValuesOfOptions) {
       {"dlsim report --policy mega", "megatron"},
       {"dlsim formats fp16 cb", "cb16"},
       {"dlsim help scal", "scaler"},
-      {"dlsim bench --", "--help"},
-      {"dlsim bench run --device c", "cpu cuda"},
-      {"dlsim bench gate --thr", "--threshold"}};
+      {"dlsim bench run --thr", "--threads --threshold"},
+      {"dlsim bench gate --thresh", "--threshold"}};
   for (const auto& [line, offered] : cases) {
     const std::string words = line;
     const auto last = static_cast<int>(std::ranges::count(words, ' '));

@@ -79,7 +79,6 @@ TEST_F(DeviceOption, OtherTextsAreWrongUsage) {
                   {"--device: unknown device, expected auto, cpu, cuda or cuda:N", Quoted(text)});
   }
   for (const Arguments& command : Commands()) ExpectFailure(With(command, "gpu"), 2, {"--device"});
-  ExpectFailure({"bench", "run", "--out", Path("out.json"), "--device", "gpu"}, 2, {"--device"});
   EXPECT_EQ(Outputs(), std::vector<std::string>{});
 }
 
@@ -91,8 +90,6 @@ TEST_F(DeviceOption, ADeviceThatIsNotThereIsExitCode3AndNoOutput) {
     quiet.emplace_back("--quiet");
     ExpectFailure(quiet, 3, {"--device", "cuda:4095"});
   }
-  ExpectFailure({"bench", "run", "--out", Path("out.json"), "--device", "cuda:4095"}, 3,
-                {"--device", "cuda:4095"});
   EXPECT_EQ(Outputs(), std::vector<std::string>{});
 }
 
@@ -104,19 +101,12 @@ TEST_F(DeviceOption, AutoTakesTheCpuForSmallInputsAndSaysNothing) {
   }
 }
 
-TEST_F(DeviceOption, InstructionsAreThoseOfTheCpu) {
-  ExpectFailure({"bench", "run", "--out", Path("out.json"), "--instructions", "--device", "cuda"},
-                2, {"--instructions", "expected --device cpu", "got cuda:0"});
-}
-
 TEST_F(DeviceOption, IsExplainedByEveryCommandThatTakesIt) {
   for (const char* command : {"replay", "sweep", "tune", "profile", "convert"}) {
     const std::string help = Succeed({command, "--help"});
     EXPECT_NE(help.find("--device auto|cpu|cuda[:N]"), help.npos) << command;
     EXPECT_NE(help.find("1 GiB"), help.npos) << command;
   }
-  const std::string help = Succeed({"bench", "run", "--help"});
-  EXPECT_NE(help.find("--device auto|cpu|cuda[:N]"), help.npos);
 }
 
 #ifndef DLSIM_WITH_CUDA

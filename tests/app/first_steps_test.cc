@@ -16,24 +16,19 @@ namespace dlsim {
 namespace {
 
 TEST(FirstSteps, WithoutACommandItsHelpComesBeforeTheError) {
-  for (const Arguments& arguments : {Arguments{}, {"bench"}}) {
-    const CommandResult result = RunCommand(arguments);
-    EXPECT_EQ(result.exit_code, 2);
-    EXPECT_NE(result.err.find("no command, expected one of r"), std::string::npos) << result.err;
-    EXPECT_EQ(Lines(result.err).size(), 1u);
-    EXPECT_EQ(result.out,
-              Succeed(arguments.empty() ? Arguments{"--help"} : Arguments{"bench", "-h"}));
-  }
+  const CommandResult result = RunCommand({});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("no command, expected one of r"), std::string::npos) << result.err;
+  EXPECT_EQ(Lines(result.err).size(), 1u);
+  EXPECT_EQ(result.out, Succeed({"--help"}));
 }
 
 TEST(FirstSteps, HelpIsACommandToo) {
   EXPECT_EQ(Succeed({"help"}), Succeed({"--help"}));
   EXPECT_EQ(Succeed({"help", "replay"}), Succeed({"replay", "--help"}));
-  EXPECT_EQ(Succeed({"help", "bench", "run"}), Succeed({"bench", "run", "--help"}));
   EXPECT_EQ(Succeed({"help", "help"}), Succeed({"help", "-h"}));
   EXPECT_NE(Succeed({"--help"}).find("\n  help "), std::string::npos);
   ExpectFailure({"help", "repaly"}, 2, {"unknown command (did you mean 'replay'?)", "'repaly'"});
-  ExpectFailure({"help", "bench", "rum"}, 2, {"dlsim: bench: unknown command", "'run'?"});
 }
 
 // A tensor is so large that several threads have work.
@@ -132,8 +127,6 @@ TEST(FirstSteps, HelpHasGroupsAndSaysWhatIsRequired) {
   EXPECT_NE(Succeed({"help", "join-shards"}).find("PATH (required)"), std::string::npos);
   EXPECT_NE(Succeed({"help", "summaries"}).find("--quantize (needs --format)"), std::string::npos);
   EXPECT_NE(Succeed({"help", "explain"}).find("[OPTIONS] LOG...\n"), std::string::npos);
-  EXPECT_NE(Succeed({"help", "bench", "compare"}).find("[OPTIONS] [BASE] NEW\n"),
-            std::string::npos);
 }
 
 TEST(FirstSteps, PrintsItsVersion) {

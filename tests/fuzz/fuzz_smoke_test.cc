@@ -93,7 +93,6 @@ constexpr std::array kTargets = {
     FuzzTarget{"grid", FuzzGrid, 5'000},
     FuzzTarget{"log", FuzzLog, 2'000},
     FuzzTarget{"explanation", FuzzExplanation, 40},
-    FuzzTarget{"benchmarks", FuzzBenchmarks, 5'000},
     FuzzTarget{"expectation", FuzzExpectation, 20'000},
     FuzzTarget{"state", FuzzState, 5'000},
 };

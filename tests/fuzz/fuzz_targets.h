@@ -32,7 +32,6 @@ int FuzzGrid(const uint8_t* bytes, size_t size);
 int FuzzLog(const uint8_t* bytes, size_t size);
 int FuzzExplanation(const uint8_t* bytes, size_t size);
 
-int FuzzBenchmarks(const uint8_t* bytes, size_t size);
 int FuzzExpectation(const uint8_t* bytes, size_t size);
 
 // The name of a policy (any, where there is none of it), its settings, an empty line and its state,

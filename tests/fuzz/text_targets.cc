@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fuzz targets of logs, benchmark results, expectations and states.
+// Fuzz targets of logs, expectations and states.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,7 +13,6 @@
 #include "dlsim/format.h"
 #include "dlsim/sim/policies.h"
 #include "sim/base/expectation.h"
-#include "sim/bench/comparison.h"
 #include "sim/explain/explanation.h"
 #include "sim/explain/read_log.h"
 #include "sim/policies/policy_settings.h"
@@ -80,16 +79,6 @@ int FuzzExplanation(const uint8_t* bytes, size_t size) {
     Require(!FormatExplanation(explanation).empty());
     Require(!DumpJson(JsonExplanation(explanation), 1).empty());
     Require(!CsvExplanation(explanation).empty());
-  });
-}
-
-int FuzzBenchmarks(const uint8_t* bytes, size_t size) {
-  const MemoryFile file(TextOf(bytes, size));
-  return RunTarget([&] {
-    const BenchmarkFile read = ReadBenchmarkFile(file.path());
-    const Comparison same = Compare(read, read, {}, [](const std::string&) { return true; });
-    Require(same.kernels.size() == read.kernels.size());
-    Require(same.Count(BenchVerdict::kSlower) == 0 && same.Count(BenchVerdict::kFaster) == 0);
   });
 }
 

@@ -139,17 +139,19 @@ TEST_F(DeviceCommand, TakesTheDeviceThatIsNamed) {
 
 #ifdef DLSIM_EMULATED_BENCH
 TEST_F(DeviceCommand, BenchTimesTheKernelsOfTheDevice) {
-  const Emulated program("DLSIM_BENCH", DLSIM_EMULATED_BENCH);
-  const auto result = SucceedJson({"bench", "run", "--device", "cuda", "--dram-mib", "1",
-                                   "--min-time", "0.0001", "--repetitions", "1", "--filter",
-                                   "Copy|cb16/(rne|-)|ladder", "--quiet", "--out", "-"});
-  EXPECT_EQ(result["dlsim"]["gpu"], "Emulated device");
-  EXPECT_TRUE(result["dlsim"].contains("gpu_driver"));
+  const CommandResult run =
+      RunProgram(DLSIM_EMULATED_BENCH,
+                 {"--device", "cuda", "--dram-mib", "1", "--benchmark_min_time=0.0001",
+                  "--benchmark_filter=Copy|cb16/(rne|-)|ladder", "--benchmark_format=json"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  const auto result = nlohmann::json::parse(run.out);
+  EXPECT_EQ(result["context"]["gpu"], "Emulated device");
+  EXPECT_TRUE(result["context"].contains("gpu_driver"));
   std::set<std::string> names;
-  for (const auto& run : result["benchmarks"]) {
-    names.insert(run["name"]);
-    EXPECT_GT(run["real_time"], 0) << run["name"];
-    EXPECT_GT(run["bytes_per_second"], 0) << run["name"];
+  for (const auto& entry : result["benchmarks"]) {
+    names.insert(entry["name"]);
+    EXPECT_GT(entry["real_time"], 0) << entry["name"];
+    EXPECT_GT(entry["bytes_per_second"], 0) << entry["name"];
   }
   std::set<std::string> expected;
   for (const char* kernel :

@@ -180,8 +180,8 @@ def test_completion_knows_the_options_of_commands_in_python() -> None:
         words = re.search(rf"^ +(?:\S+\|)*'{name}'(?:\|\S+)*\) words='(--.*)' ;;$", script, re.M)
         assert words is not None, name
         kinds: list[list[str]] = [[]]
-        if name == "import":
-            offered = re.search(r"'import'\\ 2\) words='(.*)' ;;$", script, re.M)
+        if name in ("bench", "import"):
+            offered = re.search(rf"'{name}'\\ 2\) words='(.*)' ;;$", script, re.M)
             assert offered is not None
             kinds = [[kind] for kind in offered[1].split()]
         helps = "".join(run(name, *kind, "--help").stdout for kind in kinds)
