@@ -51,6 +51,7 @@ Json DescribeOptions(const AccumulateOptions& options) {
 int RunAccumulate(AccumulateOptions options) {
   options.runs.conversion = options.conversion.Of({});
   const std::vector<SumRun> runs = MakeSumRuns(options.runs);
+  RefuseProfiles(options.trace);
   const TraceReader trace = OpenTrace(options.trace);
   const ReductionPlan plan = PlanReductions(options.reductions, trace);
   ResultFiles files(options.results);

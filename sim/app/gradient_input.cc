@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/gradient_input.h"
 
-#include <algorithm>
 #include <cstdio>
 #include <utility>
 
@@ -57,9 +56,17 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
 }  // namespace
 
 bool AreProfiles(const std::vector<std::string>& paths) {
-  const auto other = std::find_if_not(paths.begin(), paths.end(), ProfileReader::IsProfile);
-  if (other == paths.end()) return true;
-  if (std::none_of(paths.begin(), paths.end(), ProfileReader::IsProfile)) return false;
+  const std::string* other = nullptr;
+  size_t profiles = 0;
+  for (const std::string& path : paths) {
+    if (ProfileReader::IsProfile(path)) {
+      ++profiles;
+    } else if (other == nullptr) {
+      other = &path;
+    }
+  }
+  if (other == nullptr) return true;
+  if (profiles == 0) return false;
   throw UsageError("TRACE", "cannot mix traces and profiles", "only traces, or only profiles",
                    "the trace " + Quoted(*other));
 }

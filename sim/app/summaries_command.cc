@@ -94,6 +94,7 @@ void VisitSummaries(const TraceReader& trace, const SummaryOptions& options, Pro
 
 int RunSummaries(const SummariesOptions& options) {
   const SummaryOptions resolved = ResolveOptions(options);
+  RefuseProfiles(options.trace);
   const TraceReader trace = OpenTrace(options.trace);
   ResultFiles files(options.results);
   std::optional<JsonStream> json;

@@ -43,12 +43,14 @@ void AddTraceArguments(CLI::App& command, TraceArguments& arguments, TraceInput 
   AddReadingOptions(command, arguments.options);
 }
 
-TraceReader OpenTrace(const TraceArguments& arguments) {
+void RefuseProfiles(const TraceArguments& arguments) {
   const auto profile = std::ranges::find_if(arguments.paths, ProfileReader::IsProfile);
-  if (profile != arguments.paths.end()) {
-    throw UsageError("TRACE", "a profile does not hold the elements that this takes",
-                     "the trace itself", Quoted(*profile));
-  }
+  if (profile == arguments.paths.end()) return;
+  throw UsageError("TRACE", "a profile does not hold the elements that this takes",
+                   "the trace itself", Quoted(*profile));
+}
+
+TraceReader OpenTrace(const TraceArguments& arguments) {
   TraceReader trace = TraceReader::Open(arguments.paths, arguments.options);
   const std::string& glob = arguments.options.tensors;
   RequireTensors(arguments, glob == "*" ? "no tensors" : NoTensorMatches(glob), trace.step_count(),

@@ -27,7 +27,11 @@ enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
 void AddTraceArguments(CLI::App& command, TraceArguments& arguments,
                        TraceInput input = TraceInput::kTraceOrProfile);
 
-// Opens the trace that the arguments name. Throws InputError if it has no matching tensor.
+// Throws UsageError if a path is that of a profile.
+void RefuseProfiles(const TraceArguments& arguments);
+
+// Opens the trace that the arguments name, none of them a profile. Throws InputError if it has no
+// matching tensor.
 TraceReader OpenTrace(const TraceArguments& arguments);
 
 // Says that a pattern matches nothing.

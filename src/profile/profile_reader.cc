@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <span>
 #include <system_error>
 #include <tuple>
@@ -23,6 +25,11 @@ struct ProfileReader::Impl {
   std::vector<StoredProfile> files;
   std::vector<Step> steps;  // ascending
   ProfileSettings settings;
+
+  // The first step, of which much is asked before all are read in order: it is kept until another
+  // is read.
+  std::mutex mutex;
+  std::shared_ptr<const ProfileStep> first;
 
   const StoredProfile& FileOf(const Step& step) const { return files[step.file]; }
   EncodedStep Encoded(const Step& step) const { return FileOf(step).LoadEncoded(step.index); }
@@ -118,7 +125,15 @@ uint64_t ProfileReader::trace_bytes() const {
 }
 
 ProfileStep ProfileReader::Load(size_t i) const {
-  return impl_->FileOf(impl_->steps[i]).Load(impl_->steps[i].index);
+  const auto load = [&] { return impl_->FileOf(impl_->steps[i]).Load(impl_->steps[i].index); };
+  std::unique_lock lock(impl_->mutex);
+  if (i > 0) {
+    impl_->first.reset();
+    lock.unlock();
+    return load();
+  }
+  if (impl_->first == nullptr) impl_->first = std::make_shared<const ProfileStep>(load());
+  return *impl_->first;
 }
 
 ProfileTotals ProfileReader::LoadTotals(size_t i) const {
