@@ -11,7 +11,7 @@ dlsim_add_test(
   device_command_test
   LABEL ${device_command_label}
   SOURCES gpu/device_command_test.cc
-  LIBRARIES dlsim::sim)
+  LIBRARIES dlsim_command_library)
 target_compile_definitions(device_command_test PRIVATE DLSIM_COMMAND="$<TARGET_FILE:dlsim_emulated>")
 add_dependencies(device_command_test dlsim_emulated)
 if(DLSIM_BUILD_BENCHMARKS)
@@ -27,4 +27,4 @@ dlsim_add_test(open_device_test SOURCES gpu/open_device_test.cc
                ${PROJECT_SOURCE_DIR}/sim/app/device_option.cc
                ${PROJECT_SOURCE_DIR}/sim/app/help_format.cc
                ${PROJECT_SOURCE_DIR}/sim/app/option_values.cc
-               LIBRARIES dlsim_gpu_emulated dlsim::sim CLI11::CLI11)
+               LIBRARIES dlsim_gpu_emulated dlsim_command_library CLI11::CLI11)
