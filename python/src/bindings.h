@@ -8,6 +8,7 @@ namespace dlsim::python {
 
 void BindArrays(nanobind::module_& module);
 void BindDeviceArrays(nanobind::module_& module);
+void BindEngine(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
 void BindKernelTimer(nanobind::module_& module);
 void BindProfileReader(nanobind::module_& module);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/device_option.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <system_error>
 
@@ -9,6 +8,7 @@
 #include "dlsim/gpu/devices.h"
 #include "sim/app/help_format.h"
 #include "sim/app/option_values.h"
+#include "sim/base/caller.h"
 
 namespace dlsim::sim {
 namespace {
@@ -55,10 +55,9 @@ uint64_t BytesOfFile(const std::string& path) {
   return failed ? 0 : bytes;
 }
 
-void NoteDevice(const char* command, const ComputeDevice* device) {
+void NoteDevice(const ComputeDevice* device) {
   if (device == nullptr) return;
-  std::fprintf(stderr, "dlsim %s: note: computes on %s\n", command,
-               Printable(device->name()).c_str());
+  CurrentCaller().Say("note: computes on " + Printable(device->name()));
 }
 
 }  // namespace dlsim::sim

@@ -29,6 +29,6 @@ std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t i
 uint64_t BytesOfFile(const std::string& path);
 
 // Tells on standard error what computes, unless it is the CPU.
-void NoteDevice(const char* command, const ComputeDevice* device);
+void NoteDevice(const ComputeDevice* device);
 
 }  // namespace dlsim::sim

@@ -92,7 +92,7 @@ int RunDiff(const DiffOptions& options) {
   }
   files.Commit();
   if (options.results.wants_report()) WriteReport(FormatDiff(diff, options.report));
-  return ReportOutcomes("diff", outcomes);
+  return ReportOutcomes(outcomes);
 }
 
 void AddComparisonOptions(CLI::App& command, DiffOptions& options) {

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/expect_option.h"
 
-#include <cstdio>
-
 #include "dlsim/error.h"
 #include "sim/app/help_format.h"
+#include "sim/base/caller.h"
 
 namespace dlsim::sim {
 
@@ -45,11 +44,11 @@ std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> e
   return outcomes;
 }
 
-int ReportOutcomes(const char* command, std::span<const ExpectationOutcome> outcomes) {
+int ReportOutcomes(std::span<const ExpectationOutcome> outcomes) {
   int exit_code = 0;
   for (const ExpectationOutcome& outcome : outcomes) {
     if (outcome.holds) continue;
-    std::fprintf(stderr, "dlsim %s: %s\n", command, OutcomeText(outcome).c_str());
+    CurrentCaller().Say(OutcomeText(outcome));
     exit_code = static_cast<int>(ErrorKind::kCheckFailed);
   }
   return exit_code;

@@ -28,7 +28,7 @@ std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> e
 
 // Prints one line on standard error for each that does not hold, and returns the exit code: 1 if
 // there is one.
-int ReportOutcomes(const char* command, std::span<const ExpectationOutcome> outcomes);
+int ReportOutcomes(std::span<const ExpectationOutcome> outcomes);
 
 // The outcomes as JSON, in their order.
 Json JsonOutcomes(std::span<const ExpectationOutcome> outcomes);

@@ -50,7 +50,7 @@ int RunExplain(const ExplainOptions& options) {
   if (files.csv) files.csv->Write(CsvExplanation(explanation));
   files.Commit();
   if (options.results.wants_report()) WriteOutput("-", FormatExplanation(explanation));
-  return ReportOutcomes("explain", outcomes);
+  return ReportOutcomes(outcomes);
 }
 
 }  // namespace

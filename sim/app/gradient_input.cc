@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/gradient_input.h"
 
-#include <cstdio>
+#include <algorithm>
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/caller.h"
 #include "sim/replay/profile_source.h"
 #include "sim/replay/trace_source.h"
 
@@ -86,13 +87,13 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
   return input;
 }
 
-void NoteDevice(const char* command, const GradientInput& input) {
+void NoteDevice(const GradientInput& input) {
   if (input.device != nullptr && input.profile != nullptr) {
-    std::fprintf(stderr, "dlsim %s: note: the CPU answers for a profile, not %s\n", command,
-                 Printable(input.device->name()).c_str());
+    CurrentCaller().Say("note: the CPU answers for a profile, not " +
+                        Printable(input.device->name()));
     return;
   }
-  NoteDevice(command, input.device.get());
+  NoteDevice(input.device.get());
 }
 
 }  // namespace dlsim::sim

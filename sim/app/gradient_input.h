@@ -39,6 +39,6 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
                             const DeviceChoice& device, ReplayOptions& replay);
 
 // Tells on standard error what measures, unless it is the CPU as usual.
-void NoteDevice(const char* command, const GradientInput& input);
+void NoteDevice(const GradientInput& input);
 
 }  // namespace dlsim::sim

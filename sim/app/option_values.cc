@@ -11,12 +11,15 @@
 namespace dlsim::sim {
 namespace {
 
+// Commands may be called on several threads at once.
 std::map<const CLI::Option*, std::vector<std::string>>& ValuesOfOptions() {
-  static std::map<const CLI::Option*, std::vector<std::string>> values;
+  static thread_local std::map<const CLI::Option*, std::vector<std::string>> values;
   return values;
 }
 
 }  // namespace
+
+void ForgetOfferedValues() { ValuesOfOptions().clear(); }
 
 CLI::Option* OfferValues(CLI::Option* option, std::vector<std::string> values) {
   ValuesOfOptions()[option] = std::move(values);

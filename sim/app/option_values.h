@@ -8,8 +8,10 @@
 
 namespace dlsim::sim {
 
-// Remembers the names for an option of a command that lives as long as the program; returns it.
+// Remembers the names for an option, until this thread forgets those of all; returns the option.
 CLI::Option* OfferValues(CLI::Option* option, std::vector<std::string> values);
+
+void ForgetOfferedValues();
 
 // Returns them; empty if any text or file may be given. What ends in '=' is the beginning of a
 // value.

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <cstdio>
 #include <exception>
 #include <memory>
 #include <optional>
@@ -20,6 +19,7 @@
 #include "sim/app/profile_summary.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/typed_options.h"
+#include "sim/base/caller.h"
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
@@ -104,11 +104,9 @@ struct Work {
 };
 
 void PrintNotes(const Work& work) {
-  const auto note = [](const std::string& text) {
-    std::fprintf(stderr, "dlsim profile: note: %s\n", text.c_str());
-  };
+  const auto note = [](const std::string& text) { CurrentCaller().Say("note: " + text); };
   for (const std::string& text : work.trace.notes()) note(text);
-  NoteDevice("profile", work.device.get());
+  NoteDevice(work.device.get());
   const ProfileRun& run = work.run;
   if (run.replaced()) {
     note(Printable(work.request.output) + ".partial had other settings and is replaced");
@@ -163,11 +161,6 @@ Failure Attempt(const Function& action) {
   }
 }
 
-void Print(const Failure& failure) {
-  std::fprintf(stderr, "dlsim profile: %s\n", failure.text.c_str());
-  std::fflush(stderr);
-}
-
 // Opens the trace on all ranks and the profile on rank 0. Returns an exit code on which all ranks
 // agree; the first that failed has printed its line by then, because a launcher ends all ranks when
 // one ends with an error.
@@ -184,7 +177,7 @@ int OpenTogether(const ProfileCommandOptions& options, Ranks& ranks, std::unique
   const std::vector<int> codes = ranks.Gather(failure.exit_code);
   const auto failed = std::ranges::find_if(codes, [](int code) { return code != 0; });
   if (failed == codes.end()) return 0;
-  if (failed - codes.begin() == ranks.rank()) Print(failure);
+  if (failed - codes.begin() == ranks.rank()) CurrentCaller().Say(failure.text);
   ranks.Barrier();
   return *failed;
 }
@@ -195,7 +188,7 @@ int RunOneOfSeveral(const ProfileCommandOptions& options, Ranks& ranks) {
   if (ranks.rank() == 0) {
     const Failure failure = Attempt([&] { Collect(options, ranks, *work); });
     if (failure.exit_code != 0) {
-      Print(failure);
+      CurrentCaller().Say(failure.text);
       work.reset();  // what is written stays to be resumed
       ranks.Abort(failure.exit_code);
     }

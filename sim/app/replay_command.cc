@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim replay: a trace through formats and policies.
 #include <algorithm>
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,6 +23,7 @@
 #include "sim/app/trace_arguments.h"
 #include "sim/app/training_options.h"
 #include "sim/app/typed_options.h"
+#include "sim/base/caller.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
@@ -98,7 +98,7 @@ int ReportRefusals(const std::vector<SimulationRun>& runs) {
     const ScalerEvent& event = run.result.events.front();
     lines.insert("policy " + run.policy + ": " + event.type + ": " + event.message);
   }
-  for (const std::string& line : lines) std::fprintf(stderr, "dlsim replay: %s\n", line.c_str());
+  for (const std::string& line : lines) CurrentCaller().Say(line);
   return lines.empty() ? 0 : static_cast<int>(ErrorKind::kUsage);
 }
 
@@ -178,7 +178,7 @@ int RunReplay(ReplayCommandOptions options) {
   const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
   const SourceFacts& facts = input.source->facts();
   CheckAgainst(facts, options.request);
-  if (!options.results.quiet) NoteDevice("replay", input);
+  if (!options.results.quiet) NoteDevice(input);
   ResultFiles files(options.results);
   const std::vector<FormatWindows> found =
       Step(*input.source, options, heat_map_bins, configured, files, runs);
@@ -199,7 +199,7 @@ int RunReplay(ReplayCommandOptions options) {
                 configured.text + UnusualOptions(options) +
                 FormatReport(facts, runs, options.report));
   }
-  const int missed = ReportOutcomes("replay", outcomes);
+  const int missed = ReportOutcomes(outcomes);
   const int refused = ReportRefusals(runs);
   return refused != 0 ? refused : missed;
 }

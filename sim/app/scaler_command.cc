@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim scaler: one policy alone, on a given list of overflow steps.
-#include <cstdio>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +13,7 @@
 #include "sim/app/option_values.h"
 #include "sim/app/scaler_report.h"
 #include "sim/app/typed_options.h"
+#include "sim/base/caller.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
@@ -132,8 +132,7 @@ int RunScalerCommand(ScalerCommandOptions options) {
     result = RunAll(request, options);
   } catch (const PolicyRefusal& refusal) {
     result.run = RefusedRun(refusal);
-    std::fprintf(stderr, "dlsim scaler: policy %s: %s: %s\n", name.c_str(), refusal.type.c_str(),
-                 refusal.message.c_str());
+    CurrentCaller().Say("policy " + name + ": " + refusal.type + ": " + refusal.message);
     exit_code = static_cast<int>(ErrorKind::kUsage);
   }
   const auto& [run, twins, notes] = result;

@@ -160,7 +160,7 @@ int RunSweep(SweepCommandOptions options) {
   replay.on_fatal = options.on_fatal;
   const GradientInput input = OpenInput(options, config, replay);
   if (input.profile) KeepAnswerable(*input.profile, plan);
-  if (!options.results.quiet) NoteDevice("sweep", input);
+  if (!options.results.quiet) NoteDevice(input);
   const SourceFacts& facts = input.source->facts();
   ResultFiles files(options.results);
   SweepRun run = RunAll(input, plan, options, replay);

@@ -152,7 +152,7 @@ int RunTune(TuneCommandOptions options) {
   AskedAccumulation asked;
   if (config) asked.steps = config->accumulate_steps;
   const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
-  if (!options.quiet) NoteDevice("tune", input);
+  if (!options.quiet) NoteDevice(input);
   if (input.profile) {
     const Ladder& ladder = input.profile->settings().ladder;
     if (options.formats.empty()) KeepOnLadder(ladder, request);

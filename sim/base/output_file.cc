@@ -2,7 +2,6 @@
 #include "sim/base/output_file.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -13,13 +12,17 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/caller.h"
 #include "sim/base/temporary_files.h"
+#include "sim/base/write_bytes.h"
 #include "src/base/link_target.h"
 
 namespace dlsim::sim {
 namespace {
 
 constexpr size_t kBufferBytes = size_t{1} << 16;
+
+constexpr int kOfCaller = -2;  // the descriptor of what the caller takes
 
 bool IsSpecialFile(const std::string& path) {
   struct stat status = {};
@@ -30,8 +33,8 @@ bool IsSpecialFile(const std::string& path) {
 
 OutputFile::OutputFile(const std::string& path) : path_(path) {
   buffer_.reserve(kBufferBytes);
-  if (path == "-") {
-    descriptor_ = STDOUT_FILENO;
+  if (CurrentCaller().Takes(path)) {
+    descriptor_ = kOfCaller;
     return;
   }
   if (IsSpecialFile(path)) {  // a device or pipe such as /dev/null: nothing to rename
@@ -90,25 +93,14 @@ void OutputFile::Flush() {
   buffer_.clear();
 }
 
-// Signals interrupt a write, and a pipe may have been opened not to block.
 void OutputFile::WriteAll(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const ssize_t count = write(descriptor_, bytes.data(), bytes.size());
-    if (count == 0) errno = ENOSPC;  // nothing would ever be written
-    if (count > 0) {
-      bytes.remove_prefix(static_cast<size_t>(count));
-    } else if (errno == EAGAIN) {
-      pollfd writable = {.fd = descriptor_, .events = POLLOUT, .revents = 0};
-      poll(&writable, 1, -1);
-    } else if (errno != EINTR) {
-      Fail("cannot be written");
-    }
-  }
+  if (descriptor_ == kOfCaller) return CurrentCaller().Write(path_, bytes);
+  if (!WriteBytes(descriptor_, bytes)) Fail("cannot be written");
 }
 
 void OutputFile::Commit() {
   Flush();
-  if (descriptor_ == STDOUT_FILENO) return;
+  if (descriptor_ == kOfCaller) return CurrentCaller().Complete(path_);
   const int descriptor = std::exchange(descriptor_, -1);
   if (close(descriptor) != 0 && errno != EINTR) Fail("cannot be written");
   if (temporary_.empty()) return;
@@ -134,8 +126,7 @@ void ResultFiles::Commit() {
 }
 
 void OutputFile::Fail(const char* what) const {
-  const std::string place = path_ == "-" ? "standard output" : Printable(path_);
-  throw InputError(place, std::string(what) + " (" + std::strerror(errno) + ")");
+  throw InputError(Printable(path_), std::string(what) + " (" + std::strerror(errno) + ")");
 }
 
 }  // namespace dlsim::sim

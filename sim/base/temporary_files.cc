@@ -8,6 +8,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstring>
+#include <mutex>
 
 namespace dlsim::sim {
 namespace {
@@ -22,10 +23,12 @@ struct Slot {
 static_assert(std::atomic<bool>::is_always_lock_free);
 
 std::array<Slot, kMaxTemporaries> slots;
+std::mutex changing;  // not taken by signal handlers
 
 }  // namespace
 
 void RememberTemporary(const std::string& path) {
+  const std::lock_guard lock(changing);
   for (Slot& slot : slots) {
     if (slot.used || path.size() >= slot.path.size()) continue;
     std::memcpy(slot.path.data(), path.c_str(), path.size() + 1);
@@ -35,6 +38,7 @@ void RememberTemporary(const std::string& path) {
 }
 
 void ForgetTemporary(const std::string& path) {
+  const std::lock_guard lock(changing);
   for (Slot& slot : slots) {
     if (slot.used && path == slot.path.data()) slot.used = false;
   }

@@ -9,6 +9,7 @@
 #include <system_error>
 
 #include "dlsim/error.h"
+#include "sim/base/caller.h"
 #include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
@@ -18,11 +19,13 @@ class OpenInput {
  public:
   explicit OpenInput(const std::string& path)
       : place_(Printable(InputName(path))),
-        descriptor_(path == "-" ? STDIN_FILENO : open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+        opened_(path != "-"),
+        descriptor_(opened_ ? open(path.c_str(), O_RDONLY | O_CLOEXEC)
+                            : CurrentCaller().InputDescriptor()) {
     if (descriptor_ < 0) Fail();
   }
   ~OpenInput() {
-    if (descriptor_ != STDIN_FILENO) close(descriptor_);
+    if (opened_) close(descriptor_);
   }
   OpenInput(const OpenInput&) = delete;
   OpenInput& operator=(const OpenInput&) = delete;
@@ -44,6 +47,7 @@ class OpenInput {
   }
 
   std::string place_;
+  bool opened_;
   int descriptor_;
 };
 

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/base/wrap.h"
 
-#include <sys/ioctl.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cstdlib>
 #include <limits>
 
+#include "sim/base/caller.h"
 #include "sim/base/output_file.h"
 
 namespace dlsim::sim {
@@ -31,8 +29,7 @@ size_t OutputColumns() {
     const std::string_view text = given;
     std::from_chars(text.data(), text.data() + text.size(), columns);
   }
-  winsize size{};
-  if (columns == 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0) columns = size.ws_col;
+  if (columns == 0) columns = CurrentCaller().Columns();
   return columns == 0 ? kNoLimit : std::max(columns, kFewestColumns);
 }
 

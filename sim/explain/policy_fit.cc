@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "sim/base/caller.h"
 #include "sim/explain/branch.h"
 
 namespace dlsim::sim {
@@ -222,6 +223,7 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t mo
   size_t first = 0;  // of the last explained stretch's ways
   Work work = {.most = most_work};
   for (const Stretch& stretch : path.stretches) {
+    CurrentCaller().CheckCancelled();
     for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
     std::vector<Branch> next = Advance(stretch, branches, work);
     work.done += 1 + next.size();

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/caller.h"
 #include "sim/base/text_input.h"
 #include "sim/explain/guided_diffusion.h"
 #include "sim/explain/log_averages.h"
@@ -37,6 +38,7 @@ template <class Visit>
 size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit) {
   size_t number = first_number;
   for (size_t at = 0; at < text.size();) {
+    CurrentCaller().CheckCancelled();
     const size_t end = std::min(text.find_first_of("\r\n", at), text.size());
     if (end > at) visit(text.substr(at, end - at), number);
     if (end < text.size() && text[end] == '\n') ++number;

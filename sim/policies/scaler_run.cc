@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/caller.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/policies/resume.h"
@@ -18,6 +19,8 @@ namespace {
 
 // A scaler that reports an event at every step must not fill the memory.
 constexpr size_t kMaxEvents = 100000;
+
+constexpr int64_t kStepsPerCheck = 4096;
 
 void AppendScale(double scale, std::vector<ScaleRun>& runs) {
   // By bits: a NaN continues a run of itself, and zeros of both signs stay apart.
@@ -79,6 +82,7 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
   bool stopped = false;
   while (run.steps_run < steps && !stopped) {
     const int64_t step = run.steps_run++;
+    if (step % kStepsPerCheck == 0) CurrentCaller().CheckCancelled();
     const bool overflow = next_overflow != overflow_steps.end() && *next_overflow == step;
     if (overflow) ++next_overflow;
     if (resume && step == resume->at_step) ResumeFrom(resume->kept, initial, scaler);

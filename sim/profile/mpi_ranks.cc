@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/profile/mpi_ranks.h"
 
-#include <cstdlib>
+#include <stdexcept>
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/base/caller.h"
 #include "sim/profile/launcher.h"
 
 #ifdef DLSIM_WITH_MPI
@@ -15,6 +16,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #endif
 
 namespace dlsim::sim {
@@ -44,6 +46,10 @@ struct Ranks::Outgoing {
 
 Ranks::Ranks() : outgoing_(std::make_unique<Outgoing>()) {
   if (LaunchOfThisProcess() != Launch::kMpi) return;
+  if (!CurrentCaller().OwnsProcess()) {
+    throw UsageError("", "started by MPI as one of several processes",
+                     "mpirun dlsim profile, or --shard in processes of their own");
+  }
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_FUNNELED, &provided);  // others run OpenMP
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -112,7 +118,7 @@ std::string Ranks::Receive(int from) const {
 
 void Ranks::Abort(int exit_code) const {
   MPI_Abort(MPI_COMM_WORLD, exit_code);
-  std::_Exit(exit_code);
+  std::_Exit(exit_code);  // OwnsProcess
 }
 
 #else
@@ -134,7 +140,7 @@ void Ranks::Barrier() const {}
 void Ranks::Send(std::string) {}
 void Ranks::Flush() {}
 std::string Ranks::Receive(int) const { return {}; }
-void Ranks::Abort(int exit_code) const { std::_Exit(exit_code); }
+void Ranks::Abort(int) const { throw std::logic_error("one rank has no others to end"); }
 
 #endif
 

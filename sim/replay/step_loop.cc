@@ -5,6 +5,7 @@
 #include <memory>
 #include <utility>
 
+#include "sim/base/caller.h"
 #include "sim/replay/step_queue.h"
 
 namespace dlsim::sim {
@@ -59,6 +60,7 @@ void ForEachStep(const GradientSource& source, const StepOptions& options, StepC
   StepQueue<std::unique_ptr<GradientStep>> queue(
       source.step_count(), [&](size_t i) { return source.Load(i, consumer.needs()); });
   for (size_t i = 0; i < source.step_count() && consumer.going(); ++i) {
+    CurrentCaller().CheckCancelled();
     std::unique_ptr<GradientStep> step = queue.Take(i);
     StepMeasurement measured;
     queue.LoadBeside(i + 1, [&] {

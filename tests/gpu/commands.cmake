@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The command with an emulated device, and its tests.
-add_executable(dlsim_emulated ${CMAKE_CURRENT_LIST_DIR}/emulated_machine.cc)
+add_executable(dlsim_emulated ${CMAKE_CURRENT_LIST_DIR}/emulated_machine.cc
+                              ${PROJECT_SOURCE_DIR}/sim/app/main.cc)
 target_compile_features(dlsim_emulated PRIVATE cxx_std_20)
 target_link_libraries(dlsim_emulated PRIVATE dlsim_command_objects dlsim_gpu_emulated)
 set(device_command_label fast)

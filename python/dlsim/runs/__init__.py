@@ -11,6 +11,7 @@ from __future__ import annotations
 from .._values import FormatName, Paths, PathText, text_of
 from ..results import Result
 from . import _bridge
+from ._bridge import progress_to
 from ._calls import paths_of, printed
 from ._command_options import (
     accumulate,
@@ -33,6 +34,7 @@ __all__ = [
     "info",
     "merge",
     "profile",
+    "progress_to",
     "replay",
     "scaler",
     "summaries",

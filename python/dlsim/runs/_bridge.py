@@ -1,37 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The bridge to the C++ command: calls of it as a child, and what they gave."""
+"""The bridge to the C++ commands: calls of them in this process, and what they gave."""
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
-import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
-from .._binary import command_path
+from .._core import RESULT_PATH, run_command
 from .._errors import Error, InputError, PolicyRefusal, UsageError
 from ..results import Result
 
-_PREFIX = re.compile(r"^dlsim(?: [a-z]+)*: (?:note: )?")
-
-# Longer arguments go through a file: Linux limits one to 128 KiB.
-_LONG_ARGUMENT = 100_000
-_LONG_LISTS = ("--overflow-at", "--absmax", "--histogram")
+Progress = Callable[[int, int, str], object]
 
 # Exit codes of the command.
 _CHECK_FAILED, _USAGE, _INPUT = 1, 2, 3
 
+_on_progress: ContextVar[Progress | None] = ContextVar("on_progress", default=None)
+
 
 @dataclass(frozen=True)
 class Call:
-    """A call of the command: its exit code (negative: the signal), and all that it wrote.
+    """A call of the command: its exit code, and all that it wrote.
 
     `message` is the error, without the command's name; `data` is the JSON, None without one.
     """
@@ -51,9 +46,6 @@ class Call:
             raise UsageError(self.message)
         if self.code == _INPUT:
             raise InputError(self.message)
-        if self.code < 0:
-            name = self.command[1]
-            raise Error(f"{name}: the command was ended by signal {-self.code}")
         raise Error(self.message)
 
     def result(self) -> Result:
@@ -76,66 +68,51 @@ class Call:
 
 def run(arguments: Sequence[str], paths: Sequence[str] = (), *, writes_json: bool = True) -> Call:
     """Runs `dlsim ARGUMENTS... -- PATHS...`; the first argument is the command's name."""
-    with TemporaryDirectory(prefix="dlsim-") as name:
-        folder = Path(name)
-        written = folder / "result.json"
-        given = [_shortened(argument, folder) for argument in arguments]
-        if writes_json:
-            given.append(f"--json={written}")
-        ended = ["--", *paths] if paths else []
-        try:
-            code, errors = run_child([str(command_path()), *given, *ended], folder)
-        except OSError as error:
-            if error.errno != errno.E2BIG:
-                raise
-            raise UsageError(f"{arguments[0]}: arguments too long for the system") from None
-        report = (folder / "report").read_text("utf-8", "replace")
-        data = json.loads(written.read_text("utf-8")) if written.exists() else None
-    lines = [_PREFIX.sub("", line) for line in errors.splitlines() if line]
+    given = [f"--json={RESULT_PATH}"] if writes_json else []
+    ended = ["--", *paths] if paths else []
+    command = [os.fsencode(text) for text in (*arguments, *given, *ended)]
+    with _progress_of_call() as on_progress:
+        code, report, said, written = run_command(command, on_progress)
+    data = None if written is None else json.loads(written)
+    lines = [line.removeprefix("note: ") for one in said for line in one.splitlines() if line]
     ended_by_error = lines and code not in (0, _CHECK_FAILED)
     message = lines.pop() if ended_by_error else f"exit code {code}"
     return Call(("dlsim", *arguments, *paths), code, report, tuple(lines), message, data)
 
 
-def run_child(command: Sequence[str], folder: Path) -> tuple[int, str]:
-    """Runs a command with its output in `folder`/report; returns exit code and standard error.
+@contextmanager
+def progress_to(callback: Progress) -> Iterator[None]:
+    """Within it, commands tell their progress to `callback` instead of drawing it on a terminal.
 
-    Its progress is drawn on a terminal. An exception meanwhile, such as KeyboardInterrupt, ends the
-    child before it goes on.
+    It gets the work that is done, all of it, in units of the command's own, and a line of text, a
+    few times a second. What it raises ends the command.
     """
-    reader, writer = os.pipe()
+    before = _on_progress.set(callback)
     try:
-        with (folder / "report").open("wb") as report, (folder / "errors").open("wb") as errors:
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=report,
-                stderr=errors,
-                pass_fds=(writer,),
-                env={**os.environ, "DLSIM_PROGRESS_FD": str(writer)},
-            )
-    except BaseException:
-        os.close(reader)
-        raise
+        yield
     finally:
-        os.close(writer)
-    try:
-        _draw(reader, _terminal())
-        code = child.wait()
-    except BaseException:
-        _end(child)
-        raise
-    finally:
-        os.close(reader)
-    return code, (folder / "errors").read_text("utf-8", "replace")
+        _on_progress.reset(before)
 
 
-def _draw(reader: int, terminal: int | None) -> None:
-    """Draws lines "DONE TOTAL TEXT" over each other until their writer has gone."""
-    with open(reader, "rb", closefd=False) as lines:
-        for line in lines:
-            if terminal is not None:
-                os.write(terminal, b"\r\x1b[K" + line.removesuffix(b"\n").split(b" ", 2)[-1])
+@contextmanager
+def _progress_of_call() -> Iterator[Progress | None]:
+    """Yields what gets the progress of a call: a callback, else a line of the terminal, if any."""
+    callback, terminal = _on_progress.get(), _terminal()
+    if callback is not None or terminal is None:
+        yield callback
+        return
+    drawn = False
+
+    def draw(done: int, total: int, text: str) -> None:
+        nonlocal drawn
+        drawn = True
+        os.write(terminal, b"\r\x1b[K" + text.encode())
+
+    try:
+        yield draw
+    finally:
+        if drawn:
+            os.write(terminal, b"\r\x1b[K")
 
 
 def _terminal() -> int | None:
@@ -145,26 +122,6 @@ def _terminal() -> int | None:
         return sys.stderr.fileno() if drawable else None
     except (AttributeError, OSError, ValueError):
         return None
-
-
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Asks a child to end, so that it removes its temporary files, and insists after 5 s."""
-    child.terminate()
-    try:
-        child.wait(5)
-    except subprocess.TimeoutExpired:
-        child.kill()
-        child.wait()
-
-
-def _shortened(argument: str, folder: Path) -> str:
-    """Moves a long list of steps to a file; other long arguments stay and are refused by Linux."""
-    flag, _, text = argument.partition("=")
-    if len(argument) < _LONG_ARGUMENT or flag not in _LONG_LISTS:
-        return argument
-    path = folder / flag.lstrip("-")
-    path.write_text(text, encoding="ascii")
-    return f"{flag}=@{path}"
 
 
 def _raise_refusal(result: Result) -> None:

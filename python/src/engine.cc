@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+// The commands of dlsim as calls: arguments in, results out, without standard streams.
+#include <fcntl.h>
+#include <locale.h>
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "python/src/bindings.h"
+#include "sim/app/run_command.h"
+#include "sim/base/caller.h"
+#include "src/base/float_environment.h"
+#include "src/base/set_threads.h"
+#include "src/base/wanted_threads.h"
+
+namespace nb = nanobind;
+
+namespace dlsim::python {
+namespace {
+
+constexpr const char* kResultPath = "<result>";  // of --json, for the caller
+constexpr int kInternalError = 70;
+
+// Bytes of Python, since paths need not be UTF-8.
+std::vector<std::string> TextsOf(const std::vector<nb::bytes>& arguments) {
+  std::vector<std::string> texts = {"dlsim"};
+  for (const nb::bytes& argument : arguments) {
+    texts.emplace_back(argument.c_str(), argument.size());
+  }
+  return texts;
+}
+
+std::vector<char*> Pointers(std::vector<std::string>& texts) {
+  std::vector<char*> pointers;
+  for (std::string& text : texts) pointers.push_back(text.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
+nb::object TextOf(std::string_view bytes) {
+  return nb::steal(
+      PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
+}
+
+// Keeps what the engine gives until Python takes it. All but the constructor and what returns
+// Python's objects is called without the GIL.
+class PythonCaller final : public sim::Caller {
+ public:
+  // `on_progress` is called with the work done, all work, and a text; or it is None.
+  explicit PythonCaller(nb::object on_progress) : on_progress_(std::move(on_progress)) {}
+  ~PythonCaller() override {
+    if (null_input_ >= 0) close(null_input_);
+  }
+  PythonCaller(const PythonCaller&) = delete;
+  PythonCaller& operator=(const PythonCaller&) = delete;
+
+  bool Takes(const std::string& path) const override { return path == "-" || path == kResultPath; }
+  void Write(const std::string& path, std::string_view bytes) override {
+    (path == "-" ? printed_ : result_).append(bytes);
+  }
+  void Complete(const std::string& path) override { has_result_ |= path == kResultPath; }
+  void Say(std::string_view line) override { said_.emplace_back(line); }
+  int InputDescriptor() const override {
+    if (null_input_ < 0) null_input_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return null_input_;
+  }
+  void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override {
+    const nb::gil_scoped_acquire held;
+    if (on_progress_.is_none()) return;
+    try {
+      on_progress_(done, total, line);
+    } catch (nb::python_error&) {
+      End(std::current_exception());
+    }
+  }
+  void EndProgress() override {}
+  void CheckCancelled() override;
+
+  // Returns exit code, text for standard output, lines for standard error, and the bytes of the
+  // JSON if it is complete; raises what ended the work.
+  nb::tuple Results(int exit_code) const;
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  [[noreturn]] void End(std::exception_ptr why) {
+    ended_by_ = std::move(why);
+    throw sim::Cancelled();
+  }
+
+  nb::object on_progress_;
+  std::string printed_, result_;
+  std::vector<std::string> said_;
+  std::exception_ptr ended_by_;
+  bool has_result_ = false;
+  mutable int null_input_ = -1;
+  Clock::time_point next_check_ = Clock::now();
+};
+
+// Ctrl-C is looked for at most so often: to get the GIL may take long where another thread has it.
+void PythonCaller::CheckCancelled() {
+  const Clock::time_point now = Clock::now();
+  if (now < next_check_) return;
+  next_check_ = now + std::chrono::milliseconds(20);
+  const nb::gil_scoped_acquire held;
+  if (PyErr_CheckSignals() != 0) End(std::make_exception_ptr(nb::python_error()));
+}
+
+nb::tuple PythonCaller::Results(int exit_code) const {
+  if (ended_by_) std::rethrow_exception(ended_by_);
+  nb::list lines;
+  for (const std::string& line : said_) lines.append(TextOf(line));
+  return nb::make_tuple(
+      exit_code, TextOf(printed_), lines,
+      has_result_ ? nb::object(nb::bytes(result_.data(), result_.size())) : nb::object(nb::none()));
+}
+
+// What a process of its own would start with: numbers without the user's decimal comma, arithmetic
+// that keeps subnormals, threads as OpenMP has them. It is given back at the end.
+class OwnSettings {
+ public:
+  OwnSettings() : threads_(WantedThreads()), locale_(uselocale(Plain())) {}
+  ~OwnSettings() {
+    SetWantedThreads(threads_);
+    uselocale(locale_);
+  }
+  OwnSettings(const OwnSettings&) = delete;
+  OwnSettings& operator=(const OwnSettings&) = delete;
+
+ private:
+  static locale_t Plain() {
+    static const locale_t plain = newlocale(LC_ALL_MASK, "C", locale_t{});
+    return plain;
+  }
+
+  int threads_;
+  locale_t locale_;
+  DefaultFloatEnvironment environment_;
+};
+
+nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object& on_progress) {
+  std::vector<std::string> texts = TextsOf(arguments);
+  std::vector<char*> pointers = Pointers(texts);
+  PythonCaller caller(on_progress);
+  int exit_code = kInternalError;
+  {
+    const nb::gil_scoped_release released;
+    const OwnSettings settings;
+    const sim::CallerScope scope(caller);
+    try {
+      exit_code = sim::RunCommand(static_cast<int>(texts.size()), pointers.data());
+    } catch (const sim::Cancelled&) {
+    }
+  }
+  return caller.Results(exit_code);
+}
+
+}  // namespace
+
+void BindEngine(nb::module_& module) {
+  module.attr("RESULT_PATH") = kResultPath;
+  module.def("run_command", RunInProcess, nb::arg("arguments"), nb::arg("on_progress") = nb::none(),
+             "Runs a command; returns its exit code, text, lines of notes and errors, and JSON.");
+}
+
+}  // namespace dlsim::python

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/base/caller.h"
+
+#include "dlsim/error.h"
+
+namespace dlsim::sim {
+namespace {
+
+// Of a program that calls the library without one.
+class Nobody final : public Caller {
+ public:
+  void Write(const std::string&, std::string_view) override {
+    throw InputError("standard output", "nobody takes it");
+  }
+  void Say(std::string_view) override {}
+  int InputDescriptor() const override { throw InputError("standard input", "nobody gives it"); }
+};
+
+thread_local Caller* current = nullptr;
+
+}  // namespace
+
+Caller& CurrentCaller() {
+  static Nobody nobody;
+  return current == nullptr ? nobody : *current;
+}
+
+CallerScope::CallerScope(Caller& caller) : before_(current) { current = &caller; }
+CallerScope::~CallerScope() { current = before_; }
+
+}  // namespace dlsim::sim

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whoever had the engine work: gets what it writes and says, and may end the work. The engine
+// itself knows no standard streams; the command and Python's module each have a caller of their
+// own.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace dlsim::sim {
+
+// Thrown where the caller ends the work. No std::exception, so that nobody takes it for a failure.
+struct Cancelled {};
+
+class Caller {
+ public:
+  virtual ~Caller() = default;
+
+  // Whether it takes what is written to `path` as it takes standard output's "-"; any other path
+  // names a file.
+  virtual bool Takes(const std::string& path) const { return path == "-"; }
+
+  // Takes bytes for such a path, and that they are all. Throws InputError if they cannot be
+  // written.
+  virtual void Write(const std::string& path, std::string_view bytes) = 0;
+  virtual void Complete(const std::string& /*path*/) {}
+
+  // Takes a note on the work, or why it failed: a line without its end.
+  virtual void Say(std::string_view line) = 0;
+
+  // What "-" reads.
+  virtual int InputDescriptor() const = 0;
+
+  // How many columns a report may have; 0: any number.
+  virtual size_t Columns() const { return 0; }
+
+  // Whether progress replaces what was shown of it before, and so may be shown often.
+  virtual bool ReplacesProgress() const { return true; }
+  virtual void ShowProgress(uint64_t /*done*/, uint64_t /*total*/, const std::string& /*line*/) {}
+  virtual void EndProgress() {}  // after the last one that was shown
+
+  // Asked about once a step, on the thread that called the engine. Throws Cancelled to end it.
+  virtual void CheckCancelled() {}
+
+  // Whether the process exists for this work alone, so that it can be a rank of MPI.
+  virtual bool OwnsProcess() const { return false; }
+
+  // The command that was called, such as "dlsim replay".
+  std::string command = "dlsim";
+};
+
+// Returns who called the engine on this thread. Without a CallerScope nobody listens, and nobody
+// takes results.
+Caller& CurrentCaller();
+
+// Makes a caller the current one of this thread, as long as it exists.
+class CallerScope {
+ public:
+  explicit CallerScope(Caller& caller);
+  ~CallerScope();
+  CallerScope(const CallerScope&) = delete;
+  CallerScope& operator=(const CallerScope&) = delete;
+
+ private:
+  Caller* before_;
+};
+
+}  // namespace dlsim::sim
