@@ -112,10 +112,9 @@ _KINDS = {
     "true_or_one": "bool | int",
 }
 
-# Placeholders of names: where there are few, the command lists them.
-_NAMED = {"BY", "KIND", "MODE", "NAME", "RULE", "STACK"}
+# Placeholders of names: where there are few, they are the type.
+_NAMED = {"BY", "KIND", "MODE", "NAME", "RULE", "STACK", "bf16"}
 _MOST_NAMES = 16
-_LISTED = re.compile(r"unknown name, expected one of ([\w, .-]+), got '\?'")
 
 # What the command says of options, in words of Python; the first that matches is replaced.
 _WORDS = (
@@ -188,24 +187,10 @@ def _keyword(option: Mapping[str, Any]) -> str:
     return name.replace("-", "_")
 
 
-def _names_of(command: str, function: str, option: Mapping[str, Any]) -> list[str]:
-    """Returns the names that an option takes, as the command lists them when it gets another."""
-    if option["value"] not in _NAMED:
-        return [str(option["value"])] if option["value"] == "bf16" else []
-    call = [command, function, f"--{option['name']}=?"]
-    errors = subprocess.run(call, capture_output=True, text=True, check=False).stderr
-    listed = _LISTED.search(errors)
-    names = listed[1].split(", ") if listed else []
-    return names if len(names) <= _MOST_NAMES else []
-
-
-def _type(option: Mapping[str, Any], names: Iterable[str]) -> str:
-    kind, value = _kind(option), option["value"]
-    literal = ", ".join(f'"{name}"' for name in names)
-    if literal and kind == "each":
-        return f"Literal[{literal}] | Sequence[Literal[{literal}]] | None"
-    if literal and kind == "one":
-        return f"Literal[{literal}] | None"
+def _type(option: Mapping[str, Any]) -> str:
+    kind, value, names = _kind(option), option["value"], option["values"]
+    if kind == "one" and value in _NAMED and 0 < len(names) <= _MOST_NAMES:
+        return f"Literal[{', '.join(json.dumps(name) for name in names)}] | None"
     types = {"one": _ONE, "each": _EACH, "mapping": _MAPPINGS}
     return types.get(kind, {}).get(value, _KINDS[kind])
 
@@ -218,7 +203,7 @@ def _help(text: str, keywords: Mapping[str, str]) -> str:
     return named.sub(lambda found: keywords.get(found[1], found[1].replace("-", "_")), text)
 
 
-def _options(command: str, function: str, options: Iterable[Mapping[str, Any]]) -> list[_Option]:
+def _options(options: Iterable[Mapping[str, Any]]) -> list[_Option]:
     kept = [option for option in options if option["name"] not in _ABSENT]
     keywords = {option["name"]: _keyword(option) for option in kept}
     return [
@@ -226,7 +211,7 @@ def _options(command: str, function: str, options: Iterable[Mapping[str, Any]]) 
             _keyword(option),
             f"--{option['name']}",
             _kind(option),
-            _type(option, _names_of(command, function, option)),
+            _type(option),
             _help(option["help"], keywords),
         )
         for option in kept
@@ -275,9 +260,7 @@ def _definition(name: str, options: Iterable[_Option]) -> str:
 def main(command: str, output: str) -> None:
     """Writes the module `output`."""
     model = json.loads(subprocess.check_output([command, "--dump-options"]))
-    options = {
-        name: _options(command, name, model["commands"][name]["options"]) for name in _FUNCTIONS
-    }
+    options = {name: _options(model["commands"][name]["options"]) for name in _FUNCTIONS}
     functions = [_definition(name, of_function) for name, of_function in options.items()]
     Path(output).write_text("".join([_HEAD, _table(options), *functions]), encoding="utf-8")
 

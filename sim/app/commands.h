@@ -5,11 +5,26 @@
 
 #include <CLI/CLI.hpp>
 #include <functional>
+#include <memory>
+#include <string>
+
+#include "sim/app/option_rows.h"
 
 namespace dlsim::sim {
 
 // Set by the subcommand that was chosen.
 using Action = std::function<int()>;
+
+// Adds a command whose options are those of Options::Visit and which `run` carries out.
+template <class Options, class Argument>
+void AddCommand(CLI::App& app, Action& action, int (*run)(Argument), const std::string& name,
+                const std::string& description, const std::string& footer) {
+  const auto options = std::make_shared<Options>();
+  CLI::App* const command = app.add_subcommand(name, description)->footer(footer);
+  OptionRows rows(*command);
+  options->Visit(rows);
+  command->callback([options, run, &action] { action = [options, run] { return run(*options); }; });
+}
 
 void AddFormatsCommand(CLI::App& app, Action& action);
 void AddInfoCommand(CLI::App& app, Action& action);
@@ -27,7 +42,7 @@ void AddTuneCommand(CLI::App& app, Action& action);
 void AddExplainCommand(CLI::App& app, Action& action);
 void AddCompletionCommand(CLI::App& app, Action& action);
 void AddManCommand(CLI::App& app, Action& action);
-void AddHelpCommand(CLI::App& app);  // its work is done before the command line is parsed
+void AddHelpCommand(CLI::App& app, Action& action);  // which main.cc does before it parses
 void AddPythonCommands(CLI::App& app, Action& action);
 
 }  // namespace dlsim::sim

@@ -8,8 +8,8 @@
 #include "sim/app/commands.h"
 #include "sim/app/completion.h"
 #include "sim/app/option_values.h"
-#include "sim/app/typed_options.h"
 #include "sim/base/output_file.h"
+#include "sim/base/suggest.h"
 
 namespace dlsim::sim {
 
@@ -48,7 +48,7 @@ void AddManCommand(CLI::App& app, Action& action) {
   });
 }
 
-void AddHelpCommand(CLI::App& app) {
+void AddHelpCommand(CLI::App& app, Action& /*action*/) {
   CLI::App* command = app.add_subcommand("help", "Show the options and examples of a command");
   std::vector<std::string> names;
   for (const CLI::App* other : app.get_subcommands(nullptr)) names.push_back(other->get_name());

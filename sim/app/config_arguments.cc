@@ -5,55 +5,38 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/app/help_format.h"
-#include "sim/app/typed_options.h"
 
 namespace dlsim::sim {
 
-void AddConfigArguments(CLI::App& command, ConfigArguments& arguments, ConfigFiles files) {
+void ConfigArguments::Visit(OptionRows& option, ConfigFiles files) {
   const bool several = files == ConfigFiles::kSeveral;
-  StartGroup(command, kTryGroup);
-  CLI::Option* config =
-      command
-          .add_option(
-              "--config", arguments.paths,
-              std::string("Take format, policy and parameters from a training configuration: YAML, "
-                          "JSON or TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, "
-                          "Lightning, NeMo, fairseq, verl, torch, Apex, or a script with the "
-                          "command line of Megatron-LM, fairseq or Hugging Face; '-' for "
-                          "standard input; --format, --policy and --set win") +
-                  (several ? "; repeatable: the runs of several files side by side" : ""))
-          ->option_text("FILE");
-  if (several) {
-    config->allow_extra_args(false);
-  } else {
-    // Several are taken here, so that ReadConfig can say which command compares them.
-    config->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
-  }
-  const auto assign_kind = [&arguments](const std::string& text) {
-    arguments.options.kind = ConfigKinds()[ParseChoice(
-        "--config-kind", text, {ConfigKinds().begin(), ConfigKinds().end()})];
-  };
-  OfferValues(
-      command.add_option_function<std::string>(
-          "--config-kind", assign_kind,
-          "What the file was written for: cerebras, deepspeed, accelerate, megatron, fairseq, "
-          "huggingface, lightning, verl, torch, apex, cerebras-tf, cerebras-old or dlsim (default: "
-          "by its content)"),
-      {ConfigKinds().begin(), ConfigKinds().end()})
-      ->option_text("KIND");
-  const auto assign_version = [&arguments](const std::string& text) {
-    arguments.options.version = ParseStackVersion("--config-version", text);
-  };
-  command
-      .add_option_function<std::string>(
-          "--config-version", assign_version,
-          "The version of the stack that the file was written for, such as 0.16.4 of DeepSpeed or "
-          "1.6.1 of the Model Zoo, where defaults changed (default: the newest)")
-      ->option_text("VERSION");
-  AddChoice<Backend>(
-      command, "--backend", arguments.options.backend, "NAME",
-      "Where a Cerebras configuration runs: csx, gpu or cpu (default: as it says, else csx)");
+  option.Group(kTryGroup);
+  CLI::Option* const config = option(
+      "--config", paths, "FILE",
+      std::string("Take format, policy and parameters from a training configuration: YAML, JSON or "
+                  "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
+                  "fairseq, verl, torch, Apex, or a script with the command line of Megatron-LM, "
+                  "fairseq or Hugging Face; '-' for standard input; --format, --policy and --set "
+                  "win") +
+          (several ? "; repeatable: the runs of several files side by side" : ""));
+  // Several are taken here, so that ReadConfig can say which command compares them.
+  if (!several) config->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  std::vector<std::pair<std::string_view, std::string_view>> kinds;
+  for (const std::string_view kind : ConfigKinds()) kinds.emplace_back(kind, kind);
+  option.Choice("--config-kind", options.kind, kinds, "KIND",
+                "What the file was written for: cerebras, deepspeed, accelerate, megatron, "
+                "fairseq, huggingface, lightning, verl, torch, apex, cerebras-tf, cerebras-old or "
+                "dlsim (default: by its content)");
+  option.Read(
+      "--config-version",
+      [this](const std::string& text) {
+        options.version = ParseStackVersion("--config-version", text);
+      },
+      "VERSION",
+      "The version of the stack that the file was written for, such as 0.16.4 of DeepSpeed or "
+      "1.6.1 of the Model Zoo, where defaults changed (default: the newest)");
+  option("--backend", options.backend, "NAME",
+         "Where a Cerebras configuration runs: csx, gpu or cpu (default: as it says, else csx)");
 }
 
 std::vector<TrainingConfig> ReadConfigs(const ConfigArguments& arguments) {

@@ -2,28 +2,26 @@
 // The options that name a training configuration, shared by the commands that take one.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "sim/app/option_rows.h"
 #include "sim/base/json_value.h"
 #include "sim/config/training_config.h"
 
 namespace dlsim::sim {
 
+enum class ConfigFiles : uint8_t { kOne, kSeveral };
+
 struct ConfigArguments {
   std::vector<std::string> paths;
   ConfigOptions options;
 
+  // --config, --config-kind, --config-version and --backend.
+  void Visit(OptionRows& option, ConfigFiles files = ConfigFiles::kOne);
   std::string path() const { return paths.empty() ? "" : paths.front(); }
 };
-
-enum class ConfigFiles : uint8_t { kOne, kSeveral };
-
-// Adds --config, --config-kind, --config-version and --backend.
-void AddConfigArguments(CLI::App& command, ConfigArguments& arguments,
-                        ConfigFiles files = ConfigFiles::kOne);
 
 // Returns what the files mean, in their order. Throws Error for a bad file, for one that is given
 // twice, and for options that have no effect without one.

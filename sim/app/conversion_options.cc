@@ -4,22 +4,20 @@
 #include <limits>
 
 #include "dlsim/error.h"
-#include "sim/app/help_format.h"
-#include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 
 namespace dlsim::sim {
 
-void AddConversionOptions(CLI::App& command, ConversionOptions& options) {
-  StartGroup(command, kEmulationGroup);
-  AddChoice<Rounding>(command, "--rounding", options.rounding, "MODE",
-                      "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; "
-                      "ru, rd: up, down; sr: stochastic");
-  AddChoice<Overflow>(command, "--overflow", options.overflow, "RULE",
-                      "inf (default): as IEEE 754; saturate: clamp to the largest finite value");
-  AddChoice<Subnormals>(command, "--subnormals", options.subnormals, "RULE",
-                        "keep (default), or flush: subnormal results become zero");
-  AddCount(command, "--seed", options.seed, "Seed of stochastic rounding (default 0)");
+void ConversionOptions::Visit(OptionRows& option) {
+  option.Group(kEmulationGroup);
+  option("--rounding", rounding, "MODE",
+         "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; ru, rd: up, "
+         "down; sr: stochastic");
+  option("--overflow", overflow, "RULE",
+         "inf (default): as IEEE 754; saturate: clamp to the largest finite value");
+  option("--subnormals", subnormals, "RULE",
+         "keep (default), or flush: subnormal results become zero");
+  option("--seed", seed, "Seed of stochastic rounding");
 }
 
 float ParseScale(const std::string& text) {

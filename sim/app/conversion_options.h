@@ -2,11 +2,11 @@
 // The options that say how to convert, shared by the commands that do.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <string>
 
 #include "dlsim/codec.h"
+#include "sim/app/option_rows.h"
 
 namespace dlsim::sim {
 
@@ -16,11 +16,10 @@ struct ConversionOptions {
   Subnormals subnormals = Subnormals::kKeep;
   uint64_t seed = 0;
 
+  // --rounding, --overflow, --subnormals and --seed.
+  void Visit(OptionRows& option);
   Conversion Of(const Format& format) const { return {format, rounding, overflow, subnormals}; }
 };
-
-// Adds --rounding, --overflow, --subnormals and --seed.
-void AddConversionOptions(CLI::App& command, ConversionOptions& options);
 
 // Returns the value of --scale; throws UsageError unless it is a positive float32 number.
 float ParseScale(const std::string& text);

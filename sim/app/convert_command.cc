@@ -8,7 +8,7 @@
 #include "sim/app/conversion_options.h"
 #include "sim/app/convert_file.h"
 #include "sim/app/device_option.h"
-#include "sim/app/typed_options.h"
+#include "sim/app/trace_arguments.h"
 
 namespace dlsim::sim {
 namespace {
@@ -19,7 +19,28 @@ struct ConvertCommandOptions {
   std::optional<DType> npy_void;
   ConversionOptions conversion;
   DeviceChoice device;
+
+  void Visit(OptionRows& option);
 };
+
+void ConvertCommandOptions::Visit(OptionRows& option) {
+  OptionRows direction = option.OneOf("Direction");
+  direction("--to", to, "FORMAT", "Encode floats to this format", FormatNames());
+  CLI::Option* const decodes =
+      direction("--from", from, "FORMAT", "Decode codes of this format to float32", FormatNames());
+  conversion.Visit(option);
+  option("--scale", scale, "S",
+         "Multiply by S in float32 before encoding, or by its reciprocal after decoding (default "
+         "1)");
+  VisitNpyVoid(option, npy_void);
+  for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
+    option.Named(name)->excludes(decodes);
+  }
+  VisitDevice(option, device);
+  option.Threads();
+  option.Argument("IN", input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")->required();
+  option.Argument("OUT", output, "Output .npy; - is standard output")->required();
+}
 
 int RunConvert(const ConvertCommandOptions& options) {
   const float scale = options.scale ? ParseScale(*options.scale) : 1.0f;
@@ -42,39 +63,13 @@ int RunConvert(const ConvertCommandOptions& options) {
 }  // namespace
 
 void AddConvertCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<ConvertCommandOptions>();
-  CLI::App* command =
-      app.add_subcommand("convert", "Convert a .npy file to the codes of a format, or back");
-  CLI::Option_group* direction = command->add_option_group("Direction");
-  OfferFormats(direction->add_option("--to", options->to, "Encode floats to this format"))
-      ->option_text("FORMAT");
-  OfferFormats(
-      direction->add_option("--from", options->from, "Decode codes of this format to float32"))
-      ->option_text("FORMAT");
-  direction->require_option(1);
-  AddConversionOptions(*command, options->conversion);
-  command
-      ->add_option("--scale", options->scale,
-                   "Multiply by S in float32 before encoding, or by its reciprocal after decoding "
-                   "(default 1)")
-      ->option_text("S");
-  AddChoice<DType>(*command, "--npy-void", options->npy_void, {{"bf16", DType::kBF16}}, "bf16",
-                   "Read NumPy's dtype V2 as bf16: ml_dtypes saves bfloat16 this way");
-  for (const char* name : {"--rounding", "--overflow", "--subnormals", "--seed", "--npy-void"}) {
-    command->get_option(name)->excludes(direction->get_option("--from"));
-  }
-  AddDeviceOption(*command, options->device);
-  AddThreadsOption(*command);
-  command->add_option("IN", options->input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")
-      ->required();
-  command->add_option("OUT", options->output, "Output .npy; - is standard output")->required();
-  command->footer(
+  AddCommand<ConvertCommandOptions>(
+      app, action, RunConvert, "convert", "Convert a .npy file to the codes of a format, or back",
       "Examples:\n"
       "  dlsim convert --to cb16 --scale 2^15 g.npy codes.npy\n"
       "  dlsim convert --to fp8-e4m3 --rounding sr --seed 7 g.npy codes.npy\n"
       "  dlsim convert --to fp16 --device cuda g.npy codes.npy\n"
       "  dlsim convert --from cb16 --scale 2^15 codes.npy back.npy");
-  command->callback([options, &action] { action = [options] { return RunConvert(*options); }; });
 }
 
 }  // namespace dlsim::sim

@@ -2,12 +2,11 @@
 #include "sim/app/device_option.h"
 
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "dlsim/error.h"
 #include "dlsim/gpu/devices.h"
-#include "sim/app/help_format.h"
-#include "sim/app/option_values.h"
 #include "sim/base/caller.h"
 
 namespace dlsim::sim {
@@ -26,15 +25,13 @@ std::unique_ptr<ComputeDevice> OpenAnyDevice() {
 
 }  // namespace
 
-void AddDeviceOption(CLI::App& command, DeviceChoice& choice, const std::string& automatic) {
-  const auto assign = [&choice](const std::string& text) { choice = ParseDevice(text); };
-  StartGroup(command, kComputationGroup);
-  OfferValues(command.add_option_function<std::string>(
-                  "--device", assign,
-                  "Where to compute: cpu, cuda or cuda:N (the same results), or auto (default): " +
-                      automatic),
-              {"auto", "cpu", "cuda"})
-      ->option_text("auto|cpu|cuda[:N]");
+void VisitDevice(OptionRows& option, DeviceChoice& choice) {
+  option.Group(kComputationGroup);
+  option.Read("--device", [&choice](const std::string& text) { choice = ParseDevice(text); },
+              "auto|cpu|cuda[:N]",
+              "Where to compute: cpu, cuda or cuda:N (the same results), or auto (default): a CUDA "
+              "device for 1 GiB of input or more, else the CPU",
+              {"auto", "cpu", "cuda"});
 }
 
 std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes) {

@@ -2,11 +2,11 @@
 // The option that says where a command computes: on the CPU or on a CUDA device.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <memory>
 #include <string>
 
+#include "sim/app/option_rows.h"
 #include "sim/base/device_choice.h"
 #include "src/device/compute_device.h"
 
@@ -16,10 +16,8 @@ namespace dlsim::sim {
 // CPU reads and counts about as much. Chosen by that estimate, not measured on a GPU.
 inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
 
-// Adds --device; `automatic` says in the help what `auto` means.
-void AddDeviceOption(
-    CLI::App& command, DeviceChoice& choice,
-    const std::string& automatic = "a CUDA device for 1 GiB of input or more, else the CPU");
+// --device.
+void VisitDevice(OptionRows& option, DeviceChoice& choice);
 
 // Opens the device for an input of so many bytes; null is the CPU. For kCuda throws Error (exit
 // code 3) if the device is not usable; kAuto then means the CPU.

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim diff: two runs of one model compared, tensor by tensor and step by step.
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/expect_option.h"
-#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
-#include "sim/app/typed_options.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
@@ -27,6 +24,27 @@ struct DiffOptions {
   std::vector<Expectation> expectations;
   ResultPaths results;
   DiffReportOptions report;
+
+  void Visit(OptionRows& option) {
+    constexpr const char* kRun = "A trace, as dlsim replay takes it, or a profile (.dlprof)";
+    option.Argument("A", a, kRun)->required();
+    option.Argument("B", b, kRun)->required();
+    VisitReading(option, trace);
+    option.Group("Comparison");
+    option("--align", alignment, "RULE",
+           "Steps are matched by their number (default), or by their index from the first one on");
+    option("--threshold", threshold, "X",
+           "Runs part where a tensor's difference is above X (default 1e-4)");
+    option.Threads();
+    VisitExpect(option, expectations, "max_relative_difference<=1e-6");
+    option.Output("--json", results.json, "Write the full result as JSON");
+    option.Output("--csv", results.csv, "Write one row per step and tensor");
+    option("--top", report.top, "Tensors in the table");
+    option("--by-layer", report.by_layer,
+           "Add a table of the layers, in file order: the worst tensor of each");
+    option("--details", report.details, "Add a table of the steps");
+    option("--quiet", results.quiet, "No report and no progress; errors only");
+  }
 };
 
 double ThresholdOf(const DiffOptions& options) {
@@ -95,55 +113,18 @@ int RunDiff(const DiffOptions& options) {
   return ReportOutcomes(outcomes);
 }
 
-void AddComparisonOptions(CLI::App& command, DiffOptions& options) {
-  StartGroup(command, "Comparison");
-  AddChoice<Alignment>(command, "--align", options.alignment, "RULE",
-                       "Steps are matched by their number (default), or by their index from the "
-                       "first one on");
-  command
-      .add_option("--threshold", options.threshold,
-                  "Runs part where a tensor's difference is above X (default 1e-4)")
-      ->option_text("X");
-  AddThreadsOption(command);
-  AddExpectOption(command, options.expectations, "max_relative_difference<=1e-6");
-}
-
-void AddOutputOptions(CLI::App& command, DiffOptions& options) {
-  command
-      .add_option("--json", options.results.json,
-                  "Write the full result as JSON; - is standard output")
-      ->option_text("FILE");
-  command
-      .add_option("--csv", options.results.csv,
-                  "Write one row per step and tensor; - is standard output")
-      ->option_text("FILE");
-  AddCount(command, "--top", options.report.top, "Tensors in the table (default 20)");
-  command.add_flag("--by-layer", options.report.by_layer,
-                   "Add a table of the layers, in file order: the worst tensor of each");
-  command.add_flag("--details", options.report.details, "Add a table of the steps");
-  command.add_flag("--quiet", options.results.quiet, "No report and no progress; errors only");
-}
-
 }  // namespace
 
 void AddDiffCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<DiffOptions>();
-  CLI::App* command = app.add_subcommand(
-      "diff", "Compare two runs of one model: where they part, and how far each tensor does");
-  constexpr const char* kRun = "A trace, as dlsim replay takes it, or a profile (.dlprof)";
-  command->add_option("A", options->a, kRun)->required();
-  command->add_option("B", options->b, kRun)->required();
-  AddReadingOptions(*command, options->trace);
-  AddComparisonOptions(*command, *options);
-  AddOutputOptions(*command, *options);
-  command->footer(
+  AddCommand<DiffOptions>(
+      app, action, RunDiff, "diff",
+      "Compare two runs of one model: where they part, and how far each tensor does",
       "Examples:\n"
       "  dlsim diff runs/float32 runs/bf16\n"
       "  dlsim diff runs/before runs/after --threshold 0 --expect 'max_relative_difference==0'\n"
       "  dlsim diff runs/seed-1 runs/seed-2 --tensors '*.weight.grad' --csv diff.csv\n"
       "  dlsim diff before.dlprof after.dlprof --details\n"
       "  dlsim diff runs/a runs/resumed --align index --json -");
-  command->callback([options, &action] { action = [options] { return RunDiff(*options); }; });
 }
 
 }  // namespace dlsim::sim

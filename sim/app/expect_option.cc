@@ -2,26 +2,20 @@
 #include "sim/app/expect_option.h"
 
 #include "dlsim/error.h"
-#include "sim/app/help_format.h"
 #include "sim/base/caller.h"
 
 namespace dlsim::sim {
 
-void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations,
-                     const std::string& example) {
-  const auto read = [&expectations](const std::vector<std::string>& texts) {
-    for (const std::string& text : texts) {
-      expectations.push_back(ParseExpectation(text, kExpectOption));
-    }
+void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
+                 const std::string& example) {
+  const auto read = [&expectations](const std::string& text) {
+    expectations.push_back(ParseExpectation(text, kExpectOption));
   };
-  StartGroup(command, kOutputGroup);
-  command
-      .add_option_function<std::vector<std::string>>(
-          kExpectOption, read,
-          "Require a figure of the result, such as '" + example +
-              "', repeatable: exit code 1, and a line on standard error, if it is otherwise")
-      ->option_text("EXPRESSION")
-      ->allow_extra_args(false);
+  option.Group(kOutputGroup);
+  option.ReadEach(kExpectOption, read, "EXPRESSION",
+                  "Require a figure of the result, such as '" + example +
+                      "', repeatable: exit code 1, and a line on standard error, if it is "
+                      "otherwise");
 }
 
 void RequireFigures(std::span<const Expectation> expectations,

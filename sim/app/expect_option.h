@@ -2,20 +2,20 @@
 // The option --expect of every command that has it: what is required, and the exit code.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "sim/app/option_rows.h"
 #include "sim/base/expectation.h"
 
 namespace dlsim::sim {
 
 inline constexpr const char* kExpectOption = "--expect";
 
-// Adds the option, whose expectations are read at once; the help shows an example.
-void AddExpectOption(CLI::App& command, std::vector<Expectation>& expectations,
-                     const std::string& example);
+// The option, whose expectations are read at once; the help shows an example.
+void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
+                 const std::string& example);
 
 // Throws UsageError for an expectation that chooses runs, of which `what` (such as "a diff") has
 // none, and for one whose figure is not among `names`.

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim explain: what a training log says of its loss scale, without a trace.
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -8,8 +7,6 @@
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
 #include "sim/app/expect_option.h"
-#include "sim/app/help_format.h"
-#include "sim/app/option_values.h"
 #include "sim/base/output_file.h"
 #include "sim/explain/explanation.h"
 #include "sim/explain/read_log.h"
@@ -23,6 +20,28 @@ struct ExplainOptions {
   WhatIfRequest what_if;
   std::vector<Expectation> expectations;
   ResultPaths results;
+
+  void Visit(OptionRows& option) {
+    option
+        .Argument("LOG", logs,
+                  "Training logs, in order, as parts of one: text, trainer_state.json or CSV; '-' "
+                  "for standard input")
+        ->required();
+    option.Group(kTryGroup);
+    option("--format", format, "F",
+           "Number format of the gradients, for their brackets (default fp16)", FormatNames());
+    option("--policy", what_if.policies, "NAME",
+           "Also run this policy where the log tells at which scales steps overflow; repeatable, "
+           "'all' for all",
+           PolicyNamesAndAll());
+    option("--set", what_if.settings, "KEY=VALUE",
+           "Parameter of --policy, or without it of the policy that reproduces the log; repeatable",
+           ParameterNames());
+    VisitExpect(option, expectations, "skipped_steps<=20");
+    option.Output("--json", results.json, "Write the result as JSON");
+    option.Output("--csv", results.csv, "Write the path as CSV, a row per step");
+    option("--quiet", results.quiet, "No report; errors only");
+  }
 };
 
 // What --expect can ask: the summary, and where the scale began to fall without recovery.
@@ -56,44 +75,9 @@ int RunExplain(const ExplainOptions& options) {
 }  // namespace
 
 void AddExplainCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<ExplainOptions>();
-  CLI::App* command = app.add_subcommand(
-      "explain",
-      "What a training log says of its loss scale: the policy, the skips, the gradients");
-  command
-      ->add_option("LOG", options->logs,
-                   "Training logs, in order, as parts of one: text, trainer_state.json or CSV; '-' "
-                   "for standard input")
-      ->required();
-  StartGroup(*command, kTryGroup);
-  OfferFormats(
-      command->add_option("--format", options->format,
-                          "Number format of the gradients, for their brackets (default fp16)"))
-      ->option_text("F");
-  OfferPolicies(
-      command->add_option("--policy", options->what_if.policies,
-                          "Also run this policy where the log tells at which scales steps "
-                          "overflow; repeatable, 'all' for all"),
-      {"all"})
-      ->option_text("NAME")
-      ->allow_extra_args(false);
-  OfferParameters(
-      command->add_option("--set", options->what_if.settings,
-                          "Parameter of --policy, or without it of the policy that reproduces the "
-                          "log; repeatable"))
-      ->option_text("KEY=VALUE")
-      ->allow_extra_args(false);
-  AddExpectOption(*command, options->expectations, "skipped_steps<=20");
-  command
-      ->add_option("--json", options->results.json,
-                   "Write the result as JSON; - is standard output")
-      ->option_text("FILE");
-  command
-      ->add_option("--csv", options->results.csv,
-                   "Write the path as CSV, a row per step; - is standard output")
-      ->option_text("FILE");
-  command->add_flag("--quiet", options->results.quiet, "No report; errors only");
-  command->footer(
+  AddCommand<ExplainOptions>(
+      app, action, RunExplain, "explain",
+      "What a training log says of its loss scale: the policy, the skips, the gradients",
       "Examples:\n"
       "  dlsim explain train.log\n"
       "  dlsim explain train.log.1 train.log --json explained.json\n"
@@ -101,7 +85,6 @@ void AddExplainCommand(CLI::App& app, Action& action) {
       "  dlsim explain scales.csv --policy torch --policy megatron --format bf16\n"
       "  grep OVERFLOW train.log | dlsim explain -\n"
       "  dlsim explain train.log --quiet --expect 'divergence_from==none'");
-  command->callback([options, &action] { action = [options] { return RunExplain(*options); }; });
 }
 
 }  // namespace dlsim::sim

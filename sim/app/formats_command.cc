@@ -2,13 +2,11 @@
 // dlsim formats: the table of formats, computed from its rows.
 #include <fmt/format.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
-#include "sim/app/option_values.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
@@ -21,6 +19,11 @@ namespace {
 struct FormatsOptions {
   std::vector<std::string> names;
   bool json = false;
+
+  void Visit(OptionRows& option) {
+    option.Argument("FORMAT", names, "Only these, e.g. cb16 or e5m2 (default: all)", FormatNames());
+    option("--json", json, "Print JSON");
+  }
 };
 
 // A row to print: one of the table, or a format that the user wrote.
@@ -111,23 +114,18 @@ Json FormatsJson(const std::vector<Listed>& formats) {
   return {{"schema", "dlsim.formats/1"}, {"formats", rows}};
 }
 
+int RunFormats(const FormatsOptions& options) {
+  const std::vector<Listed> formats = ListFormats(options.names);
+  WriteOutput("-", options.json ? DumpJson(FormatsJson(formats)) + "\n" : FormatsTable(formats));
+  return 0;
+}
+
 }  // namespace
 
 void AddFormatsCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<FormatsOptions>();
-  CLI::App* command = app.add_subcommand("formats", "Print the table of number formats");
-  OfferFormats(command->add_option("FORMAT", options->names,
-                                   "Only these, e.g. cb16 or e5m2 (default: all)"));
-  command->add_flag("--json", options->json, "Print JSON");
-  command->footer("Examples:\n  dlsim formats\n  dlsim formats e6m5 cb16 --json");
-  command->callback([options, &action] {
-    action = [options] {
-      const std::vector<Listed> formats = ListFormats(options->names);
-      WriteOutput("-",
-                  options->json ? DumpJson(FormatsJson(formats)) + "\n" : FormatsTable(formats));
-      return 0;
-    };
-  });
+  AddCommand<FormatsOptions>(app, action, RunFormats, "formats",
+                             "Print the table of number formats",
+                             "Examples:\n  dlsim formats\n  dlsim formats e6m5 cb16 --json");
 }
 
 }  // namespace dlsim::sim

@@ -14,8 +14,6 @@ std::string Named(const char* words, const std::set<CLI::Option*>& options) {
 
 }  // namespace
 
-void StartGroup(CLI::App& command, const char* group) { command.option_defaults()->group(group); }
-
 HelpFormatter::HelpFormatter() {
   label("Positionals", "Arguments");
   label("SUBCOMMAND", "COMMAND");

@@ -13,9 +13,6 @@ inline constexpr const char* kEmulationGroup = "Emulation";
 inline constexpr const char* kComputationGroup = "Computation";
 inline constexpr const char* kOutputGroup = "Output";
 
-// The options that are added to the command from now on are in this group.
-void StartGroup(CLI::App& command, const char* group);
-
 // Says of an option whether it is required and which others it needs or excludes.
 class HelpFormatter : public CLI::Formatter {
  public:

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -15,7 +14,6 @@
 #include "sim/app/commands.h"
 #include "sim/app/file_arguments.h"
 #include "sim/app/gradient_input.h"
-#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
@@ -31,6 +29,13 @@ namespace {
 struct InfoOptions {
   TraceArguments trace;
   bool json = false, quiet = false;
+
+  void Visit(OptionRows& option) {
+    trace.Visit(option);
+    option.Group(kOutputGroup);
+    option("--json", json, "Print JSON, or write it to the FILE.json that follows");
+    option("--quiet", quiet, "No list; errors only: whether it can be read");
+  }
 };
 
 // A tensor over all steps of the trace.
@@ -180,20 +185,12 @@ int RunInfo(InfoOptions options) {
 }  // namespace
 
 void AddInfoCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<InfoOptions>();
-  CLI::App* command =
-      app.add_subcommand("info", "List what a trace holds, from its headers, or a profile");
-  AddTraceArguments(*command, options->trace);
-  StartGroup(*command, kOutputGroup);
-  command->add_flag("--json", options->json,
-                    "Print JSON, or write it to the FILE.json that follows");
-  command->add_flag("--quiet", options->quiet, "No list; errors only: whether it can be read");
-  command->footer(
-      "Examples:\n"
-      "  dlsim info runs/lm-kjv\n"
-      "  dlsim info runs/lm-kjv --json info.json\n"
-      "  dlsim info lm-kjv.dlprof");
-  command->callback([options, &action] { action = [options] { return RunInfo(*options); }; });
+  AddCommand<InfoOptions>(app, action, RunInfo, "info",
+                          "List what a trace holds, from its headers, or a profile",
+                          "Examples:\n"
+                          "  dlsim info runs/lm-kjv\n"
+                          "  dlsim info runs/lm-kjv --json info.json\n"
+                          "  dlsim info lm-kjv.dlprof");
 }
 
 }  // namespace dlsim::sim

@@ -2,7 +2,6 @@
 // dlsim join-shards: what the processes of sharded training recorded, as one trace or profile.
 #include <fmt/format.h>
 
-#include <memory>
 #include <string>
 
 #include "dlsim/error.h"
@@ -16,6 +15,18 @@ namespace {
 struct JoinShardsOptions {
   std::string path, output;
   bool quiet = false;
+
+  void Visit(OptionRows& option) {
+    option
+        .Argument("RUN", path,
+                  "What their recorders were given: a directory, or FILE.dlprof for profiles "
+                  "FILE.shard-00000-of-00004.dlprof")
+        ->required();
+    option("-o,--output", output, "PATH",
+           "The trace, a directory that holds none yet, or the profile")
+        ->required();
+    option("--quiet", quiet, "No summary; errors only");
+  }
 };
 
 int RunJoinShards(const JoinShardsOptions& options) {
@@ -29,26 +40,12 @@ int RunJoinShards(const JoinShardsOptions& options) {
 }  // namespace
 
 void AddJoinShardsCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<JoinShardsOptions>();
-  CLI::App* command = app.add_subcommand(
-      "join-shards",
-      "Join what the processes of sharded training recorded to one trace or profile");
-  command
-      ->add_option("RUN", options->path,
-                   "What their recorders were given: a directory, or FILE.dlprof for profiles "
-                   "FILE.shard-00000-of-00004.dlprof")
-      ->required();
-  command
-      ->add_option("-o,--output", options->output,
-                   "The trace, a directory that holds none yet, or the profile")
-      ->option_text("PATH")
-      ->required();
-  command->add_flag("--quiet", options->quiet, "No summary; errors only");
-  command->footer(
+  AddCommand<JoinShardsOptions>(
+      app, action, RunJoinShards, "join-shards",
+      "Join what the processes of sharded training recorded to one trace or profile",
       "Examples:\n"
       "  dlsim join-shards run/ -o joined/\n"
       "  dlsim join-shards run.dlprof -o joined.dlprof");
-  command->callback([options, &action] { action = [options] { return RunJoinShards(*options); }; });
 }
 
 }  // namespace dlsim::sim

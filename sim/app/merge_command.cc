@@ -2,7 +2,6 @@
 // dlsim merge: profiles of parts of a trace into that of the whole.
 #include <array>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,7 +9,6 @@
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
 #include "sim/app/commands.h"
-#include "sim/app/help_format.h"
 #include "sim/app/profile_summary.h"
 #include "sim/base/wrap.h"
 #include "src/profile/part_code.h"
@@ -23,6 +21,19 @@ struct MergeCommandOptions {
   std::string output;
   bool partial = false;
   bool quiet = false;
+
+  void Visit(OptionRows& option) {
+    option
+        .Argument("PROFILE", paths,
+                  "Profiles with the same settings, such as those of dlsim profile --shard")
+        ->required();
+    option.Group(kOutputGroup);
+    option("-o,--output", output, "FILE", "The merged profile")->required();
+    option("--partial", partial,
+           "Shards may be missing, and profiles may hold the same steps, which must be the same in "
+           "all");
+    option("--quiet", quiet, "No summary; errors only");
+  }
 };
 
 // A step that two files hold is one in the result: most often a file was given twice.
@@ -70,26 +81,9 @@ int RunMerge(const MergeCommandOptions& options) {
 }  // namespace
 
 void AddMergeCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<MergeCommandOptions>();
-  CLI::App* command =
-      app.add_subcommand("merge", "Merge profiles of parts of a trace into one, in any order");
-  command
-      ->add_option("PROFILE", options->paths,
-                   "Profiles with the same settings, such as those of dlsim profile --shard")
-      ->required();
-  StartGroup(*command, kOutputGroup);
-  command->add_option("-o,--output", options->output, "The merged profile")
-      ->option_text("FILE")
-      ->required();
-  command->add_flag(
-      "--partial", options->partial,
-      "Shards may be missing, and profiles may hold the same steps, which must be the "
-      "same in all");
-  command->add_flag("--quiet", options->quiet, "No summary; errors only");
-  command->footer(
-      "Examples:\n"
-      "  dlsim merge part-*.dlprof -o run.dlprof");
-  command->callback([options, &action] { action = [options] { return RunMerge(*options); }; });
+  AddCommand<MergeCommandOptions>(app, action, RunMerge, "merge",
+                                  "Merge profiles of parts of a trace into one, in any order",
+                                  "Examples:\n  dlsim merge part-*.dlprof -o run.dlprof");
 }
 
 }  // namespace dlsim::sim

@@ -31,27 +31,32 @@ std::vector<std::string> OfferedValues(const CLI::Option* option) {
   return found == ValuesOfOptions().end() ? std::vector<std::string>() : found->second;
 }
 
-CLI::Option* OfferFormats(CLI::Option* option) {
+std::vector<std::string> FormatNames() {
   std::vector<std::string> names;
   for (const FormatRow& row : kFormats) names.emplace_back(row.name);
-  return OfferValues(option, std::move(names));
+  return names;
 }
 
-CLI::Option* OfferPolicies(CLI::Option* option, const std::vector<std::string>& more) {
+std::vector<std::string> PolicyNames() {
   std::vector<std::string> names;
   for (const PolicyInfo& policy : Policies()) names.emplace_back(policy.name);
-  names.insert(names.end(), more.begin(), more.end());
-  return OfferValues(option, std::move(names));
+  return names;
 }
 
-CLI::Option* OfferParameters(CLI::Option* option) {
+std::vector<std::string> PolicyNamesAndAll() {
+  std::vector<std::string> names = PolicyNames();
+  names.emplace_back("all");
+  return names;
+}
+
+std::vector<std::string> ParameterNames() {
   std::set<std::string> keys;
   for (const PolicyInfo& policy : Policies()) {
     for (const ParameterInfo& parameter : policy.parameters) {
       keys.insert(std::string(parameter.name) + "=");
     }
   }
-  return OfferValues(option, {keys.begin(), keys.end()});
+  return {keys.begin(), keys.end()};
 }
 
 }  // namespace dlsim::sim

@@ -17,9 +17,10 @@ void ForgetOfferedValues();
 // value.
 std::vector<std::string> OfferedValues(const CLI::Option* option);
 
-// The same for options that take number formats, policies, and parameters of policies: KEY=VALUE.
-CLI::Option* OfferFormats(CLI::Option* option);
-CLI::Option* OfferPolicies(CLI::Option* option, const std::vector<std::string>& more = {});
-CLI::Option* OfferParameters(CLI::Option* option);
+// Return the names of number formats, of policies and "all", and of their parameters, as KEY=.
+std::vector<std::string> FormatNames();
+std::vector<std::string> PolicyNames();
+std::vector<std::string> PolicyNamesAndAll();
+std::vector<std::string> ParameterNames();
 
 }  // namespace dlsim::sim

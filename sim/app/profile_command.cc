@@ -14,17 +14,16 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/device_option.h"
-#include "sim/app/help_format.h"
-#include "sim/app/ladder_options.h"
 #include "sim/app/profile_summary.h"
 #include "sim/app/trace_arguments.h"
-#include "sim/app/typed_options.h"
+#include "sim/app/training_options.h"
 #include "sim/base/caller.h"
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/quantity.h"
 #include "sim/base/wrap.h"
+#include "sim/profile/ladder_settings.h"
 #include "sim/profile/launcher.h"
 #include "sim/profile/profile_run.h"
 #include "sim/profile/rank_message.h"
@@ -41,6 +40,8 @@ struct ProfileCommandOptions {
   uint64_t accumulate_steps = 1;
   DeviceChoice device;
   bool restart = false, extend = false, quiet = false;
+
+  void Visit(OptionRows& option);
 };
 
 constexpr uint64_t kMaxShards = 1'000'000'000;
@@ -212,45 +213,51 @@ int RunProfile(const ProfileCommandOptions& options) {
   return 0;
 }
 
-void AddOutputOptions(CLI::App& command, ProfileCommandOptions& options) {
-  StartGroup(command, kOutputGroup);
-  command.add_option("-o,--output", options.output, "The profile to write")
-      ->option_text("FILE")
-      ->required();
-  command
-      .add_option("--shard", options.shard,
-                  "Profile only part I of N nearly equal parts of the steps; see dlsim merge")
-      ->option_text("I/N");
-  command.add_flag("--extend", options.extend,
-                   "Keep the steps of an existing profile and add those that it lacks");
-  command.add_flag("--restart", options.restart,
-                   "Begin anew even if an interrupted run left FILE.partial");
-  command
-      .add_option("--json", options.json,
-                  "Write what the profile holds as JSON; - is standard output")
-      ->option_text("FILE");
-  command.add_flag("--quiet", options.quiet, "No summary, notes or progress; errors only");
+void VisitLadder(OptionRows& option, LadderSettings& settings) {
+  option.Group("What to answer exactly for");
+  option("--format", settings.formats, "F",
+         "Number format to answer exactly for, repeatable (default: fp16 bf16 cb16)",
+         FormatNames());
+  option("--rounding", settings.roundings, "MODE",
+         "Rounding mode to answer exactly for, repeatable: rne, rtz, rna, ru or rd (default: all "
+         "of them)",
+         {"rne", "rtz", "rna", "ru", "rd"});
+  option.Choice<std::vector<Subnormals>>(
+      "--subnormals", settings.subnormals,
+      {{NameOf(Subnormals::kKeep), {Subnormals::kKeep}},
+       {NameOf(Subnormals::kFlushToZero), {Subnormals::kFlushToZero}},
+       {"both", {Subnormals::kKeep, Subnormals::kFlushToZero}}},
+      "RULE", "Subnormal results to answer exactly for: keep, flush or both (default)");
+  option("--scales", settings.scales, "LIST",
+         "Loss scales to answer exactly for: numbers, ranges of powers of two such as "
+         "2^-24..2^40, and default, separated by commas");
+}
+
+void ProfileCommandOptions::Visit(OptionRows& option) {
+  trace.Visit(option, TraceInput::kTrace);
+  VisitLadder(option, ladder);
+  option.Group(kEmulationGroup);
+  option("--accumulate", accumulation, "RULE", kAccumulateHelp);
+  option("--grad-accum-steps", accumulate_steps,
+         "Average N recorded steps into one optimizer step");
+  VisitDevice(option, device);
+  option.Threads();
+  option.Group(kOutputGroup);
+  option("-o,--output", output, "FILE", "The profile to write")->required();
+  option("--shard", shard, "I/N",
+         "Profile only part I of N nearly equal parts of the steps; see dlsim merge");
+  option("--extend", extend, "Keep the steps of an existing profile and add those that it lacks");
+  option("--restart", restart, "Begin anew even if an interrupted run left FILE.partial");
+  option.Output("--json", json, "Write what the profile holds as JSON");
+  option("--quiet", quiet, "No summary, notes or progress; errors only");
 }
 
 }  // namespace
 
 void AddProfileCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<ProfileCommandOptions>();
-  CLI::App* command = app.add_subcommand(
-      "profile", "Compress a trace into gradient histograms, to use in its place");
-  AddTraceArguments(*command, options->trace, TraceInput::kTrace);
-  AddLadderOptions(*command, options->ladder);
-  StartGroup(*command, kEmulationGroup);
-  AddChoice<Accumulation>(
-      *command, "--accumulate", options->accumulation, "RULE",
-      "Micro-steps: quantize each and sum (quantize-first, default), or sum and quantize "
-      "once (sum-first)");
-  AddCount(*command, "--grad-accum-steps", options->accumulate_steps,
-           "Average N recorded steps into one optimizer step (default 1)");
-  AddDeviceOption(*command, options->device);
-  AddThreadsOption(*command);
-  AddOutputOptions(*command, *options);
-  command->footer(
+  AddCommand<ProfileCommandOptions>(
+      app, action, RunProfile, "profile",
+      "Compress a trace into gradient histograms, to use in its place",
       "Examples:\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --extend\n"
@@ -258,7 +265,6 @@ void AddProfileCommand(CLI::App& app, Action& action) {
       "  dlsim profile runs/lm-kjv -o part-1.dlprof --shard 1/64\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --device cuda:1\n"
       "  mpirun -n 4 dlsim profile runs/lm-kjv -o lm-kjv.dlprof");
-  command->callback([options, &action] { action = [options] { return RunProfile(*options); }; });
 }
 
 }  // namespace dlsim::sim

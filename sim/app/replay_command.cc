@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim replay: a trace through formats and policies.
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -18,11 +17,9 @@
 #include "sim/app/conversion_options.h"
 #include "sim/app/expect_option.h"
 #include "sim/app/gradient_input.h"
-#include "sim/app/help_format.h"
 #include "sim/app/run_expectations.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/app/training_options.h"
-#include "sim/app/typed_options.h"
 #include "sim/base/caller.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
@@ -43,8 +40,8 @@ struct ReplayCommandOptions {
   TraceArguments trace;
   ConfigArguments config;
   ConversionOptions conversion;
-  TrainingOptions training;
-  std::optional<Accumulation> accumulation;
+  RuleOptions rules;
+  std::optional<int64_t> accumulate_steps;
   SimulationRequest request;
   ReplayOptions replay;
   ResultPaths results;
@@ -53,6 +50,8 @@ struct ReplayCommandOptions {
   std::vector<Expectation> expectations;
   bool by_layer = false;
   DeviceChoice device;
+
+  void Visit(OptionRows& option);
 };
 
 // Steps count alike in the progress line: files of one trace hardly differ in size.
@@ -167,13 +166,15 @@ Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
 
 int RunReplay(ReplayCommandOptions options) {
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
-  Apply(options.training, options.request, options.replay);
   options.request.conversion = options.conversion.Of({});
+  options.request.finite_test = options.rules.finite_test;
+  options.replay.checked = options.rules.checked;
+  options.replay.on_fatal = options.rules.on_fatal;
   options.replay.step.seed = options.conversion.seed;
   ConfiguredRuns configured = PrepareConfiguredRuns(options.config, options.request);
   std::vector<SimulationRun> runs = std::move(configured.runs);
-  AskedAccumulation asked = {options.accumulation, configured.accumulate_steps};
-  if (!options.training.grad_accum_steps.empty()) asked.steps = options.replay.accumulate_steps;
+  AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
+  if (!asked.steps) asked.steps = configured.accumulate_steps;
   RequireRunFigures(options.expectations, runs);
   const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
   const SourceFacts& facts = input.source->facts();
@@ -204,82 +205,47 @@ int RunReplay(ReplayCommandOptions options) {
   return refused != 0 ? refused : missed;
 }
 
-void AddRunOptions(CLI::App& command, ReplayCommandOptions& options) {
-  OfferFormats(
-      command.add_option("--format", options.request.formats,
-                         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats"))
-      ->option_text("F")
-      ->allow_extra_args(false);
-  OfferPolicies(
-      command.add_option("--policy", options.request.policies,
-                         "Loss-scaling policy, repeatable (default: cerebras and torch), or all; "
-                         "see dlsim scaler --list"),
-      {"all"})
-      ->option_text("NAME")
-      ->allow_extra_args(false);
-  OfferParameters(
-      command.add_option(
-          "--set", options.request.settings,
-          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one"))
-      ->option_text("KEY=VALUE")
-      ->allow_extra_args(false);
-  AddConversionOptions(command, options.conversion);
+void VisitOutput(OptionRows& option, ReplayCommandOptions& options) {
+  option.Group(kOutputGroup);
+  option.Output("--json", options.results.json, "Write the full result as JSON");
+  option.Output("--csv", options.results.csv, "Write one row per step, micro-step and tensor");
+  VisitExpect(option, options.expectations, "skipped_steps<=3");
+  option.OptionalValue("--heat-map{200}", options.heat_map, "BINS",
+                       "Add to the JSON what each tensor loses over the steps, in at most 200 "
+                       "bins; --heat-map=BINS for another number");
+  option("--top", options.report.top, "Tensors in each list of the report");
+  option("--by-layer", options.by_layer,
+         "What each layer loses at the scales that each policy used, the worst --top layers");
+  option("--details", options.report.details, "Plot each run's scale and list its worst tensors");
+  option("--quiet", options.results.quiet, "No report, notes or progress; errors only");
 }
 
-void AddRuleOptions(CLI::App& command, ReplayCommandOptions& options) {
-  AddChoice<FiniteTest>(
-      command, "--finite-test", options.request.finite_test, "RULE",
-      "What makes a step not finite: elementwise, unscaled-elementwise, global-norm, "
-      "scaled-norm or sum (default: the policy's own rule)");
-  AddChoice<Checked>(
-      command, "--check", options.replay.checked, "RULE",
-      "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or "
-      "of activations too (all)");
-  AddChoice<Accumulation>(
-      command, "--accumulate", options.accumulation, "RULE",
-      "Micro-steps: quantize each and sum (quantize-first, default), or sum and quantize "
-      "once (sum-first)");
-  AddChoice<OnFatal>(command, "--on-fatal", options.replay.on_fatal, "RULE",
-                     "Where the original would raise a fatal error: stop (default) or continue");
+void ReplayCommandOptions::Visit(OptionRows& option) {
+  trace.Visit(option);
+  config.Visit(option, ConfigFiles::kSeveral);
+  option("--format", request.formats, "F",
+         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats", FormatNames());
+  option("--policy", request.policies, "NAME",
+         "Loss-scaling policy, repeatable (default: cerebras and torch), or all; see dlsim scaler "
+         "--list",
+         PolicyNamesAndAll());
+  option("--set", request.settings, "KEY=VALUE",
+         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one",
+         ParameterNames());
+  conversion.Visit(option);
+  rules.Visit(option);
+  VisitTraining(option, request, replay, accumulate_steps);
+  VisitDevice(option, device);
+  option.Threads();
+  VisitOutput(option, *this);
 }
 
 }  // namespace
 
 void AddReplayCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<ReplayCommandOptions>();
-  CLI::App* command = app.add_subcommand(
-      "replay", "Replay recorded gradients through number formats and loss-scaling policies");
-  AddTraceArguments(*command, options->trace);
-  AddConfigArguments(*command, options->config, ConfigFiles::kSeveral);
-  AddRunOptions(*command, *options);
-  AddRuleOptions(*command, *options);
-  AddTrainingOptions(*command, options->training, options->request);
-  AddDeviceOption(*command, options->device);
-  AddThreadsOption(*command);
-  StartGroup(*command, kOutputGroup);
-  command
-      ->add_option("--json", options->results.json,
-                   "Write the full result as JSON; - is standard output")
-      ->option_text("FILE");
-  command
-      ->add_option("--csv", options->results.csv,
-                   "Write one row per step, micro-step and tensor; - is standard output")
-      ->option_text("FILE");
-  AddExpectOption(*command, options->expectations, "skipped_steps<=3");
-  command
-      ->add_flag("--heat-map{200}", options->heat_map,
-                 "Add to the JSON what each tensor loses over the steps, in at most 200 bins; "
-                 "--heat-map=BINS for another number")
-      ->option_text("BINS");
-  AddCount(*command, "--top", options->report.top,
-           "Tensors in each list of the report (default 5)");
-  command->add_flag(
-      "--by-layer", options->by_layer,
-      "What each layer loses at the scales that each policy used, the worst --top layers");
-  command->add_flag("--details", options->report.details,
-                    "Plot each run's scale and list its worst tensors");
-  command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");
-  command->footer(
+  AddCommand<ReplayCommandOptions>(
+      app, action, RunReplay, "replay",
+      "Replay recorded gradients through number formats and loss-scaling policies",
       "Examples:\n"
       "  dlsim replay runs/lm-kjv\n"
       "  dlsim replay runs/lm-kjv --format cb16 --policy cerebras-2.10 --json out.json\n"
@@ -294,7 +260,6 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --expect 'skipped_steps<=3' --expect 'mean_harm<0.01'\n"
       "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");
-  command->callback([options, &action] { action = [options] { return RunReplay(*options); }; });
 }
 
 }  // namespace dlsim::sim

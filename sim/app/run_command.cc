@@ -74,24 +74,13 @@ void AddCommands(CLI::App& app, Action& action) {
   app.formatter(std::make_shared<HelpFormatter>());
   app.require_subcommand(1);
   app.set_version_flag("-v,-V,--version", VersionText);
-  AddReplayCommand(app, action);
-  AddSweepCommand(app, action);
-  AddTuneCommand(app, action);
-  AddDiffCommand(app, action);
-  AddExplainCommand(app, action);
-  AddSummariesCommand(app, action);
-  AddProfileCommand(app, action);
-  AddMergeCommand(app, action);
-  AddJoinShardsCommand(app, action);
-  AddInfoCommand(app, action);
-  AddScalerCommand(app, action);
-  AddConvertCommand(app, action);
-  AddFormatsCommand(app, action);
-  AddAccumulateCommand(app, action);
-  AddPythonCommands(app, action);
-  AddCompletionCommand(app, action);
-  AddManCommand(app, action);
-  AddHelpCommand(app);
+  for (const auto add : {AddReplayCommand, AddSweepCommand, AddTuneCommand, AddDiffCommand,
+                         AddExplainCommand, AddSummariesCommand, AddProfileCommand, AddMergeCommand,
+                         AddJoinShardsCommand, AddInfoCommand, AddScalerCommand, AddConvertCommand,
+                         AddFormatsCommand, AddAccumulateCommand, AddPythonCommands,
+                         AddCompletionCommand, AddManCommand, AddHelpCommand}) {
+    add(app, action);
+  }
   for (CLI::App* command : app.get_subcommands(nullptr)) command->group("Commands");
   app.footer(
       "Exit codes: 0 ok, 1 a requested check failed, 2 usage, 3 bad or unsupported input,\n"

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim scaler: one policy alone, on a given list of overflow steps.
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,10 +8,8 @@
 #include "dlsim/format.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
-#include "sim/app/help_format.h"
-#include "sim/app/option_values.h"
 #include "sim/app/scaler_report.h"
-#include "sim/app/typed_options.h"
+#include "sim/app/training_options.h"
 #include "sim/base/caller.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
@@ -34,6 +31,8 @@ struct ScalerCommandOptions {
   std::optional<std::string> json;
   OnFatal on_fatal = OnFatal::kStop;
   bool list = false, quiet = false;
+
+  void Visit(OptionRows& option);
 };
 
 // Adds what the configuration says: one policy, its settings and its format.
@@ -152,71 +151,56 @@ int RunScalerCommand(ScalerCommandOptions options) {
   return exit_code;
 }
 
+void VisitSteps(OptionRows& option, ScalerCommandOptions& options) {
+  option.Group(kInputGroup);
+  option("--steps", options.steps, "N", "Number of steps to run; needed unless --list");
+  option("--overflow-at", options.overflow_at, "LIST",
+         "Steps that overflow, from 0, separated by commas or blanks; @FILE reads a file");
+  option("--absmax", options.absmax, "LIST",
+         "Largest unscaled magnitude of each step, for policies that look at it "
+         "(openseq2seq-logmax); inf overflows; @FILE reads a file");
+  option("--histogram", options.histogram, "LIST",
+         "Counts of scaled gradients below and above the edge in each step, BELOW:ABOVE, for "
+         "policies that look at them (popart); @FILE reads a file");
+}
+
+void ScalerCommandOptions::Visit(OptionRows& option) {
+  config.Visit(option);
+  option("--policy", policy, "NAME", "Name or alias of the policy; see --list", PolicyNames());
+  option("--set", settings, "KEY=VALUE", "Parameter of the policy, repeatable; see --list",
+         ParameterNames());
+  option.Group(kEmulationGroup);
+  option("--state", states, "KEY=VALUE",
+         "Start from a checkpoint: a field of the policy's state, or scale; repeatable");
+  option("--resume-at", resume_at, "STEP",
+         "Also run interrupted before this step, resumed from a checkpoint with the loss scale "
+         "only and from none");
+  VisitSteps(option, *this);
+  option.Group(kTryGroup);
+  option("--format", format, "F",
+         "Number format, for defaults that depend on it (cerebras-2.10: cb16); default: as for "
+         "fp16",
+         FormatNames());
+  option.Group(kEmulationGroup);
+  VisitOnFatal(option, on_fatal);
+  option.Group(kOutputGroup);
+  option.Output("--json", json, "Write the result as JSON");
+  option("--list", list, "List all policies and their parameters");
+  option("--quiet", quiet, "No report; errors only");
+}
+
 }  // namespace
 
 void AddScalerCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<ScalerCommandOptions>();
-  CLI::App* command =
-      app.add_subcommand("scaler", "Run one loss-scaling policy on a list of overflow steps");
-  AddConfigArguments(*command, options->config);
-  OfferPolicies(
-      command->add_option("--policy", options->policy, "Name or alias of the policy; see --list"))
-      ->option_text("NAME");
-  OfferParameters(command->add_option("--set", options->settings,
-                                      "Parameter of the policy, repeatable; see --list"))
-      ->option_text("KEY=VALUE")
-      ->allow_extra_args(false);
-  StartGroup(*command, kEmulationGroup);
-  command
-      ->add_option("--state", options->states,
-                   "Start from a checkpoint: a field of the policy's state, or scale; repeatable")
-      ->option_text("KEY=VALUE")
-      ->allow_extra_args(false);
-  command
-      ->add_option("--resume-at", options->resume_at,
-                   "Also run interrupted before this step, resumed from a checkpoint with the loss "
-                   "scale only and from none")
-      ->option_text("STEP");
-  StartGroup(*command, kInputGroup);
-  command->add_option("--steps", options->steps, "Number of steps to run; needed unless --list")
-      ->option_text("N");
-  command
-      ->add_option("--overflow-at", options->overflow_at,
-                   "Steps that overflow, from 0, separated by commas or blanks; @FILE reads a file")
-      ->option_text("LIST");
-  command
-      ->add_option("--absmax", options->absmax,
-                   "Largest unscaled magnitude of each step, for policies that look at it "
-                   "(openseq2seq-logmax); inf overflows; @FILE reads a file")
-      ->option_text("LIST");
-  command
-      ->add_option("--histogram", options->histogram,
-                   "Counts of scaled gradients below and above the edge in each step, BELOW:ABOVE, "
-                   "for policies that look at them (popart); @FILE reads a file")
-      ->option_text("LIST");
-  StartGroup(*command, kTryGroup);
-  OfferFormats(command->add_option(
-                   "--format", options->format,
-                   "Number format, for defaults that depend on it (cerebras-2.10: cb16); default: "
-                   "as for fp16"))
-      ->option_text("F");
-  StartGroup(*command, kEmulationGroup);
-  AddChoice<OnFatal>(*command, "--on-fatal", options->on_fatal, "RULE",
-                     "Where the original would raise a fatal error: stop (default) or continue");
-  StartGroup(*command, kOutputGroup);
-  command->add_option("--json", options->json, "Write the result as JSON; - is standard output")
-      ->option_text("FILE");
-  command->add_flag("--list", options->list, "List all policies and their parameters");
-  command->add_flag("--quiet", options->quiet, "No report; errors only");
-  command->footer(
+  AddCommand<ScalerCommandOptions>(
+      app, action, RunScalerCommand, "scaler",
+      "Run one loss-scaling policy on a list of overflow steps",
       "Examples:\n"
       "  dlsim scaler --list\n"
       "  dlsim scaler --policy torch --steps 5000 --overflow-at 0,1,2000\n"
       "  dlsim scaler --policy openseq2seq-logmax --steps 4 --absmax 3,2.5,inf,2\n"
       "  dlsim scaler --config ds_config.json --steps 5000 --overflow-at 0,1,2000\n"
       "  dlsim scaler --policy cerebras-2.10 --set init_scale=2^10 --steps 100 --json -");
-  command->callback(
-      [options, &action] { action = [options] { return RunScalerCommand(*options); }; });
 }
 
 }  // namespace dlsim::sim

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cmath>
-#include <memory>
 #include <optional>
 #include <string>
 
@@ -11,9 +10,7 @@
 #include "dlsim/summaries.h"
 #include "sim/app/commands.h"
 #include "sim/app/conversion_options.h"
-#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
-#include "sim/app/typed_options.h"
 #include "sim/base/json_stream.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
@@ -37,6 +34,33 @@ struct SummariesOptions {
   bool quantize = false;
   bool tensorflow_histogram = false;
   uint64_t top = 20;
+
+  void Visit(OptionRows& option) {
+    trace.Visit(option, TraceInput::kTrace);
+    option.Group(kEmulationGroup);
+    option.Choice<Precision>(
+        "--precision", precision, {{"mixed", Precision::kMixed}, {"float32", Precision::kFloat32}},
+        "NAME",
+        "What is denormal, as in the trainer: below 2^-14 (mixed, default) or below 2^-126 "
+        "(float32)");
+    option("--format", format, "F",
+           "Denormal is what is below the smallest normal value of this format", FormatNames())
+        ->excludes("--precision");
+    option("--scale", scale, "S",
+           "Multiply by S in float32 first, as the trainer does by its loss scale (default 1)");
+    option("--quantize", quantize, "Round the scaled values to --format before counting")
+        ->needs("--format");
+    option.Threads();
+    option.Group(kOutputGroup);
+    option.Output("--json", results.json,
+                  "Write one object per recording and tensor, with histograms");
+    option("--tensorflow-histogram", tensorflow_histogram,
+           "Add the buckets of TensorFlow's histogram to --json")
+        ->needs("--json");
+    option.Output("--csv", results.csv, "Write one row per recording and tensor");
+    option("--top", top, "Tensors in the table");
+    option("--quiet", results.quiet, "No table and no progress; errors only");
+  }
 };
 
 SummaryOptions ResolveOptions(const SummariesOptions& options) {
@@ -124,60 +148,16 @@ int RunSummaries(const SummariesOptions& options) {
   return 0;
 }
 
-void AddDenormalOptions(CLI::App& command, SummariesOptions& options) {
-  StartGroup(command, kEmulationGroup);
-  AddChoice<Precision>(command, "--precision", options.precision,
-                       {{"mixed", Precision::kMixed}, {"float32", Precision::kFloat32}}, "NAME",
-                       "What is denormal, as in the trainer: below 2^-14 (mixed, default) or below "
-                       "2^-126 (float32)");
-  OfferFormats(
-      command.add_option("--format", options.format,
-                         "Denormal is what is below the smallest normal value of this format"))
-      ->option_text("F")
-      ->excludes("--precision");
-  command
-      .add_option(
-          "--scale", options.scale,
-          "Multiply by S in float32 first, as the trainer does by its loss scale (default 1)")
-      ->option_text("S");
-  command
-      .add_flag("--quantize", options.quantize,
-                "Round the scaled values to --format before counting")
-      ->needs("--format");
-}
-
 }  // namespace
 
 void AddSummariesCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<SummariesOptions>();
-  CLI::App* command = app.add_subcommand(
-      "summaries",
-      "Sparsity, denormals, norm and histogram per tensor, as Cerebras' trainer logs them");
-  AddTraceArguments(*command, options->trace, TraceInput::kTrace);
-  AddDenormalOptions(*command, *options);
-  AddThreadsOption(*command);
-  StartGroup(*command, kOutputGroup);
-  command
-      ->add_option("--json", options->results.json,
-                   "Write one object per recording and tensor, with histograms; - is standard "
-                   "output")
-      ->option_text("FILE");
-  command
-      ->add_flag("--tensorflow-histogram", options->tensorflow_histogram,
-                 "Add the buckets of TensorFlow's histogram to --json")
-      ->needs("--json");
-  command
-      ->add_option("--csv", options->results.csv,
-                   "Write one row per recording and tensor; - is standard output")
-      ->option_text("FILE");
-  AddCount(*command, "--top", options->top, "Tensors in the table (default 20)");
-  command->add_flag("--quiet", options->results.quiet, "No table and no progress; errors only");
-  command->footer(
+  AddCommand<SummariesOptions>(
+      app, action, RunSummaries, "summaries",
+      "Sparsity, denormals, norm and histogram per tensor, as Cerebras' trainer logs them",
       "Examples:\n"
       "  dlsim summaries runs/lm-kjv\n"
       "  dlsim summaries runs/lm-kjv --scale 2^15 --csv summaries.csv\n"
       "  dlsim summaries runs/lm-kjv --format cb16 --scale 2^15 --quantize --json -");
-  command->callback([options, &action] { action = [options] { return RunSummaries(*options); }; });
 }
 
 }  // namespace dlsim::sim

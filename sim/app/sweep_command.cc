@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim sweep: very many formats, policies and parameters in one pass.
 #include <algorithm>
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,10 +12,8 @@
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
-#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
-#include "sim/app/typed_options.h"
-#include "sim/base/number.h"
+#include "sim/app/training_options.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
@@ -35,15 +32,14 @@ struct SweepCommandOptions {
   std::vector<std::string> formats, policies, settings, vary;
   std::optional<uint64_t> random, limit;
   ConversionOptions conversion;
-  std::optional<FiniteTest> finite_test;
-  Checked checked = Checked::kParameterGradients;
-  OnFatal on_fatal = OnFatal::kStop;
-  std::optional<Accumulation> accumulation;
-  std::optional<std::string> accumulate_steps;
+  RuleOptions rules;
+  std::optional<int64_t> accumulate_steps;
   RankBy sort = RankBy::kLoss;
   uint64_t top = 20;
   DeviceChoice device;
   ResultPaths results;
+
+  void Visit(OptionRows& option);
 };
 
 // Adds axes of the command line, which win over those of the file.
@@ -98,7 +94,8 @@ SweepGrid GridOf(const SweepCommandOptions& options, const std::optional<Trainin
 
 SweepSetup SetupOf(const SweepCommandOptions& options,
                    const std::optional<TrainingConfig>& config) {
-  SweepSetup setup = {GridOf(options, config), {}, options.conversion.Of({}), options.finite_test};
+  SweepSetup setup = {
+      GridOf(options, config), {}, options.conversion.Of({}), options.rules.finite_test};
   if (config && !setup.finite_test) setup.finite_test = config->finite_test;
   for (const std::string& name : setup.grid.roundings) {
     setup.roundings.push_back(ParseNamed<Rounding>("--rounding", name));
@@ -109,11 +106,8 @@ SweepSetup SetupOf(const SweepCommandOptions& options,
 // Opens the trace or profile, and completes the options by it.
 GradientInput OpenInput(SweepCommandOptions& options, const std::optional<TrainingConfig>& config,
                         ReplayOptions& replay) {
-  AskedAccumulation asked = {options.accumulation, {}};
-  if (config) asked.steps = config->accumulate_steps;
-  if (options.accumulate_steps) {
-    asked.steps = ParseInteger(*options.accumulate_steps, "--grad-accum-steps");
-  }
+  AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
+  if (config && !asked.steps) asked.steps = config->accumulate_steps;
   return OpenGradients(asked, options.trace, options.device, replay);
 }
 
@@ -156,8 +150,8 @@ int RunSweep(SweepCommandOptions options) {
   SweepPlan plan = PlanSweep(setup);
   ReplayOptions replay;
   replay.step.seed = setup.grid.seed;
-  replay.checked = options.checked;
-  replay.on_fatal = options.on_fatal;
+  replay.checked = options.rules.checked;
+  replay.on_fatal = options.rules.on_fatal;
   const GradientInput input = OpenInput(options, config, replay);
   if (input.profile) KeepAnswerable(*input.profile, plan);
   if (!options.results.quiet) NoteDevice(input);
@@ -190,88 +184,55 @@ int RunSweep(SweepCommandOptions options) {
   return 0;
 }
 
-CLI::Option* AddList(CLI::App& command, const std::string& option, std::vector<std::string>& target,
-                     const std::string& placeholder, const std::string& help) {
-  return command.add_option(option, target, help)
-      ->option_text(placeholder)
-      ->allow_extra_args(false);
+void VisitGrid(OptionRows& option, SweepCommandOptions& options) {
+  option("--format", options.formats, "F", "Number format, repeatable (default: fp16 bf16 cb16)",
+         FormatNames());
+  option("--policy", options.policies, "NAME",
+         "Loss-scaling policy, repeatable (default: cerebras), or all", PolicyNamesAndAll());
+  option("--set", options.settings, "KEY=VALUE",
+         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one",
+         ParameterNames());
+  option("--vary", options.vary, "KEY=VALUES",
+         "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
+         "is a parameter, POLICY.KEY, format, policy or rounding",
+         ParameterNames());
+  option("--grid", options.grid_file, "FILE", "A TOML file with all of these; see docs/sweep.md");
+  option("--random", options.random, "N", "Draw N points instead of all combinations; see --seed");
+  option("--limit", options.limit, "N", "Refuse more than N runs (default 1000000)");
 }
 
-void AddGridOptions(CLI::App& command, SweepCommandOptions& options) {
-  OfferFormats(AddList(command, "--format", options.formats, "F",
-                       "Number format, repeatable (default: fp16 bf16 cb16)"));
-  OfferPolicies(AddList(command, "--policy", options.policies, "NAME",
-                        "Loss-scaling policy, repeatable (default: cerebras), or all"),
-                {"all"});
-  OfferParameters(
-      AddList(command, "--set", options.settings, "KEY=VALUE",
-              "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one"));
-  OfferParameters(AddList(
-      command, "--vary", options.vary, "KEY=VALUES",
-      "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
-      "is a parameter, POLICY.KEY, format, policy or rounding"));
-  command
-      .add_option("--grid", options.grid_file, "A TOML file with all of these; see docs/sweep.md")
-      ->option_text("FILE");
-  AddPositive(command, "--random", options.random,
-              "Draw N points instead of all combinations; see --seed");
-  AddPositive(command, "--limit", options.limit, "Refuse more than N runs (default 1000000)");
-}
-
-void AddRuleOptions(CLI::App& command, SweepCommandOptions& options) {
-  AddChoice<FiniteTest>(
-      command, "--finite-test", options.finite_test, "RULE",
-      "What makes a step not finite: elementwise, unscaled-elementwise, global-norm, "
-      "scaled-norm or sum (default: the policy's own rule)");
-  AddChoice<Checked>(
-      command, "--check", options.checked, "RULE",
-      "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or "
-      "of activations too (all)");
-  AddChoice<Accumulation>(
-      command, "--accumulate", options.accumulation, "RULE",
-      "Micro-steps: quantize each and sum (quantize-first, default), or sum and "
-      "quantize once (sum-first)");
-  AddChoice<OnFatal>(command, "--on-fatal", options.on_fatal, "RULE",
-                     "Where the original would raise a fatal error: stop (default) or continue");
-  command
-      .add_option("--grad-accum-steps", options.accumulate_steps,
-                  "Average N recorded steps into one optimizer step (default 1)")
-      ->option_text("N");
+void SweepCommandOptions::Visit(OptionRows& option) {
+  trace.Visit(option);
+  config.Visit(option);
+  VisitGrid(option, *this);
+  conversion.Visit(option);
+  rules.Visit(option);
+  option("--grad-accum-steps", accumulate_steps, "N",
+         "Average N recorded steps into one optimizer step (default 1)");
+  VisitDevice(option, device);
+  option.Threads();
+  option.Group(kOutputGroup);
+  option("--sort", sort, "BY",
+         "Rank by loss (default), or, without a search for the steps' windows, skipped, "
+         "energy-lost, worst-step, first-applied or final-scale");
+  option("--top", top, "Lines of the table of the best");
+  option.Output("--json", results.json, "Write all runs as JSON");
+  option.Output("--csv", results.csv, "Write one row per run");
+  option("--quiet", results.quiet, "No report, notes or progress; errors only");
 }
 
 }  // namespace
 
 void AddSweepCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<SweepCommandOptions>();
-  CLI::App* command = app.add_subcommand(
-      "sweep",
-      "Try very many formats, policies and parameters in one pass over a trace or profile");
-  AddTraceArguments(*command, options->trace);
-  AddConfigArguments(*command, options->config);
-  AddGridOptions(*command, *options);
-  AddConversionOptions(*command, options->conversion);
-  AddRuleOptions(*command, *options);
-  AddDeviceOption(*command, options->device);
-  AddThreadsOption(*command);
-  StartGroup(*command, kOutputGroup);
-  AddChoice<RankBy>(*command, "--sort", options->sort, "BY",
-                    "Rank by loss (default), or, without a search for the steps' windows, skipped, "
-                    "energy-lost, worst-step, first-applied or final-scale");
-  AddCount(*command, "--top", options->top, "Lines of the table of the best (default 20)");
-  command
-      ->add_option("--json", options->results.json, "Write all runs as JSON; - is standard output")
-      ->option_text("FILE");
-  command->add_option("--csv", options->results.csv, "Write one row per run; - is standard output")
-      ->option_text("FILE");
-  command->add_flag("--quiet", options->results.quiet, "No report, notes or progress; errors only");
-  command->footer(
+  AddCommand<SweepCommandOptions>(
+      app, action, RunSweep, "sweep",
+      "Try very many formats, policies and parameters in one pass over a trace or profile",
       "Examples:\n"
       "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"
       "  dlsim sweep run.dlprof --vary initial_loss_scale=2^0..2^40 --vary "
       "steps_per_increase=100..2000/100\n"
       "  dlsim sweep run.dlprof --config ds.json --vary delayed_shift=1,2,4\n"
       "  dlsim sweep run.dlprof --grid grid.toml --random 5000 --seed 1 --json out.json");
-  command->callback([options, &action] { action = [options] { return RunSweep(*options); }; });
 }
 
 }  // namespace dlsim::sim

@@ -5,8 +5,6 @@
 
 #include "dlsim/error.h"
 #include "dlsim/profile_file.h"
-#include "sim/app/help_format.h"
-#include "sim/app/typed_options.h"
 
 namespace dlsim::sim {
 namespace {
@@ -18,29 +16,31 @@ bool HasTensors(const TraceStep& step) {
 
 }  // namespace
 
-void AddReadingOptions(CLI::App& command, TraceOptions& options) {
-  StartGroup(command, kInputGroup);
-  command
-      .add_option("--tensors", options.tensors,
-                  "Read only tensors whose name matches this pattern (* ? [])")
-      ->option_text("GLOB");
-  AddChoice<RankReduction>(
-      command, "--ranks", options.ranks, "NAME",
-      "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
-  AddChoice<DType>(command, "--npy-void", options.npy_void2, {{"bf16", DType::kBF16}}, "bf16",
-                   "Read NumPy's dtype V2 as bf16: ml_dtypes saves bfloat16 this way");
+void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
+  option.Choice<DType>("--npy-void", npy_void, {{"bf16", DType::kBF16}}, "bf16",
+                       "Read NumPy's dtype V2 as bf16: ml_dtypes saves bfloat16 this way");
 }
 
-void AddTraceArguments(CLI::App& command, TraceArguments& arguments, TraceInput input) {
-  command
-      .add_option("TRACE", arguments.paths,
-                  "A directory of step-*.safetensors or act_dumps*.npz, a .safetensors file, a "
-                  "*.safetensors.index.json, a .npy or a .npz; several are read one after another" +
-                      std::string(input == TraceInput::kTraceOrProfile
-                                      ? "; or the profiles (.dlprof) of one"
-                                      : ""))
+void VisitReading(OptionRows& option, TraceOptions& options) {
+  option.Group(kInputGroup);
+  option("--tensors", options.tensors, "GLOB",
+         "Read only tensors whose name matches this pattern (* ? [])");
+  option("--ranks", options.ranks, "NAME",
+         "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
+  VisitNpyVoid(option, options.npy_void2);
+}
+
+void TraceArguments::Visit(OptionRows& option, TraceInput input) {
+  const char* const profiles =
+      input == TraceInput::kTraceOrProfile ? "; or the profiles (.dlprof) of one" : "";
+  option
+      .Argument("TRACE", paths,
+                std::string("A directory of step-*.safetensors or act_dumps*.npz, a .safetensors "
+                            "file, a *.safetensors.index.json, a .npy or a .npz; several are read "
+                            "one after another") +
+                    profiles)
       ->required();
-  AddReadingOptions(command, arguments.options);
+  VisitReading(option, options);
 }
 
 void RefuseProfiles(const TraceArguments& arguments) {

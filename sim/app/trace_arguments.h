@@ -2,30 +2,31 @@
 // The arguments that name a trace, shared by the commands that read one.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "dlsim/trace.h"
+#include "sim/app/option_rows.h"
 
 namespace dlsim::sim {
+
+enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
 
 struct TraceArguments {
   std::vector<std::string> paths;
   TraceOptions options;
+
+  // TRACE... and the options below. `input` tells the help what the command takes.
+  void Visit(OptionRows& option, TraceInput input = TraceInput::kTraceOrProfile);
 };
 
-// Adds --tensors, --ranks and --npy-void.
-void AddReadingOptions(CLI::App& command, TraceOptions& options);
-
-enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
-
-// Adds these and TRACE... `input` tells the help what the command takes.
-void AddTraceArguments(CLI::App& command, TraceArguments& arguments,
-                       TraceInput input = TraceInput::kTraceOrProfile);
+// --tensors, --ranks and --npy-void; and the last of them alone.
+void VisitReading(OptionRows& option, TraceOptions& options);
+void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void);
 
 // Throws UsageError if a path is that of a profile.
 void RefuseProfiles(const TraceArguments& arguments);

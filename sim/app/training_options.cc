@@ -5,9 +5,6 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/app/help_format.h"
-#include "sim/app/typed_options.h"
-#include "sim/base/number.h"
 
 namespace dlsim::sim {
 namespace {
@@ -25,66 +22,54 @@ OptimizerGroup ParseOptimizer(const std::string& text, const std::vector<Optimiz
   return group;
 }
 
-void AddClippingOptions(CLI::App& command, TrainingOptions& options, SimulationRequest& request) {
-  command
-      .add_option("--max-gradient-norm", options.max_gradient_norm,
-                  "Clip the parameter gradients to this L2 norm")
-      ->option_text("X");
-  command
-      .add_option("--max-gradient-value", options.max_gradient_value,
-                  "Clip each parameter gradient to this magnitude")
-      ->option_text("X");
-  AddChoice<ClipRule>(
-      command, "--clip-rule", request.clip_rule, "RULE",
-      "Coefficient of clipping by norm: torch, fairseq or tf (default: the stack's own)");
-  AddChoice<ClipDomain>(command, "--clip-at", request.clipping.domain, "RULE",
-                        "Clip after unscaling (default), or before: emulates a common bug");
-}
-
 }  // namespace
 
-void AddTrainingOptions(CLI::App& command, TrainingOptions& options, SimulationRequest& request) {
-  StartGroup(command, kEmulationGroup);
-  AddClippingOptions(command, options, request);
-  command
-      .add_option("--grad-accum-steps", options.grad_accum_steps,
-                  "Average N recorded steps into one optimizer step (default 1); a trace with "
-                  "micro-steps has its own")
-      ->option_text("N");
-  command
-      .add_option(
-          "--optimizer", options.optimizers,
-          "Optimizer of the gradients that match a pattern, repeatable; all share the scale")
-      ->option_text("NAME=GLOB")
-      ->allow_extra_args(false);
-  command
-      .add_option("--state", request.states,
-                  "Start from a checkpoint: a field of the policy's state, or scale; repeatable; "
-                  "POLICY.KEY=VALUE for one")
-      ->option_text("KEY=VALUE")
-      ->allow_extra_args(false);
-  command
-      .add_option("--resume-at", options.resume_at,
-                  "Also replay each run interrupted before this step, resumed from a checkpoint "
-                  "with the loss scale only and from none")
-      ->option_text("STEP");
+void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions& replay,
+                   std::optional<int64_t>& accumulate_steps) {
+  option.Group(kEmulationGroup);
+  option("--max-gradient-norm", request.clipping.max_norm, "X",
+         "Clip the parameter gradients to this L2 norm");
+  option("--max-gradient-value", request.clipping.max_value, "X",
+         "Clip each parameter gradient to this magnitude");
+  option("--clip-rule", request.clip_rule, "RULE",
+         "Coefficient of clipping by norm: torch, fairseq or tf (default: the stack's own)");
+  option("--clip-at", request.clipping.domain, "RULE",
+         "Clip after unscaling (default), or before: emulates a common bug");
+  option("--grad-accum-steps", accumulate_steps, "N",
+         "Average N recorded steps into one optimizer step (default 1); a trace with micro-steps "
+         "has its own");
+  const auto read = [&replay](const std::string& text) {
+    replay.optimizers.push_back(ParseOptimizer(text, replay.optimizers));
+  };
+  option.ReadEach(
+      "--optimizer", read, "NAME=GLOB",
+      "Optimizer of the gradients that match a pattern, repeatable; all share the scale");
+  option("--state", request.states, "KEY=VALUE",
+         "Start from a checkpoint: a field of the policy's state, or scale; repeatable; "
+         "POLICY.KEY=VALUE for one");
+  option("--resume-at", request.resume_at, "STEP",
+         "Also replay each run interrupted before this step, resumed from a checkpoint with the "
+         "loss scale only and from none");
 }
 
-void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOptions& replay) {
-  const auto number = [](const std::string& text, const char* option, std::optional<double>& into) {
-    if (!text.empty()) into = ParseNumber(text, option);
-  };
-  number(options.max_gradient_norm, "--max-gradient-norm", request.clipping.max_norm);
-  number(options.max_gradient_value, "--max-gradient-value", request.clipping.max_value);
-  if (!options.grad_accum_steps.empty()) {
-    replay.accumulate_steps = ParseInteger(options.grad_accum_steps, "--grad-accum-steps");
-  }
-  if (!options.resume_at.empty()) {
-    request.resume_at = ParseInteger(options.resume_at, "--resume-at");
-  }
-  for (const std::string& text : options.optimizers) {
-    replay.optimizers.push_back(ParseOptimizer(text, replay.optimizers));
-  }
+void RuleOptions::Visit(OptionRows& option) {
+  option("--finite-test", finite_test, "RULE",
+         "What makes a step not finite: elementwise, unscaled-elementwise, global-norm, "
+         "scaled-norm or sum (default: the policy's own rule)");
+  VisitCheck(option, checked);
+  option("--accumulate", accumulation, "RULE", kAccumulateHelp);
+  VisitOnFatal(option, on_fatal);
+}
+
+void VisitCheck(OptionRows& option, Checked& checked) {
+  option("--check", checked, "RULE",
+         "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or of "
+         "activations too (all)");
+}
+
+void VisitOnFatal(OptionRows& option, OnFatal& on_fatal) {
+  option("--on-fatal", on_fatal, "RULE",
+         "Where the original would raise a fatal error: stop (default) or continue");
 }
 
 void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request) {

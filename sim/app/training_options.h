@@ -3,30 +3,38 @@
 // optimizers, and interruption.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "dlsim/sim/replay.h"
+#include "sim/app/option_rows.h"
 #include "sim/base/json_value.h"
 #include "sim/replay/simulation.h"
 
 namespace dlsim::sim {
 
-// As the user wrote them; Apply parses.
-struct TrainingOptions {
-  std::string max_gradient_norm, max_gradient_value;
-  std::string grad_accum_steps, resume_at;
-  std::vector<std::string> optimizers;  // NAME=GLOB
+// --max-gradient-norm, --max-gradient-value, --clip-rule, --clip-at, --grad-accum-steps,
+// --optimizer,
+// --state and --resume-at.
+void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions& replay,
+                   std::optional<int64_t>& accumulate_steps);
+
+// What makes a step skip or end, of the commands that run policies: --finite-test, --check,
+// --accumulate and --on-fatal; and those alone that other commands have.
+struct RuleOptions {
+  std::optional<FiniteTest> finite_test;
+  Checked checked = Checked::kParameterGradients;
+  std::optional<Accumulation> accumulation;
+  OnFatal on_fatal = OnFatal::kStop;
+
+  void Visit(OptionRows& option);
 };
-
-// Adds --max-gradient-norm, --max-gradient-value, --clip-rule, --clip-at, --grad-accum-steps,
-// --optimizer, --state and --resume-at.
-void AddTrainingOptions(CLI::App& command, TrainingOptions& options, SimulationRequest& request);
-
-// Stores what was given. Throws Error (exit code 2).
-void Apply(const TrainingOptions& options, SimulationRequest& request, ReplayOptions& replay);
+void VisitCheck(OptionRows& option, Checked& checked);
+void VisitOnFatal(OptionRows& option, OnFatal& on_fatal);
+inline constexpr const char* kAccumulateHelp =
+    "Micro-steps: quantize each and sum (quantize-first, default), or sum and quantize once "
+    "(sum-first)";
 
 // Refuses what does not fit the trace: an interruption after its last step. Throws Error (2).
 void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request);

@@ -17,9 +17,8 @@
 #include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/gradient_input.h"
-#include "sim/app/help_format.h"
 #include "sim/app/trace_arguments.h"
-#include "sim/app/typed_options.h"
+#include "sim/app/training_options.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/text_input.h"
@@ -45,6 +44,8 @@ struct TuneCommandOptions {
   bool details = false;
   DeviceChoice device;
   bool quiet = false;
+
+  void Visit(OptionRows& option);
 };
 
 // Takes over formats and policy of a training configuration; one that cannot be tuned, such as a
@@ -184,56 +185,44 @@ int RunTune(TuneCommandOptions options) {
   return 0;
 }
 
-void AddTuneOptions(CLI::App& command, TuneCommandOptions& options) {
-  OfferFormats(
-      command.add_option("--format", options.formats,
-                         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats"))
-      ->option_text("F")
-      ->allow_extra_args(false);
-  OfferPolicies(command.add_option(
-                    "--policy", options.policy,
-                    "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)"))
-      ->option_text("NAME");
-  AddConversionOptions(command, options.conversion);
-  AddChoice<Checked>(
-      command, "--check", options.replay.checked, "RULE",
-      "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or "
-      "of activations too (all)");
-  AddDeviceOption(command, options.device);
-  AddThreadsOption(command);
-  StartGroup(command, kOutputGroup);
-  AddChoice<ConfigTarget>(command, "--emit", options.emit, "STACK",
-                          "Print only what to paste: zoo, deepspeed, torch, accelerate or trainer");
-  command.add_option("--json", options.json, "Write the full result as JSON; - is standard output")
-      ->option_text("FILE");
-  AddCount(command, "--top", options.top, "Tensors in each list of the report (default 5)");
-  command.add_flag("--details", options.details,
-                   "The evidence behind the recommendation: losses, windows, tensors");
-  command.add_flag("--quiet", options.quiet, "No report, notes or progress; errors only");
+void TuneCommandOptions::Visit(OptionRows& option) {
+  trace.Visit(option);
+  config.Visit(option);
+  option("--format", formats, "F",
+         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats", FormatNames());
+  option("--policy", policy, "NAME",
+         "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)",
+         PolicyNames());
+  conversion.Visit(option);
+  VisitCheck(option, replay.checked);
+  VisitDevice(option, device);
+  option.Threads();
+  option.Group(kOutputGroup);
+  option("--emit", emit, "STACK",
+         "Print only what to paste: zoo, deepspeed, torch, accelerate or trainer");
+  option.Output("--json", json, "Write the full result as JSON");
+  option("--top", top, "Tensors in each list of the report");
+  option("--details", details, "The evidence behind the recommendation: losses, windows, tensors");
+  option("--quiet", quiet, "No report, notes or progress; errors only");
 }
 
 }  // namespace
 
 void AddTuneCommand(CLI::App& app, Action& action) {
-  const auto options = std::make_shared<TuneCommandOptions>();
-  CLI::App* command = app.add_subcommand(
-      "tune", "Recommend loss-scale parameters for recorded gradients, with the evidence");
-  AddTraceArguments(*command, options->trace);
-  AddConfigArguments(*command, options->config);
-  AddTuneOptions(*command, *options);
-  command->footer(
+  AddCommand<TuneCommandOptions>(
+      app, action, RunTune, "tune",
+      "Recommend loss-scale parameters for recorded gradients, with the evidence",
       std::string("Minimised: ") + kTuneObjective +
-      ".\nThe stack's defaults are kept unless a change saves more than 1 % of the steps."
-      "\nNot eligible: " +
-      kTuneEligibility +
-      ".\n\n"
-      "Examples:\n"
-      "  dlsim tune runs/lm-kjv\n"
-      "  dlsim tune runs/lm-kjv --format cb16 --json tune.json\n"
-      "  dlsim tune runs/lm-kjv --format cb16 --emit zoo > precision.yaml\n"
-      "  dlsim tune runs/lm-kjv --config params.yaml\n"
-      "  dlsim tune runs/lm-kjv --policy megatron --format fp16");
-  command->callback([options, &action] { action = [options] { return RunTune(*options); }; });
+          ".\nThe stack's defaults are kept unless a change saves more than 1 % of the steps."
+          "\nNot eligible: " +
+          kTuneEligibility +
+          ".\n\n"
+          "Examples:\n"
+          "  dlsim tune runs/lm-kjv\n"
+          "  dlsim tune runs/lm-kjv --format cb16 --json tune.json\n"
+          "  dlsim tune runs/lm-kjv --format cb16 --emit zoo > precision.yaml\n"
+          "  dlsim tune runs/lm-kjv --config params.yaml\n"
+          "  dlsim tune runs/lm-kjv --policy megatron --format fp16");
 }
 
 }  // namespace dlsim::sim
