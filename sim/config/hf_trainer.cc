@@ -95,8 +95,8 @@ TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, const ConfigOptio
 
 TrainingConfig ReadWithApex(const ConfigBlock& arguments) {
   const std::string level = arguments.Text("fp16_opt_level").value_or("O1");
-  const ConfigNode root = TableNode({ConfigEntry(
-      "apex.amp", TableNode({ConfigEntry("opt_level", ScalarNode(Kind::kText, level))}))});
+  const ConfigNode root = TableNode({ConfigEntry{
+      "apex.amp", TableNode({ConfigEntry{"opt_level", ScalarNode(Kind::kText, level)}})}});
   return ReadApex(ConfigBlock(arguments.file(), root), {});
 }
 

@@ -186,7 +186,7 @@ constexpr std::array kScripts = {Fairseq2, Icefall,   TorchNpu,     GuidedDiffus
 }  // namespace
 
 std::optional<LogEvent> RecogniseScript(std::string_view line) {
-  for (uint8_t i = 0; i < kScripts.size(); ++i) {
+  for (size_t i = 0; i < kScripts.size(); ++i) {
     std::optional<LogEvent> event = kScripts[i](line);
     if (!event) continue;
     event->wording = static_cast<uint8_t>(100 + i);  // after those of RecogniseMessage
