@@ -5,18 +5,12 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/operators.h>
 #include <nanobind/stl/string.h>
-#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include <bit>
-#include <cmath>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "dlsim/error.h"
-#include "dlsim/thresholds.h"
 #include "python/src/bindings.h"
 
 namespace nb = nanobind;
@@ -35,30 +29,6 @@ template <class Function>
 void Computed(nb::class_<NamedFormat>& type, const char* name, Function function, const char* doc) {
   type.def_prop_ro(
       name, [function](const NamedFormat& self) { return function(self.format); }, doc);
-}
-
-// Stochastic rounding has no thresholds.
-Rounding RoundingOf(const std::string& name) {
-  const std::optional<Rounding> rounding = ValueNamed<Rounding>(name);
-  if (rounding && rounding != Rounding::kStochastic) return *rounding;
-  throw UsageError("rounding", "unknown, or without thresholds", "rne, rtz, rna, ru or rd",
-                   Quoted(name));
-}
-
-// Magnitudes from which on a scaled value is not zero, not subnormal, and overflows.
-std::tuple<float, float, float> ThresholdsOf(const NamedFormat& format, float scale,
-                                             const std::string& rounding, bool flush,
-                                             bool negative) {
-  if (!(scale > 0) || std::isinf(scale)) {
-    throw UsageError("scale", "out of range", "a positive float32 number", std::to_string(scale));
-  }
-  const Rounding mode = RoundingOf(rounding);
-  const Subnormals subnormals = flush ? Subnormals::kFlushToZero : Subnormals::kKeep;
-  const Conversion conversion{format.format, mode, Overflow::kInfinity, subnormals};
-  const Thresholds found =
-      FindThresholds(conversion, scale, negative ? Sign::kNegative : Sign::kPositive);
-  return {std::bit_cast<float>(found.nonzero), std::bit_cast<float>(found.normal),
-          std::bit_cast<float>(found.overflow)};
 }
 
 }  // namespace
@@ -116,10 +86,6 @@ void BindFormats(nb::module_& module) {
   Computed(type, "max_code", MaxFiniteCode, "The code of `max_finite`.");
   Computed(type, "overflow_code", OverflowCode, "The code of +infinity; without one, of NaN.");
   Computed(type, "nan_code", QuietNanCode, "The code of the quiet NaN without payload.");
-  module.def("thresholds", ThresholdsOf, nb::arg("format"), nb::arg("scale"),
-             nb::arg("rounding") = "rne", nb::arg("flush") = false, nb::arg("negative") = false,
-             "The float32 magnitudes from which on a value times `scale` does not become zero, "
-             "becomes no subnormal either, and overflows, for values of one sign; exact.");
   module.def("format_names", FormatNames, "The names of the table of formats.");
 }
 

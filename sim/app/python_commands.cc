@@ -29,8 +29,7 @@ constexpr PythonCommand kPythonCommands[] = {
      "help output= title= trace= no-trace format= policy= quiet", ""},
     {"import", "Dumps of other tools to traces or profiles (Python package)",
      "help output= tensors= grad-scale= force quiet act-grad= step-pattern= key= step= npy-void= "
-     "rank= step-from= group= steps= log2= scale-tag= first= last= bounds format= scale= rounding= "
-     "subnormals= json=",
+     "rank= step-from= group= steps= log2= scale-tag= first= last=",
      "pt act-dumps te hdf5 tensorboard"},
     {"export", "Results to Parquet or CSV tables (Python package)",
      "help output= table= list force quiet", ""},

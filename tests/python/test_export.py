@@ -166,14 +166,6 @@ def test_one_table_as_a_file(tmp_path: Path, results: dict[str, Path]) -> None:
     assert listed[:3] == ["runs", "steps", "tensors"]
 
 
-def test_bounds_of_tensorboard_histograms_have_a_table() -> None:
-    row = {"tensor": "grad", "format": "fp16", "scale": 1.0, "steps": 3, "worst_step": 1}
-    row |= {"bracket": {"underflow": [1, 2]}, "worst_underflow_fraction_bracket": [0.0, 0.5]}
-    frame = to_frame({"schema": "dlsim.tensorboard-bounds/1", "bounds": [row]})
-    assert frame["bracket.underflow.high"].tolist() == [2]
-    assert frame["worst_underflow_fraction_bracket.low"].tolist() == [0.0]
-
-
 def test_wrong_use_is_one_line(tmp_path: Path, results: dict[str, Path]) -> None:
     replay, rows = results["replay"], results["replay rows"]
     cases: list[tuple[tuple[object, ...], int, str]] = [

@@ -14,7 +14,7 @@ from .._errors import InputError
 Doubles = NDArray[np.float64]
 Singles = NDArray[np.float32]
 
-SMALLEST = np.float32(2.0**-149)
+_SMALLEST = np.float32(2.0**-149)
 # A profile counts up to this many elements of a tensor.
 _MOST = 1 << 40
 # Cerebras' trainer logs log2(|x| + 2^-50) in float32, whose error is a few units of 2^-18.
@@ -31,7 +31,7 @@ class Brackets:
     """`counts[i]` values are between `lows[i]` and `highs[i]`, both included; signed float32.
 
     `nan` and `inf` values are not finite. The smallest and the largest value have entries of their
-    own if they are known. Without `has_signs` limits are of magnitudes, and signs are unknown.
+    own if they are known. Where signs are unknown, limits are of magnitudes.
     """
 
     lows: Singles
@@ -39,12 +39,6 @@ class Brackets:
     counts: NDArray[np.uint64]
     nan: int
     inf: int
-    has_signs: bool = True
-
-    @property
-    def elements(self) -> int:
-        """The number of values."""
-        return int(self.counts.sum()) + self.nan + self.inf
 
     @property
     def touches_zero(self) -> NDArray[np.bool_]:
@@ -54,7 +48,7 @@ class Brackets:
     def smallest(self) -> Singles:
         """Each entry's smallest magnitude that is not zero, with its sign; 0 if all are zero."""
         nearest = np.where(np.abs(self.lows) < np.abs(self.highs), self.lows, self.highs)
-        tiny = np.where(self.highs > 0, SMALLEST, np.where(self.lows < 0, -SMALLEST, 0))
+        tiny = np.where(self.highs > 0, _SMALLEST, np.where(self.lows < 0, -_SMALLEST, 0))
         return np.asarray(np.where(self.touches_zero, tiny, nearest), np.float32)
 
     def largest(self) -> Singles:
@@ -77,9 +71,7 @@ def brackets_of(place: str, value: Any, *, is_log2: bool, scale: float) -> Brack
     with np.errstate(over="ignore", under="ignore"):
         lows, highs = (_singles(limits) * inverse for limits in (buckets.lows, buckets.highs))
     kept = buckets.counts > 0
-    return Brackets(
-        lows[kept], highs[kept], buckets.counts[kept], buckets.nan, buckets.inf, not is_log2
-    )
+    return Brackets(lows[kept], highs[kept], buckets.counts[kept], buckets.nan, buckets.inf)
 
 
 def _singles(limits: Doubles) -> Singles:

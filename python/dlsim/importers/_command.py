@@ -11,11 +11,10 @@ from typing import TypeAlias
 from .. import _core
 from .._command_parser import CommandParser
 from .._errors import UsageError
-from . import import_act_dumps, import_hdf5, import_pt, import_te
+from . import import_act_dumps, import_hdf5, import_pt, import_te, import_tensorboard
 from ._hdf5 import STEP_SOURCES
 from ._runs import Imported
 from ._tensorboard import LOG2_CHOICES
-from ._tensorboard_command import run_tensorboard
 
 _EXAMPLES = """\
 examples:
@@ -25,7 +24,6 @@ examples:
   dlsim import te nvdlfw_logs/ -o runs/a
   dlsim import hdf5 grads.h5 -o runs/a --step-from axis
   dlsim import tensorboard logs/run1 -o run1
-  dlsim import tensorboard logs/run1 --bounds --format fp16 --scale 2^15
 
 OUTPUT is the directory of a trace, or a profile if its name ends in .dlprof. It appears complete
 or not at all. Exit codes: 0 ok, 2 wrong usage, 3 bad input or an output that cannot be written.
@@ -46,10 +44,11 @@ def _number(text: str) -> float:
         ) from error
 
 
-def _add_common(parser: argparse.ArgumentParser, files: str, *, output: bool = True) -> None:
+def _add_common(
+    parser: argparse.ArgumentParser, files: str, output: str = "trace directory, or FILE.dlprof"
+) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=files)
-    if output:
-        parser.add_argument("-o", "--output", required=True, help="trace directory, or FILE.dlprof")
+    parser.add_argument("-o", "--output", required=True, help=output)
     parser.add_argument(
         "--tensors", action="append", metavar="GLOB", help="import these names only; repeatable"
     )
@@ -134,11 +133,11 @@ def _add_tensorboard(formats: _Formats) -> None:
         "tensorboard",
         help="histograms of event files, as two profiles that bracket the truth",
         description="Writes OUTPUT.low.dlprof and OUTPUT.high.dlprof, in which every value is at "
-        "one or the other end of its bucket. With --bounds, prints instead between which numbers "
-        "underflow and overflow lie.",
+        "one or the other end of its bucket.",
     )
-    _add_common(parser, "the directory of a run, or its event files", output=False)
-    parser.add_argument("-o", "--output", help="what the two profiles are called")
+    _add_common(
+        parser, "the directory of a run, or its event files", "what the two profiles are called"
+    )
     _add_act_grad(parser)
     parser.add_argument(
         "--log2",
@@ -149,16 +148,7 @@ def _add_tensorboard(formats: _Formats) -> None:
     parser.add_argument("--scale-tag", metavar="TAG", help="scalars that tell the loss scale")
     parser.add_argument("--first", type=int, metavar="N", help="the first step to read")
     parser.add_argument("--last", type=int, metavar="N", help="the last step to read")
-    bounds = parser.add_argument_group("with --bounds")
-    bounds.add_argument("--bounds", action="store_true", help="print a table, write no profile")
-    bounds.add_argument("--format", dest="formats", action="append", help="repeatable; fp16")
-    bounds.add_argument(
-        "--scale", dest="scales", type=_number, action="append", help="repeatable, e.g. 2^15; 1"
-    )
-    bounds.add_argument("--rounding", choices=["rne", "rtz", "rna", "ru", "rd"], default="rne")
-    bounds.add_argument("--subnormals", choices=["keep", "flush"], default="keep")
-    bounds.add_argument("--json", metavar="FILE", help="write the table as JSON (- = stdout)")
-    parser.set_defaults(run=run_tensorboard)
+    parser.set_defaults(run=import_tensorboard)
 
 
 def _parser() -> CommandParser:
@@ -177,7 +167,7 @@ def main(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code; errors are raised."""
     options = _parser().parse_args(arguments)
     given = vars(options)
-    run: Callable[..., Imported | None] = given.pop("run")
+    run: Callable[..., Imported] = given.pop("run")
     quiet = given.pop("quiet")
     del given["format"]
     if given["tensors"] is None:
@@ -186,7 +176,7 @@ def main(arguments: Sequence[str]) -> int:
         imported = run(given.pop("inputs"), given.pop("output"), **given)
     except ModuleNotFoundError as error:
         raise UsageError(str(error)) from error
-    if imported is not None and not quiet:
+    if not quiet:
         for note in imported.notes:
             print(f"dlsim import: note: {note}", file=sys.stderr)
         print(imported)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,12 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from .. import _core
 from .._errors import InputError, UsageError
 from ..traces._writer import checked_grad_scale
 from ._brackets import Brackets, brackets_of
 from ._event_files import EventFiles
-from ._gradients import Notes, Selection, check_name
+from ._gradients import Notes, Selection, check_name, selection
 from ._numbering import PathText, files_of, natural_key
 from ._outputs import PROFILE_SUFFIX, check_file, open_profile
 from ._progress import shown
@@ -31,7 +30,7 @@ _EVENT_FILE = "tfevents"
 
 
 @dataclass(frozen=True)
-class HistogramChoice:
+class _Choice:
     """Which histograms are read, and how: see import_tensorboard."""
 
     selection: Selection
@@ -52,35 +51,6 @@ class HistogramChoice:
         if self.log2 == "auto":
             return any(fnmatchcase(tag, glob) for glob in _LOG2_TAGS)
         return self.log2 == "all"
-
-
-def histogram_choice(
-    *,
-    tensors: str | Iterable[str] | None = None,
-    act_grad: str | Iterable[str] = (),
-    log2: str = "auto",
-    grad_scale: float | None = None,
-    scale_tag: str | None = None,
-    first: int | None = None,
-    last: int | None = None,
-) -> HistogramChoice:
-    """Checks the options that import_tensorboard and tensorboard_bounds share."""
-    if log2 not in LOG2_CHOICES:
-        raise UsageError(f"log2: expected one of {', '.join(LOG2_CHOICES)}, got {log2!r}")
-    if grad_scale is not None and scale_tag is not None:
-        raise UsageError("grad scale: expected a scale or a tag of scales, got both")
-    globs = ("*[gG][rR][aA][dD]*",) if tensors is None else tensors
-    return HistogramChoice(
-        Selection(
-            (globs,) if isinstance(globs, str) else tuple(globs),
-            (act_grad,) if isinstance(act_grad, str) else tuple(act_grad),
-        ),
-        log2,
-        1.0 if grad_scale is None else float(checked_grad_scale(grad_scale)),
-        scale_tag,
-        first,
-        last,
-    )
 
 
 def import_tensorboard(
@@ -108,54 +78,59 @@ def import_tensorboard(
     scale that the values still carry, or `scale_tag` the tag of scalars that tell it. `first` and
     `last` bound the steps. Raises InputError, UsageError, ModuleNotFoundError without tensorboard.
     """
-    choice = histogram_choice(
-        tensors=tensors,
-        act_grad=act_grad,
-        log2=log2,
-        grad_scale=grad_scale,
-        scale_tag=scale_tag,
-        first=first,
-        last=last,
-    )
-    notes = Notes()
+    if log2 not in LOG2_CHOICES:
+        raise UsageError(f"log2: expected one of {', '.join(LOG2_CHOICES)}, got {log2!r}")
+    if grad_scale is not None and scale_tag is not None:
+        raise UsageError("grad scale: expected a scale or a tag of scales, got both")
+    chosen = selection("*[gG][rR][aA][dD]*" if tensors is None else tensors, act_grad)
+    scale = 1.0 if grad_scale is None else float(checked_grad_scale(grad_scale))
+    choice = _Choice(chosen, log2, scale, scale_tag, first, last)
     base = str(output).removesuffix(PROFILE_SUFFIX)
     paths = {side: Path(f"{base}.{side}{PROFILE_SUFFIX}") for side in ("low", "high")}
     for path in paths.values():
         check_file(path, force=force)
+    return _write(paths, inputs, choice)
+
+
+def _write(
+    paths: dict[str, Path], inputs: PathText | Iterable[PathText], choice: _Choice
+) -> Imported:
+    """Writes the two profiles, of which both or none appear."""
+    notes = Notes()
+    steps: list[int] = []
     names: set[str] = set()
     with ExitStack() as stack:
-        writers = {side: stack.enter_context(_profile(path, side)) for side, path in paths.items()}
-        steps = []
-        for step, histograms in read_brackets(inputs, choice, notes):
-            sides: dict[str, list[Any]] = {"low": [], "high": []}
+        writers = {
+            side: stack.enter_context(
+                open_profile(
+                    path,
+                    {"imported_from": "tensorboard", "values": f"{side} ends of their buckets"},
+                )
+            )
+            for side, path in paths.items()
+        }
+        for step, histograms in _read(inputs, choice, notes):
+            sides: dict[str, list[Any]] = {side: [] for side in writers}
             for tag, brackets in histograms:
                 role = "act_grad" if choice.selection.is_activation(tag) else "grad"
                 names.add(tag)
-                for side, tensor in sides.items():
-                    tensor.append((tag, role, *_values(brackets, side)))
+                for side, tensors in sides.items():
+                    tensors.append((tag, role, *_values(brackets, side)))
             for side, writer in writers.items():
                 writer.append_counts(step, {}, sides[side])
             steps.append(step)
         for writer in writers.values():
             writer.commit()
-    return Imported(
-        paths["low"],
-        len(steps),
-        steps[0],
-        steps[-1],
-        len(names),
-        tuple(notes.lines()),
-        paths["high"],
-    )
+    low, high = paths.values()
+    return Imported(low, len(steps), steps[0], steps[-1], len(names), tuple(notes.lines()), high)
 
 
-def read_brackets(
-    inputs: PathText | Iterable[PathText], choice: HistogramChoice, notes: Notes
+def _read(
+    inputs: PathText | Iterable[PathText], choice: _Choice, notes: Notes
 ) -> Iterator[tuple[int, Iterator[tuple[str, Brackets]]]]:
     """Yields each step with the brackets of its histograms by their tags, one at a time."""
     files = event_files(inputs)
-    takes: Callable[[str], bool] = choice.selection.takes
-    with EventFiles(files, takes, notes, scale_tag=choice.scale_tag) as events:
+    with EventFiles(files, choice.selection.takes, notes, scale_tag=choice.scale_tag) as events:
         steps = [step for step in events.steps if choice.has_step(step)]
         if not steps:
             raise InputError(f"{files[0]}: no step between the first and the last that are wanted")
@@ -164,22 +139,27 @@ def read_brackets(
 
 
 def _of_step(
-    events: EventFiles, step: int, choice: HistogramChoice, notes: Notes
+    events: EventFiles, step: int, choice: _Choice, notes: Notes
 ) -> Iterator[tuple[str, Brackets]]:
-    scale = choice.grad_scale
-    if choice.scale_tag is not None:
-        if step not in events.scalars:
-            raise InputError(f"{choice.scale_tag!r}: no scalar at step {step}, expected its scale")
-        try:
-            scale = float(checked_grad_scale(events.scalars[step]))
-        except UsageError as error:
-            raise InputError(f"{choice.scale_tag!r} at step {step}: {error}") from error
+    scale = _scale_at(events, step, choice)
     for tag, value in events.histograms(step):
         place = events.place(step, tag)
         is_log2 = choice.is_log2(tag)
         if is_log2 and choice.log2 == "auto":
             notes.add("tags of Cerebras' trainer are read as log2(|x| + 2^-50); see --log2")
         yield check_name(place, tag), brackets_of(place, value, is_log2=is_log2, scale=scale)
+
+
+def _scale_at(events: EventFiles, step: int, choice: _Choice) -> float:
+    """Returns the loss scale that the values of a step still carry."""
+    if choice.scale_tag is None:
+        return choice.grad_scale
+    if step not in events.scalars:
+        raise InputError(f"{choice.scale_tag!r}: no scalar at step {step}, expected its scale")
+    try:
+        return float(checked_grad_scale(events.scalars[step]))
+    except UsageError as error:
+        raise InputError(f"{choice.scale_tag!r} at step {step}: {error}") from error
 
 
 def event_files(inputs: PathText | Iterable[PathText]) -> list[Path]:
@@ -208,15 +188,7 @@ def _values(brackets: Brackets, side: str) -> tuple[Any, Any]:
         values = brackets.smallest()
     else:
         values = np.where(brackets.touches_zero, np.float32(0), brackets.largest())
-    rest = [(np.nan, brackets.nan), (np.inf, brackets.inf)]
     return (
-        np.append(values, [value for value, _ in rest]).astype(np.float32),
-        np.append(brackets.counts, [count for _, count in rest]).astype(np.uint64),
+        np.append(values, [np.nan, np.inf]).astype(np.float32),
+        np.append(brackets.counts, [brackets.nan, brackets.inf]).astype(np.uint64),
     )
-
-
-@contextmanager
-def _profile(path: Path, side: str) -> Iterator[_core.ProfileWriter]:
-    description = {"imported_from": "tensorboard", "values": f"{side} ends of their buckets"}
-    with open_profile(path, description) as writer:
-        yield writer

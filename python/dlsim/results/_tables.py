@@ -236,7 +236,6 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
     },
     "dlsim.accumulate/1": {"results": _sums, "runs": _listed("runs")},
     "dlsim.formats/1": {"formats": _listed("formats")},
-    "dlsim.tensorboard-bounds/1": {"bounds": _listed("bounds")},
 }
 
 
