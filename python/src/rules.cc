@@ -23,7 +23,7 @@
 #include "python/src/profile_input.h"
 #include "sim/base/expectation.h"
 #include "sim/base/number.h"
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 
 namespace nb = nanobind;
 

@@ -6,6 +6,9 @@
 #include <tuple>
 
 #include "sim/advice/advice_text.h"
+#include "sim/replay/profile_source.h"
+#include "sim/replay/replay_consumer.h"
+#include "sim/replay/trace_source.h"
 
 namespace dlsim::sim {
 namespace {
@@ -14,7 +17,7 @@ namespace {
 size_t MostLost(size_t steps) { return std::max<size_t>(1, steps / 20); }
 
 // The step whose window ends first on one side, of those that hold the scale.
-WindowBound BoundOf(const FormatWindows& windows, const ServedSteps::Range& range, bool low) {
+WindowBound BoundOf(const FormatWindows& windows, const ServedScales& range, bool low) {
   WindowBound bound;
   for (const StepWindow& step : windows.steps) {
     if (!step.Has(range.low)) continue;
@@ -25,7 +28,7 @@ WindowBound BoundOf(const FormatWindows& windows, const ServedSteps::Range& rang
   return bound;
 }
 
-Bracket<int> LowRange(const FormatWindows& windows, const ServedSteps::Range& range) {
+Bracket<int> LowRange(const FormatWindows& windows, const ServedScales& range) {
   Bracket<int> widest = {kLowestWindowExponent, kLowestWindowExponent};
   for (const StepWindow& step : windows.steps) {
     if (step.Has(range.low)) widest.RaiseTo(step.low_range);
@@ -58,25 +61,25 @@ FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
     advice.empty_steps += step.empty() && !step.hopeless;
     advice.zero_steps += step.largest == 0 && !step.hopeless;
   }
-  const std::optional<ServedSteps::Range> range = windows.served.Best();
+  const std::optional<ServedScales> range = windows.served.Best();
   advice.steps_outside = advice.steps - (range ? range->served : 0);
   advice.most_served = range;
   const size_t judged = advice.steps - advice.hopeless_steps;
   const bool told = 2 * (judged - advice.zero_steps) >= advice.steps;
   if (!told || !range) {
-    advice.verdict = told ? FormatVerdict::kNoScaleServes : FormatVerdict::kOverflows;
+    advice.verdict = told ? Verdict::kNoScaleServes : Verdict::kOverflows;
   } else if (judged - range->served <= MostLost(judged)) {
     advice.window = range;
-    advice.verdict = range->exponent == 0 ? FormatVerdict::kAsIs : FormatVerdict::kWithScale;
+    advice.verdict = range->exponent == 0 ? Verdict::kAsIs : Verdict::kWithScale;
     advice.scale = std::ldexp(1.0, range->exponent);
     advice.low = BoundOf(windows, *range, true);
     advice.high = BoundOf(windows, *range, false);
     const Bracket<int> low_range = LowRange(windows, *range);
     if (!low_range.exact()) advice.low_range = low_range;
   } else if (advice.empty_steps > MostLost(judged)) {
-    advice.verdict = FormatVerdict::kNoScaleServes;
+    advice.verdict = Verdict::kNoScaleServes;
   } else {
-    advice.verdict = FormatVerdict::kWithScale;  // one that moves
+    advice.verdict = Verdict::kWithScale;  // one that moves
   }
   AddTensors(windows, advice);
   advice.windows = windows.steps;
@@ -106,25 +109,32 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
   return path;
 }
 
-Advice AdviseOn(const GradientSource& source, std::span<const std::string> formats,
-                const Conversion& conversion, const StepOptions& options,
-                const std::function<void(size_t)>& progress, const std::string& tensors) {
-  class Counter final : public StepConsumer {
-   public:
-    explicit Counter(const std::function<void(size_t)>& told) : told_(told) {}
-    void Advance(size_t i, const GradientStep&, const StepMeasurement&) override {
-      if (told_) told_(i + 1);
-    }
-
-   private:
-    const std::function<void(size_t)>& told_;
-  };
-  WindowConsumer windows(NamedFormats(formats), conversion, options);
+Advice AdviseOn(const GradientSource& source, const AdviceRequest& request,
+                const ReplayOptions& options) {
+  WindowConsumer windows(NamedFormats(request.formats), request.conversion, options);
   windows.FindNoise(source);
-  Counter counter(progress);
-  ConsumerGroup group({&windows, &counter});
-  ForEachStep(source, options, group);
-  return Advise(windows.Take(source), tensors);
+  ReplayConsumer observer({}, options);
+  ConsumerGroup group({&windows, &observer});
+  ForEachStep(source, options.step, group);
+  return Advise(windows.Take(source), request.tensors);
+}
+
+Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request,
+                const ReplayOptions& options) {
+  TraceSource source(trace, options.accumulate_steps);
+  source.LeaveOutLosses();
+  return AdviseOn(source, request, options);
+}
+
+Advice AdviseOn(const ProfileReader& profile, const AdviceRequest& request,
+                const ReplayOptions& options) {
+  ProfileSource source(profile, request.tensors);
+  source.LeaveOutLosses();
+  AdviceRequest seen = request;
+  if (seen.tensors == "*") seen.tensors = profile.settings().tensors;
+  ReplayOptions replay = options;
+  replay.step.accumulation = profile.settings().accumulation;
+  return AdviseOn(source, seen, replay);
 }
 
 Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors) {

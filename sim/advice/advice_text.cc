@@ -16,7 +16,7 @@ namespace {
 
 constexpr size_t kNamed = 3;  // tensors in a line
 
-std::string WindowText(const ServedSteps::Range& window) {
+std::string WindowText(const ServedScales& window) {
   const bool low_open = window.low == kLowestWindowExponent;
   const bool high_open = window.high == kHighestWindowExponent;
   if (low_open && high_open) return "any";
@@ -39,8 +39,7 @@ std::string SentenceOnScales(const FormatAdvice& format) {
            std::to_string(format.steps_outside - format.hopeless_steps) + " or more of " +
            Counted(format.steps - format.hopeless_steps, "step") + ".";
   }
-  if (format.verdict == FormatVerdict::kAsIs &&
-      HasRangeOfFloat32(ParseFormat(format.format).format)) {
+  if (format.verdict == Verdict::kAsIs && HasRangeOfFloat32(ParseFormat(format.format).format)) {
     return "without loss scaling " + steps + ".";
   }
   return "";
@@ -49,7 +48,7 @@ std::string SentenceOnScales(const FormatAdvice& format) {
 // What is said of a format.
 std::string Sentence(const FormatAdvice& format) {
   const size_t judged = format.steps - format.hopeless_steps;
-  if (format.verdict == FormatVerdict::kOverflows) {
+  if (format.verdict == Verdict::kOverflows) {
     const size_t told = judged - format.zero_steps;
     const std::string who =
         told == 0 ? "no step has"
@@ -58,7 +57,7 @@ std::string Sentence(const FormatAdvice& format) {
     return fmt::format("cannot be judged: {} gradients that are finite{}.", who,
                        format.zero_steps > 0 ? " and not all zero" : "");
   }
-  if (format.verdict == FormatVerdict::kNoScaleServes) {
+  if (format.verdict == Verdict::kNoScaleServes) {
     return fmt::format(
         "fails in backward: at {} of {} every loss scale overflows or loses too much.",
         format.empty_steps, Counted(judged, "step"));

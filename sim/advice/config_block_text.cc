@@ -5,7 +5,7 @@
 
 #include <cmath>
 
-#include "sim/advice/policy_family.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {
@@ -33,8 +33,8 @@ std::string ModelZooText(const std::string& type, const ScaleParameters& paramet
 // scaler is that of ZeRO, whatever the stage; without ZeRO it has another, which knows no
 // hysteresis.
 std::string DeepSpeedText(const PolicyChoice& choice) {
-  const ScaleParameters& parameters = choice.score.parameters;
-  const bool zero = choice.family.policy->name == "deepspeed";
+  const ScaleParameters& parameters = choice.parameters;
+  const bool zero = choice.policy->name == "deepspeed";
   return fmt::format(
       "{{\n  \"fp16\": {{\n"
       "    \"enabled\": true,\n"
@@ -143,8 +143,8 @@ std::optional<std::string> ConfigText(ConfigTarget target, const FormatTuning& t
   if (format == "bf16") return BFloat16Text(target);
   const bool zoo = target == ConfigTarget::kModelZoo;
   for (const PolicyChoice& choice : tuning.choices) {
-    if (!IsPolicyOf(target, choice.family.policy->name)) continue;
-    const ScaleParameters& parameters = choice.score.parameters;
+    if (!IsPolicyOf(target, choice.policy->name)) continue;
+    const ScaleParameters& parameters = choice.parameters;
     if (zoo && format == "cb16") return ModelZooText("cbfloat16", parameters);
     if (format != "fp16") return std::nullopt;
     if (zoo) return ModelZooText("float16", parameters);

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <optional>
 #include <tuple>
+#include <utility>
 
 #include "dlsim/ladder.h"
+#include "sim/advice/advice.h"
 #include "sim/advice/policy_family.h"
 #include "sim/advice/policy_score.h"
-#include "sim/advice/step_facts.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {
@@ -24,10 +26,10 @@ constexpr size_t kStepBudget = 10'000'000;  // steps foretold for one policy: le
 double PowerBelow(double value) { return std::exp2(std::floor(std::log2(value))); }
 
 // Of the steps that some scale makes finite the largest scale; a twentieth of them may have less.
-double UsualLimit(std::span<const StepFacts> facts) {
-  std::vector<double> limits;
-  for (const StepFacts& step : facts) {
-    if (!step.hopeless) limits.push_back(step.limit);
+double UsualLimit(std::span<const StepWindow> windows) {
+  std::vector<float> limits;
+  for (const StepWindow& step : windows) {
+    if (!step.hopeless) limits.push_back(step.finite_scale);
   }
   if (limits.empty()) return std::ldexp(1.0, kHeadroom);
   std::ranges::sort(limits);
@@ -37,8 +39,8 @@ double UsualLimit(std::span<const StepFacts> facts) {
 // The scale of the verdict. Where it needs none, a policy that scales all the same starts at the
 // highest with head-room: the study found it to lose least of what whole tensors do not show
 // (docs/evidence.md). A format with float32's exponents has nothing to gain.
-double StartOf(const FormatAdvice& advice, std::span<const StepFacts> facts) {
-  const double scale = StaticOf(advice, facts).scale;
+double StartOf(const FormatAdvice& advice) {
+  const double scale = FixedScale(advice);
   const bool wide = HasRangeOfFloat32(ParseFormat(advice.format).format);
   if (scale != 1 || wide || !advice.most_served) return scale;
   return std::ldexp(1.0, std::max(0, advice.most_served->highest));
@@ -47,15 +49,15 @@ double StartOf(const FormatAdvice& advice, std::span<const StepFacts> facts) {
 // Tries sets of parameters, the preferred ones first, until one is as good as can be.
 class Deriver {
  public:
-  Deriver(const PolicyFamily& family, const FormatAdvice& advice, std::span<const StepFacts> facts)
+  Deriver(const PolicyFamily& family, const FormatAdvice& advice)
       : family_(family),
-        facts_(facts),
-        least_loss_(LeastLoss(facts)),
-        worth_(WorthAChange(facts.size())),
-        usual_limit_(UsualLimit(facts)) {
+        windows_(advice.windows),
+        least_loss_(LeastLoss(windows_)),
+        worth_(WorthAChange(windows_.size())),
+        usual_limit_(UsualLimit(windows_)),
+        start_(StartOf(advice)) {
     const int bias = ParseFormat(advice.format).format.bias;
     highest_exponent_ = std::min(bias, kHighestScaleExponent);
-    start_ = StartOf(advice, facts);
   }
 
   PolicyChoice Run() {
@@ -71,19 +73,36 @@ class Deriver {
         for (const int64_t interval : Intervals()) TryLimits(std::ldexp(1.0, exponent), interval);
       }
     }
-    PolicyChoice choice = {.family = family_, .score = {.parameters = family_.defaults}};
+    PolicyChoice choice;
+    choice.policy = family_.policy;
     choice.evaluations = tried_.size();
-    if (tried_.empty()) return choice;
-    const auto rank = [](const PolicyScore& s) { return std::tuple(!s.eligible(), s.mean_loss); };
-    const PolicyScore& best = *std::ranges::min_element(tried_, {}, rank);
-    choice.score = *std::ranges::find_if(tried_, [&](const PolicyScore& score) {
-      return score.eligible() == best.eligible() && score.mean_loss <= best.mean_loss + worth_;
-    });
+    choice.parameters = Preferred();
+    choice.named = family_.Named(choice.parameters);
+    choice.scaler = family_.Make(choice.parameters);
     return choice;
   }
 
  private:
-  bool Done() const { return good_ || tried_.size() * facts_.size() > kStepBudget; }
+  struct Trial {
+    ScaleParameters parameters;
+    PolicyScore score;
+  };
+
+  bool Done() const { return good_ || tried_.size() * windows_.size() > kStepBudget; }
+
+  // The first that loses hardly more than the best.
+  ScaleParameters Preferred() const {
+    if (tried_.empty()) return family_.defaults;
+    const auto rank = [](const PolicyScore& s) { return std::tuple(!s.eligible(), s.mean_loss); };
+    const PolicyScore& best = std::ranges::min_element(tried_, {}, [&](const Trial& trial) {
+                                return rank(trial.score);
+                              })->score;
+    const auto chosen = std::ranges::find_if(tried_, [&](const Trial& trial) {
+      return trial.score.eligible() == best.eligible() &&
+             trial.score.mean_loss <= best.mean_loss + worth_;
+    });
+    return chosen->parameters;
+  }
 
   void TryLimits(double start, int64_t interval) {
     const double init = std::fmax(start, family_.lowest_init);
@@ -96,10 +115,11 @@ class Deriver {
   }
 
   void Try(const ScaleParameters& parameters) {
-    const std::optional<PolicyScore> score = Foretell(family_, parameters, facts_);
-    if (!score) return;
-    good_ = score->eligible() && score->mean_loss <= least_loss_ + worth_;
-    tried_.push_back(*score);
+    std::optional<ConfiguredScaler> configured = family_.Make(parameters);
+    if (!configured) return;
+    const PolicyScore score = Foretell(std::move(configured->scaler), windows_);
+    good_ = score.eligible() && score.mean_loss <= least_loss_ + worth_;
+    tried_.push_back({parameters, score});
   }
 
   std::vector<double> Starts() const {
@@ -108,9 +128,9 @@ class Deriver {
     const double own = family_.defaults.init;
     const bool room = std::ldexp(own, kHeadroom) <= usual_limit_;
     if (family_.current && room) starts.insert(starts.begin(), own);
-    const auto first = std::ranges::find_if_not(facts_, &StepFacts::hopeless);
-    if (first != facts_.end() && first->limit > 0) {
-      starts.push_back(std::ldexp(PowerBelow(first->limit), -kHeadroom));
+    const auto first = std::ranges::find_if_not(windows_, &StepWindow::hopeless);
+    if (first != windows_.end() && first->finite_scale > 0) {
+      starts.push_back(std::ldexp(PowerBelow(first->finite_scale), -kHeadroom));
     }
     if (IsPowerOfTwo(own)) starts.push_back(own);
     for (double& start : starts) {
@@ -155,43 +175,25 @@ class Deriver {
   }
 
   const PolicyFamily& family_;
-  std::span<const StepFacts> facts_;
+  std::span<const StepWindow> windows_;
   double least_loss_;
   double worth_;
   double usual_limit_;
   int highest_exponent_ = 0;
   double start_ = 1;
-  std::vector<PolicyScore> tried_;
+  std::vector<Trial> tried_;
   bool good_ = false;  // the last one loses as little as any can
 };
 
 }  // namespace
 
-std::vector<StepFacts> FactsOf(const FormatAdvice& advice, const Conversion& conversion,
-                               Checked checked) {
-  std::vector<StepFacts> facts;
-  for (const StepWindow& window : advice.windows) {
-    facts.push_back(FactsOf(window, conversion, checked));
-  }
-  return facts;
+double FixedScale(const FormatAdvice& advice) {
+  if (advice.most_served) return std::ldexp(1.0, advice.most_served->exponent);
+  return std::ldexp(PowerBelow(UsualLimit(advice.windows)), -kHeadroom);
 }
 
-StaticChoice StaticOf(const FormatAdvice& advice, std::span<const StepFacts> facts) {
-  StaticChoice choice;
-  if (const std::optional<ServedSteps::Range>& range = advice.most_served) {
-    choice.scale = std::ldexp(1.0, range->exponent);
-    choice.low = std::ldexp(1.0, range->low);
-    choice.high = std::ldexp(1.0, range->high);
-    return choice;
-  }
-  choice.scale = std::ldexp(PowerBelow(UsualLimit(facts)), -kHeadroom);
-  choice.low = choice.high = choice.scale;
-  return choice;
-}
-
-PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice,
-                    std::span<const StepFacts> facts) {
-  return Deriver(family, advice, facts).Run();
+PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice) {
+  return Deriver(family, advice).Run();
 }
 
 }  // namespace dlsim::sim

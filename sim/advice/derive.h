@@ -2,26 +2,18 @@
 // The parameters of a policy that follow from the scale windows of the steps.
 #pragma once
 
-#include <span>
-#include <vector>
-
 #include "dlsim/sim/tune.h"
-#include "sim/advice/advice.h"
+#include "sim/advice/policy_family.h"
 
 namespace dlsim::sim {
 
-// Returns what each step allows. `checked`: the gradients that decide whether it is finite.
-std::vector<StepFacts> FactsOf(const FormatAdvice& advice, const Conversion& conversion,
-                               Checked checked);
-
 // Returns the scale of the verdict, or the one that serves the most steps.
-StaticChoice StaticOf(const FormatAdvice& advice, std::span<const StepFacts> facts);
+double FixedScale(const FormatAdvice& advice);
 
 // Returns parameters that follow from the windows: all scales are powers of two within what the
 // policy accepts. The start is the scale of the verdict, or, where it needs none, the highest with
 // head-room; the rest the stack's defaults, as long as nothing else loses less; then the start of
 // the first step's window, other intervals, floors and ceilings.
-PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice,
-                    std::span<const StepFacts> facts);
+PolicyChoice Derive(const PolicyFamily& family, const FormatAdvice& advice);
 
 }  // namespace dlsim::sim

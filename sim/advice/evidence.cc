@@ -21,10 +21,10 @@ double At(const std::vector<double>& sorted, double share) {
 // What becomes of the steps at scale 1, as the verdict counts them.
 std::string WithoutScale(const FormatTuning& tuning) {
   size_t low = 0, high = 0;
-  for (const StepFacts& step : tuning.facts) {
+  for (const StepWindow& step : tuning.windows) {
     if (step.hopeless) continue;
-    high += step.highest < 1;
-    low += step.highest >= 1 && step.lowest > 1;
+    high += step.highest_scale < 1;
+    low += step.highest_scale >= 1 && step.low > 0;
   }
   std::string text;
   if (low > 0) {
@@ -39,10 +39,11 @@ std::string WithoutScale(const FormatTuning& tuning) {
 }
 
 // What else would serve all steps.
-std::string Remedies(const FormatTuning& tuning, const TuneResult& result) {
+std::string Remedies(std::span<const FormatTuning> all, const FormatTuning& tuning) {
   std::string formats;
-  for (const FormatTuning& other : result.formats) {
-    const bool serves = !other.window.empty() && other.hopeless_steps <= tuning.hopeless_steps;
+  for (const FormatTuning& other : all) {
+    const bool serves =
+        other.hopeless_steps <= tuning.hopeless_steps && !CommonScalesOf(other.windows).empty();
     if (serves) formats += (formats.empty() ? "" : " or ") + other.format;
   }
   return (formats.empty() ? ": " : ": format " + formats + " has one that does; else ") +
@@ -52,22 +53,23 @@ std::string Remedies(const FormatTuning& tuning, const TuneResult& result) {
 
 }  // namespace
 
-ScaleWindow WindowOf(const std::vector<StepFacts>& facts) {
+CommonScales CommonScalesOf(std::span<const StepWindow> windows) {
   const double lowest = std::ldexp(1.0, kLowestWindowExponent);
-  ScaleWindow window = {.low = lowest, .high = std::numeric_limits<double>::infinity()};
-  for (const StepFacts& step : facts) {
+  CommonScales scales = {.low = lowest, .high = std::numeric_limits<double>::infinity()};
+  for (const StepWindow& step : windows) {
     if (step.hopeless) continue;
-    if (step.highest < window.high) window.high = step.highest, window.high_step = step.step;
-    if (step.lowest > window.low) window.low = step.lowest, window.low_step = step.step;
+    const double low = step.lowest_scale(), high = step.highest_scale;
+    if (high < scales.high) scales.high = high, scales.high_step = step.step;
+    if (low > scales.low) scales.low = low, scales.low_step = step.step;
   }
-  window.low_open = window.low == lowest;
-  return window;
+  scales.low_open = scales.low == lowest;
+  return scales;
 }
 
-Headroom HeadroomOf(const std::vector<StepFacts>& facts) {
+Headroom HeadroomOf(std::span<const StepWindow> windows) {
   std::vector<double> limits;
-  for (const StepFacts& fact : facts) {
-    if (!fact.hopeless) limits.push_back(fact.limit);
+  for (const StepWindow& step : windows) {
+    if (!step.hopeless) limits.push_back(step.finite_scale);
   }
   if (limits.empty()) return {};
   const auto middle = limits.begin() + static_cast<ptrdiff_t>((limits.size() + 1) / 2);
@@ -84,48 +86,51 @@ Headroom HeadroomOf(const std::vector<StepFacts>& facts) {
   return room;
 }
 
-void Judge(const FormatAdvice& advice, FormatTuning& tuning) {
-  const size_t judged = advice.steps - advice.hopeless_steps;
-  const size_t served = advice.most_served ? advice.most_served->served : 0;
-  const std::string scale = ScaleText(tuning.best_static.scale);
+std::string_view ScalingAdvised(const FormatAdvice& advice) {
   switch (advice.verdict) {
-    case FormatVerdict::kAsIs:
-      tuning.verdict = TuneVerdict::kNoScaleNeeded;
-      tuning.reason = fmt::format("scale 1 serves {} of {}", served, Counted(judged, "step"));
-      if (tuning.choices.front().score.parameters.init > 1) {
-        tuning.reason += "; if a scaler must run, start it two binades below overflow";
-      }
-      return;
-    case FormatVerdict::kWithScale:
-      tuning.verdict = advice.scale ? TuneVerdict::kStaticEnough : TuneVerdict::kDynamic;
-      tuning.reason = fmt::format("{} serves {} of {}", scale, served, Counted(judged, "step"));
-      if (advice.scale) {
-        tuning.reason += WithoutScale(tuning);
-      } else {
-        tuning.reason = "no fixed scale serves all: " + tuning.reason;
-      }
-      return;
-    case FormatVerdict::kNoScaleServes:
-      tuning.verdict = TuneVerdict::kNoScaleHelps;
-      tuning.reason =
-          fmt::format("{} of {} {} too much at each scale that fits", advice.empty_steps,
-                      Counted(judged, "step"), advice.empty_steps == 1 ? "loses" : "lose");
-      return;
-    case FormatVerdict::kOverflows:
-      tuning.verdict = TuneVerdict::kNoScaleHelps;
-      tuning.reason = fmt::format("only {} of {} {} finite as recorded", judged,
-                                  Counted(advice.steps, "step"), judged == 1 ? "is" : "are");
+    case Verdict::kAsIs:
+      return "no scale needed";
+    case Verdict::kWithScale:
+      return advice.scale ? "static scale enough" : "dynamic scaling recommended";
+    case Verdict::kNoScaleServes:
+    case Verdict::kOverflows:
+      return "no scale helps";
   }
+  return "";
 }
 
-void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
+std::string ReasonOf(const FormatTuning& tuning) {
+  const size_t judged = tuning.steps - tuning.hopeless_steps;
+  const std::string steps = Counted(judged, "step");
+  const std::string served =
+      fmt::format("serves {} of {}", tuning.most_served ? tuning.most_served->served : 0, steps);
+  switch (tuning.verdict) {
+    case Verdict::kAsIs:
+      return "scale 1 " + served +
+             (tuning.choices.front().parameters.init > 1
+                  ? "; if a scaler must run, start it two binades below overflow"
+                  : "");
+    case Verdict::kWithScale:
+      return (tuning.scale ? "" : "no fixed scale serves all: ") + ScaleText(tuning.fixed_scale) +
+             " " + served + (tuning.scale ? WithoutScale(tuning) : "");
+    case Verdict::kNoScaleServes:
+      return fmt::format("{} of {} {} too much at each scale that fits", tuning.empty_steps, steps,
+                         tuning.empty_steps == 1 ? "loses" : "lose");
+    case Verdict::kOverflows:
+      return fmt::format("only {} of {} {} finite as recorded", judged,
+                         Counted(tuning.steps, "step"), judged == 1 ? "is" : "are");
+  }
+  return "";
+}
+
+void NoteDoubts(std::span<const FormatTuning> all, FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   const auto note = [&](const std::string& text) { tuning.notes.push_back(text); };
-  const auto steps = static_cast<int64_t>(result.steps);
-  if (!choice.score.grew && choice.score.parameters.interval >= steps) {
+  const int64_t interval = choice.parameters.interval;
+  if (!choice.score.grew && interval >= static_cast<int64_t>(tuning.steps)) {
     note(
         fmt::format("the interval of {} was never reached in {}: how the scale grows is not tested",
-                    choice.score.parameters.interval, Counted(result.steps, "recorded step")));
+                    interval, Counted(tuning.steps, "recorded step")));
   }
   if (choice.score.events > 0) {
     note(
@@ -136,15 +141,16 @@ void NoteDoubts(FormatTuning& tuning, const TuneResult& result) {
   if (tuning.hopeless_steps > 0) {
     note(fmt::format("steps that are not finite at any scale: {}", tuning.hopeless_steps));
   }
-  if (tuning.unscalable_steps > 0) {
-    note(
-        fmt::format("{} too much at every scale at which {} finite: another format, a scale per "
-                    "layer or clipping can help, a loss scale cannot",
-                    Counted(tuning.unscalable_steps, "step") +
-                        (tuning.unscalable_steps == 1 ? " loses" : " lose"),
-                    tuning.unscalable_steps == 1 ? "it is" : "they are"));
+  if (tuning.empty_steps > 0) {
+    note(fmt::format(
+        "{} too much at every scale at which {} finite: another format, a scale per "
+        "layer or clipping can help, a loss scale cannot",
+        Counted(tuning.empty_steps, "step") + (tuning.empty_steps == 1 ? " loses" : " lose"),
+        tuning.empty_steps == 1 ? "it is" : "they are"));
   }
-  if (tuning.window.empty()) note("no scale suits all steps" + Remedies(tuning, result));
+  if (CommonScalesOf(tuning.windows).empty()) {
+    note("no scale suits all steps" + Remedies(all, tuning));
+  }
   if (tuning.format == "cb16") {
     note("the Model Zoo takes cbfloat16 only with dynamic loss scaling");
   } else if (tuning.format == "bf16") {

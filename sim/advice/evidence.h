@@ -4,30 +4,47 @@
 #pragma once
 
 #include <optional>
+#include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/sim/tune.h"
-#include "sim/advice/advice.h"
-#include "sim/advice/tuning.h"
 
 namespace dlsim::sim {
 
-// The window of scales of all steps that some scale makes finite.
-ScaleWindow WindowOf(const std::vector<StepFacts>& facts);
+// The scales, powers of two or not, that serve every step that some scale makes finite.
+struct CommonScales {
+  double low = 0;                       // a power of two
+  bool low_open = false;                // nothing bounds it
+  double high = 0;                      // the largest that no such step forbids
+  int64_t low_step = 0, high_step = 0;  // that decide
+  bool empty() const { return low > high; }
+};
+CommonScales CommonScalesOf(std::span<const StepWindow> windows);
 
-// How far up these steps let the scale go; all 0 without any.
-Headroom HeadroomOf(const std::vector<StepFacts>& facts);
+// How far up the steps let the scale go, over those that some scale makes finite; all 0 without
+// any.
+struct Headroom {
+  double min = 0, fifth_percentile = 0, median = 0, last = 0;
+  double min_first_half = 0, min_second_half = 0;
+  double spread_binades = 0;  // from the lowest to the highest
+};
+Headroom HeadroomOf(std::span<const StepWindow> windows);
 
-// Says what is to be done, in the words of tune: the verdict on the format is the advice.
-void Judge(const FormatAdvice& advice, FormatTuning& tuning);
+// Returns the verdict as what to do about the loss scale.
+std::string_view ScalingAdvised(const FormatAdvice& advice);
 
-// Adds what makes the recommendation less sure.
-void NoteDoubts(FormatTuning& tuning, const TuneResult& result);
+// Returns why.
+std::string ReasonOf(const FormatTuning& tuning);
+
+// Adds what makes the recommendation less sure. `all`: of all formats.
+void NoteDoubts(std::span<const FormatTuning> all, FormatTuning& tuning);
 
 // Replays recommendations, comparisons and what is to blame for all formats, and fills in what they
-// come to. `tensors`: how many a step has.
-void ReplayEvidence(const TuneSource& source, size_t tensors, std::vector<FormatTuning>& tunings,
-                    const std::vector<ReplayRun>& prototypes,
-                    const std::optional<CurrentPolicy>& current);
+// come to.
+void ReplayEvidence(const GradientSource& source, const ReplayOptions& options,
+                    std::span<const ReplayRun> prototypes,
+                    const std::optional<CurrentPolicy>& current, std::span<FormatTuning> tunings);
 
 }  // namespace dlsim::sim

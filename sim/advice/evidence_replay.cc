@@ -13,6 +13,7 @@
 #include "sim/advice/policy_score.h"
 #include "sim/policies/static_scale.h"
 #include "sim/replay/harm.h"
+#include "sim/replay/step_loop.h"
 
 namespace dlsim::sim {
 namespace {
@@ -36,9 +37,8 @@ std::vector<ParameterChange> ChangesOf(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   const ComparedPolicy& current = tuning.comparisons.back();
   std::vector<ParameterChange> changes;
-  if (FindPolicy(current.policy).name != choice.family.policy->name) return changes;
-  const std::optional<ConfiguredScaler> recommended = choice.family.Make(choice.score.parameters);
-  for (const NamedValue& to : recommended->parameters) {
+  if (current.policy != choice.policy->name) return changes;
+  for (const NamedValue& to : choice.scaler->parameters) {
     const auto from = std::ranges::find(current.parameters, to.name, &NamedValue::name);
     if (from == current.parameters.end() || from->value == to.value) continue;
     changes.push_back({*from, to});
@@ -46,15 +46,15 @@ std::vector<ParameterChange> ChangesOf(const FormatTuning& tuning) {
   return changes;
 }
 
-// One replay, and what becomes of its result.
+// One replay, and where its score goes, and its tensors if they are wanted.
 struct Job {
   ReplayRun run;
-  std::function<void(ReplayResult)> done;
-  TensorRecords tensor_records = TensorRecords::kDropped;
+  PolicyScore* score = nullptr;
+  std::vector<ReplayTensor>* tensors = nullptr;
 };
 
-void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, size_t steps,
-                   ComparedPolicy& row, std::vector<Job>& jobs) {
+void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, ComparedPolicy& row,
+                   std::vector<Job>& jobs) {
   const PolicyInfo& policy = FindPolicy(compared.policy);
   row.label = compared.label;
   row.policy = policy.name;
@@ -65,10 +65,7 @@ void AddComparison(const CurrentPolicy& compared, const ReplayRun& prototype, si
     ReplayRun run = prototype;
     run.rules = policy.rules;
     run.scaler = std::move(configured.scaler);
-    jobs.push_back({std::move(run),
-                    [&row, steps, conversion = prototype.conversion](const ReplayResult& result) {
-                      row.score = ScoreOf(result, steps, conversion);
-                    }});
+    jobs.push_back({std::move(run), &row.score});
   } catch (const PolicyRefusal& refusal) {
     row.parameters = refusal.parameters;
     row.refusal = refusal.type + ": " + refusal.message;
@@ -81,111 +78,92 @@ ReplayRun StaticRunAt(const ReplayRun& prototype, double scale) {
   return run;
 }
 
-// The parameter gradients of a static replay that overflow, or that lose too much; worst first.
-std::vector<BlamedTensor> Blamed(const ReplayResult& result, bool overflow, double threshold) {
-  std::vector<BlamedTensor> tensors;
-  for (const ReplayTensor& tensor : result.tensors) {
-    if (tensor.role != Role::kGrad) continue;
-    const BlamedTensor blamed = {tensor.name, tensor.stats.absmax, tensor.harm.worst,
-                                 tensor.stats.overflow};
-    const bool guilty = overflow ? blamed.overflow > 0 : blamed.worst_harm > threshold;
-    if (guilty) tensors.push_back(blamed);
-  }
-  std::ranges::stable_sort(tensors, std::greater(), [&](const BlamedTensor& tensor) {
-    return overflow ? tensor.absmax : tensor.worst_harm;
-  });
-  return tensors;
+// The replay of what was chosen tells what was foretold.
+void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, std::vector<ReplayTensor>* tensors,
+               std::vector<Job>& jobs) {
+  ReplayRun run = prototype;
+  run.policy = choice.policy->name;
+  run.rules = choice.policy->rules;
+  run.scaler = choice.scaler->scaler;
+  jobs.push_back({std::move(run), &choice.score, tensors});
 }
 
 void AddBlame(FormatTuning& tuning, const ReplayRun& prototype, std::vector<Job>& jobs) {
-  if (!tuning.window.empty()) return;
-  const double highest = std::ldexp(1.0, kHighestScaleExponent);
-  const double low = std::fmin(tuning.window.low, highest);
-  const double threshold = HarmLimit(prototype.conversion, false);
-  jobs.push_back({StaticRunAt(prototype, low),
-                  [&tuning, threshold](const ReplayResult& result) {
-                    tuning.overflow_side = Blamed(result, true, threshold);
-                  },
-                  TensorRecords::kKept});
-  if (static_cast<float>(tuning.window.high) <= 0) return;
-  jobs.push_back({StaticRunAt(prototype, tuning.window.high),
-                  [&tuning, threshold](const ReplayResult& result) {
-                    tuning.underflow_side = Blamed(result, false, threshold);
-                  },
-                  TensorRecords::kKept});
+  const CommonScales scales = CommonScalesOf(tuning.windows);
+  if (!scales.empty()) return;
+  const double low = std::fmin(scales.low, std::ldexp(1.0, kHighestScaleExponent));
+  jobs.push_back({StaticRunAt(prototype, low), nullptr, &tuning.overflow_side});
+  if (static_cast<float>(scales.high) <= 0) return;
+  jobs.push_back({StaticRunAt(prototype, scales.high), nullptr, &tuning.underflow_side});
 }
 
-// The replay of what was chosen tells what was foretold.
-void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, size_t steps, ReplayResult* keep,
-               std::vector<Job>& jobs) {
-  ReplayRun run = prototype;
-  run.policy = choice.family.policy->name;
-  run.rules = choice.family.policy->rules;
-  run.scaler = choice.family.Make(choice.score.parameters)->scaler;
-  jobs.push_back({std::move(run),
-                  [&choice, steps, keep, conversion = prototype.conversion](ReplayResult result) {
-                    const ScaleParameters parameters = choice.score.parameters;
-                    choice.score = ScoreOf(result, steps, conversion);
-                    choice.score.parameters = parameters;
-                    if (keep) *keep = std::move(result);
-                  },
-                  keep ? TensorRecords::kKept : TensorRecords::kDropped});
-}
-
-void AddStatic(StaticChoice& choice, const ReplayRun& prototype, size_t steps,
-               std::vector<Job>& jobs) {
-  jobs.push_back({StaticRunAt(prototype, choice.scale),
-                  [&choice, steps, conversion = prototype.conversion](const ReplayResult& result) {
-                    const PolicyScore score = ScoreOf(result, steps, conversion);
-                    choice.mean_loss = score.mean_loss;
-                    choice.nonfinite_steps = score.skipped;
-                  }});
+// Keeps the parameter gradients that are guilty, the worst first.
+template <class Guilty, class Guilt>
+void Blame(const Guilty& guilty, const Guilt& guilt, std::vector<ReplayTensor>& tensors) {
+  std::erase_if(tensors, [&](const ReplayTensor& tensor) {
+    return tensor.role != Role::kGrad || !guilty(tensor);
+  });
+  std::ranges::stable_sort(tensors, std::greater(), guilt);
 }
 
 // In one pass, but for steps of very many tensors, whose answers to all would take too much memory.
-void RunAll(const TuneSource& source, size_t tensors, std::span<const Job> jobs) {
-  constexpr size_t kMostAnswers = size_t{1} << 22;
-  const size_t at_once = std::max<size_t>(1, kMostAnswers / std::max<size_t>(1, tensors));
+void RunAll(const GradientSource& source, const ReplayOptions& options, size_t tensors,
+            std::span<Job> jobs) {
+  const size_t at_once = QuestionsAtOnce(tensors);
   for (size_t begin = 0; begin < jobs.size(); begin += at_once) {
-    const auto together = jobs.subspan(begin, std::min(at_once, jobs.size() - begin));
+    const std::span<Job> together = jobs.subspan(begin, std::min(at_once, jobs.size() - begin));
     std::vector<ReplayRun> runs;
     for (const Job& job : together) {
       runs.push_back(job.run);
-      runs.back().tensor_records = job.tensor_records;
+      if (job.tensors == nullptr) runs.back().tensor_records = TensorRecords::kDropped;
     }
-    std::vector<ReplayResult> results = source.replay(std::move(runs));
-    for (size_t i = 0; i < together.size(); ++i) together[i].done(std::move(results[i]));
+    std::vector<ReplayResult> results = Replay(source, std::move(runs), options);
+    for (size_t i = 0; i < together.size(); ++i) {
+      const Job& job = together[i];
+      if (job.score) *job.score = ScoreOf(results[i], source.step_count(), job.run.conversion);
+      if (job.tensors) *job.tensors = std::move(results[i].tensors);
+    }
   }
+}
+
+// What follows from the replays of a format.
+void Conclude(const ReplayRun& prototype, bool compares_current, FormatTuning& tuning) {
+  if (compares_current) tuning.changes = ChangesOf(tuning);
+  for (PolicyChoice& choice : tuning.choices) {
+    choice.optimal = choice.score.mean_loss <= tuning.least_loss + kLossResolution;
+  }
+  const auto worst_harm = [](const ReplayTensor& tensor) { return tensor.harm.worst; };
+  Blame([](const ReplayTensor& tensor) { return tensor.stats.overflow > 0; },
+        [](const ReplayTensor& tensor) { return tensor.stats.absmax; }, tuning.overflow_side);
+  const double limit = HarmLimit(prototype.conversion, false);
+  Blame([&](const ReplayTensor& tensor) { return worst_harm(tensor) > limit; }, worst_harm,
+        tuning.underflow_side);
 }
 
 }  // namespace
 
-void ReplayEvidence(const TuneSource& source, size_t tensors, std::vector<FormatTuning>& tunings,
-                    const std::vector<ReplayRun>& prototypes,
-                    const std::optional<CurrentPolicy>& current) {
+void ReplayEvidence(const GradientSource& source, const ReplayOptions& options,
+                    std::span<const ReplayRun> prototypes,
+                    const std::optional<CurrentPolicy>& current, std::span<FormatTuning> tunings) {
   const std::vector<CurrentPolicy> compared = Compared(current);
   std::vector<Job> jobs;
   for (size_t f = 0; f < tunings.size(); ++f) {
     FormatTuning& tuning = tunings[f];
     for (PolicyChoice& choice : tuning.choices) {
       const bool recommended = &choice == &tuning.choices.front();
-      AddChoice(choice, prototypes[f], source.step_count,
-                recommended ? &tuning.recommended : nullptr, jobs);
+      AddChoice(choice, prototypes[f], recommended ? &tuning.replayed : nullptr, jobs);
     }
-    AddStatic(tuning.best_static, prototypes[f], source.step_count, jobs);
+    jobs.push_back({StaticRunAt(prototypes[f], tuning.fixed_scale), &tuning.fixed});
     tuning.comparisons.resize(compared.size());
     for (size_t i = 0; i < compared.size(); ++i) {
-      AddComparison(compared[i], prototypes[f], source.step_count, tuning.comparisons[i], jobs);
+      AddComparison(compared[i], prototypes[f], tuning.comparisons[i], jobs);
     }
     AddBlame(tuning, prototypes[f], jobs);
   }
-  RunAll(source, tensors, jobs);
-  for (FormatTuning& tuning : tunings) {
-    tuning.loss_at_one = tuning.comparisons.front().score.mean_loss;
-    if (current) tuning.changes = ChangesOf(tuning);
-    for (PolicyChoice& choice : tuning.choices) {
-      choice.optimal = choice.score.mean_loss <= tuning.least_loss + kLossResolution;
-    }
+  const FormatTuning& any = tunings.front();
+  RunAll(source, options, any.tensors.size() + any.noise_tensors.size(), jobs);
+  for (size_t f = 0; f < tunings.size(); ++f) {
+    Conclude(prototypes[f], current.has_value(), tunings[f]);
   }
 }
 

@@ -8,7 +8,7 @@
 #include <variant>
 
 #include "dlsim/error.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {
@@ -56,38 +56,30 @@ ConfiguredScaler MakeDefaults(const PolicyInfo& policy, const ParameterMap& para
 
 }  // namespace
 
-bool IsPowerOfTwo(double value) {
-  int exponent = 0;
-  return value > 0 && std::frexp(value, &exponent) == 0.5;
-}
-
-std::string ScaleNumber(double scale) {
-  if (scale == std::floor(scale) && scale <= 0x1p53) return fmt::format("{:.0f}", scale);
-  if (scale == static_cast<double>(static_cast<float>(scale))) {
-    const std::string text = fmt::format("{}", static_cast<float>(scale));
-    if (ParseNumber(text, "scale") == scale) return text;
-  }
-  return fmt::format("{}", scale);
-}
-
-ParameterMap PolicyFamily::Settings(const ScaleParameters& parameters) const {
-  ParameterMap settings = base;
-  const auto set = [&](const std::string& name, double value) {
-    if (!name.empty() && value != 0) settings[name] = fmt::format("{}", value);
-  };
-  set(init, parameters.init);
-  set(min, parameters.min);
-  set(max, parameters.max);
-  if (!interval.empty()) settings[interval] = std::to_string(parameters.interval);
-  if (!hysteresis.empty()) settings[hysteresis] = std::to_string(parameters.hysteresis);
-  return settings;
+std::vector<NamedValue> PolicyFamily::Named(const ScaleParameters& parameters) const {
+  std::vector<NamedValue> named = {{init, parameters.init},
+                                   {min, parameters.min},
+                                   {max, parameters.max},
+                                   {interval, parameters.interval},
+                                   {hysteresis, parameters.hysteresis}};
+  std::erase_if(named, [](const NamedValue& parameter) { return parameter.name.empty(); });
+  return named;
 }
 
 std::optional<ConfiguredScaler> PolicyFamily::Make(const ScaleParameters& parameters) const {
   const bool any = initial_scales == InitialScales::kAny;
   if (!any && (parameters.init < 1 || !IsPowerOfTwo(parameters.init))) return std::nullopt;
+  ParameterMap settings = base;
+  for (const NamedValue& parameter : Named(parameters)) {
+    const auto* scale = std::get_if<double>(&parameter.value);
+    if (scale == nullptr) {
+      settings[parameter.name] = std::to_string(std::get<int64_t>(parameter.value));
+    } else if (*scale != 0) {
+      settings[parameter.name] = fmt::format("{}", *scale);
+    }
+  }
   try {
-    return policy->make(Settings(parameters), format);
+    return policy->make(settings, format);
   } catch (const PolicyRefusal&) {
     return std::nullopt;
   }

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "sim/advice/step_facts.h"
 #include "sim/replay/harm.h"
 
 namespace dlsim::sim {
@@ -36,18 +35,14 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
   return score;
 }
 
-std::optional<PolicyScore> Foretell(const PolicyFamily& family, const ScaleParameters& parameters,
-                                    std::span<const StepFacts> facts) {
-  std::optional<ConfiguredScaler> configured = family.Make(parameters);
-  if (!configured) return std::nullopt;
-  LossScaler& scaler = configured->scaler;
-  PolicyScore score = {.parameters = parameters, .mean_loss = 0};
-  const size_t steps = facts.size();
+PolicyScore Foretell(LossScaler scaler, std::span<const StepWindow> windows) {
+  PolicyScore score = {.mean_loss = 0};
+  const size_t steps = windows.size();
   for (size_t i = 0; i < steps; ++i) {
     const double scale = scaler.scale();
-    const bool finite = !facts[i].hopeless && scale <= facts[i].limit;
+    const bool finite = !windows[i].hopeless && scale <= windows[i].finite_scale;
     const ScalerDecision decision = scaler.Next({.overflow = !finite});
-    score.mean_loss += finite ? LostAt(facts[i], scale) : 1.0;
+    score.mean_loss += finite ? windows[i].LossAt(scale) : 1.0;
     score.skipped += !finite;
     score.events += decision.event.has_value();
     if (decision.event && decision.event->fatal) {
@@ -59,13 +54,13 @@ std::optional<PolicyScore> Foretell(const PolicyFamily& family, const ScaleParam
   return score;
 }
 
-double LeastLoss(std::span<const StepFacts> facts) {
+double LeastLoss(std::span<const StepWindow> windows) {
   double lost = 0;
-  for (const StepFacts& step : facts) {
-    const bool served = !step.hopeless && step.lowest <= step.highest;
-    lost += step.hopeless ? 1 : served || step.harm_below.empty() ? 0 : step.harm_below.front();
+  for (const StepWindow& step : windows) {
+    const bool served = step.lowest_scale() <= step.highest_scale || step.harm_below.empty();
+    lost += step.hopeless ? 1 : served ? 0 : step.harm_below.front();
   }
-  return facts.empty() ? 0 : lost / static_cast<double>(facts.size());
+  return windows.empty() ? 0 : lost / static_cast<double>(windows.size());
 }
 
 }  // namespace dlsim::sim

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
 
 #include "dlsim/sim/tune.h"
@@ -22,12 +21,10 @@ double LossOf(const ReplayStep& step, const Conversion& conversion);
 // Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.
 PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
 
-// Foretells the score of a policy, which learns nothing of a step but whether it was finite.
-// Returns nothing if the policy refuses the parameters.
-std::optional<PolicyScore> Foretell(const PolicyFamily& family, const ScaleParameters& parameters,
-                                    std::span<const StepFacts> facts);
+// Foretells the score of a scaler that learns nothing of a step but whether it was finite.
+PolicyScore Foretell(LossScaler scaler, std::span<const StepWindow> windows);
 
 // The mean of what each step loses at the best power of two, by hindsight.
-double LeastLoss(std::span<const StepFacts> facts);
+double LeastLoss(std::span<const StepWindow> windows);
 
 }  // namespace dlsim::sim

@@ -38,6 +38,14 @@ double ExpectedHarm(Role role, const StepInputs& inputs, double quantum) {
 
 }  // namespace
 
+double StepWindow::LossAt(double scale) const {
+  if (hopeless || scale > highest_scale) return 1;
+  if (scale >= lowest_scale() || harm_below.empty()) return 0;
+  const int below = low - 1 - std::ilogb(scale);
+  const auto last = static_cast<int>(harm_below.size()) - 1;
+  return harm_below[static_cast<size_t>(std::clamp(below, 0, last))];
+}
+
 StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
                        NoiseFinder& noise_finder)
     : tensors(step.tensors),
@@ -49,8 +57,8 @@ StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnsw
   }
 }
 
-WindowSearch::WindowSearch(NamedFormat format, const Conversion& conversion)
-    : format_(std::move(format)), conversion_(conversion) {
+WindowSearch::WindowSearch(NamedFormat format, const Conversion& conversion, Checked checked)
+    : format_(std::move(format)), conversion_(conversion), checked_(checked) {
   conversion_.format = format_.format;
 }
 
@@ -68,14 +76,15 @@ StepQuestion WindowSearch::QuestionAt(int exponent) const {
 // Scaling and rounding are monotone: the largest magnitude of all overflows first.
 void WindowSearch::FindHigh(const StepInputs& inputs) {
   found_high_ = true;
+  float decides = 0;
   for (size_t t = 0; t < inputs.tensors.size(); ++t) {
     const TensorStats& stats = inputs.totals[t];
     if (stats.nonfinite() > 0 && !current_.hopeless) {
       current_.hopeless = true;
       current_.high_tensor = inputs.tensors[t].name;
     }
-    if (inputs.tensors[t].role == Role::kGrad) {
-      current_.largest_parameter = std::fmax(current_.largest_parameter, stats.absmax);
+    if (checked_ == Checked::kAllGradients || inputs.tensors[t].role == Role::kGrad) {
+      decides = std::fmax(decides, stats.absmax);
     }
     if (stats.absmax <= current_.largest || current_.hopeless) continue;
     current_.largest = stats.absmax;
@@ -83,6 +92,7 @@ void WindowSearch::FindHigh(const StepInputs& inputs) {
   }
   const float limit = LargestScale(conversion_, current_.largest);
   current_.highest_scale = limit;
+  current_.finite_scale = LargestFiniteScale(conversion_, decides);
   current_.high =
       limit == 0 ? kLowestWindowExponent - 1
                  : std::clamp(std::ilogb(limit), kLowestWindowExponent - 1, kHighestWindowExponent);

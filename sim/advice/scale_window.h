@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale window of each step: the powers of two at which every gradient stays finite and harm
-// stays below a threshold.
+// Searches the scale window of each step: the powers of two at which every gradient stays finite
+// and harm stays below a threshold.
 #pragma once
 
 #include <cstdint>
@@ -10,31 +10,12 @@
 #include <vector>
 
 #include "dlsim/format.h"
+#include "dlsim/sim/advice.h"
 #include "dlsim/sim/gradient_source.h"
 #include "sim/replay/harm.h"
 #include "sim/replay/step_loop.h"
 
 namespace dlsim::sim {
-
-// Powers of two that float32 holds with their reciprocals.
-inline constexpr int kLowestWindowExponent = -126, kHighestWindowExponent = 126;
-
-// The window of one step for one format: exponents of two from `low` to `high`; empty if low is the
-// larger. Of a profile the likeliest one, and how far its lower end may be off.
-struct StepWindow {
-  int64_t step = 0;
-  bool hopeless = false;  // not finite at any scale: a recorded gradient is not, or is too large
-  int low = kLowestWindowExponent, high = kHighestWindowExponent;
-  Bracket<int> low_range = {kLowestWindowExponent, kLowestWindowExponent};
-  std::string low_tensor, high_tensor;  // that bound it; empty if nothing does
-  // Mean harm one binade below the lower end, as measured, then two, three and so on, foretold.
-  std::vector<float> harm_below;
-  float largest = 0, largest_parameter = 0;  // magnitudes: of all gradients, of parameters
-  float highest_scale = 0;                   // see LargestScale, of `largest`
-
-  bool empty() const { return hopeless || low > high; }
-  bool Has(int exponent) const { return !hopeless && low <= exponent && exponent <= high; }
-};
 
 // What the loss scale does not change of a measured step.
 struct StepInputs {
@@ -50,7 +31,8 @@ struct StepInputs {
 // Searches the window of one format, step by step: it hardly moves from one to the next.
 class WindowSearch {
  public:
-  WindowSearch(NamedFormat format, const Conversion& conversion);
+  // `checked`: the gradients that decide whether a step is finite.
+  WindowSearch(NamedFormat format, const Conversion& conversion, Checked checked);
 
   const NamedFormat& format() const { return format_; }
   const std::vector<StepWindow>& windows() const { return windows_; }
@@ -88,6 +70,7 @@ class WindowSearch {
 
   NamedFormat format_;
   Conversion conversion_;
+  Checked checked_;
   std::optional<int> guess_;  // of the lower end
   bool found_high_ = false;
   StepWindow current_;

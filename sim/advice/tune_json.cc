@@ -1,44 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <cmath>
 #include <string>
 
 #include "sim/advice/config_block_text.h"
+#include "sim/advice/evidence.h"
 #include "sim/advice/policy_score.h"
 #include "sim/advice/tune_report.h"
 
 namespace dlsim::sim {
 namespace {
 
-Json JsonParameters(const PolicyFamily& family, const ScaleParameters& parameters) {
-  Json object = Json::object();
-  const auto add = [&](const std::string& name, double value) {
-    if (!name.empty()) object[name] = value;
-  };
-  add(family.init, parameters.init);
-  add(family.min, parameters.min);
-  add(family.max, parameters.max);
-  if (!family.interval.empty()) object[family.interval] = parameters.interval;
-  if (!family.hysteresis.empty()) object[family.hysteresis] = parameters.hysteresis;
-  return object;
-}
-
-Json JsonScore(const PolicyFamily& family, const PolicyScore& score) {
-  return {{"params", JsonParameters(family, score.parameters)},
+Json JsonChoice(const PolicyChoice& choice) {
+  const PolicyScore& score = choice.score;
+  return {{"policy", choice.policy->name},
+          {"params", JsonFields(choice.named)},
           {"mean_loss", score.mean_loss},
           {"skipped_steps", score.skipped},
           {"skipped_before_first_applied", score.first_skips},
           {"errors_of_the_original", score.events},
           {"min_scale", JsonNumber(score.min_scale)},
           {"max_scale", JsonNumber(score.max_scale)},
-          {"scale_grew", score.grew}};
-}
-
-Json JsonChoice(const PolicyChoice& choice) {
-  Json object = {{"policy", choice.family.policy->name}};
-  object.update(JsonScore(choice.family, choice.score));
-  object["eligible"] = choice.score.eligible();
-  object["policies_tried"] = choice.evaluations;
-  object["optimal"] = choice.optimal;
-  return object;
+          {"scale_grew", score.grew},
+          {"eligible", score.eligible()},
+          {"policies_tried", choice.evaluations},
+          {"optimal", choice.optimal}};
 }
 
 Json JsonComparison(const ComparedPolicy& row) {
@@ -55,24 +40,41 @@ Json JsonComparison(const ComparedPolicy& row) {
   return object;
 }
 
-Json JsonBlame(const std::vector<BlamedTensor>& tensors) {
+Json JsonBlame(const std::vector<ReplayTensor>& tensors) {
   Json list = Json::array();
-  for (const BlamedTensor& tensor : tensors) {
+  for (const ReplayTensor& tensor : tensors) {
     list.push_back({{"name", tensor.name},
-                    {"absmax", JsonNumber(tensor.absmax)},
-                    {"worst_harm", tensor.worst_harm},
-                    {"overflow", tensor.overflow}});
+                    {"absmax", JsonNumber(tensor.stats.absmax)},
+                    {"worst_harm", tensor.harm.worst},
+                    {"overflow", tensor.stats.overflow}});
   }
   return list;
 }
 
+Json JsonStatic(const FormatTuning& tuning) {
+  const double scale = tuning.fixed_scale;
+  const auto& range = tuning.most_served;
+  return {{"scale", scale},
+          {"mean_loss", tuning.fixed.mean_loss},
+          {"nonfinite_steps", tuning.fixed.skipped},
+          {"low", range ? std::ldexp(1.0, range->low) : scale},
+          {"high", range ? std::ldexp(1.0, range->high) : scale}};
+}
+
+Json JsonCommonScales(const FormatTuning& tuning) {
+  const CommonScales scales = CommonScalesOf(tuning.windows);
+  return {{"low", JsonNumber(scales.low)},   {"low_open", scales.low_open},
+          {"high", JsonNumber(scales.high)}, {"low_step", scales.low_step},
+          {"high_step", scales.high_step},   {"empty", scales.empty()}};
+}
+
 Json JsonHeadroom(const FormatTuning& tuning) {
-  const Headroom& room = tuning.headroom;
+  const Headroom room = HeadroomOf(tuning.windows);
   Json steps = Json::array();
-  for (const StepFacts& fact : tuning.facts) {
-    steps.push_back({{"step", fact.step},
-                     {"largest_scale", fact.hopeless ? Json() : JsonNumber(fact.limit)},
-                     {"tensor", fact.hopeless ? Json(fact.tensor) : Json()}});
+  for (const StepWindow& step : tuning.windows) {
+    steps.push_back({{"step", step.step},
+                     {"largest_scale", step.hopeless ? Json() : JsonNumber(step.finite_scale)},
+                     {"tensor", step.hopeless ? Json(step.high_tensor) : Json()}});
   }
   return {{"min", room.min},
           {"fifth_percentile", room.fifth_percentile},
@@ -86,7 +88,7 @@ Json JsonHeadroom(const FormatTuning& tuning) {
 
 Json JsonTensors(const FormatTuning& tuning) {
   Json list = Json::array();
-  for (const ReplayTensor& tensor : tuning.recommended.tensors) {
+  for (const ReplayTensor& tensor : tuning.replayed) {
     if (tensor.role != Role::kGrad) continue;
     list.push_back({{"name", tensor.name},
                     {"mean_harm", JsonNumber(tensor.harm.mean())},
@@ -110,20 +112,15 @@ Json JsonBlocks(const FormatTuning& tuning) {
 
 Json JsonFormat(const FormatTuning& tuning) {
   Json object = {{"format", tuning.format},
-                 {"verdict", NameOf(tuning.verdict)},
+                 {"verdict", ScalingAdvised(tuning)},
                  {"reason", tuning.reason},
                  {"recommended", JsonChoice(tuning.choices.front())}};
   object["other_policies"] = Json::array();
   for (size_t i = 1; i < tuning.choices.size(); ++i) {
     object["other_policies"].push_back(JsonChoice(tuning.choices[i]));
   }
-  const StaticChoice& fixed = tuning.best_static;
-  object["static"] = {{"scale", fixed.scale},
-                      {"mean_loss", fixed.mean_loss},
-                      {"nonfinite_steps", fixed.nonfinite_steps},
-                      {"low", fixed.low},
-                      {"high", fixed.high}};
-  object["mean_loss_at_scale_1"] = tuning.loss_at_one;
+  object["static"] = JsonStatic(tuning);
+  object["mean_loss_at_scale_1"] = tuning.comparisons.front().score.mean_loss;
   object["least_possible_mean_loss"] = tuning.least_loss;
   object["comparisons"] = Json::array();
   for (const ComparedPolicy& row : tuning.comparisons) {
@@ -135,13 +132,10 @@ Json JsonFormat(const FormatTuning& tuning) {
                                  {"from", JsonFields({&change.from, 1})[change.from.name]},
                                  {"to", JsonFields({&change.to, 1})[change.to.name]}});
   }
-  object["window"] = {
-      {"low", JsonNumber(tuning.window.low)},   {"low_open", tuning.window.low_open},
-      {"high", JsonNumber(tuning.window.high)}, {"low_step", tuning.window.low_step},
-      {"high_step", tuning.window.high_step},   {"empty", tuning.window.empty()}};
+  object["window"] = JsonCommonScales(tuning);
   object["headroom"] = JsonHeadroom(tuning);
   object["never_finite_steps"] = tuning.hopeless_steps;
-  object["steps_losing_at_every_scale"] = tuning.unscalable_steps;
+  object["steps_losing_at_every_scale"] = tuning.empty_steps;
   object["overflow_tensors"] = JsonBlame(tuning.overflow_side);
   object["underflow_tensors"] = JsonBlame(tuning.underflow_side);
   object["tensors"] = JsonTensors(tuning);
@@ -154,7 +148,7 @@ Json JsonFormat(const FormatTuning& tuning) {
 
 Json JsonTuning(const TuneResult& result) {
   Json object = {{"objective", kTuneObjective},        {"resolution", kLossResolution},
-                 {"eligibility", kTuneEligibility},    {"steps", result.steps},
+                 {"eligibility", kTuneEligibility},    {"steps", result.formats.front().steps},
                  {"harm_estimated", result.estimated}, {"least_stride", result.least_stride},
                  {"most_stride", result.most_stride}};
   object["formats"] = Json::array();

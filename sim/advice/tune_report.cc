@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/advice/config_block_text.h"
-#include "sim/advice/policy_family.h"
+#include "sim/advice/evidence.h"
 #include "sim/advice/policy_score.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
@@ -19,17 +19,29 @@ namespace {
 
 constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
 
-// The verdict in words; its name stays in the JSON.
-std::string_view VerdictText(TuneVerdict verdict) {
-  return verdict == TuneVerdict::kStaticEnough ? "a fixed loss scale is enough" : NameOf(verdict);
+// What is advised; JSON has other words for a fixed scale.
+std::string_view AdvisedText(const FormatTuning& tuning) {
+  const bool fixed = tuning.verdict == Verdict::kWithScale && tuning.scale;
+  return fixed ? "a fixed loss scale is enough" : ScalingAdvised(tuning);
+}
+
+// A policy's parameters as KEY VALUE.
+std::string ParametersText(const std::vector<NamedValue>& parameters) {
+  std::string text;
+  for (const auto& [name, value] : parameters) {
+    const auto* scale = std::get_if<double>(&value);
+    text +=
+        (text.empty() ? "" : ", ") + name + " " +
+        ParameterText(name, scale ? ScaleNumber(*scale) : std::to_string(std::get<int64_t>(value)));
+  }
+  return text;
 }
 
 std::string Recommendation(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
   std::string text =
-      fmt::format("\n{}: {}\n  {}\n", tuning.format, VerdictText(tuning.verdict), tuning.reason);
-  text += fmt::format("  {}: {}\n", choice.family.policy->name,
-                      ParametersText(choice.family, choice.score.parameters));
+      fmt::format("\n{}: {}\n  {}\n", tuning.format, AdvisedText(tuning), tuning.reason);
+  text += fmt::format("  {}: {}\n", choice.policy->name, ParametersText(choice.named));
   return text;
 }
 
@@ -44,7 +56,7 @@ std::string Changes(const FormatTuning& tuning) {
                         value(change.from), value(change.to));
   }
   const ComparedPolicy& current = tuning.comparisons.back();
-  if (current.policy != tuning.choices.front().family.policy->name) {
+  if (current.policy != tuning.choices.front().policy->name) {
     return fmt::format("  {}: its policy {} is compared, not tuned (--details)\n", current.label,
                        current.policy);
   }
@@ -62,12 +74,11 @@ std::string Losses(const FormatTuning& tuning) {
   };
   for (const PolicyChoice& choice : tuning.choices) {
     const bool recommended = &choice == &tuning.choices.front();
-    add((recommended ? "recommended " : "tuned ") + std::string(choice.family.policy->name),
-        choice.score);
+    add((recommended ? "recommended " : "tuned ") + std::string(choice.policy->name), choice.score);
   }
-  rows.push_back({"static scale " + ScaleText(tuning.best_static.scale),
-                  Percent(tuning.best_static.mean_loss), count(tuning.best_static.nonfinite_steps),
-                  "", ScaleText(tuning.best_static.scale)});
+  const std::string fixed_scale = ScaleText(tuning.fixed_scale);
+  rows.push_back({"static scale " + fixed_scale, Percent(tuning.fixed.mean_loss),
+                  count(tuning.fixed.skipped), "", fixed_scale});
   for (const ComparedPolicy& row : tuning.comparisons) {
     if (row.refusal.empty()) add(row.label, row.score);
   }
@@ -85,8 +96,8 @@ std::string HowGood(const FormatTuning& tuning) {
 }
 
 std::string WindowText(const FormatTuning& tuning) {
-  const ScaleWindow& window = tuning.window;
-  if (tuning.hopeless_steps == tuning.facts.size()) return "";
+  const CommonScales window = CommonScalesOf(tuning.windows);
+  if (tuning.hopeless_steps == tuning.steps) return "";
   const std::string low = ScaleText(window.low), high = ScaleText(window.high);
   if (!window.empty()) {
     const std::string size = fmt::format("{:.1f}", std::log2(window.high / window.low));
@@ -100,14 +111,14 @@ std::string WindowText(const FormatTuning& tuning) {
 }
 
 std::string HeadroomText(const FormatTuning& tuning) {
-  const Headroom& room = tuning.headroom;
+  const Headroom room = HeadroomOf(tuning.windows);
   if (room.median == 0) return "";
   std::vector<ReplayStep> steps;
-  for (const StepFacts& fact : tuning.facts) {
+  for (const StepWindow& window : tuning.windows) {
     ReplayStep step;
-    step.step = fact.step;
-    step.scale = fact.hopeless ? room.min : fact.limit;
-    step.skipped = fact.hopeless;
+    step.step = window.step;
+    step.scale = window.hopeless ? room.min : window.finite_scale;
+    step.skipped = window.hopeless;
     steps.push_back(step);
   }
   return "  largest scale of each step (x = not finite at any)\n" +
@@ -121,7 +132,7 @@ std::string HeadroomText(const FormatTuning& tuning) {
 }
 
 std::string Confidence(const FormatTuning& tuning) {
-  const size_t steps = tuning.facts.size(), finite = steps - tuning.hopeless_steps;
+  const size_t steps = tuning.steps, finite = steps - tuning.hopeless_steps;
   const uint64_t skipped = tuning.choices.front().score.skipped - tuning.hopeless_steps;
   std::string text = fmt::format("  how sure: {}, of them finite at some scale: {}",
                                  Counted(steps, "step"), finite);
@@ -137,7 +148,7 @@ std::string Confidence(const FormatTuning& tuning) {
 
 std::string WorstTensors(const FormatTuning& tuning, size_t top) {
   std::vector<ReplayTensor> tensors;
-  for (const ReplayTensor& tensor : tuning.recommended.tensors) {
+  for (const ReplayTensor& tensor : tuning.replayed) {
     if (tensor.role == Role::kGrad && tensor.stats.underflow > 0) tensors.push_back(tensor);
   }
   if (tensors.empty() || top == 0) return "";
@@ -156,7 +167,7 @@ std::string WorstTensors(const FormatTuning& tuning, size_t top) {
 
 std::string BlameText(const FormatTuning& tuning, size_t top) {
   std::string text;
-  const auto list = [&](const std::vector<BlamedTensor>& tensors, const std::string& title,
+  const auto list = [&](const std::vector<ReplayTensor>& tensors, const std::string& title,
                         const auto& describe) {
     if (tensors.empty()) return;
     text += "  " + title + ":";
@@ -166,13 +177,13 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
     text += "\n";
   };
   list(tuning.overflow_side, "to blame for overflow, by largest magnitude",
-       [](const BlamedTensor& tensor) { return fmt::format("({:.2e})", tensor.absmax); });
+       [](const ReplayTensor& tensor) { return fmt::format("({:.2e})", tensor.stats.absmax); });
   list(tuning.underflow_side, "to blame for underflow, by harm in a step",
-       [](const BlamedTensor& tensor) { return "(" + Percent(tensor.worst_harm) + ")"; });
+       [](const ReplayTensor& tensor) { return "(" + Percent(tensor.harm.worst) + ")"; });
   std::vector<std::string> names;
-  for (const StepFacts& fact : tuning.facts) {
-    const bool is_new = std::ranges::count(names, fact.tensor) == 0;
-    if (fact.hopeless && !fact.tensor.empty() && is_new) names.push_back(fact.tensor);
+  for (const StepWindow& step : tuning.windows) {
+    const bool is_new = std::ranges::count(names, step.high_tensor) == 0;
+    if (step.hopeless && !step.high_tensor.empty() && is_new) names.push_back(step.high_tensor);
   }
   if (names.size() > std::max<size_t>(top, 1)) names.resize(std::max<size_t>(top, 1));
   for (size_t i = 0; i < names.size(); ++i) {
@@ -194,22 +205,7 @@ std::string Blocks(const FormatTuning& tuning, bool compares_current) {
   return text;
 }
 
-}  // namespace
-
-std::string ParametersText(const PolicyFamily& family, const ScaleParameters& parameters) {
-  std::string text;
-  const auto add = [&](const std::string& name, const std::string& value) {
-    if (name.empty()) return;
-    text += (text.empty() ? "" : ", ") + name + " " + ParameterText(name, value);
-  };
-  add(family.init, ScaleNumber(parameters.init));
-  add(family.min, ScaleNumber(parameters.min));
-  add(family.max, ScaleNumber(parameters.max));
-  add(family.interval, std::to_string(parameters.interval));
-  add(family.hysteresis, std::to_string(parameters.hysteresis));
-  return text;
-}
-
+// What follows from the distance of the recorded steps for the interval; empty without a gap.
 std::string StrideText(const TuneResult& result) {
   if (result.most_stride <= 1) return "";
   if (result.least_stride == result.most_stride) {
@@ -223,6 +219,8 @@ std::string StrideText(const TuneResult& result) {
       "followed each other; training has more steps between overflows",
       result.least_stride, result.most_stride);
 }
+
+}  // namespace
 
 std::string FormatTuneReport(const TuneResult& result, size_t top, bool details) {
   std::string text;

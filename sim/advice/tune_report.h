@@ -29,10 +29,4 @@ std::string FormatTuneReport(const TuneResult& result, size_t top, bool details)
 // Returns the document's members but for "schema" and "trace".
 Json JsonTuning(const TuneResult& result);
 
-// Returns a policy's parameters as KEY VALUE.
-std::string ParametersText(const PolicyFamily& family, const ScaleParameters& parameters);
-
-// What follows from the distance of the recorded steps for the interval; empty without a gap.
-std::string StrideText(const TuneResult& result);
-
 }  // namespace dlsim::sim

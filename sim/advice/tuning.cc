@@ -4,11 +4,14 @@
 #include <algorithm>
 #include <span>
 
+#include "dlsim/error.h"
 #include "sim/advice/derive.h"
 #include "sim/advice/evidence.h"
 #include "sim/advice/policy_family.h"
 #include "sim/advice/policy_score.h"
 #include "sim/policies/static_scale.h"
+#include "sim/replay/profile_source.h"
+#include "sim/replay/trace_source.h"
 
 namespace dlsim::sim {
 namespace {
@@ -41,28 +44,21 @@ ReplayRun PrototypeOf(const TuneRequest& request, const std::string& format) {
   return prototype;
 }
 
-FormatTuning TuneFormat(const TuneRequest& request, const FormatAdvice& advice,
-                        const Conversion& conversion) {
+FormatTuning TuneFormat(const TuneRequest& request, const FormatAdvice& advice) {
   FormatTuning tuning;
-  tuning.format = advice.format;
-  tuning.facts = FactsOf(advice, conversion, request.checked);
+  static_cast<FormatAdvice&>(tuning) = advice;
   for (const std::string& policy : PoliciesFor(request, advice.format)) {
-    const PolicyFamily family = FamilyOf(policy, advice.format, SettingsFor(request, policy));
-    tuning.choices.push_back(Derive(family, advice, tuning.facts));
+    tuning.choices.push_back(
+        Derive(FamilyOf(policy, advice.format, SettingsFor(request, policy)), advice));
   }
-  tuning.best_static = StaticOf(advice, tuning.facts);
-  tuning.least_loss = LeastLoss(tuning.facts);
-  tuning.hopeless_steps = advice.hopeless_steps;
-  tuning.unscalable_steps = advice.empty_steps;
-  tuning.window = WindowOf(tuning.facts);
-  tuning.headroom = HeadroomOf(tuning.facts);
+  tuning.fixed_scale = FixedScale(advice);
+  tuning.least_loss = LeastLoss(advice.windows);
   return tuning;
 }
 
-void FindStride(const std::vector<StepFacts>& facts, TuneResult& result) {
-  result.steps = facts.size();
+void FindStride(const std::vector<StepWindow>& steps, TuneResult& result) {
   std::vector<int64_t> distances;
-  for (size_t i = 1; i < facts.size(); ++i) distances.push_back(facts[i].step - facts[i - 1].step);
+  for (size_t i = 1; i < steps.size(); ++i) distances.push_back(steps[i].step - steps[i - 1].step);
   if (distances.empty()) return;
   const auto [least, most] = std::ranges::minmax(distances);
   result.least_stride = least;
@@ -71,22 +67,61 @@ void FindStride(const std::vector<StepFacts>& facts, TuneResult& result) {
 
 }  // namespace
 
-TuneResult Tune(const TuneSource& source, const TuneRequest& request, const Advice& advice) {
+bool HasFormat(const Ladder& ladder, const std::string& format) {
+  return std::ranges::count(ladder.formats, ParseFormat(format).format, &NamedFormat::format) > 0;
+}
+
+void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
+  for (const std::string& name : request.formats) {
+    if (!HasFormat(ladder, name)) {
+      throw UsageError("--format", "not on the profile's ladder", "", Quoted(name));
+    }
+  }
+  const Conversion& conversion = request.conversion;
+  if (std::ranges::count(ladder.roundings, conversion.rounding) == 0) {
+    throw UsageError("--rounding", "not on the profile's ladder", "",
+                     Quoted(NameOf(conversion.rounding)));
+  }
+  if (std::ranges::count(ladder.subnormals, conversion.subnormals) == 0) {
+    throw UsageError("--subnormals", "not on the profile's ladder", "",
+                     Quoted(NameOf(conversion.subnormals)));
+  }
+}
+
+TuneResult Tune(const GradientSource& source, const TuneRequest& request, const Advice& advice,
+                const ReplayOptions& options) {
   TuneResult result;
-  result.estimated = source.estimated;
+  result.estimated = source.edges() != nullptr;
   result.compares_current = request.current.has_value();
   std::vector<ReplayRun> prototypes;
   for (const FormatAdvice& of_format : advice.formats) {
     prototypes.push_back(PrototypeOf(request, of_format.format));
-    result.formats.push_back(TuneFormat(request, of_format, prototypes.back().conversion));
+    result.formats.push_back(TuneFormat(request, of_format));
   }
-  const FormatAdvice& any = advice.formats.front();
-  ReplayEvidence(source, any.tensors.size() + any.noise_tensors.size(), result.formats, prototypes,
-                 request.current);
-  FindStride(result.formats.front().facts, result);
-  for (size_t f = 0; f < result.formats.size(); ++f) Judge(advice.formats[f], result.formats[f]);
-  for (FormatTuning& tuning : result.formats) NoteDoubts(tuning, result);
+  ReplayEvidence(source, options, prototypes, request.current, result.formats);
+  FindStride(result.formats.front().windows, result);
+  for (FormatTuning& tuning : result.formats) {
+    tuning.reason = ReasonOf(tuning);
+    NoteDoubts(result.formats, tuning);
+  }
   return result;
+}
+
+TuneResult Tune(const TraceReader& trace, const TuneRequest& request,
+                const ReplayOptions& options) {
+  TraceSource source(trace, options.accumulate_steps);
+  source.LeaveOutLosses();
+  return Tune(source, request, AdviseOn(source, request, options), options);
+}
+
+TuneResult Tune(const ProfileReader& profile, const TuneRequest& request,
+                const ReplayOptions& options) {
+  RequireOnLadder(profile.settings().ladder, request);
+  ProfileSource source(profile, request.tensors);
+  source.LeaveOutLosses();
+  ReplayOptions replay = options;
+  replay.step.accumulation = profile.settings().accumulation;
+  return Tune(source, request, AdviseOn(source, request, replay), replay);
 }
 
 }  // namespace dlsim::sim

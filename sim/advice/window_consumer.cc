@@ -9,9 +9,6 @@
 namespace dlsim::sim {
 namespace {
 
-// Of a step with very many tensors no more are held at once: what is left waits for another pass.
-constexpr size_t kMostAnswers = size_t{1} << 19;
-
 size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWindowExponent); }
 
 // Adds what a step's tensors lose at a scale.
@@ -36,7 +33,6 @@ void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<Ten
 }  // namespace
 
 void ServedSteps::Add(const StepWindow& window) {
-  ++steps_;
   if (window.empty()) return;
   for (int exponent = window.low; exponent <= window.high; ++exponent) {
     ++served_[PlaceOf(exponent)];
@@ -46,8 +42,8 @@ void ServedSteps::Add(const StepWindow& window) {
 
 size_t ServedSteps::ServedBy(int exponent) const { return served_[PlaceOf(exponent)]; }
 
-ServedSteps::Range ServedSteps::Around(int exponent) const {
-  Range range = {exponent, exponent, ServedBy(exponent), exponent, exponent};
+ServedScales ServedSteps::Around(int exponent) const {
+  ServedScales range = {exponent, exponent, ServedBy(exponent), exponent, exponent};
   while (range.low > kLowestWindowExponent && ServedBy(range.low - 1) >= range.served) --range.low;
   while (range.high < kHighestWindowExponent && ServedBy(range.high + 1) >= range.served) {
     ++range.high;
@@ -58,7 +54,7 @@ ServedSteps::Range ServedSteps::Around(int exponent) const {
 
 // A step that leaves no head-room at any scale that serves the others is a spike: it does not set
 // the scale.
-std::optional<ServedSteps::Range> ServedSteps::Best() const {
+std::optional<ServedScales> ServedSteps::Best() const {
   const bool room = *std::ranges::max_element(with_room_) > 0;
   const Counts& counts = room ? with_room_ : served_;
   const size_t most = *std::ranges::max_element(counts);
@@ -91,10 +87,11 @@ std::vector<NamedFormat> NamedFormats(std::span<const std::string> names) {
 }
 
 WindowConsumer::WindowConsumer(std::span<const NamedFormat> formats, const Conversion& conversion,
-                               const StepOptions& options)
-    : options_(options) {
+                               const ReplayOptions& options)
+    : options_(options.step) {
   for (const NamedFormat& format : formats) {
-    formats_.push_back({.search = WindowSearch(format, conversion), .served = {}, .tensors = {}});
+    formats_.push_back(
+        {.search = WindowSearch(format, conversion, options.checked), .served = {}, .tensors = {}});
   }
 }
 
@@ -104,7 +101,7 @@ void WindowConsumer::AskAt(size_t format, int exponent, bool of_tensors, StepQue
 }
 
 void WindowConsumer::AskWanted(StepQuestions& questions) {
-  const size_t most = std::max<size_t>(1, kMostAnswers / std::max<size_t>(1, tensors_));
+  const size_t most = QuestionsAtOnce(tensors_);
   for (size_t f = 0; f < formats_.size(); ++f) {
     for (const int exponent : formats_[f].search.Wanted()) {
       if (questions.all().size() < most) AskAt(f, exponent, false, questions);
@@ -130,7 +127,7 @@ void WindowConsumer::Learn(const StepInputs& inputs, const StepMeasurement& meas
 
 // Looks at another scale from the next step on, if the steps so far ask for another.
 void WindowConsumer::Settle(Searched& searched, size_t next_step) {
-  const std::optional<ServedSteps::Range> range = searched.served.Best();
+  const std::optional<ServedScales> range = searched.served.Best();
   if (!range || range->exponent == searched.exponent) return;
   searched.exponent = range->exponent;
   searched.first = next_step;

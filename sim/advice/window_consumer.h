@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/sim/advice.h"
 #include "sim/advice/scale_window.h"
 #include "sim/base/named_list.h"
 #include "sim/replay/step_loop.h"
@@ -24,52 +25,21 @@ class ServedSteps {
  public:
   void Add(const StepWindow& window);
 
-  size_t steps() const { return steps_; }
-  size_t ServedBy(int exponent) const;
-
-  // The exponents next to each other that serve no fewer steps than the one to use.
-  struct Range {
-    int low = 0, high = 0;
-    size_t served = 0;  // steps
-    // To use: 0 if it is among them, so that no scale is needed; else the highest that leaves two
-    // binades of head-room.
-    int exponent = 0;
-    int highest = 0;  // that leaves two binades of head-room, as far as any does
-  };
-
   // Of the exponents that serve the most steps with head-room, those in a row that holds 0, else in
   // the longest. Empty without any step that can be served.
-  std::optional<Range> Best() const;
+  std::optional<ServedScales> Best() const;
 
  private:
   using Counts = std::array<size_t, kHighestWindowExponent - kLowestWindowExponent + 1>;
 
-  Range Around(int exponent) const;
+  size_t ServedBy(int exponent) const;
+  ServedScales Around(int exponent) const;
 
-  size_t steps_ = 0;
   Counts served_ = {}, with_room_ = {};
-};
-
-// What one tensor loses at a scale, over the steps.
-struct TensorHarm {
-  std::string name;
-  Role role = Role::kGrad;
-  HarmOverSteps harm = {};   // over the steps in which it is not zero
-  size_t noise_steps = 0;    // of these those in which it is but rounding noise of float32
-  size_t steps_at_risk = 0;  // with a harm above kHarmAtRisk ...
-  std::optional<int64_t> first_step = {}, last_step = {};  // ... the first and the last of them
-
-  bool noise() const { return 2 * noise_steps > harm.steps; }
 };
 
 // A tensor that loses more than this share of its own energy at some step is at risk.
 inline constexpr double kHarmAtRisk = 0.1;
-
-// Steps with a recorded loss that is NaN or infinite.
-struct BrokenLosses {
-  size_t steps = 0;
-  int64_t first_step = 0;
-};
 
 // What a format's steps came to.
 struct FormatWindows {
@@ -88,7 +58,7 @@ class WindowConsumer final : public StepConsumer {
  public:
   // Rounds as `conversion` says, to each format. `options` as for the other consumers.
   WindowConsumer(std::span<const NamedFormat> formats, const Conversion& conversion,
-                 const StepOptions& options);
+                 const ReplayOptions& options);
 
   // Looks all over the run for tensors that hold nothing but rounding noise; before the first step.
   void FindNoise(const GradientSource& source) { noise_.Sample(source, options_); }

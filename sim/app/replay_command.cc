@@ -110,13 +110,11 @@ std::optional<uint64_t> HeatMapBins(const ReplayCommandOptions& options) {
   return static_cast<uint64_t>(bins);
 }
 
-void AddPaths(std::span<const FormatWindows> found, std::span<const SimulationRun> runs,
-              Advice& advice) {
+void AddPaths(std::span<const SimulationRun> runs, Advice& advice) {
   for (const SimulationRun& run : runs) {
-    const auto windows = std::ranges::find(found, run.format,
-                                           [](const FormatWindows& of) { return of.format.name; });
-    if (run.resume || !run.start || windows == found.end()) continue;
-    advice.paths.push_back(CompareWithWindows(run.result.steps, windows->steps));
+    const auto format = std::ranges::find(advice.formats, run.format, &FormatAdvice::format);
+    if (run.resume || !run.start || format == advice.formats.end()) continue;
+    advice.paths.push_back(CompareWithWindows(run.result.steps, format->windows));
     advice.paths.back().format = run.format;
     advice.paths.back().policy = run.policy;
     advice.paths.back().config = run.config;
@@ -124,22 +122,21 @@ void AddPaths(std::span<const FormatWindows> found, std::span<const SimulationRu
 }
 
 // The windows of a format with the paths of its policies.
-std::string PictureOf(const FormatWindows& windows, std::span<const SimulationRun> runs) {
+std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun> runs) {
   std::vector<PlottedPath> paths;
   for (const SimulationRun& run : runs) {
-    if (run.format != windows.format.name || run.resume || !run.start) continue;
+    if (run.format != format.format || run.resume || !run.start) continue;
     paths.push_back({run.config.empty() ? run.policy : run.config, run.result.steps});
   }
   const auto drawn = std::span(paths).first(std::min(paths.size(), kMostPaths));
-  return "  safe loss scales in " + windows.format.name + "\n" +
-         PlotWindows(windows.steps, drawn, paths.size(), kPlotWidth, kPlotHeight);
+  return "  safe loss scales in " + format.format + "\n" +
+         PlotWindows(format.windows, drawn, paths.size(), kPlotWidth, kPlotHeight);
 }
 
-// Steps through the source and shows its progress; returns the windows of each format.
-std::vector<FormatWindows> Step(const GradientSource& source, ReplayCommandOptions& options,
-                                std::optional<uint64_t> heat_map_bins,
-                                const ConfiguredRuns& configured, ResultFiles& files,
-                                std::vector<SimulationRun>& runs) {
+// Steps through the source and shows its progress; returns what its windows say.
+Advice Step(const GradientSource& source, ReplayCommandOptions& options,
+            std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
+            ResultFiles& files, std::vector<SimulationRun>& runs) {
   const std::vector<std::string> configs = ConfigsOfRuns(runs);
   if (files.csv) files.csv->Write(CsvHeader(source.facts(), configs));
   Progress progress("replay", source.facts().file_bytes,
@@ -149,11 +146,11 @@ std::vector<FormatWindows> Step(const GradientSource& source, ReplayCommandOptio
     progress.Update(BytesUntil(source, step.index + 1));
   };
   WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
-                         options.replay.step);
+                         options.replay);
   windows.FindNoise(source);
   Simulate(source, options.replay, runs, heat_map_bins, &windows);
   CheckOptimizers(options.replay.optimizers, runs);
-  return windows.Take(source);
+  return Advise(windows.Take(source), options.trace.options.tensors);
 }
 
 // What was asked for, with the configurations that were read.
@@ -181,10 +178,8 @@ int RunReplay(ReplayCommandOptions options) {
   CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice(input);
   ResultFiles files(options.results);
-  const std::vector<FormatWindows> found =
-      Step(*input.source, options, heat_map_bins, configured, files, runs);
-  Advice advice = Advise(found, options.trace.options.tensors);
-  AddPaths(found, runs, advice);
+  Advice advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
+  AddPaths(runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
     const Json expected = options.expectations.empty() ? Json() : JsonOutcomes(outcomes);
@@ -194,7 +189,7 @@ int RunReplay(ReplayCommandOptions options) {
   files.Commit();
   options.report.optimizers = options.replay.optimizers;
   if (options.results.wants_report()) {
-    WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(found.front(), runs) +
+    WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(advice.formats.front(), runs) +
                 FormatAdviceDetails(advice, options.report.top) +
                 (options.by_layer ? FormatLayerLosses(runs, options.report.top) : "") + "\n" +
                 configured.text + UnusualOptions(options) +

@@ -177,7 +177,7 @@ int RunSweep(SweepCommandOptions options) {
   if (files.csv) WriteSweepCsv(result, *files.csv);
   files.Commit();
   if (options.results.wants_report()) {
-    WriteReport(FormatSweepVerdict(result) + "\n" +
+    WriteReport(FormatSweepAdvice(result) + "\n" +
                 (config ? DescribeConfig(options.config.path(), *config) : "") +
                 DescribeTrace(facts) + FormatSweep(result, options.top));
   }

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "sim/advice/advice.h"
+#include "dlsim/sim/advice.h"
 #include "sim/advice/advice_text.h"
 #include "sim/advice/config_block_text.h"
 #include "sim/advice/policy_family.h"
@@ -84,7 +84,6 @@ TuneRequest MakeRequest(const TuneCommandOptions& options,
   if (options.emit && !options.policy) request.policy = PolicyOf(*options.emit);
   if (!options.emit) request.fp16_policies = {"cerebras-2.10", "deepspeed", "torch"};
   request.conversion = options.conversion.Of({});
-  request.checked = options.replay.checked;
   for (const std::string& format : request.formats)
     FamilyOf(request.policy, ParseFormat(format).name);
   return request;
@@ -97,41 +96,38 @@ void KeepOnLadder(const Ladder& ladder, TuneRequest& request) {
   for (const NamedFormat& format : ladder.formats) request.formats.push_back(format.name);
 }
 
-// Progress of a pass over all steps.
+// Progress of passes over all steps.
 class PassProgress {
  public:
   PassProgress(const std::string& title, const GradientSource& gradients, bool quiet)
-      : bytes_(gradients.facts().file_bytes),
+      : title_(title),
+        bytes_(gradients.facts().file_bytes),
         steps_(gradients.step_count()),
-        progress_(title, bytes_, quiet ? ProgressMode::kQuiet : ProgressMode::kAuto) {}
+        mode_(quiet ? ProgressMode::kQuiet : ProgressMode::kAuto) {
+    progress_.emplace(title_, bytes_, mode_);
+  }
 
-  void Done(size_t steps) { progress_.Update(bytes_ * steps / steps_); }
+  void Done(size_t steps) {
+    progress_->Update(bytes_ * steps / steps_);
+    if (steps == steps_) progress_.emplace(title_, bytes_, mode_);  // another may follow
+  }
 
  private:
+  std::string title_;
   uint64_t bytes_;
   size_t steps_;
-  Progress progress_;
+  ProgressMode mode_;
+  std::optional<Progress> progress_;
 };
 
-TuneSource ReplaysOf(const GradientInput& input, const TuneCommandOptions& options) {
-  const GradientSource& gradients = *input.source;
-  return {.replay =
-              [&](std::vector<ReplayRun> runs) {
-                PassProgress progress("tune, replays", gradients, options.quiet);
-                ReplayOptions replay = options.replay;
-                replay.observer = [&](const ObservedStep& step) { progress.Done(step.index + 1); };
-                return Replay(gradients, std::move(runs), replay);
-              },
-          .step_count = gradients.step_count(),
-          .estimated = input.profile != nullptr};
-}
-
-Advice AdviceFor(const GradientSource& gradients, const TuneRequest& request,
-                 const TuneCommandOptions& options) {
-  PassProgress progress("tune, windows", gradients, options.quiet);
-  return AdviseOn(
-      gradients, request.formats, request.conversion, options.replay.step,
-      [&](size_t steps) { progress.Done(steps); }, options.trace.options.tensors);
+// Calls pass(options) with the options of a replay that shows its progress.
+template <class Pass>
+auto WithProgress(const std::string& title, const GradientSource& gradients,
+                  const TuneCommandOptions& options, const Pass& pass) {
+  PassProgress progress(title, gradients, options.quiet);
+  ReplayOptions replay = options.replay;
+  replay.observer = [&](const ObservedStep& step) { progress.Done(step.index + 1); };
+  return pass(replay);
 }
 
 std::string Evidence(const Advice& advice, const TuneCommandOptions& options) {
@@ -142,9 +138,8 @@ std::string Block(const TuneResult& result, ConfigTarget target) {
   const FormatTuning& tuning = result.formats.front();
   const std::optional<std::string> text = ConfigText(target, tuning);
   if (text) return *text;
-  throw UsageError(
-      "--emit", "no such configuration", "a format and a --policy that this stack has",
-      Quoted(tuning.format) + " and " + Quoted(tuning.choices.front().family.policy->name));
+  throw UsageError("--emit", "no such configuration", "a format and a --policy that this stack has",
+                   Quoted(tuning.format) + " and " + Quoted(tuning.choices.front().policy->name));
 }
 
 int RunTune(TuneCommandOptions options) {
@@ -162,8 +157,13 @@ int RunTune(TuneCommandOptions options) {
   const SourceFacts& facts = input.source->facts();
   const std::unique_ptr<OutputFile> json =
       options.json ? std::make_unique<OutputFile>(*options.json) : nullptr;
-  const Advice advice = AdviceFor(*input.source, request, options);
-  const TuneResult result = Tune(ReplaysOf(input, options), request, advice);
+  request.tensors = options.trace.options.tensors;
+  const Advice advice = WithProgress(
+      "tune, windows", *input.source, options,
+      [&](const ReplayOptions& replay) { return AdviseOn(*input.source, request, replay); });
+  const TuneResult result = WithProgress(
+      "tune, replays", *input.source, options,
+      [&](const ReplayOptions& replay) { return Tune(*input.source, request, advice, replay); });
   if (json) {
     Json document = {{"schema", "dlsim.tune/1"},
                      {"trace", JsonTrace(facts, options.trace.paths)},

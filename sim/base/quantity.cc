@@ -16,18 +16,27 @@ bool IsScale(std::string_view name) {
   return has("scale") && !has("factor") && !has("window");
 }
 
+}  // namespace
+
 bool IsPowerOfTwo(double value) {
   int exponent = 0;
   return value > 0 && std::isfinite(value) && std::frexp(value, &exponent) == 0.5;
 }
-
-}  // namespace
 
 std::string ScaleText(double scale) {
   if (scale == 1 || !(scale > 0) || std::isinf(scale)) return fmt::format("{}", scale);
   const double exponent = std::log2(scale);
   if (exponent == std::round(exponent)) return fmt::format("2^{}", std::lround(exponent));
   return fmt::format("2^{:.2f}", exponent);
+}
+
+std::string ScaleNumber(double scale) {
+  if (scale == std::floor(scale) && scale <= 0x1p53) return fmt::format("{:.0f}", scale);
+  if (scale == static_cast<double>(static_cast<float>(scale))) {
+    const std::string text = fmt::format("{}", static_cast<float>(scale));
+    if (ParseNumber(text, "scale") == scale) return text;
+  }
+  return fmt::format("{}", scale);
 }
 
 std::string Percent(double fraction) {

@@ -11,6 +11,12 @@ namespace dlsim::sim {
 // Returns a scale as a power of two: "2^15", "2^50.83"; 0, 1 and infinity as such.
 std::string ScaleText(double scale);
 
+// Returns the shortest decimal text that reads back as this scale; powers of two up to 2^53 and
+// other integers have no exponent.
+std::string ScaleNumber(double scale);
+
+bool IsPowerOfTwo(double value);
+
 // Returns a share as a percentage that tells "none" from "few".
 std::string Percent(double fraction);
 

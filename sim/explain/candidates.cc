@@ -7,8 +7,8 @@
 #include <cmath>
 
 #include "dlsim/error.h"
-#include "sim/advice/policy_family.h"
 #include "sim/base/number.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {

@@ -43,7 +43,7 @@ Json JsonBest(const Inference& inference) {
   return best;
 }
 
-Json JsonSkips(const SkipVerdict& skips, int64_t first_step) {
+Json JsonSkips(const SkipSummary& skips, int64_t first_step) {
   Json object = {{"verdict", NameOf(skips.kind)},
                  {"steps", skips.steps},
                  {"skipped", skips.skipped},

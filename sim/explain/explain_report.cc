@@ -105,7 +105,7 @@ std::string WarmUpText(const Explanation& explanation) {
 }
 
 std::string SkipLine(const Explanation& explanation) {
-  const SkipVerdict& skips = explanation.skips;
+  const SkipSummary& skips = explanation.skips;
   if (skips.kind == SkipKind::kDivergence && !skips.tail) {
     return fmt::format("skips: not known, but the {} (divergence)", GoesOnAtMinimum(explanation)
                                                                         ? "scale is at its minimum"

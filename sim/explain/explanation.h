@@ -11,7 +11,7 @@
 #include "sim/explain/brackets.h"
 #include "sim/explain/infer_policy.h"
 #include "sim/explain/scale_path.h"
-#include "sim/explain/skip_verdict.h"
+#include "sim/explain/skip_summary.h"
 #include "sim/explain/what_if.h"
 
 namespace dlsim::sim {
@@ -29,7 +29,7 @@ struct Explanation {
   std::vector<LoggedStep> steps = {};  // of the likeliest match, else as far as the log tells them
   std::vector<GradientBracket> brackets = {};
   BracketTotals totals = {};
-  SkipVerdict skips = {};
+  SkipSummary skips = {};
   std::optional<MinimumForecast> minimum = {};
   std::vector<WhatIf> what_if = {};
 };

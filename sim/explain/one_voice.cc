@@ -10,7 +10,7 @@
 #include <string>
 
 #include "dlsim/error.h"
-#include "sim/advice/policy_family.h"
+#include "sim/base/quantity.h"
 #include "sim/explain/deepspeed_overflows.h"
 #include "sim/explain/log_start.h"
 #include "sim/explain/rank_copies.h"

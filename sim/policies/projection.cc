@@ -3,15 +3,9 @@
 
 #include <cmath>
 
+#include "sim/base/quantity.h"
+
 namespace dlsim::sim {
-namespace {
-
-bool IsPowerOfTwo(double value) {
-  int exponent = 0;
-  return std::frexp(value, &exponent) == 0.5;
-}
-
-}  // namespace
 
 void NoteDeadStart(std::string_view name, double scale, std::vector<std::string>& notes) {
   if (scale == 0) {

@@ -6,7 +6,7 @@
 #include <span>
 
 #include "dlsim/sim/replay.h"
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 
 namespace dlsim::sim {
 

@@ -13,7 +13,7 @@
 #include "dlsim/measure_step.h"
 #include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/replay.h"
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 
 namespace dlsim::sim {
 

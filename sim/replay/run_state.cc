@@ -120,7 +120,7 @@ void RunState::JudgeAll(const Measured& step, ReplayStep& record) const {
   const std::vector<StepTensor>& tensors = step.judged.step.tensors;
   const std::vector<size_t> one_part(tensors.size(), 0);
   const std::vector<size_t> checked = CheckedBy(one_part, 1, tensors).front();
-  const Verdict whole = Judge(step.judged, checked);
+  const FiniteFindings whole = Judge(step.judged, checked);
   record.finite = IsFinite(test, whole);
   if (record.uncertain) record.uncertain->certain = IsCertain(test, step.judged, checked);
   record.optimizers.resize(options_.optimizers.size());

@@ -11,7 +11,7 @@
 
 #include "dlsim/sim/replay.h"
 #include "sim/base/named_list.h"
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 
 namespace dlsim::sim {
 

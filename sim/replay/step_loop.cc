@@ -10,6 +10,11 @@
 
 namespace dlsim::sim {
 
+size_t QuestionsAtOnce(size_t tensors) {
+  constexpr size_t kMostAnswers = size_t{1} << 21;  // about 250 bytes each
+  return std::max<size_t>(1, kMostAnswers / std::max<size_t>(1, tensors));
+}
+
 size_t StepQuestions::Add(StepQuestion question) {
   const auto found = std::ranges::find_if(
       all_, [&](const StepQuestion& other) { return other.SameButAsked(question); });

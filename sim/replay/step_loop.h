@@ -10,6 +10,10 @@
 
 namespace dlsim::sim {
 
+// Returns how many questions may be asked at once of a step of so many tensors: more answers would
+// take too much memory, and wait for another pass.
+size_t QuestionsAtOnce(size_t tensors);
+
 // What is asked of one step by all that go along, each question once.
 class StepQuestions {
  public:

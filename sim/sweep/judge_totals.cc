@@ -4,7 +4,7 @@
 #include <bit>
 #include <cmath>
 
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 #include "sim/sweep/step_answer.h"
 
 namespace dlsim::sim {
@@ -53,7 +53,7 @@ HistogramAnswer AskAll(const HistogramQuestion& question, const StepTotals& tota
 }
 
 // Judges the norm where its upper bound does not: by `factor` times the unscaled squares.
-FiniteVerdict JudgeNorm(const HistogramQuestion& question, const StepTotals& totals, double factor,
+FiniteOutcome JudgeNorm(const HistogramQuestion& question, const StepTotals& totals, double factor,
                         bool lower_scale_helps) {
   const HistogramAnswer answer = AskAll(question, totals);
   const Bracket<double>& squares = answer.quantized_squares;
@@ -74,7 +74,7 @@ bool MakesNonfinite(const HistogramQuestion& question, const CheckedPart& whole)
 
 }  // namespace
 
-FiniteVerdict JudgeTotals(const SweepKind& kind, const HistogramQuestion& question,
+FiniteOutcome JudgeTotals(const SweepKind& kind, const HistogramQuestion& question,
                           const StepTotals& totals) {
   const CheckedPart& whole = totals.whole();
   if (MakesNonfinite(question, whole)) return {false, whole.nan + whole.inf == 0, true};
@@ -82,7 +82,7 @@ FiniteVerdict JudgeTotals(const SweepKind& kind, const HistogramQuestion& questi
   const FiniteTest test = kind.finite_test;
   if (one_part && test == FiniteTest::kElementwise) return {};
   const Bounds bounds = BoundsOf(kind, question.scale(), totals);
-  const FiniteVerdict unclear = {true, true, false};
+  const FiniteOutcome unclear = {true, true, false};
   // Written so that a NaN is not finite.
   const bool scaled_finite = one_part || bounds.scaled_element < kSurelyFinite;
   const bool unscaled_finite = bounds.unscaled_element < kSurelyFinite;
@@ -91,7 +91,7 @@ FiniteVerdict JudgeTotals(const SweepKind& kind, const HistogramQuestion& questi
   if (needs_unscaled ? !unscaled_finite : !scaled_finite) return unclear;
   const auto below = [](double norm) { return norm * norm < kFloat32Overflow; };
   if (test == FiniteTest::kGlobalNorm) {
-    return below(bounds.unscaled_norm) ? FiniteVerdict() : JudgeNorm(question, totals, 1, false);
+    return below(bounds.unscaled_norm) ? FiniteOutcome() : JudgeNorm(question, totals, 1, false);
   }
   if (test == FiniteTest::kScaledNorm && !below(bounds.scaled_norm)) {
     if (!NeedsDetail(test, kind.conversion.format)) return {};
@@ -99,7 +99,7 @@ FiniteVerdict JudgeTotals(const SweepKind& kind, const HistogramQuestion& questi
     return unscaled_finite ? JudgeNorm(question, totals, scale * scale, true) : unclear;
   }
   if (test == FiniteTest::kSum && !(bounds.scaled_sum < kFloat32Overflow)) {
-    return NeedsDetail(test, kind.conversion.format) ? unclear : FiniteVerdict();
+    return NeedsDetail(test, kind.conversion.format) ? unclear : FiniteOutcome();
   }
   return {};
 }

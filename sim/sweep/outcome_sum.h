@@ -7,8 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "dlsim/sim/advice.h"
 #include "dlsim/sim/sweep.h"
-#include "sim/advice/step_facts.h"
 #include "sim/advice/window_consumer.h"
 #include "sim/sweep/step_answer.h"
 
@@ -16,11 +16,11 @@ namespace dlsim::sim {
 
 class OutcomeSum {
  public:
-  // `facts` of the step; null if windows are not searched.
-  void Add(const PathStep& step, const StepAnswer& answer, const StepFacts* facts) {
+  // `window` of the step; null if windows are not searched.
+  void Add(const PathStep& step, const StepAnswer& answer, const StepWindow* window) {
     outcome_.AddToPath(step);
     exact_ &= answer.exact;
-    known_ &= answer.verdict.certain;
+    known_ &= answer.outcome.certain;
     TensorStats& gradients = outcome_.gradients;
     gradients.underflow += answer.underflow;
     gradients.subnormal += answer.subnormal;
@@ -31,7 +31,7 @@ class OutcomeSum {
       underflown_.Add(answer.energy_bracket);
       likely_underflown_ += answer.energy_lost;
     }
-    if (facts != nullptr) AddLoss(step, *facts);
+    if (window != nullptr) AddLoss(step, *window);
   }
 
   // Sets the event that ended the run.
@@ -58,12 +58,12 @@ class OutcomeSum {
   }
 
  private:
-  void AddLoss(const PathStep& step, const StepFacts& facts) {
+  void AddLoss(const PathStep& step, const StepWindow& window) {
     const bool lost = step.skipped || !step.finite;
-    loss_ = loss_.value_or(0) + (lost ? 1 : LostAt(facts, step.scale));
-    if (lost || facts.hopeless) return;
-    outcome_.steps_below_window += step.scale < facts.lowest;
-    outcome_.steps_with_headroom += std::ldexp(step.scale, kHeadroom) <= facts.highest;
+    loss_ = loss_.value_or(0) + (lost ? 1 : window.LossAt(step.scale));
+    if (lost || window.hopeless) return;
+    outcome_.steps_below_window += step.scale < window.lowest_scale();
+    outcome_.steps_with_headroom += std::ldexp(step.scale, kHeadroom) <= window.highest_scale;
   }
 
   // The counters of the inputs, with those of their results that steps answered; the rest is 0.

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <limits>
 
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 #include "src/base/float_environment.h"
 
 namespace dlsim::sim {
@@ -64,10 +64,10 @@ StepAnswer SweepQuestion::Answer(const StepTotals& totals) const {
   }
   answer.nonfinite_outputs += question_.OtherNonfinite(input.zeros, input.nan, input.inf);
   SetEnergy(squares, input.sum_of_squares, answer);
-  answer.verdict = JudgeTotals(kind_, question_, totals);
+  answer.outcome = JudgeTotals(kind_, question_, totals);
   if (kind_.needs_absmax) {
     answer.absmax = Absmax(totals);
-    answer.verdict.certain &= totals.parts().size() == 1;
+    answer.outcome.certain &= totals.parts().size() == 1;
   }
   return answer;
 }
@@ -92,11 +92,11 @@ StepAnswer AnswerOf(const SweepKind& kind, const StepMeasurement& step,
   answer.nonfinite_outputs = gradients.nonfinite_outputs;
   const double squares = gradients.underflow_sum_of_squares;
   SetEnergy({squares, squares}, gradients.sum_of_squares, answer);
-  const Verdict verdict = Judge({step, answers, totals}, deciding);
+  const FiniteFindings findings = Judge({step, answers, totals}, deciding);
   ReplayStep record;
-  record.finite = IsFinite(kind.finite_test, verdict);
-  Explain(kind.finite_test, verdict, record);
-  answer.verdict = {record.finite, record.lower_scale_helps, true};
+  record.finite = IsFinite(kind.finite_test, findings);
+  Explain(kind.finite_test, findings, record);
+  answer.outcome = {record.finite, record.lower_scale_helps, true};
   return answer;
 }
 

@@ -21,7 +21,7 @@ struct SweepKind {
   friend bool operator==(const SweepKind&, const SweepKind&) = default;
 };
 
-struct FiniteVerdict {
+struct FiniteOutcome {
   bool finite = true;
   bool lower_scale_helps = true;
   bool certain = true;  // false: the totals do not tell, and this is the likely outcome
@@ -35,12 +35,12 @@ struct StepAnswer {
   Bracket<double> energy_bracket;
   bool exact = true;  // all of the above
 
-  FiniteVerdict verdict;
+  FiniteOutcome outcome;
   float absmax = 0;  // as ScalerInput::absmax
 };
 
 // Judges by the totals whether a step is finite.
-FiniteVerdict JudgeTotals(const SweepKind& kind, const HistogramQuestion& question,
+FiniteOutcome JudgeTotals(const SweepKind& kind, const HistogramQuestion& question,
                           const StepTotals& totals);
 
 // Returns what MeasureStep's answers for the question say of a step.

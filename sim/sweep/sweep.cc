@@ -24,11 +24,11 @@ StepAnswer AnswerOf(const ReplayStep& record) {
   answer.underflow_squares = gradients.underflow_sum_of_squares;
   answer.energy_lost = gradients.energy_lost();
   answer.energy_bracket = {answer.energy_lost, answer.energy_lost};
-  answer.verdict = {record.finite, record.lower_scale_helps, true};
+  answer.outcome = {record.finite, record.lower_scale_helps, true};
   if (const auto& open = record.uncertain) {
     answer.exact = open->gradients.exact();
     answer.energy_bracket = open->gradients.RangeOf<&TensorStats::energy_lost>(gradients);
-    answer.verdict.certain = open->certain;
+    answer.outcome.certain = open->certain;
   }
   return answer;
 }
@@ -48,13 +48,14 @@ class GeneralRuns {
   bool AllStopped() const { return states_.AllStopped(); }
   void Ask(const GradientStep& step, StepQuestions& questions) { states_.Ask(step, questions); }
 
-  void Advance(int64_t step, std::span<const StepFacts> facts, const StepMeasurement& measured) {
+  void Advance(int64_t step, std::span<const StepWindow* const> windows,
+               const StepMeasurement& measured) {
     states_.Advance(step, measured, [&](size_t r, const auto&) {
       RunState& state = states_[r];
       if (state.stopped()) outcomes_[r].End(state.result().events.back());
       const ReplayStep record = state.TakeStep();
       outcomes_[r].Add(PathStepOf(record), AnswerOf(record),
-                       facts.empty() ? nullptr : &facts[places_[r]]);
+                       windows.empty() ? nullptr : windows[places_[r]]);
     });
   }
 
@@ -65,7 +66,7 @@ class GeneralRuns {
  private:
   RunStates states_;
   std::vector<OutcomeSum> outcomes_;
-  std::vector<size_t> places_;  // of their conversions among the facts of a step
+  std::vector<size_t> places_;  // of their conversions among the windows of a step
 };
 
 class SweepConsumer final : public StepConsumer {
@@ -116,13 +117,13 @@ class SweepConsumer final : public StepConsumer {
       table.At(unclear.index) = AnswerOf(table.question(unclear.index).kind(), measured,
                                          measured.answers[unclear.answer], options_.replay.checked);
     }
-    std::span<const StepFacts> facts;
+    std::span<const StepWindow* const> windows;
     if (windows_) {
       windows_->Advance(i, step, measured);
-      facts = windows_->facts();
+      windows = windows_->latest();
     }
-    if (totals_.going()) totals_.Advance(step.number(), facts);
-    if (!general_.AllStopped()) general_.Advance(step.number(), facts, measured);
+    if (totals_.going()) totals_.Advance(step.number(), windows);
+    if (!general_.AllStopped()) general_.Advance(step.number(), windows, measured);
     if (options_.progress) options_.progress(i + 1);
   }
 
@@ -135,8 +136,8 @@ class SweepConsumer final : public StepConsumer {
     return outcomes;
   }
 
-  std::vector<SweepVerdict> Verdicts(const GradientSource& source,
-                                     std::span<const std::string> formats) {
+  std::vector<SweepAdvice> Verdicts(const GradientSource& source,
+                                    std::span<const std::string> formats) {
     if (!windows_) return {};
     return windows_->Verdicts(source, formats, options_.tensors);
   }
@@ -164,7 +165,7 @@ class SweepConsumer final : public StepConsumer {
   // Asks the elements what the totals do not tell.
   void AskUnclear(StepQuestions& questions) {
     for (const uint32_t index : totals_.table().asked()) {
-      if (totals_.table().At(index).verdict.certain) continue;
+      if (totals_.table().At(index).outcome.certain) continue;
       unclear_.push_back({index, questions.Add(totals_.table().question(index).ToMeasure())});
     }
   }

@@ -79,7 +79,7 @@ Json JsonRun(const SweepResult& result, size_t run) {
 // The verdict where values are rounded as the grid says first; null if none was made.
 void WriteVerdicts(const SweepResult& result, JsonStream& json) {
   Json others = Json::array(), first;
-  for (const SweepVerdict& verdict : result.verdicts) {
+  for (const SweepAdvice& verdict : result.verdicts) {
     Json object = JsonAdvice(verdict.advice);
     object["rounding"] = NameOf(verdict.rounding);
     (first.is_null() ? first : others.emplace_back()) = std::move(object);

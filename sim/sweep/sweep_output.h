@@ -22,7 +22,7 @@ struct SweepResult {
   const SweepPlan& plan;
   RankBy sort;
   std::vector<SweepOutcome> outcomes;  // of plan.points
-  std::vector<SweepVerdict> verdicts;  // see SweepRun
+  std::vector<SweepAdvice> verdicts;   // see SweepRun
   std::vector<Prefers> prefers = {};   // of plan.points
   std::vector<size_t> order = {};      // see Rank
   std::vector<size_t> pareto = {};     // see ParetoFront
@@ -34,7 +34,7 @@ std::vector<std::string> AxisKeys(const SweepGrid& grid);
 std::vector<std::string> ValuesAt(const SweepGrid& grid, const GridPoint& point);
 
 // Returns the verdict, as a report begins with it.
-std::string FormatSweepVerdict(const SweepResult& result);
+std::string FormatSweepAdvice(const SweepResult& result);
 
 // Returns the best runs in `top` rows, the Pareto front and what was refused, as text.
 std::string FormatSweep(const SweepResult& result, uint64_t top);

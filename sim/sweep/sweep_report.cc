@@ -123,12 +123,12 @@ std::string RefusedLines(const SweepPlan& plan) {
 
 }  // namespace
 
-std::string FormatSweepVerdict(const SweepResult& result) {
+std::string FormatSweepAdvice(const SweepResult& result) {
   if (result.verdicts.empty()) {
     return Wrap("No verdict: only --sort loss, the default, looks for the safe loss scales.");
   }
   std::string text;
-  for (const SweepVerdict& verdict : result.verdicts) {
+  for (const SweepAdvice& verdict : result.verdicts) {
     const bool several = result.verdicts.size() > 1;
     if (several) text += fmt::format("rounding {}:\n", NameOf(verdict.rounding));
     text += FormatAdviceLines(verdict.advice);

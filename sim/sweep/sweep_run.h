@@ -13,7 +13,7 @@ namespace dlsim::sim {
 
 struct SweepRun {
   std::vector<SweepOutcome> outcomes;  // of the runs, in order
-  std::vector<SweepVerdict>
+  std::vector<SweepAdvice>
       verdicts;  // one for each way of rounding; none if no windows were searched
 };
 

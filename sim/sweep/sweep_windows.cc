@@ -3,16 +3,13 @@
 
 #include <algorithm>
 
-#include "sim/advice/step_facts.h"
-
 namespace dlsim::sim {
 
 SweepWindows::SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options,
-                           const GradientSource& source)
-    : options_(options) {
+                           const GradientSource& source) {
   for (const ReplayRun& run : runs) places_.push_back(Place(run));
   for (const Group& group : groups_) {
-    searches_.emplace_back(group.formats, group.conversion, options.step).FindNoise(source);
+    searches_.emplace_back(group.formats, group.conversion, options).FindNoise(source);
   }
 }
 
@@ -25,8 +22,8 @@ size_t SweepWindows::Place(const ReplayRun& run) {
   const auto index = static_cast<size_t>(found - group->formats.begin());
   if (found == group->formats.end()) {
     group->formats.push_back({run.format, run.conversion.format});
-    group->places.push_back(facts_.size());
-    facts_.emplace_back();
+    group->places.push_back(latest_.size());
+    latest_.emplace_back();
   }
   return group->places[index];
 }
@@ -38,19 +35,15 @@ void SweepWindows::Ask(const GradientStep& step, StepQuestions& questions) {
 void SweepWindows::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     searches_[g].Advance(i, step, measured);
-    const Group& group = groups_[g];
-    for (size_t f = 0; f < group.formats.size(); ++f) {
-      Conversion conversion = group.conversion;
-      conversion.format = group.formats[f].format;
-      facts_[group.places[f]] = FactsOf(searches_[g].Latest(f), conversion, options_.checked);
-    }
+    const std::vector<size_t>& places = groups_[g].places;
+    for (size_t f = 0; f < places.size(); ++f) latest_[places[f]] = &searches_[g].Latest(f);
   }
 }
 
-std::vector<SweepVerdict> SweepWindows::Verdicts(const GradientSource& source,
-                                                 std::span<const std::string> formats,
-                                                 const std::string& tensors) {
-  std::vector<SweepVerdict> verdicts;
+std::vector<SweepAdvice> SweepWindows::Verdicts(const GradientSource& source,
+                                                std::span<const std::string> formats,
+                                                const std::string& tensors) {
+  std::vector<SweepAdvice> verdicts;
   for (size_t g = 0; g < groups_.size(); ++g) {
     std::vector<FormatWindows> found = searches_[g].Take(source);
     std::ranges::stable_sort(found, {}, [&](const FormatWindows& windows) {

@@ -9,36 +9,34 @@
 #include <vector>
 
 #include "dlsim/sim/replay.h"
-#include "dlsim/sim/tune.h"
 #include "sim/advice/advice.h"
 #include "sim/advice/window_consumer.h"
 
 namespace dlsim::sim {
 
 // What is said of the formats where values are rounded in one way.
-struct SweepVerdict {
+struct SweepAdvice {
   Rounding rounding = Rounding::kNearestEven;
   Advice advice;
 };
 
 class SweepWindows {
  public:
-  // `options` must live as long as this.
   SweepWindows(std::span<const ReplayRun> runs, const ReplayOptions& options,
                const GradientSource& source);
 
   void Ask(const GradientStep& step, StepQuestions& questions);
   void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured);
 
-  // What the step that was advanced last allows, by place, and the place of run r.
-  std::span<const StepFacts> facts() const { return facts_; }
+  // The windows of the step that was advanced last, by place, and the place of run r.
+  std::span<const StepWindow* const> latest() const { return latest_; }
   size_t PlaceOf(size_t r) const { return places_[r]; }
 
   // After the last step, once: a verdict for each way of rounding, on the formats in the order of
   // `formats`. `tensors`: the pattern of those that were read.
-  std::vector<SweepVerdict> Verdicts(const GradientSource& source,
-                                     std::span<const std::string> formats,
-                                     const std::string& tensors);
+  std::vector<SweepAdvice> Verdicts(const GradientSource& source,
+                                    std::span<const std::string> formats,
+                                    const std::string& tensors);
 
  private:
   // Conversions that differ in the format only are searched together.
@@ -50,11 +48,10 @@ class SweepWindows {
 
   size_t Place(const ReplayRun& run);
 
-  const ReplayOptions& options_;
   std::vector<Group> groups_;
   std::vector<WindowConsumer> searches_;  // of the groups
   std::vector<size_t> places_;
-  std::vector<StepFacts> facts_;
+  std::vector<const StepWindow*> latest_;
 };
 
 }  // namespace dlsim::sim

@@ -31,15 +31,15 @@ void TotalsRun::Ask(Remembers remembers, QuestionTable& table) {
   asked_ = true;
 }
 
-void TotalsRun::Advance(int64_t step, std::span<const StepFacts> facts, QuestionTable& table,
-                        const TensorStats& input) {
+void TotalsRun::Advance(int64_t step, std::span<const StepWindow* const> windows,
+                        QuestionTable& table, const TensorStats& input) {
   const StepAnswer& answer = table.At(question_);
-  const FiniteVerdict& verdict = answer.verdict;
-  ScalerDecision decision = scaler_.Next({.overflow = !verdict.finite, .absmax = answer.absmax});
+  const FiniteOutcome& outcome = answer.outcome;
+  ScalerDecision decision = scaler_.Next({.overflow = !outcome.finite, .absmax = answer.absmax});
   const double scale = std::exchange(scale_, scaler_.scale());
-  sum_.Add({step, scale, scale_, decision.skip, verdict.finite, verdict.lower_scale_helps,
+  sum_.Add({step, scale, scale_, decision.skip, outcome.finite, outcome.lower_scale_helps,
             answer.energy_lost},
-           answer, facts.empty() ? nullptr : &facts[place_]);
+           answer, windows.empty() ? nullptr : windows[place_]);
   if (!decision.event || !decision.event->fatal || on_fatal_ == OnFatal::kContinue) return;
   decision.event->step = step;
   sum_.End(std::move(*decision.event));
@@ -61,11 +61,11 @@ void TotalsRuns::Answer(ProfileTotals totals) {
   table_.Answer(totals_);
 }
 
-void TotalsRuns::Advance(int64_t step, std::span<const StepFacts> facts) {
+void TotalsRuns::Advance(int64_t step, std::span<const StepWindow* const> windows) {
   input_.Merge(totals_.gradients());
   for (TotalsRun& run : runs_) {
     if (run.stopped()) continue;
-    run.Advance(step, facts, table_, input_);
+    run.Advance(step, windows, table_, input_);
     if (run.stopped()) --going_;
   }
 }

@@ -19,7 +19,7 @@ bool AsksForTotals(const ReplayRun& run, const ReplayOptions& options);
 
 class TotalsRun {
  public:
-  // `place` is that of its conversion among the facts of a step.
+  // `place` is that of its conversion among the windows of a step.
   TotalsRun(ReplayRun run, size_t place, OnFatal on_fatal, QuestionTable& table);
 
   bool stopped() const { return input_.has_value(); }
@@ -29,9 +29,9 @@ class TotalsRun {
   // Asks the question of the coming step.
   void Ask(Remembers remembers, QuestionTable& table);
 
-  // Lives through the step; `input` is of all steps up to this, `facts` is empty if windows are not
+  // Lives through the step; `input` is of all steps up to this, `windows` is empty if none are
   // searched.
-  void Advance(int64_t step, std::span<const StepFacts> facts, QuestionTable& table,
+  void Advance(int64_t step, std::span<const StepWindow* const> windows, QuestionTable& table,
                const TensorStats& input);
 
   SweepOutcome Outcome(const TensorStats& input, size_t steps) const {
@@ -69,7 +69,7 @@ class TotalsRuns {
   // Answers them by the totals between these edges.
   void Answer(ProfileTotals totals);
 
-  void Advance(int64_t step, std::span<const StepFacts> facts);
+  void Advance(int64_t step, std::span<const StepWindow* const> windows);
 
   SweepOutcome Outcome(size_t run, size_t steps) const { return runs_[run].Outcome(input_, steps); }
 

@@ -114,7 +114,7 @@ class AdviceTest : public SmallReplayTest {
 TEST_F(AdviceTest, NeedsNoScaleWhereAllFits) {
   for (int step = 0; step < 4; ++step) WriteLayers(step, 1.0f, 0.01f);
   const Advice advice = AdviceOn({"fp16", "bf16"});
-  EXPECT_EQ(advice.formats[0].verdict, FormatVerdict::kAsIs);
+  EXPECT_EQ(advice.formats[0].verdict, Verdict::kAsIs);
   EXPECT_EQ(advice.formats[0].scale, 1.0);
   EXPECT_EQ(advice.formats[0].steps_outside, 0u);
   EXPECT_EQ(advice.best, 0u);  // the finer rounding
@@ -153,7 +153,7 @@ TEST_F(AdviceTest, ZerosSayNothingOfAFormat) {
   }
   const TraceReader trace = Open();
   const Advice few = Advise(WindowsOf(TraceSource(trace, 1), {"fp16"}));
-  EXPECT_EQ(few.formats[0].verdict, FormatVerdict::kOverflows);
+  EXPECT_EQ(few.formats[0].verdict, Verdict::kOverflows);
   EXPECT_EQ(few.lines[0],
             "fp16  cannot be judged: only 1 of 4 steps has gradients that are finite and not all "
             "zero.");
@@ -188,7 +188,7 @@ TEST_F(AdviceTest, ActivationsAskForAScale) {
   for (int step = 0; step < 4; ++step) WriteLayers(step, 1.0f, 0x1p-25f);
   const Advice advice = AdviceOn({"fp16"});
   const FormatAdvice& fp16 = advice.formats.front();
-  EXPECT_EQ(fp16.verdict, FormatVerdict::kWithScale);
+  EXPECT_EQ(fp16.verdict, Verdict::kWithScale);
   EXPECT_EQ(fp16.window->high, 15);
   EXPECT_EQ(fp16.scale, 0x1p13);
   EXPECT_EQ(fp16.low.tensor, "a.act_grad");
@@ -199,7 +199,7 @@ TEST_F(AdviceTest, ActivationsAskForAScale) {
 TEST_F(AdviceTest, OneSpikeSetsNoScale) {
   for (int step = 0; step < 30; ++step) WriteLayers(step, step == 17 ? 0x1p34f : 1.0f, 0x1p-25f);
   const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
-  EXPECT_EQ(fp16.verdict, FormatVerdict::kWithScale);
+  EXPECT_EQ(fp16.verdict, Verdict::kWithScale);
   EXPECT_EQ(fp16.scale, 0x1p13);
   EXPECT_EQ(fp16.steps_outside, 1u);
 }
@@ -223,7 +223,7 @@ TEST_F(AdviceTest, DirectedRoundingOverflowsOnEitherSide) {
                                        {Rounding::kTowardNegative, -1}}) {
     Conversion conversion;
     conversion.rounding = rounding;
-    const Advice advice = AdviseOn(source, std::vector<std::string>{"fp16"}, conversion, {});
+    const Advice advice = AdviseOn(source, {.formats = {"fp16"}, .conversion = conversion});
     EXPECT_EQ(advice.formats.front().windows.front().high, high) << NameOf(rounding);
   }
 }
@@ -238,7 +238,7 @@ TEST_F(AdviceTest, AWindowEndsWhereGradientsAreClamped) {
     Conversion conversion;
     conversion.rounding = Rounding::kTowardZero;
     conversion.overflow = overflow;
-    const Advice advice = AdviseOn(source, std::vector<std::string>{"fp16"}, conversion, {});
+    const Advice advice = AdviseOn(source, {.formats = {"fp16"}, .conversion = conversion});
     EXPECT_EQ(advice.formats.front().windows.front().high, 0) << NameOf(overflow);
   }
 }
@@ -246,7 +246,7 @@ TEST_F(AdviceTest, AWindowEndsWhereGradientsAreClamped) {
 TEST_F(AdviceTest, NamesWhatIsLostWhereNothingServes) {
   for (int step = 0; step < 10; ++step) WriteLayers(step, 0x1p20f, 0x1p-30f);
   const Advice advice = AdviceOn({"fp16", "bf16"});
-  EXPECT_EQ(advice.formats[0].verdict, FormatVerdict::kNoScaleServes);
+  EXPECT_EQ(advice.formats[0].verdict, Verdict::kNoScaleServes);
   EXPECT_FALSE(advice.formats[0].scale);
   EXPECT_FALSE(advice.formats[0].window);
   EXPECT_EQ(advice.formats[0].empty_steps, 10u);
@@ -259,7 +259,7 @@ TEST_F(AdviceTest, AScaleMayHaveToMove) {
     WriteLayers(step, size, size);
   }
   const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
-  EXPECT_EQ(fp16.verdict, FormatVerdict::kWithScale);
+  EXPECT_EQ(fp16.verdict, Verdict::kWithScale);
   EXPECT_FALSE(fp16.scale);
   EXPECT_EQ(fp16.steps_outside, 20u);
 }
@@ -267,7 +267,7 @@ TEST_F(AdviceTest, AScaleMayHaveToMove) {
 TEST_F(AdviceTest, ARunThatDiedOverflows) {
   for (int step = 0; step < 10; ++step) WriteLayers(step, step < 3 ? 1.0f : kInf, 1.0f);
   const Advice advice = AdviceOn({"fp16"});
-  EXPECT_EQ(advice.formats.front().verdict, FormatVerdict::kOverflows);
+  EXPECT_EQ(advice.formats.front().verdict, Verdict::kOverflows);
   EXPECT_EQ(advice.formats.front().hopeless_steps, 7u);
 }
 
@@ -279,7 +279,7 @@ TEST_F(AdviceTest, NoiseIsNamedAndNotCounted) {
   }
   const Advice advice = AdviceOn({"fp16"});
   EXPECT_EQ(advice.formats.front().noise_tensors, std::vector<std::string>{"c.bias.grad"});
-  EXPECT_EQ(advice.formats.front().verdict, FormatVerdict::kAsIs);
+  EXPECT_EQ(advice.formats.front().verdict, Verdict::kAsIs);
   EXPECT_TRUE(advice.formats.front().at_risk.empty());
 }
 

@@ -58,7 +58,7 @@ TEST_F(LossTensors, AreTheSameShareOfOneAtAllSteps) {
     EXPECT_EQ(tensors, of.is_loss ? 2u : 3u);
     EXPECT_EQ(source.facts().notes.size(), of.is_loss ? 1u : 0u);
     const std::vector<std::string> formats = {"fp16"};
-    const Advice advice = AdviseOn(source, formats, {}, {});
+    const Advice advice = AdviseOn(source, {.formats = formats});
     EXPECT_EQ(advice.formats[0].high.tensor, of.is_loss ? "a.act_grad" : of.name);
   }
 }
@@ -80,7 +80,7 @@ TEST_F(LossTensors, ABrokenLossIsInTheVerdict) {
     }
     const TraceReader trace = Open();
     const std::vector<std::string> formats = {"fp16"};
-    return AdviseOn(TraceSource(trace, 1), formats, {}, {}).lines[1];
+    return AdviseOn(TraceSource(trace, 1), {.formats = formats}).lines[1];
   };
   for (const char* loss : {"nan", "NaN", "-nan", "inf", "-inf", "Infinity"}) {
     EXPECT_NE(lines(loss).find("loss is NaN or infinite at 1 step (step 1)"), std::string::npos)

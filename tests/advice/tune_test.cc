@@ -9,8 +9,10 @@
 
 #include "dlsim/error.h"
 #include "dlsim/sim/policies.h"
+#include "sim/advice/evidence.h"
 #include "sim/advice/policy_family.h"
 #include "sim/advice/policy_score.h"
+#include "sim/base/quantity.h"
 #include "tests/support/profiled_trace.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/test_traces.h"
@@ -32,11 +34,11 @@ class Tuning : public SmallReplayTest {
 TEST_F(Tuning, NeedsNoScaleWhereNothingIsLost) {
   WriteSteps(0, 4, "w.grad", {1.0f, -0.5f});
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, TuneVerdict::kNoScaleNeeded);
+  EXPECT_EQ(ScalingAdvised(tuning), "no scale needed");
   EXPECT_EQ(tuning.choices.front().score.mean_loss, 0);
   EXPECT_EQ(tuning.least_loss, 0);
   EXPECT_TRUE(tuning.choices.front().optimal);
-  EXPECT_EQ(tuning.choices.front().score.parameters.interval, 2000);
+  EXPECT_EQ(tuning.choices.front().parameters.interval, 2000);
   EXPECT_TRUE(tuning.overflow_side.empty());
 }
 
@@ -44,7 +46,7 @@ TEST_F(Tuning, NeedsNoScaleWhereNothingIsLost) {
 TEST_F(Tuning, StartsHighWhereNoScaleIsNeeded) {
   WriteSteps(0, 4, "w.grad", {1.0f, -0.5f});
   const auto start = [&](const char* format) {
-    return Tune(format).choices.front().score.parameters.init;
+    return Tune(format).choices.front().parameters.init;
   };
   EXPECT_EQ(start("fp16"), 0x1p13);
   EXPECT_EQ(start("cb16"), 0x1p29);
@@ -56,20 +58,22 @@ TEST_F(Tuning, FindsTheWindow) {
   WriteSteps(0, 2, "w.grad", {1.0f});
   WriteSteps(2, 4, "w.grad", {0x1p-26f});
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, TuneVerdict::kStaticEnough);
-  EXPECT_EQ(tuning.loss_at_one, 0.5);
-  EXPECT_EQ(tuning.window.low, 4);
-  EXPECT_FALSE(tuning.window.low_open);
-  EXPECT_EQ(tuning.window.low_step, 2);
-  EXPECT_EQ(tuning.window.high, double{std::nextafter(65520.0f, 0.0f)});
-  EXPECT_EQ(tuning.window.high_step, 0);
-  EXPECT_EQ(tuning.headroom.min, tuning.window.high);
-  EXPECT_EQ(tuning.headroom.last, double{std::nextafter(0x1p26f * 65520.0f, 0.0f)});
+  EXPECT_EQ(ScalingAdvised(tuning), "static scale enough");
+  EXPECT_EQ(tuning.comparisons.front().score.mean_loss, 0.5);  // without a scale
+  const CommonScales scales = CommonScalesOf(tuning.windows);
+  EXPECT_EQ(scales.low, 4);
+  EXPECT_FALSE(scales.low_open);
+  EXPECT_EQ(scales.low_step, 2);
+  EXPECT_EQ(scales.high, double{std::nextafter(65520.0f, 0.0f)});
+  EXPECT_EQ(scales.high_step, 0);
+  const Headroom room = HeadroomOf(tuning.windows);
+  EXPECT_EQ(room.min, scales.high);
+  EXPECT_EQ(room.last, double{std::nextafter(0x1p26f * 65520.0f, 0.0f)});
   // Two binades below the end of 2^2 to 2^15.
-  EXPECT_EQ(tuning.best_static.low, 4);
-  EXPECT_EQ(tuning.best_static.high, 0x1p15);
-  EXPECT_EQ(tuning.best_static.scale, 0x1p13);
-  EXPECT_EQ(tuning.choices.front().score.parameters.init, 0x1p13);
+  EXPECT_EQ(tuning.most_served->low, 2);
+  EXPECT_EQ(tuning.most_served->high, 15);
+  EXPECT_EQ(tuning.fixed_scale, 0x1p13);
+  EXPECT_EQ(tuning.choices.front().parameters.init, 0x1p13);
   EXPECT_EQ(tuning.choices.front().score.mean_loss, 0);
 }
 
@@ -79,11 +83,12 @@ TEST_F(Tuning, MovesWhereNoStaticScaleServesAllSteps) {
   WriteSteps(10, 30, "middle.grad", {1.0f});
   WriteSteps(30, 40, "tiny.grad", {0x1p-26f});
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, TuneVerdict::kDynamic);
-  EXPECT_EQ(tuning.best_static.mean_loss, 0.25);
-  EXPECT_TRUE(tuning.window.empty());
-  EXPECT_EQ(tuning.window.low, 4);
-  EXPECT_LT(tuning.window.high, 0x1p-4);
+  EXPECT_EQ(ScalingAdvised(tuning), "dynamic scaling recommended");
+  EXPECT_EQ(tuning.fixed.mean_loss, 0.25);
+  const CommonScales scales = CommonScalesOf(tuning.windows);
+  EXPECT_TRUE(scales.empty());
+  EXPECT_EQ(scales.low, 4);
+  EXPECT_LT(scales.high, 0x1p-4);
   const PolicyChoice& choice = tuning.choices.front();
   EXPECT_LE(choice.score.mean_loss, 0.05);  // a skip and a step that the scale reaches late
   EXPECT_TRUE(choice.score.grew);
@@ -92,7 +97,7 @@ TEST_F(Tuning, MovesWhereNoStaticScaleServesAllSteps) {
   EXPECT_EQ(tuning.overflow_side.front().name, "big.grad");
   ASSERT_EQ(tuning.underflow_side.size(), 1u);
   EXPECT_EQ(tuning.underflow_side.front().name, "tiny.grad");
-  EXPECT_EQ(tuning.underflow_side.front().worst_harm, 1);
+  EXPECT_EQ(tuning.underflow_side.front().harm.worst, 1);
 }
 
 // Both needs within each step: what overflows must be lost, or what underflows.
@@ -102,21 +107,21 @@ TEST_F(Tuning, SaysWhenNoScaleHelps) {
                      FloatTensor("b.grad", {0x1p-6f}), FloatTensor("bad.grad", {65520.0f})});
   }
   const FormatTuning torn = Tune("fp16");
-  EXPECT_EQ(torn.verdict, TuneVerdict::kNoScaleHelps);
-  EXPECT_EQ(torn.unscalable_steps, 3u);
+  EXPECT_EQ(ScalingAdvised(torn), "no scale helps");
+  EXPECT_EQ(torn.empty_steps, 3u);
   // At scale 1 all is skipped; below only one tensor of three is lost.
-  EXPECT_EQ(torn.loss_at_one, 1);
+  EXPECT_EQ(torn.comparisons.front().score.mean_loss, 1);
   EXPECT_NEAR(torn.choices.front().score.mean_loss, 1.0 / 3, 1e-6);
   for (int step = 0; step < 3; ++step) {
     WriteStep(step, {FloatTensor("ok.grad", {1.0f}),
                      FloatTensor("bad.grad", {std::numeric_limits<float>::quiet_NaN()})});
   }
   const FormatTuning tuning = Tune("fp16");
-  EXPECT_EQ(tuning.verdict, TuneVerdict::kNoScaleHelps);
+  EXPECT_EQ(ScalingAdvised(tuning), "no scale helps");
   EXPECT_EQ(tuning.hopeless_steps, 3u);
   EXPECT_EQ(tuning.least_loss, 1);
-  EXPECT_EQ(tuning.headroom.median, 0);
-  EXPECT_EQ(tuning.facts.front().tensor, "bad.grad");
+  EXPECT_EQ(HeadroomOf(tuning.windows).median, 0);
+  EXPECT_EQ(tuning.windows.front().high_tensor, "bad.grad");
 }
 
 // In a format of five exponent bits 2^40 and 2^-10 never fit together.
@@ -126,7 +131,7 @@ TEST_F(Tuning, CountsStepsThatLoseAtEveryScale) {
     WriteStep(step, {FloatTensor("tiny.grad", tiny), FloatTensor("one.grad", {1.0f})});
   }
   const FormatTuning tuning = Tune("e2m1");
-  EXPECT_EQ(tuning.unscalable_steps, 2u);
+  EXPECT_EQ(tuning.empty_steps, 2u);
   // 2^16 * 2^-16 against 1.
   EXPECT_NEAR(tuning.least_loss, 0.5, 1e-12);
   EXPECT_TRUE(tuning.choices.front().optimal);
@@ -140,12 +145,12 @@ TEST_F(Tuning, RecommendsPowersOfTwo) {
   WriteSteps(4, 8, "a.grad", {123.0f, 7e-9f});
   for (const std::string format : {"fp16", "fp8-e4m3", "fp8-e5m2", "e2m1", "cb16"}) {
     const FormatTuning tuning = Tune(format);
-    EXPECT_TRUE(IsPowerOfTwo(tuning.best_static.scale)) << format;
+    EXPECT_TRUE(IsPowerOfTwo(tuning.fixed_scale)) << format;
     for (const PolicyChoice& choice : tuning.choices) {
-      const ScaleParameters& found = choice.score.parameters;
-      EXPECT_TRUE(IsPowerOfTwo(found.init)) << format << found.init;
-      EXPECT_TRUE(choice.family.min.empty() || IsPowerOfTwo(found.min)) << format << found.min;
-      EXPECT_TRUE(choice.family.max.empty() || IsPowerOfTwo(found.max)) << format << found.max;
+      for (const auto& [name, value] : choice.named) {
+        const auto* scale = std::get_if<double>(&value);
+        EXPECT_TRUE(scale == nullptr || IsPowerOfTwo(*scale)) << format << name;
+      }
     }
   }
 }
@@ -156,10 +161,8 @@ TEST_F(Tuning, ActivationGradientsDecideIfAsked) {
   request.formats = {"fp16"};
   const TraceReader trace = Open();
   const auto limit = [&](Checked checked) {
-    request.checked = checked;
-    ReplayOptions options;
-    options.checked = checked;
-    return sim::Tune(trace, request, options).formats.front().headroom.min;
+    const TuneResult result = sim::Tune(trace, request, {.checked = checked});
+    return HeadroomOf(result.formats.front().windows).min;
   };
   EXPECT_GT(limit(Checked::kParameterGradients), 0x1p40);
   EXPECT_LT(limit(Checked::kAllGradients), 4);
@@ -208,23 +211,21 @@ TEST(TuneProfile, RecommendsWhatTheTraceDoes) {
   const ProfiledTrace profile(trace, DefaultEdges());
   TuneRequest request;
   request.formats = {"fp16", "cb16"};
-  const TuneSource source = {
-      .replay = [&](std::vector<ReplayRun> runs) { return Replay(profile, std::move(runs), {}); },
-      .step_count = profile.step_count(),
-      .estimated = true};
-  const TuneResult got = Tune(source, request, AdviseOn(profile, request.formats, {}, {}));
+  const TuneResult got = Tune(profile, request, AdviseOn(profile, request), {});
   const TuneResult expected = TuneTrace(trace, request.formats);
   EXPECT_TRUE(got.estimated);
   EXPECT_FALSE(expected.estimated);
   for (size_t f = 0; f < got.formats.size(); ++f) {
     const PolicyChoice& choice = got.formats[f].choices.front();
     const PolicyChoice& wanted = expected.formats[f].choices.front();
-    EXPECT_EQ(choice.score.parameters, wanted.score.parameters);
+    EXPECT_EQ(choice.parameters, wanted.parameters);
     EXPECT_NEAR(choice.score.mean_loss, wanted.score.mean_loss, 1e-20);
     EXPECT_EQ(got.formats[f].verdict, expected.formats[f].verdict);
-    EXPECT_GE(got.formats[f].window.low, expected.formats[f].window.low / 2);
-    EXPECT_LE(got.formats[f].window.low, expected.formats[f].window.low * 2);
-    EXPECT_EQ(got.formats[f].window.high, expected.formats[f].window.high);
+    const CommonScales scales = CommonScalesOf(got.formats[f].windows);
+    const CommonScales exact = CommonScalesOf(expected.formats[f].windows);
+    EXPECT_GE(scales.low, exact.low / 2);
+    EXPECT_LE(scales.low, exact.low * 2);
+    EXPECT_EQ(scales.high, exact.high);
   }
 }
 
@@ -244,7 +245,8 @@ TEST_P(TuneAgainstRandom, NoPolicyBeatsTheRecommendation) {
     const PolicyChoice& choice = tuning.choices.front();
     EXPECT_LE(tuning.least_loss, choice.score.mean_loss);
     const double margin = std::max(0.01, 1.5 / static_cast<double>(trace.step_count()));
-    for (const double loss : RandomLosses(trace, choice.family, 700, 1)) {
+    for (const double loss :
+         RandomLosses(trace, FamilyOf(GetParam().policy, tuning.format), 700, 1)) {
       ASSERT_LE(choice.score.mean_loss, loss + margin);
       ASSERT_LE(tuning.least_loss, loss);
     }

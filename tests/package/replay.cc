@@ -38,7 +38,7 @@ bool Check(const std::string& path) {
   const dlsim::sim::ReplaySummary& first = results[0].summary;
   return first.steps == 45 && first.skipped_steps == kSkipped && first.final_scale == kFinalScale &&
          results[1].summary.skipped_steps == 0 && swept[0].skipped_steps == first.skipped_steps &&
-         tuned.steps == first.steps;
+         tuned.formats.front().steps == first.steps;
 }
 
 }  // namespace

@@ -30,11 +30,11 @@ run(${WORK_DIR}/build/package_test)
 run(${WORK_DIR}/build/replay_test ${TRACE})
 run(${WORK_DIR}/prefix/bin/dlsim --version)
 
-# The project of docs/library.md prints what the page shows.
+# The programs of docs/library.md print what the page shows.
 file(REAL_PATH ../../docs/library.md page BASE_DIRECTORY ${CMAKE_CURRENT_LIST_DIR})
 file(READ ${page} text)
-set(fences "```cmake" "```cpp" "```")
-set(names CMakeLists.txt which_scale.cc shown.txt)
+set(fences "```cmake" "```cpp" "```" "```cpp" "```")
+set(names CMakeLists.txt which_format.cc which_format.txt which_scale.cc which_scale.txt)
 foreach(fence name IN ZIP_LISTS fences names)
   string(FIND "${text}" "${fence}\n" begin)
   string(SUBSTRING "${text}" ${begin} -1 text)
@@ -51,9 +51,11 @@ run(${CMAKE_COMMAND} -S ${WORK_DIR}/tutorial -B ${WORK_DIR}/tutorial-build -G ${
     -DCMAKE_PREFIX_PATH=${WORK_DIR}/prefix -DCMAKE_CXX_COMPILER=${CXX} "-DCMAKE_CXX_FLAGS=${CXX_FLAGS}"
     "-DCUDAToolkit_ROOT=${CUDA_ROOT}")
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/tutorial-build)
-execute_process(COMMAND ${WORK_DIR}/tutorial-build/which_scale ${TRACE} OUTPUT_VARIABLE printed
-                        COMMAND_ERROR_IS_FATAL ANY)
-file(READ ${WORK_DIR}/tutorial/shown.txt shown)
-if(NOT printed STREQUAL shown)
-  message(FATAL_ERROR "docs/library.md shows\n${shown}but this is printed\n${printed}")
-endif()
+foreach(program which_format which_scale)
+  execute_process(COMMAND ${WORK_DIR}/tutorial-build/${program} ${TRACE} OUTPUT_VARIABLE printed
+                          COMMAND_ERROR_IS_FATAL ANY)
+  file(READ ${WORK_DIR}/tutorial/${program}.txt shown)
+  if(NOT printed STREQUAL shown)
+    message(FATAL_ERROR "docs/library.md shows\n${shown}but this is printed\n${printed}")
+  endif()
+endforeach()

@@ -15,7 +15,6 @@
 
 #include "sim/advice/advice.h"
 #include "sim/advice/policy_score.h"
-#include "sim/advice/step_facts.h"
 #include "sim/base/number.h"
 #include "sim/replay/trace_source.h"
 #include "sim/sweep/totals_run.h"
@@ -259,19 +258,18 @@ TEST_P(SweptWindows, SayWhatEachRunLoses) {
   size_t below = 0, certain = 0;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
-    const std::vector<std::string> format = {runs[r].format};
-    const Advice advice = AdviseOn(source, format, runs[r].conversion, {});
+    const Advice advice =
+        AdviseOn(source, {.formats = {runs[r].format}, .conversion = runs[r].conversion});
     const ReplayResult result = Replay(trace, {runs[r]}, {}).front();
     double lost = static_cast<double>(source.step_count() - result.steps.size());
     uint64_t steps_below = 0, clamped = 0;
     for (size_t i = 0; i < result.steps.size(); ++i) {
       const ReplayStep& step = result.steps[i];
-      const StepFacts facts =
-          FactsOf(advice.formats[0].windows[i], runs[r].conversion, Checked::kParameterGradients);
+      const StepWindow& window = advice.formats[0].windows[i];
       const bool applied = step.finite && !step.skipped;
-      lost += applied ? LostAt(facts, step.scale) : 1;
-      steps_below += applied && !facts.hopeless && step.scale < facts.lowest;
-      clamped += applied && (facts.hopeless || step.scale > facts.highest);
+      lost += applied ? window.LossAt(step.scale) : 1;
+      steps_below += applied && !window.hopeless && step.scale < window.lowest_scale();
+      clamped += applied && (window.hopeless || step.scale > window.highest_scale);
     }
     ASSERT_TRUE(outcomes[r].mean_loss);
     EXPECT_EQ(steps_below, outcomes[r].steps_below_window);

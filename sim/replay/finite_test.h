@@ -24,7 +24,7 @@ struct JudgedStep {
 };
 
 // What the finite tests look at, over some tensors of one step, and what explains their outcome.
-struct Verdict {
+struct FiniteFindings {
   double sum_of_squares = 0;                     // of the unscaled gradients of the whole step
   double scaled_sum_of_squares = 0;              // of the still scaled; 0 if it was not asked for
   bool nonfinite_element = false;                // among the quantised, still scaled gradients
@@ -42,16 +42,16 @@ struct Verdict {
 enum class Reading : uint8_t { kLikely, kSmallest, kLargest };
 
 // Looks at some tensors, given by their index in ascending order.
-Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors,
-              Reading reading = Reading::kLikely);
+FiniteFindings Judge(const JudgedStep& judged, std::span<const size_t> tensors,
+                     Reading reading = Reading::kLikely);
 
 // Applies a finite test.
-bool IsFinite(FiniteTest test, const Verdict& verdict);
+bool IsFinite(FiniteTest test, const FiniteFindings& findings);
 
 // Fills in why a step is not finite: cause, tensor to blame, whether a lower scale helps.
-void Explain(FiniteTest test, const Verdict& verdict, ReplayStep& record);
+void Explain(FiniteTest test, const FiniteFindings& findings, ReplayStep& record);
 
-// Returns whether all readings of a step come to the same verdict, for the same reason.
+// Returns whether all readings of a step come to the same findings, for the same reason.
 bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t> tensors);
 
 // Returns whether the test needs StepQuestion::detail: only where finite elements of the format can

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 
 #include <algorithm>
 #include <cmath>
@@ -25,8 +25,8 @@ Seen Look(const TensorAnswer& answer, Reading reading) {
 
 }  // namespace
 
-Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors, Reading reading) {
-  Verdict verdict;
+FiniteFindings Judge(const JudgedStep& judged, std::span<const size_t> tensors, Reading reading) {
+  FiniteFindings findings;
   float worst_overflow = 0;
   double largest = -1;
   for (const size_t t : tensors) {
@@ -35,67 +35,67 @@ Verdict Judge(const JudgedStep& judged, std::span<const size_t> tensors, Reading
     const Seen seen = Look(answer, reading);
     const double squares = seen.squares;
     const std::string* name = &judged.step.tensors[t].name;
-    verdict.sum_of_squares += squares;
-    verdict.scaled_sum_of_squares += seen.detail->scaled_sum_of_squares;
+    findings.sum_of_squares += squares;
+    findings.scaled_sum_of_squares += seen.detail->scaled_sum_of_squares;
     if (total.nonfinite_outputs > 0) {
-      verdict.nonfinite_element = true;
+      findings.nonfinite_element = true;
     } else if (answer.parts.size() > 1) {
-      verdict.nonfinite_scaled_sum |= !seen.scaled_sum_finite;
-      verdict.nonfinite_sum |= !std::isfinite(squares);
+      findings.nonfinite_scaled_sum |= !seen.scaled_sum_finite;
+      findings.nonfinite_sum |= !std::isfinite(squares);
     } else {
-      verdict.nonfinite_unscaled |= !std::isfinite(squares);
+      findings.nonfinite_unscaled |= !std::isfinite(squares);
     }
     const bool sum_overflows = !(std::fabs(seen.detail->scaled_sum) < kFloat32Overflow);
-    if (sum_overflows && verdict.sum_tensor == nullptr) verdict.sum_tensor = name;
-    if (total.nonfinite() > 0 && verdict.input_tensor == nullptr) verdict.input_tensor = name;
+    if (sum_overflows && findings.sum_tensor == nullptr) findings.sum_tensor = name;
+    if (total.nonfinite() > 0 && findings.input_tensor == nullptr) findings.input_tensor = name;
     if (total.overflow > 0 && total.absmax > worst_overflow) {
       worst_overflow = total.absmax;
-      verdict.overflow_tensor = name;
+      findings.overflow_tensor = name;
     }
     if (squares > largest) {
       largest = squares;
-      verdict.largest_tensor = name;
+      findings.largest_tensor = name;
     }
   }
-  return verdict;
+  return findings;
 }
 
-bool IsFinite(FiniteTest test, const Verdict& verdict) {
-  const bool elements_finite = !verdict.nonfinite_element && !verdict.nonfinite_scaled_sum;
+bool IsFinite(FiniteTest test, const FiniteFindings& findings) {
+  const bool elements_finite = !findings.nonfinite_element && !findings.nonfinite_scaled_sum;
   switch (test) {
     case FiniteTest::kElementwise:
       return elements_finite;
     case FiniteTest::kUnscaledElementwise:
-      return std::isfinite(verdict.sum_of_squares);  // float64 holds the square of any float32
+      return std::isfinite(findings.sum_of_squares);  // float64 holds the square of any float32
     case FiniteTest::kGlobalNorm:
-      return verdict.sum_of_squares < kFloat32Overflow;  // not for NaN
+      return findings.sum_of_squares < kFloat32Overflow;  // not for NaN
     case FiniteTest::kScaledNorm:
-      return elements_finite && verdict.scaled_sum_of_squares < kFloat32Overflow;
+      return elements_finite && findings.scaled_sum_of_squares < kFloat32Overflow;
     case FiniteTest::kSum:
-      return elements_finite && verdict.sum_tensor == nullptr;
+      return elements_finite && findings.sum_tensor == nullptr;
   }
   return false;
 }
 
-void Explain(FiniteTest test, const Verdict& verdict, ReplayStep& record) {
+void Explain(FiniteTest test, const FiniteFindings& findings, ReplayStep& record) {
   if (record.finite) return;
-  const std::string* tensor = verdict.largest_tensor;
+  const std::string* tensor = findings.largest_tensor;
   record.lower_scale_helps = false;
-  if (verdict.input_tensor != nullptr) {
+  if (findings.input_tensor != nullptr) {
     record.cause = Cause::kInput;
-    tensor = verdict.input_tensor;
-  } else if (verdict.nonfinite_element) {
+    tensor = findings.input_tensor;
+  } else if (findings.nonfinite_element) {
     record.cause = Cause::kOverflow;
-    tensor = verdict.overflow_tensor;
+    tensor = findings.overflow_tensor;
     record.lower_scale_helps = true;
-  } else if (verdict.nonfinite_scaled_sum || verdict.nonfinite_sum) {
+  } else if (findings.nonfinite_scaled_sum || findings.nonfinite_sum) {
     record.cause = Cause::kAccumulation;
-    record.lower_scale_helps = !verdict.nonfinite_sum;
-  } else if (verdict.nonfinite_unscaled) {
+    record.lower_scale_helps = !findings.nonfinite_sum;
+  } else if (findings.nonfinite_unscaled) {
     record.cause = Cause::kUnscaling;
   } else if (test == FiniteTest::kSum) {
     record.cause = Cause::kSum;
-    tensor = verdict.sum_tensor;
+    tensor = findings.sum_tensor;
     record.lower_scale_helps = true;
   } else {
     record.cause = Cause::kNorm;
@@ -110,9 +110,9 @@ bool IsCertain(FiniteTest test, const JudgedStep& judged, std::span<const size_t
   ReplayStep smallest, largest;
   for (ReplayStep* record : {&smallest, &largest}) {
     const Reading reading = record == &smallest ? Reading::kSmallest : Reading::kLargest;
-    const Verdict verdict = Judge(judged, tensors, reading);
-    record->finite = IsFinite(test, verdict);
-    Explain(test, verdict, *record);
+    const FiniteFindings findings = Judge(judged, tensors, reading);
+    record->finite = IsFinite(test, findings);
+    Explain(test, findings, *record);
   }
   return smallest.finite == largest.finite && smallest.cause == largest.cause &&
          smallest.lower_scale_helps == largest.lower_scale_helps;

@@ -37,7 +37,7 @@ inline constexpr int64_t kSettledSteps = 10;
 inline constexpr int64_t kFallsOfDivergence = 4;
 inline constexpr double kFallOfDivergence = 8;
 
-struct SkipVerdict {
+struct SkipSummary {
   SkipKind kind = SkipKind::kNone;
   int64_t steps = 0, skipped = 0;
   int64_t warm_up_skips = 0;
@@ -56,7 +56,7 @@ struct SkipContext {
   bool from_start = true;  // false: the log begins in mid-training, where nothing is warm-up
   std::optional<double> last_scale = {};  // that the log leaves behind
 };
-SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context);
+SkipSummary JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context);
 
 // What happens if every further step overflows.
 struct MinimumForecast {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/explain/skip_verdict.h"
+#include "sim/explain/skip_summary.h"
 
 #include <algorithm>
 #include <cmath>
@@ -40,12 +40,12 @@ bool Grows(std::span<const LoggedStep> steps) {
   return false;
 }
 
-void CountRuns(std::span<const LoggedStep> steps, SkipVerdict& verdict) {
+void CountRuns(std::span<const LoggedStep> steps, SkipSummary& skips) {
   int64_t run = 0;
   for (const LoggedStep& step : steps) {
     run = step.overflow ? run + 1 : 0;
-    verdict.longest_run = std::max(verdict.longest_run, run);
-    if (step.overflow) ++verdict.skipped;
+    skips.longest_run = std::max(skips.longest_run, run);
+    if (step.overflow) ++skips.skipped;
   }
 }
 
@@ -61,7 +61,7 @@ double LowestScale(std::span<const LoggedStep> steps, size_t count) {
 
 // The falls since the last growth, if they are many, or if it is certain that they are fatal.
 void FindDivergence(std::span<const LoggedStep> steps, size_t start, bool certain,
-                    SkipVerdict& verdict) {
+                    SkipSummary& skips) {
   size_t last_growth = start;
   for (size_t i = start + 1; i < steps.size(); ++i) {
     if (steps[i].scale > steps[i - 1].scale) last_growth = i;
@@ -73,32 +73,32 @@ void FindDivergence(std::span<const LoggedStep> steps, size_t start, bool certai
     if (!first) first = i;
     const bool falls_next = i + 1 == steps.size() || steps[i + 1].scale < steps[i].scale;
     if (falls_next) ++falls;
-    ++verdict.tail_skips;
+    ++skips.tail_skips;
   }
   const size_t before = std::max<size_t>(last_growth - start, 1);
   const bool new_lows =
       steps.back().scale <= LowestScale(steps.subspan(start), before) / kFallOfDivergence;
   if (!certain && (falls < kFallsOfDivergence || !new_lows)) return;
-  verdict.kind = SkipKind::kDivergence;
-  verdict.tail = first;
+  skips.kind = SkipKind::kDivergence;
+  skips.tail = first;
 }
 
 }  // namespace
 
-SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context) {
-  SkipVerdict verdict = {.steps = static_cast<int64_t>(steps.size())};
-  CountRuns(steps, verdict);
-  if (context.stopped) verdict.kind = SkipKind::kDivergence;
-  if (verdict.skipped == 0) return verdict;
+SkipSummary JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& context) {
+  SkipSummary skips = {.steps = static_cast<int64_t>(steps.size())};
+  CountRuns(steps, skips);
+  if (context.stopped) skips.kind = SkipKind::kDivergence;
+  if (skips.skipped == 0) return skips;
   size_t settled = context.from_start ? EndOfWarmUp(steps) : 0;
   if (!context.counted) settled = std::min(settled, EndOfFirstDescent(steps));
-  verdict.warm_up_skips = std::ranges::count_if(steps.first(settled), &LoggedStep::overflow);
-  const int64_t later = verdict.skipped - verdict.warm_up_skips;
+  skips.warm_up_skips = std::ranges::count_if(steps.first(settled), &LoggedStep::overflow);
+  const int64_t later = skips.skipped - skips.warm_up_skips;
   const auto steps_after = static_cast<int64_t>(steps.size() - settled);
   if (context.counted && steps_after > 0) {
-    verdict.share = static_cast<double>(later) / static_cast<double>(steps_after);
+    skips.share = static_cast<double>(later) / static_cast<double>(steps_after);
     if (context.growth_interval.value_or(0) > 0) {
-      verdict.expected_share = 1 / (static_cast<double>(*context.growth_interval) + 1);
+      skips.expected_share = 1 / (static_cast<double>(*context.growth_interval) + 1);
     }
   }
   // A descent to below 1, or with an overflow at 1, has not found a scale.
@@ -108,16 +108,16 @@ SkipVerdict JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& con
   const bool descends = context.from_start ? later == 0 && settled == steps.size() : !Grows(steps);
   const bool lost = unscaled && descends;
   if (later == 0 && !lost && !context.stopped) {
-    verdict.kind = SkipKind::kWarmUp;
-    return verdict;
+    skips.kind = SkipKind::kWarmUp;
+    return skips;
   }
-  verdict.kind = SkipKind::kSteady;
-  if (verdict.share && verdict.expected_share && *verdict.share > 3 * *verdict.expected_share &&
+  skips.kind = SkipKind::kSteady;
+  if (skips.share && skips.expected_share && *skips.share > 3 * *skips.expected_share &&
       later > 2) {
-    verdict.kind = SkipKind::kFrequent;
+    skips.kind = SkipKind::kFrequent;
   }
-  FindDivergence(steps, later == 0 ? 0 : settled, lost || context.stopped, verdict);
-  return verdict;
+  FindDivergence(steps, later == 0 ? 0 : settled, lost || context.stopped, skips);
+  return skips;
 }
 
 std::optional<MinimumForecast> ForecastMinimum(LossScaler scaler) {

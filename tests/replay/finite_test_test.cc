@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The finite tests against the outcomes of the stacks' own code (finite_tests.jsonl).
-#include "sim/replay/verdict.h"
+#include "sim/replay/finite_test.h"
 
 #include <gtest/gtest.h>
 
@@ -45,7 +45,7 @@ struct ScaledStep {
     step.tensors.push_back({"t" + std::to_string(answers.size()), Role::kGrad});
   }
 
-  Verdict JudgeAll() const {
+  FiniteFindings JudgeAll() const {
     std::vector<size_t> all(answers.size());
     std::iota(all.begin(), all.end(), size_t{0});
     return Judge({step, answers, totals}, all);
@@ -70,19 +70,19 @@ TEST(FiniteTests, AgreeWithTheStacks) {
       for (const Json& value : tensor) values.push_back(FromHex(value));
       step.Add(values, FromHex(golden.at("scale")));
     }
-    const Verdict verdict = step.JudgeAll();
+    const FiniteFindings findings = step.JudgeAll();
     for (const auto& [column, test] : columns) {
-      EXPECT_EQ(!IsFinite(test, verdict), golden.at("overflow").at(column).get<bool>())
+      EXPECT_EQ(!IsFinite(test, findings), golden.at("overflow").at(column).get<bool>())
           << golden.at("test") << " " << column;
     }
   }
   EXPECT_EQ(cases, 24u);
 }
 
-ReplayStep Explained(FiniteTest test, const Verdict& verdict) {
+ReplayStep Explained(FiniteTest test, const FiniteFindings& findings) {
   ReplayStep record;
-  record.finite = IsFinite(test, verdict);
-  Explain(test, verdict, record);
+  record.finite = IsFinite(test, findings);
+  Explain(test, findings, record);
   return record;
 }
 

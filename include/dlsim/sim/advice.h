@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verdict on recorded gradients: which formats serve them, at which loss scales, and which
+// layers are at risk.
+#pragma once
+
+#include <array>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/enum_names.h"
+#include "dlsim/format.h"
+#include "dlsim/profile_file.h"
+#include "dlsim/sim/gradient_source.h"
+#include "dlsim/sim/replay.h"
+#include "dlsim/trace.h"
+
+namespace dlsim::sim {
+
+// What is said of a format.
+enum class Verdict : uint8_t { kAsIs, kWithScale, kNoScaleServes, kOverflows };
+
+constexpr auto EnumNames(Verdict) {
+  return std::to_array<EnumName<Verdict>>({{Verdict::kAsIs, "as is"},
+                                           {Verdict::kWithScale, "with a scale"},
+                                           {Verdict::kNoScaleServes, "no scale serves"},
+                                           {Verdict::kOverflows, "overflows"}});
+}
+
+// Powers of two that float32 holds with their reciprocals.
+inline constexpr int kLowestWindowExponent = -126, kHighestWindowExponent = 126;
+
+// The loss scales that serve one step in one format (docs/verdict.md): exponents of two from `low`
+// to `high`; empty if low is the larger. Of a profile the likeliest, and how far its lower end may
+// be off.
+struct StepWindow {
+  int64_t step = 0;
+  bool hopeless = false;  // not finite at any scale: a recorded gradient is not, or is too large
+  int low = kLowestWindowExponent, high = kHighestWindowExponent;
+  Bracket<int> low_range = {kLowestWindowExponent, kLowestWindowExponent};
+  std::string low_tensor, high_tensor;  // that bound it; empty if nothing does
+  // Mean harm one binade below the lower end, as measured, then two, three and so on, foretold up
+  // to where it stays; empty if there is none.
+  std::vector<float> harm_below;
+  float largest = 0;        // magnitude
+  float highest_scale = 0;  // the largest, a power of two or not, at which nothing overflows
+  float finite_scale = 0;   // the largest at which the gradients that decide are finite
+
+  bool empty() const { return hopeless || low > high; }
+  bool Has(int exponent) const { return !hopeless && low <= exponent && exponent <= high; }
+  double lowest_scale() const { return std::ldexp(1.0, low); }
+
+  // Returns what the step loses at a scale: all above the window, nothing in it.
+  double LossAt(double scale) const;
+};
+
+// Exponents of two next to each other that serve no fewer steps than the one to use.
+struct ServedScales {
+  int low = 0, high = 0;
+  size_t served = 0;  // steps
+  // To use: 0 if it is among them, so that no scale is needed; else the highest that leaves two
+  // binades of head-room.
+  int exponent = 0;
+  int highest = 0;  // that leaves two binades of head-room, as far as any does
+};
+
+// What bounds the windows of all steps on one side.
+struct WindowBound {
+  int64_t step = 0;
+  std::string tensor;  // empty: nothing does
+};
+
+// What one tensor loses at a scale, over the steps.
+struct TensorHarm {
+  std::string name;
+  Role role = Role::kGrad;
+  HarmOverSteps harm = {};   // over the steps in which it is not zero
+  size_t noise_steps = 0;    // of these those in which it is but rounding noise of float32
+  size_t steps_at_risk = 0;  // in which it loses more than a tenth of its own energy ...
+  std::optional<int64_t> first_step = {}, last_step = {};  // ... the first and the last of them
+
+  bool noise() const { return 2 * noise_steps > harm.steps; }
+};
+
+struct FormatAdvice {
+  std::string format;
+  Verdict verdict = Verdict::kAsIs;
+  // The scales that serve every step but isolated ones; nothing if none does.
+  std::optional<ServedScales> window;
+  std::optional<ServedScales> most_served;  // the same, however few steps these serve
+  std::optional<Bracket<int>> low_range;    // from a profile: where the lower end may be
+  WindowBound low, high;
+  std::optional<double> scale;  // to use at all steps
+  // That are not served by that scale; without one, by the scale that serves the most.
+  size_t steps_outside = 0;
+  size_t steps = 0;
+  size_t hopeless_steps = 0;  // of these, not finite as recorded: they say nothing of the format
+  size_t empty_steps = 0;     // of the others, with an empty window
+  size_t zero_steps = 0;      // of the others, with nothing but zeros, which say nothing either
+  std::vector<TensorHarm> tensors;         // at that scale, in file order, without noise
+  std::vector<TensorHarm> at_risk;         // of these, the worst first
+  std::vector<std::string> noise_tensors;  // not counted
+  double mean_harm = 0;                    // over all tensors
+  std::vector<StepWindow> windows;         // of all steps
+};
+
+// A policy's path beside the windows of its format.
+struct PathInWindows {
+  std::string format, policy;
+  size_t inside = 0, below = 0, above = 0, unserved = 0;  // steps; the last have an empty window
+  std::string config = {};  // the configuration it is of, where several are compared
+};
+
+// Steps with a recorded loss that is NaN or infinite.
+struct BrokenLosses {
+  size_t steps = 0;
+  int64_t first_step = 0;
+};
+
+struct Advice {
+  std::vector<FormatAdvice> formats;  // in the order of the call
+  size_t best = 0;                    // among them
+  std::vector<Role> looked_at;        // that had a gradient which is not zero
+  bool parameters_only = false;       // no gradients of activations were among them
+  std::string tensors = "*";          // only those that match were read
+  BrokenLosses broken_losses = {};
+  std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
+  // In words: one line for each format; one on what was looked at; one on the tensors at risk if
+  // there are any.
+  std::vector<std::string> lines;
+};
+
+struct AdviceRequest {
+  std::vector<std::string> formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
+  Conversion conversion = {};  // its format is filled in
+  std::string tensors = "*";   // of a profile those that match (fnmatch); of others, what was read
+};
+
+// Looks at all steps, at least one. The observer of the options sees no runs. Throws Error for
+// unknown names, and for a bad file.
+Advice AdviseOn(const TraceReader& trace, const AdviceRequest& request = {},
+                const ReplayOptions& options = {});
+Advice AdviseOn(const ProfileReader& profile, const AdviceRequest& request = {},
+                const ReplayOptions& options = {});
+Advice AdviseOn(const GradientSource& source, const AdviceRequest& request = {},
+                const ReplayOptions& options = {});
+
+}  // namespace dlsim::sim
