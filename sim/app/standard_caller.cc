@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kEraseLine = "\r\x1b[K";
 
-void Print(const std::string& text) {
+void PrintOnError(const std::string& text) {
   std::fputs(text.c_str(), stderr);
   std::fflush(stderr);
 }
@@ -31,7 +31,7 @@ void StandardCaller::Write(const std::string&, std::string_view bytes) {
 }
 
 void StandardCaller::Say(std::string_view line) {
-  Print(command + ": " + std::string(line) + "\n");
+  PrintOnError(command + ": " + std::string(line) + "\n");
 }
 
 int StandardCaller::InputDescriptor() const { return STDIN_FILENO; }
@@ -47,11 +47,11 @@ bool StandardCaller::ReplacesProgress() const {
 }
 
 void StandardCaller::ShowProgress(uint64_t, uint64_t, const std::string& line) {
-  Print(ReplacesProgress() ? kEraseLine + line : line + "\n");
+  PrintOnError(ReplacesProgress() ? kEraseLine + line : line + "\n");
 }
 
 void StandardCaller::EndProgress() {
-  if (ReplacesProgress()) Print(kEraseLine);
+  if (ReplacesProgress()) PrintOnError(kEraseLine);
 }
 
 }  // namespace dlsim::sim
