@@ -73,10 +73,10 @@ Judgement JudgeStep(const std::string& test_name, const std::vector<GradientFact
   }
   std::vector<size_t> all(gradients.size());
   std::iota(all.begin(), all.end(), size_t{0});
-  const Verdict verdict = Judge({step, answers, totals}, all);
+  const FiniteFindings findings = Judge({step, answers, totals}, all);
   ReplayStep record;
-  record.finite = IsFinite(*test, verdict);
-  Explain(*test, verdict, record);
+  record.finite = IsFinite(*test, findings);
+  Explain(*test, findings, record);
   return {record.finite, NameOf(record.cause), record.cause_tensor, record.lower_scale_helps};
 }
 

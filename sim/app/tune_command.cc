@@ -103,13 +103,11 @@ class PassProgress {
       : title_(title),
         bytes_(gradients.facts().file_bytes),
         steps_(gradients.step_count()),
-        mode_(quiet ? ProgressMode::kQuiet : ProgressMode::kAuto) {
-    progress_.emplace(title_, bytes_, mode_);
-  }
+        mode_(quiet ? ProgressMode::kQuiet : ProgressMode::kAuto) {}
 
   void Done(size_t steps) {
+    if (steps == 1) progress_.emplace(title_, bytes_, mode_);  // a pass begins
     progress_->Update(bytes_ * steps / steps_);
-    if (steps == steps_) progress_.emplace(title_, bytes_, mode_);  // another may follow
   }
 
  private:

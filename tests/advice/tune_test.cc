@@ -161,7 +161,9 @@ TEST_F(Tuning, ActivationGradientsDecideIfAsked) {
   request.formats = {"fp16"};
   const TraceReader trace = Open();
   const auto limit = [&](Checked checked) {
-    const TuneResult result = sim::Tune(trace, request, {.checked = checked});
+    ReplayOptions options;
+    options.checked = checked;
+    const TuneResult result = sim::Tune(trace, request, options);
     return HeadroomOf(result.formats.front().windows).min;
   };
   EXPECT_GT(limit(Checked::kParameterGradients), 0x1p40);
