@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <limits>
+#include <string>
 
 #include "sim/replay/finite_test.h"
 #include "sim/sweep/step_answer.h"
@@ -43,6 +45,23 @@ Bounds BoundsOf(const SweepKind& kind, float scale, const StepTotals& totals) {
   return bounds;
 }
 
+// What a finite test would see if all were as large as it can be. Written so that a NaN is not
+// finite.
+FiniteFindings FindingsAtMost(const SweepKind& kind, const Bounds& bounds, bool scaled_finite,
+                              bool unscaled_finite) {
+  static const std::string kSomeTensor;
+  constexpr double kMost = std::numeric_limits<double>::max();
+  const bool detail = NeedsDetail(kind.finite_test, kind.conversion.format);
+  FiniteFindings most;
+  most.sum_of_squares = unscaled_finite
+                            ? std::fmin(bounds.unscaled_norm * bounds.unscaled_norm, kMost)
+                            : std::numeric_limits<double>::infinity();
+  if (detail) most.scaled_sum_of_squares = bounds.scaled_norm * bounds.scaled_norm;
+  most.nonfinite_scaled_sum = !scaled_finite;
+  if (detail && !(bounds.scaled_sum < kFloat32Overflow)) most.sum_tensor = &kSomeTensor;
+  return most;
+}
+
 // Asks about the quantised, unscaled squares.
 HistogramAnswer AskAll(const HistogramQuestion& question, const StepTotals& totals) {
   HistogramAnswer answer;
@@ -78,30 +97,21 @@ FiniteOutcome JudgeTotals(const SweepKind& kind, const HistogramQuestion& questi
                           const StepTotals& totals) {
   const CheckedPart& whole = totals.whole();
   if (MakesNonfinite(question, whole)) return {false, whole.nan + whole.inf == 0, true};
-  const bool one_part = totals.parts().size() == 1;
   const FiniteTest test = kind.finite_test;
+  const bool one_part = totals.parts().size() == 1;
   if (one_part && test == FiniteTest::kElementwise) return {};
   const Bounds bounds = BoundsOf(kind, question.scale(), totals);
-  const FiniteOutcome unclear = {true, true, false};
-  // Written so that a NaN is not finite.
   const bool scaled_finite = one_part || bounds.scaled_element < kSurelyFinite;
   const bool unscaled_finite = bounds.unscaled_element < kSurelyFinite;
-  const bool needs_unscaled =
-      test == FiniteTest::kUnscaledElementwise || test == FiniteTest::kGlobalNorm;
-  if (needs_unscaled ? !unscaled_finite : !scaled_finite) return unclear;
-  const auto below = [](double norm) { return norm * norm < kFloat32Overflow; };
-  if (test == FiniteTest::kGlobalNorm) {
-    return below(bounds.unscaled_norm) ? FiniteOutcome() : JudgeNorm(question, totals, 1, false);
-  }
-  if (test == FiniteTest::kScaledNorm && !below(bounds.scaled_norm)) {
-    if (!NeedsDetail(test, kind.conversion.format)) return {};
+  // What passes at its largest is finite.
+  if (IsFinite(test, FindingsAtMost(kind, bounds, scaled_finite, unscaled_finite))) return {};
+  if (unscaled_finite && test == FiniteTest::kGlobalNorm)
+    return JudgeNorm(question, totals, 1, false);
+  if (unscaled_finite && scaled_finite && test == FiniteTest::kScaledNorm) {
     const double scale = double{question.scale()};
-    return unscaled_finite ? JudgeNorm(question, totals, scale * scale, true) : unclear;
+    return JudgeNorm(question, totals, scale * scale, true);
   }
-  if (test == FiniteTest::kSum && !(bounds.scaled_sum < kFloat32Overflow)) {
-    return NeedsDetail(test, kind.conversion.format) ? unclear : FiniteOutcome();
-  }
-  return {};
+  return {true, true, false};
 }
 
 }  // namespace dlsim::sim
