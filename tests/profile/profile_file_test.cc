@@ -58,17 +58,6 @@ TEST_F(ProfileFileTest, GivesBackWhatWasWritten) {
 }
 
 // Its steps are those of version 2 without hashes.
-TEST_F(ProfileFileTest, ReadsVersion1) {
-  WriteProfile(Path("a"), settings_, encoded_);
-  std::string bytes = ReadBytes(Path("a"));
-  ASSERT_EQ(bytes[6], 2);
-  bytes[6] = 1;
-  dir_.Write("a", bytes);
-  EXPECT_TRUE(ProfileReader::IsProfile(Path("a")));
-  const ProfileReader reader = OpenProfile({Path("a")});
-  for (size_t i = 0; i < steps_.size(); ++i) EXPECT_EQ(reader.Load(i), steps_[i]);
-}
-
 TEST_F(ProfileFileTest, KeepsWhatIsKnownOfItsFiles) {
   for (uint64_t content : {uint64_t{1}, ~uint64_t{0}}) {
     for (ProfileStep& step : steps_) step.files[0].content = content++;
@@ -78,18 +67,12 @@ TEST_F(ProfileFileTest, KeepsWhatIsKnownOfItsFiles) {
   }
 }
 
-TEST_F(ProfileFileTest, ACopyThatKnowsItsFilesWins) {
-  WriteProfile(Path("old"), settings_, encoded_);
+TEST_F(ProfileFileTest, RefusesAStepOfFilesThatHeldSomethingElse) {
   for (ProfileStep& step : steps_) step.files[0].content = 7;
-  WriteProfile(Path("new"), settings_, Encode(steps_, edges_));
-  for (const std::vector<std::string>& paths :
-       {std::vector{Path("old"), Path("new")}, std::vector{Path("new"), Path("old")}}) {
-    MergeProfiles(paths, Path("merged"));
-    EXPECT_EQ(ReadBytes(Path("merged")), ReadBytes(Path("new")));
-  }
+  WriteProfile(Path("a"), settings_, Encode(steps_, edges_));
   for (ProfileStep& step : steps_) step.files[0].content = 8;
-  WriteProfile(Path("other"), settings_, Encode(steps_, edges_));
-  ExpectInputError([&] { OpenProfile({Path("new"), Path("other")}); }, {"holds another step"});
+  WriteProfile(Path("b"), settings_, Encode(steps_, edges_));
+  ExpectInputError([&] { OpenProfile({Path("a"), Path("b")}); }, {"holds another step"});
 }
 
 TEST_F(ProfileFileTest, GivesBackItsSettings) {
