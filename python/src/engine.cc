@@ -167,8 +167,11 @@ nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object
 
 void BindEngine(nb::module_& module) {
   module.attr("RESULT_PATH") = kResultPath;
-  module.def("run_command", RunInProcess, nb::arg("arguments"), nb::arg("on_progress") = nb::none(),
-             "Runs a command; returns its exit code, text, lines of notes and errors, and JSON.");
+  module.def(
+      "run_command", RunInProcess, nb::arg("arguments"), nb::arg("on_progress") = nb::none(),
+      nb::sig("def run_command(arguments: Sequence[bytes], on_progress: object | None = None) "
+              "-> tuple[int, str, list[str], bytes | None]"),
+      "Runs a command; returns its exit code, text, lines of notes and errors, and JSON.");
 }
 
 }  // namespace dlsim::python

@@ -170,7 +170,7 @@ _Row = TypeVar("_Row", TensorAtRisk, PathInWindows)
 
 def _rows(kind: type[_Row], items: Iterable[Mapping[str, Any]]) -> tuple[_Row, ...]:
     """Returns objects as dataclasses, whose fields have the keys' names and are of plain types."""
-    types: dict[Any, type[str | int | float]] = {"str": str, "int": int, "float": float}
+    types: dict[Any, Any] = {"str": str, "int": int, "float": float}
     return tuple(
         kind(**{each.name: types[each.type](item[each.name]) for each in fields(kind)})
         for item in items
