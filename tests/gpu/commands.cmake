@@ -27,5 +27,6 @@ endif()
 dlsim_add_test(open_device_test SOURCES gpu/open_device_test.cc
                ${PROJECT_SOURCE_DIR}/sim/app/device_option.cc
                ${PROJECT_SOURCE_DIR}/sim/app/help_format.cc
+               ${PROJECT_SOURCE_DIR}/sim/app/option_rows.cc
                ${PROJECT_SOURCE_DIR}/sim/app/option_values.cc
                LIBRARIES dlsim_gpu_emulated dlsim_command_library CLI11::CLI11)
