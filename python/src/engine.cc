@@ -81,7 +81,6 @@ class PythonCaller final : public sim::Caller {
       End(std::current_exception());
     }
   }
-  void EndProgress() override {}
   void CheckCancelled() override;
 
   // Returns exit code, text for standard output, lines for standard error, and the bytes of the

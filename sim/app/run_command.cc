@@ -29,7 +29,7 @@ namespace {
 // "dlsim replay" once the subcommand is known.
 std::string CommandName(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
-  return app.get_name() + (chosen.empty() ? "" : " " + CommandName(*chosen.front()));
+  return app.get_name() + (chosen.empty() ? "" : " " + chosen.front()->get_name());
 }
 
 // Says one line and returns the exit code.
@@ -41,7 +41,7 @@ int Fail(const CLI::App& app, const std::string& message, ErrorKind kind) {
 
 const CLI::App& ChosenCommand(const CLI::App& app) {
   const auto chosen = app.get_subcommands();
-  return chosen.empty() ? app : ChosenCommand(*chosen.front());
+  return chosen.empty() ? app : *chosen.front();
 }
 
 // " (did you mean '--format'?)" for an option that the chosen command does not have; else empty.
@@ -98,26 +98,21 @@ void PrintHelp(const std::string& help) {
   Print(FitHelp(CLI::detail::find_and_replace(help, "\n\n\n", "\n\n"), OutputColumns()));
 }
 
-// CLI11 would only say that a subcommand is missing. `place` is the command whose subcommand is
-// expected, empty for dlsim itself. Without any, its help comes before the error.
-void RequireCommand(const CLI::App& app, std::string_view place, int argc, char** argv) {
+// CLI11 would only say that a subcommand is missing. Without any argument, the help comes before
+// the error.
+void RequireCommand(const CLI::App& app, int argc, char** argv) {
   std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands(nullptr)) {
-    if (!command->get_name().empty()) names.push_back(command->get_name());  // no option group
-  }
-  if (names.empty()) return;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
   const std::vector<std::string_view> known(names.begin(), names.end());
   const std::string_view first = argc < 2 ? "" : argv[1];
-  if (argc < 2) PrintHelp(app.help(place.empty() ? "" : "dlsim"));
-  if (first.empty()) throw UsageError(place, "no command", OneOf(known));
-  if (std::ranges::find(known, first) != known.end()) {
-    return RequireCommand(*app.get_subcommand(argv[1]), first, argc - 1, argv + 1);
-  }
+  if (argc < 2) PrintHelp(app.help());
+  if (first.empty()) throw UsageError("", "no command", OneOf(known));
+  if (std::ranges::find(known, first) != known.end()) return;
   if (first.starts_with('-')) {
     if (app.get_option_no_throw(std::string(first)) != nullptr) return;  // --help, --version
-    throw UsageError(place, "unknown option", "a command, then its options", Quoted(first));
+    throw UsageError("", "unknown option", "a command, then its options", Quoted(first));
   }
-  throw UsageError(place, WithSuggestion("unknown command", first, known), OneOf(known),
+  throw UsageError("", WithSuggestion("unknown command", first, known), OneOf(known),
                    Quoted(first));
 }
 
@@ -165,7 +160,7 @@ int RunCommand(int argc, char** argv) {
       return 0;
     }
     std::vector<char*> arguments = WithHelpAsOption(argc, argv);
-    RequireCommand(app, "", argc, arguments.data());
+    RequireCommand(app, argc, arguments.data());
     return ParseAndAct(app, action, argc, arguments.data());
   } catch (const CLI::ParseError& error) {
     const std::string message = MessageOf(app, error) + " (see " + CommandName(app) + " --help)";
