@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/option_values.h"
 
-#include <map>
 #include <set>
 #include <utility>
 
@@ -11,24 +10,25 @@
 namespace dlsim::sim {
 namespace {
 
-// Commands may be called on several threads at once.
-std::map<const CLI::Option*, std::vector<std::string>>& ValuesOfOptions() {
-  static thread_local std::map<const CLI::Option*, std::vector<std::string>> values;
-  return values;
-}
+// Commands may run on several threads at once. A plain pointer: what needs a destructor in each
+// thread would end the process where memory is short.
+thread_local OfferedNames* current = nullptr;
 
 }  // namespace
 
-void ForgetOfferedValues() { ValuesOfOptions().clear(); }
+OfferedNames::OfferedNames() : before_(std::exchange(current, this)) {}
+
+OfferedNames::~OfferedNames() { current = before_; }
 
 CLI::Option* OfferValues(CLI::Option* option, std::vector<std::string> values) {
-  ValuesOfOptions()[option] = std::move(values);
+  if (current != nullptr) current->of_[option] = std::move(values);
   return option;
 }
 
 std::vector<std::string> OfferedValues(const CLI::Option* option) {
-  const auto found = ValuesOfOptions().find(option);
-  return found == ValuesOfOptions().end() ? std::vector<std::string>() : found->second;
+  if (current == nullptr) return {};
+  const auto found = current->of_.find(option);
+  return found == current->of_.end() ? std::vector<std::string>() : found->second;
 }
 
 std::vector<std::string> FormatNames() {

@@ -3,15 +3,31 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <map>
 #include <string>
 #include <vector>
 
 namespace dlsim::sim {
 
-// Remembers the names for an option, until this thread forgets those of all; returns the option.
-CLI::Option* OfferValues(CLI::Option* option, std::vector<std::string> values);
+// Remembers, as long as it exists, the names for the options of a command line that this thread
+// declares.
+class OfferedNames {
+ public:
+  OfferedNames();
+  ~OfferedNames();
+  OfferedNames(const OfferedNames&) = delete;
+  OfferedNames& operator=(const OfferedNames&) = delete;
 
-void ForgetOfferedValues();
+ private:
+  friend CLI::Option* OfferValues(CLI::Option* option, std::vector<std::string> values);
+  friend std::vector<std::string> OfferedValues(const CLI::Option* option);
+
+  std::map<const CLI::Option*, std::vector<std::string>> of_;
+  OfferedNames* before_;
+};
+
+// Remembers the names for an option where an OfferedNames exists; returns the option.
+CLI::Option* OfferValues(CLI::Option* option, std::vector<std::string> values);
 
 // Returns them; empty if any text or file may be given. What ends in '=' is the beginning of a
 // value.

@@ -145,7 +145,7 @@ int ParseAndAct(CLI::App& app, const Action& action, int argc, char** argv) {
 }  // namespace
 
 int RunCommand(int argc, char** argv) {
-  ForgetOfferedValues();
+  const OfferedNames offered;
   CLI::App app("Simulates low-precision numerics and dynamic loss scaling on recorded gradients.",
                "dlsim");
   Action action;
