@@ -12,8 +12,9 @@ namespace {
 bool IsCurrent(const ProfileWriter::Done& done, int64_t done_at,
                std::span<const std::string> paths) {
   const FileState now = StateOf(paths);
+  // What a file held is not known of gradients that were in memory: they are read again.
   const auto looks_alike = [](const ProfileFile& a, const ProfileFile& b) {
-    return a.name == b.name && a.bytes == b.bytes;
+    return a.name == b.name && a.bytes == b.bytes && a.content != 0;
   };
   return std::ranges::equal(done.files, now.files, looks_alike) &&
          std::ranges::all_of(now.changed_at, [&](int64_t time) { return time <= done_at; });

@@ -125,6 +125,21 @@ TEST_F(StepEncoderTest, AFileThatIsGoneIsAnError) {
   ExpectInputError([&] { encoder.Next(); }, {Name(1)});
 }
 
+// A program that links dlsim may write a profile without saying what its files held.
+TEST_F(StepEncoderTest, AFinishedStepWhoseFileIsNotKnownIsReadAgain) {
+  const TraceReader trace = OpenTrace({dir_.path()});
+  const TraceSource source(trace, 1);
+  std::vector<ProfileWriter::Done> done;
+  for (size_t i = 0; i < 3; ++i) {
+    done.push_back({static_cast<int64_t>(i), StateOf(source.files(i)).files});
+    done.back().files[0].content = ContentHash(Path(static_cast<int>(i)));
+  }
+  const int64_t later = StateOf(source.files(3)).changed_at[0];
+  EXPECT_EQ(FindResumption(done, later, source, {0, 4}, Gone::kForget).kept, 3u);
+  done[1].files[0].content = 0;
+  EXPECT_EQ(FindResumption(done, later, source, {0, 4}, Gone::kForget).kept, 1u);
+}
+
 // More work than one thread does.
 class EncodeStepsTest : public StepEncoderTest {
  protected:
