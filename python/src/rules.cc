@@ -24,6 +24,7 @@
 #include "sim/base/expectation.h"
 #include "sim/base/number.h"
 #include "sim/replay/finite_test.h"
+#include "src/trace/tensor_rules.h"
 
 namespace nb = nanobind;
 
@@ -128,6 +129,9 @@ void BindRules(nb::module_& module) {
       .def_rw("scaled_sum_of_squares", &GradientFacts::scaled_sum_of_squares);
   module.def("judge_step", JudgeStep, nb::arg("test"), nb::arg("gradients"),
              "(finite, cause, tensor to blame, whether a lower scale helps) by a finite test.");
+  module.def(
+      "role_of", [](std::string_view name) { return NameOf(RoleOfName(name)); }, nb::arg("name"),
+      "The role that a reader gives a tensor of this name.");
   module.def("stream_of", StreamOf, nb::arg("name"), nb::arg("step"), nb::arg("micro") = -1,
              "The random stream of a tensor in a step; -1 = without micro-steps.");
   module.def("parse_number", ParseNumber, nb::arg("text"), nb::arg("place"),

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from .._core import COUNTER_KEYS, LossScaler
+from .._core import COUNTER_KEYS, LossScaler, role_of
 from ..arrays._tensor_stats import TensorStats
 from ..emulation._rounding import add_stats
 from ..results import Result
@@ -118,7 +118,7 @@ class Run:
             "tensors": [
                 {
                     "name": name,
-                    "role": "act_grad" if name.endswith(".act_grad") else "grad",
+                    "role": role_of(name),
                     **_named(stats),
                     "worst_step_energy_lost": self._worst_energy[name],
                     "absmax": stats.absmax,

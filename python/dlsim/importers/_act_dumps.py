@@ -20,9 +20,9 @@ from typing import IO, Any
 
 import numpy as np
 
+from .._core import role_of
 from .._errors import InputError, UsageError
 from ._gradients import (
-    ACTIVATION_SUFFIX,
     Gradients,
     Notes,
     Selection,
@@ -118,7 +118,7 @@ def role(key: str) -> str | None:
     if forward > backward:
         return None
     if backward < 0:
-        return "act_grad" if key.endswith(ACTIVATION_SUFFIX) else "grad"
+        return role_of(key)
     return "act_grad" if _INDEX.fullmatch(dotted[backward + 5 :]) else "grad"
 
 

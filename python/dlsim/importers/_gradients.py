@@ -8,14 +8,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from .._core import role_of
 from .._errors import InputError, UsageError
 from ..traces._writer import checked_grad_scale
 from ._numbering import Position
 
 # The longest name that a trace's reader accepts, in bytes.
 _LONGEST_NAME = 4096
-
-ACTIVATION_SUFFIX = ".act_grad"
 
 
 @dataclass
@@ -45,9 +44,7 @@ class Selection:
 
     def is_activation(self, name: str) -> bool:
         """Whether the tensor is an activation gradient."""
-        return name.endswith(ACTIVATION_SUFFIX) or any(
-            fnmatchcase(name, glob) for glob in self.act_grad
-        )
+        return role_of(name) == "act_grad" or any(fnmatchcase(name, glob) for glob in self.act_grad)
 
 
 def selection(tensors: str | Iterable[str], act_grad: str | Iterable[str]) -> Selection:

@@ -15,7 +15,7 @@ from .. import _core
 from .._errors import InputError
 from .._files import replacing, replacing_directory
 from ..traces._writer import TraceWriter
-from ._gradients import ACTIVATION_SUFFIX, Gradients
+from ._gradients import Gradients
 from ._numbering import PathText
 
 PROFILE_SUFFIX = ".dlprof"
@@ -83,7 +83,7 @@ class _TraceOutput:
     def write(self, gradients: Gradients) -> None:
         position = gradients.position
         for name in gradients.activations:
-            if not name.endswith(ACTIVATION_SUFFIX):
+            if _core.role_of(name) != "act_grad":
                 self._roles[name] = "act_grad"
         self._writer.write(
             position.step,

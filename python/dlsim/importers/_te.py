@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from .._core import role_of
 from .._errors import InputError
 from ._gradients import Gradients, Notes, Selection, check_name, scale_metadata, selection
 from ._numbering import PathText, Position, files_of
@@ -113,5 +114,5 @@ def _read(
         if list(found) != [name]:
             raise InputError(f"{path}: high_precision is no floating-point tensor")
         tensors |= found
-    activations = {name for name in tensors if name.endswith(".act_grad")}
+    activations = {name for name in tensors if role_of(name) == "act_grad"}
     return Gradients(position, tensors, activations, dict(metadata))

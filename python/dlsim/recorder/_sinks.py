@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Protocol
 
-from .._core import ProfileWriter
+from .._core import ProfileWriter, role_of
 from .._errors import InputError, UsageError
 from ..traces._writer import TraceWriter
 from ._append import append
@@ -86,11 +86,6 @@ def _lock_of(path: Path, rank: int | None) -> Lock:
         return Lock(path / f".lock-{0 if rank is None else rank}")
     except OSError as error:
         raise InputError(f"{path}: cannot be written: {error.strerror or error}") from error
-
-
-def role_of(name: str) -> str:
-    """Returns the role that a reader gives a tensor of this name."""
-    return "act_grad" if name.endswith(".act_grad") else "grad"
 
 
 class TraceSink:

@@ -7,13 +7,14 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from .._core import role_of
 from ..arrays._dtypes import VALUES, name_of_dtype
 from ._lending import Lender, Loan
 from ._on_device import device_of
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
-from ._sinks import Part, role_of
+from ._sinks import Part
 
 
 def described(part: Part) -> tuple[RecordedTensor, ...]:
