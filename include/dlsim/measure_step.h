@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures one step of a trace for several conversions and scales in one pass over its tensors.
+// Measures one step of a trace, its gradients or its forward pass, for several conversions and
+// scales in one pass over its tensors.
 #pragma once
 
 #include <array>
@@ -98,15 +99,25 @@ struct StepMeasurement {
   std::vector<std::vector<TensorAnswer>> answers;  // [question][tensor]
 };
 
-// Measures a step on all threads, each of which reads the blocks that it measures. Throws Error if
-// reading fails.
+// Measures the gradients of a step on all threads, each of which reads the blocks that it measures.
+// Throws Error if reading fails.
 StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
                             const StepOptions& options);
 
-// Returns the tensors of a step in the order of StepMeasurement::tensors.
+// Measures the forward tensors of a step: as they are, at scale 1, whatever scale the recording
+// carries. A question is a conversion, and a part a micro-step: its values are never summed with
+// those of another, so that effective sums of squares mean nothing. Throws as MeasureStep does.
+//
+// What a verdict on the forward pass needs is in the parts of an answer: `absmax`, the largest
+// finite magnitude; `inf` and `nan`, those of the recording, such as masks; `overflow`, finite
+// values that the format, rounding included, cannot hold; `underflow` and energy_lost().
+StepMeasurement MeasureForward(const TraceStep& step, std::span<const Conversion> conversions,
+                               const StepOptions& options);
+
+// Returns the gradients of a step in the order of StepMeasurement::tensors.
 std::vector<StepTensor> TensorsOf(const TraceStep& step);
 
-// Returns the spread of each tensor of a step as recorded; micro-steps count as one population.
+// Returns the spread of each gradient of a step as recorded; micro-steps count as one population.
 std::vector<GradientSpread> MeasureSpreads(const TraceStep& step);
 
 // Returns the random stream of a tensor in a step: FNV-1a (32 bits) over the bytes of the name and

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A profile: what a trace's gradients look like between the edges of a ladder, step by step. It
+// A profile: what a trace's tensors look like between the edges of a ladder, step by step. It
 // answers what a replay of the trace would find, and is a small part of the trace's size.
 #pragma once
 
@@ -41,13 +41,13 @@ struct ProfileStep {
   std::vector<int64_t> micro_steps;                // number of each part; -1 = there are none
   std::map<std::string, std::string> metadata;     // of the first recording
   std::vector<ProfileFile> files;                  // in the order of the recordings
-  std::vector<ProfileTensor> tensors;              // in file order
+  std::vector<ProfileTensor> tensors;              // in file order; ProfileOf's gradients first
   std::vector<std::vector<Histogram>> histograms;  // [part][tensor]
 
   friend bool operator==(const ProfileStep&, const ProfileStep&) = default;
 };
 
-// One step summed over tensors: all that most policies ask for.
+// One step summed over gradients: all that most policies ask for.
 struct ProfileTotals {
   int64_t step = 0;
   std::vector<Histogram> gradients;    // per part, over parameter gradients

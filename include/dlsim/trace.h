@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads recorded gradients, one optimizer step at a time and without holding a trace in memory:
-// directories of safetensors, single and sharded safetensors files, .npy, .npz, Cerebras dumps.
+// Reads recorded training, its gradients and its forward pass, one optimizer step at a time and
+// without holding a trace in memory: directories of safetensors, single and sharded safetensors
+// files, .npy, .npz, Cerebras dumps.
 #pragma once
 
 #include <array>
@@ -12,6 +13,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/dtype.h"
@@ -19,12 +21,24 @@
 
 namespace dlsim {
 
-// Parameter gradients decide the finite test; activation gradients are measured beside them.
-enum class Role { kGrad, kActGrad };
+// What a tensor is. Parameter gradients decide the finite test; activation gradients are measured
+// beside them. Forward tensors, which are outputs of modules and operations (act) and parameters
+// (value), no loss scale moves: they are measured as they are, apart from gradients.
+enum class Role : uint8_t { kGrad, kActGrad, kAct, kValue };
 
 constexpr auto EnumNames(Role) {
-  return std::to_array<EnumName<Role>>({{Role::kGrad, "grad"}, {Role::kActGrad, "act_grad"}});
+  return std::to_array<EnumName<Role>>({{Role::kGrad, "grad"},
+                                        {Role::kActGrad, "act_grad"},
+                                        {Role::kAct, "act"},
+                                        {Role::kValue, "value"}});
 }
+
+constexpr bool IsForward(Role role) { return role == Role::kAct || role == Role::kValue; }
+constexpr bool IsGradient(Role role) { return !IsForward(role); }
+
+// The key of a recording's metadata that names the forward tensors which autocast keeps in float32,
+// separated by newlines.
+inline constexpr std::string_view kAutocastFloat32Key = "autocast_float32";
 
 // One recorded tensor. Its bytes lie in memory, or are read when they are needed.
 struct TraceTensor {
@@ -66,9 +80,13 @@ struct Recording {
   // What each rank recorded, in ascending order; null if there is one file only. With it, `tensors`
   // are F32 without a loss scale, `rank` is -1, and the rest is that of rank 0.
   std::shared_ptr<const std::vector<Recording>> ranks;
+
+  // The loss scale that a tensor of this role carries: 1 in the forward pass.
+  float CarriedScale(Role role) const { return IsForward(role) ? 1.0f : grad_scale; }
 };
 
-// One optimizer step; the effective gradient is the sum over its recordings.
+// One optimizer step; the effective gradient is the sum over its recordings. Forward tensors are
+// those of each recording: they have no sum.
 struct TraceStep {
   int64_t step = 0;
   std::vector<Recording> recordings;  // one, or one per micro-step in ascending order

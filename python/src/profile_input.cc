@@ -41,7 +41,7 @@ DType DTypeOf(const std::string& name, const Array& array) {
 
 Role RoleOf(const std::string& name, std::string_view role) {
   if (const std::optional<Role> known = ValueNamed<Role>(role)) return *known;
-  throw UsageError(Quoted(name), "unknown role", "grad or act_grad", Quoted(role));
+  throw UsageError(Quoted(name), "unknown role", "grad, act_grad, act or value", Quoted(role));
 }
 
 void Describe(const Array& array, TraceTensor& tensor) {

@@ -134,7 +134,8 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
   searched.tensors = {};
 }
 
-void WindowConsumer::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
+void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredStep& all) {
+  const StepMeasurement& measured = all.gradients;
   const StepInputs inputs(measured, measured.answers[probes_.front().answer], noise_);
   if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
     broken_losses_.first_step = step.number();

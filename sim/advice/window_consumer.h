@@ -64,7 +64,7 @@ class WindowConsumer final : public StepConsumer {
   void FindNoise(const GradientSource& source) { noise_.Sample(source, options_); }
 
   bool Ask(const GradientStep& step, StepQuestions& questions) override;
-  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
+  void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) override;
 
   // The window of the step that was advanced last, for the format at this place.
   const StepWindow& Latest(size_t format) const { return formats_[format].search.windows().back(); }

@@ -89,7 +89,8 @@ std::vector<Header> HeadersOf(const ProfileStep& step, std::span<const Histogram
 
 ComparedStep CompareSteps(const TraceStep& a, const TraceStep& b) {
   ComparedStep step = {a.step, b.step, {}, {}};
-  const std::vector<TensorSources> of_a = CollectTensors(a), of_b = CollectTensors(b);
+  const std::vector<TensorSources> of_a = CollectTensors(a, Pass::kBackward),
+                                   of_b = CollectTensors(b, Pass::kBackward);
   const std::vector<Place> places = Match(HeadersOf(of_a), HeadersOf(of_b), step);
   std::vector<TensorPair> pairs;
   for (const auto& [i, k] : places) pairs.push_back({&of_a[i], &of_b[k]});

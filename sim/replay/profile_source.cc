@@ -29,10 +29,14 @@ constexpr uint64_t kLooksPerAnswer = 5000;
 class OpenedStep final : public GradientStep {
  public:
   OpenedStep(ProfileStep step, const HistogramEdges& edges, QuestionCache& questions)
-      : step_(std::move(step)), questions_(questions), indexes_(step_.tensors.size()) {
-    for (size_t t = 0; t < indexes_.size(); ++t) {
+      : step_(std::move(step)), questions_(questions) {
+    for (size_t t = 0; t < step_.tensors.size(); ++t) {
+      const ProfileTensor& tensor = step_.tensors[t];
+      PassTensors& of_pass = IsForward(tensor.role) ? forward_ : gradients_;
+      of_pass.headers.push_back({tensor.name, tensor.role});
+      std::vector<HistogramIndex>& parts = of_pass.indexes.emplace_back();
       for (const std::vector<Histogram>& part : step_.histograms) {
-        indexes_[t].emplace_back(part[t], edges);
+        parts.emplace_back(part[t], edges);
       }
     }
   }
@@ -40,11 +44,7 @@ class OpenedStep final : public GradientStep {
   int64_t number() const override { return step_.step; }
   bool HasBrokenLoss() const override { return sim::HasBrokenLoss(step_.metadata); }
 
-  std::vector<StepTensor> Tensors() const override {
-    std::vector<StepTensor> tensors;
-    for (const ProfileTensor& tensor : step_.tensors) tensors.push_back({tensor.name, tensor.role});
-    return tensors;
-  }
+  std::vector<StepTensor> Tensors() const override { return gradients_.headers; }
 
   std::vector<GradientSpread> Spreads() const override {
     if (step_.histograms.size() < step_.files.size()) {
@@ -53,7 +53,8 @@ class OpenedStep final : public GradientStep {
                        "the trace itself");
     }
     std::vector<GradientSpread> spreads;
-    for (const std::vector<HistogramIndex>& parts : indexes_) spreads.push_back(SpreadOf(parts));
+    for (const std::vector<HistogramIndex>& parts : gradients_.indexes)
+      spreads.push_back(SpreadOf(parts));
     return spreads;
   }
 
@@ -63,10 +64,30 @@ class OpenedStep final : public GradientStep {
 
   StepMeasurement Measure(std::span<const StepQuestion> questions,
                           const StepOptions& /*options*/) const override {
+    return Answer(gradients_, questions);
+  }
+
+  StepMeasurement MeasureForward(std::span<const Conversion> conversions,
+                                 const StepOptions& /*options*/) const override {
+    std::vector<StepQuestion> questions;
+    for (const Conversion& conversion : conversions) {
+      questions.push_back({.conversion = conversion});
+    }
+    return Answer(forward_, questions);
+  }
+
+ private:
+  // The tensors of one pass.
+  struct PassTensors {
+    std::vector<StepTensor> headers;
+    std::vector<std::vector<HistogramIndex>> indexes;  // [tensor][part]
+  };
+
+  StepMeasurement Answer(const PassTensors& pass, std::span<const StepQuestion> questions) const {
     StepMeasurement measured;
     measured.micro_steps = step_.micro_steps;
-    measured.tensors = Tensors();
-    const size_t tensors = indexes_.size();
+    measured.tensors = pass.headers;
+    const size_t tensors = pass.indexes.size();
     using Prepared = std::vector<std::shared_ptr<const ProfileQuestion>>;
     std::vector<Prepared> prepared;
     for (const StepQuestion& question : questions) {
@@ -81,14 +102,13 @@ class OpenedStep final : public GradientStep {
         tensors,
         [&](size_t t) {
           for (size_t q = 0; q < prepared.size(); ++q) {
-            measured.answers[q][t] = prepared[q][t % prepared[q].size()]->Answer(indexes_[t]);
+            measured.answers[q][t] = prepared[q][t % prepared[q].size()]->Answer(pass.indexes[t]);
           }
         },
         tensors * questions.size() * kLooksPerAnswer);
     return measured;
   }
 
- private:
   static GradientSpread SpreadOf(const std::vector<HistogramIndex>& parts) {
     double count = 0, sum = 0, squares = 0;
     float absmax = 0;
@@ -106,7 +126,7 @@ class OpenedStep final : public GradientStep {
 
   ProfileStep step_;
   QuestionCache& questions_;
-  std::vector<std::vector<HistogramIndex>> indexes_;  // [tensor][part]
+  PassTensors gradients_, forward_;
 };
 
 // Has no tensors to ask about.
@@ -123,6 +143,11 @@ class OpenedTotals final : public GradientStep {
   StepMeasurement Measure(std::span<const StepQuestion> questions,
                           const StepOptions& /*options*/) const override {
     DLSIM_CHECK(questions.empty());
+    return {};
+  }
+  StepMeasurement MeasureForward(std::span<const Conversion> conversions,
+                                 const StepOptions& /*options*/) const override {
+    DLSIM_CHECK(conversions.empty());
     return {};
   }
 

@@ -24,9 +24,9 @@ class ReplayConsumer final : public StepConsumer {
     return true;
   }
 
-  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
-    ObservedStep observed = {i, measured, {}};
-    states_.Advance(step.number(), measured, [&](size_t r, const auto& answers) {
+  void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) override {
+    ObservedStep observed = {i, measured.gradients, {}};
+    states_.Advance(step.number(), measured.gradients, [&](size_t r, const auto& answers) {
       const RunState& state = states_[r];
       observed.runs.push_back({state.run(), answers, state.result().steps.back(), r});
     });

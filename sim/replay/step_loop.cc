@@ -27,6 +27,13 @@ size_t StepQuestions::Add(StepQuestion question) {
   return place;
 }
 
+size_t StepQuestions::AddForward(const Conversion& conversion) {
+  const auto found = std::ranges::find(forward_, conversion);
+  const auto place = static_cast<size_t>(found - forward_.begin());
+  if (found == forward_.end()) forward_.push_back(conversion);
+  return place;
+}
+
 bool ConsumerGroup::going() const {
   return std::ranges::any_of(members_, [](const StepConsumer* member) { return member->going(); });
 }
@@ -57,7 +64,7 @@ bool ConsumerGroup::Ask(const GradientStep& step, StepQuestions& questions) {
   return measures;
 }
 
-void ConsumerGroup::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
+void ConsumerGroup::Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) {
   for (StepConsumer* const member : members_) member->Advance(i, step, measured);
 }
 
@@ -67,13 +74,18 @@ void ForEachStep(const GradientSource& source, const StepOptions& options, StepC
   for (size_t i = 0; i < source.step_count() && consumer.going(); ++i) {
     CurrentCaller().CheckCancelled();
     std::unique_ptr<GradientStep> step = queue.Take(i);
-    StepMeasurement measured;
+    MeasuredStep measured;
     queue.LoadBeside(i + 1, [&] {
       if (const HistogramEdges* const edges = consumer.Edges()) {
         consumer.TakeTotals(step->Totals(*edges, options));
       }
       StepQuestions questions;
-      if (consumer.Ask(*step, questions)) measured = step->Measure(questions.all(), options);
+      if (consumer.Ask(*step, questions)) {
+        measured.gradients = step->Measure(questions.all(), options);
+      }
+      if (!questions.forward().empty()) {
+        measured.forward = step->MeasureForward(questions.forward(), options);
+      }
     });
     consumer.Advance(i, *step, measured);
     queue.GiveBack(std::move(step));

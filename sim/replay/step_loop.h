@@ -20,10 +20,23 @@ class StepQuestions {
   // Returns the place of the question, which is that of its answer in StepMeasurement::answers.
   size_t Add(StepQuestion question);
 
+  // Asks for the forward tensors in a conversion. Returns the place of its answer in
+  // MeasuredStep::forward.
+  size_t AddForward(const Conversion& conversion);
+
   const std::vector<StepQuestion>& all() const { return all_; }
+  const std::vector<Conversion>& forward() const { return forward_; }
 
  private:
   std::vector<StepQuestion> all_;
+  std::vector<Conversion> forward_;
+};
+
+// What was asked of one step: of its gradients, and of its forward tensors at scale 1. The latter
+// are apart so that nothing takes them for gradients.
+struct MeasuredStep {
+  StepMeasurement gradients;  // empty if nobody needed it
+  StepMeasurement forward;    // see MeasureForward; empty if nobody asked
 };
 
 // What goes along: says what it wants to know of each step, and lives through the answers. The
@@ -45,8 +58,8 @@ class StepConsumer {
   // Adds its questions to the step. Returns false if it needs no measurement.
   virtual bool Ask(const GradientStep& /*step*/, StepQuestions& /*questions*/) { return false; }
 
-  // Lives through effective step i. `measured` is empty if nobody needed it.
-  virtual void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) = 0;
+  // Lives through effective step i.
+  virtual void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) = 0;
 };
 
 // Several consumers that go along together; at most one of them counts totals.
@@ -60,7 +73,7 @@ class ConsumerGroup final : public StepConsumer {
   const HistogramEdges* Edges() override;
   void TakeTotals(ProfileTotals totals) override;
   bool Ask(const GradientStep& step, StepQuestions& questions) override;
-  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override;
+  void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) override;
 
  private:
   std::vector<StepConsumer*> members_;

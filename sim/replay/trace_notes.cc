@@ -66,9 +66,10 @@ bool NoteWeights(const Recording& recording, std::vector<std::string>& notes) {
   return true;
 }
 
-// The last parts of names that gradients do not have.
+// The last parts of names that gradients do not have; names of forward roles are none of theirs.
 bool NamesForwardOrWeight(std::string_view name) {
-  constexpr std::string_view kEndings[] = {".act", ".value", ".fwd", ".weight", ".bias"};
+  constexpr std::string_view kEndings[] = {".act",    ".value",      ".fwd",   ".weight", ".bias",
+                                           ".output", ".activation", ".input", ".param"};
   return std::ranges::any_of(kEndings, [&](std::string_view end) { return name.ends_with(end); });
 }
 

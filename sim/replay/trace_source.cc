@@ -51,6 +51,10 @@ class RecordedStep final : public GradientStep {
                           const StepOptions& options) const override {
     return IfUnchanged(MeasureStep(step_, questions, options));
   }
+  StepMeasurement MeasureForward(std::span<const Conversion> conversions,
+                                 const StepOptions& options) const override {
+    return IfUnchanged(dlsim::MeasureForward(step_, conversions, options));
+  }
 
  private:
   // What was found in files that changed meanwhile belongs to no step.

@@ -111,11 +111,12 @@ class SweepConsumer final : public StepConsumer {
     return !questions.all().empty();
   }
 
-  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) override {
+  void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) override {
     for (const Unclear& unclear : unclear_) {
       QuestionTable& table = totals_.table();
-      table.At(unclear.index) = AnswerOf(table.question(unclear.index).kind(), measured,
-                                         measured.answers[unclear.answer], options_.replay.checked);
+      table.At(unclear.index) =
+          AnswerOf(table.question(unclear.index).kind(), measured.gradients,
+                   measured.gradients.answers[unclear.answer], options_.replay.checked);
     }
     std::span<const StepWindow* const> windows;
     if (windows_) {
@@ -123,7 +124,7 @@ class SweepConsumer final : public StepConsumer {
       windows = windows_->latest();
     }
     if (totals_.going()) totals_.Advance(step.number(), windows);
-    if (!general_.AllStopped()) general_.Advance(step.number(), windows, measured);
+    if (!general_.AllStopped()) general_.Advance(step.number(), windows, measured.gradients);
     if (options_.progress) options_.progress(i + 1);
   }
 

@@ -32,7 +32,7 @@ void SweepWindows::Ask(const GradientStep& step, StepQuestions& questions) {
   for (WindowConsumer& search : searches_) search.Ask(step, questions);
 }
 
-void SweepWindows::Advance(size_t i, const GradientStep& step, const StepMeasurement& measured) {
+void SweepWindows::Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     searches_[g].Advance(i, step, measured);
     const std::vector<size_t>& places = groups_[g].places;

@@ -26,7 +26,7 @@ class SweepWindows {
                const GradientSource& source);
 
   void Ask(const GradientStep& step, StepQuestions& questions);
-  void Advance(size_t i, const GradientStep& step, const StepMeasurement& measured);
+  void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured);
 
   // The windows of the step that was advanced last, by place, and the place of run r.
   std::span<const StepWindow* const> latest() const { return latest_; }

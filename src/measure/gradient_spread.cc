@@ -79,7 +79,7 @@ Moments MomentsOf(const TensorSources& sources, const Block& block) {
 }  // namespace
 
 std::vector<GradientSpread> MeasureSpreads(const TraceStep& step) {
-  const std::vector<TensorSources> tensors = CollectTensors(step);
+  const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
   std::vector<Moments> moments(tensors.size());
   ForEachWave(tensors, [&](std::span<const Block> wave) {
     std::vector<Moments> of_block(wave.size());

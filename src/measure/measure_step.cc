@@ -65,7 +65,8 @@ StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<Tensor
 
 std::vector<StepTensor> TensorsOf(const TraceStep& step) {
   std::vector<StepTensor> tensors;
-  for (const TensorSources& sources : CollectTensors(step)) tensors.push_back(sources.header);
+  for (const TensorSources& sources : CollectTensors(step, Pass::kBackward))
+    tensors.push_back(sources.header);
   return tensors;
 }
 
@@ -101,11 +102,9 @@ void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
   });
 }
 
-}  // namespace
-
-StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
-                            const StepOptions& options) {
-  const std::vector<TensorSources> tensors = CollectTensors(step);
+StepMeasurement MeasurePass(const TraceStep& step, Pass pass,
+                            std::span<const StepQuestion> questions, const StepOptions& options) {
+  const std::vector<TensorSources> tensors = CollectTensors(step, pass);
   StepMeasurement result = EmptyMeasurement(step, tensors, questions.size(), options);
   const StepWork work = {&step, &tensors, result.micro_steps, questions, &options};
   if (options.device == nullptr) {
@@ -117,6 +116,22 @@ StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion>
   };
   RunOnDevice(work, *options.device->Measure(work, merge));
   return result;
+}
+
+}  // namespace
+
+StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
+                            const StepOptions& options) {
+  return MeasurePass(step, Pass::kBackward, questions, options);
+}
+
+StepMeasurement MeasureForward(const TraceStep& step, std::span<const Conversion> conversions,
+                               const StepOptions& options) {
+  std::vector<StepQuestion> questions;
+  for (const Conversion& conversion : conversions) questions.push_back({.conversion = conversion});
+  StepOptions one_by_one = options;
+  one_by_one.accumulation = Accumulation::kQuantizeThenSum;
+  return MeasurePass(step, Pass::kForward, questions, one_by_one);
 }
 
 }  // namespace dlsim

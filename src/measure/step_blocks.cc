@@ -12,18 +12,19 @@
 
 namespace dlsim {
 
-std::vector<TensorSources> CollectTensors(const TraceStep& step) {
+std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
   std::vector<TensorSources> tensors;
   const bool repeats = step.recordings.size() > 1;
   std::map<std::string_view, size_t> index;  // empty for one recording: its names are distinct
   for (size_t r = 0; r < step.recordings.size(); ++r) {
     for (const TraceTensor& tensor : step.recordings[r].tensors) {
+      if (IsForward(tensor.role) != (pass == Pass::kForward)) continue;
       size_t t = tensors.size();
       if (repeats) t = index.try_emplace(tensor.name, t).first->second;
       if (t == tensors.size()) tensors.push_back({{tensor.name, tensor.role}, 0, {}});
       TensorSources& sources = tensors[t];
       sources.recordings.resize(step.recordings.size());
-      sources.recordings[r] = {&tensor, step.recordings[r].grad_scale};
+      sources.recordings[r] = {&tensor, step.recordings[r].CarriedScale(tensor.role)};
       sources.elements = std::max(sources.elements, tensor.elements);
     }
   }

@@ -39,9 +39,12 @@ struct Block {
 // Returns how many elements of the block the source has.
 size_t ElementsOf(const Source& source, const Block& block);
 
-// Returns the tensors of all recordings, in the order in which they come first. They point into
-// `step`.
-std::vector<TensorSources> CollectTensors(const TraceStep& step);
+// The pass of training that tensors belong to: nothing mixes them.
+enum class Pass : uint8_t { kBackward, kForward };
+
+// Returns the tensors of one pass over all recordings, in the order in which they come first. They
+// point into `step`.
+std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass);
 
 // Calls work(blocks) for consecutive groups of the blocks of all tensors, in order. What is read in
 // order, this reads before; the rest is read by whoever works on a block.

@@ -21,7 +21,8 @@ void VisitValues(const Recording& recording, const TraceTensor& tensor,
     const size_t count = std::min<uint64_t>(kChunkElements, tensor.elements - begin);
     const std::byte* const bytes =
         tensor.Bytes(begin * size, std::span(buffer).first(count * size));
-    LoadFloats(tensor.dtype, bytes, recording.grad_scale, std::span(values).first(count));
+    LoadFloats(tensor.dtype, bytes, recording.CarriedScale(tensor.role),
+               std::span(values).first(count));
     visit(begin, std::span<const float>(values).first(count));
   }
 }

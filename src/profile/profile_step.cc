@@ -146,11 +146,42 @@ class HistogramTotal {
   std::array<std::vector<HistogramBin>, 2> bins_;  // by number
 };
 
+// Adds the tensors of one pass to a profile that knows its parts.
+void AddPass(const TraceStep& step, Pass pass, const HistogramEdges& edges, StepOptions options,
+             ProfileStep& profile) {
+  const std::vector<TensorSources> tensors = CollectTensors(step, pass);
+  if (tensors.empty()) return;
+  // Micro-steps of the forward pass have no sum: all are counted, whatever becomes of gradients.
+  if (pass == Pass::kForward) options.accumulation = Accumulation::kQuantizeThenSum;
+  const std::vector<int64_t> micro_steps = PartNumbers(step, options.accumulation);
+  const size_t counted = micro_steps.size(), parts = profile.micro_steps.size();
+  std::vector<HistogramSums> sums(tensors.size() * counted);
+  const StepWork work = {&step, &tensors, micro_steps, {}, &options};
+  CheckWhereTensorsAre(work);
+  if (options.device == nullptr) {
+    CountOnCpu(work, edges, sums);
+  } else {
+    RunOnDevice(work, *options.device->Count(work, edges, sums));
+  }
+  const size_t before = profile.tensors.size();
+  for (const TensorSources& sources : tensors) profile.tensors.push_back(DescribeTensor(sources));
+  for (std::vector<Histogram>& part : profile.histograms) part.resize(profile.tensors.size());
+  ParallelFor(
+      tensors.size(),
+      [&](size_t t) {
+        const std::span<HistogramSums> of_tensor = std::span(sums).subspan(t * counted, counted);
+        for (size_t part = parts; part < counted; ++part) of_tensor[0].Merge(of_tensor[part]);
+        for (size_t part = 0; part < parts; ++part) {
+          profile.histograms[part][before + t] = of_tensor[part].ToHistogram(edges);
+        }
+      },
+      tensors.size() * parts * edges.bin_count() * kLooksPerBin);
+}
+
 }  // namespace
 
 ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
                       const StepOptions& options) {
-  const std::vector<TensorSources> tensors = CollectTensors(step);
   ProfileStep profile;
   profile.step = step.step;
   profile.micro_steps = PartNumbers(step, options.accumulation);
@@ -159,25 +190,9 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
     const std::string name = std::filesystem::path(file->place).filename().string();
     profile.files.push_back({name, file->file_bytes});
   }
-  for (const TensorSources& sources : tensors) profile.tensors.push_back(DescribeTensor(sources));
-  const size_t parts = profile.micro_steps.size();
-  std::vector<HistogramSums> sums(tensors.size() * parts);
-  const StepWork work = {&step, &tensors, profile.micro_steps, {}, &options};
-  CheckWhereTensorsAre(work);
-  if (options.device == nullptr) {
-    CountOnCpu(work, edges, sums);
-  } else {
-    RunOnDevice(work, *options.device->Count(work, edges, sums));
-  }
-  profile.histograms.assign(parts, std::vector<Histogram>(tensors.size()));
-  ParallelFor(
-      tensors.size(),
-      [&](size_t t) {
-        for (size_t part = 0; part < parts; ++part) {
-          profile.histograms[part][t] = sums[t * parts + part].ToHistogram(edges);
-        }
-      },
-      tensors.size() * parts * edges.bin_count() * kLooksPerBin);
+  profile.histograms.resize(profile.micro_steps.size());
+  AddPass(step, Pass::kBackward, edges, options, profile);
+  AddPass(step, Pass::kForward, edges, options, profile);
   return profile;
 }
 
@@ -187,6 +202,7 @@ ProfileTotals TotalsOf(const ProfileStep& step) {
   for (const std::vector<Histogram>& of_part : step.histograms) {
     HistogramTotal gradients, activations;
     for (size_t t = 0; t < of_part.size(); ++t) {
+      if (IsForward(step.tensors[t].role)) continue;
       (step.tensors[t].role == Role::kGrad ? gradients : activations).Add(of_part[t]);
     }
     totals.gradients.push_back(gradients.Take());

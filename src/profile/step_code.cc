@@ -178,7 +178,7 @@ std::vector<ProfileTensor> DecodeTensors(const std::string& place, std::string_v
     tensor.name = in.String();
     const uint8_t role = in.Byte(), dtype = in.Byte();
     in.Require(
-        role <= static_cast<uint8_t>(Role::kActGrad) && dtype <= static_cast<uint8_t>(DType::kBF16),
+        role <= static_cast<uint8_t>(Role::kValue) && dtype <= static_cast<uint8_t>(DType::kBF16),
         "damaged: a tensor of no known type");
     tensor.role = static_cast<Role>(role);
     tensor.dtype = static_cast<DType>(dtype);

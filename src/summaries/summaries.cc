@@ -134,19 +134,21 @@ std::vector<TensorSummary> SummarizeRecording(const Recording& recording,
                                               const SummaryOptions& options) {
   std::vector<TensorSources> sources;
   for (const TraceTensor& tensor : recording.tensors) {
-    sources.push_back(
-        {{tensor.name, tensor.role}, tensor.elements, {{&tensor, recording.grad_scale}}});
+    sources.push_back({{tensor.name, tensor.role},
+                       tensor.elements,
+                       {{&tensor, recording.CarriedScale(tensor.role)}}});
   }
   std::vector<TensorSummary> totals(sources.size());
   ForEachWave(sources, [&](std::span<const Block> wave) {
     std::vector<TensorSummary> partial(wave.size());
     ParallelFor(wave.size(), [&](size_t i) {
       ChunkBuffer buffer;
-      const DType dtype = recording.tensors[wave[i].tensor].dtype;
+      const Source& source = sources[wave[i].tensor].recordings.front();
+      const DType dtype = source.tensor->dtype;
       const std::byte* const bytes = ReadBlock(sources[wave[i].tensor], wave[i]).front();
       partial[i] = SummarizeBlock(wave[i].count, options, [&](size_t begin, size_t length) {
         const std::span<float> chunk = std::span(buffer).first(length);
-        LoadFloats(dtype, bytes + begin * DTypeSize(dtype), recording.grad_scale, chunk);
+        LoadFloats(dtype, bytes + begin * DTypeSize(dtype), source.grad_scale, chunk);
         return std::span<const float>(chunk);
       });
     });

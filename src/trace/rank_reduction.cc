@@ -110,6 +110,8 @@ TraceTensor Reduce(RankTensors ranks, RankReduction reduction) {
   tensor.dtype = DType::kF32;
   tensor.memory = nullptr;
   tensor.reads_in_order = ReadsInOrder(ranks);
+  // Ranks have the same parameters, and each its own part of the batch.
+  if (tensor.role == Role::kValue) ranks.parts.resize(1);
   if (tensor.role == Role::kGrad) {
     tensor.read =
         ReaderOf([ranks = std::move(ranks), reduction](uint64_t begin, std::span<float> out) {
@@ -134,7 +136,7 @@ std::vector<RankTensors> CollectRanks(const Ranks& ranks) {
     for (const TraceTensor& tensor : rank.tensors) {
       const auto [entry, is_new] = index.try_emplace(tensor.name, tensors.size());
       if (is_new) tensors.push_back({.owner = ranks, .parts = {}});
-      tensors[entry->second].parts.push_back({&tensor, rank.grad_scale});
+      tensors[entry->second].parts.push_back({&tensor, rank.CarriedScale(tensor.role)});
     }
   }
   return tensors;

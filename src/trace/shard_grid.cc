@@ -70,10 +70,12 @@ void Gather(const std::string& place, const PieceHeader& header, TensorPiece pie
   whole.tensor.pieces.push_back(std::move(piece));
 }
 
-// A process may have had no such activations; a gradient without all of its elements is none.
+// A process may have had no such activations; a gradient or parameter without all of its elements
+// is none.
 void RequireAllPieces(const Gathered& found) {
   const std::vector<TensorPiece>& pieces = found.tensor.pieces;
-  if (found.tensor.header.role == Role::kActGrad || pieces.size() == found.count) return;
+  const Role role = found.tensor.header.role;
+  if (role == Role::kActGrad || role == Role::kAct || pieces.size() == found.count) return;
   uint64_t missing = 0;
   while (missing < pieces.size() && pieces[missing].index == missing) ++missing;
   throw InputError(TensorPlace(found.place, found.tensor.header.name),

@@ -28,7 +28,9 @@ std::string ShapeText(std::span<const uint64_t> shape) {
 }
 
 Role RoleOfName(std::string_view name) {
-  return name.ends_with(".act_grad") ? Role::kActGrad : Role::kGrad;
+  if (name.ends_with(".act_grad")) return Role::kActGrad;
+  if (name.ends_with(".act") || name.ends_with(".fwd")) return Role::kAct;
+  return name.ends_with(".value") ? Role::kValue : Role::kGrad;
 }
 
 std::string TensorPlace(std::string_view place, std::string_view name) {

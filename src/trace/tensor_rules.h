@@ -23,7 +23,8 @@ std::optional<uint64_t> ElementCount(std::span<const uint64_t> shape, uint64_t i
 // Returns the shape as Python writes a list: "[2, 3]".
 std::string ShapeText(std::span<const uint64_t> shape);
 
-// Activation gradients are known by the end of their name, ".act_grad".
+// Returns the role that the end of a name tells: ".act_grad", ".act" or, of Cerebras, ".fwd", and
+// ".value". Any other name is that of a parameter gradient.
 Role RoleOfName(std::string_view name);
 
 // Returns `place: tensor 'name'`, printable.

@@ -48,7 +48,8 @@ RoleMap ReadRoles(const std::string& place, const Json& value) {
     const std::string text = role.is_string() ? role.get<std::string>() : "";
     const std::optional<Role> known = ValueNamed<Role>(text);
     if (!known) {
-      throw InputError(TensorPlace(place, name), "wrong role", "'grad' or 'act_grad'",
+      throw InputError(TensorPlace(place, name), "wrong role",
+                       "'grad', 'act_grad', 'act' or 'value'",
                        role.is_string() ? Quoted(text) : role.type_name());
     }
     roles.emplace(name, *known);

@@ -28,7 +28,7 @@ class StepBatchTest : public TraceDirectoryTest {
                                 size_t output_per_block, const BatchLimits& limits,
                                 const std::function<void(const StepBatch&)>& look = {}) {
     const StepOptions options = OptionsOf(accumulation);
-    const std::vector<TensorSources> tensors = CollectTensors(step);
+    const std::vector<TensorSources> tensors = CollectTensors(step, Pass::kBackward);
     const std::vector<int64_t> parts = PartNumbers(step, accumulation);
     const StepWork work = {&step, &tensors, parts, {}, &options};
     std::vector<size_t> counts;

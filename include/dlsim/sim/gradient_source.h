@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where a replay gets its gradients from: a trace, or the profile of one.
+// Where a replay gets its gradients and forward tensors from: a trace, or the profile of one.
 #pragma once
 
 #include <cstddef>
@@ -27,19 +27,24 @@ class GradientStep {
   // Whether a loss was recorded with it, and is NaN or infinite.
   virtual bool HasBrokenLoss() const { return false; }
 
-  // The tensors, in the order of StepMeasurement::tensors.
+  // The gradients, in the order of StepMeasurement::tensors.
   virtual std::vector<StepTensor> Tensors() const = 0;
 
-  // The spread of each tensor; see MeasureSpreads.
+  // The spread of each gradient; see MeasureSpreads.
   virtual std::vector<GradientSpread> Spreads() const = 0;
 
-  // Counts the step at edges, summed over tensors; once per step. The edges are the source's, if it
-  // has its own.
+  // Counts the step at edges, summed over gradients; once per step. The edges are the source's, if
+  // it has its own.
   virtual ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) = 0;
 
   // Answers questions; see MeasureStep. A profile cannot answer each exactly: see TensorAnswer.
   virtual StepMeasurement Measure(std::span<const StepQuestion> questions,
                                   const StepOptions& options) const = 0;
+
+  // Measures the forward tensors as they are; see MeasureForward. Without any, there are no tensors
+  // and each answer is empty.
+  virtual StepMeasurement MeasureForward(std::span<const Conversion> conversions,
+                                         const StepOptions& options) const = 0;
 };
 
 // What a step is opened for: everything, or nothing but its totals.

@@ -111,8 +111,9 @@ class TraceStep:
         """The tensors of the step, over all its micro-steps.
 
         A parameter gradient is the float32 sum of its micro-steps in their order: the effective
-        gradient. Activation gradients of micro-steps belong to different inputs: they are joined
-        along the first axis if their other sizes agree, and flat if not.
+        gradient. Activations and their gradients belong to the inputs of a micro-step: those of
+        all are joined along the first axis if their other sizes agree, and flat if not. Parameters
+        are those of the first micro-step that has them.
         """
         if len(self.recordings) == 1:
             return self.recordings[0].tensors
@@ -133,7 +134,7 @@ class TraceStep:
         return self.tensors.infos[name].shape
 
     def role(self, name: str) -> Role:
-        """Whether a tensor is a parameter gradient or an activation gradient."""
+        """What a tensor is: "grad" or "act_grad", and of the forward pass "act" or "value"."""
         return self.tensors.infos[name].role
 
     def dtype(self, name: str) -> str:
@@ -147,6 +148,14 @@ class TraceStep:
     def activation_gradients(self) -> dict[str, FloatArray]:
         """Reads all activation gradients; see `tensors` for micro-steps."""
         return self._of_role("act_grad")
+
+    def activations(self) -> dict[str, FloatArray]:
+        """Reads all outputs of the forward pass, as recorded; see `tensors` for micro-steps."""
+        return self._of_role("act")
+
+    def parameter_values(self) -> dict[str, FloatArray]:
+        """Reads all parameters, as recorded."""
+        return self._of_role("value")
 
     def _of_role(self, role: Role) -> dict[str, FloatArray]:
         infos = self.tensors.infos.items()
@@ -178,7 +187,9 @@ def _over_micro_steps(
     rows: list[dict[str, int]],
     info: TensorInfo,
 ) -> FloatArray:
-    if info.role == "act_grad":
+    if info.role == "value":
+        return next(r.tensors[info.name] for r in recordings if info.name in r.tensors)
+    if info.role != "grad":
         parts = [r.tensors[info.name].reshape(-1) for r in recordings if info.name in r.tensors]
         flat: FloatArray = np.concatenate(parts)
         return flat.reshape(info.shape)
@@ -201,7 +212,7 @@ def _countable(info: TensorInfo, place: str) -> tuple[int, ...]:
 def _joined(before: TensorInfo | None, info: TensorInfo) -> TensorInfo:
     if before is None:
         return info
-    if info.role == "grad":  # the reader has refused different shapes
+    if info.role in ("grad", "value"):  # the reader has refused gradients of different shapes
         return before
     shape: tuple[int, ...]
     if before.shape and info.shape and before.shape[1:] == info.shape[1:]:

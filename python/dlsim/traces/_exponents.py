@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,7 +70,7 @@ class _Tally:
         for (name, role, *_), row in zip(headers, rows, strict=True):
             if name not in self._rows:
                 self._rows[name] = np.zeros(self._shape, np.int64)
-                self._roles[name] = "act_grad" if role == "act_grad" else "grad"
+                self._roles[name] = cast("Role", role)
             of_tensor = self._rows[name]
             (of_tensor[step] if of_tensor.ndim == 2 else of_tensor)[...] += row
 

@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, cast
 from .._errors import MissingKey, UsageError
 
 AnyPath: TypeAlias = "str | bytes | os.PathLike[str] | os.PathLike[bytes]"
-Role: TypeAlias = Literal["grad", "act_grad"]
+Role: TypeAlias = Literal["grad", "act_grad", "act", "value"]
 Header: TypeAlias = tuple[str, str, str, tuple[int, ...]]
 
 
