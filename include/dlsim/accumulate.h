@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Emulates sums, dot products, matrix products and softmax whose sums are kept in few bits: every
+// Emulates sums, dot products and matrix products whose sums are kept in few bits: every
 // addition is the exact sum, rounded once by the codec. Rules: docs/accumulation.md.
 #pragma once
 
@@ -113,12 +113,6 @@ std::vector<Accumulated> SumAxis(std::span<const float> values, const AxisShape&
 std::vector<Accumulated> MatMul(std::span<const float> a, std::span<const float> b,
                                 const MatMulShape& shape,
                                 std::span<const AccumulationOptions> options);
-
-// Softmax of each row of `columns` values: exp(x - max), divided by its sum. The difference, the
-// exponential and the quotient are rounded to `terms` (with the indices 3i, 3i + 1 and 3i + 2 of
-// the random stream); only the additions of the sum are counted.
-Accumulated Softmax(std::span<const float> values, uint64_t columns,
-                    const AccumulationOptions& options);
 
 // Rounds each value to a precision as the functions above round their inputs.
 std::vector<float> RoundInputs(std::span<const float> values, const Precision& precision,

@@ -7,7 +7,6 @@
 #include <string>
 
 #include "dlsim/error.h"
-#include "dlsim/summaries.h"
 #include "sim/app/commands.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/trace_arguments.h"
@@ -20,6 +19,7 @@
 #include "sim/replay/source_text.h"
 #include "sim/studies/summary_report.h"
 #include "sim/studies/summary_rows.h"
+#include "src/summaries/summaries.h"
 
 namespace dlsim::sim {
 namespace {

@@ -28,7 +28,7 @@ class StepQueue {
     return step;
   }
 
-  // Takes back a step, to be closed beside later work: unmapping takes long.
+  // Takes back a step, to be closed beside later work: closing many files takes long.
   void GiveBack(Step step) { finished_ = std::move(step); }
 
   // Calls work() and meanwhile closes what was given back and loads step i, if there is one; a

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/precision_level.h"
 #include "dlsim/trace.h"
 #include "sim/studies/sum_item.h"
+#include "src/sums/precision_level.h"
 
 namespace dlsim::sim {
 

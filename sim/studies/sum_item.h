@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "dlsim/accumulate.h"
-#include "dlsim/precision_level.h"
 #include "sim/studies/sum_runs.h"
+#include "src/sums/precision_level.h"
 
 namespace dlsim::sim {
 

@@ -9,7 +9,7 @@
 
 #include "dlsim/accumulate.h"
 #include "dlsim/codec.h"
-#include "dlsim/precision_level.h"
+#include "src/sums/precision_level.h"
 
 namespace dlsim::sim {
 

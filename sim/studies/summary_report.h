@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/summaries.h"
 #include "sim/studies/summary_rows.h"
+#include "src/summaries/summaries.h"
 
 namespace dlsim::sim {
 

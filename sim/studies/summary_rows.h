@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "dlsim/summaries.h"
 #include "sim/base/json_value.h"
+#include "src/summaries/summaries.h"
 
 namespace dlsim::sim {
 

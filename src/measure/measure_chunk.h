@@ -93,7 +93,7 @@ TensorStats MeasureChunk(std::span<const float> values, uint64_t first_index,
 TensorStats MeasureAndAccumulateChunk(std::span<const float> values, uint64_t first_index,
                                       const Measurement& question, const AccumulatedChunk& sums);
 
-// Returns the float64 sum of squares of a chunk in the order above.
+// Returns the float64 sum of squares of a chunk in the order of measure.h.
 double SumOfSquaresOfChunk(std::span<const float> values);
 
 // Looks at a chunk once for all questions about it.

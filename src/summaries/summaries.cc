@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dlsim/summaries.h"
+#include "src/summaries/summaries.h"
 
 #include <algorithm>
 #include <bit>
@@ -74,6 +74,26 @@ void CountTensorflowBuckets(std::span<const float> values, TensorSummary& summar
   }
 }
 
+// Summarizes at most kChunkElements values.
+TensorSummary SummarizeChunk(std::span<const float> values, const SummaryOptions& options) {
+  DLSIM_CHECK(values.size() <= kChunkElements);
+  ChunkBuffer buffer;
+  if (options.scale != 1.0f || options.quantize) {
+    const std::span<float> changed = std::span(buffer).first(values.size());
+    for (size_t i = 0; i < values.size(); ++i) changed[i] = values[i] * options.scale;
+    if (options.quantize) Quantize(*options.quantize, changed);
+    values = changed;
+  }
+  TensorSummary summary;
+  summary.elements = values.size();
+  summary.sum_of_squares = SumOfSquaresOfChunk(values);
+  CountMagnitudes(values, options.min_normal, summary);
+  if (options.tensorflow_histogram == TensorflowHistogram::kCount) {
+    CountTensorflowBuckets(values, summary);
+  }
+  return summary;
+}
+
 // Summarizes up to a block of values that `load` gives chunk by chunk.
 template <class Load>
 TensorSummary SummarizeBlock(size_t count, const SummaryOptions& options, const Load& load) {
@@ -97,37 +117,6 @@ void TensorSummary::Merge(const TensorSummary& later) {
   for (size_t i = 0; i < exponents.size(); ++i) exponents[i] += later.exponents[i];
   tensorflow.resize(std::max(tensorflow.size(), later.tensorflow.size()));
   for (size_t i = 0; i < later.tensorflow.size(); ++i) tensorflow[i] += later.tensorflow[i];
-}
-
-TensorSummary SummarizeChunk(std::span<const float> values, const SummaryOptions& options) {
-  DLSIM_CHECK(values.size() <= kChunkElements);
-  ChunkBuffer buffer;
-  if (options.scale != 1.0f || options.quantize) {
-    const std::span<float> changed = std::span(buffer).first(values.size());
-    for (size_t i = 0; i < values.size(); ++i) changed[i] = values[i] * options.scale;
-    if (options.quantize) Quantize(*options.quantize, changed);
-    values = changed;
-  }
-  TensorSummary summary;
-  summary.elements = values.size();
-  summary.sum_of_squares = SumOfSquaresOfChunk(values);
-  CountMagnitudes(values, options.min_normal, summary);
-  if (options.tensorflow_histogram == TensorflowHistogram::kCount) {
-    CountTensorflowBuckets(values, summary);
-  }
-  return summary;
-}
-
-TensorSummary SummarizeArray(std::span<const float> values, const SummaryOptions& options) {
-  std::vector<TensorSummary> partial((values.size() + kBlockElements - 1) / kBlockElements);
-  ParallelForBlocks(values.size(), [&](size_t begin, size_t count) {
-    const std::span<const float> block = values.subspan(begin, count);
-    partial[begin / kBlockElements] = SummarizeBlock(
-        count, options, [&](size_t at, size_t length) { return block.subspan(at, length); });
-  });
-  TensorSummary total;
-  for (const TensorSummary& part : partial) total.Merge(part);
-  return total;
 }
 
 std::vector<TensorSummary> SummarizeRecording(const Recording& recording,

@@ -9,7 +9,7 @@
 #include <limits>
 #include <vector>
 
-#include "dlsim/summaries.h"
+#include "src/summaries/summaries.h"
 
 namespace dlsim {
 namespace {

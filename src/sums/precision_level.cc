@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dlsim/precision_level.h"
+#include "src/sums/precision_level.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What summaries count, against a plain definition per element and figures that NumPy computed.
-#include "dlsim/summaries.h"
+#include "src/summaries/summaries.h"
 
 #include <gtest/gtest.h>
 
@@ -65,6 +65,16 @@ std::vector<float> RandomFloats(size_t count) {
     values.push_back(special);
   }
   return values;
+}
+
+TensorSummary SummarizeArray(const std::vector<float>& values, const SummaryOptions& options) {
+  TraceTensor tensor;
+  tensor.shape = {values.size()};
+  tensor.elements = values.size();
+  tensor.memory = std::as_bytes(std::span(values)).data();
+  Recording recording;
+  recording.tensors = {tensor};
+  return SummarizeRecording(recording, options).front();
 }
 
 SummaryOptions WithBuckets() {

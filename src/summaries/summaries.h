@@ -67,12 +67,6 @@ struct TensorSummary {
   }
 };
 
-// Summarizes one chunk (at most kChunkElements values) on the calling thread.
-TensorSummary SummarizeChunk(std::span<const float> values, const SummaryOptions& options);
-
-// Summarizes an array, on all threads.
-TensorSummary SummarizeArray(std::span<const float> values, const SummaryOptions& options);
-
 // Summarizes each tensor of a recording, in order, on all threads: its values as float32 without
 // the recording's own loss scale. Throws Error if reading fails.
 std::vector<TensorSummary> SummarizeRecording(const Recording& recording,
