@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What one conversion did to one array: the counters of docs/numerics.md, section 4, and the table
-// by which all else adds, compares and writes them.
+// by which all else adds and compares them.
 #pragma once
 
 #include <cstddef>
@@ -95,15 +95,6 @@ struct CounterBrackets {
 // How the counters of two arrays become those of both; or it follows from other counters.
 enum class Merging : uint8_t { kSum, kOrderedSum, kLargest, kFollows };
 
-// Where a counter is written, and as what; empty = it is not.
-struct CounterColumns {
-  const char* json = "";      // key among the counters
-  const char* csv = "";       // column of a replay's
-  const char* heat_map = "";  // key
-  const char* report = "";    // title in the list of tensors ...
-  int report_place = 0;       // ... and its place there
-};
-
 // Whether a profile leaves a range of a counter: never, or as far as of those it follows from.
 struct NeverOpen {};
 struct OpenAsOthers {};
@@ -114,87 +105,44 @@ struct CounterRow {
   const char* name;
   Of of;  // data member or function: std::invoke(of, stats) is the value
   Merging merging;
-  CounterColumns columns = {};
   Open open = {};  // or the member of CounterBrackets
 };
 template <class Of>
-CounterRow(const char*, Of, Merging, CounterColumns = {}) -> CounterRow<Of>;
+CounterRow(const char*, Of, Merging) -> CounterRow<Of>;
 template <class Of, class Open>
-CounterRow(const char*, Of, Merging, CounterColumns, Open) -> CounterRow<Of, Open>;
+CounterRow(const char*, Of, Merging, Open) -> CounterRow<Of, Open>;
 
-// The rows are in the order of JSON and CSV.
+// In the order of all that lists counters.
 inline constexpr std::tuple kCounters = {
-    CounterRow{
-        "elements", &TensorStats::elements, Merging::kSum, {.json = "elements", .csv = "elements"}},
-    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum, {.json = "zeros", .csv = "zeros"}},
-    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows, {.json = "nonfinite"}},
-    CounterRow{"nan", &TensorStats::nan, Merging::kSum, {.json = "nan", .csv = "nan"}},
-    CounterRow{"inf", &TensorStats::inf, Merging::kSum, {.json = "inf", .csv = "inf"}},
-    CounterRow{"nonzero_finite",
-               &TensorStats::nonzero_finite,
-               Merging::kFollows,
-               {.heat_map = "nonzero", .report = "of nonzero", .report_place = 2}},
-    CounterRow{"underflow",
-               &TensorStats::underflow,
-               Merging::kSum,
-               {.json = "underflow", .csv = "underflow", .heat_map = "underflow"},
-               &CounterBrackets::underflow},
-    CounterRow{"subnormal",
-               &TensorStats::subnormal,
-               Merging::kSum,
-               {.json = "subnormal", .csv = "subnormal", .report = "subnormal", .report_place = 4},
-               &CounterBrackets::subnormal},
-    CounterRow{"overflow",
-               &TensorStats::overflow,
-               Merging::kSum,
-               {.json = "overflow",
-                .csv = "overflow",
-                .heat_map = "overflow",
-                .report = "overflow",
-                .report_place = 5},
-               &CounterBrackets::overflow},
+    CounterRow{"elements", &TensorStats::elements, Merging::kSum},
+    CounterRow{"zeros", &TensorStats::zeros, Merging::kSum},
+    CounterRow{"nonfinite", &TensorStats::nonfinite, Merging::kFollows},
+    CounterRow{"nan", &TensorStats::nan, Merging::kSum},
+    CounterRow{"inf", &TensorStats::inf, Merging::kSum},
+    CounterRow{"nonzero_finite", &TensorStats::nonzero_finite, Merging::kFollows},
+    CounterRow{"underflow", &TensorStats::underflow, Merging::kSum, &CounterBrackets::underflow},
+    CounterRow{"subnormal", &TensorStats::subnormal, Merging::kSum, &CounterBrackets::subnormal},
+    CounterRow{"overflow", &TensorStats::overflow, Merging::kSum, &CounterBrackets::overflow},
     CounterRow{"nonfinite_outputs", &TensorStats::nonfinite_outputs, Merging::kSum},
-    CounterRow{"absmax",
-               &TensorStats::absmax,
-               Merging::kLargest,
-               {.csv = "absmax", .report = "absmax", .report_place = 6}},
-    CounterRow{"sum_of_squares",
-               &TensorStats::sum_of_squares,
-               Merging::kOrderedSum,
-               {.csv = "sumsq", .heat_map = "sum_of_squares"}},
-    CounterRow{"error_sum_of_squares",
-               &TensorStats::error_sum_of_squares,
-               Merging::kOrderedSum,
-               {.csv = "error_sumsq", .heat_map = "error_sum_of_squares"}},
-    CounterRow{"underflow_sum_of_squares",
-               &TensorStats::underflow_sum_of_squares,
-               Merging::kOrderedSum,
-               {.heat_map = "underflow_sum_of_squares"},
-               &CounterBrackets::underflow_sum_of_squares},
+    CounterRow{"absmax", &TensorStats::absmax, Merging::kLargest},
+    CounterRow{"sum_of_squares", &TensorStats::sum_of_squares, Merging::kOrderedSum},
+    CounterRow{"error_sum_of_squares", &TensorStats::error_sum_of_squares, Merging::kOrderedSum},
+    CounterRow{"underflow_sum_of_squares", &TensorStats::underflow_sum_of_squares,
+               Merging::kOrderedSum, &CounterBrackets::underflow_sum_of_squares},
     CounterRow{"quantized_sum_of_squares", &TensorStats::quantized_sum_of_squares,
                Merging::kOrderedSum},
-    CounterRow{"underflow_fraction",
-               &TensorStats::underflow_fraction,
-               Merging::kFollows,
-               {.json = "underflow_fraction", .report = "underflow", .report_place = 1},
+    CounterRow{"underflow_fraction", &TensorStats::underflow_fraction, Merging::kFollows,
                OpenAsOthers{}},
-    CounterRow{"energy_lost",
-               &TensorStats::energy_lost,
-               Merging::kFollows,
-               {.json = "energy_lost"},
-               OpenAsOthers{}},
+    CounterRow{"energy_lost", &TensorStats::energy_lost, Merging::kFollows, OpenAsOthers{}},
 };
 
 // A row as a type: loops over rows are unrolled, and cost what a list by hand would.
 template <size_t kIndex>
 struct CounterAt {
   static constexpr auto kRow = std::get<kIndex>(kCounters);
-  static constexpr CounterColumns kColumns = kRow.columns;
   static constexpr bool kIsMember = std::is_member_object_pointer_v<decltype(kRow.of)>;
   static constexpr bool kHasBracket = std::is_member_object_pointer_v<decltype(kRow.open)>;
   static constexpr bool kIsOpen = !std::is_same_v<decltype(kRow.open), NeverOpen>;
-  static constexpr bool kInJson = *kColumns.json != 0, kInCsv = *kColumns.csv != 0;
-  static constexpr bool kInHeatMap = *kColumns.heat_map != 0, kInReport = *kColumns.report != 0;
 };
 
 // Calls visit(row) with a CounterAt for each row, in order.

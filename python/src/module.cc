@@ -5,6 +5,7 @@
 #include "dlsim/error.h"
 #include "dlsim/tensor_stats.h"
 #include "python/src/bindings.h"
+#include "sim/base/counter_columns.h"
 
 namespace nb = nanobind;
 
@@ -38,8 +39,8 @@ void Translate(const std::exception_ptr& thrown, void*) {
 // The counters that results in JSON have, in their order.
 nb::tuple CounterKeys() {
   nb::list keys;
-  ForEachCounter([&](auto row) {
-    if constexpr (row.kInJson) keys.append(row.kColumns.json);
+  sim::ForEachColumn([&](auto, auto columns) {
+    if constexpr (columns.kInJson) keys.append(columns.kNames.json);
   });
   return nb::tuple(keys);
 }

@@ -9,6 +9,7 @@
 #include <iterator>
 #include <string_view>
 
+#include "sim/base/counter_columns.h"
 #include "src/base/hidden_text.h"
 
 namespace dlsim::sim {
@@ -82,9 +83,9 @@ Json JsonEvent(const ScalerEvent& event) {
 }
 
 void AddCounters(const TensorStats& stats, Json& object) {
-  ForEachCounter([&](auto row) {
-    if constexpr (row.kInJson)
-      object[row.kColumns.json] = JsonNumber(std::invoke(row.kRow.of, stats));
+  ForEachColumn([&](auto row, auto columns) {
+    if constexpr (columns.kInJson)
+      object[columns.kNames.json] = JsonNumber(std::invoke(row.kRow.of, stats));
   });
 }
 

@@ -5,6 +5,7 @@
 
 #include <iterator>
 
+#include "sim/base/counter_columns.h"
 #include "sim/base/csv_field.h"
 
 namespace dlsim::sim {
@@ -17,8 +18,8 @@ std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
       fmt::format("{},{},{},{},{},{},{},{}", run.format, run.policy, step.step,
                   micro < 0 ? std::string() : std::to_string(micro), step.scale,
                   static_cast<int>(step.skipped), CsvField(tensor.name), NameOf(tensor.role));
-  ForEachCounter([&](auto counter) {
-    if constexpr (counter.kInCsv) {
+  ForEachColumn([&](auto counter, auto columns) {
+    if constexpr (columns.kInCsv) {
       fmt::format_to(std::back_inserter(row), ",{}",
                      std::invoke(counter.kRow.of, answer.parts[part]));
     }
@@ -32,8 +33,8 @@ std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
 
 std::string CsvHeader(const SourceFacts& facts, std::span<const std::string> configs) {
   std::string header = "format,policy,step,micro,scale,skipped,tensor,role";
-  ForEachCounter([&](auto counter) {
-    if constexpr (counter.kInCsv) header.append(",").append(counter.kColumns.csv);
+  ForEachColumn([&](auto, auto columns) {
+    if constexpr (columns.kInCsv) header.append(",").append(columns.kNames.csv);
   });
   if (facts.profile) header += ",exact";
   return header + (configs.empty() ? "\n" : ",config\n");

@@ -5,6 +5,7 @@
 #include <optional>
 #include <span>
 
+#include "sim/base/counter_columns.h"
 #include "sim/base/json_stream.h"
 #include "sim/replay/layer_losses.h"
 #include "sim/replay/source_text.h"
@@ -33,9 +34,9 @@ void AddCountersAndRanges(const TensorStats& stats, const CounterBrackets& brack
   if (brackets.exact()) return;
   object["exact"] = false;
   Json& ranges = object["bracket"];
-  ForEachCounter([&](auto row) {
-    if constexpr (row.kIsOpen && row.kInJson) {
-      ranges[row.kColumns.json] = JsonBracket(brackets.RangeOf<row.kRow.of>(stats));
+  ForEachColumn([&](auto row, auto columns) {
+    if constexpr (row.kIsOpen && columns.kInJson) {
+      ranges[columns.kNames.json] = JsonBracket(brackets.RangeOf<row.kRow.of>(stats));
     }
   });
 }
@@ -189,9 +190,9 @@ Json JsonBins(const HeatMap& map) {
 Json JsonHeatMapRow(const HeatMapRow& row, size_t bins) {
   Json object = {{"name", row.name}, {"role", NameOf(row.role)}};
   const auto cells = std::span(row.cells).first(bins);
-  ForEachCounter([&](auto counter) {
-    if constexpr (counter.kInHeatMap) {
-      object[counter.kColumns.heat_map] = Column(cells, counter.kRow.of);
+  ForEachColumn([&](auto counter, auto columns) {
+    if constexpr (columns.kInHeatMap) {
+      object[columns.kNames.heat_map] = Column(cells, counter.kRow.of);
     }
   });
   return object;

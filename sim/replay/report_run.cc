@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/base/counter_columns.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/replay/scale_plot.h"
@@ -88,8 +89,8 @@ TableRow InPlace(TableRow row, const std::map<int, std::string>& cells) {
 
 TableRow TensorHeader(const char* title) {
   std::map<int, std::string> cells = {{kWorstStepPlace, "energy lost"}};
-  ForEachCounter([&](auto counter) {
-    if constexpr (counter.kInReport) cells[counter.kColumns.report_place] = counter.kColumns.report;
+  ForEachColumn([&](auto, auto columns) {
+    if constexpr (columns.kInReport) cells[columns.kNames.report_place] = columns.kNames.report;
   });
   return InPlace({title, "role"}, cells);
 }
@@ -98,9 +99,9 @@ TableRow TensorRow(const ReplayTensor& tensor) {
   const TensorUncertainty open = tensor.uncertain.value_or(TensorUncertainty());
   std::map<int, std::string> cells = {
       {kWorstStepPlace, TextWithin(tensor.worst_step_energy_lost, open.worst_step_energy_lost)}};
-  ForEachCounter([&](auto counter) {
-    if constexpr (counter.kInReport) {
-      cells[counter.kColumns.report_place] = CounterText<counter.kRow.of>(tensor.stats, open.stats);
+  ForEachColumn([&](auto counter, auto columns) {
+    if constexpr (columns.kInReport) {
+      cells[columns.kNames.report_place] = CounterText<counter.kRow.of>(tensor.stats, open.stats);
     }
   });
   return InPlace({Printable(tensor.name), std::string(NameOf(tensor.role))}, cells);

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "sim/advice/advice_text.h"
+#include "sim/base/counter_columns.h"
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
 #include "sim/replay/replay_json.h"
@@ -47,8 +48,8 @@ std::vector<std::string> Columns() {
                                       "hopeless_steps",  "longest_skip_run", "first_applied_step",
                                       "stopped_at_step", "final_scale",      "min_scale",
                                       "max_scale"};
-  ForEachCounter([&](auto row) {
-    if constexpr (row.kInJson && row.kInCsv) columns.push_back(row.kColumns.json);
+  ForEachColumn([&](auto, auto counter) {
+    if constexpr (counter.kInJson && counter.kInCsv) columns.push_back(counter.kNames.json);
   });
   for (const char* key : {"worst_step_energy_lost", "mean_energy_lost", "mean_energy_lost_low",
                           "mean_energy_lost_high", "exact", "steps_below_window", "mean_loss",
