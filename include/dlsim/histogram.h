@@ -6,14 +6,14 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
 
-#include "dlsim/tensor_stats.h"
-#include "dlsim/thresholds.h"
+#include "dlsim/codec.h"
 
 namespace dlsim {
 
@@ -21,6 +21,15 @@ class CountingPlan;
 struct CountingTables;
 
 __extension__ using uint128_t = unsigned __int128;
+
+enum class Sign : uint8_t { kPositive, kNegative };
+
+inline constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
+
+// The value of float32 magnitude bits.
+inline float ValueOf(uint32_t magnitude, Sign sign) {
+  return std::bit_cast<float>(magnitude | (sign == Sign::kNegative ? codec::kSignBit : 0));
+}
 
 // A sorted set of magnitudes at which values are told apart. Bin b holds the magnitudes from
 // bits()[b] up to but without bits()[b + 1].
@@ -115,68 +124,7 @@ class HistogramCounter {
   std::unique_ptr<CountingTables> tables_;
 };
 
-// Returns the sum of squares of a bin in float64, rounded once.
-double SquaresOf(const HistogramBin& bin, const HistogramEdges& edges);
-
 // Returns the histogram of what two arrays hold together. `sum` is added as it is.
 Histogram MergeHistograms(const Histogram& a, const Histogram& b);
-
-// Where a threshold lies among the bins of edges.
-struct EdgePlace {
-  uint32_t threshold = 0;
-  uint32_t bin = 0;
-  bool inside = false;  // above the lower edge of the bin, so that its values are on both sides
-};
-
-EdgePlace PlaceOf(uint32_t threshold, const HistogramEdges& edges);
-
-// A histogram prepared for questions.
-class HistogramIndex {
- public:
-  // kSparse takes little room, and a binary search for each look-up; kDense has sums for every bin
-  // of the edges, for very many look-ups.
-  enum class Layout : uint8_t { kSparse, kDense };
-
-  explicit HistogramIndex(Layout layout) : layout_(layout) {}
-  HistogramIndex(const Histogram& histogram, const HistogramEdges& edges)
-      : layout_(Layout::kSparse) {
-    Set(histogram, edges);
-  }
-
-  // Takes a histogram; both must live as long as questions are asked.
-  void Set(const Histogram& histogram, const HistogramEdges& edges);
-
-  // The number of nonzero values of a sign whose magnitude is below a threshold, and the sum of
-  // their squares, computed in float64 with the rounding error of one operation. Exact if the
-  // threshold is an edge, or if no value is near.
-  struct Below {
-    Bracket<uint64_t> count;
-    Bracket<double> squares;
-  };
-  Below At(Sign sign, const EdgePlace& place) const;
-  Below At(Sign sign, uint32_t threshold) const;
-  Below All(Sign sign) const { return signs_[static_cast<size_t>(sign)].Up(); }
-
-  const Histogram& histogram() const { return *histogram_; }
-
- private:
-  struct OfSign {
-    std::vector<uint32_t> bins;    // of a sparse index
-    std::vector<uint64_t> counts;  // below each bin; one more than bins
-    std::vector<double> squares;
-
-    Below Up() const { return {{counts.back(), counts.back()}, {squares.back(), squares.back()}}; }
-  };
-  void FillSparse(const SignHistogram& histogram, OfSign& into) const;
-  void FillDense(const SignHistogram& histogram, OfSign& into) const;
-
-  Layout layout_;
-  const Histogram* histogram_ = nullptr;
-  const HistogramEdges* edges_ = nullptr;
-  std::array<OfSign, 2> signs_;
-};
-
-// Returns what is known of the input alone; nothing of the output.
-TensorStats InputOf(const HistogramIndex& index);
 
 }  // namespace dlsim

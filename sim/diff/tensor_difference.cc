@@ -7,6 +7,8 @@
 #include <cstddef>
 #include <limits>
 
+#include "src/histogram/histogram_index.h"
+
 namespace dlsim::sim {
 namespace {
 

@@ -8,8 +8,8 @@
 #include <optional>
 #include <span>
 
-#include "dlsim/histogram_question.h"
 #include "dlsim/measure_step.h"
+#include "src/histogram/histogram_question.h"
 
 namespace dlsim::sim {
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "dlsim/sim/replay.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "sim/replay/largest_scale.h"
+#include "sim/replay/path_step.h"
 #include "sim/replay/replay_consumer.h"
 #include "sim/replay/trace_source.h"
 
@@ -45,7 +44,7 @@ PathStep PathStepOf(const ReplayStep& step) {
 }
 
 void ReplaySummary::Add(const ReplayStep& step) {
-  AddToPath(PathStepOf(step));
+  AddToPath(PathStepOf(step), *this);
   clipped_elements += step.clipped_elements.value_or(0);
   clippable_elements += step.clippable_elements;
   clipped_steps += step.clipped;
@@ -58,34 +57,6 @@ void ReplaySummary::Add(const ReplayStep& step) {
   if (!step.uncertain) return;
   if (!uncertain) uncertain.emplace();
   uncertain->Add(step);
-}
-
-std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result) {
-  std::optional<HopelessRow> longest;
-  HopelessRow row;
-  for (const ReplayStep& step : result.steps) {
-    if (!step.skipped || step.lower_scale_helps) {
-      row = {};
-      continue;
-    }
-    if (row.steps == 0) row = {step.step, 0, 0, step.scale, 0, step.cause_tensor};
-    ++row.steps;
-    row.last_step = step.step;
-    row.last_scale = step.next_scale;
-    if (!longest || row.steps > longest->steps) longest = row;
-  }
-  return longest;
-}
-
-std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax) {
-  constexpr int64_t kMaxSteps = 10000;
-  LossScaler scaler = run.scaler;
-  for (int64_t skips = 0; skips < kMaxSteps; ++skips) {
-    const ScaledMagnitude scaled =
-        ScaleMagnitude(run.conversion, absmax, static_cast<float>(scaler.scale()));
-    if (!scaler.Next({.overflow = scaled.nonfinite}).skip) return skips;
-  }
-  return std::nullopt;
 }
 
 }  // namespace dlsim::sim

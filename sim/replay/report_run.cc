@@ -12,6 +12,7 @@
 #include "sim/base/counter_columns.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
+#include "sim/replay/largest_scale.h"
 #include "sim/replay/scale_plot.h"
 
 namespace dlsim::sim {
@@ -61,6 +62,20 @@ std::string FirstFailure(const SimulationRun& run) {
     default:
       return at + tensor + " is the farthest beyond the format's range\n";
   }
+}
+
+// Returns how many steps a policy would skip before its first applied step if every step were like
+// this one; nothing if it would not end within 10,000 steps. `absmax` is the step's largest finite
+// magnitude.
+std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax) {
+  constexpr int64_t kMaxSteps = 10000;
+  LossScaler scaler = run.scaler;
+  for (int64_t skips = 0; skips < kMaxSteps; ++skips) {
+    const ScaledMagnitude scaled =
+        ScaleMagnitude(run.conversion, absmax, static_cast<float>(scaler.scale()));
+    if (!scaler.Next({.overflow = scaled.nonfinite}).skip) return skips;
+  }
+  return std::nullopt;
 }
 
 // How many skips the initial scale costs, against what the first recorded step makes one expect.
@@ -186,6 +201,23 @@ std::string Optimizers(const SimulationRun& run, std::span<const OptimizerGroup>
 }
 
 }  // namespace
+
+std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result) {
+  std::optional<HopelessRow> longest;
+  HopelessRow row;
+  for (const ReplayStep& step : result.steps) {
+    if (!step.skipped || step.lower_scale_helps) {
+      row = {};
+      continue;
+    }
+    if (row.steps == 0) row = {step.step, 0, 0, step.scale, 0, step.cause_tensor};
+    ++row.steps;
+    row.last_step = step.step;
+    row.last_scale = step.next_scale;
+    if (!longest || row.steps > longest->steps) longest = row;
+  }
+  return longest;
+}
 
 std::string TextWithin(uint64_t count, const Bracket<uint64_t>& range) {
   return range.exact() ? std::to_string(count) : fmt::format("{}..{}", range.low, range.high);

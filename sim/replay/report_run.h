@@ -3,7 +3,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -26,5 +28,16 @@ template <auto kOf>
 std::string CounterText(const TensorStats& stats, const CounterBrackets& brackets) {
   return TextWithin(std::invoke(kOf, stats), brackets.RangeOf<kOf>(stats));
 }
+
+// The longest row of skipped steps that no lower scale would have made finite.
+struct HopelessRow {
+  int64_t first_step = 0, last_step = 0;
+  uint64_t steps = 0;
+  double first_scale = 0, last_scale = 0;  // used by its first step, and after its last
+  std::string tensor;                      // to blame for the first
+};
+
+// Returns nothing if no such step was skipped.
+std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result);
 
 }  // namespace dlsim::sim

@@ -10,6 +10,7 @@
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/sweep.h"
 #include "sim/advice/window_consumer.h"
+#include "sim/replay/path_step.h"
 #include "sim/sweep/step_answer.h"
 
 namespace dlsim::sim {
@@ -18,7 +19,7 @@ class OutcomeSum {
  public:
   // `window` of the step; null if windows are not searched.
   void Add(const PathStep& step, const StepAnswer& answer, const StepWindow* window) {
-    outcome_.AddToPath(step);
+    AddToPath(step, outcome_);
     exact_ &= answer.exact;
     known_ &= answer.outcome.certain;
     TensorStats& gradients = outcome_.gradients;

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "dlsim/histogram.h"
-#include "dlsim/histogram_question.h"
 #include "dlsim/sim/replay.h"
 #include "sim/sweep/step_totals.h"
+#include "src/histogram/histogram_question.h"
 
 namespace dlsim::sim {
 

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "dlsim/histogram.h"
 #include "dlsim/profile.h"
 #include "dlsim/sim/replay.h"
+#include "src/histogram/histogram_index.h"
 
 namespace dlsim::sim {
 

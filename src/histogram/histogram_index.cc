@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Questions to histograms.
+#include "src/histogram/histogram_index.h"
+
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "dlsim/histogram.h"
 #include "src/base/check.h"
 #include "src/base/double_double.h"
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "dlsim/histogram_question.h"
+#include "src/histogram/histogram_question.h"
 
 #include <algorithm>
 #include <bit>
@@ -8,7 +8,6 @@
 
 #include "src/base/first_magnitude.h"
 #include "src/base/float_environment.h"
-#include "src/histogram/find_thresholds.h"
 
 namespace dlsim {
 namespace {
@@ -97,7 +96,7 @@ HistogramQuestion::OfSign HistogramQuestion::Find(Sign sign, const OfSign& guess
   OfSign found;
   // Times NaN everything is NaN: the default thresholds are those.
   if (!std::isnan(scale_)) {
-    static_cast<Thresholds&>(found) = FindThresholdsNear(guess, conversion_, scale_, sign);
+    static_cast<Thresholds&>(found) = FindThresholds(conversion_, scale_, sign, guess);
   }
   found.largest = FirstMagnitudeNear(guess.largest, largest);
   found.nonfinite = FirstMagnitudeNear(guess.nonfinite, nonfinite);

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "dlsim/histogram_question.h"
 #include "src/base/parallel.h"
+#include "src/histogram/histogram_question.h"
 
 namespace dlsim {
 

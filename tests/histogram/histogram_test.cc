@@ -10,9 +10,9 @@
 #include <random>
 #include <vector>
 
-#include "dlsim/histogram_question.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure.h"
+#include "src/histogram/histogram_question.h"
 #include "src/histogram/histogram_sums.h"
 #include "tests/support/formats_under_test.h"
 #include "tests/support/on_target.h"

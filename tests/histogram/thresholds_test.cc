@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Thresholds are where conversions change their outcome.
-#include "dlsim/thresholds.h"
+#include "src/histogram/thresholds.h"
 
 #include <gtest/gtest.h>
 
@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/histogram_question.h"
 #include "src/base/first_magnitude.h"
-#include "src/histogram/find_thresholds.h"
+#include "src/histogram/histogram_question.h"
 #include "tests/support/formats_under_test.h"
 
 namespace dlsim {
@@ -118,9 +117,9 @@ TEST_P(ThresholdsOfFormat, AreTheSameWhateverTheGuess) {
     for (const float scale : kScales) {
       const Thresholds expected = FindThresholds(conversion, scale, Sign::kNegative);
       for (const Thresholds& guess : guesses) {
-        EXPECT_EQ(FindThresholdsNear(guess, conversion, scale, Sign::kNegative), expected);
+        EXPECT_EQ(FindThresholds(conversion, scale, Sign::kNegative, guess), expected);
       }
-      EXPECT_EQ(FindThresholdsNear(expected, conversion, scale, Sign::kNegative), expected);
+      EXPECT_EQ(FindThresholds(conversion, scale, Sign::kNegative, expected), expected);
     }
   }
 }

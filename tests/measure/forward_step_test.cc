@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
-#include "dlsim/histogram_question.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure_step.h"
 #include "dlsim/profile.h"
 #include "dlsim/tensor_values.h"
+#include "src/histogram/histogram_question.h"
 #include "src/trace/tensor_rules.h"
 #include "tests/support/same_measurement.h"
 #include "tests/support/same_stats.h"

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/histogram_question.h"
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
 #include "src/base/beside.h"
+#include "src/histogram/histogram_question.h"
 #include "tests/support/same_stats.h"
 #include "tests/support/test_traces.h"
 #include "tests/support/trace_builder.h"

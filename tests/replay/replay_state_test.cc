@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "sim/replay/report_run.h"
 #include "sim/replay/trace_source.h"
 #include "tests/support/make_policy.h"
 #include "tests/support/small_replay.h"

@@ -182,16 +182,6 @@ struct ReplayTensor {
   std::optional<TensorUncertainty> uncertain = std::nullopt;  // from a profile
 };
 
-// What a run's path consists of.
-struct PathStep {
-  int64_t step = 0;
-  double scale = 0, next_scale = 0;
-  bool skipped = false, finite = true, lower_scale_helps = true;
-  double energy_lost = 0;  // over parameter gradients
-};
-
-PathStep PathStepOf(const ReplayStep& step);
-
 // A run's path in short.
 struct PathSummary {
   uint64_t steps = 0;
@@ -205,21 +195,6 @@ struct PathSummary {
   double max_scale = 0;
   double worst_step_energy_lost = 0;  // among applied steps, over parameter gradients
   uint64_t skip_run = 0;              // steps skipped in a row at the end
-
-  void AddToPath(const PathStep& step) {
-    if (steps++ == 0) min_scale = max_scale = step.scale;
-    min_scale = step.scale < min_scale ? step.scale : min_scale;
-    max_scale = step.scale > max_scale ? step.scale : max_scale;
-    final_scale = step.next_scale;
-    nonfinite_steps += !step.finite;
-    hopeless_steps += !step.lower_scale_helps;
-    skipped_steps += step.skipped;
-    skip_run = step.skipped ? skip_run + 1 : 0;
-    longest_skip_run = skip_run > longest_skip_run ? skip_run : longest_skip_run;
-    if (step.skipped) return;
-    if (!first_applied_step) first_applied_step = step.step;
-    if (step.energy_lost > worst_step_energy_lost) worst_step_energy_lost = step.energy_lost;
-  }
 };
 
 struct SummaryUncertainty {
@@ -250,17 +225,6 @@ struct ReplayResult {
   std::vector<ScalerEvent> events;    // `step` is the recorded step number
   std::optional<int64_t> stopped_at;  // step of the fatal event that ended the run
 };
-
-// The longest row of skipped steps that no lower scale would have made finite.
-struct HopelessRow {
-  int64_t first_step = 0, last_step = 0;
-  uint64_t steps = 0;
-  double first_scale = 0, last_scale = 0;  // used by its first step, and after its last
-  std::string tensor;                      // to blame for the first
-};
-
-// Returns nothing if no such step was skipped.
-std::optional<HopelessRow> LongestHopelessRow(const ReplayResult& result);
 
 // What an observer sees of one step: the measurement, and what each run made of it.
 struct ObservedStep {
@@ -295,10 +259,5 @@ std::vector<ReplayResult> Replay(const GradientSource& source, std::vector<Repla
 // Error for a bad trace, and for accumulate_steps of a trace whose own micro-steps are not as many.
 std::vector<ReplayResult> Replay(const TraceReader& trace, std::vector<ReplayRun> runs,
                                  const ReplayOptions& options);
-
-// Returns how many steps a policy would skip before its first applied step if every step were like
-// this one; nothing if it would not end within 10,000 steps. `absmax` is the step's largest finite
-// magnitude.
-std::optional<int64_t> ExpectedWarmUpSkips(const ReplayRun& run, float absmax);
 
 }  // namespace dlsim::sim

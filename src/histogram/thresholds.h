@@ -3,22 +3,12 @@
 // to a value depends only on which thresholds the value's magnitude has reached.
 #pragma once
 
-#include <array>
-#include <bit>
 #include <cstdint>
 
 #include "dlsim/codec.h"
+#include "dlsim/histogram.h"
 
 namespace dlsim {
-
-enum class Sign : uint8_t { kPositive, kNegative };
-
-inline constexpr std::array<Sign, 2> kSigns = {Sign::kPositive, Sign::kNegative};
-
-// The value of float32 magnitude bits.
-inline float ValueOf(uint32_t magnitude, Sign sign) {
-  return std::bit_cast<float>(magnitude | (sign == Sign::kNegative ? codec::kSignBit : 0));
-}
 
 // Float32 magnitude bits at which the result of a scaled conversion changes its kind, for values of
 // one sign; kInfinityBits = at no finite magnitude.
@@ -31,7 +21,9 @@ struct Thresholds {
 };
 
 // Finds the thresholds by bisection through Encode: right for every scale, also where scaling
-// itself overflows or underflows. Not for stochastic rounding, nor for a NaN as scale.
-Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign);
+// itself overflows or underflows. Not for stochastic rounding, nor for a NaN as scale. They are the
+// same whatever the guess, and found fastest where it is right.
+Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign,
+                          const Thresholds& guess = {});
 
 }  // namespace dlsim

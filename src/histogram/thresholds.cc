@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/histogram/find_thresholds.h"
+#include "src/histogram/thresholds.h"
 
 #include <bit>
 #include <cmath>
@@ -10,16 +10,13 @@
 
 namespace dlsim {
 
-namespace {
-
-// `find` takes the member that is sought, and the predicate that holds from it on.
-template <class Find>
-Thresholds FindWith(const Find& find, const Conversion& conversion, float scale, Sign sign) {
+Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign,
+                          const Thresholds& guess) {
   DLSIM_CHECK(conversion.rounding != Rounding::kStochastic && !std::isnan(scale));
   const DefaultFloatEnvironment environment;
   const CodecSpec spec = MakeCodecSpec(conversion);
   const auto first_where = [&](uint32_t Thresholds::*member, const auto& holds) {
-    return find(member, [&](uint32_t magnitude) {
+    return FirstMagnitudeNear(guess.*member, [&](uint32_t magnitude) {
       const float scaled = ValueOf(magnitude, sign) * scale;
       const EncodeResult result =
           Encode(spec, conversion.rounding, std::bit_cast<uint32_t>(scaled));
@@ -35,21 +32,6 @@ Thresholds FindWith(const Find& find, const Conversion& conversion, float scale,
   thresholds.overflow =
       first_where(&Thresholds::overflow, [](CodeClass, bool overflows) { return overflows; });
   return thresholds;
-}
-
-}  // namespace
-
-Thresholds FindThresholds(const Conversion& conversion, float scale, Sign sign) {
-  const auto find = [](uint32_t Thresholds::*, const auto& holds) { return FirstMagnitude(holds); };
-  return FindWith(find, conversion, scale, sign);
-}
-
-Thresholds FindThresholdsNear(const Thresholds& guess, const Conversion& conversion, float scale,
-                              Sign sign) {
-  const auto find = [&](uint32_t Thresholds::*member, const auto& holds) {
-    return FirstMagnitudeNear(guess.*member, holds);
-  };
-  return FindWith(find, conversion, scale, sign);
 }
 
 }  // namespace dlsim

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "dlsim/histogram.h"
 #include "dlsim/tensor_stats.h"
-#include "dlsim/thresholds.h"
+#include "src/histogram/histogram_index.h"
+#include "src/histogram/thresholds.h"
 
 namespace dlsim {
 
