@@ -57,7 +57,6 @@ class ProfileRun {
   size_t kept() const { return resumption_.kept; }
   size_t finished() const { return finished_; }  // by an earlier run, kept or not
   size_t to_read() const { return resumption_.remaining.end - resumption_.remaining.begin; }
-  size_t edge_count() const { return edges_.bits().size(); }
 
  private:
   const TraceReader& trace_;

@@ -68,8 +68,6 @@ int UsableThreads() { return 1; }
 
 }  // namespace
 
-bool InForkedChild() { return forked; }
-
 int WantedThreads() {
 #ifdef _OPENMP
   return omp_get_max_threads();

@@ -12,10 +12,6 @@
 
 namespace dlsim {
 
-// Whether this process was forked from one that had loaded dlsim, as by Python's multiprocessing.
-// GNU's OpenMP runtime would wait there for threads that only the parent has.
-bool InForkedChild();
-
 // Work that is worth a thread, in elements that are looked at once: some 50 microseconds. What is
 // less is done before another thread awakes.
 inline constexpr uint64_t kElementsPerThread = uint64_t{1} << 18;
