@@ -2,17 +2,24 @@
 #include "sim/app/command_main.h"
 
 #include <fcntl.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <new>
+#include <string>
+#include <string_view>
 
 #include "dlsim/error.h"
 #include "sim/app/run_command.h"
 #include "sim/app/signals.h"
-#include "sim/app/standard_caller.h"
 #include "sim/app/waiting_threads.h"
+#include "sim/base/caller.h"
+#include "sim/base/write_bytes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -24,6 +31,57 @@ void OpenStandardDescriptors() {
     // The lowest that is free is taken, which is this one.
     if (open("/dev/null", descriptor == STDIN_FILENO ? O_RDONLY : O_WRONLY) < 0) _exit(70);
   }
+}
+
+constexpr const char* kEraseLine = "\r\x1b[K";
+
+void PrintOnError(const std::string& text) {
+  std::fputs(text.c_str(), stderr);
+  std::fflush(stderr);
+}
+
+// The standard streams of a process as the engine's caller. Progress and what is said go to
+// standard error. Progress is one line, redrawn on a terminal.
+class StandardCaller final : public Caller {
+ public:
+  void Write(const std::string& path, std::string_view bytes) override;
+  void Say(std::string_view line) override;
+  int InputDescriptor() const override;
+  size_t Columns() const override;
+  bool ReplacesProgress() const override;
+  void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override;
+  void EndProgress() override;
+  bool OwnsProcess() const override { return true; }
+};
+
+void StandardCaller::Write(const std::string&, std::string_view bytes) {
+  if (WriteBytes(STDOUT_FILENO, bytes)) return;
+  throw InputError("standard output",
+                   std::string("cannot be written (") + std::strerror(errno) + ")");
+}
+
+void StandardCaller::Say(std::string_view line) {
+  PrintOnError(command + ": " + std::string(line) + "\n");
+}
+
+int StandardCaller::InputDescriptor() const { return STDIN_FILENO; }
+
+size_t StandardCaller::Columns() const {
+  winsize size{};
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
+bool StandardCaller::ReplacesProgress() const {
+  const char* const term = std::getenv("TERM");
+  return isatty(STDERR_FILENO) != 0 && (term == nullptr || std::string_view(term) != "dumb");
+}
+
+void StandardCaller::ShowProgress(uint64_t, uint64_t, const std::string& line) {
+  PrintOnError(ReplacesProgress() ? kEraseLine + line : line + "\n");
+}
+
+void StandardCaller::EndProgress() {
+  if (ReplacesProgress()) PrintOnError(kEraseLine);
 }
 
 }  // namespace

@@ -15,10 +15,10 @@
 #include "sim/app/commands.h"
 #include "sim/app/file_arguments.h"
 #include "sim/app/help_format.h"
-#include "sim/app/option_model.h"
 #include "sim/app/option_values.h"
 #include "sim/app/version_text.h"
 #include "sim/base/caller.h"
+#include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
 #include "sim/base/suggest.h"
 #include "sim/base/wrap.h"
@@ -114,6 +114,35 @@ void RequireCommand(const CLI::App& app, int argc, char** argv) {
   }
   throw UsageError("", WithSuggestion("unknown command", first, known), OneOf(known),
                    Quoted(first));
+}
+
+Json ModelOf(const CLI::Option& option) {
+  const bool is_flag = option.get_items_expected_max() == 0 && option.get_fnames().empty();
+  return {{"name", option.get_lnames().front()},
+          {"help", option.get_description()},
+          {"value", is_flag ? Json() : Json(option.get_option_text())},
+          {"optional_value", !option.get_fnames().empty()},
+          {"repeatable", option.get_items_expected_max() > 1},
+          {"values", OfferedValues(&option)},
+          {"hidden", option.get_group().empty()}};
+}
+
+// Returns what `dlsim --dump-options` prints: of each command the long options in their order, each
+// with its help, the placeholder of its value (null for a flag), the names that the value may be
+// (empty: any text), and whether the value may be left out, the option given several times, or is
+// not in the help.
+std::string OptionModel(const CLI::App& app) {
+  Json commands = Json::object();
+  for (const CLI::App* command : app.get_subcommands(nullptr)) {
+    Json options = Json::array();
+    for (const CLI::Option* option : command->get_options()) {
+      if (!option->get_lnames().empty() && option != command->get_help_ptr())
+        options.push_back(ModelOf(*option));
+    }
+    commands[command->get_name()] = {{"description", command->get_description()},
+                                     {"options", std::move(options)}};
+  }
+  return DumpJson({{"schema", "dlsim.options/1"}, {"commands", std::move(commands)}});
 }
 
 // "dlsim help COMMAND" is "dlsim COMMAND --help".

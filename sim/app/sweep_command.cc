@@ -18,7 +18,7 @@
 #include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/replay/report.h"
-#include "sim/sweep/grid_file.h"
+#include "sim/sweep/grid.h"
 #include "sim/sweep/sweep_output.h"
 #include "sim/sweep/sweep_run.h"
 

@@ -58,4 +58,8 @@ std::vector<GridPoint> PointsOf(const SweepGrid& grid);
 // Returns the parameters of a point's policy.
 ParameterMap ParametersOf(const SweepGrid& grid, const GridPoint& point);
 
+// Returns what a TOML file says (docs/sweep.md). Throws Error: exit code 3 if it cannot be read, 2
+// for a bad one, naming the line.
+SweepGrid ReadGridFile(const std::string& path);
+
 }  // namespace dlsim::sim

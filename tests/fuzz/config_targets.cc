@@ -5,7 +5,7 @@
 
 #include "sim/config/config_file.h"
 #include "sim/config/training_config.h"
-#include "sim/sweep/grid_file.h"
+#include "sim/sweep/grid.h"
 #include "tests/fuzz/fuzz_targets.h"
 #include "tests/fuzz/target_support.h"
 

@@ -10,7 +10,6 @@
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
-#include "sim/sweep/grid_file.h"
 #include "sim/sweep/ranking.h"
 #include "tests/support/trace_test_util.h"
 
