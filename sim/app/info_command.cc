@@ -17,10 +17,10 @@
 #include "sim/app/trace_arguments.h"
 #include "sim/base/json_value.h"
 #include "sim/base/output_file.h"
+#include "sim/base/source_text.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
 #include "sim/replay/profile_source.h"
-#include "sim/replay/source_text.h"
 #include "src/trace/tensor_rules.h"
 
 namespace dlsim::sim {

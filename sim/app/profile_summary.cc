@@ -9,7 +9,7 @@
 #include "dlsim/error.h"
 #include "sim/app/conversion_options.h"
 #include "sim/base/quantity.h"
-#include "sim/replay/source_text.h"
+#include "sim/base/source_text.h"
 
 namespace dlsim::sim {
 namespace {

@@ -9,6 +9,8 @@
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
 #include "sim/app/scaler_report.h"
+#include "sim/app/scaler_run.h"
+#include "sim/app/step_lists.h"
 #include "sim/app/training_options.h"
 #include "sim/base/caller.h"
 #include "sim/base/json_value.h"
@@ -17,8 +19,6 @@
 #include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/policies/policy_settings.h"
-#include "sim/policies/scaler_run.h"
-#include "sim/policies/step_lists.h"
 
 namespace dlsim::sim {
 namespace {

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "sim/app/scaler_run.h"
 #include "sim/base/json_value.h"
-#include "sim/policies/scaler_run.h"
 
 namespace dlsim::sim {
 

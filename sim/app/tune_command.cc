@@ -21,12 +21,12 @@
 #include "sim/app/training_options.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/source_text.h"
 #include "sim/base/text_input.h"
 #include "sim/base/wrap.h"
 #include "sim/config/apply_config.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/replay/report.h"
-#include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
 namespace {

@@ -6,8 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include "sim/diff/compare_tensors.h"
 #include "src/base/parallel_beside.h"
-#include "src/measure/compare_tensors.h"
 #include "src/measure/step_blocks.h"
 
 namespace dlsim::sim {
@@ -92,7 +92,7 @@ ComparedStep CompareSteps(const TraceStep& a, const TraceStep& b) {
   const std::vector<TensorSources> of_a = CollectTensors(a, Pass::kBackward),
                                    of_b = CollectTensors(b, Pass::kBackward);
   const std::vector<Place> places = Match(HeadersOf(of_a), HeadersOf(of_b), step);
-  std::vector<TensorPair> pairs;
+  std::vector<SourcePair> pairs;
   for (const auto& [i, k] : places) pairs.push_back({&of_a[i], &of_b[k]});
   const std::vector<PairSums> sums = CompareTensors(pairs);
   for (size_t t = 0; t < sums.size(); ++t) SetDifference(sums[t], step.tensors[t]);

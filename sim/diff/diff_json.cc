@@ -6,8 +6,8 @@
 
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
+#include "sim/base/source_text.h"
 #include "sim/diff/diff_output.h"
-#include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "dlsim/histogram.h"
 #include "dlsim/trace.h"
-#include "src/measure/compare_tensors.h"
+#include "sim/diff/compare_tensors.h"
 
 namespace dlsim::sim {
 

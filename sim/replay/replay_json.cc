@@ -7,8 +7,8 @@
 
 #include "sim/base/counter_columns.h"
 #include "sim/base/json_stream.h"
+#include "sim/base/source_text.h"
 #include "sim/replay/layer_losses.h"
-#include "sim/replay/source_text.h"
 
 namespace dlsim::sim {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
-#include "sim/replay/source_text.h"
+#include "sim/base/source_text.h"
 #include "sim/studies/accumulation_output.h"
 
 namespace dlsim::sim {

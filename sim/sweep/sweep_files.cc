@@ -9,8 +9,8 @@
 #include "sim/base/counter_columns.h"
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
+#include "sim/base/source_text.h"
 #include "sim/replay/replay_json.h"
-#include "sim/replay/source_text.h"
 #include "sim/sweep/sweep_output.h"
 
 namespace dlsim::sim {

@@ -33,7 +33,7 @@ struct Side {
 
 TensorDifference Compare(const std::vector<float>& a, const std::vector<float>& b) {
   const Side of_a(a), of_b(b);
-  const TensorPair pair = {&of_a.sources, &of_b.sources};
+  const SourcePair pair = {&of_a.sources, &of_b.sources};
   TensorDifference difference;
   SetDifference(CompareTensors(std::span(&pair, 1)).front(), difference);
   return difference;

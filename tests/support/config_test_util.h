@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "sim/app/scaler_run.h"
 #include "sim/config/config_file.h"
 #include "sim/config/training_config.h"
-#include "sim/policies/scaler_run.h"
 #include "tests/support/make_policy.h"
 
 namespace dlsim::sim {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/source_text.h"
+#include "sim/base/source_text.h"
 
 #include <fmt/format.h>
 

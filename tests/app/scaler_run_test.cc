@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One scaler alone: its document, its stop on a fatal event, and lists of overflow steps.
-#include "sim/policies/scaler_run.h"
+#include "sim/app/scaler_run.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "sim/policies/step_lists.h"
+#include "sim/app/step_lists.h"
 #include "tests/support/make_policy.h"
 
 namespace dlsim::sim {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/policies/step_lists.h"
+#include "sim/app/step_lists.h"
 
 #include <algorithm>
 #include <limits>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/policies/scaler_run.h"
+#include "sim/app/scaler_run.h"
 
 #include <algorithm>
 #include <bit>

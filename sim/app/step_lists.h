@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "sim/policies/scaler_run.h"
+#include "sim/app/scaler_run.h"
 
 namespace dlsim::sim {
 

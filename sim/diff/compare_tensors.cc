@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/measure/compare_tensors.h"
+#include "sim/diff/compare_tensors.h"
 
 #include <cmath>
 #include <cstddef>
@@ -10,7 +10,7 @@
 #include "src/measure/chunk_loader.h"
 #include "src/measure/measure_element.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 namespace {
 
 bool IsFiniteInBoth(float a, float b) { return std::isfinite(a) && std::isfinite(b); }
@@ -47,7 +47,7 @@ PairSums CompareChunk(std::span<const float> a, std::span<const float> b) {
 }
 
 // The recordings of a, then those of b.
-TensorSources Join(const TensorPair& pair) {
+TensorSources Join(const SourcePair& pair) {
   DLSIM_CHECK(pair.a->elements == pair.b->elements);
   TensorSources joined = *pair.a;
   joined.recordings.insert(joined.recordings.end(), pair.b->recordings.begin(),
@@ -103,10 +103,10 @@ void PairSums::Merge(const PairSums& later) {
   squares_of_difference += later.squares_of_difference;
 }
 
-std::vector<PairSums> CompareTensors(std::span<const TensorPair> pairs) {
+std::vector<PairSums> CompareTensors(std::span<const SourcePair> pairs) {
   std::vector<TensorSources> joined;
   joined.reserve(pairs.size());
-  for (const TensorPair& pair : pairs) joined.push_back(Join(pair));
+  for (const SourcePair& pair : pairs) joined.push_back(Join(pair));
   std::vector<PairSums> sums(pairs.size());
   ForEachWave(joined, [&](std::span<const Block> wave) {
     std::vector<PairSums> of_block(wave.size());
@@ -124,4 +124,4 @@ std::vector<PairSums> CompareTensors(std::span<const TensorPair> pairs) {
   return sums;
 }
 
-}  // namespace dlsim
+}  // namespace dlsim::sim

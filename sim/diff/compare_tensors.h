@@ -8,7 +8,7 @@
 
 #include "src/measure/step_blocks.h"
 
-namespace dlsim {
+namespace dlsim::sim {
 
 // What two tensors of one shape, a and b, have in common. The float64 sums are over the elements
 // that are finite in both, in the order of measure.h: the same digits for any number of threads.
@@ -26,13 +26,13 @@ struct PairSums {
 };
 
 // One tensor in two steps, with as many elements in both.
-struct TensorPair {
+struct SourcePair {
   const TensorSources* a = nullptr;
   const TensorSources* b = nullptr;
 };
 
 // Compares the effective gradients, which are the float32 sums over the recordings of a step; one
 // result per pair. Reads both block by block, on all threads. Throws Error if reading fails.
-std::vector<PairSums> CompareTensors(std::span<const TensorPair> pairs);
+std::vector<PairSums> CompareTensors(std::span<const SourcePair> pairs);
 
-}  // namespace dlsim
+}  // namespace dlsim::sim
