@@ -6,7 +6,7 @@
 #include <span>
 #include <string_view>
 
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 
 namespace nb = nanobind;

@@ -15,7 +15,7 @@
 
 #include "dlsim/error.h"
 #include "python/src/array_arguments.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "src/histogram/histogram_sums.h"
 
 namespace dlsim::python {

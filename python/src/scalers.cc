@@ -21,7 +21,7 @@
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/sim/policies.h"
 #include "python/src/bindings.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 
 namespace nb = nanobind;

@@ -8,7 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/app/conversion_options.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/base/text_input.h"
 #include "sim/config/apply_config.h"
 

@@ -3,9 +3,6 @@
 
 #include <fmt/format.h>
 
-#include <array>
-#include <string_view>
-
 #include "dlsim/error.h"
 #include "sim/app/conversion_options.h"
 #include "sim/base/quantity.h"
@@ -13,15 +10,6 @@
 
 namespace dlsim::sim {
 namespace {
-
-// "12.3 MB"; decimal units.
-std::string FormatBytes(uint64_t bytes) {
-  constexpr std::array<std::string_view, 6> kUnits = {"bytes", "kB", "MB", "GB", "TB", "PB"};
-  double value = static_cast<double>(bytes);
-  size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.3g} {}", value, kUnits[unit]);
-}
 
 std::string FormatSteps(const ProfileReader& profile) {
   const size_t count = profile.step_count();
@@ -37,10 +25,10 @@ std::string FormatSummary(const std::string& path, const ProfileReader& profile)
   const uint64_t trace = profile.trace_bytes(), own = profile.file_bytes();
   const std::string ratio =
       trace == 0 ? ""
-                 : fmt::format(" of a trace of {} ({})", FormatBytes(trace),
+                 : fmt::format(" of a trace of {} ({})", DecimalBytes(trace),
                                Percent(static_cast<double>(own) / static_cast<double>(trace)));
   return fmt::format("{}: {}, {}{}; exact for {}\n", Printable(path), FormatSteps(profile),
-                     FormatBytes(own), ratio,
+                     DecimalBytes(own), ratio,
                      DescribeLadder(profile.settings().ladder, ScaleList::kEnds));
 }
 

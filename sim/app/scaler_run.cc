@@ -11,7 +11,7 @@
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
 #include "sim/base/json_value.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/resume.h"
 
 namespace dlsim::sim {

@@ -84,13 +84,6 @@ Json DescribeOptions(const SummariesOptions& options, const SummaryOptions& reso
           {"tensors", options.trace.options.tensors}};
 }
 
-// The smallest normal value, as a power of two if it is one.
-std::string PowerText(double value) {
-  int exponent = 0;
-  const bool is_power = std::frexp(value, &exponent) == 0.5;
-  return is_power ? ScaleText(value) : fmt::format("{:g}", value);
-}
-
 std::string OptionsLine(const SummariesOptions& options, const SummaryOptions& resolved) {
   std::string line = "denormal: 0 < |x| < " + PowerText(resolved.min_normal);
   if (options.format) line += ", the smallest normal " + ParseFormat(*options.format).name;

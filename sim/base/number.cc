@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/base/number.h"
 
-#include <bit>
 #include <charconv>
 #include <cmath>
 #include <optional>
@@ -96,32 +95,6 @@ bool ParseBool(std::string_view text, std::string_view place) {
   if (text == "true" || text == "True" || text == "1") return true;
   if (text == "false" || text == "False" || text == "0") return false;
   throw UsageError(place, "not a truth value", "true or false", Quoted(text));
-}
-
-std::string HexFloat(double value) {
-  if (std::isnan(value)) return "nan";
-  const std::string sign = std::signbit(value) ? "-" : "";
-  if (std::isinf(value)) return sign + "inf";
-  if (value == 0) return sign + "0x0.0p+0";
-  constexpr char kHex[] = "0123456789abcdef";
-  const uint64_t bits = std::bit_cast<uint64_t>(value);
-  const int biased_exponent = static_cast<int>(bits >> 52 & 0x7FF);
-  std::string text = sign + (biased_exponent == 0 ? "0x0." : "0x1.");
-  for (int shift = 48; shift >= 0; shift -= 4) text.push_back(kHex[bits >> shift & 0xF]);
-  const int exponent = biased_exponent == 0 ? -1022 : biased_exponent - 1023;
-  return text + (exponent < 0 ? "p" : "p+") + std::to_string(exponent);
-}
-
-std::string PythonRepr(double value) {
-  const double magnitude = std::fabs(value);
-  const bool fixed = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
-  char buffer[32];
-  const std::to_chars_result result =
-      std::to_chars(buffer, buffer + sizeof(buffer), value,
-                    fixed ? std::chars_format::fixed : std::chars_format::scientific);
-  std::string text(buffer, result.ptr);
-  if (fixed && text.find('.') == std::string::npos) text.append(".0");
-  return text;
 }
 
 }  // namespace dlsim::sim

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers as users write them and as files and messages show them; the locale never matters.
+// Numbers as users write them; the locale never matters.
 #pragma once
 
 #include <cstdint>
@@ -19,12 +19,5 @@ int64_t ParseInteger(std::string_view text, std::string_view place);
 
 // Returns the value of "true", "false", "True", "False", "1" or "0"; throws Error (exit code 2).
 bool ParseBool(std::string_view text, std::string_view place);
-
-// Returns the text of Python's float.hex(): "0x1.8000000000000p+1", "0x0.0p+0", "-inf", "nan".
-std::string HexFloat(double value);
-
-// Returns the text of Python's repr() of a finite float, as it stands in the messages of Python
-// code: "2e-14", "1e+39", "100.0".
-std::string PythonRepr(double value);
 
 }  // namespace dlsim::sim

@@ -3,7 +3,12 @@
 
 #include <fmt/format.h>
 
+#include <array>
+#include <bit>
+#include <charconv>
 #include <cmath>
+#include <cstddef>
+#include <string_view>
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
@@ -39,6 +44,35 @@ std::string ScaleNumber(double scale) {
   return fmt::format("{}", scale);
 }
 
+std::string PowerText(double value) {
+  return IsPowerOfTwo(value) ? ScaleText(value) : fmt::format("{:g}", value);
+}
+
+std::string SettingText(double value) {
+  const bool many_digits = value > 0x1p20 || value < 0x1p-4;
+  return IsPowerOfTwo(value) && many_digits ? ScaleText(value) : ScaleNumber(value);
+}
+
+std::string NumberText(double value) {
+  const bool integer = value == std::rint(value) && std::fabs(value) < 1e15;
+  return integer ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
+}
+
+std::string DecimalBytes(uint64_t bytes) {
+  constexpr std::array<std::string_view, 6> kUnits = {"bytes", "kB", "MB", "GB", "TB", "PB"};
+  double value = static_cast<double>(bytes);
+  size_t unit = 0;
+  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
+  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.3g} {}", value, kUnits[unit]);
+}
+
+std::string BinaryBytes(uint64_t bytes) {
+  const double value = static_cast<double>(bytes);
+  if (bytes >= uint64_t{1} << 30) return fmt::format("{:.1f} GiB", value / 0x1p30);
+  if (bytes >= uint64_t{1} << 20) return fmt::format("{:.1f} MiB", value / 0x1p20);
+  return fmt::format("{:.1f} KiB", value / 0x1p10);
+}
+
 std::string Percent(double fraction) {
   if (fraction == 0) return "0";
   return fraction >= 0.0001 ? fmt::format("{:.3g} %", 100 * fraction)
@@ -50,7 +84,7 @@ std::string Counted(uint64_t count, std::string_view noun) {
 }
 
 std::string ParameterText(std::string_view name, double value) {
-  return IsScale(name) && IsPowerOfTwo(value) ? ScaleText(value) : fmt::format("{:g}", value);
+  return IsScale(name) ? PowerText(value) : fmt::format("{:g}", value);
 }
 
 std::string ParameterText(std::string_view name, const std::string& value) {
@@ -61,6 +95,32 @@ std::string ParameterText(std::string_view name, const std::string& value) {
   } catch (const Error&) {
     return value;
   }
+}
+
+std::string HexFloat(double value) {
+  if (std::isnan(value)) return "nan";
+  const std::string sign = std::signbit(value) ? "-" : "";
+  if (std::isinf(value)) return sign + "inf";
+  if (value == 0) return sign + "0x0.0p+0";
+  constexpr char kHex[] = "0123456789abcdef";
+  const uint64_t bits = std::bit_cast<uint64_t>(value);
+  const int biased_exponent = static_cast<int>(bits >> 52 & 0x7FF);
+  std::string text = sign + (biased_exponent == 0 ? "0x0." : "0x1.");
+  for (int shift = 48; shift >= 0; shift -= 4) text.push_back(kHex[bits >> shift & 0xF]);
+  const int exponent = biased_exponent == 0 ? -1022 : biased_exponent - 1023;
+  return text + (exponent < 0 ? "p" : "p+") + std::to_string(exponent);
+}
+
+std::string PythonRepr(double value) {
+  const double magnitude = std::fabs(value);
+  const bool fixed = magnitude == 0 || (magnitude >= 1e-4 && magnitude < 1e16);
+  char buffer[32];
+  const std::to_chars_result result =
+      std::to_chars(buffer, buffer + sizeof(buffer), value,
+                    fixed ? std::chars_format::fixed : std::chars_format::scientific);
+  std::string text(buffer, result.ptr);
+  if (fixed && text.find('.') == std::string::npos) text.append(".0");
+  return text;
 }
 
 }  // namespace dlsim::sim

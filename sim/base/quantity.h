@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How reports write scales, shares and counts: one notation in all of them.
+// How numbers are written: in reports, in settings and as other programs write them; the locale
+// never matters.
 #pragma once
 
 #include <cstdint>
@@ -17,8 +18,22 @@ std::string ScaleNumber(double scale);
 
 bool IsPowerOfTwo(double value);
 
+// Returns a power of two as such, like ScaleText, and other values as "2e+15".
+std::string PowerText(double value);
+
+// Returns the shortest text of a number for a setting: "65536", "2^32", "0.0001".
+std::string SettingText(double value);
+
+// Returns integers below 1e15 without exponent, and others as the shortest text that reads back.
+std::string NumberText(double value);
+
 // Returns a share as a percentage that tells "none" from "few".
 std::string Percent(double fraction);
+
+// Returns "12.3 MB", with decimal units, or "12.3 MiB", with binary ones, of which KiB is the
+// least.
+std::string DecimalBytes(uint64_t bytes);
+std::string BinaryBytes(uint64_t bytes);
 
 // Returns "1 step", "12 steps".
 std::string Counted(uint64_t count, std::string_view noun);
@@ -29,5 +44,12 @@ std::string ParameterText(std::string_view name, double value);
 
 // The same of a value that stands as text, which may be no number.
 std::string ParameterText(std::string_view name, const std::string& value);
+
+// Returns the text of Python's float.hex(): "0x1.8000000000000p+1", "0x0.0p+0", "-inf", "nan".
+std::string HexFloat(double value);
+
+// Returns the text of Python's repr() of a finite float, as it stands in the messages of Python
+// code: "2e-14", "1e+39", "100.0".
+std::string PythonRepr(double value);
 
 }  // namespace dlsim::sim

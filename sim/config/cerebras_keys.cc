@@ -4,7 +4,7 @@
 #include <array>
 
 #include "dlsim/error.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 #include "src/base/nearest_name.h"
 

@@ -2,7 +2,7 @@
 // The keyword arguments of torch.amp.GradScaler and of apex.amp.initialize, as TOML or JSON.
 #include <array>
 
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
 

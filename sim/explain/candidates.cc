@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/explain/candidates.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -167,13 +165,6 @@ struct Choice {
 };
 
 }  // namespace
-
-std::string SettingText(double value) {
-  int exponent = 0;
-  const bool power = value > 0 && std::frexp(value, &exponent) == 0.5;
-  if (power && (value > 0x1p20 || value < 0x1p-4)) return fmt::format("2^{}", exponent - 1);
-  return ScaleNumber(value);
-}
 
 bool TryCandidates(const PolicyInfo& policy, const PathMarks& marks,
                    const std::function<bool(const ParameterMap&)>& try_parameters) {

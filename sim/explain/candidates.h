@@ -42,7 +42,4 @@ PathMarks FindMarks(const ScalePath& path);
 bool TryCandidates(const PolicyInfo& policy, const PathMarks& marks,
                    const std::function<bool(const ParameterMap&)>& try_parameters);
 
-// Returns the shortest text of a number for a setting: "65536", "2^32", "0.0001".
-std::string SettingText(double value);
-
 }  // namespace dlsim::sim

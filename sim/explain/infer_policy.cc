@@ -8,6 +8,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/projection.h"
 
 namespace dlsim::sim {

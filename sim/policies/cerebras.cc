@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "dlsim/error.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/cerebras_notes.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"

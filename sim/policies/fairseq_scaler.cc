@@ -8,7 +8,7 @@
 #include <string_view>
 #include <utility>
 
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 

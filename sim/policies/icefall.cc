@@ -5,7 +5,7 @@
 #include <string>
 #include <tuple>
 
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"

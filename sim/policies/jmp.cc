@@ -6,7 +6,7 @@
 #include <cmath>
 #include <tuple>
 
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"

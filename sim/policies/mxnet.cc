@@ -3,7 +3,7 @@
 // Source: apache/incubator-mxnet, python/mxnet/amp/loss_scaler.py.
 #include <tuple>
 
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"

@@ -7,6 +7,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/base/suggest.h"
 
 namespace dlsim::sim {

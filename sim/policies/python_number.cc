@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "sim/base/number.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {

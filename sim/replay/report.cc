@@ -16,13 +16,6 @@
 namespace dlsim::sim {
 namespace {
 
-std::string Bytes(uint64_t bytes) {
-  const double value = static_cast<double>(bytes);
-  if (bytes >= uint64_t{1} << 30) return fmt::format("{:.1f} GiB", value / 0x1p30);
-  if (bytes >= uint64_t{1} << 20) return fmt::format("{:.1f} MiB", value / 0x1p20);
-  return fmt::format("{:.1f} KiB", value / 0x1p10);
-}
-
 std::string Range(const SourceFacts& facts) {
   const std::string first = std::to_string(facts.first_step);
   return facts.steps == 1 ? first : first + " to " + std::to_string(facts.last_step);
@@ -191,12 +184,12 @@ std::string DescribeTrace(const SourceFacts& facts) {
   std::string line =
       fmt::format("trace: {}{} ({}), {}\n",
                   model == facts.description.end() ? "" : Printable(model->second) + ", ",
-                  Counted(facts.steps, "step"), Range(facts), Bytes(facts.file_bytes));
+                  Counted(facts.steps, "step"), Range(facts), BinaryBytes(facts.file_bytes));
   if (facts.profile) {
     line += fmt::format(
         "note: read from a profile ({} of {}); norms are estimates, a range such as 0.1..0.2 % "
         "holds what it leaves open\n",
-        Bytes(facts.file_bytes), Bytes(facts.profile->trace_bytes));
+        BinaryBytes(facts.file_bytes), BinaryBytes(facts.profile->trace_bytes));
   }
   for (const std::string& note : facts.notes) line += "note: " + note + "\n";
   return line;

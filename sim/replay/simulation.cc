@@ -7,7 +7,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/sim/runs.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/policies/policy_settings.h"
 #include "sim/replay/replay_consumer.h"
 

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/sweep/value_list.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 
 #include "dlsim/error.h"
 #include "sim/base/number.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {
 
 constexpr size_t kMaxValues = 1'000'000;
 constexpr std::string_view kRangeForms = "2^A..2^B, A..B/STEP or A..B*FACTOR";
-
-std::string NumberText(double value) {
-  const bool integer = value == std::rint(value) && std::fabs(value) < 1e15;
-  return integer ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
-}
 
 // Returns the exponent of "2^E".
 std::optional<int> PowerOfTwo(std::string_view text, std::string_view place) {

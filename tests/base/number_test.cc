@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reading and writing numbers.
+// Reading numbers.
 #include "sim/base/number.h"
 
 #include <gtest/gtest.h>
@@ -67,37 +67,6 @@ TEST(ParseBool, ReadsPythonAndShellSpellings) {
   for (const std::string text : {"true", "True", "1"}) EXPECT_TRUE(ParseBool(text, "x"));
   for (const std::string text : {"false", "False", "0"}) EXPECT_FALSE(ParseBool(text, "x"));
   EXPECT_THROW(ParseBool("yes", "x"), Error);
-}
-
-TEST(HexFloat, IsPythonsFloatHex) {
-  EXPECT_EQ(HexFloat(32768.0), "0x1.0000000000000p+15");
-  EXPECT_EQ(HexFloat(-0.1), "-0x1.999999999999ap-4");
-  EXPECT_EQ(HexFloat(0.0), "0x0.0p+0");
-  EXPECT_EQ(HexFloat(-0.0), "-0x0.0p+0");
-  EXPECT_EQ(HexFloat(1.0), "0x1.0000000000000p+0");
-  EXPECT_EQ(HexFloat(0x1p-1074), "0x0.0000000000001p-1022");
-  EXPECT_EQ(HexFloat(std::numeric_limits<double>::infinity()), "inf");
-  EXPECT_EQ(HexFloat(-std::numeric_limits<double>::infinity()), "-inf");
-  EXPECT_EQ(HexFloat(std::numeric_limits<double>::quiet_NaN()), "nan");
-}
-
-TEST(HexFloat, ReadsBack) {
-  for (const double value : {1.0, 0.1, 3.5e38, 0x1p-1022, 0x1.8p-1060, 2e-14}) {
-    EXPECT_EQ(ParseNumber(HexFloat(value), "x"), value);
-  }
-}
-
-TEST(PythonRepr, SwitchesToExponentsWherePythonDoes) {
-  EXPECT_EQ(PythonRepr(2e-14), "2e-14");
-  EXPECT_EQ(PythonRepr(1e39), "1e+39");
-  EXPECT_EQ(PythonRepr(3.4028234663852886e+38), "3.4028234663852886e+38");
-  EXPECT_EQ(PythonRepr(100000.0), "100000.0");
-  EXPECT_EQ(PythonRepr(1e15), "1000000000000000.0");
-  EXPECT_EQ(PythonRepr(1e16), "1e+16");
-  EXPECT_EQ(PythonRepr(0.0001), "0.0001");
-  EXPECT_EQ(PythonRepr(0.00001), "1e-05");
-  EXPECT_EQ(PythonRepr(-0.1), "-0.1");
-  EXPECT_EQ(PythonRepr(0.0), "0.0");
 }
 
 TEST(Quoted, IsPrintable) { EXPECT_EQ(Quoted("a\nb"), "'a\\x0ab'"); }

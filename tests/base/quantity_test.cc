@@ -3,7 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <limits>
+
+#include "sim/base/number.h"
 
 namespace dlsim::sim {
 namespace {
@@ -36,6 +39,54 @@ TEST(Quantity, CountsAgreeWithTheirNoun) {
   EXPECT_EQ(Counted(1, "step"), "1 step");
   EXPECT_EQ(Counted(0, "step"), "0 steps");
   EXPECT_EQ(Counted(12, "more event"), "12 more events");
+}
+
+TEST(Quantity, SettingsAreShort) {
+  EXPECT_EQ(SettingText(65536), "65536");
+  EXPECT_EQ(SettingText(0x1p32), "2^32");
+  EXPECT_EQ(SettingText(0x1p-14), "2^-14");
+  EXPECT_EQ(SettingText(0.0001), "0.0001");
+  EXPECT_EQ(NumberText(2e14), "200000000000000");
+  EXPECT_EQ(NumberText(2e15), "2e+15");
+  EXPECT_EQ(NumberText(0.1), "0.1");
+}
+
+TEST(Quantity, BytesHaveUnits) {
+  EXPECT_EQ(DecimalBytes(999), "999 bytes");
+  EXPECT_EQ(DecimalBytes(12'345'678), "12.3 MB");
+  EXPECT_EQ(BinaryBytes(512), "0.5 KiB");
+  EXPECT_EQ(BinaryBytes(uint64_t{3} << 30), "3.0 GiB");
+}
+
+TEST(HexFloat, IsPythonsFloatHex) {
+  EXPECT_EQ(HexFloat(32768.0), "0x1.0000000000000p+15");
+  EXPECT_EQ(HexFloat(-0.1), "-0x1.999999999999ap-4");
+  EXPECT_EQ(HexFloat(0.0), "0x0.0p+0");
+  EXPECT_EQ(HexFloat(-0.0), "-0x0.0p+0");
+  EXPECT_EQ(HexFloat(1.0), "0x1.0000000000000p+0");
+  EXPECT_EQ(HexFloat(0x1p-1074), "0x0.0000000000001p-1022");
+  EXPECT_EQ(HexFloat(std::numeric_limits<double>::infinity()), "inf");
+  EXPECT_EQ(HexFloat(-std::numeric_limits<double>::infinity()), "-inf");
+  EXPECT_EQ(HexFloat(std::numeric_limits<double>::quiet_NaN()), "nan");
+}
+
+TEST(HexFloat, ReadsBack) {
+  for (const double value : {1.0, 0.1, 3.5e38, 0x1p-1022, 0x1.8p-1060, 2e-14}) {
+    EXPECT_EQ(ParseNumber(HexFloat(value), "x"), value);
+  }
+}
+
+TEST(PythonRepr, SwitchesToExponentsWherePythonDoes) {
+  EXPECT_EQ(PythonRepr(2e-14), "2e-14");
+  EXPECT_EQ(PythonRepr(1e39), "1e+39");
+  EXPECT_EQ(PythonRepr(3.4028234663852886e+38), "3.4028234663852886e+38");
+  EXPECT_EQ(PythonRepr(100000.0), "100000.0");
+  EXPECT_EQ(PythonRepr(1e15), "1000000000000000.0");
+  EXPECT_EQ(PythonRepr(1e16), "1e+16");
+  EXPECT_EQ(PythonRepr(0.0001), "0.0001");
+  EXPECT_EQ(PythonRepr(0.00001), "1e-05");
+  EXPECT_EQ(PythonRepr(-0.1), "-0.1");
+  EXPECT_EQ(PythonRepr(0.0), "0.0");
 }
 
 }  // namespace

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "dlsim/error.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {

@@ -15,7 +15,7 @@
 
 #include "sim/advice/advice.h"
 #include "sim/advice/policy_score.h"
-#include "sim/base/number.h"
+#include "sim/base/quantity.h"
 #include "sim/replay/trace_source.h"
 #include "sim/sweep/totals_run.h"
 #include "tests/support/profiled_trace.h"
