@@ -135,8 +135,7 @@ TensorAnswer ProfileQuestion::Answer(std::span<const HistogramIndex> parts) cons
   AnswerBounds bounds;
   for (const PartAnswer& part : looks) {
     answer.parts.push_back(part.counters.stats);
-    bounds.counters.Merge({part.counters.underflow, part.counters.subnormal, part.counters.overflow,
-                           part.counters.underflow_squares, part.counters.error_squares});
+    bounds.counters.Merge(part.counters);
   }
   const PartAnswer sum = looks.size() == 1 ? looks.front() : SumParts(looks);
   answer.effective_sum_of_squares = sum.estimate.effective_sum_of_squares;

@@ -30,12 +30,14 @@ Bounds BoundsOf(const SweepKind& kind, float scale, const StepTotals& totals) {
   const double tiny = 2 * MinPositive(format), most = MaxFinite(format);
   Bounds bounds;
   for (const CheckedPart& part : totals.parts()) {
-    const double largest = std::bit_cast<float>(std::max(part.largest[0], part.largest[1]));
-    const bool clamped = part.inf > 0;  // to the largest finite value, or the step is not finite
+    const Histogram& values = part.values;
+    const double largest = std::bit_cast<float>(
+        std::max(values.Of(Sign::kPositive).largest, values.Of(Sign::kNegative).largest));
+    const bool clamped = values.inf > 0;  // to the largest finite value, or the step is not finite
     const double element = clamped ? most : largest * size * slack + tiny;
-    const double elements = static_cast<double>(part.elements);
+    const double elements = static_cast<double>(values.elements);
     const double norm = std::sqrt(part.squares) * size * slack + tiny * std::sqrt(elements) +
-                        most * std::sqrt(static_cast<double>(part.inf));
+                        most * std::sqrt(static_cast<double>(values.inf));
     bounds.scaled_element += std::min(element, most) * slack;
     bounds.scaled_norm += norm * slack;
     bounds.scaled_sum += norm * slack * std::sqrt(elements);  // by Cauchy and Schwarz
@@ -81,22 +83,16 @@ FiniteOutcome JudgeNorm(const HistogramQuestion& question, const StepTotals& tot
   const bool overflows = one_part && squares.low * factor >= kFloat32Overflow;
   const bool finite =
       !overflows && answer.stats.quantized_sum_of_squares * factor < kFloat32Overflow;
-  const bool good_input = totals.whole().nan + totals.whole().inf == 0;
+  const bool good_input = totals.whole().values.nan + totals.whole().values.inf == 0;
   return {finite, finite || (lower_scale_helps && good_input), overflows};
-}
-
-bool MakesNonfinite(const HistogramQuestion& question, const CheckedPart& whole) {
-  Histogram histogram = {whole.elements, whole.zeros, whole.nan, whole.inf, 0, {}};
-  for (size_t s = 0; s < whole.largest.size(); ++s) histogram.signs[s].largest = whole.largest[s];
-  return question.MakesNonfinite(histogram);
 }
 
 }  // namespace
 
 FiniteOutcome JudgeTotals(const SweepKind& kind, const HistogramQuestion& question,
                           const StepTotals& totals) {
-  const CheckedPart& whole = totals.whole();
-  if (MakesNonfinite(question, whole)) return {false, whole.nan + whole.inf == 0, true};
+  const Histogram& whole = totals.whole().values;
+  if (question.MakesNonfinite(whole)) return {false, whole.nan + whole.inf == 0, true};
   const FiniteTest test = kind.finite_test;
   const bool one_part = totals.parts().size() == 1;
   if (one_part && test == FiniteTest::kElementwise) return {};

@@ -23,11 +23,11 @@ class OutcomeSum {
     exact_ &= answer.exact;
     known_ &= answer.outcome.certain;
     TensorStats& gradients = outcome_.gradients;
-    gradients.underflow += answer.underflow;
-    gradients.subnormal += answer.subnormal;
-    gradients.overflow += answer.overflow;
-    gradients.nonfinite_outputs += answer.nonfinite_outputs;
-    gradients.underflow_sum_of_squares += answer.underflow_squares;
+    gradients.underflow += answer.gradients.underflow;
+    gradients.subnormal += answer.gradients.subnormal;
+    gradients.overflow += answer.gradients.overflow;
+    gradients.nonfinite_outputs += answer.gradients.nonfinite_outputs;
+    gradients.underflow_sum_of_squares += answer.gradients.underflow_sum_of_squares;
     if (!step.skipped) {
       underflown_.Add(answer.energy_bracket);
       likely_underflown_ += answer.energy_lost;

@@ -2,7 +2,6 @@
 #include "sim/sweep/step_answer.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -14,10 +13,8 @@ namespace {
 
 void SetEnergy(const Bracket<double>& squares, double sum_of_squares, StepAnswer& answer) {
   const auto share = [&](double part) { return sum_of_squares == 0 ? 0 : part / sum_of_squares; };
-  answer.exact &= squares.exact();
-  answer.underflow_squares = squares.Middle();
   answer.energy_bracket = {share(squares.low), share(squares.high)};
-  answer.energy_lost = share(answer.underflow_squares);
+  answer.energy_lost = share(squares.Middle());
 }
 
 }  // namespace
@@ -32,38 +29,24 @@ StepQuestion SweepQuestion::ToMeasure() const {
 // Rounding is monotone: the largest gradients of both signs have the largest results.
 float SweepQuestion::Absmax(const StepTotals& totals) const {
   const DefaultFloatEnvironment environment;
-  const CheckedPart& whole = totals.whole();
+  const Histogram& whole = totals.whole().values;
   float absmax = 0;
   const auto add = [&](float value) {
     const float unscaled = std::fabs(question_.Quantize(value).unscaled);
     absmax = unscaled <= absmax ? absmax : unscaled;
   };
-  add(std::bit_cast<float>(whole.largest[0]));
-  add(-std::bit_cast<float>(whole.largest[1]));
+  for (const Sign sign : kSigns) add(ValueOf(whole.Of(sign).largest, sign));
   if (whole.zeros > 0) add(0.0f);
   if (whole.inf > 0) add(std::numeric_limits<float>::infinity());
   return whole.nan > 0 || !std::isfinite(absmax) ? std::numeric_limits<float>::infinity() : absmax;
 }
 
 StepAnswer SweepQuestion::Answer(const StepTotals& totals) const {
-  const TensorStats& input = totals.gradients();
+  const HistogramCounters counters = question_.Count(places_, totals.index());
   StepAnswer answer;
-  Bracket<double> squares;
-  for (const Sign sign : kSigns) {
-    const HistogramQuestion::Counters counters =
-        HistogramQuestion::Count(sign, places_[static_cast<size_t>(sign)], totals.index());
-    const auto take = [&](const Bracket<uint64_t>& counter) {
-      answer.exact &= counter.exact();
-      return counter.Middle();
-    };
-    answer.underflow += take(counters.underflow);
-    answer.subnormal += take(counters.subnormal);
-    answer.overflow += take(counters.overflow);
-    answer.nonfinite_outputs += take(counters.nonfinite_outputs);
-    squares.Add(counters.underflow_squares);
-  }
-  answer.nonfinite_outputs += question_.OtherNonfinite(input.zeros, input.nan, input.inf);
-  SetEnergy(squares, input.sum_of_squares, answer);
+  answer.exact = counters.exact();
+  counters.SetMiddles(answer.gradients);
+  SetEnergy(counters.underflow_sum_of_squares, totals.gradients().sum_of_squares, answer);
   answer.outcome = JudgeTotals(kind_, question_, totals);
   if (kind_.needs_absmax) {
     answer.absmax = Absmax(totals);
@@ -86,10 +69,7 @@ StepAnswer AnswerOf(const SweepKind& kind, const StepMeasurement& step,
     deciding.push_back(t);
     answer.absmax = std::fmax(answer.absmax, answers[t].detail.absmax);
   }
-  answer.underflow = gradients.underflow;
-  answer.subnormal = gradients.subnormal;
-  answer.overflow = gradients.overflow;
-  answer.nonfinite_outputs = gradients.nonfinite_outputs;
+  answer.gradients = gradients;
   const double squares = gradients.underflow_sum_of_squares;
   SetEnergy({squares, squares}, gradients.sum_of_squares, answer);
   const FiniteFindings findings = Judge({step, answers, totals}, deciding);

@@ -28,9 +28,9 @@ struct FiniteOutcome {
 };
 
 struct StepAnswer {
-  // Over parameter gradients; the middle of their brackets where the edges do not have them.
-  uint64_t underflow = 0, subnormal = 0, overflow = 0, nonfinite_outputs = 0;
-  double underflow_squares = 0;
+  // Of parameter gradients, what TotalsRun reads: the counters of results, which are the middle of
+  // their brackets where the edges do not have them.
+  TensorStats gradients;
   double energy_lost = 0;
   Bracket<double> energy_bracket;
   bool exact = true;  // all of the above

@@ -1,21 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/sweep/step_totals.h"
 
-#include <algorithm>
 #include <utility>
 
 namespace dlsim::sim {
 namespace {
 
 void Add(const CheckedPart& from, CheckedPart& into) {
-  into.elements += from.elements;
-  into.zeros += from.zeros;
-  into.nan += from.nan;
-  into.inf += from.inf;
+  into.values = MergeHistograms(into.values, from.values);
   into.squares += from.squares;
-  for (size_t s = 0; s < into.largest.size(); ++s) {
-    into.largest[s] = std::max(into.largest[s], from.largest[s]);
-  }
 }
 
 }  // namespace
@@ -41,12 +34,11 @@ void StepTotals::Set(ProfileTotals totals, const HistogramEdges& edges) {
 }
 
 CheckedPart StepTotals::PartOf(const Histogram& histogram) const {
-  CheckedPart part = {histogram.elements, histogram.zeros, histogram.nan, histogram.inf, {}, 0};
-  for (size_t s = 0; s < part.largest.size(); ++s) {
-    part.largest[s] = histogram.signs[s].largest;
-    for (const HistogramBin& bin : histogram.signs[s].bins) {
-      part.squares += SquaresOf(bin, *edges_);
-    }
+  CheckedPart part = {{histogram.elements, histogram.zeros, histogram.nan, histogram.inf, 0, {}},
+                      0};
+  for (const Sign sign : kSigns) {
+    part.values.Of(sign).largest = histogram.Of(sign).largest;
+    for (const HistogramBin& bin : histogram.Of(sign).bins) part.squares += SquaresOf(bin, *edges_);
   }
   return part;
 }

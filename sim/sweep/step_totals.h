@@ -14,9 +14,8 @@ namespace dlsim::sim {
 
 // What decides about finiteness, of one part of a step.
 struct CheckedPart {
-  uint64_t elements = 0, zeros = 0, nan = 0, inf = 0;
-  std::array<uint32_t, 2> largest = {};  // magnitude bits, by sign
-  double squares = 0;                    // sum over the finite elements
+  Histogram values;    // without bins
+  double squares = 0;  // sum over the finite elements
 };
 
 class StepTotals {

@@ -17,11 +17,7 @@ namespace {
 StepAnswer AnswerOf(const ReplayStep& record) {
   const TensorStats& gradients = record.gradients;
   StepAnswer answer;
-  answer.underflow = gradients.underflow;
-  answer.subnormal = gradients.subnormal;
-  answer.overflow = gradients.overflow;
-  answer.nonfinite_outputs = gradients.nonfinite_outputs;
-  answer.underflow_squares = gradients.underflow_sum_of_squares;
+  answer.gradients = gradients;
   answer.energy_lost = gradients.energy_lost();
   answer.energy_bracket = {answer.energy_lost, answer.energy_lost};
   answer.outcome = {record.finite, record.lower_scale_helps, true};

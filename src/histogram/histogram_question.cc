@@ -45,14 +45,17 @@ uint32_t MagnitudeBits(double magnitude) {
 
 }  // namespace
 
+void HistogramCounters::SetMiddles(TensorStats& stats) const {
+  ForEachCounter([&](auto row) {
+    if constexpr (row.kHasBracket) stats.*row.kRow.of = (this->*row.kRow.open).Middle();
+  });
+  stats.nonfinite_outputs = nonfinite_outputs.Middle();
+}
+
 void HistogramAnswer::Merge(const HistogramAnswer& other) {
-  underflow.Add(other.underflow);
-  subnormal.Add(other.subnormal);
-  overflow.Add(other.overflow);
+  CounterBrackets::Merge(other);
   nonfinite_outputs.Add(other.nonfinite_outputs);
-  underflow_squares.Add(other.underflow_squares);
   quantized_squares.Add(other.quantized_squares);
-  error_squares.Add(other.error_squares);
   stats.Merge(other.stats);
 }
 
@@ -234,32 +237,16 @@ std::array<HistogramQuestion::Places, 2> HistogramQuestion::PlacesIn(
 }
 
 HistogramAnswer HistogramQuestion::Ask(const HistogramIndex& index) const {
-  HistogramAnswer answer;
+  HistogramAnswer answer{Count(signs_, index), InputOf(index), {}};
+  TensorStats& stats = answer.stats;
+  answer.SetMiddles(stats);
   for (const Sign sign : kSigns) {
-    const Counters counters = Count(sign, Of(sign), index);
-    answer.underflow.Add(counters.underflow);
-    answer.subnormal.Add(counters.subnormal);
-    answer.overflow.Add(counters.overflow);
-    answer.nonfinite_outputs.Add(counters.nonfinite_outputs);
-    answer.underflow_squares.Add(counters.underflow_squares);
     answer.quantized_squares.Add(QuantizedSquares(sign, index));
     const ErrorSquares errors = Errors(sign, index);
-    answer.error_squares.Add(errors.range);
-    answer.stats.error_sum_of_squares += errors.likely;
+    answer.error_sum_of_squares.Add(errors.range);
+    stats.error_sum_of_squares += errors.likely;
   }
-  const Histogram& histogram = index.histogram();
-  const uint64_t nonfinite = OtherNonfinite(histogram.zeros, histogram.nan, histogram.inf);
-  answer.nonfinite_outputs.Add({nonfinite, nonfinite});
-  answer.quantized_squares.Add(ClampedInfinities(histogram));
-  TensorStats& stats = answer.stats;
-  const double errors = stats.error_sum_of_squares;
-  stats = InputOf(index);
-  stats.error_sum_of_squares = errors;
-  stats.underflow = answer.underflow.Middle();
-  stats.subnormal = answer.subnormal.Middle();
-  stats.overflow = answer.overflow.Middle();
-  stats.nonfinite_outputs = answer.nonfinite_outputs.Middle();
-  stats.underflow_sum_of_squares = answer.underflow_squares.Middle();
+  answer.quantized_squares.Add(ClampedInfinities(index.histogram()));
   if (answer.nonfinite_outputs.low > 0) {
     constexpr double kInfinity = std::numeric_limits<double>::infinity();
     answer.quantized_squares = {kInfinity, kInfinity};

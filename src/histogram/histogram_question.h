@@ -12,24 +12,26 @@
 
 namespace dlsim {
 
-// What a histogram says of one question. A counter is exact where its bracket is: for every
-// question whose thresholds are edges of the histogram.
-struct HistogramAnswer {
-  // The counters where they are exact, else the middle of their brackets. The sums of squares are
-  // exact to float64's rounding error, but for the quantised one, which is that of the values
-  // before quantisation.
-  TensorStats stats;
-
-  Bracket<uint64_t> underflow, subnormal, overflow, nonfinite_outputs;
-  Bracket<double> underflow_squares;
-  Bracket<double> quantized_squares;  // what quantisation can make of the sum of squares
-  Bracket<double> error_squares;      // TensorStats has that of values spread evenly
+// The counters of a question's results. One is exact where its bracket is: for every question whose
+// thresholds are edges of the histogram.
+struct HistogramCounters : CounterBrackets {
+  Bracket<uint64_t> nonfinite_outputs;
 
   // True if all counters and the energy lost are exact.
-  bool exact() const {
-    return underflow.exact() && subnormal.exact() && overflow.exact() &&
-           nonfinite_outputs.exact() && underflow_squares.exact();
-  }
+  bool exact() const { return CounterBrackets::exact() && nonfinite_outputs.exact(); }
+
+  // Sets the same counters to the middle of their brackets.
+  void SetMiddles(TensorStats& stats) const;
+};
+
+// What a histogram says of one question.
+struct HistogramAnswer : HistogramCounters {
+  // The counters where they are exact, else the middle of their brackets. The sums of squares are
+  // exact to float64's rounding error, but for the quantised one, which is that of the values
+  // before quantisation, and that of errors, which is that of values spread evenly.
+  TensorStats stats;
+
+  Bracket<double> quantized_squares;  // what quantisation can make of the sum of squares
 
   // Adds what another histogram says of the same question.
   void Merge(const HistogramAnswer& other);
@@ -73,25 +75,25 @@ class HistogramQuestion {
   };
   std::array<Places, 2> PlacesIn(const HistogramEdges& edges) const;
 
-  // The counters of the nonzero finite values of one sign.
-  struct Counters {
-    Bracket<uint64_t> underflow, subnormal, overflow, nonfinite_outputs;
-    Bracket<double> underflow_squares;
-  };
-  // `where` is Of(sign), or its places.
+  // The counters of all values; of errors nothing. `where` is Of(sign), or its places.
   template <class Where>
-  static Counters Count(Sign sign, const Where& where, const HistogramIndex& index) {
-    const HistogramIndex::Below nonzero = index.At(sign, where.nonzero);
-    const Bracket<uint64_t> all = index.All(sign).count;
-    return {nonzero.count, Between(nonzero.count, index.At(sign, where.normal).count),
-            Between(index.At(sign, where.overflow).count, all),
-            Between(index.At(sign, where.nonfinite).count, all), nonzero.squares};
-  }
-
-  // The infinite and NaN outputs of all other inputs.
-  uint64_t OtherNonfinite(uint64_t zeros, uint64_t nan, uint64_t inf) const {
-    return nan + (signs_[0].zero_to_nonfinite ? zeros : 0) +
-           (signs_[0].infinity_to_nonfinite ? inf : 0);
+  HistogramCounters Count(const std::array<Where, 2>& where, const HistogramIndex& index) const {
+    const Histogram& histogram = index.histogram();
+    HistogramCounters counters;
+    for (const Sign sign : kSigns) {
+      const Where& of_sign = where[static_cast<size_t>(sign)];
+      const HistogramIndex::Below nonzero = index.At(sign, of_sign.nonzero);
+      const Bracket<uint64_t> all = index.All(sign).count;
+      counters.underflow.Add(nonzero.count);
+      counters.subnormal.Add(Between(nonzero.count, index.At(sign, of_sign.normal).count));
+      counters.overflow.Add(Between(index.At(sign, of_sign.overflow).count, all));
+      counters.nonfinite_outputs.Add(Between(index.At(sign, of_sign.nonfinite).count, all));
+      counters.underflow_sum_of_squares.Add(nonzero.squares);
+    }
+    const uint64_t other = histogram.nan + (signs_[0].zero_to_nonfinite ? histogram.zeros : 0) +
+                           (signs_[0].infinity_to_nonfinite ? histogram.inf : 0);
+    counters.nonfinite_outputs.Add({other, other});
+    return counters;
   }
 
   const Conversion& conversion() const { return conversion_; }

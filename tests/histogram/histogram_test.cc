@@ -114,10 +114,12 @@ TEST(Histogram, BracketsTheError) {
           const HistogramAnswer answer = HistogramQuestion(conversion, scale).Ask(index);
           SCOPED_TRACE(format.name + " at " + std::to_string(scale) + " mode " +
                        std::to_string(mode));
-          EXPECT_LE(answer.error_squares.low, measured * (1 + 1e-12));
-          EXPECT_GE(answer.error_squares.high, measured * (1 - 1e-12));
-          EXPECT_LE(answer.error_squares.low, answer.stats.error_sum_of_squares * (1 + 1e-12));
-          EXPECT_GE(answer.error_squares.high, answer.stats.error_sum_of_squares * (1 - 1e-12));
+          EXPECT_LE(answer.error_sum_of_squares.low, measured * (1 + 1e-12));
+          EXPECT_GE(answer.error_sum_of_squares.high, measured * (1 - 1e-12));
+          EXPECT_LE(answer.error_sum_of_squares.low,
+                    answer.stats.error_sum_of_squares * (1 + 1e-12));
+          EXPECT_GE(answer.error_sum_of_squares.high,
+                    answer.stats.error_sum_of_squares * (1 - 1e-12));
         }
       }
     }
@@ -181,8 +183,9 @@ TEST(Histogram, BracketsTheAnswersOfOtherQuestions) {
     EXPECT_GE(answer.subnormal.high, measured.subnormal);
     EXPECT_LE(answer.overflow.low, measured.overflow);
     EXPECT_GE(answer.overflow.high, measured.overflow);
-    EXPECT_LE(answer.underflow_squares.low, measured.underflow_sum_of_squares * (1 + 1e-12));
-    EXPECT_GE(answer.underflow_squares.high, measured.underflow_sum_of_squares * (1 - 1e-12));
+    EXPECT_LE(answer.underflow_sum_of_squares.low, measured.underflow_sum_of_squares * (1 + 1e-12));
+    EXPECT_GE(answer.underflow_sum_of_squares.high,
+              measured.underflow_sum_of_squares * (1 - 1e-12));
   }
   EXPECT_TRUE(inexact);
 }
