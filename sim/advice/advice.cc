@@ -52,9 +52,8 @@ void AddTensors(const FormatWindows& windows, FormatAdvice& advice) {
                            [](const TensorHarm& tensor) { return tensor.harm.mean(); });
 }
 
-FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
-  FormatAdvice advice;
-  advice.format = windows.format.name;
+// Adds what the gradients say, which is all but the forward pass.
+void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
   advice.steps = windows.steps.size();
   for (const StepWindow& step : windows.steps) {
     advice.hopeless_steps += step.hopeless;
@@ -83,7 +82,31 @@ FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
   }
   AddTensors(windows, advice);
   advice.windows = windows.steps;
+}
+
+FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
+  FormatAdvice advice;
+  advice.format = windows.format.name;
+  advice.forward = windows.forward;
+  advice.values = windows.values;
+  AddGradients(windows, advice);
+  for (const ForwardVerdict* forward : {&advice.forward, &advice.values}) {
+    if (forward->state == ForwardState::kOverflows) advice.verdict = Verdict::kFailsInForward;
+  }
   return advice;
+}
+
+std::vector<Role> RolesIn(const FormatWindows& windows) {
+  std::vector<Role> roles;
+  for (const Role role : {Role::kGrad, Role::kActGrad}) {
+    const bool present = std::ranges::any_of(windows.tensors, [&](const TensorHarm& tensor) {
+      return tensor.role == role && tensor.harm.steps > 0;
+    });
+    if (present) roles.push_back(role);
+  }
+  if (windows.forward.steps > 0) roles.push_back(Role::kAct);
+  if (windows.values.steps > 0) roles.push_back(Role::kValue);
+  return roles;
 }
 
 }  // namespace
@@ -111,7 +134,8 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
 
 Advice AdviseOn(const GradientSource& source, const AdviceRequest& request,
                 const ReplayOptions& options) {
-  WindowConsumer windows(NamedFormats(request.formats), request.conversion, options);
+  WindowConsumer windows(NamedFormats(request.formats), request.conversion, options,
+                         request.recipe);
   windows.FindNoise(source);
   ReplayConsumer observer({}, options);
   ConsumerGroup group({&windows, &observer});
@@ -148,12 +172,8 @@ Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors
   for (size_t f = 1; f < advice.formats.size(); ++f) {
     if (rank(advice.formats[f]) < rank(advice.formats[advice.best])) advice.best = f;
   }
-  for (const Role role : {Role::kGrad, Role::kActGrad}) {
-    const bool present = std::ranges::any_of(
-        windows.front().tensors,
-        [&](const TensorHarm& tensor) { return tensor.role == role && tensor.harm.steps > 0; });
-    if (present) advice.looked_at.push_back(role);
-  }
+  advice.recipe = windows.front().recipe;
+  advice.looked_at = RolesIn(windows.front());
   advice.parameters_only = std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
   advice.broken_losses = windows.front().broken_losses;
   advice.lines = AdviceLines(advice);

@@ -11,8 +11,50 @@ Json JsonBound(const WindowBound& bound) {
   return {{"step", bound.step}, {"tensor", bound.tensor}};
 }
 
+Json JsonOverflow(const ForwardTensor& tensor) {
+  Json object = {{"tensor", tensor.name},
+                 {"first_step", *tensor.overflow_step},
+                 {"absmax", JsonNumber(tensor.absmax)}};
+  if (tensor.constant) object["constant"] = true;
+  return object;
+}
+
+Json JsonNonfinite(const ForwardTensor& tensor) {
+  return {{"tensor", tensor.name},
+          {"first_step", *tensor.nonfinite_step},
+          {"inf", tensor.inf},
+          {"nan", tensor.nan}};
+}
+
+Json JsonForward(const ForwardVerdict& forward) {
+  const bool recorded = forward.headroom.has_value();
+  Json object = {{"state", NameOf(forward.state)},
+                 {"steps", forward.steps},
+                 {"absmax", recorded ? JsonNumber(forward.absmax) : Json()},
+                 {"headroom", recorded ? JsonNumber(*forward.headroom) : Json()},
+                 {"first", Json()},
+                 {"overflowing", Json::array()},
+                 {"nonfinite", Json::array()},
+                 {"kept_in_float32", forward.kept_in_float32}};
+  for (const ForwardTensor* tensor : forward.Overflowing()) {
+    if (object["first"].is_null()) {
+      object["first"] = {{"step", *tensor->overflow_step},
+                         {"tensor", tensor->name},
+                         {"absmax", JsonNumber(tensor->overflow_absmax)}};
+    }
+    object["overflowing"].push_back(JsonOverflow(*tensor));
+  }
+  for (const ForwardTensor& tensor : forward.tensors) {
+    if (tensor.nonfinite_step) object["nonfinite"].push_back(JsonNonfinite(tensor));
+  }
+  return object;
+}
+
 Json JsonFormatAdvice(const FormatAdvice& format) {
-  Json object = {{"format", format.format}, {"verdict", NameOf(format.verdict)}};
+  Json object = {{"format", format.format},
+                 {"verdict", NameOf(format.verdict)},
+                 {"forward", JsonForward(format.forward)},
+                 {"values", JsonForward(format.values)}};
   const auto power = [](int exponent) { return std::ldexp(1.0, exponent); };
   object["window"] =
       format.window ? Json{power(format.window->low), power(format.window->high)} : Json();
@@ -54,6 +96,7 @@ Json JsonAdvice(const Advice& advice) {
   object["lines"] = advice.lines;
   object["looked_at"] = Json::array();
   for (const Role role : advice.looked_at) object["looked_at"].push_back(NameOf(role));
+  object["recipe"] = NameOf(advice.recipe);
   object["parameters_only"] = advice.parameters_only;
   object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
   object["paths"] = Json::array();

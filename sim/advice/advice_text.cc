@@ -7,6 +7,7 @@
 #include <cmath>
 
 #include "dlsim/error.h"
+#include "sim/advice/forward_text.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
@@ -32,15 +33,20 @@ std::string StepsText(const FormatAdvice& format) {
   return judged == 1 ? "the one step" : fmt::format("all {} steps", judged);
 }
 
+bool SawForward(const FormatAdvice& format) {
+  return format.forward.state != ForwardState::kNotRecorded;
+}
+
 std::string SentenceOnScales(const FormatAdvice& format) {
-  const std::string steps = "(" + StepsText(format) + ")";
   if (!format.scale) {
     return "with dynamic loss scaling: each fixed scale fails at " +
            std::to_string(format.steps_outside - format.hopeless_steps) + " or more of " +
            Counted(format.steps - format.hopeless_steps, "step") + ".";
   }
   if (format.verdict == Verdict::kAsIs && HasRangeOfFloat32(ParseFormat(format.format).format)) {
-    return "without loss scaling " + steps + ".";
+    const bool all = format.steps_outside == format.hopeless_steps;
+    return all && SawForward(format) ? "without loss scaling."
+                                     : "without loss scaling (" + StepsText(format) + ").";
   }
   return "";
 }
@@ -48,6 +54,7 @@ std::string SentenceOnScales(const FormatAdvice& format) {
 // What is said of a format.
 std::string Sentence(const FormatAdvice& format) {
   const size_t judged = format.steps - format.hopeless_steps;
+  if (format.verdict == Verdict::kFailsInForward) return ForwardFailure(format);
   if (format.verdict == Verdict::kOverflows) {
     const size_t told = judged - format.zero_steps;
     const std::string who =
@@ -63,21 +70,45 @@ std::string Sentence(const FormatAdvice& format) {
         format.empty_steps, Counted(judged, "step"));
   }
   const std::string scaling = SentenceOnScales(format);
-  if (!scaling.empty()) return "trains as far as gradients show, " + scaling;
-  return fmt::format("trains as far as gradients show. Safe loss scales: {} ({}).",
-                     WindowText(*format.window), StepsText(format));
+  const std::string trains = SawForward(format) ? "trains" : "trains as far as gradients show";
+  if (!scaling.empty()) return trains + (SawForward(format) ? " " : ", ") + scaling;
+  return fmt::format("{}. Safe loss scales: {} ({}).", trains, WindowText(*format.window),
+                     StepsText(format));
+}
+
+// The roles of which gradients were recorded.
+std::string GradientsText(const Advice& advice) {
+  const auto has = [&](Role role) { return std::ranges::count(advice.looked_at, role) > 0; };
+  if (has(Role::kGrad) && has(Role::kActGrad)) return "gradients of parameters and activations";
+  if (has(Role::kActGrad)) return "gradients of activations";
+  return has(Role::kGrad) ? "gradients of parameters" : "";
+}
+
+std::string BasisText(const Advice& advice) {
+  const FormatAdvice& first = advice.formats.front();
+  if (!SawForward(first)) {
+    return fmt::format(
+        "Based on gradients{} only: the forward pass was not recorded, and most fp16 failures "
+        "happen there.",
+        first.values.steps > 0 ? " and parameters" : "");
+  }
+  const std::string gradients = GradientsText(advice);
+  return fmt::format("Based on {}{}the forward pass of {} of {}.", gradients,
+                     gradients.empty() ? "" : " and on ", first.forward.steps,
+                     Counted(first.steps, "step")) +
+         ForwardExceptions(advice);
 }
 
 std::string LookedAtText(const Advice& advice) {
-  std::string text =
-      "Based on gradients only: the forward pass was not recorded, and most fp16 failures happen "
-      "there.";
+  std::string text = BasisText(advice);
   if (advice.parameters_only) {
-    text +=
-        advice.tensors == "*"
-            ? " Gradients of activations were not recorded either: they usually underflow first."
-            : " Gradients of activations, which usually underflow first, were left out by "
-              "--tensors or not recorded.";
+    text += advice.tensors == "*"
+                ? fmt::format(
+                      " Gradients of activations were not recorded{}: they usually "
+                      "underflow first.",
+                      SawForward(advice.formats.front()) ? "" : " either")
+                : " Gradients of activations, which usually underflow first, were left out by "
+                  "--tensors or not recorded.";
   } else if (advice.tensors != "*") {
     text += " Tensors that do not match --tensors were left out.";
   }
@@ -103,10 +134,10 @@ std::string StepRange(int64_t first, int64_t last) {
   return first == last ? fmt::format("step {}", first) : fmt::format("steps {} to {}", first, last);
 }
 
-// Of the first format that has tensors at risk; empty if none has.
-std::string RiskText(const Advice& advice) {
+// Of the first format that has gradients at risk; empty if none has.
+std::string GradientRisk(const Advice& advice) {
   const auto found = std::ranges::find_if(advice.formats, [](const FormatAdvice& format) {
-    return format.scale && !format.at_risk.empty();
+    return format.scale && !format.at_risk.empty() && format.verdict != Verdict::kFailsInForward;
   });
   if (found == advice.formats.end()) return "";
   std::string text =
@@ -171,7 +202,9 @@ std::vector<std::string> AdviceLines(const Advice& advice) {
     lines.push_back(fmt::format("{:<{}}  {}", format.format, width, Sentence(format)));
   }
   lines.push_back(LookedAtText(advice));
-  const std::string risk = RiskText(advice);
+  std::string risk = ForwardRisk(advice);
+  const std::string of_gradients = GradientRisk(advice);
+  risk += (risk.empty() || of_gradients.empty() ? "" : " ") + of_gradients;
   if (!risk.empty()) lines.push_back(risk);
   return lines;
 }
@@ -193,6 +226,7 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
   }
   std::string text = "\n" + FormatTable(rows);
   for (const FormatAdvice& format : advice.formats) text += FormatBounds(format);
+  text += FormatForwardDetails(advice, top);
   text += FormatPaths(advice);
   for (const FormatAdvice& format : advice.formats) {
     if (format.at_risk.empty() || top == 0) continue;

@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "dlsim/error.h"
+#include "sim/advice/forward_text.h"
 #include "sim/advice/policy_score.h"
 #include "sim/base/quantity.h"
 
@@ -42,8 +43,9 @@ std::string WithoutScale(const FormatTuning& tuning) {
 std::string Remedies(std::span<const FormatTuning> all, const FormatTuning& tuning) {
   std::string formats;
   for (const FormatTuning& other : all) {
-    const bool serves =
-        other.hopeless_steps <= tuning.hopeless_steps && !CommonScalesOf(other.windows).empty();
+    const bool serves = other.hopeless_steps <= tuning.hopeless_steps &&
+                        other.verdict != Verdict::kFailsInForward &&
+                        !CommonScalesOf(other.windows).empty();
     if (serves) formats += (formats.empty() ? "" : " or ") + other.format;
   }
   return (formats.empty() ? ": " : ": format " + formats + " has one that does; else ") +
@@ -94,6 +96,7 @@ std::string_view ScalingAdvised(const FormatAdvice& advice) {
       return advice.scale ? "static scale enough" : "dynamic scaling recommended";
     case Verdict::kNoScaleServes:
     case Verdict::kOverflows:
+    case Verdict::kFailsInForward:
       return "no scale helps";
   }
   return "";
@@ -108,7 +111,7 @@ std::string ReasonOf(const FormatTuning& tuning) {
     case Verdict::kAsIs:
       return "scale 1 " + served +
              (tuning.choices.front().parameters.init > 1
-                  ? "; if a scaler must run, start it two binades below overflow"
+                  ? "; a scaler that starts higher also keeps what dies in a channel of a tensor"
                   : "");
     case Verdict::kWithScale:
       return (tuning.scale ? "" : "no fixed scale serves all: ") + ScaleText(tuning.fixed_scale) +
@@ -119,6 +122,8 @@ std::string ReasonOf(const FormatTuning& tuning) {
     case Verdict::kOverflows:
       return fmt::format("only {} of {} {} finite as recorded", judged,
                          Counted(tuning.steps, "step"), judged == 1 ? "is" : "are");
+    case Verdict::kFailsInForward:
+      return ForwardFailure(tuning);
   }
   return "";
 }

@@ -87,11 +87,15 @@ std::vector<NamedFormat> NamedFormats(std::span<const std::string> names) {
 }
 
 WindowConsumer::WindowConsumer(std::span<const NamedFormat> formats, const Conversion& conversion,
-                               const ReplayOptions& options)
-    : options_(options.step) {
+                               const ReplayOptions& options, Recipe recipe)
+    : options_(options.step), recipe_(recipe) {
   for (const NamedFormat& format : formats) {
-    formats_.push_back(
-        {.search = WindowSearch(format, conversion, options.checked), .served = {}, .tensors = {}});
+    Conversion to_format = conversion;
+    to_format.format = format.format;
+    formats_.push_back({.search = WindowSearch(format, conversion, options.checked),
+                        .served = {},
+                        .tensors = {},
+                        .forward = ForwardTally(to_format, recipe)});
   }
 }
 
@@ -114,6 +118,7 @@ bool WindowConsumer::Ask(const GradientStep& step, StepQuestions& questions) {
   for (size_t f = 0; f < formats_.size(); ++f) {
     formats_[f].search.Begin(step.number());
     AskAt(f, formats_[f].exponent, true, questions);
+    formats_[f].forward_answer = questions.AddForward(formats_[f].forward.conversion());
   }
   AskWanted(questions);
   return true;
@@ -134,6 +139,23 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
   searched.tensors = {};
 }
 
+void WindowConsumer::AddForward(const GradientStep& step, const StepMeasurement& forward) {
+  if (forward.tensors.empty()) return;
+  const std::set<std::string> float32 = step.AutocastFloat32();
+  for (Searched& searched : formats_) {
+    ForwardTally& tally = searched.forward;
+    const std::set<std::string> suspects =
+        tally.Add(step.number(), forward.tensors,
+                  TotalsOf(forward.answers[searched.forward_answer]), float32);
+    if (suspects.empty()) continue;
+    Conversion up = tally.conversion();
+    up.rounding = Rounding::kTowardPositive;
+    up.overflow = Overflow::kInfinity;
+    const StepMeasurement rounded_up = step.MeasureForward(std::span(&up, 1), options_);
+    tally.NameConstants(suspects, rounded_up.tensors, TotalsOf(rounded_up.answers.front()));
+  }
+}
+
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredStep& all) {
   const StepMeasurement& measured = all.gradients;
   const StepInputs inputs(measured, measured.answers[probes_.front().answer], noise_);
@@ -145,6 +167,7 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredS
     AddTensorHarm(step.number(), inputs, measured.answers[probe.answer],
                   formats_[probe.format].tensors);
   }
+  AddForward(step, all.forward);
   Learn(inputs, measured);
   tensors_ = inputs.tensors.size();
   while (true) {
@@ -181,7 +204,9 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
   std::vector<FormatWindows> windows;
   for (Searched& searched : formats_) {
     windows.push_back({searched.search.format(), searched.search.windows(), searched.served,
-                       searched.exponent, searched.tensors.Take(), broken_losses_});
+                       searched.exponent, searched.tensors.Take(), broken_losses_,
+                       searched.forward.VerdictOn(Role::kAct),
+                       searched.forward.VerdictOn(Role::kValue), recipe_});
   }
   return windows;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goes along through the steps of a source and finds the scale windows of formats, and what each
-// tensor loses at the scale that serves most steps.
+// Goes along through the steps of a source and finds the scale windows of formats, what each
+// gradient loses at the scale that serves most steps, and whether the forward pass fits.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/sim/advice.h"
+#include "sim/advice/forward_tally.h"
 #include "sim/advice/scale_window.h"
 #include "sim/base/named_list.h"
 #include "sim/replay/step_loop.h"
@@ -49,6 +50,8 @@ struct FormatWindows {
   int exponent = 0;                 // at which the tensors' harm was measured
   std::vector<TensorHarm> tensors;  // in file order of their first appearance
   BrokenLosses broken_losses = {};
+  ForwardVerdict forward = {}, values = {};
+  Recipe recipe = Recipe::kAutocast;
 };
 
 // Returns the formats of these names, each once.
@@ -56,9 +59,10 @@ std::vector<NamedFormat> NamedFormats(std::span<const std::string> names);
 
 class WindowConsumer final : public StepConsumer {
  public:
-  // Rounds as `conversion` says, to each format. `options` as for the other consumers.
+  // Rounds as `conversion` says, to each format. `options` as for the other consumers. `recipe`
+  // says which forward tensors count.
   WindowConsumer(std::span<const NamedFormat> formats, const Conversion& conversion,
-                 const ReplayOptions& options);
+                 const ReplayOptions& options, Recipe recipe = Recipe::kAutocast);
 
   // Looks all over the run for tensors that hold nothing but rounding noise; before the first step.
   void FindNoise(const GradientSource& source) { noise_.Sample(source, options_); }
@@ -80,6 +84,8 @@ class WindowConsumer final : public StepConsumer {
     int exponent = 0;
     size_t first = 0;  // step from which on tensors were measured at the exponent
     NamedList<TensorHarm> tensors;
+    ForwardTally forward;
+    size_t forward_answer = 0;  // its place among those of the step
   };
   // A question of a format, and the place of its answer.
   struct Probe {
@@ -93,8 +99,10 @@ class WindowConsumer final : public StepConsumer {
   void AskWanted(StepQuestions& questions);
   void Learn(const StepInputs& inputs, const StepMeasurement& measured);
   void Settle(Searched& searched, size_t next_step);
+  void AddForward(const GradientStep& step, const StepMeasurement& forward);
 
   StepOptions options_;
+  Recipe recipe_;
   NoiseFinder noise_;
   BrokenLosses broken_losses_;
   size_t tensors_ = 0;  // of the step that was advanced last

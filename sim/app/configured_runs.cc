@@ -64,6 +64,12 @@ void TakeAccumulation(const TrainingConfig& config, const std::string& path, boo
                    std::to_string(config.accumulate_steps.value_or(1)) + " in " + Quoted(path));
 }
 
+// Files that differ are judged as autocast, which holds less in 16 bits.
+void TakeRecipe(const TrainingConfig& config, ConfiguredRuns& made) {
+  const Recipe recipe = RecipeOf(config);
+  made.recipe = made.recipe.value_or(recipe) == recipe ? recipe : Recipe::kAutocast;
+}
+
 }  // namespace
 
 ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, SimulationRequest& request) {
@@ -73,6 +79,7 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
     if (!configs.empty()) {
       ApplyConfig(configs[0], request);
       made.accumulate_steps = configs[0].accumulate_steps;
+      TakeRecipe(configs[0], made);
       made.record = JsonConfig(arguments.path(), configs[0]);
       made.text = DescribeConfig(arguments.path(), configs[0]);
     }
@@ -86,6 +93,7 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
     ApplyConfig(configs[i], own);
     AddDefaults(own);
     TakeAccumulation(configs[i], arguments.paths[i], i == 0, made);
+    TakeRecipe(configs[i], made);
     AddRuns(own, names[i], made);
     Json entry = JsonConfig(arguments.paths[i], configs[i]);
     entry["name"] = names[i];

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/sim/forward.h"
 #include "sim/app/config_arguments.h"
 #include "sim/base/json_value.h"
 #include "sim/replay/simulation.h"
@@ -17,6 +18,7 @@ struct ConfiguredRuns {
   std::vector<SimulationRun> runs;
   std::vector<std::string> formats;         // of all runs, each once
   std::optional<int64_t> accumulate_steps;  // as the files say
+  std::optional<Recipe> recipe;             // of all files; nothing without one
   // For the record: "config" of one file, "configs" of several; null without one.
   Json record;
   std::string text;  // for the report: what was read

@@ -40,6 +40,7 @@ struct ReplayCommandOptions {
   TraceArguments trace;
   ConfigArguments config;
   ConversionOptions conversion;
+  std::optional<Recipe> recipe;
   RuleOptions rules;
   std::optional<int64_t> accumulate_steps;
   SimulationRequest request;
@@ -66,6 +67,7 @@ Json DescribeOptions(const ReplayCommandOptions& options) {
                  {"overflow", NameOf(options.conversion.overflow)},
                  {"subnormals", NameOf(options.conversion.subnormals)},
                  {"seed", options.conversion.seed},
+                 {"recipe", NameOf(options.recipe.value_or(Recipe::kAutocast))},
                  {"check", NameOf(options.replay.checked)},
                  {"accumulate", NameOf(options.replay.step.accumulation)},
                  {"on_fatal", NameOf(options.replay.on_fatal)},
@@ -146,7 +148,7 @@ Advice Step(const GradientSource& source, ReplayCommandOptions& options,
     progress.Update(BytesUntil(source, step.index + 1));
   };
   WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
-                         options.replay);
+                         options.replay, options.recipe.value_or(Recipe::kAutocast));
   windows.FindNoise(source);
   Simulate(source, options.replay, runs, heat_map_bins, &windows);
   CheckOptimizers(options.replay.optimizers, runs);
@@ -170,6 +172,7 @@ int RunReplay(ReplayCommandOptions options) {
   options.replay.step.seed = options.conversion.seed;
   ConfiguredRuns configured = PrepareConfiguredRuns(options.config, options.request);
   std::vector<SimulationRun> runs = std::move(configured.runs);
+  if (!options.recipe) options.recipe = configured.recipe;
   AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
   if (!asked.steps) asked.steps = configured.accumulate_steps;
   RequireRunFigures(options.expectations, runs);
@@ -228,6 +231,7 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
          "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one",
          ParameterNames());
   conversion.Visit(option);
+  VisitRecipe(option, recipe);
   rules.Visit(option);
   VisitTraining(option, request, replay, accumulate_steps);
   VisitDevice(option, device);
@@ -253,6 +257,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
       "  dlsim replay runs/lm-kjv --expect 'skipped_steps<=3' --expect 'mean_harm<0.01'\n"
+      "  dlsim replay runs/lm-kjv --recipe half --expect 'forward_headroom>1'\n"
       "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"
       "  dlsim replay runs/lm-kjv --policy torch --max-gradient-norm 1 --resume-at 500");
 }

@@ -24,6 +24,11 @@ bool IsAbout(const Expectation& expectation, const SimulationRun& run) {
          fnmatch(expectation.subject.c_str(), RunName(run).c_str(), 0) == 0;
 }
 
+// None where it was not recorded: no requirement is met by what was not looked at.
+Json HeadroomFigure(const ForwardVerdict& forward) {
+  return forward.headroom ? JsonNumber(*forward.headroom) : Json();
+}
+
 // The summary of a run, with what the verdict says of its format and of its path, under the names
 // that these have in JSON. An interrupted twin has no path of its own there.
 Json FiguresOf(const SimulationRun& run, const FormatAdvice& format, const PathInWindows& path) {
@@ -31,6 +36,8 @@ Json FiguresOf(const SimulationRun& run, const FormatAdvice& format, const PathI
   if (!figures.contains("uncertain_steps")) figures["uncertain_steps"] = 0;
   figures["steps_outside_window"] = format.steps_outside;
   figures["never_finite_steps"] = format.hopeless_steps;
+  figures["forward_headroom"] = HeadroomFigure(format.forward);
+  figures["values_headroom"] = HeadroomFigure(format.values);
   if (run.resume) return figures;
   figures["steps_inside"] = path.inside;
   figures["steps_below"] = path.below;

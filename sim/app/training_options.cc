@@ -61,6 +61,12 @@ void RuleOptions::Visit(OptionRows& option) {
   VisitOnFatal(option, on_fatal);
 }
 
+void VisitRecipe(OptionRows& option, std::optional<Recipe>& recipe) {
+  option("--recipe", recipe, "NAME",
+         "Which values of the forward pass are in 16 bits: those that torch.amp's autocast rounds "
+         "(autocast, default), or all, as model.half(), DeepSpeed and Megatron have it (half)");
+}
+
 void VisitCheck(OptionRows& option, Checked& checked) {
   option("--check", checked, "RULE",
          "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or of "

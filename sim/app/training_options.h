@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "dlsim/sim/forward.h"
 #include "dlsim/sim/replay.h"
 #include "sim/app/option_rows.h"
 #include "sim/base/json_value.h"
@@ -30,6 +31,8 @@ struct RuleOptions {
 
   void Visit(OptionRows& option);
 };
+// --recipe: nothing if it is not given.
+void VisitRecipe(OptionRows& option, std::optional<Recipe>& recipe);
 void VisitCheck(OptionRows& option, Checked& checked);
 void VisitOnFatal(OptionRows& option, OnFatal& on_fatal);
 inline constexpr const char* kAccumulateHelp =

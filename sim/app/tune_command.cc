@@ -37,6 +37,7 @@ struct TuneCommandOptions {
   ConversionOptions conversion;
   std::vector<std::string> formats;
   std::optional<std::string> policy;
+  std::optional<Recipe> recipe;
   std::optional<ConfigTarget> emit;
   std::optional<std::string> json;
   ReplayOptions replay;
@@ -84,6 +85,8 @@ TuneRequest MakeRequest(const TuneCommandOptions& options,
   if (options.emit && !options.policy) request.policy = PolicyOf(*options.emit);
   if (!options.emit) request.fp16_policies = {"cerebras-2.10", "deepspeed", "torch"};
   request.conversion = options.conversion.Of({});
+  const Recipe default_recipe = config ? RecipeOf(*config) : Recipe::kAutocast;
+  request.recipe = options.recipe.value_or(default_recipe);
   for (const std::string& format : request.formats)
     FamilyOf(request.policy, ParseFormat(format).name);
   return request;
@@ -192,6 +195,7 @@ void TuneCommandOptions::Visit(OptionRows& option) {
          "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)",
          PolicyNames());
   conversion.Visit(option);
+  VisitRecipe(option, recipe);
   VisitCheck(option, replay.checked);
   VisitDevice(option, device);
   option.Threads();

@@ -70,6 +70,13 @@ void ApplyConfig(const TrainingConfig& config, SimulationRequest& request) {
   if (!request.finite_test) request.finite_test = config.finite_test;
 }
 
+Recipe RecipeOf(const TrainingConfig& config) {
+  const bool half = std::ranges::any_of(config.policies, [](const ConfigPolicy& policy) {
+    return policy.name.starts_with("deepspeed") || policy.name == "megatron";
+  });
+  return half ? Recipe::kHalf : Recipe::kAutocast;
+}
+
 std::string DescribeConfig(const std::string& path, const TrainingConfig& config) {
   std::string text = "config: " + Printable(InputName(path)) + " (" + config.kind + ")\n";
   for (const std::string& note : config.notes) text += "note: " + note + "\n";

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/sim/forward.h"
 #include "sim/config/training_config.h"
 #include "sim/replay/simulation.h"
 
@@ -19,6 +20,10 @@ std::vector<std::string> SettingsOf(const ConfigPolicy& policy,
 // Fills in formats, policies, their settings, clipping and the finite test where the request, made
 // from the command line, does not say otherwise.
 void ApplyConfig(const TrainingConfig& config, SimulationRequest& request);
+
+// Returns how the stack of the file holds values in 16 bits: DeepSpeed and Megatron have the model
+// in them, the others leave it to autocast.
+Recipe RecipeOf(const TrainingConfig& config);
 
 // Returns the lines of a report: what was read, and the notes; empty without a file.
 std::string DescribeConfig(const std::string& path, const TrainingConfig& config);

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
+#include "sim/replay/float32_tensors.h"
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
 #include "src/base/check.h"
@@ -43,6 +44,7 @@ class OpenedStep final : public GradientStep {
 
   int64_t number() const override { return step_.step; }
   bool HasBrokenLoss() const override { return sim::HasBrokenLoss(step_.metadata); }
+  std::set<std::string> AutocastFloat32() const override { return Float32Tensors(step_.metadata); }
 
   std::vector<StepTensor> Tensors() const override { return gradients_.headers; }
 

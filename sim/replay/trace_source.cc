@@ -9,6 +9,7 @@
 
 #include "dlsim/error.h"
 #include "sim/replay/file_state.h"
+#include "sim/replay/float32_tensors.h"
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
 
@@ -39,6 +40,13 @@ class RecordedStep final : public GradientStep {
     return std::ranges::any_of(step_.recordings, [](const Recording& recording) {
       return sim::HasBrokenLoss(recording.metadata);
     });
+  }
+  std::set<std::string> AutocastFloat32() const override {
+    std::set<std::string> names;
+    for (const Recording& recording : step_.recordings) {
+      names.merge(Float32Tensors(recording.metadata));
+    }
+    return names;
   }
   std::vector<StepTensor> Tensors() const override { return TensorsOf(step_); }
   std::vector<GradientSpread> Spreads() const override {

@@ -56,6 +56,7 @@ void ExpectVerdict(const json& verdict) {
                        {"best", 's'},
                        {"lines", 'a'},
                        {"looked_at", 'a'},
+                       {"recipe", 's'},
                        {"parameters_only", 'b'},
                        {"harm_threshold", 'n'},
                        {"paths", 'a'}});

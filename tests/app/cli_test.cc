@@ -49,6 +49,7 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"replay", kSingle, "--rounding", "up"}, 2, {"--rounding", "rne, rtz", "'up'"});
   ExpectFailure({"replay", kSingle, "--finite-test", "x"}, 2, {"elementwise, global-norm", "'x'"});
   ExpectFailure({"replay", kSingle, "--check", "x"}, 2, {"--check", "grad, all"});
+  ExpectFailure({"tune", kSingle, "--recipe", "bf16"}, 2, {"--recipe", "autocast, half"});
   ExpectFailure({"replay", kSingle, "--accumulate", "x"}, 2, {"quantize-first, sum-first"});
   ExpectFailure({"replay", kSingle, "--on-fatal", "x"}, 2, {"stop, continue"});
   ExpectFailure({"replay", kSingle, "--seed", "-1"}, 2, {"--seed: negative"});

@@ -100,6 +100,7 @@ TEST_F(Completion, BashOffersTheValuesOfOptions) {
       {"dlsim replay --backend c", "csx cpu"},
       {"dlsim sweep --device c", "cpu cuda"},
       {"dlsim replay --check a", "all"},
+      {"dlsim tune --recipe h", "half"},
       {"dlsim sweep --sort w", "worst-step"},
       {"dlsim replay --set growth_int", "growth_interval="},
       {"dlsim sweep --vary growth_int", "growth_interval="},

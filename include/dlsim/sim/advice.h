@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The verdict on recorded gradients: which formats serve them, at which loss scales, and which
-// layers are at risk.
+// The verdict on a recorded training: which formats hold its forward pass and its gradients, at
+// which loss scales, and which layers are at risk.
 #pragma once
 
 #include <array>
@@ -14,20 +14,22 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/format.h"
 #include "dlsim/profile_file.h"
+#include "dlsim/sim/forward.h"
 #include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/replay.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
 
-// What is said of a format.
-enum class Verdict : uint8_t { kAsIs, kWithScale, kNoScaleServes, kOverflows };
+// What is said of a format; the last wins over all others.
+enum class Verdict : uint8_t { kAsIs, kWithScale, kNoScaleServes, kOverflows, kFailsInForward };
 
 constexpr auto EnumNames(Verdict) {
   return std::to_array<EnumName<Verdict>>({{Verdict::kAsIs, "as is"},
                                            {Verdict::kWithScale, "with a scale"},
                                            {Verdict::kNoScaleServes, "no scale serves"},
-                                           {Verdict::kOverflows, "overflows"}});
+                                           {Verdict::kOverflows, "overflows"},
+                                           {Verdict::kFailsInForward, "fails in forward"}});
 }
 
 // Powers of two that float32 holds with their reciprocals.
@@ -88,6 +90,8 @@ struct TensorHarm {
 struct FormatAdvice {
   std::string format;
   Verdict verdict = Verdict::kAsIs;
+  ForwardVerdict forward, values;  // outputs of modules and operations; parameters
+  // All that follows is of gradients.
   // The scales that serve every step but isolated ones; nothing if none does.
   std::optional<ServedScales> window;
   std::optional<ServedScales> most_served;  // the same, however few steps these serve
@@ -123,9 +127,10 @@ struct BrokenLosses {
 struct Advice {
   std::vector<FormatAdvice> formats;  // in the order of the call
   size_t best = 0;                    // among them
-  std::vector<Role> looked_at;        // that had a gradient which is not zero
+  std::vector<Role> looked_at;        // with a gradient that is not zero, or forward tensors
   bool parameters_only = false;       // no gradients of activations were among them
   std::string tensors = "*";          // only those that match were read
+  Recipe recipe = Recipe::kAutocast;  // that says which forward tensors count
   BrokenLosses broken_losses = {};
   std::vector<PathInWindows> paths;  // of the policies that were replayed, if any
   // In words: one line for each format; one on what was looked at; one on the tensors at risk if
@@ -136,7 +141,8 @@ struct Advice {
 struct AdviceRequest {
   std::vector<std::string> formats = {kDefaultFormats.begin(), kDefaultFormats.end()};
   Conversion conversion = {};  // its format is filled in
-  std::string tensors = "*";   // of a profile those that match (fnmatch); of others, what was read
+  Recipe recipe = Recipe::kAutocast;
+  std::string tensors = "*";  // of a profile those that match (fnmatch); of others, what was read
 };
 
 // Looks at all steps, at least one. The observer of the options sees no runs. Throws Error for

@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -26,6 +27,9 @@ class GradientStep {
 
   // Whether a loss was recorded with it, and is NaN or infinite.
   virtual bool HasBrokenLoss() const { return false; }
+
+  // The forward tensors that autocast keeps in float32, as recorded.
+  virtual std::set<std::string> AutocastFloat32() const { return {}; }
 
   // The gradients, in the order of StepMeasurement::tensors.
   virtual std::vector<StepTensor> Tensors() const = 0;

@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// What no loss scale moves: whether outputs of the forward pass and parameters fit a format.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dlsim/enum_names.h"
+
+namespace dlsim::sim {
+
+// How the training holds values in 16 bits: by torch.amp's autocast, which keeps some of them in
+// float32, or all of them, as model.half() does.
+enum class Recipe : uint8_t { kAutocast, kHalf };
+
+constexpr auto EnumNames(Recipe) {
+  return std::to_array<EnumName<Recipe>>(
+      {{Recipe::kAutocast, "autocast"}, {Recipe::kHalf, "half"}});
+}
+
+enum class ForwardState : uint8_t { kFits, kOverflows, kNotRecorded };
+
+constexpr auto EnumNames(ForwardState) {
+  return std::to_array<EnumName<ForwardState>>({{ForwardState::kFits, "fits"},
+                                                {ForwardState::kOverflows, "overflows"},
+                                                {ForwardState::kNotRecorded, "not recorded"}});
+}
+
+// One tensor over the steps that have it, in one format at scale 1.
+struct ForwardTensor {
+  std::string name;
+  float absmax = 0;                           // of its finite values ...
+  int64_t absmax_step = 0;                    // ... and the first step that has it
+  std::optional<int64_t> overflow_step = {};  // the first at which a finite value overflows ...
+  float overflow_absmax = 0;                  // ... and the largest magnitude there
+  bool constant = false;  // what overflows first is one value below -1e4, as masks add or fill in
+  std::optional<int64_t> nonfinite_step = {};  // the first with values that were not finite
+  uint64_t inf = 0, nan = 0;                   // such values, over all steps; they do not count
+  double energy_lost = 0;  // the largest share of its sum of squares that underflows at a step ...
+  int64_t energy_lost_step = 0;  // ... and the first such step
+};
+
+// What is said of all tensors of one role that the recipe holds in 16 bits.
+struct ForwardVerdict {
+  ForwardState state = ForwardState::kNotRecorded;
+  size_t steps = 0;  // that have such tensors, whether the recipe counts them or not
+  float absmax = 0;  // of the finite values that count
+  // Binades from that to the largest finite value of the format: negative if it overflows, never
+  // negative if it fits, infinite if all that counts is 0; nothing if no such tensor was recorded.
+  std::optional<double> headroom;
+  std::vector<ForwardTensor> tensors;        // that count, in the order in which they were recorded
+  std::vector<std::string> kept_in_float32;  // recorded, but the recipe does not round them
+
+  // Those that overflow, in the order in which they do; within a step as recorded. They belong to
+  // this verdict.
+  std::vector<const ForwardTensor*> Overflowing() const;
+};
+
+// Below one binade of head-room the next batch may overflow (docs/verdict.md).
+inline constexpr double kHeadroomAtRisk = 1;
+
+// An output that loses more than this share of its energy to underflow is at risk.
+inline constexpr double kForwardLossAtRisk = 0.1;
+
+}  // namespace dlsim::sim

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/forward_tally.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "dlsim/format.h"
+#include "sim/replay/largest_scale.h"
+
+namespace dlsim::sim {
+namespace {
+
+// What masks fill in or add is at most this; -1e4 itself was chosen to fit fp16.
+constexpr float kLeastMask = 1e4f;
+
+// Values that differ by less are one: sums of squares are rounded, and so is mask + score.
+constexpr double kSame = 0x1p-20;
+
+// Whether the values that overflow have one magnitude, which holds the sum of squares: several, or
+// all that are not zero. A single one among others is an outlier, as real activations have them.
+bool OverflowsByOneMagnitude(const TensorStats& stats) {
+  const double count = static_cast<double>(stats.overflow);
+  const double of_one = count * stats.absmax * stats.absmax;
+  const bool repeated = stats.overflow > 1 || stats.overflow == stats.nonzero_finite();
+  return repeated && stats.overflow > 0 && stats.absmax > kLeastMask &&
+         std::fabs(stats.sum_of_squares - of_one) <= kSame * of_one;
+}
+
+}  // namespace
+
+double ForwardHeadroom(const Conversion& conversion, float absmax) {
+  if (absmax == 0) return std::numeric_limits<double>::infinity();
+  const double room = std::log2(MaxFinite(conversion.format) / absmax);
+  return absmax > LargestMagnitude(conversion, 1) ? room : std::fmax(0, room);
+}
+
+std::vector<const ForwardTensor*> ForwardVerdict::Overflowing() const {
+  std::vector<const ForwardTensor*> overflowing;
+  for (const ForwardTensor& tensor : tensors) {
+    if (tensor.overflow_step) overflowing.push_back(&tensor);
+  }
+  std::ranges::stable_sort(overflowing, {},
+                           [](const ForwardTensor* tensor) { return *tensor->overflow_step; });
+  return overflowing;
+}
+
+ForwardTally::ForwardTally(const Conversion& conversion, Recipe recipe)
+    : conversion_(conversion),
+      recipe_(recipe),
+      largest_that_fits_(LargestMagnitude(conversion, 1)) {}
+
+// Returns whether the tensor overflows for the first time.
+bool ForwardTally::Count(int64_t step, const TensorStats& stats, ForwardTensor& tensor) const {
+  if (stats.absmax > tensor.absmax) {
+    tensor.absmax = stats.absmax;
+    tensor.absmax_step = step;
+  }
+  tensor.inf += stats.inf;
+  tensor.nan += stats.nan;
+  if (stats.nonfinite() > 0 && !tensor.nonfinite_step) tensor.nonfinite_step = step;
+  if (stats.energy_lost() > tensor.energy_lost) {
+    tensor.energy_lost = stats.energy_lost();
+    tensor.energy_lost_step = step;
+  }
+  if (stats.absmax <= largest_that_fits_ || tensor.overflow_step) return false;
+  tensor.overflow_step = step;
+  tensor.overflow_absmax = stats.absmax;
+  return true;
+}
+
+std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor> tensors,
+                                        std::span<const TensorStats> totals,
+                                        const std::set<std::string>& float32) {
+  std::set<std::string> suspects;
+  std::set<Role> present;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const auto& [name, role] = tensors[t];
+    OfRole& of_role = Of(role);
+    of_role.steps += present.insert(role).second;
+    if (recipe_ == Recipe::kAutocast && float32.contains(name)) {
+      of_role.kept_in_float32.insert(name);
+      continue;
+    }
+    // Steps mostly have the same tensors.
+    const bool first = Count(step, totals[t], of_role.tensors.Of(name, t));
+    if (first && OverflowsByOneMagnitude(totals[t])) suspects.insert(name);
+  }
+  return suspects;
+}
+
+void ForwardTally::NameConstants(const std::set<std::string>& suspects,
+                                 std::span<const StepTensor> tensors,
+                                 std::span<const TensorStats> rounded_up) {
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (!suspects.contains(tensors[t].name) || rounded_up[t].overflow > 0) continue;
+    Of(tensors[t].role).tensors.Of(tensors[t].name, t).constant = true;
+  }
+}
+
+ForwardVerdict ForwardTally::VerdictOn(Role role) const {
+  const OfRole& of_role = role == Role::kValue ? values_ : outputs_;
+  ForwardVerdict verdict;
+  verdict.steps = of_role.steps;
+  verdict.tensors = of_role.tensors.items();
+  verdict.kept_in_float32 = {of_role.kept_in_float32.begin(), of_role.kept_in_float32.end()};
+  if (verdict.steps == 0) return verdict;
+  for (const ForwardTensor& tensor : verdict.tensors) {
+    verdict.absmax = std::fmax(verdict.absmax, tensor.absmax);
+  }
+  verdict.headroom = ForwardHeadroom(conversion_, verdict.absmax);
+  verdict.state = verdict.Overflowing().empty() ? ForwardState::kFits : ForwardState::kOverflows;
+  return verdict;
+}
+
+}  // namespace dlsim::sim

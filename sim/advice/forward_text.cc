@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/advice/forward_text.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <string_view>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "sim/base/quantity.h"
+#include "sim/base/table.h"
+
+namespace dlsim::sim {
+namespace {
+
+constexpr size_t kForwardNamed = 3;  // tensors in a sentence
+
+// Returns what a tensor is of: a module, an operation or a parameter.
+std::string OwnerOf(const std::string& tensor) {
+  std::string_view name = tensor;
+  for (const std::string_view ending : {".act", ".fwd", ".value"}) {
+    if (name.size() > ending.size() && name.ends_with(ending)) {
+      name.remove_suffix(ending.size());
+      break;
+    }
+  }
+  return Printable(std::string(name));
+}
+
+// Up to three names, and how many more.
+std::string ListedNames(const std::vector<std::string>& names) {
+  const auto named = std::min(kForwardNamed, names.size());
+  std::string text = fmt::format("{}", fmt::join(names.begin(), names.begin() + named, ", "));
+  if (names.size() > kForwardNamed)
+    text += fmt::format(" and {} more", names.size() - kForwardNamed);
+  return text;
+}
+
+// Of both verdicts of a format, the tensors that hold what `counts` does.
+std::vector<std::string> OwnersOf(const FormatAdvice& format,
+                                  const std::function<bool(const ForwardTensor&)>& counts) {
+  std::vector<std::string> owners;
+  for (const ForwardVerdict* verdict : {&format.forward, &format.values}) {
+    for (const ForwardTensor& tensor : verdict->tensors) {
+      if (counts(tensor)) owners.push_back(OwnerOf(tensor.name));
+    }
+  }
+  return owners;
+}
+
+std::string BinadesText(double binades) {
+  return fmt::format("{:.2g} {}", binades, binades == 1 ? "binade" : "binades");
+}
+
+// The tensors that leave less than a binade, the largest first.
+std::vector<std::string> NearOverflow(const FormatAdvice& format, const ForwardVerdict& verdict) {
+  std::vector<std::string> texts;
+  if (!verdict.headroom || *verdict.headroom >= kHeadroomAtRisk) return texts;
+  std::vector<ForwardTensor> tensors = verdict.tensors;
+  std::ranges::stable_sort(tensors, std::greater(), &ForwardTensor::absmax);
+  const Conversion conversion = {ParseFormat(format.format).format};
+  for (const ForwardTensor& tensor : tensors) {
+    const double headroom = ForwardHeadroom(conversion, tensor.absmax);
+    if (headroom >= kHeadroomAtRisk) break;
+    texts.push_back(fmt::format("{} reaches {} at step {}, {} below overflow", OwnerOf(tensor.name),
+                                ScaleNumber(tensor.absmax), tensor.absmax_step,
+                                BinadesText(headroom)));
+  }
+  return texts;
+}
+
+// The outputs that lose much of themselves, the worst first.
+std::vector<std::string> LostToUnderflow(const ForwardVerdict& verdict) {
+  std::vector<ForwardTensor> tensors = verdict.tensors;
+  std::erase_if(tensors, [](const ForwardTensor& tensor) {
+    return tensor.energy_lost <= kForwardLossAtRisk;
+  });
+  std::ranges::stable_sort(tensors, std::greater(), &ForwardTensor::energy_lost);
+  std::vector<std::string> texts;
+  for (const ForwardTensor& tensor : tensors) {
+    texts.push_back(fmt::format("{} loses {} to underflow at step {}", OwnerOf(tensor.name),
+                                Percent(tensor.energy_lost), tensor.energy_lost_step));
+  }
+  return texts;
+}
+
+std::vector<std::string> RisksOf(const FormatAdvice& format) {
+  std::vector<std::string> risks;
+  if (format.verdict == Verdict::kFailsInForward) return risks;
+  for (const auto& found : {NearOverflow(format, format.forward),
+                            NearOverflow(format, format.values), LostToUnderflow(format.forward)}) {
+    risks.insert(risks.end(), found.begin(), found.end());
+  }
+  return risks;
+}
+
+std::string OverflowTable(const FormatAdvice& format, size_t top) {
+  std::vector<TableRow> rows = {
+      {format.format + ": overflows in forward", "first step", "there", "largest", "a constant"}};
+  for (const ForwardVerdict* verdict : {&format.forward, &format.values}) {
+    for (const ForwardTensor* tensor : verdict->Overflowing()) {
+      if (rows.size() > top) break;
+      rows.push_back({Printable(tensor->name), std::to_string(*tensor->overflow_step),
+                      ScaleNumber(tensor->overflow_absmax), ScaleNumber(tensor->absmax),
+                      tensor->constant ? "yes" : "no"});
+    }
+  }
+  return rows.size() == 1 ? "" : FormatTable(rows);
+}
+
+void AddRow(const std::string& format, std::string_view what, const ForwardVerdict& verdict,
+            std::vector<TableRow>& rows) {
+  if (!verdict.headroom) return;
+  const auto largest = std::ranges::max_element(verdict.tensors, {}, &ForwardTensor::absmax);
+  const bool none = largest == verdict.tensors.end();
+  rows.push_back({fmt::format("{} {}", format, what), std::string(NameOf(verdict.state)),
+                  fmt::format("{:.2f}", *verdict.headroom), ScaleNumber(verdict.absmax),
+                  std::to_string(verdict.Overflowing().size()),
+                  none ? "-" : Printable(largest->name)});
+}
+
+}  // namespace
+
+std::string ForwardFailure(const FormatAdvice& format) {
+  const std::vector<const ForwardTensor*> outputs = format.forward.Overflowing();
+  const std::vector<const ForwardTensor*> parameters = format.values.Overflowing();
+  const bool parameter =
+      outputs.empty() ||
+      (!parameters.empty() && *parameters.front()->overflow_step < *outputs.front()->overflow_step);
+  const ForwardTensor& first = *(parameter ? parameters : outputs).front();
+  const double largest = MaxFinite(ParseFormat(format.format).format);
+  const std::string what = first.constant
+                               ? fmt::format("holds the constant {:g}", -first.overflow_absmax)
+                               : "reaches " + ScaleNumber(first.overflow_absmax);
+  return fmt::format(
+      "fails in forward: {}{} {} at step {}, the largest {} value is {}. No loss scale helps.",
+      parameter ? "the parameter " : "", OwnerOf(first.name), what, *first.overflow_step,
+      format.format, ScaleNumber(largest));
+}
+
+std::string ForwardExceptions(const Advice& advice) {
+  const FormatAdvice& any = advice.formats.front();
+  std::string text;
+  const size_t kept = any.forward.kept_in_float32.size() + any.values.kept_in_float32.size();
+  if (kept > 0) {
+    text += fmt::format(" {} that autocast keeps in float32 {} not count.",
+                        Counted(kept, "forward tensor"), kept == 1 ? "does" : "do");
+  }
+  const std::vector<std::string> infinite =
+      OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.inf > 0; });
+  if (!infinite.empty()) {
+    text += " Values recorded as infinite, such as those of masks, do not count: " +
+            ListedNames(infinite) + ".";
+  }
+  const std::vector<std::string> nan =
+      OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.nan > 0; });
+  if (!nan.empty()) {
+    text +=
+        " The forward pass was recorded with NaN, which do not count, in " + ListedNames(nan) + ".";
+  }
+  return text;
+}
+
+std::string ForwardRisk(const Advice& advice) {
+  for (const FormatAdvice& format : advice.formats) {
+    const std::vector<std::string> risks = RisksOf(format);
+    if (!risks.empty()) {
+      return fmt::format("At risk in {} in forward: {}.", format.format, ListedNames(risks));
+    }
+  }
+  return "";
+}
+
+std::string FormatForwardDetails(const Advice& advice, size_t top) {
+  std::vector<TableRow> rows = {
+      {"format", "forward", "head-room", "largest", "overflow", "tensor"}};
+  for (const FormatAdvice& format : advice.formats) {
+    AddRow(format.format, "outputs", format.forward, rows);
+    AddRow(format.format, "parameters", format.values, rows);
+  }
+  if (rows.size() == 1) return "";
+  std::string text = FormatTable(rows);
+  for (const FormatAdvice& format : advice.formats) text += OverflowTable(format, top);
+  return text;
+}
+
+}  // namespace dlsim::sim

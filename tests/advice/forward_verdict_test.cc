@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a verdict says of traces with forward tensors, and of the same without them.
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "dlsim/sim/tune.h"
+#include "sim/advice/advice_text.h"
+#include "sim/config/apply_config.h"
+#include "sim/replay/trace_source.h"
+#include "tests/support/config_test_util.h"
+#include "tests/support/profiled_trace.h"
+#include "tests/support/small_replay.h"
+#include "tests/support/special_values.h"
+
+namespace dlsim::sim {
+namespace {
+
+class ForwardVerdictTest : public SmallReplayTest {
+ protected:
+  // A block whose gradients are served by any usual scale, with the forward tensors at some steps.
+  void WriteBlock(int step, std::vector<BuiltTensor> forward,
+                  const nlohmann::ordered_json& metadata = {}) {
+    forward.push_back(FloatTensor("block.0.wo.weight.grad", {1.0f, -0.25f}));
+    forward.push_back(FloatTensor("block.0.wo.act_grad", {0.01f, 0.002f}));
+    dir_.Write("step-" + std::to_string(step) + ".safetensors",
+               BuildSafetensors(forward, metadata));
+  }
+  // Of the T5 whose feed-forward output is too large for fp16 in its first step.
+  void WriteT5() {
+    WriteBlock(0, {FloatTensor("block.0.wi.act", {812.5f, -3}),
+                   FloatTensor("block.0.wo.act", {66246, 1, -65504})});
+    WriteBlock(
+        1, {FloatTensor("block.0.wi.act", {900, 2}), FloatTensor("block.0.wo.act", {70000, 1, 0})});
+    for (int step = 2; step < 5; ++step) WriteBlock(step, {});
+  }
+  Advice AdviseOnTrace(const AdviceRequest& request = {}) { return AdviseOn(Open(), request); }
+};
+
+std::string TextOf(const Advice& advice) {
+  std::string text;
+  for (const std::string& line : advice.lines) text += line + "\n";
+  return text;
+}
+
+TEST_F(ForwardVerdictTest, T5FailsInForwardInFp16) {
+  WriteT5();
+  const Advice advice = AdviseOnTrace();
+  EXPECT_EQ(TextOf(advice),
+            "fp16  fails in forward: block.0.wo reaches 66246 at step 0, the largest fp16 value is "
+            "65504. No loss scale helps.\n"
+            "bf16  trains without loss scaling.\n"
+            "cb16  trains. Safe loss scales: 2^-30 to 2^31 (all 5 steps).\n"
+            "Based on gradients of parameters and activations and on the forward pass of 2 of 5 "
+            "steps.\n");
+  EXPECT_EQ(advice.formats[0].verdict, Verdict::kFailsInForward);
+  EXPECT_EQ(advice.best, 2u);
+  EXPECT_EQ(advice.looked_at, (std::vector{Role::kGrad, Role::kActGrad, Role::kAct}));
+}
+
+TEST_F(ForwardVerdictTest, T5InJson) {
+  WriteT5();
+  const Json verdict = JsonAdvice(AdviseOnTrace());
+  const Json& fp16 = verdict["formats"][0];
+  EXPECT_EQ(fp16["verdict"], "fails in forward");
+  const Json& forward = fp16["forward"];
+  EXPECT_EQ(forward["state"], "overflows");
+  EXPECT_EQ(forward["steps"], 2);
+  EXPECT_EQ(forward["absmax"], 70000);
+  EXPECT_NEAR(forward["headroom"].get<double>(), -0.0958, 1e-4);
+  EXPECT_EQ(forward["first"], (Json{{"step", 0}, {"tensor", "block.0.wo.act"}, {"absmax", 66246}}));
+  EXPECT_EQ(
+      forward["overflowing"],
+      Json::array({Json{{"tensor", "block.0.wo.act"}, {"first_step", 0}, {"absmax", 70000}}}));
+  EXPECT_EQ(verdict["formats"][1]["forward"]["state"], "fits");
+  EXPECT_EQ(verdict["formats"][1]["forward"]["first"], nullptr);
+  EXPECT_EQ(fp16["values"]["state"], "not recorded");
+  EXPECT_EQ(fp16["values"]["steps"], 0);
+  EXPECT_EQ(fp16["values"]["absmax"], nullptr);
+  EXPECT_EQ(fp16["values"]["headroom"], nullptr);
+  EXPECT_EQ(verdict["looked_at"], (Json{"grad", "act_grad", "act"}));
+  EXPECT_EQ(verdict["recipe"], "autocast");
+}
+
+// What the forward pass holds moves no window.
+TEST_F(ForwardVerdictTest, WindowsAreThoseOfTheGradientsAlone) {
+  WriteT5();
+  const Json with = JsonAdvice(AdviseOnTrace());
+  for (int step = 0; step < 5; ++step) WriteBlock(step, {});
+  const Json without = JsonAdvice(AdviseOnTrace());
+  for (size_t f = 0; f < 3; ++f) {
+    for (const char* key : {"window", "window_low", "window_high", "scale", "steps", "mean_harm",
+                            "tensors_at_risk", "steps_outside_window"}) {
+      EXPECT_EQ(with["formats"][f][key], without["formats"][f][key]) << key;
+    }
+    EXPECT_EQ(without["formats"][f]["forward"]["state"], "not recorded");
+  }
+}
+
+TEST_F(ForwardVerdictTest, AProfileSaysTheSame) {
+  WriteT5();
+  const TraceReader trace = Open();
+  const ProfiledTrace profile(trace, DefaultEdges());
+  const Advice of_trace = AdviseOn(TraceSource(trace, 1), {}), of_profile = AdviseOn(profile, {});
+  EXPECT_EQ(of_profile.lines, of_trace.lines);
+  EXPECT_EQ(JsonAdvice(of_profile)["formats"][0]["forward"],
+            JsonAdvice(of_trace)["formats"][0]["forward"]);
+}
+
+TEST_F(ForwardVerdictTest, AutocastKeepsSomeInFloat32) {
+  const nlohmann::ordered_json metadata = {{"autocast_float32", "norm.act\nother.act"}};
+  for (int step = 0; step < 2; ++step) {
+    WriteBlock(step, {FloatTensor("norm.act", {1e6f}), FloatTensor("fc.act", {40})}, metadata);
+  }
+  const Advice autocast = AdviseOnTrace({.formats = {"fp16"}});
+  EXPECT_EQ(autocast.lines[0].find("fp16  trains. Safe loss scales"), 0u) << autocast.lines[0];
+  EXPECT_EQ(autocast.lines[1],
+            "Based on gradients of parameters and activations and on the forward pass of 2 of 2 "
+            "steps. 1 forward tensor that autocast keeps in float32 does not count.");
+  EXPECT_EQ(autocast.formats[0].forward.absmax, 40);
+  const Advice half = AdviseOnTrace({.formats = {"fp16"}, .recipe = Recipe::kHalf});
+  EXPECT_EQ(half.lines[0],
+            "fp16  fails in forward: norm reaches 1000000 at step 0, the largest fp16 value is "
+            "65504. No loss scale helps.");
+}
+
+TEST_F(ForwardVerdictTest, ParametersFailToo) {
+  WriteBlock(0, {FloatTensor("fc.act", {4}), FloatTensor("fc.weight.value", {-7e4f, 1})});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
+  EXPECT_EQ(advice.lines[0],
+            "fp16  fails in forward: the parameter fc.weight reaches 70000 at step 0, the largest "
+            "fp16 value is 65504. No loss scale helps.");
+  EXPECT_EQ(advice.formats[0].forward.state, ForwardState::kFits);
+  EXPECT_EQ(advice.formats[0].values.state, ForwardState::kOverflows);
+  EXPECT_EQ(advice.looked_at.back(), Role::kValue);
+}
+
+TEST_F(ForwardVerdictTest, ParametersAloneAreNoForwardPass) {
+  WriteBlock(0, {FloatTensor("fc.weight.value", {1})});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
+  EXPECT_NE(advice.lines[0].find("trains as far as gradients show"), std::string::npos);
+  EXPECT_EQ(advice.lines[1].find("Based on gradients and parameters only: the forward pass was not "
+                                 "recorded, and most fp16 failures happen there."),
+            0u);
+}
+
+TEST_F(ForwardVerdictTest, AMaskIsAConstantOrDoesNotCount) {
+  WriteBlock(0,
+             {FloatTensor("scores.act", {-1e9f, 3, -1e9f}), FloatTensor("mask.act", {-kInf, 0})});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
+  EXPECT_EQ(advice.lines[0],
+            "fp16  fails in forward: scores holds the constant -1e+09 at step 0, the largest fp16 "
+            "value is 65504. No loss scale helps.");
+  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+  EXPECT_NE(advice.lines[2].find("Values recorded as infinite, such as those of masks, do not "
+                                 "count: mask."),
+            std::string::npos)
+      << advice.lines[2];
+  const Json forward = JsonAdvice(advice)["formats"][0]["forward"];
+  EXPECT_EQ(forward["overflowing"][0]["constant"], true);
+  EXPECT_EQ(forward["nonfinite"][0]["tensor"], "mask.act");
+  EXPECT_EQ(forward["nonfinite"][0]["inf"], 1);
+}
+
+TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {
+  WriteBlock(0, {FloatTensor("a.act", {40000, 1}), FloatTensor("b.act", {30000})});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
+  ASSERT_EQ(advice.lines.size(), 3u);
+  EXPECT_EQ(advice.lines[2],
+            "At risk in fp16 in forward: a reaches 40000 at step 0, 0.71 binades below overflow.");
+}
+
+TEST_F(ForwardVerdictTest, UnderflowOfOutputsIsARiskButNotThatOfParameters) {
+  WriteBlock(0, {FloatTensor("a.act", {1e-8f, 1e-8f}), FloatTensor("a.weight.value", {1e-8f})});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
+  ASSERT_EQ(advice.lines.size(), 3u);
+  EXPECT_EQ(advice.lines[2], "At risk in fp16 in forward: a loses 100 % to underflow at step 0.");
+}
+
+TEST_F(ForwardVerdictTest, TuneSaysTheSame) {
+  WriteT5();
+  TuneRequest request;
+  request.formats = {"fp16", "bf16"};
+  const TuneResult result = Tune(Open(), request, {});
+  EXPECT_EQ(result.formats[0].verdict, Verdict::kFailsInForward);
+  EXPECT_EQ(result.formats[0].forward.Overflowing().front()->name, "block.0.wo.act");
+  EXPECT_EQ(result.formats[0].reason.find("fails in forward: block.0.wo reaches 66246"), 0u);
+  EXPECT_EQ(result.formats[1].forward.state, ForwardState::kFits);
+}
+
+TEST(RecipeOfConfig, IsHalfWhereTheModelItselfIsIn16Bits) {
+  EXPECT_EQ(RecipeOf(ReadTrainingConfig(kConfigs + "deepspeed_zero3.json", {})), Recipe::kHalf);
+  EXPECT_EQ(RecipeOf(ReadTrainingConfig(kConfigs + "torch_scaler.toml", {})), Recipe::kAutocast);
+}
+
+}  // namespace
+}  // namespace dlsim::sim
