@@ -20,6 +20,7 @@ from ._names import NameTable
 from .differences import compared_runs, difference_points, differences_html
 from .exponents import exponent_counts, format_ranges
 from .headline import headline, notes
+from .headroom import headroom_data, headroom_html
 from .heat_map import heat_maps
 from .pareto import front_table, sweep_points
 from .policies import fates, policies_table
@@ -37,6 +38,7 @@ _SCRIPTS = (
     "policies.js",
     "scale_path.js",
     "scale_windows.js",
+    "headroom.js",
     "heat_map.js",
     "exponents.js",
     "tensor_table.js",
@@ -67,6 +69,7 @@ def render(results: Sequence[ShownResult], completed: Completed, title: str | No
     data = _data(completed, results)
     data["windows"] = [windows_data(shown, runs) for shown in verdicts]
     data["training"] = training_data(completed.training)
+    data["headroom"] = headroom_data(runs)
     parts = _sections(results, completed, verdicts, data)
     plotly = get_plotlyjs()
     own = "\n".join(_asset(name) for name in _SCRIPTS)
@@ -192,7 +195,8 @@ def _replayed_sections(
     """The sections of the results that formats and policies have."""
     runs = completed.runs
     sweeps, tunes = _of_kind(results, "sweep"), _of_kind(results, "tune")
-    parts = [("verdict", "Verdict", verdict_html(verdicts) + headline(results, runs))]
+    first = headroom_html() if data["headroom"] else ""
+    parts = [("verdict", "Verdict", verdict_html(verdicts, first) + headline(results, runs))]
     if tunes:
         cards = [recommendation_cards(result, str(i)) for i, result in enumerate(tunes)]
         parts.append(("recommendation", "Recommendation", _part("recommendation") + "".join(cards)))

@@ -22,6 +22,7 @@ _GRADES = {
     WITH_A_SCALE: ("fair", "needs a loss scale"),
     "no scale serves": ("bad", "no loss scale is safe"),
     "overflows": ("bad", "cannot be judged"),
+    "fails in forward": ("bad", "fails in forward"),
 }
 _DYNAMIC = ("fair", "needs dynamic loss scaling")
 
@@ -110,13 +111,20 @@ def _high(window: StepWindow) -> float:
     return window.high or 0.0
 
 
-def verdict_html(verdicts: Sequence[ShownVerdict]) -> str:
-    """Returns the HTML that opens the page: of each verdict its lines, then the windows."""
+def verdict_html(verdicts: Sequence[ShownVerdict], first_figure: str = "") -> str:
+    """Returns the HTML that opens the page: of each verdict its lines, then the windows.
+
+    `first_figure` stands behind the lines of the first.
+    """
     several = len(verdicts) > 1
-    return "".join(_shown(shown, str(key), several) for key, shown in enumerate(verdicts))
+    parts = [
+        _shown(shown, str(key), several, "" if key else first_figure)
+        for key, shown in enumerate(verdicts)
+    ]
+    return "".join(parts) or first_figure
 
 
-def _shown(shown: ShownVerdict, key: str, named: bool) -> str:
+def _shown(shown: ShownVerdict, key: str, named: bool, first_figure: str) -> str:
     files = escape(visible(", ".join(dict.fromkeys(shown.files))))
     head = f"<h3>{files}</h3>" if named else ""
     lines = "".join(f"<p>{escape(raise_powers(visible(line)))}</p>" for line in shown.verdict.lines)
@@ -129,7 +137,7 @@ def _shown(shown: ShownVerdict, key: str, named: bool) -> str:
             'has them. <a href="#about">What the words mean</a></p>'
             f'<div class="columns">{figures}</div>'
         )
-    return f'{head}<div class="said">{lines}</div>{figures}'
+    return f'{head}<div class="said">{lines}</div>{first_figure}{figures}'
 
 
 def _figure(found: FormatVerdict, key: str) -> str:

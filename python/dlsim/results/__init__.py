@@ -14,6 +14,7 @@ from .._errors import InputError, UsageError, counted
 from .._files import replacing
 from ._columns import Table
 from ._expectations import Expectation, expectations_of
+from ._forward import FirstOverflow, ForwardOverflow, ForwardVerdict, NonfiniteTensor
 from ._tables import table_names, tables
 from ._verdict import FormatVerdict, PathInWindows, StepWindow, TensorAtRisk, Verdict, verdict_of
 
@@ -23,8 +24,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Expectation",
+    "FirstOverflow",
     "FormatVerdict",
+    "ForwardOverflow",
+    "ForwardVerdict",
     "JudgedResult",
+    "NonfiniteTensor",
     "PathInWindows",
     "Result",
     "StepWindow",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .._errors import InputError, MissingKey
 from .._values import text_of
+from ._forward import NOT_RECORDED, ForwardVerdict, forward_of
 
 if TYPE_CHECKING:
     from .._values import FormatName
@@ -44,10 +45,12 @@ class StepWindow(NamedTuple):
 class FormatVerdict:
     """What is said of one format.
 
-    `verdict` is "as is", "with a scale", "no scale serves" or "overflows". `window` has the lowest
-    and the highest scale that serve all steps but isolated ones, None if none does. `scale` is the
-    power of two to use as a static scale, if one serves; `steps_outside_window` steps are not
-    served by it. `steps` has the window of each step; it is empty in files that lack it.
+    `verdict` is "as is", "with a scale", "no scale serves", "overflows" or "fails in forward",
+    which wins over the others: `forward` and `values` tell whether outputs of the forward pass and
+    parameters fit. All else is of gradients. `window` has the lowest and the highest scale that
+    serve all steps but isolated ones, None if none does. `scale` is the power of two to use as a
+    static scale, if one serves; `steps_outside_window` steps are not served by it. `steps` has the
+    window of each step; it is empty in files that lack it.
     """
 
     format: str
@@ -59,6 +62,8 @@ class FormatVerdict:
     noise_tensors: tuple[str, ...] = ()  # not counted: rounding noise of float32
     mean_harm: float | None = None
     steps: tuple[StepWindow, ...] = field(default=(), repr=False)
+    forward: ForwardVerdict = NOT_RECORDED
+    values: ForwardVerdict = NOT_RECORDED
 
     @property
     def serves(self) -> bool:
@@ -87,9 +92,10 @@ class Verdict:
 
     `formats` are those of the call in their order; `best` is the name of the one that ranks first,
     and `verdict["fp16"]` is what is said of a format. `looked_at` has the roles of the tensors that
-    the answer is based on, "grad" and "act_grad"; `parameters_only` tells that gradients of
-    activations, which usually underflow first, are not among them. `paths` are the policies that
-    were replayed. A verdict prints as its lines.
+    the answer is based on: "grad", "act_grad", "act" and "value"; `parameters_only` tells that
+    gradients of activations, which usually underflow first, are not among them. `recipe`,
+    "autocast" or "half", says which values of the forward pass are held in 16 bits. `paths` are the
+    policies that were replayed. A verdict prints as its lines.
     """
 
     best: str
@@ -98,6 +104,7 @@ class Verdict:
     parameters_only: bool = False
     paths: tuple[PathInWindows, ...] = ()
     looked_at: tuple[str, ...] = ()
+    recipe: str = "autocast"
 
     def __getitem__(self, format: FormatName) -> FormatVerdict:
         name = text_of("verdict", format)
@@ -138,6 +145,7 @@ def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None
             parameters_only=bool(found.get("parameters_only")),
             paths=_rows(PathInWindows, found.get("paths", ())),
             looked_at=tuple(map(str, found.get("looked_at", ()))),
+            recipe=str(found.get("recipe", "autocast")),
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         cause = f"{type(error).__name__}: {error}"
@@ -158,6 +166,8 @@ def _format(item: Mapping[str, Any]) -> FormatVerdict:
         noise_tensors=tuple(map(str, item.get("noise_tensors", ()))),
         mean_harm=_number(item.get("mean_harm")),
         steps=tuple(_window(*step) for step in steps) if isinstance(steps, list) else (),
+        forward=forward_of(item.get("forward")),
+        values=forward_of(item.get("values")),
     )
 
 

@@ -7,6 +7,7 @@
     if (table.tHead) Tables.makeSortable(table);
   }
   ScaleWindows.start();
+  Headroom.start();
   const choice = document.getElementById("run");
   if (choice) {
     choice.addEventListener("change", () => Report.choose(Number(choice.value)));

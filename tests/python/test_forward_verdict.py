@@ -1,0 +1,165 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forward pass in verdicts: read from JSON, asked of traces, and drawn in the report."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from report_samples import data_of, replay, unpacked, verdict, write
+
+import dlsim
+from dlsim.results import FirstOverflow, ForwardOverflow, ForwardVerdict, NonfiniteTensor
+from dlsim.traces._writer import TraceWriter
+
+FORWARD: dict[str, Any] = {
+    "state": "overflows",
+    "steps": 2,
+    "absmax": 70000.0,
+    "headroom": -0.0958,
+    "first": {"step": 0, "tensor": "block.0.wo.act", "absmax": 66246.0},
+    "overflowing": [
+        {"tensor": "block.0.wo.act", "first_step": 0, "absmax": 70000.0},
+        {"tensor": "scores.act", "first_step": 1, "absmax": 1e9, "constant": True},
+    ],
+    "nonfinite": [{"tensor": "mask.act", "first_step": 0, "inf": 3, "nan": 0}],
+    "kept_in_float32": ["norm.act"],
+}
+GRADIENTS = {
+    "block.0.wo.weight.grad": np.float32([1, -0.25]),
+    "block.0.wo.act_grad": np.float32([0.01, 0.002]),
+}
+
+
+def t5(folder: Path) -> Path:
+    """A trace of a T5 block whose feed-forward output is too large for fp16."""
+    with TraceWriter(folder / "trace") as writer:
+        for step, largest in enumerate((66246, 70000)):
+            outputs = {
+                "block.0.wi.act": np.float32([812.5, -3]),
+                "block.0.wo.act": np.float32([largest, 1, -65504]),
+            }
+            writer.write(step, {**outputs, **GRADIENTS}, {"autocast_float32": "block.0.wi.act"})
+        writer.write(2, GRADIENTS, {})
+    return folder / "trace"
+
+
+def test_a_forward_verdict_is_read_from_json() -> None:
+    document = replay(formats=("fp16",))
+    document["verdict"] = verdict(document, [(3, 16)])
+    document["verdict"]["formats"][0] |= {"verdict": "fails in forward", "forward": FORWARD}
+    document["verdict"]["recipe"] = "half"
+    found = dlsim.Result((), document).verdict
+    assert found is not None and found.recipe == "half"
+    fp16 = found["fp16"]
+    assert not fp16.serves and fp16.verdict == "fails in forward"
+    assert fp16.forward == ForwardVerdict(
+        state="overflows",
+        steps=2,
+        absmax=70000.0,
+        headroom=-0.0958,
+        first=FirstOverflow(0, "block.0.wo.act", 66246.0),
+        overflowing=(
+            ForwardOverflow("block.0.wo.act", 0, 70000.0),
+            ForwardOverflow("scores.act", 1, 1e9, constant=True),
+        ),
+        nonfinite=(NonfiniteTensor("mask.act", 0, 3, 0),),
+        kept_in_float32=("norm.act",),
+    )
+    assert fp16.values == ForwardVerdict()  # as in files of older versions
+    assert fp16.values.state == "not recorded" and fp16.values.headroom is None
+
+
+@pytest.mark.parametrize("change", [{"first": 3}, {"overflowing": [{}]}, {"steps": None}])
+def test_a_forward_verdict_of_another_form_is_an_input_error(change: dict[str, Any]) -> None:
+    document = replay(formats=("fp16",))
+    document["verdict"] = verdict(document, [(3, 16)])
+    document["verdict"]["formats"][0]["forward"] = {**FORWARD, **change}
+    with pytest.raises(dlsim.InputError, match="verdict: not of the form"):
+        _ = dlsim.Result((), document).verdict
+
+
+@pytest.mark.parametrize("command", [dlsim.replay, dlsim.tune])
+def test_a_format_fails_in_forward(tmp_path: Path, command: Any) -> None:
+    found = command(t5(tmp_path), formats=["fp16", "bf16"]).verdict
+    assert found is not None and found.looked_at == ("grad", "act_grad", "act")
+    assert found.lines[0] == (
+        "fp16  fails in forward: block.0.wo reaches 66246 at step 0, the largest fp16 value is "
+        "65504. No loss scale helps."
+    )
+    assert found.lines[1] == "bf16  trains without loss scaling."
+    assert found.lines[2].startswith(
+        "Based on gradients of parameters and activations and on the forward pass of 2 of 3 steps."
+    )
+    fp16, bf16 = found["fp16"].forward, found["bf16"].forward
+    assert fp16.state == "overflows" and fp16.steps == 2 and fp16.absmax == 70000
+    assert fp16.headroom == pytest.approx(math.log2(65504 / 70000))
+    assert fp16.first == FirstOverflow(0, "block.0.wo.act", 66246.0)
+    assert bf16.state == "fits" and bf16.first is None and bf16.headroom > 100
+    assert found["fp16"].values.state == "not recorded"
+    assert found.recipe == "autocast" and fp16.kept_in_float32 == ("block.0.wi.act",)
+
+
+def test_the_recipe_is_a_keyword(tmp_path: Path) -> None:
+    trace = t5(tmp_path)
+    half = dlsim.replay(trace, formats="fp16", recipe="half").verdict
+    assert half is not None and half.recipe == "half"
+    assert half["fp16"].forward.kept_in_float32 == ()
+    unknown: Any = "bf16"
+    with pytest.raises(dlsim.UsageError, match="recipe"):
+        dlsim.replay(trace, recipe=unknown)
+
+
+def test_head_room_is_a_figure_to_expect(tmp_path: Path) -> None:
+    expect = ["fp16/torch:forward_headroom>1", "bf16/torch:forward_headroom>1"]
+    fails, holds = dlsim.replay(
+        t5(tmp_path), formats=["fp16", "bf16"], policies="torch", expect=expect
+    ).expectations
+    assert not fails.holds and fails.found == pytest.approx(math.log2(65504 / 70000))
+    assert holds.holds
+    unrecorded = dlsim.replay(
+        tmp_path / "trace", formats="fp16", policies="torch", expect="values_headroom>1"
+    ).expectations[0]
+    assert unrecorded.found is None and not unrecorded.holds
+
+
+def test_the_first_figure_of_the_report_is_head_room(tmp_path: Path) -> None:
+    document = replay(formats=("fp16", "bf16"))
+    document["verdict"] = verdict(document, [(3, 16)] * 20)
+    document["verdict"]["formats"][0] |= {"verdict": "fails in forward", "forward": FORWARD}
+    for run in document["runs"]:
+        run["tensors"] += [
+            {"name": "block.0.wo.act", "role": "act", "absmax": 70000.0},
+            {"name": "norm.act", "role": "act", "absmax": 1e6},
+            {"name": "block.0.wo.act_grad", "role": "act_grad", "absmax": 0.125},
+        ]
+    page = write(tmp_path, document)
+    charts = ("layer-headroom", "windows", "fates")
+    figures = [page.index(f'data-chart="{name}"') for name in charts]
+    assert figures == sorted(figures)
+    fp16, bf16 = unpacked(data_of(page)["headroom"])
+    assert fp16["name"] == ["block.0.wo"] and fp16["left_out"] == 0  # norm stays in float32
+    assert fp16["forward"] == [round(math.log2(65504 / 70000), 3)]
+    assert fp16["backward"] == [round(math.log2(65504 * 8), 3)]
+    assert bf16["name"] == ["block.0.wo", "norm"] and bf16["backward"][1] is None
+    assert '<span class="grade bad">fails in forward</span>' in page
+
+
+def test_many_layers_show_those_with_the_least_head_room(tmp_path: Path) -> None:
+    document = replay(formats=("fp16",))
+    tensors = [
+        {"name": f"layer.{i}.act", "role": "act", "absmax": 1.0 + i} for i in reversed(range(100))
+    ]
+    document["runs"][0]["tensors"] += tensors
+    shown = unpacked(data_of(write(tmp_path, document))["headroom"])[0]
+    assert shown["left_out"] == 40
+    assert shown["name"] == [f"layer.{i}" for i in range(40, 100)]
+    assert shown["backward"] == [None] * 60
+
+
+def test_pages_without_forward_outputs_have_no_such_figure(tmp_path: Path) -> None:
+    page = write(tmp_path, replay())
+    assert 'data-chart="layer-headroom"' not in page and data_of(page)["headroom"] is None
