@@ -19,10 +19,15 @@ namespace {
 
 constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
 
-// What is advised; JSON has other words for a fixed scale.
-std::string_view AdvisedText(const FormatTuning& tuning) {
+// What is advised; JSON has other words. That scale 1 serves is no advice to train without one:
+// what dies in a channel of a tensor does not show, and a higher start loses nothing.
+std::string AdvisedText(const FormatTuning& tuning) {
+  const double start = tuning.choices.front().parameters.init;
+  if (tuning.verdict == Verdict::kAsIs && start > 1) {
+    return "start a loss scaler at " + ScaleText(start);
+  }
   const bool fixed = tuning.verdict == Verdict::kWithScale && tuning.scale;
-  return fixed ? "a fixed loss scale is enough" : ScalingAdvised(tuning);
+  return fixed ? "a fixed loss scale is enough" : std::string(ScalingAdvised(tuning));
 }
 
 // A policy's parameters as KEY VALUE.
