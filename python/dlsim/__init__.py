@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """dlsim: bit-exact low-precision formats and dynamic loss scaling, offline and in training.
 
-Parts that need PyTorch, plotly or other packages are imported when first used.
+Everything is imported when first used: PyTorch, plotly and other packages, and the compiled module,
+so that the command can prepare its process before.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from ._core import Format, LossScaler, __version__, format_names, policy_names
 from ._errors import Error, InputError, PolicyRefusal, UsageError
 
+TYPE_CHECKING = False  # the module typing takes longer than all the rest
 if TYPE_CHECKING:
     from . import amp as amp
     from . import arrays as arrays
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
     from . import runs as runs
     from . import simd as simd
     from . import traces as traces
+    from ._core import Format as Format
+    from ._core import LossScaler as LossScaler
+    from ._core import __version__ as __version__
+    from ._core import format_names as format_names
+    from ._core import policy_names as policy_names
     from .arrays import TensorStats as TensorStats
     from .arrays import decode as decode
     from .arrays import encode as encode
@@ -59,18 +63,23 @@ if TYPE_CHECKING:
     export: CallableExport
     report: CallableReport
 
-FP16 = Format("fp16")
-BF16 = Format("bf16")
-CB16 = Format("cb16")
+    FP16: Format
+    BF16: Format
+    CB16: Format
+
+_FORMATS: dict[str, str] = {"FP16": "fp16", "BF16": "bf16", "CB16": "cb16"}
 
 # Public names that cost an import: where each is.
 _LAZY: dict[str, str] = {
     "Exponents": "traces._exponents",
+    "Format": "_core",
+    "LossScaler": "_core",
     "Profile": "profiles",
     "Recorder": "recorder",
     "Result": "results",
     "TensorStats": "arrays",
     "Trace": "traces",
+    "__version__": "_core",
     "accumulate": "runs",
     "autocast_emulation": "emulation",
     "check": "runs._check",
@@ -79,12 +88,14 @@ _LAZY: dict[str, str] = {
     "explain": "runs",
     "encode": "arrays",
     "exponents": "traces._exponents",
+    "format_names": "_core",
     "formats": "runs",
     "info": "runs",
     "measure": "arrays",
     "merge": "runs",
     "open_profile": "profiles",
     "open_trace": "traces",
+    "policy_names": "_core",
     "profile": "runs",
     "quantize": "arrays",
     "read_result": "results",
@@ -115,18 +126,11 @@ _SUBMODULES: frozenset[str] = frozenset(
 )
 
 __all__ = [
-    "BF16",
-    "CB16",
-    "FP16",
     "Error",
-    "Format",
     "InputError",
-    "LossScaler",
     "PolicyRefusal",
     "UsageError",
-    "__version__",
-    "format_names",
-    "policy_names",
+    *_FORMATS,
     *_LAZY,
     *_SUBMODULES,
 ]
@@ -137,11 +141,15 @@ def __getattr__(name: str) -> object:
 
     if name in _SUBMODULES:
         return import_module(f"{__name__}.{name}")
+    value: object
     if name in _LAZY:
         value = getattr(import_module(f"{__name__}.{_LAZY[name]}"), name)
-        globals()[name] = value
-        return value
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    elif name in _FORMATS:
+        value = import_module(f"{__name__}._core").Format(_FORMATS[name])
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

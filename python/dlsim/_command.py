@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The `dlsim` command of the Python package: the C++ command, and what only Python offers."""
+"""The `dlsim` command of the Python package: the C++ command, and what only Python offers.
+
+Little is imported before it is known which command it is.
+"""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from importlib import import_module
 
@@ -21,12 +22,18 @@ _PYTHON_COMMANDS = {
     "export": "dlsim.export._command",
 }
 
+# How OpenMP's threads wait, as in sim/app/waiting_threads.cc, unless the user says.
+_WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
+
 # Exit codes, as in docs/results.md; 128 + the signal's number is the shell's.
 _USAGE, _INPUT, _INTERNAL, _INTERRUPTED = 2, 3, 70, 130
 
 
 def _run(name: str, arguments: Sequence[str]) -> int:
     """Runs a command written in Python; an error of the user or the input is one line."""
+    import signal
+
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # Python ignores it: `dlsim ... | head` is quiet
     try:
         main: Callable[[Sequence[str]], int] = import_module(_PYTHON_COMMANDS[name]).main
         code = main(arguments)
@@ -49,27 +56,29 @@ def _run(name: str, arguments: Sequence[str]) -> int:
         print(f"dlsim {name}: {place}: {error.strerror or error}", file=sys.stderr)
         return _INPUT
     except Exception as error:
+        import traceback
+
         traceback.print_exc()
         print(f"dlsim {name}: internal error: {error}", file=sys.stderr)
         return _INTERNAL
 
 
+def _run_engine(arguments: Sequence[str]) -> int:
+    """Runs a command written in C++, which handles signals and writes to descriptors by itself."""
+    # OpenMP reads the environment while the module is loaded. Without this its threads spin for
+    # milliseconds, and the C++ program would start itself anew.
+    if not {*_WAITING, "KMP_BLOCKTIME"} & os.environ.keys():
+        os.environ.update(_WAITING)
+    from ._core import command_main
+
+    return command_main([os.fsencode(word) for word in arguments])
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs `dlsim ARGUMENTS...` (default: those of the process) and returns the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Python ignores these signals, and the C++ command would inherit it: `dlsim ... | head` ends
-    # quietly.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
     if len(arguments) > 1 and arguments[0] == "help" and arguments[1] in _PYTHON_COMMANDS:
         arguments = [*arguments[1:], "--help"]
     if arguments and arguments[0] in _PYTHON_COMMANDS:
         return _run(arguments[0], arguments[1:])
-    try:
-        from ._binary import command_path
-
-        path = command_path()
-        os.execv(path, ["dlsim", *arguments])
-    except (Error, OSError) as error:
-        print(f"dlsim: {error}", file=sys.stderr)
-        return _INTERNAL
+    return _run_engine(arguments)

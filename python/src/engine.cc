@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The commands of dlsim as calls: arguments in, results out, without standard streams.
+// The commands of dlsim as calls: arguments in, results out, without standard streams. And the
+// whole command, for the process of the package's dlsim.
 #include <fcntl.h>
 #include <locale.h>
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -15,6 +17,7 @@
 #include <vector>
 
 #include "python/src/bindings.h"
+#include "sim/app/command_main.h"
 #include "sim/app/run_command.h"
 #include "sim/base/caller.h"
 #include "src/base/float_environment.h"
@@ -29,21 +32,26 @@ namespace {
 constexpr const char* kResultPath = "<result>";  // of --json, for the caller
 constexpr int kInternalError = 70;
 
-// Bytes of Python, since paths need not be UTF-8.
-std::vector<std::string> TextsOf(const std::vector<nb::bytes>& arguments) {
-  std::vector<std::string> texts = {"dlsim"};
-  for (const nb::bytes& argument : arguments) {
-    texts.emplace_back(argument.c_str(), argument.size());
-  }
-  return texts;
-}
+std::string BytesOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
 
-std::vector<char*> Pointers(std::vector<std::string>& texts) {
-  std::vector<char*> pointers;
-  for (std::string& text : texts) pointers.push_back(text.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
+// The words of a command as main has them. Bytes of Python, since paths need not be UTF-8.
+class CommandLine {
+ public:
+  explicit CommandLine(const std::vector<nb::bytes>& arguments) {
+    for (const nb::bytes& argument : arguments) words_.push_back(BytesOf(argument));
+    for (std::string& word : words_) argv_.push_back(word.data());
+    argv_.push_back(nullptr);
+  }
+  CommandLine(const CommandLine&) = delete;
+  CommandLine& operator=(const CommandLine&) = delete;
+
+  int argc() const { return static_cast<int>(words_.size()); }
+  char** argv() { return argv_.data(); }
+
+ private:
+  std::vector<std::string> words_ = {"dlsim"};
+  std::vector<char*> argv_;
+};
 
 nb::object TextOf(std::string_view bytes) {
   return nb::steal(
@@ -146,8 +154,7 @@ class OwnSettings {
 };
 
 nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object& on_progress) {
-  std::vector<std::string> texts = TextsOf(arguments);
-  std::vector<char*> pointers = Pointers(texts);
+  CommandLine line(arguments);
   PythonCaller caller(on_progress);
   int exit_code = kInternalError;
   {
@@ -155,11 +162,27 @@ nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object
     const OwnSettings settings;
     const sim::CallerScope scope(caller);
     try {
-      exit_code = sim::RunCommand(static_cast<int>(texts.size()), pointers.data());
+      exit_code = sim::RunCommand(line.argc(), line.argv());
     } catch (const sim::Cancelled&) {
     }
   }
   return caller.Results(exit_code);
+}
+
+// Python ignores SIGPIPE, and raises KeyboardInterrupt for SIGINT unless that is ignored.
+void TakeSignalsFromPython() {
+  signal(SIGPIPE, SIG_DFL);
+  struct sigaction before = {};
+  sigaction(SIGINT, nullptr, &before);
+  if (before.sa_handler != SIG_IGN) signal(SIGINT, SIG_DFL);
+}
+
+int RunAsProcess(const std::vector<nb::bytes>& arguments) {
+  CommandLine line(arguments);
+  TakeSignalsFromPython();
+  const nb::gil_scoped_release released;
+  const OwnSettings settings;
+  return sim::CommandMain(line.argc(), line.argv());
 }
 
 }  // namespace
@@ -171,6 +194,10 @@ void BindEngine(nb::module_& module) {
       nb::sig("def run_command(arguments: Sequence[bytes], on_progress: object | None = None) "
               "-> tuple[int, str, list[str], bytes | None]"),
       "Runs a command; returns its exit code, text, lines of notes and errors, and JSON.");
+  module.def("command_main", RunAsProcess, nb::arg("arguments"),
+             nb::sig("def command_main(arguments: Sequence[bytes]) -> int"),
+             "Runs the command as a process of its own does: on standard streams, with handlers of "
+             "signals; returns its exit code.");
 }
 
 }  // namespace dlsim::python

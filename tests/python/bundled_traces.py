@@ -7,8 +7,7 @@ import subprocess
 from pathlib import Path
 
 import numpy as np
-
-from dlsim._binary import command_path
+from running import DLSIM
 
 TRACES = Path(__file__).parents[1] / "data" / "traces"
 BUNDLED = sorted(path for path in TRACES.iterdir() if path.is_dir())
@@ -27,6 +26,6 @@ def same_bits(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def profile(trace: Path, output: Path, *options: str) -> Path:
-    command = [command_path(), "profile", trace, "-o", output, "--quiet", *options]
+    command = [*DLSIM, "profile", trace, "-o", output, "--quiet", *options]
     subprocess.run(command, check=True)
     return output

@@ -4,37 +4,25 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from running import DLSIM
 from safetensors.numpy import load_file
-
-from dlsim._binary import command_path
-
-PACKAGE = Path(__file__).resolve().parents[2] / "python"
 
 
 def run_dlsim(*arguments: object) -> subprocess.CompletedProcess[str]:
     """Runs the dlsim command of the package."""
-    environment = dict(os.environ)
-    if (PACKAGE / "dlsim" / "bin" / "dlsim").exists():
-        environment["PYTHONPATH"] = str(PACKAGE)
     return subprocess.run(
-        [sys.executable, "-m", "dlsim", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        env=environment,
-        check=False,
+        [*DLSIM, *map(str, arguments)], capture_output=True, text=True, check=False
     )
 
 
 def replayed(path: Path, *options: object) -> list[dict[str, Any]]:
     """Returns the runs of a replay, without what names the input and the order of tensors."""
-    command = [command_path(), "replay", path, "--quiet", "--json", "-", *options]
+    command = [*DLSIM, "replay", path, "--quiet", "--json", "-", *options]
     result = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     runs: list[dict[str, Any]] = json.loads(result.stdout)["runs"]

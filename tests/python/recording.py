@@ -5,11 +5,11 @@ import subprocess
 from pathlib import Path
 
 import torch
+from running import DLSIM
 from safetensors import safe_open
 from torch import nn
 
 import dlsim
-from dlsim._binary import command_path
 
 
 def small_model() -> nn.Module:
@@ -42,8 +42,6 @@ def steps_in(path: Path) -> list[int]:
 
 
 def info(path: Path) -> str:
-    done = subprocess.run(
-        [command_path(), "info", path], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*DLSIM, "info", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

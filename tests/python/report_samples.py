@@ -178,10 +178,10 @@ def command(*arguments: str | Path) -> dict[str, Any]:
     """What the C++ command writes as JSON for these arguments."""
     import subprocess
 
-    from dlsim._binary import command_path
+    from running import DLSIM
 
     process = subprocess.run(
-        [command_path(), *map(str, arguments), "--json", "-", "--quiet"],
+        [*DLSIM, *map(str, arguments), "--json", "-", "--quiet"],
         capture_output=True,
         check=True,
     )

@@ -7,9 +7,9 @@ import subprocess
 
 import pytest
 import torch
+from running import DLSIM
 
 from dlsim import amp
-from dlsim._binary import command_path
 from dlsim.traces._writer import TraceWriter
 
 _FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
@@ -64,7 +64,7 @@ def _train(half_dtype, quantize_first, directory):
 
 
 def _replay(half_dtype, quantize_first, directory):
-    command = [command_path(), "replay", directory, "--quiet", "--json", "-"]
+    command = [*DLSIM, "replay", directory, "--quiet", "--json", "-"]
     command += ["--policy", "cerebras-2.10", "--format", _FORMATS[half_dtype]]
     command += ["--set", "steps_per_increase=4", "--details"]
     command += [] if quantize_first else ["--accumulate", "sum-first"]

@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from running import DLSIM
 
 from dlsim import amp
-from dlsim._binary import command_path
 from dlsim.amp._rounding import round_values_, rounded_by_torch
 
 _FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
@@ -22,7 +22,7 @@ def _command(values, half_dtype, folder):
         ["--to", _FORMATS[half_dtype], folder / "values.npy", folder / "codes.npy"],
         ["--from", _FORMATS[half_dtype], folder / "codes.npy", folder / "back.npy"],
     ):
-        subprocess.run([command_path(), "convert", *step], check=True)
+        subprocess.run([*DLSIM, "convert", *step], check=True)
     return np.load(folder / "back.npy")
 
 
@@ -30,7 +30,7 @@ def _hard_values(half_dtype, folder):
     """Returns all values of the type, the ties between neighbours, and floats on both sides."""
     codes = np.arange(2**16, dtype=np.uint16)
     np.save(folder / "codes.npy", codes)
-    command = [command_path(), "convert", "--from", _FORMATS[half_dtype]]
+    command = [*DLSIM, "convert", "--from", _FORMATS[half_dtype]]
     subprocess.run([*command, folder / "codes.npy", folder / "all.npy"], check=True)
     values = np.load(folder / "all.npy")
     finite = np.sort(values[np.isfinite(values)])

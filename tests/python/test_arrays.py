@@ -13,9 +13,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 from format_oracle import boundary_inputs, random_inputs
+from running import DLSIM
 
 import dlsim
-from dlsim._binary import command_path
 
 FORMATS = ["fp16", "bf16", "cb16", "fp8-e4m3", "fp8-e5m2", "dlfloat16", "e4m3", "e3m4", "e2m1"]
 ROUNDINGS = ["rne", "rtz", "rna", "ru", "rd"]
@@ -44,7 +44,7 @@ def gradients(count: int) -> np.ndarray:
 
 
 def dlsim_command(*arguments: object) -> None:
-    subprocess.run([command_path(), *map(str, arguments)], check=True, capture_output=True)
+    subprocess.run([*DLSIM, *map(str, arguments)], check=True, capture_output=True)
 
 
 @pytest.mark.parametrize("format", FORMATS)

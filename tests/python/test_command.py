@@ -1,23 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The package's `dlsim`: the C++ command's behaviour, and the commands written in Python."""
+"""The package's `dlsim`: the engine's commands as a process, and the commands written in Python."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from running import DLSIM
 
 import dlsim
 from dlsim import _command
-from dlsim._binary import command_path
+from dlsim._core import run_command
 
 TRACE = str(Path(__file__).parents[1] / "data" / "traces" / "cnn-digits")
 
@@ -28,18 +32,17 @@ def plain_environment() -> dict[str, str]:
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "dlsim", *arguments]
+    command = [*DLSIM, *arguments]
     return subprocess.run(
         command, check=False, capture_output=True, text=True, env=plain_environment()
     )
 
 
-def test_it_is_the_cpp_command_to_the_byte() -> None:
+def test_it_prints_what_the_engine_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
     for arguments in (["--help"], ["--version"], ["formats", "cb16"], ["replay", "--help"]):
-        own = subprocess.run(
-            [command_path(), *arguments], check=True, capture_output=True, env=plain_environment()
-        )
-        assert run(*arguments).stdout.encode() == own.stdout
+        code, text, _, _ = run_command([word.encode() for word in arguments])
+        assert (code, text) == (0, run(*arguments).stdout)
 
 
 def test_the_version_is_that_of_the_module() -> None:
@@ -82,7 +85,7 @@ def test_without_a_command_the_help_comes_before_the_error() -> None:
 
 
 def test_it_ends_quietly_when_its_reader_does() -> None:
-    command = [sys.executable, "-m", "dlsim", "scaler", "--list"]
+    command = [*DLSIM, "scaler", "--list"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
         assert child.stdout is not None and child.stderr is not None
         child.stdout.close()
@@ -90,16 +93,48 @@ def test_it_ends_quietly_when_its_reader_does() -> None:
     assert child.returncode == -signal.SIGPIPE
 
 
-def test_an_interrupt_ends_it(tmp_path: Path) -> None:
-    # Reading the list of steps waits for a writer.
-    fifo = tmp_path / "steps"
-    os.mkfifo(fifo)
-    command = [sys.executable, "-m", "dlsim", "scaler", "--policy", "torch", "--steps", "9"]
-    child = subprocess.Popen([*command, "--overflow-at", f"@{fifo}"], stderr=subprocess.DEVNULL)
-    while "dlsim" not in os.path.basename(os.readlink(f"/proc/{child.pid}/exe")):
-        time.sleep(0.01)
-    child.send_signal(signal.SIGINT)
-    assert child.wait(30) in (-signal.SIGINT, 128 + signal.SIGINT)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGPIPE])
+def test_a_signal_ends_it_without_a_trace(tmp_path: Path, number: signal.Signals) -> None:
+    # Nobody reads the pipe into which it writes its rows.
+    reader, writer = os.pipe()
+    capacity = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, 4096)
+    command = [*DLSIM, "replay", TRACE, "--csv", "-", "--json", str(tmp_path / "result.json")]
+    with subprocess.Popen(command, stdout=writer, stderr=subprocess.PIPE) as child:
+        os.close(writer)
+        written = array("i", [0])
+        while written[0] < capacity:
+            assert child.poll() is None
+            time.sleep(0.01)
+            fcntl.ioctl(reader, termios.FIONREAD, written)
+        assert list(tmp_path.iterdir())
+        if number == signal.SIGPIPE:
+            os.close(reader)
+        else:
+            child.send_signal(number)
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+    if number != signal.SIGPIPE:
+        os.close(reader)
+    assert child.returncode == -number
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("chosen", ["", "KMP_BLOCKTIME", "GOMP_SPINCOUNT"])
+def test_threads_sleep_while_they_wait_unless_the_user_says_how(chosen: str) -> None:
+    code = (
+        "import os, sys; from dlsim import _command; assert 'dlsim._core' not in sys.modules; "
+        "_command.main(['formats', 'fp16']); print(os.environ.get('OMP_WAIT_POLICY'))"
+    )
+    names = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME")
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**environment, **({chosen: "7"} if chosen else {})},
+    )
+    assert done.stdout.splitlines()[-1] == ("None" if chosen else "passive")
 
 
 def run_python_command(monkeypatch: pytest.MonkeyPatch, outcome: BaseException | int) -> int:
@@ -150,7 +185,7 @@ def test_an_output_that_is_full_is_one_line(
     dlsim.formats().save(tmp_path / "a.json")
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "dlsim", *arguments],
+            [*DLSIM, *arguments],
             check=False,
             stdout=full,
             stderr=subprocess.PIPE,
@@ -189,23 +224,11 @@ def test_completion_knows_the_options_of_commands_in_python() -> None:
         assert set(words[1].split()) == set(listed)
 
 
-def test_a_missing_binary_is_one_line(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    monkeypatch.setattr("dlsim._core.__file__", str(tmp_path / "_core.so"))
-    assert _command.main(["formats"]) == 70
-    assert re.fullmatch(
-        r"dlsim: .*/bin/dlsim: the dlsim command is missing, expected an install by pip\n",
-        capsys.readouterr().err,
-    )
-
-
 @pytest.fixture(autouse=True)
 def signals_as_before() -> object:
-    before = {s: signal.getsignal(s) for s in (signal.SIGPIPE, signal.SIGXFSZ)}
+    before = signal.getsignal(signal.SIGPIPE)
     yield
-    for number, handler in before.items():
-        signal.signal(number, handler)
+    signal.signal(signal.SIGPIPE, before)
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import DLSIM
 from safetensors.torch import load_file
 
 import dlsim
-from dlsim._binary import command_path
 
 pytestmark = pytest.mark.skipif(
     int(torch.__version__.split(".")[0]) < 2, reason="fully_shard and DTensor need PyTorch 2"
@@ -43,7 +43,7 @@ def recorded(tmp_path_factory) -> Path:
 def joined(recorded: Path, name: str, tmp_path: Path) -> Path:
     if name.startswith("ddp"):  # one process has recorded whole gradients
         return recorded / name
-    command = [command_path(), "join-shards", recorded / name, "-o", tmp_path / name]
+    command = [*DLSIM, "join-shards", recorded / name, "-o", tmp_path / name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert "of 4 shards" in " ".join(done.stdout.split())

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from running import DLSIM
 
 import dlsim
-from dlsim._binary import command_path
 from dlsim._core import ProfileWriter, join_shards
 
 VALUES = np.array([1.0, -(2.0**-20), 0.0, 3e-9], np.float32)
@@ -21,7 +21,7 @@ def one(name: str = "w.grad", values: np.ndarray = VALUES, role: str = "grad") -
 
 def steps_of(path: Path) -> list[dict]:
     done = subprocess.run(
-        [command_path(), "replay", path, "--json", "-", "--quiet", "--format", "fp16"],
+        [*DLSIM, "replay", path, "--json", "-", "--quiet", "--format", "fp16"],
         capture_output=True,
         text=True,
         check=False,
@@ -108,7 +108,7 @@ def test_the_ladder_is_that_of_the_command(tmp_path: Path) -> None:
     writer.append(0, one())
     writer.commit()
     done = subprocess.run(
-        [command_path(), "info", tmp_path / "p.dlprof"], capture_output=True, text=True, check=True
+        [*DLSIM, "info", tmp_path / "p.dlprof"], capture_output=True, text=True, check=True
     )
     assert "ladder: fp16; rne; subnormals keep; scales" in done.stdout
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import DLSIM
 from torch import nn
 
 import dlsim
-from dlsim._binary import command_path
 
 STEPS = 120
 CONTEXT = 8
@@ -96,7 +96,7 @@ def replayed(path: Path, policy: str, settings: dict[str, str]) -> list[dict]:
     options = [f"--set={key}={value}" for key, value in settings.items()]
     done = subprocess.run(
         [
-            *(command_path(), "replay", path, "--format=fp16", f"--policy={policy}"),
+            *(*DLSIM, "replay", path, "--format=fp16", f"--policy={policy}"),
             *options,
             *("--json", "-", "--quiet"),
         ],
@@ -191,7 +191,7 @@ def test_a_profile_recorded_directly_answers_as_one_of_the_trace(tmp_path) -> No
     train(tmp_path / "trace", policy, settings, record_half=False)
     train(tmp_path / "direct.dlprof", policy, settings, record_half=False)
     subprocess.run(
-        [command_path(), "profile", tmp_path / "trace", "-o", tmp_path / "made.dlprof", "--quiet"],
+        [*DLSIM, "profile", tmp_path / "trace", "-o", tmp_path / "made.dlprof", "--quiet"],
         check=True,
     )
     direct = replayed(tmp_path / "direct.dlprof", policy, settings)

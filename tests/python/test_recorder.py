@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 from recording import info, load, small_model, steps_in, train
+from running import DLSIM
 from torch import nn
 
 import dlsim
-from dlsim._binary import command_path
 from dlsim.recorder._snapshot import HostCopies
 
 
@@ -201,7 +201,7 @@ def test_micro_steps_are_recorded_alone(tmp_path: Path, output) -> None:
             rec.step()
     assert rec.errors == 0 and rec.report().steps == 2, rec.report()
     done = subprocess.run(
-        [command_path(), "replay", tmp_path / output, "--json", "-", "--quiet", "--format", "fp16"],
+        [*DLSIM, "replay", tmp_path / output, "--json", "-", "--quiet", "--format", "fp16"],
         capture_output=True,
         text=True,
         check=True,

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import DLSIM
 from torch import nn
 
 import dlsim
 from dlsim import amp
-from dlsim._binary import command_path
 
 STEPS = 60
 FORMATS = {"float16": "fp16", "bfloat16": "bf16", "cbfloat16": "cb16"}
@@ -46,7 +46,7 @@ def test_replay_of_a_recording_repeats_the_scaler(tmp_path: Path, half_dtype, ou
     seen, skipped_steps = train(tmp_path / output, half_dtype)
     done = subprocess.run(
         [
-            *(command_path(), "replay", tmp_path / output, "--format", FORMATS[half_dtype]),
+            *(*DLSIM, "replay", tmp_path / output, "--format", FORMATS[half_dtype]),
             *("--policy", "cerebras-2.10", "--set", "steps_per_increase=5"),
             *("--quiet", "--json", "-"),
         ],

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from running import DLSIM
 from safetensors.torch import load_file
 
 import dlsim
-from dlsim._binary import command_path
 from dlsim.recorder import join_shards
 
 # One group of two processes records everything; the tests look at what it left.
@@ -113,7 +113,7 @@ def recorded(tmp_path_factory) -> Recorded:
 
 def replayed(path: Path) -> dict:
     done = subprocess.run(
-        [command_path(), "replay", path, "--json", "-", "--quiet", "--format", "bf16"],
+        [*DLSIM, "replay", path, "--json", "-", "--quiet", "--format", "bf16"],
         capture_output=True,
         text=True,
         check=False,

@@ -144,11 +144,11 @@ def test_a_trace_is_replayed_and_tuned(tmp_path: Path) -> None:
 
 
 def test_a_profile_is_replayed_and_tuned(tmp_path: Path) -> None:
-    from dlsim._binary import command_path
+    from running import DLSIM
 
     profile = tmp_path / "a.dlprof"
     words = ["profile", TRACES / "lm-trouble-cut", "-o", profile, "--quiet"]
-    subprocess.run([command_path(), *words], check=True)
+    subprocess.run([*DLSIM, *words], check=True)
     page = tmp_path / "report.html"
     main([str(profile), "-o", str(page), "--format", "cb16", "--policy", "torch", "--quiet"])
     data = data_of(page.read_text(encoding="utf-8"))

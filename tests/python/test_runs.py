@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from running import DLSIM
 
 import dlsim
-from dlsim._binary import command_path
 from dlsim.runs import _options
 from dlsim.runs._command_options import KEYWORDS
 
@@ -25,7 +25,7 @@ TRACE = TRACES / "reg-diabetes-cut"
 
 def run(*arguments: str) -> Any:
     """Returns the JSON that the command prints."""
-    command = [str(command_path()), *arguments]
+    command = [*DLSIM, *arguments]
     return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
 
 
@@ -252,7 +252,7 @@ def test_every_option_of_the_command_has_its_keyword(name: str) -> None:
     arguments = _options.arguments_of(name, given)
     flags = {argument.partition("=")[0].removeprefix("--") for argument in arguments}
     help_text = subprocess.run(
-        [command_path(), name, "--help"], check=True, capture_output=True, text=True
+        [*DLSIM, name, "--help"], check=True, capture_output=True, text=True
     ).stdout
     listed = set(re.findall(r"^ +(?:-\w,)?--([a-z-]+)", help_text, re.MULTILINE))
     assert flags == listed - ELSEWHERE

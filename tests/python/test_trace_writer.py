@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from running import DLSIM
 
 import dlsim
-from dlsim._binary import command_path
 from dlsim.traces._writer import TraceWriter
 
 STATIC = ("--format", "fp16", "--policy", "static", "--set", "loss_scale=1")
@@ -22,7 +22,7 @@ STATIC = ("--format", "fp16", "--policy", "static", "--set", "loss_scale=1")
 
 def replay(path: Path, *options: str) -> dict:
     done = subprocess.run(
-        [command_path(), "replay", path, "--json", "-", "--quiet", *options],
+        [*DLSIM, "replay", path, "--json", "-", "--quiet", *options],
         capture_output=True,
         text=True,
         check=False,
@@ -32,9 +32,7 @@ def replay(path: Path, *options: str) -> dict:
 
 
 def info(path: Path) -> str:
-    done = subprocess.run(
-        [command_path(), "info", path], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([*DLSIM, "info", path], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

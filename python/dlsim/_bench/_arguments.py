@@ -13,7 +13,7 @@ from ._kernels import Request
 _BASELINES = "bench/baselines"
 
 _RUN_EXAMPLES = """\
-Kernels are those of dlsim_bench, which is beside dlsim, in $PATH, or $DLSIM_BENCH.
+Kernels are those of dlsim_bench, which is in $PATH, or $DLSIM_BENCH.
 
 Examples:
   dlsim bench run --out new.json

@@ -20,7 +20,7 @@ from typing import Any
 from .._errors import InputError, UsageError
 from . import _launcher
 from ._kernels import Request, name_filter, size_of
-from ._programs import dlsim_program, require_success, run_program
+from ._programs import dlsim_command, require_success, run_program
 from ._results import LIMIT, SCHEMA, printable, quoted, uses_wall_time
 from ._scaling import scaling_of
 from ._traces import SHAPES, BenchTrace, drop_from_cache, read_and_sum, write_trace
@@ -162,13 +162,12 @@ class _Launcher:
 
     def __call__(self, arguments: Sequence[str], threads: int) -> dict[str, Any]:
         """Runs dlsim and returns what it took."""
-        program = dlsim_program()
         environment = {"OMP_NUM_THREADS": str(threads)}
         assert self.process.stdin is not None and self.process.stdout is not None
-        self.process.stdin.write(json.dumps([[program, *arguments], environment]) + "\n")
+        self.process.stdin.write(json.dumps([[*dlsim_command(), *arguments], environment]) + "\n")
         self.process.stdin.flush()
         found: dict[str, Any] = json.loads(self.process.stdout.readline())
-        require_success(program, found["code"], found["errors"])
+        require_success("dlsim", found["code"], found["errors"])
         return found
 
 
@@ -246,7 +245,7 @@ def _block(request: CommandRequest) -> Mapping[str, Any]:
         "kind": "time",
         "suite": "commands",
         "cpu_model": _cpu_model(),
-        **json.loads(run_program([dlsim_program(), "--build-info"])),
+        **json.loads(run_program([*dlsim_command(), "--build-info"])),
         "threads": ",".join(map(str, _thread_counts(selection.threads))),
         "trace_mib": str(request.mib),
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -19,17 +20,13 @@ _USAGE, _INPUT = 2, 3  # exit codes of dlsim's programs
 folder: Path | None = None
 
 
-def dlsim_program() -> str:
-    """Returns the path of the C++ command."""
-    if folder is not None:
-        return str(folder / "dlsim")
-    from .._binary import command_path
-
-    return str(command_path())
+def dlsim_command() -> list[str]:
+    """Returns the words that start dlsim: the program, or Python, whose start counts, too."""
+    return [sys.executable, "-m", "dlsim"] if folder is None else [str(folder / "dlsim")]
 
 
 def bench_program() -> str:
-    """Returns the path of dlsim_bench: $DLSIM_BENCH, beside dlsim, or in $PATH."""
+    """Returns the path of dlsim_bench: $DLSIM_BENCH, in the folder of programs, or in $PATH."""
     named = os.environ.get("DLSIM_BENCH")
     if named is not None:
         if os.access(named, os.X_OK):
@@ -37,12 +34,12 @@ def bench_program() -> str:
         raise InputError(
             f"$DLSIM_BENCH: no such program, expected the path of dlsim_bench, got {quoted(named)}"
         )
-    beside = str(Path(dlsim_program()).with_name("dlsim_bench"))
-    found = beside if os.access(beside, os.X_OK) else shutil.which("dlsim_bench")
+    built = "dlsim_bench" if folder is None else str(folder / "dlsim_bench")
+    found = shutil.which(built) or shutil.which("dlsim_bench")
     if found:
         return found
     raise InputError(
-        f"{printable(beside)}: not built; configure with -DDLSIM_BUILD_BENCHMARKS=ON (needs "
+        f"{printable(built)}: not built; configure with -DDLSIM_BUILD_BENCHMARKS=ON (needs "
         "libbenchmark-dev) and build, or set DLSIM_BENCH"
     )
 
