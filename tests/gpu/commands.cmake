@@ -3,7 +3,8 @@
 add_executable(dlsim_emulated ${CMAKE_CURRENT_LIST_DIR}/emulated_machine.cc
                               ${PROJECT_SOURCE_DIR}/sim/app/main.cc)
 target_compile_features(dlsim_emulated PRIVATE cxx_std_20)
-target_link_libraries(dlsim_emulated PRIVATE dlsim_command_objects dlsim_gpu_emulated)
+target_link_libraries(dlsim_emulated PRIVATE dlsim_process dlsim_command_objects
+                                             dlsim_gpu_emulated)
 set(device_command_label fast)
 if(DLSIM_SANITIZE)
   set(device_command_label slow) # it takes minutes then
