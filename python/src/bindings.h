@@ -10,6 +10,7 @@ void BindArrays(nanobind::module_& module);
 void BindDeviceArrays(nanobind::module_& module);
 void BindEngine(nanobind::module_& module);
 void BindFormats(nanobind::module_& module);
+void BindHeldStep(nanobind::module_& module);
 void BindKernelTimer(nanobind::module_& module);
 void BindProfileReader(nanobind::module_& module);
 void BindProfiles(nanobind::module_& module);

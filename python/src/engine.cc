@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <locale.h>
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 #include <signal.h>
@@ -11,12 +12,16 @@
 
 #include <chrono>
 #include <exception>
+#include <map>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "python/src/bindings.h"
+#include "python/src/held_step.h"
 #include "sim/app/command_main.h"
 #include "sim/app/run_command.h"
 #include "sim/base/caller.h"
@@ -30,6 +35,7 @@ namespace dlsim::python {
 namespace {
 
 constexpr const char* kResultPath = "<result>";  // of --json, for the caller
+constexpr const char* kStepPath = "<step>";
 constexpr int kInternalError = 70;
 
 std::string BytesOf(const nb::bytes& bytes) { return {bytes.c_str(), bytes.size()}; }
@@ -58,12 +64,19 @@ nb::object TextOf(std::string_view bytes) {
       PyUnicode_DecodeUTF8(bytes.data(), static_cast<Py_ssize_t>(bytes.size()), "replace"));
 }
 
+// What a command reads that is no file: logs by the paths that name them, a step as kStepPath.
+struct Inputs {
+  std::map<std::string, std::string> logs;
+  HeldStep* step = nullptr;
+};
+
 // Keeps what the engine gives until Python takes it. All but the constructor and what returns
 // Python's objects is called without the GIL.
 class PythonCaller final : public sim::Caller {
  public:
   // `on_progress` is called with the work done, all work, and a text; or it is None.
-  explicit PythonCaller(nb::object on_progress) : on_progress_(std::move(on_progress)) {}
+  PythonCaller(nb::object on_progress, Inputs inputs)
+      : on_progress_(std::move(on_progress)), inputs_(std::move(inputs)) {}
   ~PythonCaller() override {
     if (null_input_ >= 0) close(null_input_);
   }
@@ -79,6 +92,14 @@ class PythonCaller final : public sim::Caller {
   int InputDescriptor() const override {
     if (null_input_ < 0) null_input_ = open("/dev/null", O_RDONLY | O_CLOEXEC);
     return null_input_;
+  }
+  std::optional<std::string_view> GivenLog(const std::string& path) const override {
+    const auto found = inputs_.logs.find(path);
+    if (found == inputs_.logs.end()) return std::nullopt;
+    return found->second;
+  }
+  std::unique_ptr<sim::GradientSource> GivenGradients(const std::string& path) const override {
+    return inputs_.step != nullptr && path == kStepPath ? inputs_.step->Take() : nullptr;
   }
   void ShowProgress(uint64_t done, uint64_t total, const std::string& line) override {
     const nb::gil_scoped_acquire held;
@@ -104,6 +125,7 @@ class PythonCaller final : public sim::Caller {
   }
 
   nb::object on_progress_;
+  Inputs inputs_;
   std::string printed_, result_;
   std::vector<std::string> said_;
   std::exception_ptr ended_by_;
@@ -153,9 +175,18 @@ class OwnSettings {
   DefaultFloatEnvironment environment_;
 };
 
-nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object& on_progress) {
+using Logs = std::vector<std::pair<nb::bytes, nb::bytes>>;  // paths and texts
+
+Inputs InputsOf(const Logs& logs, HeldStep* step) {
+  Inputs inputs = {.logs = {}, .step = step};
+  for (const auto& [path, text] : logs) inputs.logs[BytesOf(path)] = BytesOf(text);
+  return inputs;
+}
+
+nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object& on_progress,
+                       const Logs& logs, HeldStep* step) {
   CommandLine line(arguments);
-  PythonCaller caller(on_progress);
+  PythonCaller caller(on_progress, InputsOf(logs, step));
   int exit_code = kInternalError;
   {
     const nb::gil_scoped_release released;
@@ -189,11 +220,16 @@ int RunAsProcess(const std::vector<nb::bytes>& arguments) {
 
 void BindEngine(nb::module_& module) {
   module.attr("RESULT_PATH") = kResultPath;
+  module.attr("STEP_PATH") = kStepPath;
   module.def(
       "run_command", RunInProcess, nb::arg("arguments"), nb::arg("on_progress") = nb::none(),
-      nb::sig("def run_command(arguments: Sequence[bytes], on_progress: object | None = None) "
+      nb::arg("logs") = Logs(), nb::arg("step") = nb::none(),
+      nb::sig("def run_command(arguments: Sequence[bytes], on_progress: object | None = None, "
+              "logs: Sequence[tuple[bytes, bytes]] = [], step: HeldStep | None = None) "
               "-> tuple[int, str, list[str], bytes | None]"),
-      "Runs a command; returns its exit code, text, lines of notes and errors, and JSON.");
+      "Runs a command; returns its exit code, text, lines of notes and errors, and JSON. `logs` "
+      "are paths with what it reads in place of these files; STEP_PATH names the gradients of "
+      "`step`.");
   module.def("command_main", RunAsProcess, nb::arg("arguments"),
              nb::sig("def command_main(arguments: Sequence[bytes]) -> int"),
              "Runs the command as a process of its own does: on standard streams, with handlers of "

@@ -52,6 +52,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = DLSIM_VERSION;
   module.attr("COUNTER_KEYS") = dlsim::python::CounterKeys();
   nb::register_exception_translator(dlsim::python::Translate);
+  dlsim::python::BindHeldStep(module);
   dlsim::python::BindEngine(module);
   dlsim::python::BindFormats(module);
   dlsim::python::BindRules(module);

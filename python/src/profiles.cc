@@ -9,7 +9,6 @@
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -19,14 +18,12 @@
 #include <vector>
 
 #include "dlsim/error.h"
-#include "dlsim/gpu/devices.h"
 #include "dlsim/profile_file.h"
 #include "python/src/bindings.h"
 #include "python/src/profile_input.h"
+#include "python/src/step_parts.h"
 #include "sim/align/join_shards.h"
 #include "sim/profile/ladder_settings.h"
-#include "src/device/compute_device.h"
-#include "src/profile/join_steps.h"
 
 namespace dlsim::python {
 
@@ -67,8 +64,8 @@ class BoundProfileWriter {
     settings_.ladder = LadderFrom(formats, roundings, subnormals, scales);
     settings_.description = description;
     nb::gil_scoped_release release;
-    edges_.emplace(EdgesOf(settings_.ladder));
-    writer_ = std::make_unique<ProfileWriter>(path, settings_, *edges_, rule);
+    parts_.emplace(settings_.ladder);
+    writer_ = std::make_unique<ProfileWriter>(path, settings_, parts_->edges(), rule);
     replaced_partial_ = writer_->replaced_partial();
     if (rule == ProfileWriter::Existing::kReplace) writer_->Truncate(0);
   }
@@ -87,47 +84,24 @@ class BoundProfileWriter {
     writer_->Truncate(static_cast<size_t>(first - done.begin()));
   }
 
-  // Counts a micro-step, or tensors of the step as a whole; nothing of the arrays is held then.
+  // As StepParts.
   void Add(int64_t step, const Part& part) {
     CheckOpen();
-    if (step < 0) throw UsageError("step", "out of range", "0 or more", std::to_string(step));
-    if (pending_ && pending_->step != step) {
-      throw UsageError("step", "another one is not finished", std::to_string(pending_->step),
-                       std::to_string(step));
-    }
-    const bool more = pending_ && std::get<0>(part) == -1 && pending_->micro_steps.front() == -1;
-    if (!more) CheckMicro(std::get<0>(part));
-    TraceStep recorded;
-    recorded.step = step;
-    recorded.recordings.push_back(RecordingOf(part));
-    const int device = DeviceOf(recorded.recordings.front());
-    nb::gil_scoped_release release;
-    StepOptions options;
-    if (device >= 0) options.device = &Opened(device);
-    ProfileStep profile = ProfileOf(recorded, *edges_, options);
-    if (more) {
-      AddTensors(std::move(profile), *pending_);
-    } else if (pending_) {
-      AddMicroStep(std::move(profile), *pending_);
-    } else {
-      pending_ = std::move(profile);
-    }
+    parts_->Add(step, part);
   }
 
   // Writes the step that the parts make.
   void Finish() {
     CheckOpen();
-    if (!pending_) throw UsageError("profile", "no step to finish");
     nb::gil_scoped_release release;
-    const ProfileStep step = *std::exchange(pending_, std::nullopt);
-    writer_->Append(EncodeStep(step, *edges_));
+    writer_->Append(EncodeStep(parts_->Take(), parts_->edges()));
   }
 
-  void Drop() { pending_.reset(); }
+  void Drop() { parts_->Drop(); }
 
   void Append(int64_t step, const std::vector<Part>& parts) {
     if (parts.empty()) throw UsageError("parts", "step without recordings", "one or more");
-    if (pending_) throw UsageError("profile", "a step is not finished");
+    if (!parts_->empty()) throw UsageError("profile", "a step is not finished");
     try {
       for (const Part& part : parts) Add(step, part);
     } catch (...) {
@@ -140,8 +114,9 @@ class BoundProfileWriter {
   void AppendCounts(int64_t step, const Metadata& metadata,
                     const std::vector<CountedArray>& arrays) {
     CheckOpen();
-    if (pending_) throw UsageError("profile", "a step is not finished");
-    writer_->Append(EncodeStep(ProfileOfCounts(step, metadata, arrays, *edges_), *edges_));
+    if (!parts_->empty()) throw UsageError("profile", "a step is not finished");
+    writer_->Append(
+        EncodeStep(ProfileOfCounts(step, metadata, arrays, parts_->edges()), parts_->edges()));
   }
 
   void Commit() {
@@ -154,30 +129,13 @@ class BoundProfileWriter {
   bool replaced_partial() const { return replaced_partial_; }
 
  private:
-  ComputeDevice& Opened(int device) {
-    std::unique_ptr<ComputeDevice>& opened = devices_[device];
-    if (opened == nullptr) opened = gpu::OpenDevice(device);
-    return *opened;
-  }
-
   void CheckOpen() const {
     if (committed_) throw UsageError("profile", "complete already");
   }
 
-  // A step without micro-steps has one part, -1; others count theirs from 0.
-  void CheckMicro(int64_t micro) const {
-    const int64_t next = pending_ ? static_cast<int64_t>(pending_->micro_steps.size()) : 0;
-    const bool whole = pending_ && pending_->micro_steps.front() == -1;
-    if (!whole && (micro == next || (micro == -1 && !pending_))) return;
-    throw UsageError("parts", "micro-steps must ascend from 0", std::to_string(next),
-                     std::to_string(micro));
-  }
-
   ProfileSettings settings_;
-  std::optional<HistogramEdges> edges_;
+  std::optional<StepParts> parts_;
   std::unique_ptr<ProfileWriter> writer_;
-  std::optional<ProfileStep> pending_;
-  std::map<int, std::unique_ptr<ComputeDevice>> devices_;  // that have counted
   bool replaced_partial_ = false, committed_ = false;
 };
 

@@ -54,6 +54,19 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
   return input;
 }
 
+// Opens what the caller gives: all of it is looked at.
+GradientInput OpenGiven(std::unique_ptr<GradientSource> given, const AskedAccumulation& asked,
+                        const TraceArguments& arguments, ReplayOptions& replay) {
+  GradientInput input;
+  input.source = std::move(given);
+  RequireTensors(
+      arguments, NoTensorMatches(arguments.options.tensors), input.source->step_count(),
+      [&](size_t i) { return !input.source->Load(i, StepNeeds::kTensors)->Tensors().empty(); });
+  replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
+  replay.accumulate_steps = asked.steps.value_or(1);
+  return input;
+}
+
 }  // namespace
 
 bool AreProfiles(const std::vector<std::string>& paths) {
@@ -74,6 +87,9 @@ bool AreProfiles(const std::vector<std::string>& paths) {
 
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
                             const DeviceChoice& device, ReplayOptions& replay) {
+  if (auto given = CurrentCaller().GivenGradients(arguments.paths.front())) {
+    return OpenGiven(std::move(given), asked, arguments, replay);
+  }
   if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, device, replay);
   replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
   replay.accumulate_steps = asked.steps.value_or(1);

@@ -5,10 +5,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 
 namespace dlsim::sim {
+
+class GradientSource;
 
 // Thrown where the caller ends the work. No std::exception, so that nobody takes it for a failure.
 struct Cancelled {};
@@ -31,6 +35,11 @@ class Caller {
 
   // What "-" reads.
   virtual int InputDescriptor() const = 0;
+
+  // What it gives itself in place of the file that `path` names, if it does: a training log, or
+  // gradients. Both live at least as long as the command works.
+  virtual std::optional<std::string_view> GivenLog(const std::string& path) const;
+  virtual std::unique_ptr<GradientSource> GivenGradients(const std::string& path) const;
 
   // How many columns a report may have; 0: any number.
   virtual size_t Columns() const { return 0; }

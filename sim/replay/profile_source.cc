@@ -240,14 +240,21 @@ void KeepTensors(const std::string& pattern, ProfileStep& step,
 ProfileSource::ProfileSource(const ProfileReader& profile, std::string tensors)
     : profile_(profile), tensors_(std::move(tensors)), facts_(FactsOf(profile)) {}
 
-void ProfileSource::LeaveOutLosses() {
-  losses_ = FindLosses(step_count(), [&](size_t i) {
-    ProfileStep step = profile_.Load(i);
-    KeepTensors(tensors_, step);
+std::set<std::string> LossesOf(size_t steps, const std::function<ProfileStep(size_t)>& load) {
+  return FindLosses(steps, [&](size_t i) {
+    ProfileStep step = load(i);
     const auto may_be = [](const ProfileTensor& tensor) {
       return MayBeLoss(tensor.name, tensor.role, tensor.shape);
     };
-    return std::ranges::all_of(step.tensors, may_be) ? ProfileStep() : step;
+    return std::ranges::all_of(step.tensors, may_be) ? ProfileStep() : std::move(step);
+  });
+}
+
+void ProfileSource::LeaveOutLosses() {
+  losses_ = LossesOf(step_count(), [&](size_t i) {
+    ProfileStep step = profile_.Load(i);
+    KeepTensors(tensors_, step);
+    return step;
   });
   NoteLosses(losses_, facts_.notes);
 }

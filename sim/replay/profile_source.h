@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -40,6 +41,10 @@ std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals);
 // Opens a step whose histograms are in memory. `edges` and `questions` must live as long.
 std::unique_ptr<GradientStep> OpenProfileStep(ProfileStep step, const HistogramEdges& edges,
                                               QuestionCache& questions);
+
+// Returns the gradients of the loss itself in the steps that `load` returns, unless a step has no
+// other tensors.
+std::set<std::string> LossesOf(size_t steps, const std::function<ProfileStep(size_t)>& load);
 
 // Throws InputError if there is no step.
 SourceFacts FactsOf(const ProfileReader& profile);

@@ -6,7 +6,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -167,6 +167,17 @@ class TraceSink:
         return self._writer.bytes_written
 
 
+def counted_parts(part: Part) -> Iterator[tuple[int, float, dict[str, str], list[Any]]]:
+    """Yields a part as ProfileWriter and HeldStep take it, tensors in memory first, then others."""
+    micro = -1 if part.micro is None else part.micro
+    for tensors in chain([part.tensors], loaded(part.spilled)):
+        named = [
+            (name, role_of(name), counted_where_it_is(tensor)) for name, tensor in tensors.items()
+        ]
+        yield micro, part.scale, dict(part.metadata), named
+        del tensors, named  # free before the next are loaded
+
+
 class ProfileSink:
     """A profile: FILE.partial until it is closed."""
 
@@ -193,14 +204,9 @@ class ProfileSink:
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part."""
-        micro = -1 if part.micro is None else part.micro
-        for tensors in chain([part.tensors], loaded(part.spilled)):
-            named = [
-                (name, role_of(name), counted_where_it_is(tensor))
-                for name, tensor in tensors.items()
-            ]
-            self._writer.add(step, (micro, part.scale, dict(part.metadata), named))
-            del tensors, named  # free before the next are loaded
+        for counted in counted_parts(part):
+            self._writer.add(step, counted)
+            del counted  # free before the next are loaded
 
     def finish(self, step: int) -> None:
         """Writes the step."""

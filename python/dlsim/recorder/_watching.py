@@ -6,13 +6,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
+from .._core import STEP_PATH, HeldStep
 from .._values import text_of
-from ..runs import replay
-from ._sinks import Part, ProfileSink
+from ..runs import _bridge
+from ._sinks import Part, counted_parts
 from ._skipped import Drift, SkippedSteps
 from ._watch import AlertStop, Figures, Watch, target_of
 
@@ -20,8 +19,6 @@ _LOG = logging.getLogger("dlsim.recorder")
 
 # Of a step's numbers, those that say nothing of it here.
 _NO_FIGURES = ("step", "next_scale")
-
-_NAME = "step.dlprof"
 
 Counting = Callable[[str], AbstractContextManager[None]]
 
@@ -44,10 +41,13 @@ class Watching:
         self._raised: set[str] = set()  # those that were true of the last watched step
         self._next = 0  # the first step that may be watched next
         self._scale = 1.0
-        self._counted: tuple[TemporaryDirectory[str], ProfileSink] | None = None
-        names = list(self._figures_of_nothing())
-        for alert, _ in self._alerts:
-            alert.require(names)
+        self._format = text_of("watch.format", watch.format)
+        self._held = HeldStep([self._format])
+        self._counts = False  # whether parts of a step are held
+        if self._alerts:
+            names = list(self._figures_of_nothing())
+            for alert, _ in self._alerts:
+                alert.require(names)
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part of a step, if the step is watched; what fails loses the step's figures."""
@@ -60,28 +60,27 @@ class Watching:
         self._next = step + 1
 
     def _count(self, part: Part, step: int) -> None:
-        if self._counted is None:
-            folder = TemporaryDirectory(prefix="dlsim-watch-")
-            ladder = {"formats": [text_of("watch.format", self._watch.format)]}
-            sink = ProfileSink(Path(folder.name) / _NAME, {}, ladder, "replace")
-            self._counted = folder, sink
-        self._scale = part.scale
-        self._counted[1].add(step, part)
+        self._counts, self._scale = True, part.scale
+        for counted in counted_parts(part):
+            self._held.add(step, counted)
+            del counted  # free before the next are loaded
 
     def drop(self) -> None:
         """Forgets the parts of a step that is not complete."""
-        if self._counted is not None:
-            self._counted[0].cleanup()
-            self._counted = None
+        self._held.drop()
+        self._counts = False
 
     def finish(self, step: int) -> None:
         """Shows the figures of a step that was watched; raises AlertStop if an alert says so."""
-        if self._counted is None:
+        if not self._counts:
             return
         self._next = step + self._watch.every
         figures: Figures = {}
-        with self._counting(f"watch of step {step}"):
-            figures = self._replayed(step)
+        try:
+            with self._counting(f"watch of step {step}"):
+                figures = self._replayed()
+        finally:
+            self.drop()
         if not figures:
             return
         for show in self._targets:
@@ -89,18 +88,10 @@ class Watching:
                 show(step, dict(figures))
         self._alarm(step, figures)
 
-    def _replayed(self, step: int) -> Figures:
-        counted, self._counted = self._counted, None
-        assert counted is not None
-        with counted[0] as folder:
-            counted[1].finish(step)
-            counted[1].close()
-            found = replay(
-                Path(folder) / _NAME,
-                formats=self._watch.format,
-                policies="static",
-                settings={"loss_scale": self._scale},
-            )
+    def _replayed(self) -> Figures:
+        words = ["replay", f"--format={self._format}", "--policy=static", "--quiet"]
+        words.append(f"--set=loss_scale={text_of('watch', self._scale)}")
+        found = _bridge.run(words, [STEP_PATH], step=self._held).result()
         return {**figures_of(found.data), **self._of_scaler()}
 
     def _of_scaler(self) -> Figures:
@@ -112,12 +103,14 @@ class Watching:
         }
 
     def _figures_of_nothing(self) -> Figures:
-        """Returns all figures, of a step of zeros; raises UsageError for an unknown format."""
+        """Returns all figures, of a step of zeros."""
         import torch
 
         zeros = {name: torch.zeros(1) for name in ("0.grad", "0.act_grad")}
         self._count(Part(None, 1.0, {}, zeros), 0)
-        return self._replayed(0)
+        figures = self._replayed()
+        self.drop()
+        return figures
 
     def _alarm(self, step: int, figures: Figures) -> None:
         now = {alert.text for alert, _ in self._alerts if alert.holds(figures[alert.figure])}

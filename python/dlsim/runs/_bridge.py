@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
-from .._core import RESULT_PATH, run_command
+from .._core import RESULT_PATH, HeldStep, run_command
 from .._errors import Error, InputError, PolicyRefusal, UsageError
 from ..results import Result
 
@@ -66,13 +66,24 @@ class Call:
         return found
 
 
-def run(arguments: Sequence[str], paths: Sequence[str] = (), *, writes_json: bool = True) -> Call:
-    """Runs `dlsim ARGUMENTS... -- PATHS...`; the first argument is the command's name."""
-    given = [f"--json={RESULT_PATH}"] if writes_json else []
+def run(
+    arguments: Sequence[str],
+    paths: Sequence[str] = (),
+    *,
+    writes_json: bool = True,
+    logs: Mapping[str, bytes] | None = None,
+    step: HeldStep | None = None,
+) -> Call:
+    """Runs `dlsim ARGUMENTS... -- PATHS...`; the first argument is the command's name.
+
+    `logs` are what it reads in place of some of these paths, `step` what STEP_PATH names.
+    """
+    output = [f"--json={RESULT_PATH}"] if writes_json else []
     ended = ["--", *paths] if paths else []
-    command = [os.fsencode(text) for text in (*arguments, *given, *ended)]
+    command = [os.fsencode(text) for text in (*arguments, *output, *ended)]
+    given = [(os.fsencode(path), text) for path, text in (logs or {}).items()]
     with _progress_of_call() as on_progress:
-        code, report, said, written = run_command(command, on_progress)
+        code, report, said, written = run_command(command, on_progress, given, step)
     data = None if written is None else json.loads(written)
     lines = [line.removeprefix("note: ") for one in said for line in one.splitlines() if line]
     ended_by_error = lines and code not in (0, _CHECK_FAILED)

@@ -7,8 +7,6 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any, TypeVar, cast
 
 from .._errors import InputError, UsageError
@@ -16,7 +14,7 @@ from .._values import text_of
 from ..results import JudgedResult, Result
 from . import _bridge
 from ._options import arguments_of, check_keywords
-from ._scalar_logs import is_event_log, write_scales
+from ._scalar_logs import is_event_log, scales_as_csv
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -48,13 +46,14 @@ def judge(name: str, paths: object, options: Mapping[str, object]) -> JudgedResu
 
 
 def explain(logs: object, tag: str | None, options: Mapping[str, object]) -> Result:
-    """Runs `dlsim explain` on logs, those of TensorBoard turned into CSV."""
-    with TemporaryDirectory(prefix="dlsim-") as folder:
-        paths = [
-            _readable(path, Path(folder) / f"{i}.csv", tag)
-            for i, path in enumerate(paths_of("explain", logs))
-        ]
-        return run("explain", paths, options)
+    """Runs `dlsim explain` on logs; of those of TensorBoard it reads the scales as CSV."""
+    paths = paths_of("explain", logs)
+    events = [path for path in paths if is_event_log(path)]
+    if tag is not None and len(events) < len(paths):
+        other = next(path for path in paths if path not in events)
+        raise UsageError(f"tag: expected an event log of TensorBoard, got {other!r}")
+    given = {path: scales_as_csv(path, tag) for path in events}
+    return _bridge.run(["explain", *arguments_of("explain", options)], paths, logs=given).result()
 
 
 def printed(name: str, arguments: Sequence[str], positional: Sequence[str]) -> Result:
@@ -104,13 +103,3 @@ def _refuse_arrays(name: str, given: object) -> None:
         f"{name}: expected the path of a trace or profile, got {kind}; "
         "dlsim.check({name: array}) judges gradients at hand, dlsim.Recorder records a trace"
     )
-
-
-def _readable(path: str, scales: Path, tag: str | None) -> str:
-    """Returns a log that the command reads: of an event log, its scales as CSV."""
-    if not is_event_log(path):
-        if tag is not None:
-            raise UsageError(f"tag: expected an event log of TensorBoard, got {path!r}")
-        return path
-    write_scales(path, scales, tag)
-    return str(scales)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 import os
 from collections.abc import Iterable
@@ -29,23 +28,20 @@ def is_event_log(path: str) -> bool:
     return _EVENT_FILE in given.name
 
 
-def write_scales(path: str, output: Path, tag: str | None) -> None:
-    """Writes the scales of an event log as CSV with the columns step and loss_scale.
+def scales_as_csv(path: str, tag: str | None) -> bytes:
+    """Returns the scales of an event log as CSV with the columns step and loss_scale.
 
     Raises InputError for files without them, UsageError where it is open which are meant, and
     ModuleNotFoundError without tensorboard.
     """
-    place = os.fspath(path)
-    accumulator = _accumulator(place)
-    chosen = _tag(place, accumulator, tag)
+    accumulator = _accumulator(path)
+    chosen = _tag(path, accumulator, tag)
     scales = _scales(accumulator, chosen)
     if not scales:
-        raise InputError(f"{place}: {chosen!r} has no values")
+        raise InputError(f"{path}: {chosen!r} has no values")
     stride = _stride(scales) if chosen.lower().startswith(_BY_SAMPLES) else 1
-    with output.open("w", encoding="ascii", newline="") as file:
-        rows = csv.writer(file)
-        rows.writerow(["step", "loss_scale"])
-        rows.writerows([step // stride, repr(scale)] for step, scale in scales)
+    rows = (f"{step // stride},{scale!r}\n" for step, scale in scales)
+    return "".join(["step,loss_scale\n", *rows]).encode("ascii")
 
 
 def _accumulator(place: str) -> Any:
