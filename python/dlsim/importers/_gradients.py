@@ -16,6 +16,8 @@ from ._numbering import Position
 # The longest name that a trace's reader accepts, in bytes.
 _LONGEST_NAME = 4096
 
+NUMBERS = ("loss", "lr", "grad_scale")  # that dlsim knows as metadata
+
 
 @dataclass
 class Gradients:
@@ -81,9 +83,9 @@ def scale_metadata(grad_scale: float | None) -> dict[str, str]:
 
 
 def scalars(place: object, items: Mapping[str, Any]) -> dict[str, str]:
-    """Returns the numbers among `items` that dlsim knows as metadata, as text."""
+    """Returns the NUMBERS among `items`, as text."""
     found = {}
-    for key in ("loss", "lr", "grad_scale"):
+    for key in NUMBERS:
         value = items.get(key)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             found[key] = repr(float(value))

@@ -16,6 +16,7 @@ import numpy as np
 
 from .._errors import InputError, UsageError
 from ._gradients import (
+    NUMBERS,
     Gradients,
     Notes,
     Selection,
@@ -237,7 +238,7 @@ def _by_file(
 
 
 def _attributes(path: Path, group: Any) -> dict[str, str]:
-    values = {key: group.attrs[key] for key in ("loss", "lr", "grad_scale") if key in group.attrs}
+    values = {key: group.attrs[key] for key in NUMBERS if key in group.attrs}
     return scalars(
         path,
         {

@@ -7,7 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from .._core import __version__
 from .._errors import UsageError
@@ -69,7 +69,7 @@ def output_of(
 ) -> Output:
     """Returns the output of this process; raises UsageError or TypeError for bad arguments."""
     one_of("format", format, (None, "safetensors", "profile"))
-    one_of("existing", existing, ("refuse", "replace", "continue"))
+    one_of("existing", existing, get_args(Existing))
     for key, value in ladder.items():
         one_of("ladder", key, _LADDER)
         is_list = isinstance(value, (list, tuple)) and all(isinstance(one, str) for one in value)

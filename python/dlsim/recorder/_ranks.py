@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from .._errors import UsageError
 
 Kind = Literal["single", "reduced", "separate", "sharded", "stages"]
-_KINDS = ("single", "reduced", "separate", "sharded", "stages")
+_KINDS = get_args(Kind)
 
 
 @dataclass(frozen=True)
