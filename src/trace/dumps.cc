@@ -43,31 +43,39 @@ std::optional<int64_t> DumpNumber(std::string_view file_name) {
 
 // Keys are <module>.fwd and <module>.bwd, with .<index> for each item of a tuple (PyTorch's
 // backward hooks always give one), and <module>.bwd.<parameter>.
-std::optional<Role> DumpRole(std::string_view key) {
+Role DumpRole(std::string_view key) {
   const std::string dotted = std::string(key) + ".";
   const size_t forward = dotted.rfind(".fwd.");
   const size_t backward = dotted.rfind(".bwd.");
-  if (forward != dotted.npos && (backward == dotted.npos || forward > backward)) {
-    return std::nullopt;
-  }
+  if (forward != dotted.npos && (backward == dotted.npos || forward > backward)) return Role::kAct;
   if (backward == dotted.npos) return RoleOfName(key);
   const std::string_view item = std::string_view(dotted).substr(backward + 5);
   const bool is_index = item.find_first_not_of("0123456789.") == item.npos;
   return is_index ? Role::kActGrad : Role::kGrad;
 }
 
+namespace {
+
+// Modules also give masks and numbers of tokens, which no format rounds.
+bool IsLeftOut(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
+  return DumpRole(member.name) == Role::kAct && !HoldsFloats(archive, member);
+}
+
+}  // namespace
+
 DumpSummary SummarizeDump(const std::shared_ptr<NpzArchive>& archive) {
   DumpSummary summary;
   const NpzMember* first = nullptr;
   for (const NpzMember& member : archive->members()) {
-    if (!DumpRole(member.name)) {
-      ++summary.forward_arrays;
+    if (IsLeftOut(archive, member)) {
+      ++summary.left_out;
     } else if (first == nullptr) {
       first = &member;
     }
   }
   if (first == nullptr) {
-    throw InputError(archive->place(), "holds no gradients", "arrays named <module>.bwd...");
+    throw InputError(archive->place(), "holds no values of a training",
+                     "arrays named <module>.bwd... or <module>.fwd...");
   }
   summary.steps = StepsOf(*archive, *first, ReadNpzHeader(archive, *first));
   return summary;
@@ -77,8 +85,7 @@ DumpFile::DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& opti
     : place_(archive->place()), file_bytes_(archive->size()) {
   std::optional<uint64_t> steps;
   for (const NpzMember& member : archive->members()) {
-    const std::optional<Role> role = DumpRole(member.name);
-    if (!role) continue;
+    if (IsLeftOut(archive, member)) continue;
     const std::string place = TensorPlace(place_, member.name);
     const NpyHeader header = ReadNpzHeader(archive, member);
     const uint64_t count = StepsOf(*archive, member, header);
@@ -90,7 +97,7 @@ DumpFile::DumpFile(std::shared_ptr<NpzArchive> archive, const TraceOptions& opti
     if (count == 0 || !IsSelected(member.name, options)) continue;
     Array& array = arrays_.emplace_back();
     array.slice.name = member.name;
-    array.slice.role = *role;
+    array.slice.role = DumpRole(member.name);
     array.slice.dtype = TraceDType(place, header.type, options.npy_void2);
     array.slice.shape.assign(header.shape.begin() + 1, header.shape.end());
     array.slice.elements = header.elements / count;

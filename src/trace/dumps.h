@@ -20,15 +20,15 @@ namespace dlsim {
 // nothing for another name.
 std::optional<int64_t> DumpNumber(std::string_view file_name);
 
-// Returns the role of an array by its key, or nothing for a forward activation.
-std::optional<Role> DumpRole(std::string_view key);
+// Returns the role of an array by its key.
+Role DumpRole(std::string_view key);
 
 struct DumpSummary {
   uint64_t steps = 0;
-  uint64_t forward_arrays = 0;
+  uint64_t left_out = 0;  // arrays of the forward pass that are no floating-point numbers
 };
 
-// Reads the directory and the header of the first gradient. Throws InputError.
+// Reads the directory and the headers that it needs. Throws InputError.
 DumpSummary SummarizeDump(const std::shared_ptr<NpzArchive>& archive);
 
 // A dump whose headers have been read. Its steps share one stream per array, so that reading them
@@ -40,7 +40,7 @@ class DumpFile {
 
   uint64_t file_bytes() const { return file_bytes_; }
 
-  // Returns the gradients of one step, which keep the archive open. Throws InputError.
+  // Returns the tensors of one step, which keep the archive open. Throws InputError.
   std::vector<TraceTensor> Slice(uint64_t slice) const;
 
  private:

@@ -119,7 +119,7 @@ void AddShards(const std::string& index_path, TracePlan& plan) {
 void AddDump(const std::string& path, TracePlan& plan) {
   const DumpSummary summary = SummarizeDump(NpzArchive::Open(path));
   if (summary.steps == 0) throw InputError(Printable(path), "holds no steps");
-  plan.forward_arrays += summary.forward_arrays;
+  plan.left_out += summary.left_out;
   plan.file_bytes += ReadOnlyFile::Open(path)->size();
   for (uint64_t slice = 0; slice < summary.steps; ++slice) {
     plan.steps.emplace_back().files.push_back(
@@ -278,9 +278,10 @@ TracePlan PlanTrace(std::span<const std::string> paths) {
   for (const std::string& path : GatherShards(InDumpOrder(paths), plan.notes)) AddPath(path, plan);
   if (plan.steps.empty()) throw InputError("", "no trace given", kReadable);
   NumberSteps(plan);
-  if (plan.forward_arrays > 0) {
-    plan.notes.push_back("left out " + std::to_string(plan.forward_arrays) +
-                         " arrays of forward activations (.fwd), which are not gradients");
+  if (plan.left_out > 0) {
+    plan.notes.push_back(
+        "left out " + std::to_string(plan.left_out) +
+        " arrays of forward activations (.fwd) that are no floating-point numbers");
   }
   return plan;
 }

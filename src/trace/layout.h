@@ -47,7 +47,7 @@ struct TracePlan {
   uint64_t file_bytes = 0;
   std::map<std::string, std::string> description;
   std::vector<std::string> notes;
-  uint64_t forward_arrays = 0;  // of dumps, left out
+  uint64_t left_out = 0;  // arrays of dumps
 };
 
 // The name of a file of a step directory: step-<step>[.rank-<rank>][.micro-<micro>].safetensors.

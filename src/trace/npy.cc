@@ -93,7 +93,15 @@ size_t NpyTypeSize(NpyType type) { return Row(type).bytes; }
 
 const char* NpyTypeName(NpyType type) { return Row(type).name; }
 
-NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected) {
+namespace {
+
+// The dictionary of a header, and where the elements begin.
+struct HeaderText {
+  NpyDict dict;
+  uint64_t data_start = 0;
+};
+
+HeaderText ReadText(const ByteSource& source) {
   const auto [start, length] = ReadPrefix(source);
   if (length > source.size - start) {
     throw InputError(source.place, "header reaches beyond the file",
@@ -107,12 +115,23 @@ NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected) {
   }
   std::string text(length, '\0');
   source.read(start, std::as_writable_bytes(std::span(text)));
-  const NpyDict dict = ParseNpyDict(source.place, text);
+  return {ParseNpyDict(source.place, text), start + length};
+}
+
+}  // namespace
+
+bool HoldsFloats(const ByteSource& source) {
+  const std::string descr = ReadText(source).dict.descr;
+  return descr == "<f2" || descr == "<f4" || descr == "<f8" || descr.ends_with("V2");
+}
+
+NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected) {
+  const auto [dict, data_start] = ReadText(source);
   NpyHeader header;
   header.type = ParseType(source.place, dict.descr, expected);
   header.fortran_order = dict.fortran_order;
   header.shape = dict.shape;
-  header.data_start = start + length;
+  header.data_start = data_start;
   CheckSize(source, header);
   return header;
 }

@@ -42,6 +42,10 @@ inline constexpr std::string_view kTraceNpyTypes =
 // is said of a type that is not read. Throws InputError.
 NpyHeader ReadNpyHeader(const ByteSource& source, std::string_view expected = kNpyTypes);
 
+// Returns whether the elements are floating-point numbers, or may be: V2. Reads the header; throws
+// InputError if it is damaged.
+bool HoldsFloats(const ByteSource& source);
+
 // Returns the type of a trace's tensor. Throws InputError for types of codes, and for V2 unless
 // `void2` says what it holds.
 DType TraceDType(const std::string& place, NpyType type, std::optional<DType> void2,

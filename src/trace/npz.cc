@@ -197,14 +197,23 @@ void NpzStream::Fail(const std::string& reason) const {
                    "cannot be read: " + Printable(reason));
 }
 
+namespace {
+
+// The bytes of a member, from the beginning on.
+ByteSource SourceOf(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
+  return {.place = TensorPlace(archive->place(), member.name),
+          .size = member.size,
+          .read = NpzReader(std::make_shared<NpzStream>(archive, member), 0, Skip::kByReading)};
+}
+
+}  // namespace
+
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
-  NpzStream stream(archive, member);
-  return ReadNpyHeader(
-      {.place = TensorPlace(archive->place(), member.name),
-       .size = member.size,
-       .read = [&](uint64_t offset,
-                   std::span<std::byte> out) { stream.Read(offset, out, Skip::kByReading); }},
-      kTraceNpyTypes);
+  return ReadNpyHeader(SourceOf(archive, member), kTraceNpyTypes);
+}
+
+bool HoldsFloats(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member) {
+  return HoldsFloats(SourceOf(archive, member));
 }
 
 std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzStream> stream,

@@ -92,6 +92,9 @@ class NpzStream {
 // Reads and checks the .npy header of `member`.
 NpyHeader ReadNpzHeader(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
 
+// As HoldsFloats of the .npy file that the member is.
+bool HoldsFloats(const std::shared_ptr<NpzArchive>& archive, const NpzMember& member);
+
 // Returns a TraceTensor::read over the bytes of the stream's member from `begin` on.
 std::function<void(uint64_t, std::span<std::byte>)> NpzReader(std::shared_ptr<NpzStream> stream,
                                                               uint64_t begin, Skip skip);

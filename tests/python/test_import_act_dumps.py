@@ -19,6 +19,8 @@ def dumps(directory: Path) -> dict[str, np.ndarray]:
     directory.mkdir()
     arrays = {
         "fc1.fwd": random_gradients(1, 3, 4),
+        "fc1.fwd.0": random_gradients(7, 3, 4),
+        "mask.fwd": np.ones((3, 4), bool),
         "fc1.bwd.0": random_gradients(2, 3, 4, 5),
         "fc1.bwd.weight": random_gradients(3, 3, 7).astype(np.float16),
         "fc1.bwd.bias": random_gradients(4, 3).astype(np.float64),
@@ -34,14 +36,18 @@ def test_values_and_roles_are_those_that_the_commands_read(tmp_path: Path) -> No
     arrays = dumps(tmp_path / "in")
     imported = import_act_dumps(tmp_path / "in", tmp_path / "out")
     assert (imported.steps, imported.last_step) == (5, 4)
-    assert any("forward" in note for note in imported.notes)
+    assert any("forward activations that are no floating" in note for note in imported.notes)
     for step, row in ((0, 0), (2, 2), (3, 0), (4, 1)):
         got = read_step(tmp_path / "out", f"step-{step:08d}")
-        assert sorted(got) == sorted(name for name in arrays if not name.endswith("fwd"))
+        assert sorted(got) == sorted(name for name in arrays if name != "mask.fwd")
         for name, values in got.items():
             assert same_bits(values, arrays[name][row]), (step, name)
     options = ("--format", "fp16", "--format", "cb16", "--policy", "torch", "--policy", "cerebras")
-    assert replayed(tmp_path / "out", *options) == replayed(tmp_path / "in", *options)
+    runs = replayed(tmp_path / "out", *options)
+    assert runs == replayed(tmp_path / "in", *options)
+    roles = {tensor["name"]: tensor["role"] for tensor in runs[0]["tensors"]}
+    assert roles.pop("fc1.fwd") == roles.pop("fc1.fwd.0") == "act"
+    assert set(roles.values()) == {"grad", "act_grad"}
 
 
 def test_a_profile_replays_like_that_of_the_dump(tmp_path: Path) -> None:
@@ -85,7 +91,7 @@ def _bad_files() -> dict[str, bytes]:
     uneven = io.BytesIO()
     np.savez(uneven, **{"a.bwd.w": np.ones((2, 2), "f4"), "a.bwd.b": np.ones((3, 2), "f4")})
     forward = io.BytesIO()
-    np.savez(forward, **{"a.fwd": np.ones((2, 2), "f4")})
+    np.savez(forward, **{"a.fwd": np.ones((2, 2), bool)})
     integers = io.BytesIO()
     np.savez(integers, **{"a.bwd.w": np.ones((2, 2), "i4")})
     code = b"{'descr': __import__('os').mkdir('marker'), 'fortran_order': False, 'shape': (1,)}\n"

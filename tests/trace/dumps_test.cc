@@ -26,16 +26,24 @@ class Dumps : public TraceDirectoryTest {
     for (uint64_t i = 0; i < 2 * steps; ++i) bytes += Float32Bytes({first + static_cast<float>(i)});
     return bytes;
   }
+  // An array of a type that no gradient has.
+  static std::string Masks() {
+    std::string bytes = MakeNpyHeader(NpyType::kF16, kNone);
+    return bytes.replace(bytes.find("<f2"), 3, "|b1");
+  }
+  static constexpr std::array<uint64_t, 1> kNone = {0};
+
   std::string WriteDump(const std::string& name, const std::vector<ZipMember>& members) {
     return dir_.Write(name, ZipBytes(members));
   }
   void WriteThreeDumps() {
-    WriteDump("act_dumps.npz", {{.name = "fc.fwd.npy", .data = "forward data are not read"},
+    WriteDump("act_dumps.npz", {{.name = "mask.fwd.npy", .data = Masks()},
                                 {.name = "fc.bwd.0.npy", .data = Stack(2, 0)},
                                 Deflated("fc.bwd.weight.npy", Stack(2, 10))});
     WriteDump("act_dumps_2.npz", {{.name = "fc.bwd.npy", .data = Stack(1, 20)}});
     WriteDump("act_dumps_10.npz",
-              {{.name = "fc.fwd.0.npy", .data = ""}, {.name = "fc.bwd.npy", .data = Stack(1, 30)}});
+              {{.name = "ids.fwd.0.npy", .data = MakeNpyHeader(NpyType::kU32, kNone)},
+               {.name = "fc.bwd.npy", .data = Stack(1, 30)}});
   }
 };
 
@@ -58,12 +66,32 @@ TEST_F(Dumps, GiveOneStepPerSlice) {
   EXPECT_EQ(TensorBytes(reader.Load(3).recordings[0].tensors[0]), Float32Bytes({30, 31}));
 }
 
-TEST_F(Dumps, NoteForwardActivationsAndGaps) {
+TEST_F(Dumps, HaveTheForwardPass) {
+  WriteDump("act_dumps.npz", {{.name = "fc.fwd.npy", .data = Stack(2, 0)},
+                              Deflated("fc.call1.fwd.1.npy", Stack(2, 10)),
+                              {.name = "fc.bwd.npy", .data = Stack(2, 20)}});
+  const TraceReader reader = Open();
+  EXPECT_TRUE(reader.notes().empty());
+  const TraceStep step = reader.Load(1);
+  const std::vector<TraceTensor>& tensors = step.recordings[0].tensors;
+  ASSERT_EQ(tensors.size(), 3u);
+  EXPECT_EQ(tensors[0].role, Role::kAct);
+  EXPECT_EQ(tensors[1].role, Role::kAct);
+  EXPECT_EQ(tensors[2].role, Role::kActGrad);
+  EXPECT_EQ(TensorBytes(tensors[0]), Float32Bytes({2, 3}));
+  EXPECT_EQ(TensorBytes(tensors[1]), Float32Bytes({12, 13}));
+  WriteDump("act_dumps.npz", {{.name = "fc.fwd.npy", .data = "no array"},
+                              {.name = "fc.bwd.npy", .data = Stack(2, 20)}});
+  ExpectRefused({"tensor 'fc.fwd'", "is no .npy file"});
+}
+
+TEST_F(Dumps, NoteForwardArraysOfOtherTypesAndGaps) {
   WriteThreeDumps();
   const TraceReader reader = Open();
   std::string notes;
   for (const std::string& note : reader.notes()) notes += note + "\n";
-  EXPECT_NE(notes.find("left out 2 arrays of forward activations"), notes.npos) << notes;
+  EXPECT_NE(notes.find("left out 2 arrays of forward activations (.fwd) that are no"), notes.npos)
+      << notes;
   EXPECT_NE(notes.find("dumps before 'act_dumps_2.npz' are missing"), notes.npos) << notes;
 }
 
@@ -99,7 +127,9 @@ TEST_F(Dumps, RejectArraysThatDoNotStack) {
   WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = scalar}});
   ExpectRefused({"tensor 'a.bwd'", "no axis of steps"});
   WriteDump("act_dumps.npz", {{.name = "a.fwd.npy", .data = scalar}});
-  ExpectRefused({"act_dumps.npz", "no gradients"});
+  ExpectRefused({"tensor 'a.fwd'", "no axis of steps"});
+  WriteDump("act_dumps.npz", {{.name = "a.fwd.npy", .data = Masks()}});
+  ExpectRefused({"act_dumps.npz", "holds no values of a training"});
   WriteDump("act_dumps.npz", {{.name = "a.bwd.npy", .data = Stack(0, 0)}});
   ExpectRefused({"act_dumps.npz", "no steps"});
   const std::array<uint64_t, 2> many = {uint64_t{1} << 40, 0};

@@ -82,8 +82,9 @@ def import_act_dumps(
 ) -> Imported:
     """Imports dumps of the Cerebras Model Zoo, in the order of their numbers.
 
-    Steps count from `step` on. Forward activations are left out. Values keep their bits; bfloat16,
-    which NumPy saves as V2, becomes float32 with `npy_void` = "bf16". Memory is that of one step.
+    Steps count from `step` on. Forward activations that are no floating-point numbers are left out.
+    Values keep their bits; bfloat16, which NumPy saves as V2, becomes float32 with `npy_void` =
+    "bf16". Memory is that of one step.
     Raises InputError and UsageError.
     """
     if npy_void not in (None, "bf16"):
@@ -99,16 +100,16 @@ def import_act_dumps(
         number = step
         for path in shown(files, "files"):
             for found in _steps(path, chosen, npy_void is not None, notes):
-                activations = {name for name in found if role(name) == "act_grad"}
-                yield Gradients(Position(number), found, activations, metadata)
+                roles = {name: role(name) for name in found}
+                yield Gradients(Position(number), found, roles, metadata)
                 number += 1
 
     description = {"imported_from": "act-dumps"}
     return write_all(output, items(), notes, description=description, force=force)
 
 
-def role(key: str) -> str | None:
-    """Returns "grad" or "act_grad" for the key of an array; None for a forward activation.
+def role(key: str) -> str:
+    """Returns the role of an array by its key.
 
     Keys are <module>.fwd and <module>.bwd, with .<index> for each item of a tuple, and
     <module>.bwd.<parameter>.
@@ -116,7 +117,7 @@ def role(key: str) -> str | None:
     dotted = key + "."
     forward, backward = dotted.rfind(".fwd."), dotted.rfind(".bwd.")
     if forward > backward:
-        return None
+        return "act"
     if backward < 0:
         return role_of(key)
     return "act_grad" if _INDEX.fullmatch(dotted[backward + 5 :]) else "grad"
@@ -132,7 +133,7 @@ def _number(path: Path) -> int:
 def _steps(
     path: Path, chosen: Selection, is_bf16: bool, notes: Notes
 ) -> Iterator[dict[str, np.ndarray[Any, Any]]]:
-    """Yields the gradients of one step after another."""
+    """Yields the tensors of one step after another."""
     with ExitStack() as stack:
         members = _open(path, chosen, stack, notes)
         counts = {member.shape[0] for member in members}
@@ -152,16 +153,25 @@ def _open(path: Path, chosen: Selection, stack: ExitStack, notes: Notes) -> list
             if name == info.filename or name in seen:
                 raise InputError(f"{path}: {info.filename!r}: not *.npy, or there twice")
             seen.add(check_name(path, name))
-            if role(name) is None:
-                notes.add(f"left out the forward activations of {path.name}")
-            elif chosen.takes(name):
-                members.append(_member(path, archive, info, stack))
+            if not chosen.takes(name):
+                continue
+            member = _member(path, archive, info, stack)
+            if role(name) == "act" and member.dtype.kind != "f" and member.dtype != "V2":
+                notes.add(
+                    "left out forward activations that are no floating-point numbers, "
+                    f"of {path.name}"
+                )
+            else:
+                members.append(member)
     except _BAD_NPZ as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path}: cannot be read: {one_line(error)}") from error
     if not members:
-        raise InputError(f"{path}: no gradients, expected arrays named <module>.bwd...")
+        raise InputError(
+            f"{path}: holds no values of a training, expected arrays named <module>.bwd... or "
+            "<module>.fwd..."
+        )
     return members
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients on their way from a dump into a trace or profile."""
+"""Tensors of a training on their way from a dump into a trace or profile."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class Gradients:
     """What a file of a trace holds: the tensors of a step, or of one micro-step or rank of it.
 
     Tensors are float16, float32 or float64 NumPy arrays, or bfloat16 PyTorch tensors, contiguous.
-    `activations` are the names of those that are activation gradients.
+    `roles` are those that their names do not tell.
     """
 
     position: Position
     tensors: dict[str, Any]
-    activations: set[str] = field(default_factory=set)
+    roles: dict[str, str] = field(default_factory=dict)
     metadata: dict[str, str] = field(default_factory=dict)
 
 
@@ -44,9 +44,10 @@ class Selection:
         """Whether the tensor is imported."""
         return any(fnmatchcase(name, glob) for glob in self.tensors)
 
-    def is_activation(self, name: str) -> bool:
-        """Whether the tensor is an activation gradient."""
-        return role_of(name) == "act_grad" or any(fnmatchcase(name, glob) for glob in self.act_grad)
+    def role(self, name: str) -> str:
+        """The role of the tensor."""
+        chosen = any(fnmatchcase(name, glob) for glob in self.act_grad)
+        return "act_grad" if chosen else role_of(name)
 
 
 def selection(tensors: str | Iterable[str], act_grad: str | Iterable[str]) -> Selection:

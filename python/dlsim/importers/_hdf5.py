@@ -89,8 +89,8 @@ def import_hdf5(
 
     def items() -> Iterator[Gradients]:
         for position, attributes, found in read(files, places, chosen, notes):
-            activations = {name for name in found if chosen.is_activation(name)}
-            yield Gradients(position, found, activations, {**attributes, **metadata})
+            roles = {name: chosen.role(name) for name in found}
+            yield Gradients(position, found, roles, {**attributes, **metadata})
 
     description = {"imported_from": "hdf5"}
     return write_all(output, items(), notes, description=description, force=force)
@@ -142,7 +142,7 @@ def _by_group(
             attributes = _attributes(path, root[name])
             datasets = _datasets(path, root[name], chosen, notes)
             tensors = {label: _whole(path, dataset) for label, dataset in datasets.items()}
-        placed = layout.placed(Gradients(position, {}, set(), attributes))
+        placed = layout.placed(Gradients(position, {}, {}, attributes))
         yield placed.position, placed.metadata, tensors
 
 
@@ -233,7 +233,7 @@ def _by_file(
             datasets = _datasets(path, root, chosen, notes)
             tensors = {label: _whole(path, dataset) for label, dataset in datasets.items()}
             attributes = _attributes(path, root)
-        placed = layout.placed(Gradients(position, {}, set(), attributes))
+        placed = layout.placed(Gradients(position, {}, {}, attributes))
         yield placed.position, placed.metadata, tensors
 
 

@@ -82,9 +82,9 @@ class _TraceOutput:
 
     def write(self, gradients: Gradients) -> None:
         position = gradients.position
-        for name in gradients.activations:
-            if _core.role_of(name) != "act_grad":
-                self._roles[name] = "act_grad"
+        for name, role in gradients.roles.items():
+            if role != _core.role_of(name):
+                self._roles[name] = role
         self._writer.write(
             position.step,
             gradients.tensors,
@@ -129,7 +129,7 @@ class _ProfileOutput:
         self._step = position.step
         scale = float(gradients.metadata.get("grad_scale", "1"))
         tensors = [
-            (name, "act_grad" if name in gradients.activations else "grad", values)
+            (name, gradients.roles.get(name) or _core.role_of(name), values)
             for name, values in gradients.tensors.items()
         ]
         micro = -1 if position.micro is None else position.micro

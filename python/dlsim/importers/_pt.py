@@ -95,7 +95,7 @@ def _read(
     return Gradients(
         position,
         kept,
-        {name for name in kept if chosen.is_activation(name)},
+        {name: chosen.role(name) for name in kept},
         {**(scalars(path, tree) if isinstance(tree, Mapping) else {}), **metadata},
     )
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .._core import role_of
 from .._errors import InputError
 from ._gradients import Gradients, Notes, Selection, check_name, scale_metadata, selection
 from ._numbering import PathText, Position, files_of
@@ -28,8 +27,12 @@ _NAME = re.compile(
 )
 _RANK = re.compile(r"rank_(\d{1,9})")
 
-# What a dumped tensor is called in a trace. Activations, weights and outputs are no gradients.
+# What a dumped tensor is called in a trace, whose names tell roles. The activation is the layer's
+# input.
 _SUFFIXES = {
+    "activation": ".activation.act",
+    "output": ".act",
+    "weight": ".weight.value",
     "wgrad": ".weight.grad",
     "gradient": ".gradient.act_grad",
     "dgrad": ".dgrad.act_grad",
@@ -45,12 +48,13 @@ def import_te(
     grad_scale: float | None = None,
     force: bool = False,
 ) -> Imported:
-    """Imports the high-precision gradients of TransformerEngine's DumpTensors.
+    """Imports the high-precision tensors of TransformerEngine's DumpTensors.
 
     `inputs` is the log directory, its tensor_dumps, or one of their rank_<N>; `rank` takes one rank
     only. `wgrad` becomes <layer>.weight.grad, `gradient` and `dgrad` (of a layer's output and
-    input) become activation gradients; other tensors are left out. Values keep their bits.
-    Raises InputError and UsageError.
+    input) become activation gradients; `output` and `activation` (a layer's input) are those of the
+    forward pass, and `weight` is a parameter. Values keep their bits. Raises InputError and
+    UsageError.
     """
     chosen = selection(tensors, ())
     metadata = scale_metadata(grad_scale)
@@ -81,9 +85,6 @@ def _plan(
         if found is None:
             notes.add("left out files not named <layer>_<tensor>_iter_<number>.pt")
             continue
-        if found["tensor"] not in _SUFFIXES:
-            notes.add(f"left out tensors of the kind {found['tensor']}: no gradients")
-            continue
         name = check_name(path, found["layer"] + _SUFFIXES[found["tensor"]])
         number = int(of_rank[1]) if of_rank else None
         if not chosen.takes(name) or (rank is not None and number != rank):
@@ -95,7 +96,7 @@ def _plan(
     if not groups:
         wanted = "" if rank is None else f" of rank {rank}"
         raise InputError(
-            f"{files[0].parent}: no gradients{wanted}, expected files such as "
+            f"{files[0].parent}: no tensors{wanted}, expected files such as "
             "rank_0/fc1_wgrad_iter_000000.pt"
         )
     return groups
@@ -114,5 +115,4 @@ def _read(
         if list(found) != [name]:
             raise InputError(f"{path}: high_precision is no floating-point tensor")
         tensors |= found
-    activations = {name for name in tensors if role_of(name) == "act_grad"}
-    return Gradients(position, tensors, activations, dict(metadata))
+    return Gradients(position, tensors, {}, dict(metadata))

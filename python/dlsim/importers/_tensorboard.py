@@ -112,7 +112,7 @@ def _write(
         for step, histograms in _read(inputs, choice, notes):
             sides: dict[str, list[Any]] = {side: [] for side in writers}
             for tag, brackets in histograms:
-                role = "act_grad" if choice.selection.is_activation(tag) else "grad"
+                role = choice.selection.role(tag)
                 names.add(tag)
                 for side, tensors in sides.items():
                     tensors.append((tag, role, *_values(brackets, side)))
