@@ -35,9 +35,8 @@ std::map<std::string, std::string> WholeMetadata(const Shards& shards) {
                        fmt::format("{}", shards.front()->grad_scale),
                        fmt::format("{}", shard->grad_scale));
     }
-    metadata.insert(shard->metadata.begin(), shard->metadata.end());
+    JoinMetadata(shard->metadata, metadata);
   }
-  metadata.erase(std::string(kShardGridKey));
   return metadata;
 }
 

@@ -42,10 +42,9 @@ ProfileStep WholeStep(std::span<const ProfileStep> shards, std::span<const std::
   for (size_t r = 0; r < shards.size(); ++r) {
     AddShardGrids(places[r], shards[r].metadata, grids);
     headers.push_back(HeadersOf(shards[r]));
-    step.metadata.insert(shards[r].metadata.begin(), shards[r].metadata.end());
+    JoinMetadata(shards[r].metadata, step.metadata);
     step.files.insert(step.files.end(), shards[r].files.begin(), shards[r].files.end());
   }
-  step.metadata.erase(std::string(kShardGridKey));
   for (WholeTensor& whole : WholeTensorsOf(headers, places, grids)) {
     for (size_t part = 0; part < step.histograms.size(); ++part) {
       Histogram sum;

@@ -2,6 +2,8 @@
 #include "src/trace/shard_grid.h"
 
 #include <algorithm>
+#include <set>
+#include <sstream>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -200,6 +202,23 @@ void AddShardGrids(const std::string& place, const std::map<std::string, std::st
   for (const auto& [name, value] : json.items()) {
     grids.try_emplace(name, ReadCuts(place, value));
   }
+}
+
+void JoinMetadata(const std::map<std::string, std::string>& shard,
+                  std::map<std::string, std::string>& whole) {
+  whole.insert(shard.begin(), shard.end());
+  whole.erase(std::string(kShardGridKey));
+  const std::string key(kAutocastFloat32Key);
+  const auto named = shard.find(key);
+  if (named == shard.end()) return;
+  std::set<std::string> names;
+  for (const std::string& text : {whole[key], named->second}) {
+    std::istringstream lines(text);
+    for (std::string name; std::getline(lines, name);) names.insert(ParsePieceName(name).whole);
+  }
+  std::string joined;
+  for (const std::string& name : names) joined += (joined.empty() ? "" : "\n") + name;
+  whole[key] = joined;
 }
 
 std::vector<WholeTensor> WholeTensorsOf(std::span<const std::vector<PieceHeader>> shards,

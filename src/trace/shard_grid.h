@@ -54,10 +54,15 @@ inline constexpr std::string_view kShardGridKey = "shard_grid";
 void AddShardGrids(const std::string& place, const std::map<std::string, std::string>& metadata,
                    ShardGrids& grids);
 
+// Adds the metadata of a shard to that of the whole: what the first shard states counts, without
+// its grid, and kAutocastFloat32Key names what any shard names, as the whole is named.
+void JoinMetadata(const std::map<std::string, std::string>& shard,
+                  std::map<std::string, std::string>& whole);
+
 // What recordings of several shards hold together, in the order in which tensors come first: pieces
 // are named `<parameter>.shard-1-of-4.grad`. `places` name the recordings. Throws InputError if a
-// tensor or piece is there twice, a piece of a parameter's gradient is missing, or pieces do not
-// fit.
+// tensor or piece is there twice, a piece of a parameter or of its gradient is missing, or pieces
+// do not fit.
 std::vector<WholeTensor> WholeTensorsOf(std::span<const std::vector<PieceHeader>> shards,
                                         std::span<const std::string> places,
                                         const ShardGrids& grids);

@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "src/trace/tensor_rules.h"
 #include "tests/support/trace_test_util.h"
 
 namespace dlsim {
@@ -20,9 +22,8 @@ std::vector<WholeTensor> Join(const Shapes& shapes, size_t count, const ShardGri
   std::vector<std::string> places;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const std::string name = "a.w.shard-" + std::to_string(i) + "-of-" + std::to_string(count);
-    PieceHeader header{name + "." + role, Role::kGrad, DType::kF32, shapes[i]};
-    if (role == "act_grad") header.role = Role::kActGrad;
-    shards.push_back({header});
+    const std::string full = name + "." + role;
+    shards.push_back({{full, RoleOfName(full), DType::kF32, shapes[i]}});
     places.push_back("shard-" + std::to_string(i));
   }
   return WholeTensorsOf(shards, places, grids);
@@ -55,14 +56,18 @@ TEST(ShardGrid, PiecesThatHaveLostTheirShapeFollowEachOther) {
   EXPECT_EQ(Begins(tensor), (Shapes{{0}, {6}}));
 }
 
-TEST(ShardGrid, GradientsNeedAllPiecesAndActivationsDoNot) {
-  ExpectInputError(
-      [] {
-        Join({{1}, {1}}, 3);
-      },
-      {"shard-0: tensor 'a.w.grad': a piece is missing in all shards, expected 3 "
-       "pieces, got none of number 2"});
-  EXPECT_EQ(Join({{1}, {1}}, 3, {}, "act_grad").at(0).header.shape, std::vector<uint64_t>{2});
+TEST(ShardGrid, ParametersAndTheirGradientsNeedAllPiecesAndActivationsDoNot) {
+  for (const std::string role : {"grad", "value"}) {
+    ExpectInputError(
+        [&] {
+          Join({{1}, {1}}, 3, {}, role);
+        },
+        {"shard-0: tensor 'a.w." + role + "': a piece is missing in all shards, expected 3 pieces",
+         "got none of number 2"});
+  }
+  for (const std::string role : {"act", "act_grad"}) {
+    EXPECT_EQ(Join({{1}, {1}}, 3, {}, role).at(0).header.shape, std::vector<uint64_t>{2});
+  }
   // With a hole in the grid the rest has no shape.
   const ShardGrids grids = {{"a.w.act_grad", {{0, 2}, {1, 2}}}};
   EXPECT_EQ(Join({{1, 2}, {1, 2}, {1, 2}}, 4, grids, "act_grad").at(0).header.shape,
@@ -89,6 +94,19 @@ TEST(ShardGrid, OtherNamesAreWholeTensors) {
     const std::vector<std::string> places = {"a"};
     EXPECT_EQ(WholeTensorsOf(shards, places, {}).at(0).header.name, name);
   }
+}
+
+TEST(ShardGrid, MetadataOfShardsNameWhatAnyOfThemKeepsInFloat32) {
+  std::map<std::string, std::string> whole;
+  JoinMetadata({{"loss", "1"},
+                {"shard_grid", "{}"},
+                {"autocast_float32", "a/exp.act\nnorm.shard-0-of-2.act"}},
+               whole);
+  JoinMetadata({{"loss", "2"}, {"autocast_float32", "norm.shard-1-of-2.act\nb.act"}}, whole);
+  JoinMetadata({{"lr", "3"}}, whole);
+  EXPECT_EQ(whole,
+            (std::map<std::string, std::string>{
+                {"loss", "1"}, {"lr", "3"}, {"autocast_float32", "a/exp.act\nb.act\nnorm.act"}}));
 }
 
 TEST(ShardGrid, MetadataIsReadStrictly) {
