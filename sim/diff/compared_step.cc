@@ -23,12 +23,16 @@ struct Header {
 
 using Place = std::pair<size_t, size_t>;  // in a and in b
 
-// Adds what does not match to `step`, and an entry for what does.
+// Adds what does not match to `step`, and an entry for what does. Forward tensors are left out:
+// they have no effective value of a step.
 std::vector<Place> Match(std::span<const Header> a, std::span<const Header> b, ComparedStep& step) {
   std::map<std::string_view, size_t> of_b;
-  for (size_t k = 0; k < b.size(); ++k) of_b.emplace(b[k].name, k);
+  for (size_t k = 0; k < b.size(); ++k) {
+    if (IsGradient(b[k].role)) of_b.emplace(b[k].name, k);
+  }
   std::vector<Place> places;
   for (size_t i = 0; i < a.size(); ++i) {
+    if (IsForward(a[i].role)) continue;
     const auto found = of_b.find(a[i].name);
     if (found == of_b.end()) {
       step.unmatched.push_back({a[i].name, Mismatch::kOnlyInA, a[i].shape, {}});
