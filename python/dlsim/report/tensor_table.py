@@ -10,6 +10,9 @@ from ._inputs import Run
 from ._json import digits, number, packed
 from ._names import NameTable
 
+# As tensor_table.js numbers them.
+_ROLES = ("grad", "act_grad", "act", "value")
+
 # Columns of tensor_table.js after name and role.
 _COLUMNS = (
     "elements",
@@ -33,7 +36,10 @@ def tensor_tables(runs: Sequence[Run], names: NameTable) -> str:
 def _table(tensors: Sequence[Mapping[str, Any]], names: NameTable) -> dict[str, list[Any]]:
     table: dict[str, list[Any]] = {
         "name": [names.index(tensor["name"]) for tensor in tensors],
-        "role": [int(tensor.get("role") == "act_grad") for tensor in tensors],
+        "role": [
+            _ROLES.index(role) if (role := tensor.get("role")) in _ROLES else 0
+            for tensor in tensors
+        ],
         "open": [i for i, tensor in enumerate(tensors) if tensor.get("exact") is False],
     }
     for key in _COLUMNS:

@@ -6,7 +6,8 @@ const TensorTable = (() => {
   const magnitude = (v) => (v === null ? "" : typeof v === "string" ? v : v.toPrecision(3));
   const columns = [
     ["tensor", "name", (v) => v, "name as recorded"],
-    ["role", "role", (v) => (v ? "act_grad" : "grad"), "grad: of a parameter; act_grad: of an activation"],
+    ["role", "role", (v) => ["grad", "act_grad", "act", "value"][v],
+      "grad: of a parameter; act_grad: of an activation; act and value: the activation and the parameter"],
     ["elements", "elements", Report.count, "all values over all steps"],
     ["underflow", "underflow_fraction", Report.share, "share of the finite nonzero values that become zero"],
     ["underflow", "underflow", Report.count, "values that become zero"],
