@@ -83,7 +83,10 @@ struct ProfileSettings {
 ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
                       const StepOptions& options);
 
-// Returns the totals of a step.
+// Returns the totals of a step; of a trace's, those of its profile, without its forward pass being
+// read.
 ProfileTotals TotalsOf(const ProfileStep& step);
+ProfileTotals TotalsOf(const TraceStep& step, const HistogramEdges& edges,
+                       const StepOptions& options);
 
 }  // namespace dlsim

@@ -115,7 +115,8 @@ void RunAll(const GradientSource& source, const ReplayOptions& options, size_t t
     std::vector<ReplayRun> runs;
     for (const Job& job : together) {
       runs.push_back(job.run);
-      if (job.tensors == nullptr) runs.back().tensor_records = TensorRecords::kDropped;
+      runs.back().tensor_records =
+          job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kGradients;
     }
     std::vector<ReplayResult> results = Replay(source, std::move(runs), options);
     for (size_t i = 0; i < together.size(); ++i) {

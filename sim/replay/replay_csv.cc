@@ -11,13 +11,12 @@
 namespace dlsim::sim {
 namespace {
 
-std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
-                const StepTensor& tensor, const TensorAnswer& answer, size_t part,
-                std::span<const std::string> configs, size_t index) {
+std::string Row(const ObservedStep::Run& of, int64_t micro, double scale, const StepTensor& tensor,
+                const TensorAnswer& answer, size_t part, std::span<const std::string> configs) {
   std::string row =
-      fmt::format("{},{},{},{},{},{},{},{}", run.format, run.policy, step.step,
-                  micro < 0 ? std::string() : std::to_string(micro), step.scale,
-                  static_cast<int>(step.skipped), CsvField(tensor.name), NameOf(tensor.role));
+      fmt::format("{},{},{},{},{},{},{},{}", of.run.format, of.run.policy, of.record.step,
+                  micro < 0 ? std::string() : std::to_string(micro), scale,
+                  static_cast<int>(of.record.skipped), CsvField(tensor.name), NameOf(tensor.role));
   ForEachColumn([&](auto counter, auto columns) {
     if constexpr (columns.kInCsv) {
       fmt::format_to(std::back_inserter(row), ",{}",
@@ -25,8 +24,20 @@ std::string Row(const ReplayRun& run, const ReplayStep& step, int64_t micro,
     }
   });
   if (answer.bounds) row += answer.bounds->counters.exact() ? ",1" : ",0";
-  if (!configs.empty()) row += "," + CsvField(configs[index]);
+  if (!configs.empty()) row += "," + CsvField(configs[of.index]);
   return row + "\n";
+}
+
+// Adds the rows of the tensors of one pass, part by part.
+void AddRows(const ObservedStep::Run& of, const StepMeasurement& measured,
+             std::span<const TensorAnswer> answers, double scale,
+             std::span<const std::string> configs, std::string& rows) {
+  for (size_t part = 0; part < measured.micro_steps.size(); ++part) {
+    for (size_t t = 0; t < answers.size(); ++t) {
+      rows += Row(of, measured.micro_steps[part], scale, measured.tensors[t], answers[t], part,
+                  configs);
+    }
+  }
 }
 
 }  // namespace
@@ -41,16 +52,11 @@ std::string CsvHeader(const SourceFacts& facts, std::span<const std::string> con
 }
 
 void WriteCsvRows(const ObservedStep& step, std::span<const std::string> configs, OutputFile& out) {
-  const StepMeasurement& measured = step.measurement;
   std::string rows;
   for (const ObservedStep::Run& run : step.runs) {
     if (run.run.resume) continue;
-    for (size_t part = 0; part < measured.micro_steps.size(); ++part) {
-      for (size_t t = 0; t < measured.tensors.size(); ++t) {
-        rows += Row(run.run, run.record, measured.micro_steps[part], measured.tensors[t],
-                    run.answers[t], part, configs, run.index);
-      }
-    }
+    AddRows(run, step.measurement, run.answers, run.record.scale, configs, rows);
+    AddRows(run, step.forward, run.forward_answers, 1, configs, rows);
   }
   out.Write(rows);
 }

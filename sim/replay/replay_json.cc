@@ -218,7 +218,10 @@ void WriteRun(const SimulationRun& run, JsonStream& json) {
   const Clipping clipping = run.start ? run.start->clipping : Clipping();
   json.Array("steps", run.result.steps,
              [&](const ReplayStep& step) { return JsonStep(step, clipping); });
-  json.Array("tensors", run.result.tensors, JsonTensor);
+  json.BeginArray("tensors");
+  for (const ReplayTensor& tensor : run.result.tensors) json.Item(JsonTensor(tensor));
+  for (const ReplayTensor& tensor : run.result.forward.tensors) json.Item(JsonTensor(tensor));
+  json.EndArray();
   json.Array("layers", LayerLosses(run.result.tensors), JsonLayer);
   if (run.heat_map) {
     json.BeginObject("heat_map");
@@ -266,6 +269,9 @@ Json JsonSummary(const SimulationRun& run) {
   AddCountersAndRanges(summary.activations, open.activations, activations);
   AddHarm(summary.activation_harm, activations);
   AddHarmRange(result.steps, &ReplayStep::activation_harm, activations);
+  AddCountersAndRanges(result.forward.outputs.stats, result.forward.outputs.open,
+                       object["forward"]);
+  AddCountersAndRanges(result.forward.values.stats, result.forward.values.open, object["values"]);
   return object;
 }
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 #include <vector>
 
@@ -124,12 +125,8 @@ TableRow TensorRow(const ReplayTensor& tensor) {
 
 using TensorOrder = bool (*)(const ReplayTensor& a, const ReplayTensor& b);
 
-std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrder worse,
+std::string WorstTensors(std::vector<ReplayTensor> tensors, const char* title, TensorOrder worse,
                          size_t top) {
-  std::vector<ReplayTensor> tensors;
-  for (const ReplayTensor& tensor : run.result.tensors) {
-    if (tensor.stats.underflow > 0) tensors.push_back(tensor);
-  }
   if (tensors.empty() || top == 0) return "";
   std::stable_sort(tensors.begin(), tensors.end(), worse);
   const size_t shown = std::min(top, tensors.size());
@@ -138,6 +135,13 @@ std::string WorstTensors(const SimulationRun& run, const char* title, TensorOrde
   std::vector<std::string_view> dispensable(rows.front().rbegin(), rows.front().rend() - 2);
   std::erase(dispensable, "underflow");
   return FormatTable(rows, dispensable);
+}
+
+std::vector<ReplayTensor> UnderflowingGradients(const SimulationRun& run) {
+  std::vector<ReplayTensor> tensors;
+  std::ranges::copy_if(run.result.tensors, std::back_inserter(tensors),
+                       [](const ReplayTensor& tensor) { return tensor.stats.underflow > 0; });
+  return tensors;
 }
 
 std::string Events(const SimulationRun& run) {
@@ -243,15 +247,21 @@ std::string RunSection(const SimulationRun& run, std::span<const OptimizerGroup>
          FirstFailure(run) + Hopeless(run) + WarmUp(run) + ClippingLine(run) +
          Optimizers(run, optimizers) + Events(run) +
          WorstTensors(
-             run, "worst by underflow",
+             UnderflowingGradients(run), "worst by underflow",
              [](const ReplayTensor& a, const ReplayTensor& b) {
                return a.stats.underflow_fraction() > b.stats.underflow_fraction();
              },
              top) +
          WorstTensors(
-             run, "worst by energy lost",
+             UnderflowingGradients(run), "worst by energy lost",
              [](const ReplayTensor& a, const ReplayTensor& b) {
                return a.worst_step_energy_lost > b.worst_step_energy_lost;
+             },
+             top) +
+         WorstTensors(
+             run.result.forward.tensors, "forward, largest first",
+             [](const ReplayTensor& a, const ReplayTensor& b) {
+               return a.stats.absmax > b.stats.absmax;
              },
              top);
 }

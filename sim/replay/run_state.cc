@@ -220,8 +220,7 @@ void RunState::CountTensor(const Measured& step, size_t t, const ReplayStep& rec
   }
   if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
   if (const auto& bounds = step.judged.answers[t].bounds) {
-    if (!tensor.uncertain) tensor.uncertain.emplace();
-    tensor.uncertain->stats.Merge(bounds->counters);
+    tensor.AddUncertainty(bounds->counters);
     if (!skipped) {
       tensor.uncertain->worst_step_energy_lost.RaiseTo(
           bounds->counters.RangeOf<&TensorStats::energy_lost>(total));
@@ -254,7 +253,7 @@ StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
 void RunState::Count(const Measured& step, ReplayStep& record) {
   const std::vector<TensorAnswer>& answers = step.judged.answers;
   for (size_t t = 0; t < answers.size(); ++t) CountStep(step, t, record);
-  const bool kept = run_.tensor_records == TensorRecords::kKept;
+  const bool kept = run_.tensor_records != TensorRecords::kDropped;
   for (size_t t = 0; kept && t < answers.size(); ++t) CountTensor(step, t, record);
   record.harm = HarmOfStep(step, Role::kGrad);
   record.activation_harm = HarmOfStep(step, Role::kActGrad);

@@ -53,7 +53,7 @@ class RecordedStep final : public GradientStep {
     return IfUnchanged(MeasureSpreads(step_));
   }
   ProfileTotals Totals(const HistogramEdges& edges, const StepOptions& options) override {
-    return IfUnchanged(TotalsOf(ProfileOf(step_, edges, options)));
+    return IfUnchanged(TotalsOf(step_, edges, options));
   }
   StepMeasurement Measure(std::span<const StepQuestion> questions,
                           const StepOptions& options) const override {

@@ -178,19 +178,25 @@ void AddPass(const TraceStep& step, Pass pass, const HistogramEdges& edges, Step
       tensors.size() * parts * edges.bin_count() * kLooksPerBin);
 }
 
+// Returns the profile of a step without tensors.
+ProfileStep EmptyProfile(const TraceStep& step, const StepOptions& options) {
+  ProfileStep profile;
+  profile.step = step.step;
+  profile.micro_steps = PartNumbers(step, options.accumulation);
+  profile.histograms.resize(profile.micro_steps.size());
+  return profile;
+}
+
 }  // namespace
 
 ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
                       const StepOptions& options) {
-  ProfileStep profile;
-  profile.step = step.step;
-  profile.micro_steps = PartNumbers(step, options.accumulation);
+  ProfileStep profile = EmptyProfile(step, options);
   if (!step.recordings.empty()) profile.metadata = step.recordings.front().metadata;
   for (const Recording* file : RecordedFiles(step)) {
     const std::string name = std::filesystem::path(file->place).filename().string();
     profile.files.push_back({name, file->file_bytes});
   }
-  profile.histograms.resize(profile.micro_steps.size());
   AddPass(step, Pass::kBackward, edges, options, profile);
   AddPass(step, Pass::kForward, edges, options, profile);
   return profile;
@@ -209,6 +215,13 @@ ProfileTotals TotalsOf(const ProfileStep& step) {
     totals.activations.push_back(activations.Take());
   }
   return totals;
+}
+
+ProfileTotals TotalsOf(const TraceStep& step, const HistogramEdges& edges,
+                       const StepOptions& options) {
+  ProfileStep profile = EmptyProfile(step, options);
+  AddPass(step, Pass::kBackward, edges, options, profile);
+  return TotalsOf(profile);
 }
 
 }  // namespace dlsim

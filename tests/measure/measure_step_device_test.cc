@@ -201,6 +201,30 @@ TEST_F(MeasureStepDevice, GivesTheProfileOfTheCpu) {
   EXPECT_EQ(device.steps, 2u);
 }
 
+TEST_F(MeasureStepDevice, GivesTheForwardPassOfTheCpu) {
+  for (uint32_t micro = 0; micro < 2; ++micro) {
+    dir_.Write("step-0.micro-" + std::to_string(micro) + ".safetensors",
+               BuildSafetensors(
+                   {FloatTensor("x.act", Values(micro == 0 ? 70'001 : 9, micro)),
+                    FloatTensor("w.grad", Values(5, 2)), FloatTensor("w.value", Values(5, 7))},
+                   {{"grad_scale", "64"}}));
+  }
+  const TraceStep step = Open().Load(0);
+  const std::vector<Conversion> conversions = {{kFp16}, {kFp16, Rounding::kStochastic}};
+  const HistogramEdges edges = EdgesOf(DefaultLadder());
+  LateDevice device;
+  for (const Accumulation accumulation : kAccumulations) {
+    StepOptions options;
+    options.accumulation = accumulation;
+    const StepMeasurement expected = MeasureForward(step, conversions, options);
+    const ProfileStep profile = ProfileOf(step, edges, options);
+    options.device = &device;
+    ExpectSameBits(MeasureForward(step, conversions, options), expected);
+    EXPECT_EQ(ProfileOf(step, edges, options), profile);
+  }
+  EXPECT_EQ(device.steps, 6u);  // one measured and two counted each
+}
+
 TEST_F(MeasureStepDevice, DoesTheWorkBesideOnce) {
   dir_.Write("step-1.safetensors", BuildSafetensors({}));
   const std::vector<TraceStep> steps = {SeveralWaves(), Open().Load(1)};

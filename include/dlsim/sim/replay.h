@@ -16,6 +16,7 @@
 #include "dlsim/sim/clipping.h"
 #include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/loss_scaler.h"
+#include "dlsim/sim/replay_tensor.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
@@ -34,8 +35,9 @@ struct Resume {
   Kept kept = Kept::kAll;
 };
 
-// Whether a run's result has its tensors, which take memory where there are very many of them.
-enum class TensorRecords : uint8_t { kKept, kDropped };
+// Of which tensors a run's result tells, which takes memory where there are very many of them: all,
+// gradients only, none. The forward pass is measured only with kKept.
+enum class TensorRecords : uint8_t { kKept, kGradients, kDropped };
 
 // One simulation: a conversion and a policy, from its first step.
 struct ReplayRun {
@@ -110,19 +112,6 @@ struct StepHarm {
   std::optional<Bracket<double>> mean_range;  // from a profile
 };
 
-// The same of one tensor, or its mean, over steps.
-struct HarmOverSteps {
-  double sum = 0, worst = 0;
-  uint64_t steps = 0;
-
-  void Add(double harm) {
-    sum += harm;
-    worst = harm > worst ? harm : worst;
-    ++steps;
-  }
-  double mean() const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
-};
-
 // What a profile leaves open of a step; ReplayStep has the likeliest.
 struct StepUncertainty {
   bool certain = true;  // false: a profile cannot tell whether the step is finite, or why not
@@ -153,33 +142,6 @@ struct ReplayStep {
   TensorStats activations;                   // over activation gradients
   StepHarm harm, activation_harm;            // of parameter and of activation gradients
   std::optional<StepUncertainty> uncertain;  // from a profile
-};
-
-// The loss scales that were used.
-struct ScaleRange {
-  double min = 0, max = 0, final = 0;
-};
-
-struct TensorUncertainty {
-  CounterBrackets stats;
-  Bracket<double> worst_step_energy_lost;
-};
-
-// One tensor over all steps of a run.
-struct ReplayTensor {
-  std::string name;
-  Role role = Role::kGrad;
-  TensorStats stats = {};
-  // Largest energy lost in one applied step: over a run the largest step would hide the others.
-  double worst_step_energy_lost = 0;
-  HarmOverSteps harm = {};     // over the applied steps in which it is not zero
-  uint64_t nonzero_steps = 0;  // those, and the skipped ones ...
-  uint64_t noise_steps = 0;    // ... and of all these where it is but rounding noise of float32
-
-  bool noise() const { return 2 * noise_steps > nonzero_steps; }
-  std::optional<int64_t> first_overflow_step = std::nullopt;
-  std::optional<ScaleRange> scales = std::nullopt;            // if its scale is not the model's
-  std::optional<TensorUncertainty> uncertain = std::nullopt;  // from a profile
 };
 
 // A run's path in short.
@@ -221,7 +183,8 @@ struct ReplaySummary : PathSummary {
 struct ReplayResult {
   std::vector<ReplayStep> steps;
   ReplaySummary summary;              // of the steps
-  std::vector<ReplayTensor> tensors;  // in file order of their first appearance
+  std::vector<ReplayTensor> tensors;  // gradients, in file order of their first appearance
+  ForwardPass forward;
   std::vector<ScalerEvent> events;    // `step` is the recorded step number
   std::optional<int64_t> stopped_at;  // step of the fatal event that ended the run
 };
@@ -230,11 +193,13 @@ struct ReplayResult {
 struct ObservedStep {
   size_t index = 0;  // of the effective step
   const StepMeasurement& measurement;
+  const StepMeasurement& forward;  // see MeasureForward; no tensors if none were recorded
   struct Run {
     const ReplayRun& run;                      // its scaler has already advanced
-    const std::vector<TensorAnswer>& answers;  // per tensor
+    const std::vector<TensorAnswer>& answers;  // per gradient
     const ReplayStep& record;
-    size_t index;  // of the run, in the order of the call
+    size_t index;                                   // of the run, in the order of the call
+    std::span<const TensorAnswer> forward_answers;  // per forward tensor, in its conversion
   };
   std::vector<Run> runs;
 };
