@@ -30,6 +30,14 @@ void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulati
                    std::to_string(*asked.steps));
 }
 
+// No loss scale follows from a forward pass alone.
+void RequireGradients(const GradientSource& source, const TraceArguments& arguments) {
+  const std::string& glob = arguments.options.tensors;
+  RequireTensors(arguments, glob == "*" ? "no gradients" : NoTensorMatches(glob),
+                 source.step_count(),
+                 [&](size_t i) { return !source.Load(i, StepNeeds::kTensors)->Tensors().empty(); });
+}
+
 // A device has nothing to do then. It is opened if the user names it, so that what is refused does
 // not depend on the input.
 GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& arguments,
@@ -44,9 +52,7 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
   auto source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
   source->LeaveOutLosses();
   input.source = std::move(source);
-  RequireTensors(
-      arguments, NoTensorMatches(arguments.options.tensors), input.profile->step_count(),
-      [&](size_t i) { return !input.source->Load(i, StepNeeds::kTensors)->Tensors().empty(); });
+  RequireGradients(*input.source, arguments);
   input.device = OpenDevice(device, 0);
   if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
   replay.step.accumulation = settings.accumulation;
@@ -98,6 +104,7 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
   auto source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
   source->LeaveOutLosses();
   input.source = std::move(source);
+  RequireGradients(*input.source, arguments);
   input.device = OpenDevice(device, input.source->facts().file_bytes);
   replay.step.device = input.device.get();
   return input;

@@ -151,6 +151,21 @@ TEST(ForwardPass, ChangesNoOtherCommand) {
   EXPECT_EQ(WindowsOf(found), WindowsOf(expected));
 }
 
+TEST(ForwardPass, AloneTellsOfNoLossScale) {
+  const TempDir dir;
+  dir.Write("step-0.safetensors", BuildSafetensors({FloatTensor("fc.act", {1, 70000})}));
+  const TempDir profiles;
+  const std::string profile = Profiled(dir.path(), profiles.path() + "/a.dlprof");
+  for (const char* command : {"replay", "sweep", "tune"}) {
+    for (const std::string& path : {dir.path(), profile}) {
+      Arguments arguments = {command, path};
+      if (std::string(command) == "sweep") arguments.insert(arguments.end(), {"--policy", "torch"});
+      ExpectFailure(arguments, 3, {"no gradients"});
+    }
+  }
+  EXPECT_EQ(SucceedJson({"info", dir.path(), "--json"})["tensors"][0]["role"], "act");
+}
+
 TEST(ForwardPass, IsNoDifference) {
   const TwoTraces traces(kSingle);
   const TempDir dir;
@@ -221,7 +236,7 @@ TEST(ForwardPass, MetadataGoThroughProfilesAndMerges) {
   const std::string merged = dir.path() + "/b.dlprof";
   EXPECT_EQ(RunCommand({"merge", profile, "-o", merged}).exit_code, 0);
   for (const std::string& path : {traces.forward(), profile, merged}) {
-    const json info = SucceedJson({"info", path, "--json", "-"});
+    const json info = SucceedJson({"info", path, "--json"});
     EXPECT_NE(info["steps"].dump().find("mask.act\\nblock.0/exp.act"), std::string::npos) << path;
   }
 }

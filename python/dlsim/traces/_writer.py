@@ -149,9 +149,8 @@ class TraceWriter:
         Tensors are arrays of NumPy, PyTorch, JAX and others, or lists of numbers, of float32,
         float64, float16 or bfloat16 and any shape; the end of a name tells the role
         (docs/traces.md). Contiguous ones on the CPU are written from where they are. Metadata as in
-        docs/traces.md;
-        `step`, `micro_step` and `rank` are added. Returns the path. Raises TypeError or UsageError
-        for bad arguments, InputError if the file cannot be written.
+        docs/traces.md; `step`, `micro_step` and `rank` are added. Returns the path. Raises
+        TypeError or UsageError for bad arguments, InputError if the file cannot be written.
         """
         path = self.directory / _file_name(step, micro, rank)
         places = {"step": step, "micro_step": micro, "rank": rank}
