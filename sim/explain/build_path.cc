@@ -24,6 +24,7 @@ class PathBuilder {
   explicit PathBuilder(const LogEvents& log) : events_(log.events) {
     path_.notes = log.notes;
     path_.bounds_nothing = log.bounds_nothing;
+    path_.losses = log.losses;
     for (LogEvent& event : events_) {
       if (event.interval) path_.told_interval = event.interval;
       const bool is_zero =
@@ -86,7 +87,7 @@ class PathBuilder {
     ++overflows_;
     Stretch stretch = {.line = event.line};
     stretch.steps = *event.number + 1 - done_;
-    stretch.overflows.push_back({event.used, event.next});
+    stretch.overflows.push_back({event.used, event.next, event.line});
     stretch.last = LastStep::kSkipped;
     path_.stretches.push_back(std::move(stretch));
     done_ = *event.number + 1;
@@ -96,7 +97,7 @@ class PathBuilder {
   void Flush() {
     for (const LogEvent& event : pending_) {
       Stretch stretch = {.line = event.line};
-      stretch.overflows.push_back({event.used, event.next});
+      stretch.overflows.push_back({event.used, event.next, event.line});
       stretch.last = LastStep::kSkipped;
       stretch.announced = event.stack == LogStack::kMxnet;
       stretch.hides_overflows =
@@ -199,7 +200,7 @@ class PathBuilder {
   void AppendUntil(int64_t end, const LogEvent& event, const std::optional<PrintedNumber>& next) {
     Stretch stretch = {.line = event.line, .steps = end - done_};
     for (const LogEvent& overflow : pending_) {
-      stretch.overflows.push_back({overflow.used, overflow.next});
+      stretch.overflows.push_back({overflow.used, overflow.next, overflow.line});
     }
     pending_.clear();
     LeaveOutSurplus(stretch);
@@ -297,14 +298,6 @@ class PathBuilder {
 };
 
 }  // namespace
-
-bool HasMeans(const ScalePath& path) {
-  return path.bounds_nothing && path.stack == LogStack::kGuidedDiffusion;
-}
-
-bool HasStepCounts(const ScalePath& path) {
-  return std::ranges::all_of(path.stretches, [](const Stretch& s) { return s.steps.has_value(); });
-}
 
 ScalePath BuildPath(const LogEvents& log) { return PathBuilder(log).Build(); }
 

@@ -128,6 +128,9 @@ Json JsonExplanation(const Explanation& explanation) {
                    {"counted", explanation.counted},
                    {"from_start", explanation.path.from_start},
                    {"notes", explanation.path.notes},
+                   {"diagnosis",
+                    {{"side", NameOf(explanation.diagnosis.side)},
+                     {"evidence", explanation.diagnosis.evidence}}},
                    {"summary", JsonSummary(explanation)}};
   Json matches = Json::array();
   for (const PolicyMatch& match : inference.matches) matches.push_back(JsonMatch(match));

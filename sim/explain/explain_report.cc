@@ -41,6 +41,13 @@ std::string Parameters(const PolicyMatch& match) {
   return text;
 }
 
+// Of a log without a skipped step there is nothing to diagnose.
+std::string DiagnosisLine(const Explanation& explanation) {
+  if (explanation.skips.skipped == 0) return "";
+  return Wrap(fmt::format("diagnosis: {}: {}", NameOf(explanation.diagnosis.side),
+                          explanation.diagnosis.evidence));
+}
+
 std::string PolicyLine(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
   if (explanation.steps.empty()) return "policy: not known, as the log has one record only";
@@ -275,7 +282,7 @@ std::string Notes(const Explanation& explanation) {
 }  // namespace
 
 std::string FormatExplanation(const Explanation& explanation) {
-  return Wrap(PolicyLine(explanation)) + Wrap(SkipLine(explanation)) +
+  return DiagnosisLine(explanation) + Wrap(PolicyLine(explanation)) + Wrap(SkipLine(explanation)) +
          Wrap(MagnitudeLine(explanation)) + PolicyTable(explanation) + BracketTable(explanation) +
          WhatIfTable(explanation) + Notes(explanation);
 }

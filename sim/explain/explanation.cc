@@ -157,6 +157,8 @@ Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfReque
                                                 explanation.path.zero_at_line.has_value(),
                                      .from_start = explanation.path.from_start,
                                      .last_scale = LastScale(explanation.path)});
+  explanation.diagnosis =
+      Diagnose(explanation.path, explanation.steps, explanation.skips, explanation.totals);
   if (!explanation.inference.matches.empty()) {
     explanation.minimum = ForecastMinimum(*explanation.inference.matches.front().fit.end);
   }

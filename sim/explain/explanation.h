@@ -9,6 +9,7 @@
 #include "dlsim/format.h"
 #include "sim/base/json_value.h"
 #include "sim/explain/brackets.h"
+#include "sim/explain/diagnosis.h"
 #include "sim/explain/infer_policy.h"
 #include "sim/explain/scale_path.h"
 #include "sim/explain/skip_summary.h"
@@ -30,6 +31,7 @@ struct Explanation {
   std::vector<GradientBracket> brackets = {};
   BracketTotals totals = {};
   SkipSummary skips = {};
+  Diagnosis diagnosis = {};
   std::optional<MinimumForecast> minimum = {};
   std::vector<WhatIf> what_if = {};
 };
@@ -39,7 +41,7 @@ struct Explanation {
 Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfRequest& request,
                     const InferenceLimits& limits = {});
 
-// Returns the report: three lines that answer, then the evidence.
+// Returns the report: the lines that answer, then the evidence.
 std::string FormatExplanation(const Explanation& explanation);
 
 // Returns the document dlsim.explain/1.

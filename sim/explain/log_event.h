@@ -42,6 +42,7 @@ struct LogEvent {
   uint8_t wording = 0;              // whose line it is: two wordings may tell of one overflow
   bool bare_name = false;           // the key is "scale" alone, and nothing says of what
   std::optional<PrintedNumber> learning_rate = {};  // DeepSpeed: tells two engines apart
+  std::optional<double> loss = {};                  // of a table's row, or of a JSON's entry
 };
 
 // Lines in the wording of no stack.
@@ -58,7 +59,11 @@ std::optional<LogEvent> RecogniseScript(std::string_view line);
 // "loss_scale": 0 asks for a dynamic one.
 bool PrintsSettings(std::string_view line);
 
-// The same for lines of JSON: those of fairseq and metaseq, and objects with a step and a scale.
+// Returns the number of the step that a line names; nothing if that is no count of steps.
+std::optional<int64_t> StepNumber(std::string_view line);
+
+// The same as RecogniseMessage for lines of JSON: those of fairseq and metaseq, and objects with a
+// step and a scale.
 std::optional<LogEvent> RecogniseJson(std::string_view line);
 
 // The same for a line that has a step and a scale as "name: value" or "name=value"; a step

@@ -80,6 +80,8 @@ std::optional<LogEvent> EventOf(const Json& object, LogStack stack) {
   if (log2_scale && !event.used) return GuidedRecord(*event.number, *log2_scale);
   const auto norm = Field(object, std::array<std::string_view, 1>{"grad_norm"});
   if (norm) event.overflow = !std::isfinite(norm->value);
+  const auto loss = Field(object, std::array<std::string_view, 1>{"loss"});
+  if (loss) event.loss = loss->value;
   for (const std::string_view key : {"skipped", "overflow", "found_inf"}) {
     const auto found = object.find(key);
     if (found != object.end() && found->is_boolean()) event.overflow = found->get<bool>();

@@ -103,16 +103,22 @@ bool PrintsSettings(std::string_view line) {
   return std::ranges::any_of(kSettings, [&](std::string_view name) { return Has(line, name); });
 }
 
+std::optional<int64_t> StepNumber(std::string_view line) {
+  auto step = FirstNumber(line, kStepNames);
+  if (!step) step = StepInBrackets(line);
+  if (!step || !IsCountOfSteps(*step)) return std::nullopt;
+  return static_cast<int64_t>(step->value);
+}
+
 std::optional<LogEvent> RecogniseKeyValue(std::string_view line) {
   auto scale = FirstNumber(line, kScaleNames);
   bool bare_name = !FirstNumber(line, std::span(kScaleNames).first(kScaleNames.size() - 1));
   if (!scale) scale = PrefixedScale(line, bare_name);
   bare_name = bare_name || IsScaleOfAnother(line);
-  auto step = FirstNumber(line, kStepNames);
-  if (!step) step = StepInBrackets(line);
-  if (!scale || !step || !IsCountOfSteps(*step)) return std::nullopt;
+  const auto step = StepNumber(line);
+  if (!scale || !step) return std::nullopt;
   LogEvent event = {.stack = LogStack::kKeyValue, .kind = LogEvent::Kind::kSteps};
-  event.number = static_cast<int64_t>(step->value);
+  event.number = step;
   event.epoch = IntegerAfter(line, "epoch");
   if (!event.epoch) event.epoch = IntegerAfter(line, "Epoch");
   event.used = scale;

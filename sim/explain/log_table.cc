@@ -2,6 +2,7 @@
 #include "sim/explain/log_table.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <initializer_list>
 #include <numeric>
@@ -16,6 +17,9 @@ namespace dlsim::sim {
 namespace {
 
 using Names = std::initializer_list<std::string_view>;
+
+constexpr std::array<std::string_view, 4> kLossColumns = {"loss", "train_loss", "lm loss",
+                                                          "lm_loss"};
 
 // Returns the fields of a line of CSV; quotes as in RFC 4180.
 std::vector<std::string> Fields(std::string_view line) {
@@ -88,7 +92,7 @@ bool IsScaleTag(std::string_view path) {
 
 struct Columns {
   size_t step = 0, scale = 0;
-  std::optional<size_t> skipped;
+  std::optional<size_t> skipped, loss;
   bool bare_name = false, is_log2 = false;
 };
 
@@ -110,7 +114,16 @@ std::optional<Columns> FindColumns(std::string_view header, std::string_view pla
   const std::string& name = names[*scale];
   const bool names_it = std::ranges::any_of(
       kScales, [&](std::string_view known) { return known != "scale" && IsNamed(name, known); });
-  return Columns{*step, *scale, skipped, !names_it && !skipped && !is_tag, log2_scale.has_value()};
+  // Not "train/loss", by which Hugging Face's Trainer and others name a mean.
+  const auto loss = std::ranges::find_first_of(names, kLossColumns);
+  std::optional<size_t> loss_column;
+  if (loss != names.end()) loss_column = static_cast<size_t>(loss - names.begin());
+  return Columns{*step,
+                 *scale,
+                 skipped,
+                 loss_column,
+                 !names_it && !skipped && !is_tag,
+                 log2_scale.has_value()};
 }
 
 double Number(const std::string& text, std::string_view place, size_t line) {
@@ -150,9 +163,13 @@ std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::strin
     event.number = static_cast<int64_t>(step);
     Number(LowerCase(scale), place, line);
     event.used = ReadPrinted(LowerCase(scale));
+    if (columns->loss) {
+      if (const auto loss = ReadPrinted(LowerCase(field(*columns->loss)))) event.loss = loss->value;
+    }
     if (columns->is_log2) {
       if (std::optional<LogEvent> record = GuidedRecord(*event.number, *event.used)) {
         record->line = line;
+        record->loss = event.loss;
         events.push_back(std::move(*record));
       }
       continue;

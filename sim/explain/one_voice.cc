@@ -75,6 +75,7 @@ void DropCopiesBeforeGrowth(LogEvents& log) {
   }
   log.events = std::move(kept);
   if (dropped == 0) return;
+  log.losses.several_ranks = true;
   log.notes.push_back(
       fmt::format("{} repeated without a growth between: taken for {} of other ranks",
                   dropped == 1 ? "one message is" : fmt::format("{} messages are", dropped),
@@ -90,6 +91,7 @@ void KeepOneRank(LogEvents& log) {
     if (event.rank && event.rank != first) others.insert(*event.rank);
   }
   if (others.empty()) return;
+  log.losses.several_ranks = true;
   std::map<int64_t, std::vector<LogEvent>> by_rank;
   for (const LogEvent& event : log.events) {
     if (event.rank) by_rank[*event.rank].push_back(event);
@@ -132,6 +134,7 @@ void KeepOneOfEqual(LogEvents& log) {
     if (keeps[i]) kept.push_back(std::move(log.events[i]));
   }
   log.events = std::move(kept);
+  log.losses.several_ranks = true;
   log.notes.push_back(fmt::format("each message appears {} times, once per {}", copies.ranks,
                                   tagged ? "engine: all have the same rank" : "rank"));
 }

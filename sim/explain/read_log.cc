@@ -57,10 +57,16 @@ bool MayTell(std::string_view line) {
   return false;
 }
 
-void ReadLine(std::string_view raw, size_t number, GuidedTable& table,
-              std::vector<LogEvent>& events) {
-  if (!MayTell(raw)) return;
+void ReadLine(std::string_view raw, size_t number, GuidedTable& table, LogEvents& log) {
+  const bool may_tell = MayTell(raw);
+  const bool has_loss = Has(raw, "loss") || Has(raw, "Loss") || Has(raw, "nan iterations");
+  if (!may_tell && !has_loss && !Has(raw, "outputs are")) return;
   const std::string line = StripTerminalCodes(raw);
+  if (std::optional<PrintedLoss> loss = RecogniseLoss(line)) {
+    loss->line = number;
+    log.losses.printed.push_back(*loss);
+  }
+  if (!may_tell) return;
   std::optional<LogEvent> event = table.Add(line);
   if (!event) event = RecogniseMessage(line);
   if (!event && PrintsSettings(line)) return;
@@ -68,7 +74,19 @@ void ReadLine(std::string_view raw, size_t number, GuidedTable& table,
   if (!event) event = RecogniseKeyValue(line);
   if (!event || event->kind == Kind::kIgnored) return;
   event->line = number;
-  events.push_back(std::move(*event));
+  log.events.push_back(std::move(*event));
+}
+
+// The losses in the rows of a table, or in the entries of a JSON.
+void AddLosses(std::span<const LogEvent> events, std::vector<PrintedLoss>& losses) {
+  for (const LogEvent& event : events) {
+    if (!event.loss) continue;
+    LossOver over = LossOver::kStep;
+    if (event.stack == LogStack::kTrainerState) over = LossOver::kFinite;
+    if (event.stack == LogStack::kGuidedDiffusion) over = LossOver::kSteps;
+    losses.push_back(
+        {.line = event.line, .value = *event.loss, .over = over, .step = event.number});
+  }
 }
 
 // Lines that name a step and a scale are left out beside those of a stack that tell the same, and
@@ -84,20 +102,21 @@ void PreferMessages(std::vector<LogEvent>& events) {
 }
 
 // Reads one file as what it is; what it tells joins `all`.
-void ReadFile(const std::string& path, size_t& lines, std::vector<LogEvent>& all) {
+void ReadFile(const std::string& path, size_t& lines, LogEvents& log) {
   const std::string text = ReadText(path);
   std::optional<std::vector<LogEvent>> events = ReadTrainerState(text);
   if (!events) events = ReadTable(text, Printable(InputName(path)));
   if (events) {
     if (CountsSamples(path)) DivideBySamples(*events);
     for (LogEvent& event : *events) event.line += lines - 1;
-    all.insert(all.end(), events->begin(), events->end());
+    AddLosses(*events, log.losses.printed);
+    log.events.insert(log.events.end(), events->begin(), events->end());
     lines += static_cast<size_t>(std::ranges::count(text, '\n'));
     return;
   }
   GuidedTable table;
   lines = VisitLines(text, lines, [&](std::string_view line, size_t number) {
-    ReadLine(line, number, table, all);
+    ReadLine(line, number, table, log);
   });
 }
 
@@ -106,11 +125,14 @@ void ReadFile(const std::string& path, size_t& lines, std::vector<LogEvent>& all
 LogEvents ReadLogs(std::span<const std::string> paths) {
   LogEvents log;
   size_t lines = 1;
-  for (const std::string& path : paths) ReadFile(path, lines, log.events);
+  for (const std::string& path : paths) ReadFile(path, lines, log);
   PreferMessages(log.events);
   DropOtherScales(log);
   KeepOneVoice(log);
   ReadAverages(log);
+  log.losses.scale_may_be_next = std::ranges::any_of(log.events, [](const LogEvent& event) {
+    return IsRecord(event) && event.used && !event.overflow;
+  });
   const auto has_scale = [](const LogEvent& event) { return event.used || event.next; };
   if (std::ranges::any_of(log.events, has_scale)) return log;
   throw InputError(

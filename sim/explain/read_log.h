@@ -15,6 +15,7 @@ namespace dlsim::sim {
 struct LogEvents {
   std::vector<LogEvent> events = {};
   std::vector<std::string> notes = {};
+  LogLosses losses = {};
   bool bounds_nothing = false;  // the scales are means over steps, or those of no scaler
 };
 

@@ -3,6 +3,7 @@
 // it shows, as exactly as it shows them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/enum_names.h"
+#include "sim/explain/printed_loss.h"
 
 namespace dlsim::sim {
 
@@ -67,6 +69,7 @@ struct PrintedNumber {
 // A step whose gradients were not finite, with the scale that it used and the next one.
 struct LoggedOverflow {
   std::optional<PrintedNumber> used = {}, next = {};
+  size_t line = 0;  // of the message about it; 0 if a record alone tells of it
 };
 
 // What is known of the last step of a stretch.
@@ -94,12 +97,17 @@ struct ScalePath {
   std::optional<size_t> zero_at_line = {};     // the first scale of 0: no gradient is left
   std::optional<size_t> stopped_at_line = {};  // the training ended, its scale at the minimum
   std::vector<std::string> notes = {};         // what was left out or presumed
+  LogLosses losses = {};
 };
 
 // True if the scales are means over steps, which no policy has.
-bool HasMeans(const ScalePath& path);
+inline bool HasMeans(const ScalePath& path) {
+  return path.bounds_nothing && path.stack == LogStack::kGuidedDiffusion;
+}
 
 // True if the number of steps in every stretch is known.
-bool HasStepCounts(const ScalePath& path);
+inline bool HasStepCounts(const ScalePath& path) {
+  return std::ranges::all_of(path.stretches, [](const Stretch& s) { return s.steps.has_value(); });
+}
 
 }  // namespace dlsim::sim

@@ -126,3 +126,21 @@ class TestTensorBoard:
         call = _bridge.run(["explain"], [str(path)])
         assert call.code == 3
         assert "a log of TensorBoard, expected dlsim.explain()" in call.message
+
+
+def test_the_diagnosis_is_a_class(tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    overflow = "Gradient overflow.  Skipping step, loss scaler 0 reducing loss scale to 32768.0\n"
+    log.write_text(f"step 0: loss 2.3\n{overflow}step 1: loss nan\n")
+    diagnosis = dlsim.explain(log).diagnosis
+    assert diagnosis is not None
+    assert diagnosis.side == "forward"
+    assert str(diagnosis).startswith("forward: the loss is nan at the first skipped step (line 3)")
+    silent = dlsim.explain(LOGS / "apex-warm-up.log").diagnosis
+    assert silent == dlsim.results.Diagnosis("unknown", "the log prints no loss that is read")
+
+
+def test_a_diagnosis_of_another_form_is_refused() -> None:
+    with pytest.raises(dlsim.InputError, match="expected forward, backward, unknown, got 'left'"):
+        _ = dlsim.Result((), {"schema": "dlsim.explain/1", "diagnosis": {"side": "left"}}).diagnosis
+    assert dlsim.Result((), {"schema": "dlsim.diff/1"}).diagnosis is None

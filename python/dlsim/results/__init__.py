@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from .._errors import InputError, UsageError, counted
 from .._files import replacing
 from ._columns import Table
+from ._diagnosis import Diagnosis, diagnosis_of
 from ._expectations import Expectation, expectations_of
 from ._forward import FirstOverflow, ForwardOverflow, ForwardVerdict, NonfiniteTensor
 from ._tables import table_names, tables
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import plotly.graph_objects
 
 __all__ = [
+    "Diagnosis",
     "Expectation",
     "FirstOverflow",
     "FormatVerdict",
@@ -65,6 +67,11 @@ class Result:
     def verdict(self) -> Verdict | None:
         """The answer of replay and tune; None for other commands, and for files that lack it."""
         return verdict_of(self.data)
+
+    @property
+    def diagnosis(self) -> Diagnosis | None:
+        """Forward or backward, of explain; None for other commands, and for files that lack it."""
+        return diagnosis_of(self.data)
 
     @property
     def expectations(self) -> tuple[Expectation, ...]:
