@@ -41,9 +41,10 @@ bool IsWrong(const PrintedLoss& loss) {
 // "the loss is nan", or what Megatron-LM counts.
 std::string LossText(const PrintedLoss& loss) {
   if (loss.skipped.value_or(0) > 0) {
-    return fmt::format("{} of {} skipped {} had a loss that is not finite",
-                       loss.nonfinite.value_or(0), *loss.skipped,
-                       *loss.skipped == 1 ? "iteration" : "iterations");
+    if (loss.nonfinite.value_or(0) == 0)
+      return "no skipped iteration had a loss that is not finite";
+    return fmt::format("{} of {} skipped {} had a loss that is not finite", *loss.nonfinite,
+                       *loss.skipped, *loss.skipped == 1 ? "iteration" : "iterations");
   }
   if (std::isfinite(loss.value)) return fmt::format("the loss is finite ({:.5g})", loss.value);
   return fmt::format("the loss is {}", loss.value);

@@ -112,9 +112,14 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                                              {"final_scale", 'n'},
                                              {"min_scale", 'n'},
                                              {"max_scale", 'n'},
-                                             {"activations", 'o'}}));
+                                             {"activations", 'o'},
+                                             {"forward", 'o'},
+                                             {"values", 'o'}}));
     ExpectKeys(run["summary"]["activations"],
                WithCounters({{"mean_harm", 'N'}, {"worst_harm", 'N'}}));
+    for (const char* const role : {"forward", "values"}) {
+      ExpectKeys(run["summary"][role], WithCounters({}));
+    }
     EXPECT_EQ(run["steps"].size(), run["summary"]["steps"]);
     uint64_t underflow = 0, skipped = 0;
     for (const json& step : run["steps"]) {

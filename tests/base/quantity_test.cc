@@ -47,7 +47,8 @@ TEST(Quantity, SettingsAreShort) {
   EXPECT_EQ(SettingText(0x1p-14), "2^-14");
   EXPECT_EQ(SettingText(0.0001), "0.0001");
   EXPECT_EQ(NumberText(2e14), "200000000000000");
-  EXPECT_EQ(NumberText(2e15), "2e+15");
+  EXPECT_EQ(NumberText(2e15), "2000000000000000");
+  EXPECT_EQ(NumberText(2e16), "2e+16");
   EXPECT_EQ(NumberText(0.1), "0.1");
 }
 

@@ -18,14 +18,14 @@ using testing::StartsWith;
 constexpr FailureSide kForward = FailureSide::kForward, kBackward = FailureSide::kBackward,
                       kUnknown = FailureSide::kUnknown;
 
-struct Case {
+struct LoggedRun {
   std::string log;
   FailureSide side;
   std::string evidence;  // a part of it
 };
 
-void ExpectAll(const std::vector<Case>& cases) {
-  for (const Case& expected : cases) {
+void ExpectAll(const std::vector<LoggedRun>& cases) {
+  for (const LoggedRun& expected : cases) {
     SCOPED_TRACE(expected.log);
     const Explanation found = ExplainText(expected.log);
     EXPECT_EQ(NameOf(found.diagnosis.side), NameOf(expected.side)) << found.diagnosis.evidence;
@@ -149,14 +149,14 @@ TEST(Diagnosis, OfRecordsWithALossAndAScale) {
 TEST(Diagnosis, OfMegatronCountsLosses) {
   ExpectAll({
       {Megatron("10", "9.1", "16384", "2", "0") + Megatron("20", "9.0", "16384", "0", "0"),
-       kBackward, "0 of 2 skipped iterations had a loss that is not finite"},
+       kBackward, "no skipped iteration had a loss that is not finite"},
       {Megatron("10", "9.1", "16384", "2", "2") + Megatron("20", "9.0", "16384", "0", "0"),
        kForward, "2 of 2 skipped iterations"},
       {Megatron("10", "9.1", "16384", "2", "1"), kUnknown, "of which of 2 skipped steps"},
       {Megatron("1", "", "32768", "1", "1") + Megatron("2", "", "16384", "1", "1"), kForward,
        "1 of 1 skipped iteration"},
       {Megatron("1", "", "32768", "1", "0") + Megatron("2", "9", "32768", "0", "0"), kBackward,
-       "0 of 1 skipped iteration"},
+       "no skipped iteration had"},
       {Megatron("1", "", "65536", "0", "0") + Megatron("2", "", "32768", "0", "0"), kUnknown,
        "the log prints no loss"},
       {Megatron("10", "9.1", "16384", "2", ""), kUnknown, "leaves out skipped steps"},
