@@ -153,7 +153,7 @@ def test_profiles_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
         ([(-1, 1e-39, {}, [])], "grad_scale: bad loss scale"),
         (one(values=np.ones(2, np.int32)), "'w.grad': bad element type"),
         (one(values=np.ones(2, np.uint16)), "bad element type"),
-        (one(role="weight"), "unknown role, expected grad or act_grad"),
+        (one(role="weight"), "unknown role, expected grad, act_grad, act or value"),
         (one(name=""), "bad name"),
         ([(1, 1.0, {}, [])], "micro-steps must ascend from 0"),
         ([(0, 1.0, {}, []), (2, 1.0, {}, [])], "micro-steps must ascend from 0, expected 1, got 2"),
