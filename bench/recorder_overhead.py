@@ -21,9 +21,10 @@ from torch import nn
 import dlsim
 
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
-OFF = {"activations": None}
+GRADIENTS = {"forward_every": 0}
+OFF = {"activations": None, **GRADIENTS}
 BORROWED = {"copy": False}
-LINEAR = {"activations": ["*.linear1", "*.linear2"]}
+LINEAR = {"activations": ["*.linear1", "*.linear2"], **GRADIENTS}
 MODES: dict[str, dict] = {
     "none": {},
     "trace": {"path": "trace"},
@@ -33,8 +34,10 @@ MODES: dict[str, dict] = {
     "trace without activations, bfloat16": {**OFF, "path": "bfloat16", "dtype": "bfloat16"},
     "trace without activations, sample of 65536": {**OFF, "path": "sample", "sample": 65536},
     "trace with activations of 8 modules": {**LINEAR, "path": "linear"},
-    "profile": {"path": "profile.dlprof"},
-    "profile, copy=False": {**BORROWED, "path": "lent.dlprof"},
+    "profile": {**GRADIENTS, "path": "profile.dlprof"},
+    "profile, copy=False": {**GRADIENTS, **BORROWED, "path": "lent.dlprof"},
+    "profile with forward pass": {"forward_every": 1, "ops": False, "path": "forward.dlprof"},
+    "profile with forward pass and operations": {"forward_every": 1, "path": "ops.dlprof"},
     "profile without activations": {**OFF, "path": "parameters.dlprof"},
     "profile without activations, copy=False": {
         **OFF,

@@ -73,7 +73,7 @@ def test_activation_gradients_are_recorded_unless_they_are_turned_off(tmp_path, 
     for off in ({}, {"activations": None}, {"activations": ()}):
         model = small_model()
         path = tmp_path / str(len(names)) / output
-        with dlsim.Recorder(model, path, **off) as rec:
+        with dlsim.Recorder(model, path, forward_every=0, **off) as rec:
             train(model, rec, 2)
         assert rec.errors == 0 and not rec.report().left_out
         names[str(off)] = {tensor.name for tensor in rec.report().tensors}
@@ -235,7 +235,7 @@ def test_a_step_whose_micro_step_failed_is_not_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize("format", ["safetensors", "profile"])
 def test_a_dry_run_lists_tensors_and_writes_nothing(tmp_path: Path, format) -> None:
     model = small_model()
-    options = {"format": format, "activations": None, "dry_run": True}
+    options = {"format": format, "activations": None, "forward_every": 0, "dry_run": True}
     with dlsim.Recorder(model, tmp_path / "run", **options) as rec:
         train(model, rec)
         once = rec.report().bytes

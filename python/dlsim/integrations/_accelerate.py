@@ -60,7 +60,7 @@ class AccelerateRecorder(Recorder):
         if not self._accelerator.sync_gradients:
             return
         if not self._stepped:
-            self._count(
+            self._loop.count(
                 Error(
                     "backward was called twice for one optimizer.step, expected "
                     "`with accelerator.accumulate(model):`, or one sum of the losses"

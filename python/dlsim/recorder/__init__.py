@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Records the gradients of a training loop as a trace or a profile, without disturbing it."""
+"""Records gradients and forward passes of a training loop as a trace or a profile."""
 
 from ._joining import join_shards
 from ._recorder import Recorder

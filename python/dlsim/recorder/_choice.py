@@ -9,7 +9,7 @@ from typing import Any
 from .._compiled import Uncompiled, check_hooks_run
 from .._errors import UsageError, some_of
 from ._names import modules_of, parameters_of
-from ._selection import Pattern, Selection
+from ._selection import ForwardSteps, Pattern, Selection
 
 _NOTHING: frozenset[str] = frozenset()
 _ALL_OR_NONE = (("*",), ())
@@ -46,8 +46,15 @@ def _no_match(
 class Choice:
     """What the selections choose of a model, and of that what one step records."""
 
-    def __init__(self, models: Mapping[str, Any], selections: tuple[Selection, ...]) -> None:
+    def __init__(
+        self,
+        models: Mapping[str, Any],
+        selections: tuple[Selection, ...],
+        forward: ForwardSteps,
+    ) -> None:
         parameters, modules = parameters_of(models), modules_of(models)
+        self.all_modules = modules
+        self.forward_steps = forward
         self.models = frozenset(models)  # the names of the models themselves among their modules
         self._chosen = [
             (
@@ -74,17 +81,20 @@ class Choice:
             check_hooks_run(models.values())
         self.uncompiled = Uncompiled()
         self._parameters_now = self._modules_now = _NOTHING
+        self.forward = False  # whether the step records its forward pass
 
     def begin(self, step: int) -> None:
         """Makes `step` the one that the other methods answer for."""
         active = [chosen for chosen in self._chosen if chosen[0].includes(step)]
         self._parameters_now = _NOTHING.union(*(parameters for _, parameters, _ in active))
         self._modules_now = _NOTHING.union(*(modules for _, _, modules in active))
+        self.forward = self.any() and self.forward_steps.includes(step)
         self.uncompiled.hold(bool(self._modules_now))
 
     def end(self) -> None:
         """Records nothing from now on."""
         self._parameters_now = self._modules_now = _NOTHING
+        self.forward = False
         self.uncompiled.hold(False)
 
     def any(self) -> bool:
@@ -92,9 +102,9 @@ class Choice:
         return bool(self._parameters_now or self._modules_now)
 
     def parameter(self, name: str) -> bool:
-        """Returns whether the step records the gradient of the parameter."""
+        """Returns whether the step records the parameter's gradient, or the parameter itself."""
         return name in self._parameters_now
 
     def module(self, name: str) -> bool:
-        """Returns whether the step records the gradient of the module's output."""
+        """Returns whether the step records the gradient of the module's output, or the output."""
         return name in self._modules_now

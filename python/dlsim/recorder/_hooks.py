@@ -4,11 +4,12 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from ._names import ROOT
 from ._ranks import is_distributed
+from ._tensors import in_backward, is_loss, tensors_in
 
 Guard = Callable[[Callable[[], None]], None]
 
@@ -167,20 +168,20 @@ class ActivationHooks:
         """Watches for the gradients of what a module has returned."""
         self._idle.discard(name)
         # Checkpointing calls modules during backward.
-        if self._backward and self._spill is not None and not _in_backward():
+        if self._backward and self._spill is not None and not in_backward():
             self._backward = False
             if self.seen.size() > SPILLED_FROM:
                 self._guard(self._spill)
         self._guard(lambda: self._watch(name, output))
 
     def _watch(self, name: str, output: Any) -> None:
-        tensors = [tensor for tensor in _tensors_in(output) if tensor.requires_grad]
+        tensors = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
         if not tensors:
             return
         call = self._calls.get(name, 0)
         self._calls[name] = call + 1
         for i, tensor in enumerate(tensors):
-            if self._is_watched(tensor) or self._is_loss(name, tensor):
+            if self._is_watched(tensor) or is_loss(tensor, of_model=name in self._models):
                 continue
             parts = (
                 name or ROOT,
@@ -193,10 +194,6 @@ class ActivationHooks:
                 tensor._backward_hooks = None
             tensor.register_hook(self._tensor_hook(".".join(filter(None, parts))))
             self._watched[id(tensor)] = (weakref.ref(tensor), tensor._version)
-
-    def _is_loss(self, name: str, tensor: Any) -> bool:
-        """Returns whether backward starts from the tensor, as far as its shape tells."""
-        return tensor.dim() == 0 or (name in self._models and tuple(tensor.shape) == (1,))
 
     def _is_watched(self, tensor: Any) -> bool:
         """Returns whether a module has returned this very tensor before, with these values."""
@@ -238,15 +235,6 @@ class ActivationHooks:
             handle.remove()
 
 
-def _in_backward() -> bool:
-    """Returns whether autograd runs a backward pass; before PyTorch 2.0 nothing tells: False."""
-    import torch
-
-    module: Any = torch  # the stubs of older versions lack the function
-    task = getattr(module._C, "_current_graph_task_id", None)
-    return task is not None and task() != -1
-
-
 def _is_called(module: Any) -> bool:
     """Returns whether a module is made to be called.
 
@@ -259,19 +247,3 @@ def _is_called(module: Any) -> bool:
         and getattr(forward, "__qualname__", "") != "LightningModule.forward"
         and name != "NonDynamicallyQuantizableLinear"
     )
-
-
-def _tensors_in(output: Any) -> Iterator[Any]:
-    """Yields the tensors of a module's output, in order: a tensor, or nested containers of them."""
-    import torch
-
-    if isinstance(output, torch.Tensor):
-        yield output
-        return
-    items: Iterable[Any] = ()
-    if isinstance(output, Mapping):
-        items = output.values()
-    elif isinstance(output, (tuple, list)):
-        items = output
-    for item in items:
-        yield from _tensors_in(item)

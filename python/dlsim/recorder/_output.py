@@ -103,6 +103,11 @@ def _named(path: str | os.PathLike[str], format: str | None) -> tuple[Path, bool
     return given / "gradients.dlprof" if profile and not named else given, profile
 
 
+def is_profile(path: str | os.PathLike[str], format: str | None) -> bool:
+    """Returns whether a recorder with these arguments writes a profile."""
+    return _named(path, format)[1]
+
+
 def check_free(path: str | os.PathLike[str], options: Mapping[str, Any]) -> None:
     """Raises UsageError if a recorder with these arguments would be refused for what is there.
 

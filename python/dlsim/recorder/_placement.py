@@ -70,7 +70,8 @@ class Pieces:
         for name, parameter in parameters.items():
             owner = owners.get(id(parameter))
             piece = first if owner is None else _piece_of_wrapper(owner)
-            self._plain[f"{name}.grad"] = piece or self._by_rank
+            for role in ("grad", "value"):
+                self._plain[f"{name}.{role}"] = piece or self._by_rank
 
     def own(self, gradients: Mapping[str, Any], left_out: dict[str, str]) -> dict[str, Any]:
         """Returns the gradients that this process records, renamed; notes those that none can."""
@@ -100,8 +101,10 @@ class Pieces:
 
     def _of_stage(self, name: str) -> str:
         """Returns the name of a tensor, unique among stages: each has a whole model of its own."""
-        root, last = f"{ROOT}.act_grad", self._ranks.rank == self._ranks.ranks - 1
-        return name if name != root or last else f"stage-{self._ranks.rank}.act_grad"
+        last = self._ranks.rank == self._ranks.ranks - 1
+        if last or not name.startswith((f"{ROOT}.", f"{ROOT}/")):
+            return name
+        return f"stage-{self._ranks.rank}{name[len(ROOT) :]}"
 
     def _piece(self, name: str, tensor: Any) -> Piece:
         if is_distributed(tensor):
@@ -121,7 +124,7 @@ class Pieces:
         for dimension, (at, size) in self._mesh.items():
             if dimension in own:
                 continue
-            if name.endswith("act_grad"):
+            if name.endswith((".act", ".act_grad")):
                 piece = Piece(
                     at * piece.count + piece.index,
                     size * piece.count,

@@ -49,6 +49,38 @@ class Selection:
         )
 
 
+# The steps before this one whose forward pass is recorded by default are powers of two, later ones
+# its multiples: what a model begins with is far from what it ends with.
+FORWARD_EVERY = 50
+
+
+@dataclass(frozen=True)
+class ForwardSteps:
+    """The steps whose forward pass is recorded; `every` None = those of the default, 0 = none."""
+
+    every: int | None = 0
+
+    def includes(self, step: int) -> bool:
+        """Returns whether the forward pass of a recorded step is recorded, too."""
+        if self.every is not None:
+            return self.every > 0 and step % self.every == 0
+        if step < FORWARD_EVERY:
+            return step & (step - 1) == 0
+        return step % FORWARD_EVERY == 0
+
+    @property
+    def any(self) -> bool:
+        """Whether there are such steps."""
+        return self.every != 0
+
+
+def forward_steps(every: int | None, *, profile: bool) -> ForwardSteps:
+    """Returns what an argument selects; by default something in a profile alone."""
+    if every is None:
+        return ForwardSteps(None if profile else 0)
+    return ForwardSteps(whole_number("forward_every", every, 0))
+
+
 def _any_matches(patterns: Iterable[Pattern], name: str) -> bool:
     return any(
         fnmatchcase(name, pattern) if isinstance(pattern, str) else bool(pattern.search(name))

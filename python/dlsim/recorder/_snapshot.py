@@ -44,6 +44,11 @@ def stride_of(shape: tuple[int, ...], sample: int) -> int:
     return stride
 
 
+def _is_seldom(name: str) -> bool:
+    """Returns whether a tensor is recorded in few steps, so that no buffer shall wait for it."""
+    return "/" in name or role_of(name) in ("act", "value")
+
+
 def _local(tensor: Any) -> Any:
     """Returns the elements that this process holds, dense."""
     tensor = tensor.detach()
@@ -118,7 +123,7 @@ class HostCopies:
                 host[name] = self._buffer_like(name, tensor, dtype, pinned=True)
                 host[name].copy_(tensor, non_blocking=True)
             elif tensor.device.type == "cpu" and self._is_borrowed(name):
-                same = lends and tensor.dtype == dtype
+                same = lends and tensor.dtype == dtype and role_of(name) == "grad"
                 if same and (loan := self._lender.lend(name, given, tensor)) is not None:
                     self.loans.append(loan)
                     host[name] = tensor
@@ -164,7 +169,7 @@ class HostCopies:
         return tensor.dtype if self._dtype is None else getattr(torch, self._dtype)
 
     def _is_borrowed(self, name: str) -> bool:
-        return self._borrowed and role_of(name) == "grad"
+        return role_of(name) == "value" or (self._borrowed and role_of(name) == "grad")
 
     def _buffer_like(self, name: str, tensor: Any, dtype: Any, *, pinned: bool) -> Any:
         import torch
@@ -176,5 +181,6 @@ class HostCopies:
             else:
                 dense = torch.contiguous_format
                 buffer = torch.empty_like(tensor, dtype=dtype, memory_format=dense)
-            self._buffers[name] = buffer
+            if not _is_seldom(name):
+                self._buffers[name] = buffer
         return buffer

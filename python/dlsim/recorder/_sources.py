@@ -9,6 +9,7 @@ from typing import Any
 
 from .._errors import Error, UsageError
 from ._choice import Choice
+from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
 from ._order import StepOrder
 from ._report import NEVER_CALLED
@@ -54,6 +55,7 @@ class Sources:
         micro_steps: bool,
         count: Callable[[Error], None],
         spill: Callable[[], None],
+        ops: bool = False,
     ) -> None:
         self._choice = choice
         self._gradient_of = gradient_of
@@ -61,9 +63,12 @@ class Sources:
         self._order = order
         self._guard = guard
         self._count = count
-        self._spill = None if micro_steps else spill  # a micro-step is one batch
+        self._spill, self._ops = spill, ops
         self._of_parameters: ParameterHooks | None = None
         self._of_activations: ActivationHooks | None = None
+        self._forward: ForwardPass | None = None
+        self._records_forward = False  # whether the step does
+        self._values = False  # whether the parameters themselves are to be taken, too
 
     def add_hooks(self, left_out: dict[str, str]) -> None:
         """Adds what is needed beside the parameters' own gradients; notes what has no hook."""
@@ -72,10 +77,33 @@ class Sources:
         if self._micro_steps:
             self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
         if choice.modules:
+            spill = None if self._micro_steps else self._spill  # a micro-step is one batch
             self._of_activations = ActivationHooks(
-                choice.modules, choice.module, self._guard, choice.models, self._spill
+                choice.modules, choice.module, self._guard, choice.models, spill
             )
             left_out.update(self._of_activations.left_out)
+            if choice.forward_steps.any:
+                self._forward = ForwardPass(
+                    choice.all_modules,
+                    choice.parameters,
+                    choice.module,
+                    self._guard,
+                    models=choice.models,
+                    gradients=self._of_activations.seen,
+                    spill=self._spill,
+                    ops=self._ops,
+                )
+
+    def begin(self) -> None:
+        """Begins a step, which may record its forward pass."""
+        self._records_forward = self._values = self._choice.forward
+        if self._forward is not None and self._choice.forward:
+            self._guard(self._forward.begin)
+
+    def end_forward(self) -> None:
+        """Ends the forward pass of the step: what runs from now on is none of it."""
+        if self._forward is not None:
+            self._guard(self._forward.end)
 
     def take(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
         """Returns the gradients by name; notes those that are missing.
@@ -101,12 +129,28 @@ class Sources:
             found.update(self._unchanged(self._of_activations))
         if not found:
             raise Error("no gradients, expected a call after backward and before zero_grad")
+        found.update(self._forward_values())
         return found
 
+    def _forward_values(self) -> dict[str, Any]:
+        """Returns what the forward pass of the step has computed, and with what."""
+        found = {} if self._forward is None else self._forward.take()
+        for name, parameter in self._choice.parameters.items() if self._values else ():
+            if self._choice.parameter(name) and parameter.is_floating_point():
+                found[f"{name}.value"] = _own_elements(parameter, parameter.detach())
+        self._values = False
+        return found
+
+    def metadata(self) -> dict[str, str]:
+        """Returns what a reader needs to know of the tensors taken last."""
+        told = self._records_forward and self._forward is not None
+        return self._forward.metadata() if told and self._forward is not None else {}
+
     def take_early(self) -> dict[str, Any]:
-        """Returns the gradients of activations that the batches so far have left."""
+        """Returns the activations and their gradients that the batches so far have left."""
+        found = {} if self._forward is None else self._forward.take()
         hooks = self._of_activations
-        return {} if hooks is None else self._unchanged(hooks.seen)
+        return found if hooks is None else {**found, **self._unchanged(hooks.seen)}
 
     def _unchanged(self, hooks: ParameterHooks | ActivationHooks | Seen) -> dict[str, Any]:
         tensors, changed = hooks.take()
@@ -117,7 +161,7 @@ class Sources:
     def clear(self) -> None:
         """Forgets what hooks have seen."""
         self._order.clear()
-        for hooks in (self._of_parameters, self._of_activations):
+        for hooks in (self._of_parameters, self._of_activations, self._forward):
             if hooks is not None:
                 hooks.clear()
 
@@ -130,6 +174,8 @@ class Sources:
         """Removes all hooks, and what they have seen."""
         self._order.clear()
         self._order.remove()
+        if self._forward is not None:
+            self._forward.clear()
         for hooks in (self._of_parameters, self._of_activations):
             if hooks is not None:
                 hooks.clear()

@@ -135,7 +135,8 @@ def figures_of(replayed: Mapping[str, Any]) -> Figures:
     """Returns the figures of the JSON of a replay of one step in one format at its scale."""
     run, verdict = replayed["runs"][0], replayed["verdict"]["formats"][0]
     _, low, high = verdict["steps"][0] if verdict["steps"] else (None, None, None)
-    dead = [one for one in run["tensors"] if one["zeros"] + one["underflow"] == one["elements"]]
+    gradients = [one for one in run["tensors"] if one["role"] not in ("act", "value")]
+    dead = [one for one in gradients if one["zeros"] + one["underflow"] == one["elements"]]
     return {
         **dict(_numbers(run["steps"][0])),
         "window_low": low,

@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forward pass of a step: what modules and their operations return."""
+
+from __future__ import annotations
+
+import weakref
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from ._hooks import SPILLED_FROM, Guard, Seen
+from ._names import ROOT
+from ._operations import Operations
+from ._tensors import floats_in, in_backward, is_loss, tensors_in
+from ._widths import Widths
+
+
+def _ignore(*_: Any) -> None:
+    """Is the hook of a module that is not recorded."""
+
+
+def _no_hook() -> Callable[..., None]:
+    return _ignore
+
+
+class _Hook:
+    """What a module calls before or after it runs. Copies and pickles do nothing."""
+
+    def __init__(self, called: Callable[..., None], name: str) -> None:
+        self._called, self._name = weakref.WeakMethod(called), name
+
+    def __call__(self, _module: Any, *values: Any) -> None:
+        called = self._called()
+        if called is not None:
+            called(self._name, *values[1:])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _no_hook, ()
+
+
+class ForwardPass:
+    """Outputs of modules and results of operations in the forward passes of a step.
+
+    Recorded is what runs with gradients before the first backward pass: with accumulation, the
+    first batch; what checkpointing computes again is not. Outputs are `<module>.act`, with `.call1`
+    and `.out1` as gradients of activations have them, and results of operations
+    `<module>/<operation>.act`. They are copied, for models go on to change them in place, and
+    put aside by `spill` if they take much memory. Gradients of operations are added to `gradients`.
+    """
+
+    def __init__(
+        self,
+        modules: Mapping[str, Any],
+        parameters: Mapping[str, Any],
+        wanted: Callable[[str], bool],
+        guard: Guard,
+        *,
+        models: Collection[str],
+        gradients: Seen,
+        spill: Callable[[], None],
+        ops: bool,
+    ) -> None:
+        self._modules, self._models = modules, models
+        self._wanted, self._guard = wanted, guard
+        self._gradients, self._spill, self._ops = gradients, spill, ops
+        self._widths = Widths(parameters)
+        self._operations = Operations(
+            self._widths, self._is_active, self._computed, self._differentiated, guard
+        )
+        self._handles: list[Any] = []
+        self._running: list[str] = []  # the modules that run now, innermost last
+        self._training = False  # whether the pass that runs, or ran last, has gradients
+        self._done = True  # whether a backward pass has begun, or no step is recorded
+        self._stays = False  # whether operations after the model are seen, those of the loss
+        self._sees = False  # whether operations were seen
+        self._values: dict[str, Any] = {}
+        self._wide: set[str] = set()  # of what was recorded in the step: 32 bits under autocast
+        self._held = 0  # bytes
+        self._calls: Counter[str] = Counter()
+
+    def begin(self) -> None:
+        """Begins a step whose forward pass is recorded."""
+        self._done = self._sees = False
+        self._wide.clear()
+        for name, module in self._modules.items():
+            try:
+                self._handles.append(module.register_forward_pre_hook(_Hook(self._enter, name)))
+                self._handles.append(module.register_forward_hook(_Hook(self._leave, name)))
+            except RuntimeError:  # modules of TorchScript refuse
+                continue
+
+    def end(self) -> None:
+        """Ends the forward pass of a step."""
+        self._done = True
+        self._operations.leave()
+        self._operations.forget()
+        self._running.clear()
+        self._calls.clear()
+        while self._handles:
+            self._handles.pop().remove()
+
+    def take(self) -> dict[str, Any]:
+        """Returns the values by name, and forgets them."""
+        values, self._values, self._held = self._values, {}, 0
+        return values
+
+    def clear(self) -> None:
+        """Forgets everything."""
+        self.end()
+        self.take()
+
+    def metadata(self) -> dict[str, str]:
+        """Returns what a reader needs to know of the values of the step."""
+        if not self._sees:
+            return {}
+        wide = [*self._wide, *(f"{name}.value" for name in self._widths.wide_parameters())]
+        return {"autocast_float32": "\n".join(sorted(wide))}
+
+    def _is_active(self) -> bool:
+        return self._training and not self._done
+
+    def _enter(self, name: str) -> None:
+        if self._done or in_backward():
+            return
+        if name in self._running:  # an exception has left it
+            self._running.clear()
+        if not self._running:
+            self._begin_pass()
+        self._running.append(name)
+
+    def _begin_pass(self) -> None:
+        import torch
+
+        self._training = torch.is_grad_enabled()
+        if self._training:
+            self._guard(self._see)
+
+    def _see(self) -> None:
+        self._stays = self._operations.enter() or self._stays
+        self._sees = True
+
+    def _leave(self, name: str, output: Any) -> None:
+        if name not in self._running or in_backward():
+            return
+        while self._running.pop() != name:
+            continue
+        if self._is_active():
+            self._guard(lambda: self._record(name, output))
+        if not self._running:
+            self._guard(lambda: self._end_pass(output))
+
+    def _end_pass(self, output: Any) -> None:
+        own = weakref.ref(self)
+
+        def ended(_gradient: Any) -> None:
+            held = own()
+            if held is not None:
+                held._done = True
+
+        for tensor in tensors_in(output) if self._training else ():
+            if tensor.requires_grad:
+                tensor.register_hook(ended)
+        if not self._stays:
+            self._operations.leave()
+
+    def _record(self, name: str, output: Any) -> None:
+        """Records what a module has returned."""
+        floats = floats_in(output)
+        if not floats or not self._wanted(name):
+            return
+        # Those with gradients come first, so that names are those of their gradients.
+        floats.sort(key=lambda one: not one.requires_grad)
+        call = self._called(name or ROOT)
+        for i, tensor in enumerate(floats):
+            if not is_loss(tensor, of_model=name in self._models):
+                self._record_output(f"{call}.out{i}" if i else call, tensor)
+
+    def _record_output(self, name: str, tensor: Any) -> None:
+        found = self._operations.result_of(tensor)
+        if found is None:
+            self._keep(name, tensor)
+            self._operations.note(name, tensor)
+        elif not found.of_module and f"{found.name}.act" in self._values:
+            value = self._values.pop(f"{found.name}.act")
+            self._values[f"{name}.act"] = (
+                value.reshape(tensor.shape) if tensor.is_contiguous() else tensor.detach().clone()
+            )
+            if f"{found.name}.act" in self._wide:
+                self._wide.remove(f"{found.name}.act")
+                self._wide.add(f"{name}.act")
+            found.name, found.of_module = name, True
+
+    def _computed(self, operation: str, tensor: Any, differentiable: bool) -> str | None:
+        """Records the result of an operation; returns its name."""
+        module = self._running[-1] if self._running else ""
+        if not self._ops or not self._wanted(module) or not (self._running or differentiable):
+            return None
+        if is_loss(tensor, of_model=module in self._models):
+            return None
+        name = self._called(f"{module or ROOT}/{operation}")
+        self._keep(name, tensor)
+        return name
+
+    def _called(self, name: str) -> str:
+        """Returns a name with the number of the call in the step."""
+        call = self._calls[name]
+        self._calls[name] += 1
+        return f"{name}.call{call}" if call else name
+
+    def _keep(self, name: str, tensor: Any) -> None:
+        self._make_room(tensor)
+        self._values[f"{name}.act"] = tensor.detach().clone()
+        if not self._widths.narrow(tensor):
+            self._wide.add(f"{name}.act")
+
+    def _differentiated(self, name: str, gradient: Any) -> None:
+        """Keeps the gradient of an operation's result."""
+        self._done = True
+        self._make_room(gradient)
+        self._gradients.add(f"{name}.act_grad", gradient)
+
+    def _make_room(self, tensor: Any) -> None:
+        self._held += tensor.numel() * tensor.element_size()
+        if self._held > SPILLED_FROM:
+            self._spill()
+            self._held = tensor.numel() * tensor.element_size()

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The steps of a training loop, as the recorder's calls make them: numbers, parts, completion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from typing import Any
+
+from .._errors import Error
+from ..traces._writer import checked_grad_scale
+from ._background import Background
+from ._choice import Choice
+from ._live import Live
+from ._metadata import check_still_scaled, scale_of
+from ._parts import Parts
+from ._report import Report
+from ._selection import whole_number
+from ._snapshot import described
+from ._sources import Sources
+
+
+class Loop:
+    """Takes what each step leaves, by `sources` and `parts`, to where `steps` writes it.
+
+    `attach` says what they are; before that nothing is called but what hooks call. What fails is
+    counted in `report`, or raised if `raises`.
+    """
+
+    def __init__(
+        self,
+        choice: Choice,
+        report: Report,
+        steps: Background,
+        *,
+        scaler: Any,
+        micro_steps: bool,
+        first_step: int,
+        records: bool,
+        raises: bool,
+    ) -> None:
+        self._choice, self._report, self._steps = choice, report, steps
+        self._scaler, self._micro_steps = scaler, micro_steps
+        self._records, self._raises = records, raises
+        self._next = whole_number("first_step", first_step, 0)
+        self._last = -1  # the last step recorded here
+        self._micro = 0  # the coming micro-step
+        self._incomplete = self._ended = False
+
+    def attach(self, sources: Sources, parts: Parts, live: Live) -> None:
+        """Says where gradients come from, what makes parts of them, and what looks at them."""
+        self._sources, self._parts, self._live = sources, parts, live
+
+    def start(self) -> None:
+        """Begins the first step."""
+        self._begin(self._next)
+
+    def end(self) -> None:
+        """Records nothing from now on."""
+        self._ended = True
+        self._choice.end()
+
+    def counting(self, doing: str) -> AbstractContextManager[None]:
+        """Counts an error of the block, or lets it pass."""
+        return self._report.counting(doing, raises=self._raises)
+
+    def count(self, error: Error) -> None:
+        """Counts an error of the step."""
+        with self.counting(f"step {self._next}"):
+            raise error
+
+    def guarded(self, action: Callable[[], None]) -> None:
+        """Runs what a hook does."""
+        with self.counting(f"step {self._next}"):
+            action()
+
+    def spill(self) -> None:
+        """Puts aside what the step has left so far."""
+        before, self._incomplete = self._incomplete, True
+        self._steps.put_aside(self._parts.take_early(self._next))
+        self._incomplete = before
+
+    def micro_step(self, scale: Any, metadata: Mapping[str, object]) -> None:
+        """Records a micro-step."""
+        self._sources.end_forward()
+        stated = self._stated(scale)
+        if self._choice.any():
+            added = self._add(stated, metadata)
+            self._incomplete = not added or self._incomplete
+            self._micro += 1
+
+    def step(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
+        """Records a step; returns its number."""
+        self._sources.end_forward()
+        stated = None if self._micro_steps else self._stated(scale)
+        with self.counting(f"step {self._next}"):
+            self._steps.look()
+            self._take_number(step)
+            self._live.look(self._next)
+        taken = self._next
+        if self._choice.any() and not self._ended:
+            if self._micro_steps:
+                complete = self._micro > 0 and not self._incomplete
+                if self._micro == 0:
+                    self.count(Error("micro_step was not called"))
+            else:
+                complete = self._add(stated, metadata) and not self._incomplete
+            self._finish(complete)
+        with self.counting(f"step {self._next}"):
+            self._begin(self._next + 1)
+        return taken
+
+    def _begin(self, step: int) -> None:
+        self._next, self._micro, self._incomplete = step, 0, False
+        self._sources.clear()
+        self._steps.forget_spilled()
+        if self._records and not self._ended:
+            self._choice.begin(step)
+            self._sources.begin()
+
+    def _take_number(self, step: int | None) -> None:
+        """Makes `step` the number of this one."""
+        if step is None or step == self._next:
+            return
+        whole_number("step", step, 0)
+        if self._micro_steps:
+            self._incomplete = True
+            expected, self._next = self._next, step
+            raise Error(f"micro-steps were recorded as those of step {expected}: say first_step")
+        self._next = step
+        if self._records and not self._ended:
+            self._choice.begin(step)
+
+    def _stated(self, scale: Any) -> float | None:
+        """Returns the stated scale; None if it cannot be had or is not that of the gradients."""
+        if not self._choice.any() and (scale is not None or self._scaler is not None):
+            return None
+        if scale is None and self._scaler is None:
+            scale_of(None, None)  # raises: a loop that forgets it shall not run on
+        with self.counting(f"step {self._next}"):
+            if scale is None:
+                check_still_scaled(self._scaler)
+            return scale_of(scale, self._scaler)
+        return None
+
+    def _add(self, scale: float | None, metadata: Mapping[str, object]) -> bool:
+        """Hands the gradients over as a part of the step; returns whether that worked."""
+        if scale is None:
+            return False
+        with self.counting(f"step {self._next}"):
+            if self._next <= self._last:
+                raise Error(f"steps must ascend, expected more than {self._last}")
+            grad_scale = checked_grad_scale(scale)
+            self._steps.open()
+            if self._micro == 0:
+                self._steps.begin()
+            else:
+                self._steps.wait()
+            micro = self._micro if self._micro_steps else None
+            part = self._parts.take(self._next, micro, grad_scale, metadata)
+            part = self._steps.completed(part)
+            self._steps.add(self._next, part)
+            self._live.add(self._next, part)
+            self._report.tensors = described(part)
+            return True
+        return False
+
+    def _finish(self, complete: bool) -> None:
+        with self.counting(f"step {self._next}"):
+            if not complete:
+                self._steps.drop()
+                self._live.drop()
+                return
+            self._last = self._next
+            self._steps.finish(self._next)

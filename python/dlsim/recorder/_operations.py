@@ -1,0 +1,266 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The operations of a forward pass, as PyTorch's operators compute them."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from ._autocast import operation_of
+from ._hooks import Guard
+from ._modes import Modes
+from ._tensors import floats_in, in_backward, tensors_in
+from ._widths import Widths, is_plain, memory_of
+
+# What gives no new values: copies and choices of old ones, constants, random numbers.
+_MOVES = frozenset(
+    """
+    arange bernoulli cat clone constant_pad_nd contiguous copy detach empty empty_permuted
+    empty_strided expand_copy exponential eye fill flip full gather index index_select lift
+    lift_fresh linspace masked_select normal ones rand randint randn random repeat reshape_alias
+    resize roll scalar_tensor scatter set split_with_sizes_copy stack to_copy tril triu uniform
+    unsafe_split unsafe_view zero zeros
+    """.split()
+)
+
+# Scores of attention that are computed one by one: 64 MiB.
+_DECOMPOSED_UP_TO = 1 << 24
+
+
+@dataclass(frozen=True)
+class _Operator:
+    """What is to be known of an operator."""
+
+    operation: str
+    in_place: bool
+    view: bool
+    moves: bool
+
+
+class Result:
+    """What was recorded of a tensor, and the name.
+
+    Its gradient is `rounded` if the tensor has 16 bits, or an operation has a copy of it in 16.
+    """
+
+    def __init__(
+        self, name: str, tensor: Any, *, of_module: bool = False, rounded: bool = False
+    ) -> None:
+        self.name, self.of_module, self.rounded = name, of_module, rounded
+        self._elements = tensor.numel()
+        self._tensor = None if is_plain(tensor) else weakref.ref(tensor)
+
+    def is_of(self, tensor: Any) -> bool:
+        """Returns whether a tensor in the same place has all the elements of this one."""
+        if self._tensor is not None:
+            return self._tensor() is tensor
+        return bool(self._elements == tensor.numel())
+
+
+class Operations:
+    """Sees what operators compute while it is entered.
+
+    `active` says whether a forward pass that is recorded runs now. `found` takes an operation, its
+    result and whether that will have a gradient, and returns the name that it is recorded by, None
+    for none; `differentiated` takes that name and the gradient.
+    """
+
+    def __init__(
+        self,
+        widths: Widths,
+        active: Callable[[], bool],
+        found: Callable[[str, Any, bool], str | None],
+        differentiated: Callable[[str, Any], None],
+        guard: Guard,
+    ) -> None:
+        self._widths, self._active, self._guard = widths, active, guard
+        self._found, self._differentiated = found, differentiated
+        self._known: dict[Any, _Operator] = {}
+        self._latest: dict[int, Result] = {}  # by place
+        self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
+        self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
+        self._saved: bool | None = None  # the last one that this pass asked for
+        self._modes = Modes(self._function, self._operator)
+        weakref.finalize(self, self._modes.leave).atexit = False
+
+    def enter(self) -> bool:
+        """Begins to see; returns whether that may go on when the caller is left."""
+        self._asked = self._saved = None
+        return self._modes.enter()
+
+    def leave(self) -> None:
+        """Ends seeing."""
+        self._guard(self._watch_gradients)
+        self._modes.leave()
+
+    def forget(self) -> None:
+        """Forgets what was computed."""
+        self._latest.clear()
+        self._pending.clear()
+
+    def result_of(self, tensor: Any) -> Result | None:
+        """Returns what was recorded of a tensor, or of one that it is a view of all elements of."""
+        found = self._latest.get(_place_of(tensor))
+        return found if found is not None and found.is_of(tensor) else None
+
+    def note(self, name: str, tensor: Any) -> None:
+        """Says that a tensor was recorded as that of a module."""
+        self._latest[_place_of(tensor)] = Result(name, tensor, of_module=True)
+
+    def _watch_gradients(self) -> None:
+        """Watches for the gradients of the results so far, if they are as they were computed."""
+        pending, self._pending = self._pending, []
+        for tensor, version, result in pending:
+            if tensor.requires_grad and tensor.grad_fn is not None and tensor._version == version:
+                tensor.register_hook(self._hook_of(result))
+
+    def _hook_of(self, result: Result) -> Callable[[Any], None]:
+        own = weakref.ref(self)  # a loss that is kept keeps its graph, and that this hook
+
+        def hook(gradient: Any) -> None:
+            operations = own()
+            if operations is not None and result.rounded and not result.of_module:
+                differentiated, name = operations._differentiated, result.name
+                operations._guard(lambda: differentiated(name, gradient))
+
+        return hook
+
+    def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls one of torch's functions."""
+        if not self._active() or in_backward():
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        asked, self._asked = self._asked, None
+        if name == "__get__":
+            result = func(*args, **kwargs)
+            if _is_dtype(result) and result.is_floating_point:
+                self._asked = self._saved = self._widths.narrow(args[0])
+            return result
+        with self._widths.inside(name), _decomposed(name, args, kwargs):
+            result = func(*args, **kwargs)
+        if name in ("float", "to", "type", "type_as"):
+            return self._converted(name, args, kwargs, result, asked)
+        if asked and _is_dtype(kwargs.get("dtype")) and not list(tensors_in((args, kwargs))):
+            self._widths.set(result, True)  # made in the type that was just asked for
+        return result
+
+    def _converted(
+        self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, asked: Any
+    ) -> Any:
+        """Makes a tensor of its own of one that was converted to the type that it has already.
+
+        In 16-bit training it would be another one. A type that was asked of a tensor looks like
+        float32, so that the last call, or that of the module, tells what was meant.
+        """
+        given = args[0]
+        if result is not given or not result.is_floating_point() or result.element_size() != 4:
+            return result
+        before = self._widths.narrow(given)
+        to = [*args[1:], *kwargs.values()]
+        likes = [one for one in to if hasattr(one, "is_floating_point") and hasattr(one, "dim")]
+        if likes:
+            wanted = self._widths.narrow(likes[0])
+        elif name == "float":
+            wanted = False
+        elif not any(map(_is_dtype, to)):
+            return result
+        elif asked is not None:
+            wanted = asked
+        else:
+            wanted = bool(self._saved) and not before
+        if wanted == before:
+            return result
+        converted = given.clone()
+        self._widths.set(converted, wanted)
+        return converted
+
+    def _operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Calls one of torch's operators."""
+        if not self._active() or in_backward():
+            return func(*args, **kwargs)
+        if self._pending:
+            self._guard(self._watch_gradients)
+        result = func(*args, **kwargs)
+        self._guard(lambda: self._look(func, args, kwargs, result))
+        return result
+
+    def _look(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        operator = self._known.get(func)
+        if operator is None:
+            operator = self._known[func] = _described(func)
+        if operator.view:
+            return
+        given = list(tensors_in((args, kwargs)))
+        results = floats_in(result)
+        widths = self._widths
+        widths.computed(operator.operation, given, results, in_place=operator.in_place)
+        for one in given if widths.rounds(operator.operation) else ():
+            if (before := self._latest.get(_place_of(one))) is not None:
+                before.rounded = True
+        for one in results:
+            self._latest.pop(_place_of(one), None)
+        if results and given and not operator.moves:
+            self._take(operator.operation, given, results[0], in_place=operator.in_place)
+
+    def _take(self, operation: str, given: list[Any], tensor: Any, *, in_place: bool) -> None:
+        import torch
+
+        differentiable = torch.is_grad_enabled() and any(one.requires_grad for one in given)
+        name = self._found(operation, tensor, differentiable)
+        if name is not None:
+            narrow = self._widths.narrow(tensor)
+            result = self._latest[_place_of(tensor)] = Result(name, tensor, rounded=narrow)
+            if differentiable and not in_place:
+                self._pending.append((tensor, tensor._version, result))
+
+
+def _described(func: Any) -> _Operator:
+    schema = func._schema
+    name = operation_of(schema.name)
+    aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
+    moves = name in _MOVES or name.endswith("_like") or name.startswith("new_")
+    return _Operator(
+        name,
+        in_place=any(alias.is_write for alias in aliases),
+        view=any(not alias.is_write for alias in aliases) or name in ("unsafe_view", "detach"),
+        moves=moves or not schema.name.startswith("aten::"),
+    )
+
+
+def _place_of(tensor: Any) -> int:
+    return memory_of(tensor) if is_plain(tensor) else id(tensor)
+
+
+def _is_dtype(value: Any) -> bool:
+    import torch
+
+    return isinstance(value, torch.dtype)
+
+
+def _decomposed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Returns a context in which attention computes its scores by themselves, if they are few."""
+    if name not in ("scaled_dot_product_attention", "multi_head_attention_forward"):
+        return nullcontext()
+    try:
+        attention: Any = import_module("torch.nn.attention")
+    except ImportError:  # before PyTorch 2.3
+        return nullcontext()
+    query, key = [one for one in _given(args, kwargs) if one.dim() >= 2][:2]
+    if name == "scaled_dot_product_attention":
+        scores = query.numel() // query.shape[-1] * key.shape[-2]
+    else:  # places, batch and features; as many heads as the fifth argument says
+        heads = kwargs.get("num_heads", args[4] if len(args) > 4 else 1)
+        scores = query.numel() // query.shape[-1] * key.shape[0] * heads
+    return (
+        attention.sdpa_kernel(attention.SDPBackend.MATH)
+        if scores <= _DECOMPOSED_UP_TO
+        else nullcontext()
+    )
+
+
+def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    yield from tensors_in((args, {key: kwargs[key] for key in ("query", "key") if key in kwargs}))

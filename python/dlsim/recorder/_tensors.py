@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the recorder asks of tensors that a model computes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+
+def tensors_in(output: Any) -> Iterator[Any]:
+    """Yields the tensors of a module's output, in order: a tensor, or nested containers of them."""
+    import torch
+
+    if isinstance(output, torch.Tensor):
+        yield output
+        return
+    items: Iterable[Any] = ()
+    if isinstance(output, Mapping):
+        items = output.values()
+    elif isinstance(output, (tuple, list)):
+        items = output
+    for item in items:
+        yield from tensors_in(item)
+
+
+def floats_in(output: Any) -> list[Any]:
+    """Returns the dense floating-point tensors of an output, in order."""
+    import torch
+
+    return [
+        one for one in tensors_in(output) if one.is_floating_point() and one.layout is torch.strided
+    ]
+
+
+def is_loss(tensor: Any, *, of_model: bool) -> bool:
+    """Returns whether backward starts from the output of a module, as far as its shape tells."""
+    return tensor.dim() == 0 or (of_model and tuple(tensor.shape) == (1,))
+
+
+def in_backward() -> bool:
+    """Returns whether autograd runs a backward pass; before PyTorch 2.0 nothing tells: False."""
+    import torch
+
+    module: Any = torch  # the stubs of older versions lack the function
+    task = getattr(module._C, "_current_graph_task_id", None)
+    return task is not None and task() != -1

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which tensors of a float32 forward pass would have 16 bits under autocast."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from ._autocast import as_first, kept_in, policy_of
+
+
+def memory_of(tensor: Any) -> int:
+    """Returns the address of the memory that a tensor shares with its views."""
+    storage = getattr(tensor, "untyped_storage", tensor.storage)()  # PyTorch 1.13 has no untyped
+    return int(storage.data_ptr())
+
+
+class Widths:
+    """Follows the types that tensors would have, by the memory that they lie in.
+
+    What nothing is known of has 32 bits, as parameters and inputs have.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any]) -> None:
+        self._function: bool | None = None  # what the function that runs now makes of operators
+        self._scores = False  # whether it is an attention that has only scores yet
+        self._keeps: frozenset[str] = frozenset()  # what it tells to keep the type that it is given
+        self._narrow: dict[int, bool] = {}
+        self._parameters = {
+            memory_of(one): name for name, one in parameters.items() if is_plain(one)
+        }
+        self._used: dict[str, bool] = {}  # parameters that were read, and whether rounded
+
+    def narrow(self, tensor: Any) -> bool:
+        """Returns whether a tensor would have 16 bits."""
+        if tensor.element_size() == 2:
+            return True
+        return is_plain(tensor) and self._narrow.get(memory_of(tensor), False)
+
+    def set(self, tensor: Any, narrow: bool) -> None:
+        """Says what a tensor would have."""
+        if is_plain(tensor):
+            self._narrow[memory_of(tensor)] = narrow
+
+    def computed(
+        self, operation: str, given: Sequence[Any], results: Iterable[Any], *, in_place: bool
+    ) -> None:
+        """Follows an operator from the tensors that it was given to those that it has made."""
+        policy = self._policy(operation)
+        self._note_parameters(given, policy is True)
+        if in_place:
+            return  # the tensor keeps its type
+        if policy is None:
+            policy = self._widest(given[:1] if as_first(operation) else given)
+        for result in results:
+            self.set(result, policy)
+
+    @contextmanager
+    def inside(self, function: str) -> Iterator[None]:
+        """Says which of torch's functions calls the operators of the block.
+
+        Fused attention has scores in float32, and their softmax in 16 bits.
+        """
+        outer = self._function, self._scores, self._keeps
+        if self._function is None:
+            self._function = policy_of(function)
+            self._scores = function == "scaled_dot_product_attention"
+            self._keeps = kept_in(function)
+        try:
+            yield
+        finally:
+            self._function, self._scores, self._keeps = outer
+
+    def rounds(self, operation: str) -> bool:
+        """Returns whether the operation has what it is given in 16 bits."""
+        return self._scores or self._policy(operation) is True
+
+    def _policy(self, operation: str) -> bool | None:
+        self._scores = self._scores and operation != "softmax"
+        if self._scores:
+            return False
+        if operation in self._keeps:
+            return None
+        return policy_of(operation) if self._function is None else self._function
+
+    def _widest(self, given: Sequence[Any]) -> bool:
+        """Returns whether the widest of tensors has 16 bits.
+
+        Those without dimensions count only among themselves.
+        """
+        floats = [one for one in given if one.is_floating_point()]
+        deciding = [one for one in floats if one.dim() > 0] or floats
+        return bool(deciding) and all(self.narrow(one) for one in deciding)
+
+    def _note_parameters(self, given: Iterable[Any], rounded: bool) -> None:
+        for one in given:
+            if is_plain(one) and (name := self._parameters.get(memory_of(one))) is not None:
+                self._used[name] = self._used.get(name, False) or rounded
+
+    def wide_parameters(self) -> list[str]:
+        """Returns the parameters that were read, and nowhere in 16 bits."""
+        return [name for name, rounded in self._used.items() if not rounded]
+
+
+def is_plain(tensor: Any) -> bool:
+    """Returns whether a tensor is dense, and none that stands for others, as a DTensor does."""
+    import torch
+
+    return tensor.layout is torch.strided and not hasattr(tensor, "to_local")

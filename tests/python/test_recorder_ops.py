@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operations inside of modules and losses are recorded, forward and backward, by their names."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from recording import load, small_model
+from torch import nn
+from torch.nn import functional
+
+import dlsim
+from dlsim.recorder import _operations
+
+
+class Attention(nn.Module):
+    """Attention by hand, and in one function."""
+
+    def __init__(self, fused: bool = False) -> None:
+        super().__init__()
+        self.qkv, self.fused = nn.Linear(8, 24), fused
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        if self.fused:
+            return functional.scaled_dot_product_attention(q, k, v)
+        return (q @ k.transpose(1, 2)).div(8**0.5).softmax(-1) @ v
+
+
+def recorded(path: Path, model: nn.Module, x: torch.Tensor, **options) -> tuple[dict, set[str]]:
+    """Returns the tensors of a step, and which of them autocast would keep in float32."""
+    torch.manual_seed(0)
+    with dlsim.Recorder(model, path, forward_every=1, on_error="raise", **options) as rec:
+        output = model(x)
+        functional.mse_loss(output, torch.ones_like(output)).backward()
+        rec.step(scale=1.0)
+    tensors, metadata = load(path, 0)
+    return tensors, set(metadata["autocast_float32"].split("\n"))
+
+
+def names(tensors: dict, end: str, within: str = "") -> set[str]:
+    return {
+        name[: -len(end)]
+        for name in tensors
+        if name.endswith(end) and name.startswith(within) and "call" not in name
+    }
+
+
+def test_operations_of_an_attention_have_names(tmp_path: Path) -> None:
+    model = nn.Sequential(Attention(), nn.Linear(8, 8))
+    x = torch.randn(2, 4, 8)
+    tensors, wide = recorded(tmp_path, model, x)
+    of_attention = {"0.qkv", "0/matmul", "0/div", "0/softmax", "0"}
+    assert names(tensors, ".act", "0") == of_attention
+    assert names(tensors, ".act_grad", "0") == of_attention
+    q, k, _ = model[0].qkv(x).chunk(3, -1)
+    assert torch.equal(tensors["0/matmul.act"], q @ k.transpose(1, 2))
+    assert torch.allclose(tensors["0/softmax.act"].sum(-1), torch.ones(2, 4))
+    of_softmax, p = tensors["0/softmax.act_grad"], tensors["0/softmax.act"]
+    expected = p * (of_softmax - (of_softmax * p).sum(-1, keepdim=True))
+    assert torch.allclose(tensors["0/div.act_grad"], expected, atol=1e-7)
+    assert {"0/softmax.act"} == {name for name in wide if name.startswith("0")}
+    assert "0.qkv.weight.value" in tensors
+
+
+@pytest.mark.skipif(not hasattr(torch.nn, "attention"), reason="needs PyTorch 2.3 or later")
+@pytest.mark.parametrize("limit", [1 << 24, 0])
+def test_fused_attention_is_decomposed_if_it_is_small(tmp_path: Path, monkeypatch, limit) -> None:
+    monkeypatch.setattr(_operations, "_DECOMPOSED_UP_TO", limit)
+    model = Attention(fused=True)
+    x = torch.randn(2, 4, 8)
+    tensors, wide = recorded(tmp_path, model, x)
+    assert ("softmax" in " ".join(tensors)) == (limit > 0)
+    if limit:  # the fused kernels have scores in float32, and round their gradients
+        assert "(root)/matmul.act" in wide and "(root)/matmul.act_grad" in tensors
+        assert "(root)/softmax.act" not in wide
+
+
+def test_losses_outside_of_the_model_are_seen(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path, forward_every=1, on_error="raise") as rec:
+        for _ in range(2):
+            output = model(torch.ones(4, 6))
+            with torch.no_grad():
+                (output * 1e30).exp()  # a metric
+            torch.randn(3).exp()  # no part of the training
+            loss = functional.cross_entropy(output.exp(), torch.zeros(4, dtype=torch.long))
+            loss.backward()
+            rec.step(scale=1.0)
+    for step in range(2):
+        tensors, metadata = load(tmp_path, step)
+        assert names(tensors, ".act", "(root)") == {"(root)/exp", "(root)/log_softmax"}
+        assert "(root)/exp.act" in metadata["autocast_float32"].split("\n")
+        assert not any(tensor.dim() == 0 for tensor in tensors.values())
+
+
+def test_changes_in_place_are_recorded_and_views_are_not(tmp_path: Path) -> None:
+    class InPlace(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x):
+            hidden = self.fc(x)
+            hidden *= 1000
+            hidden += x
+            return hidden.reshape(-1).unsqueeze(0).transpose(0, 1) + 1
+
+    model = InPlace()
+    x = torch.ones(2, 3)
+    tensors, _ = recorded(tmp_path, model, x, gradients=None, activations="*")
+    first = model.fc(x)
+    assert names(tensors, ".act") == {"fc", "(root)/mul", "(root)/add", "(root)"}
+    assert torch.equal(tensors["fc.act"], first)
+    assert torch.equal(tensors["(root)/mul.act"], first * 1000)
+    assert torch.equal(tensors["(root)/add.act"], first * 1000 + x)
+
+
+def test_modules_that_are_not_chosen_have_no_operations(tmp_path: Path) -> None:
+    model = nn.Sequential(Attention(), nn.Linear(8, 8))
+    tensors, _ = recorded(tmp_path, model, torch.randn(2, 4, 8), activations="1")
+    assert names(tensors, ".act") == {"1"}
+
+
+def test_a_sum_that_overflows_fp16_is_seen(tmp_path: Path) -> None:
+    class Pooling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x):
+            hidden = self.fc(x)
+            return (hidden * 1e4).sum(0) / hidden.square().mean(0)
+
+    model = Pooling()
+    nn.init.ones_(model.fc.weight)
+    tensors, wide = recorded(tmp_path, model, torch.ones(8, 3))
+    assert tensors["(root)/mul.act"].max() > 2e4 and "(root)/mul.act" not in wide
+    assert tensors["(root)/sum.act"].max() > 65504 and "(root)/sum.act" in wide
+
+
+@pytest.mark.skipif(
+    not hasattr(getattr(torch, "compiler", None), "set_stance"), reason="needs PyTorch 2.6 or later"
+)
+def test_a_compiled_model_shows_its_operations(tmp_path: Path) -> None:
+    model = torch.compile(Attention(), backend="eager")
+    tensors, _ = recorded(tmp_path, model, torch.randn(2, 4, 8))
+    assert {"(root)/matmul", "(root)/softmax"} <= names(tensors, ".act")
