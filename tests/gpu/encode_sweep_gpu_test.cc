@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "dlsim/convert.h"
 #include "dlsim/gpu/convert.h"
@@ -33,46 +33,69 @@ uint32_t InputBits(uint64_t i, uint32_t run_bits) {
   return ((run * 0x9E3779B1u) << run_bits) | (position & ((1u << run_bits) - 1));
 }
 
-std::vector<float> Inputs(uint64_t first, size_t count, uint32_t run_bits) {
-  std::vector<float> values(count);
-  ParallelForBlocks(count, [&](size_t begin, size_t length) {
-    for (size_t i = begin; i < begin + length; ++i) {
-      values[i] = std::bit_cast<float>(InputBits(first + i, run_bits));
-    }
-  });
-  return values;
-}
-
-void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
-  CheckCuda(cudaMemcpy(to, from, bytes, kind), "cudaMemcpy");
-  CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-}
-
-// Compares codes in device memory with what the host makes of the values.
+// Part after part of a sweep, in memory that is kept: page faults would take longer than the rest.
 template <class Code>
-void ExpectAsHost(const ArrayConversion& how, const std::vector<float>& values, const Code* codes) {
-  std::vector<Code> expected(values.size()), actual(values.size());
-  EncodeArray(how, values, std::span<Code>(expected));
-  Copy(actual.data(), codes, actual.size() * sizeof(Code), cudaMemcpyDeviceToHost);
-  const auto [wrong, right] = std::ranges::mismatch(actual, expected);
-  if (wrong == actual.end()) return;
-  const size_t i = static_cast<size_t>(wrong - actual.begin());
-  FAIL() << "element " << how.first_index + i << std::hex << ", input "
-         << std::bit_cast<uint32_t>(values[i]) << ": got " << *wrong << ", expected " << *right;
-}
+class SweptPart {
+ public:
+  explicit SweptPart(size_t most) : values_(most), actual_(most), expected_(most) {}
+
+  // Takes the inputs [first, first + count).
+  void Fill(uint64_t first, size_t count, uint32_t run_bits) {
+    ParallelForBlocks(count, [&](size_t begin, size_t length) {
+      for (size_t i = begin; i < begin + length; ++i) {
+        values_.data()[i] = std::bit_cast<float>(InputBits(first + i, run_bits));
+      }
+    });
+  }
+
+  void CopyTo(float* device, size_t length) const {
+    Copy(device, values_.data(), length * sizeof(float), cudaMemcpyHostToDevice);
+  }
+
+  // Compares codes in device memory with what the host makes of the first `length` values.
+  void ExpectAsHost(const ArrayConversion& how, size_t length, const Code* codes) const {
+    const std::span<Code> expected = expected_.span().first(length);
+    EncodeArray(how, values_.span().first(length), expected);
+    Copy(actual_.data(), codes, length * sizeof(Code), cudaMemcpyDeviceToHost);
+    std::atomic<size_t> wrong = length;
+    ParallelForBlocks(length, [&](size_t begin, size_t block) {
+      const auto first = expected.begin() + static_cast<std::ptrdiff_t>(begin);
+      const auto found =
+          std::mismatch(first, first + static_cast<std::ptrdiff_t>(block), actual_.data() + begin);
+      if (found.first != first + static_cast<std::ptrdiff_t>(block)) {
+        wrong = static_cast<size_t>(found.first - expected.begin());
+      }
+    });
+    if (const size_t i = wrong; i < length) {
+      FAIL() << "element " << how.first_index + i << std::hex << ", input "
+             << std::bit_cast<uint32_t>(values_.data()[i]) << ": got " << actual_.data()[i]
+             << ", expected " << expected[i];
+    }
+  }
+
+ private:
+  static void Copy(void* to, const void* from, size_t bytes, cudaMemcpyKind kind) {
+    CheckCuda(cudaMemcpy(to, from, bytes, kind), "cudaMemcpy");
+    CheckCuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  PinnedBuffer<float> values_;
+  PinnedBuffer<Code> actual_, expected_;
+};
 
 template <class Code>
 void ExpectSweptAsHost(ArrayConversion how, uint64_t inputs, uint32_t run_bits) {
   const DeviceBuffer<float> values(kPart);
   const DeviceBuffer<Code> codes(kPart);
+  SweptPart<Code> part(kPart);
   for (; how.first_index < inputs; how.first_index += kPart) {
     const size_t count = std::min<uint64_t>(kPart, inputs - how.first_index);
-    const std::vector<float> part = Inputs(how.first_index, count, run_bits);
-    Copy(values.data(), part.data(), count * sizeof(float), cudaMemcpyHostToDevice);
+    part.Fill(how.first_index, count, run_bits);
+    part.CopyTo(values.data(), count);
     DeviceTensor tensor = {values.data(), count, DType::kF32, codes.data()};
     tensor.random_stream = how.random.stream;
     Encode(how, tensor, nullptr);
-    ASSERT_NO_FATAL_FAILURE(ExpectAsHost(how, part, codes.data()));
+    ASSERT_NO_FATAL_FAILURE(part.ExpectAsHost(how, count, codes.data()));
   }
 }
 
@@ -110,15 +133,14 @@ TEST(LargeTensorGpu, EncodesAndMeasuresMoreThan32BitsCount) {
   if (free / (sizeof(float) + sizeof(uint16_t) + 1) < count) GTEST_SKIP() << "too little memory";
   const DeviceBuffer<float> values(count);
   const DeviceBuffer<uint16_t> codes(count);
-  const std::vector<float> part = Inputs(0, kPart, 0);
+  SweptPart<uint16_t> part(kPart);
+  part.Fill(0, kPart, 0);
   const auto for_parts = [&](const auto& body) {
     for (uint64_t first = 0; first < count; first += kPart) {
       body(first, std::min<uint64_t>(kPart, count - first));
     }
   };
-  for_parts([&](uint64_t first, size_t length) {
-    Copy(values.data() + first, part.data(), length * sizeof(float), cudaMemcpyHostToDevice);
-  });
+  for_parts([&](uint64_t first, size_t length) { part.CopyTo(values.data() + first, length); });
   DeviceTensor tensor = {values.data(), count, DType::kF32, codes.data()};
   tensor.random_stream = 9;
   const TensorList list({&tensor, 1});
@@ -127,8 +149,7 @@ TEST(LargeTensorGpu, EncodesAndMeasuresMoreThan32BitsCount) {
     for_parts([&](uint64_t first, size_t length) {
       ArrayConversion of_part = how;
       of_part.first_index = first;
-      ExpectAsHost(of_part, {part.begin(), part.begin() + static_cast<std::ptrdiff_t>(length)},
-                   codes.data() + first);
+      part.ExpectAsHost(of_part, length, codes.data() + first);
     });
   };
   Encode(how, tensor, nullptr);
