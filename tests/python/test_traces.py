@@ -39,8 +39,14 @@ def test_the_gradient_is_the_float32_sum_of_micro_steps(directory: Path) -> None
     for step in dlsim.open_trace(directory):
         parts = [load_file(path) for path in steps_of(directory)[step.number]]
         gradients, activations = step.gradients(), step.activation_gradients()
-        assert set(gradients) == {name for name in parts[0] if not name.endswith(".act_grad")}
-        assert set(gradients) | set(activations) == set(step.names) == set(parts[0])
+        forward = {**step.activations(), **step.parameter_values()}
+        assert set(gradients) == {
+            name for name in parts[0] if not name.endswith((".act_grad", ".act", ".value"))
+        }
+        assert set(forward) == {name for name in parts[0] if name.endswith((".act", ".value"))}
+        assert set(gradients) | set(activations) | set(forward) == set(step.names) == set(parts[0])
+        for name, values in forward.items():
+            assert same_bits(values, parts[0][name])
         for name, gradient in gradients.items():
             total = parts[0][name]
             for part in parts[1:]:
