@@ -16,6 +16,7 @@ the mean loss of the last 20 of 300 steps, in nats per letter, and how many the 
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from contextlib import nullcontext
@@ -37,9 +38,7 @@ RUNS = (
     ("float32", 1.0),
     ("bf16", 1.0),
     ("fp16", LARGE_SCALE),
-    ("cb16", 1.0),
-    ("cb16", 2.0**4),
-    ("cb16", LARGE_SCALE),
+    *(("cb16", 2.0**power) for power in (0, 1, 2, 3, 4, 16, 46, 52)),
 )
 
 
@@ -163,7 +162,8 @@ def compare(seeds: int) -> None:
     for seed in range(seeds):
         for name, scale in RUNS:
             loss, skipped = train(seed, name, scale)
-            print(f"seed {seed}  {name:7}  scale {scale:5g}  loss {loss:.3f}  skipped {skipped}")
+            power = math.log2(scale)
+            print(f"seed {seed} {name:7} scale 2^{power:<2g} loss {loss:.3f} skipped {skipped}")
 
 
 if __name__ == "__main__":
