@@ -64,7 +64,11 @@ SAMPLES, JUDGED = 2048, 512
 
 def make(name: str, seed: int) -> Training:
     """Returns the training of a model; two calls give the same."""
-    recipe = RECIPES[name]
+    return training_of(RECIPES[name], seed)
+
+
+def training_of(recipe: Recipe, seed: int) -> Training:
+    """Returns the training of a recipe."""
     torch.manual_seed(seed)
     network = recipe.network()
     parameters = network.parameters()
@@ -77,11 +81,11 @@ def make(name: str, seed: int) -> Training:
     return Training(recipe, network, optimizer, data, torch.Generator().manual_seed(1000 + seed))
 
 
-def _classes(scores: Tensor, targets: Tensor) -> Tensor:
+def classes(scores: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
-def _squares(outputs: Tensor, targets: Tensor) -> Tensor:
+def squares(outputs: Tensor, targets: Tensor) -> Tensor:
     return nn.functional.mse_loss(outputs, targets)
 
 
@@ -109,13 +113,13 @@ def _gratings(generator: torch.Generator) -> Data:
     return (torch.sin(1.5 * wave + phase) + noise)[:, None], labels
 
 
-def _function(generator: torch.Generator, outputs: int = 1) -> Data:
+def function(generator: torch.Generator, outputs: int = 1) -> Data:
     x = torch.randn(SAMPLES, 8, generator=generator)
     mix = torch.randn(8, outputs, generator=generator) / 2
     return x, torch.sin(x @ mix)
 
 
-def _clusters(generator: torch.Generator) -> Data:
+def clusters(generator: torch.Generator) -> Data:
     x = torch.randn(SAMPLES, 12, generator=generator)
     hidden = torch.tanh(x @ torch.randn(12, 12, generator=generator) / 2)
     scores = hidden @ torch.randn(12, 6, generator=generator)
@@ -143,7 +147,7 @@ def _sums(generator: torch.Generator) -> Data:
 LENGTH, SYMBOLS = 10, 12
 
 
-def _language(generator: torch.Generator) -> Data:
+def language(generator: torch.Generator) -> Data:
     """Returns texts in which two symbols decide what may follow."""
     follow = torch.randint(SYMBOLS, (SYMBOLS, 4, 2), generator=generator)
     text = torch.randint(SYMBOLS, (SAMPLES, LENGTH + 1), generator=generator)
@@ -156,7 +160,7 @@ def _language(generator: torch.Generator) -> Data:
 USERS, ITEMS = 200, 100
 
 
-def _tastes(generator: torch.Generator) -> Data:
+def tastes(generator: torch.Generator) -> Data:
     users = torch.randn(USERS, 3, generator=generator)
     items = torch.randn(ITEMS, 3, generator=generator)
     draw = torch.randint(USERS * ITEMS, (SAMPLES,), generator=generator)
@@ -169,41 +173,41 @@ def _tastes(generator: torch.Generator) -> Data:
 
 RECIPES = {
     "sigmoid_adam": Recipe(
-        lambda: networks.sigmoid_mlp(8, 16), _rings, _classes, True, 0.015, 150, 64
+        lambda: networks.sigmoid_mlp(8, 16), _rings, classes, True, 0.015, 150, 64
     ),
     "sigmoid_sgd": Recipe(
-        lambda: networks.sigmoid_mlp(4, 16), _rings, _classes, False, 0.3, 200, 64
+        lambda: networks.sigmoid_mlp(4, 16), _rings, classes, False, 0.3, 200, 64
     ),
     "conv_plain": Recipe(
-        lambda: networks.convolution(normalised=False), _gratings, _classes, False, 0.03, 120
+        lambda: networks.convolution(normalised=False), _gratings, classes, False, 0.03, 120
     ),
     "conv_norm": Recipe(
-        lambda: networks.convolution(normalised=True), _gratings, _classes, False, 0.05, 120
+        lambda: networks.convolution(normalised=True), _gratings, classes, False, 0.05, 120
     ),
-    "lstm": Recipe(lambda: networks.Lstm(4, 12, 4), _memory, _classes, True, 0.02, 120),
+    "lstm": Recipe(lambda: networks.Lstm(4, 12, 4), _memory, classes, True, 0.02, 120),
     "transformer_pre": Recipe(
         lambda: networks.Transformer(SYMBOLS, LENGTH, 12, pre=True),
-        _language, _classes, True, 0.01, 100, 8,
+        language, classes, True, 0.01, 100, 8,
     ),
     "transformer_post": Recipe(
         lambda: networks.Transformer(SYMBOLS, LENGTH, 12, pre=False),
-        _language, _classes, True, 0.01, 100, 8,
+        language, classes, True, 0.01, 100, 8,
     ),
     "embedding": Recipe(
-        lambda: networks.Ratings(USERS, ITEMS, 8), _tastes, _squares, True, 0.03, 200, 64
+        lambda: networks.Ratings(USERS, ITEMS, 8), tastes, squares, True, 0.03, 200, 64
     ),
     "regression": Recipe(
-        lambda: networks.tanh_mlp(8, 24, 1), _function, _squares, False, 0.1, 200, 64
+        lambda: networks.tanh_mlp(8, 24, 1), function, squares, False, 0.1, 200, 64
     ),
     "units": Recipe(
-        lambda: networks.tanh_mlp(8, 24, 2), lambda generator: _function(generator, 2),
-        _in_units, True, 0.01, 200, 64, epsilon=1e-20, error=_squares,
+        lambda: networks.tanh_mlp(8, 24, 2), lambda generator: function(generator, 2),
+        _in_units, True, 0.01, 200, 64, epsilon=1e-20, error=squares,
     ),
     "exploding": Recipe(
-        lambda: networks.Recurrent(2, 16, 1.6), _sums, _squares, False, 0.03, 120, 32,
+        lambda: networks.Recurrent(2, 16, 1.6), _sums, squares, False, 0.03, 120, 32,
         clip_norm=1.0,
     ),
     "residual": Recipe(
-        lambda: networks.residual_mlp(12, 16, 4, 6), _clusters, _classes, False, 0.05, 150
+        lambda: networks.residual_mlp(12, 16, 4, 6), clusters, classes, False, 0.05, 150
     ),
 }  # fmt: skip
