@@ -82,10 +82,12 @@ def training_of(recipe: Recipe, seed: int) -> Training:
 
 
 def classes(scores: Tensor, targets: Tensor) -> Tensor:
+    """Returns the cross entropy, of texts over all places."""
     return nn.functional.cross_entropy(scores.flatten(0, -2), targets.flatten())
 
 
 def squares(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Returns the mean squared error."""
     return nn.functional.mse_loss(outputs, targets)
 
 
@@ -114,12 +116,14 @@ def _gratings(generator: torch.Generator) -> Data:
 
 
 def function(generator: torch.Generator, outputs: int = 1) -> Data:
+    """Returns sines of random mixtures of eight inputs."""
     x = torch.randn(SAMPLES, 8, generator=generator)
     mix = torch.randn(8, outputs, generator=generator) / 2
     return x, torch.sin(x @ mix)
 
 
 def clusters(generator: torch.Generator) -> Data:
+    """Returns points and which of six scores, of a hidden layer, is the largest."""
     x = torch.randn(SAMPLES, 12, generator=generator)
     hidden = torch.tanh(x @ torch.randn(12, 12, generator=generator) / 2)
     scores = hidden @ torch.randn(12, 6, generator=generator)
@@ -161,6 +165,7 @@ USERS, ITEMS = 200, 100
 
 
 def tastes(generator: torch.Generator) -> Data:
+    """Returns pairs of a user and an item, and ratings."""
     users = torch.randn(USERS, 3, generator=generator)
     items = torch.randn(ITEMS, 3, generator=generator)
     draw = torch.randint(USERS * ITEMS, (SAMPLES,), generator=generator)

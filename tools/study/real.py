@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trains in 16 bits as torch.autocast on CUDA does, on a CPU: by torch's own, or emulated.
 
-torch.autocast("cpu") leaves exp, softmax, pow, sums and norms in 16 bits, which that of CUDA runs in
-float32. `CudaRules` gives such functions float32 inputs, as a model does that writes `.float()`.
-No format of dlsim has tensors of its own in PyTorch: `Emulated` rounds float32 tensors where autocast
-would make 16-bit ones, forward and backward, and follows which tensors those are.
+torch.autocast("cpu") leaves exp, softmax, pow, sums and norms in 16 bits, which that of CUDA runs
+in float32. `CudaRules` gives such functions float32 inputs, as a model does that writes `.float()`.
+PyTorch has no tensors of CB16: `Emulated` rounds float32 tensors where autocast would make 16-bit
+ones, forward and backward, and follows which tensors those are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from torch.overrides import TorchFunctionMode
 from dlsim.emulation import quantize
 from dlsim.recorder._autocast import policy_of
 
-# torch's cross_entropy is log_softmax, which CUDA runs in float32, and nll_loss; `grad` differentiates.
+# cross_entropy is log_softmax, which CUDA runs in float32, and nll_loss; `grad` differentiates.
 WIDE = frozenset({"cross_entropy", "grad", "float"})
 NARROW_TYPES = (torch.float16, torch.bfloat16)
 IN_A_ROW, SHARE = 40, 0.2  # skipped steps beyond which a training is lost
@@ -49,7 +49,7 @@ class CudaRules(TorchFunctionMode):
         """Calls the function."""
         kwargs = kwargs or {}
         if runs_narrow(_name(func)) is False:
-            args, kwargs = _mapped((args, kwargs), lambda one: _float32(one))
+            args, kwargs = _mapped((args, kwargs), _float32)
         return func(*args, **kwargs)
 
 

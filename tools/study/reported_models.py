@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models of the kinds in which people report failures in 16 bits, in sizes that fail and that do not.
+"""Models of the kinds in which people report failures in 16 bits, in several sizes.
 
 Named before the first training: HELD_OUT, of which nothing was tuned, neither model nor rule.
 """
