@@ -14,6 +14,8 @@ import models
 import noise_check
 import plot
 import refinement
+import reported
+import reported_tables
 import slice_check
 import torch
 import trainings
@@ -53,6 +55,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="train again what dlsim tune recommends, and keep the other results",
     )
+    what.add_argument(
+        "--real",
+        action="store_true",
+        help="train models of the kinds that people report in real 16 bits, and keep the results",
+    )
+    what.add_argument(
+        "--real-slice", action="store_true", help="a part of that, compared with the kept results"
+    )
     result.add_argument("--raw", type=Path, default=RAW, help="folder with what was done so far")
     result.add_argument(
         "--kept", type=Path, default=KEPT, help="kept results, which a whole run replaces"
@@ -73,12 +83,19 @@ def main() -> int:
         return noise_check.main()
     if arguments.batches:
         return batch_check.main()
+    if arguments.real_slice:
+        return reported.check(reported.KEPT)
+    if arguments.real:
+        reported.study(arguments.raw, reported.KEPT)
+        print(reported_tables.report(reported_tables.read(reported.KEPT)))
+        return 0
     if not arguments.report:
         rows = _train_recommended(arguments) if arguments.recommended else _train(arguments)
         arguments.kept.parent.mkdir(parents=True, exist_ok=True)
         kept.write(arguments.kept, rows)
         _draw(rows)
     print(report(kept.read(arguments.kept)))
+    print(reported_tables.report(reported_tables.read(reported.KEPT)))
     return 0
 
 

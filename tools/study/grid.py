@@ -15,6 +15,7 @@ SCALES = {
     "cb16": (-36, -32, -28, -24, -20, -16, -8, 0, 16, 28),
     "fp8-e5m2": (-12, -8, -4, 0, 4, 8, 12, 16),
 }
+REAL_FORMATS = ("fp16", "bf16", "cb16")  # in which real training is compared
 # Runs are short, so intervals of growth are, too; initial scales are those of the stacks.
 POLICIES = {
     "torch": {"growth_interval": 20},

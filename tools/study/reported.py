@@ -3,23 +3,29 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import lines
 import models
 import real
+import reported_tables
 from grid import FLOAT32, Setting
+from grid import REAL_FORMATS as FORMATS
 from lines import Line, head
 from reported_models import RECIPES
 
 import dlsim
 
-FORMATS = ("fp16", "bf16", "cb16")
+KEPT = Path(__file__).resolve().parent / "results" / "reported.csv"
+SLICE = ("t5_200000", "inputs_300", "units_shared")
 SEEDS = range(8)  # three did not show the spread
 VERDICTS = [Setting(format, "verdict") for format in FORMATS]
 TRAININGS = [FLOAT32, *(Setting(format, "autocast") for format in FORMATS)]
+TOLERANCE = 0.05  # of an error: sums of another BLAS round otherwise, which training amplifies
 TORCH_START = 2.0**16  # of GradScaler, where the command recommends none
 
 
@@ -79,3 +85,38 @@ def trainings(
         outcome = real.train(models.training_of(RECIPES[name], seed), setting.format, start)
         line = {"loss": outcome.loss, "skipped_steps": outcome.skipped}
         yield {**head(name, seed, setting), **line}
+
+
+def study(folder: Path, path: Path) -> None:
+    """Does what is missing in a folder and writes the results."""
+    folder.mkdir(parents=True, exist_ok=True)
+    reported_tables.write(path, _rows(folder, list(RECIPES), SEEDS))
+
+
+def _rows(folder: Path, names: list[str], seeds: Iterable[int]) -> list[reported_tables.Row]:
+    said, ends = folder / "reported-verdicts.jsonl", folder / "reported-trainings.jsonl"
+    lines.append(said, names, [0], VERDICTS, verdicts)
+    starts = {(line["model"], line["format"]): line["start"] for line in lines.read(said)}
+    make = functools.partial(trainings, starts)
+    lines.append(ends, names, seeds, TRAININGS, make)
+    return reported_tables.rows_of(lines.read(said), lines.read(ends))
+
+
+def check(path: Path) -> int:
+    """Trains a seed of a few models and prints what differs from the results; returns 1 if any."""
+    known = {(row.model, row.format): row for row in reported_tables.read(path)}
+    with tempfile.TemporaryDirectory() as folder:
+        rows = _rows(Path(folder), list(SLICE), [0])
+    wrong = 0
+    for row in rows:
+        expected = known[row.model, row.format]
+        error, before = row.errors[0], expected.errors[0]
+        same = error == before or abs(error - before) <= TOLERANCE * before
+        if not same or row.verdict != expected.verdict:
+            print(
+                f"{row.model} {row.format}: {row.verdict} {error:.4g}, expected "
+                f"{expected.verdict} {before:.4g}"
+            )
+            wrong += 1
+    print(f"{len(rows)} trainings, {wrong} differences from {path.name}")
+    return int(wrong > 0)
