@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The study of docs/evidence.md: a slice of it gives the kept results, and the page quotes them."""
+"""The study of docs/evidence.md: a slice of it gives the kept results, and the pages quote them."""
 
 from __future__ import annotations
 
@@ -36,4 +36,12 @@ def test_the_page_quotes_the_report():
     rest = tables[0] + tables[1].partition("## ")[2]
     quoted = [line for line in rest.splitlines() if line[:1] == "|"]
     assert len(quoted) > 50
+    assert [line for line in quoted if line not in report] == []
+
+
+def test_the_page_of_the_verdict_quotes_the_report():
+    report = run("--report").splitlines()
+    page = (_PROJECT / "docs" / "verdict.md").read_text()
+    quoted = [line for line in page.partition("## What it misses")[2].splitlines() if "|" in line]
+    assert len(quoted) > 40
     assert [line for line in quoted if line not in report] == []

@@ -21,7 +21,7 @@ from reported_models import RECIPES
 import dlsim
 
 KEPT = Path(__file__).resolve().parent / "results" / "reported.csv"
-SLICE = ("t5_200000", "inputs_300", "units_shared")
+SLICE = ("inputs_1000000", "labels_300000", "units_shared")
 SEEDS = range(8)  # three did not show the spread
 VERDICTS = [Setting(format, "verdict") for format in FORMATS]
 TRAININGS = [FLOAT32, *(Setting(format, "autocast") for format in FORMATS)]
@@ -67,9 +67,9 @@ def _tuned(name: str, seed: int, settings: dict[str, Any]) -> dict[str, Any]:
 def _start(tuned: dict[str, Any]) -> float:
     """Returns the initial scale of torch's policy, or of another that is recommended.
 
-    A format that needs no loss scale and has float32's range gets none.
+    1, for no scaler, in bf16 if it needs none: that is how it is used.
     """
-    if tuned["format"] == "bf16":
+    if tuned["format"] == "bf16" and tuned["verdict"] == "no scale needed":
         return 1.0
     offered = [tuned["recommended"], *tuned["other_policies"]]
     starts = {one["policy"]: one["params"].get("init_scale") for one in offered if one}
