@@ -158,11 +158,16 @@ def _counts(found: list[Case]) -> str:
 
 def _wrong(found: list[Case]) -> str:
     rows = [
-        [_model(case), case.row.format, case.whole, case.row.sentence, case.outcome]
+        [_model(case), case.row.format, _wrong_how(case), case.row.sentence, case.outcome]
         for case in found
         if case.whole in ("missed", "false alarm")
     ]
     return table(["model", "format", "wrong how", "sentence", "outcome"], rows)
+
+
+def _wrong_how(case: Case) -> str:
+    risk = f"At risk in {case.row.format} in forward" in case.row.risk
+    return f"{case.whole}; said to be at risk" if risk else case.whole
 
 
 def _models(found: list[Case]) -> str:
