@@ -52,7 +52,9 @@ def rows_of(verdicts: list[Line], trainings: list[Line]) -> list[Row]:
         names = [field.name for field in fields(Row)[4:]]
         about = {name: str(said[key][name]) for name in names} if key in said else {}
         rows.append(Row(*key, errors, skipped, **about))
-    return rows
+    models = [row.model for row in rows]
+    order = ("", *FORMATS)
+    return sorted(rows, key=lambda row: (models.index(row.model), order.index(row.format)))
 
 
 def write(path: Path, rows: Iterable[Row]) -> None:
