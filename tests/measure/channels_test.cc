@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+// What channels lose: the curves against harm by definition, value by value.
+#include "dlsim/channels.h"
+
+#include <gtest/gtest.h>
+#include <omp.h>
+
+#include <cmath>
+#include <cstddef>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "dlsim/convert.h"
+
+namespace dlsim {
+namespace {
+
+using Shape = std::vector<uint64_t>;
+
+TraceTensor TensorOf(Role role, const Shape& shape, std::span<const float> values) {
+  TraceTensor tensor;
+  tensor.name = role == Role::kGrad ? "w.grad" : "fc.act_grad";
+  tensor.role = role;
+  tensor.shape = shape;
+  tensor.elements = values.size();
+  tensor.memory = reinterpret_cast<const std::byte*>(values.data());
+  return tensor;
+}
+
+TraceStep StepOf(std::vector<TraceTensor> tensors) {
+  TraceStep step;
+  step.recordings.emplace_back().tensors = std::move(tensors);
+  return step;
+}
+
+ChannelCurves CurvesOf(Role role, const Shape& shape, std::span<const float> values) {
+  return MeasureChannels(StepOf({TensorOf(role, shape, values)}), Accumulation::kQuantizeThenSum)
+      .front();
+}
+
+// Values of channels whose sizes are many binades apart.
+std::vector<float> MakeValues(const ChannelLayout& layout, double binades) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  std::uniform_real_distribution<double> size(-binades, 0);
+  std::vector<float> sizes;
+  for (uint64_t c = 0; c < layout.channels; ++c) {
+    sizes.push_back(static_cast<float>(std::exp2(size(random))));
+  }
+  std::vector<float> values;
+  for (uint64_t i = 0; i < layout.outer * layout.channels * layout.inner; ++i) {
+    values.push_back(normal(random) * sizes[i / layout.inner % layout.channels]);
+  }
+  return values;
+}
+
+struct Harm {
+  double mean = 0, worst = 0;
+};
+
+// By definition, less what rounding loses at any scale.
+Harm HarmOf(const ChannelLayout& layout, const std::vector<float>& values,
+            const Conversion& conversion, float scale) {
+  std::vector<double> errors(layout.channels), squares(layout.channels);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const size_t channel = i / layout.inner % layout.channels;
+    uint16_t code = 0;
+    const float scaled = values[i] * scale;
+    EncodeArray({conversion}, std::span(&scaled, 1), std::span(&code, 1));
+    float result = 0;
+    DecodeArray(conversion.format, std::span<const uint16_t>(&code, 1), std::span(&result, 1));
+    errors[channel] += std::pow(double{result} / scale - values[i], 2);
+    squares[channel] += std::pow(double{values[i]}, 2);
+  }
+  const double floor = std::ldexp(1.0 / 3, -2 * (conversion.format.mantissa_bits + 1));
+  Harm harm;
+  for (size_t c = 0; c < layout.channels; ++c) {
+    const double of_channel = std::clamp(errors[c] / squares[c] - floor, 0.0, 1.0);
+    harm.mean += of_channel / static_cast<double>(layout.channels);
+    harm.worst = std::max(harm.worst, of_channel);
+  }
+  return harm;
+}
+
+TEST(Channels, AreRowsOfParametersAndFeaturesOfActivations) {
+  EXPECT_EQ(LayoutOf(Role::kGrad, {6, 4, 3, 3}), (ChannelLayout{1, 6, 36}));
+  EXPECT_EQ(LayoutOf(Role::kGrad, {5}), (ChannelLayout{1, 5, 1}));
+  EXPECT_EQ(LayoutOf(Role::kGrad, {}), (ChannelLayout{1, 1, 1}));
+  EXPECT_EQ(LayoutOf(Role::kActGrad, {8, 16, 32}), (ChannelLayout{128, 32, 1}));
+  EXPECT_EQ(LayoutOf(Role::kActGrad, {8, 6, 5, 7}), (ChannelLayout{8, 6, 35}));
+  EXPECT_EQ(LayoutOf(Role::kActGrad, {9}), (ChannelLayout{1, 9, 1}));
+}
+
+TEST(Channels, LoseWhatTheirValuesLose) {
+  const struct {
+    Role role;
+    Shape shape;
+    double within;
+  } cases[] = {{Role::kGrad, {48, 64}, 0.006},
+               {Role::kGrad, {300}, 0.006},
+               {Role::kActGrad, {10, 8, 24}, 0.006},
+               {Role::kActGrad, {6, 10, 5, 7}, 0.006}};
+  for (const auto& [role, shape, within] : cases) {
+    const ChannelLayout layout = LayoutOf(role, shape);
+    const std::vector<float> values = MakeValues(layout, 24);
+    const ChannelCurves curves = CurvesOf(role, shape, values);
+    EXPECT_EQ(curves.channels, layout.channels);
+    for (const Format& format : {kFp16, kCb16}) {
+      for (int exponent = -30; exponent <= 10; exponent += 2) {
+        const float scale = std::ldexp(1.0f, exponent + (format == kCb16 ? -15 : 0));
+        const Conversion conversion = {format};
+        const double quantum = *LogQuantum(conversion, scale);
+        const Harm harm = HarmOf(layout, values, conversion, scale);
+        EXPECT_NEAR(curves.MeanAt(quantum), harm.mean, within) << exponent;
+        EXPECT_NEAR(curves.WorstAt(quantum), harm.worst, 0.02) << exponent;
+      }
+    }
+  }
+}
+
+TEST(Channels, KnowWhatBecomesZeroExactly) {
+  // One channel dies at a quantum above 2, the other above 2^-9.
+  const std::vector<float> values = {1, 1, 0x1p-10f, 0x1p-10f};
+  const ChannelCurves curves = CurvesOf(Role::kGrad, {2, 2}, values);
+  EXPECT_EQ(curves.MeanAt(2), 1);
+  EXPECT_EQ(curves.WorstAt(-8), 1);
+  EXPECT_NEAR(curves.MeanAt(-8), 0.5, 0.006);
+  EXPECT_EQ(curves.MeanAt(-30), 0);
+  EXPECT_EQ(curves.MeanAt(200), 1);
+}
+
+TEST(Channels, OfZerosInfinitiesAndNanDoNotCount) {
+  const float inf = std::numeric_limits<float>::infinity();
+  EXPECT_FALSE(CurvesOf(Role::kGrad, {2, 2}, std::vector<float>{0, -0.0f, inf, NAN}).known());
+  EXPECT_EQ(CurvesOf(Role::kGrad, {2, 2}, std::vector<float>{0, 0, inf, 3}).channels, 1U);
+  EXPECT_FALSE(CurvesOf(Role::kGrad, {0, 2}, {}).known());
+}
+
+TEST(Channels, OfMicroStepsAddUp) {
+  const std::vector<float> first = {1, 0x1p-20f}, second = {-1, 0x1p-20f};
+  TraceStep step = StepOf({TensorOf(Role::kGrad, {2, 1}, first)});
+  step.recordings.push_back(StepOf({TensorOf(Role::kGrad, {2, 1}, second)}).recordings.front());
+  const auto curves = [&](Accumulation how) { return MeasureChannels(step, how).front(); };
+  EXPECT_EQ(curves(Accumulation::kQuantizeThenSum), CurvesOf(Role::kGrad, {2, 1}, first));
+  EXPECT_EQ(curves(Accumulation::kSumThenQuantize).channels, 1U);
+  step.recordings[1].tensors[0].shape = {1, 2};
+  EXPECT_FALSE(curves(Accumulation::kQuantizeThenSum).known());
+}
+
+TEST(Channels, AreTheSameForAnyNumberOfThreads) {
+  const Shape rows = {1200, 1024}, features = {4, 400, 1000};
+  const std::vector<float> of_rows = MakeValues(LayoutOf(Role::kGrad, rows), 20);
+  const std::vector<float> of_features = MakeValues(LayoutOf(Role::kActGrad, features), 20);
+  const TraceStep step = StepOf(
+      {TensorOf(Role::kGrad, rows, of_rows), TensorOf(Role::kActGrad, features, of_features)});
+  const auto measured = [&](int threads) {
+    const int before = omp_get_max_threads();
+    omp_set_num_threads(threads);
+    std::vector<ChannelCurves> curves = MeasureChannels(step, Accumulation::kQuantizeThenSum);
+    omp_set_num_threads(before);
+    return curves;
+  };
+  const std::vector<ChannelCurves> one = measured(1);
+  EXPECT_EQ(one[0].channels, 1200U);
+  EXPECT_EQ(one[1].channels, 1000U);
+  EXPECT_EQ(measured(3), one);
+}
+
+TEST(Channels, TellNothingOfOtherRoundings) {
+  EXPECT_FALSE(LogQuantum({kFp16, Rounding::kStochastic}, 1));
+  EXPECT_FALSE(LogQuantum(
+      {kFp16, Rounding::kNearestEven, Overflow::kInfinity, Subnormals::kFlushToZero}, 1));
+  EXPECT_EQ(LogQuantum({kFp16}, 2), -25);
+  EXPECT_EQ(LogQuantum({kBf16}, 1), -133);
+  EXPECT_EQ(LogQuantum({kCb16}, 0.5), -38);
+}
+
+}  // namespace
+}  // namespace dlsim
