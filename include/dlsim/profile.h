@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/channels.h"
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure_step.h"
@@ -43,6 +44,7 @@ struct ProfileStep {
   std::vector<ProfileFile> files;                  // in the order of the recordings
   std::vector<ProfileTensor> tensors;              // in file order; ProfileOf's gradients first
   std::vector<std::vector<Histogram>> histograms;  // [part][tensor]
+  std::vector<ChannelCurves> channels = {};        // by tensor; empty: of none
 
   friend bool operator==(const ProfileStep&, const ProfileStep&) = default;
 };

@@ -23,7 +23,7 @@ WindowBound BoundOf(const FormatWindows& windows, const ServedScales& range, boo
     if (!step.Has(range.low)) continue;
     const bool decides = low ? step.low == range.low : step.high == range.high;
     const std::string& tensor = low ? step.low_tensor : step.high_tensor;
-    if (decides && !tensor.empty()) return {step.step, tensor};
+    if (decides && !tensor.empty()) return {step.step, tensor, low && step.channels_decide};
   }
   return bound;
 }
@@ -49,7 +49,7 @@ void AddTensors(const FormatWindows& windows, FormatAdvice& advice) {
   }
   advice.mean_harm = all.mean();
   std::ranges::stable_sort(advice.at_risk, std::greater(),
-                           [](const TensorHarm& tensor) { return tensor.harm.mean(); });
+                           [](const TensorHarm& tensor) { return tensor.larger().mean(); });
 }
 
 // Adds what the gradients say, which is all but the forward pass.
@@ -175,6 +175,9 @@ Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors
   advice.recipe = windows.front().recipe;
   advice.looked_at = RolesIn(windows.front());
   advice.parameters_only = std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
+  advice.channels = std::ranges::any_of(windows.front().tensors, [](const TensorHarm& tensor) {
+    return tensor.channels.channels > 0;
+  });
   advice.broken_losses = windows.front().broken_losses;
   advice.lines = AdviceLines(advice);
   return advice;

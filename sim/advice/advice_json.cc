@@ -8,7 +8,9 @@ namespace {
 
 Json JsonBound(const WindowBound& bound) {
   if (bound.tensor.empty()) return Json();
-  return {{"step", bound.step}, {"tensor", bound.tensor}};
+  return {{"step", bound.step},
+          {"tensor", bound.tensor},
+          {"by", bound.channels_decide ? "channels" : "tensor"}};
 }
 
 Json JsonOverflow(const ForwardTensor& tensor) {
@@ -50,6 +52,10 @@ Json JsonForward(const ForwardVerdict& forward) {
   return object;
 }
 
+Json JsonChannels(const ChannelHarm& harm) {
+  return harm.mean.steps == 0 ? Json() : JsonNumber(harm.mean.mean());
+}
+
 Json JsonFormatAdvice(const FormatAdvice& format) {
   Json object = {{"format", format.format},
                  {"verdict", NameOf(format.verdict)},
@@ -78,6 +84,7 @@ Json JsonFormatAdvice(const FormatAdvice& format) {
     object["tensors_at_risk"].push_back({{"name", tensor.name},
                                          {"mean_harm", tensor.harm.mean()},
                                          {"worst_harm", tensor.harm.worst},
+                                         {"mean_channel_harm", JsonChannels(tensor.channels)},
                                          {"first_step", *tensor.first_step},
                                          {"last_step", *tensor.last_step}});
   }
@@ -98,6 +105,7 @@ Json JsonAdvice(const Advice& advice) {
   for (const Role role : advice.looked_at) object["looked_at"].push_back(NameOf(role));
   object["recipe"] = NameOf(advice.recipe);
   object["parameters_only"] = advice.parameters_only;
+  object["channels"] = advice.channels;
   object["harm_threshold"] = advice.parameters_only ? kParametersOnlyHarmThreshold : kHarmThreshold;
   object["paths"] = Json::array();
   for (const PathInWindows& path : advice.paths) {

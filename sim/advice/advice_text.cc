@@ -144,9 +144,10 @@ std::string GradientRisk(const Advice& advice) {
       fmt::format("At risk in {} at scale {}:", found->format, Power(std::ilogb(*found->scale)));
   for (size_t i = 0; i < std::min(kNamed, found->at_risk.size()); ++i) {
     const TensorHarm& tensor = found->at_risk[i];
-    text +=
-        fmt::format("{} {} loses up to {} ({})", i == 0 ? "" : ",", Printable(tensor.name),
-                    Percent(tensor.harm.worst), StepRange(*tensor.first_step, *tensor.last_step));
+    text += fmt::format("{} {} loses up to {}{} ({})", i == 0 ? "" : ",", Printable(tensor.name),
+                        Percent(tensor.larger().worst),
+                        tensor.ChannelsLoseMore() ? " averaged over its channels" : "",
+                        StepRange(*tensor.first_step, *tensor.last_step));
   }
   if (found->at_risk.size() > kNamed) {
     text += fmt::format(" and {} more", found->at_risk.size() - kNamed);
@@ -161,8 +162,10 @@ std::string LowText(const FormatAdvice& format) {
     text += fmt::format(" (from a profile: between {} and {})", Power(format.low_range->low),
                         Power(format.low_range->high));
   }
-  return text + fmt::format(", {} loses too much (step {})", Printable(format.low.tensor),
-                            format.low.step);
+  return text +
+         fmt::format(", {}{} (step {})", Printable(format.low.tensor),
+                     format.low.channels_decide ? ": channels lose too much" : " loses too much",
+                     format.low.step);
 }
 
 std::string HighText(const FormatAdvice& format) {
@@ -233,8 +236,8 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
     std::vector<TableRow> tensors = {{format.format + ": at risk", "mean harm", "worst", "steps"}};
     for (size_t i = 0; i < std::min(top, format.at_risk.size()); ++i) {
       const TensorHarm& tensor = format.at_risk[i];
-      tensors.push_back({Printable(tensor.name), Percent(tensor.harm.mean()),
-                         Percent(tensor.harm.worst),
+      tensors.push_back({Printable(tensor.name), Percent(tensor.larger().mean()),
+                         Percent(tensor.larger().worst),
                          fmt::format("{}..{}", *tensor.first_step, *tensor.last_step)});
     }
     text += FormatTable(tensors);

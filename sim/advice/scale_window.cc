@@ -47,8 +47,9 @@ double StepWindow::LossAt(double scale) const {
 }
 
 StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
-                       NoiseFinder& noise_finder)
+                       std::vector<ChannelCurves> channel_curves, NoiseFinder& noise_finder)
     : tensors(step.tensors),
+      channels(std::move(channel_curves)),
       totals(TotalsOf(any_answers)),
       noise(noise_finder.Find(tensors, totals)) {
   parameters_only = true;
@@ -67,6 +68,7 @@ void WindowSearch::Begin(int64_t step) {
   current_.step = step;
   known_.clear();
   found_high_ = false;
+  channel_low_ = kLowestWindowExponent;
 }
 
 StepQuestion WindowSearch::QuestionAt(int exponent) const {
@@ -100,6 +102,30 @@ void WindowSearch::FindHigh(const StepInputs& inputs) {
   current_.hopeless |= current_.high < kLowestWindowExponent;
 }
 
+HarmOverTensors WindowSearch::ChannelHarmAt(const StepInputs& inputs, Role role,
+                                            int exponent) const {
+  const std::optional<double> quantum = LogQuantum(conversion_, std::ldexp(1.0, exponent));
+  if (!quantum) return {};
+  return ChannelHarmOver(role, inputs.tensors, inputs.channels, inputs.noise, *quantum);
+}
+
+bool WindowSearch::KeepsChannels(const StepInputs& inputs, int exponent) const {
+  return ChannelHarmAt(inputs, Role::kGrad, exponent).mean <= kRowHarmThreshold &&
+         ChannelHarmAt(inputs, Role::kActGrad, exponent).mean <= kFeatureHarmThreshold;
+}
+
+// Finds the smallest scale at which channels lose little; where that leaves no head-room, the
+// largest that does: what is lost in channels is no reason to call a format unfit.
+void WindowSearch::FindChannelLow(const StepInputs& inputs) {
+  if (inputs.channels.empty() || current_.hopeless) return;
+  int fails = kLowestWindowExponent - 1, passes = current_.high - kHeadroom;
+  while (passes - fails > 1) {
+    const int middle = fails + (passes - fails) / 2;
+    (KeepsChannels(inputs, middle) ? passes : fails) = middle;
+  }
+  channel_low_ = std::max(passes, kLowestWindowExponent);
+}
+
 // The larger of both roles' harm that is to be expected at a scale.
 double WindowSearch::Expected(const StepInputs& inputs, int exponent) const {
   const int spacing = 1 - conversion_.format.bias - conversion_.format.mantissa_bits;
@@ -121,7 +147,10 @@ int WindowSearch::PredictLow(const StepInputs& inputs) const {
 
 void WindowSearch::Learn(int exponent, const StepInputs& inputs,
                          const std::vector<TensorAnswer>& answers) {
-  if (!found_high_) FindHigh(inputs);
+  if (!found_high_) {
+    FindHigh(inputs);
+    FindChannelLow(inputs);
+  }
   if (!guess_) guess_ = PredictLow(inputs);
   // What overflows is in no error.
   if (exponent > current_.high) return;
@@ -149,9 +178,11 @@ void WindowSearch::Learn(int exponent, const StepInputs& inputs,
 // A larger scale rounds to a finer grid, which holds the coarser one: harm only falls with the
 // scale.
 WindowSearch::Ends WindowSearch::EndsOf(Reading reading) const {
-  Ends ends = {kLowestWindowExponent - 1, current_.high + 1};
+  // Whether tensors as a whole would do one binade below what channels need is asked, too.
+  Ends ends = {std::max(channel_low_ - 2, kLowestWindowExponent - 1), current_.high + 1};
   for (const auto& [exponent, at] : known_) {
-    if (at.passes[IndexOf(reading)]) {
+    if (exponent <= ends.fails) continue;
+    if (at.passes[IndexOf(reading)] && exponent >= channel_low_) {
       ends.passes = std::min(ends.passes, exponent);
     } else {
       ends.fails = std::max(ends.fails, exponent);
@@ -199,12 +230,32 @@ std::vector<float> WindowSearch::HarmBelow(const StepInputs& inputs, double meas
   return harm;
 }
 
+// Tells what bounds the window, if that is what channels lose.
+void WindowSearch::EndByChannels(const StepInputs& inputs) {
+  current_.harm_below.clear();
+  for (int below = 1; below <= kBinadesBelow; ++below) {
+    const int exponent = current_.low - below;
+    const HarmOverTensors rows = ChannelHarmAt(inputs, Role::kGrad, exponent);
+    const HarmOverTensors features = ChannelHarmAt(inputs, Role::kActGrad, exponent);
+    const bool by_rows = rows.mean / kRowHarmThreshold > features.mean / kFeatureHarmThreshold;
+    const HarmOverTensors& worse = by_rows ? rows : features;
+    if (below == 1) current_.low_tensor = inputs.tensors[worse.worst_tensor].name;
+    current_.harm_below.push_back(static_cast<float>(worse.mean));
+  }
+}
+
 void WindowSearch::End(const StepInputs& inputs) {
   if (!current_.hopeless) {
     current_.low = EndsOf(Reading::kLikely).passes;
     current_.low_range = {EndsOf(Reading::kSmallest).passes, EndsOf(Reading::kLargest).passes};
     const auto below = known_.find(current_.low - 1);
-    if (below != known_.end()) {
+    const bool whole_fails =
+        below != known_.end() && !below->second.passes[IndexOf(Reading::kLikely)];
+    current_.channels_decide =
+        current_.low == channel_low_ && channel_low_ > kLowestWindowExponent && !whole_fails;
+    if (current_.channels_decide) {
+      EndByChannels(inputs);
+    } else if (below != known_.end()) {
       current_.low_tensor = below->second.worst_tensor;
       current_.harm_below = HarmBelow(inputs, below->second.mean);
     }

@@ -20,13 +20,17 @@ namespace dlsim::sim {
 // What the loss scale does not change of a measured step.
 struct StepInputs {
   StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
-             NoiseFinder& noise_finder);
+             std::vector<ChannelCurves> channel_curves, NoiseFinder& noise_finder);
 
   const std::vector<StepTensor>& tensors;
-  std::vector<TensorStats> totals;  // only what is counted of the inputs counts
-  std::vector<bool> noise;          // see NoiseFinder
-  bool parameters_only = false;     // no activation gradient was recorded that is not zero
+  std::vector<ChannelCurves> channels;  // see GradientStep::Channels
+  std::vector<TensorStats> totals;      // only what is counted of the inputs counts
+  std::vector<bool> noise;              // see NoiseFinder
+  bool parameters_only = false;         // no activation gradient was recorded that is not zero
 };
+
+// The binades that a recommended scale leaves below overflow.
+inline constexpr int kHeadroom = 2;
 
 // Searches the window of one format, step by step: it hardly moves from one to the next.
 class WindowSearch {
@@ -64,6 +68,10 @@ class WindowSearch {
   };
   Ends EndsOf(Reading reading) const;
   void FindHigh(const StepInputs& inputs);
+  void FindChannelLow(const StepInputs& inputs);
+  HarmOverTensors ChannelHarmAt(const StepInputs& inputs, Role role, int exponent) const;
+  bool KeepsChannels(const StepInputs& inputs, int exponent) const;
+  void EndByChannels(const StepInputs& inputs);
   double Expected(const StepInputs& inputs, int exponent) const;
   int PredictLow(const StepInputs& inputs) const;
   std::vector<float> HarmBelow(const StepInputs& inputs, double measured) const;
@@ -73,6 +81,7 @@ class WindowSearch {
   Checked checked_;
   std::optional<int> guess_;  // of the lower end
   bool found_high_ = false;
+  int channel_low_ = kLowestWindowExponent;  // of the step, where no channel loses too much
   StepWindow current_;
   std::map<int, HarmAtScale> known_;
   std::vector<StepWindow> windows_;

@@ -13,7 +13,8 @@ size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWind
 
 // Adds what a step's tensors lose at a scale.
 void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<TensorAnswer>& answers,
-                   NamedList<TensorHarm>& tensors) {
+                   const StepQuestion& question, NamedList<TensorHarm>& tensors) {
+  const std::optional<double> quantum = LogQuantum(question.conversion, question.scale);
   for (size_t t = 0; t < answers.size(); ++t) {
     const StepTensor& header = inputs.tensors[t];
     // Steps mostly have the same tensors.
@@ -22,7 +23,12 @@ void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<Ten
     tensor.noise_steps += inputs.noise[t];
     const double harm = HarmOf(answers[t], inputs.totals[t]);
     tensor.harm.Add(harm);
-    if (harm <= kHarmAtRisk) continue;
+    double of_channels = 0;
+    if (quantum && !inputs.channels.empty() && inputs.channels[t].known()) {
+      of_channels =
+          tensor.channels.Add(inputs.channels[t], *quantum, AboveFloor(harm, question.conversion));
+    }
+    if (std::max(harm, of_channels) <= kHarmAtRisk) continue;
     ++tensor.steps_at_risk;
     // Steps that were measured again come last.
     tensor.first_step = std::min(tensor.first_step.value_or(step), step);
@@ -121,6 +127,7 @@ bool WindowConsumer::Ask(const GradientStep& step, StepQuestions& questions) {
     formats_[f].forward_answer = questions.AddForward(formats_[f].forward.conversion());
   }
   AskWanted(questions);
+  questions.AddChannels();
   return true;
 }
 
@@ -128,6 +135,13 @@ void WindowConsumer::Learn(const StepInputs& inputs, const StepMeasurement& meas
   for (const Probe& probe : probes_) {
     formats_[probe.format].search.Learn(probe.exponent, inputs, measured.answers[probe.answer]);
   }
+}
+
+void WindowConsumer::AddHarm(int64_t step, const StepInputs& inputs,
+                             const StepMeasurement& measured, const Probe& probe) {
+  Searched& searched = formats_[probe.format];
+  AddTensorHarm(step, inputs, measured.answers[probe.answer],
+                searched.search.QuestionAt(probe.exponent), searched.tensors);
 }
 
 // Looks at another scale from the next step on, if the steps so far ask for another.
@@ -158,14 +172,13 @@ void WindowConsumer::AddForward(const GradientStep& step, const StepMeasurement&
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredStep& all) {
   const StepMeasurement& measured = all.gradients;
-  const StepInputs inputs(measured, measured.answers[probes_.front().answer], noise_);
+  const StepInputs inputs(measured, measured.answers[probes_.front().answer], all.channels, noise_);
   if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
     broken_losses_.first_step = step.number();
   }
   for (const Probe& probe : probes_) {
     if (!probe.of_tensors) continue;
-    AddTensorHarm(step.number(), inputs, measured.answers[probe.answer],
-                  formats_[probe.format].tensors);
+    AddHarm(step.number(), inputs, measured, probe);
   }
   AddForward(step, all.forward);
   Learn(inputs, measured);
@@ -195,11 +208,8 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
       if (i < formats_[f].first) AskAt(f, formats_[f].exponent, true, questions);
     }
     const StepMeasurement measured = step->Measure(questions.all(), options_);
-    const StepInputs inputs(measured, measured.answers.front(), noise_);
-    for (const Probe& probe : probes_) {
-      AddTensorHarm(step->number(), inputs, measured.answers[probe.answer],
-                    formats_[probe.format].tensors);
-    }
+    const StepInputs inputs(measured, measured.answers.front(), step->Channels(options_), noise_);
+    for (const Probe& probe : probes_) AddHarm(step->number(), inputs, measured, probe);
   }
   std::vector<FormatWindows> windows;
   for (Searched& searched : formats_) {

@@ -18,9 +18,6 @@
 
 namespace dlsim::sim {
 
-// The binades that a recommended scale leaves below overflow.
-inline constexpr int kHeadroom = 2;
-
 // How many steps each power of two serves.
 class ServedSteps {
  public:
@@ -98,6 +95,8 @@ class WindowConsumer final : public StepConsumer {
   void AskAt(size_t format, int exponent, bool of_tensors, StepQuestions& questions);
   void AskWanted(StepQuestions& questions);
   void Learn(const StepInputs& inputs, const StepMeasurement& measured);
+  void AddHarm(int64_t step, const StepInputs& inputs, const StepMeasurement& measured,
+               const Probe& probe);
   void Settle(Searched& searched, size_t next_step);
   void AddForward(const GradientStep& step, const StepMeasurement& forward);
 

@@ -116,17 +116,23 @@ HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
                          std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
                          const std::vector<bool>& noise, Reading reading) {
   HarmOverTensors over;
-  double sum = 0;
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role != role || noise[t] || totals[t].sum_of_squares == 0) continue;
-    const double harm = HarmOf(answers[t], totals[t], reading);
-    if (over.tensors++ == 0 || harm > over.worst) {
-      over.worst = harm;
-      over.worst_tensor = t;
-    }
-    sum += harm;
+    over.Add(t, HarmOf(answers[t], totals[t], reading));
   }
-  if (over.tensors > 0) over.mean = sum / static_cast<double>(over.tensors);
+  over.TakeMean();
+  return over;
+}
+
+HarmOverTensors ChannelHarmOver(Role role, std::span<const StepTensor> tensors,
+                                std::span<const ChannelCurves> channels,
+                                const std::vector<bool>& noise, double log_quantum) {
+  HarmOverTensors over;
+  for (size_t t = 0; t < channels.size(); ++t) {
+    if (tensors[t].role != role || noise[t] || channels[t].channels < 2) continue;
+    over.Add(t, channels[t].MeanAt(log_quantum));
+  }
+  over.TakeMean();
   return over;
 }
 
@@ -134,6 +140,10 @@ double RoundingFloor(const Conversion& conversion) {
   const bool nearest = conversion.rounding == Rounding::kNearestEven ||
                        conversion.rounding == Rounding::kNearestAway;
   return std::ldexp(nearest ? 1.0 / 3 : 4.0 / 3, -2 * (conversion.format.mantissa_bits + 1));
+}
+
+double AboveFloor(double harm, const Conversion& conversion) {
+  return std::clamp(harm - RoundingFloor(conversion), 0.0, 1.0);
 }
 
 std::vector<TensorStats> TotalsOf(std::span<const TensorAnswer> answers) {

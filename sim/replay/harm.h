@@ -57,6 +57,18 @@ struct HarmOverTensors {
   double mean = 0, worst = 0;
   size_t tensors = 0;
   size_t worst_tensor = 0;  // index; unless there are no tensors
+
+  // Adds a tensor; `mean` is the sum until all are there.
+  void Add(size_t tensor, double harm) {
+    if (tensors++ == 0 || harm > worst) {
+      worst = harm;
+      worst_tensor = tensor;
+    }
+    mean += harm;
+  }
+  void TakeMean() {
+    if (tensors > 0) mean /= static_cast<double>(tensors);
+  }
 };
 
 // `answers` are those of one question; of `totals`, the sums over parts of any question, only what
@@ -65,11 +77,21 @@ HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
                          std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
                          const std::vector<bool>& noise, Reading reading = Reading::kLikely);
 
+// The same of their channels, each tensor at its mean over channels, at a quantum; of tensors of
+// several channels: one is the tensor itself, of which more is known.
+HarmOverTensors ChannelHarmOver(Role role, std::span<const StepTensor> tensors,
+                                std::span<const ChannelCurves> channels,
+                                const std::vector<bool>& noise, double log_quantum);
+
 // The mean harm over tensors from which on training suffers, above the format's rounding floor:
 // docs/evidence.md has where they come from. Backward passes the gradients of activations through
 // the format, and they decide; those of parameters sum over batch and tokens and lose less at the
 // same scale, so that they need a smaller threshold where they are all that was recorded.
 inline constexpr double kHarmThreshold = 0.013, kParametersOnlyHarmThreshold = 0.0007;
+
+// The same of channels: features of activations, rows of parameters. Each sees what the other and
+// whole tensors do not.
+inline constexpr double kFeatureHarmThreshold = 0.06, kRowHarmThreshold = 0.02;
 
 // Returns the mean harm over tensors up to which a conversion serves a step.
 double HarmLimit(const Conversion& conversion, bool parameters_only);
@@ -77,6 +99,9 @@ double HarmLimit(const Conversion& conversion, bool parameters_only);
 // Returns the harm of rounding alone, which a format does at any scale: about 2^-2p/3 for
 // significands of p bits to nearest, four times that otherwise.
 double RoundingFloor(const Conversion& conversion);
+
+// Returns harm less that floor, 0 to 1.
+double AboveFloor(double harm, const Conversion& conversion);
 
 // Returns the counters of each tensor over the parts of a step.
 std::vector<TensorStats> TotalsOf(std::span<const TensorAnswer> answers);

@@ -35,6 +35,9 @@ class OpenedStep final : public GradientStep {
       const ProfileTensor& tensor = step_.tensors[t];
       PassTensors& of_pass = IsForward(tensor.role) ? forward_ : gradients_;
       of_pass.headers.push_back({tensor.name, tensor.role});
+      if (IsGradient(tensor.role) && !step_.channels.empty()) {
+        channels_.push_back(std::move(step_.channels[t]));
+      }
       std::vector<HistogramIndex>& parts = of_pass.indexes.emplace_back();
       for (const std::vector<Histogram>& part : step_.histograms) {
         parts.emplace_back(part[t], edges);
@@ -67,6 +70,10 @@ class OpenedStep final : public GradientStep {
   StepMeasurement Measure(std::span<const StepQuestion> questions,
                           const StepOptions& /*options*/) const override {
     return Answer(gradients_, questions);
+  }
+
+  std::vector<ChannelCurves> Channels(const StepOptions& /*options*/) const override {
+    return channels_;
   }
 
   StepMeasurement MeasureForward(std::span<const Conversion> conversions,
@@ -128,6 +135,7 @@ class OpenedStep final : public GradientStep {
 
   ProfileStep step_;
   QuestionCache& questions_;
+  std::vector<ChannelCurves> channels_;  // of gradients
   PassTensors gradients_, forward_;
 };
 
@@ -147,6 +155,7 @@ class OpenedTotals final : public GradientStep {
     DLSIM_CHECK(questions.empty());
     return {};
   }
+  std::vector<ChannelCurves> Channels(const StepOptions& /*options*/) const override { return {}; }
   StepMeasurement MeasureForward(std::span<const Conversion> conversions,
                                  const StepOptions& /*options*/) const override {
     DLSIM_CHECK(conversions.empty());
@@ -230,11 +239,13 @@ void KeepTensors(const std::string& pattern, ProfileStep& step,
     if (kept != t) {
       step.tensors[kept] = std::move(step.tensors[t]);
       for (std::vector<Histogram>& part : step.histograms) part[kept] = std::move(part[t]);
+      if (!step.channels.empty()) step.channels[kept] = std::move(step.channels[t]);
     }
     ++kept;
   }
   step.tensors.resize(kept);
   for (std::vector<Histogram>& part : step.histograms) part.resize(kept);
+  if (!step.channels.empty()) step.channels.resize(kept);
 }
 
 ProfileSource::ProfileSource(const ProfileReader& profile, std::string tensors)

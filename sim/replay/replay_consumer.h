@@ -26,7 +26,9 @@ class ReplayConsumer final : public StepConsumer {
     for (size_t r = 0; r < states_.size(); ++r) {
       const ReplayRun& run = states_[r].run();
       forward_[r].Rest();
-      if (states_[r].stopped() || run.tensor_records != TensorRecords::kKept) continue;
+      if (states_[r].stopped() || run.tensor_records == TensorRecords::kDropped) continue;
+      questions.AddChannels();
+      if (run.tensor_records != TensorRecords::kKept) continue;
       forward_[r].Ask(run.conversion, questions);
     }
     return true;
@@ -34,12 +36,13 @@ class ReplayConsumer final : public StepConsumer {
 
   void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) override {
     ObservedStep observed = {i, measured.gradients, measured.forward, {}};
-    states_.Advance(step.number(), measured.gradients, [&](size_t r, const auto& answers) {
+    const auto lived = [&](size_t r, const auto& answers) {
       const RunState& state = states_[r];
       forward_[r].Advance(step.number(), measured.forward);
       observed.runs.push_back({state.run(), answers, state.result().steps.back(), r,
                                forward_[r].Answers(measured.forward)});
-    });
+    };
+    states_.Advance(step.number(), measured.gradients, measured.channels, lived);
     if (observer_) observer_(observed);
   }
 

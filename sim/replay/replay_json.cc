@@ -80,6 +80,13 @@ void AddHarmRange(std::span<const ReplayStep> steps, StepHarm ReplayStep::*of, J
   AddBracket("worst_harm_bracket", Bracket<double>{low.worst, high.worst}, object);
 }
 
+void AddChannels(const ChannelHarm& harm, Json& object) {
+  const bool none = harm.mean.steps == 0;
+  object["mean_channel_harm"] = none ? Json() : JsonNumber(harm.mean.mean());
+  object["worst_channel_harm"] = none ? Json() : JsonNumber(harm.worst);
+  object["channels"] = harm.channels == 0 ? Json() : Json(harm.channels);
+}
+
 void AddClipping(const ReplaySummary& summary, const SummaryUncertainty& open,
                  const Clipping& clipping, Json& object) {
   if (!clipping.enabled()) return;
@@ -152,6 +159,7 @@ Json JsonTensor(const ReplayTensor& tensor) {
   object["worst_step_energy_lost"] = JsonNumber(tensor.worst_step_energy_lost);
   AddBracket("worst_step_energy_lost_bracket", open.worst_step_energy_lost, object);
   AddHarm(tensor.harm, object);
+  AddChannels(tensor.channels, object);
   object["noise"] = tensor.noise();
   object["absmax"] = JsonNumber(tensor.stats.absmax);
   object["first_overflow_step"] = OrNull(tensor.first_overflow_step);

@@ -217,6 +217,7 @@ void RunState::CountTensor(const Measured& step, size_t t, const ReplayStep& rec
     ++tensor.nonzero_steps;
     tensor.noise_steps += step.noise[t];
     if (!skipped) tensor.harm.Add(total.harm());
+    CountChannels(step, t, skipped, record, tensor.channels);
   }
   if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
   if (const auto& bounds = step.judged.answers[t].bounds) {
@@ -231,6 +232,17 @@ void RunState::CountTensor(const Measured& step, size_t t, const ReplayStep& rec
   if (!tensor.scales) tensor.scales = ScaleRange{scale, scale, scale};
   tensor.scales =
       ScaleRange{std::fmin(tensor.scales->min, scale), std::fmax(tensor.scales->max, scale), scale};
+}
+
+void RunState::CountChannels(const Measured& step, size_t t, bool skipped, const ReplayStep& record,
+                             ChannelHarm& harm) const {
+  if (step.judged.channels.empty()) return;
+  const ChannelCurves& curves = step.judged.channels[t];
+  harm.channels = std::max(harm.channels, curves.channels);
+  const double scale = units_.empty() ? record.scale : scale_of_tensor_[t];
+  const std::optional<double> quantum = LogQuantum(run_.conversion, scale);
+  if (skipped || !quantum || !curves.known()) return;
+  harm.Add(curves, *quantum, AboveFloor(step.judged.totals[t].harm(), run_.conversion));
 }
 
 // Sums up what the tensors of one role lose.

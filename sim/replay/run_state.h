@@ -70,6 +70,8 @@ class RunState {
   StepHarm HarmOfStep(const Measured& step, Role role) const;
   void CountStep(const Measured& step, size_t t, ReplayStep& record);
   void CountTensor(const Measured& step, size_t t, const ReplayStep& record);
+  void CountChannels(const Measured& step, size_t t, bool skipped, const ReplayStep& record,
+                     ChannelHarm& harm) const;
   double SmallestScale() const;
 
   ReplayRun run_;

@@ -83,6 +83,7 @@ void ForEachStep(const GradientSource& source, const StepOptions& options, StepC
       if (consumer.Ask(*step, questions)) {
         measured.gradients = step->Measure(questions.all(), options);
       }
+      if (questions.channels()) measured.channels = step->Channels(options);
       if (!questions.forward().empty()) {
         measured.forward = step->MeasureForward(questions.forward(), options);
       }

@@ -24,19 +24,25 @@ class StepQuestions {
   // MeasuredStep::forward.
   size_t AddForward(const Conversion& conversion);
 
+  // Asks what the channels of gradients lose.
+  void AddChannels() { channels_ = true; }
+
   const std::vector<StepQuestion>& all() const { return all_; }
   const std::vector<Conversion>& forward() const { return forward_; }
+  bool channels() const { return channels_; }
 
  private:
   std::vector<StepQuestion> all_;
   std::vector<Conversion> forward_;
+  bool channels_ = false;
 };
 
 // What was asked of one step: of its gradients, and of its forward tensors at scale 1. The latter
 // are apart so that nothing takes them for gradients.
 struct MeasuredStep {
-  StepMeasurement gradients;  // empty if nobody needed it
-  StepMeasurement forward;    // see MeasureForward; empty if nobody asked
+  StepMeasurement gradients;            // empty if nobody needed it
+  std::vector<ChannelCurves> channels;  // see GradientStep::Channels; empty also if nobody asked
+  StepMeasurement forward;              // see MeasureForward; empty if nobody asked
 };
 
 // What goes along: says what it wants to know of each step, and lives through the answers. The

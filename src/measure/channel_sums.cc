@@ -87,6 +87,7 @@ void ChannelSums::Merge(const ChannelSums& later) {
 
 // A larger quantum only loses more: each of its values is one of the smaller's.
 ChannelCurves ChannelSums::ToCurves() const {
+  if (channels_ == 0) return {};
   ChannelCurves curves;
   curves.channels = channels_;
   uint64_t lost = 0;

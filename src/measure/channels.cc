@@ -29,6 +29,7 @@ struct Values {
 
 std::span<const float> LoadSource(const Source& source, std::vector<float>& kept) {
   const TraceTensor& tensor = *source.tensor;
+  if (tensor.elements == 0) return {};
   const uint64_t bytes = tensor.elements * DTypeSize(tensor.dtype);
   std::vector<std::byte> read;
   const std::byte* from = tensor.memory;
@@ -141,8 +142,9 @@ ChannelCurves CurvesOfLarge(const TensorSources& sources, const ChannelLayout& l
 }  // namespace
 
 ChannelLayout LayoutOf(Role role, const std::vector<uint64_t>& shape) {
-  if (shape.empty()) return {};
-  constexpr size_t kImage = 4;
+  constexpr size_t kMatrix = 2, kImage = 4;
+  const bool vector = role == Role::kGrad && shape.size() < kMatrix;
+  if (shape.empty() || vector) return {1, 1, vector && !shape.empty() ? shape[0] : 1};
   const size_t axis = role == Role::kGrad ? 0 : shape.size() >= kImage ? 1 : shape.size() - 1;
   const auto product = [&](size_t from, size_t to) {
     return std::accumulate(shape.begin() + static_cast<ptrdiff_t>(from),

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
 #include <array>
 #include <span>
 #include <string>
@@ -53,10 +54,16 @@ ProfileStep WholeStep(std::span<const ProfileStep> shards, std::span<const std::
       }
       step.histograms[part].push_back(std::move(sum));
     }
+    // What the channels of pieces lose together is not known.
+    const TensorPiece& first = whole.pieces.front();
+    const std::vector<ChannelCurves>& curves = shards[first.shard].channels;
+    step.channels.push_back(whole.pieces.size() == 1 && !curves.empty() ? curves[first.tensor]
+                                                                        : ChannelCurves());
     PieceHeader& header = whole.header;
     step.tensors.push_back(
         {std::move(header.name), header.role, header.dtype, std::move(header.shape)});
   }
+  if (std::ranges::none_of(step.channels, &ChannelCurves::known)) step.channels.clear();
   return step;
 }
 

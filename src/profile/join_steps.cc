@@ -27,6 +27,7 @@ void AddMicroStep(ProfileStep part, ProfileStep& step) {
     }
     of_part[i] = std::move(part.histograms.front()[t]);
   }
+  step.channels.clear();  // what micro-steps lose together is not known of each
   step.histograms.push_back(std::move(of_part));
   step.micro_steps.push_back(part.micro_steps.front());
   step.files.insert(step.files.end(), part.files.begin(), part.files.end());
@@ -37,6 +38,11 @@ void AddTensors(ProfileStep more, ProfileStep& step) {
   for (const ProfileTensor& tensor : step.tensors) names.insert(tensor.name);
   for (const ProfileTensor& tensor : more.tensors) {
     if (names.contains(tensor.name)) throw InputError(Quoted(tensor.name), "given twice");
+  }
+  if (!step.channels.empty() || !more.channels.empty()) {
+    step.channels.resize(step.tensors.size());
+    more.channels.resize(more.tensors.size());
+    std::ranges::move(more.channels, std::back_inserter(step.channels));
   }
   std::ranges::move(more.tensors, std::back_inserter(step.tensors));
   std::ranges::move(more.histograms.front(), std::back_inserter(step.histograms.front()));

@@ -198,7 +198,10 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
     profile.files.push_back({name, file->file_bytes});
   }
   AddPass(step, Pass::kBackward, edges, options, profile);
+  profile.channels = MeasureChannels(step, options.accumulation);
   AddPass(step, Pass::kForward, edges, options, profile);
+  profile.channels.resize(profile.tensors.size());
+  if (std::ranges::none_of(profile.channels, &ChannelCurves::known)) profile.channels.clear();
   return profile;
 }
 

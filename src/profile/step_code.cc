@@ -8,6 +8,7 @@
 #include "src/profile/bits.h"
 #include "src/profile/bytes.h"
 #include "src/profile/compress.h"
+#include "src/profile/curve_code.h"
 #include "src/profile/histogram_columns.h"
 
 namespace dlsim {
@@ -115,6 +116,8 @@ std::string EncodeHistograms(const ProfileStep& step, const HistogramEdges& edge
   std::string columns, bytes;
   BitWriter bits;
   PutHistograms(histograms, edges, columns, bits);
+  DLSIM_CHECK(step.channels.empty() || step.channels.size() == step.tensors.size());
+  PutCurves(step.channels, columns);
   PutCompressed(columns, bytes);
   return bytes + bits.Take();
 }
@@ -225,10 +228,16 @@ ProfileStep DecodeStep(const std::string& place, const StepParts& parts,
   step.tensors = tensors;
   ByteReader packed(place, parts.histograms);
   const size_t count = step.micro_steps.size() * tensors.size();
-  const std::string raw = TakeCompressed(packed, MaxColumnBytes(count, edges));
+  const uint64_t histograms = MaxColumnBytes(count, edges), curves = MaxCurveBytes(tensors.size());
+  const std::string raw = TakeCompressed(packed, histograms + std::min(curves, ~histograms));
   ByteReader columns(place, raw);
   BitReader bits(place, packed.rest());
   std::vector<Histogram> all = TakeHistograms(count, edges, columns, bits);
+  if (!columns.rest().empty()) {
+    step.channels = TakeCurves(tensors.size(), columns);
+    columns.Require(std::ranges::any_of(step.channels, &ChannelCurves::known),
+                    "damaged: curves of no channels");
+  }
   columns.RequireEnd();
   bits.RequireEnd();
   for (auto begin = all.begin(); step.histograms.size() < step.micro_steps.size();) {

@@ -34,6 +34,8 @@ std::pair<int, int> WindowByAsking(const GradientStep& step, const Format& forma
   }
   const StepMeasurement measured = step.Measure(questions, {});
   int low = kHighestWindowExponent + 1, high = kLowestWindowExponent - 1;
+  const std::vector<ChannelCurves> channels = step.Channels({});
+  int channel_low = low;
   for (size_t q = 0; q < questions.size(); ++q) {
     const int exponent = kLowestWindowExponent + static_cast<int>(q);
     const std::vector<TensorStats> totals = TotalsOf(measured.answers[q]);
@@ -50,8 +52,15 @@ std::pair<int, int> WindowByAsking(const GradientStep& step, const Format& forma
         activations.tensors == 0 ? kParametersOnlyHarmThreshold : kHarmThreshold;
     const double limit = RoundingFloor({format}) + threshold;
     if (low > exponent && grads.mean <= limit && activations.mean <= limit) low = exponent;
+    const double quantum = *LogQuantum({format}, std::ldexp(1.0, exponent));
+    const auto of_channels = [&](Role role) {
+      return ChannelHarmOver(role, measured.tensors, channels, noise, quantum).mean;
+    };
+    const bool keeps = of_channels(Role::kGrad) <= kRowHarmThreshold &&
+                       of_channels(Role::kActGrad) <= kFeatureHarmThreshold;
+    if (keeps) channel_low = std::min(channel_low, exponent);
   }
-  return {low, high};
+  return {std::max(low, std::min(channel_low, high - kHeadroom)), high};
 }
 
 class WindowsOfTraces : public testing::TestWithParam<std::string> {};
@@ -123,7 +132,7 @@ TEST_F(AdviceTest, NeedsNoScaleWhereAllFits) {
   ASSERT_EQ(advice.lines.size(), 3u);
   EXPECT_EQ(
       advice.lines[0],
-      "fp16  trains as far as gradients show. Safe loss scales: 2^-15 to 2^15 (all 4 steps).");
+      "fp16  trains as far as gradients show. Safe loss scales: 2^-14 to 2^15 (all 4 steps).");
   EXPECT_EQ(advice.lines[1],
             "bf16  trains as far as gradients show, without loss scaling (all 4 steps).");
   EXPECT_EQ(advice.lines[2],
@@ -208,7 +217,7 @@ TEST_F(AdviceTest, OneSpikeSetsNoScale) {
 TEST_F(AdviceTest, ASpikeThatJustFitsSetsNoScaleEither) {
   for (int step = 0; step < 30; ++step) WriteLayers(step, step == 17 ? 0x1p13f : 1.0f, 0x1p-25f);
   const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
-  EXPECT_EQ(fp16.window->low, 3);
+  EXPECT_EQ(fp16.window->low, 4);
   EXPECT_EQ(fp16.scale, 0x1p13);
   EXPECT_EQ(fp16.steps_outside, 1u);
 }

@@ -58,6 +58,7 @@ void ExpectVerdict(const json& verdict) {
                        {"looked_at", 'a'},
                        {"recipe", 's'},
                        {"parameters_only", 'b'},
+                       {"channels", 'b'},
                        {"harm_threshold", 'n'},
                        {"paths", 'a'}});
   EXPECT_EQ(verdict["lines"].size(), verdict["formats"].size() + 1);
@@ -145,6 +146,9 @@ TEST(CliResults, ReplayJsonHasEveryKey) {
                                        {"absmax", 'n'},
                                        {"mean_harm", 'N'},
                                        {"worst_harm", 'N'},
+                                       {"mean_channel_harm", 'N'},
+                                       {"worst_channel_harm", 'N'},
+                                       {"channels", 'I'},
                                        {"noise", 'b'},
                                        {"worst_step_energy_lost", 'n'},
                                        {"first_overflow_step", 'I'}}));

@@ -45,7 +45,8 @@ json WithoutNorms(json run) {
   const auto erase = [](json& object) {
     for (const char* key :
          {"grad_norm", "grad_norm_bracket", "energy_lost", "worst_step_energy_lost", "mean_harm",
-          "mean_harm_bracket", "worst_harm", "worst_harm_bracket", "worst_harm_tensor"}) {
+          "mean_harm_bracket", "worst_harm", "worst_harm_bracket", "worst_harm_tensor",
+          "mean_channel_harm", "worst_channel_harm"}) {  // of one channel as of the tensor
       object.erase(key);
     }
   };

@@ -85,7 +85,7 @@ Harm HarmOf(const ChannelLayout& layout, const std::vector<float>& values,
 
 TEST(Channels, AreRowsOfParametersAndFeaturesOfActivations) {
   EXPECT_EQ(LayoutOf(Role::kGrad, {6, 4, 3, 3}), (ChannelLayout{1, 6, 36}));
-  EXPECT_EQ(LayoutOf(Role::kGrad, {5}), (ChannelLayout{1, 5, 1}));
+  EXPECT_EQ(LayoutOf(Role::kGrad, {5}), (ChannelLayout{1, 1, 5}));
   EXPECT_EQ(LayoutOf(Role::kGrad, {}), (ChannelLayout{1, 1, 1}));
   EXPECT_EQ(LayoutOf(Role::kActGrad, {8, 16, 32}), (ChannelLayout{128, 32, 1}));
   EXPECT_EQ(LayoutOf(Role::kActGrad, {8, 6, 5, 7}), (ChannelLayout{8, 6, 35}));
@@ -98,7 +98,7 @@ TEST(Channels, LoseWhatTheirValuesLose) {
     Shape shape;
     double within;
   } cases[] = {{Role::kGrad, {48, 64}, 0.006},
-               {Role::kGrad, {300}, 0.006},
+               {Role::kGrad, {300, 1}, 0.006},
                {Role::kActGrad, {10, 8, 24}, 0.006},
                {Role::kActGrad, {6, 10, 5, 7}, 0.006}};
   for (const auto& [role, shape, within] : cases) {
@@ -134,6 +134,9 @@ TEST(Channels, OfZerosInfinitiesAndNanDoNotCount) {
   const float inf = std::numeric_limits<float>::infinity();
   EXPECT_FALSE(CurvesOf(Role::kGrad, {2, 2}, std::vector<float>{0, -0.0f, inf, NAN}).known());
   EXPECT_EQ(CurvesOf(Role::kGrad, {2, 2}, std::vector<float>{0, 0, inf, 3}).channels, 1U);
+  TraceTensor nothing = TensorOf(Role::kGrad, {3, 0}, {});
+  nothing.memory = nullptr;  // and nothing to read
+  EXPECT_FALSE(MeasureChannels(StepOf({nothing}), {}).front().known());
   EXPECT_FALSE(CurvesOf(Role::kGrad, {0, 2}, {}).known());
 }
 

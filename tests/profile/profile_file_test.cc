@@ -163,6 +163,7 @@ TEST_F(ProfileFileTest, IsReadByManyThreads) {
 TEST_F(ProfileFileTest, MergesAnyPartitionInAnyOrderToTheSameBytes) {
   steps_[5].tensors.pop_back();
   steps_[5].histograms[0].pop_back();
+  steps_[5].channels.pop_back();
   encoded_ = Encode(steps_, edges_);
   WriteProfile(Path("whole.dlprof"), settings_, encoded_);
   const std::string whole = ReadBytes(Path("whole.dlprof"));

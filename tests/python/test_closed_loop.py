@@ -62,7 +62,10 @@ CASES = [(*case, "fp16") for case in POLICIES] + [
 ]
 SAME_KEYS = ("step", "scale", "next_scale", "finite", "skipped", "grad_norm")
 # What a training does not tell of itself; a replay of its record does.
-OF_REPLAY = {"mean_harm", "worst_harm", "worst_harm_tensor", "noise", "layers", "forward", "values"}
+OF_REPLAY = {
+    *("mean_harm", "worst_harm", "worst_harm_tensor", "noise", "layers", "forward", "values"),
+    *("mean_channel_harm", "worst_channel_harm", "channels"),
+}
 COUNTS = ("elements", "zeros", "nonfinite", "underflow", "subnormal", "overflow")
 
 

@@ -7,6 +7,7 @@ import inspect
 import pickle
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,9 +40,17 @@ def test_check_says_what_replay_says_of_the_step(step: int, temporary_folder: Pa
     file = TRACE / f"step-{step:08d}.safetensors"
     expected = dlsim.replay(file, formats=["fp16", "e4m3"], policies="torch").verdict
     got = dlsim.check(gradients(step), ["fp16", "e4m3"], policies="torch")
-    assert [(f.verdict, f.window, f.scale, f.tensors_at_risk) for f in got] == [
-        (f.verdict, f.window, f.scale, f.tensors_at_risk) for f in expected
-    ]
+
+    def told(verdict: dlsim.Verdict) -> list[tuple[object, ...]]:
+        def numbered_0(tensor: Any) -> Any:  # in memory there is no step but 0
+            return replace(tensor, first_step=0, last_step=0)
+
+        return [
+            (f.verdict, f.window, f.scale, [numbered_0(one) for one in f.tensors_at_risk])
+            for f in verdict
+        ]
+
+    assert told(got) == told(expected)
     assert got.looked_at == expected.looked_at and len(got["fp16"].steps) == 1
     assert not list(temporary_folder.iterdir())
 

@@ -39,6 +39,7 @@ inline std::vector<ProfileStep> StepsOf(const std::string& trace, const Histogra
 inline std::vector<ProfileStep> FewTensors(std::vector<ProfileStep> steps) {
   for (ProfileStep& step : steps) {
     step.tensors.resize(3);
+    step.channels.resize(3);
     for (std::vector<Histogram>& part : step.histograms) part.resize(3);
   }
   return steps;

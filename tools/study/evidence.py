@@ -15,6 +15,9 @@ HELD_OUT = ("conv_norm", "lstm", "transformer_post")
 ADAM = ("sigmoid_adam", "lstm", "transformer_pre", "transformer_post", "embedding", "units")
 # What this study found: a setting is sound if this figure is not above the threshold.
 CHOSEN, THRESHOLD = "act_channel", 0.06
+# What the verdict takes at the lower end of a window: of whole tensors, and of their channels too.
+WHOLE = {"act_mean": 0.013, "param_mean": 0.013}
+WITH_CHANNELS = {**WHOLE, "act_channel": 0.06, "param_channel": 0.02}
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,11 @@ def values_of(chosen: list[Case], figure: str) -> np.ndarray:
 def harmed_of(chosen: list[Case]) -> np.ndarray:
     """Returns which cases were worse than float32."""
     return np.array([case.harmed for case in chosen], dtype=bool)
+
+
+def warned_by_any(chosen: list[Case], thresholds: dict[str, float]) -> np.ndarray:
+    """Returns which cases have some figure above its threshold."""
+    return np.any([values_of(chosen, figure) > most for figure, most in thresholds.items()], axis=0)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ import numpy as np
 from evidence import (
     ADAM,
     CHOSEN,
+    WHOLE,
+    WITH_CHANNELS,
     Case,
     Judgement,
     cases,
@@ -20,6 +22,7 @@ from evidence import (
     judge,
     values_of,
     warned_by,
+    warned_by_any,
 )
 from kept import Row
 from roc import best_threshold, errors_of
@@ -106,6 +109,19 @@ def cross_validation_table(all_cases: list[Case]) -> str:
             (f"`{figure}`", f"{least:.2g} to {largest:.2g}", percent(missed), percent(alarms))
         )
     return table(("figure", "threshold", "missed", "false alarms"), rows)
+
+
+def rules_table(inside: list[Case], outside: list[Case]) -> str:
+    """Returns the error rates of what the verdict looks at, without and with channels."""
+    rows = []
+    for name, rule in (("whole tensors", WHOLE), ("with their channels", WITH_CHANNELS)):
+        cells = [name]
+        for part in (inside, outside):
+            errors = errors_of(warned_by_any(part, rule), harmed_of(part))
+            cells += [percent(errors.missed), percent(errors.false_alarms)]
+        rows.append(tuple(cells))
+    head = ("rule", "missed", "false alarms", "held out: missed", "held out: false alarms")
+    return table(head, rows)
 
 
 def thresholds_table(inside: list[Case], outside: list[Case], figure: str) -> str:
@@ -215,6 +231,7 @@ def report(rows: list[Row]) -> str:
         some = [j for j in judged if j.figure.partition(":")[2] == mode]
         parts += [f"\n{title}\n", figures_table(some)]
     parts += ["\nOther thresholds:\n", thresholds_table(inside, outside, CHOSEN)]
+    parts += ["\nThe rule of the verdict:\n", rules_table(inside, outside)]
     parts += ["\nAny three models held out:\n", cross_validation_table(static)]
     parts += ["\nWrong:\n", misses_table(static), "\nPolicies, wrong:\n", misses_table(policies)]
     parts += ["\nExcess in spreads / skipped steps:\n", comparison_table(rows)]

@@ -44,6 +44,7 @@ struct StepWindow {
   int low = kLowestWindowExponent, high = kHighestWindowExponent;
   Bracket<int> low_range = {kLowestWindowExponent, kLowestWindowExponent};
   std::string low_tensor, high_tensor;  // that bound it; empty if nothing does
+  bool channels_decide = false;         // the lower end: below it, channels of tensors are lost
   // Mean harm one binade below the lower end, as measured, then two, three and so on, foretold up
   // to where it stays; empty if there is none.
   std::vector<float> harm_below;
@@ -72,19 +73,25 @@ struct ServedScales {
 // What bounds the windows of all steps on one side.
 struct WindowBound {
   int64_t step = 0;
-  std::string tensor;  // empty: nothing does
+  std::string tensor;            // empty: nothing does
+  bool channels_decide = false;  // as of the window
 };
 
 // What one tensor loses at a scale, over the steps.
 struct TensorHarm {
   std::string name;
   Role role = Role::kGrad;
-  HarmOverSteps harm = {};   // over the steps in which it is not zero
-  size_t noise_steps = 0;    // of these those in which it is but rounding noise of float32
-  size_t steps_at_risk = 0;  // in which it loses more than a tenth of its own energy ...
+  HarmOverSteps harm = {};    // over the steps in which it is not zero
+  ChannelHarm channels = {};  // over the same, as far as they are known
+  size_t noise_steps = 0;     // of these those in which it is but rounding noise of float32
+  size_t steps_at_risk = 0;   // in which it, or its channels on average, lose more than a tenth ...
   std::optional<int64_t> first_step = {}, last_step = {};  // ... the first and the last of them
 
   bool noise() const { return 2 * noise_steps > harm.steps; }
+
+  // Whether more is lost of its channels on average than of it as a whole.
+  bool ChannelsLoseMore() const { return channels.mean.worst > harm.worst; }
+  const HarmOverSteps& larger() const { return ChannelsLoseMore() ? channels.mean : harm; }
 };
 
 struct FormatAdvice {
@@ -129,6 +136,7 @@ struct Advice {
   size_t best = 0;                    // among them
   std::vector<Role> looked_at;        // with a gradient that is not zero, or forward tensors
   bool parameters_only = false;       // no gradients of activations were among them
+  bool channels = false;              // those of some gradient are known, and were judged
   std::string tensors = "*";          // only those that match were read
   Recipe recipe = Recipe::kAutocast;  // that says which forward tensors count
   BrokenLosses broken_losses = {};

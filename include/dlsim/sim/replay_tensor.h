@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/channels.h"
 #include "dlsim/tensor_stats.h"
 #include "dlsim/trace.h"
 
@@ -23,6 +24,26 @@ struct HarmOverSteps {
     ++steps;
   }
   double mean() const { return steps == 0 ? 0 : sum / static_cast<double>(steps); }
+};
+
+// What the channels of a tensor lose, over steps; see ChannelCurves.
+struct ChannelHarm {
+  uint64_t channels = 0;    // not zero, at most so many at a step; 0 = not known
+  HarmOverSteps mean = {};  // over the channels
+  double worst = 0;         // of a channel at a step
+
+  // Adds a step: a tensor that is not zero, in a conversion whose quantum is known. Returns the
+  // mean. `of_tensor`: its harm as a whole above the rounding floor, which is that of its only
+  // channel.
+  double Add(const ChannelCurves& curves, double log_quantum, double of_tensor) {
+    channels = curves.channels > channels ? curves.channels : channels;
+    const bool one = curves.channels == 1;
+    const double of_step = one ? of_tensor : curves.MeanAt(log_quantum);
+    const double largest = one ? of_tensor : curves.WorstAt(log_quantum);
+    mean.Add(of_step);
+    worst = largest > worst ? largest : worst;
+    return of_step;
+  }
 };
 
 // The loss scales that were used.
@@ -43,6 +64,7 @@ struct ReplayTensor {
   // Largest energy lost in one applied step: over a run the largest step would hide the others.
   double worst_step_energy_lost = 0;
   HarmOverSteps harm = {};     // over the applied steps in which it is not zero
+  ChannelHarm channels = {};   // over the same, as far as they are known
   uint64_t nonzero_steps = 0;  // those, and the skipped ones ...
   uint64_t noise_steps = 0;    // ... and of all these where it is but rounding noise of float32
 

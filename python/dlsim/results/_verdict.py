@@ -23,7 +23,9 @@ class TensorAtRisk:
     """A tensor that loses much of its own energy at the scale that the verdict is about.
 
     Harm is the relative squared error of one tensor at one step: 0 if nothing changed, 1 if all
-    became zero. It is too large at some steps from `first_step` to `last_step`.
+    became zero; `mean_channel_harm` is that of its channels, averaged over them and the steps, None
+    where they are not known. One of both is too large at some steps from `first_step` to
+    `last_step`.
     """
 
     name: str
@@ -31,6 +33,7 @@ class TensorAtRisk:
     worst_harm: float
     first_step: int
     last_step: int
+    mean_channel_harm: float | None = None
 
 
 class StepWindow(NamedTuple):
@@ -93,7 +96,8 @@ class Verdict:
     `formats` are those of the call in their order; `best` is the name of the one that ranks first,
     and `verdict["fp16"]` is what is said of a format. `looked_at` has the roles of the tensors that
     the answer is based on: "grad", "act_grad", "act" and "value"; `parameters_only` tells that
-    gradients of activations, which usually underflow first, are not among them. `recipe`,
+    gradients of activations, which usually underflow first, are not among them. `channels` tells
+    whether channels of gradients were judged, too. `recipe`,
     "autocast" or "half", says which values of the forward pass are held in 16 bits. `paths` are the
     policies that were replayed. A verdict prints as its lines.
     """
@@ -105,6 +109,7 @@ class Verdict:
     paths: tuple[PathInWindows, ...] = ()
     looked_at: tuple[str, ...] = ()
     recipe: str = "autocast"
+    channels: bool = False
 
     def __getitem__(self, format: FormatName) -> FormatVerdict:
         name = text_of("verdict", format)
@@ -146,6 +151,7 @@ def verdict_of(data: Mapping[str, Any], place: str = "result") -> Verdict | None
             paths=_rows(PathInWindows, found.get("paths", ())),
             looked_at=tuple(map(str, found.get("looked_at", ()))),
             recipe=str(found.get("recipe", "autocast")),
+            channels=bool(found.get("channels")),
         )
     except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         cause = f"{type(error).__name__}: {error}"
@@ -181,8 +187,14 @@ _Row = TypeVar("_Row", TensorAtRisk, PathInWindows)
 def _rows(kind: type[_Row], items: Iterable[Mapping[str, Any]]) -> tuple[_Row, ...]:
     """Returns objects as dataclasses, whose fields have the keys' names and are of plain types."""
     types: dict[Any, Any] = {"str": str, "int": int, "float": float}
+
+    def value(item: Mapping[str, Any], name: str, of_type: Any) -> Any:
+        if of_type not in types:  # newer than some files
+            return _number(item.get(name))
+        return types[of_type](item[name])
+
     return tuple(
-        kind(**{each.name: types[each.type](item[each.name]) for each in fields(kind)})
+        kind(**{each.name: value(item, each.name, each.type) for each in fields(kind)})
         for item in items
     )
 
