@@ -21,52 +21,67 @@ constexpr uint64_t kChannelsAtOnce = 16;
 // How many elements are looked at in the time in which one is counted.
 constexpr uint64_t kLooksPerCount = 8;
 
-// A tensor's values, one vector or view per part.
+// A tensor's values, a view per part. Each thread keeps its memory: to get that anew takes longer
+// than to read into it.
 struct Values {
   std::vector<std::span<const float>> parts;
-  std::vector<std::vector<float>> kept;
+  std::vector<std::vector<float>> kept;  // grow, and never shrink
+  std::vector<std::byte> bytes;
+
+  std::span<float> Room(size_t recording, size_t elements) {
+    if (kept.size() <= recording) kept.resize(recording + 1);
+    std::vector<float>& room = kept[recording];
+    if (room.size() < elements) room.resize(elements);
+    return std::span(room).first(elements);
+  }
 };
 
-std::span<const float> LoadSource(const Source& source, std::vector<float>& kept) {
+// Loads a recording into its room, unless the values can be used where they are.
+std::span<const float> LoadSource(const Source& source, size_t recording, Values& values) {
   const TraceTensor& tensor = *source.tensor;
   if (tensor.elements == 0) return {};
+  const bool plain = tensor.dtype == DType::kF32 && source.grad_scale == 1.0f;
+  const bool aligned = reinterpret_cast<uintptr_t>(tensor.memory) % alignof(float) == 0;
+  if (plain && aligned && tensor.memory != nullptr) {
+    return {reinterpret_cast<const float*>(tensor.memory), tensor.elements};
+  }
+  const std::span<float> out = values.Room(recording, tensor.elements);
+  if (plain && tensor.memory == nullptr) {
+    tensor.read(0, std::as_writable_bytes(out));
+    return out;
+  }
   const uint64_t bytes = tensor.elements * DTypeSize(tensor.dtype);
-  std::vector<std::byte> read;
-  const std::byte* from = tensor.memory;
-  if (from == nullptr) {
-    read.resize(bytes);
-    from = tensor.Bytes(0, read);
-  }
-  const bool aligned = reinterpret_cast<uintptr_t>(from) % alignof(float) == 0;
-  if (tensor.memory != nullptr && tensor.dtype == DType::kF32 && aligned &&
-      source.grad_scale == 1.0f) {
-    return {reinterpret_cast<const float*>(from), tensor.elements};
-  }
-  kept.resize(tensor.elements);
-  LoadFloats(tensor.dtype, from, source.grad_scale, kept);
-  return kept;
+  if (tensor.memory == nullptr && values.bytes.size() < bytes) values.bytes.resize(bytes);
+  const std::span<std::byte> room = std::span(values.bytes).first(tensor.memory ? 0 : bytes);
+  LoadFloats(tensor.dtype, tensor.Bytes(0, room), source.grad_scale, out);
+  return out;
 }
 
 // The sum of the recordings in float32, in their order; absent ones add nothing.
-void SumUp(Values& values) {
+void SumUp(size_t recordings, Values& values) {
   size_t longest = 0;
   for (const std::span<const float> part : values.parts) longest = std::max(longest, part.size());
-  std::vector<float> sum(longest, 0.0f);
+  const std::span<float> sum = values.Room(recordings, longest);
+  std::ranges::fill(sum, 0.0f);
   for (const std::span<const float> part : values.parts) {
     for (size_t i = 0; i < part.size(); ++i) sum[i] += part[i];
   }
-  values.kept.assign(1, std::move(sum));
-  values.parts.assign(1, values.kept.front());
+  values.parts.assign(1, sum);
 }
 
-Values Load(const TensorSources& sources, Accumulation accumulation) {
-  Values values;
-  values.kept.resize(sources.recordings.size());
-  for (size_t r = 0; r < sources.recordings.size(); ++r) {
+// Returns the values of a tensor until the thread loads another.
+const Values& Load(const TensorSources& sources, Accumulation accumulation) {
+  thread_local Values values;
+  const size_t recordings = sources.recordings.size();
+  values.parts.clear();
+  values.kept.reserve(recordings + 1);
+  for (size_t r = 0; r < recordings; ++r) {
     if (sources.recordings[r].tensor == nullptr) continue;
-    values.parts.push_back(LoadSource(sources.recordings[r], values.kept[r]));
+    values.parts.push_back(LoadSource(sources.recordings[r], r, values));
   }
-  if (accumulation == Accumulation::kSumThenQuantize && values.parts.size() > 1) SumUp(values);
+  if (accumulation == Accumulation::kSumThenQuantize && values.parts.size() > 1) {
+    SumUp(recordings, values);
+  }
   return values;
 }
 
@@ -121,7 +136,7 @@ ChannelSums SumsOf(const Values& values, const ChannelLayout& layout, uint64_t b
 // Cuts the channels where no number of threads can be seen.
 ChannelCurves CurvesOfLarge(const TensorSources& sources, const ChannelLayout& layout,
                             Accumulation accumulation) {
-  const Values values = Load(sources, accumulation);
+  const Values& values = Load(sources, accumulation);
   constexpr uint64_t kSlices = 64;
   const uint64_t groups = (layout.channels + kChannelsAtOnce - 1) / kChannelsAtOnce;
   const uint64_t slices = std::min(kSlices, groups);
