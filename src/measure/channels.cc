@@ -6,6 +6,7 @@
 #include <numeric>
 #include <span>
 
+#include "dlsim/measure.h"
 #include "src/base/parallel_beside.h"
 #include "src/measure/channel_sums.h"
 #include "src/measure/load_floats.h"
@@ -53,7 +54,11 @@ std::span<const float> LoadSource(const Source& source, size_t recording, Values
   const uint64_t bytes = tensor.elements * DTypeSize(tensor.dtype);
   if (tensor.memory == nullptr && values.bytes.size() < bytes) values.bytes.resize(bytes);
   const std::span<std::byte> room = std::span(values.bytes).first(tensor.memory ? 0 : bytes);
-  LoadFloats(tensor.dtype, tensor.Bytes(0, room), source.grad_scale, out);
+  const std::byte* from = tensor.Bytes(0, room);
+  for (size_t begin = 0; begin < out.size(); begin += kChunkElements) {
+    LoadFloats(tensor.dtype, from + begin * DTypeSize(tensor.dtype), source.grad_scale,
+               out.subspan(begin, std::min(kChunkElements, out.size() - begin)));
+  }
   return out;
 }
 

@@ -26,6 +26,12 @@ const HistogramEdges& FewEdges() {
   return edges;
 }
 
+// What channels lose is not known of memory of a device.
+ProfileStep WithoutChannels(ProfileStep step) {
+  step.channels.clear();
+  return step;
+}
+
 class CudaDeviceCount : public TraceDirectoryTest {
  protected:
   CudaDeviceCount() {
@@ -115,7 +121,7 @@ TEST_F(CudaDeviceCount, CountsWhatIsOnTheDeviceAlready) {
     const TraceStep host = trace.Load(i);
     const OnDevice device(host);
     EXPECT_EQ(ProfileOf(device.step(), FewEdges(), OptionsOf({}, device_.get())),
-              ProfileOf(host, FewEdges(), OptionsOf({})));
+              WithoutChannels(ProfileOf(host, FewEdges(), OptionsOf({}))));
   }
 }
 
@@ -127,8 +133,8 @@ TEST_F(CudaDeviceCount, CountsTensorsOfHostAndDeviceTogether) {
   for (size_t t = 0; t < mixed.recordings[0].tensors.size(); t += 2) {
     mixed.recordings[0].tensors[t] = host.recordings[0].tensors[t];
   }
-  EXPECT_EQ(ProfileOf(mixed, FewEdges(), OptionsOf({}, device_.get())),
-            ProfileOf(host, FewEdges(), OptionsOf({})));
+  EXPECT_EQ(WithoutChannels(ProfileOf(mixed, FewEdges(), OptionsOf({}, device_.get()))),
+            WithoutChannels(ProfileOf(host, FewEdges(), OptionsOf({}))));
 }
 
 TEST_F(CudaDeviceCount, RefusesToReadDeviceMemoryOnTheHost) {

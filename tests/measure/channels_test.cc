@@ -140,6 +140,38 @@ TEST(Channels, OfZerosInfinitiesAndNanDoNotCount) {
   EXPECT_FALSE(CurvesOf(Role::kGrad, {0, 2}, {}).known());
 }
 
+// As recorded in other types, with a loss scale, from memory or from a file.
+TEST(Channels, AreThoseOfAnyTypeThatHoldsTheValues) {
+  const Shape shape = {90, 100};
+  std::vector<float> values = MakeValues(LayoutOf(Role::kGrad, shape), 8);
+  std::vector<uint16_t> codes(values.size());
+  EncodeArray({{kBf16}}, values, std::span<uint16_t>(codes));
+  DecodeArray(kBf16, std::span<const uint16_t>(codes), std::span(values));
+  std::vector<double> doubles(values.begin(), values.end());
+  for (double& value : doubles) value *= 1024;
+  const ChannelCurves expected = CurvesOf(Role::kGrad, shape, values);
+  EXPECT_EQ(expected.channels, 90U);
+  const auto curves = [&](DType dtype, const void* data, float scale, bool in_memory) {
+    TraceTensor tensor = TensorOf(Role::kGrad, shape, values);
+    tensor.dtype = dtype;
+    tensor.memory = static_cast<const std::byte*>(data);
+    if (!in_memory) {
+      tensor.read = [from = tensor.memory](uint64_t offset, std::span<std::byte> out) {
+        std::copy_n(from + offset, out.size(), out.begin());
+      };
+      tensor.memory = nullptr;
+    }
+    TraceStep step = StepOf({tensor});
+    step.recordings[0].grad_scale = scale;
+    return MeasureChannels(step, Accumulation::kQuantizeThenSum).front();
+  };
+  for (const bool in_memory : {true, false}) {
+    EXPECT_EQ(curves(DType::kF32, values.data(), 1, in_memory), expected);
+    EXPECT_EQ(curves(DType::kBF16, codes.data(), 1, in_memory), expected);
+    EXPECT_EQ(curves(DType::kF64, doubles.data(), 1024, in_memory), expected);
+  }
+}
+
 TEST(Channels, OfMicroStepsAddUp) {
   const std::vector<float> first = {1, 0x1p-20f}, second = {-1, 0x1p-20f};
   TraceStep step = StepOf({TensorOf(Role::kGrad, {2, 1}, first)});
