@@ -14,8 +14,8 @@ namespace dlsim {
 
 // A tensor as outer x channels x inner elements in memory order. The channels of a parameter are
 // its rows (the first axis); those of an activation are its features: the second axis of four or
-// more, else the last. A vector of parameters is one channel: of a bias some elements may be but
-// rounding noise, as those of keys in attention.
+// more, else the last. A vector is one channel: of a bias some elements may be but rounding noise,
+// as those of keys in attention, and a sample of a tensor is a vector.
 struct ChannelLayout {
   uint64_t outer = 1, channels = 1, inner = 1;
 

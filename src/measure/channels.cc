@@ -163,14 +163,13 @@ ChannelCurves CurvesOfLarge(const TensorSources& sources, const ChannelLayout& l
 
 ChannelLayout LayoutOf(Role role, const std::vector<uint64_t>& shape) {
   constexpr size_t kMatrix = 2, kImage = 4;
-  const bool vector = role == Role::kGrad && shape.size() < kMatrix;
-  if (shape.empty() || vector) return {1, 1, vector && !shape.empty() ? shape[0] : 1};
-  const size_t axis = role == Role::kGrad ? 0 : shape.size() >= kImage ? 1 : shape.size() - 1;
   const auto product = [&](size_t from, size_t to) {
     return std::accumulate(shape.begin() + static_cast<ptrdiff_t>(from),
                            shape.begin() + static_cast<ptrdiff_t>(to), uint64_t{1},
                            std::multiplies<>());
   };
+  if (shape.size() < kMatrix) return {1, 1, product(0, shape.size())};
+  const size_t axis = role == Role::kGrad ? 0 : shape.size() >= kImage ? 1 : shape.size() - 1;
   return {product(0, axis), shape[axis], product(axis + 1, shape.size())};
 }
 

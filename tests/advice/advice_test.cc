@@ -132,7 +132,7 @@ TEST_F(AdviceTest, NeedsNoScaleWhereAllFits) {
   ASSERT_EQ(advice.lines.size(), 3u);
   EXPECT_EQ(
       advice.lines[0],
-      "fp16  trains as far as gradients show. Safe loss scales: 2^-14 to 2^15 (all 4 steps).");
+      "fp16  trains as far as gradients show. Safe loss scales: 2^-15 to 2^15 (all 4 steps).");
   EXPECT_EQ(advice.lines[1],
             "bf16  trains as far as gradients show, without loss scaling (all 4 steps).");
   EXPECT_EQ(advice.lines[2],
@@ -217,7 +217,7 @@ TEST_F(AdviceTest, OneSpikeSetsNoScale) {
 TEST_F(AdviceTest, ASpikeThatJustFitsSetsNoScaleEither) {
   for (int step = 0; step < 30; ++step) WriteLayers(step, step == 17 ? 0x1p13f : 1.0f, 0x1p-25f);
   const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
-  EXPECT_EQ(fp16.window->low, 4);
+  EXPECT_EQ(fp16.window->low, 3);
   EXPECT_EQ(fp16.scale, 0x1p13);
   EXPECT_EQ(fp16.steps_outside, 1u);
 }

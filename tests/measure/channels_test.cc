@@ -89,7 +89,7 @@ TEST(Channels, AreRowsOfParametersAndFeaturesOfActivations) {
   EXPECT_EQ(LayoutOf(Role::kGrad, {}), (ChannelLayout{1, 1, 1}));
   EXPECT_EQ(LayoutOf(Role::kActGrad, {8, 16, 32}), (ChannelLayout{128, 32, 1}));
   EXPECT_EQ(LayoutOf(Role::kActGrad, {8, 6, 5, 7}), (ChannelLayout{8, 6, 35}));
-  EXPECT_EQ(LayoutOf(Role::kActGrad, {9}), (ChannelLayout{1, 9, 1}));
+  EXPECT_EQ(LayoutOf(Role::kActGrad, {9}), (ChannelLayout{1, 1, 9}));
 }
 
 TEST(Channels, LoseWhatTheirValuesLose) {
