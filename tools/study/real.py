@@ -22,6 +22,7 @@ from torch.overrides import TorchFunctionMode
 
 from dlsim.emulation import quantize
 from dlsim.recorder._autocast import policy_of
+from dlsim.recorder._tensors import tensors_in
 
 # cross_entropy is log_softmax, which CUDA runs in float32, and nll_loss; `grad` differentiates.
 WIDE = frozenset({"cross_entropy", "grad", "float"})
@@ -68,7 +69,7 @@ class Emulated(TorchFunctionMode):
         """Calls the function and marks its results."""
         kwargs, name = kwargs or {}, _name(func)
         narrow = runs_narrow(name)
-        given = [one for one in _tensors((args, kwargs)) if one.is_floating_point()]
+        given = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         if narrow:
             args, kwargs = _mapped((args, kwargs), self._rounded)
         elif narrow is None:
@@ -97,16 +98,6 @@ def _is_narrow(tensor: Tensor) -> bool:
 
 def _is_one_of(tensor: Tensor, others: list[Tensor]) -> bool:
     return any(tensor is other for other in others)
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for one in value:
-            yield from _tensors(one)
-    elif isinstance(value, dict):
-        yield from _tensors(list(value.values()))
 
 
 def _mapped(value: Any, change: Any) -> Any:
