@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How much the channels of a gradient lose where a format's smallest values are so far apart.
+// How much the channels of a gradient lose in a format, as a function of the distance between the
+// smallest values of the format.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +33,7 @@ ChannelLayout LayoutOf(Role role, const std::vector<uint64_t>& shape);
 // One curve serves all formats and scales, and is kept in steps of a binade of the quantum and of
 // a 64th of a binade of harm, so that a trace and its profile tell the same.
 struct ChannelCurves {
-  // Harm as its negative logarithm in 64ths of binades, rounded; less than 2^-20 is none.
+  // A code is -64 log2(harm), rounded to the nearest integer. Harm below 2^-20 is kept as none.
   static constexpr double kCodesPerBinade = 64;
   static constexpr uint16_t kMostCode = 20 * 64;
   static constexpr uint16_t kNothing = 0xFFFF;  // the code of no harm

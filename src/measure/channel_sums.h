@@ -36,7 +36,7 @@ class ChannelBins {
     if (i < values.size()) Add(values[i]);
   }
 
-  // Returns what is not empty, in ascending order, and begins anew.
+  // Returns the bins that hold values, in ascending order, and clears all bins.
   void Take(std::vector<NamedBin>& bins);
 
  private:
@@ -57,12 +57,12 @@ class ChannelBins {
     bin.squares += magnitude * magnitude;
   }
 
-  // Two take turns: additions to one bin wait for each other.
+  // Values alternate between two sets of bins, since additions to one bin wait for each other.
   std::array<Bins, 2> bins_ = {};
   std::array<uint64_t, kBins / 64> used_ = {};
 };
 
-// Curves of several channels on their way: sums over channels in the order in which they are added.
+// Sums over the channels of a tensor, from which its curves are made. Channels are added in order.
 class ChannelSums {
  public:
   // Adds a channel; of `bins` the magnitudes ascend.

@@ -22,8 +22,8 @@ constexpr uint64_t kChannelsAtOnce = 16;
 // How many elements are looked at in the time in which one is counted.
 constexpr uint64_t kLooksPerCount = 8;
 
-// A tensor's values, a view per part. Each thread keeps its memory: to get that anew takes longer
-// than to read into it.
+// The values of a tensor, one view for each part. Each thread keeps its buffers, since allocating
+// new ones for each tensor takes longer than reading into them.
 struct Values {
   std::vector<std::span<const float>> parts;
   std::vector<std::vector<float>> kept;  // grow, and never shrink

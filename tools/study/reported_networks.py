@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Networks of the kinds in which people report failures in 16 bits, small.
 
-Much of what fails is no module: products, exponentials and sums stand in `forward`, as in models
-that people report. Initialisation draws from torch's global generator; seed it before.
+Many of the operations that fail are not modules: products, exponentials and sums are written in
+`forward`, as in the reported models. Weights are drawn from torch's generator: seed it first.
 """
 
 import torch

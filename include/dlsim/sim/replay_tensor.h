@@ -28,7 +28,7 @@ struct HarmOverSteps {
 
 // What the channels of a tensor lose, over steps; see ChannelCurves.
 struct ChannelHarm {
-  uint64_t channels = 0;    // not zero, at most so many at a step; 0 = not known
+  uint64_t channels = 0;    // the most channels that are not zero at one step; 0 = not known
   HarmOverSteps mean = {};  // over the channels
   double worst = 0;         // of a channel at a step
 
