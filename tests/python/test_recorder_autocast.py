@@ -4,6 +4,8 @@
 PyTorch's own autocast for CUDA runs on tensors without memory that say they are on a CUDA device.
 """
 
+from collections.abc import Iterable
+
 import pytest
 import torch
 from autocast_models import MODELS
@@ -17,46 +19,73 @@ pytestmark = pytest.mark.skipif(
     not hasattr(torch, "set_autocast_dtype"), reason="needs PyTorch 2.4 or later"
 )
 
-Found = list[tuple[str, bool]]  # operations, and whether their result has 16 bits
+
+class Seen:
+    """Operations, each with whether its result has 16 bits, and what autocast copies in 16."""
+
+    def __init__(self, parameters: Iterable[torch.Tensor] = ()) -> None:
+        self.operations: list[tuple[str, bool]] = []
+        self.copies: list[tuple[int, ...]] = []  # shapes
+        # Held, so that nothing else comes to lie in their places.
+        self._known = {_place_of(one): one for one in parameters}
+
+    def copy(self, tensor: torch.Tensor) -> None:
+        """Notes a tensor of which a copy was made, once."""
+        place = _place_of(tensor)
+        if place not in self._known:
+            self._known[place] = tensor
+            self.copies.append(tuple(tensor.shape))
+
+
+def _place_of(tensor: torch.Tensor) -> tuple[int, int, int]:
+    return tensor.untyped_storage()._cdata, tensor.storage_offset(), tensor.numel()
 
 
 class Dtypes(TorchDispatchMode):
-    """Notes the type of the result of each operation."""
+    """Notes what operators make."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: Found = []
+        self.seen = Seen()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
         operator = _described(func)
+        if operator.operation == "to_copy" and result.dtype == torch.float16:
+            self.seen.copy(args[0])
         floats = [one for one in tensors_in(result) if one.is_floating_point()]
         computes = not operator.view and not operator.moves and list(tensors_in((args, kwargs)))
         if computes and floats and floats[0].dim() > 0:
-            self.found.append((operator.operation, floats[0].dtype == torch.float16))
+            narrow = floats[0].dtype == torch.float16
+            self.seen.operations.append((operator.operation, narrow))
         return result
 
 
-def followed(model: torch.nn.Module, x: torch.Tensor) -> Found:
+def followed(model: torch.nn.Module, x: torch.Tensor) -> Seen:
     """Returns what the recorder makes of a forward pass in float32."""
-    found: Found = []
-    widths = Widths(dict(model.named_parameters()))
+    seen, widths = Seen(), Widths(dict(model.named_parameters()))
 
     def note(operation: str, tensor: torch.Tensor, _differentiable: bool) -> None:
-        found.append((operation, widths.narrow(tensor)))
+        if tensor.dim():
+            seen.operations.append((operation, widths.narrow(tensor)))
 
     operations = Operations(
-        widths, lambda: True, lambda *one: one[1].dim() and note(*one), print, lambda do: do()
+        widths,
+        lambda: True,
+        note,
+        print,
+        lambda do: do(),
+        copied=lambda _, tensor: seen.copy(tensor),
     )
     operations.enter()
     try:
         model(x)
     finally:
         operations.leave()
-    return found
+    return seen
 
 
-def on_cuda(make, shape) -> Found:
+def on_cuda(make, shape) -> Seen:
     """Returns what autocast makes of it on a CUDA device, which is not needed."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -66,18 +95,19 @@ def on_cuda(make, shape) -> Found:
         with FakeTensorMode(), torch.device("cuda"), Dtypes() as dtypes:
             model = make()
             x = torch.randn(shape)
-            dtypes.found.clear()
+            dtypes.seen = Seen(model.parameters())
             model(x)
     finally:
         torch.set_autocast_enabled("cuda", False)
         torch.clear_autocast_cache()
-    return dtypes.found
+    return dtypes.seen
 
 
 @pytest.mark.parametrize("make", MODELS, ids=lambda make: make.__name__)
-def test_types_are_those_of_autocast_on_cuda(make) -> None:
+def test_types_and_copies_are_those_of_autocast_on_cuda(make) -> None:
     torch.manual_seed(0)
     shape = (3, 5, 16)
     expected = on_cuda(make, shape)
     found = followed(make(), torch.randn(shape))
-    assert len(found) >= 5 and found == expected
+    assert len(found.operations) >= 5 and found.operations == expected.operations
+    assert found.copies and sorted(found.copies) == sorted(expected.copies)

@@ -155,7 +155,7 @@ def test_checkpointing_is_recorded_once(tmp_path: Path, reentrant) -> None:
             rec.step(scale=1.0)
     for step in range(2):
         acts = {name for name in load(tmp_path, step)[0] if name.endswith(".act")}
-        assert acts == {"first.act", "parts.0.act", "parts.1.act", "last.act"}
+        assert acts == {"first/to.act", "first.act", "parts.0.act", "parts.1.act", "last.act"}
 
 
 def test_checkpoint_sequential_is_recorded_once(tmp_path: Path) -> None:

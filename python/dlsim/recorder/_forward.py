@@ -12,7 +12,7 @@ from ._hooks import SPILLED_FROM, Guard, Seen
 from ._names import ROOT
 from ._operations import Operations
 from ._tensors import floats_in, in_backward, is_loss, tensors_in
-from ._widths import Widths
+from ._widths import Widths, is_plain, memory_of
 
 
 def _ignore(*_: Any) -> None:
@@ -65,7 +65,12 @@ class ForwardPass:
         self._gradients, self._spill, self._ops = gradients, spill, ops
         self._widths = Widths(parameters)
         self._operations = Operations(
-            self._widths, self._is_active, self._computed, self._differentiated, guard
+            self._widths,
+            self._is_active,
+            self._computed,
+            self._differentiated,
+            guard,
+            copied=self._copied,
         )
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
@@ -200,6 +205,24 @@ class ForwardPass:
         name = self._called(f"{module or ROOT}/{operation}")
         self._keep(name, tensor)
         return name
+
+    def _copied(self, name: str | None, tensor: Any) -> None:
+        """Records what autocast copies in 16 bits; what has a name counts by that."""
+        if name is not None:
+            self._wide.discard(f"{name}.act")
+            return
+        module = self._running[-1] if self._running else ""
+        if self._ops and self._running and self._wanted(module) and not self._holds(module, tensor):
+            name = self._called(f"{module or ROOT}/to")
+            self._keep(name, tensor)
+            self._wide.discard(f"{name}.act")
+
+    def _holds(self, module: str, tensor: Any) -> bool:
+        """Returns whether a tensor is a parameter that was gathered after the recorder was made."""
+        place = memory_of(tensor)
+        return any(
+            is_plain(one) and memory_of(one) == place for one in self._modules[module].parameters()
+        )
 
     def _called(self, name: str) -> str:
         """Returns a name with the number of the call in the step."""

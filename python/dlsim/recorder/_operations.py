@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -76,11 +76,14 @@ class Operations:
         found: Callable[[str, Any, bool], str | None],
         differentiated: Callable[[str, Any], None],
         guard: Guard,
+        *,
+        copied: Callable[[str | None, Any], None],
     ) -> None:
         self._widths, self._active, self._guard = widths, active, guard
-        self._found, self._differentiated = found, differentiated
+        self._found, self._differentiated, self._copied = found, differentiated, copied
         self._known: dict[Any, _Operator] = {}
         self._latest: dict[int, Result] = {}  # by place
+        self._copies: dict[int, set[tuple[int, int]]] = {}  # by place: first element, elements
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
         self._saved: bool | None = None  # the last one that this pass asked for
@@ -100,6 +103,7 @@ class Operations:
     def forget(self) -> None:
         """Forgets what was computed."""
         self._latest.clear()
+        self._copies.clear()
         self._pending.clear()
 
     def result_of(self, tensor: Any) -> Result | None:
@@ -140,6 +144,8 @@ class Operations:
             if _is_dtype(result) and result.is_floating_point:
                 self._asked = self._saved = self._widths.narrow(args[0])
             return result
+        if self._widths.copies(name):
+            self._guard(lambda: self._copy(_rounded(name, args, kwargs)))
         with self._widths.inside(name), _decomposed(name, args, kwargs):
             result = func(*args, **kwargs)
         if name in ("float", "to", "type", "type_as"):
@@ -174,6 +180,8 @@ class Operations:
             wanted = bool(self._saved) and not before
         if wanted == before:
             return result
+        if wanted:
+            self._guard(lambda: self._copy([given]))
         converted = given.clone()
         self._widths.set(converted, wanted)
         return converted
@@ -197,14 +205,29 @@ class Operations:
         given = list(tensors_in((args, kwargs)))
         results = floats_in(result)
         widths = self._widths
+        if widths.copies(operator.operation):
+            self._copy(given)
         widths.computed(operator.operation, given, results, in_place=operator.in_place)
         for one in given if widths.rounds(operator.operation) else ():
             if (before := self._latest.get(_place_of(one))) is not None:
                 before.rounded = True
         for one in results:
             self._latest.pop(_place_of(one), None)
+            self._copies.pop(_place_of(one), None)
         if results and given and not operator.moves:
             self._take(operator.operation, given, results[0], in_place=operator.in_place)
+
+    def _copy(self, given: Iterable[Any]) -> None:
+        """Tells of the copies in 16 bits that autocast makes of tensors, once of each."""
+        for one in floats_in(list(given)):
+            if self._widths.narrow(one) or self._widths.is_parameter(one):
+                continue
+            copies = self._copies.setdefault(_place_of(one), set())
+            copy = one.data_ptr(), one.numel()
+            if copy not in copies:
+                copies.add(copy)
+                before = self.result_of(one)
+                self._copied(None if before is None else before.name, one)
 
     def _take(self, operation: str, given: list[Any], tensor: Any, *, in_place: bool) -> None:
         import torch
@@ -260,6 +283,16 @@ def _decomposed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any
         if scores <= _DECOMPOSED_UP_TO
         else nullcontext()
     )
+
+
+def _rounded(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
+    """Yields what a function has 16-bit copies of.
+
+    Not the mask that attention adds: what overflows in it hides a score, as it should.
+    """
+    if name == "scaled_dot_product_attention":
+        args, kwargs = args[:3], {key: kwargs[key] for key in kwargs if key != "attn_mask"}
+    yield from tensors_in((args, kwargs))
 
 
 def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:

@@ -38,6 +38,10 @@ class Widths:
             return True
         return is_plain(tensor) and self._narrow.get(memory_of(tensor), False)
 
+    def is_parameter(self, tensor: Any) -> bool:
+        """Returns whether a tensor is a parameter, or a part of one."""
+        return is_plain(tensor) and memory_of(tensor) in self._parameters
+
     def set(self, tensor: Any, narrow: bool) -> None:
         """Says what a tensor would have."""
         if is_plain(tensor):
@@ -71,6 +75,13 @@ class Widths:
             yield
         finally:
             self._function, self._scores, self._keeps = outer
+
+    def copies(self, called: str) -> bool:
+        """Returns whether a function or an operation has autocast copy in 16 bits what it is given.
+
+        What a function calls is given those copies.
+        """
+        return self._function is None and policy_of(called) is True
 
     def rounds(self, operation: str) -> bool:
         """Returns whether the operation has what it is given in 16 bits."""
