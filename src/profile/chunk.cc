@@ -3,6 +3,8 @@
 
 #include <xxhash.h>
 
+#include <span>
+
 #include "src/profile/bytes.h"
 
 namespace dlsim {
@@ -23,12 +25,20 @@ std::string ProfileMagic(uint64_t version) {
   return bytes;
 }
 
-void PutChunk(ChunkType type, std::string_view payload, uint64_t offset, std::string& out) {
-  const size_t begin = out.size();
+void BeginChunk(ChunkType type, uint64_t payload, std::string& out) {
   PutWord(static_cast<uint32_t>(type), 4, out);
-  PutWord(payload.size(), kWordBytes, out);
+  PutWord(payload, kWordBytes, out);
+}
+
+void EndChunk(uint64_t payload, uint64_t offset, std::string& out) {
+  const size_t covered = kChunkHeaderBytes + static_cast<size_t>(payload);
+  PutWord(Checksum(std::string_view(out).substr(out.size() - covered), offset), kWordBytes, out);
+}
+
+void PutChunk(ChunkType type, std::string_view payload, uint64_t offset, std::string& out) {
+  BeginChunk(type, payload.size(), out);
   out.append(payload);
-  PutWord(Checksum(std::string_view(out).substr(begin), offset), kWordBytes, out);
+  EndChunk(payload.size(), offset, out);
 }
 
 ChunkHeader ParseChunkHeader(std::string_view bytes) {
@@ -50,6 +60,32 @@ std::string_view ChunkPayload(const std::string& place, ChunkType type, std::str
     in.Fail("damaged: wrong checksum of the chunk at offset " + std::to_string(offset));
   }
   return payload;
+}
+
+std::string ReadBytes(const ByteSource& source, uint64_t offset, size_t size) {
+  std::string bytes(size, '\0');
+  source.read(offset, std::as_writable_bytes(std::span(bytes)));
+  return bytes;
+}
+
+std::string ReadKnownChunk(const ByteSource& source, ChunkType type, uint64_t offset,
+                           uint64_t payload) {
+  std::string chunk = ReadBytes(source, offset, static_cast<size_t>(payload + kChunkBytes));
+  const std::string_view intact = ChunkPayload(source.place, type, chunk, offset);
+  chunk.resize(kChunkHeaderBytes + intact.size());
+  chunk.erase(0, kChunkHeaderBytes);
+  return chunk;
+}
+
+std::string ReadChunk(const ByteSource& source, ChunkType type, uint64_t offset, uint64_t end) {
+  const uint64_t left = end > offset ? end - offset : 0;
+  if (left < kChunkBytes) throw InputError(source.place, "damaged: a chunk is missing");
+  const ChunkHeader header = ParseChunkHeader(ReadBytes(source, offset, kChunkHeaderBytes));
+  if (header.type != type || header.payload > left - kChunkBytes) {
+    throw InputError(source.place,
+                     "damaged: no such chunk as expected at offset " + std::to_string(offset));
+  }
+  return ReadKnownChunk(source, type, offset, header.payload);
 }
 
 std::string EncodeFooter(const ProfileFooter& footer) {

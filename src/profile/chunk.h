@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The frame of everything in a profile's file: what it is, its size, and a checksum that also
-// covers where it lies, so that no byte can change, no chunk move, and none be lost unseen.
+// The frame of everything in the file of a profile or probe: what it is, its size, and a checksum
+// that also covers where it lies, so that no byte can change, no chunk move, and none be lost
+// unseen.
 #pragma once
 
 #include <cstddef>
@@ -9,6 +10,7 @@
 #include <string_view>
 
 #include "dlsim/error.h"
+#include "src/trace/byte_source.h"
 
 namespace dlsim {
 
@@ -26,6 +28,12 @@ enum class ChunkType : uint32_t {
   kTotals = 0x50455453,      // STEP
   kHistograms = 0x54534948,  // HIST
   kIndex = 0x58444E49,       // INDX
+  // Of a probe:
+  kHead = 0x44414548,       // HEAD
+  kElements = 0x4D454C45,   // ELEM
+  kValues = 0x534C4156,     // VALS
+  kGroups = 0x53505247,     // GRPS
+  kGradients = 0x44415247,  // GRAD
 };
 
 inline constexpr size_t kChunkHeaderBytes = 12;               // type and size
@@ -37,6 +45,10 @@ std::string ProfileMagic(uint64_t version = kProfileVersion);
 // Appends a chunk that is to lie at `offset` of the file.
 void PutChunk(ChunkType type, std::string_view payload, uint64_t offset, std::string& out);
 
+// The same in two steps, between which the caller appends `payload` bytes.
+void BeginChunk(ChunkType type, uint64_t payload, std::string& out);
+void EndChunk(uint64_t payload, uint64_t offset, std::string& out);
+
 struct ChunkHeader {
   ChunkType type = ChunkType::kIndex;
   uint64_t payload = 0;  // bytes
@@ -46,6 +58,15 @@ ChunkHeader ParseChunkHeader(std::string_view bytes);
 // Returns the payload of a whole chunk read from `offset`. Throws InputError unless it is intact.
 std::string_view ChunkPayload(const std::string& place, ChunkType type, std::string_view chunk,
                               uint64_t offset);
+
+// Reads a part of a file.
+std::string ReadBytes(const ByteSource& source, uint64_t offset, size_t size);
+
+// Read a chunk whose payload has `payload` bytes, and one that lies before `end`; return the
+// payload. Throw InputError unless the chunk is intact.
+std::string ReadKnownChunk(const ByteSource& source, ChunkType type, uint64_t offset,
+                           uint64_t payload);
+std::string ReadChunk(const ByteSource& source, ChunkType type, uint64_t offset, uint64_t end);
 
 // The last bytes of a complete file.
 struct ProfileFooter {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "src/profile/stored_profile.h"
 
-#include <array>
-#include <span>
+#include <utility>
 
 #include "src/profile/bytes.h"
 #include "src/profile/edges_code.h"
@@ -11,36 +10,6 @@
 #include "src/profile/step_code.h"
 
 namespace dlsim {
-namespace {
-
-std::string ReadBytes(const ByteSource& source, uint64_t offset, size_t size) {
-  std::string bytes(size, '\0');
-  source.read(offset, std::as_writable_bytes(std::span(bytes)));
-  return bytes;
-}
-
-// Reads a chunk whose payload has `payload` bytes.
-std::string ReadKnownChunk(const ByteSource& source, ChunkType type, uint64_t offset,
-                           uint64_t payload) {
-  std::string chunk = ReadBytes(source, offset, static_cast<size_t>(payload + kChunkBytes));
-  const std::string_view intact = ChunkPayload(source.place, type, chunk, offset);
-  chunk.resize(kChunkHeaderBytes + intact.size());
-  chunk.erase(0, kChunkHeaderBytes);
-  return chunk;
-}
-
-}  // namespace
-
-std::string ReadChunk(const ByteSource& source, ChunkType type, uint64_t offset, uint64_t end) {
-  const uint64_t left = end > offset ? end - offset : 0;
-  if (left < kChunkBytes) throw InputError(source.place, "damaged: a chunk is missing");
-  const ChunkHeader header = ParseChunkHeader(ReadBytes(source, offset, kChunkHeaderBytes));
-  if (header.type != type || header.payload > left - kChunkBytes) {
-    throw InputError(source.place,
-                     "damaged: no such chunk as expected at offset " + std::to_string(offset));
-  }
-  return ReadKnownChunk(source, type, offset, header.payload);
-}
 
 std::string ProfileOpening(const std::string& settings, const HistogramEdges& edges,
                            const std::optional<ProfilePart>& part) {

@@ -18,9 +18,6 @@
 
 namespace dlsim {
 
-// Reads a chunk that lies before `end`; returns its payload. Throws InputError unless it is intact.
-std::string ReadChunk(const ByteSource& source, ChunkType type, uint64_t offset, uint64_t end);
-
 // The first bytes of a file: magic, settings, edges, and the part of a trace if it is one.
 std::string ProfileOpening(const std::string& settings, const HistogramEdges& edges,
                            const std::optional<ProfilePart>& part = std::nullopt);
