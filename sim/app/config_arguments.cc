@@ -15,9 +15,9 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files) {
       "--config", paths, "FILE",
       std::string("Take format, policy and parameters from a training configuration: YAML, JSON or "
                   "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
-                  "fairseq, verl, torch, Apex, or a script with the command line of Megatron-LM, "
-                  "fairseq or Hugging Face; '-' for standard input; --format, --policy and --set "
-                  "win") +
+                  "fairseq, verl, torchtitan, torch, Apex, or a script with the command line of "
+                  "Megatron-LM, fairseq or Hugging Face; '-' for standard input; --format, "
+                  "--policy and --set win") +
           (several ? "; repeatable: the runs of several files side by side" : ""));
   // Several are taken here, so that ReadConfig can say which command compares them.
   if (!several) config->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
@@ -25,8 +25,8 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files) {
   for (const std::string_view kind : ConfigKinds()) kinds.emplace_back(kind, kind);
   option.Choice("--config-kind", options.kind, kinds, "KIND",
                 "What the file was written for: cerebras, deepspeed, accelerate, megatron, "
-                "fairseq, huggingface, lightning, verl, torch, apex, cerebras-tf, cerebras-old or "
-                "dlsim (default: by its content)");
+                "fairseq, huggingface, lightning, verl, torchtitan, torch, apex, cerebras-tf, "
+                "cerebras-old or dlsim (default: by its content)");
   option.Read(
       "--config-version",
       [this](const std::string& text) {
@@ -74,7 +74,18 @@ std::optional<TrainingConfig> ReadConfigOfUnclippedRuns(const ConfigArguments& a
 }
 
 Json JsonConfig(const std::string& path, const TrainingConfig& config) {
-  return {{"file", path}, {"kind", config.kind}, {"notes", config.notes}};
+  Json updates = Json::object();
+  const UpdateFormats& formats = config.updates.formats;
+  const auto add = [&](std::string_view key, const std::optional<std::string>& format) {
+    if (format) updates[key] = *format;
+  };
+  add("weights", formats.weights);
+  add("master", formats.master);
+  add("first", formats.first);
+  add("second", formats.second);
+  add("gradients", formats.gradients);
+  add("reduce", formats.reduce);
+  return {{"file", path}, {"kind", config.kind}, {"updates", updates}, {"notes", config.notes}};
 }
 
 }  // namespace dlsim::sim

@@ -98,6 +98,19 @@ TrainingConfig ReadPluginFile(const ConfigBlock& file, const ConfigBlock& plugin
   return config;
 }
 
+// FSDP has float32 shards of a model in mixed precision, and sums gradients in its type.
+UpdateFormats FsdpFormats(const std::string& type) {
+  UpdateFormats formats;
+  formats.weights = formats.reduce = type;
+  formats.master = kFloat32Name;
+  return formats;
+}
+
+bool HasFsdpPolicy(const ConfigBlock& file) {
+  const ConfigNode* plugin = file.Find("fsdp_config");
+  return plugin != nullptr && plugin->Find("fsdp_mixed_precision_policy") != nullptr;
+}
+
 }  // namespace
 
 bool LooksLikeAccelerate(const ConfigBlock& file) {
@@ -131,6 +144,9 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
     config.notes.push_back(
         "GradScalerKwargs are code: PyTorch's defaults are taken, --set init_scale=... replaces "
         "them");
+  }
+  if (file.Is("distributed_type", "FSDP") && !config.formats.empty() && !HasFsdpPolicy(file)) {
+    config.updates.formats = FsdpFormats(mixed_precision);
   }
   config.notes.push_back(
       "clipping and accumulation are code: --max-gradient-norm and --grad-accum-steps");

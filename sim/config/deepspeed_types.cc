@@ -8,6 +8,7 @@
 #include "sim/base/suggest.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/deepspeed_scaler.h"
+#include "sim/config/deepspeed_updates.h"
 #include "sim/config/dialects.h"
 
 namespace dlsim::sim {
@@ -197,7 +198,10 @@ void ReadDeepSpeedTypes(const DeepSpeedValues& file, TrainingConfig& config) {
     config.notes.erase(kept, config.notes.end());
   }
   if (ReadTorchAutocast(file, stage, fp16_enabled, bf16_enabled, config)) return;
-  if (fp16_enabled || bf16_enabled) config.finite_test = EarlierFiniteTest(file.release, stage);
+  if (fp16_enabled || bf16_enabled) {
+    config.finite_test = EarlierFiniteTest(file.release, stage);
+    config.updates = ReadDeepSpeedUpdates(file, fp16_enabled ? "fp16" : "bf16", stage);
+  }
   if (fp16_enabled) {
     config.formats = {"fp16"};
   } else if (bf16_enabled) {

@@ -19,6 +19,7 @@ TrainingConfig ReadAccelerateRun(const ConfigBlock& file, const ConfigOptions& o
 TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadFairseq(const ConfigBlock& file, const ConfigOptions& options);
+TrainingConfig ReadTorchtitan(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadVerl(const ConfigBlock& file, const ConfigOptions& options);
 TrainingConfig ReadDlsimToml(const ConfigBlock& file, const ConfigOptions& options);
 
@@ -35,6 +36,7 @@ bool LooksLikeLightning(const ConfigBlock& file);
 bool LooksLikeAccelerateRun(const ConfigBlock& file);
 bool LooksLikeMegatron(const ConfigBlock& file);
 bool LooksLikeFairseq(const ConfigBlock& file);
+bool LooksLikeTorchtitan(const ConfigBlock& file);
 bool LooksLikeVerl(const ConfigBlock& file);
 bool LooksLikeDlsimToml(const ConfigBlock& file);
 

@@ -29,9 +29,9 @@ constexpr std::array<std::string_view, 11> kFairseqKeys = {"fp16",
                                                            "min_loss_scale",
                                                            "model_parallel_size"};
 
-// The groups of Hydra; of a command line all three are the whole of it.
+// The groups of Hydra; of a command line all of them are the whole of it.
 struct Groups {
-  ConfigBlock common, optimization, distributed;
+  ConfigBlock common, optimization, distributed, optimizer;
 };
 
 ConfigBlock Group(const ConfigBlock& file, std::string_view name) {
@@ -97,6 +97,32 @@ ConfigPolicy Scaler(const Groups& groups, int64_t update_freq, std::vector<std::
   return policy;
 }
 
+// Adam computes in float32 and keeps its states so, but for fp16_adam_stats, which have scales.
+UpdateRules ReadUpdates(const Groups& groups, const std::string& type) {
+  const ClearKeys common(groups.common), optimization(groups.optimization);
+  const ClearKeys optimizer(groups.optimizer);
+  UpdateRules rules = {.formats = MasterFormats(type), .settings = {}};
+  const auto efficient =
+      common.Switch(type == "fp16" ? "memory_efficient_fp16" : "memory_efficient_bf16");
+  if (efficient != false) rules.formats.master = std::nullopt;
+  if (efficient == true) rules.formats.master = std::string(kNoMaster);
+  // Fully sharded training has its own types.
+  if (ClearKeys(groups.distributed).Text("ddp_backend") == "fully_sharded") rules.formats = {};
+  const std::string name = optimizer.Text("_name").value_or("");
+  if ((name != "adam" && optimizer.Text("optimizer") != "adam") ||
+      optimizer.Has("fp16_adam_stats")) {
+    rules.formats.first = rules.formats.second = std::nullopt;
+    return rules;
+  }
+  rules.settings = {.lr = optimization.ItemOr("lr", 0, std::nullopt),
+                    .beta1 = optimizer.ItemOr("adam_betas", 0, 0.9),
+                    .beta2 = optimizer.ItemOr("adam_betas", 1, 0.999),
+                    .eps = optimizer.NumberOr("adam_eps", 1e-8),
+                    .weight_decay = optimizer.NumberOr("weight_decay", 0.0),
+                    .decoupled = true};
+  return rules;
+}
+
 TrainingConfig ReadGroups(const Groups& groups) {
   TrainingConfig config = {.kind = "fairseq", .formats = {}, .policies = {}};
   const Precision precision = ReadPrecision(groups.common);
@@ -104,6 +130,7 @@ TrainingConfig ReadGroups(const Groups& groups) {
   std::vector<std::string> notes;
   ApplyPrecision(precision, Scaler(groups, update_freq, notes), config);
   if (precision == Precision::kFp16) AddNotes(notes, config.notes);
+  if (!config.formats.empty()) config.updates = ReadUpdates(groups, config.formats[0]);
   AddNotes(groups.common.NoteMisspelt(kFairseqKeys), config.notes);
   ReadNormLimit(groups.optimization, "clip_norm", std::nullopt, config);
   config.clipping.rule = ClipRule::kFairseq;
@@ -119,12 +146,16 @@ TrainingConfig ReadFairseq(const ConfigBlock& file, const ConfigOptions&) {
   if (IsCommandLine(file.node())) {
     const ConfigNode table = ArgumentTable(file.node());
     const ConfigBlock arguments(file.file(), table);
-    return ReadGroups({arguments, arguments, arguments});
+    return ReadGroups({arguments, arguments, arguments, arguments});
   }
   const ConfigBlock root = file.Table("fairseq").value_or(file);
   if (!root.Has("common")) root.Refuse("common", "missing", "the group with fp16");
-  return ReadGroups(
-      {Group(root, "common"), Group(root, "optimization"), Group(root, "distributed_training")});
+  // A group may be named by the text of its choice alone.
+  const ConfigNode* optimizer = root.Find("optimizer");
+  const bool is_table = optimizer != nullptr && optimizer->kind == ConfigNode::Kind::kTable;
+  return ReadGroups({Group(root, "common"), Group(root, "optimization"),
+                     Group(root, "distributed_training"),
+                     Group(root, is_table ? "optimizer" : "")});
 }
 
 }  // namespace dlsim::sim

@@ -134,7 +134,8 @@ const std::vector<ForeignStack>& ForeignStacks() {
       {.name = "torchtitan",
        .policy = "torch",
        .marks = {"training.mixed_precision_param", "job.dump_folder"},
-       .precision = {"training.mixed_precision_param"}},
+       .precision = {"training.mixed_precision_param"},
+       .is_read = LooksLikeTorchtitan},
   };
   return stacks;
 }

@@ -11,6 +11,7 @@
 #include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/hf_updates.h"
 #include "sim/config/launch_file.h"
 
 namespace dlsim::sim {
@@ -120,6 +121,9 @@ TrainingConfig ReadArguments(const ConfigBlock& arguments) {
     ApplyPrecision(precision, {"torch", {}}, config);
   } else {
     config.policies = {NoScaler()};
+  }
+  if (!config.formats.empty()) {
+    config.updates = ReadHfUpdates(arguments, ReadSwitches(arguments, "fp16", "bf16"));
   }
   AddNotes(arguments.NoteMisspelt(kArgumentKeys), config.notes);
   for (const std::string_view key : kOldKeys) {

@@ -152,6 +152,12 @@ TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions&) {
     config.notes.push_back("precision " + std::string(precision->name) +
                            ": weights in 16 bits, no loss scaling");
   }
+  // The module is in 16 bits, and what its optimizer makes of it is code.
+  if (precision->name.ends_with("16-true")) {
+    const std::string& type = config.formats.front();
+    config.updates.formats = PureFormats(type, type);
+    config.updates.formats.first = config.updates.formats.second = std::nullopt;
+  }
   NoteOldKeys(*trainer, *precision, config.notes);
   ReadClipping(*trainer, config);
   ReadAccumulation(*trainer, config);

@@ -75,6 +75,57 @@ void ReadScaler(const ConfigBlock& arguments, TrainingConfig& config) {
                        " is constant: a megatron scaler that cannot grow nor fall"});
 }
 
+// A type of the precision-aware optimizer. Transformer Engine scales states in fp16 and fp8, which
+// are then no plain numbers of their format.
+std::optional<std::string> AwareType(const ClearKeys& keys, std::string_view key) {
+  const std::optional<std::string> type = keys.FormatOr(key, std::string(kFloat32Name));
+  return type == "fp16" ? std::nullopt : type;
+}
+
+// Gradients and their sums over ranks: float32 in bf16 unless something asks for less, and the
+// parameters' own type in fp16 unless something asks for more.
+std::optional<std::string> GradientType(const ClearKeys& keys, const std::string& type) {
+  for (const std::string_view other : {"use_megatron_fsdp", "use_torch_fsdp2"}) {
+    if (keys.Has(other)) return std::nullopt;
+  }
+  const auto wide = keys.Switch("accumulate_allreduce_grads_in_fp32");
+  const auto narrow = keys.Switch("grad_reduce_in_bf16");
+  const auto main = keys.FormatOr("main_grads_dtype", std::string(kFloat32Name));
+  if (!wide || !narrow || !main) return std::nullopt;
+  if (type == "fp16") return *wide ? std::string(kFloat32Name) : type;
+  const bool reduces_narrow = *narrow || (!*wide && *main != kFloat32Name);
+  return reduces_narrow ? type : std::string(kFloat32Name);
+}
+
+UpdateSettings ReadAdam(const ClearKeys& keys) {
+  return {.lr = keys.Number("lr"),
+          .beta1 = keys.NumberOr("adam_beta1", 0.9),
+          .beta2 = keys.NumberOr("adam_beta2", 0.999),
+          .eps = keys.NumberOr("adam_eps", 1e-8),
+          .weight_decay = keys.NumberOr("weight_decay", 0.01),
+          .decoupled = true};
+}
+
+UpdateRules ReadUpdates(const ConfigBlock& arguments, const std::string& type) {
+  const ClearKeys keys(arguments);
+  UpdateRules rules = {.formats = MasterFormats(type), .settings = {}};
+  UpdateFormats& formats = rules.formats;
+  formats.gradients = formats.reduce = GradientType(keys, type);
+  const bool adam = !keys.Has("optimizer") || keys.Text("optimizer") == "adam";
+  const std::optional<bool> aware = keys.Switch("use_precision_aware_optimizer");
+  if (!adam || !aware || keys.Has("optimizer_cpu_offload")) {
+    formats.first = formats.second = std::nullopt;
+    if (!aware) formats.master = std::nullopt;
+    return rules;
+  }
+  rules.settings = ReadAdam(keys);
+  if (!*aware) return rules;
+  formats.master = AwareType(keys, "main_params_dtype");
+  formats.first = AwareType(keys, "exp_avg_dtype");
+  formats.second = AwareType(keys, "exp_avg_sq_dtype");
+  return rules;
+}
+
 // The number of ranks is not in the file.
 void NoteMicroSteps(const ConfigBlock& arguments, TrainingConfig& config) {
   if (!arguments.Has("global_batch_size")) return;
@@ -114,6 +165,7 @@ TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& option
   }
   RefuseDeepSpeed(arguments);
   ReadScaler(arguments, config);
+  if (!config.formats.empty()) config.updates = ReadUpdates(arguments, config.formats[0]);
   AddNotes(arguments.NoteMisspelt(kMegatronKeys), config.notes);
   ReadNormLimit(arguments, "clip_grad", 1.0, config);
   NoteMicroSteps(arguments, config);

@@ -35,6 +35,24 @@ bool IsDecisive(std::string_view text) {
                              [&](std::string_view part) { return text.find(part) != text.npos; });
 }
 
+// Options on which no scale depends, and that ClearKeys reads: in a branch they are unclear.
+constexpr std::array<std::string_view, 11> kOfUpdates = {"--adam",
+                                                         "-dtype",
+                                                         "precision-aware",
+                                                         "grad-reduce",
+                                                         "accumulate-allreduce",
+                                                         "--optim",
+                                                         "--learning_",
+                                                         "--lr",
+                                                         "--weight-decay",
+                                                         "--weight_decay",
+                                                         "adam-stats"};
+
+bool IsOfUpdates(std::string_view name) {
+  return std::ranges::any_of(kOfUpdates,
+                             [&](std::string_view part) { return name.find(part) != name.npos; });
+}
+
 bool IsTruth(std::string_view text) {
   constexpr std::array<std::string_view, 6> kTruths = {"true",  "True",  "TRUE",
                                                        "false", "False", "FALSE"};
@@ -90,6 +108,10 @@ class ScriptOptions {
         builder_.Copy(entry.value, entry.value.line);
       }
     }
+    if (!is_complete_) {
+      builder_.Key(std::string(1, kUnknownText));
+      builder_.Scalar(Kind::kNull, "", 0);
+    }
     builder_.Close();
     return builder_.Take();
   }
@@ -125,6 +147,21 @@ class ScriptOptions {
     return false;
   }
 
+  // True for an option whose name does not say that it is a switch.
+  static bool MayTakeValue(std::string_view name) {
+    constexpr std::array<std::string_view, 10> kStarts = {
+        "--use",      "--no-",    "--enable", "--disable", "--overlap",
+        "--sequence", "--swiglu", "--untie",  "--apply-",  "--accumulate"};
+    const auto begins = [&](std::string_view start) { return name.starts_with(start); };
+    return name.starts_with("--") && std::ranges::count(kSwitches, name) == 0 &&
+           std::ranges::none_of(kStarts, begins);
+  }
+
+  static bool HasOption(const std::vector<ShellWord>& words) {
+    return std::ranges::any_of(words,
+                               [](const ShellWord& word) { return word.text.starts_with("--"); });
+  }
+
   void ReadOptions(const ShellStatement& statement) {
     if (IsCondition(statement)) return;
     const std::vector<ShellWord> words = Flatten(statement);
@@ -132,7 +169,12 @@ class ScriptOptions {
       const std::string& word = words[i].text;
       if (const auto found = ParseOverride(word)) Override(*found, words[i].line);
       if (IsVerlProgram(word)) Override({"verl.program", word}, words[i].line);
-      if (!word.starts_with("--") || word.size() == 2) continue;
+      if (!word.starts_with("--") || word.size() == 2) {
+        const bool unknown = word.find(kUnknownText) != word.npos;
+        const bool is_value = i > 0 && MayTakeValue(words[i - 1].text);
+        if (unknown && !is_value && HasOption(words)) is_complete_ = false;
+        continue;
+      }
       const size_t equals = std::min(word.find('='), word.size());
       const std::string name = word.substr(0, equals);
       std::string value = word.substr(std::min(equals + 1, word.size()));
@@ -190,7 +232,9 @@ class ScriptOptions {
     if (std::ranges::any_of(builder_.open_node().entries, same)) return;
     builder_.Key(name);
     if (AddWrittenFile(name, value, line)) return;
-    const ConfigNode node = ValueNode(value.empty() ? "true" : TruthOf(name, value), line);
+    const bool unclear = branches_.IsOpen() && IsOfUpdates(name);
+    const std::string text = unclear ? std::string(1, kUnknownText) : TruthOf(name, value);
+    const ConfigNode node = ValueNode(text.empty() ? "true" : text, line);
     builder_.Scalar(node.kind, node.text, line);
   }
 
@@ -220,6 +264,7 @@ class ScriptOptions {
   std::map<std::string, std::string> written_;  // here-documents by the file they go to
   ConfigTreeBuilder builder_;
   ConfigNode overrides_ = TableNode({});
+  bool is_complete_ = true;               // false if a word may be options that only a run tells
   std::map<int, std::string> undecided_;  // decisive overrides that the script chooses, by line
   ShellBranches branches_{DecisiveOptions};
 };

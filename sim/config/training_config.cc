@@ -35,6 +35,7 @@ constexpr std::array kDialects = {
     Dialect{"lightning", HasBackend::kNo, LooksLikeLightning, ReadLightning},
     Dialect{"cerebras", HasBackend::kYes, LooksLikeModelZoo, ReadModelZoo},
     Dialect{"deepspeed", HasBackend::kNo, LooksLikeDeepSpeed, ReadDeepSpeed},
+    Dialect{"torchtitan", HasBackend::kNo, LooksLikeTorchtitan, ReadTorchtitan},
     Dialect{"torch", HasBackend::kNo, LooksLikeTorch, ReadTorch},
     Dialect{"apex", HasBackend::kNo, LooksLikeApex, ReadApex},
     Dialect{"cerebras-tf", HasBackend::kNo, LooksLikeTfTrainer, ReadTfTrainer},

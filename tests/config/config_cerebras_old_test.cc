@@ -89,8 +89,8 @@ TEST(ModelZooOld, IsToldByItsOptimizer) {
     ExpectConfigError(
         text,
         "f:1: not a known training configuration, expected the keys of one of "
-        "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
-        "apex, cerebras-tf, cerebras-old, dlsim (or name "
+        "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, "
+        "torchtitan, torch, apex, cerebras-tf, cerebras-old, dlsim (or name "
         "it by --config-kind), got model, optimizer");
   }
 }

@@ -125,8 +125,8 @@ TEST(ConfigKind, IsFoundByContentUnlessNamed) {
   ExpectConfigError(
       "a: 1\n",
       "f:1: not a known training configuration, expected the keys of one of "
-      "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, torch, "
-      "apex, cerebras-tf, cerebras-old, dlsim (or name "
+      "verl, accelerate, megatron, fairseq, huggingface, lightning, cerebras, deepspeed, "
+      "torchtitan, torch, apex, cerebras-tf, cerebras-old, dlsim (or name "
       "it by --config-kind), got a");
   const std::string both = R"({"fp16": {"enabled": true}, "GradScaler": {}})";
   EXPECT_EQ(Interpret(both).kind, "DeepSpeed");

@@ -21,8 +21,6 @@ TEST(ForeignStacks, AreNamedWithTheirPolicy) {
   ExpectStack("base_model: x\ndatasets: []\nbf16: auto\n", "axolotl",
               "--policy static --format bf16");
   ExpectStack("tuner_type: lora\nmodel: x\n", "ms-swift", "--policy torch");
-  ExpectStack("training: {mixed_precision_param: bfloat16}\n", "torchtitan",
-              "--policy static --format bf16");
 }
 
 // Parts that decide and are not read; files that train nothing.

@@ -1,0 +1,137 @@
+// SPDX-License-Identifier: Apache-2.0
+// The formats of weights, states and gradients that the stacks' configurations ask for.
+#include "sim/config/update_formats.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/support/config_test_util.h"
+
+namespace dlsim::sim {
+namespace {
+
+// "weights master first second gradients reduce", with "?" for what the file does not say.
+std::string FormatsOf(std::string_view text, const ConfigOptions& options = {}) {
+  const UpdateFormats formats = Interpret(text, options).updates.formats;
+  std::string line;
+  for (const auto& name : {formats.weights, formats.master, formats.first, formats.second,
+                           formats.gradients, formats.reduce}) {
+    line += (line.empty() ? "" : " ") + name.value_or("?");
+  }
+  return line;
+}
+
+constexpr std::string_view kSilent = "? ? ? ? ? ?";
+
+std::string DeepSpeed(const std::string& types, const std::string& rest = "") {
+  return "{\"zero_optimization\": {\"stage\": 2}, \"optimizer\": {\"type\": \"AdamW\"" + rest +
+         "}, " + types + "}";
+}
+
+TEST(UpdateFormatsDeepSpeed, HoldsFloat32CopiesUnlessToldOtherwise) {
+  EXPECT_EQ(FormatsOf(DeepSpeed("\"bf16\": {\"enabled\": true}")), "bf16 fp32 fp32 fp32 bf16 bf16");
+  EXPECT_EQ(FormatsOf(DeepSpeed("\"fp16\": {\"enabled\": true}")), "fp16 fp32 fp32 fp32 fp16 fp16");
+  const std::string master =
+      "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true";
+  EXPECT_EQ(FormatsOf(DeepSpeed(master + ", \"bf16_optimizer_states\": true}")),
+            "bf16 bf16 bf16 bf16 bf16 bf16");
+  // DeepSpeedCPUAdam, which keeps its states in float32.
+  EXPECT_EQ(FormatsOf(DeepSpeed(master + "}")), "bf16 bf16 fp32 fp32 bf16 bf16");
+  EXPECT_EQ(FormatsOf(DeepSpeed(master + "}", ", \"params\": {\"fp32_optimizer_states\": false}")),
+            "bf16 bf16 bf16 bf16 bf16 bf16");
+  EXPECT_EQ(FormatsOf(DeepSpeed(
+                "\"fp16\": {\"enabled\": true, \"fp16_master_weights_and_grads\": true}")),
+            "fp16 fp16 fp32 fp32 fp16 fp16");
+}
+
+TEST(UpdateFormatsDeepSpeed, TypesOfGradientsAndOfSums) {
+  EXPECT_EQ(FormatsOf(DeepSpeed("\"bf16\": {\"enabled\": true}, \"communication_data_type\": "
+                                "\"fp32\", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}")),
+            "bf16 fp32 fp32 fp32 fp32 fp32");
+  EXPECT_EQ(FormatsOf(DeepSpeed("\"bf16\": {\"enabled\": true}, \"sequence_parallel_size\": 2")),
+            "bf16 fp32 fp32 fp32 bf16 ?");
+}
+
+TEST(UpdateFormatsDeepSpeed, WhatTheFileDoesNotSayIsAbsent) {
+  EXPECT_EQ(FormatsOf("{\"zero_optimization\": {\"stage\": 2}}"), kSilent);
+  // The script's own optimizer.
+  EXPECT_EQ(FormatsOf("{\"zero_optimization\": {\"stage\": 2}, \"bf16\": {\"enabled\": true}}"),
+            "bf16 fp32 ? ? bf16 bf16");
+  const std::string no_zero =
+      "{\"bf16\": {\"enabled\": true}, \"optimizer\": {\"type\": \"Adam\"}}";
+  EXPECT_EQ(FormatsOf(no_zero), "bf16 fp32 fp32 fp32 bf16 bf16");
+  EXPECT_EQ(FormatsOf(no_zero, {.backend = {}, .kind = "", .version = StackVersion{0, 18, 4}}),
+            kSilent);
+}
+
+std::string Megatron(const std::string& options) {
+  return "torchrun pretrain.py --num-layers 2 --hidden-size 8 --lr 1e-4 " + options + "\n";
+}
+
+TEST(UpdateFormatsMegatron, AreThoseOfItsArguments) {
+  EXPECT_EQ(FormatsOf(Megatron("--bf16")), "bf16 fp32 fp32 fp32 fp32 fp32");
+  EXPECT_EQ(FormatsOf(Megatron("--fp16")), "fp16 fp32 fp32 fp32 fp16 fp16");
+  EXPECT_EQ(FormatsOf(Megatron("--fp16 --accumulate-allreduce-grads-in-fp32")),
+            "fp16 fp32 fp32 fp32 fp32 fp32");
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 --grad-reduce-in-bf16")), "bf16 fp32 fp32 fp32 bf16 bf16");
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 "
+                               "--exp-avg-sq-dtype bf16 --main-grads-dtype bf16")),
+            "bf16 fp32 bf16 bf16 bf16 bf16");
+  // Without the switch the types have no effect.
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 --exp-avg-dtype bf16")), "bf16 fp32 fp32 fp32 fp32 fp32");
+}
+
+TEST(UpdateFormatsMegatron, ScaledStatesAndOtherOptimizersStayOpen) {
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 --use-precision-aware-optimizer --exp-avg-dtype fp8 "
+                               "--exp-avg-sq-dtype fp16 --main-params-dtype fp16")),
+            "bf16 ? ? ? fp32 fp32");
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 --optimizer muon")), "bf16 fp32 ? ? fp32 fp32");
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 --use-megatron-fsdp")), "bf16 fp32 fp32 fp32 ? ?");
+}
+
+// What only running a script would tell is no default.
+TEST(UpdateFormatsMegatron, ABranchOfAScriptLeavesThemOpen) {
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 $1")), "bf16 ? ? ? ? ?");
+  EXPECT_EQ(FormatsOf(Megatron("--bf16 --exp-avg-sq-dtype $TYPE --use-precision-aware-optimizer")),
+            "bf16 fp32 fp32 ? fp32 fp32");
+  EXPECT_EQ(FormatsOf("#!/bin/bash\nA=\"--num-layers 2 --hidden-size 8 --bf16\"\n"
+                      "if [ $X ]; then\n  p.py $A --use-precision-aware-optimizer\nelse\n"
+                      "  p.py $A\nfi\n"),
+            "bf16 ? ? ? fp32 fp32");
+}
+
+TEST(UpdateFormatsOthers, OfFairseqLightningAndAccelerate) {
+  const std::string fairseq = "fairseq-train d --arch a --criterion c --optimizer adam --lr 0.1 ";
+  EXPECT_EQ(FormatsOf(fairseq + "--fp16"), "fp16 fp32 fp32 fp32 fp16 fp16");
+  EXPECT_EQ(FormatsOf(fairseq + "--memory-efficient-fp16"), "fp16 none fp32 fp32 fp16 fp16");
+  EXPECT_EQ(FormatsOf(fairseq + "--fp16 --fp16-adam-stats"), "fp16 fp32 ? ? fp16 fp16");
+  EXPECT_EQ(FormatsOf(fairseq + "--bf16 --ddp-backend fully_sharded"), "? ? ? ? ? ?");
+  const std::string lightning = "trainer: {max_steps: 1, precision: ";
+  EXPECT_EQ(FormatsOf(lightning + "bf16-true}\n"), "bf16 none ? ? bf16 bf16");
+  EXPECT_EQ(FormatsOf(lightning + "16-true}\n"), "fp16 none ? ? fp16 fp16");
+  EXPECT_EQ(FormatsOf(lightning + "bf16-mixed}\n"), kSilent);
+  const std::string accelerate = "mixed_precision: bf16\ndistributed_type: ";
+  EXPECT_EQ(FormatsOf(accelerate + "FSDP\n"), "bf16 fp32 ? ? ? bf16");
+  EXPECT_EQ(FormatsOf(accelerate + "MULTI_GPU\n"), kSilent);
+}
+
+TEST(UpdateFormatsHuggingFace, SayHowTheModelIsLoaded) {
+  const std::string arguments = "per_device_train_batch_size: 1\nbf16: true\n";
+  EXPECT_EQ(FormatsOf(arguments), kSilent);
+  EXPECT_EQ(FormatsOf(arguments + "torch_dtype: bfloat16\n"), "bf16 ? ? ? ? ?");
+  EXPECT_EQ(FormatsOf(arguments + "dtype: torch.float32\n"), "fp32 ? ? ? ? ?");
+  EXPECT_EQ(FormatsOf(arguments + "torch_dtype: auto\n"), kSilent);
+  EXPECT_EQ(FormatsOf(arguments + "torch_dtype: bfloat16\nuse_peft: true\n"), kSilent);
+  EXPECT_EQ(FormatsOf(arguments + "torch_dtype: bfloat16\nfsdp: full_shard\n"), kSilent);
+}
+
+TEST(UpdateFormatsTorchtitan, AreThoseOfTheTable) {
+  const std::string job = "[job]\ndump_folder = \"x\"\n[training]\nsteps = 5\n";
+  EXPECT_EQ(FormatsOf(job), "bf16 fp32 fp32 fp32 fp32 fp32");
+  EXPECT_EQ(FormatsOf(job + "dtype = \"bfloat16\"\n"), "bf16 none bf16 bf16 bf16 fp32");
+  EXPECT_EQ(FormatsOf(job + "mixed_precision_param = \"float32\"\n"), kSilent);
+  ExpectMeaning(job, {"torchtitan", {"bf16"}, kNothing});
+  EXPECT_EQ(Interpret(job).clipping.max_norm, 1.0);
+}
+
+}  // namespace
+}  // namespace dlsim::sim
