@@ -12,6 +12,7 @@
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/foreign_stacks.h"
+#include "sim/config/lint.h"
 
 namespace dlsim::sim {
 namespace {
@@ -107,6 +108,7 @@ TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
                            "is one, give --grad-accum-steps " +
                            steps);
   }
+  AddNotes(LintConfig(config, root), config.notes);
   return config;
 }
 
