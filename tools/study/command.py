@@ -13,6 +13,7 @@ import lines
 import models
 import noise_check
 import plot
+import pretrained
 import refinement
 import reported
 import reported_tables
@@ -20,6 +21,7 @@ import slice_check
 import torch
 import trainings
 from evidence import CHOSEN, THRESHOLD, cases
+from pretrained_networks import PACKAGES
 from tables import report
 
 HERE = Path(__file__).resolve().parent
@@ -63,6 +65,13 @@ def parser() -> argparse.ArgumentParser:
     what.add_argument(
         "--real-slice", action="store_true", help="a part of that, compared with the kept results"
     )
+    what.add_argument(
+        "--pretrained",
+        nargs="*",
+        metavar="NETWORK",
+        help="run trained networks in 16 bits, all or those named, and keep the results; needs "
+        + PACKAGES,
+    )
     result.add_argument("--raw", type=Path, default=RAW, help="folder with what was done so far")
     result.add_argument(
         "--kept", type=Path, default=KEPT, help="kept results, which a whole run replaces"
@@ -77,17 +86,22 @@ def main() -> int:
     """Runs the command; returns the exit code."""
     arguments = parser().parse_args()
     torch.set_num_threads(1)
-    if arguments.slice:
-        return slice_check.main(arguments.kept)
-    if arguments.noise:
-        return noise_check.main()
-    if arguments.batches:
-        return batch_check.main()
-    if arguments.real_slice:
-        return reported.check(reported.KEPT)
+    checks = {
+        "slice": lambda: slice_check.main(arguments.kept),
+        "noise": noise_check.main,
+        "batches": batch_check.main,
+        "real_slice": lambda: reported.check(reported.KEPT),
+    }
+    for name, check in checks.items():
+        if getattr(arguments, name):
+            return check()
     if arguments.real:
         reported.study(arguments.raw, reported.KEPT)
         print(reported_tables.report(reported_tables.read(reported.KEPT)))
+        return 0
+    if arguments.pretrained is not None:
+        pretrained.study(arguments.pretrained)
+        print(pretrained.tables())
         return 0
     if not arguments.report:
         rows = _train_recommended(arguments) if arguments.recommended else _train(arguments)
@@ -96,6 +110,7 @@ def main() -> int:
         _draw(rows)
     print(report(kept.read(arguments.kept)))
     print(reported_tables.report(reported_tables.read(reported.KEPT)))
+    print(pretrained.tables())
     return 0
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from dlsim.emulation import quantize
-from dlsim.recorder._autocast import policy_of
+from dlsim.recorder._autocast import as_first, policy_of
 from dlsim.recorder._tensors import tensors_in
 
 # cross_entropy is log_softmax, which CUDA runs in float32, and nll_loss; `grad` differentiates.
@@ -50,7 +50,7 @@ class CudaRules(TorchFunctionMode):
         """Calls the function."""
         kwargs = kwargs or {}
         if runs_narrow(_name(func)) is False:
-            args, kwargs = _mapped((args, kwargs), _float32)
+            args, kwargs = mapped((args, kwargs), _float32)
         return func(*args, **kwargs)
 
 
@@ -71,14 +71,16 @@ class Emulated(TorchFunctionMode):
         narrow = runs_narrow(name)
         given = [one for one in tensors_in((args, kwargs)) if one.is_floating_point()]
         if narrow:
-            args, kwargs = _mapped((args, kwargs), self._rounded)
+            args, kwargs = mapped((args, kwargs), self._rounded)
         elif narrow is None:
             deciding = [one for one in given if one.dim()] or given
+            if as_first(name):
+                deciding = deciding[:1]
             narrow = bool(deciding) and all(_is_narrow(one) for one in deciding)
         result = func(*args, **kwargs)
         if not narrow:
             return result
-        return _mapped(result, lambda one: one if _is_one_of(one, given) else self._rounded(one))
+        return mapped(result, lambda one: one if is_one_of(one, given) else self._rounded(one))
 
     def _rounded(self, tensor: Tensor) -> Tensor:
         if not tensor.is_floating_point() or _is_narrow(tensor):
@@ -96,17 +98,19 @@ def _is_narrow(tensor: Tensor) -> bool:
     return getattr(tensor, "is_narrow", False)
 
 
-def _is_one_of(tensor: Tensor, others: list[Tensor]) -> bool:
+def is_one_of(tensor: Tensor, others: list[Tensor]) -> bool:
+    """Tells whether a tensor is one of others, not only equal to it."""
     return any(tensor is other for other in others)
 
 
-def _mapped(value: Any, change: Any) -> Any:
+def mapped(value: Any, change: Any) -> Any:
+    """Returns a value with its tensors changed."""
     if isinstance(value, Tensor):
         return change(value)
     if isinstance(value, dict):
-        return {key: _mapped(one, change) for key, one in value.items()}
+        return {key: mapped(one, change) for key, one in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_mapped(one, change) for one in value)
+        return type(value)(mapped(one, change) for one in value)
     return value
 
 
