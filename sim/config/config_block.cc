@@ -29,6 +29,11 @@ bool IsNumeric(const ConfigNode& node) {
 
 }  // namespace
 
+ConfigBlock TableOrEmpty(const ConfigBlock& block, std::string_view key) {
+  static const ConfigNode empty = {Kind::kTable, "", 0, {}};
+  return block.Table(key).value_or(ConfigBlock(block.file(), empty));
+}
+
 void AddNotes(std::vector<std::string> more, std::vector<std::string>& notes) {
   for (std::string& note : more) notes.push_back(std::move(note));
 }

@@ -73,6 +73,9 @@ class ConfigBlock {
   std::string path_;
 };
 
+// Returns the table of a key, or an empty one.
+ConfigBlock TableOrEmpty(const ConfigBlock& block, std::string_view key);
+
 // Appends `more` to `notes`.
 void AddNotes(std::vector<std::string> more, std::vector<std::string>& notes);
 

@@ -64,7 +64,7 @@ std::optional<double> LearningRate(const ConfigBlock& file, const ClearKeys& par
 }
 
 // Adam decays as AdamW does, unless adam_w_mode is off.
-UpdateSettings ReadAdam(const ConfigBlock& file) {
+UpdateSettings DeepSpeedAdam(const ConfigBlock& file) {
   if (!IsAdam(file)) return {};
   const ClearKeys params(TableAt(file, "optimizer.params"));
   const bool coupled = Lowered(*ClearKeys(TableAt(file, "optimizer")).Text("type")) == "adam" &&
@@ -88,7 +88,7 @@ UpdateRules ReadDeepSpeedUpdates(const DeepSpeedValues& file, std::string_view t
                         .Switch(name + "_master_weights_and_grads")
                         .value_or(false);
   const std::string master = half ? name : std::string(kFloat32Name);
-  UpdateRules rules = {.formats = MasterFormats(type), .settings = ReadAdam(file.block)};
+  UpdateRules rules = {.formats = MasterFormats(type), .settings = DeepSpeedAdam(file.block)};
   rules.formats.master = master;
   rules.formats.first = rules.formats.second = StateFormat(file, master, name);
   rules.formats.gradients =

@@ -34,11 +34,6 @@ struct Groups {
   ConfigBlock common, optimization, distributed, optimizer;
 };
 
-ConfigBlock Group(const ConfigBlock& file, std::string_view name) {
-  static const ConfigNode empty = {ConfigNode::Kind::kTable, "", 0, {}};
-  return file.Table(name).value_or(ConfigBlock(file.file(), empty));
-}
-
 Precision ReadPrecision(const ConfigBlock& common) {
   const auto on = [&](std::string_view key) { return common.Bool(key).value_or(false); };
   if (on("amp")) {
@@ -98,7 +93,7 @@ ConfigPolicy Scaler(const Groups& groups, int64_t update_freq, std::vector<std::
 }
 
 // Adam computes in float32 and keeps its states so, but for fp16_adam_stats, which have scales.
-UpdateRules ReadUpdates(const Groups& groups, const std::string& type) {
+UpdateRules FairseqUpdates(const Groups& groups, const std::string& type) {
   const ClearKeys common(groups.common), optimization(groups.optimization);
   const ClearKeys optimizer(groups.optimizer);
   UpdateRules rules = {.formats = MasterFormats(type), .settings = {}};
@@ -130,7 +125,7 @@ TrainingConfig ReadGroups(const Groups& groups) {
   std::vector<std::string> notes;
   ApplyPrecision(precision, Scaler(groups, update_freq, notes), config);
   if (precision == Precision::kFp16) AddNotes(notes, config.notes);
-  if (!config.formats.empty()) config.updates = ReadUpdates(groups, config.formats[0]);
+  if (!config.formats.empty()) config.updates = FairseqUpdates(groups, config.formats[0]);
   AddNotes(groups.common.NoteMisspelt(kFairseqKeys), config.notes);
   ReadNormLimit(groups.optimization, "clip_norm", std::nullopt, config);
   config.clipping.rule = ClipRule::kFairseq;
@@ -153,9 +148,9 @@ TrainingConfig ReadFairseq(const ConfigBlock& file, const ConfigOptions&) {
   // A group may be named by the text of its choice alone.
   const ConfigNode* optimizer = root.Find("optimizer");
   const bool is_table = optimizer != nullptr && optimizer->kind == ConfigNode::Kind::kTable;
-  return ReadGroups({Group(root, "common"), Group(root, "optimization"),
-                     Group(root, "distributed_training"),
-                     Group(root, is_table ? "optimizer" : "")});
+  return ReadGroups({TableOrEmpty(root, "common"), TableOrEmpty(root, "optimization"),
+                     TableOrEmpty(root, "distributed_training"),
+                     TableOrEmpty(root, is_table ? "optimizer" : "")});
 }
 
 }  // namespace dlsim::sim

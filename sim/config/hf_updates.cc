@@ -34,7 +34,7 @@ bool IsTorchAdam(const ClearKeys& keys) {
 }
 
 // The trainers have defaults of their own for the learning rate.
-UpdateSettings ReadAdam(const ClearKeys& keys) {
+UpdateSettings TrainerAdam(const ClearKeys& keys) {
   return {.lr = keys.Number("learning_rate"),
           .beta1 = keys.NumberOr("adam_beta1", 0.9),
           .beta2 = keys.NumberOr("adam_beta2", 0.999),
@@ -64,7 +64,7 @@ UpdateRules ReadHfUpdates(const ConfigBlock& arguments, Precision precision) {
   if (autocast_fp16 || (precision == Precision::kBf16 && loaded == "fp16")) return {};
   UpdateRules rules;
   rules.formats.weights = loaded;
-  if (IsTorchAdam(keys)) rules.settings = ReadAdam(keys);
+  if (IsTorchAdam(keys)) rules.settings = TrainerAdam(keys);
   return rules;
 }
 

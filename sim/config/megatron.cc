@@ -97,7 +97,7 @@ std::optional<std::string> GradientType(const ClearKeys& keys, const std::string
   return reduces_narrow ? type : std::string(kFloat32Name);
 }
 
-UpdateSettings ReadAdam(const ClearKeys& keys) {
+UpdateSettings MegatronAdam(const ClearKeys& keys) {
   return {.lr = keys.Number("lr"),
           .beta1 = keys.NumberOr("adam_beta1", 0.9),
           .beta2 = keys.NumberOr("adam_beta2", 0.999),
@@ -106,7 +106,7 @@ UpdateSettings ReadAdam(const ClearKeys& keys) {
           .decoupled = true};
 }
 
-UpdateRules ReadUpdates(const ConfigBlock& arguments, const std::string& type) {
+UpdateRules MegatronUpdates(const ConfigBlock& arguments, const std::string& type) {
   const ClearKeys keys(arguments);
   UpdateRules rules = {.formats = MasterFormats(type), .settings = {}};
   UpdateFormats& formats = rules.formats;
@@ -118,7 +118,7 @@ UpdateRules ReadUpdates(const ConfigBlock& arguments, const std::string& type) {
     if (!aware) formats.master = std::nullopt;
     return rules;
   }
-  rules.settings = ReadAdam(keys);
+  rules.settings = MegatronAdam(keys);
   if (!*aware) return rules;
   formats.master = AwareType(keys, "main_params_dtype");
   formats.first = AwareType(keys, "exp_avg_dtype");
@@ -165,7 +165,7 @@ TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& option
   }
   RefuseDeepSpeed(arguments);
   ReadScaler(arguments, config);
-  if (!config.formats.empty()) config.updates = ReadUpdates(arguments, config.formats[0]);
+  if (!config.formats.empty()) config.updates = MegatronUpdates(arguments, config.formats[0]);
   AddNotes(arguments.NoteMisspelt(kMegatronKeys), config.notes);
   ReadNormLimit(arguments, "clip_grad", 1.0, config);
   NoteMicroSteps(arguments, config);

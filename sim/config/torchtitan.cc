@@ -10,27 +10,20 @@
 namespace dlsim::sim {
 namespace {
 
-using Kind = ConfigNode::Kind;
-
 constexpr std::array<std::string_view, 2> kTorchtitanMarks = {"training.mixed_precision_param",
                                                               "job.dump_folder training"};
-constexpr std::array<std::string_view, 2> kTypes = {"bfloat16", "float32"};
-
-ConfigBlock TableOrEmpty(const ConfigBlock& file, std::string_view key) {
-  static const ConfigNode empty = {Kind::kTable, "", 0, {}};
-  return file.Table(key).value_or(ConfigBlock(file.file(), empty));
-}
+constexpr std::array<std::string_view, 2> kTorchtitanTypes = {"bfloat16", "float32"};
 
 // training.dtype bfloat16 puts weights, gradients and states in it, without a copy in float32; FSDP
 // sums in float32.
-UpdateFormats Formats(bool pure, const std::string& computes) {
+UpdateFormats TorchtitanFormats(bool pure, const std::string& computes) {
   if (pure) return PureFormats("bf16", kFloat32Name);
   UpdateFormats formats = MasterFormats(computes);
   formats.gradients = formats.reduce = kFloat32Name;
   return formats;
 }
 
-UpdateSettings ReadAdam(const ConfigBlock& file) {
+UpdateSettings TorchtitanAdam(const ConfigBlock& file) {
   const ClearKeys keys(TableOrEmpty(file, "optimizer"));
   const std::string name = keys.Has("name") ? keys.Text("name").value_or("") : "AdamW";
   if (name != "Adam" && name != "AdamW") return {};
@@ -50,11 +43,13 @@ TrainingConfig ReadTorchtitan(const ConfigBlock& file, const ConfigOptions&) {
   TrainingConfig config = {.kind = "torchtitan", .formats = {}, .policies = {}};
   const std::optional<ConfigBlock> training = file.Table("training");
   if (!training) file.Refuse("training", "missing", "keys with values");
-  const bool pure = training->Choice("dtype", kTypes) == "bfloat16";
-  const std::string type = training->Choice("mixed_precision_param", kTypes).value_or("bfloat16");
+  const bool pure = training->Choice("dtype", kTorchtitanTypes) == "bfloat16";
+  const std::string type =
+      training->Choice("mixed_precision_param", kTorchtitanTypes).value_or("bfloat16");
   const bool half = pure || type == "bfloat16";
   ApplyPrecision(half ? Precision::kBf16 : Precision::kFloat32, {"torch", {}}, config);
-  if (half) config.updates = {.formats = Formats(pure, "bf16"), .settings = ReadAdam(file)};
+  if (half)
+    config.updates = {.formats = TorchtitanFormats(pure, "bf16"), .settings = TorchtitanAdam(file)};
   ReadNormLimit(*training, "max_norm", 1.0, config);
   return config;
 }

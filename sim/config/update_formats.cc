@@ -19,15 +19,15 @@ struct TypeName {
   std::string_view type, format;
 };
 
-constexpr std::array<TypeName, 9> kTypes = {{{"bf16", "bf16"},
-                                             {"bfloat16", "bf16"},
-                                             {"fp16", "fp16"},
-                                             {"float16", "fp16"},
-                                             {"half", "fp16"},
-                                             {"fp32", kFloat32Name},
-                                             {"float32", kFloat32Name},
-                                             {"float", kFloat32Name},
-                                             {"32", kFloat32Name}}};
+constexpr std::array<TypeName, 9> kTypeFormats = {{{"bf16", "bf16"},
+                                                   {"bfloat16", "bf16"},
+                                                   {"fp16", "fp16"},
+                                                   {"float16", "fp16"},
+                                                   {"half", "fp16"},
+                                                   {"fp32", kFloat32Name},
+                                                   {"float32", kFloat32Name},
+                                                   {"float", kFloat32Name},
+                                                   {"32", kFloat32Name}}};
 
 std::optional<double> NumberIn(std::string_view text) {
   const size_t begin = text.find_first_not_of(" \t([");
@@ -66,8 +66,8 @@ UpdateFormats MasterFormats(std::string_view type) {
 
 std::optional<std::string> FormatOfType(std::string_view type) {
   if (type.starts_with("torch.")) type.remove_prefix(6);
-  const auto found = std::ranges::find(kTypes, type, &TypeName::type);
-  if (found == kTypes.end()) return std::nullopt;
+  const auto found = std::ranges::find(kTypeFormats, type, &TypeName::type);
+  if (found == kTypeFormats.end()) return std::nullopt;
   return std::string(found->format);
 }
 

@@ -31,11 +31,6 @@ constexpr std::array<std::string_view, 8> kTypeNames = {"16",   "fp16",    "floa
 constexpr std::array<std::string_view, 5> kOverrides = {
     "loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis"};
 
-ConfigBlock TableOrEmpty(const ConfigBlock& block, std::string_view key) {
-  static const ConfigNode empty = {Kind::kTable, "", 0, {}};
-  return block.Table(key).value_or(ConfigBlock(block.file(), empty));
-}
-
 Precision ReadType(const ConfigBlock& block, std::string_view key) {
   const ConfigNode* value = block.Find(key);
   if (value == nullptr) return Precision::kBf16;

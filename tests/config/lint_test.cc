@@ -11,7 +11,7 @@ namespace dlsim::sim {
 namespace {
 
 // The notes that LintConfig adds.
-Texts Lint(std::string_view text) {
+Texts LintOf(std::string_view text) {
   const ConfigNode root = ParseConfig("f", text, GuessLanguage("f", text));
   return LintConfig(InterpretConfig("f", root, {}), root);
 }
@@ -22,7 +22,7 @@ std::string Titan(const std::string& optimizer) {
 
 TEST(Lint, MomentsThatNeverDecay) {
   const auto second = [](const std::string& beta2) {
-    return Lint(Titan("lr = 1.0\nbeta2 = " + beta2 + "\nweight_decay = 0\n"));
+    return LintOf(Titan("lr = 1.0\nbeta2 = " + beta2 + "\nweight_decay = 0\n"));
   };
   const std::string all = "; at 0.996 all decay";
   const std::string line = "the second moment is bf16: at beta2 ";
@@ -43,21 +43,21 @@ TEST(Lint, MomentsThatNeverDecay) {
 
 TEST(Lint, StepsAndDecayOfWeights) {
   EXPECT_EQ(
-      Lint(Titan("lr = 1e-5\nbeta2 = 0.95\nweight_decay = 0.1\n")),
+      LintOf(Titan("lr = 1e-5\nbeta2 = 0.95\nweight_decay = 0.1\n")),
       (Texts{"weights are bf16 without a float32 copy: a step of the learning rate, 1e-05, moves "
              "no weight above 2^-8",
              "weights are bf16 without a float32 copy: weight decay alone moves no weight, since w "
              "* (1 - lr * weight_decay) = w * (1 - 1e-06) rounds back to w"}));
   // Adam couples: its decay is part of the gradient.
-  EXPECT_EQ(Lint(Titan("name = \"Adam\"\nlr = 0.5\nweight_decay = 1e-6\n")), Texts{});
-  EXPECT_EQ(Lint(Titan("lr = 0.5\nweight_decay = 0.1\n")), Texts{});
-  EXPECT_EQ(Lint(Titan("lr = 0.002\nweight_decay = 0\n")), Texts{});
+  EXPECT_EQ(LintOf(Titan("name = \"Adam\"\nlr = 0.5\nweight_decay = 1e-6\n")), Texts{});
+  EXPECT_EQ(LintOf(Titan("lr = 0.5\nweight_decay = 0.1\n")), Texts{});
+  EXPECT_EQ(LintOf(Titan("lr = 0.002\nweight_decay = 0\n")), Texts{});
 }
 
 TEST(Lint, AFileThatSaysNoFormatGetsACondition) {
   const std::string arguments =
       "per_device_train_batch_size: 1\nlearning_rate: 2.0e-5\nbf16: true\n";
-  const Texts notes = Lint(arguments);
+  const Texts notes = LintOf(arguments);
   ASSERT_EQ(notes.size(), 2u);
   EXPECT_EQ(notes[0],
             "if the second moment is bf16: at beta2 0.999 it never decays, since x * 0.999 rounds "
@@ -65,20 +65,20 @@ TEST(Lint, AFileThatSaysNoFormatGetsACondition) {
   EXPECT_EQ(notes[1],
             "if weights are bf16 without a float32 copy: a step of the learning rate, 2e-05, moves "
             "no weight above 2^-7");
-  EXPECT_EQ(Lint(arguments + "torch_dtype: bfloat16\n"), notes);
+  EXPECT_EQ(LintOf(arguments + "torch_dtype: bfloat16\n"), notes);
   for (const std::string line : {"torch_dtype: float32\n", "lora_r: 8\n", "fsdp: full_shard\n"}) {
-    EXPECT_EQ(Lint(arguments + line), Texts{}) << line;
+    EXPECT_EQ(LintOf(arguments + line), Texts{}) << line;
   }
   // The states of other optimizers have types of their own.
-  EXPECT_EQ(Lint(arguments + "optim: adamw_bnb_8bit\n"), Texts{});
-  EXPECT_EQ(Lint("per_device_train_batch_size: 1\nfp16: true\nlearning_rate: 1e-6\n"), Texts{});
+  EXPECT_EQ(LintOf(arguments + "optim: adamw_bnb_8bit\n"), Texts{});
+  EXPECT_EQ(LintOf("per_device_train_batch_size: 1\nfp16: true\nlearning_rate: 1e-6\n"), Texts{});
 }
 
 TEST(Lint, FineConfigurationsGetNoLine) {
-  EXPECT_EQ(Lint("{\"zero_optimization\": {\"stage\": 2}, \"bf16\": {\"enabled\": true}, "
-                 "\"optimizer\": {\"type\": \"AdamW\"}}"),
+  EXPECT_EQ(LintOf("{\"zero_optimization\": {\"stage\": 2}, \"bf16\": {\"enabled\": true}, "
+                   "\"optimizer\": {\"type\": \"AdamW\"}}"),
             Texts{});
-  EXPECT_EQ(Lint("p.py --num-layers 2 --hidden-size 8 --lr 1e-5 --bf16"), Texts{});
+  EXPECT_EQ(LintOf("p.py --num-layers 2 --hidden-size 8 --lr 1e-5 --bf16"), Texts{});
 }
 
 TEST(Lint, EpsilonThatFp16RoundsToZero) {
@@ -86,7 +86,7 @@ TEST(Lint, EpsilonThatFp16RoundsToZero) {
       "per_device_train_batch_size: 1\nbf16: false\ndtype: float16\nlearning_rate: 1.0\n";
   const auto eps = [&](const std::string& value) {
     Texts found;
-    for (const std::string& note : Lint(arguments + "adam_epsilon: " + value + "\n")) {
+    for (const std::string& note : LintOf(arguments + "adam_epsilon: " + value + "\n")) {
       if (note.find("eps") != note.npos) found.push_back(note);
     }
     return found;
@@ -102,17 +102,17 @@ TEST(Lint, EpsilonThatFp16RoundsToZero) {
 
 TEST(Lint, ConstantsOfMasksAndTargets) {
   const std::string fp16 = Trainer({"fp16_type: float16"});
-  EXPECT_EQ(Lint(fp16 + "model: {attn_mask_value: -1e9}\n"),
+  EXPECT_EQ(LintOf(fp16 + "model: {attn_mask_value: -1e9}\n"),
             Texts{"if model.attn_mask_value is held in fp16: -1e+09 is -inf there, and a row that "
                   "is masked whole becomes NaN"});
-  EXPECT_EQ(Lint(fp16 + "model: {attn_mask_value: -65504}\n"), Texts{});
-  EXPECT_EQ(Lint(fp16 + "model: {mask_value: -1e999}\n"), Texts{});  // no number at all
-  EXPECT_EQ(Lint(Trainer({"fp16_type: bfloat16"}) + "model: {attn_mask_value: -1e9}\n"), Texts{});
+  EXPECT_EQ(LintOf(fp16 + "model: {attn_mask_value: -65504}\n"), Texts{});
+  EXPECT_EQ(LintOf(fp16 + "model: {mask_value: -1e999}\n"), Texts{});  // no number at all
+  EXPECT_EQ(LintOf(Trainer({"fp16_type: bfloat16"}) + "model: {attn_mask_value: -1e9}\n"), Texts{});
   const std::string bf16 = "per_device_train_batch_size: 1\nbf16: true\nadam_beta2: 0.95\n";
-  EXPECT_EQ(Lint(bf16 + "label_smoothing_factor: 0.001\n"),
+  EXPECT_EQ(LintOf(bf16 + "label_smoothing_factor: 0.001\n"),
             Texts{"if targets are held in bf16: label_smoothing_factor 0.001 does nothing to the "
                   "right class, since 1 - 0.001 rounds to 1"});
-  EXPECT_EQ(Lint(bf16 + "label_smoothing_factor: 0.1\n"), Texts{});
+  EXPECT_EQ(LintOf(bf16 + "label_smoothing_factor: 0.1\n"), Texts{});
 }
 
 }  // namespace

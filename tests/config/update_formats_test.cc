@@ -22,33 +22,37 @@ std::string FormatsOf(std::string_view text, const ConfigOptions& options = {}) 
 
 constexpr std::string_view kSilent = "? ? ? ? ? ?";
 
-std::string DeepSpeed(const std::string& types, const std::string& rest = "") {
+std::string DeepSpeedFile(const std::string& types, const std::string& rest = "") {
   return "{\"zero_optimization\": {\"stage\": 2}, \"optimizer\": {\"type\": \"AdamW\"" + rest +
          "}, " + types + "}";
 }
 
 TEST(UpdateFormatsDeepSpeed, HoldsFloat32CopiesUnlessToldOtherwise) {
-  EXPECT_EQ(FormatsOf(DeepSpeed("\"bf16\": {\"enabled\": true}")), "bf16 fp32 fp32 fp32 bf16 bf16");
-  EXPECT_EQ(FormatsOf(DeepSpeed("\"fp16\": {\"enabled\": true}")), "fp16 fp32 fp32 fp32 fp16 fp16");
+  EXPECT_EQ(FormatsOf(DeepSpeedFile("\"bf16\": {\"enabled\": true}")),
+            "bf16 fp32 fp32 fp32 bf16 bf16");
+  EXPECT_EQ(FormatsOf(DeepSpeedFile("\"fp16\": {\"enabled\": true}")),
+            "fp16 fp32 fp32 fp32 fp16 fp16");
   const std::string master =
       "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true";
-  EXPECT_EQ(FormatsOf(DeepSpeed(master + ", \"bf16_optimizer_states\": true}")),
+  EXPECT_EQ(FormatsOf(DeepSpeedFile(master + ", \"bf16_optimizer_states\": true}")),
             "bf16 bf16 bf16 bf16 bf16 bf16");
   // DeepSpeedCPUAdam, which keeps its states in float32.
-  EXPECT_EQ(FormatsOf(DeepSpeed(master + "}")), "bf16 bf16 fp32 fp32 bf16 bf16");
-  EXPECT_EQ(FormatsOf(DeepSpeed(master + "}", ", \"params\": {\"fp32_optimizer_states\": false}")),
-            "bf16 bf16 bf16 bf16 bf16 bf16");
-  EXPECT_EQ(FormatsOf(DeepSpeed(
+  EXPECT_EQ(FormatsOf(DeepSpeedFile(master + "}")), "bf16 bf16 fp32 fp32 bf16 bf16");
+  EXPECT_EQ(
+      FormatsOf(DeepSpeedFile(master + "}", ", \"params\": {\"fp32_optimizer_states\": false}")),
+      "bf16 bf16 bf16 bf16 bf16 bf16");
+  EXPECT_EQ(FormatsOf(DeepSpeedFile(
                 "\"fp16\": {\"enabled\": true, \"fp16_master_weights_and_grads\": true}")),
             "fp16 fp16 fp32 fp32 fp16 fp16");
 }
 
 TEST(UpdateFormatsDeepSpeed, TypesOfGradientsAndOfSums) {
-  EXPECT_EQ(FormatsOf(DeepSpeed("\"bf16\": {\"enabled\": true}, \"communication_data_type\": "
-                                "\"fp32\", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}")),
+  EXPECT_EQ(FormatsOf(DeepSpeedFile("\"bf16\": {\"enabled\": true}, \"communication_data_type\": "
+                                    "\"fp32\", \"data_types\": {\"grad_accum_dtype\": \"fp32\"}")),
             "bf16 fp32 fp32 fp32 fp32 fp32");
-  EXPECT_EQ(FormatsOf(DeepSpeed("\"bf16\": {\"enabled\": true}, \"sequence_parallel_size\": 2")),
-            "bf16 fp32 fp32 fp32 bf16 ?");
+  EXPECT_EQ(
+      FormatsOf(DeepSpeedFile("\"bf16\": {\"enabled\": true}, \"sequence_parallel_size\": 2")),
+      "bf16 fp32 fp32 fp32 bf16 ?");
 }
 
 TEST(UpdateFormatsDeepSpeed, WhatTheFileDoesNotSayIsAbsent) {
