@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from . import emulation as emulation
     from . import importers as importers
     from . import integrations as integrations
+    from . import probes as probes
     from . import profiles as profiles
     from . import recorder as recorder
     from . import results as results
@@ -36,8 +37,11 @@ if TYPE_CHECKING:
     from .arrays import quantize as quantize
     from .emulation import autocast_emulation as autocast_emulation
     from .export import CallableExport
+    from .probes import Probe as Probe
+    from .probes import open_probe as open_probe
     from .profiles import Profile as Profile
     from .profiles import open_profile as open_profile
+    from .recorder import ProbeRecorder as ProbeRecorder
     from .recorder import Recorder as Recorder
     from .report import CallableReport
     from .results import Result as Result
@@ -74,6 +78,8 @@ _LAZY: dict[str, str] = {
     "Exponents": "traces._exponents",
     "Format": "_core",
     "LossScaler": "_core",
+    "Probe": "probes",
+    "ProbeRecorder": "recorder",
     "Profile": "profiles",
     "Recorder": "recorder",
     "Result": "results",
@@ -93,6 +99,7 @@ _LAZY: dict[str, str] = {
     "info": "runs",
     "measure": "arrays",
     "merge": "runs",
+    "open_probe": "probes",
     "open_profile": "profiles",
     "open_trace": "traces",
     "policy_names": "_core",
@@ -115,6 +122,7 @@ _SUBMODULES: frozenset[str] = frozenset(
         "export",
         "importers",
         "integrations",
+        "probes",
         "profiles",
         "recorder",
         "report",

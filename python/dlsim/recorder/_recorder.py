@@ -24,6 +24,7 @@ from ._order import order_of
 from ._output import description_of, is_profile, one_of, output_of
 from ._parts import Parts
 from ._placement import Pieces
+from ._probe_output import probing_of, stated
 from ._ranks import ranks_of
 from ._report import Report
 from ._selection import Patterns, forward_steps, selections_of
@@ -61,6 +62,7 @@ class Recorder:
         micro_steps: bool = False,
         forward_every: int | None = None,
         ops: bool = True,
+        probe: int | bool | None = None,
         copy: bool = True,
         on_device: bool = False,
         gradient_of: Callable[[Any], Any] | None = None,
@@ -105,6 +107,7 @@ class Recorder:
             dry_run=dry_run,
         )
         check_on_device(on_device, profile=output.profile)
+        probing = probing_of(probe, output, models, self._choice, first_step)
         self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
         self._steps = Background(output, self._report, raises=on_error == "raise")
         unheld = partial(self._choice.uncompiled.hold, False)
@@ -112,6 +115,7 @@ class Recorder:
         self._calls = Calls(self._report, raises=on_error == "raise")
         self._process = os.getpid()  # one that is forked from it closes nothing
         self._micro_steps, self._completed = micro_steps, False
+        self._stated = partial(stated, scaler=scaler, micro_steps=micro_steps)
         self._loop = loop = Loop(
             self._choice,
             self._report,
@@ -142,6 +146,7 @@ class Recorder:
             ops=ops,
         )
         parts = Parts(self._sources, pieces, copies, self._ranks, self._report.left_out)
+        self._probe = probing(self._report, on_error == "raise")
         self._live = Live(None, None, None, loop.counting)
         if self._ranks.records:
             self._live = Live(watch_of(watch), scaler, scheduler, loop.counting)
@@ -195,6 +200,7 @@ class Recorder:
         with self._calls.one("step") as alone:
             if alone:
                 taken = self._loop.step(scale, step, {"loss": loss, **metadata})
+                self._probe.at_step(taken, self._stated(scale))
         if taken is not None:
             self._live.finish(taken)
 
@@ -213,6 +219,8 @@ class Recorder:
                 self._sources.note_idle(self._report.left_out)
             self._sources.remove_hooks()
         with self._loop.counting("close"):
+            self._probe.close()
+        with self._loop.counting("close"):
             self._steps.close()
         with self._loop.counting("close"):
             self._live.close()
@@ -228,6 +236,7 @@ class Recorder:
         self._loop.end()
         self._sources.end_forward()
         self._steps.leave()
+        self._probe.leave()
         OPEN.discard(self)
 
     def _start(self, *, raises: bool) -> None:

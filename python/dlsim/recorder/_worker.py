@@ -81,6 +81,11 @@ class Worker:
             self._jobs.put(None)
         self._ended = True
 
+    def leave(self) -> None:
+        """Ends the thread behind all that was submitted, and does not wait."""
+        self._ended = True
+        self._jobs.put(None)
+
 
 def _work(jobs: SimpleQueue[Job | None]) -> None:
     while (job := jobs.get()) is not None:
