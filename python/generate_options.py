@@ -73,7 +73,7 @@ _FUNCTIONS = {
     ),
     "accumulate": _Function(
         *(_TRACES, "Result", 'run("accumulate", traces, options)'),
-        "Runs the sums of a trace with narrow accumulators; dlsim.accumulate/1.",
+        "Reduces gradients over ranks in few bits, against float64; dlsim.accumulate/2.",
     ),
 }
 # Options that functions give by themselves, and parameters with a place of their own.
@@ -81,7 +81,7 @@ _ABSENT = {"json", "list"}
 _PLACED = {"profile": {"output"}, "scaler": {"policy", "steps"}}
 # Names that do not follow the rule.
 _PLURALS = {"set": "settings", "policy": "policies"}
-_NO_PLURAL = {"config", "dot", "expect", "matmul", "reduce", "state", "vary"}
+_NO_PLURAL = {"config", "divide", "expect", "state", "vary"}
 # Lists whose values are pairs such as BIN:COUNT.
 _PAIR_LISTS = {"histogram"}
 

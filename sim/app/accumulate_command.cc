@@ -1,5 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlsim accumulate: the sums of a trace with narrow accumulators, against float64.
+// dlsim accumulate: what reducing gradients over ranks in few bits does, against float64.
+#include <fmt/format.h>
+#include <fnmatch.h>
+
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
@@ -7,140 +11,232 @@
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
 #include "sim/app/conversion_options.h"
+#include "sim/app/expect_option.h"
 #include "sim/app/trace_arguments.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/source_text.h"
 #include "sim/base/wrap.h"
-#include "sim/studies/accumulation_output.h"
-#include "sim/studies/reductions.h"
-#include "sim/studies/sum_runs.h"
-#include "sim/studies/sum_study.h"
+#include "sim/studies/reduction_output.h"
+#include "sim/studies/reduction_study.h"
 
 namespace dlsim::sim {
 namespace {
 
+// Of formats with a narrower exponent than float32, whose gradients need one: as torch.amp starts.
+constexpr float kUsualScale = 0x1p16f;
+
 struct AccumulateOptions {
   TraceArguments trace;
-  ConversionOptions conversion;
-  SumRunsRequest runs;
-  ReductionsRequest reductions;
-  float scale = 1.0f;
+  uint64_t ranks = 64;
+  uint64_t elements = 256;
+  std::vector<std::string> formats;
+  std::vector<Algorithm> algorithms;
+  std::vector<Division> divisions;
+  std::vector<int> levels;
+  std::optional<float> scale;
+  std::vector<Expectation> expectations;
   ResultPaths results;
   uint64_t top = 5;
 
   void Visit(OptionRows& option);
 };
 
-Json DescribeOptions(const AccumulateOptions& options) {
-  Json object = {{"rounding", NameOf(options.conversion.rounding)},
-                 {"overflow", NameOf(options.conversion.overflow)},
-                 {"subnormals", NameOf(options.conversion.subnormals)},
-                 {"seed", options.conversion.seed},
-                 {"scale", JsonNumber(static_cast<double>(options.scale))},
-                 {"products", options.runs.products.value_or("exact")}};
-  const std::optional<Operation>& operation = options.reductions.operation;
-  object["operation"] = operation ? Json(NameOf(*operation)) : Json();
-  object["tensors"] = options.trace.options.tensors;
-  return object;
+template <class E>
+std::vector<E> AllUnlessGiven(const std::vector<E>& given) {
+  std::vector<E> values = given;
+  if (values.empty()) {
+    for (const auto& entry : EnumNames(E())) values.push_back(entry.value);
+  }
+  return values;
 }
 
-int RunAccumulate(AccumulateOptions options) {
-  options.runs.conversion = options.conversion.Of({});
-  const std::vector<SumRun> runs = MakeSumRuns(options.runs);
+Reduction InFormat(const std::string& text, const AccumulateOptions& options) {
+  Reduction reduction;
+  reduction.format = "fp32";
+  reduction.scale = options.scale.value_or(1);
+  if (text == "fp32" || text == "float32") return reduction;
+  const NamedFormat named = ParseFormat(text);
+  if (named.format.mantissa_bits > kMaxWireMantissa) {
+    throw UsageError("--format", "too many mantissa bits",
+                     fmt::format("at most {}, or fp32", kMaxWireMantissa), Quoted(text));
+  }
+  reduction.format = named.name;
+  reduction.wire = named.format;
+  if (!options.scale && named.format.exponent_bits < 8) reduction.scale = kUsualScale;
+  return reduction;
+}
+
+void AddLevels(const AccumulateOptions& options, std::vector<Reduction>& reductions) {
+  const std::vector<std::string> formats =
+      options.formats.empty() ? std::vector<std::string>{"cb16"} : options.formats;
+  for (const std::string& format : formats) {
+    for (const int level : options.levels) {
+      Reduction reduction = InFormat(format, options);
+      if (!reduction.wire) {
+        throw UsageError("--format", "levels need a format of their own", "such as cb16",
+                         Quoted(format));
+      }
+      reduction.division = Division::kAfter;
+      reduction.level = level;
+      reduction.name = fmt::format("level {} {}", level, reduction.format);
+      reductions.push_back(reduction);
+    }
+  }
+}
+
+std::vector<Reduction> MakeReductions(const AccumulateOptions& options) {
+  std::vector<Reduction> reductions;
+  AddLevels(options, reductions);
+  if (!reductions.empty()) return reductions;
+  const std::vector<std::string> formats =
+      options.formats.empty() ? std::vector<std::string>{"bf16", "fp16", "fp32"} : options.formats;
+  for (const std::string& format : formats) {
+    for (const Algorithm algorithm : AllUnlessGiven(options.algorithms)) {
+      for (const Division division : AllUnlessGiven(options.divisions)) {
+        Reduction reduction = InFormat(format, options);
+        // All ways to reduce in float32 are good alike: one of them, unless others are asked for.
+        const bool first = reductions.empty() || reductions.back().wire;
+        if (!reduction.wire && !first && options.algorithms.empty()) continue;
+        reduction.algorithm = algorithm;
+        reduction.division = division;
+        reduction.name =
+            fmt::format("{} {} {}", reduction.format, NameOf(algorithm), NameOf(division));
+        reductions.push_back(reduction);
+      }
+    }
+  }
+  return reductions;
+}
+
+Json DescribeOptions(const AccumulateOptions& options) {
+  return {{"world_size", options.ranks},
+          {"elements", options.elements},
+          {"scale", options.scale ? JsonNumber(static_cast<double>(*options.scale)) : Json()},
+          {"tensors", options.trace.options.tensors}};
+}
+
+bool IsAbout(const Expectation& expectation, const Reduction& reduction) {
+  return expectation.subject.empty() ||
+         fnmatch(expectation.subject.c_str(), reduction.name.c_str(), 0) == 0;
+}
+
+void RequireRuns(const AccumulateOptions& options, const std::vector<Reduction>& reductions) {
+  ReductionResult empty;
+  empty.errors = empty.additions = {0};
+  empty.safe_scale = 1;
+  for (const Expectation& expectation : options.expectations) {
+    const auto about = [&](const Reduction& reduction) { return IsAbout(expectation, reduction); };
+    if (!std::ranges::any_of(reductions, about)) {
+      throw UsageError(kExpectOption, "no such reduction", Quoted(reductions.front().name),
+                       Quoted(expectation.subject));
+    }
+    RequireFigure(expectation, FigureNames(JsonRun(empty)), kExpectOption);
+  }
+}
+
+std::vector<ExpectationOutcome> Check(const AccumulateOptions& options,
+                                      const ReductionStudy& study) {
+  std::vector<ExpectationOutcome> outcomes;
+  for (const Expectation& expectation : options.expectations) {
+    for (const ReductionResult& result : study.reductions) {
+      if (!IsAbout(expectation, result.reduction)) continue;
+      outcomes.push_back(CheckExpectation(expectation, result.reduction.name, JsonRun(result)));
+    }
+  }
+  return outcomes;
+}
+
+ReductionStudy Study(const AccumulateOptions& options, const TraceReader& trace,
+                     const std::vector<Reduction>& reductions, ResultFiles& files) {
+  Progress progress("accumulate", trace.step_count(),
+                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                    ProgressUnit::kCount);
+  if (files.csv) files.csv->Write(ReductionCsvHeader());
+  return RunReductionStudy(
+      trace, reductions, {options.ranks, options.elements},
+      [&](const TensorAtStep& tensor) {
+        if (files.csv) files.csv->Write(ReductionCsvRows(tensor, reductions));
+      },
+      [&](size_t done) { progress.Update(done); });
+}
+
+int RunAccumulate(const AccumulateOptions& options) {
+  const std::vector<Reduction> reductions = MakeReductions(options);
+  RequireRuns(options, reductions);
   RefuseProfiles(options.trace);
   const TraceReader trace = OpenTrace(options.trace);
-  const ReductionPlan plan = PlanReductions(options.reductions, trace);
   ResultFiles files(options.results);
-  if (files.csv) files.csv->Write(SumCsvHeader());
-  SumStudyOptions study = {options.scale, options.conversion.seed, {}, {}};
-  if (files.csv) {
-    study.on_item = [&](const SumItem& item, std::span<const SumOutcome> outcomes) {
-      WriteSumCsvRows(item, runs, outcomes, *files.csv);
-    };
+  const ReductionStudy study = Study(options, trace, reductions, files);
+  if (study.groups.groups == 0 || study.sampled == 0) {
+    throw InputError(Printable(options.trace.paths.front()), "nothing to reduce",
+                     "finite gradients of two ranks, micro-steps or steps");
   }
-  std::vector<SumResult> results;
-  {
-    Progress progress("accumulate", trace.step_count(),
-                      options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
-                      ProgressUnit::kCount);
-    study.on_step = [&](size_t done) { progress.Update(done); };
-    results = RunSumStudy(trace, plan, runs, study);
-  }
+  const std::vector<ExpectationOutcome> outcomes = Check(options, study);
+  const SourceFacts facts = FactsOf(trace);
   if (files.json) {
-    WriteSumJson(FactsOf(trace), options.trace.paths, DescribeOptions(options), runs, results,
-                 *files.json);
+    WriteReductionJson(JsonTrace(facts, options.trace.paths), DescribeOptions(options),
+                       outcomes.empty() ? Json() : JsonOutcomes(outcomes), study, *files.json);
   }
   files.Commit();
-  if (options.results.wants_report()) {
-    WriteReport(FormatSumReport(FactsOf(trace), runs, results, options.top));
+  if (options.results.wants_report()) WriteReport(FormatReductions(facts, study, options.top));
+  return ReportOutcomes(outcomes);
+}
+
+void ReadRanks(const std::string& text, uint64_t& ranks) {
+  const int64_t count = ParseInteger(text, "--world-size");
+  if (count < 2 || count > static_cast<int64_t>(kMaxRanks)) {
+    throw UsageError("--world-size", "out of range", fmt::format("2 to {}", kMaxRanks),
+                     Quoted(text));
   }
-  return 0;
+  ranks = static_cast<uint64_t>(count);
 }
 
-void VisitReductions(OptionRows& option, ReductionsRequest& request) {
-  option("--reduce", request.reductions, "SUM",
-         "micro (over micro-steps), norm (of squares), sum (of all elements) or axis:K, "
-         "repeatable (default: micro if the trace has micro-steps, norm and axis:0)");
-  option("--dot", request.dots, "A:B",
-         "Dot products of two tensors of one shape, names or patterns, repeatable");
-  option("--matmul", request.matmuls, "A:B",
-         "Matrix products of [..., K] and [K, N], names or patterns, repeatable");
-  option.Choice<Operation>(
-      "--operation", request.operation,
-      {{NameOf(Operation::kMatMul), Operation::kMatMul},
-       {NameOf(Operation::kAttention), Operation::kAttention},
-       {NameOf(Operation::kReduction), Operation::kReduction}},
-      "KIND",
-      "What levels take all sums for: matmul, attention or reduction (default: matmul for axis:K, "
-      "--dot and --matmul, else reduction)");
+void ReadElements(const std::string& text, uint64_t& elements) {
+  std::optional<uint64_t> count;  // 1 or more
+  ReadValue("--elements", text, count);
+  elements = *count;
 }
 
-void VisitRuns(OptionRows& option, SumRunsRequest& runs) {
-  const auto read_level = [&runs](const std::string& text) {
-    const size_t level = ParseChoice("--level", text, {"0", "1", "2"});
-    runs.levels.push_back(static_cast<PrecisionOptLevel>(level));
+void VisitReductions(OptionRows& option, AccumulateOptions& options) {
+  option.Read(
+      "--world-size", [&](const std::string& text) { ReadRanks(text, options.ranks); }, "N",
+      "Number of ranks, 2 to 512 (default 64); those beyond the recorded ones are drawn from "
+      "these, element by element");
+  option("--format", options.formats, "F",
+         "Reduce in this format or fp32, repeatable (default: bf16, fp16 and fp32)", FormatNames());
+  option("--algorithm", options.algorithms, "NAME",
+         "ring, tree or all-to-all (with float32 sums), repeatable (default: all)");
+  option("--divide", options.divisions, "NAME",
+         "Divide by the number of ranks before the sum, after it, or by its square root both times "
+         "(sqrt), repeatable (default: all)");
+  const auto read_level = [&](const std::string& text) {
+    options.levels.push_back(static_cast<int>(ParseChoice("--level", text, {"0", "1", "2"})));
   };
   option.ReadEach("--level", read_level, "N",
-                  "Cerebras precision_opt_level to emulate: 0, 1 or 2, repeatable (default: all "
-                  "three, unless --accumulator is given)");
-  option("--format", runs.formats, "F",
-         "Format of the inputs, and of 16-bit sums in levels, repeatable (default: cb16, or the "
-         "accumulator's)",
-         FormatNames());
-  option("--accumulator", runs.accumulators, "F",
-         "Keep partial sums in this format or in fp32, repeatable", FormatNames());
-  const auto read_chunk = [&runs](const std::string& text) {
-    const int64_t length = ParseInteger(text, "--chunk");
-    if (length < 1) throw UsageError("--chunk", "out of range", "1 or more", Quoted(text));
-    runs.chunks.push_back(static_cast<uint64_t>(length));
-  };
-  option.ReadEach("--chunk", read_chunk, "N",
-                  "Terms of a partial sum, repeatable (default: 128 in levels, else all)");
-  option("--combiner", runs.combiner, "F",
-         "With --accumulator: where partial sums are added, fp32 (default) or a format",
-         FormatNames());
-  option("--products", runs.products, "F",
-         "With --accumulator: round products to this format or fp32 before they are added "
-         "(default: exact)",
-         FormatNames());
+                  "Instead: sums as Cerebras' precision_opt_level 0, 1 or 2 makes them, in cb16, "
+                  "repeatable");
+  option.Read(
+      "--scale", [&](const std::string& text) { options.scale = ParseScale(text); }, "S",
+      "Loss scale of the gradients (default: 2^16 in formats of less than 8 exponent bits, else "
+      "1)");
+  option.Read(
+      "--elements", [&](const std::string& text) { ReadElements(text, options.elements); }, "N",
+      "Elements of each tensor and step that errors are measured on (default 256)");
 }
 
 void AccumulateOptions::Visit(OptionRows& option) {
   trace.Visit(option, TraceInput::kTrace);
   option.Group(kTryGroup);
-  VisitReductions(option, reductions);
-  VisitRuns(option, runs);
-  conversion.Visit(option);
-  option.Read(
-      "--scale", [this](const std::string& text) { scale = ParseScale(text); }, "S",
-      "Multiply inputs by this loss scale, and divide results (default 1)");
+  VisitReductions(option, *this);
   option.Threads();
   option.Group(kOutputGroup);
   option.Output("--json", results.json, "Write the full result as JSON");
-  option.Output("--csv", results.csv, "Write one row per sum and run");
-  option("--top", top, "Tensors in each list of the report");
+  option.Output("--csv", results.csv, "Write one row per step, tensor and reduction");
+  option("--top", top, "Tensors in the list of the report");
   option("--quiet", results.quiet, "No report and no progress; errors only");
+  VisitExpect(option, expectations, "bf16 ring*:error<=0.02");
 }
 
 }  // namespace
@@ -148,12 +244,12 @@ void AccumulateOptions::Visit(OptionRows& option) {
 void AddAccumulateCommand(CLI::App& app, Action& action) {
   AddCommand<AccumulateOptions>(
       app, action, RunAccumulate, "accumulate",
-      "Run the sums of a trace with narrow accumulators, against float64",
+      "Reduce gradients over ranks in bf16, fp16 or float32, against float64",
       "Examples:\n"
       "  dlsim accumulate runs/lm-kjv\n"
-      "  dlsim accumulate runs/lm-kjv --accumulator fp16 --accumulator bf16 --chunk 64\n"
-      "  dlsim accumulate runs/lm-kjv --level 2 --reduce axis:0 --rounding sr --seed 7\n"
-      "  dlsim accumulate runs/lm-kjv --dot '*.ln1.weight.grad:*.ln2.weight.grad' --csv -");
+      "  dlsim accumulate runs/lm-kjv --world-size 512 --format bf16 --algorithm ring\n"
+      "  dlsim accumulate runs/lm-kjv --format fp16 --divide after --scale 2^12\n"
+      "  dlsim accumulate runs/lm-kjv --level 0 --level 2 --csv -");
 }
 
 }  // namespace dlsim::sim

@@ -37,6 +37,10 @@ template <NamedEnum E>
 void ReadValue(const std::string& option, const std::string& text, std::optional<E>& value) {
   value = ParseNamed<E>(option, text);
 }
+template <NamedEnum E>
+void ReadValue(const std::string& option, const std::string& text, std::vector<E>& values) {
+  values.push_back(ParseNamed<E>(option, text));
+}
 
 template <class T>
 concept TextField = std::same_as<T, std::string> || std::same_as<T, std::optional<std::string>> ||
@@ -94,6 +98,9 @@ class OptionRows {
       if constexpr (requires { NamesOf<T>(); }) offered = Texts(NamesOf<T>());
       if constexpr (requires { NamesOf<typename T::value_type>(); }) {
         offered = Texts(NamesOf<typename T::value_type>());
+      }
+      if constexpr (requires { field.push_back({}); }) {
+        return ReadEach(name, read, value, help, std::move(offered));
       }
       return Read(name, read, value, help, std::move(offered));
     }

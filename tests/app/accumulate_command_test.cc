@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// dlsim accumulate on real and on built traces: values, files, errors (docs/accumulation.md).
+// dlsim accumulate on real and on built traces: answers, files, errors (docs/accumulation.md).
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
-#include <map>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "dlsim/accumulate.h"
-#include "dlsim/format.h"
-#include "dlsim/tensor_values.h"
 #include "tests/support/run_command.h"
 #include "tests/support/test_traces.h"
 #include "tests/support/trace_builder.h"
@@ -21,269 +19,220 @@ namespace {
 
 using nlohmann::json;
 
-// A trace of one step, or of several micro-steps, each with these tensors.
-class BuiltTrace {
+json Study(const std::string& trace, const Arguments& more) {
+  Arguments all = {"accumulate", trace, "--json", "-"};
+  all.insert(all.end(), more.begin(), more.end());
+  return SucceedJson(all);
+}
+
+const json& RunOf(const json& document, const std::string& name) {
+  for (const json& run : document["runs"]) {
+    if (run["name"] == name) return run;
+  }
+  ADD_FAILURE() << "no " << name;
+  return document["runs"][0];
+}
+
+std::string Joined(const json& lines) {
+  std::string text;
+  for (const json& line : lines) text += line.get<std::string>() + "\n";
+  return text;
+}
+
+float Bf16(float value) {
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(value) & 0xFFFF0000);
+}
+
+// A trace of one step whose ranks (or micro-steps) have these values of one tensor.
+class RankTrace {
  public:
-  void AddStep(const std::string& file, const std::vector<BuiltTensor>& tensors) {
-    dir_.Write(file, BuildSafetensors(tensors));
+  explicit RankTrace(std::string part = "rank") : part_(std::move(part)) {}
+
+  void Add(const std::vector<float>& values, const std::string& name = "w.grad") {
+    dir_.Write("step-3." + part_ + "-" + std::to_string(10000 + ranks_).substr(1) + ".safetensors",
+               BuildSafetensors({FloatTensor(name, values)}));
+    ++ranks_;
   }
   std::string path() const { return dir_.path(); }
 
  private:
   TempDir dir_;
+  std::string part_;
+  int ranks_ = 0;
 };
 
-BuiltTensor Matrix(const std::string& name, uint64_t rows, const std::vector<float>& values) {
-  return {name, "F32", {rows, values.size() / rows}, FloatBytes(values)};
-}
-
-json Study(const Arguments& arguments) {
-  Arguments all = {"accumulate"};
-  all.insert(all.end(), arguments.begin(), arguments.end());
-  all.insert(all.end(), {"--json", "-"});
-  return SucceedJson(all);
-}
-
-const json& ResultOf(const json& document, const std::string& sum, const std::string& tensor) {
-  for (const json& result : document["results"]) {
-    if (result["sum"] == sum && result["tensor"] == tensor) return result;
+// Independent gradients, exact in bf16, so that errors are those of additions alone.
+void AddIndependentRanks(int ranks, size_t elements, RankTrace& trace) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (int r = 0; r < ranks; ++r) {
+    std::vector<float> values(elements);
+    for (float& value : values) value = Bf16(normal(random));
+    trace.Add(values);
   }
-  ADD_FAILURE() << "no " << sum << " of " << tensor;
-  return document["results"][0];
 }
 
-// The rows of a CSV file without quoted fields, by column.
-std::vector<std::map<std::string, std::string>> CsvRows(const std::string& text) {
-  std::vector<std::map<std::string, std::string>> rows;
-  std::vector<std::string> names;
-  for (const std::string& line : Lines(text)) {
-    std::vector<std::string> fields(1);
-    for (const char c : line) c == ',' ? fields.emplace_back() : fields.back() += c;
-    if (names.empty()) {
-      names = fields;
-      continue;
-    }
-    std::map<std::string, std::string> row;
-    EXPECT_EQ(fields.size(), names.size()) << line;
-    for (size_t i = 0; i < names.size(); ++i) row[names[i]] = fields[i];
-    rows.push_back(row);
+TEST(AccumulateCommand, TheErrorOfBf16RingsGrowsWithTheSquareRootOfRanks) {
+  RankTrace trace;
+  AddIndependentRanks(512, 512, trace);
+  const json document = Study(trace.path(), {"--world-size", "512", "--elements", "512", "--format",
+                                             "bf16", "--divide", "before"});
+  const json& ring = RunOf(document, "bf16 ring before");
+  EXPECT_NEAR(ring["exponent"].get<double>(), 0.5, 0.05);
+  ASSERT_EQ(ring["by_ranks"].size(), 9u);
+  EXPECT_EQ(ring["by_ranks"][8]["ranks"], 512);
+  EXPECT_EQ(ring["by_ranks"][8]["error"], ring["error"]);
+  const json& sums = RunOf(document, "bf16 all-to-all before");
+  EXPECT_NEAR(sums["exponent"].get<double>(), 0, 0.05);
+  EXPECT_LT(sums["error"].get<double>(), 0.003);
+  EXPECT_GT(ring["error"].get<double>(), 10 * sums["error"].get<double>());
+  // A tree adds ranks in pairs: its error grows with their logarithm.
+  EXPECT_LT(RunOf(document, "bf16 tree before")["exponent"].get<double>(), 0.35);
+  EXPECT_EQ(document["ranks"]["source"], "ranks");
+  EXPECT_EQ(document["ranks"]["most"], 512);
+  EXPECT_NEAR(document["ranks"]["noise"].get<double>(), 1, 0.1);  // of means that are all noise
+  for (const json& run : document["runs"]) {
+    EXPECT_LE(run["low"], run["error"]) << run;
+    EXPECT_LE(run["error"], run["high"]) << run;
+    EXPECT_LE(run["high"], run["certain"]) << run;
   }
-  return rows;
 }
 
-TEST(AccumulateCommand, ASwampedSumIsReported) {
-  BuiltTrace trace;
-  std::vector<float> values(1025, 0x1p-11f);
-  values[0] = 1;
-  trace.AddStep("step-7.safetensors", {FloatTensor("w.grad", values)});
+// Equal gradients: 256 + 1 is 256, and half of 512 ranks are lost, in whatever order.
+TEST(AccumulateCommand, ASumOfEqualGradientsStandsStill) {
+  RankTrace trace("micro");
+  trace.Add({0.5, 0.5});
+  trace.Add({0.5, 0.5});
+  const json document = Study(trace.path(), {"--world-size", "512", "--format", "bf16"});
+  const json& ring = RunOf(document, "bf16 ring after");
+  EXPECT_EQ(ring["error"], 0.5);
+  EXPECT_EQ(ring["low"], 0.5);
+  EXPECT_EQ(ring["high"], 0.5);
+  EXPECT_EQ(RunOf(document, "bf16 tree after")["error"], 0.0);
+  EXPECT_EQ(RunOf(document, "bf16 all-to-all before")["error"], 0.0);
+  EXPECT_EQ(document["ranks"]["source"], "micro-steps");
+  EXPECT_EQ(document["ranks"]["noise"], 0.0);
+  EXPECT_EQ(document["tensors"][0]["tensor"], "w.grad");
+  EXPECT_EQ(document["tensors"][0]["runs"][0]["worst_step"], 3);
+}
+
+// Micro-steps carry the division by their number: as ranks, their gradients are 40000.
+TEST(AccumulateCommand, OverflowIsThatOfAllElementsAndOrders) {
+  RankTrace trace("micro");
+  std::vector<float> values(1000, 1.0f);
+  values[777] = 20000;
+  trace.Add(values);
+  trace.Add(values);
+  const auto study = [&](const Arguments& more) {
+    Arguments all = {"--world-size", "2", "--format", "fp16", "--elements", "10", "--scale", "1"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Study(trace.path(), all);
+  };
+  const json document = study({});
+  const json& after = RunOf(document, "fp16 ring after");
+  EXPECT_EQ(after["overflow"], "every order");  // although the sample has not seen it
+  EXPECT_EQ(after["overflowed"], 0.0);
+  EXPECT_EQ(after["safe_scale"], 0.5);
+  EXPECT_EQ(RunOf(document, "fp16 ring before")["overflow"], "no order");
+  EXPECT_EQ(RunOf(document, "fp16 ring before")["safe_scale"], 1.0);
+  EXPECT_NE(
+      Joined(document["verdict"]["lines"]).find("divided after: in every order (safe up to 2^-1)"),
+      std::string::npos);
+  values[777] = -20000;
+  trace.Add(values);
+  const json three = Study(trace.path(), {"--world-size", "3", "--format", "fp16", "--scale", "1",
+                                          "--divide", "after", "--elements", "1000"});
+  EXPECT_EQ(RunOf(three, "fp16 ring after")["overflow"], "some orders");
+  EXPECT_EQ(RunOf(three, "fp16 ring after")["overflowed"], 0.001);
+  EXPECT_EQ(RunOf(three, "fp16 all-to-all after")["overflow"], "no order");
+}
+
+TEST(AccumulateCommand, AnswersForARealTrace) {
+  const json document = Study(kAccumulated, {});
+  EXPECT_EQ(document["schema"], "dlsim.accumulate/2");
+  EXPECT_EQ(document["options"]["world_size"], 64);
+  EXPECT_EQ(document["ranks"]["most"], 4);
+  EXPECT_EQ(document["ranks"]["groups"], 2);
+  EXPECT_EQ(document["runs"].size(), 19u);
+  EXPECT_EQ(document["tensors"].size(), 20u);
+  EXPECT_EQ(RunOf(document, "bf16 ring before")["scale"], 1.0);
+  EXPECT_EQ(RunOf(document, "fp16 ring before")["scale"], 65536.0);
+  const double ring = RunOf(document, "bf16 ring before")["error"];
+  EXPECT_GT(ring, 3 * RunOf(document, "bf16 all-to-all before")["error"].get<double>());
+  EXPECT_LT(RunOf(document, "fp32 ring before")["error"].get<double>(), 1e-6);
+  const std::string report = Succeed({"accumulate", kAccumulated, "--top", "1"});
+  EXPECT_TRUE(report.starts_with("bf16 ring before over 64 ranks: error ")) << report;
+  EXPECT_NE(report.find("4 micro-steps taken as ranks"), std::string::npos) << report;
+  EXPECT_EQ(Succeed({"accumulate", kAccumulated, "--quiet"}), "");
+}
+
+TEST(AccumulateCommand, StepsAreTakenAsRanksWhereThereIsNothingElse) {
+  const json document = Study(kSingle, {"--world-size", "8", "--format", "bf16"});
+  EXPECT_EQ(document["ranks"]["source"], "steps");
+  EXPECT_GT(document["ranks"]["nonfinite"], 0);
+  EXPECT_EQ(document.dump().find("nan"), std::string::npos);
+}
+
+TEST(AccumulateCommand, LevelsAreCerebrasSums) {
   const json document =
-      Study({trace.path(), "--accumulator", "fp16", "--accumulator", "fp32", "--reduce", "sum"});
-  const json& runs = ResultOf(document, "sum", "w.grad")["runs"];
-  ASSERT_EQ(runs.size(), 2u);
-  EXPECT_EQ(runs[0]["run"], "fp16");
-  EXPECT_EQ(runs[0]["worst_error"], 0.5 / 1.5);
-  EXPECT_EQ(runs[0]["worst_relative_error"], 0.5 / 1.5);
-  EXPECT_EQ(runs[0]["worst_input_error"], 0.0);
-  EXPECT_EQ(runs[0]["max_error"], 0.5);
-  EXPECT_EQ(runs[0]["worst_step"], 7);
-  EXPECT_EQ(runs[0]["worst_micro"], nullptr);
-  EXPECT_EQ(runs[0]["additions"], 1025);
-  EXPECT_EQ(runs[0]["swamped"], 1024);
-  EXPECT_EQ(runs[1]["run"], "fp32 of cb16");
-  EXPECT_EQ(runs[1]["worst_error"], 0.0);
-  EXPECT_EQ(runs[1]["swamped"], 0);
-}
-
-TEST(AccumulateCommand, TheErrorOfCancellingTermsIsRelativeToTheirMagnitudes) {
-  BuiltTrace trace;
-  trace.AddStep("step-0.safetensors", {FloatTensor("w.grad", {2048, 1, -2048})});
-  const json document = Study({trace.path(), "--accumulator", "fp16", "--reduce", "sum"});
-  const json& run = ResultOf(document, "sum", "w.grad")["runs"][0];
-  EXPECT_EQ(run["worst_error"], 1.0 / 4097);
-  EXPECT_EQ(run["worst_relative_error"], 1.0);
-}
-
-TEST(AccumulateCommand, AxesAndChunksAndScales) {
-  BuiltTrace trace;
-  trace.AddStep("step-0.safetensors", {Matrix("w.grad", 2, {2048, 1, 1, 1, 1, 2048})});
-  const auto row = [&](const Arguments& more) {
-    Arguments all = {"accumulate", trace.path(), "--accumulator", "fp16", "--csv", "-"};
-    all.insert(all.end(), more.begin(), more.end());
-    return CsvRows(Succeed(all)).at(0);
-  };
-  // Rows: 2048 + 1 + 1 stays 2048, 1 + 1 + 2048 is 2050; L2 of the difference is 2.
-  auto last = row({"--reduce", "axis:1"});
-  EXPECT_EQ(last["sum"], "axis:1");
-  EXPECT_EQ(last["operation"], "matmul");
-  EXPECT_EQ(last["outputs"], "2");
-  EXPECT_EQ(last["max_error"], "2");
-  EXPECT_EQ(last["swamped"], "2");
-  EXPECT_EQ(row({"--reduce", "axis:-1"})["max_error"], "2");
-  EXPECT_EQ(row({"--reduce", "axis:0"})["outputs"], "3");
-  // Chunks of two: 2048 + 1 is 2048, then + 1 in float32.
-  EXPECT_EQ(row({"--reduce", "axis:1", "--chunk", "2"})["max_error"], "1");
-  EXPECT_EQ(row({"--reduce", "axis:1", "--chunk", "2", "--combiner", "fp16"})["max_error"], "2");
-  EXPECT_EQ(row({"--reduce", "axis:1", "--chunk", "2"})["additions"], "10");
-  EXPECT_EQ(row({"--reduce", "sum", "--scale", "64"})["overflows"], "0");
-  EXPECT_EQ(row({"--reduce", "sum", "--scale", "31"})["result"], "inf");
-  EXPECT_EQ(row({"--reduce", "sum", "--scale", "31", "--overflow", "saturate"})["error"] == "inf",
-            false);
-  EXPECT_EQ(row({"--reduce", "sum", "--scale", "0.5"})["reference"], "4100");
-}
-
-TEST(AccumulateCommand, DotAndMatrixProducts) {
-  BuiltTrace trace;
-  trace.AddStep("step-0.safetensors",
-                {Matrix("a.grad", 2, {1, 2, 3, 4}), Matrix("b.grad", 2, {5, 6, 7, 8}),
-                 FloatTensor("c.grad", {1, 1, 1})});
-  const auto rows = [&](const Arguments& more) {
-    Arguments all = {"accumulate", trace.path(), "--accumulator", "fp32", "--csv", "-"};
-    all.insert(all.end(), more.begin(), more.end());
-    return CsvRows(Succeed(all));
-  };
-  auto dot = rows({"--dot", "a.grad:b.grad", "--scale", "4"});
-  ASSERT_EQ(dot.size(), 1u);
-  EXPECT_EQ(dot[0]["sum"], "dot");
-  EXPECT_EQ(dot[0]["other"], "b.grad");
-  EXPECT_EQ(dot[0]["reference"], "70");
-  EXPECT_EQ(dot[0]["result"], "70");
-  auto product = rows({"--matmul", "a.grad:b.grad"});
-  ASSERT_EQ(product.size(), 1u);
-  EXPECT_EQ(product[0]["outputs"], "4");
-  EXPECT_EQ(std::stod(product[0]["result"]), std::sqrt(19. * 19 + 22 * 22 + 43 * 43 + 50 * 50));
-  EXPECT_EQ(rows({"--dot", "*:*"}).size(), 2u);  // a:b and b:a, none with itself or with c
-  EXPECT_EQ(rows({"--dot", "a.grad:a.grad"}).size(), 1u);
-  auto narrow = rows({"--dot", "a.grad:b.grad", "--products", "e5m2"});
-  EXPECT_EQ(narrow[0]["result"], "69");  // in three bits 5, 12 and 32 are exact, 21 is 20
-}
-
-TEST(AccumulateCommand, MicroStepsAreSummedInTheirOrder) {
-  BuiltTrace trace;
-  const char* const names[] = {"step-3.micro-00.safetensors", "step-3.micro-01.safetensors",
-                               "step-3.micro-02.safetensors"};
-  trace.AddStep(names[0], {FloatTensor("w.grad", {2048, 1})});
-  trace.AddStep(names[1], {FloatTensor("w.grad", {1, 1})});
-  trace.AddStep(names[2], {FloatTensor("w.grad", {1, 2048})});
-  const json document = Study({trace.path(), "--accumulator", "fp16", "--reduce", "micro"});
-  const json& run = ResultOf(document, "micro", "w.grad")["runs"][0];
-  EXPECT_EQ(run["sums"], 1);
-  EXPECT_EQ(run["max_error"], 2.0);  // 2048 swamps two ones; two ones and 2048 are exact
-  EXPECT_EQ(run["swamped"], 2);
-  EXPECT_EQ(run["additions"], 6);
-}
-
-TEST(AccumulateCommand, TheDefaultRunHasThreeLevels) {
-  const json document = Study({kAccumulated});
-  EXPECT_EQ(document["schema"], "dlsim.accumulate/1");
-  EXPECT_EQ(document["trace"]["steps"], 2);
+      Study(kAccumulated, {"--level", "0", "--level", "1", "--level", "2", "--world-size", "32"});
   ASSERT_EQ(document["runs"].size(), 3u);
-  for (int level = 0; level < 3; ++level) {
-    const json& run = document["runs"][static_cast<size_t>(level)];
-    EXPECT_EQ(run["name"], "level " + std::to_string(level) + " cb16");
-    EXPECT_EQ(run["level"], level);
-    EXPECT_EQ(run["rules"].size(), 4u);
-    EXPECT_EQ(run["chunk"], 128);
-  }
-  EXPECT_EQ(document["runs"][2]["rules"]["softmax"]["sums"], "short");
-  EXPECT_EQ(document["runs"][1]["rules"]["reduction"]["evidence"], "assumption");
-  // 20 gradients over micro-steps; 22 tensors otherwise.
-  EXPECT_EQ(document["results"].size(), 20u + 22 + 22);
-  for (const json& result : document["results"]) {
-    const double level0 = result["runs"][0]["worst_error"],
-                 level2 = result["runs"][2]["worst_error"];
-    EXPECT_LT(level0, 2e-3) << result;  // rounding to 10 bits, and little else
-    EXPECT_LT(level0, level2 + 1e-3) << result;
-    const bool matmul = result["operation"] == "matmul";
-    EXPECT_EQ(result["runs"][matmul ? 2 : 0]["worst_error"], result["runs"][1]["worst_error"]);
-  }
+  const json& level0 = RunOf(document, "level 0 cb16");
+  EXPECT_EQ(level0["level"], 0);
+  EXPECT_EQ(level0["algorithm"], nullptr);
+  EXPECT_EQ(level0["error"], RunOf(document, "level 1 cb16")["error"]);
+  EXPECT_GT(RunOf(document, "level 2 cb16")["error"], level0["error"]);
 }
 
-TEST(AccumulateCommand, LevelsTakeSumsForTheOperationGiven) {
-  // Activation gradients are of one item: along axis 0 they have one term, and levels agree.
-  for (const auto& [operation, same_as_level_1] :
-       {std::pair("attention", size_t{0}), {"matmul", 2}}) {
-    const json document = Study(
-        {kAccumulated, "--reduce", "axis:0", "--operation", operation, "--tensors", "*.grad"});
-    for (const json& result : document["results"]) {
-      EXPECT_EQ(result["operation"], operation);
-      const json& runs = result["runs"];
-      EXPECT_EQ(runs[1]["worst_error"], runs[same_as_level_1]["worst_error"]) << result;
-      EXPECT_NE(runs[0]["worst_error"], runs[2]["worst_error"]) << result;
-    }
-  }
-}
-
-// The library, called on the recorded values, gives what the command writes.
-TEST(AccumulateCommand, EqualsTheLibraryOnARealTrace) {
-  const auto rows = CsvRows(Succeed({"accumulate", kAccumulated, "--accumulator", "bf16", "--chunk",
-                                     "32", "--reduce", "norm", "--csv", "-"}));
-  AccumulationOptions options;
-  options.inputs = options.accumulator = FormatPrecision({kBf16});
-  options.chunk_length = 32;
-  const TraceReader reader = OpenTrace({kAccumulated});
-  size_t row = 0;
-  for (size_t i = 0; i < reader.step_count(); ++i) {
-    const TraceStep step = reader.Load(i);
-    for (const Recording& recording : step.recordings) {
-      for (const TraceTensor& tensor : recording.tensors) {
-        std::vector<float> values;
-        VisitValues(recording, tensor, [&](uint64_t, std::span<const float> chunk) {
-          values.insert(values.end(), chunk.begin(), chunk.end());
-        });
-        const Accumulated sum = SumOfSquares(values, std::span(&options, 1)).front();
-        ASSERT_LT(row, rows.size());
-        EXPECT_EQ(rows[row].at("tensor"), tensor.name);
-        EXPECT_EQ(std::stod(rows[row].at("result")), static_cast<double>(sum.values.front()));
-        EXPECT_EQ(rows[row].at("swamped"), std::to_string(sum.counts.swamped));
-        ++row;
-      }
-    }
-  }
-  EXPECT_EQ(row, rows.size());
-}
-
-TEST(AccumulateCommand, NonfiniteValuesHaveNoError) {
-  BuiltTrace trace;
-  trace.AddStep("step-0.safetensors", {FloatTensor("w.grad", {1, HUGE_VALF})});
-  trace.AddStep("step-1.safetensors", {FloatTensor("w.grad", {1, 60000})});
-  const json document = Study({trace.path(), "--accumulator", "fp16", "--reduce", "norm"});
-  const json& run = ResultOf(document, "norm", "w.grad")["runs"][0];
-  EXPECT_EQ(run["sums"], 2);
-  EXPECT_EQ(run["nonfinite"], 1);
-  EXPECT_EQ(run["overflowed"], 1);
-  EXPECT_EQ(run["worst_error"], "inf");
-  EXPECT_EQ(run["mean_error"], 0.0);  // of no sum
-  EXPECT_EQ(run["worst_step"], 1);
-  const std::string report = Succeed({"accumulate", kSingle, "--level", "0"});
-  EXPECT_NE(report.find("not finite, and no error"), std::string::npos) << report;
-  EXPECT_EQ(report.find("nan"), std::string::npos) << report;
-}
-
-TEST(AccumulateCommand, StochasticRoundingDependsOnTheSeedAlone) {
-  const auto csv = [](const char* seed) {
-    return Succeed({"accumulate", kAccumulated, "--level", "2", "--rounding", "sr", "--seed", seed,
-                    "--csv", "-"});
+TEST(AccumulateCommand, ExpectationsAreAboutRuns) {
+  const auto with = [](const std::string& expectation) {
+    return Arguments{"accumulate", kAccumulated, "--quiet", "--expect", expectation};
   };
-  EXPECT_EQ(csv("1"), csv("1"));
-  EXPECT_NE(csv("1"), csv("2"));
+  Succeed(with("fp32*:error<1e-6"));
+  ExpectFailure(with("bf16 ring bef*:error<1e-6"), 1, {"bf16 ring before: error is"});
+  ExpectFailure(with("nope:error<1"), 2, {"no such reduction", "'nope'"});
+  ExpectFailure(with("errors<1"), 2, {"unknown figure", "error"});
 }
 
-TEST(AccumulateCommand, HelpShowsAnExample) {
-  EXPECT_NE(Succeed({"accumulate", "--help"}).find("  dlsim accumulate runs/"), std::string::npos);
+TEST(AccumulateCommand, CsvHasARowPerStepTensorAndReduction) {
+  const auto rows = Lines(Succeed({"accumulate", kAccumulated, "--csv", "-"}));
+  ASSERT_EQ(rows.size(), 1u + 2 * 20 * 19);
+  EXPECT_TRUE(rows[0].starts_with("run,step,tensor,elements,sampled,")) << rows[0];
+  EXPECT_TRUE(rows[1].starts_with("bf16 ring before,1,")) << rows[1];
 }
 
-TEST(AccumulateCommand, TheReportIsWorstFirst) {
-  BuiltTrace trace;
-  std::vector<float> swamped(1025, 0x1p-11f);
-  swamped[0] = 1;
-  trace.AddStep("step-0.safetensors",
-                {FloatTensor("good.grad", {1, 2, 3}), FloatTensor("bad.grad", swamped)});
-  const std::string report = Succeed(
-      {"accumulate", trace.path(), "--accumulator", "fp16", "--reduce", "sum", "--top", "1"});
-  EXPECT_EQ(report.find("good.grad"), std::string::npos) << report;
-  EXPECT_NE(report.find("bad.grad"), std::string::npos) << report;
-  EXPECT_NE(report.find("99.9 %"), std::string::npos) << report;
-  EXPECT_EQ(Succeed({"accumulate", trace.path(), "--quiet"}), "");
+TEST(AccumulateErrors, AreOneLine) {
+  const auto fails = [](const Arguments& more, const Arguments& words) {
+    Arguments all = {"accumulate", kAccumulated};
+    all.insert(all.end(), more.begin(), more.end());
+    ExpectFailure(all, 2, words);
+  };
+  fails({"--world-size", "1"}, {"--world-size: out of range", "2 to 512", "'1'"});
+  fails({"--world-size", "513"}, {"--world-size: out of range"});
+  fails({"--algorithm", "rings"}, {"--algorithm", "ring", "'rings'"});
+  fails({"--divide", "never"}, {"--divide", "before, after, sqrt"});
+  fails({"--level", "3"}, {"--level", "0, 1, 2", "'3'"});
+  fails({"--format", "fp61"}, {"unknown name", "'fp61'"});
+  fails({"--format", "e8m11"}, {"--format: too many mantissa bits", "at most 10"});
+  fails({"--format", "fp32", "--level", "2"}, {"--format: levels need a format"});
+  fails({"--elements", "0"}, {"--elements"});
+  fails({"--scale", "0"}, {"--scale: out of range"});
+  fails({"--json", "-", "--csv", "-"}, {"--csv", "--json"});
+  ExpectFailure({"accumulate"}, 2, {"TRACE is required"});
+  ExpectFailure({"accumulate", "/nonexistent"}, 3, {"/nonexistent: cannot be opened"});
+  ExpectFailure({"accumulate", kSingle, "--tensors", "nope*"}, 3, {"no tensor matches"});
+}
+
+TEST(AccumulateErrors, TensorsMustFitAndRanksBeSeveral) {
+  RankTrace one("micro");
+  one.Add({1, 2});
+  ExpectFailure({"accumulate", one.path()}, 3, {"nothing to reduce", "two ranks"});
+  const TempDir steps, results;
+  steps.Write("step-1.safetensors", BuildSafetensors({FloatTensor("w.grad", {1, 2})}));
+  steps.Write("step-2.safetensors", BuildSafetensors({FloatTensor("w.grad", {1, 2, 3})}));
+  ExpectFailure({"accumulate", steps.path(), "--json", results.path() + "/r.json"}, 3,
+                {"step-2.safetensors: size of 'w.grad' differs", "2 elements"});
+  EXPECT_TRUE(std::filesystem::is_empty(results.path()));
 }
 
 }  // namespace

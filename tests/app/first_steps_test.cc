@@ -2,6 +2,7 @@
 // What a new user types first: no command, help, the version; and --threads.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <string>
@@ -39,6 +40,8 @@ TEST(FirstSteps, TheNumberOfThreadsIsNotSeen) {
     values[i] = std::sin(static_cast<float>(i)) * std::ldexp(1.0f, static_cast<int>(i % 40) - 30);
   }
   dir.Write("step-1.safetensors", BuildSafetensors({FloatTensor("w.grad", values)}));
+  std::ranges::reverse(values);
+  dir.Write("step-2.safetensors", BuildSafetensors({FloatTensor("w.grad", values)}));
   const std::string& trace = dir.path();
   for (const Arguments& command : {Arguments{"replay", trace, "--policy", "torch", "--json", "-"},
                                    {"tune", trace, "--json", "-"},

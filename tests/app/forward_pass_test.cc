@@ -136,7 +136,7 @@ TEST(ForwardPass, ChangesNoOtherCommand) {
   const TwoTraces traces(kAccumulated);
   for (const Arguments& arguments :
        std::vector<Arguments>{{"sweep", "--policy", "torch", "--csv", "-", "--quiet"},
-                              {"accumulate", "--reduce", "micro", "--csv", "-"}}) {
+                              {"accumulate", "--format", "bf16", "--csv", "-"}}) {
     const auto of = [&](const std::string& trace) {
       Arguments with = arguments;
       with.insert(with.begin() + 1, trace);

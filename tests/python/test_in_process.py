@@ -31,7 +31,7 @@ CALLS: list[Callable[[Path], Any]] = [
     lambda path: dlsim.diff(TRACE, TRACE),
     lambda path: dlsim.profile(TRACE, path / "a.dlprof"),
     lambda path: dlsim.summaries(TRACE),
-    lambda path: dlsim.accumulate(TRACE, accumulators="fp16"),
+    lambda path: dlsim.accumulate(TRACE, formats="fp16"),
     lambda path: dlsim.info(TRACE),
     lambda path: dlsim.formats(),
     lambda path: dlsim.scaler(policy="torch", steps=9),
@@ -130,7 +130,7 @@ for result in (
     dlsim.sweep(trace, vary={"growth_factor": [1.5, "2.25"]}, policies="torch"),
     dlsim.tune(trace),
     dlsim.summaries(trace),
-    dlsim.accumulate(trace, accumulators="fp16"),
+    dlsim.accumulate(trace, formats="fp16"),
     dlsim.scaler("torch", 99, overflow_at=[3], settings={"backoff_factor": 0.25}),
 ):
     print(result.data, result.report, result.notes)

@@ -101,10 +101,11 @@ def test_info_formats_summaries_and_accumulate_give_the_json_of_the_command() ->
     assert dlsim.summaries(TRACE, scale=2**15, format="cb16", quantize=True).data == run(
         *("summaries", path, "--scale", "2^15", "--format", "cb16", "--quantize", "--json", "-")
     )
-    pair = ("layers.1.weight.grad", "layers.2.weight.grad")
-    assert dlsim.accumulate(TRACE, dot=pair, accumulators="fp16", chunks=[8, 16]).data == run(
-        *("accumulate", path, "--dot", ":".join(pair), "--accumulator", "fp16", "--chunk", "8"),
-        *("--chunk", "16", "--json", "-"),
+    assert dlsim.accumulate(
+        TRACE, formats="fp16", algorithms=["ring", "tree"], scale=8
+    ).data == run(
+        *("accumulate", path, "--format", "fp16", "--algorithm", "ring", "--algorithm", "tree"),
+        *("--scale", "8", "--json", "-"),
     )
 
 
@@ -263,7 +264,7 @@ def test_keywords_have_the_names_that_they_always_had() -> None:
     assert set(KEYWORDS["sweep"]) >= {"formats", "policies", "settings", "vary", "grid"}
     assert set(KEYWORDS["profile"]) >= {"formats", "roundings", "subnormals", "scales", "shard"}
     assert set(KEYWORDS["accumulate"]) >= {
-        *("accumulators", "chunks", "dot", "formats", "levels", "matmul", "reduce")
+        *("algorithms", "divide", "elements", "formats", "levels", "world_size")
     }
 
 

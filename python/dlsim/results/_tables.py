@@ -161,11 +161,20 @@ def _bins(key: str, edge: str) -> Rows:
     return rows
 
 
-def _sums(data: Mapping[str, Any]) -> Iterator[Row]:
-    for result in data["results"]:
-        names = _without(result, "runs")
-        for run in result["runs"]:
-            yield names | {"run_name": run["run"]} | flat(_without(run, "run"))
+def _reductions(data: Mapping[str, Any]) -> Iterator[Row]:
+    return (flat(_without(run, "by_ranks")) for run in data["runs"])
+
+
+def _reductions_by_ranks(data: Mapping[str, Any]) -> Iterator[Row]:
+    for run in data["runs"]:
+        for row in run["by_ranks"]:
+            yield {"run": run["name"]} | row
+
+
+def _reduced_tensors(data: Mapping[str, Any]) -> Iterator[Row]:
+    for tensor in data["tensors"]:
+        for run in tensor["runs"]:
+            yield {"tensor": tensor["tensor"]} | run
 
 
 def _info_steps(data: Mapping[str, Any]) -> Iterator[Row]:
@@ -234,7 +243,11 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "histogram": _bins("histogram", "exponent"),
         "tensorflow_histogram": _bins("tensorflow_histogram", "edge"),
     },
-    "dlsim.accumulate/1": {"results": _sums, "runs": _listed("runs")},
+    "dlsim.accumulate/2": {
+        "runs": _reductions,
+        "by_ranks": _reductions_by_ranks,
+        "tensors": _reduced_tensors,
+    },
     "dlsim.formats/1": {"formats": _listed("formats")},
 }
 
