@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_recorder_autocast import Dtypes, Found
+from test_recorder_autocast import Dtypes
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "study"))
 
@@ -26,7 +26,7 @@ NAMES = [
 ]
 
 
-def on_cuda(recipe: models.Recipe, batch: models.Data) -> Found:
+def on_cuda(recipe: models.Recipe, batch: models.Data) -> list[tuple[str, bool]]:
     """Returns what autocast makes of a step on a CUDA device, which is not needed."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -36,12 +36,12 @@ def on_cuda(recipe: models.Recipe, batch: models.Data) -> Found:
         with FakeTensorMode(allow_non_fake_inputs=True), torch.device("cuda"), Dtypes() as dtypes:
             network = recipe.network()
             inputs, targets = (torch.empty(one.shape, dtype=one.dtype) for one in batch)
-            dtypes.found.clear()
+            dtypes.seen.operations.clear()
             recipe.loss(network(inputs), targets)
     finally:
         torch.set_autocast_enabled("cuda", False)
         torch.clear_autocast_cache()
-    return dtypes.found
+    return dtypes.seen.operations
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -53,7 +53,7 @@ def test_types_are_those_of_autocast_on_cuda(name) -> None:
     # cross_entropy keeps the type of the scores there, the logarithms in float32 here.
     found, expected = (
         [one for one in operations if one[0] != "log_softmax"]
-        for operations in (dtypes.found, on_cuda(training.recipe, batch))
+        for operations in (dtypes.seen.operations, on_cuda(training.recipe, batch))
     )
     assert len(found) >= 5 and found == expected
 
