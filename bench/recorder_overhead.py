@@ -1,66 +1,68 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what recording costs a training step, with steps of all modes interleaved.
 
-    PYTHONPATH=python python3 bench/recorder_overhead.py [--rounds 15] [--batch 1] [--threads 1]
+    PYTHONPATH=python OMP_NUM_THREADS=1 python3 bench/recorder_overhead.py [--rounds 40]
+        [--model 80|13] [--memory]
 
-Trains a transformer of 10.7 million parameters on text, on the CPU. Each round has one step without
-recording and one of each mode, so that they see the same machine. Printed are minima of processor
-time, which other programs disturb least: of the training's own thread in a step without recording,
-and, of each mode, what recording adds to that thread (hooks included) and what other threads do.
+Trains transformers on text, on the CPU: 10.7 million parameters, whose step takes about 80 ms, or
+1.3 million and 13 ms. Each mode has a model of its own, and each round a step of each mode, so that
+all see the same machine; a mode is compared with the step without recording of the same round.
+Printed are medians of these differences: of the processor time of the whole process, until all of
+the step is recorded; of the time on the clock until the next step may begin; and of the recorder's
+calls alone. `--memory` runs each mode in a process of its own and prints the most that it held.
 """
 
 import argparse
+import resource
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
+from typing import Any
 
 import torch
 from torch import nn
 
 import dlsim
+from dlsim.recorder._selection import FORWARD_EVERY
 
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
+CONTEXT = 32
 GRADIENTS = {"forward_every": 0}
-OFF = {"activations": None, **GRADIENTS}
-BORROWED = {"copy": False}
-LINEAR = {"activations": ["*.linear1", "*.linear2"], **GRADIENTS}
-MODES: dict[str, dict] = {
-    "none": {},
-    "trace": {"path": "trace"},
-    "trace, copy=False": {**BORROWED, "path": "lent"},
-    "trace without activations": {**OFF, "path": "parameters"},
-    "trace without activations, copy=False": {**OFF, **BORROWED, "path": "lent-parameters"},
-    "trace without activations, bfloat16": {**OFF, "path": "bfloat16", "dtype": "bfloat16"},
-    "trace without activations, sample of 65536": {**OFF, "path": "sample", "sample": 65536},
-    "trace with activations of 8 modules": {**LINEAR, "path": "linear"},
-    "profile": {**GRADIENTS, "path": "profile.dlprof"},
-    "profile, copy=False": {**GRADIENTS, **BORROWED, "path": "lent.dlprof"},
-    "profile with forward pass": {"forward_every": 1, "ops": False, "path": "forward.dlprof"},
-    "profile with forward pass and operations": {"forward_every": 1, "path": "ops.dlprof"},
-    "profile without activations": {**OFF, "path": "parameters.dlprof"},
-    "profile without activations, copy=False": {
-        **OFF,
-        **BORROWED,
-        "path": "lent-parameters.dlprof",
+MODES: dict[str, dict[str, Any]] = {
+    "no recorder": {},
+    "profile, gradients": GRADIENTS,
+    "the same, copy=False": {**GRADIENTS, "copy": False},
+    "the same, activations=None": {**GRADIENTS, "activations": None},
+    "profile, a step with its forward pass": {"forward_every": 1, "ops": False},
+    "profile, a step with operations, too": {"forward_every": 1},
+    "trace": {"format": "safetensors"},
+    "trace, activations=None, sample=65536": {
+        "activations": None,
+        "sample": 65536,
+        "format": "safetensors",
     },
-    "profile without activations, fp16 rne only": {
-        **OFF,
-        "path": "fp16.dlprof",
-        "ladder": {"formats": ["fp16"], "roundings": ["rne"], "subnormals": "keep"},
-    },
-    "profile with activations of 8 modules": {**LINEAR, "path": "linear.dlprof"},
 }
+# Modes whose cost comes with few steps by default, and the mode of the others.
+SELDOM = {
+    "profile, a step with its forward pass": "profile, gradients",
+    "profile, a step with operations, too": "profile, gradients",
+}
+# Width, batch: of 4 layers.
+MODELS = {80: (468, 1), 13: (160, 1)}
 
 
 class LanguageModel(nn.Module):
-    """Predicts bytes: 4 layers, 468 wide, 10.7 million parameters."""
+    """Predicts bytes, with 4 layers."""
 
-    def __init__(self, width: int = 468, context: int = 32) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.embedding = nn.Embedding(128, width)
-        self.position = nn.Parameter(torch.zeros(context, width))
-        layer = nn.TransformerEncoderLayer(width, 6, 4 * width, 0.0, batch_first=True)
+        self.position = nn.Parameter(torch.zeros(CONTEXT, width))
+        layer = nn.TransformerEncoderLayer(width, 4, 4 * width, 0.0, batch_first=True)
         self.layers = nn.TransformerEncoder(layer, 4)
         self.head = nn.Linear(width, 128)
 
@@ -69,105 +71,124 @@ class LanguageModel(nn.Module):
         return self.head(self.layers(self.embedding(x) + self.position))
 
 
-def batch(size: int, context: int = 32) -> tuple[torch.Tensor, torch.Tensor]:
+def batch(size: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Returns windows of the text as bytes, and the byte after each."""
     data = torch.frombuffer(bytearray(TEXT), dtype=torch.uint8).long()
-    windows = torch.stack(
-        [data[i : i + context + 1] for i in torch.randint(0, len(data) - context - 1, (size,))]
-    )
+    starts = torch.randint(0, len(data) - CONTEXT - 1, (size,))
+    windows = torch.stack([data[i : i + CONTEXT + 1] for i in starts])
     return windows[:, :-1], windows[:, 1:]
-
-
-def recorders(model: nn.Module, folder: Path) -> dict[str, dlsim.Recorder]:
-    """Returns a recorder for each mode, each of which selects one step in a round."""
-    found = {}
-    for i, (mode, options) in enumerate(MODES.items()):
-        if options:
-            arguments = {key: value for key, value in options.items() if key != "path"}
-            found[mode] = dlsim.Recorder(
-                model,
-                folder / options["path"],
-                every=len(MODES),
-                first_step=len(MODES) - i,
-                start=len(MODES),
-                **arguments,
-            )
-    return found
 
 
 @dataclass
 class Times:
-    """Seconds of processor time of the steps of one mode."""
+    """Seconds of the steps of one mode."""
 
-    step: list[float] = field(default_factory=list)  # of the training's thread, all in all
-    recording: list[float] = field(default_factory=list)  # of it in the recorder's calls
-    others: list[float] = field(default_factory=list)  # of all other threads
+    process: list[float] = field(default_factory=list)
+    clock: list[float] = field(default_factory=list)
+    calls: list[float] = field(default_factory=list)
 
 
-def measure(
-    rounds: int, size: int, recording: dict[str, dlsim.Recorder], model: nn.Module
-) -> list[Times]:
-    """Trains, and returns the times of each mode."""
-    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
-    times = [Times() for _ in MODES]
-    for step in range((rounds + 1) * len(MODES)):
-        x, y = batch(size)
-        began, used = time.thread_time(), time.process_time()
-        optimizer.zero_grad(set_to_none=True)
-        loss = nn.functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+class Training:
+    """A model in training, recorded as a mode says."""
+
+    def __init__(self, mode: str, width: int, folder: Path) -> None:
+        torch.manual_seed(0)
+        self.model = LanguageModel(width)
+        self._optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4)
+        self.recorder = None
+        if MODES[mode]:
+            path = folder / mode.replace(" ", "-")
+            self.recorder = dlsim.Recorder(self.model, path, **{"format": "profile", **MODES[mode]})
+        self.times = Times()
+
+    def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
+        """Trains a step and notes its times."""
+        used, began = time.process_time(), time.perf_counter()
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = nn.functional.cross_entropy(self.model(x).flatten(0, 1), y.flatten())
         loss.backward()
         before = time.thread_time()
-        for recorder in recording.values():
-            recorder.step(loss=loss, scale=1.0)
+        if self.recorder is not None:
+            self.recorder.step(loss=loss, scale=1.0)
         after = time.thread_time()
-        optimizer.step()
-        ended = time.thread_time()
-        for recorder in recording.values():
-            recorder.report()  # waits
-        if step >= len(MODES):  # the first round warms up
-            of_mode = times[step % len(MODES)]
-            of_mode.step.append(ended - began)
-            of_mode.recording.append(after - before)
-            of_mode.others.append(time.process_time() - used - (time.thread_time() - began))
-    return times
+        self._optimizer.step()
+        self.times.clock.append(time.perf_counter() - began)
+        if self.recorder is not None:
+            self.recorder.report()  # waits
+        self.times.process.append(time.process_time() - used)
+        self.times.calls.append(after - before)
+
+    def close(self) -> None:
+        """Ends recording."""
+        if self.recorder is not None:
+            self.recorder.close()
+            assert self.recorder.errors == 0, self.recorder.report()
 
 
-def print_table(times: list[Times], recording: dict[str, dlsim.Recorder]) -> None:
+def trained(modes: list[str], model: int, rounds: int) -> dict[str, Times]:
+    """Trains each mode for so many steps, and five before; returns the times by mode."""
+    width, size = MODELS[model]
+    with tempfile.TemporaryDirectory() as folder:
+        trainings = {mode: Training(mode, width, Path(folder)) for mode in modes}
+        for i in range(rounds + 5):
+            x, y = batch(size)
+            for k in range(len(modes)):
+                trainings[modes[(i + k) % len(modes)]].step(x, y)
+        for training in trainings.values():
+            training.close()
+    return {mode: training.times for mode, training in trainings.items()}
+
+
+def added(times: dict[str, Times], mode: str, measure: str, base: str = "no recorder") -> float:
+    """Returns the median of what a mode adds to a step of another, in milliseconds."""
+    own, other = getattr(times[mode], measure)[5:], getattr(times[base], measure)[5:]
+    return 1e3 * median(a - b for a, b in zip(own, other, strict=True))
+
+
+def print_table(times: dict[str, Times]) -> None:
     """Prints what each mode adds to a step."""
-    alone = min(times[0].step)
-    print(f"a step without recording: {alone * 1e3:.3g} ms\n")
-    print("| mode | calls, ms | added to the thread, % of a step | other threads, ms | bytes |")
-    print("|---|---|---|---|---|")
-    for mode, of_mode in zip(MODES, times, strict=True):
-        added = (min(of_mode.step) - alone) / alone
-        report = recording[mode].report() if mode in recording else None
-        size = f"{report.bytes / report.steps:,.0f}" if report else "0"
-        print(
-            f"| {mode} | {min(of_mode.recording) * 1e3:.3g} | {added:.1%} | "
-            f"{min(of_mode.others) * 1e3:.3g} | {size} |"
-        )
+    alone = median(times["no recorder"].process[5:]) * 1e3
+    clock = median(times["no recorder"].clock[5:]) * 1e3
+    print(f"a step without recording: {alone:.3g} ms of processor time, {clock:.3g} ms\n")
+    print("| mode | processor, ms | of a step | clock, ms | of a step | calls, ms |")
+    print("|---|---|---|---|---|---|")
+
+    def row(mode: str, process: float, on_clock: float, calls: float) -> None:
+        shares = f"{process:.3g} | {process / alone:.1%} | {on_clock:.3g} | {on_clock / clock:.1%}"
+        print(f"| {mode} | {shares} | {calls:.3g} |")
+
+    for mode in list(times)[1:]:
+        row(mode, *(added(times, mode, measure) for measure in ("process", "clock", "calls")))
+    for mode, other in SELDOM.items():
+        more = [added(times, mode, one, other) for one in ("process", "clock", "calls")]
+        row(f"{mode}: more, by default in the mean", *(one / FORWARD_EVERY for one in more))
+
+
+def print_memory(model: int) -> None:
+    """Prints the most memory that each mode holds."""
+    print("\n| mode | MiB at most |\n|---|---|")
+    for mode in MODES:
+        words = [sys.executable, __file__, "--model", str(model), "--rounds", "20", "--only", mode]
+        found = subprocess.run(words, check=True, capture_output=True, text=True)
+        print(f"| {mode} | {int(found.stdout) / 1024:.0f} |")
 
 
 def main() -> None:
-    """Prints a table in Markdown."""
+    """Prints tables in Markdown."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--batch", type=int, default=1)
-    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--model", type=int, choices=list(MODELS), default=80)
+    parser.add_argument("--memory", action="store_true")
+    parser.add_argument("--only", choices=list(MODES), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    torch.manual_seed(0)
-    model = LanguageModel()
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    with tempfile.TemporaryDirectory() as folder:
-        recording = recorders(model, Path(folder))
-        times = measure(arguments.rounds, arguments.batch, recording, model)
-        print(f"{parameters} parameters in {len(list(model.parameters()))} tensors, ", end="")
-        print(f"{arguments.rounds} steps of each mode; ", end="")
-        print_table(times, recording)
-        for recorder in recording.values():
-            recorder.close()
-            assert recorder.errors == 0, recorder.report()
+    torch.set_num_threads(1)
+    if arguments.only:
+        trained([arguments.only], arguments.model, arguments.rounds)
+        print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+        return
+    print_table(trained(list(MODES), arguments.model, arguments.rounds))
+    if arguments.memory:
+        print_memory(arguments.model)
 
 
 if __name__ == "__main__":

@@ -71,8 +71,12 @@ class Loop:
 
     def guarded(self, action: Callable[[], None]) -> None:
         """Runs what a hook does."""
-        with self.counting(f"step {self._next}"):
+        try:  # not `counting`: this is called for each tensor
             action()
+        except Exception as error:
+            if self._raises:
+                raise
+            self._report.count(error, f"step {self._next}")
 
     def spill(self) -> None:
         """Puts aside what the step has left so far."""
@@ -161,7 +165,7 @@ class Loop:
             part = self._steps.completed(part)
             self._steps.add(self._next, part)
             self._live.add(self._next, part)
-            self._report.tensors = described(part)
+            self._report.tensors = described(part, self._report.tensors)
             return True
         return False
 

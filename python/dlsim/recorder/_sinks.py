@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal, NamedTuple, Protocol
 
-from .._core import ProfileWriter, role_of
+from .._core import ProfileWriter
 from .._errors import InputError, UsageError
 from ..traces._writer import TraceWriter
 from ._append import append
@@ -21,6 +21,7 @@ from ._lock import Lock
 from ._on_device import counted_where_it_is
 from ._ranks import Ranks
 from ._spill import Spilled, loaded
+from ._tensors import role_of
 
 _LOG = logging.getLogger("dlsim.recorder")
 

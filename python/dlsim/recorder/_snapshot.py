@@ -4,32 +4,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from .._core import role_of
-from ..arrays._dtypes import VALUES, name_of_dtype
+from ..arrays._dtypes import VALUES
 from ._lending import Lender, Loan
 from ._on_device import device_of
 from ._output import one_of
 from ._report import RecordedTensor
 from ._selection import whole_number
 from ._sinks import Part
+from ._tensors import name_of_dtype, role_of
 
 
-def described(part: Part) -> tuple[RecordedTensor, ...]:
-    """Returns what is recorded of each tensor."""
+def described(part: Part, before: Iterable[RecordedTensor] = ()) -> tuple[RecordedTensor, ...]:
+    """Returns what is recorded of each tensor, mostly the same as in the step `before`."""
+    known = {one.name: one for one in before}
     in_files = [RecordedTensor(name, *one[1:]) for name, one in part.spilled.items()]
-    in_memory = (
-        RecordedTensor(
-            name,
-            tuple(tensor.shape),
-            name_of_dtype(tensor.dtype),
-            tensor.numel() * tensor.element_size(),
-        )
-        for name, tensor in part.tensors.items()
-    )
+    in_memory = (_described(name, one, known.get(name)) for name, one in part.tensors.items())
     return (*in_memory, *in_files)
+
+
+def _described(name: str, tensor: Any, before: RecordedTensor | None) -> RecordedTensor:
+    shape, dtype = tensor.shape, name_of_dtype(tensor.dtype)
+    if before is not None and before.shape == shape and before.dtype == dtype:
+        return before
+    return RecordedTensor(name, tuple(shape), dtype, tensor.numel() * tensor.element_size())
 
 
 def stride_of(shape: tuple[int, ...], sample: int) -> int:
@@ -51,12 +51,12 @@ def _is_seldom(name: str) -> bool:
 
 def _local(tensor: Any) -> Any:
     """Returns the elements that this process holds, dense."""
+    import torch
+
     tensor = tensor.detach()
-    if hasattr(tensor, "to_local"):  # DTensor
+    if type(tensor) is not torch.Tensor and hasattr(tensor, "to_local"):  # DTensor
         tensor = tensor.to_local()
-    if str(tensor.layout) != "torch.strided":
-        tensor = tensor.to_dense()
-    return tensor
+    return tensor if tensor.layout is torch.strided else tensor.to_dense()
 
 
 class HostCopies:
@@ -164,9 +164,11 @@ class HostCopies:
         return tensor.reshape(-1)[step % stride :: stride]
 
     def _stored_dtype(self, tensor: Any) -> Any:
+        if self._dtype is None:
+            return tensor.dtype
         import torch
 
-        return tensor.dtype if self._dtype is None else getattr(torch, self._dtype)
+        return getattr(torch, self._dtype)
 
     def _is_borrowed(self, name: str) -> bool:
         return role_of(name) == "value" or (self._borrowed and role_of(name) == "grad")

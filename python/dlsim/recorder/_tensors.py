@@ -4,7 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
+
+from .. import _core
+from ..arrays import _dtypes
+
+# The same names and types come in every step.
+role_of = lru_cache(maxsize=1 << 16)(_core.role_of)
+name_of_dtype = lru_cache(maxsize=64)(_dtypes.name_of_dtype)
 
 
 def tensors_in(output: Any) -> Iterator[Any]:
