@@ -77,9 +77,8 @@ class Worker:
     def end(self) -> None:
         """Waits for all that was submitted, and ends the thread."""
         self.wait()
-        if not self._ended:
-            self._jobs.put(None)
-        self._ended = True
+        self._ended = True  # first: nobody may wait for a thread that has ended
+        self._jobs.put(None)  # once more after an interrupt, which may have come before it
 
     def leave(self) -> None:
         """Ends the thread behind all that was submitted, and does not wait."""
