@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim updates: the updates of a probe, replayed with weights and optimizer states in other
+// formats.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dlsim/error.h"
+#include "dlsim/probe.h"
+#include "sim/app/commands.h"
+#include "sim/app/config_arguments.h"
+#include "sim/base/output_file.h"
+#include "sim/base/progress.h"
+#include "sim/base/wrap.h"
+#include "sim/updates/update_output.h"
+
+namespace dlsim::sim {
+namespace {
+
+struct UpdatesOptions {
+  std::string probe;
+  UpdateRunRequest request;
+  ConfigArguments config;
+  uint64_t seed = 0, top = 5;
+  ResultPaths results;
+  std::optional<std::string> elements;
+
+  void Visit(OptionRows& option);
+};
+
+Json JsonOverrides(const SettingOverrides& overrides) {
+  Json object = Json::object();
+  const auto add = [&](const char* name, const std::optional<double>& value) {
+    if (value) object[name] = JsonNumber(*value);
+  };
+  if (overrides.optimizer) object["optimizer"] = NameOf(*overrides.optimizer);
+  add("lr", overrides.lr);
+  add("beta1", overrides.beta1);
+  add("beta2", overrides.beta2);
+  add("eps", overrides.eps);
+  add("weight_decay", overrides.weight_decay);
+  add("momentum", overrides.momentum);
+  return object;
+}
+
+// Formats that a configuration decides and no option does.
+void Configure(const UpdateFormats& formats, UpdateRunRequest& request) {
+  const auto fill = [](std::optional<std::string>& asked, const std::optional<std::string>& by) {
+    if (!asked) asked = by;
+  };
+  fill(request.weights, formats.weights);
+  fill(request.master, formats.master);
+  if (!request.states) {
+    fill(request.first, formats.first);
+    fill(request.second, formats.second);
+  }
+  // Gradients in fp16 are multiplied by the loss scale, and read in float32 without it.
+  if (formats.gradients != "fp16") fill(request.gradients, formats.gradients);
+}
+
+ProbeReader OpenProbe(const std::string& path) {
+  ProbeReader probe = ProbeReader::Open(path);
+  if (probe.step_count() == 0) {
+    throw InputError(Printable(path), "no update was recorded", "a training with steps");
+  }
+  return probe;
+}
+
+UpdateStudy Described(const std::string& path, const ProbeReader& probe,
+                      const SettingOverrides& overrides) {
+  UpdateStudy study;
+  study.path = path;
+  study.head = probe.head();
+  study.steps = probe.step_count();
+  study.cut_bytes = probe.cut_bytes();
+  const ProbeStep first = probe.ReadStep(0);
+  study.first_step = first.step;
+  study.last_step = probe.ReadStep(probe.step_count() - 1).step;
+  for (const ProbeGroup& group : first.groups) {
+    const std::string name =
+        overrides.optimizer ? std::string(NameOf(*overrides.optimizer)) : group.optimizer;
+    if (std::ranges::find(study.optimizers, name) == study.optimizers.end()) {
+      study.optimizers.push_back(name);
+    }
+  }
+  if (first.groups.empty()) throw InputError(Printable(path), "no group of parameters");
+  study.trained = SettingsOf(first.groups.front(), overrides, Printable(path));
+  return study;
+}
+
+Json DescribeOptions(const UpdatesOptions& options, const std::optional<TrainingConfig>& config) {
+  Json object = {{"seed", options.seed}, {"settings", JsonOverrides(options.request.overrides)}};
+  object["config"] = config ? JsonConfig(options.config.path(), *config) : Json();
+  return object;
+}
+
+UpdateReplay Replayed(const ProbeReader& probe, const UpdatesOptions& options,
+                      const std::vector<UpdateRun>& runs, UpdateStudy& study) {
+  const std::optional<ProbeValues> start = probe.ReadValues(0);
+  if (!start) {
+    throw InputError(Printable(options.probe), "no values before the first update",
+                     "a probe that begins with the training");
+  }
+  UpdateReplay replay(probe.head(), *start, runs, options.seed, Printable(options.probe));
+  Progress progress("updates", probe.step_count(),
+                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
+                    ProgressUnit::kCount);
+  const bool as_trained = options.request.overrides == SettingOverrides();
+  for (size_t i = 0; i < probe.step_count(); ++i) {
+    replay.Take(probe.ReadStep(i));
+    const std::optional<ProbeValues> recorded = probe.ReadValues(i + 1);
+    if (recorded && as_trained) study.distance = replay.DistanceFrom(*recorded);
+    progress.Update(i + 1);
+  }
+  study.runs = replay.Outcomes();
+  return replay;
+}
+
+int RunUpdates(UpdatesOptions options) {
+  const std::optional<TrainingConfig> config = ReadConfig(options.config);
+  if (config) Configure(config->updates.formats, options.request);
+  const ProbeReader probe = OpenProbe(options.probe);
+  UpdateStudy study = Described(options.probe, probe, options.request.overrides);
+  const std::vector<UpdateRun> runs = MakeUpdateRuns(options.request, study.trained);
+  ResultFiles files(options.results);
+  std::optional<OutputFile> elements;
+  if (options.elements) elements.emplace(*options.elements);
+  const UpdateReplay replay = Replayed(probe, options, runs, study);
+  if (files.json) WriteUpdatesJson(study, DescribeOptions(options, config), *files.json);
+  if (files.csv) WriteUpdatesCsv(study, *files.csv);
+  if (elements) WriteElementsCsv(study.head, replay, *elements);
+  files.Commit();
+  if (elements) elements->Commit();
+  if (options.results.wants_report() && options.elements != "-") {
+    WriteReport(FormatUpdates(study, options.top));
+  }
+  return 0;
+}
+
+void VisitFormats(OptionRows& option, UpdateRunRequest& request) {
+  option("--weights", request.weights, "F",
+         "Format of the weights, a name or fp32 (default: what people train with if no format is "
+         "given, else fp32)",
+         FormatNames());
+  option("--states", request.states, "F",
+         "Format of both moments (default: that of the weights which the optimizer updates)",
+         FormatNames());
+  option("--first", request.first, "F", "Format of the first moment, or of SGD's momentum",
+         FormatNames());
+  option("--second", request.second, "F", "Format of the second moment", FormatNames());
+  option("--gradients", request.gradients, "F",
+         "Format in which the optimizer reads gradients (default: that of the weights which it "
+         "updates)",
+         FormatNames());
+  option("--rounding", request.rounding, "MODE", "How weights are rounded: rne (default) or sr");
+  option("--compensation", request.compensation, "KIND",
+         "none (default), or kahan: what rounding takes from a weight is added the next time");
+  option("--master", request.master, "F",
+         "fp32: the optimizer updates float32 weights, of which --weights are copies; or none "
+         "(default)",
+         {"fp32", "none"});
+  option("--kernel", request.kernel, "KIND",
+         "foreach: each operation of the optimizer is rounded, as PyTorch does (default for one "
+         "format); or fused: only what is stored");
+}
+
+void VisitSettings(OptionRows& option, SettingOverrides& overrides) {
+  option("--optimizer", overrides.optimizer, "NAME", "Replay this one instead of the recorded one");
+  option("--lr", overrides.lr, "X", "Learning rate, instead of the recorded ones");
+  option("--beta1", overrides.beta1, "X", "Decay of the first moment");
+  option("--beta2", overrides.beta2, "X", "Decay of the second moment");
+  option("--eps", overrides.eps, "X", "What Adam adds to the root of the second moment");
+  option("--weight-decay", overrides.weight_decay, "X", "Weight decay");
+  option("--momentum", overrides.momentum, "X", "Momentum of SGD");
+}
+
+void UpdatesOptions::Visit(OptionRows& option) {
+  option.Argument("PROBE", probe, "A probe (.dlprobe), as Recorder(..., probe=4096) writes it")
+      ->required();
+  option.Group(kTryGroup);
+  VisitFormats(option, request);
+  option("--seed", seed, "Seed of stochastic rounding");
+  config.Visit(option);
+  option.Group("Optimizer (float32 is replayed with the same)");
+  VisitSettings(option, request.overrides);
+  option.Threads();
+  option.Group(kOutputGroup);
+  option.Output("--json", results.json, "Write the full result as JSON");
+  option.Output("--csv", results.csv, "Write one row per run and tensor");
+  option("--elements", elements, "FILE",
+         "Write one row per run and followed element: where the replay left it");
+  option("--top", top, "Tensors in the list of the report");
+  option("--quiet", results.quiet, "No report and no progress; errors only");
+}
+
+}  // namespace
+
+void AddUpdatesCommand(CLI::App& app, Action& action) {
+  AddCommand<UpdatesOptions>(
+      app, action, RunUpdates, "updates",
+      "Replay the updates of a probe with weights and states in other formats",
+      "Examples:\n"
+      "  dlsim updates runs/probe.dlprobe\n"
+      "  dlsim updates runs/probe.dlprobe --weights bf16 --states fp32\n"
+      "  dlsim updates runs/probe.dlprobe --weights bf16 --rounding sr --seed 7\n"
+      "  dlsim updates runs/probe.dlprobe --weights bf16 --master fp32 --states bf16 --beta2 0.99");
+}
+
+}  // namespace dlsim::sim

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an optimizer is told for one update: the recorded values, or others that the user asks for.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <string>
+
+#include "dlsim/enum_names.h"
+#include "dlsim/probe.h"
+
+namespace dlsim::sim {
+
+enum class OptimizerKind : uint8_t { kAdamW, kAdam, kSgd, kLion, kAdafactor };
+
+constexpr auto EnumNames(OptimizerKind) {
+  return std::to_array<EnumName<OptimizerKind>>({{OptimizerKind::kAdamW, "adamw"},
+                                                 {OptimizerKind::kAdam, "adam"},
+                                                 {OptimizerKind::kSgd, "sgd"},
+                                                 {OptimizerKind::kLion, "lion"},
+                                                 {OptimizerKind::kAdafactor, "adafactor"}});
+}
+
+// Values that take the place of recorded ones.
+struct SettingOverrides {
+  std::optional<OptimizerKind> optimizer;
+  std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum;
+
+  friend bool operator==(const SettingOverrides&, const SettingOverrides&) = default;
+};
+
+// What is not recorded has PyTorch's default; Lion that of its paper.
+struct OptimizerSettings {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
+  double momentum = 0, dampening = 0;
+  bool nesterov = false, maximize = false, amsgrad = false;
+  bool decoupled = false;  // weight decay multiplies weights, and is not added to gradients
+
+  // Of Adafactor: beta2 is 1 - update^beta2_decay; the floor of the second moment is eps1 squared,
+  // where eps1 may be the format's epsilon; the least size of weights that scales steps; and the
+  // largest root mean square of an update.
+  double beta2_decay = -0.8;
+  std::optional<double> eps1;
+  double eps2 = 1e-3, largest_rms = 1;
+
+  bool has_second_moment() const {
+    return kind != OptimizerKind::kSgd && kind != OptimizerKind::kLion;
+  }
+  // Whether the second moment forgets by beta2.
+  bool has_beta2() const { return kind == OptimizerKind::kAdam || kind == OptimizerKind::kAdamW; }
+  bool has_states() const { return kind != OptimizerKind::kSgd || momentum != 0; }
+};
+
+// Returns the settings of a group. Throws InputError, naming `place`, for an optimizer whose
+// updates cannot be replayed, or without a learning rate.
+OptimizerSettings SettingsOf(const ProbeGroup& group, const SettingOverrides& overrides,
+                             const std::string& place);
+
+}  // namespace dlsim::sim

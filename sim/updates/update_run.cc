@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "sim/updates/update_run.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "dlsim/error.h"
+
+namespace dlsim::sim {
+namespace {
+
+// With this one Adam's second moment decays from every value of bf16, not with 0.999.
+constexpr double kDecayingBeta2 = 0.99;
+
+StoredFormat ParseStored(const std::string& name) {
+  if (name == "fp32" || name == "float32") return std::nullopt;
+  return ParseFormat(name);
+}
+
+bool SameFormat(const StoredFormat& a, const StoredFormat& b) {
+  return a.has_value() == b.has_value() && (!a || a->format == b->format);
+}
+
+bool ParseMaster(const std::optional<std::string>& text) {
+  if (!text || *text == "none") return false;
+  if (*text == "fp32" || *text == "float32") return true;
+  throw UsageError("--master", "unknown kind of weights", "fp32 or none", Quoted(*text));
+}
+
+// What is kept in several formats has kernels that compute in float32.
+bool HasOneFormat(const UpdateRun& run) {
+  return SameFormat(run.updated_weights(), run.first) && SameFormat(run.first, run.second) &&
+         SameFormat(run.second, run.gradients);
+}
+
+std::string StatesText(const UpdateRun& run) {
+  if (SameFormat(run.first, run.second)) return StoredName(run.first) + " states";
+  return StoredName(run.first) + " first and " + StoredName(run.second) + " second moment";
+}
+
+std::string NameFor(const UpdateRun& run) {
+  std::string name = run.master ? "fp32 master" : StoredName(run.weights);
+  if (run.rounding == WeightRounding::kStochastic) name += " + sr";
+  if (run.compensation == Compensation::kKahan) name += " + kahan";
+  const StoredFormat weights = run.updated_weights();
+  if (!SameFormat(run.first, weights) || !SameFormat(run.second, weights)) {
+    name += ", " + StatesText(run);
+  }
+  if (!SameFormat(run.gradients, weights)) name += ", " + StoredName(run.gradients) + " gradients";
+  if (HasOneFormat(run) && weights && run.kernel == UpdateKernel::kFused &&
+      run.rounding == WeightRounding::kNearestEven && run.compensation == Compensation::kNone) {
+    name += ", fused";
+  }
+  if (run.overrides.beta2) name += fmt::format(", beta2 {}", *run.overrides.beta2);
+  return name;
+}
+
+void Require(const UpdateRun& run) {
+  const bool saves =
+      run.rounding != WeightRounding::kNearestEven || run.compensation != Compensation::kNone;
+  if (!run.updated_weights() && saves) {
+    throw UsageError(run.rounding == WeightRounding::kNearestEven ? "--compensation" : "--rounding",
+                     "float32 weights need none", "--weights of 16 bits without --master fp32");
+  }
+  if (run.rounding != WeightRounding::kNearestEven && run.compensation != Compensation::kNone) {
+    throw UsageError("--compensation", "stochastic rounding and Kahan exclude each other",
+                     "one of them");
+  }
+  if (run.kernel == UpdateKernel::kForeach && (saves || !HasOneFormat(run))) {
+    throw UsageError("--kernel", "only one format without --rounding sr and --compensation kahan",
+                     "fused", "'foreach'");
+  }
+}
+
+// Fills in what follows from the rest.
+UpdateRun Finished(UpdateRun run, std::optional<UpdateKernel> kernel = std::nullopt) {
+  const bool plain = HasOneFormat(run) && run.rounding == WeightRounding::kNearestEven &&
+                     run.compensation == Compensation::kNone;
+  run.kernel = kernel.value_or(plain ? UpdateKernel::kForeach : UpdateKernel::kFused);
+  run.name = NameFor(run);
+  Require(run);
+  return run;
+}
+
+UpdateRun AskedRun(const UpdateRunRequest& request) {
+  UpdateRun run;
+  run.overrides = request.overrides;
+  run.rounding = request.rounding;
+  run.compensation = request.compensation;
+  run.master = ParseMaster(request.master);
+  run.weights = ParseStored(request.weights.value_or("fp32"));
+  const std::string own = StoredName(run.updated_weights());
+  const std::string states = request.states.value_or(own);
+  run.first = ParseStored(request.first.value_or(states));
+  run.second = ParseStored(request.second.value_or(states));
+  run.gradients = ParseStored(request.gradients.value_or(own));
+  return Finished(run, request.kernel);
+}
+
+// Returns runs that may do better, the cheapest first. Float32 weights and states always do.
+std::vector<UpdateRun> RemediesOf(const UpdateRun& run, const OptimizerSettings& trained) {
+  std::vector<UpdateRun> remedies;
+  const bool narrow_weights = run.updated_weights().has_value();
+  if (narrow_weights) {
+    UpdateRun mended = run;
+    mended.compensation = Compensation::kNone;
+    mended.rounding = WeightRounding::kStochastic;
+    remedies.push_back(Finished(mended));
+    mended.rounding = WeightRounding::kNearestEven;
+    mended.compensation = Compensation::kKahan;
+    remedies.push_back(Finished(mended));
+  }
+  if (run.second && trained.has_beta2() && trained.beta2 > kDecayingBeta2) {
+    UpdateRun other = run;
+    other.overrides.beta2 = kDecayingBeta2;
+    remedies.push_back(Finished(other, run.kernel));
+  }
+  if (narrow_weights && trained.has_states() && (run.first || run.second)) {
+    UpdateRun wide = run;
+    wide.first = wide.second = std::nullopt;
+    remedies.push_back(Finished(wide));
+    UpdateRun master = run;
+    master.master = true;
+    master.rounding = WeightRounding::kNearestEven;
+    master.compensation = Compensation::kNone;
+    master.gradients = std::nullopt;
+    remedies.push_back(Finished(master));
+  }
+  return remedies;
+}
+
+// What people train with.
+std::vector<UpdateRun> UsualRuns(const SettingOverrides& overrides,
+                                 const OptimizerSettings& trained) {
+  UpdateRunRequest request;
+  request.overrides = overrides;
+  request.weights = "bf16";
+  std::vector<UpdateRun> runs = {AskedRun(request)};
+  request.kernel = UpdateKernel::kFused;
+  runs.push_back(AskedRun(request));
+  for (UpdateRun& remedy : RemediesOf(runs.front(), trained)) runs.push_back(std::move(remedy));
+  request.kernel.reset();
+  request.weights = "fp16";
+  runs.push_back(AskedRun(request));
+  return runs;
+}
+
+}  // namespace
+
+std::string StoredName(const StoredFormat& format) { return format ? format->name : "fp32"; }
+
+UpdateRun ReferenceOf(const SettingOverrides& overrides) {
+  UpdateRun run;
+  run.name = "fp32";
+  run.overrides = overrides;
+  return run;
+}
+
+std::vector<UpdateRun> MakeUpdateRuns(const UpdateRunRequest& request,
+                                      const OptimizerSettings& trained) {
+  if (!request.asks_for_formats()) return UsualRuns(request.overrides, trained);
+  std::vector<UpdateRun> runs = {AskedRun(request)};
+  for (UpdateRun& remedy : RemediesOf(runs.front(), trained)) {
+    const auto same = [&](const UpdateRun& run) { return run.name == remedy.name; };
+    if (std::ranges::none_of(runs, same)) runs.push_back(std::move(remedy));
+  }
+  return runs;
+}
+
+}  // namespace dlsim::sim

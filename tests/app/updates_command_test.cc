@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// dlsim updates on written probes: the report, files and errors (docs/updates.md).
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "dlsim/probe.h"
+#include "tests/support/run_command.h"
+
+namespace dlsim {
+namespace {
+
+using nlohmann::json;
+
+// Weights of 0.05 that AdamW moves by 1e-5 a step, always in the same direction: bf16 holds nothing
+// between 0.05 and 0.0502.
+class FineTuning {
+ public:
+  explicit FineTuning(const std::string& optimizer = "adamw", int64_t steps = 100) {
+    ProbeHead head;
+    head.elements = 4096;
+    ProbeTensor& tensor = head.tensors.emplace_back();
+    tensor.name = "head.weight";
+    tensor.shape = {4, 16};
+    tensor.count = 64;
+    ProbeWriter writer(path(), head, ProbeWriter::Existing::kReplace);
+    writer.AddValues({std::vector<float>(64, 0.05f), {}});
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal(1, 0.1f);
+    for (int64_t number = 1; number <= steps; ++number) {
+      ProbeStep step;
+      step.step = number;
+      step.groups = {{optimizer, {{"lr", 1e-5}, {"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}}}};
+      step.group_of = {0};
+      step.updated = {true};
+      for (int i = 0; i < 64; ++i) step.gradients.push_back(normal(random));
+      writer.AddStep(step);
+    }
+    writer.Close();
+  }
+  std::string path() const { return dir_.path() + "/probe.dlprobe"; }
+
+ private:
+  TempDir dir_;
+};
+
+const json& RunNamed(const json& document, const std::string& name) {
+  for (const json& run : document["runs"]) {
+    if (run["name"] == name) return run;
+  }
+  ADD_FAILURE() << "no run " << name;
+  return document["runs"][0];
+}
+
+TEST(UpdatesCommand, WarnsOfLostUpdatesAndNamesWhatMendsIt) {
+  const FineTuning probe;
+  const CommandResult result = RunCommand({"updates", probe.path()});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out.find("bf16: "), 0u) << result.out;
+  EXPECT_NE(result.out.find("of the updates are lost (first at step 1, head.weight)"),
+            std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("float32 master weights keep it."), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("Followed: 64 of 64 elements in 1 tensor, 100 updates of adamw"),
+            std::string::npos)
+      << result.out;
+}
+
+TEST(UpdatesCommand, JsonHasAllRuns) {
+  const FineTuning probe;
+  const json document = SucceedJson({"updates", probe.path(), "--json", "-"});
+  EXPECT_EQ(document["schema"], "dlsim.updates/1");
+  EXPECT_EQ(document["probe"]["updates"], 100);
+  const json& pure = RunNamed(document, "bf16");
+  EXPECT_EQ(pure["verdict"], "drifts");
+  EXPECT_EQ(pure["lost"], pure["updates"]);
+  EXPECT_NEAR(pure["drift"].get<double>(), 1, 0.3);
+  EXPECT_EQ(RunNamed(document, "bf16 + kahan")["verdict"], "sound");
+  EXPECT_EQ(RunNamed(document, "fp32 master, bf16 states")["verdict"], "sound");
+  EXPECT_EQ(RunNamed(document, "fp32 master, bf16 states")["lost"], 0);
+  const json asked = SucceedJson(
+      {"updates", probe.path(), "--weights", "fp32", "--states", "bf16", "--json", "-"});
+  EXPECT_EQ(asked["runs"][0]["name"], "fp32, bf16 states");
+  EXPECT_EQ(asked["runs"][0]["verdict"], "sound");
+  const json faster =
+      SucceedJson({"updates", probe.path(), "--weights", "bf16", "--lr", "0.01", "--json", "-"});
+  EXPECT_EQ(faster["runs"][0]["verdict"], "sound");
+  EXPECT_EQ(faster["options"]["settings"]["lr"], 0.01);
+}
+
+TEST(UpdatesCommand, WritesARowForEachTensorAndElement) {
+  const FineTuning probe;
+  const TempDir dir;
+  const std::string rows = dir.path() + "/rows.csv", elements = dir.path() + "/elements.csv";
+  const CommandResult result =
+      RunCommand({"updates", probe.path(), "--weights", "bf16", "--rounding", "sr", "--csv", rows,
+                  "--elements", elements, "--quiet"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, "");
+  const std::vector<std::string> lines = Lines(ReadBytes(rows));
+  ASSERT_GE(lines.size(), 2u);
+  EXPECT_EQ(lines[1].find("bf16 + sr,head.weight,64,"), 0u) << lines[1];
+  const std::vector<std::string> of_elements = Lines(ReadBytes(elements));
+  EXPECT_EQ(of_elements[0], "run,tensor,index,start,float32,weight,first,second");
+  EXPECT_EQ(of_elements[1].find("bf16 + sr,head.weight,0,0.05,0.04"), 0u) << of_elements[1];
+  EXPECT_EQ(of_elements.size(), 1 + 64 * (lines.size() - 1));
+}
+
+TEST(UpdatesCommand, MistakesAreOneLine) {
+  const FineTuning probe, unknown("rmsprop"), empty("adamw", 0);
+  const std::string path = probe.path();
+  ExpectFailure({"updates"}, 2, {"PROBE is required"});
+  ExpectFailure({"updates", "/nonexistent.dlprobe"}, 3, {"cannot be opened"});
+  ExpectFailure({"updates", unknown.path()}, 3, {"cannot be replayed", "--optimizer", "'rmsprop'"});
+  ExpectFailure({"updates", empty.path()}, 3, {"no update was recorded"});
+  ExpectFailure({"updates", path, "--weights", "fp61"}, 2, {"unknown name", "'fp61'"});
+  ExpectFailure({"updates", path, "--rounding", "sr"}, 2, {"--rounding", "float32 weights"});
+  ExpectFailure({"updates", path, "--rounding", "up"}, 2, {"--rounding", "rne, sr"});
+  ExpectFailure({"updates", path, "--master", "fp16"}, 2, {"--master", "fp32 or none"});
+  ExpectFailure({"updates", path, "--weights", "bf16", "--states", "fp32", "--kernel", "foreach"},
+                2, {"--kernel", "fused"});
+  ExpectFailure(
+      {"updates", path, "--weights", "bf16", "--rounding", "sr", "--compensation", "kahan"}, 2,
+      {"--compensation"});
+}
+
+}  // namespace
+}  // namespace dlsim
