@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from .runs import summaries as summaries
     from .runs import sweep as sweep
     from .runs import tune as tune
+    from .runs import updates as updates
     from .runs._check import check as check
     from .traces import Trace as Trace
     from .traces import open_trace as open_trace
@@ -111,6 +112,7 @@ _LAZY: dict[str, str] = {
     "summaries": "runs",
     "sweep": "runs",
     "tune": "runs",
+    "updates": "runs",
 }
 _SUBMODULES: frozenset[str] = frozenset(
     {

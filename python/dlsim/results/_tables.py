@@ -177,6 +177,17 @@ def _reduced_tensors(data: Mapping[str, Any]) -> Iterator[Row]:
             yield {"tensor": tensor["tensor"]} | run
 
 
+def _updates_runs(data: Mapping[str, Any]) -> Iterator[Row]:
+    for run in data["runs"]:
+        yield flat(_without(run, "tensors"))
+
+
+def _updates_tensors(data: Mapping[str, Any]) -> Iterator[Row]:
+    for run in data["runs"]:
+        for tensor in run["tensors"]:
+            yield {"run": run["name"], **tensor}
+
+
 def _info_steps(data: Mapping[str, Any]) -> Iterator[Row]:
     for step in data["steps"]:
         yield flat(_without(step, "files", "micro_steps") if "files" in step else step)
@@ -248,6 +259,7 @@ _SCHEMAS: dict[str, dict[str, Rows]] = {
         "by_ranks": _reductions_by_ranks,
         "tensors": _reduced_tensors,
     },
+    "dlsim.updates/1": {"runs": _updates_runs, "tensors": _updates_tensors},
     "dlsim.formats/1": {"formats": _listed("formats")},
 }
 

@@ -24,6 +24,7 @@ from ._command_options import (
     summaries,
     sweep,
     tune,
+    updates,
 )
 
 __all__ = [
@@ -40,6 +41,7 @@ __all__ = [
     "summaries",
     "sweep",
     "tune",
+    "updates",
 ]
 
 
