@@ -111,7 +111,8 @@ void FindPeaks(const RankSample& sample, const Reduction& reduction, size_t rank
   const double before = static_cast<double>(reduction.Before(ranks));
   const double count = static_cast<double>(ranks);
   const double more = count / static_cast<double>(sample.values.ranks);
-  const double sum = sample.max_sum * more * scale / before;
+  const double alike = more > 1 ? 1 + (more - 1) * TrueShareOfMean(sample.values) : 1;
+  const double sum = sample.max_sum * alike * scale / before;
   double magnitudes =
       (more > 1 ? sample.max_value * count : sample.max_magnitudes) * scale / before;
   if (reduction.algorithm == Algorithm::kAllToAll && more <= 1) magnitudes = sum;

@@ -210,16 +210,40 @@ RankSample SampleOf(const RankTensor& tensor, size_t most_ranks, uint64_t count)
   return sample;
 }
 
+double TrueShareOfMean(const RankValues& recorded) {
+  const double count = static_cast<double>(recorded.ranks);
+  double means = 0, variances = 0;  // of the mean, summed over elements
+  for (size_t i = 0; i < recorded.elements; ++i) {
+    double sum = 0, squares = 0;
+    for (size_t r = 0; r < recorded.ranks; ++r) {
+      const double value = static_cast<double>(recorded.Row(r)[i]);
+      sum += value;
+      squares += value * value;
+    }
+    means += sum * sum / (count * count);
+    variances += std::max(0.0, squares - sum * sum / count) / (count * (count - 1));
+  }
+  // By chance alone the logarithm of an F statistic has about this standard deviation.
+  const double elements = static_cast<double>(recorded.elements);
+  const double chance = std::sqrt(2 / elements * count / (count - 1));
+  const bool true_in_part = std::log(means / variances) > 2 * chance;
+  return true_in_part ? std::sqrt(1 - variances / means) : 0;
+}
+
 RankValues ValuesOfRanks(const RankSample& sample, size_t ranks, const std::string& name,
                          int64_t step) {
   const size_t recorded = std::min(ranks, sample.values.ranks), elements = sample.values.elements;
   RankValues all = {ranks, elements, std::vector<float>(ranks * elements)};
   std::copy_n(sample.values.values.begin(), recorded * elements, all.values.begin());
+  if (recorded == ranks) return all;
+  const double changed = (1 - TrueShareOfMean(sample.values)) / 2 * 0x1p32;
   for (size_t r = recorded; r < ranks; ++r) {
     const RandomStream random = {0, StreamOf(name, step, static_cast<int64_t>(r))};
     for (size_t i = 0; i < elements; ++i) {
-      const uint64_t bits = RandomBits(random, sample.at[i]);
-      all.Row(r)[i] = sample.values.Row(static_cast<size_t>((bits * recorded) >> 32))[i];
+      const uint64_t drawn = uint64_t{RandomBits(random, sample.at[i])} * recorded;
+      const float value = sample.values.Row(static_cast<size_t>(drawn >> 32))[i];
+      const bool changes = static_cast<double>(static_cast<uint32_t>(drawn)) < changed;
+      all.Row(r)[i] = changes ? -value : value;
     }
   }
   return all;

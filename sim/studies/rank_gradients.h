@@ -72,9 +72,14 @@ struct RankSample {
 // fewer than two ranks have it finite.
 RankSample SampleOf(const RankTensor& tensor, size_t most_ranks, uint64_t count);
 
+// Returns how much of the mean over recorded ranks is theirs in truth: a root mean square over
+// elements, 0 to 1. The rest is what so few ranks have in common by chance.
+double TrueShareOfMean(const RankValues& recorded);
+
 // Returns the values of the first `ranks` ranks. Beyond those recorded each element of a rank is
-// that of a recorded one, drawn for every element and rank anew: sums are over elements, so that
-// this keeps an element's mean and spread over ranks.
+// that of a recorded one, drawn for every element and rank anew, with its sign changed as often as
+// makes that share of the mean: sums are over elements, so that this keeps an element's mean and
+// spread over ranks.
 RankValues ValuesOfRanks(const RankSample& sample, size_t ranks, const std::string& name,
                          int64_t step);
 

@@ -98,6 +98,16 @@ TEST(AccumulateCommand, TheErrorOfBf16RingsGrowsWithTheSquareRootOfRanks) {
   }
 }
 
+// What 4 ranks have in common by chance is not what 512 would have.
+TEST(AccumulateCommand, DrawnRanksAreAsIndependentAsTheRecordedOnes) {
+  RankTrace trace;
+  AddIndependentRanks(4, 512, trace);
+  const json document = Study(trace.path(), {"--world-size", "512", "--elements", "512", "--format",
+                                             "bf16", "--divide", "before"});
+  EXPECT_NEAR(RunOf(document, "bf16 ring before")["exponent"].get<double>(), 0.5, 0.05);
+  EXPECT_NEAR(document["ranks"]["noise"].get<double>(), 1, 0.1);
+}
+
 // Equal gradients: 256 + 1 is 256, and half of 512 ranks are lost, in whatever order.
 TEST(AccumulateCommand, ASumOfEqualGradientsStandsStill) {
   RankTrace trace("micro");
