@@ -141,6 +141,31 @@ def test_a_sum_that_overflows_fp16_is_seen(tmp_path: Path) -> None:
     assert tensors["(root)/sum.act"].max() > 65504 and "(root)/sum.act" in wide
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_current_graph_task_id"), reason="needs PyTorch 2 or later"
+)
+def test_derivatives_in_the_forward_pass_belong_to_it(tmp_path: Path) -> None:
+    class Derivative(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(1, 4, bias=False)
+
+        def forward(self, x):
+            x.requires_grad_()
+            slope = torch.autograd.grad(self.fc(x).tanh().sum(), x, create_graph=True)[0]
+            return slope * 2
+
+    model = Derivative()
+    x = torch.ones(3, 1)
+    tensors, _ = recorded(tmp_path, model, x)
+    hidden = torch.tanh(model.fc(x))
+    assert torch.allclose(tensors["(root)/tanh_backward.act"], 1 - hidden**2)
+    assert torch.allclose(tensors["(root)/matmul.act"], (1 - hidden**2) @ model.fc.weight)
+    assert "(root).act" in tensors  # what comes after them, too
+    # A gradient within forward is none of the loss.
+    assert torch.allclose(tensors["(root).act_grad"], 2 * (tensors["(root).act"] - 1) / 3)
+
+
 def test_what_autocast_rounds_has_one_name(tmp_path: Path) -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -122,7 +122,8 @@ class ForwardPass:
         return {"autocast_float32": "\n".join(sorted(wide))}
 
     def _is_active(self) -> bool:
-        return self._training and not self._done
+        """Returns whether operations belong to the forward pass, as derivatives in it do."""
+        return self._training and not self._done and (bool(self._running) or not in_backward())
 
     def _enter(self, name: str) -> None:
         if self._done or in_backward():
@@ -237,7 +238,9 @@ class ForwardPass:
             self._wide.add(f"{name}.act")
 
     def _differentiated(self, name: str, gradient: Any) -> None:
-        """Keeps the gradient of an operation's result."""
+        """Keeps the gradient of an operation's result; not that of a derivative within forward."""
+        if self._running:
+            return
         self._done = True
         self._make_room(gradient)
         self._gradients.add(f"{name}.act_grad", gradient)

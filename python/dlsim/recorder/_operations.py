@@ -13,7 +13,7 @@ from typing import Any
 from ._autocast import operation_of
 from ._hooks import Guard
 from ._modes import Modes
-from ._tensors import floats_in, in_backward, tensors_in
+from ._tensors import floats_in, tensors_in
 from ._widths import Widths, is_plain, memory_of
 
 # What gives no new values: copies and choices of old ones, constants, random numbers.
@@ -135,7 +135,7 @@ class Operations:
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls one of torch's functions."""
-        if not self._active() or in_backward():
+        if not self._active():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         asked, self._asked = self._asked, None
@@ -188,7 +188,7 @@ class Operations:
 
     def _operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls one of torch's operators."""
-        if not self._active() or in_backward():
+        if not self._active():
             return func(*args, **kwargs)
         if self._pending:
             self._guard(self._watch_gradients)
