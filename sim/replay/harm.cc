@@ -65,7 +65,7 @@ std::vector<bool> NoiseFinder::Find(std::span<const StepTensor> tensors,
     LayerGradients& layer = layers[layers_[t]];
     if (tensors[t].role == Role::kGrad) {
       layer.largest = std::fmax(layer.largest, RootMeanSquare(totals[t]));
-    } else {
+    } else if (!IsOfOperation(tensors[t].name)) {
       layer.output_squares += totals[t].sum_of_squares;
     }
   }

@@ -2,19 +2,31 @@
 // Which layer a gradient belongs to, by the names that the recorder gives.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
 namespace dlsim::sim {
 
-// Returns the module of a gradient: "fc.weight.grad" and "fc.act_grad" are of "fc".
+// Returns the module of a tensor: "fc.weight.grad", "fc.act_grad" and "fc/add.act" are of "fc".
 inline std::string LayerOf(std::string_view name) {
-  constexpr std::string_view kActGrad = ".act_grad", kGrad = ".grad";
-  if (name.ends_with(kActGrad)) return std::string(name.substr(0, name.size() - kActGrad.size()));
-  if (name.ends_with(kGrad)) name.remove_suffix(kGrad.size());
+  for (const std::string_view of_output : {".act_grad", ".act", ".fwd"}) {
+    if (name.ends_with(of_output)) {
+      return std::string(name.substr(0, std::min(name.size() - of_output.size(), name.rfind('/'))));
+    }
+  }
+  for (const std::string_view of_parameter : {".grad", ".value"}) {
+    if (name.ends_with(of_parameter)) {
+      name.remove_suffix(of_parameter.size());
+      break;
+    }
+  }
   const size_t dot = name.rfind('.');
   return std::string(dot == std::string_view::npos ? name : name.substr(0, dot));
 }
+
+// Returns whether a name is that of an operation in a module, `<module>/<operation>`.
+inline bool IsOfOperation(std::string_view name) { return name.find('/') != name.npos; }
 
 // Returns a module's name without the suffix of a repeated call in a step: "fc.call1" is "fc".
 inline std::string WithoutCall(std::string name) {

@@ -132,6 +132,7 @@ def test_heat_maps_of_older_results_have_the_energy_lost(tmp_path: Path) -> None
     [
         ("blocks.0.attn.qkv.weight.grad", "blocks.0.attn.qkv"),
         ("blocks.0.attn.act_grad", "blocks.0.attn"),
+        ("blocks.0.attn/matmul.call1.act", "blocks.0.attn"),
         ("logit_scale.grad", "logit_scale"),
         ("w", "w"),
         ("grad", "grad"),

@@ -50,11 +50,13 @@ def _order_key(parts: Sequence[str], words: dict[tuple[str, ...], dict[str, int]
 def layer_of(name: str) -> str:
     """Returns the module of a tensor: `blocks.0.attn` of `blocks.0.attn.weight.grad`.
 
-    Activations and their gradients, `<module>.act_grad`, belong to the layer that they flow out of.
+    Activations and their gradients, `<module>.act_grad`, belong to the layer that they flow out of,
+    those of operations, `<module>/<operation>.act_grad`, to that which they run in.
     """
     parts = name.split(".")
     if parts[-1] in ("act", "act_grad"):
-        return ".".join(parts[:-1]) or name
+        layer = ".".join(parts[:-1])
+        return layer.rpartition("/")[0] or layer or name
     if parts[-1] in ("grad", "value"):
         parts.pop()
     return ".".join(parts[:-1]) or ".".join(parts) or name
