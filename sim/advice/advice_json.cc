@@ -36,6 +36,7 @@ Json JsonForward(const ForwardVerdict& forward) {
                  {"headroom", recorded ? JsonNumber(*forward.headroom) : Json()},
                  {"first", Json()},
                  {"overflowing", Json::array()},
+                 {"vanishing", Json::array()},
                  {"nonfinite", Json::array()},
                  {"kept_in_float32", forward.kept_in_float32}};
   for (const ForwardTensor* tensor : forward.Overflowing()) {
@@ -45,6 +46,12 @@ Json JsonForward(const ForwardVerdict& forward) {
                          {"absmax", JsonNumber(tensor->overflow_absmax)}};
     }
     object["overflowing"].push_back(JsonOverflow(*tensor));
+  }
+  for (const ForwardTensor* tensor : forward.Vanishing()) {
+    object["vanishing"].push_back({{"tensor", tensor->name},
+                                   {"steps", tensor->steps_lost},
+                                   {"energy_lost", JsonNumber(tensor->energy_lost)},
+                                   {"worst_step", tensor->energy_lost_step}});
   }
   for (const ForwardTensor& tensor : forward.tensors) {
     if (tensor.nonfinite_step) object["nonfinite"].push_back(JsonNonfinite(tensor));

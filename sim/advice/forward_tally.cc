@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include "dlsim/format.h"
 #include "sim/replay/largest_scale.h"
+#include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
 namespace {
@@ -27,6 +29,15 @@ bool OverflowsByOneMagnitude(const TensorStats& stats) {
          std::fabs(stats.sum_of_squares - of_one) <= kSame * of_one;
 }
 
+// Whether what overflows, if it is negative, is as good as minus infinity. float32's lowest value
+// is torch.finfo(dtype).min, in 16 bits another one. Of operations only those that fill in a number
+// refuse one that their type cannot hold: added or copied, a constant hides scores as before.
+bool HidesScores(const std::string& name, const TensorStats& stats) {
+  if (stats.absmax == std::numeric_limits<float>::max()) return true;
+  const bool fills_in = name.find("/masked_fill") != name.npos || name.find("/where") != name.npos;
+  return stats.overflow > 1 && IsOfOperation(name) && !fills_in;
+}
+
 }  // namespace
 
 double ForwardHeadroom(const Conversion& conversion, float absmax) {
@@ -43,6 +54,14 @@ std::vector<const ForwardTensor*> ForwardVerdict::Overflowing() const {
   std::ranges::stable_sort(overflowing, {},
                            [](const ForwardTensor* tensor) { return *tensor->overflow_step; });
   return overflowing;
+}
+
+std::vector<const ForwardTensor*> ForwardVerdict::Vanishing() const {
+  std::vector<const ForwardTensor*> vanishing;
+  for (const ForwardTensor& tensor : tensors) {
+    if (tensor.Vanishes()) vanishing.push_back(&tensor);
+  }
+  return vanishing;
 }
 
 ForwardTally::ForwardTally(const Conversion& conversion, Recipe recipe)
@@ -71,7 +90,8 @@ bool ForwardTally::Count(int64_t step, const TensorStats& stats, ForwardTensor& 
 
 std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor> tensors,
                                         std::span<const TensorStats> totals,
-                                        const std::set<std::string>& float32) {
+                                        const std::set<std::string>& float32,
+                                        const std::set<std::string>& slight) {
   std::set<std::string> suspects;
   std::set<Role> present;
   for (size_t t = 0; t < tensors.size(); ++t) {
@@ -83,8 +103,16 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
       continue;
     }
     // Steps mostly have the same tensors.
-    const bool first = Count(step, totals[t], of_role.tensors.Of(name, t));
-    if (first && OverflowsByOneMagnitude(totals[t])) suspects.insert(name);
+    ForwardTensor& tensor = of_role.tensors.Of(name, t);
+    ForwardTensor before = tensor;
+    tensor.steps += totals[t].sum_of_squares > 0;
+    // Models train whose parameters vanish.
+    tensor.steps_lost +=
+        role == Role::kAct && !slight.contains(name) && totals[t].energy_lost() > kForwardLossFails;
+    const bool first = Count(step, totals[t], tensor);
+    if (!first || !OverflowsByOneMagnitude(totals[t])) continue;
+    suspects.insert(name);
+    if (HidesScores(name, totals[t])) before_.insert_or_assign(name, std::move(before));
   }
   return suspects;
 }
@@ -94,8 +122,18 @@ void ForwardTally::NameConstants(const std::set<std::string>& suspects,
                                  std::span<const TensorStats> rounded_up) {
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (!suspects.contains(tensors[t].name) || rounded_up[t].overflow > 0) continue;
-    Of(tensors[t].role).tensors.Of(tensors[t].name, t).constant = true;
+    ForwardTensor& tensor = Of(tensors[t].role).tensors.Of(tensors[t].name, t);
+    const auto before = before_.find(tensor.name);
+    if (before == before_.end()) {
+      tensor.constant = true;
+      continue;
+    }
+    tensor.absmax = before->second.absmax;
+    tensor.absmax_step = before->second.absmax_step;
+    tensor.overflow_step.reset();
+    tensor.hides_scores = true;
   }
+  before_.clear();
 }
 
 ForwardVerdict ForwardTally::VerdictOn(Role role) const {

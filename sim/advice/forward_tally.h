@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <set>
 #include <span>
 #include <string>
@@ -29,14 +30,17 @@ class ForwardTally {
   const Conversion& conversion() const { return conversion_; }
 
   // Takes over a step: its forward tensors and their counters over the parts. `float32`: those that
-  // autocast keeps in float32. Returns those that overflow for the first time, and whose values
-  // that do are all the same but for the sign; empty at nearly every step.
+  // autocast keeps in float32. `slight`: those that may vanish. Returns those that overflow for the
+  // first time, and whose values that do are all the same but for the sign; empty at nearly every
+  // step.
   std::set<std::string> Add(int64_t step, std::span<const StepTensor> tensors,
                             std::span<const TensorStats> totals,
-                            const std::set<std::string>& float32);
+                            const std::set<std::string>& float32,
+                            const std::set<std::string>& slight);
 
   // Takes over the step's counters in rounding toward +infinity, where no negative value overflows:
-  // which of the tensors that Add returned overflow by a negative constant.
+  // which of the tensors that Add returned overflow by a negative constant. One that only hides
+  // scores is forgotten.
   void NameConstants(const std::set<std::string>& suspects, std::span<const StepTensor> tensors,
                      std::span<const TensorStats> rounded_up);
 
@@ -57,6 +61,7 @@ class ForwardTally {
   Recipe recipe_;
   float largest_that_fits_;
   OfRole outputs_, values_;
+  std::map<std::string, ForwardTensor> before_;  // the step, of what may hide scores
 };
 
 }  // namespace dlsim::sim

@@ -27,6 +27,11 @@ std::string OwnerOf(const std::string& tensor) {
       break;
     }
   }
+  constexpr std::string_view kCopy = "/to";  // what an operation of a module has in 16 bits
+  if (name.ends_with(kCopy)) {
+    name.remove_suffix(kCopy.size());
+    return "an input of " + Printable(std::string(name));
+  }
   return Printable(std::string(name));
 }
 
@@ -122,11 +127,24 @@ void AddRow(const std::string& format, std::string_view what, const ForwardVerdi
                   none ? "-" : Printable(largest->name)});
 }
 
+// Of a format in which outputs vanish and nothing overflows.
+std::string Vanished(const FormatAdvice& format) {
+  const std::vector<const ForwardTensor*> vanishing = format.forward.Vanishing();
+  const ForwardTensor& worst = **std::ranges::max_element(
+      vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });
+  return fmt::format(
+      "fails in forward: {} loses {} to underflow at step {}, the smallest {} value is {:.2g}. No "
+      "loss scale helps.",
+      OwnerOf(worst.name), Percent(worst.energy_lost), worst.energy_lost_step, format.format,
+      MinPositive(ParseFormat(format.format).format));
+}
+
 }  // namespace
 
 std::string ForwardFailure(const FormatAdvice& format) {
   const std::vector<const ForwardTensor*> outputs = format.forward.Overflowing();
   const std::vector<const ForwardTensor*> parameters = format.values.Overflowing();
+  if (outputs.empty() && parameters.empty()) return Vanished(format);
   const bool parameter =
       outputs.empty() ||
       (!parameters.empty() && *parameters.front()->overflow_step < *outputs.front()->overflow_step);
@@ -154,6 +172,13 @@ std::string ForwardExceptions(const Advice& advice) {
   if (!infinite.empty()) {
     text += " Values recorded as infinite, such as those of masks, do not count: " +
             ListedNames(infinite) + ".";
+  }
+  const std::vector<std::string> hidden =
+      OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.hides_scores; });
+  if (!hidden.empty()) {
+    text +=
+        fmt::format(" The constant of a mask, which is minus infinity in {}, does not count: {}.",
+                    any.format, ListedNames(hidden));
   }
   const std::vector<std::string> nan =
       OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.nan > 0; });

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <unordered_map>
 #include <utility>
+
+#include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
 namespace {
@@ -34,6 +37,37 @@ void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<Ten
     tensor.first_step = std::min(tensor.first_step.value_or(step), step);
     tensor.last_step = std::max(tensor.last_step.value_or(step), step);
   }
+}
+
+// An output matters to the loss about as much as its norm times that of its gradient. Along a chain
+// of layers the product hardly changes, whatever their units are.
+constexpr double kSlight = 0.01;  // of the largest of the step
+
+// The outputs whose loss is slight: small terms of sums. What has no gradient in the recording is
+// taken for slight if it is the result of an operation.
+std::set<std::string> SlightOutputs(std::span<const StepTensor> tensors,
+                                    std::span<const TensorStats> totals, const StepInputs& inputs) {
+  std::unordered_map<std::string, double> gradients;  // by the name of the output
+  for (size_t t = 0; t < inputs.tensors.size(); ++t) {
+    const auto& [name, role] = inputs.tensors[t];
+    if (role != Role::kActGrad || !name.ends_with("_grad")) continue;
+    gradients[name.substr(0, name.size() - 5)] = inputs.totals[t].sum_of_squares;
+  }
+  std::vector<double> weights;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const auto found = gradients.find(tensors[t].name);
+    const bool known = found != gradients.end();
+    weights.push_back(known ? std::sqrt(found->second) * std::sqrt(totals[t].sum_of_squares) : -1);
+  }
+  const double largest = std::ranges::max(weights);
+  std::set<std::string> slight;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const bool known = weights[t] >= 0;
+    if (known ? weights[t] < kSlight * largest : IsOfOperation(tensors[t].name)) {
+      slight.insert(tensors[t].name);
+    }
+  }
+  return slight;
 }
 
 }  // namespace
@@ -153,14 +187,17 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
   searched.tensors = {};
 }
 
-void WindowConsumer::AddForward(const GradientStep& step, const StepMeasurement& forward) {
+void WindowConsumer::AddForward(const GradientStep& step, const StepInputs& inputs,
+                                const StepMeasurement& forward) {
   if (forward.tensors.empty()) return;
   const std::set<std::string> float32 = step.AutocastFloat32();
+  const std::set<std::string> slight =
+      SlightOutputs(forward.tensors, TotalsOf(forward.answers.front()), inputs);
   for (Searched& searched : formats_) {
     ForwardTally& tally = searched.forward;
     const std::set<std::string> suspects =
         tally.Add(step.number(), forward.tensors,
-                  TotalsOf(forward.answers[searched.forward_answer]), float32);
+                  TotalsOf(forward.answers[searched.forward_answer]), float32, slight);
     if (suspects.empty()) continue;
     Conversion up = tally.conversion();
     up.rounding = Rounding::kTowardPositive;
@@ -180,7 +217,7 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredS
     if (!probe.of_tensors) continue;
     AddHarm(step.number(), inputs, measured, probe);
   }
-  AddForward(step, all.forward);
+  AddForward(step, inputs, all.forward);
   Learn(inputs, measured);
   tensors_ = inputs.tensors.size();
   while (true) {

@@ -98,7 +98,8 @@ class WindowConsumer final : public StepConsumer {
   void AddHarm(int64_t step, const StepInputs& inputs, const StepMeasurement& measured,
                const Probe& probe);
   void Settle(Searched& searched, size_t next_step);
-  void AddForward(const GradientStep& step, const StepMeasurement& forward);
+  void AddForward(const GradientStep& step, const StepInputs& inputs,
+                  const StepMeasurement& forward);
 
   StepOptions options_;
   Recipe recipe_;

@@ -11,6 +11,7 @@
 
 #include "dlsim/codec.h"
 #include "dlsim/measure.h"
+#include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
 namespace {
@@ -43,7 +44,7 @@ void AddStep(int64_t number, const std::vector<Recorded>& step, ForwardTally& ta
              const std::set<std::string>& float32 = {}) {
   const std::vector<StepTensor> tensors = HeadersOf(step);
   const std::set<std::string> suspects =
-      tally.Add(number, tensors, CountersOf(step, tally.conversion()), float32);
+      tally.Add(number, tensors, CountersOf(step, tally.conversion()), float32, {});
   if (suspects.empty()) return;
   Conversion up = tally.conversion();
   up.rounding = Rounding::kTowardPositive;
@@ -61,6 +62,14 @@ ForwardVerdict VerdictOnValues(const std::string& format, const std::vector<floa
 
 bool Overflows(const std::string& format, float value, const Conversion& modes = {}) {
   return VerdictOnValues(format, {1, value, -2}, modes).state == ForwardState::kOverflows;
+}
+
+TEST(LayerName, OperationsBelongToTheirModule) {
+  for (const char* name : {"a.b.act", "a.b/matmul.act", "a.b/matmul.call1.act_grad", "a.b.act_grad",
+                           "a.b.weight.grad", "a.b.weight.value"}) {
+    EXPECT_EQ(LayerOf(name), "a.b") << name;
+  }
+  EXPECT_EQ(LayerOf("scale.grad"), "scale");
 }
 
 TEST(ForwardTally, OverflowsWhereTheFormatRoundsToInfinity) {
@@ -167,12 +176,19 @@ TEST(ForwardTally, NamesAConstantOfMasks) {
   EXPECT_TRUE(constant("fp16", {-1e9f, 0, -1e9f, 3.5f}));  // among scores
   EXPECT_TRUE(constant("fp16", {-1e9f}));                  // alone
   EXPECT_TRUE(constant("fp16", {0, -1e9f, 0, 0}));
-  EXPECT_TRUE(constant("bf16", {-kLargest, 0, -kLargest, 1}));
+  EXPECT_TRUE(constant("bf16", {-3.4e38f, 0, -3.4e38f, 1}));
   EXPECT_FALSE(constant("fp16", {1e9f, 0, 1e9f}));         // no mask is positive
   EXPECT_FALSE(constant("fp16", {-1e9f, 2, 3}));           // one outlier among others
   EXPECT_FALSE(constant("fp16", {-1e9f, -2e9f, 3}));       // not one value
   EXPECT_FALSE(constant("fp16", {-1e9f, 1e9f}));           // nor of one sign
   EXPECT_FALSE(constant("fp8-e4m3", {-500, 1, -500, 3}));  // no mask is so small
+}
+
+TEST(ForwardTally, TheLowestValueOfFloat32HidesScores) {
+  const ForwardVerdict verdict = VerdictOnValues("fp16", {-kLargest, 0, -kLargest, 1});
+  EXPECT_EQ(verdict.state, ForwardState::kFits);
+  EXPECT_TRUE(verdict.tensors.front().hides_scores);
+  EXPECT_FALSE(verdict.tensors.front().constant);
 }
 
 TEST(ForwardTally, RecipesCountWhatTheyHoldIn16Bits) {

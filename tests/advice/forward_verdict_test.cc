@@ -2,6 +2,7 @@
 // What a verdict says of traces with forward tensors, and of the same without them.
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -163,6 +164,28 @@ TEST_F(ForwardVerdictTest, AMaskIsAConstantOrDoesNotCount) {
   EXPECT_EQ(forward["nonfinite"][0]["inf"], 1);
 }
 
+// torch.finfo(dtype).min is another number in 16 bits, and what is added becomes minus infinity.
+TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
+  constexpr float kLowest = std::numeric_limits<float>::lowest();
+  for (int step = 0; step < 2; ++step) {
+    WriteBlock(step, {FloatTensor("a/masked_fill.act", {kLowest, 3, kLowest}),
+                      FloatTensor("a/matmul.act", {-1e9f, 2, -1e9f})});
+  }
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
+  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
+  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+  EXPECT_NE(
+      advice.lines[2].find("The constant of a mask, which is minus infinity in fp16, does not "
+                           "count: a/masked_fill, a/matmul."),
+      std::string::npos)
+      << advice.lines[2];
+  WriteBlock(2, {FloatTensor("a/masked_fill.act", {kLowest, 7e4f, kLowest})});
+  EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}})
+                .lines[0]
+                .find("fp16  fails in forward: a/masked_fill reaches 3."),
+            0u);
+}
+
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {
   WriteBlock(0, {FloatTensor("a.act", {40000, 1}), FloatTensor("b.act", {30000})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
@@ -172,10 +195,53 @@ TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {
 }
 
 TEST_F(ForwardVerdictTest, UnderflowOfOutputsIsARiskButNotThatOfParameters) {
-  WriteBlock(0, {FloatTensor("a.act", {1e-8f, 1e-8f}), FloatTensor("a.weight.value", {1e-8f})});
+  WriteBlock(0, {FloatTensor("a.act", {2e-8f, 4e-8f}), FloatTensor("a/mul.act", {1e-8f}),
+                 FloatTensor("a.weight.value", {1e-8f})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
   ASSERT_EQ(advice.lines.size(), 3u);
-  EXPECT_EQ(advice.lines[2], "At risk in fp16 in forward: a loses 100 % to underflow at step 0.");
+  EXPECT_EQ(advice.lines[2],
+            "At risk in fp16 in forward: a/mul loses 100 % to underflow at step 0, a loses 20 % to "
+            "underflow at step 0.");
+}
+
+TEST_F(ForwardVerdictTest, AnOutputThatVanishesAtMostStepsFails) {
+  for (int step = 0; step < 4; ++step) {
+    WriteBlock(step, {FloatTensor("early.act", {step < 2 ? 1e-8f : 1.0f}),
+                      FloatTensor("head.act", {step == 0 ? 1.0f : 1e-8f, 0}),
+                      FloatTensor("head.weight.value", {1e-8f})});
+  }
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
+  EXPECT_EQ(advice.lines[0],
+            "fp16  fails in forward: head loses 100 % to underflow at step 1, the smallest fp16 "
+            "value is 6e-08. No loss scale helps.");
+  EXPECT_EQ(advice.formats[0].verdict, Verdict::kFailsInForward);
+  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+  const Json forward = JsonAdvice(advice)["formats"][0]["forward"];
+  EXPECT_EQ(forward["state"], "fits");
+  EXPECT_EQ(forward["vanishing"],
+            Json::array({Json{
+                {"tensor", "head.act"}, {"steps", 3}, {"energy_lost", 1.0}, {"worst_step", 1}}}));
+  EXPECT_EQ(JsonAdvice(advice)["formats"][0]["values"]["vanishing"], Json::array());
+}
+
+// The norm of an output times that of its gradient: a millionth of that of head, then a tenth.
+TEST_F(ForwardVerdictTest, WhatVanishesMayIfTheLossHardlyDependsOnIt) {
+  const auto write = [&](float gradient) {
+    WriteBlock(0,
+               {FloatTensor("head.act", {1}), FloatTensor("head.act_grad", {0.01f}),
+                FloatTensor("tiny/mul.act", {1e-8f}), FloatTensor("tiny/mul.act_grad", {gradient}),
+                FloatTensor("other/mul.act", {1e-8f})});
+    return AdviseOnTrace({.formats = {"fp16"}}).formats[0].forward.Vanishing().size();
+  };
+  EXPECT_EQ(write(1), 0u);
+  EXPECT_EQ(write(1e5f), 1u);
+}
+
+TEST_F(ForwardVerdictTest, ACopyIsAnInputOfItsModule) {
+  WriteBlock(0, {FloatTensor("fc/to.act", {1e5f}), FloatTensor("fc.act", {4})});
+  EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}}).lines[0],
+            "fp16  fails in forward: an input of fc reaches 100000 at step 0, the largest fp16 "
+            "value is 65504. No loss scale helps.");
 }
 
 TEST_F(ForwardVerdictTest, TuneSaysTheSame) {

@@ -12,7 +12,13 @@ import pytest
 from report_samples import data_of, replay, unpacked, verdict, write
 
 import dlsim
-from dlsim.results import FirstOverflow, ForwardOverflow, ForwardVerdict, NonfiniteTensor
+from dlsim.results import (
+    FirstOverflow,
+    ForwardOverflow,
+    ForwardVerdict,
+    NonfiniteTensor,
+    VanishingTensor,
+)
 from dlsim.traces._writer import TraceWriter
 
 FORWARD: dict[str, Any] = {
@@ -25,6 +31,7 @@ FORWARD: dict[str, Any] = {
         {"tensor": "block.0.wo.act", "first_step": 0, "absmax": 70000.0},
         {"tensor": "scores.act", "first_step": 1, "absmax": 1e9, "constant": True},
     ],
+    "vanishing": [{"tensor": "head.act", "steps": 2, "energy_lost": 0.9, "worst_step": 1}],
     "nonfinite": [{"tensor": "mask.act", "first_step": 0, "inf": 3, "nan": 0}],
     "kept_in_float32": ["norm.act"],
 }
@@ -66,6 +73,7 @@ def test_a_forward_verdict_is_read_from_json() -> None:
             ForwardOverflow("block.0.wo.act", 0, 70000.0),
             ForwardOverflow("scores.act", 1, 1e9, constant=True),
         ),
+        vanishing=(VanishingTensor("head.act", 2, 0.9, 1),),
         nonfinite=(NonfiniteTensor("mask.act", 0, 3, 0),),
         kept_in_float32=("norm.act",),
     )

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/enum_names.h"
@@ -30,6 +31,11 @@ constexpr auto EnumNames(ForwardState) {
                                                 {ForwardState::kNotRecorded, "not recorded"}});
 }
 
+// An output that loses more than this share of its energy to underflow is at risk ...
+inline constexpr double kForwardLossAtRisk = 0.1;
+// ... and one that loses more than this at most steps fails.
+inline constexpr double kForwardLossFails = 0.5;
+
 // One tensor over the steps that have it, in one format at scale 1.
 struct ForwardTensor {
   std::string name;
@@ -38,10 +44,17 @@ struct ForwardTensor {
   std::optional<int64_t> overflow_step = {};  // the first at which a finite value overflows ...
   float overflow_absmax = 0;                  // ... and the largest magnitude there
   bool constant = false;  // what overflows first is one value below -1e4, as masks add or fill in
+  bool hides_scores =
+      false;  // some values are a constant of masks that overflows, and do not count
   std::optional<int64_t> nonfinite_step = {};  // the first with values that were not finite
   uint64_t inf = 0, nan = 0;                   // such values, over all steps; they do not count
   double energy_lost = 0;  // the largest share of its sum of squares that underflows at a step ...
   int64_t energy_lost_step = 0;  // ... and the first such step
+  size_t steps = 0;              // at which it is not all zero ...
+  size_t steps_lost = 0;  // ... and those at which losing more than kForwardLossFails matters
+
+  // Whether it vanishes at most steps, and the loss depends on it.
+  bool Vanishes() const { return 2 * steps_lost > steps; }
 };
 
 // What is said of all tensors of one role that the recipe holds in 16 bits.
@@ -58,12 +71,12 @@ struct ForwardVerdict {
   // Those that overflow, in the order in which they do; within a step as recorded. They belong to
   // this verdict.
   std::vector<const ForwardTensor*> Overflowing() const;
+
+  // Those that vanish, as recorded. They belong to this verdict.
+  std::vector<const ForwardTensor*> Vanishing() const;
 };
 
 // Below one binade of head-room the next batch may overflow (docs/verdict.md).
 inline constexpr double kHeadroomAtRisk = 1;
-
-// An output that loses more than this share of its energy to underflow is at risk.
-inline constexpr double kForwardLossAtRisk = 0.1;
 
 }  // namespace dlsim::sim

@@ -15,7 +15,13 @@ from .._files import replacing
 from ._columns import Table
 from ._diagnosis import Diagnosis, diagnosis_of
 from ._expectations import Expectation, expectations_of
-from ._forward import FirstOverflow, ForwardOverflow, ForwardVerdict, NonfiniteTensor
+from ._forward import (
+    FirstOverflow,
+    ForwardOverflow,
+    ForwardVerdict,
+    NonfiniteTensor,
+    VanishingTensor,
+)
 from ._tables import table_names, tables
 from ._verdict import FormatVerdict, PathInWindows, StepWindow, TensorAtRisk, Verdict, verdict_of
 
@@ -37,6 +43,7 @@ __all__ = [
     "StepWindow",
     "Table",
     "TensorAtRisk",
+    "VanishingTensor",
     "Verdict",
     "read_result",
     "table_names",

@@ -30,6 +30,19 @@ class ForwardOverflow:
 
 
 @dataclass(frozen=True)
+class VanishingTensor:
+    """An output that loses most of itself to underflow at most steps: at `steps` of them.
+
+    `energy_lost` is the largest share of its energy that it loses at a step, `worst_step`.
+    """
+
+    tensor: str
+    steps: int
+    energy_lost: float
+    worst_step: int
+
+
+@dataclass(frozen=True)
 class NonfiniteTensor:
     """A tensor that was recorded with infinite values or NaN, which do not count."""
 
@@ -54,6 +67,7 @@ class ForwardVerdict:
     headroom: float | None = None
     first: FirstOverflow | None = None
     overflowing: tuple[ForwardOverflow, ...] = ()  # in the order in which they do
+    vanishing: tuple[VanishingTensor, ...] = ()  # outputs of modules
     nonfinite: tuple[NonfiniteTensor, ...] = ()
     kept_in_float32: tuple[str, ...] = ()  # recorded, but the recipe does not round them
 
@@ -73,6 +87,7 @@ def forward_of(item: object) -> ForwardVerdict:
         headroom=_number(item["headroom"]),
         first=None if first is None else _first(first),
         overflowing=tuple(map(_overflow, item["overflowing"])),
+        vanishing=tuple(map(_vanishing, item.get("vanishing", ()))),
         nonfinite=tuple(map(_nonfinite, item.get("nonfinite", ()))),
         kept_in_float32=tuple(map(str, item.get("kept_in_float32", ()))),
     )
@@ -88,6 +103,15 @@ def _overflow(item: Mapping[str, Any]) -> ForwardOverflow:
         int(item["first_step"]),
         float(item["absmax"]),
         bool(item.get("constant", False)),
+    )
+
+
+def _vanishing(item: Mapping[str, Any]) -> VanishingTensor:
+    return VanishingTensor(
+        str(item["tensor"]),
+        int(item["steps"]),
+        float(item["energy_lost"]),
+        int(item["worst_step"]),
     )
 
 
