@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "dlsim/codec.h"
-#include "dlsim/measure_step.h"
 #include "dlsim/trace.h"
 
 namespace dlsim {
@@ -60,10 +59,5 @@ struct ChannelCurves {
 // Returns the binary logarithm of the quantum of a conversion at a scale; nothing for those whose
 // harm the curves do not tell: they keep subnormals and round to nearest.
 std::optional<double> LogQuantum(const Conversion& conversion, double scale);
-
-// Returns the curves of each gradient of a step, in the order of TensorsOf, on all threads; micro-
-// steps add up as StepOptions::accumulation says. Not known: of a tensor that lies on a device, and
-// of one whose micro-steps differ in their channels. Throws Error if reading fails.
-std::vector<ChannelCurves> MeasureChannels(const TraceStep& step, Accumulation accumulation);
 
 }  // namespace dlsim

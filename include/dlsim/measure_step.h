@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "dlsim/channels.h"
 #include "dlsim/codec.h"
 #include "dlsim/enum_names.h"
 #include "dlsim/gradient_detail.h"
@@ -59,7 +60,8 @@ struct StepQuestion {
 
 struct StepOptions {
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
-  uint64_t seed = 0;  // for Rounding::kStochastic; see StreamOf
+  uint64_t seed = 0;      // for Rounding::kStochastic; see StreamOf
+  bool channels = false;  // fill StepMeasurement::channels
 
   // What measures and counts; null = the CPU. Digits are the same. MeasureSpreads has no options:
   // it stays on the CPU, as few policies ask for it.
@@ -97,12 +99,20 @@ struct StepMeasurement {
   std::vector<int64_t> micro_steps;                // number of each part; -1 = the step has none
   std::vector<StepTensor> tensors;                 // in file order; sums over tensors follow it
   std::vector<std::vector<TensorAnswer>> answers;  // [question][tensor]
+  // By tensor, if asked for; see MeasureChannels. Of a profile empty, too, if it knows of none.
+  std::vector<ChannelCurves> channels = {};
 };
 
 // Measures the gradients of a step on all threads, each of which reads the blocks that it measures.
 // Throws Error if reading fails.
 StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion> questions,
                             const StepOptions& options);
+
+// Returns what the channels of each gradient of a step lose, in the order of TensorsOf, on all
+// threads; micro-steps add up as StepOptions::accumulation says. Not known: of a tensor that lies
+// on a device, and of one whose micro-steps differ in their channels. Throws Error if reading
+// fails. MeasureStep and ProfileOf find the same while they read the values for something else.
+std::vector<ChannelCurves> MeasureChannels(const TraceStep& step, Accumulation accumulation);
 
 // Measures the forward tensors of a step: as they are, at scale 1, whatever scale the recording
 // carries. A question is a conversion, and a part a micro-step: its values are never summed with

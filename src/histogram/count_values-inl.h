@@ -9,15 +9,13 @@
 #endif
 
 #include <algorithm>
-#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <utility>
 
 #include "hwy/cache_control.h"
-#include "src/codec/lanes-inl.h"
+#include "src/histogram/add_records-inl.h"
 #include "src/histogram/counting_plan.h"
 #include "src/histogram/find_records-inl.h"
 
@@ -32,51 +30,6 @@ inline constexpr size_t kCountBlock = CountingTables::kBlock;
 
 // How far ahead values are fetched into the cache; as many as 2 KiB hold.
 inline constexpr size_t kCountPrefetch = 512;
-
-// The 4 records of every 4 values, added to where the offsets say, in bytes. Of each 128 bits, the
-// four vectors hold the records of one value after the other.
-template <class D, class V64>
-HWY_INLINE void AddBlocks(D d, V64 first, V64 second, V64 third, V64 fourth,
-                          const uint32_t* HWY_RESTRICT offsets, uint8_t* HWY_RESTRICT table) {
-  if constexpr (hn::MaxLanes(D()) == 2) {
-    const auto add = [&](V64 record, size_t offset) HWY_ATTR {
-      uint64_t* at = reinterpret_cast<uint64_t*>(table + offset);
-      hn::Store(hn::Add(hn::Load(d, at), record), d, at);
-    };
-    std::array<uint64_t, 2> pairs;  // fewer loads
-    std::memcpy(pairs.data(), offsets, sizeof(pairs));
-    add(first, static_cast<uint32_t>(pairs[0]));
-    add(second, pairs[0] >> 32);
-    add(third, static_cast<uint32_t>(pairs[1]) + sizeof(CountRecord));
-    add(fourth, (pairs[1] >> 32) + sizeof(CountRecord));
-  } else {
-    const hn::Half<D> half;
-    AddBlocks(half, hn::LowerHalf(half, first), hn::LowerHalf(half, second),
-              hn::LowerHalf(half, third), hn::LowerHalf(half, fourth), offsets, table);
-    AddBlocks(half, hn::UpperHalf(half, first), hn::UpperHalf(half, second),
-              hn::UpperHalf(half, third), hn::UpperHalf(half, fourth), offsets + hn::MaxLanes(D()),
-              table);
-  }
-}
-
-// Adds a vector of normal numbers to their records.
-HWY_INLINE void AddToRecords(V bits, const uint32_t* HWY_RESTRICT offsets,
-                             CountRecords* HWY_RESTRICT records) {
-  const hn::Repartition<uint64_t, U32Tag> u64;
-  const V significands = hn::Or(hn::And(bits, SetLanes(codec::kMantissaMask)), SetLanes(1u << 23));
-  const auto pairs = hn::BitCast(u64, significands);
-  const auto odd = hn::ShiftRight<32>(pairs);
-  const auto even = hn::And(pairs, hn::Set(u64, 0xFFFFFFFF));
-  const auto one = hn::Set(u64, uint64_t{1} << CountRecord::kCountShift);
-  const auto even_squares = hn::MulEven(significands, significands);
-  const auto odd_squares = hn::MulEven(hn::BitCast(U32Tag(), odd), hn::BitCast(U32Tag(), odd));
-  const auto even_packed = hn::Or(even, one), odd_packed = hn::Or(odd, one);
-  AddBlocks(u64, hn::InterleaveLower(u64, even_squares, even_packed),
-            hn::InterleaveLower(u64, odd_squares, odd_packed),
-            hn::InterleaveUpper(u64, even_squares, even_packed),
-            hn::InterleaveUpper(u64, odd_squares, odd_packed), offsets,
-            reinterpret_cast<uint8_t*>(records));
-}
 
 // The largest values of both signs and the smallest magnitude.
 class RangeLanes {

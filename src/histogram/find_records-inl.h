@@ -15,23 +15,14 @@
 #include <cstdint>
 #include <cstring>
 
-#include "src/codec/lanes-inl.h"
+#include "src/histogram/add_records-inl.h"
 #include "src/histogram/counting_plan.h"
-#include "src/histogram/counting_tables.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
 namespace HWY_NAMESPACE {
 
 #if HWY_TARGET != HWY_SCALAR
-
-using V = VectorLanes::V;
-using M = VectorLanes::M;
-inline constexpr size_t kLaneCount = hn::MaxLanes(U32Tag());
-
-inline constexpr uint32_t kRecordBytes = sizeof(CountRecords);
-
-HWY_INLINE V SetLanes(uint32_t value) { return hn::Set(U32Tag(), value); }
 
 // Stores the lanes of a mask one after the other; may write whole vectors. Returns their number.
 template <class T>

@@ -22,8 +22,12 @@ std::vector<int64_t> PartNumbers(const TraceStep& step, Accumulation accumulatio
 // until it reads another block.
 class ChunkLoader {
  public:
+  // What is to be done with chunks once they are used.
+  enum class Chunks : uint8_t { kDrop, kKeep };
+
   // Reads the block. Both must live as long as this.
-  ChunkLoader(const TensorSources& sources, const Block& block, Accumulation accumulation);
+  ChunkLoader(const TensorSources& sources, const Block& block, Accumulation accumulation,
+              Chunks chunks = Chunks::kDrop);
 
   size_t part_count() const { return sums_first_ ? 1 : bytes_.size(); }
 
@@ -34,16 +38,23 @@ class ChunkLoader {
   // part. Activations may be shorter in some micro-steps: then their chunks are, down to empty.
   std::span<const float> Load(size_t part, size_t begin);
 
+  // The values of a part all of whose chunks were loaded, and kept.
+  std::span<const float> Loaded(size_t part) const;
+
   // Elements of the longest chunk that begins at `begin`.
   size_t ChunkLength(size_t begin) const;
 
  private:
+  // Whether the values of a recording can be used where they are.
+  bool IsPlain(size_t recording) const;
   std::span<const float> LoadRecording(size_t recording, size_t begin, std::vector<float>& buffer);
   std::span<const float> LoadSum(size_t begin);
+  std::span<float> RoomFor(size_t begin, size_t length, std::vector<float>& buffer) const;
 
   const TensorSources* sources_;
   const Block* block_;
   bool sums_first_;
+  Chunks chunks_;
   std::vector<const std::byte*> bytes_;        // by recording; null = absent
   std::vector<std::vector<float>> converted_;  // by part, where it needs conversion
   std::vector<float> sum_;

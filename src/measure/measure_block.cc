@@ -187,7 +187,8 @@ size_t BlockQuestions::AddDistinct(const Measurement& measurement, Asked asked) 
   return place;
 }
 
-BlockMeasurer::BlockMeasurer(const StepWork& work) : work_(work), questions_(work) {}
+BlockMeasurer::BlockMeasurer(const StepWork& work, StepChannels* channels)
+    : work_(work), questions_(work), channels_(channels) {}
 
 void BlockMeasurer::Measure(const Block& block, const BlockAnswer& answer) const {
   std::optional<BlockQuestions> of_tensor;
@@ -196,12 +197,15 @@ void BlockMeasurer::Measure(const Block& block, const BlockAnswer& answer) const
     of_tensor->AddOfTensor(work_, block.tensor);
   }
   const BlockQuestions& questions = of_tensor ? *of_tensor : questions_;
-  ChunkLoader loader((*work_.tensors)[block.tensor], block, work_.options->accumulation);
+  const bool counts_channels = channels_ != nullptr && channels_->Counts(block.tensor);
+  ChunkLoader loader((*work_.tensors)[block.tensor], block, work_.options->accumulation,
+                     counts_channels ? ChunkLoader::Chunks::kKeep : ChunkLoader::Chunks::kDrop);
   if (loader.part_count() == 1) {
     WholeBlockMeasurer(questions, block, loader, answer).Run();
   } else {
     PartedBlockMeasurer(work_.questions, questions, block, loader, answer).Run();
   }
+  if (counts_channels) channels_->Add(block, loader);
 }
 
 }  // namespace dlsim

@@ -10,6 +10,7 @@
 #include "src/measure/chunk_detail.h"
 #include "src/measure/measure_chunk.h"
 #include "src/measure/step_blocks.h"
+#include "src/measure/step_channels.h"
 
 namespace dlsim {
 
@@ -49,8 +50,9 @@ class BlockQuestions {
 
 class BlockMeasurer {
  public:
-  // Makes ready what the blocks of all tensors have in common. `work` must live as long as this.
-  explicit BlockMeasurer(const StepWork& work);
+  // Makes ready what the blocks of all tensors have in common. `channels`, if any, is given what it
+  // counts. Both must live as long as this.
+  explicit BlockMeasurer(const StepWork& work, StepChannels* channels = nullptr);
 
   // Adds what the block holds to its answer, which begins empty, on the calling thread; several
   // threads may at once.
@@ -59,6 +61,7 @@ class BlockMeasurer {
  private:
   const StepWork& work_;
   BlockQuestions questions_;
+  StepChannels* channels_;
 };
 
 }  // namespace dlsim

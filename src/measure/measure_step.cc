@@ -4,12 +4,14 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 
 #include "src/base/parallel_beside.h"
 #include "src/device/compute_device.h"
 #include "src/measure/chunk_loader.h"
 #include "src/measure/measure_block.h"
 #include "src/measure/step_blocks.h"
+#include "src/measure/step_channels.h"
 
 namespace dlsim {
 namespace {
@@ -84,22 +86,27 @@ uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
 
 namespace {
 
-// Reading a block takes as long as so many questions.
-constexpr size_t kQuestionsPerReading = 2;
+// Reading a block takes as long as so many questions, and counting channels.
+constexpr size_t kQuestionsPerReading = 2, kQuestionsPerChannels = 4;
 
 // Measures all blocks on the CPU, and merges their answers in order.
 void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
   const std::vector<TensorSources>& tensors = *work.tensors;
-  const BlockMeasurer measurer(work);
+  std::optional<StepChannels> channels;
+  if (work.options->channels) channels.emplace(tensors);
+  const BlockMeasurer measurer(work, channels ? &*channels : nullptr);
+  const size_t questions =
+      work.questions.size() + kQuestionsPerReading + (channels ? kQuestionsPerChannels : 0);
   ForEachWave(tensors, [&](std::span<const Block> wave) {
     WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
     uint64_t elements = 0;
     for (const Block& block : wave) elements += block.count;
     ParallelForBeside(
         wave.size(), [&](size_t i) { measurer.Measure(wave[i], answers.Of(i)); },
-        elements * work.micro_steps.size() * (work.questions.size() + kQuestionsPerReading));
+        elements * work.micro_steps.size() * questions);
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
   });
+  if (channels) result.channels = channels->Take();
 }
 
 StepMeasurement MeasurePass(const TraceStep& step, Pass pass,
@@ -115,6 +122,7 @@ StepMeasurement MeasurePass(const TraceStep& step, Pass pass,
     MergeAnswer(answer, tensor, result);
   };
   RunOnDevice(work, *options.device->Measure(work, merge));
+  if (options.channels) result.channels = MeasureChannels(step, options.accumulation);
   return result;
 }
 
@@ -131,6 +139,7 @@ StepMeasurement MeasureForward(const TraceStep& step, std::span<const Conversion
   for (const Conversion& conversion : conversions) questions.push_back({.conversion = conversion});
   StepOptions one_by_one = options;
   one_by_one.accumulation = Accumulation::kQuantizeThenSum;
+  one_by_one.channels = false;
   return MeasurePass(step, Pass::kForward, questions, one_by_one);
 }
 

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <deque>
 #include <filesystem>
+#include <optional>
 #include <utility>
 
 #include "dlsim/profile.h"
@@ -13,6 +14,7 @@
 #include "src/histogram/histogram_sums.h"
 #include "src/measure/chunk_loader.h"
 #include "src/measure/step_blocks.h"
+#include "src/measure/step_channels.h"
 
 namespace dlsim {
 namespace {
@@ -46,18 +48,21 @@ std::vector<std::span<const Block>> CutIntoTasks(std::span<const Block> blocks, 
 // Counts consecutive blocks, each part with a counter of its own.
 std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,
                              std::span<const Block> blocks, size_t parts, Accumulation accumulation,
-                             const HistogramEdges& edges) {
+                             const HistogramEdges& edges, StepChannels* channels) {
   std::vector<Piece> pieces;
   std::deque<HistogramCounter> counters;
   for (size_t part = 0; part < parts; ++part) counters.emplace_back(edges);
   for (size_t b = 0; b < blocks.size(); ++b) {
-    ChunkLoader loader(tensors[blocks[b].tensor], blocks[b], accumulation);
+    const bool counts_channels = channels != nullptr && channels->Counts(blocks[b].tensor);
+    ChunkLoader loader(tensors[blocks[b].tensor], blocks[b], accumulation,
+                       counts_channels ? ChunkLoader::Chunks::kKeep : ChunkLoader::Chunks::kDrop);
     for (size_t part = 0; part < parts; ++part) {
       if (!loader.Has(part)) continue;
       for (size_t begin = 0; begin < blocks[b].count; begin += kChunkElements) {
         counters[part].Add(loader.Load(part, begin));
       }
     }
+    if (counts_channels) channels->Add(blocks[b], loader);
     if (b + 1 < blocks.size() && blocks[b + 1].tensor == blocks[b].tensor) continue;
     for (size_t part = 0; part < parts; ++part) {
       pieces.push_back({blocks[b].tensor, part, TakeSums(counters[part])});
@@ -67,11 +72,12 @@ std::vector<Piece> CountTask(const std::vector<TensorSources>& tensors,
 }
 
 // How many elements are looked at in the time in which one is counted, or a bin becomes a number.
-constexpr uint64_t kLooksPerCount = 4;
+constexpr uint64_t kLooksPerCount = 4, kLooksPerChannels = 4;
 constexpr uint64_t kLooksPerBin = 10;
 
-// Adds to the sums of every tensor: [tensor * parts + part].
-void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<HistogramSums> sums) {
+// Adds to the sums of every tensor, [tensor * parts + part], and to `channels`, if any.
+void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<HistogramSums> sums,
+                StepChannels* channels) {
   const StepOptions& options = *work.options;
   const std::vector<TensorSources>& tensors = *work.tensors;
   const size_t parts = work.micro_steps.size();
@@ -83,9 +89,10 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
     ParallelForBeside(
         tasks.size(),
         [&](size_t task) {
-          pieces[task] = CountTask(tensors, tasks[task], parts, options.accumulation, edges);
+          pieces[task] =
+              CountTask(tensors, tasks[task], parts, options.accumulation, edges, channels);
         },
-        elements * kLooksPerCount);
+        elements * (kLooksPerCount + (channels == nullptr ? 0 : kLooksPerChannels)));
     for (const std::vector<Piece>& of_task : pieces) {
       for (const Piece& piece : of_task) sums[piece.tensor * parts + piece.part].Merge(piece.sums);
     }
@@ -159,9 +166,13 @@ void AddPass(const TraceStep& step, Pass pass, const HistogramEdges& edges, Step
   const StepWork work = {&step, &tensors, micro_steps, {}, &options};
   CheckWhereTensorsAre(work);
   if (options.device == nullptr) {
-    CountOnCpu(work, edges, sums);
+    std::optional<StepChannels> channels;
+    if (options.channels) channels.emplace(tensors);
+    CountOnCpu(work, edges, sums, channels ? &*channels : nullptr);
+    if (channels) profile.channels = channels->Take();
   } else {
     RunOnDevice(work, *options.device->Count(work, edges, sums));
+    if (options.channels) profile.channels = MeasureChannels(step, options.accumulation);
   }
   const size_t before = profile.tensors.size();
   for (const TensorSources& sources : tensors) profile.tensors.push_back(DescribeTensor(sources));
@@ -197,8 +208,9 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
     const std::string name = std::filesystem::path(file->place).filename().string();
     profile.files.push_back({name, file->file_bytes});
   }
-  AddPass(step, Pass::kBackward, edges, options, profile);
-  profile.channels = MeasureChannels(step, options.accumulation);
+  StepOptions with_channels = options;
+  with_channels.channels = true;
+  AddPass(step, Pass::kBackward, edges, with_channels, profile);
   AddPass(step, Pass::kForward, edges, options, profile);
   profile.channels.resize(profile.tensors.size());
   if (std::ranges::none_of(profile.channels, &ChannelCurves::known)) profile.channels.clear();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What channels lose: the curves against harm by definition, value by value.
-#include "dlsim/channels.h"
+#include "dlsim/measure_step.h"
 
 #include <gtest/gtest.h>
 #include <omp.h>
