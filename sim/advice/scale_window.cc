@@ -47,9 +47,9 @@ double StepWindow::LossAt(double scale) const {
 }
 
 StepInputs::StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
-                       std::vector<ChannelCurves> channel_curves, NoiseFinder& noise_finder)
+                       NoiseFinder& noise_finder)
     : tensors(step.tensors),
-      channels(std::move(channel_curves)),
+      channels(step.channels),
       totals(TotalsOf(any_answers)),
       noise(noise_finder.Find(tensors, totals)) {
   parameters_only = true;

@@ -20,13 +20,13 @@ namespace dlsim::sim {
 // What the loss scale does not change of a measured step.
 struct StepInputs {
   StepInputs(const StepMeasurement& step, const std::vector<TensorAnswer>& any_answers,
-             std::vector<ChannelCurves> channel_curves, NoiseFinder& noise_finder);
+             NoiseFinder& noise_finder);
 
   const std::vector<StepTensor>& tensors;
-  std::vector<ChannelCurves> channels;  // see GradientStep::Channels
-  std::vector<TensorStats> totals;      // only what is counted of the inputs counts
-  std::vector<bool> noise;              // see NoiseFinder
-  bool parameters_only = false;         // no activation gradient was recorded that is not zero
+  const std::vector<ChannelCurves>& channels;
+  std::vector<TensorStats> totals;  // only what is counted of the inputs counts
+  std::vector<bool> noise;          // see NoiseFinder
+  bool parameters_only = false;     // no activation gradient was recorded that is not zero
 };
 
 // The binades that a recommended scale leaves below overflow.

@@ -8,9 +8,13 @@
 #include <utility>
 
 #include "sim/replay/layer_name.h"
+#include "src/profile/curve_code.h"
 
 namespace dlsim::sim {
 namespace {
+
+// What channels of early steps may take in memory: for mostly only a few are measured again.
+constexpr size_t kMostKeptBytes = size_t{16} << 20;
 
 size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowestWindowExponent); }
 
@@ -27,9 +31,9 @@ void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<Ten
     const double harm = HarmOf(answers[t], inputs.totals[t]);
     tensor.harm.Add(harm);
     double of_channels = 0;
-    if (quantum && !inputs.channels.empty() && inputs.channels[t].known()) {
+    if (quantum && !inputs.channels.empty()) {
       of_channels =
-          tensor.channels.Add(inputs.channels[t], *quantum, AboveFloor(harm, question.conversion));
+          tensor.channels.Add(inputs.channels[t], quantum, AboveFloor(harm, question.conversion));
     }
     if (std::max(harm, of_channels) <= kHarmAtRisk) continue;
     ++tensor.steps_at_risk;
@@ -209,7 +213,7 @@ void WindowConsumer::AddForward(const GradientStep& step, const StepInputs& inpu
 
 void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredStep& all) {
   const StepMeasurement& measured = all.gradients;
-  const StepInputs inputs(measured, measured.answers[probes_.front().answer], all.channels, noise_);
+  const StepInputs inputs(measured, measured.answers[probes_.front().answer], noise_);
   if (step.HasBrokenLoss() && broken_losses_.steps++ == 0) {
     broken_losses_.first_step = step.number();
   }
@@ -219,6 +223,7 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredS
   }
   AddForward(step, inputs, all.forward);
   Learn(inputs, measured);
+  KeepChannels(measured.channels);
   tensors_ = inputs.tensors.size();
   while (true) {
     StepQuestions questions;
@@ -234,6 +239,28 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredS
   }
 }
 
+void WindowConsumer::KeepChannels(std::span<const ChannelCurves> channels) {
+  if (kept_bytes_ > kMostKeptBytes) return;
+  KeptChannels& kept = kept_channels_.emplace_back();
+  kept.tensors = channels.size();
+  PutCurves(channels, kept.curves);
+  kept_bytes_ += sizeof(kept) + kept.curves.size();
+}
+
+// Measures a step that was advanced.
+StepMeasurement WindowConsumer::MeasureAgain(size_t i, const GradientStep& step,
+                                             const StepQuestions& questions) const {
+  StepOptions options = options_;
+  options.channels = i >= kept_channels_.size();
+  StepMeasurement measured = step.Measure(questions.all(), options);
+  if (options.channels) return measured;
+  const KeptChannels& kept = kept_channels_[i];
+  static const std::string place = "channels";
+  ByteReader reader(place, kept.curves);
+  measured.channels = TakeCurves(kept.tensors, reader);
+  return measured;
+}
+
 std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
   size_t behind = 0;
   for (const Searched& searched : formats_) behind = std::max(behind, searched.first);
@@ -244,8 +271,8 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
     for (size_t f = 0; f < formats_.size(); ++f) {
       if (i < formats_[f].first) AskAt(f, formats_[f].exponent, true, questions);
     }
-    const StepMeasurement measured = step->Measure(questions.all(), options_);
-    const StepInputs inputs(measured, measured.answers.front(), step->Channels(options_), noise_);
+    const StepMeasurement measured = MeasureAgain(i, *step, questions);
+    const StepInputs inputs(measured, measured.answers.front(), noise_);
     for (const Probe& probe : probes_) AddHarm(step->number(), inputs, measured, probe);
   }
   std::vector<FormatWindows> windows;

@@ -92,6 +92,12 @@ class WindowConsumer final : public StepConsumer {
     size_t answer;
   };
 
+  // Those of one step as bytes, which take a tenth of the memory.
+  struct KeptChannels {
+    size_t tensors = 0;
+    std::string curves;
+  };
+
   void AskAt(size_t format, int exponent, bool of_tensors, StepQuestions& questions);
   void AskWanted(StepQuestions& questions);
   void Learn(const StepInputs& inputs, const StepMeasurement& measured);
@@ -100,6 +106,9 @@ class WindowConsumer final : public StepConsumer {
   void Settle(Searched& searched, size_t next_step);
   void AddForward(const GradientStep& step, const StepInputs& inputs,
                   const StepMeasurement& forward);
+  void KeepChannels(std::span<const ChannelCurves> channels);
+  StepMeasurement MeasureAgain(size_t i, const GradientStep& step,
+                               const StepQuestions& questions) const;
 
   StepOptions options_;
   Recipe recipe_;
@@ -108,6 +117,8 @@ class WindowConsumer final : public StepConsumer {
   size_t tensors_ = 0;  // of the step that was advanced last
   std::vector<Searched> formats_;
   std::vector<Probe> probes_;
+  std::vector<KeptChannels> kept_channels_;  // of the first steps
+  size_t kept_bytes_ = 0;
 };
 
 }  // namespace dlsim::sim

@@ -20,8 +20,7 @@ inline constexpr double kFloat32Overflow = 0x1p128 - 0x1p103;
 struct JudgedStep {
   const StepMeasurement& step;
   const std::vector<TensorAnswer>& answers;
-  const std::vector<TensorStats>& totals;        // per tensor, over its parts
-  std::span<const ChannelCurves> channels = {};  // per tensor, or of none
+  const std::vector<TensorStats>& totals;  // per tensor, over its parts
 };
 
 // What the finite tests look at, over some tensors of one step, and what explains their outcome.

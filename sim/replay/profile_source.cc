@@ -68,12 +68,10 @@ class OpenedStep final : public GradientStep {
   }
 
   StepMeasurement Measure(std::span<const StepQuestion> questions,
-                          const StepOptions& /*options*/) const override {
-    return Answer(gradients_, questions);
-  }
-
-  std::vector<ChannelCurves> Channels(const StepOptions& /*options*/) const override {
-    return channels_;
+                          const StepOptions& options) const override {
+    StepMeasurement measured = Answer(gradients_, questions);
+    if (options.channels) measured.channels = channels_;
+    return measured;
   }
 
   StepMeasurement MeasureForward(std::span<const Conversion> conversions,
@@ -155,7 +153,6 @@ class OpenedTotals final : public GradientStep {
     DLSIM_CHECK(questions.empty());
     return {};
   }
-  std::vector<ChannelCurves> Channels(const StepOptions& /*options*/) const override { return {}; }
   StepMeasurement MeasureForward(std::span<const Conversion> conversions,
                                  const StepOptions& /*options*/) const override {
     DLSIM_CHECK(conversions.empty());

@@ -42,7 +42,7 @@ class ReplayConsumer final : public StepConsumer {
       observed.runs.push_back({state.run(), answers, state.result().steps.back(), r,
                                forward_[r].Answers(measured.forward)});
     };
-    states_.Advance(step.number(), measured.gradients, measured.channels, lived);
+    states_.Advance(step.number(), measured.gradients, lived);
     if (observer_) observer_(observed);
   }
 

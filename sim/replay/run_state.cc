@@ -192,59 +192,6 @@ void RunState::Skip(const ScalerDecision& decision, ReplayStep& record) const {
   }
 }
 
-// Adds the counters of one tensor in a step to the record.
-void RunState::CountStep(const Measured& step, size_t t, ReplayStep& record) {
-  const bool gradient = step.judged.step.tensors[t].role == Role::kGrad;
-  (gradient ? record.gradients : record.activations).Merge(step.judged.totals[t]);
-  const auto& bounds = step.judged.answers[t].bounds;
-  if (!bounds) return;
-  (gradient ? record.uncertain->gradients : record.uncertain->activations).Merge(bounds->counters);
-}
-
-// Adds them to the tensor of the run.
-void RunState::CountTensor(const Measured& step, size_t t, const ReplayStep& record) {
-  const TensorStats& total = step.judged.totals[t];
-  const StepTensor& header = step.judged.step.tensors[t];
-  const bool grouped = header.role == Role::kGrad && !record.optimizers.empty();
-  const bool skipped = grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
-  // Steps mostly have the same tensors.
-  ReplayTensor& tensor = tensors_.Of(header.name, t, header.role);
-  tensor.stats.Merge(total);
-  if (!skipped) {
-    tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
-  }
-  if (total.sum_of_squares > 0) {
-    ++tensor.nonzero_steps;
-    tensor.noise_steps += step.noise[t];
-    if (!skipped) tensor.harm.Add(total.harm());
-    CountChannels(step, t, skipped, record, tensor.channels);
-  }
-  if (total.overflow > 0 && !tensor.first_overflow_step) tensor.first_overflow_step = record.step;
-  if (const auto& bounds = step.judged.answers[t].bounds) {
-    tensor.AddUncertainty(bounds->counters);
-    if (!skipped) {
-      tensor.uncertain->worst_step_energy_lost.RaiseTo(
-          bounds->counters.RangeOf<&TensorStats::energy_lost>(total));
-    }
-  }
-  if (units_.empty()) return;
-  const double scale = scale_of_tensor_[t];
-  if (!tensor.scales) tensor.scales = ScaleRange{scale, scale, scale};
-  tensor.scales =
-      ScaleRange{std::fmin(tensor.scales->min, scale), std::fmax(tensor.scales->max, scale), scale};
-}
-
-void RunState::CountChannels(const Measured& step, size_t t, bool skipped, const ReplayStep& record,
-                             ChannelHarm& harm) const {
-  if (step.judged.channels.empty()) return;
-  const ChannelCurves& curves = step.judged.channels[t];
-  harm.channels = std::max(harm.channels, curves.channels);
-  const double scale = units_.empty() ? record.scale : scale_of_tensor_[t];
-  const std::optional<double> quantum = LogQuantum(run_.conversion, scale);
-  if (skipped || !quantum || !curves.known()) return;
-  harm.Add(curves, *quantum, AboveFloor(step.judged.totals[t].harm(), run_.conversion));
-}
-
 // Sums up what the tensors of one role lose.
 StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
   const auto over = [&](Reading reading) {

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstddef>
-#include <span>
 #include <vector>
 
 #include "sim/replay/harm.h"
@@ -46,11 +45,9 @@ class RunStates {
   // Adds the questions of the runs that go on.
   void Ask(const GradientStep& step, StepQuestions& questions);
 
-  // Lives through the step. Calls lived(run, its answers) after each run that went on. `channels`:
-  // what is known of those of each tensor, if anything.
+  // Lives through the step. Calls lived(run, its answers) after each run that went on.
   template <class Lived>
-  void Advance(int64_t step, const StepMeasurement& measured,
-               std::span<const ChannelCurves> channels, const Lived& lived) {
+  void Advance(int64_t step, const StepMeasurement& measured, const Lived& lived) {
     QuestionTotals totals(measured);
     const std::vector<bool> noise = NoiseIn(measured, totals);
     const std::vector<size_t> last_to_ask = LastToAsk(measured.answers.size());
@@ -58,7 +55,7 @@ class RunStates {
       if (states_[r].stopped()) continue;
       const size_t question = question_of_run_[r];
       const std::vector<TensorAnswer>& answers = measured.answers[question];
-      states_[r].Advance({measured, answers, totals.Of(question), channels}, noise, step);
+      states_[r].Advance({measured, answers, totals.Of(question)}, noise, step);
       lived(r, answers);
       if (last_to_ask[question] == r) totals.Drop(question);
     }

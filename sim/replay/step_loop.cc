@@ -81,9 +81,10 @@ void ForEachStep(const GradientSource& source, const StepOptions& options, StepC
       }
       StepQuestions questions;
       if (consumer.Ask(*step, questions)) {
-        measured.gradients = step->Measure(questions.all(), options);
+        StepOptions asked = options;
+        asked.channels = questions.channels();
+        measured.gradients = step->Measure(questions.all(), asked);
       }
-      if (questions.channels()) measured.channels = step->Channels(options);
       if (!questions.forward().empty()) {
         measured.forward = step->MeasureForward(questions.forward(), options);
       }

@@ -40,9 +40,8 @@ class StepQuestions {
 // What was asked of one step: of its gradients, and of its forward tensors at scale 1. The latter
 // are apart so that nothing takes them for gradients.
 struct MeasuredStep {
-  StepMeasurement gradients;            // empty if nobody needed it
-  std::vector<ChannelCurves> channels;  // see GradientStep::Channels; empty also if nobody asked
-  StepMeasurement forward;              // see MeasureForward; empty if nobody asked
+  StepMeasurement gradients;  // empty if nobody needed it
+  StepMeasurement forward;    // see MeasureForward; empty if nobody asked
 };
 
 // What goes along: says what it wants to know of each step, and lives through the answers. The

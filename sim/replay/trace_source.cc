@@ -59,9 +59,6 @@ class RecordedStep final : public GradientStep {
                           const StepOptions& options) const override {
     return IfUnchanged(MeasureStep(step_, questions, options));
   }
-  std::vector<ChannelCurves> Channels(const StepOptions& options) const override {
-    return IfUnchanged(MeasureChannels(step_, options.accumulation));
-  }
   StepMeasurement MeasureForward(std::span<const Conversion> conversions,
                                  const StepOptions& options) const override {
     return IfUnchanged(dlsim::MeasureForward(step_, conversions, options));

@@ -46,7 +46,7 @@ class GeneralRuns {
 
   void Advance(int64_t step, std::span<const StepWindow* const> windows,
                const StepMeasurement& measured) {
-    states_.Advance(step, measured, {}, [&](size_t r, const auto&) {
+    states_.Advance(step, measured, [&](size_t r, const auto&) {
       RunState& state = states_[r];
       if (state.stopped()) outcomes_[r].End(state.result().events.back());
       const ReplayStep record = state.TakeStep();

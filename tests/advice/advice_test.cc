@@ -32,9 +32,8 @@ std::pair<int, int> WindowByAsking(const GradientStep& step, const Format& forma
   for (int k = kLowestWindowExponent; k <= kHighestWindowExponent; ++k) {
     questions.push_back({{format}, std::ldexp(1.0f, k)});
   }
-  const StepMeasurement measured = step.Measure(questions, {});
+  const StepMeasurement measured = step.Measure(questions, {.channels = true});
   int low = kHighestWindowExponent + 1, high = kLowestWindowExponent - 1;
-  const std::vector<ChannelCurves> channels = step.Channels({});
   int channel_low = low;
   for (size_t q = 0; q < questions.size(); ++q) {
     const int exponent = kLowestWindowExponent + static_cast<int>(q);
@@ -54,7 +53,7 @@ std::pair<int, int> WindowByAsking(const GradientStep& step, const Format& forma
     if (low > exponent && grads.mean <= limit && activations.mean <= limit) low = exponent;
     const double quantum = *LogQuantum({format}, std::ldexp(1.0, exponent));
     const auto of_channels = [&](Role role) {
-      return ChannelHarmOver(role, measured.tensors, channels, noise, quantum).mean;
+      return ChannelHarmOver(role, measured.tensors, measured.channels, noise, quantum).mean;
     };
     const bool keeps = of_channels(Role::kGrad) <= kRowHarmThreshold &&
                        of_channels(Role::kActGrad) <= kFeatureHarmThreshold;

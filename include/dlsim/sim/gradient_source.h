@@ -12,7 +12,6 @@
 #include <string>
 #include <vector>
 
-#include "dlsim/channels.h"
 #include "dlsim/measure_step.h"
 #include "dlsim/profile.h"
 #include "dlsim/sim/loss_scaler.h"
@@ -45,10 +44,6 @@ class GradientStep {
   // Answers questions; see MeasureStep. A profile cannot answer each exactly: see TensorAnswer.
   virtual StepMeasurement Measure(std::span<const StepQuestion> questions,
                                   const StepOptions& options) const = 0;
-
-  // What the channels of each gradient lose, in the order of Tensors(); see MeasureChannels. Empty
-  // if nothing is known of any.
-  virtual std::vector<ChannelCurves> Channels(const StepOptions& options) const = 0;
 
   // Measures the forward tensors as they are; see MeasureForward. Without any, there are no tensors
   // and each answer is empty.

@@ -32,14 +32,15 @@ struct ChannelHarm {
   HarmOverSteps mean = {};  // over the channels
   double worst = 0;         // of a channel at a step
 
-  // Adds a step: a tensor that is not zero, in a conversion whose quantum is known. Returns the
-  // mean. `of_tensor`: its harm as a whole above the rounding floor, which is that of its only
-  // channel.
-  double Add(const ChannelCurves& curves, double log_quantum, double of_tensor) {
+  // Adds a step of a tensor that is not zero. `log_quantum`: nothing if the conversion's is not
+  // known, or the step was skipped; then only channels are counted. Returns the mean.
+  // `of_tensor`: its harm as a whole above the rounding floor, which is that of its only channel.
+  double Add(const ChannelCurves& curves, std::optional<double> log_quantum, double of_tensor) {
     channels = curves.channels > channels ? curves.channels : channels;
+    if (!log_quantum || !curves.known()) return 0;
     const bool one = curves.channels == 1;
-    const double of_step = one ? of_tensor : curves.MeanAt(log_quantum);
-    const double largest = one ? of_tensor : curves.WorstAt(log_quantum);
+    const double of_step = one ? of_tensor : curves.MeanAt(*log_quantum);
+    const double largest = one ? of_tensor : curves.WorstAt(*log_quantum);
     mean.Add(of_step);
     worst = largest > worst ? largest : worst;
     return of_step;
