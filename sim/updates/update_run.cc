@@ -118,7 +118,8 @@ std::vector<UpdateRun> RemediesOf(const UpdateRun& run, const OptimizerSettings&
   }
   if (narrow_weights && trained.has_states() && (run.first || run.second)) {
     UpdateRun wide = run;
-    wide.first = wide.second = std::nullopt;
+    wide.first.reset();
+    wide.second.reset();
     remedies.push_back(Finished(wide));
     UpdateRun master = run;
     master.master = true;
