@@ -14,6 +14,7 @@ namespace dlsim::sim {
 namespace {
 
 constexpr double kHarmfulBias = 2;         // of a second moment, up or down
+constexpr double kMended = 0.5;            // of a drift, at most, for what mends it
 constexpr double kFollowedDistance = 0.1;  // of a float32 replay from the training that it replays
 
 bool SameStates(const UpdateRun& a, const UpdateRun& b) {
@@ -120,6 +121,8 @@ std::vector<std::string> FixesOf(const UpdateStudy& study, const RunOutcome& run
   if (VerdictOf(run) == UpdateVerdict::kSound) return fixes;
   for (const RunOutcome& other : study.runs) {
     if (VerdictOf(other) != UpdateVerdict::kSound) continue;
+    // One that stays just below the limit mends nothing.
+    if (run.nonfinite == 0 && other.drift.value_or(0) > kMended * run.drift.value_or(0)) continue;
     const std::string text = FixText(run.run, other.run);
     if (!text.empty() && std::ranges::find(fixes, text) == fixes.end()) fixes.push_back(text);
   }

@@ -44,7 +44,8 @@ struct UpdateStudy {
 UpdateVerdict VerdictOf(const RunOutcome& run);
 
 // Returns what mends a run: how the sound runs that were tried differ from it, the cheapest first;
-// float32 weights and states if there are none. Empty if it is sound.
+// float32 weights and states if there are none. What mends a drift halves it at least. Empty if the
+// run is sound.
 std::vector<std::string> FixesOf(const UpdateStudy& study, const RunOutcome& run);
 
 // Returns the sentences about the runs that were asked for, the verdict first.
