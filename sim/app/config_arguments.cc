@@ -8,17 +8,18 @@
 
 namespace dlsim::sim {
 
-void ConfigArguments::Visit(OptionRows& option, ConfigFiles files) {
+void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::string& taken,
+                            const std::string& win) {
   const bool several = files == ConfigFiles::kSeveral;
   option.Group(kTryGroup);
   CLI::Option* const config = option(
       "--config", paths, "FILE",
-      std::string("Take format, policy and parameters from a training configuration: YAML, JSON or "
-                  "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
-                  "fairseq, verl, torchtitan, torch, Apex, or a script with the command line of "
-                  "Megatron-LM, fairseq or Hugging Face; '-' for standard input; --format, "
-                  "--policy and --set win") +
-          (several ? "; repeatable: the runs of several files side by side" : ""));
+      "Take " + taken +
+          " from a training configuration: YAML, JSON or "
+          "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
+          "fairseq, verl, torchtitan, torch, Apex, or a script with the command line of "
+          "Megatron-LM, fairseq or Hugging Face; '-' for standard input; " +
+          win + " win" + (several ? "; repeatable: the runs of several files side by side" : ""));
   // Several are taken here, so that ReadConfig can say which command compares them.
   if (!several) config->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   std::vector<std::pair<std::string_view, std::string_view>> kinds;

@@ -18,8 +18,11 @@ struct ConfigArguments {
   std::vector<std::string> paths;
   ConfigOptions options;
 
-  // --config, --config-kind, --config-version and --backend.
-  void Visit(OptionRows& option, ConfigFiles files = ConfigFiles::kOne);
+  // --config, --config-kind, --config-version and --backend. The help says what is `taken` from a
+  // file, and which options `win` against it.
+  void Visit(OptionRows& option, ConfigFiles files = ConfigFiles::kOne,
+             const std::string& taken = "format, policy and parameters",
+             const std::string& win = "--format, --policy and --set");
   std::string path() const { return paths.empty() ? "" : paths.front(); }
 };
 

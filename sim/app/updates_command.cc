@@ -184,7 +184,8 @@ void UpdatesOptions::Visit(OptionRows& option) {
   option.Group(kTryGroup);
   VisitFormats(option, request);
   option("--seed", seed, "Seed of stochastic rounding");
-  config.Visit(option);
+  config.Visit(option, ConfigFiles::kOne, "formats of weights, moments and gradients",
+               "options of formats");
   option.Group("Optimizer (float32 is replayed with the same)");
   VisitSettings(option, request.overrides);
   option.Threads();

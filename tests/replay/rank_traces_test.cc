@@ -118,9 +118,10 @@ TEST(RankTraces, StochasticRoundingSeesTheSameElements) {
   EXPECT_EQ(RunsOf(With({trace.ranks()}, how)), RunsOf(With({trace.expected()}, how)));
 }
 
+// But for accumulate, which asks what the reduction itself does.
 TEST(RankTraces, EveryCommandReadsTheReducedValues) {
   const SplitTrace trace(kAccumulated, RankReduction::kMean, Parts);
-  for (const char* command : {"summaries", "accumulate"}) {
+  for (const char* command : {"summaries", "sweep"}) {
     EXPECT_EQ(Succeed({command, trace.ranks(), "--csv", "-"}),
               Succeed({command, trace.expected(), "--csv", "-"}));
   }
