@@ -72,7 +72,7 @@ Json JsonRun(const ReductionResult& result) {
 void WriteReductionJson(const Json& trace, const Json& options, const Json& expectations,
                         const ReductionStudy& study, OutputFile& out) {
   JsonStream json("dlsim.accumulate/2", trace, options, out);
-  json.Member("verdict", {{"lines", ReductionVerdict(study)}});
+  json.Member("lines", ReductionVerdict(study));
   json.Member("ranks", JsonGroups(study));
   json.Array("runs", study.reductions, [&](const ReductionResult& result) {
     Json object = JsonRun(result);

@@ -88,7 +88,7 @@ void WriteUpdatesJson(const UpdateStudy& study, const Json& options, OutputFile&
   JsonStream json("dlsim.updates/1", out);
   json.Member("probe", JsonProbe(study));
   json.Member("options", options);
-  json.Member("verdict", UpdateSentences(study));
+  json.Member("lines", UpdateSentences(study));
   json.Array("runs", study.runs, [&](const RunOutcome& run) { return JsonRun(study, run); });
   json.Finish();
 }

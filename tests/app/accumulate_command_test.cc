@@ -145,9 +145,8 @@ TEST(AccumulateCommand, OverflowIsThatOfAllElementsAndOrders) {
   EXPECT_EQ(after["safe_scale"], 0.5);
   EXPECT_EQ(RunOf(document, "fp16 ring before")["overflow"], "no order");
   EXPECT_EQ(RunOf(document, "fp16 ring before")["safe_scale"], 1.0);
-  EXPECT_NE(
-      Joined(document["verdict"]["lines"]).find("divided after: in every order (safe up to 2^-1)"),
-      std::string::npos);
+  EXPECT_NE(Joined(document["lines"]).find("divided after: in every order (safe up to 2^-1)"),
+            std::string::npos);
   values[777] = -20000;
   trace.Add(values);
   const json three = Study(trace.path(), {"--world-size", "3", "--format", "fp16", "--scale", "1",

@@ -1,0 +1,202 @@
+# SPDX-License-Identifier: Apache-2.0
+"""dlsim.updates against torch.optim on 16-bit parameters, bit for bit, and against the published
+definitions of stochastic rounding and Kahan summation, by distribution."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import dlsim
+
+torch = pytest.importorskip("torch", minversion="2.4")  # older ones compute in another order
+
+STEPS = 40
+COUNT = 4096
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+# The lowest learning rate leaves most updates of a 16-bit weight without effect.
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "adamw": ("AdamW", {"lr": 1e-3, "weight_decay": 0.1, "eps": 1e-4}),
+    "amsgrad": ("AdamW", {"lr": 1e-3, "amsgrad": True, "eps": 1e-4}),
+    "adam": ("Adam", {"lr": 1e-4, "betas": (0.8, 0.99), "eps": 1e-4}),
+    "adam_l2": ("Adam", {"lr": 1e-2, "weight_decay": 0.01, "eps": 1e-4}),
+    "sgd": ("SGD", {"lr": 0.1}),
+    "momentum": ("SGD", {"lr": 0.03, "momentum": 0.9, "weight_decay": 1e-3}),
+    "nesterov": ("SGD", {"lr": 0.03, "momentum": 0.9, "nesterov": True}),
+}
+
+
+class Followed(torch.nn.Module):
+    """A parameter whose gradient is what the caller passes."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        values = torch.from_numpy(np.random.default_rng(1).normal(size=count).astype(np.float32))
+        self.w = torch.nn.Parameter(values)
+
+    def forward(self, gradient: Any) -> Any:
+        return (self.w * gradient).sum()
+
+
+def gradients(count: int, steps: int) -> list[Any]:
+    """Normal numbers of sizes from 1e-4 to 10."""
+    rng = np.random.default_rng(2)
+    sizes = 10.0 ** rng.uniform(-4, 1, size=count)
+    drawn = rng.normal(size=(steps, count)) * sizes
+    return list(torch.from_numpy(drawn.astype(np.float32)))
+
+
+def recorded(path: Path, name: str, count: int = COUNT, steps: int = STEPS) -> Path:
+    """Records the float32 training."""
+    kind, settings = OPTIMIZERS[name]
+    model = Followed(count)
+    optimizer = getattr(torch.optim, kind)(model.parameters(), foreach=False, **settings)
+    probe = path / f"{name}.dlprobe"
+    with dlsim.ProbeRecorder(model, probe, elements=count):
+        for gradient in gradients(count, steps):
+            optimizer.zero_grad()
+            model(gradient).backward()
+            optimizer.step()
+    return probe
+
+
+def replayed(probe: Path, **how: Any) -> dict[str, np.ndarray]:
+    """Where the run that is asked for ends: columns of its rows."""
+    elements = probe.with_suffix(".csv")
+    result = dlsim.updates(probe, elements=elements, **how)
+    with elements.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["run"] == result.data["runs"][0]["name"]]
+    assert [int(row["index"]) for row in rows] == list(range(len(rows)))
+    return {
+        name: np.array([row[name] or "nan" for row in rows], dtype=np.float32)
+        for name in ("weight", "first", "second")
+    }
+
+
+@pytest.mark.parametrize("fused", [False, True], ids=["single", "fused"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_weights_and_moments_are_those_of_torch(
+    name: str, dtype: str, fused: bool, tmp_path: Path
+) -> None:
+    kind, settings = OPTIMIZERS[name]
+    adam = kind != "SGD"
+    if dtype == "fp32" and adam:
+        pytest.skip("torch's float32 square roots may be off by one unit in the last place")
+    start = Followed(COUNT).w.detach().to(DTYPES[dtype])
+    weights = torch.nn.Parameter(start.clone())
+    how = {"fused": True} if fused else {"foreach": False}
+    optimizer = getattr(torch.optim, kind)([weights], **how, **settings)
+    for gradient in gradients(COUNT, STEPS):
+        weights.grad = gradient.to(DTYPES[dtype])
+        optimizer.step()
+    ends = replayed(
+        recorded(tmp_path, name),
+        weights=dtype,
+        states=dtype,
+        gradients=dtype,
+        kernel="fused" if fused else "foreach",
+    )
+    assert not torch.equal(weights, start)
+    np.testing.assert_array_equal(ends["weight"], weights.detach().float().numpy())
+    state = optimizer.state[weights]
+    if adam:
+        np.testing.assert_array_equal(ends["first"], state["exp_avg"].float().numpy())
+        np.testing.assert_array_equal(ends["second"], state["exp_avg_sq"].float().numpy())
+    elif name != "sgd":
+        np.testing.assert_array_equal(ends["first"], state["momentum_buffer"].float().numpy())
+
+
+def rounded_by_chance(values: Any) -> Any:
+    """bf16 by 16 random bits that are added below its last bit, which then are cut off."""
+    noise = torch.randint(0, 1 << 16, values.shape, dtype=torch.int32)
+    return ((values.view(torch.int32) + noise) & -65536).view(torch.float32)
+
+
+class AdamWInBf16:
+    """AdamW in float32 on weights and moments that are kept in bf16."""
+
+    def __init__(self, weights: Any, lr: float, weight_decay: float, eps: float) -> None:
+        self.lr, self.decay, self.eps = lr, weight_decay, eps
+        self.weights = weights.to(torch.bfloat16).float()
+        self.first, self.second = torch.zeros_like(weights), torch.zeros_like(weights)
+        self.rest = torch.zeros_like(weights)
+        self.steps = 0
+
+    def update(self, gradient: Any) -> Any:
+        """Moves the moments; returns what is to be added to the weights."""
+        gradient = gradient.to(torch.bfloat16).float()
+        self.steps += 1
+        first = self.first + 0.1 * (gradient - self.first)
+        second = 0.999 * self.second + 0.001 * gradient * gradient
+        self.first, self.second = (x.to(torch.bfloat16).float() for x in (first, second))
+        root = (second / (1 - 0.999**self.steps)).sqrt() + self.eps
+        step = self.lr * first / (1 - 0.9**self.steps) / root
+        return -self.lr * self.decay * self.weights - step
+
+    def by_chance(self, gradient: Any) -> None:
+        self.weights = rounded_by_chance(self.weights + self.update(gradient))
+
+    def compensated(self, gradient: Any) -> None:
+        self.rest = (self.rest + self.update(gradient)).to(torch.bfloat16).float()
+        moved = (self.weights + self.rest).to(torch.bfloat16).float()
+        self.rest = (self.rest + (self.weights - moved)).to(torch.bfloat16).float()
+        self.weights = moved
+
+
+SEEDS = 64
+
+
+def test_stochastic_rounding_has_the_distribution_of_its_definition(tmp_path: Path) -> None:
+    count, steps = 512, 30
+    probe = recorded(tmp_path, "adamw", count, steps)
+    how = {"lr": 1e-3, "weight_decay": 0.1, "eps": 1e-4}
+    mine, theirs = [], []
+    for seed in range(SEEDS):
+        ends = replayed(probe, weights="bf16", states="bf16", rounding="sr", seed=seed)
+        mine.append(ends["weight"])
+        torch.manual_seed(seed)
+        defined = AdamWInBf16(Followed(count).w.detach(), **how)
+        for gradient in gradients(count, steps):
+            defined.by_chance(gradient)
+        theirs.append(defined.weights.numpy())
+    a, b = np.array(mine, dtype=np.float64), np.array(theirs, dtype=np.float64)
+    variance = (a.var(axis=0, ddof=1) + b.var(axis=0, ddof=1)) / SEEDS
+    moving = variance > 0
+    assert moving.mean() > 0.99
+    z = (a.mean(axis=0) - b.mean(axis=0))[moving] / np.sqrt(variance[moving])
+    # Of n normal numbers: the mean within 4 / sqrt(n) of 0, that of squares 4 sqrt(2 / n) of 1.
+    assert abs(np.mean(z)) < 4 / np.sqrt(len(z))
+    assert abs(np.mean(z * z) - 1) < 4 * np.sqrt(2 / len(z)) + 2 / SEEDS
+    ratio = a.var(axis=0, ddof=1)[moving].mean() / b.var(axis=0, ddof=1)[moving].mean()
+    assert abs(ratio - 1) < 4 * np.sqrt(4 / (SEEDS - 1) / len(z))
+
+
+def test_kahan_summation_is_its_definition(tmp_path: Path) -> None:
+    """The order of float32 operations is free: hardly any weight may end at a neighbour."""
+    count, steps = 4096, 60
+    probe = recorded(tmp_path, "adamw", count, steps)
+    ends = replayed(probe, weights="bf16", states="bf16", compensation="kahan")
+    defined = AdamWInBf16(Followed(count).w.detach(), lr=1e-3, weight_decay=0.1, eps=1e-4)
+    for gradient in gradients(count, steps):
+        defined.compensated(gradient)
+    expected = defined.weights.numpy()
+    assert np.mean(ends["weight"] != expected) < 0.01
+    np.testing.assert_allclose(ends["weight"], expected, rtol=2**-7, atol=1e-4)
+
+
+def test_a_result_has_verdict_and_tables(tmp_path: Path) -> None:
+    probe = recorded(tmp_path, "adamw", 512)
+    result = dlsim.updates(probe)
+    assert result.data["lines"][0].startswith("bf16: ")
+    assert repr(result).startswith(result.data["lines"][0])
+    assert result.verdict is None  # that of a loss scale
+    names = [run["name"] for run in result.data["runs"]]
+    assert names[0] == "bf16" and "fp32 master, bf16 states" in names
+    assert list(result.to_frame("runs")["name"]) == names
+    bf16 = result.data["runs"][0]
+    assert bf16["lost"] > 0 and bf16["updates"] == 512 * STEPS
