@@ -52,8 +52,10 @@ void Configure(const UpdateFormats& formats, UpdateRunRequest& request) {
   const auto fill = [](std::optional<std::string>& asked, const std::optional<std::string>& by) {
     if (!asked) asked = by;
   };
-  fill(request.weights, formats.weights);
-  fill(request.master, formats.master);
+  // Master weights in 16 bits are what the optimizer updates, and no others stand behind them.
+  const bool narrow = formats.master && formats.master != "fp32" && formats.master != "none";
+  fill(request.weights, narrow ? formats.master : formats.weights);
+  fill(request.master, narrow ? "none" : formats.master);
   if (!request.states) {
     fill(request.first, formats.first);
     fill(request.second, formats.second);

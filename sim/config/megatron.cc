@@ -15,14 +15,18 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr std::array<std::string_view, 8> kMegatronMarks = {"MODEL_ARGS.--train-iters",
-                                                            "MODEL_ARGS.--train-samples",
-                                                            "MODEL_ARGS.--lr",
-                                                            "--num-layers --hidden-size",
-                                                            "--initial-loss-scale",
-                                                            "--loss-scale-window",
-                                                            "--micro-batch-size --train-iters",
-                                                            "--micro-batch-size --train-samples"};
+constexpr std::array<std::string_view, 11> kMegatronMarks = {
+    "MODEL_ARGS.--train-iters",
+    "MODEL_ARGS.--train-samples",
+    "MODEL_ARGS.--lr",
+    "--num-layers --hidden-size",
+    "--initial-loss-scale",
+    "--loss-scale-window",
+    "--micro-batch-size --train-iters",
+    "--micro-batch-size --train-samples",
+    "--use-precision-aware-optimizer",
+    "--grad-reduce-in-bf16",
+    "--accumulate-allreduce-grads-in-fp32"};
 
 constexpr std::array<std::string_view, 8> kMegatronKeys = {
     "fp16",           "bf16",      "loss_scale",        "initial_loss_scale",

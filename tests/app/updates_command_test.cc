@@ -91,6 +91,27 @@ TEST(UpdatesCommand, JsonHasAllRuns) {
   EXPECT_EQ(faster["options"]["settings"]["lr"], 0.01);
 }
 
+// Master weights in bf16 are what the optimizer updates; those of Megatron are float32 by default.
+TEST(UpdatesCommand, ConfigurationsDecideTheFormats) {
+  const FineTuning probe;
+  const TempDir dir;
+  const std::string deepspeed = dir.path() + "/ds.json", megatron = dir.path() + "/train.sh";
+  dir.Write("ds.json", R"({"bf16": {"enabled": true, "bf16_master_weights_and_grads": true,)"
+                       R"( "bf16_optimizer_states": true}, "zero_optimization": {"stage": 2}})");
+  dir.Write("train.sh",
+            "torchrun pretrain_gpt.py --bf16 --use-distributed-optimizer "
+            "--use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16\n");
+  const json pure = SucceedJson({"updates", probe.path(), "--config", deepspeed, "--json", "-"});
+  EXPECT_EQ(pure["runs"][0]["weights"], "bf16");
+  EXPECT_EQ(pure["runs"][0]["master"], "none");
+  EXPECT_EQ(pure["runs"][0]["second"], "bf16");
+  EXPECT_EQ(pure["runs"][0]["verdict"], "drifts");
+  const json aware = SucceedJson({"updates", probe.path(), "--config", megatron, "--json", "-"});
+  EXPECT_EQ(aware["runs"][0]["master"], "fp32");
+  EXPECT_EQ(aware["runs"][0]["second"], "bf16");
+  EXPECT_EQ(aware["runs"][0]["verdict"], "sound");
+}
+
 TEST(UpdatesCommand, WritesARowForEachTensorAndElement) {
   const FineTuning probe;
   const TempDir dir;
