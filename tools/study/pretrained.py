@@ -30,13 +30,23 @@ LARGEST = 24  # binades by which inputs and weights are made larger at most
 
 @dataclass(frozen=True)
 class Forward:
-    """What the command says of a format: of a forward pass, and of its tensors by name."""
+    """What the command says of a format: of outputs of a forward pass, by name and of all.
+
+    `value` is the first parameter or buffer that overflows, empty without one; `room` is their
+    head-room.
+    """
 
     state: str
     headroom: float
     first: str
+    value: str
+    room: float
     largest: dict[str, float]
     lost: dict[str, float]
+
+    def fails_by_value(self) -> bool:
+        """Returns whether no output overflows, but a parameter or a buffer."""
+        return self.state == "fits" and bool(self.value)
 
     def least_room(self) -> str:
         """Returns the tensor with the least head-room."""
@@ -59,18 +69,21 @@ def forward(network: nn.Module, inputs: Tensor) -> dict[tuple[str, str], Forward
             data = dlsim.replay(path, formats=list(FORMATS), recipe=recipe, quiet=True).data
             for said in data["verdict"]["formats"]:
                 ran = next(one for one in data["runs"] if one["format"] == said["format"])
-                result[recipe, said["format"]] = _forward(said["forward"], ran["tensors"])
+                result[recipe, said["format"]] = _forward(said, ran["tensors"])
     network.zero_grad()
     return result
 
 
 def _forward(said: dict[str, Any], tensors: list[dict[str, Any]]) -> Forward:
-    apart = set(said["kept_in_float32"])
+    outputs, values = said["forward"], said["values"]
+    apart = set(outputs["kept_in_float32"])
     counted = [one for one in tensors if one["role"] == "act" and one["name"] not in apart]
     return Forward(
-        said["state"],
-        said["headroom"],
-        said["first"]["tensor"] if said["first"] else "",
+        outputs["state"],
+        outputs["headroom"],
+        outputs["first"]["tensor"] if outputs["first"] else "",
+        values["first"]["tensor"] if values["first"] else "",
+        values["headroom"],
         {one["name"]: one["absmax"] for one in counted},
         {one["name"]: one["energy_lost"] or 0.0 for one in counted},
     )
@@ -83,6 +96,7 @@ def judged(name: str) -> Iterable[Judged]:
     float32 = run(network, inputs)
     for (recipe, format), said in forward(network, inputs).items():
         lost = max(said.lost, key=lambda tensor: said.lost[tensor])
+        by_value = said.fails_by_value()
         failed, error = _really(network, inputs, float32, recipe, format)
         yield Judged(
             network=name,
@@ -92,9 +106,9 @@ def judged(name: str) -> Iterable[Judged]:
             parameters=str(sum(one.numel() for one in network.state_dict().values())),
             recipe=recipe,
             format=format,
-            state=said.state,
-            headroom=f"{said.headroom:.2f}",
-            tensor=said.first or said.least_room(),
+            state="overflows" if by_value else said.state,
+            headroom=f"{said.room if by_value else said.headroom:.2f}",
+            tensor=said.value if by_value else said.first or said.least_room(),
             lost=f"{said.lost[lost]:.2g}",
             failed=failed,
             error=error,

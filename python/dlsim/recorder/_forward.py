@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
+from ._buffers import Buffers
 from ._hooks import SPILLED_FROM, Guard, Seen
 from ._names import ROOT
 from ._operations import Operations
@@ -64,6 +65,7 @@ class ForwardPass:
         self._wanted, self._guard = wanted, guard
         self._gradients, self._spill, self._ops = gradients, spill, ops
         self._widths = Widths(parameters)
+        self._buffers = Buffers(modules, self._widths)
         self._operations = Operations(
             self._widths,
             self._is_active,
@@ -87,6 +89,7 @@ class ForwardPass:
         """Begins a step whose forward pass is recorded."""
         self._done = self._sees = False
         self._wide.clear()
+        self._buffers.begin()
         for name, module in self._modules.items():
             try:
                 self._handles.append(module.register_forward_pre_hook(_Hook(self._enter, name)))
@@ -113,12 +116,18 @@ class ForwardPass:
         """Forgets everything."""
         self.end()
         self.take()
+        self._buffers.clear()
+
+    def buffers(self) -> dict[str, Any]:
+        """Returns the buffers that were read, by name."""
+        return self._buffers.values(self._wanted)
 
     def metadata(self) -> dict[str, str]:
         """Returns what a reader needs to know of the values of the step."""
         if not self._sees:
             return {}
-        wide = [*self._wide, *(f"{name}.value" for name in self._widths.wide_parameters())]
+        parameters = [f"{name}.value" for name in self._widths.wide_parameters()]
+        wide = [*self._wide, *parameters, *self._buffers.names()]
         return {"autocast_float32": "\n".join(sorted(wide))}
 
     def _is_active(self) -> bool:

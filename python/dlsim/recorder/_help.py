@@ -15,9 +15,9 @@ ARGUMENTS = """
       every=1, start=0, end: Steps: multiples of `every` from `start` to `end`, both included
       config: A selection in the words of Nvidia-DL-Framework-Inspect (a mapping or the name of a
           YAML file) instead of the arguments before
-      forward_every: Steps whose forward pass is recorded, too, outputs of the chosen modules and
-          the chosen parameters: multiples of it, 0 for none; by default none of a trace, and of a
-          profile 0, 1, 2, 4, ... 32 and multiples of 50
+      forward_every: Steps whose forward pass is recorded, too, outputs and buffers of the chosen
+          modules and the chosen parameters: multiples of it, 0 for none; by default none of a
+          trace, and of a profile 0, 1, 2, 4, ... 32 and multiples of 50
       ops=True: In these steps also the operations within modules and losses, and their gradients;
           attention is computed in parts then
       sample: At most so many elements of each tensor, evenly; shares are estimates then

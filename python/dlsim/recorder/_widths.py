@@ -31,6 +31,8 @@ class Widths:
             memory_of(one): name for name, one in parameters.items() if is_plain(one)
         }
         self._used: dict[str, bool] = {}  # parameters that were read, and whether rounded
+        self._watched: set[int] = set()
+        self._read: set[int] = set()  # of the watched
 
     def narrow(self, tensor: Any) -> bool:
         """Returns whether a tensor would have 16 bits."""
@@ -42,6 +44,15 @@ class Widths:
         """Returns whether a tensor is a parameter, or a part of one."""
         return is_plain(tensor) and memory_of(tensor) in self._parameters
 
+    def watch(self, tensors: Iterable[Any]) -> None:
+        """Says of which tensors to note that operators read them, from now on."""
+        self._watched = {memory_of(one) for one in tensors}
+        self._read = set()
+
+    def was_read(self, tensor: Any) -> bool:
+        """Returns whether an operator has read a watched tensor, or another in its memory."""
+        return memory_of(tensor) in self._read
+
     def set(self, tensor: Any, narrow: bool) -> None:
         """Says what a tensor would have."""
         if is_plain(tensor):
@@ -52,7 +63,7 @@ class Widths:
     ) -> None:
         """Follows an operator from the tensors that it was given to those that it has made."""
         policy = self._policy(operation)
-        self._note_parameters(given, policy is True)
+        self._note_reads(given, policy is True)
         if in_place:
             return  # the tensor keeps its type
         if policy is None:
@@ -104,9 +115,14 @@ class Widths:
         deciding = [one for one in floats if one.dim() > 0] or floats
         return bool(deciding) and all(self.narrow(one) for one in deciding)
 
-    def _note_parameters(self, given: Iterable[Any], rounded: bool) -> None:
+    def _note_reads(self, given: Iterable[Any], rounded: bool) -> None:
         for one in given:
-            if is_plain(one) and (name := self._parameters.get(memory_of(one))) is not None:
+            if not is_plain(one):
+                continue
+            place = memory_of(one)
+            if place in self._watched:
+                self._read.add(place)
+            if (name := self._parameters.get(place)) is not None:
                 self._used[name] = self._used.get(name, False) or rounded
 
     def wide_parameters(self) -> list[str]:
