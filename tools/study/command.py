@@ -20,6 +20,8 @@ import reported_tables
 import slice_check
 import torch
 import trainings
+import updates
+import updates_tables
 from evidence import CHOSEN, THRESHOLD, cases
 from pretrained_networks import PACKAGES
 from tables import report
@@ -72,6 +74,11 @@ def parser() -> argparse.ArgumentParser:
         help="run trained networks in 16 bits, all or those named, and keep the results; needs "
         + PACKAGES,
     )
+    what.add_argument(
+        "--updates",
+        action="store_true",
+        help="train networks with weights in bf16, and keep the results of docs/updates.md",
+    )
     result.add_argument("--raw", type=Path, default=RAW, help="folder with what was done so far")
     result.add_argument(
         "--kept", type=Path, default=KEPT, help="kept results, which a whole run replaces"
@@ -103,6 +110,10 @@ def main() -> int:
         pretrained.study(arguments.pretrained)
         print(pretrained.tables())
         return 0
+    if arguments.updates:
+        updates.study()
+        print(updates_tables.report(updates_tables.read(updates.KEPT)))
+        return 0
     if not arguments.report:
         rows = _train_recommended(arguments) if arguments.recommended else _train(arguments)
         arguments.kept.parent.mkdir(parents=True, exist_ok=True)
@@ -111,6 +122,7 @@ def main() -> int:
     print(report(kept.read(arguments.kept)))
     print(reported_tables.report(reported_tables.read(reported.KEPT)))
     print(pretrained.tables())
+    print(updates_tables.report(updates_tables.read(updates.KEPT)))
     return 0
 
 

@@ -86,29 +86,29 @@ def chance(differences: np.ndarray) -> float:
     return float(np.mean(means >= differences.mean() - 1e-12 * np.abs(differences).mean()))
 
 
-def outcome_of(row: Row, float32: Row) -> str:
+def outcome_of(errors: list[float], float32: list[float], least: float = LEAST) -> str:
     """Returns `lost`, `worse`, `sound` or `undecided`, by pairs of the same seed.
 
-    Lost: a training of any seed. Worse: by a spread of float32 over seeds and by 5 % in the mean,
-    and the pairs' signs would give that by chance in less than 5 % of the cases. Sound: such an
-    excess can be ruled out at 95 %.
+    Lost: a training of any seed. Worse: by a spread of float32 over seeds and by 5 % (`least`) in
+    the mean, and the pairs' signs would give that by chance in less than 5 % of the cases. Sound:
+    such an excess can be ruled out at 95 %.
     """
-    if not np.isfinite(row.errors).all():
+    if not np.isfinite(errors).all():
         return "lost"
-    known = np.array(float32.errors)
-    differences = np.array(row.errors) - known
-    matters = max(spread(float32.errors), LEAST * float(known.mean()))
+    known = np.array(float32)
+    differences = np.array(errors) - known
+    matters = max(spread(float32), least * float(known.mean()))
     if differences.mean() > matters and chance(differences) < LEVEL:
         return "worse"
     bound = differences.mean() + QUANTILE * differences.std(ddof=1) / math.sqrt(len(known))
     return "sound" if bound < matters else "undecided"
 
 
-def judged(verdict: str, outcome: str) -> str:
+def judged(fails: bool, outcome: str) -> str:
     """Returns how a sentence fares: `right`, `missed`, `false alarm` or `undecided`."""
     if outcome == "undecided":
         return "undecided"
-    fails, harmed = verdict in FAILS, outcome != "sound"
+    harmed = outcome != "sound"
     if fails == harmed:
         return "right"
     return "false alarm" if fails else "missed"
@@ -131,8 +131,8 @@ def cases(rows: list[Row]) -> list[Case]:
     result = []
     for row in rows:
         if row.format:
-            outcome = outcome_of(row, float32[row.model])
-            both = (judged(verdict, outcome) for verdict in (row.verdict, row.gradients_only))
+            outcome = outcome_of(row.errors, float32[row.model].errors)
+            both = (judged(one in FAILS, outcome) for one in (row.verdict, row.gradients_only))
             result.append(Case(row, float32[row.model], outcome, *both))
     return result
 

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kept results of training with weights in bf16, and the table of docs/updates.md."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from evidence import spread
+from reported_tables import LEAST, judged, outcome_of
+from tables import percent, table
+
+FLOAT32 = "float32"
+
+
+@dataclass(frozen=True)
+class Row:
+    """A training with a variant, none of the figures for float32."""
+
+    training: str
+    variant: str
+    errors: str  # by seed
+    verdict: str = ""
+    drift: str = ""
+    progress: str = ""
+
+    def values(self) -> list[float]:
+        """Returns the errors."""
+        return [float(error) for error in self.errors.split()]
+
+
+def write(path: Path, rows: list[Row]) -> None:
+    """Writes rows as CSV."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [one.name for one in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def read(path: Path) -> list[Row]:
+    """Returns the rows of a file that `write` has written."""
+    with path.open(newline="") as file:
+        return [Row(**record) for record in csv.DictReader(file)]
+
+
+def report(rows: list[Row]) -> str:
+    """Returns the table of docs/updates.md."""
+    float32 = {row.training: row.values() for row in rows if row.variant == FLOAT32}
+    found = [_cells(row, float32[row.training]) for row in rows if row.variant != FLOAT32]
+    head = [*"training weights drift progress excess spreads ends warning".split(), "of 5 %"]
+    return table(head, found)
+
+
+def _cells(row: Row, float32: list[float]) -> list[str]:
+    errors = row.values()
+    excess = float(np.mean(errors) - np.mean(float32))
+    warned = row.verdict != "sound"
+    drift = f"**{row.drift}**" if warned else row.drift
+    share, spreads = percent(excess / float(np.mean(float32))), f"{excess / spread(float32):.1f}"
+    outcomes = [outcome_of(errors, float32, least) for least in (0, LEAST)]
+    fares = [judged(warned, one) for one in outcomes]
+    return [row.training, row.variant, drift, row.progress, share, spreads, outcomes[0], *fares]
