@@ -14,6 +14,9 @@ import updates_tables
 
 PAGE = Path(__file__).parents[2] / "docs" / "updates.md"
 FINE = next(iter(updates.TRAININGS))
+NEW = pytest.mark.skipif(
+    not hasattr(torch, "set_autocast_dtype"), reason="needs PyTorch 2.4 or later"
+)
 
 
 def test_the_page_shows_the_kept_results() -> None:
@@ -34,6 +37,7 @@ def test_stochastic_rounding_is_right_in_the_mean() -> None:
     assert (rounded[:, 2] == 1.5).all()
 
 
+@NEW
 def test_kahan_keeps_what_rounding_takes() -> None:
     """Updates of a sixteenth of half a unit are lost but for the compensation."""
     ends = []
@@ -56,7 +60,7 @@ def _sgd(weights) -> torch.optim.Optimizer:
     return torch.optim.SGD(weights, lr=1.0)
 
 
-@pytest.mark.skipif(not hasattr(torch, "set_autocast_dtype"), reason="needs PyTorch 2.4 or later")
+@NEW
 def test_a_slice_gives_the_kept_results() -> None:
     kept = {row.variant: row for row in updates_tables.read(updates.KEPT) if row.training == FINE}
     rows = updates.rows_of(FINE, [0], list(updates.VARIANTS)[:3])
