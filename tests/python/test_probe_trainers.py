@@ -46,6 +46,9 @@ def batches() -> list[torch.Tensor]:
 
 def test_accelerate(tmp_path: Path) -> None:
     accelerate = pytest.importorskip("accelerate", reason="needs accelerate and PyTorch 2")
+    # Processes share both; a test before may have set another accumulation.
+    accelerate.state.AcceleratorState._reset_state(True)
+    accelerate.state.GradientState._reset_state()
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     own = small_model()
     inner = Looking(own)
