@@ -89,6 +89,7 @@ class ForwardPass:
         """Begins a step whose forward pass is recorded."""
         self._done = self._sees = False
         self._wide.clear()
+        self._widths.begin()
         self._buffers.begin()
         for name, module in self._modules.items():
             try:

@@ -34,6 +34,10 @@ class Widths:
         self._watched: set[int] = set()
         self._read: set[int] = set()  # of the watched
 
+    def begin(self) -> None:
+        """Begins a step: in the memory of its tensors others lie meanwhile."""
+        self._narrow.clear()
+
     def narrow(self, tensor: Any) -> bool:
         """Returns whether a tensor would have 16 bits."""
         if tensor.element_size() == 2:
