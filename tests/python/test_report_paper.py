@@ -67,7 +67,7 @@ def test_nothing_is_folded_or_blank_on_paper(browser: Driver, page: Path) -> Non
     assert len(browser.find_elements(By.CSS_SELECTOR, "details:not([open])")) == len(folded)
     reveal(browser)
     script = "return document.querySelector('[data-chart=\"scale-path\"] .main-svg').clientWidth"
-    assert browser.execute_script(script) > WIDE
+    WebDriverWait(browser, 60).until(lambda d: d.execute_script(script) > WIDE)
     assert problems(browser) == []
 
 
