@@ -188,6 +188,23 @@ class Channels(nn.Module):
         return torch.addcmul(out, out, out, value=0.1).std()
 
 
+class Apart(nn.Module):
+    """Parts that turn autocast off, for the sake of float32 and as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        with torch.autocast("cuda", enabled=False):
+            wide = q.float() @ k.float().transpose(-1, -2)
+            same = torch.relu(q @ k.transpose(-1, -2))
+            powers = same.pow(2) + wide.exp()
+        return self.out((same @ v) * 2) + powers.softmax(-1).sum()
+
+
 MODELS: tuple[Callable[[], nn.Module], ...] = (
     Attention, FeedForward, Words, Images, Contrast, Latent, Experts, Recurrent, Graph, Channels,
+    Apart,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from autocast_models import MODELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlsim.recorder._operations import Operations, _described
+from dlsim.recorder._regions import Regions
 from dlsim.recorder._tensors import tensors_in
 from dlsim.recorder._widths import Widths
 
@@ -63,7 +64,8 @@ class Dtypes(TorchDispatchMode):
 
 def followed(model: torch.nn.Module, x: torch.Tensor) -> Seen:
     """Returns what the recorder makes of a forward pass in float32."""
-    seen, widths = Seen(), Widths(dict(model.named_parameters()))
+    seen, regions = Seen(), Regions(lambda: True)
+    widths = Widths(dict(model.named_parameters()), regions)
 
     def note(operation: str, tensor: torch.Tensor, _differentiable: bool) -> None:
         if tensor.dim():
@@ -78,10 +80,12 @@ def followed(model: torch.nn.Module, x: torch.Tensor) -> Seen:
         copied=lambda _, tensor: seen.copy(tensor),
     )
     operations.enter()
+    regions.enter()
     try:
         model(x)
     finally:
         operations.leave()
+        regions.leave()
     return seen
 
 

@@ -12,6 +12,7 @@ from ._buffers import Buffers
 from ._hooks import SPILLED_FROM, Guard, Seen
 from ._names import ROOT
 from ._operations import Operations
+from ._regions import Regions, nesting
 from ._tensors import floats_in, in_backward, is_loss, tensors_in
 from ._widths import Widths, is_plain, memory_of
 
@@ -64,7 +65,8 @@ class ForwardPass:
         self._modules, self._models = modules, models
         self._wanted, self._guard = wanted, guard
         self._gradients, self._spill, self._ops = gradients, spill, ops
-        self._widths = Widths(parameters)
+        self._regions = Regions(lambda: bool(self._running) or self._outermost)
+        self._widths = Widths(parameters, self._regions)
         self._buffers = Buffers(modules, self._widths)
         self._operations = Operations(
             self._widths,
@@ -76,6 +78,7 @@ class ForwardPass:
         )
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
+        self._outermost = False  # whether no context of autocast is entered around the model
         self._training = False  # whether the pass that runs, or ran last, has gradients
         self._done = True  # whether a backward pass has begun, or no step is recorded
         self._stays = False  # whether operations after the model are seen, those of the loss
@@ -101,7 +104,7 @@ class ForwardPass:
     def end(self) -> None:
         """Ends the forward pass of a step."""
         self._done = True
-        self._operations.leave()
+        self._see_no_more()
         self._operations.forget()
         self._running.clear()
         self._calls.clear()
@@ -152,8 +155,14 @@ class ForwardPass:
             self._guard(self._see)
 
     def _see(self) -> None:
+        self._outermost = nesting() == 0
+        self._regions.enter()
         self._stays = self._operations.enter() or self._stays
         self._sees = True
+
+    def _see_no_more(self) -> None:
+        self._operations.leave()
+        self._regions.leave()
 
     def _leave(self, name: str, output: Any) -> None:
         if name not in self._running or in_backward():
@@ -177,7 +186,7 @@ class ForwardPass:
             if tensor.requires_grad:
                 tensor.register_hook(ended)
         if not self._stays:
-            self._operations.leave()
+            self._see_no_more()
 
     def _record(self, name: str, output: Any) -> None:
         """Records what a module has returned."""

@@ -146,7 +146,7 @@ class Operations:
             return result
         if self._widths.copies(name):
             self._guard(lambda: self._copy(_rounded(name, args, kwargs)))
-        with self._widths.inside(name), _decomposed(name, args, kwargs):
+        with self._widths.inside(name, args), _decomposed(name, args, kwargs):
             result = func(*args, **kwargs)
         if name in ("float", "to", "type", "type_as"):
             return self._converted(name, args, kwargs, result, asked)

@@ -8,6 +8,8 @@ from contextlib import contextmanager
 from typing import Any
 
 from ._autocast import as_first, kept_in, policy_of
+from ._regions import Regions
+from ._tensors import tensors_in
 
 
 def memory_of(tensor: Any) -> int:
@@ -19,10 +21,12 @@ def memory_of(tensor: Any) -> int:
 class Widths:
     """Follows the types that tensors would have, by the memory that they lie in.
 
-    What nothing is known of has 32 bits, as parameters and inputs have.
+    What nothing is known of has 32 bits, as parameters and inputs have. `regions` tells where
+    autocast is off: there types follow from those that operations are given.
     """
 
-    def __init__(self, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, parameters: Mapping[str, Any], regions: Regions) -> None:
+        self._regions = regions
         self._function: bool | None = None  # what the function that runs now makes of operators
         self._scores = False  # whether it is an attention that has only scores yet
         self._keeps: frozenset[str] = frozenset()  # what it tells to keep the type that it is given
@@ -76,15 +80,17 @@ class Widths:
             self.set(result, policy)
 
     @contextmanager
-    def inside(self, function: str) -> Iterator[None]:
-        """Says which of torch's functions calls the operators of the block.
+    def inside(self, function: str, given: Iterable[Any]) -> Iterator[None]:
+        """Says which of torch's functions calls the operators of the block, with what.
 
         Fused attention has scores in float32, and their softmax in 16 bits.
         """
         outer = self._function, self._scores, self._keeps
         if self._function is None:
-            self._function = policy_of(function)
+            self._function = self._listed(function)
             self._scores = function == "scaled_dot_product_attention"
+            if self._scores and self._regions.off:
+                self._function = self._widest(list(tensors_in(given)))
             self._keeps = kept_in(function)
         try:
             yield
@@ -96,7 +102,7 @@ class Widths:
 
         What a function calls is given those copies.
         """
-        return self._function is None and policy_of(called) is True
+        return self._function is None and self._listed(called) is True
 
     def rounds(self, operation: str) -> bool:
         """Returns whether the operation has what it is given in 16 bits."""
@@ -108,7 +114,10 @@ class Widths:
             return False
         if operation in self._keeps:
             return None
-        return policy_of(operation) if self._function is None else self._function
+        return self._listed(operation) if self._function is None else self._function
+
+    def _listed(self, name: str) -> bool | None:
+        return None if self._regions.off else policy_of(name)
 
     def _widest(self, given: Sequence[Any]) -> bool:
         """Returns whether the widest of tensors has 16 bits.

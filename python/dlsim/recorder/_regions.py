@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a model turns autocast off, `torch.autocast(..., enabled=False)`, seen without autocast."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakMethod, WeakSet, finalize
+
+
+class Regions:
+    """Sees the contexts of `torch.autocast` that are entered and left while it is entered itself.
+
+    `counts` says whether one that is entered now is a part of the model; around the model it is how
+    the training that is recorded goes without autocast, whatever the one in 16 bits would do.
+    """
+
+    def __init__(self, counts: Callable[[], bool]) -> None:
+        self.off = False  # whether autocast would be off where the thread of the model is
+        self._counts = counts
+        self._entered: list[tuple[Any, bool]] = []  # contexts, with what `off` was before
+        self._refused: WeakSet[Any] = WeakSet()  # made with enabled=False
+        self._thread = 0
+        self._patched: finalize[Any, Regions] | None = None
+
+    def enter(self) -> None:
+        """Begins to see, if it does not."""
+        if self._patched is None:
+            self.off, self._thread = False, threading.get_ident()
+            self._entered.clear()
+            own = (WeakMethod(self._made), WeakMethod(self._into), WeakMethod(self._out))
+            self._patched = finalize(self, _patch(*own))
+            self._patched.atexit = False
+
+    def leave(self) -> None:
+        """Ends seeing."""
+        if self._patched is not None:
+            self._patched()
+            self._patched = None
+
+    def _made(self, context: Any, enabled: bool) -> None:
+        if not enabled:
+            self._refused.add(context)
+
+    def _into(self, context: Any) -> None:
+        if threading.get_ident() != self._thread:
+            return
+        self._entered.append((context, self.off))
+        if self._counts():
+            self.off = context in self._refused or not (context._enabled or _unavailable(context))
+
+    def _out(self, context: Any) -> None:
+        if threading.get_ident() == self._thread and self._entered:
+            inner, before = self._entered[-1]
+            if inner is context:
+                self.off = before
+                self._entered.pop()
+
+
+def nesting() -> int:
+    """Returns how many contexts of autocast are entered around the caller."""
+    import torch
+
+    entered = torch.autocast_increment_nesting()
+    torch.autocast_decrement_nesting()
+    return int(entered) - 1
+
+
+def _unavailable(context: Any) -> bool:
+    """Returns whether PyTorch turns a context off by itself, for want of a device."""
+    import torch
+
+    return bool(context.device == "cuda") and not torch.cuda.is_available()
+
+
+def _patch(
+    made: Callable[[], Callable[[Any, bool], None] | None],
+    into: Callable[[], Callable[[Any], None] | None],
+    out: Callable[[], Callable[[Any], None] | None],
+) -> Callable[[], None]:
+    """Has contexts call what is given, as long as it is there; returns what ends that."""
+    import torch
+
+    autocast: Any = torch.autocast
+    before = {name: autocast.__dict__[name] for name in ("__init__", "__enter__", "__exit__")}
+
+    def init(self: Any, *args: Any, **options: Any) -> None:
+        before["__init__"](self, *args, **options)
+        if (call := made()) is not None:
+            call(self, options.get("enabled", args[2] if len(args) > 2 else True))
+
+    def enter(self: Any) -> Any:
+        result = before["__enter__"](self)
+        if (call := into()) is not None:
+            call(self)
+        return result
+
+    def leave(self: Any, *error: Any) -> Any:
+        if (call := out()) is not None:
+            call(self)
+        return before["__exit__"](self, *error)
+
+    patches = {"__init__": init, "__enter__": enter, "__exit__": leave}
+    for name, patch in patches.items():
+        setattr(autocast, name, patch)
+
+    def end() -> None:
+        for name, patch in patches.items():
+            if autocast.__dict__[name] is patch:  # else somebody has patched it meanwhile
+                setattr(autocast, name, before[name])
+
+    return end
