@@ -43,6 +43,7 @@ def make_workspace(folder: Path) -> None:
     (folder / "overflows.txt").write_text("0\n1\n2000\n")
     np.save(folder / "g.npy", np.linspace(-1, 1, 1000, dtype=np.float32))
     _bf16_twin(_DATA / "traces/lm-trouble-cut", folder / "runs")
+    _probe(folder / "runs/probe.dlprobe")
     subprocess.run(
         ["dlsim", "profile", digits, "-o", "a.dlprof", "--quiet"], check=True, cwd=folder
     )
@@ -60,6 +61,17 @@ def _bf16_twin(trace: Path, runs: Path) -> None:
         if int(file.stem.split("-")[1]) >= 168:
             tensors = {name: t.bfloat16().float() for name, t in load_file(file).items()}
             save_file(tensors, file)
+
+
+def _probe(path: Path) -> None:
+    """Follows a fine-tuning whose weights bf16 would leave where they are."""
+    model = torch.nn.Linear(64, 64)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
+    with dlsim.ProbeRecorder(model, path):
+        for _ in range(40):
+            optimizer.zero_grad()
+            model(torch.ones(1, 64)).square().mean().backward()
+            optimizer.step()
 
 
 def training_names() -> dict[str, Any]:

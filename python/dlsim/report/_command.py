@@ -20,6 +20,8 @@ _EXAMPLES = """examples:
   dlsim report run.dlprof -o report.html
   dlsim diff runs/float32 runs/bf16 --json diff.json
   dlsim report diff.json -o diff.html
+  dlsim updates runs/probe.dlprobe --weights bf16 --json updates.json
+  dlsim report replay.json updates.json -o report.html
 """
 
 
@@ -27,15 +29,15 @@ def _parser() -> CommandParser:
     parser = CommandParser(
         prog="dlsim report",
         description="Write one self-contained HTML page about results of dlsim replay, sweep, "
-        "tune and diff. Nothing is fetched when it is opened.",
+        "tune, diff and updates. Nothing is fetched when it is opened.",
         epilog=_EXAMPLES,
     )
     parser.add_argument(
         "results",
         nargs="+",
         metavar="RESULT",
-        help="JSON of dlsim replay, sweep, tune or diff; or a trace or profile, which is replayed "
-        "and tuned",
+        help="JSON of dlsim replay, sweep, tune, diff or updates; or a trace or profile, which is "
+        "replayed and tuned, or a probe, whose updates are replayed",
     )
     parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the page to write")
     parser.add_argument("--title", metavar="TEXT", help="title of the page")

@@ -29,6 +29,7 @@ from .scale_path import scale_path
 from .scale_windows import ShownVerdict, verdict_html, verdicts_of, windows_data
 from .tensor_table import tensor_tables
 from .training import Training, training_data
+from .updates import probe_name, update_points, updates_html
 
 _SCRIPTS = (
     "page.js",
@@ -44,6 +45,7 @@ _SCRIPTS = (
     "tensor_table.js",
     "pareto.js",
     "differences.js",
+    "updates.js",
     "recommendation.js",
     "start.js",
 )
@@ -118,6 +120,9 @@ def _title(results: Sequence[ShownResult]) -> str:
     compared = _of_kind(results, "diff")
     if len(compared) == len(results) == 1:
         return f"{compared_runs(compared[0])}, compared"
+    probes = _of_kind(results, "updates")
+    if len(probes) == len(results) == 1:
+        return f"{probe_name(probes[0])}: updates"
     return "Loss scaling"
 
 
@@ -134,6 +139,7 @@ def _data(completed: Completed, results: Sequence[ShownResult]) -> dict[str, Any
         "sweeps": [packed(sweep_points(result)) for result in _of_kind(results, "sweep")],
         "tunes": [recommendation_charts(result) for result in _of_kind(results, "tune")],
         "differences": [difference_points(result) for result in _of_kind(results, "diff")],
+        "updates": [update_points(result) for result in _of_kind(results, "updates")],
         "exponents": None,
     }
     maps = heat_maps(runs, names)
@@ -174,9 +180,14 @@ def _sections(
 ) -> list[tuple[str, str, str]]:
     """Key, title and HTML of the sections that have something to show."""
     parts = []
-    replayed = [result for result in results if result.kind != "diff"]
+    replayed = [result for result in results if result.kind not in ("diff", "updates")]
     if replayed:
         parts += _replayed_sections(replayed, completed, verdicts, data)
+    if probes := _of_kind(results, "updates"):
+        html = _part("updates") + "".join(
+            updates_html(result, i) for i, result in enumerate(probes)
+        )
+        parts.insert(1, ("updates", "Updates", html))  # beside what is said of both passes
     if compared := _of_kind(results, "diff"):
         cards = [differences_html(result, i) for i, result in enumerate(compared)]
         html = _part("differences") + "".join(cards)

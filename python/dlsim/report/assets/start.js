@@ -20,6 +20,7 @@
   if (data.exponents) await Exponents.start();
   Pareto.start();
   Differences.start();
+  Updates.start();
   Recommendation.start();
   Paper.start();
   document.body.dataset.ready = "true";
