@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim accumulate: what reducing gradients over ranks in few bits does, against float64.
 #include <fmt/format.h>
-#include <fnmatch.h>
 
 #include <algorithm>
 #include <optional>
@@ -117,35 +116,25 @@ Json DescribeOptions(const AccumulateOptions& options) {
           {"tensors", options.trace.options.tensors}};
 }
 
-bool IsAbout(const Expectation& expectation, const Reduction& reduction) {
-  return expectation.subject.empty() ||
-         fnmatch(expectation.subject.c_str(), reduction.name.c_str(), 0) == 0;
-}
-
 void RequireRuns(const AccumulateOptions& options, const std::vector<Reduction>& reductions) {
   ReductionResult empty;
   empty.errors = empty.additions = {0};
   empty.safe_scale = 1;
+  std::vector<std::string> names;
+  for (const Reduction& reduction : reductions) names.push_back(reduction.name);
   for (const Expectation& expectation : options.expectations) {
-    const auto about = [&](const Reduction& reduction) { return IsAbout(expectation, reduction); };
-    if (!std::ranges::any_of(reductions, about)) {
-      throw UsageError(kExpectOption, "no such reduction", Quoted(reductions.front().name),
-                       Quoted(expectation.subject));
-    }
+    RequireSubject(expectation, names, "no such reduction");
     RequireFigure(expectation, FigureNames(JsonRun(empty)), kExpectOption);
   }
 }
 
 std::vector<ExpectationOutcome> Check(const AccumulateOptions& options,
                                       const ReductionStudy& study) {
-  std::vector<ExpectationOutcome> outcomes;
-  for (const Expectation& expectation : options.expectations) {
-    for (const ReductionResult& result : study.reductions) {
-      if (!IsAbout(expectation, result.reduction)) continue;
-      outcomes.push_back(CheckExpectation(expectation, result.reduction.name, JsonRun(result)));
-    }
+  std::vector<NamedFigures> runs;
+  for (const ReductionResult& result : study.reductions) {
+    runs.push_back({result.reduction.name, JsonRun(result)});
   }
-  return outcomes;
+  return CheckExpectations(options.expectations, runs);
 }
 
 ReductionStudy Study(const AccumulateOptions& options, const TraceReader& trace,

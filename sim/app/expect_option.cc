@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/expect_option.h"
 
+#include <fnmatch.h>
+
+#include <algorithm>
+#include <string_view>
+
 #include "dlsim/error.h"
 #include "sim/base/caller.h"
+#include "sim/base/suggest.h"
 
 namespace dlsim::sim {
 
@@ -27,6 +33,31 @@ void RequireFigures(std::span<const Expectation> expectations,
     }
     RequireFigure(expectation, names, kExpectOption);
   }
+}
+
+bool IsAbout(const Expectation& expectation, const std::string& run) {
+  return expectation.subject.empty() || fnmatch(expectation.subject.c_str(), run.c_str(), 0) == 0;
+}
+
+void RequireSubject(const Expectation& expectation, const std::vector<std::string>& runs,
+                    const std::string& problem) {
+  if (std::ranges::any_of(runs, [&](const auto& run) { return IsAbout(expectation, run); })) return;
+  const std::vector<std::string_view> known(runs.begin(), runs.end());
+  throw UsageError(kExpectOption, WithSuggestion(problem, expectation.subject, known), OneOf(known),
+                   Quoted(expectation.subject));
+}
+
+std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,
+                                                  std::span<const NamedFigures> runs) {
+  std::vector<ExpectationOutcome> outcomes;
+  for (const NamedFigures& run : runs) {
+    for (const Expectation& expectation : expectations) {
+      if (!IsAbout(expectation, run.name)) continue;
+      if (expectation.subject.empty() && !run.is_asked) continue;
+      outcomes.push_back(CheckExpectation(expectation, run.name, run.figures));
+    }
+  }
+  return outcomes;
 }
 
 std::vector<ExpectationOutcome> CheckExpectations(std::span<const Expectation> expectations,

@@ -1,15 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/app/run_expectations.h"
 
-#include <fnmatch.h>
-
 #include <algorithm>
 #include <string>
-#include <string_view>
+#include <vector>
 
-#include "dlsim/error.h"
 #include "sim/app/expect_option.h"
-#include "sim/base/suggest.h"
 #include "sim/replay/replay_json.h"
 
 namespace dlsim::sim {
@@ -17,11 +13,6 @@ namespace {
 
 std::string RunName(const SimulationRun& run) {
   return (run.config.empty() ? "" : run.config + "/") + run.format + "/" + run.policy;
-}
-
-bool IsAbout(const Expectation& expectation, const SimulationRun& run) {
-  return expectation.subject.empty() ||
-         fnmatch(expectation.subject.c_str(), RunName(run).c_str(), 0) == 0;
 }
 
 // None where it was not recorded: no requirement is met by what was not looked at.
@@ -58,15 +49,12 @@ bool Has(const Json& figures, const std::string& name) {
   return std::ranges::count(FigureNames(figures), name) > 0;
 }
 
-void RequireSubject(const Expectation& expectation, std::span<const SimulationRun> runs) {
-  if (std::ranges::any_of(runs, [&](const auto& run) { return IsAbout(expectation, run); })) return;
+std::vector<std::string> NamesOf(std::span<const SimulationRun> runs) {
   std::vector<std::string> names;
   for (const SimulationRun& run : runs) {
     if (!run.resume) names.push_back(RunName(run));
   }
-  const std::vector<std::string_view> known(names.begin(), names.end());
-  throw UsageError(kExpectOption, WithSuggestion("no such run", expectation.subject, known),
-                   OneOf(known), Quoted(expectation.subject));
+  return names;
 }
 
 }  // namespace
@@ -74,10 +62,11 @@ void RequireSubject(const Expectation& expectation, std::span<const SimulationRu
 void RequireRunFigures(std::span<const Expectation> expectations,
                        std::span<const SimulationRun> runs) {
   for (const Expectation& expectation : expectations) {
-    RequireSubject(expectation, runs);
+    RequireSubject(expectation, NamesOf(runs), "no such run");
     // Before the runs begin, their figures have no values yet.
-    const auto run = std::ranges::find_if(
-        runs, [&](const SimulationRun& of) { return of.start && IsAbout(expectation, of); });
+    const auto run = std::ranges::find_if(runs, [&](const SimulationRun& of) {
+      return of.start && IsAbout(expectation, RunName(of));
+    });
     if (run == runs.end()) continue;
     RequireFigure(expectation, FigureNames(FiguresOf(*run, FormatAdvice(), PathInWindows())),
                   kExpectOption);
@@ -95,7 +84,7 @@ std::vector<ExpectationOutcome> CheckRuns(std::span<const Expectation> expectati
     std::string name = RunName(run);
     if (run.resume) name += " resumed with " + std::string(NameOf(run.resume->kept));
     for (const Expectation& expectation : expectations) {
-      if (!IsAbout(expectation, run)) continue;
+      if (!IsAbout(expectation, RunName(run))) continue;
       if (run.resume && !Has(figures, expectation.figure)) continue;
       outcomes.push_back(CheckExpectation(expectation, name, figures));
     }

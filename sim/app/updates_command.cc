@@ -13,6 +13,7 @@
 #include "dlsim/probe.h"
 #include "sim/app/commands.h"
 #include "sim/app/config_arguments.h"
+#include "sim/app/expect_option.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
@@ -26,6 +27,7 @@ struct UpdatesOptions {
   UpdateRunRequest request;
   ConfigArguments config;
   uint64_t seed = 0, top = 5;
+  std::vector<Expectation> expectations;
   ResultPaths results;
   std::optional<std::string> elements;
 
@@ -122,17 +124,40 @@ UpdateReplay Replayed(const ProbeReader& probe, const UpdatesOptions& options,
   return replay;
 }
 
+void RequireRuns(const UpdatesOptions& options, const std::vector<UpdateRun>& runs) {
+  std::vector<std::string> names;
+  for (const UpdateRun& run : runs) names.push_back(run.name);
+  for (const Expectation& expectation : options.expectations) {
+    RequireSubject(expectation, names, "no such run");
+    RequireFigure(expectation, FigureNames(JsonFigures(RunOutcome())), kExpectOption);
+  }
+}
+
+// What may mend the run that was asked for has to be named.
+std::vector<ExpectationOutcome> Check(const UpdatesOptions& options, const UpdateStudy& study) {
+  std::vector<NamedFigures> runs;
+  for (size_t r = 0; r < study.runs.size(); ++r) {
+    runs.push_back({study.runs[r].run.name, JsonFigures(study.runs[r]), r < study.asked});
+  }
+  return CheckExpectations(options.expectations, runs);
+}
+
 int RunUpdates(UpdatesOptions options) {
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
   if (config) Configure(config->updates.formats, options.request);
   const ProbeReader probe = OpenProbe(options.probe);
   UpdateStudy study = Described(options.probe, probe, options.request.overrides);
   const std::vector<UpdateRun> runs = MakeUpdateRuns(options.request, study.trained);
+  RequireRuns(options, runs);
   ResultFiles files(options.results);
   std::optional<OutputFile> elements;
   if (options.elements) elements.emplace(*options.elements);
   const UpdateReplay replay = Replayed(probe, options, runs, study);
-  if (files.json) WriteUpdatesJson(study, DescribeOptions(options, config), *files.json);
+  const std::vector<ExpectationOutcome> outcomes = Check(options, study);
+  if (files.json) {
+    WriteUpdatesJson(study, DescribeOptions(options, config),
+                     outcomes.empty() ? Json() : JsonOutcomes(outcomes), *files.json);
+  }
   if (files.csv) WriteUpdatesCsv(study, *files.csv);
   if (elements) WriteElementsCsv(study.head, replay, *elements);
   files.Commit();
@@ -140,7 +165,7 @@ int RunUpdates(UpdatesOptions options) {
   if (options.results.wants_report() && options.elements != "-") {
     WriteReport(FormatUpdates(study, options.top));
   }
-  return 0;
+  return ReportOutcomes(outcomes);
 }
 
 void VisitFormats(OptionRows& option, UpdateRunRequest& request) {
@@ -198,6 +223,7 @@ void UpdatesOptions::Visit(OptionRows& option) {
          "Write one row per run and followed element: where the replay left it");
   option("--top", top, "Tensors in the list of the report");
   option("--quiet", results.quiet, "No report and no progress; errors only");
+  VisitExpect(option, expectations, "drift<0.2");
 }
 
 }  // namespace

@@ -20,6 +20,10 @@ void AddCounts(const UpdateCounts& counts, Json& object) {
   object["altered"] = counts.altered;
 }
 
+Json JsonShare(uint64_t count, uint64_t of) {
+  return of == 0 ? Json() : JsonNumber(static_cast<double>(count) / static_cast<double>(of));
+}
+
 Json JsonProbe(const UpdateStudy& study) {
   Json object = {{"path", study.path},
                  {"tensors", study.head.tensors.size()},
@@ -61,13 +65,7 @@ Json JsonRun(const UpdateStudy& study, const RunOutcome& run) {
   Json object = JsonFormats(run.run);
   object["beta2"] = JsonOptional(run.run.overrides.beta2);
   object["verdict"] = NameOf(VerdictOf(run));
-  object["drift"] = JsonOptional(run.drift);
-  object["progress"] = JsonOptional(run.progress);
-  AddCounts(run.counts, object);
-  object["second_moment_ratio"] = JsonOptional(run.second_bias);
-  object["nonfinite"] = run.nonfinite;
-  object["first_lost"] = JsonStep(run.first_lost);
-  object["harmed_from"] = JsonStep(run.harmed_since);
+  object.update(JsonFigures(run));
   object["fixes"] = FixesOf(study, run);
   object["tensors"] = Json::array();
   for (size_t t = 0; t < run.tensors.size(); ++t) {
@@ -84,12 +82,26 @@ std::string Field(const std::optional<int64_t>& step) { return step ? std::to_st
 
 }  // namespace
 
-void WriteUpdatesJson(const UpdateStudy& study, const Json& options, OutputFile& out) {
+Json JsonFigures(const RunOutcome& run) {
+  Json object = {{"drift", JsonOptional(run.drift)}, {"progress", JsonOptional(run.progress)}};
+  AddCounts(run.counts, object);
+  object["lost_share"] = JsonShare(run.counts.lost, run.counts.updates);
+  object["altered_share"] = JsonShare(run.counts.altered, run.counts.updates);
+  object["second_moment_ratio"] = JsonOptional(run.second_bias);
+  object["nonfinite"] = run.nonfinite;
+  object["first_lost"] = JsonStep(run.first_lost);
+  object["harmed_from"] = JsonStep(run.harmed_since);
+  return object;
+}
+
+void WriteUpdatesJson(const UpdateStudy& study, const Json& options, const Json& expectations,
+                      OutputFile& out) {
   JsonStream json("dlsim.updates/1", out);
   json.Member("probe", JsonProbe(study));
   json.Member("options", options);
   json.Member("lines", UpdateSentences(study));
   json.Array("runs", study.runs, [&](const RunOutcome& run) { return JsonRun(study, run); });
+  if (!expectations.is_null()) json.Member("expectations", expectations);
   json.Finish();
 }
 

@@ -15,8 +15,12 @@ namespace dlsim::sim {
 // tensors of the first run that is harmed, else of the first.
 std::string FormatUpdates(const UpdateStudy& study, uint64_t top);
 
-// Writes the document dlsim.updates/1. `options` describes the call.
-void WriteUpdatesJson(const UpdateStudy& study, const Json& options, OutputFile& out);
+// What a run came to, in numbers or null: the figures of --expect.
+Json JsonFigures(const RunOutcome& run);
+
+// Writes the document dlsim.updates/1. `options` describes the call; `expectations` may be null.
+void WriteUpdatesJson(const UpdateStudy& study, const Json& options, const Json& expectations,
+                      OutputFile& out);
 
 // Writes a header and one row per run and tensor.
 void WriteUpdatesCsv(const UpdateStudy& study, OutputFile& out);

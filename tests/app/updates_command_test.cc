@@ -91,6 +91,39 @@ TEST(UpdatesCommand, JsonHasAllRuns) {
   EXPECT_EQ(faster["options"]["settings"]["lr"], 0.01);
 }
 
+// An expectation is about the run that is asked for; one that may mend it is named.
+TEST(UpdatesCommand, ExpectationsAreAboutTheAskedRunOrNamedOnes) {
+  const FineTuning probe;
+  const auto with = [&](const std::string& expectation) {
+    return Arguments{"updates", probe.path(), "--quiet", "--expect", expectation};
+  };
+  ExpectFailure(with("drift<0.2"), 1, {"bf16: drift is", ", expected drift<0.2"});
+  ExpectFailure(with("lost_share<0.01"), 1, {"bf16: lost_share is 1, expected lost_share<0.01"});
+  EXPECT_EQ(Succeed(with("fp32 master*: harmed_from==none")), "");
+  EXPECT_EQ(Succeed(with("bf16 + kahan: drift<0.2")), "");
+  ExpectFailure(with("bf16, fus*: drift<0.2"), 1, {"bf16, fused: drift is"});
+  ExpectFailure(with("fp8:drift<1"), 2, {"no such run", "fp32 master, bf16 states", "'fp8'"});
+  ExpectFailure(with("lost_shares<1"), 2, {"unknown figure", "lost_share", "second_moment_ratio"});
+}
+
+TEST(UpdatesCommand, JsonHasWhatCameOfExpectations) {
+  const FineTuning probe;
+  const TempDir dir;
+  const std::string out = dir.path() + "/out.json";
+  const CommandResult result =
+      RunCommand({"updates", probe.path(), "--weights", "bf16", "--master", "fp32", "--expect",
+                  "lost<1", "--expect", "first_lost!=none", "--json", out});
+  EXPECT_EQ(result.exit_code, 1);
+  const json document = json::parse(ReadBytes(out));  // is written all the same
+  ASSERT_EQ(document["expectations"].size(), 2u);
+  EXPECT_EQ(document["expectations"][0]["run"], document["runs"][0]["name"]);
+  EXPECT_EQ(document["expectations"][0]["found"], 0);
+  EXPECT_EQ(document["expectations"][0]["holds"], true);
+  EXPECT_EQ(document["expectations"][1]["found"], nullptr);
+  EXPECT_EQ(document["expectations"][1]["holds"], false);
+  EXPECT_EQ(document["runs"][0]["lost_share"], 0.0);
+}
+
 // Master weights in bf16 are what the optimizer updates; those of Megatron are float32 by default.
 TEST(UpdatesCommand, ConfigurationsDecideTheFormats) {
   const FineTuning probe;
