@@ -7,18 +7,16 @@
 #include <optional>
 #include <span>
 
-#include "sim/updates/optimizers.h"
-
 namespace dlsim::sim {
 
 // Sums over elements; those that are not finite in one of the runs are left out.
 class Distance {
  public:
-  void Add(std::span<const float> start, std::span<const UpdatedElement> reference,
-           std::span<const UpdatedElement> run) {
+  void Add(std::span<const float> start, std::span<const float> reference,
+           std::span<const float> run) {
     for (size_t i = 0; i < start.size(); ++i) {
-      const double way = double{reference[i].weight} - double{start[i]};
-      const double off = double{run[i].weight} - double{reference[i].weight};
+      const double way = double{reference[i]} - double{start[i]};
+      const double off = double{run[i]} - double{reference[i]};
       if (!std::isfinite(way)) continue;
       if (!std::isfinite(off)) {
         ++nonfinite_;
@@ -48,12 +46,12 @@ class Distance {
 
 // Returns the sum of the second moment over that of the float32 run; nothing if that is zero or not
 // finite.
-inline std::optional<double> SecondBias(std::span<const UpdatedElement> reference,
-                                        std::span<const UpdatedElement> run) {
+inline std::optional<double> SecondBias(std::span<const float> reference,
+                                        std::span<const float> run) {
   double expected = 0, found = 0;
   for (size_t i = 0; i < run.size(); ++i) {
-    expected += double{reference[i].second};
-    found += double{run[i].second};
+    expected += double{reference[i]};
+    found += double{run[i]};
   }
   if (!(expected > 0) || !std::isfinite(expected) || !std::isfinite(found)) return std::nullopt;
   return found / expected;

@@ -44,6 +44,7 @@ struct OptimizerSettings {
   std::optional<double> eps1;
   double eps2 = 1e-3, largest_rms = 1;
 
+  bool has_first_moment() const { return has_states() && kind != OptimizerKind::kAdafactor; }
   bool has_second_moment() const {
     return kind != OptimizerKind::kSgd && kind != OptimizerKind::kLion;
   }

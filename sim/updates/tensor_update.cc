@@ -1,86 +1,49 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/updates/tensor_update.h"
 
+#include <algorithm>
+#include <array>
 #include <cmath>
+
+#include "dlsim/convert.h"
 
 namespace dlsim::sim {
 namespace {
 
-// A format at run time, or float32.
-class Stored {
- public:
-  explicit Stored(const StoredFormat& format) {
-    if (format) spec_ = MakeCodecSpec({format->format});
-  }
+// Elements that are updated together: in the first-level cache, and whole blocks of random bits.
+constexpr size_t kPart = 1024;
+using Part = std::array<float, kPart>;
 
-  float operator()(float value) const { return spec_ ? NearestIn(*spec_, value) : value; }
+template <class Code>
+void EncodeAndDecode(const ArrayConversion& how, std::span<float> values) {
+  std::array<Code, kPart> buffer;
+  const std::span<Code> codes = std::span(buffer).first(values.size());
+  EncodeArray(how, values, codes);
+  DecodeArray(how.conversion.format, std::span<const Code>(codes), values);
+}
 
-  // Up or down by chance.
-  float Stochastic(float value, uint32_t random) const {
-    if (!spec_) return value;
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    const uint32_t code = EncodeWith<Rounding::kStochastic>(*spec_, bits, random).code;
-    return std::bit_cast<float>(Decode(*spec_, code));
-  }
+// Rounds at most kPart values.
+void Round(const ArrayConversion& how, std::span<float> values) {
+  if (CodeBits(how.conversion.format) <= 16) return EncodeAndDecode<uint16_t>(how, values);
+  EncodeAndDecode<uint32_t>(how, values);
+}
 
- private:
-  std::optional<CodecSpec> spec_;
-};
+void RoundNearest(const StoredFormat& format, std::span<float> values) {
+  ArrayConversion how;
+  if (!format) return;
+  how.conversion.format = format->format;
+  Round(how, values);
+}
 
-// After a kernel whose operations round; returns by how much the weight moved.
-struct AsComputed {
-  double operator()(size_t /*index*/, const UpdatedElement& before, UpdatedElement& after) const {
-    return double{after.weight} - double{before.weight};
-  }
-};
-
-// After a kernel that computes in float32.
-class RoundedOnce {
- public:
-  RoundedOnce(const UpdateRun& run, const RandomStream& random, std::vector<float>& compensation)
-      : weights_(run.updated_weights()),
-        first_(run.first),
-        second_(run.second),
-        stochastic_(run.rounding == WeightRounding::kStochastic),
-        random_(random),
-        compensation_(compensation) {}
-
-  double operator()(size_t index, const UpdatedElement& before, UpdatedElement& after) const {
-    after.first = first_(after.first);
-    after.second = second_(after.second);
-    after.max_second = second_(after.max_second);
-    if (!compensation_.empty()) return Compensate(index, before.weight, after.weight);
-    after.weight = stochastic_ ? weights_.Stochastic(after.weight, RandomBits(random_, index))
-                               : weights_(after.weight);
-    return double{after.weight} - double{before.weight};
-  }
-
- private:
-  // Adds the change to what earlier ones left, that to the weight, and keeps what it did not take.
-  double Compensate(size_t index, float before, float& weight) const {
-    const float owed = compensation_[index];
-    const float change = weights_(owed + (weight - before));
-    weight = weights_(before + change);
-    compensation_[index] = weights_(change + weights_(before - weight));
-    return (double{weight} - double{before}) + (double{compensation_[index]} - double{owed});
-  }
-
-  Stored weights_, first_, second_;
-  bool stochastic_;
-  RandomStream random_;
-  std::vector<float>& compensation_;
-};
-
-template <class Optimizer, class Store>
-void UpdateAll(const Optimizer& optimizer, const Store& store, std::span<const float> gradients,
-               TensorState& state) {
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const UpdatedElement before = state.elements[i];
-    UpdatedElement after = before;
-    const double wanted = optimizer(gradients[i], after);
-    state.counts.Count(wanted, store(i, before, after));
-    state.elements[i] = after;
-  }
+// Up or down by chance; `first` is the index of the first one in the stream.
+void RoundByChance(const StoredFormat& format, const RandomStream& random, size_t first,
+                   std::span<float> values) {
+  ArrayConversion how;
+  if (!format) return;
+  how.conversion = {format->format, Rounding::kStochastic};
+  how.random = random;
+  how.first_index = first;
+  Round(how, values);
 }
 
 // Distance from 1 to the next value.
@@ -88,64 +51,130 @@ double EpsilonOf(const StoredFormat& format) {
   return std::ldexp(1, -(format ? format->format.mantissa_bits : 23));
 }
 
-template <class Keep, class Store>
-void UpdateWith(const Keep& keep, const Store& store, double epsilon, const TensorStep& step,
-                std::span<const float> gradients, TensorState& state) {
-  const OptimizerSettings& s = step.settings;
-  switch (s.kind) {
-    case OptimizerKind::kAdam:
-    case OptimizerKind::kAdamW:
-      return UpdateAll(AdamUpdate<Keep>(keep, s, step.update), store, gradients, state);
-    case OptimizerKind::kSgd:
-      return UpdateAll(SgdUpdate<Keep>(keep, s, step.has_first), store, gradients, state);
-    case OptimizerKind::kLion:
-      return UpdateAll(LionUpdate<Keep>(keep, s), store, gradients, state);
-    case OptimizerKind::kAdafactor:
-      AdafactorUpdate<Keep> optimizer(keep, s, step.update, epsilon);
-      optimizer.Prepare(gradients, state.elements);
-      return UpdateAll(optimizer, store, gradients, state);
+// One update of one tensor, part by part.
+class TensorUpdate {
+ public:
+  TensorUpdate(const UpdateRun& run, const TensorStep& step, TensorState& state)
+      : run_(run),
+        step_(step),
+        state_(state),
+        computed_(run.kernel == UpdateKernel::kFused ? StoredFormat() : run.updated_weights()),
+        factors_(MakeUpdateFactors(step.settings, computed_, step.update, step.has_first,
+                                   EpsilonOf(run.weights))) {
+    if (step.settings.amsgrad) state.max_second.resize(state.weights.size());
   }
-}
+
+  void Update() {
+    if (auto* factors = std::get_if<AdafactorFactors>(&factors_)) SetStep(*factors);
+    ForEachPart([&](size_t begin, const UpdateArrays& arrays) {
+      UpdateElements(factors_, computed_, arrays);
+      MovedWeights moved;
+      if (run_.kernel == UpdateKernel::kFused) {
+        RoundMoments(begin, arrays.count);
+        if (!state_.compensation.empty())
+          moved = Compensate(begin, arrays.count);
+        else
+          RoundWeights(begin, arrays.count);
+      }
+      moved.before = arrays.before;
+      moved.after = arrays.after;
+      moved.steps = arrays.steps;
+      moved.count = arrays.count;
+      state_.counts += CountUpdates(WantedBy(factors_), moved);
+      std::copy_n(arrays.after, arrays.count, &state_.weights[begin]);
+    });
+  }
+
+ private:
+  template <class Body>
+  void ForEachPart(const Body& body) {
+    const size_t count = step_.gradients.size();
+    for (size_t begin = 0; begin < count; begin += kPart) {
+      body(begin, ArraysOf(begin, std::min(kPart, count - begin)));
+    }
+  }
+
+  UpdateArrays ArraysOf(size_t begin, size_t count) {
+    UpdateArrays arrays;
+    arrays.gradients = &step_.gradients[begin];
+    if (run_.gradients) {
+      std::copy_n(arrays.gradients, count, gradients_.begin());
+      RoundNearest(run_.gradients, std::span(gradients_).first(count));
+      arrays.gradients = gradients_.data();
+    }
+    arrays.before = &state_.weights[begin];
+    arrays.after = after_.data();
+    arrays.steps = steps_.data();
+    arrays.first = &state_.first[begin];
+    arrays.second = &state_.second[begin];
+    if (step_.settings.amsgrad) arrays.max_second = &state_.max_second[begin];
+    arrays.count = count;
+    return arrays;
+  }
+
+  void SetStep(AdafactorFactors& factors) {
+    std::vector<float> updates;
+    ForEachPart([&](size_t, const UpdateArrays& arrays) {
+      FindAdafactorUpdates(factors, computed_, arrays);
+      updates.insert(updates.end(), arrays.steps, arrays.steps + arrays.count);
+    });
+    factors.step = AdafactorStep(step_.settings, computed_, step_.update, state_.weights, updates);
+  }
+
+  // What a kernel that computes in float32 stores.
+  void RoundMoments(size_t begin, size_t count) {
+    const OptimizerSettings& s = step_.settings;
+    const auto part = [&](std::vector<float>& values) {
+      return std::span(values).subspan(begin, count);
+    };
+    if (s.has_first_moment()) RoundNearest(run_.first, part(state_.first));
+    if (s.has_second_moment()) RoundNearest(run_.second, part(state_.second));
+    if (s.amsgrad) RoundNearest(run_.second, part(state_.max_second));
+  }
+
+  void RoundWeights(size_t begin, size_t count) {
+    const std::span<float> weights = std::span(after_).first(count);
+    if (run_.rounding == WeightRounding::kStochastic) {
+      RoundByChance(weights_, step_.random, begin, weights);
+    } else {
+      RoundNearest(weights_, weights);
+    }
+  }
+
+  // Adds the change to what earlier ones left, that to the weight, and keeps what it did not take.
+  MovedWeights Compensate(size_t begin, size_t count) {
+    const float* const before = &state_.weights[begin];
+    float* const owing = &state_.compensation[begin];
+    std::copy_n(owing, count, owed_.begin());
+    const auto round = [&](float* values) { RoundNearest(weights_, std::span(values, count)); };
+    float* const change = change_.data();
+    for (size_t i = 0; i < count; ++i) change[i] = owed_[i] + (after_[i] - before[i]);
+    round(change);
+    for (size_t i = 0; i < count; ++i) after_[i] = before[i] + change[i];
+    round(after_.data());
+    for (size_t i = 0; i < count; ++i) owing[i] = before[i] - after_[i];
+    round(owing);
+    for (size_t i = 0; i < count; ++i) owing[i] = change[i] + owing[i];
+    round(owing);
+    MovedWeights moved;
+    moved.owed = owed_.data();
+    moved.owing = owing;
+    return moved;
+  }
+
+  const UpdateRun& run_;
+  const TensorStep& step_;
+  TensorState& state_;
+  StoredFormat computed_;  // in which the optimizer computes
+  StoredFormat weights_ = run_.updated_weights();
+  UpdateFactors factors_;
+  Part gradients_, after_, steps_, owed_, change_;
+};
 
 }  // namespace
 
-void UpdateCounts::Count(double wanted, double moved) {
-  if (wanted == 0 || !std::isfinite(wanted)) return;
-  ++updates;
-  if (moved == 0) {
-    ++lost;
-  } else if (!(std::fabs(moved - wanted) <= 0.5 * std::fabs(wanted))) {
-    ++altered;
-  }
-}
-
-float StoredIn(const StoredFormat& format, float value) { return Stored(format)(value); }
-
 void UpdateTensor(const UpdateRun& run, const TensorStep& step, TensorState& state) {
-  std::span<const float> gradients = step.gradients;
-  std::vector<float> rounded;
-  if (run.gradients) {
-    const Stored stored(run.gradients);
-    rounded.assign(gradients.begin(), gradients.end());
-    for (float& gradient : rounded) gradient = stored(gradient);
-    gradients = rounded;
-  }
-  const double epsilon = EpsilonOf(run.weights);
-  const auto update = [&](const auto& keep, const auto& store) {
-    UpdateWith(keep, store, epsilon, step, gradients, state);
-  };
-  const StoredFormat& weights = run.weights;
-  if (run.kernel == UpdateKernel::kFused) {
-    update(KeepFloat32(), RoundedOnce(run, step.random, state.compensation));
-  } else if (!run.updated_weights()) {
-    update(KeepFloat32(), AsComputed());
-  } else if (weights->format == kBf16) {
-    update(KeepBf16(), AsComputed());
-  } else if (weights->format == kFp16) {
-    update(KeepFp16(), AsComputed());
-  } else {
-    update(KeepFormat{MakeCodecSpec({weights->format})}, AsComputed());
-  }
+  TensorUpdate(run, step, state).Update();
 }
 
 }  // namespace dlsim::sim

@@ -3,29 +3,21 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "dlsim/philox.h"
-#include "sim/updates/optimizers.h"
+#include "sim/updates/update_kernel.h"
 #include "sim/updates/update_run.h"
 
 namespace dlsim::sim {
 
-// What became of the changes that the optimizer computed for single weights.
-struct UpdateCounts {
-  uint64_t updates = 0;  // finite and not zero
-  uint64_t lost = 0;     // of them, those that left the weight as it was
-  uint64_t altered =
-      0;  // the weight changed, but by less than half of it, or by more than 1.5 times
-
-  void Count(double wanted, double moved);
-};
-
 // The elements of one tensor in one run.
 struct TensorState {
-  std::vector<UpdatedElement> elements;
+  std::vector<float> weights;
+  std::vector<float> first;         // momentum_buffer of SGD, exp_avg
+  std::vector<float> second;        // exp_avg_sq, variance of Adafactor
+  std::vector<float> max_second;    // of AMSGrad, else empty
   std::vector<float> compensation;  // of Kahan, else empty
   UpdateCounts counts;
 };
@@ -40,8 +32,5 @@ struct TensorStep {
 };
 
 void UpdateTensor(const UpdateRun& run, const TensorStep& step, TensorState& state);
-
-// Returns the nearest value of a format.
-float StoredIn(const StoredFormat& format, float value);
 
 }  // namespace dlsim::sim

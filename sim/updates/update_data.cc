@@ -128,13 +128,13 @@ void WriteElementsCsv(const ProbeHead& head, const UpdateReplay& replay, OutputF
     const std::string run = CsvField(replay.runs()[r].name);
     for (size_t t = 0; t < head.tensors.size(); ++t) {
       const std::string tensor = CsvField(head.tensors[t].name);
-      const std::vector<UpdatedElement>& reference = replay.Float32Of(r, t).elements;
-      const std::vector<UpdatedElement>& elements = replay.StateOf(r, t).elements;
+      const TensorState& reference = replay.Float32Of(r, t);
+      const TensorState& state = replay.StateOf(r, t);
       std::string rows;
-      for (size_t i = 0; i < elements.size(); ++i) {
+      for (size_t i = 0; i < state.weights.size(); ++i) {
         rows += fmt::format("{},{},{},{},{},{},{},{}\n", run, tensor, head.tensors[t].IndexOf(i),
-                            replay.StartOf(t)[i], reference[i].weight, elements[i].weight,
-                            elements[i].first, elements[i].second);
+                            replay.StartOf(t)[i], reference.weights[i], state.weights[i],
+                            state.first[i], state.second[i]);
       }
       out.Write(rows);
     }

@@ -34,9 +34,11 @@ class Mean {
 };
 
 void Put(const std::vector<float>& values, const StoredFormat& format, TensorState& state,
-         float UpdatedElement::*member) {
-  const size_t count = std::min(values.size(), state.elements.size());
-  for (size_t i = 0; i < count; ++i) state.elements[i].*member = StoredIn(format, values[i]);
+         std::vector<float> TensorState::*member) {
+  std::vector<float>& stored = state.*member;
+  stored.resize(state.weights.size());
+  const size_t count = std::min(values.size(), stored.size());
+  for (size_t i = 0; i < count; ++i) stored[i] = StoredIn(format, values[i]);
 }
 
 // Keeps the step from which on something holds to the end.
@@ -77,13 +79,13 @@ void UpdateReplay::Begin(const ProbeValues& start) {
   for (size_t t = 0; t < tensors_.size(); ++t) {
     for (const UpdateRun& run : all_) {
       Kept kept;
-      kept.state.elements.resize(tensors_[t].count);
+      kept.state.first.resize(tensors_[t].count);
+      kept.state.second.resize(tensors_[t].count);
       if (run.compensation == Compensation::kKahan) {
         kept.state.compensation.resize(tensors_[t].count);
       }
-      const std::span<const float> values = StartOf(t);
-      for (size_t i = 0; i < values.size(); ++i) {
-        kept.state.elements[i].weight = StoredIn(run.updated_weights(), values[i]);
+      for (const float value : StartOf(t)) {
+        kept.state.weights.push_back(StoredIn(run.updated_weights(), value));
       }
       kept_[t].push_back(std::move(kept));
     }
@@ -99,12 +101,12 @@ void UpdateReplay::BeginStates(const ProbeState& state) {
     tensor.has_first = tensor.has_first || first;
     for (size_t r = 0; r < all_.size(); ++r) {
       TensorState& kept = kept_[state.tensor][r].state;
-      if (first) Put(values, all_[r].first, kept, &UpdatedElement::first);
+      if (first) Put(values, all_[r].first, kept, &TensorState::first);
       if (name == "exp_avg_sq" || name == "variance") {
-        Put(values, all_[r].second, kept, &UpdatedElement::second);
+        Put(values, all_[r].second, kept, &TensorState::second);
       }
       if (name == "max_exp_avg_sq") {
-        Put(values, all_[r].second, kept, &UpdatedElement::max_second);
+        Put(values, all_[r].second, kept, &TensorState::max_second);
       }
     }
   }
@@ -143,7 +145,7 @@ void UpdateReplay::Note(size_t tensor, size_t run, int64_t step) {
   Kept& kept = kept_[tensor][run];
   if (kept.state.counts.lost > 0 && !kept.first_lost) kept.first_lost = step;
   Distance distance;
-  distance.Add(StartOf(tensor), Float32Of(run, tensor).elements, kept.state.elements);
+  distance.Add(StartOf(tensor), Float32Of(run, tensor).weights, kept.state.weights);
   kept.drift = distance.drift();
   kept.nonfinite = distance.nonfinite();
   const bool harmed = kept.nonfinite > 0 || kept.drift.value_or(0) > kHarmfulDrift;
@@ -169,11 +171,11 @@ TensorOutcome UpdateReplay::OutcomeOf(size_t tensor, size_t run) const {
   outcome.first_lost = kept.first_lost;
   outcome.harmed_since = kept.harmed_since;
   Distance distance;
-  distance.Add(StartOf(tensor), Float32Of(run, tensor).elements, kept.state.elements);
+  distance.Add(StartOf(tensor), Float32Of(run, tensor).weights, kept.state.weights);
   outcome.drift = distance.drift();
   outcome.progress = distance.progress();
   outcome.nonfinite = distance.nonfinite();
-  outcome.second_bias = SecondBias(Float32Of(run, tensor).elements, kept.state.elements);
+  outcome.second_bias = SecondBias(Float32Of(run, tensor).second, kept.state.second);
   return outcome;
 }
 
@@ -211,11 +213,9 @@ std::optional<double> UpdateReplay::DistanceFrom(const ProbeValues& recorded) co
   Distance distance;
   for (size_t t = 0; t < tensors_.size(); ++t) {
     if (head_.tensors[t].dtype != DType::kF32) continue;
-    std::vector<UpdatedElement> trained(tensors_[t].count);
-    for (size_t i = 0; i < trained.size(); ++i) {
-      trained[i].weight = recorded.values.at(tensors_[t].first + i);
-    }
-    distance.Add(StartOf(t), trained, Float32Of(0, t).elements);
+    const std::span<const float> trained =
+        std::span(recorded.values).subspan(tensors_[t].first, tensors_[t].count);
+    distance.Add(StartOf(t), trained, Float32Of(0, t).weights);
   }
   return distance.drift();
 }

@@ -12,6 +12,7 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/format.h"
 #include "sim/updates/optimizer_settings.h"
+#include "sim/updates/stored_format.h"
 
 namespace dlsim::sim {
 
@@ -42,9 +43,6 @@ constexpr auto EnumNames(UpdateKernel) {
   return std::to_array<EnumName<UpdateKernel>>(
       {{UpdateKernel::kForeach, "foreach"}, {UpdateKernel::kFused, "fused"}});
 }
-
-// A format, or float32 if there is none.
-using StoredFormat = std::optional<NamedFormat>;
 
 struct UpdateRun {
   std::string name;

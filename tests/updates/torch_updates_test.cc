@@ -27,7 +27,7 @@ TEST_P(TorchUpdates, AreEqualBitForBit) {
   const ProbeValues torch = probe.ReadValues(probe.step_count()).value();
   ASSERT_EQ(torch.values.size(), 64u);
   for (size_t i = 0; i < torch.values.size(); ++i) {
-    const float weight = replay.StateOf(0, 0).elements[i].weight;
+    const float weight = replay.StateOf(0, 0).weights[i];
     EXPECT_EQ(std::bit_cast<uint32_t>(weight), std::bit_cast<uint32_t>(torch.values[i])) << i;
   }
 }
