@@ -268,3 +268,29 @@ def test_others_modes_are_left_in_their_order(tmp_path: Path) -> None:
         model.zero_grad()
     assert rec.errors == 0 and steps_in(tmp_path) == [0, 1, 2]
     assert not torch.overrides._get_current_function_mode_stack()
+
+
+@pytest.mark.parametrize("limit", [1 << 30, 1])
+@pytest.mark.parametrize("name", ["run", "run.dlprof"])
+def test_the_first_that_overflows_is_the_first_that_was_computed(
+    tmp_path: Path, monkeypatch, name: str, limit: int
+) -> None:
+    class Stream(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.z, self.m, self.a = (nn.Linear(2, 2, bias=False) for _ in range(3))
+            for layer in (self.z, self.m, self.a):
+                nn.init.constant_(layer.weight, 300)
+
+        def forward(self, x):
+            return self.a(self.m(self.z(x))).sum(-1) / 1e9
+
+    monkeypatch.setattr(_forward, "SPILLED_FROM", limit)
+    model = Stream()
+    with dlsim.Recorder(model, tmp_path / name, forward_every=1, on_error="raise") as rec:
+        model(torch.ones(3, 2)).mean().backward()
+        rec.step(scale=1.0)
+    (fp16,) = dlsim.replay(tmp_path / name, formats=["fp16"]).data["verdict"]["formats"]
+    found = [one["tensor"] for one in fp16["forward"]["overflowing"]]
+    assert found == ["m.act", "a.act"]
+    assert fp16["forward"]["first"]["tensor"] == "m.act"

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from ..traces._safetensors import header_of, rank_of
 from ._spill import Spilled
 
 _COPIED_AT_ONCE = 1 << 24
-_WIDTHS = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
 
 
 class _Place(NamedTuple):
@@ -32,22 +32,16 @@ class _Place(NamedTuple):
 
 def append(path: Path, spilled: Mapping[str, Spilled]) -> None:
     """Adds tensors to a file of safetensors; copies bytes, and holds no tensor."""
-    metadata, places = _places_in(path)
-    for source in {one.path for one in spilled.values()}:
+    places: list[_Place] = []
+    for source in dict.fromkeys(one.path for one in spilled.values()):
         found = _places_in(source)[1]
         places += [one for one in found if one.name in spilled and spilled[one.name].path == source]
-    # As the serializer orders them: the widest first, so that all are aligned.
-    places.sort(key=lambda one: (-_WIDTHS[one.entry["dtype"]], one.name))
-    header: dict[str, Any] = {"__metadata__": metadata} if metadata else {}
-    end = 0
-    for one in places:
-        header[one.name] = {**one.entry, "data_offsets": [end, end + one.size]}
-        end += one.size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    metadata, later = _places_in(path)
+    # What was put aside came before the rest.
+    places = sorted(places + later, key=lambda one: rank_of(one.name, one.entry["dtype"]))
     joined = path.with_name(f"{path.name}.tmp")
     with joined.open("wb") as target:
-        target.write(len(text).to_bytes(8, "little") + text)
+        target.write(header_of(metadata, {one.name: (one.entry, one.size) for one in places}))
         _copy(places, target)
     shutil.copymode(path, joined)
     os.replace(joined, path)

@@ -169,9 +169,9 @@ class TraceSink:
 
 
 def counted_parts(part: Part) -> Iterator[tuple[int, float, dict[str, str], list[Any]]]:
-    """Yields a part as ProfileWriter and HeldStep take it, tensors in memory first, then others."""
+    """Yields a part as ProfileWriter and HeldStep take it, what was put aside before the rest."""
     micro = -1 if part.micro is None else part.micro
-    for tensors in chain([part.tensors], loaded(part.spilled)):
+    for tensors in chain(loaded(part.spilled), [part.tensors]):
         named = [
             (name, role_of(name), counted_where_it_is(tensor)) for name, tensor in tensors.items()
         ]

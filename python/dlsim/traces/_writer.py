@@ -11,14 +11,13 @@ from operator import index
 from pathlib import Path
 from typing import Any
 
-from safetensors import SafetensorError, TensorSpec, serialize_file
-
 from .. import _core
 from .._errors import InputError, UsageError
 from .._files import replacing
 from ..arrays._arguments import scale_of
 from ..arrays._dtypes import VALUES, bad_element
 from ..arrays._frameworks import is_torch, source_of
+from ._safetensors import Stored, write_file
 
 _STEP_FILE = re.compile(
     r"step-(?P<step>[0-9]{1,18})(?:\.rank-(?P<rank>[0-9]{1,18}))?(?:\.micro-[0-9]{1,18})?"
@@ -65,7 +64,7 @@ def _check_name(name: object) -> None:
         )
 
 
-def _torch_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
+def _stored_torch(name: str, array: Any) -> Stored:
     dtype = str(array.dtype).removeprefix("torch.")
     if dtype not in VALUES:
         raise bad_element(f"tensor {name!a}", VALUES, dtype)
@@ -74,23 +73,17 @@ def _torch_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
         tensor = tensor.to_dense()
     tensor = tensor.resolve_neg().cpu().contiguous()
     size = tensor.numel() * tensor.element_size()
-    return TensorSpec(
-        dtype=dtype, shape=list(tensor.shape), data_ptr=tensor.data_ptr(), data_len=size
-    ), tensor
+    return Stored(dtype, list(tensor.shape), tensor.data_ptr(), size, tensor)
 
 
-def _array_spec(name: str, array: Any) -> tuple[TensorSpec, object]:
+def _stored_array(name: str, array: Any) -> Stored:
     import numpy as np
 
     # A JAX array on a device comes through NumPy; NumPy would drop the mask of a masked array.
     readable = not isinstance(array, np.ndarray) and hasattr(array, "__array__")
     source = source_of(np.asarray(array) if readable else array, f"tensor {name!a}", VALUES)
-    return TensorSpec(
-        dtype=source.element,
-        shape=list(source.bits.shape),
-        data_ptr=source.bits.ctypes.data,
-        data_len=source.bits.nbytes,
-    ), source.bits
+    bits = source.bits
+    return Stored(source.element, list(bits.shape), bits.ctypes.data, bits.nbytes, bits)
 
 
 class TraceWriter:
@@ -127,7 +120,8 @@ class TraceWriter:
             raise InputError(
                 f"{self.directory}: holds a trace already, expected a directory without step files"
             )
-        self._mode = self._write_description({}) if describes else None
+        if describes:
+            self._write_description({})
 
     def __enter__(self) -> TraceWriter:
         return self
@@ -149,7 +143,8 @@ class TraceWriter:
         Tensors are arrays of NumPy, PyTorch, JAX and others, or lists of numbers, of float32,
         float64, float16 or bfloat16 and any shape; the end of a name tells the role
         (docs/traces.md). Contiguous ones on the CPU are written from where they are. Metadata as in
-        docs/traces.md; `step`, `micro_step` and `rank` are added. Returns the path. Raises
+        docs/traces.md; `step`, `micro_step` and `rank` are added. Of tensors of the forward
+        pass that overflow at a step, the first given is named first. Returns the path. Raises
         TypeError or UsageError for bad arguments, InputError if the file cannot be written.
         """
         path = self.directory / _file_name(step, micro, rank)
@@ -157,18 +152,15 @@ class TraceWriter:
         texts = _checked_metadata(
             metadata, {key: str(index(value)) for key, value in places.items() if value is not None}
         )
-        specs, owners = {}, []
+        stored = {}
         for name, array in tensors.items():
             _check_name(name)
-            make = _torch_spec if is_torch(array) else _array_spec
-            specs[name], owner = make(name, array)
-            owners.append(owner)  # the serializer sees addresses only
+            stored[name] = (_stored_torch if is_torch(array) else _stored_array)(name, array)
         with replacing(path) as temporary:
             try:
-                serialize_file(specs, temporary, texts)
-            except SafetensorError as error:
-                raise InputError(f"{path}: cannot be written: {error}") from error
-            self._give_mode(temporary)
+                write_file(temporary, stored, texts)
+            except OSError as error:
+                raise InputError(f"{path}: cannot be written: {error.strerror}") from error
             size = temporary.stat().st_size
         self.bytes_written += size
         return path
@@ -214,7 +206,7 @@ class TraceWriter:
             if (None if found["rank"] is None else int(found["rank"])) == rank:
                 yield found
 
-    def _write_description(self, lists: Mapping[str, object]) -> int:
+    def _write_description(self, lists: Mapping[str, object]) -> None:
         path = self.directory / "trace.json"
         try:
             text = json.dumps(
@@ -224,17 +216,6 @@ class TraceWriter:
             raise UsageError(f"description: no JSON: {error}") from None
         with replacing(path) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
-            mode = temporary.stat().st_mode & 0o777
-        return mode
-
-    def _give_mode(self, temporary: Path) -> None:
-        """Gives a file the permissions of any other; the serializer's are the owner's only."""
-        if self._mode is None:
-            probe = temporary.with_suffix(".mode")
-            probe.touch()
-            self._mode = probe.stat().st_mode & 0o777
-            probe.unlink()
-        temporary.chmod(self._mode)
 
 
 def _file_name(step: int, micro: int | None, rank: int | None) -> str:
