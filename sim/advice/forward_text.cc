@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kForwardNamed = 3;  // tensors in a sentence
 
-// Returns what a tensor is of: a module, an operation or a parameter.
+// Returns what a tensor is of: a module, an operation, a parameter or a buffer.
 std::string OwnerOf(const std::string& tensor) {
   std::string_view name = tensor;
   for (const std::string_view ending : {".act", ".fwd", ".value"}) {
@@ -143,19 +143,18 @@ std::string Vanished(const FormatAdvice& format) {
 
 std::string ForwardFailure(const FormatAdvice& format) {
   const std::vector<const ForwardTensor*> outputs = format.forward.Overflowing();
-  const std::vector<const ForwardTensor*> parameters = format.values.Overflowing();
-  if (outputs.empty() && parameters.empty()) return Vanished(format);
-  const bool parameter =
-      outputs.empty() ||
-      (!parameters.empty() && *parameters.front()->overflow_step < *outputs.front()->overflow_step);
-  const ForwardTensor& first = *(parameter ? parameters : outputs).front();
+  const std::vector<const ForwardTensor*> values = format.values.Overflowing();
+  if (outputs.empty() && values.empty()) return Vanished(format);
+  const bool stored = outputs.empty() || (!values.empty() && *values.front()->overflow_step <
+                                                                 *outputs.front()->overflow_step);
+  const ForwardTensor& first = *(stored ? values : outputs).front();
   const double largest = MaxFinite(ParseFormat(format.format).format);
   const std::string what = first.constant
                                ? fmt::format("holds the constant {:g}", -first.overflow_absmax)
                                : "reaches " + ScaleNumber(first.overflow_absmax);
   return fmt::format(
       "fails in forward: {}{} {} at step {}, the largest {} value is {}. No loss scale helps.",
-      parameter ? "the parameter " : "", OwnerOf(first.name), what, *first.overflow_step,
+      stored ? "the stored value of " : "", OwnerOf(first.name), what, *first.overflow_step,
       format.format, ScaleNumber(largest));
 }
 
@@ -204,7 +203,7 @@ std::string FormatForwardDetails(const Advice& advice, size_t top) {
       {"format", "forward", "head-room", "largest", "overflow", "tensor"}};
   for (const FormatAdvice& format : advice.formats) {
     AddRow(format.format, "outputs", format.forward, rows);
-    AddRow(format.format, "parameters", format.values, rows);
+    AddRow(format.format, "stored values", format.values, rows);
   }
   if (rows.size() == 1) return "";
   std::string text = FormatTable(rows);

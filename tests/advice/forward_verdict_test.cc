@@ -129,9 +129,10 @@ TEST_F(ForwardVerdictTest, AutocastKeepsSomeInFloat32) {
 TEST_F(ForwardVerdictTest, ParametersFailToo) {
   WriteBlock(0, {FloatTensor("fc.act", {4}), FloatTensor("fc.weight.value", {-7e4f, 1})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});
-  EXPECT_EQ(advice.lines[0],
-            "fp16  fails in forward: the parameter fc.weight reaches 70000 at step 0, the largest "
-            "fp16 value is 65504. No loss scale helps.");
+  EXPECT_EQ(
+      advice.lines[0],
+      "fp16  fails in forward: the stored value of fc.weight reaches 70000 at step 0, the largest "
+      "fp16 value is 65504. No loss scale helps.");
   EXPECT_EQ(advice.formats[0].forward.state, ForwardState::kFits);
   EXPECT_EQ(advice.formats[0].values.state, ForwardState::kOverflows);
   EXPECT_EQ(advice.looked_at.back(), Role::kValue);
