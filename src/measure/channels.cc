@@ -17,16 +17,20 @@
 
 namespace dlsim {
 
-ChannelLayout LayoutOf(Role role, const std::vector<uint64_t>& shape) {
-  constexpr size_t kMatrix = 2, kImage = 4;
+ChannelLayout LayoutAlong(const std::vector<uint64_t>& shape, size_t axis) {
   const auto product = [&](size_t from, size_t to) {
     return std::accumulate(shape.begin() + static_cast<ptrdiff_t>(from),
                            shape.begin() + static_cast<ptrdiff_t>(to), uint64_t{1},
                            std::multiplies<>());
   };
-  if (shape.size() < kMatrix) return {1, 1, product(0, shape.size())};
-  const size_t axis = role == Role::kGrad ? 0 : shape.size() >= kImage ? 1 : shape.size() - 1;
+  if (axis >= shape.size() || shape.size() < 2) return {1, 1, product(0, shape.size())};
   return {product(0, axis), shape[axis], product(axis + 1, shape.size())};
+}
+
+ChannelLayout LayoutOf(Role role, const std::vector<uint64_t>& shape) {
+  constexpr size_t kImage = 4;
+  if (role == Role::kGrad) return LayoutAlong(shape, 0);
+  return LayoutAlong(shape, shape.size() >= kImage ? 1 : shape.size() - 1);
 }
 
 double ChannelCurves::HarmAt(const std::vector<uint16_t>& codes, double log_quantum) const {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <new>
+#include <string>
 #include <string_view>
 
 #include "dlsim/measure.h"
@@ -14,6 +15,7 @@ namespace dlsim {
 
 std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
   std::vector<TensorSources> tensors;
+  const std::map<std::string, FeatureAxis> axes = FeatureAxes(step);
   const bool repeats = step.recordings.size() > 1;
   std::map<std::string_view, size_t> index;  // empty for one recording: its names are distinct
   for (size_t r = 0; r < step.recordings.size(); ++r) {
@@ -21,7 +23,11 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
       if (IsForward(tensor.role) != (pass == Pass::kForward)) continue;
       size_t t = tensors.size();
       if (repeats) t = index.try_emplace(tensor.name, t).first->second;
-      if (t == tensors.size()) tensors.push_back({{tensor.name, tensor.role}, 0, {}});
+      if (t == tensors.size()) {
+        tensors.push_back({{tensor.name, tensor.role}, 0, {}});
+        const auto told = tensor.role == Role::kActGrad ? axes.find(tensor.name) : axes.end();
+        if (told != axes.end()) tensors[t].features = told->second;
+      }
       TensorSources& sources = tensors[t];
       sources.recordings.resize(step.recordings.size());
       sources.recordings[r] = {&tensor, step.recordings[r].CarriedScale(tensor.role)};

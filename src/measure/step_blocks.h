@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "dlsim/measure_step.h"
 #include "dlsim/trace.h"
+#include "src/trace/feature_axes.h"
 
 namespace dlsim {
 
@@ -24,6 +26,7 @@ struct TensorSources {
   StepTensor header;
   uint64_t elements = 0;
   std::vector<Source> recordings;
+  std::optional<FeatureAxis> features = {};  // as recorded
 };
 
 // A piece of one tensor: the unit of parallel work.

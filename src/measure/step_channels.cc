@@ -17,11 +17,14 @@ namespace {
 // Returns how a tensor's channels lie, if that is known; of recordings of other lengths, in the
 // longest.
 std::optional<ChannelLayout> KnownLayout(const TensorSources& sources) {
+  if (sources.features && !*sources.features) return std::nullopt;
   std::optional<ChannelLayout> layout;
   for (const Source& source : sources.recordings) {
     if (source.tensor == nullptr) continue;
     if (source.tensor->device >= 0) return std::nullopt;
-    ChannelLayout own = LayoutOf(sources.header.role, source.tensor->shape);
+    const std::vector<uint64_t>& shape = source.tensor->shape;
+    ChannelLayout own = sources.features ? LayoutAlong(shape, **sources.features)
+                                         : LayoutOf(sources.header.role, shape);
     if (layout && (layout->channels != own.channels || layout->inner != own.inner)) {
       return std::nullopt;
     }

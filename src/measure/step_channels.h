@@ -15,6 +15,9 @@ namespace dlsim {
 
 class TensorChannels;
 
+// Returns how a tensor's channels lie along an axis. Without it, or as a vector, it is one channel.
+ChannelLayout LayoutAlong(const std::vector<uint64_t>& shape, size_t axis);
+
 class StepChannels {
  public:
   // Of the tensors whose channels are known: alike in all recordings, on the host. `tensors` must

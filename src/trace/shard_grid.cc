@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <set>
 #include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "dlsim/error.h"
+#include "src/trace/feature_axes.h"
 #include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
 
@@ -208,17 +210,18 @@ void JoinMetadata(const std::map<std::string, std::string>& shard,
                   std::map<std::string, std::string>& whole) {
   whole.insert(shard.begin(), shard.end());
   whole.erase(std::string(kShardGridKey));
-  const std::string key(kAutocastFloat32Key);
-  const auto named = shard.find(key);
-  if (named == shard.end()) return;
-  std::set<std::string> names;
-  for (const std::string& text : {whole[key], named->second}) {
-    std::istringstream lines(text);
-    for (std::string name; std::getline(lines, name);) names.insert(ParsePieceName(name).whole);
+  for (const std::string_view key : {kAutocastFloat32Key, kFeatureAxesKey}) {
+    const auto named = shard.find(std::string(key));
+    if (named == shard.end()) continue;
+    std::string& listed = whole[std::string(key)];
+    std::set<std::string> names;
+    for (const std::string& text : {listed, named->second}) {
+      std::istringstream lines(text);
+      for (std::string name; std::getline(lines, name);) names.insert(ParsePieceName(name).whole);
+    }
+    listed.clear();
+    for (const std::string& name : names) listed += (listed.empty() ? "" : "\n") + name;
   }
-  std::string joined;
-  for (const std::string& name : names) joined += (joined.empty() ? "" : "\n") + name;
-  whole[key] = joined;
 }
 
 std::vector<WholeTensor> WholeTensorsOf(std::span<const std::vector<PieceHeader>> shards,

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <random>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dlsim/convert.h"
@@ -55,6 +56,14 @@ std::vector<float> MakeValues(const ChannelLayout& layout, double binades) {
   return values;
 }
 
+// With what the metadata of its recording say of its features.
+ChannelCurves CurvesWith(const std::string& axes, const Shape& shape,
+                         std::span<const float> values) {
+  TraceStep step = StepOf({TensorOf(Role::kActGrad, shape, values)});
+  step.recordings[0].metadata["feature_axes"] = axes;
+  return MeasureChannels(step, Accumulation::kQuantizeThenSum).front();
+}
+
 struct Harm {
   double mean = 0, worst = 0;
 };
@@ -81,6 +90,18 @@ Harm HarmOf(const ChannelLayout& layout, const std::vector<float>& values,
     harm.worst = std::max(harm.worst, of_channel);
   }
   return harm;
+}
+
+TEST(ChannelsTest, TheRecordingSaysWhichAxisHoldsFeatures) {
+  const std::vector<float> values = MakeValues({3, 5, 8}, 20);
+  const ChannelCurves images = CurvesOf(Role::kActGrad, {3, 5, 8, 1}, values);
+  EXPECT_EQ(CurvesWith("? other.act_grad\n1 fc.act_grad", {3, 5, 8}, values), images);
+  EXPECT_NE(CurvesOf(Role::kActGrad, {3, 5, 8}, values), images);
+  EXPECT_EQ(CurvesWith("0 fc.act_grad", {15, 8}, values), CurvesOf(Role::kGrad, {15, 8}, values));
+  EXPECT_EQ(CurvesWith("3 fc.act_grad", {3, 5, 4, 2}, values),
+            CurvesOf(Role::kActGrad, {15, 4, 2}, values));
+  EXPECT_FALSE(CurvesWith("? fc.act_grad", {3, 5, 8}, values).known());
+  EXPECT_EQ(CurvesWith("1", {3, 5, 8}, values), CurvesOf(Role::kActGrad, {3, 5, 8}, values));
 }
 
 TEST(Channels, AreRowsOfParametersAndFeaturesOfActivations) {

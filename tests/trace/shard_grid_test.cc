@@ -96,17 +96,20 @@ TEST(ShardGrid, OtherNamesAreWholeTensors) {
   }
 }
 
-TEST(ShardGrid, MetadataOfShardsNameWhatAnyOfThemKeepsInFloat32) {
+TEST(ShardGrid, MetadataOfShardsNameWhatAnyOfThemNames) {
   std::map<std::string, std::string> whole;
   JoinMetadata({{"loss", "1"},
                 {"shard_grid", "{}"},
+                {"feature_axes", "1 filter.shard-0-of-2.act_grad"},
                 {"autocast_float32", "a/exp.act\nnorm.shard-0-of-2.act"}},
                whole);
   JoinMetadata({{"loss", "2"}, {"autocast_float32", "norm.shard-1-of-2.act\nb.act"}}, whole);
   JoinMetadata({{"lr", "3"}}, whole);
-  EXPECT_EQ(whole,
-            (std::map<std::string, std::string>{
-                {"loss", "1"}, {"lr", "3"}, {"autocast_float32", "a/exp.act\nb.act\nnorm.act"}}));
+  EXPECT_EQ(whole, (std::map<std::string, std::string>{
+                       {"loss", "1"},
+                       {"lr", "3"},
+                       {"feature_axes", "1 filter.act_grad"},
+                       {"autocast_float32", "a/exp.act\nb.act\nnorm.act"}}));
 }
 
 TEST(ShardGrid, MetadataIsReadStrictly) {

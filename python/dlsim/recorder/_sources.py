@@ -9,6 +9,7 @@ from typing import Any
 
 from .._errors import Error, UsageError
 from ._choice import Choice
+from ._features import Features
 from ._forward import ForwardPass
 from ._hooks import ActivationHooks, Guard, ParameterHooks, Seen
 from ._order import StepOrder
@@ -67,6 +68,7 @@ class Sources:
         self._of_parameters: ParameterHooks | None = None
         self._of_activations: ActivationHooks | None = None
         self._forward: ForwardPass | None = None
+        self._features = Features(choice.modules)
         self._records_forward = False  # whether the step does
         self._values = False  # whether the parameters themselves are to be taken, too
 
@@ -126,7 +128,7 @@ class Sources:
                 else:
                     found[f"{name}.grad"] = gradient
         if self._of_activations is not None:
-            found.update(self._unchanged(self._of_activations))
+            found.update(self._of_modules(self._of_activations))
         if not found:
             raise Error("no gradients, expected a call after backward and before zero_grad")
         found.update(self._forward_values())
@@ -145,14 +147,21 @@ class Sources:
 
     def metadata(self) -> dict[str, str]:
         """Returns what a reader needs to know of the tensors taken last."""
-        told = self._records_forward and self._forward is not None
-        return self._forward.metadata() if told and self._forward is not None else {}
+        told = self._features.metadata()
+        if self._records_forward and self._forward is not None:
+            told.update(self._forward.metadata())
+        return told
 
     def take_early(self) -> dict[str, Any]:
         """Returns the activations and their gradients that the batches so far have left."""
         found = {} if self._forward is None else self._forward.take()
         hooks = self._of_activations
-        return found if hooks is None else {**found, **self._unchanged(hooks.seen)}
+        return found if hooks is None else {**found, **self._of_modules(hooks.seen)}
+
+    def _of_modules(self, hooks: ActivationHooks | Seen) -> dict[str, Any]:
+        found = self._unchanged(hooks)
+        self._features.note(found.items())
+        return found
 
     def _unchanged(self, hooks: ParameterHooks | ActivationHooks | Seen) -> dict[str, Any]:
         tensors, changed = hooks.take()
@@ -163,6 +172,7 @@ class Sources:
     def clear(self) -> None:
         """Forgets what hooks have seen."""
         self._order.clear()
+        self._features.clear()
         for hooks in (self._of_parameters, self._of_activations, self._forward):
             if hooks is not None:
                 hooks.clear()
