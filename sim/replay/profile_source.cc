@@ -187,6 +187,11 @@ SourceFacts FactsOf(const ProfileReader& profile) {
   for (const ProfileTensor& tensor : profile.Load(0).tensors) {
     if (tensor.role == Role::kGrad) gradients.push_back(tensor.name);
   }
+  // The note on a part names the steps that others have.
+  if (!profile.settings().part) {
+    NoteGaps(
+        steps, [&](size_t i) { return profile.step_number(i); }, notes);
+  }
   NoteNames(gradients, notes);
   return {.steps = steps,
           .first_step = profile.step_number(0),

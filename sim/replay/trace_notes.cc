@@ -13,22 +13,6 @@
 namespace dlsim::sim {
 namespace {
 
-// A scaler counts steps: those between two recorded ones are missing to it.
-void NoteGaps(const TraceReader& trace, std::vector<std::string>& notes) {
-  size_t gaps = 0;
-  int64_t missing = 0;
-  for (size_t i = 1; i < trace.step_count(); ++i) {
-    const int64_t between = trace.step_number(i) - trace.step_number(i - 1) - 1;
-    gaps += between > 0;
-    missing += between;
-  }
-  if (gaps == 0) return;
-  notes.push_back(fmt::format(
-      "{} step{} in {} gap{} between the recorded ones {} not there: a policy takes each recorded "
-      "step for one, so that its counts of clean steps are too low",
-      missing, missing == 1 ? "" : "s", gaps, gaps == 1 ? "" : "s", missing == 1 ? "is" : "are"));
-}
-
 // The first step, or nothing if it is damaged: whoever reads it says so.
 std::optional<TraceStep> FirstStep(const TraceReader& trace) {
   try {
@@ -75,6 +59,24 @@ bool NamesForwardOrWeight(std::string_view name) {
 
 }  // namespace
 
+void NoteGaps(size_t steps, const std::function<int64_t(size_t)>& number,
+              std::vector<std::string>& notes) {
+  size_t gaps = 0;
+  int64_t missing = 0;
+  for (size_t i = 1; i < steps; ++i) {
+    const int64_t between = number(i) - number(i - 1) - 1;
+    gaps += between > 0;
+    missing += between;
+  }
+  if (gaps == 0) return;
+  notes.push_back(fmt::format(
+      "{} step{} in {} gap{} between the recorded ones {} not there: a policy takes each recorded "
+      "step for one, so that its counts of clean steps are too low, and no overflow between them "
+      "is "
+      "seen",
+      missing, missing == 1 ? "" : "s", gaps, gaps == 1 ? "" : "s", missing == 1 ? "is" : "are"));
+}
+
 void NoteNames(std::span<const std::string> names, std::vector<std::string>& notes) {
   const auto first = std::ranges::find_if(names, NamesForwardOrWeight);
   if (first == names.end()) return;
@@ -86,7 +88,8 @@ void NoteNames(std::span<const std::string> names, std::vector<std::string>& not
 
 std::vector<std::string> NotesOnTrace(const TraceReader& trace) {
   std::vector<std::string> notes = trace.notes();
-  NoteGaps(trace, notes);
+  NoteGaps(
+      trace.step_count(), [&](size_t i) { return trace.step_number(i); }, notes);
   const std::optional<TraceStep> step = FirstStep(trace);
   if (!step) return notes;
   NoteHalfPrecision(step->recordings.front(), notes);
