@@ -9,7 +9,8 @@ Trains transformers on text, on the CPU: 10.7 million parameters, whose step tak
 all see the same machine; a mode is compared with the step without recording of the same round.
 Printed are medians of these differences: of the processor time of the whole process, until all of
 the step is recorded; of the time on the clock until the next step may begin; and of the recorder's
-calls alone. `--memory` runs each mode in a process of its own and prints the most that it held.
+calls alone; and what a profile takes in the mean of steps, by how far recorded ones are apart.
+`--memory` runs each mode in a process of its own and prints the most that it held.
 """
 
 import argparse
@@ -19,6 +20,7 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
+from math import lcm
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -27,18 +29,22 @@ import torch
 from torch import nn
 
 import dlsim
+from dlsim.recorder._pace import DISTANCES, FIRST_STEPS
 from dlsim.recorder._selection import FORWARD_EVERY
 
 TEXT = (Path(__file__).parents[1] / "LICENSE").read_bytes()
 CONTEXT = 32
-GRADIENTS = {"forward_every": 0}
-MODES: dict[str, dict[str, Any]] = {
-    "no recorder": {},
+EACH_STEP = {"every": 1}
+GRADIENTS = {**EACH_STEP, "forward_every": 0}
+DEFAULT = "profile, as by default"
+MODES: dict[str, dict[str, Any] | None] = {
+    "no recorder": None,
     "profile, gradients": GRADIENTS,
     "the same, copy=False": {**GRADIENTS, "copy": False},
     "the same, activations=None": {**GRADIENTS, "activations": None},
-    "profile, a step with its forward pass": {"forward_every": 1, "ops": False},
-    "profile, a step with operations, too": {"forward_every": 1},
+    "profile, a step with its forward pass": {**EACH_STEP, "forward_every": 1, "ops": False},
+    "profile, a step with operations, too": {**EACH_STEP, "forward_every": 1},
+    DEFAULT: {},
     "trace": {"format": "safetensors"},
     "trace, activations=None, sample=65536": {
         "activations": None,
@@ -46,6 +52,7 @@ MODES: dict[str, dict[str, Any]] = {
         "format": "safetensors",
     },
 }
+GRADIENTS_ALONE, OPERATIONS = "profile, gradients", "profile, a step with operations, too"
 # Modes whose cost comes with few steps by default, and the mode of the others.
 SELDOM = {
     "profile, a step with its forward pass": "profile, gradients",
@@ -96,9 +103,10 @@ class Training:
         self.model = LanguageModel(width)
         self._optimizer = torch.optim.AdamW(self.model.parameters(), 1e-4)
         self.recorder = None
-        if MODES[mode]:
+        options = MODES[mode]
+        if options is not None:
             path = folder / mode.replace(" ", "-")
-            self.recorder = dlsim.Recorder(self.model, path, **{"format": "profile", **MODES[mode]})
+            self.recorder = dlsim.Recorder(self.model, path, **{"format": "profile", **options})
         self.times = Times()
 
     def step(self, x: torch.Tensor, y: torch.Tensor) -> None:
@@ -139,14 +147,25 @@ def trained(modes: list[str], model: int, rounds: int) -> dict[str, Times]:
     return {mode: training.times for mode, training in trainings.items()}
 
 
+def chosen(model: int) -> int:
+    """Returns the distance of recorded steps that the default chooses, in a training alone."""
+    width, size = MODELS[model]
+    with tempfile.TemporaryDirectory() as folder:
+        training = Training(DEFAULT, width, Path(folder))
+        for _ in range(5 * FIRST_STEPS):
+            training.step(*batch(size))
+        training.close()
+    return training.recorder.report().every or 1
+
+
 def added(times: dict[str, Times], mode: str, measure: str, base: str = "no recorder") -> float:
     """Returns the median of what a mode adds to a step of another, in milliseconds."""
     own, other = getattr(times[mode], measure)[5:], getattr(times[base], measure)[5:]
     return 1e3 * median(a - b for a, b in zip(own, other, strict=True))
 
 
-def print_table(times: dict[str, Times]) -> None:
-    """Prints what each mode adds to a step."""
+def print_table(times: dict[str, Times], every: int) -> None:
+    """Prints what each mode adds to a step, and the default in the mean of its steps."""
     alone = median(times["no recorder"].process[5:]) * 1e3
     clock = median(times["no recorder"].clock[5:]) * 1e3
     print(f"a step without recording: {alone:.3g} ms of processor time, {clock:.3g} ms\n")
@@ -162,6 +181,17 @@ def print_table(times: dict[str, Times]) -> None:
     for mode, other in SELDOM.items():
         more = [added(times, mode, one, other) for one in ("process", "clock", "calls")]
         row(f"{mode}: more, by default in the mean", *(one / FORWARD_EVERY for one in more))
+    print(f"\nBy these figures, in the mean of steps (the default has chosen every={every}):\n")
+    print("| every | of a step |\n|---|---|")
+    for distance in DISTANCES:
+        print(f"| {distance} | {mean_of(times, distance) / alone:.1%} |")
+
+
+def mean_of(times: dict[str, Times], every: int) -> float:
+    """Returns the milliseconds of processor time that a profile adds to a step in the mean."""
+    gradients, forward = (added(times, mode, "process") for mode in (GRADIENTS_ALONE, OPERATIONS))
+    both = lcm(every, FORWARD_EVERY)
+    return gradients * (1 / every - 1 / both) + forward / both
 
 
 def print_memory(model: int) -> None:
@@ -186,7 +216,8 @@ def main() -> None:
         trained([arguments.only], arguments.model, arguments.rounds)
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
         return
-    print_table(trained(list(MODES), arguments.model, arguments.rounds))
+    modes = [mode for mode in MODES if mode != DEFAULT]
+    print_table(trained(modes, arguments.model, arguments.rounds), chosen(arguments.model))
     if arguments.memory:
         print_memory(arguments.model)
 

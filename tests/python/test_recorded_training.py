@@ -65,7 +65,7 @@ def train(path: Path, policy: str, settings: dict[str, str], *, record_half: boo
     scaler = dlsim.LossScaler(policy, settings, "fp16")
     generator = torch.Generator().manual_seed(2)
     live, losses = [], []
-    with dlsim.Recorder(model, path, on_error="raise", **options) as rec:
+    with dlsim.Recorder(model, path, every=1, on_error="raise", **options) as rec:
         for _ in range(STEPS):
             x, y = batch(generator)
             optimizer.zero_grad()

@@ -24,7 +24,7 @@ def train(path: Path, half_dtype: str) -> tuple[list[tuple[float, float, bool, f
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scaler = amp.GradScaler("dynamic", steps_per_increase=5, half_dtype=half_dtype)
     seen = []
-    with dlsim.Recorder(model, path, scaler=scaler, on_error="raise") as rec:
+    with dlsim.Recorder(model, path, every=1, scaler=scaler, on_error="raise") as rec:
         for step in range(STEPS):
             optimizer.zero_grad()
             spike = 1e25 if step % 25 == 24 else 1e4 if step % 10 == 9 else 1.0

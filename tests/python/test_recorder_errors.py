@@ -112,7 +112,7 @@ def test_a_full_disk_costs_steps_only(tmp_path: Path, output) -> None:
         "import resource, signal, sys, torch, dlsim\n"
         "model = torch.nn.Linear(300, 300)\n"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
-        "with dlsim.Recorder(model, sys.argv[1]) as rec:\n"
+        "with dlsim.Recorder(model, sys.argv[1], every=1) as rec:\n"
         "    for limit in (resource.RLIM_INFINITY, 20000, resource.RLIM_INFINITY):\n"
         "        model(torch.randn(4, 300)).square().sum().backward()\n"
         "        rec.report()  # waits for the steps before\n"

@@ -85,7 +85,7 @@ def test_gradients_may_change_as_soon_as_step_returns(tmp_path, waits) -> None:
                 for parameter in model.parameters() if changes else ():
                     parameter.grad.fill_(float("nan"))
 
-        return _profile(path, steps, on_device=True)
+        return _profile(path, steps, on_device=True, every=1)
 
     changed = record(tmp_path / "changed.dlprof", changes=True)
     assert changed == record(tmp_path / "kept.dlprof", changes=False)

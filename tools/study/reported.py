@@ -54,7 +54,7 @@ def _tuned(name: str, seed: int, settings: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.dlprof"
         training.network.train()
-        with dlsim.Recorder(training.network, path, **settings) as recorder:
+        with dlsim.Recorder(training.network, path, every=1, **settings) as recorder:
             for inputs, targets in training.batches():
                 training.optimizer.zero_grad()
                 loss = training.recipe.loss(training.network(inputs), targets)

@@ -3,13 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from .._errors import Error
 from ._lending import Loan
 from ._on_device import any_on_device
 from ._output import Output
+from ._pace import Pace
 from ._report import Report
 from ._sinks import Part, Sink
 from ._spill import Spill, Spilled, remove
@@ -29,11 +32,13 @@ class Background:
 
     What it is given must stay as it is until `wait` returns; what is lent is looked at then, and
     its step completed if it did. Steps and errors are counted in `report` by `settle`, which raises
-    them instead if `raises`.
+    them instead if `raises`. `pace` is told how long steps take in
+    that thread, and the caller waits.
     """
 
-    def __init__(self, output: Output, report: Report, *, raises: bool) -> None:
+    def __init__(self, output: Output, report: Report, pace: Pace, *, raises: bool) -> None:
         self._output, self._report, self._raises = output, report, raises
+        self._pace = pace
         self._sink: Sink | None = None
         self._thread = Worker()
         self._spill = Spill(output.spill)
@@ -51,9 +56,10 @@ class Background:
     def add(self, step: int, part: Part) -> None:
         """Takes a part of a step; returns when it is read if some of it is on a device."""
         self._has_parts = True
-        done = self._thread.submit(_read, self.open(), step, part)
+        done = self._thread.submit(self._read, self.open(), step, part)
         if any_on_device(part.tensors.values()):
-            done.exception()
+            with self._waiting():
+                done.exception()
         self._parts.append(_Reading(done, part.loans, part.spilled))
 
     def put_aside(self, tensors: Mapping[str, Any]) -> None:
@@ -92,8 +98,21 @@ class Background:
         self._steps.append((step, self._thread.submit(self._finish, step, parts, change)))
         self._has_parts = False  # last: if this is interrupted, the next step drops them
 
+    @contextmanager
+    def _waiting(self) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._pace.waited(time.perf_counter() - began)
+
+    def _read(self, sink: Sink, step: int, part: Part) -> None:
+        began = time.perf_counter()
+        _read(sink, step, part)
+        self._pace.worked(step, time.perf_counter() - began)
+
     def _finish(self, step: int, parts: list[_Reading], change: Error | None) -> None:
-        sink = self.open()
+        began, sink = time.perf_counter(), self.open()
         try:
             for part in parts:  # all are done: there is one thread
                 part.done.result()
@@ -106,6 +125,7 @@ class Background:
             for part in parts:
                 remove(part.spilled)
         sink.finish(step)
+        self._pace.worked(step, time.perf_counter() - began)
 
     def drop(self) -> None:
         """Forgets the parts of a step that is not finished."""
@@ -134,18 +154,21 @@ class Background:
 
     def wait(self) -> None:
         """Waits until nothing that was given before is needed."""
-        self._thread.wait()
+        with self._waiting():
+            self._thread.wait()
         self._complete()
 
     def settle(self) -> None:
         """Waits for the steps that were finished, and counts them and their errors."""
         if self._lent is not None:
-            for part in self._lent[1]:
-                part.done.exception()  # waits
+            with self._waiting():
+                for part in self._lent[1]:
+                    part.done.exception()
             self._complete()
         while self._steps:
             step, outcome = self._steps[0]
-            outcome.exception()  # waits
+            with self._waiting():
+                outcome.exception()
             del self._steps[0]
             with self._report.counting(f"step {step}", raises=self._raises):
                 outcome.result()

@@ -9,6 +9,7 @@ from typing import Any
 from .._compiled import Uncompiled, check_hooks_run
 from .._errors import UsageError, some_of
 from ._names import modules_of, parameters_of
+from ._pace import Pace
 from ._selection import ForwardSteps, Pattern, Selection
 
 _NOTHING: frozenset[str] = frozenset()
@@ -51,10 +52,12 @@ class Choice:
         models: Mapping[str, Any],
         selections: tuple[Selection, ...],
         forward: ForwardSteps,
+        pace: Pace,
     ) -> None:
         parameters, modules = parameters_of(models), modules_of(models)
         self.all_modules = modules
         self.forward_steps = forward
+        self._pace = pace
         self.models = frozenset(models)  # the names of the models themselves among their modules
         self._chosen = [
             (
@@ -85,7 +88,8 @@ class Choice:
 
     def begin(self, step: int) -> None:
         """Makes `step` the one that the other methods answer for."""
-        active = [chosen for chosen in self._chosen if chosen[0].includes(step)]
+        in_time = self._pace.includes(step)
+        active = [one for one in self._chosen if in_time and one[0].includes(step)]
         self._parameters_now = _NOTHING.union(*(parameters for _, parameters, _ in active))
         self._modules_now = _NOTHING.union(*(modules for _, _, modules in active))
         self.forward = self.any() and self.forward_steps.includes(step)

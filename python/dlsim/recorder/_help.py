@@ -12,7 +12,10 @@ ARGUMENTS = """
       activations="*": Modules, the gradients of whose outputs are recorded; the model itself is
           "(root)"; None for none
       exclude: Parameters and modules to leave out of both
-      every=1, start=0, end: Steps: multiples of `every` from `start` to `end`, both included
+      every, start=0, end: Steps: multiples of `every` from `start` to `end`, both included; by
+          default all of a trace, and of a profile "auto": the first 16, and then as many as the
+          budget allows
+      budget=0.03: With every="auto": the share of the training's time that recording may take
       config: A selection in the words of Nvidia-DL-Framework-Inspect (a mapping or the name of a
           YAML file) instead of the arguments before
       forward_every: Steps whose forward pass is recorded, too, outputs and buffers of the chosen

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
@@ -13,6 +14,7 @@ from ._background import Background
 from ._choice import Choice
 from ._live import Live
 from ._metadata import check_still_scaled, scale_of
+from ._pace import Pace
 from ._parts import Parts
 from ._report import Report
 from ._selection import whole_number
@@ -32,6 +34,7 @@ class Loop:
         choice: Choice,
         report: Report,
         steps: Background,
+        pace: Pace,
         *,
         scaler: Any,
         micro_steps: bool,
@@ -40,6 +43,7 @@ class Loop:
         raises: bool,
     ) -> None:
         self._choice, self._report, self._steps = choice, report, steps
+        self._pace = pace
         self._scaler, self._micro_steps = scaler, micro_steps
         self._records, self._raises = records, raises
         self._next = whole_number("first_step", first_step, 0)
@@ -71,12 +75,15 @@ class Loop:
 
     def guarded(self, action: Callable[[], None]) -> None:
         """Runs what a hook does."""
+        began = time.perf_counter()
         try:  # not `counting`: this is called for each tensor
             action()
         except Exception as error:
             if self._raises:
                 raise
             self._report.count(error, f"step {self._next}")
+        finally:
+            self._pace.in_hook(time.perf_counter() - began)
 
     def spill(self) -> None:
         """Puts aside what the step has left so far."""
@@ -86,15 +93,21 @@ class Loop:
 
     def micro_step(self, scale: Any, metadata: Mapping[str, object]) -> None:
         """Records a micro-step."""
+        began = time.perf_counter()
         self._sources.end_forward()
         stated = self._stated(scale)
         if self._choice.any():
             added = self._add(stated, metadata)
             self._incomplete = not added or self._incomplete
             self._micro += 1
+        self._pace.in_hook(time.perf_counter() - began)
 
     def step(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
         """Records a step; returns its number."""
+        with self._pace.call():
+            return self._take(scale, step, metadata)
+
+    def _take(self, scale: Any, step: int | None, metadata: Mapping[str, object]) -> int:
         self._sources.end_forward()
         stated = None if self._micro_steps else self._stated(scale)
         with self.counting(f"step {self._next}"):
@@ -110,6 +123,7 @@ class Loop:
             else:
                 complete = self._add(stated, metadata) and not self._incomplete
             self._finish(complete)
+            self._pace.took(taken, forward=self._choice.forward)
         with self.counting(f"step {self._next}"):
             self._begin(self._next + 1)
         return taken

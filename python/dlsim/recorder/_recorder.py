@@ -22,6 +22,7 @@ from ._loop import Loop
 from ._on_device import check_on_device
 from ._order import order_of
 from ._output import description_of, is_profile, one_of, output_of
+from ._pace import AUTO, pace_of
 from ._parts import Parts
 from ._placement import Pieces
 from ._probe_output import probing_of, stated
@@ -53,7 +54,8 @@ class Recorder:
         gradients: Patterns = "*",
         activations: Patterns = "*",
         exclude: Patterns = None,
-        every: int = 1,
+        every: int | str | None = None,
+        budget: float | None = None,
         start: int = 0,
         end: int | None = None,
         config: Mapping[str, Any] | str | None = None,
@@ -83,19 +85,31 @@ class Recorder:
         one_of("on_error", on_error, ("count", "raise"))
         complete_abandoned()
         models = models_of(model)
-        self._choice = Choice(
-            models,
-            selections_of(
-                config, gradients, activations, exclude, every=every, start=start, end=end
-            ),
-            forward_steps(forward_every, profile=is_profile(path, format)),
-        )
         self._ranks = ranks_of(
             list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
         )
+        profile = is_profile(path, format)
+        forward = forward_steps(forward_every, profile=profile)
+        distance, pace = pace_of(
+            every,
+            budget,
+            forward,
+            default=AUTO if profile and config is None else 1,
+            fixed=self._ranks.kind not in ("single", "reduced"),
+        )
+        self._choice = Choice(
+            models,
+            selections_of(
+                config, gradients, activations, exclude, every=distance, start=start, end=end
+            ),
+            forward,
+            pace,
+        )
         lender = lender_of(self._ranks, copy=copy or gradient_of is not None)
         copies = HostCopies(dtype, sample, lender, borrowed=not micro_steps, on_device=on_device)
-        about = description_of(models, {"sample": sample, "stored_dtype": dtype})
+        about = description_of(
+            models, {"sample": sample, "stored_dtype": dtype, **pace.description()}
+        )
         pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
         output = output_of(
             path,
@@ -109,7 +123,8 @@ class Recorder:
         check_on_device(on_device, profile=output.profile)
         probing = probing_of(probe, output, models, self._choice, first_step)
         self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
-        self._steps = Background(output, self._report, raises=on_error == "raise")
+        pace.chosen = self._report.choose
+        self._steps = Background(output, self._report, pace, raises=on_error == "raise")
         unheld = partial(self._choice.uncompiled.hold, False)
         self._collected = when_collected(self, self._steps, unheld)
         self._calls = Calls(self._report, raises=on_error == "raise")
@@ -120,6 +135,7 @@ class Recorder:
             self._choice,
             self._report,
             self._steps,
+            pace,
             scaler=scaler,
             micro_steps=micro_steps,
             first_step=first_step,

@@ -31,6 +31,7 @@ class RecordedTensor:
 class Report:
     """Counts of a recording so far.
 
+    `every` is the distance of the steps that are recorded now, if the recorder has chosen it.
     `seconds` is the time spent in the recorder's own calls, without its hooks. `errors` counts
     failures, `messages` are the first of them. `left_out` says of each tensor that was missing in a
     recorded step why. `tensors` are those of the last recorded step, `step_bytes` their bytes, and
@@ -45,6 +46,7 @@ class Report:
     messages: list[str] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
     tensors: tuple[RecordedTensor, ...] = ()
+    every: int | None = None
 
     @property
     def step_bytes(self) -> int:
@@ -70,6 +72,17 @@ class Report:
             if raises:
                 raise
             self.count(error, doing)
+
+    def choose(self, every: int, step: int) -> None:
+        """Notes the distance of the steps that are recorded from `step` on; logs the first."""
+        if self.every is None:
+            _LOG.warning(
+                "dlsim recorder: %s: of step %d and later, only multiples of %d are recorded for "
+                "now, so that recording takes little time (every=1 records all, budget= allows it "
+                "more)",
+                *(self.path, step, every),
+            )
+        self.every = every
 
     def log_at_close(self) -> None:
         """Logs the errors and the tensors that were left out, a line each, if there are any.
@@ -97,4 +110,6 @@ class Report:
             f"{self.step_bytes} bytes in the last, {self.bytes} bytes written, "
             f"{self.seconds:.3f} s, {counted(self.errors, 'errors')}"
         )
+        if self.every is not None:
+            text += f", recording {'all' if self.every == 1 else f'multiples of {self.every}'} now"
         return f"{text}, first: {self.messages[0]}" if self.messages else text

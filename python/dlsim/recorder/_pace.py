@@ -1,0 +1,204 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which steps are recorded so that recording takes a small share of the training's time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from statistics import median
+
+from .._errors import UsageError
+from ._selection import FORWARD_EVERY, ForwardSteps, whole_number
+
+AUTO = "auto"
+BUDGET = 0.03  # of the training's time
+FIRST_STEPS = 16  # all recorded: they are measured, and a model changes fastest in them
+# Each divides the next, so that runs that were recorded at different distances share steps.
+DISTANCES = (1, 5, 10, FORWARD_EVERY, 100, 500, 1000)
+_NOT_MEASURED = 2  # recorded steps at the beginning, in which outputs are opened and memory grows
+_ENOUGH = 5  # steps that tell how long the training takes alone
+_ROOM = 1.25  # how far a share must be off before another distance is chosen
+
+
+def _times() -> deque[float]:
+    return deque(maxlen=31)  # the last ones, of which the median counts
+
+
+class Costs:
+    """Seconds of steps: of the training, and what is added by recording them.
+
+    Recorded steps are of two kinds, with their forward pass or without. Each adds what the
+    recorder's calls, hooks and thread take, all as if the training waited for them, and as much
+    longer as the rest of it takes than a step that is not recorded.
+    """
+
+    def __init__(self) -> None:
+        self._alone = _times()  # the training's in steps that nothing disturbs
+        self._recorded = {False: _times(), True: _times()}  # and in recorded ones, by kind
+        self._own = {False: _times(), True: _times()}  # the recorder's in these
+        self._open: dict[int, tuple[bool, float]] = {}  # steps on which a thread may be at work
+        self._worked: dict[int, float] = {}  # what it took for steps
+
+    def training(self, seconds: float, forward: bool | None, *, disturbed: bool) -> None:
+        """Adds the training's time of a step; `forward` is None unless it was recorded.
+
+        The step is `disturbed` if the one before is still worked on.
+        """
+        if forward is not None and (not disturbed or not self._alone):
+            self._recorded[forward].append(seconds)
+        elif forward is None and not disturbed:
+            self._alone.append(seconds)
+
+    def recorded(self, step: int, forward: bool, seconds: float) -> None:
+        """Adds the recorder's time of a step in the training's thread."""
+        self._open[step] = (forward, seconds)
+        for earlier in list(self._open)[:-2]:  # the thread is done with them
+            kind, own = self._open.pop(earlier)
+            self._own[kind].append(own + self._worked.pop(earlier, 0.0))
+        for earlier in list(self._worked):
+            if earlier < min(self._open):  # of a step that failed
+                del self._worked[earlier]
+
+    def worked(self, step: int, seconds: float) -> None:
+        """Adds that of the recorder's thread, which alone calls this."""
+        self._worked[step] = self._worked.get(step, 0.0) + seconds
+
+    def share(self, every: int, forward_every: int) -> float:
+        """Returns the share of the training's time that recording takes at these distances."""
+        both = math.lcm(every, forward_every) if forward_every else math.inf
+        gradients = self._added(forward=False) * (1 / every - 1 / both)
+        return (gradients + self._added(forward=True) / both) / self._step()
+
+    def _step(self) -> float:
+        recorded = self._recorded[False] or self._recorded[True]
+        return median(self._alone if len(self._alone) >= _ENOUGH else recorded or (math.inf,))
+
+    def _added(self, *, forward: bool) -> float:
+        kind = forward if self._own[forward] else not forward  # as good as is known
+        own, training = self._own[kind], self._recorded[kind]
+        slower = median(training) - self._step() if training else 0.0
+        return median(own or (0.0,)) + max(0.0, slower)
+
+
+class Pace:
+    """Chooses how far recorded steps are apart; without a budget all are recorded.
+
+    `chosen` is called with a distance and the step from which it holds. With `fixed` it is that of
+    forward passes: processes of which each records must record the same steps.
+    """
+
+    def __init__(self, budget: float | None, forward: ForwardSteps, *, fixed: bool = False) -> None:
+        self._budget, self._forward, self._fixed = budget, forward, fixed
+        self.chosen: Callable[[int, int], None] | None = None
+        self.every = 1
+        self._costs = Costs()
+        self._steps = 0  # recorded so far
+        self._hooks = 0.0  # seconds since the last call
+        self._waits = 0.0
+        self._ended: float | None = None  # when that was
+        self._taken: tuple[int, bool] | None = None  # the step of the last call, if recorded
+
+    def includes(self, step: int) -> bool:
+        """Returns whether a step is recorded, as far as time is concerned."""
+        if self._budget is None or self._steps < FIRST_STEPS:
+            return True
+        return step % self.every == 0 or (step < FORWARD_EVERY and step & (step - 1) == 0)
+
+    def description(self) -> dict[str, str]:
+        """Returns what an output says of the choice, if there is one."""
+        return (
+            {} if self._budget is None else {"every": f"chosen for {self._budget:.3g} of the time"}
+        )
+
+    def in_hook(self, seconds: float) -> None:
+        """Adds what a hook took."""
+        self._hooks += seconds
+
+    def waited(self, seconds: float) -> None:
+        """Adds what the training's thread waited for the other one, which `worked` tells."""
+        self._waits += seconds
+
+    def worked(self, step: int, seconds: float) -> None:
+        """Adds what another thread took for a step."""
+        if self._budget is not None and not self._fixed:
+            self._costs.worked(step, seconds)
+
+    @contextmanager
+    def call(self) -> Iterator[None]:
+        """Measures the call that takes a step, and what the training did before it."""
+        if self._budget is None or self._fixed:
+            yield
+            return
+        began, hooks, before = time.perf_counter(), self._hooks, self._taken
+        training = None if self._ended is None else began - self._ended - hooks - self._waits
+        self._taken, self._waits = None, 0.0
+        try:
+            yield
+        finally:
+            self._ended = time.perf_counter()
+            own = hooks + self._ended - began - self._waits
+            self._hooks = self._waits = 0.0
+            if training is not None and not (self._taken and self._steps <= _NOT_MEASURED):
+                self._note(training, own, disturbed=before is not None)
+
+    def _note(self, training: float, own: float, *, disturbed: bool) -> None:
+        """Takes the seconds of the call's step, those of the training and the recorder's."""
+        forward = None if self._taken is None else self._taken[1]
+        self._costs.training(training, forward, disturbed=disturbed)
+        if self._taken is not None:
+            self._costs.recorded(*self._taken, own)
+
+    def took(self, step: int, *, forward: bool) -> None:
+        """Says, within a call, that its step is recorded; may choose another distance."""
+        self._steps += 1
+        self._taken = (step, forward)
+        if self._budget is None or self._steps < FIRST_STEPS:
+            return
+        every = FORWARD_EVERY if self._fixed else self._choice(self._budget)
+        if every != self.every:
+            self.every = every
+            if self.chosen is not None:
+                self.chosen(every, step + 1)
+
+    def _choice(self, budget: float) -> int:
+        """Returns the least distance that keeps the budget, or the one that holds if it is near."""
+        forward = self._forward.every
+        shares = {
+            every: self._costs.share(every, FORWARD_EVERY if forward is None else forward)
+            for every in DISTANCES
+        }
+        first = self._steps == FIRST_STEPS
+        if not first and shares[self.every] <= budget * _ROOM:
+            finer = [every for every in DISTANCES if every < self.every]
+            return next((one for one in finer if shares[one] * _ROOM <= budget), self.every)
+        return next((one for one in DISTANCES if shares[one] <= budget), DISTANCES[-1])
+
+
+def pace_of(
+    every: int | str | None,
+    budget: float | None,
+    forward: ForwardSteps,
+    *,
+    default: int | str,
+    fixed: bool,
+) -> tuple[int, Pace]:
+    """Returns the distance that an argument states, 1 where it is chosen, and what chooses it.
+
+    Raises UsageError and TypeError for wrong arguments.
+    """
+    given = default if every is None else every
+    if given != AUTO:
+        if isinstance(given, str):
+            raise UsageError(f"every: expected a whole number or {AUTO!r}, got {given!r}")
+        if budget is not None:
+            raise UsageError(f"budget: without a choice, expected every={AUTO!r}, got {given!r}")
+        return whole_number("every", given, 1), Pace(None, forward)
+    share = BUDGET if budget is None else budget
+    if isinstance(share, bool) or not isinstance(share, (int, float)):
+        raise TypeError(f"budget: expected a share of the time, got {type(share).__name__}")
+    if not 0 < share <= 1:
+        raise UsageError(f"budget: out of range, expected more than 0, at most 1, got {share}")
+    return 1, Pace(share, forward, fixed=fixed)
