@@ -46,6 +46,7 @@ Json JsonOverrides(const SettingOverrides& overrides) {
   add("eps", overrides.eps);
   add("weight_decay", overrides.weight_decay);
   add("momentum", overrides.momentum);
+  if (overrides.arithmetic) object["arithmetic"] = NameOf(*overrides.arithmetic);
   return object;
 }
 
@@ -203,6 +204,9 @@ void VisitSettings(OptionRows& option, SettingOverrides& overrides) {
   option("--eps", overrides.eps, "X", "What Adam adds to the root of the second moment");
   option("--weight-decay", overrides.weight_decay, "X", "Weight decay");
   option("--momentum", overrides.momentum, "X", "Momentum of SGD");
+  option("--arithmetic", overrides.arithmetic, "DEVICE",
+         "cpu or cuda: whose kernels of PyTorch to follow, which round in other places (default: "
+         "where the probe was recorded)");
 }
 
 void UpdatesOptions::Visit(OptionRows& option) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operations of PyTorch that optimizers are made of, on the lanes of a vector: computed in
-// float32 and rounded to the format of the tensor, as its kernels for the CPU do
-// (docs/updates.md). What is fused there is Fma here; what is not is rounded in between.
-// Re-included per SIMD target.
+// float32 and rounded to the format of the tensor, as its kernels do (docs/updates.md). What is
+// fused there is Fma here; what is not is rounded in between. Re-included per SIMD target.
 #if defined(DLSIM_ARITHMETIC_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DLSIM_ARITHMETIC_INL_H_
 #undef DLSIM_ARITHMETIC_INL_H_
@@ -148,6 +147,11 @@ class TensorOps {
   // x + value * y * z
   HWY_INLINE F AddCMul(F x, F y, F z, float value) const {
     return keep_(kFloats.Fma(kFloats.Mul(Set(value), y), z, x));
+  }
+
+  // The same on a GPU.
+  HWY_INLINE F AddCMulOnCuda(F x, F y, F z, float value) const {
+    return keep_(kFloats.Fma(Set(value), kFloats.Mul(y, z), x));
   }
 
   // torch.maximum: NaN if one is.

@@ -81,6 +81,9 @@ OptimizerSettings SettingsOf(const ProbeGroup& group, const SettingOverrides& ov
   recorded.Read("eps1", s.eps1);
   recorded.Read("eps2", s.eps2);
   recorded.Read("d", s.largest_rms);
+  bool cuda = false;
+  recorded.Read("cuda", cuda);
+  s.device = overrides.arithmetic.value_or(cuda ? UpdateDevice::kCuda : UpdateDevice::kCpu);
   Override(overrides.lr, s.lr);
   Override(overrides.beta1, s.beta1);
   Override(overrides.beta2, s.beta2);

@@ -21,10 +21,19 @@ constexpr auto EnumNames(OptimizerKind) {
                                                  {OptimizerKind::kAdafactor, "adafactor"}});
 }
 
+// Whose kernels of PyTorch compute an update: they round in other places (docs/updates.md).
+enum class UpdateDevice : uint8_t { kCpu, kCuda };
+
+constexpr auto EnumNames(UpdateDevice) {
+  return std::to_array<EnumName<UpdateDevice>>(
+      {{UpdateDevice::kCpu, "cpu"}, {UpdateDevice::kCuda, "cuda"}});
+}
+
 // Values that take the place of recorded ones.
 struct SettingOverrides {
   std::optional<OptimizerKind> optimizer;
   std::optional<double> lr, beta1, beta2, eps, weight_decay, momentum;
+  std::optional<UpdateDevice> arithmetic;
 
   friend bool operator==(const SettingOverrides&, const SettingOverrides&) = default;
 };
@@ -36,6 +45,7 @@ struct OptimizerSettings {
   double momentum = 0, dampening = 0;
   bool nesterov = false, maximize = false, amsgrad = false;
   bool decoupled = false;  // weight decay multiplies weights, and is not added to gradients
+  UpdateDevice device = UpdateDevice::kCpu;
 
   // Of Adafactor: beta2 is 1 - update^beta2_decay; the floor of the second moment is eps1 squared,
   // where eps1 may be the format's epsilon; the least size of weights that scales steps; and the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The optimizers, each as torch.optim computes the elements of a parameter with foreach=False or
-// True, capturable=False, on a CPU. A call updates a vector of elements, from place i on.
-// Re-included per SIMD target.
+// The optimizers, each as torch.optim computes the elements of a parameter with capturable=False:
+// on a CPU with foreach=False or True, on CUDA with foreach=True. A call updates a vector of
+// elements, from place i on. Re-included per SIMD target.
 #if defined(DLSIM_OPTIMIZERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DLSIM_OPTIMIZERS_INL_H_
 #undef DLSIM_OPTIMIZERS_INL_H_
@@ -57,12 +57,11 @@ class AdamUpdate : Optimizer<Ops, AdamFactors> {
 
   HWY_INLINE void operator()(const UpdateArrays& a, size_t i) const {
     F g = Base::GradientAt(a, i);
-    const F weight = Base::WeightAt(a, i);
+    const F weight = DecayedAt(a, i);
     if (f_.decays_gradients) g = ops_.AddScaled(g, weight, f_.decay);
-    const F first = ops_.Lerp(kFloats.Load(a.first + i), g, f_.grad_share);
+    const F first = First(kFloats.Load(a.first + i), g);
     kFloats.Store(first, a.first + i);
-    const F kept = ops_.Mul(kFloats.Load(a.second + i), kFloats.Set(f_.beta2));
-    const F second = ops_.AddCMul(kept, g, g, f_.square_share);
+    const F second = Second(kFloats.Load(a.second + i), g);
     kFloats.Store(second, a.second + i);
     F largest = second;
     if (f_.amsgrad) {
@@ -70,8 +69,39 @@ class AdamUpdate : Optimizer<Ops, AdamFactors> {
       kFloats.Store(largest, a.max_second + i);
     }
     const F root = ops_.Div(ops_.Sqrt(largest), kFloats.Set(f_.correction));
-    const F step =
-        kFloats.Div(kFloats.Mul(kFloats.Set(f_.step), first), ops_.Add(root, kFloats.Set(f_.eps)));
+    Step(a, i, weight, first, ops_.Add(root, kFloats.Set(f_.eps)));
+  }
+
+ private:
+  HWY_INLINE F DecayedAt(const UpdateArrays& a, size_t i) const {
+    if (f_.kernel != AdamKernel::kFusedCuda) return Base::WeightAt(a, i);
+    const F weight = kFloats.Load(a.before + i);
+    return f_.weights.decays ? ops_.AddScaled(weight, weight, f_.weights.kept) : weight;
+  }
+
+  HWY_INLINE F First(F first, F g) const {
+    if (f_.kernel != AdamKernel::kFusedCuda) return ops_.Lerp(first, g, f_.grad_share);
+    return ops_.AddScaled(kFloats.Mul(kFloats.Set(f_.grad_share), g), first, f_.beta1);
+  }
+
+  HWY_INLINE F Second(F second, F g) const {
+    if (f_.kernel == AdamKernel::kFusedCuda) {
+      const F square = kFloats.Mul(kFloats.Set(f_.square_share), kFloats.Mul(g, g));
+      return ops_.AddScaled(square, second, f_.beta2);
+    }
+    const F kept = ops_.Mul(second, kFloats.Set(f_.beta2));
+    return f_.kernel == AdamKernel::kCpu ? ops_.AddCMul(kept, g, g, f_.square_share)
+                                         : ops_.AddCMulOnCuda(kept, g, g, f_.square_share);
+  }
+
+  HWY_INLINE void Step(const UpdateArrays& a, size_t i, F weight, F first, F root) const {
+    if (f_.kernel == AdamKernel::kCuda) {
+      const F quotient = kFloats.Div(first, root);
+      kFloats.Store(quotient, a.steps + i);
+      kFloats.Store(ops_.AddScaled(weight, quotient, f_.step), a.after + i);
+      return;
+    }
+    const F step = kFloats.Div(kFloats.Mul(kFloats.Set(f_.step), first), root);
     kFloats.Store(step, a.steps + i);
     kFloats.Store(ops_.Stored(kFloats.Add(weight, step)), a.after + i);
   }

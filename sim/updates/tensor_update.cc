@@ -59,8 +59,9 @@ class TensorUpdate {
         step_(step),
         state_(state),
         computed_(run.kernel == UpdateKernel::kFused ? StoredFormat() : run.updated_weights()),
-        factors_(MakeUpdateFactors(step.settings, computed_, step.update, step.has_first,
-                                   EpsilonOf(run.weights))) {
+        factors_(MakeUpdateFactors(step.settings,
+                                   {computed_, step.update, step.has_first, EpsilonOf(run.weights),
+                                    run.kernel == UpdateKernel::kFused})) {
     if (step.settings.amsgrad) state.max_second.resize(state.weights.size());
   }
 

@@ -6,26 +6,40 @@
 namespace dlsim::sim {
 namespace {
 
-// Factors and divisors are float32 numbers, while addends and factors of add are rounded to the
-// tensor's format first.
+// Factors and divisors are float32 numbers. So are addends and factors of add on a GPU, while a CPU
+// rounds them to the tensor's format first.
 float Factor(double number) { return static_cast<float>(number); }
 
 class Addends {
  public:
-  explicit Addends(const StoredFormat& format) : format_(format) {}
+  Addends(const OptimizerSettings& s, const StoredFormat& format)
+      : format_(s.device == UpdateDevice::kCpu ? format : StoredFormat()) {}
   float operator()(double number) const { return StoredIn(format_, static_cast<float>(number)); }
 
  private:
-  const StoredFormat& format_;
+  StoredFormat format_;
 };
 
 DecayFactor DecayOf(const OptimizerSettings& s) {
   return {Factor(1 - s.lr * s.weight_decay), s.weight_decay != 0};
 }
 
-AdamFactors AdamOf(const OptimizerSettings& s, const Addends& addend, uint64_t update) {
+// PyTorch's fused kernel for CUDA is told float32 numbers and computes in them; 1 - beta is exact.
+void SetFusedOnCuda(const OptimizerSettings& s, double t, AdamFactors& f) {
+  f.kernel = AdamKernel::kFusedCuda;
+  f.weights.kept = -(Factor(s.lr) * Factor(s.weight_decay));
+  f.beta1 = Factor(s.beta1);
+  f.grad_share = 1 - f.beta1;
+  f.square_share = 1 - f.beta2;
+  const auto correction = [&](float beta) { return 1 - Factor(std::pow(double{beta}, t)); };
+  f.step = -(Factor(s.lr) / correction(f.beta1));
+  f.correction = std::sqrt(correction(f.beta2));
+}
+
+AdamFactors AdamOf(const OptimizerSettings& s, const Addends& addend, uint64_t update, bool fused) {
   const double t = static_cast<double>(update);
   AdamFactors f;
+  if (s.device == UpdateDevice::kCuda) f.kernel = AdamKernel::kCuda;
   if (s.decoupled) f.weights = DecayOf(s);
   f.decays_gradients = !s.decoupled && s.weight_decay != 0;
   f.decay = addend(s.weight_decay);
@@ -37,6 +51,7 @@ AdamFactors AdamOf(const OptimizerSettings& s, const Addends& addend, uint64_t u
   f.step = Factor(-(s.lr / (1 - std::pow(s.beta1, t))));
   f.correction = Factor(std::pow(1 - std::pow(s.beta2, t), 0.5));
   f.eps = addend(s.eps);
+  if (fused && f.kernel == AdamKernel::kCuda) SetFusedOnCuda(s, t, f);
   return f;
 }
 
@@ -80,36 +95,38 @@ double SumOfSquares(std::span<const float> values) {
 WantedChange Wanted(const DecayFactor& weights, double factor) {
   return {weights.decays, double{weights.kept} - 1, factor};
 }
-WantedChange WantedOf(const AdamFactors& f) { return Wanted(f.weights, 1); }
+WantedChange WantedOf(const AdamFactors& f) {
+  if (f.kernel == AdamKernel::kFusedCuda) return {f.weights.decays, double{f.weights.kept}, 1};
+  return Wanted(f.weights, f.kernel == AdamKernel::kCpu ? 1 : f.step);
+}
 WantedChange WantedOf(const SgdFactors& f) { return {false, 0, f.step}; }
 WantedChange WantedOf(const LionFactors& f) { return Wanted(f.weights, f.step); }
 WantedChange WantedOf(const AdafactorFactors& f) { return Wanted(f.weights, f.step); }
 
 }  // namespace
 
-UpdateFactors MakeUpdateFactors(const OptimizerSettings& s, const StoredFormat& format,
-                                uint64_t update, bool has_first, double epsilon) {
-  const Addends addend(format);
+UpdateFactors MakeUpdateFactors(const OptimizerSettings& s, const UpdatePlace& place) {
+  const Addends addend(s, place.format);
   switch (s.kind) {
     case OptimizerKind::kAdam:
     case OptimizerKind::kAdamW:
-      return AdamOf(s, addend, update);
+      return AdamOf(s, addend, place.update, place.fused);
     case OptimizerKind::kSgd:
-      return SgdOf(s, addend, has_first);
+      return SgdOf(s, addend, place.has_first);
     case OptimizerKind::kLion:
       return LionOf(s, addend);
     case OptimizerKind::kAdafactor:
       break;
   }
-  return AdafactorOf(s, addend, update, epsilon);
+  return AdafactorOf(s, addend, place.update, place.epsilon);
 }
 
 float AdafactorStep(const OptimizerSettings& s, const StoredFormat& format, uint64_t update,
                     std::span<const float> weights, std::span<const float> updates) {
-  const Addends addend(format);
+  const Addends addend(s, format);
   // A norm is an element of the tensor's format.
   const auto norm_of = [&](std::span<const float> values) {
-    return double{addend(std::sqrt(SumOfSquares(values)))};
+    return double{StoredIn(format, Factor(std::sqrt(SumOfSquares(values))))};
   };
   const double rate = std::fmin(s.lr, 1 / std::sqrt(static_cast<double>(update)));
   const double root = std::sqrt(static_cast<double>(weights.size()));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The numbers that an optimizer multiplies and adds with in one update of all elements: float32,
-// some of them rounded to the format of the tensors, as torch.optim does it.
+// The numbers that an optimizer multiplies and adds with in one update of all elements: float32;
+// on a CPU, torch.optim rounds some of them to the format of the tensors.
 #pragma once
 
 #include <cstdint>
@@ -18,12 +18,17 @@ struct DecayFactor {
   bool decays = false;
 };
 
+// What PyTorch's kernels of Adam multiply, divide and add in one operation.
+enum class AdamKernel : uint8_t { kCpu, kCuda, kFusedCuda };
+
 struct AdamFactors {
+  AdamKernel kernel = AdamKernel::kCpu;
   DecayFactor weights;            // decoupled, or
   bool decays_gradients = false;  // added to the gradient, times
   float decay = 0;
   bool maximize = false, amsgrad = false;
-  float grad_share = 0, beta2 = 0, square_share = 0, step = 0, correction = 0, eps = 0;
+  float beta1 = 0, grad_share = 0, beta2 = 0, square_share = 0;
+  float step = 0, correction = 0, eps = 0;
 };
 
 struct SgdFactors {
@@ -50,9 +55,15 @@ using UpdateFactors = std::variant<AdamFactors, SgdFactors, LionFactors, Adafact
 
 // `format`: of the tensors on which the optimizer computes. `update` counts from 1. `has_first`:
 // the buffer of SGD's momentum holds what earlier updates left. `epsilon`: from 1 to the next value
-// of the weights' format.
-UpdateFactors MakeUpdateFactors(const OptimizerSettings& settings, const StoredFormat& format,
-                                uint64_t update, bool has_first, double epsilon);
+// of the weights' format. `fused`: one kernel does the whole update.
+struct UpdatePlace {
+  StoredFormat format;
+  uint64_t update = 1;
+  bool has_first = false;
+  double epsilon = 0;
+  bool fused = false;
+};
+UpdateFactors MakeUpdateFactors(const OptimizerSettings& settings, const UpdatePlace& place);
 
 // The step of Adafactor depends on all weights and on what it would add to them, before it: on
 // their root mean squares.

@@ -90,6 +90,7 @@ void ExpectSame(const Elements& expected, const Elements& found, const std::stri
 struct Case {
   std::string name;
   OptimizerSettings settings;
+  bool fused = false;
 };
 
 std::vector<Case> Cases() {
@@ -108,6 +109,11 @@ std::vector<Case> Cases() {
   ascending.weight_decay = 0.01;
   ascending.maximize = true;
   ascending.beta1 = 0.3;
+  for (const bool fused : {false, true}) {
+    add("adamw on CUDA", OptimizerKind::kAdamW).device = UpdateDevice::kCuda;
+    cases.back().settings.weight_decay = 0.1;
+    cases.back().fused = fused;
+  }
   add("sgd", OptimizerKind::kSgd).weight_decay = 1e-3;
   add("momentum", OptimizerKind::kSgd).momentum = 0.9;
   OptimizerSettings& nesterov = add("nesterov", OptimizerKind::kSgd);
@@ -124,7 +130,8 @@ void CompareWithReference(const Case& how, const StoredFormat& format, size_t co
   Elements expected(random, count);
   Elements found = expected;
   for (uint64_t update = 1; update <= 3; ++update) {
-    UpdateFactors factors = MakeUpdateFactors(how.settings, format, update, update > 1, 1e-3);
+    UpdateFactors factors =
+        MakeUpdateFactors(how.settings, {format, update, update > 1, 1e-3, how.fused});
     if (auto* adafactor = std::get_if<AdafactorFactors>(&factors)) adafactor->step = -1e-3f;
     UpdateElementsReference(factors, format, expected.arrays());
     UpdateElements(factors, format, found.arrays());
@@ -142,9 +149,9 @@ void CompareWithReference(const Case& how, const StoredFormat& format, size_t co
   }
 }
 
-using UpdateKernel = OnTarget;
+using UpdatesOnTarget = OnTarget;
 
-TEST_P(UpdateKernel, GivesTheBitsOfOneLane) {
+TEST_P(UpdatesOnTarget, GivesTheBitsOfOneLane) {
   for (const Case& how : Cases()) {
     for (const StoredFormat& format : Formats()) {
       for (const size_t count : kSizes) CompareWithReference(how, format, count);
@@ -153,7 +160,7 @@ TEST_P(UpdateKernel, GivesTheBitsOfOneLane) {
 }
 
 // An SGD that adds the gradient to -0 stores what it rounds to.
-TEST_P(UpdateKernel, RoundsAsTheCodecDoes) {
+TEST_P(UpdatesOnTarget, RoundsAsTheCodecDoes) {
   SgdFactors factors;
   factors.step = 1;
   for (const StoredFormat& format : Formats()) {
@@ -170,7 +177,7 @@ TEST_P(UpdateKernel, RoundsAsTheCodecDoes) {
   }
 }
 
-TEST_P(UpdateKernel, CountsWhatIsLostAndAltered) {
+TEST_P(UpdatesOnTarget, CountsWhatIsLostAndAltered) {
   // Wanted: 1, 1, 1, 1, 1, nothing, infinity, NaN.
   const std::vector<float> steps = {1, 1, 1, 1, 1, 0, INFINITY, NAN};
   const std::vector<float> before(steps.size(), 1);
@@ -181,7 +188,7 @@ TEST_P(UpdateKernel, CountsWhatIsLostAndAltered) {
   EXPECT_EQ(CountUpdates({}, moved), (UpdateCounts{5, 1, 2}));
 }
 
-INSTANTIATE_TEST_SUITE_P(Targets, UpdateKernel, testing::ValuesIn(SupportedSimdTargets()));
+INSTANTIATE_TEST_SUITE_P(Targets, UpdatesOnTarget, testing::ValuesIn(SupportedSimdTargets()));
 
 }  // namespace
 }  // namespace dlsim::sim

@@ -16,8 +16,13 @@ State = tuple[int, int, dict[str, Any]]
 
 
 def told(optimizer: Any, group: Mapping[str, Any]) -> Group:
-    """Returns the name of an optimizer and what is a number of a group's settings."""
+    """Returns the name of an optimizer and what is a number of a group's settings.
+
+    `cuda` is 1 if the parameters are on a CUDA device, where PyTorch rounds differently.
+    """
     values: dict[str, float] = {}
+    if any(parameter.is_cuda for parameter in group["params"][:1]):
+        values["cuda"] = 1.0
     for key, value in group.items():
         if key != "params":
             values.update(_numbers(key, value))
