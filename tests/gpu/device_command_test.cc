@@ -131,7 +131,7 @@ TEST_F(DeviceCommand, ConvertsToTheSameBytes) {
 
 TEST_F(DeviceCommand, TakesTheDeviceThatIsNamed) {
   const Emulated devices("EMULATED_DEVICES", "2");
-  const Arguments replay = {"replay", kSingle, "--json", Path("out.json")};
+  const Arguments replay = {"replay", kSingle, "--tensors", "ln_f*", "--json", Path("out.json")};
   EXPECT_EQ(Run(replay, "cuda:1", {"out.json"}), Run(replay, "cpu", {"out.json"}));
   ExpectRefused({"replay", kSingle, "--json", Path("no.json"), "--device", "cuda:2"},
                 {"--device: no such device, expected cuda:0 to cuda:1, got cuda:2"});
@@ -165,7 +165,8 @@ TEST_F(DeviceCommand, BenchTimesTheKernelsOfTheDevice) {
 #endif
 
 TEST_F(DeviceCommand, QuietMeansNoNote) {
-  const CommandResult result = RunCommand({"replay", kSingle, "--quiet", "--device", "cuda"});
+  const CommandResult result =
+      RunCommand({"replay", kSingle, "--tensors", "ln_f*", "--quiet", "--device", "cuda"});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_EQ(result.out + result.err, "");
 }

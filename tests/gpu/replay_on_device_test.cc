@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "dlsim/gpu/devices.h"
 #include "dlsim/sim/sweep.h"
@@ -68,9 +70,14 @@ class ReplayOnDevice : public testing::TestWithParam<std::string> {
   std::unique_ptr<ComputeDevice> device_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Traces, ReplayOnDevice,
-                         testing::Values("lm-kjv-accum-cut", "lm-trouble-cut", "reg-diabetes-cut",
-                                         "cnn-digits"),
+// The emulation takes a minute for the whole one.
+std::vector<std::string> Traces() {
+  std::vector<std::string> traces = {"lm-kjv-accum-cut", "lm-trouble-cut", "reg-diabetes-cut"};
+  if (!emulation::kIsEmulated) traces.push_back("cnn-digits");
+  return traces;
+}
+
+INSTANTIATE_TEST_SUITE_P(Traces, ReplayOnDevice, testing::ValuesIn(Traces()),
                          [](const auto& trace) {
                            std::string name = trace.param;
                            std::erase(name, '-');
