@@ -44,7 +44,10 @@ bool IsOutput(const CLI::Option& option) {
   if (option.get_items_expected_max() == 0) return false;  // a flag
   if (option.get_positional()) return option.get_name(true) == "OUT";
   const std::vector<std::string>& names = option.get_lnames();
-  return !names.empty() && std::ranges::find(kOutputs, names.front()) != kOutputs.end();
+  if (names.empty()) return false;
+  // Of dlsim accumulate it is a number.
+  if (names.front() == "elements") return option.get_option_text() == "FILE";
+  return std::ranges::find(kOutputs, names.front()) != kOutputs.end();
 }
 
 void AddInputs(const CLI::Option& option, FileArguments& files) {

@@ -16,6 +16,7 @@
 #include "sim/app/expect_option.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/quantity.h"
 #include "sim/base/wrap.h"
 #include "sim/updates/update_output.h"
 
@@ -48,6 +49,22 @@ Json JsonOverrides(const SettingOverrides& overrides) {
   add("momentum", overrides.momentum);
   if (overrides.arithmetic) object["arithmetic"] = NameOf(*overrides.arithmetic);
   return object;
+}
+
+void RequireIn(const char* option, const std::optional<double>& value, bool below_one) {
+  if (!value || (*value >= 0 && (!below_one || *value < 1))) return;
+  throw UsageError(option, "out of range", below_one ? "0 or more and below 1" : "0 or more",
+                   NumberText(*value));
+}
+
+// The ranges of PyTorch.
+void RequireRanges(const SettingOverrides& overrides) {
+  RequireIn("--lr", overrides.lr, false);
+  RequireIn("--beta1", overrides.beta1, true);
+  RequireIn("--beta2", overrides.beta2, true);
+  RequireIn("--eps", overrides.eps, false);
+  RequireIn("--weight-decay", overrides.weight_decay, false);
+  RequireIn("--momentum", overrides.momentum, false);
 }
 
 // Formats that a configuration decides and no option does.
@@ -144,6 +161,7 @@ std::vector<ExpectationOutcome> Check(const UpdatesOptions& options, const Updat
 }
 
 int RunUpdates(UpdatesOptions options) {
+  RequireRanges(options.request.overrides);
   const std::optional<TrainingConfig> config = ReadConfig(options.config);
   if (config) Configure(config->updates.formats, options.request);
   const ProbeReader probe = OpenProbe(options.probe);
@@ -223,8 +241,8 @@ void UpdatesOptions::Visit(OptionRows& option) {
   option.Group(kOutputGroup);
   option.Output("--json", results.json, "Write the full result as JSON");
   option.Output("--csv", results.csv, "Write one row per run and tensor");
-  option("--elements", elements, "FILE",
-         "Write one row per run and followed element: where the replay left it");
+  option.Output("--elements", elements,
+                "Write one row per run and followed element: where the replay left it");
   option("--top", top, "Tensors in the list of the report");
   option("--quiet", results.quiet, "No report and no progress; errors only");
   VisitExpect(option, expectations, "drift<0.2");

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "dlsim/error.h"
+#include "sim/base/format_or_fp32.h"
 
 namespace dlsim::sim {
 namespace {
@@ -13,13 +14,13 @@ namespace {
 // With this one Adam's second moment decays from every value of bf16, not with 0.999.
 constexpr double kDecayingBeta2 = 0.99;
 
-StoredFormat ParseStored(const std::string& name) {
-  if (name == "fp32" || name == "float32") return std::nullopt;
-  return ParseFormat(name);
-}
-
 bool SameFormat(const StoredFormat& a, const StoredFormat& b) {
   return a.has_value() == b.has_value() && (!a || a->format == b->format);
+}
+
+StoredFormat ParseOr(const char* option, const std::optional<std::string>& name,
+                     const StoredFormat& otherwise) {
+  return name ? ParseFormatOrFp32(option, *name) : otherwise;
 }
 
 bool ParseMaster(const std::optional<std::string>& text) {
@@ -89,12 +90,12 @@ UpdateRun AskedRun(const UpdateRunRequest& request) {
   run.rounding = request.rounding;
   run.compensation = request.compensation;
   run.master = ParseMaster(request.master);
-  run.weights = ParseStored(request.weights.value_or("fp32"));
-  const std::string own = StoredName(run.updated_weights());
-  const std::string states = request.states.value_or(own);
-  run.first = ParseStored(request.first.value_or(states));
-  run.second = ParseStored(request.second.value_or(states));
-  run.gradients = ParseStored(request.gradients.value_or(own));
+  run.weights = ParseOr("--weights", request.weights, std::nullopt);
+  const StoredFormat own = run.updated_weights();
+  const StoredFormat states = ParseOr("--states", request.states, own);
+  run.first = ParseOr("--first", request.first, states);
+  run.second = ParseOr("--second", request.second, states);
+  run.gradients = ParseOr("--gradients", request.gradients, own);
   return Finished(run, request.kernel);
 }
 

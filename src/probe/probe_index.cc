@@ -92,9 +92,12 @@ class Scan {
 };
 
 void CheckMagic(const ByteSource& source) {
-  if (source.size < kMagicBytes) throw InputError(source.place, "is no probe: too short");
-  const std::string magic = ReadBytes(source, 0, kMagicBytes);
-  if (!magic.starts_with(kProbeMagic)) throw InputError(source.place, "is no probe");
+  const std::string magic = ReadBytes(source, 0, std::min<uint64_t>(source.size, kMagicBytes));
+  if (magic.size() < kMagicBytes || !magic.starts_with(kProbeMagic)) {
+    throw InputError(source.place, "is no probe",
+                     "a .dlprobe file of the recorder, which begins with " + Quoted(kProbeMagic),
+                     Quoted(magic));
+  }
   ByteReader after(source.place, std::string_view(magic).substr(kProbeMagic.size()));
   const uint64_t version = after.Word(kMagicBytes - kProbeMagic.size());
   if (version == kProbeVersion) return;

@@ -64,8 +64,8 @@ std::shared_ptr<const ReadOnlyFile> ReadOnlyFile::Open(const std::string& path) 
   const std::shared_ptr<ReadOnlyFile> file(new ReadOnlyFile(place, descriptor));
   struct stat status {};
   if (fstat(descriptor, &status) != 0) FailToRead(place, kNotRead, Why(errno));
-  if (S_ISDIR(status.st_mode)) FailToRead(place, kNotRead, Why(EISDIR));
-  if (!S_ISREG(status.st_mode)) throw InputError(place, "is not a regular file");
+  if (S_ISDIR(status.st_mode)) throw InputError(place, "is a directory", "a file");
+  if (!S_ISREG(status.st_mode)) throw InputError(place, "is not a regular file", "a file");
   file->size_ = static_cast<uint64_t>(status.st_size);
   return file;
 }

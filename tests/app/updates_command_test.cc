@@ -170,7 +170,17 @@ TEST(UpdatesCommand, MistakesAreOneLine) {
   ExpectFailure({"updates", "/nonexistent.dlprobe"}, 3, {"cannot be opened"});
   ExpectFailure({"updates", unknown.path()}, 3, {"cannot be replayed", "--optimizer", "'rmsprop'"});
   ExpectFailure({"updates", empty.path()}, 3, {"no update was recorded"});
-  ExpectFailure({"updates", path, "--weights", "fp61"}, 2, {"unknown name", "'fp61'"});
+  for (const std::string option : {"--weights", "--states", "--first", "--second", "--gradients"}) {
+    ExpectFailure({"updates", path, option, "fp61"}, 2,
+                  {option + ": unknown name", "expected fp32, fp16, ", "'fp61'"});
+  }
+  for (const std::string option : {"--lr", "--eps", "--weight-decay", "--momentum"}) {
+    ExpectFailure({"updates", path, option, "-0.5"}, 2,
+                  {option + ": out of range, expected 0 or more, got -0.5"});
+  }
+  for (const std::string option : {"--beta1", "--beta2"}) {
+    ExpectFailure({"updates", path, option, "1"}, 2, {option + ": out of range", "below 1, got 1"});
+  }
   ExpectFailure({"updates", path, "--rounding", "sr"}, 2, {"--rounding", "float32 weights"});
   ExpectFailure({"updates", path, "--rounding", "up"}, 2, {"--rounding", "rne, sr"});
   ExpectFailure({"updates", path, "--master", "fp16"}, 2, {"--master", "fp32 or none"});
@@ -179,6 +189,15 @@ TEST(UpdatesCommand, MistakesAreOneLine) {
   ExpectFailure(
       {"updates", path, "--weights", "bf16", "--rounding", "sr", "--compensation", "kahan"}, 2,
       {"--compensation"});
+}
+
+TEST(UpdatesCommand, WhatIsNoProbeSaysWhatIsExpected) {
+  const TempDir dir;
+  const std::string text = dir.Write("notes.txt", "hello, world\n"), empty = dir.Write("empty", "");
+  ExpectFailure({"updates", text}, 3, {text + ": is no probe, expected a .dlprobe", "'hello, w'"});
+  ExpectFailure({"updates", empty}, 3, {empty + ": is no probe, expected a .dlprobe", "got ''"});
+  ExpectFailure({"updates", dir.path()}, 3, {dir.path() + ": is a directory, expected a file"});
+  ExpectFailure({"updates", "/dev/null"}, 3, {"/dev/null: is not a regular file, expected a file"});
 }
 
 }  // namespace
