@@ -9,9 +9,11 @@
 
 #include "dlsim/error.h"
 #include "sim/app/commands.h"
+#include "sim/app/config_arguments.h"
 #include "sim/app/conversion_options.h"
 #include "sim/app/expect_option.h"
 #include "sim/app/trace_arguments.h"
+#include "sim/base/format_or_fp32.h"
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
@@ -35,6 +37,7 @@ struct AccumulateOptions {
   std::vector<Division> divisions;
   std::vector<int> levels;
   std::optional<float> scale;
+  ConfigArguments config;
   std::vector<Expectation> expectations;
   ResultPaths results;
   uint64_t top = 5;
@@ -55,8 +58,9 @@ Reduction InFormat(const std::string& text, const AccumulateOptions& options) {
   Reduction reduction;
   reduction.format = "fp32";
   reduction.scale = options.scale.value_or(1);
-  if (text == "fp32" || text == "float32") return reduction;
-  const NamedFormat named = ParseFormat(text);
+  const std::optional<NamedFormat> narrow = ParseFormatOrFp32("--format", text);
+  if (!narrow) return reduction;
+  const NamedFormat& named = *narrow;
   if (named.format.mantissa_bits > kMaxWireMantissa) {
     throw UsageError("--format", "too many mantissa bits",
                      fmt::format("at most {}, or fp32", kMaxWireMantissa), Quoted(text));
@@ -109,11 +113,20 @@ std::vector<Reduction> MakeReductions(const AccumulateOptions& options) {
   return reductions;
 }
 
-Json DescribeOptions(const AccumulateOptions& options) {
+// The format in which a configuration sums over ranks. Levels have one of their own.
+void Configure(const UpdateFormats& formats, AccumulateOptions& options) {
+  if (options.formats.empty() && options.levels.empty() && formats.reduce) {
+    options.formats.push_back(*formats.reduce);
+  }
+}
+
+Json DescribeOptions(const AccumulateOptions& options,
+                     const std::optional<TrainingConfig>& config) {
   return {{"world_size", options.ranks},
           {"elements", options.elements},
           {"scale", options.scale ? JsonNumber(static_cast<double>(*options.scale)) : Json()},
-          {"tensors", options.trace.options.tensors}};
+          {"tensors", options.trace.options.tensors},
+          {"config", config ? JsonConfig(options.config.path(), *config) : Json()}};
 }
 
 void RequireRuns(const AccumulateOptions& options, const std::vector<Reduction>& reductions) {
@@ -151,7 +164,9 @@ ReductionStudy Study(const AccumulateOptions& options, const TraceReader& trace,
       [&](size_t done) { progress.Update(done); });
 }
 
-int RunAccumulate(const AccumulateOptions& options) {
+int RunAccumulate(AccumulateOptions options) {
+  const std::optional<TrainingConfig> config = ReadConfig(options.config);
+  if (config) Configure(config->updates.formats, options);
   const std::vector<Reduction> reductions = MakeReductions(options);
   RequireRuns(options, reductions);
   RefuseProfiles(options.trace);
@@ -165,7 +180,7 @@ int RunAccumulate(const AccumulateOptions& options) {
   const std::vector<ExpectationOutcome> outcomes = Check(options, study);
   const SourceFacts facts = FactsOf(trace);
   if (files.json) {
-    WriteReductionJson(JsonTrace(facts, options.trace.paths), DescribeOptions(options),
+    WriteReductionJson(JsonTrace(facts, options.trace.paths), DescribeOptions(options, config),
                        outcomes.empty() ? Json() : JsonOutcomes(outcomes), study, *files.json);
   }
   files.Commit();
@@ -216,9 +231,10 @@ void VisitReductions(OptionRows& option, AccumulateOptions& options) {
 }
 
 void AccumulateOptions::Visit(OptionRows& option) {
-  trace.Visit(option, TraceInput::kTrace);
+  trace.Visit(option, TraceInput::kRanksOfTrace);
   option.Group(kTryGroup);
   VisitReductions(option, *this);
+  config.Visit(option, ConfigFiles::kOne, "the format of sums over ranks", "--format and --level");
   option.Threads();
   option.Group(kOutputGroup);
   option.Output("--json", results.json, "Write the full result as JSON");
@@ -238,6 +254,7 @@ void AddAccumulateCommand(CLI::App& app, Action& action) {
       "  dlsim accumulate runs/lm-kjv\n"
       "  dlsim accumulate runs/lm-kjv --world-size 512 --format bf16 --algorithm ring\n"
       "  dlsim accumulate runs/lm-kjv --format fp16 --divide after --scale 2^12\n"
+      "  dlsim accumulate runs/lm-kjv --config ds_config.json\n"
       "  dlsim accumulate runs/lm-kjv --level 0 --level 2 --csv -");
 }
 

@@ -30,6 +30,15 @@ void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulati
                    std::to_string(*asked.steps));
 }
 
+// The default is what the profile says.
+void RequireSameRanks(const ProfileSettings& settings, const TraceOptions& asked) {
+  const auto made = settings.description.find("rank_reduction");
+  if (made == settings.description.end() || asked.ranks == TraceOptions().ranks) return;
+  if (made->second == NameOf(asked.ranks)) return;
+  throw UsageError("--ranks", "the profile was made otherwise", Printable(made->second),
+                   NameOf(asked.ranks));
+}
+
 // No loss scale follows from a forward pass alone.
 void RequireGradients(const GradientSource& source, const TraceArguments& arguments) {
   const std::string& glob = arguments.options.tensors;
@@ -49,6 +58,7 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
     throw InputError(Printable(arguments.paths.front()), "a profile without steps");
   }
   RequireSameAccumulation(*input.profile, asked);
+  RequireSameRanks(settings, arguments.options);
   auto source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
   source->LeaveOutLosses();
   input.source = std::move(source);

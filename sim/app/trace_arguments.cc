@@ -14,6 +14,12 @@ bool HasTensors(const TraceStep& step) {
                              [](const Recording& recording) { return !recording.tensors.empty(); });
 }
 
+void VisitTensors(OptionRows& option, TraceOptions& options) {
+  option.Group(kInputGroup);
+  option("--tensors", options.tensors, "GLOB",
+         "Read only tensors whose name matches this pattern (* ? [])");
+}
+
 }  // namespace
 
 void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
@@ -22,9 +28,7 @@ void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
 }
 
 void VisitReading(OptionRows& option, TraceOptions& options) {
-  option.Group(kInputGroup);
-  option("--tensors", options.tensors, "GLOB",
-         "Read only tensors whose name matches this pattern (* ? [])");
+  VisitTensors(option, options);
   option("--ranks", options.ranks, "NAME",
          "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
   VisitNpyVoid(option, options.npy_void2);
@@ -40,7 +44,9 @@ void TraceArguments::Visit(OptionRows& option, TraceInput input) {
                             "one after another") +
                     profiles)
       ->required();
-  VisitReading(option, options);
+  if (input != TraceInput::kRanksOfTrace) return VisitReading(option, options);
+  VisitTensors(option, options);
+  VisitNpyVoid(option, options.npy_void2);
 }
 
 void RefuseProfiles(const TraceArguments& arguments) {

@@ -14,7 +14,11 @@
 
 namespace dlsim::sim {
 
-enum class TraceInput : uint8_t { kTrace, kTraceOrProfile };
+enum class TraceInput : uint8_t {
+  kTrace,
+  kTraceOrProfile,
+  kRanksOfTrace,  // looks at each rank by itself: there is no --ranks
+};
 
 struct TraceArguments {
   std::vector<std::string> paths;

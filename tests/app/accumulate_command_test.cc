@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -203,6 +204,26 @@ TEST(AccumulateCommand, ExpectationsAreAboutRuns) {
   ExpectFailure(with("errors<1"), 2, {"unknown figure", "error"});
 }
 
+// The format of a configuration's sums over ranks takes the place of the default ones; options win.
+TEST(AccumulateCommand, AConfigurationDecidesTheFormat) {
+  const TempDir dir;
+  const std::string config =
+      dir.Write("ds.json", R"({"bf16": {"enabled": true}, "communication_data_type": "fp16"})");
+  const Arguments with = {"accumulate", kAccumulated, "--config", config, "--json", "-"};
+  const auto formats = [&](Arguments more) {
+    more.insert(more.begin(), with.begin(), with.end());
+    std::set<std::string> found;
+    const json document = SucceedJson(more);
+    for (const json& run : document["runs"]) found.insert(run["format"]);
+    return found;
+  };
+  EXPECT_EQ(formats({}), std::set<std::string>{"fp16"});
+  EXPECT_EQ(formats({"--format", "fp32"}), std::set<std::string>{"fp32"});
+  EXPECT_EQ(formats({"--level", "1"}), std::set<std::string>{"cb16"});
+  EXPECT_EQ(SucceedJson(with)["options"]["config"]["updates"]["reduce"], "fp16");
+  EXPECT_EQ(SucceedJson({"accumulate", kAccumulated, "--json", "-"})["options"]["config"], nullptr);
+}
+
 TEST(AccumulateCommand, CsvHasARowPerStepTensorAndReduction) {
   const auto rows = Lines(Succeed({"accumulate", kAccumulated, "--csv", "-"}));
   ASSERT_EQ(rows.size(), 1u + 2 * 20 * 19);
@@ -221,7 +242,9 @@ TEST(AccumulateErrors, AreOneLine) {
   fails({"--algorithm", "rings"}, {"--algorithm", "ring", "'rings'"});
   fails({"--divide", "never"}, {"--divide", "before, after, sqrt"});
   fails({"--level", "3"}, {"--level", "0, 1, 2", "'3'"});
-  fails({"--format", "fp61"}, {"unknown name", "'fp61'"});
+  fails({"--format", "fp61"}, {"--format: unknown name", "expected fp32, fp16, ", "'fp61'"});
+  fails({"--ranks", "sum"}, {"not expected: --ranks"});  // each is looked at by itself
+  fails({"--config-kind", "deepspeed"}, {"--config-kind: needs --config"});
   fails({"--format", "e8m11"}, {"--format: too many mantissa bits", "at most 10"});
   fails({"--format", "fp32", "--level", "2"}, {"--format: levels need a format"});
   fails({"--elements", "0"}, {"--elements"});

@@ -188,6 +188,9 @@ TEST(RankTraces, ProfilesTellTheReductionAndDoNotMixTwo) {
   EXPECT_NE(report.find("note: each gradient is the mean of 3 data-parallel ranks\n"),
             std::string::npos)
       << report;
+  ExpectFailure({"replay", mean, "--ranks", "sum"}, 2,
+                {"--ranks: the profile was made otherwise, expected mean, got sum"});
+  EXPECT_EQ(RunsOf(With({sum, "--ranks", "sum"}, kRuns)), RunsOf(With({sum}, kRuns)));
   ExpectFailure({"merge", mean, sum, "-o", dir.path() + "/both.dlprof"}, 3,
                 {"rank_reduction, expected 'mean', got 'sum'"});
 }
