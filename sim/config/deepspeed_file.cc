@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/config/deepspeed_file.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <filesystem>
+#include <initializer_list>
 #include <system_error>
 #include <utility>
 
@@ -57,6 +60,39 @@ void FillSwitch(const ConfigBlock& file, ConfigNode& root, std::string_view key,
   }
 }
 
+// A table inside of another, or nullptr.
+ConfigNode* TableIn(ConfigNode& root, std::initializer_list<std::string_view> path) {
+  ConfigNode* table = &root;
+  for (const std::string_view key : path) {
+    const auto found = std::ranges::find(table->entries, key, &ConfigEntry::key);
+    if (found == table->entries.end() || found->value.kind != Kind::kTable) return nullptr;
+    table = &found->value;
+  }
+  return table;
+}
+
+ConfigNode NumberNode(double value) { return ScalarNode(Kind::kNumber, fmt::format("{}", value)); }
+
+// Only what is "auto": nothing here decides whether the original would refuse the file.
+void FillAdam(const ConfigBlock& file, const UpdateSettings& adam, ConfigNode& root) {
+  if (ConfigNode* const params = TableIn(root, {"optimizer", "params"})) {
+    const auto fill = [&](std::string_view key, const std::optional<double>& value) {
+      if (value) FillAuto(file, *params, key, NumberNode(*value), false);
+    };
+    fill("lr", adam.lr);
+    fill("eps", adam.eps);
+    fill("weight_decay", adam.weight_decay);
+    if (adam.beta1 && adam.beta2) {
+      const ConfigNode betas = {
+          Kind::kList, "", 0, {{"", NumberNode(*adam.beta1)}, {"", NumberNode(*adam.beta2)}}};
+      FillAuto(file, *params, "betas", betas, false);
+    }
+  }
+  ConfigNode* const schedule = TableIn(root, {"scheduler", "params"});
+  if (schedule == nullptr || !adam.lr) return;
+  FillAuto(file, *schedule, "warmup_max_lr", NumberNode(*adam.lr), false);
+}
+
 // `root` is the tree of `file`.
 void FillIn(const ConfigBlock& file, const DeepSpeedFill& fill, ConfigNode& root) {
   if (root.Find("zero_optimization") == nullptr) {
@@ -81,6 +117,7 @@ void FillIn(const ConfigBlock& file, const DeepSpeedFill& fill, ConfigNode& root
   if (fill.micro_batch_size) {
     number("train_micro_batch_size_per_gpu", std::to_string(*fill.micro_batch_size));
   }
+  FillAdam(file, fill.adam, root);
   const bool fp16 = fill.precision == Precision::kFp16, bf16 = fill.precision == Precision::kBf16;
   FillSwitch(file, root, "fp16", fill.fp16 || fp16, fp16, fill.must_match);
   FillSwitch(file, root, "bf16", fill.bf16 || bf16, bf16, fill.must_match);

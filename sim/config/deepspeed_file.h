@@ -20,7 +20,8 @@ struct DeepSpeedFill {
   bool fp16 = false, bf16 = false;  // of fp16.enabled and bf16.enabled
   std::optional<std::string> gradient_clipping;
   std::optional<int64_t> gradient_accumulation_steps, micro_batch_size;
-  bool must_match = false;  // a value that differs is refused, as by Hugging Face's trainer
+  UpdateSettings adam = {};  // of optimizer.params, and warmup_max_lr of the schedule
+  bool must_match = false;   // a value that differs is refused, as by Hugging Face's trainer
 };
 
 // Reads the table, or the file that the path names: seen from the file of `owner`, else from the

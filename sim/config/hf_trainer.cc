@@ -90,6 +90,7 @@ TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, const ConfigOptio
       .gradient_accumulation_steps =
           arguments.Integer("gradient_accumulation_steps", 1).value_or(1),
       .micro_batch_size = arguments.Integer("per_device_train_batch_size", 1).value_or(8),
+      .adam = TrainerAdam(arguments),
       .must_match = true};
   return ReadOwnDeepSpeed(arguments, "deepspeed", fill, options);
 }

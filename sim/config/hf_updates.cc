@@ -33,16 +33,6 @@ bool IsTorchAdam(const ClearKeys& keys) {
   return std::ranges::count(kTorchAdam, keys.Text("optim").value_or("")) > 0;
 }
 
-// The trainers have defaults of their own for the learning rate.
-UpdateSettings TrainerAdam(const ClearKeys& keys) {
-  return {.lr = keys.Number("learning_rate"),
-          .beta1 = keys.NumberOr("adam_beta1", 0.9),
-          .beta2 = keys.NumberOr("adam_beta2", 0.999),
-          .eps = keys.NumberOr("adam_epsilon", 1e-8),
-          .weight_decay = keys.NumberOr("weight_decay", 0.0),
-          .decoupled = true};
-}
-
 // The type that the model is loaded in.
 std::optional<std::string> LoadedType(const ClearKeys& keys) {
   if (keys.Switch("pure_bf16") == true) return "bf16";
@@ -54,6 +44,17 @@ std::optional<std::string> LoadedType(const ClearKeys& keys) {
 
 }  // namespace
 
+// The trainers have defaults of their own for the learning rate.
+UpdateSettings TrainerAdam(const ConfigBlock& arguments) {
+  const ClearKeys keys(arguments);
+  return {.lr = keys.Number("learning_rate"),
+          .beta1 = keys.NumberOr("adam_beta1", 0.9),
+          .beta2 = keys.NumberOr("adam_beta2", 0.999),
+          .eps = keys.NumberOr("adam_epsilon", 1e-8),
+          .weight_decay = keys.NumberOr("weight_decay", 0.0),
+          .decoupled = true};
+}
+
 UpdateRules ReadHfUpdates(const ConfigBlock& arguments, Precision precision) {
   const ClearKeys keys(arguments);
   if (TrainsOtherWeights(arguments)) return {};
@@ -64,7 +65,7 @@ UpdateRules ReadHfUpdates(const ConfigBlock& arguments, Precision precision) {
   if (autocast_fp16 || (precision == Precision::kBf16 && loaded == "fp16")) return {};
   UpdateRules rules;
   rules.formats.weights = loaded;
-  if (IsTorchAdam(keys)) rules.settings = TrainerAdam(keys);
+  if (IsTorchAdam(keys)) rules.settings = TrainerAdam(arguments);
   return rules;
 }
 

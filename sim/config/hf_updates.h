@@ -7,6 +7,10 @@
 
 namespace dlsim::sim {
 
+// The numbers of the arguments, which the trainer gives its Adam, and DeepSpeed's where it has
+// "auto".
+UpdateSettings TrainerAdam(const ConfigBlock& arguments);
+
 // Without DeepSpeed. `precision`: that of the switches fp16 and bf16. Whether Accelerate's launcher
 // gives the run a copy of the weights in float32 is not in the arguments: `master` stays absent.
 UpdateRules ReadHfUpdates(const ConfigBlock& arguments, Precision precision);

@@ -2,6 +2,7 @@
 // The formats of weights, states and gradients that the stacks' configurations ask for.
 #include "sim/config/update_formats.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/support/config_test_util.h"
@@ -53,6 +54,42 @@ TEST(UpdateFormatsDeepSpeed, TypesOfGradientsAndOfSums) {
   EXPECT_EQ(
       FormatsOf(DeepSpeedFile("\"bf16\": {\"enabled\": true}, \"sequence_parallel_size\": 2")),
       "bf16 fp32 fp32 fp32 bf16 ?");
+}
+
+// "lr beta1 beta2 eps weight_decay", with "?" for what the file does not say.
+std::string SettingsOf(std::string_view text) {
+  const UpdateSettings settings = Interpret(text, {}).updates.settings;
+  std::string line;
+  for (const auto& value :
+       {settings.lr, settings.beta1, settings.beta2, settings.eps, settings.weight_decay}) {
+    line += (line.empty() ? "" : " ") + (value ? fmt::format("{}", *value) : "?");
+  }
+  return line;
+}
+
+std::string TrainerWithDeepSpeed(const std::string& params, const std::string& rest = "") {
+  return R"({"per_device_train_batch_size": 1, "bf16": true, "learning_rate": 2e-5,
+    "adam_beta2": 0.95, "deepspeed": {"zero_optimization": {"stage": 2}, "bf16": {"enabled": "auto"},
+    "optimizer": {"type": "AdamW", "params": {)" +
+         params + "}}" + rest + "}}";
+}
+
+// Compared with transformers 5.24.0, integrations/deepspeed.py, trainer_config_process.
+TEST(UpdateFormatsDeepSpeed, TheTrainersArgumentsTakeThePlaceOfAuto) {
+  const std::string automatic =
+      R"("lr": "auto", "betas": "auto", "eps": "auto", "weight_decay": "auto")";
+  EXPECT_EQ(SettingsOf(TrainerWithDeepSpeed(automatic)), "2e-05 0.9 0.95 1e-08 0");
+  EXPECT_EQ(SettingsOf(TrainerWithDeepSpeed(R"("lr": 1e-4, "betas": [0.8, 0.99])")),
+            "0.0001 0.8 0.99 1e-08 0");
+  const std::string warmup =
+      R"(, "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": "auto"}})";
+  EXPECT_EQ(SettingsOf(TrainerWithDeepSpeed(automatic, warmup)), "2e-05 0.9 0.95 1e-08 0");
+  const std::string other = R"(, "scheduler": {"type": "OneCycle", "params": {}})";
+  EXPECT_EQ(SettingsOf(TrainerWithDeepSpeed(automatic, other)), "? 0.9 0.95 1e-08 0");
+  // Without the trainer nothing says what "auto" is.
+  EXPECT_EQ(SettingsOf(DeepSpeedFile("\"bf16\": {\"enabled\": true}",
+                                     ", \"params\": {" + automatic + "}")),
+            "? ? ? ? ?");
 }
 
 TEST(UpdateFormatsDeepSpeed, WhatTheFileDoesNotSayIsAbsent) {
