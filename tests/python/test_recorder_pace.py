@@ -17,6 +17,13 @@ from dlsim.recorder._selection import ForwardSteps  # noqa: E402
 NO_FORWARD = ForwardSteps(0)
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has distances chosen after the first steps, whatever they took."""
+    monkeypatch.setattr(_pace, "FREE_SECONDS", 0.0)
+    monkeypatch.setattr(_pace, "FIRST_OF_ALL", FIRST_STEPS)
+
+
 class Clock:
     """Seconds that pass when they are told to."""
 
@@ -38,12 +45,30 @@ class Clock:
         return recorded
 
 
+@pytest.mark.parametrize(("calls", "thread"), [(0.5, 0.0), (0.1, 0.4)])
+def test_all_steps_are_recorded_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch, calls: float, thread: float
+) -> None:
+    pace, clock = Pace(0.03, NO_FORWARD), Clock(monkeypatch)
+    recorded = clock.train(pace, range(2100), calls=calls, thread=thread)
+    assert recorded[:121] == list(range(121))
+    assert [step for step in recorded if step > 122] == list(range(500, 2100, 500))
+
+
+def test_processes_record_a_thousand_steps_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    pace, clock = Pace(0.03, NO_FORWARD, fixed=True), Clock(monkeypatch)
+    recorded = clock.train(pace, range(1101), calls=9, thread=9)
+    assert recorded == [*range(1000), 1000, 1050, 1100]
+
+
+@pytest.mark.usefixtures("soon")
 def test_a_step_that_costs_little_is_always_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Pace(0.03, NO_FORWARD)
     steps = range(100)
     assert Clock(monkeypatch).train(pace, steps, calls=0.001, thread=0.0015) == list(steps)
 
 
+@pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
     ("calls", "thread", "every"),
     [(0.002, 0.006, 5), (0.01, 0.01, 10), (0.03, 0.02, 50), (9, 9, 1000)],
@@ -57,6 +82,7 @@ def test_steps_are_as_far_apart_as_the_budget_asks(
     assert recorded == sorted(expected)
 
 
+@pytest.mark.usefixtures("soon")
 def test_another_distance_is_chosen_when_steps_take_longer(monkeypatch: pytest.MonkeyPatch) -> None:
     pace, clock = Pace(0.03, NO_FORWARD), Clock(monkeypatch)
     clock.train(pace, range(200), calls=0.01, thread=0.01)
@@ -67,6 +93,7 @@ def test_another_distance_is_chosen_when_steps_take_longer(monkeypatch: pytest.M
     assert pace.every == 1
 
 
+@pytest.mark.usefixtures("soon")
 def test_waiting_for_the_thread_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     pace, clock = Pace(0.03, NO_FORWARD), Clock(monkeypatch)
     for step in range(FIRST_STEPS):
@@ -79,6 +106,7 @@ def test_waiting_for_the_thread_counts_once(monkeypatch: pytest.MonkeyPatch) -> 
     assert pace.every == 1  # 2 %, not 4
 
 
+@pytest.mark.usefixtures("soon")
 def test_forward_passes_are_weighed_by_how_often_they_come(monkeypatch: pytest.MonkeyPatch) -> None:
     pace, clock = Pace(0.03, ForwardSteps(None)), Clock(monkeypatch)
     for step in range(FIRST_STEPS):
@@ -108,6 +136,7 @@ def costly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_pace.Costs, "share", lambda _self, every, _forward: 1 / every)
 
 
+@pytest.mark.usefixtures("soon")
 def test_a_profile_says_which_steps_it_has(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
@@ -126,6 +155,7 @@ def test_a_profile_says_which_steps_it_has(
     assert "counts of clean steps are too low, and no overflow between them is seen" in report
 
 
+@pytest.mark.usefixtures("soon")
 def test_all_steps_are_recorded_where_that_is_asked_for(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -139,6 +169,7 @@ def test_all_steps_are_recorded_where_that_is_asked_for(
     assert train(tmp_path / "fewer", 60, every="auto").report().steps == 19
 
 
+@pytest.mark.usefixtures("soon")
 def test_processes_that_each_record_choose_the_same_steps(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

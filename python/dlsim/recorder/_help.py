@@ -13,8 +13,8 @@ ARGUMENTS = """
           "(root)"; None for none
       exclude: Parameters and modules to leave out of both
       every, start=0, end: Steps: multiples of `every` from `start` to `end`, both included; by
-          default all of a trace, and of a profile "auto": the first 16, and then as many as the
-          budget allows
+          default all of a trace, and of a profile "auto": all until recording took a minute, and
+          then as many as the budget allows
       budget=0.03: With every="auto": the share of the training's time that recording may take
       config: A selection in the words of Nvidia-DL-Framework-Inspect (a mapping or the name of a
           YAML file) instead of the arguments before

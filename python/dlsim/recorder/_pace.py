@@ -15,7 +15,11 @@ from ._selection import FORWARD_EVERY, ForwardSteps, whole_number
 
 AUTO = "auto"
 BUDGET = 0.03  # of the training's time
-FIRST_STEPS = 16  # all recorded: they are measured, and a model changes fastest in them
+# All steps are recorded until that took so many seconds, at least so many steps: a short run is
+# recorded whole, and a long one where the model changes fastest.
+FREE_SECONDS = 60.0
+FIRST_STEPS = 16
+FIRST_OF_ALL = 1000  # steps, where processes must record the same ones
 # Each divides the next, so that runs that were recorded at different distances share steps.
 DISTANCES = (1, 5, 10, FORWARD_EVERY, 100, 500, 1000)
 _NOT_MEASURED = 2  # recorded steps at the beginning, in which outputs are opened and memory grows
@@ -87,7 +91,8 @@ class Pace:
     """Chooses how far recorded steps are apart; without a budget all are recorded.
 
     `chosen` is called with a distance and the step from which it holds. With `fixed` it is that of
-    forward passes: processes of which each records must record the same steps.
+    forward passes, after as many steps whatever they took: processes of which each records must
+    record the same steps.
     """
 
     def __init__(self, budget: float | None, forward: ForwardSteps, *, fixed: bool = False) -> None:
@@ -96,6 +101,8 @@ class Pace:
         self.every = 1
         self._costs = Costs()
         self._steps = 0  # recorded so far
+        self._spent = 0.0  # seconds, on recording them
+        self._at_first = budget is not None  # all steps are recorded still
         self._hooks = 0.0  # seconds since the last call
         self._waits = 0.0
         self._ended: float | None = None  # when that was
@@ -103,7 +110,7 @@ class Pace:
 
     def includes(self, step: int) -> bool:
         """Returns whether a step is recorded, as far as time is concerned."""
-        if self._budget is None or self._steps < FIRST_STEPS:
+        if self._budget is None or self._at_first:
             return True
         return step % self.every == 0 or (step < FORWARD_EVERY and step & (step - 1) == 0)
 
@@ -125,6 +132,7 @@ class Pace:
         """Adds what another thread took for a step."""
         if self._budget is not None and not self._fixed:
             self._costs.worked(step, seconds)
+            self._spent += seconds
 
     @contextmanager
     def call(self) -> Iterator[None]:
@@ -141,6 +149,7 @@ class Pace:
             self._ended = time.perf_counter()
             own = hooks + self._ended - began - self._waits
             self._hooks = self._waits = 0.0
+            self._spent += own
             if training is not None and not (self._taken and self._steps <= _NOT_MEASURED):
                 self._note(training, own, disturbed=before is not None)
 
@@ -155,13 +164,20 @@ class Pace:
         """Says, within a call, that its step is recorded; may choose another distance."""
         self._steps += 1
         self._taken = (step, forward)
-        if self._budget is None or self._steps < FIRST_STEPS:
+        if self._budget is None or self._is_free():
             return
         every = FORWARD_EVERY if self._fixed else self._choice(self._budget)
+        self._at_first = False
         if every != self.every:
             self.every = every
             if self.chosen is not None:
                 self.chosen(every, step + 1)
+
+    def _is_free(self) -> bool:
+        """Returns whether all steps are recorded, whatever that takes."""
+        if self._fixed:
+            return self._steps < FIRST_OF_ALL
+        return self._steps < FIRST_STEPS or self._spent < FREE_SECONDS
 
     def _choice(self, budget: float) -> int:
         """Returns the least distance that keeps the budget, or the one that holds if it is near."""
@@ -170,8 +186,7 @@ class Pace:
             every: self._costs.share(every, FORWARD_EVERY if forward is None else forward)
             for every in DISTANCES
         }
-        first = self._steps == FIRST_STEPS
-        if not first and shares[self.every] <= budget * _ROOM:
+        if not self._at_first and shares[self.every] <= budget * _ROOM:
             finer = [every for every in DISTANCES if every < self.every]
             return next((one for one in finer if shares[one] * _ROOM <= budget), self.every)
         return next((one for one in DISTANCES if shares[one] <= budget), DISTANCES[-1])
