@@ -200,7 +200,8 @@ TEST(ConfigCommand, BadConfigurationsExitWith2AndUnreadableFilesWith3) {
   fail("trainer: {init: {precision: {\"a\\nb\": 1}}}", {"a\\x0ab: unknown key"});
   ExpectFailure({"scaler", "--steps", "1", "--config", dir.path() + "/none"}, 3,
                 {"cannot be opened"});
-  ExpectFailure({"replay", kSingle, "--config", dir.path()}, 3, {"cannot be read"});
+  ExpectFailure({"replay", kSingle, "--config", dir.path()}, 3,
+                {"is a directory, expected a file"});
 }
 
 TEST(ConfigCommand, OptionsThatNeedAFileSaySo) {
