@@ -82,7 +82,8 @@ def _patch(
     """Has contexts call what is given, as long as it is there; returns what ends that."""
     import torch
 
-    autocast: Any = torch.autocast
+    module: Any = torch  # whose types lack the class in PyTorch 1.13
+    autocast = module.autocast
     before = {name: autocast.__dict__[name] for name in ("__init__", "__enter__", "__exit__")}
 
     def init(self: Any, *args: Any, **options: Any) -> None:
