@@ -187,7 +187,7 @@ def _sections(
         html = _part("updates") + "".join(
             updates_html(result, i) for i, result in enumerate(probes)
         )
-        parts.insert(1, ("updates", "Updates", html))  # beside what is said of both passes
+        parts.insert(1, ("updates", "Updates", html))  # after what is said of both passes
     if compared := _of_kind(results, "diff"):
         cards = [differences_html(result, i) for i, result in enumerate(compared)]
         html = _part("differences") + "".join(cards)

@@ -2,7 +2,6 @@
 // Counts per binade, and what each format holds of them at a loss scale.
 "use strict";
 const Exponents = (() => {
-  const hues = ["c-red", "c-green", "c-blue", "c-purple", "c-orange", "c-sky", "c-yellow"];
   const byId = (id) => document.getElementById(id);
   let counts = null;
   let histogram, layers;
@@ -95,7 +94,7 @@ const Exponents = (() => {
       const head = document.createElement("th");
       head.scope = "row";
       head.textContent = format.name;
-      head.style.color = Report.color(hues[i % hues.length]);
+      head.style.color = Report.hue(i);
       row.append(head);
       for (const found of counted(format, rows, tables) || estimated(format, rows, all)) {
         const cell = row.insertCell();
@@ -110,7 +109,7 @@ const Exponents = (() => {
   // A pair of lines per format above the histogram, shifted by the loss scale.
   function ranges(yaxis) {
     return Report.data.formats.flatMap((format, i) => {
-      const color = Report.color(hues[i % hues.length]);
+      const color = Report.hue(i);
       const y = Report.data.formats.length - i;
       const part = (from, to, width, text) => ({
         type: "scatter", mode: "lines", x: [from - scale(), to - scale()], y: [y, y], yaxis,
@@ -198,7 +197,7 @@ const Exponents = (() => {
     const shares = best.map((line) => line.map((row, bin) => z[row][bin]));
     const edges = Report.data.formats.flatMap((format, i) => ["zero", "over"].map((edge) => ({
       type: "line", xref: "x", yref: "paper", y0: 0, y1: 1, x0: format[edge] - scale(), x1: format[edge] - scale(),
-      line: { color: Report.color(hues[i % hues.length]), width: 1.5, dash: edge === "zero" ? "solid" : "dot" },
+      line: { color: Report.hue(i), width: 1.5, dash: edge === "zero" ? "solid" : "dot" },
     })));
     const shade = [["heat-0", 0], ["heat-1", 0.45], ["heat-2", 0.75], ["heat-3", 1]];
     return {

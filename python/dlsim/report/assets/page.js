@@ -6,6 +6,8 @@ const Report = (() => {
   const charts = [];
   const listeners = [];
   const unpacked = new Map();
+  const hues = ["red", "green", "blue", "purple", "orange", "sky", "yellow"];
+  const symbols = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "star", "hexagon"];
   let run = 0;
 
   // Parts of many numbers are base64 of zlib of JSON.
@@ -22,6 +24,15 @@ const Report = (() => {
 
   function color(name) {
     return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  }
+
+  // What tells series apart: a colour and a symbol for each number.
+  function hue(i) {
+    return color(`c-${hues[i % hues.length]}`);
+  }
+
+  function symbol(i) {
+    return symbols[i % symbols.length];
   }
 
   // Plotly reads tags and entities in every text.
@@ -211,7 +222,7 @@ const Report = (() => {
   }
 
   return {
-    data, unpack, color, plain, power, raised, count, share, decades, logAxis, binades, chart, fail, choose, showTip,
+    data, unpack, color, hue, symbol, plain, power, raised, count, share, decades, logAxis, binades, chart, fail, choose, showTip,
     run: () => run,
     current: () => data.runs[run],
     onRun: (listener) => listeners.push(listener),

@@ -2,8 +2,6 @@
 // The runs of a sweep: skipped steps against what is lost.
 "use strict";
 const Pareto = (() => {
-  const hues = ["c-red", "c-green", "c-blue", "c-purple", "c-orange", "c-sky", "c-yellow"];
-  const symbols = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "star", "hexagon"];
 
   function describe(point, front, what) {
     const [index, skipped, lost, below, scale, format, policy, parameters] = point;
@@ -24,13 +22,13 @@ const Pareto = (() => {
     const groups = formats.flatMap((format) => policies.map((policy) => [format, policy]));
     const data = groups.flatMap(([format, policy]) => {
       const rows = points.filter((p) => p[5] === format && p[6] === policy);
-      const color = Report.color(hues[formats.indexOf(format) % hues.length]);
+      const color = Report.hue(formats.indexOf(format));
       return rows.length === 0 ? [] : [{
         type: "scatter", mode: "markers", name: Report.plain(`${format} \u00b7 ${policy}`),
         x: rows.map((p) => p[1]), y: rows.map(y), text: rows.map((p) => describe(p, p[8], sweep.what)),
         hovertemplate: "%{text}<extra></extra>",
         marker: {
-          symbol: symbols[policies.indexOf(policy) % symbols.length], color,
+          symbol: Report.symbol(policies.indexOf(policy)), color,
           size: rows.map((p) => (p[8] ? 13 : 7)), opacity: rows.map((p) => (p[8] ? 1 : 0.5)),
           line: { color: Report.color("ink"), width: rows.map((p) => (p[8] ? 1.5 : 0)) },
         },

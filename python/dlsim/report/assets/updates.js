@@ -2,8 +2,6 @@
 // A replayed probe: how far each tensor drifts from float32, in every run.
 "use strict";
 const Updates = (() => {
-  const hues = ["c-red", "c-green", "c-blue", "c-purple", "c-orange", "c-sky", "c-yellow"];
-  const symbols = ["circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "star", "hexagon"];
   const isLarge = ([drift, , , , nonfinite]) => nonfinite > 0 || drift === "inf" || drift === "nan";
   const isKnown = (point) => point[0] !== null || isLarge(point);
 
@@ -39,7 +37,7 @@ const Updates = (() => {
         type: "scatter", mode: "markers", name: Report.plain(run), y: shown, x: shown.map((i) => place(points[r][i])),
         text: shown.map((i) => describe(tensors[i], run, points[r][i])), hovertemplate: "%{text}<extra></extra>",
         marker: {
-          size: 9, symbol: symbols[r % symbols.length], color: Report.color(hues[r % hues.length]), opacity: 0.85,
+          size: 9, symbol: Report.symbol(r), color: Report.hue(r), opacity: 0.85,
         },
       };
     });
