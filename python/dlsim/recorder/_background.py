@@ -32,8 +32,8 @@ class Background:
 
     What it is given must stay as it is until `wait` returns; what is lent is looked at then, and
     its step completed if it did. Steps and errors are counted in `report` by `settle`, which raises
-    them instead if `raises`. `pace` is told how long steps take in
-    that thread, and the caller waits.
+    them instead if `raises`. `pace` is told how long that thread works on a step, and how long the
+    caller waits for it.
     """
 
     def __init__(self, output: Output, report: Report, pace: Pace, *, raises: bool) -> None:

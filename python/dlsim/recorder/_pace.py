@@ -11,12 +11,12 @@ from contextlib import contextmanager
 from statistics import median
 
 from .._errors import UsageError
-from ._selection import FORWARD_EVERY, ForwardSteps, whole_number
+from ._selection import FORWARD_EVERY, ForwardSteps, is_early, whole_number
 
 AUTO = "auto"
 BUDGET = 0.03  # of the training's time
-# All steps are recorded until that took so many seconds, at least so many steps: a short run is
-# recorded whole, and a long one where the model changes fastest.
+# Every step is recorded until recording has taken FREE_SECONDS, and at least FIRST_STEPS: so a
+# short run is recorded whole, and a long one where the model changes fastest.
 FREE_SECONDS = 60.0
 FIRST_STEPS = 16
 FIRST_OF_ALL = 1000  # steps, where processes must record the same ones
@@ -90,9 +90,9 @@ class Costs:
 class Pace:
     """Chooses how far recorded steps are apart; without a budget all are recorded.
 
-    `chosen` is called with a distance and the step from which it holds. With `fixed` it is that of
-    forward passes, after as many steps whatever they took: processes of which each records must
-    record the same steps.
+    `chosen` is called with a distance and the step from which it holds. With `fixed` the distance
+    is that of forward passes, from a fixed step on and whatever recording takes: processes that
+    each record must record the same steps.
     """
 
     def __init__(self, budget: float | None, forward: ForwardSteps, *, fixed: bool = False) -> None:
@@ -112,7 +112,7 @@ class Pace:
         """Returns whether a step is recorded, as far as time is concerned."""
         if self._budget is None or self._at_first:
             return True
-        return step % self.every == 0 or (step < FORWARD_EVERY and step & (step - 1) == 0)
+        return is_early(step) or step % self.every == 0
 
     def description(self) -> dict[str, str]:
         """Returns what an output says of the choice, if there is one."""

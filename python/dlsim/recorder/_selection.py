@@ -54,6 +54,11 @@ class Selection:
 FORWARD_EVERY = 50
 
 
+def is_early(step: int) -> bool:
+    """Returns whether a step is 0, 1, 2, 4, ..., 32, the first ones that are recorded."""
+    return step < FORWARD_EVERY and step & (step - 1) == 0
+
+
 @dataclass(frozen=True)
 class ForwardSteps:
     """The steps whose forward pass is recorded; `every` None = those of the default, 0 = none."""
@@ -64,9 +69,7 @@ class ForwardSteps:
         """Returns whether the forward pass of a recorded step is recorded, too."""
         if self.every is not None:
             return self.every > 0 and step % self.every == 0
-        if step < FORWARD_EVERY:
-            return step & (step - 1) == 0
-        return step % FORWARD_EVERY == 0
+        return is_early(step) or step % FORWARD_EVERY == 0
 
     @property
     def any(self) -> bool:
