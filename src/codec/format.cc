@@ -112,8 +112,9 @@ std::string HintFor(std::string_view given) {
 
 }  // namespace
 
-NamedFormat ParseFormat(std::string_view name) {
+NamedFormat ParseFormat(std::string_view name, std::string_view place, std::string_view others) {
   std::string known;
+  if (!others.empty()) known.append(others).append(", ");
   for (const FormatRow& row : kFormats) {
     const bool alias = !name.empty() && (name == row.aliases[0] || name == row.aliases[1]);
     if (name == row.name || alias) return {std::string(row.name), row.format};
@@ -125,7 +126,7 @@ NamedFormat ParseFormat(std::string_view name) {
     return {canonical, *format};
   }
   known += "or eXmY with X in 2..8 and Y in 1..22";
-  throw UsageError("format", "unknown name" + HintFor(name), known, Quoted(name));
+  throw UsageError(place, "unknown name" + HintFor(name), known, Quoted(name));
 }
 
 double MaxFinite(const Format& f) { return ValueOfCode(f, MaxFiniteCode(f)); }
