@@ -70,11 +70,11 @@ void NoteGaps(size_t steps, const std::function<int64_t(size_t)>& number,
   }
   if (gaps == 0) return;
   notes.push_back(fmt::format(
-      "{} step{} in {} gap{} between the recorded ones {} not there: a policy takes each recorded "
+      "{} in {} between the recorded ones {} not there: a policy takes each recorded "
       "step for one, so that its counts of clean steps are too low, and no overflow between them "
-      "is "
-      "seen",
-      missing, missing == 1 ? "" : "s", gaps, gaps == 1 ? "" : "s", missing == 1 ? "is" : "are"));
+      "is seen",
+      Counted(static_cast<uint64_t>(missing), "step"), Counted(gaps, "gap"),
+      missing == 1 ? "is" : "are"));
 }
 
 void NoteNames(std::span<const std::string> names, std::vector<std::string>& notes) {

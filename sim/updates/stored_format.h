@@ -11,7 +11,7 @@
 
 namespace dlsim::sim {
 
-// A format, or float32 if there is none.
+// The format in which values are stored; nothing stands for float32.
 using StoredFormat = std::optional<NamedFormat>;
 
 inline float NearestIn(const CodecSpec& spec, float value) {
