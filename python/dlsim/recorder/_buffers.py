@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from ._widths import Widths, is_plain
+from ._memory import is_plain
+from ._widths import Widths
 
 # What masks fill in is below minus this: -1e4 itself was chosen to fit fp16.
 _LEAST_MASK = 1e4

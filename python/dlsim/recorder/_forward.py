@@ -10,11 +10,12 @@ from typing import Any
 
 from ._buffers import Buffers
 from ._hooks import SPILLED_FROM, Guard, Seen
+from ._memory import is_plain, memory_of
 from ._names import ROOT
 from ._operations import Operations
 from ._regions import Regions, nesting
 from ._tensors import floats_in, in_backward, is_loss, tensors_in
-from ._widths import Widths, is_plain, memory_of
+from ._widths import Widths
 
 
 def _ignore(*_: Any) -> None:
@@ -92,7 +93,6 @@ class ForwardPass:
         """Begins a step whose forward pass is recorded."""
         self._done = self._sees = False
         self._wide.clear()
-        self._widths.begin()
         self._buffers.begin()
         for name, module in self._modules.items():
             try:
@@ -155,6 +155,7 @@ class ForwardPass:
             self._guard(self._see)
 
     def _see(self) -> None:
+        self._widths.begin()
         self._outermost = nesting() == 0
         self._regions.enter()
         self._stays = self._operations.enter() or self._stays

@@ -12,9 +12,10 @@ from typing import Any
 
 from ._autocast import operation_of
 from ._hooks import Guard
+from ._memory import ByMemory
 from ._modes import Modes
 from ._tensors import floats_in, tensors_in
-from ._widths import Widths, is_plain, memory_of
+from ._widths import Widths
 
 # What gives no new values: copies and choices of old ones, constants, random numbers.
 _MOVES = frozenset(
@@ -52,12 +53,9 @@ class Result:
     ) -> None:
         self.name, self.of_module, self.rounded = name, of_module, rounded
         self._elements = tensor.numel()
-        self._tensor = None if is_plain(tensor) else weakref.ref(tensor)
 
     def is_of(self, tensor: Any) -> bool:
-        """Returns whether a tensor in the same place has all the elements of this one."""
-        if self._tensor is not None:
-            return self._tensor() is tensor
+        """Returns whether a tensor in the same memory has all the elements of this one."""
         return bool(self._elements == tensor.numel())
 
 
@@ -82,8 +80,8 @@ class Operations:
         self._widths, self._active, self._guard = widths, active, guard
         self._found, self._differentiated, self._copied = found, differentiated, copied
         self._known: dict[Any, _Operator] = {}
-        self._latest: dict[int, Result] = {}  # by place
-        self._copies: dict[int, set[tuple[int, int]]] = {}  # by place: first element, elements
+        self._latest: ByMemory[Result] = ByMemory()
+        self._copies: ByMemory[set[tuple[int, int]]] = ByMemory()  # first element, elements
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
         self._saved: bool | None = None  # the last one that this pass asked for
@@ -108,12 +106,12 @@ class Operations:
 
     def result_of(self, tensor: Any) -> Result | None:
         """Returns what was recorded of a tensor, or of one that it is a view of all elements of."""
-        found = self._latest.get(_place_of(tensor))
+        found = self._latest.get(tensor)
         return found if found is not None and found.is_of(tensor) else None
 
     def note(self, name: str, tensor: Any) -> None:
         """Says that a tensor was recorded as that of a module."""
-        self._latest[_place_of(tensor)] = Result(name, tensor, of_module=True)
+        self._latest.set(tensor, Result(name, tensor, of_module=True))
 
     def _watch_gradients(self) -> None:
         """Watches for the gradients of the results so far, if they are as they were computed."""
@@ -209,11 +207,11 @@ class Operations:
             self._copy(given)
         widths.computed(operator.operation, given, results, in_place=operator.in_place)
         for one in given if widths.rounds(operator.operation) else ():
-            if (before := self._latest.get(_place_of(one))) is not None:
+            if (before := self._latest.get(one)) is not None:
                 before.rounded = True
         for one in results:
-            self._latest.pop(_place_of(one), None)
-            self._copies.pop(_place_of(one), None)
+            self._latest.forget(one)
+            self._copies.forget(one)
         if results and given and not operator.moves:
             self._take(operator.operation, given, results[0], in_place=operator.in_place)
 
@@ -222,7 +220,8 @@ class Operations:
         for one in floats_in(list(given)):
             if self._widths.narrow(one) or self._widths.is_parameter(one):
                 continue
-            copies = self._copies.setdefault(_place_of(one), set())
+            if (copies := self._copies.get(one)) is None:
+                self._copies.set(one, copies := set())
             copy = one.data_ptr(), one.numel()
             if copy not in copies:
                 copies.add(copy)
@@ -236,7 +235,8 @@ class Operations:
         name = self._found(operation, tensor, differentiable)
         if name is not None:
             narrow = self._widths.narrow(tensor)
-            result = self._latest[_place_of(tensor)] = Result(name, tensor, rounded=narrow)
+            result = Result(name, tensor, rounded=narrow)
+            self._latest.set(tensor, result)
             if differentiable and not in_place:
                 self._pending.append((tensor, tensor._version, result))
 
@@ -252,10 +252,6 @@ def _described(func: Any) -> _Operator:
         view=any(not alias.is_write for alias in aliases) or name in ("unsafe_view", "detach"),
         moves=moves or not schema.name.startswith("aten::"),
     )
-
-
-def _place_of(tensor: Any) -> int:
-    return memory_of(tensor) if is_plain(tensor) else id(tensor)
 
 
 def _is_dtype(value: Any) -> bool:

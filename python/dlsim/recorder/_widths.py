@@ -8,14 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from ._autocast import as_first, kept_in, policy_of
+from ._memory import ByMemory, is_plain, memory_of
 from ._regions import Regions
 from ._tensors import tensors_in
-
-
-def memory_of(tensor: Any) -> int:
-    """Returns the address of the memory that a tensor shares with its views."""
-    storage = getattr(tensor, "untyped_storage", tensor.storage)()  # PyTorch 1.13 has no untyped
-    return int(storage.data_ptr())
 
 
 class Widths:
@@ -30,23 +25,25 @@ class Widths:
         self._function: bool | None = None  # what the function that runs now makes of operators
         self._scores = False  # whether it is an attention that has only scores yet
         self._keeps: frozenset[str] = frozenset()  # what it tells to keep the type that it is given
-        self._narrow: dict[int, bool] = {}
-        self._parameters = {
-            memory_of(one): name for name, one in parameters.items() if is_plain(one)
-        }
+        self._narrow: ByMemory[bool] = ByMemory()
+        self._all_parameters = parameters
+        self._parameters: dict[int, str] = {}  # by memory
+        self.begin()
         self._used: dict[str, bool] = {}  # parameters that were read, and whether rounded
         self._watched: set[int] = set()
         self._read: set[int] = set()  # of the watched
 
     def begin(self) -> None:
-        """Begins a step: in the memory of its tensors others lie meanwhile."""
-        self._narrow.clear()
+        """Begins a forward pass: looks where the parameters lie, which may have moved."""
+        self._parameters = {
+            memory_of(one): name for name, one in self._all_parameters.items() if is_plain(one)
+        }
 
     def narrow(self, tensor: Any) -> bool:
         """Returns whether a tensor would have 16 bits."""
         if tensor.element_size() == 2:
             return True
-        return is_plain(tensor) and self._narrow.get(memory_of(tensor), False)
+        return is_plain(tensor) and bool(self._narrow.get(tensor))
 
     def is_parameter(self, tensor: Any) -> bool:
         """Returns whether a tensor is a parameter, or a part of one."""
@@ -64,7 +61,7 @@ class Widths:
     def set(self, tensor: Any, narrow: bool) -> None:
         """Says what a tensor would have."""
         if is_plain(tensor):
-            self._narrow[memory_of(tensor)] = narrow
+            self._narrow.set(tensor, narrow)
 
     def computed(
         self, operation: str, given: Sequence[Any], results: Iterable[Any], *, in_place: bool
@@ -141,10 +138,3 @@ class Widths:
     def wide_parameters(self) -> list[str]:
         """Returns the parameters that were read, and nowhere in 16 bits."""
         return [name for name, rounded in self._used.items() if not rounded]
-
-
-def is_plain(tensor: Any) -> bool:
-    """Returns whether a tensor is dense, and none that stands for others, as a DTensor does."""
-    import torch
-
-    return tensor.layout is torch.strided and not hasattr(tensor, "to_local")
