@@ -87,7 +87,7 @@ class _TraceOutput:
                 self._roles[name] = role
         self._writer.write(
             position.step,
-            gradients.tensors,
+            dict(sorted(gradients.tensors.items())),  # the order of computing is not known
             gradients.metadata,
             micro=position.micro,
             rank=position.rank,
