@@ -35,7 +35,7 @@ def test_the_page_quotes_the_report():
     tables = page.partition("## Figures")[2].split("## A larger batch")
     rest = tables[0] + tables[1].partition("## ")[2]
     quoted = [line for line in rest.splitlines() if line[:1] == "|"]
-    assert len(quoted) > 35
+    assert len(quoted) > 20
     assert [line for line in quoted if line not in report] == []
 
 
@@ -43,7 +43,7 @@ def test_the_page_of_the_verdict_quotes_the_report():
     report = run("--report").splitlines()
     page = (_PROJECT / "docs" / "verdict.md").read_text()
     quoted = [line for line in page.partition("## What it misses")[2].splitlines() if "|" in line]
-    assert len(quoted) > 25
+    assert len(quoted) > 10
     assert [line for line in quoted if line not in report] == []
     wrong = report.index("| model | format | wrong how | sentence | outcome |")
     assert set(report[wrong : report.index("", wrong)]) <= set(quoted)  # none is left out

@@ -145,17 +145,20 @@ def report(rows: list[Row]) -> str:
 
 def _counts(found: list[Case]) -> str:
     kinds = ("right", "missed", "false alarm", "undecided")
+    parts = {"held in": False, "held out": True}
     rows = []
-    for held_out, format, by in itertools.product((False, True), FORMATS, ("gradients", "whole")):
-        counts = Counter(
-            getattr(case, by)
-            for case in found
-            if case.row.format == format and is_held_out(case.row.model) == held_out
-        )
-        part = "held out" if held_out else "held in"
-        name = "gradients only" if by == "gradients" else "forward pass, too"
-        rows.append([part, format, name, *(str(counts[kind]) for kind in kinds)])
-    return table(["models", "format", "recorded", *kinds], rows)
+    for format, by in itertools.product(FORMATS, ("gradients", "whole")):
+        row = [format, "gradients only" if by == "gradients" else "forward pass, too"]
+        for held_out in parts.values():
+            counts = Counter(
+                getattr(case, by)
+                for case in found
+                if case.row.format == format and is_held_out(case.row.model) == held_out
+            )
+            row += [str(counts[kind]) for kind in kinds]
+        rows.append(row)
+    columns = [f"{part}: {kind}" for part, kind in itertools.product(parts, kinds)]
+    return table(["format", "recorded", *columns], rows)
 
 
 def _wrong(found: list[Case]) -> str:
