@@ -23,12 +23,9 @@ def test_code_of_the_page_runs(tmp_path, monkeypatch):
         "micro_batches": iter(batches * 2),
         "loss_fn": torch.nn.functional.mse_loss,
         "optimizer": torch.optim.SGD(model.parameters(), lr=0.05),
-        "optimizers": [
-            torch.optim.SGD(layer.parameters(), lr=0.05) for layer in (model[0], model[2])
-        ],
     }
     blocks = re.findall(r"```python\n(.*?)```", _PAGE.read_text(), re.DOTALL)
-    assert len(blocks) == 10
+    assert len(blocks) == 8
     losses = []
     try:
         for block in blocks:
