@@ -50,9 +50,9 @@ assert (heard.output > 0.5).sum() == 10
 # %% [markdown]
 # ## 1. Head-room of each layer
 #
-# One step with the forward pass is recorded; its gradients do not matter here. Head-room is how
-# often a value can double before fp16 overflows, at 65520. Under autocast squares and roots stay in
-# float32, with `model.half()` they do not.
+# The forward pass is recorded, without gradients. Head-room is how often a value can double before
+# fp16 overflows, at 65520. Under autocast squares and roots stay in float32, with `model.half()`
+# they do not.
 
 
 # %%
@@ -60,12 +60,11 @@ def recorded(x: torch.Tensor, recipe: str, format: str = "fp16") -> tuple[dict, 
     """Returns what dlsim says, and the binades up to 65504 of each tensor that is in 16 bits."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.dlprof"
-        with dlsim.Recorder(network, path, on_error="raise") as recorder:
-            loss = network(x).mean()
-            loss.backward()
-            recorder.step(loss=loss, scale=1)
+        with dlsim.Recorder(network, path, inference=True, on_error="raise") as recorder:
+            with torch.no_grad():
+                network(x)
+            recorder.step()
         data = dlsim.replay(path, formats=[format], recipe=recipe, quiet=True).data
-    network.zero_grad()
     said = data["verdict"]["formats"][0]["forward"]
     largest = {
         one["name"].removesuffix(".act"): one["absmax"]

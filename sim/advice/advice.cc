@@ -84,12 +84,19 @@ void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
   advice.windows = windows.steps;
 }
 
+bool HasGradients(const FormatWindows& windows) { return !windows.tensors.empty(); }
+
 FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
   FormatAdvice advice;
   advice.format = windows.format.name;
   advice.forward = windows.forward;
   advice.values = windows.values;
-  AddGradients(windows, advice);
+  if (HasGradients(windows)) {
+    AddGradients(windows, advice);
+  } else {
+    advice.steps = windows.steps.size();
+    advice.verdict = Verdict::kFitsInForward;
+  }
   for (const ForwardVerdict* forward : {&advice.forward, &advice.values}) {
     if (forward->state == ForwardState::kOverflows) advice.verdict = Verdict::kFailsInForward;
   }
@@ -175,7 +182,9 @@ Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors
   }
   advice.recipe = windows.front().recipe;
   advice.looked_at = RolesIn(windows.front());
-  advice.parameters_only = std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
+  advice.gradients = HasGradients(windows.front());
+  advice.parameters_only =
+      advice.gradients && std::ranges::count(advice.looked_at, Role::kActGrad) == 0;
   advice.channels = std::ranges::any_of(windows.front().tensors, [](const TensorHarm& tensor) {
     return tensor.channels.channels > 0;
   });

@@ -55,6 +55,7 @@ std::string SentenceOnScales(const FormatAdvice& format) {
 std::string Sentence(const FormatAdvice& format) {
   const size_t judged = format.steps - format.hopeless_steps;
   if (format.verdict == Verdict::kFailsInForward) return ForwardFailure(format);
+  if (format.verdict == Verdict::kFitsInForward) return ForwardFit(format);
   if (format.verdict == Verdict::kOverflows) {
     const size_t told = judged - format.zero_steps;
     const std::string who =
@@ -93,9 +94,10 @@ std::string BasisText(const Advice& advice) {
         first.values.steps > 0 ? " and parameters" : "");
   }
   const std::string gradients = GradientsText(advice);
-  return fmt::format("Based on {}{}the forward pass of {} of {}.", gradients,
+  return fmt::format("Based on {}{}the forward pass of {} of {}{}.", gradients,
                      gradients.empty() ? "" : " and on ", first.forward.steps,
-                     Counted(first.steps, "step")) +
+                     Counted(first.steps, "step"),
+                     advice.gradients ? "" : " only: no gradients were recorded") +
          ForwardExceptions(advice);
 }
 
@@ -219,6 +221,7 @@ std::string FormatAdviceLines(const Advice& advice) {
 }
 
 std::string FormatAdviceDetails(const Advice& advice, size_t top) {
+  if (!advice.gradients) return "\n" + FormatForwardDetails(advice, top);
   std::vector<TableRow> rows = {
       {"format", "safe scales", "judged at", "steps outside", "mean harm", "at risk"}};
   for (const FormatAdvice& format : advice.formats) {

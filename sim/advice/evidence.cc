@@ -96,6 +96,7 @@ std::string_view ScalingAdvised(const FormatAdvice& advice) {
       return advice.scale ? "static scale enough" : "dynamic scaling recommended";
     case Verdict::kNoScaleServes:
     case Verdict::kOverflows:
+    case Verdict::kFitsInForward:
     case Verdict::kFailsInForward:
       return "no scale helps";
   }
@@ -122,6 +123,8 @@ std::string ReasonOf(const FormatTuning& tuning) {
     case Verdict::kOverflows:
       return fmt::format("only {} of {} {} finite as recorded", judged,
                          Counted(tuning.steps, "step"), judged == 1 ? "is" : "are");
+    case Verdict::kFitsInForward:
+      return ForwardFit(tuning);
     case Verdict::kFailsInForward:
       return ForwardFailure(tuning);
   }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <functional>
 #include <string_view>
 #include <vector>
@@ -57,7 +58,8 @@ std::vector<std::string> OwnersOf(const FormatAdvice& format,
 }
 
 std::string BinadesText(double binades) {
-  return fmt::format("{:.2g} {}", binades, binades == 1 ? "binade" : "binades");
+  const int digits = binades < 10 ? 2 : binades < 100 ? 3 : 4;
+  return fmt::format("{:.{}g} {}", binades, digits, binades == 1 ? "binade" : "binades");
 }
 
 // The tensors that leave less than a binade, the largest first.
@@ -140,6 +142,13 @@ std::string Vanished(const FormatAdvice& format) {
 }
 
 }  // namespace
+
+std::string ForwardFit(const FormatAdvice& format) {
+  const double room =
+      std::min(*format.forward.headroom, format.values.headroom.value_or(*format.forward.headroom));
+  if (std::isinf(room)) return "fits in forward: all values are 0.";
+  return fmt::format("fits in forward, with {} of head-room.", BinadesText(room));
+}
 
 std::string ForwardFailure(const FormatAdvice& format) {
   const std::vector<const ForwardTensor*> outputs = format.forward.Overflowing();

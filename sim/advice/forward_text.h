@@ -9,6 +9,9 @@
 
 namespace dlsim::sim {
 
+// Returns what is said of a format whose verdict is Verdict::kFitsInForward.
+std::string ForwardFit(const FormatAdvice& format);
+
 // Returns what fails of a format whose verdict is Verdict::kFailsInForward.
 std::string ForwardFailure(const FormatAdvice& format);
 

@@ -147,8 +147,9 @@ Json JsonFormat(const FormatTuning& tuning) {
 }  // namespace
 
 Json JsonTuning(const TuneResult& result) {
+  const size_t steps = result.formats.empty() ? 0 : result.formats.front().steps;
   Json object = {{"objective", kTuneObjective},        {"resolution", kLossResolution},
-                 {"eligibility", kTuneEligibility},    {"steps", result.formats.front().steps},
+                 {"eligibility", kTuneEligibility},    {"steps", steps},
                  {"harm_estimated", result.estimated}, {"least_stride", result.least_stride},
                  {"most_stride", result.most_stride}};
   object["formats"] = Json::array();

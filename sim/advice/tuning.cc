@@ -93,6 +93,7 @@ TuneResult Tune(const GradientSource& source, const TuneRequest& request, const 
   TuneResult result;
   result.estimated = source.edges() != nullptr;
   result.compares_current = request.current.has_value();
+  if (!advice.gradients) return result;
   std::vector<ReplayRun> prototypes;
   for (const FormatAdvice& of_format : advice.formats) {
     prototypes.push_back(PrototypeOf(request, of_format.format));

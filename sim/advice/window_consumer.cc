@@ -48,7 +48,7 @@ void AddTensorHarm(int64_t step, const StepInputs& inputs, const std::vector<Ten
 constexpr double kSlight = 0.01;  // of the largest of the step
 
 // The outputs whose loss is slight: small terms of sums. What has no gradient in the recording is
-// taken for slight if it is the result of an operation.
+// taken for slight if it is the result of an operation, or if the step has no gradients at all.
 std::set<std::string> SlightOutputs(std::span<const StepTensor> tensors,
                                     std::span<const TensorStats> totals, const StepInputs& inputs) {
   std::unordered_map<std::string, double> gradients;  // by the name of the output
@@ -67,7 +67,8 @@ std::set<std::string> SlightOutputs(std::span<const StepTensor> tensors,
   std::set<std::string> slight;
   for (size_t t = 0; t < tensors.size(); ++t) {
     const bool known = weights[t] >= 0;
-    if (known ? weights[t] < kSlight * largest : IsOfOperation(tensors[t].name)) {
+    const bool slight_unless_known = inputs.tensors.empty() || IsOfOperation(tensors[t].name);
+    if (known ? weights[t] < kSlight * largest : slight_unless_known) {
       slight.insert(tensors[t].name);
     }
   }

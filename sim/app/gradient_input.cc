@@ -2,6 +2,7 @@
 #include "sim/app/gradient_input.h"
 
 #include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "dlsim/error.h"
@@ -39,18 +40,31 @@ void RequireSameRanks(const ProfileSettings& settings, const TraceOptions& asked
                    NameOf(asked.ranks));
 }
 
-// No loss scale follows from a forward pass alone.
-void RequireGradients(const GradientSource& source, const TraceArguments& arguments) {
-  const std::string& glob = arguments.options.tensors;
-  RequireTensors(arguments, glob == "*" ? "no gradients" : NoTensorMatches(glob),
-                 source.step_count(),
-                 [&](size_t i) { return !source.Load(i, StepNeeds::kTensors)->Tensors().empty(); });
+bool AnyStep(const GradientSource& source,
+             const std::function<bool(const GradientStep& step)>& matches) {
+  for (size_t i = 0; i < source.step_count(); ++i) {
+    if (matches(*source.Load(i, StepNeeds::kTensors))) return true;
+  }
+  return false;
+}
+
+bool HasOutputs(const GradientStep& step) {
+  return std::ranges::count(step.MeasureForward({}, {}).tensors, Role::kAct, &StepTensor::role) > 0;
+}
+
+// Looks for gradients; no loss scale follows from a forward pass alone.
+void FindGradients(const TraceArguments& arguments, ForwardAlone alone, GradientInput& input) {
+  input.has_gradients =
+      AnyStep(*input.source, [](const GradientStep& step) { return !step.Tensors().empty(); });
+  if (input.has_gradients) return;
+  if (alone == ForwardAlone::kTaken && AnyStep(*input.source, HasOutputs)) return;
+  RefuseWithoutGradients(arguments);
 }
 
 // A device has nothing to do then. It is opened if the user names it, so that what is refused does
 // not depend on the input.
 GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& arguments,
-                           const DeviceChoice& device, ReplayOptions& replay) {
+                           const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
   GradientInput input;
   input.profile = std::make_unique<ProfileReader>(ProfileReader::Open(arguments.paths));
   const ProfileSettings& settings = input.profile->settings();
@@ -62,7 +76,7 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
   auto source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
   source->LeaveOutLosses();
   input.source = std::move(source);
-  RequireGradients(*input.source, arguments);
+  FindGradients(arguments, alone, input);
   input.device = OpenDevice(device, 0);
   if (arguments.options.tensors == "*") arguments.options.tensors = settings.tensors;
   replay.step.accumulation = settings.accumulation;
@@ -102,11 +116,11 @@ bool AreProfiles(const std::vector<std::string>& paths) {
 }
 
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
-                            const DeviceChoice& device, ReplayOptions& replay) {
+                            const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone) {
   if (auto given = CurrentCaller().GivenGradients(arguments.paths.front())) {
     return OpenGiven(std::move(given), asked, arguments, replay);
   }
-  if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, device, replay);
+  if (AreProfiles(arguments.paths)) return OpenProfiles(asked, arguments, device, replay, alone);
   replay.step.accumulation = asked.rule.value_or(Accumulation::kQuantizeThenSum);
   replay.accumulate_steps = asked.steps.value_or(1);
   GradientInput input;
@@ -114,10 +128,16 @@ GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& argu
   auto source = std::make_unique<TraceSource>(*input.trace, replay.accumulate_steps);
   source->LeaveOutLosses();
   input.source = std::move(source);
-  RequireGradients(*input.source, arguments);
+  FindGradients(arguments, alone, input);
   input.device = OpenDevice(device, input.source->facts().file_bytes);
   replay.step.device = input.device.get();
   return input;
+}
+
+void RefuseWithoutGradients(const TraceArguments& arguments) {
+  const std::string& glob = arguments.options.tensors;
+  throw InputError(Printable(arguments.paths.front()),
+                   glob == "*" ? "no gradients" : NoTensorMatches(glob));
 }
 
 void NoteDevice(const GradientInput& input) {

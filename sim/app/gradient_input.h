@@ -24,7 +24,11 @@ struct GradientInput {
   std::unique_ptr<ProfileReader> profile;  // ... or that
   std::unique_ptr<GradientSource> source;
   std::unique_ptr<ComputeDevice> device;  // null = the CPU
+  bool has_gradients = true;              // else a forward pass alone
 };
+
+// Whether a command has something to say of a forward pass without gradients.
+enum class ForwardAlone : uint8_t { kRefused, kTaken };
 
 // What the user asked for; a profile decides what was not.
 struct AskedAccumulation {
@@ -36,7 +40,10 @@ struct AskedAccumulation {
 // profile holds. Throws InputError if no tensor matches or the device is not usable, UsageError for
 // what a profile cannot answer.
 GradientInput OpenGradients(const AskedAccumulation& asked, TraceArguments& arguments,
-                            const DeviceChoice& device, ReplayOptions& replay);
+                            const DeviceChoice& device, ReplayOptions& replay, ForwardAlone alone);
+
+// Throws InputError, exit code 3, that there are no gradients.
+[[noreturn]] void RefuseWithoutGradients(const TraceArguments& arguments);
 
 // Tells on standard error what measures, unless it is the CPU as usual.
 void NoteDevice(const GradientInput& input);

@@ -25,6 +25,7 @@
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
 #include "sim/base/wrap.h"
+#include "sim/config/cerebras_keys.h"
 #include "sim/replay/layer_losses.h"
 #include "sim/replay/replay_csv.h"
 #include "sim/replay/replay_json.h"
@@ -155,6 +156,30 @@ Advice Step(const GradientSource& source, ReplayCommandOptions& options,
   return Advise(windows.Take(source), options.trace.options.tensors);
 }
 
+// What is counted of a forward pass alone: no policy has anything to do.
+std::vector<SimulationRun> RunsWithoutGradients(const std::vector<std::string>& formats,
+                                                const Conversion& conversion) {
+  const ConfigPolicy none = NoScaler();
+  SimulationRequest request;
+  request.formats = formats;
+  request.policies = {none.name};
+  request.settings = none.settings;
+  request.conversion = conversion;
+  return PrepareRuns(request);
+}
+
+// Of the runs after the verdict.
+std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& runs,
+                       const SourceFacts& facts, const std::string& configured,
+                       const ReplayCommandOptions& options) {
+  const std::string asked = "\n" + configured + UnusualOptions(options);
+  const std::string details = FormatAdviceDetails(advice, options.report.top);
+  if (!advice.gradients) return details + asked + DescribeTrace(facts);
+  return "\n" + PictureOf(advice.formats.front(), runs) + details +
+         (options.by_layer ? FormatLayerLosses(runs, options.report.top) : "") + asked +
+         FormatReport(facts, runs, options.report);
+}
+
 // What was asked for, with the configurations that were read.
 Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
   Json record = DescribeOptions(options);
@@ -176,7 +201,12 @@ int RunReplay(ReplayCommandOptions options) {
   AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
   if (!asked.steps) asked.steps = configured.accumulate_steps;
   RequireRunFigures(options.expectations, runs);
-  const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
+  const GradientInput input =
+      OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
+  if (!input.has_gradients) {
+    runs = RunsWithoutGradients(configured.formats, options.request.conversion);
+    RequireRunFigures(options.expectations, runs);
+  }
   const SourceFacts& facts = input.source->facts();
   CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice(input);
@@ -192,11 +222,8 @@ int RunReplay(ReplayCommandOptions options) {
   files.Commit();
   options.report.optimizers = options.replay.optimizers;
   if (options.results.wants_report()) {
-    WriteReport(FormatAdviceLines(advice) + "\n" + PictureOf(advice.formats.front(), runs) +
-                FormatAdviceDetails(advice, options.report.top) +
-                (options.by_layer ? FormatLayerLosses(runs, options.report.top) : "") + "\n" +
-                configured.text + UnusualOptions(options) +
-                FormatReport(facts, runs, options.report));
+    WriteReport(FormatAdviceLines(advice) +
+                ReportText(advice, runs, facts, configured.text, options));
   }
   const int missed = ReportOutcomes(outcomes);
   const int refused = ReportRefusals(runs);

@@ -42,7 +42,11 @@ Json FiguresOf(const SimulationRun& run, const Advice& advice) {
   const auto path = std::ranges::find_if(advice.paths, [&](const PathInWindows& of) {
     return of.format == run.format && of.policy == run.policy && of.config == run.config;
   });
-  return FiguresOf(run, *format, path == advice.paths.end() ? PathInWindows() : *path);
+  Json figures = FiguresOf(run, *format, path == advice.paths.end() ? PathInWindows() : *path);
+  for (auto& [name, figure] : figures.items()) {
+    if (!advice.gradients && !name.ends_with("_headroom")) figure = Json();
+  }
+  return figures;
 }
 
 bool Has(const Json& figures, const std::string& name) {

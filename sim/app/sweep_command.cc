@@ -108,7 +108,7 @@ GradientInput OpenInput(SweepCommandOptions& options, const std::optional<Traini
                         ReplayOptions& replay) {
   AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
   if (config && !asked.steps) asked.steps = config->accumulate_steps;
-  return OpenGradients(asked, options.trace, options.device, replay);
+  return OpenGradients(asked, options.trace, options.device, replay, ForwardAlone::kRefused);
 }
 
 SweepRun RunAll(const GradientInput& input, SweepPlan& plan, const SweepCommandOptions& options,

@@ -148,7 +148,9 @@ int RunTune(TuneCommandOptions options) {
   TuneRequest request = MakeRequest(options, config);
   AskedAccumulation asked;
   if (config) asked.steps = config->accumulate_steps;
-  const GradientInput input = OpenGradients(asked, options.trace, options.device, options.replay);
+  const GradientInput input =
+      OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
+  if (options.emit && !input.has_gradients) RefuseWithoutGradients(options.trace);
   if (!options.quiet) NoteDevice(input);
   if (input.profile) {
     const Ladder& ladder = input.profile->settings().ladder;

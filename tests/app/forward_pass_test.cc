@@ -151,19 +151,87 @@ TEST(ForwardPass, ChangesNoOtherCommand) {
   EXPECT_EQ(WindowsOf(found), WindowsOf(expected));
 }
 
-TEST(ForwardPass, AloneTellsOfNoLossScale) {
-  const TempDir dir;
-  dir.Write("step-0.safetensors", BuildSafetensors({FloatTensor("fc.act", {1, 70000})}));
-  const TempDir profiles;
-  const std::string profile = Profiled(dir.path(), profiles.path() + "/a.dlprof");
-  for (const char* command : {"replay", "sweep", "tune"}) {
-    for (const std::string& path : {dir.path(), profile}) {
-      Arguments arguments = {command, path};
-      if (std::string(command) == "sweep") arguments.insert(arguments.end(), {"--policy", "torch"});
-      ExpectFailure(arguments, 3, {"no gradients"});
-    }
+// The trace of an inference, and its profile.
+class Inference {
+ public:
+  Inference() {
+    dir_.Write("step-0.safetensors", BuildSafetensors({FloatTensor("fc.act", {1, 70000}),
+                                                       FloatTensor("head.act", {1e-9f})}));
+    paths = {dir_.path(), Profiled(dir_.path(), profiles_.path() + "/a.dlprof")};
   }
-  EXPECT_EQ(SucceedJson({"info", dir.path(), "--json"})["tensors"][0]["role"], "act");
+  std::vector<std::string> paths;
+
+ private:
+  TempDir dir_, profiles_;
+};
+
+TEST(ForwardPass, AloneTellsOfNoLossScale) {
+  const Inference inference;
+  for (const std::string& path : inference.paths) {
+    ExpectFailure({"sweep", path, "--policy", "torch"}, 3, {"no gradients"});
+    ExpectFailure({"tune", path, "--emit", "torch"}, 3, {"no gradients"});
+    for (const char* command : {"replay", "tune"}) {
+      const json found = SucceedJson({command, path, "--json", "-", "--quiet"});
+      const json& formats = found["verdict"]["formats"];
+      EXPECT_EQ(formats[0]["verdict"], "fails in forward");
+      EXPECT_EQ(formats[1]["verdict"], "fits in forward");
+      for (const json& format : formats) {
+        EXPECT_TRUE(format["scale"].is_null() && format["window"].is_null()) << format;
+        EXPECT_EQ(format["steps"], json::array());
+      }
+      const json& lines = found["verdict"]["lines"];
+      EXPECT_EQ(lines[1], "bf16  fits in forward, with 111.9 binades of head-room.");
+      EXPECT_EQ(lines[3],
+                "Based on the forward pass of 1 of 1 step only: no gradients were recorded.");
+      EXPECT_EQ(lines.size(), 4) << lines;
+    }
+    EXPECT_EQ(SucceedJson({"tune", path, "--json", "-", "--quiet"})["formats"], json::array());
+  }
+  EXPECT_EQ(SucceedJson({"info", inference.paths[0], "--json"})["tensors"][0]["role"], "act");
+}
+
+TEST(ForwardPass, AloneHasItsCountersButNoPolicies) {
+  const Inference inference;
+  for (const std::string& path : inference.paths) {
+    const json runs = SucceedJson({"replay", path, "--json", "-", "--quiet"})["runs"];
+    ASSERT_EQ(runs.size(), 3u);
+    for (const json& run : runs) {
+      EXPECT_EQ(run["policy"], "static");
+      EXPECT_EQ(run["steps"][0]["scale"], 1.0);
+      EXPECT_EQ(run["tensors"].size(), 2u);
+    }
+    EXPECT_EQ(runs[0]["tensors"][0]["overflow"], 1);
+    const std::string report = Succeed({"replay", path, "--details", "--by-layer"});
+    EXPECT_EQ(report.find("skipped"), report.npos) << report;
+    EXPECT_NE(report.find("fp16 outputs  overflows      -0.10"), report.npos) << report;
+  }
+}
+
+TEST(ForwardPass, AloneMeetsNoExpectationOfGradients) {
+  const Inference inference;
+  for (const std::string& path : inference.paths) {
+    Succeed({"replay", path, "--format", "bf16", "--expect", "forward_headroom>1"});
+    ExpectFailure({"replay", path, "--format", "bf16", "--expect", "skipped_steps<=3", "--quiet"},
+                  1, {"skipped_steps is none"});
+  }
+}
+
+// Nobody knows whether the loss depends on it.
+TEST(ForwardPass, AloneWithAnOutputThatVanishesIsARisk) {
+  const TempDir dir;
+  dir.Write("step-0.safetensors", BuildSafetensors({FloatTensor("head.act", {1e-9f})}));
+  const json verdict = SucceedJson({"replay", dir.path(), "--json", "-", "--quiet"})["verdict"];
+  EXPECT_EQ(verdict["formats"][0]["verdict"], "fits in forward");
+  EXPECT_EQ(verdict["lines"].back(),
+            "At risk in fp16 in forward: head loses 100 % to underflow at step 0.");
+}
+
+TEST(ForwardPass, ParametersAloneAreNoForwardPass) {
+  const TempDir dir;
+  dir.Write("step-0.safetensors", BuildSafetensors({FloatTensor("fc.value", {1})}));
+  for (const char* command : {"replay", "tune"}) {
+    ExpectFailure({command, dir.path()}, 3, {"no gradients"});
+  }
 }
 
 TEST(ForwardPass, IsNoDifference) {

@@ -21,14 +21,23 @@
 
 namespace dlsim::sim {
 
-// What is said of a format; the last wins over all others.
-enum class Verdict : uint8_t { kAsIs, kWithScale, kNoScaleServes, kOverflows, kFailsInForward };
+// What is said of a format; the last wins over all others. One that fits in forward was recorded
+// without gradients, as an inference is: nothing is said of training.
+enum class Verdict : uint8_t {
+  kAsIs,
+  kWithScale,
+  kNoScaleServes,
+  kOverflows,
+  kFitsInForward,
+  kFailsInForward
+};
 
 constexpr auto EnumNames(Verdict) {
   return std::to_array<EnumName<Verdict>>({{Verdict::kAsIs, "as is"},
                                            {Verdict::kWithScale, "with a scale"},
                                            {Verdict::kNoScaleServes, "no scale serves"},
                                            {Verdict::kOverflows, "overflows"},
+                                           {Verdict::kFitsInForward, "fits in forward"},
                                            {Verdict::kFailsInForward, "fails in forward"}});
 }
 
@@ -135,6 +144,7 @@ struct Advice {
   std::vector<FormatAdvice> formats;  // in the order of the call
   size_t best = 0;                    // among them
   std::vector<Role> looked_at;        // with a gradient that is not zero, or forward tensors
+  bool gradients = true;              // some were recorded, whatever they say
   bool parameters_only = false;       // no gradients of activations were among them
   bool channels = false;              // those of some gradient are known, and were judged
   std::string tensors = "*";          // only those that match were read

@@ -53,6 +53,7 @@ _NAMES = {
     "mv": "matmul",
     "native_batch_norm": "batch_norm",
     "native_batch_norm_legit": "batch_norm",
+    "native_batch_norm_legit_no_training": "batch_norm",
     "native_dropout": "dropout",
     "native_group_norm": "group_norm",
     "native_layer_norm": "layer_norm",

@@ -53,7 +53,10 @@ class Choice:
         selections: tuple[Selection, ...],
         forward: ForwardSteps,
         pace: Pace,
+        *,
+        inference: bool = False,
     ) -> None:
+        self.inference = inference  # whether there are only forward passes to record
         parameters, modules = parameters_of(models), modules_of(models)
         self.all_modules = modules
         self.forward_steps = forward
@@ -77,7 +80,7 @@ class Choice:
         self.parameters = {name: item for name, item in parameters.items() if name in wanted}
         wanted = _NOTHING.union(*(found for _, _, found in self._chosen))
         self.modules = {name: item for name, item in modules.items() if name in wanted}
-        trained = any(parameter.requires_grad for parameter in self.parameters.values())
+        trained = not inference and any(one.requires_grad for one in self.parameters.values())
         if not trained and not self.modules:
             raise UsageError("gradients, activations: nothing matches, expected names of the model")
         if self.modules:

@@ -48,7 +48,8 @@ class ForwardPass:
     first batch; what checkpointing computes again is not. Outputs are `<module>.act`, with `.call1`
     and `.out1` as gradients of activations have them, and results of operations
     `<module>/<operation>.act`. They are copied, for models go on to change them in place, and
-    put aside by `spill` if they take much memory. Gradients of operations are added to `gradients`.
+    put aside by `spill` if they take much memory. Gradients of operations are added to `gradients`;
+    without that the passes are those of an inference, with gradients or not.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class ForwardPass:
         guard: Guard,
         *,
         models: Collection[str],
-        gradients: Seen,
+        gradients: Seen | None,
         spill: Callable[[], None],
         ops: bool,
     ) -> None:
@@ -80,7 +81,7 @@ class ForwardPass:
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
         self._outermost = False  # whether no context of autocast is entered around the model
-        self._training = False  # whether the pass that runs, or ran last, has gradients
+        self._counts = False  # whether the pass that runs, or ran last, is to be recorded
         self._done = True  # whether a backward pass has begun, or no step is recorded
         self._stays = False  # whether operations after the model are seen, those of the loss
         self._sees = False  # whether operations were seen
@@ -88,6 +89,11 @@ class ForwardPass:
         self._wide: set[str] = set()  # of what was recorded in the step: 32 bits under autocast
         self._held = 0  # bytes
         self._calls: Counter[str] = Counter()
+
+    @property
+    def ran(self) -> bool:
+        """Whether a forward pass has begun in the step."""
+        return self._sees
 
     def begin(self) -> None:
         """Begins a step whose forward pass is recorded."""
@@ -136,7 +142,7 @@ class ForwardPass:
 
     def _is_active(self) -> bool:
         """Returns whether operations belong to the forward pass, as derivatives in it do."""
-        return self._training and not self._done and (bool(self._running) or not in_backward())
+        return self._counts and not self._done and (bool(self._running) or not in_backward())
 
     def _enter(self, name: str) -> None:
         if self._done or in_backward():
@@ -150,8 +156,8 @@ class ForwardPass:
     def _begin_pass(self) -> None:
         import torch
 
-        self._training = torch.is_grad_enabled()
-        if self._training:
+        self._counts = self._gradients is None or torch.is_grad_enabled()
+        if self._counts:
             self._guard(self._see)
 
     def _see(self) -> None:
@@ -183,7 +189,7 @@ class ForwardPass:
             if held is not None:
                 held._done = True
 
-        for tensor in tensors_in(output) if self._training else ():
+        for tensor in tensors_in(output) if self._counts else ():
             if tensor.requires_grad:
                 tensor.register_hook(ended)
         if not self._stays:
@@ -259,7 +265,7 @@ class ForwardPass:
 
     def _differentiated(self, name: str, gradient: Any) -> None:
         """Keeps the gradient of an operation's result; not that of a derivative within forward."""
-        if self._running:
+        if self._running or self._gradients is None:
             return
         self._done = True
         self._make_room(gradient)

@@ -23,6 +23,8 @@ ARGUMENTS = """
           trace, and of a profile 0, 1, 2, 4, ... 32 and multiples of 50
       ops=True: In these steps also the operations within modules and losses, and their gradients;
           attention is computed in parts then
+      inference=False: True records forward passes alone, without gradients, of all steps that are
+          selected; call `step` after each batch, no scale is needed
       sample: At most so many elements of each tensor, evenly; shares are estimates then
       dtype: "float32" or "bfloat16" to convert before storing
       micro_steps=False: Record each backward pass alone: call `micro_step` after it

@@ -151,6 +151,8 @@ class Loop:
 
     def _stated(self, scale: Any) -> float | None:
         """Returns the stated scale; None if it cannot be had or is not that of the gradients."""
+        if self._choice.inference:
+            return 1.0
         if not self._choice.any() and (scale is not None or self._scaler is not None):
             return None
         if scale is None and self._scaler is None:

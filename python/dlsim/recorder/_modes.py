@@ -18,6 +18,7 @@ class Modes:
     """
 
     def __init__(self, function: Call, operator: Call) -> None:
+        from torch import is_inference_mode_enabled
         from torch.overrides import TorchFunctionMode
         from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -37,6 +38,11 @@ class Modes:
             def __torch_dispatch__(
                 self, func: Any, types: Any, args: Any = (), kwargs: Any = None
             ) -> Any:
+                if is_inference_mode_enabled():  # where PyTorch asks modes before it makes parts
+                    with self:
+                        result = func.decompose(*args, **(kwargs or {}))
+                    if result is not NotImplemented:
+                        return result
                 call = own_operator() or _plain_call
                 return call(func, args, kwargs or {})
 

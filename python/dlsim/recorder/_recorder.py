@@ -28,7 +28,7 @@ from ._placement import Pieces
 from ._probe_output import probing_of, stated
 from ._ranks import ranks_of
 from ._report import Report
-from ._selection import Patterns, forward_steps, selections_of
+from ._selection import Patterns, check_inference, forward_steps, selections_of
 from ._sinks import Existing
 from ._snapshot import HostCopies
 from ._sources import Sources, gradients_of
@@ -64,6 +64,7 @@ class Recorder:
         micro_steps: bool = False,
         forward_every: int | None = None,
         ops: bool = True,
+        inference: bool = False,
         probe: int | bool | None = None,
         copy: bool = True,
         on_device: bool = False,
@@ -89,12 +90,23 @@ class Recorder:
             list(models.values()), distributed, rank, ranks, micro_steps=micro_steps
         )
         profile = is_profile(path, format)
-        forward = forward_steps(forward_every, profile=profile)
+        if inference:
+            check_inference(
+                forward_every=forward_every,
+                micro_steps=micro_steps,
+                probe=probe,
+                on_device=on_device,
+                gradient_of=gradient_of,
+                scaler=scaler,
+                scheduler=scheduler,
+                watch=watch,
+            )
+        forward = forward_steps(1 if inference else forward_every, profile=profile)
         distance, pace = pace_of(
             every,
             budget,
             forward,
-            default=AUTO if profile and config is None else 1,
+            default=AUTO if profile and config is None and not inference else 1,
             fixed=self._ranks.kind not in ("single", "reduced"),
         )
         self._choice = Choice(
@@ -104,11 +116,18 @@ class Recorder:
             ),
             forward,
             pace,
+            inference=inference,
         )
         lender = lender_of(self._ranks, copy=copy or gradient_of is not None)
         copies = HostCopies(dtype, sample, lender, borrowed=not micro_steps, on_device=on_device)
         about = description_of(
-            models, {"sample": sample, "stored_dtype": dtype, **pace.description()}
+            models,
+            {
+                "gradients": "not recorded, an inference" if inference else None,
+                "sample": sample,
+                "stored_dtype": dtype,
+                **pace.description(),
+            },
         )
         pieces = Pieces(list(models.values()), self._choice.parameters, self._ranks)
         output = output_of(
@@ -149,7 +168,7 @@ class Recorder:
             loop.guarded,
             self._ranks,
             scaler=scaler,
-            active=gradient_of is None and not micro_steps,
+            active=gradient_of is None and not micro_steps and not inference,
         )
         self._sources = Sources(
             self._choice,
@@ -207,10 +226,10 @@ class Recorder:
         """Records the gradients that the parameters have now, if this step is selected.
 
         `scale` is the loss scale that they still carry, 1 if they were unscaled or never scaled; it
-        is never guessed. Without it the recorder's `scaler` is asked. `loss`, `lr` and other
-        metadata are written down as text. `step` is its number, by default one more than that of
-        the step before. With `micro_steps` it completes the step that they make, and needs no
-        scale. Raises TypeError if no scale is known.
+        is never guessed. Without it the recorder's `scaler` is asked; an inference has none.
+        `loss`, `lr` and other metadata are written down as text. `step` is its number, by default
+        one more than that of the step before. With `micro_steps` it completes the step that they
+        make, and needs no scale. Raises TypeError if no scale is known.
         """
         taken = None
         with self._calls.one("step") as alone:

@@ -77,6 +77,13 @@ class ForwardSteps:
         return self.every != 0
 
 
+def check_inference(**arguments: object) -> None:
+    """Raises UsageError if an argument is given that says something of gradients."""
+    for name, value in arguments.items():
+        if value is not None and value is not False:
+            raise UsageError(f"{name}: not with inference, which has no gradients")
+
+
 def forward_steps(every: int | None, *, profile: bool) -> ForwardSteps:
     """Returns what an argument selects; by default something in a profile alone."""
     if every is None:

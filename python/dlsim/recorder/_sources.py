@@ -78,23 +78,23 @@ class Sources:
         self._order.add_hooks()
         if self._micro_steps:
             self._of_parameters = ParameterHooks(choice.parameters, choice.parameter, self._guard)
-        if choice.modules:
+        if choice.modules and not choice.inference:
             spill = None if self._micro_steps else self._spill  # a micro-step is one batch
             self._of_activations = ActivationHooks(
                 choice.modules, choice.module, self._guard, choice.models, spill
             )
             left_out.update(self._of_activations.left_out)
-            if choice.forward_steps.any:
-                self._forward = ForwardPass(
-                    choice.all_modules,
-                    choice.parameters,
-                    choice.module,
-                    self._guard,
-                    models=choice.models,
-                    gradients=self._of_activations.seen,
-                    spill=self._spill,
-                    ops=self._ops,
-                )
+        if choice.modules and choice.forward_steps.any:
+            self._forward = ForwardPass(
+                choice.all_modules,
+                choice.parameters,
+                choice.module,
+                self._guard,
+                models=choice.models,
+                gradients=None if self._of_activations is None else self._of_activations.seen,
+                spill=self._spill,
+                ops=self._ops,
+            )
 
     def begin(self) -> None:
         """Begins a step, which may record its forward pass."""
@@ -108,10 +108,18 @@ class Sources:
             self._guard(self._forward.end)
 
     def take(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
-        """Returns the gradients by name; notes those that are missing.
+        """Returns the gradients and the forward pass by name; notes gradients that are missing.
 
-        Raises Error if all are, or if they are no longer those that backward has left.
+        Raises Error if all are, or if they are no longer those that backward has left; of an
+        inference if there was no forward pass.
         """
+        if not self._choice.inference:
+            return {**self._gradients(step, left_out), **self._forward_values()}
+        if self._forward is None or not self._forward.ran:
+            raise Error("no forward pass, expected a call after the model has run")
+        return self._forward_values()
+
+    def _gradients(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
         self._order.check()
         found: dict[str, Any] = {}
         if self._of_parameters is not None:
@@ -131,7 +139,6 @@ class Sources:
             found.update(self._of_modules(self._of_activations))
         if not found:
             raise Error("no gradients, expected a call after backward and before zero_grad")
-        found.update(self._forward_values())
         return found
 
     def _forward_values(self) -> dict[str, Any]:

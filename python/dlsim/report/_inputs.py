@@ -20,7 +20,7 @@ _KINDS = {
     "dlsim.updates/1": "updates",
 }
 
-# What the page cannot do without: the arrays of a document that are not empty, and what each of
+# What the page cannot do without: the arrays of a document, mostly not empty, and what each of
 # their items holds.
 _ARRAYS: dict[str, dict[str, dict[str, type]]] = {
     "replay": {
@@ -97,7 +97,7 @@ def check_result(name: str, data: object) -> ShownResult:
         items = data.get(array)
         if not isinstance(items, list):
             raise InputError(f"{name}: {array}: missing, expected an array")
-        if not items:
+        if not items and kind != "tune":  # which recommends nothing without gradients
             raise InputError(f"{name}: {array}: empty, expected at least one")
         _check_items(f"{name}: {array}", items, keys)
     if kind == "replay":

@@ -11,6 +11,7 @@ from typing import Any
 from ._inputs import Run, ShownResult
 from ._json import integer, number, objects, part, visible
 from ._text import format_bytes, format_count, format_number, format_scale, format_share, likeliest
+from .headroom import forward_alone
 from .policies import applied_nonfinite, hopeless_skips, outcome
 
 OPEN_RUNS = 6  # verdicts that are shown at once; more are folded
@@ -19,7 +20,7 @@ OPEN_RUNS = 6  # verdicts that are shown at once; more are folded
 def headline(results: Sequence[ShownResult], runs: Sequence[Run]) -> str:
     """Returns the HTML that opens the page."""
     parts = [_recordings(results)]
-    if runs:
+    if runs and not forward_alone(runs):
         cards = [_card(run) for run in runs]
         parts.append(f'<div class="verdicts">{"".join(cards[:OPEN_RUNS])}</div>')
         if len(cards) > OPEN_RUNS:

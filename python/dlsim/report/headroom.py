@@ -20,6 +20,13 @@ def has_forward(runs: Sequence[Run]) -> bool:
     return any(tensor.get("role") == "act" for run in runs for tensor in run.data["tensors"])
 
 
+def forward_alone(runs: Sequence[Run]) -> bool:
+    """Whether all runs are of a forward pass without gradients; policies say nothing then."""
+    roles = ("act", "value")
+    tensors = [tensor for run in runs for tensor in run.data["tensors"]]
+    return bool(tensors) and all(tensor.get("role") in roles for tensor in tensors)
+
+
 def headroom_data(runs: Sequence[Run]) -> str | None:
     """Returns what headroom.js draws, packed: per run its layers; None without forward outputs."""
     return packed([_layers(run) for run in runs]) if has_forward(runs) else None

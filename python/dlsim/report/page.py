@@ -20,7 +20,7 @@ from ._names import NameTable
 from .differences import compared_runs, difference_points, differences_html
 from .exponents import exponent_counts, format_ranges
 from .headline import headline, notes
-from .headroom import headroom_data, headroom_html
+from .headroom import forward_alone, headroom_data, headroom_html
 from .heat_map import heat_maps
 from .pareto import front_table, sweep_points
 from .policies import fates, policies_table
@@ -208,8 +208,14 @@ def _replayed_sections(
     sweeps, tunes = _of_kind(results, "sweep"), _of_kind(results, "tune")
     first = headroom_html() if data["headroom"] else ""
     parts = [("verdict", "Verdict", verdict_html(verdicts, first) + headline(results, runs))]
-    if tunes:
-        cards = [recommendation_cards(result, str(i)) for i, result in enumerate(tunes)]
+    if forward_alone(runs):
+        return [*parts, ("tensors", "Tensors", _part("tensor_table"))]
+    cards = [
+        recommendation_cards(result, str(i))
+        for i, result in enumerate(tunes)
+        if result.data["formats"]
+    ]
+    if cards:
         parts.append(("recommendation", "Recommendation", _part("recommendation") + "".join(cards)))
     if runs:
         parts.append(("policies", "Policies", _policies(runs)))

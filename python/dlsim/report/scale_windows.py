@@ -22,6 +22,7 @@ _GRADES = {
     WITH_A_SCALE: ("fair", "needs a loss scale"),
     "no scale serves": ("bad", "no loss scale is safe"),
     "overflows": ("bad", "cannot be judged"),
+    "fits in forward": ("fair", "fits in forward"),
     "fails in forward": ("bad", "fails in forward"),
 }
 _DYNAMIC = ("fair", "needs dynamic loss scaling")

@@ -50,10 +50,11 @@ class FormatVerdict:
 
     `verdict` is "as is", "with a scale", "no scale serves", "overflows" or "fails in forward",
     which wins over the others: `forward` and `values` tell whether outputs of the forward pass and
-    parameters fit. All else is of gradients. `window` has the lowest and the highest scale that
-    serve all steps but isolated ones, None if none does. `scale` is the power of two to use as a
-    static scale, if one serves; `steps_outside_window` steps are not served by it. `steps` has the
-    window of each step; it is empty in files that lack it.
+    parameters fit. It is "fits in forward" if they do and no gradients were recorded: nothing is
+    said of training then. All else is of gradients. `window` has the lowest and the highest scale
+    that serve all steps but isolated ones, None if none does. `scale` is the power of two to use as
+    a static scale, if one serves; `steps_outside_window` steps are not served by it. `steps` has
+    the window of each step; it is empty in files that lack it.
     """
 
     format: str
