@@ -2,9 +2,11 @@
 """Small models whose operations are compared with those under torch.autocast."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import torch
 from torch import nn
+from torch.amp import custom_bwd, custom_fwd
 from torch.nn import functional
 
 
@@ -204,7 +206,72 @@ class Apart(nn.Module):
         return self.out((same @ v) * 2) + powers.softmax(-1).sum()
 
 
+def maybe_autocast(device_type: str, enabled: bool = True):
+    """Returns what that of transformers does: a context only where it makes a difference."""
+    if torch.is_autocast_enabled(device_type) or enabled:
+        return torch.autocast(device_type, enabled=enabled)
+    return nullcontext()
+
+
+class _Energy(torch.autograd.Function):
+    """Squares of products, in float32 whatever it is given."""
+
+    @staticmethod
+    @custom_fwd(device_type="cuda", cast_inputs=torch.float32)
+    def forward(ctx, x, weight):
+        scores = x @ weight
+        return scores * scores
+
+    @staticmethod
+    @custom_bwd(device_type="cuda")
+    def backward(ctx, gradient):
+        return None, None
+
+
+class _Scaled(torch.autograd.Function):
+    """A product, in what autocast says."""
+
+    @staticmethod
+    @custom_fwd(device_type="cuda")
+    def forward(ctx, x, weight):
+        return (x @ weight) * 2
+
+    @staticmethod
+    @custom_bwd(device_type="cuda")
+    def backward(ctx, gradient):
+        return None, None
+
+
+class Sometimes(nn.Module):
+    """Parts that turn autocast off only where it is on, as libraries do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.weight = nn.Parameter(torch.randn(16, 16))
+
+    def forward(self, x):
+        x = self.first(x)
+        with maybe_autocast("cuda", enabled=False):
+            places = x.float() @ self.weight
+            same = torch.tanh(x)
+        energy = _Energy.apply(x, self.weight) + places
+        return self.second(_Scaled.apply(same, self.weight) * energy).square().mean()
+
+
+class Heads(nn.Module):
+    """PyTorch's attention, whose inputs are transposed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def forward(self, x):
+        out, weights = self.attention(x, x, x)
+        return out.tanh().sum() + weights.square().sum()
+
+
 MODELS: tuple[Callable[[], nn.Module], ...] = (
     Attention, FeedForward, Words, Images, Contrast, Latent, Experts, Recurrent, Graph, Channels,
-    Apart,
+    Apart, Sometimes, Heads,
 )  # fmt: skip

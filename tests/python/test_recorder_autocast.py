@@ -8,7 +8,6 @@ from collections.abc import Iterable
 
 import pytest
 import torch
-from autocast_models import MODELS
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dlsim.recorder._operations import Operations, _described
@@ -16,9 +15,10 @@ from dlsim.recorder._regions import Regions
 from dlsim.recorder._tensors import tensors_in
 from dlsim.recorder._widths import Widths
 
-pytestmark = pytest.mark.skipif(
-    not hasattr(torch, "set_autocast_dtype"), reason="needs PyTorch 2.4 or later"
-)
+if not hasattr(torch, "set_autocast_dtype"):
+    pytest.skip("needs PyTorch 2.4 or later", allow_module_level=True)
+
+from autocast_models import MODELS
 
 
 class Seen:
@@ -26,7 +26,7 @@ class Seen:
 
     def __init__(self, parameters: Iterable[torch.Tensor] = ()) -> None:
         self.operations: list[tuple[str, bool]] = []
-        self.copies: list[tuple[int, ...]] = []  # shapes
+        self.copies: list[tuple[int, int]] = []  # elements, and those of a row: products flatten
         # Held, so that nothing else comes to lie in their places.
         self._known = {_place_of(one): one for one in parameters}
 
@@ -35,7 +35,7 @@ class Seen:
         place = _place_of(tensor)
         if place not in self._known:
             self._known[place] = tensor
-            self.copies.append(tuple(tensor.shape))
+            self.copies.append((tensor.numel(), tensor.shape[-1]))
 
 
 def _place_of(tensor: torch.Tensor) -> tuple[int, int, int]:

@@ -118,6 +118,44 @@ def test_attention_without_autocast_has_the_type_of_its_inputs(tmp_path) -> None
     assert "(root)/tanh.call1.act" in wide and "(root)/tanh.act" not in wide
 
 
+def custom_functions(**options):
+    """Returns the decorators of a function's forward and backward, for CUDA."""
+    if hasattr(torch.amp, "custom_fwd"):
+        options["device_type"] = "cuda"
+        return torch.amp.custom_fwd(**options), torch.amp.custom_bwd(device_type="cuda")
+    return torch.cuda.amp.custom_fwd(**options), torch.cuda.amp.custom_bwd
+
+
+@pytest.mark.parametrize("wide", [True, False])
+def test_a_function_that_casts_its_inputs_computes_in_float32(tmp_path, wide) -> None:
+    to_forward, to_backward = custom_functions(**({"cast_inputs": torch.float32} if wide else {}))
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        @to_forward
+        def forward(ctx, x, weight):
+            ctx.save_for_backward(weight)
+            return (x @ weight).abs() * 1e5
+
+        @staticmethod
+        @to_backward
+        def backward(ctx, gradient):
+            return gradient @ ctx.saved_tensors[0].t() * 1e5, None
+
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.out(Product.apply(self.fc(x), self.out.weight) / 1e6)
+
+    ours = {f"(root)/{operation}.act" for operation in ("matmul", "abs", "mul")}
+    assert ours & recorded(tmp_path, Model()) == (ours if wide else set())
+    assert ours <= load(tmp_path, 0)[0].keys()
+    assert "is_enabled" not in torch.is_autocast_enabled.__name__
+
+
 def test_the_verdict_does_not_count_them(tmp_path) -> None:
     class Large(nn.Module):
         def __init__(self, enabled: bool) -> None:

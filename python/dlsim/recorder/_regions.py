@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 from weakref import WeakMethod, WeakSet, finalize
 
@@ -13,21 +15,25 @@ class Regions:
     """Sees the contexts of `torch.autocast` that are entered and left while it is entered itself.
 
     `counts` says whether one that is entered now is a part of the model; around the model it is how
-    the training that is recorded goes without autocast, whatever the one in 16 bits would do.
+    the training that is recorded goes without autocast, whatever the one in 16 bits would do. What
+    turns autocast off only where it is on, is told that it is.
     """
 
     def __init__(self, counts: Callable[[], bool]) -> None:
         self.off = False  # whether autocast would be off where the thread of the model is
+        self.casts = False  # whether all that is given there would be cast to float32 before
         self._counts = counts
-        self._entered: list[tuple[Any, bool]] = []  # contexts, with what `off` was before
+        # Contexts, with what `off` and `casts` were before.
+        self._entered: list[tuple[Any, tuple[bool, bool]]] = []
         self._refused: WeakSet[Any] = WeakSet()  # made with enabled=False
+        self._casting: WeakSet[Any] = WeakSet()  # made by `custom_fwd` with cast_inputs
         self._thread = 0
         self._patched: finalize[Any, Regions] | None = None
 
     def enter(self) -> None:
         """Begins to see, if it does not."""
         if self._patched is None:
-            self.off, self._thread = False, threading.get_ident()
+            self.off, self.casts, self._thread = False, False, threading.get_ident()
             self._entered.clear()
             own = (WeakMethod(self._made), WeakMethod(self._into), WeakMethod(self._out))
             self._patched = finalize(self, _patch(*own))
@@ -39,22 +45,25 @@ class Regions:
             self._patched()
             self._patched = None
 
-    def _made(self, context: Any, enabled: bool) -> None:
+    def _made(self, context: Any, enabled: bool, casting: bool) -> None:
         if not enabled:
             self._refused.add(context)
+        if casting:
+            self._casting.add(context)
 
     def _into(self, context: Any) -> None:
         if threading.get_ident() != self._thread:
             return
-        self._entered.append((context, self.off))
+        self._entered.append((context, (self.off, self.casts)))
         if self._counts():
             self.off = context in self._refused or not (context._enabled or _unavailable(context))
+            self.casts = context in self._casting
 
     def _out(self, context: Any) -> None:
         if threading.get_ident() == self._thread and self._entered:
             inner, before = self._entered[-1]
             if inner is context:
-                self.off = before
+                self.off, self.casts = before
                 self._entered.pop()
 
 
@@ -74,8 +83,27 @@ def _unavailable(context: Any) -> bool:
     return bool(context.device == "cuda") and not torch.cuda.is_available()
 
 
+def _casts(caller: FrameType | None) -> bool:
+    """Returns whether a function is that of `custom_fwd` with cast_inputs=torch.float32."""
+    import torch
+
+    if caller is None or caller.f_code.co_name != "decorate_fwd":
+        return False
+    return caller.f_locals.get("cast_inputs") is torch.float32
+
+
+def _turns_off(caller: FrameType) -> bool:
+    """Returns whether a function asks whether autocast is on in order to turn it off.
+
+    `maybe_autocast` is that of Hugging Face's transformers.
+    """
+    if caller.f_code.co_name == "maybe_autocast":
+        return caller.f_locals.get("enabled") is False
+    return _casts(caller)
+
+
 def _patch(
-    made: Callable[[], Callable[[Any, bool], None] | None],
+    made: Callable[[], Callable[[Any, bool, bool], None] | None],
     into: Callable[[], Callable[[Any], None] | None],
     out: Callable[[], Callable[[Any], None] | None],
 ) -> Callable[[], None]:
@@ -85,11 +113,14 @@ def _patch(
     module: Any = torch  # whose types lack the class in PyTorch 1.13
     autocast = module.autocast
     before = {name: autocast.__dict__[name] for name in ("__init__", "__enter__", "__exit__")}
+    enabled_before = module.is_autocast_enabled
 
     def init(self: Any, *args: Any, **options: Any) -> None:
         before["__init__"](self, *args, **options)
         if (call := made()) is not None:
-            call(self, options.get("enabled", args[2] if len(args) > 2 else True))
+            enabled = options.get("enabled", args[2] if len(args) > 2 else True)
+            caller = sys._getframe(1)  # or, before PyTorch 2.4, that of a subclass for CUDA
+            call(self, enabled, _casts(caller) or _casts(caller.f_back))
 
     def enter(self: Any) -> Any:
         result = before["__enter__"](self)
@@ -102,13 +133,19 @@ def _patch(
             call(self)
         return before["__exit__"](self, *error)
 
+    def is_enabled(*args: Any) -> bool:
+        return _turns_off(sys._getframe(1)) or bool(enabled_before(*args))
+
     patches = {"__init__": init, "__enter__": enter, "__exit__": leave}
     for name, patch in patches.items():
         setattr(autocast, name, patch)
+    module.is_autocast_enabled = is_enabled
 
     def end() -> None:
         for name, patch in patches.items():
             if autocast.__dict__[name] is patch:  # else somebody has patched it meanwhile
                 setattr(autocast, name, before[name])
+        if module.is_autocast_enabled is is_enabled:
+            module.is_autocast_enabled = enabled_before
 
     return end

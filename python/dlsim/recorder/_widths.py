@@ -24,6 +24,7 @@ class Widths:
         self._regions = regions
         self._function: bool | None = None  # what the function that runs now makes of operators
         self._scores = False  # whether it is an attention that has only scores yet
+        self._linear = False  # whether it calls others of them, such as `linear`
         self._keeps: frozenset[str] = frozenset()  # what it tells to keep the type that it is given
         self._narrow: ByMemory[bool] = ByMemory()
         self._all_parameters = parameters
@@ -68,6 +69,8 @@ class Widths:
     ) -> None:
         """Follows an operator from the tensors that it was given to those that it has made."""
         policy = self._policy(operation)
+        if policy is None and self._adds_bias(operation, given):
+            policy = True
         self._note_reads(given, policy is True)
         if in_place:
             return  # the tensor keeps its type
@@ -82,17 +85,18 @@ class Widths:
 
         Fused attention has scores in float32, and their softmax in 16 bits.
         """
-        outer = self._function, self._scores, self._keeps
+        outer = self._function, self._scores, self._linear, self._keeps
         if self._function is None:
             self._function = self._listed(function)
             self._scores = function == "scaled_dot_product_attention"
             if self._scores and self._regions.off:
                 self._function = self._widest(list(tensors_in(given)))
+            self._linear = function == "multi_head_attention_forward"
             self._keeps = kept_in(function)
         try:
             yield
         finally:
-            self._function, self._scores, self._keeps = outer
+            self._function, self._scores, self._linear, self._keeps = outer
 
     def copies(self, called: str) -> bool:
         """Returns whether a function or an operation has autocast copy in 16 bits what it is given.
@@ -100,6 +104,11 @@ class Widths:
         What a function calls is given those copies.
         """
         return self._function is None and self._listed(called) is True
+
+    def _adds_bias(self, operation: str, given: Sequence[Any]) -> bool:
+        """Returns whether it is the second half of a `linear` within PyTorch's attention."""
+        in_linear = self._linear and not self._regions.off and operation == "add"
+        return in_linear and any(map(self.is_parameter, given)) and any(map(self.narrow, given))
 
     def rounds(self, operation: str) -> bool:
         """Returns whether the operation has what it is given in 16 bits."""
@@ -121,6 +130,8 @@ class Widths:
 
         Those without dimensions count only among themselves.
         """
+        if self._regions.casts:
+            return False
         floats = [one for one in given if one.is_floating_point()]
         deciding = [one for one in floats if one.dim() > 0] or floats
         return bool(deciding) and all(self.narrow(one) for one in deciding)
