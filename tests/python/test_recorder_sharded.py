@@ -9,6 +9,7 @@ from recording import load
 from torch import nn
 
 import dlsim
+from dlsim.recorder import join_shards
 
 
 class FullyShardedDataParallel(nn.Module):
@@ -90,3 +91,36 @@ def test_shards_with_the_same_tensor_are_not_joined(tmp_path: Path) -> None:
 def test_micro_steps_of_fully_sharded_models_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(dlsim.UsageError, match="micro_steps: hooks see no gradients of fully"):
         dlsim.Recorder(FullyShardedDataParallel(nn.Linear(2, 1)), tmp_path, micro_steps=True)
+
+
+class Squares(nn.Module):
+    """Has values above fp16's largest, where autocast keeps float32."""
+
+    def __init__(self, stage: int) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.add_module(f"fc{stage}", nn.Linear(4, 4))
+        self.add_module(f"norm{stage}", nn.LayerNorm(4))
+
+    def forward(self, x):
+        for module in self.children():
+            x = module(x)
+        return (x * 2e4).pow(2)
+
+
+@pytest.mark.parametrize("kind", ["sharded", "stages"])
+def test_a_shard_says_by_its_own_names_what_autocast_keeps_in_float32(tmp_path, kind) -> None:
+    run = tmp_path / "run"
+    for rank in range(2):
+        model = Squares(rank if kind == "stages" else 0)
+        options = {"distributed": kind, "rank": rank, "ranks": 2, "forward_every": 1}
+        with dlsim.Recorder(model, run, **options, on_error="raise") as rec:
+            model(torch.ones(3, 4)).mean().mul(1e-9).backward()
+            rec.step(scale=1.0)
+    shards = [run / f"shard-0000{rank}-of-00002" for rank in range(2)]
+    for path in (*shards, join_shards(run, tmp_path / "joined")):
+        tensors, metadata = load(path, 0)
+        wide = set(metadata["autocast_float32"].split("\n"))
+        large = {name for name, one in tensors.items() if one.max() > 65504}
+        assert wide <= tensors.keys() and large and large <= wide
+        assert dlsim.replay(path, quiet=True).verdict["fp16"].verdict != "fails in forward"

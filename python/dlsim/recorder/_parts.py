@@ -42,8 +42,7 @@ class Parts:
         lends = float(grad_scale) == 1
         host = self._copies.take(own, step, self._left_out, lends=lends)
         texts = texts_of({"step": step, **metadata, "grad_scale": grad_scale})
-        texts.update(self._pieces.metadata())
-        texts.update(self._sources.metadata())
+        texts.update(self._pieces.metadata(self._sources.metadata()))
         if micro is not None:
             texts["micro_step"] = str(micro)
         if self._ranks.kind == "separate":

@@ -54,6 +54,7 @@ class Pieces:
         self._plain: dict[str, Piece] = {}
         self._mesh: dict[str, tuple[int, int]] = {}  # the widest: place and size by dimension
         self._grids: dict[str, Cuts] = {}
+        self._renamed: dict[str, str] = {}  # of the tensors of a step those that have other names
         if ranks.kind != "sharded":
             return
         owners = _wrappers_of_parameters(models)
@@ -78,7 +79,9 @@ class Pieces:
         if self._ranks.kind == "separate":
             return dict(gradients)
         if self._ranks.kind == "stages":
-            return {self._of_stage(name): tensor for name, tensor in gradients.items()}
+            return {
+                self._renaming(name, self._of_stage(name)): gradients[name] for name in gradients
+            }
         found = {}
         for name, tensor in gradients.items():
             try:
@@ -89,15 +92,29 @@ class Pieces:
             if self._ranks.kind != "sharded":
                 found[name] = tensor
             elif piece.replica == 0:
-                found[piece.renamed(name)] = tensor
+                found[self._renaming(name, piece.renamed(name))] = tensor
                 if piece.grid:
                     self._grids[name] = piece.grid
         return found
 
-    def metadata(self) -> dict[str, str]:
-        """Returns what a reader needs to put together the pieces since the last call."""
+    def metadata(self, told: Mapping[str, str]) -> dict[str, str]:
+        """Returns what a reader needs to put together the pieces since the last call.
+
+        To that it adds what is told of tensors, a line each that ends with a name, by the names
+        that these have here.
+        """
         grids, self._grids = self._grids, {}
-        return {"shard_grid": json.dumps(grids)} if grids else {}
+        renamed, self._renamed = self._renamed, {}
+        found = {"shard_grid": json.dumps(grids)} if grids else {}
+        for key, text in told.items():
+            lines = (line.rpartition(" ") for line in text.split("\n"))
+            found[key] = "\n".join(f"{a}{b}{renamed.get(name, name)}" for a, b, name in lines)
+        return found
+
+    def _renaming(self, name: str, other: str) -> str:
+        if other != name:
+            self._renamed[name] = other
+        return other
 
     def _of_stage(self, name: str) -> str:
         """Returns the name of a tensor, unique among stages: each has a whole model of its own."""
