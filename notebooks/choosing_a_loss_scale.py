@@ -12,14 +12,13 @@
 #
 # **Which loss scale should a training use, does it need one, and how much does a wrong one cost?**
 #
-# The way there is always the same: *replay* what the configured policy would have done to recorded
-# gradients, *sweep* over its parameters, *tune*, and paste the result. We take it three times: for
-# a small CNN in fp16, where almost anything works except what the documentation says; for the same
-# CNN in an 8-bit format, where a scale is worth having; and for a training that diverges, where no
-# scale is right.
+# *Replay* what the configured policy would have done to recorded gradients, *sweep* over its
+# parameters, *tune*, and paste the result. We do this for a small CNN in fp16, where almost
+# anything works except what the documentation says; for the same CNN in an 8-bit format, which
+# needs a scale; and for a training that diverges, where no scale is right.
 #
-# A replay is open loop: a skipped step would have changed the gradients after it. What follows
-# tells what these recorded gradients meet, not how the training would have ended.
+# A replay is open loop: it shows what these recorded gradients meet, not how the training would
+# have ended.
 
 # %%
 import tempfile
@@ -51,8 +50,8 @@ def show(frame: pd.DataFrame, **renamed: str) -> None:
 # %% [markdown]
 # ## 1. Replay: the misprint that costs a training
 #
-# Cerebras documents an initial loss scale of `2e15`. The code says `2 ** 15`. Taken literally, 2e15
-# is 2^50.8, and fp16 ends at 2^16. dlsim has both: `cerebras` is the documentation,
+# Cerebras documents an initial loss scale of `2e15`. The code says `2 ** 15`. Taken literally,
+# 2e15 is 2^50.8, and fp16 ends at 2^16. dlsim has both: `cerebras` is the documentation,
 # `cerebras-2.10` the code of release 2.10.
 
 # %%
@@ -72,8 +71,8 @@ assert (documented, real) == (35, 0)
 
 # %% [markdown]
 # The documented value skips 35 of 45 steps: the scale halves at each until the gradients fit. The
-# real default skips none. The scale's path, step by step, and the scales that are safe; crosses
-# mark skipped steps:
+# code's default skips none. The figure shows the scale of each step, the scales that are safe, and
+# a cross for each skipped step:
 
 # %%
 replay.plot()
@@ -81,9 +80,8 @@ replay.plot()
 # %% [markdown]
 # ### How far could the scale go?
 #
-# The largest scale of a step is where its largest gradient meets fp16's overflow threshold, 65520:
-# 65520 / max |g|. That is simple enough to compute from the recorded values, and `tune` must say
-# the same.
+# The largest scale of a step is 65520 / max |g|, since fp16 overflows at 65520. We compute it from
+# the recorded values, and `tune` must say the same.
 
 # %%
 trace = dlsim.open_trace(CNN)
@@ -99,13 +97,13 @@ print(f"from 2^50.83, halving at every step, the first scale that fits comes at 
 assert first == documented
 
 # %% [markdown]
-# So the skipped steps were predictable from one number: 50.8 - 16 halvings, one step each.
+# So one number predicts the skipped steps: 50.8 - 16 halvings, one step each.
 #
 # ## 2. Sweep: which parameters matter
 #
-# One pass over the trace answers for every combination of parameters. The column `loss` is what is
-# lost of the gradient: the mean over the steps of 1 for a skipped step, else of the share of the
-# sum of squares that became zero.
+# One pass over the trace answers for every combination of parameters. The column `gradient lost`
+# is a mean over the steps: 1 for a skipped step, else what the tensors lose on average where the
+# scale was too low, each of its own energy.
 
 # %%
 sweep = dlsim.sweep(
@@ -130,12 +128,9 @@ high = sweep["params.init_scale"].astype(float) >= 1
 assert sweep[high].mean_loss.max() == 0 and sweep[~high].mean_loss.min() > 0
 
 # %% [markdown]
-# Only a start of 2^-13 loses anything, in the steps that are below their window before the scale
-# has grown. What is lost is 1 for a step that is skipped, 0 where the scale lies in its window,
-# and else what the tensors lose on average, each of its own energy. What does each scale lose if it
-# is held for the whole training?
-#
-# A static scale never skips: a step that is not finite is applied, and counts as lost.
+# Only a start of 2^-13 loses anything, in the steps before the scale has grown. What does each
+# scale lose if it is held for the whole training? A static scale never skips: a step that is not
+# finite is applied, and counts as lost.
 
 # %%
 exponents = range(-24, 37)
@@ -164,14 +159,14 @@ figure.update_layout(
 figure
 
 # %% [markdown]
-# The left wall of each valley is underflow, slow and smooth; the right wall is overflow, where
-# steps are not finite and count as lost. cb16's valley reaches 2^16 times higher than fp16's and
-# 2^15 times lower. fp8-e4m3 has a valley so narrow that one must look for it.
+# The left wall of each valley is underflow, slow and smooth; the right wall is overflow. The
+# valley of cb16 reaches 2^16 times higher than that of fp16 and 2^15 times lower. That of fp8-e4m3
+# is so narrow that one must look for it.
 #
 # ## 3. Tune: is a scale needed, and which
 #
-# `tune` finds the scales that serve each step: nothing overflows, and what the tensors lose, each
-# of its own energy, stays below a threshold. The verdict comes first; then a policy's parameters.
+# `tune` finds the safe scales of each step: nothing overflows, and what the tensors lose, each of
+# its own energy, stays below a threshold. The verdict comes first; then a policy's parameters.
 
 # %%
 print(tuned.verdict)
@@ -191,8 +186,8 @@ assert verdicts["recommended.mean_loss"]["fp16"] == 0
 assert verdicts["recommended.mean_loss"]["fp8-e4m3"] < verdicts.mean_loss_at_scale_1["fp8-e4m3"] / 7
 
 # %% [markdown]
-# In fp16 scales from 2^-9 to 2^16 are safe at all steps. In fp8-e4m3 those from 2^6 to 2^9 are, and
-# at scale 1 the loss is more than seven times as large. Which tensors lose most there:
+# In fp16 scales from 2^-9 to 2^16 are safe at all steps. In fp8-e4m3 those from 2^6 to 2^9 are,
+# and at scale 1 the loss is more than seven times as large. These tensors lose most there:
 
 # %%
 tensors = tuned.to_frame("tensors").query("format == 'fp8-e4m3'")
@@ -205,10 +200,9 @@ show(
 )
 
 # %% [markdown]
-# The biases of the convolutions are lost at this scale. That is no harm: a batch
-# norm follows each convolution and subtracts any constant, so that the true gradient of these
-# biases is zero and what was recorded is rounding noise. Such tensors are told apart by their size
-# beside that of the layer's other gradients; the verdict names them and does not count them.
+# The biases of the convolutions are lost at this scale, which does no harm: a batch norm follows
+# each convolution and subtracts any constant, so the true gradient of these biases is zero and the
+# recorded one is rounding noise. The verdict names such tensors and does not count them.
 
 # %%
 print("not counted:", ", ".join(fp16.noise_tensors))
@@ -222,8 +216,8 @@ block = dlsim.tune(CNN, formats="fp16", emit="zoo", quiet=True).report
 print(block)
 
 # %% [markdown]
-# That is for the Model Zoo; `emit="deepspeed"` and `emit="torch"` print theirs. It comes back
-# unchanged when a replay reads it as a configuration:
+# That is for the Model Zoo; `emit="deepspeed"` and `emit="torch"` print theirs. A replay that
+# reads it as a configuration gets the same parameters:
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -237,7 +231,7 @@ assert pasted.skipped_steps == 0
 # ## 4. A training where no scale is right
 #
 # The second trace is of a small regression whose learning rate rises until it diverges. Two steps
-# hold infinities and NaN as recorded.
+# have infinities and NaN as recorded.
 
 # %%
 tuned = dlsim.tune(DIABETES, formats="fp16", quiet=True)
@@ -269,14 +263,13 @@ figure.update_layout(
 figure
 
 # %% [markdown]
-# The verdict "static scale enough" is true and no comfort: the best scale still loses four steps of
-# 25. Two of them are hopeless. The others are explosions of up to 2^109: a scale that lets them
-# pass loses everything else. They should be skipped, and the learning rate is what to mend.
+# The best scale still loses four steps of 25. Two of them are not finite at any scale. The others
+# are explosions of up to 2^109: a scale that lets them pass loses everything else. They should be
+# skipped, and the learning rate should be lowered.
 #
-# ### Policies side by side
+# ### Policies next to each other
 #
-# What differs between stacks is how they come back. All policies that dlsim has, with their own
-# defaults:
+# Stacks differ in how they recover. All policies that dlsim has, with their own defaults:
 
 # %%
 everything = dlsim.replay(DIABETES, formats="fp16", policies="all", quiet=True).to_frame("runs")
@@ -289,15 +282,15 @@ assert skips["megatron"] == 24 and skips["static"] == 0
 # %% [markdown]
 # * Cerebras' real GradScaler and PyTorch's skip seven steps: the six that overflow, and step 0,
 #   which does not fit at 2^15 or 2^16.
-# * Megatron and DeepSpeed's class begin at 2^32, and end at 2^9: 24 and 23 of 25 steps are gone. In
-#   a training of 100,000 steps such a start hardly matters; here it is all there is.
-# * A static scale skips nothing. It *applies* steps that are not finite. Skips are no measure by
-#   themselves.
+# * Megatron and DeepSpeed's class begin at 2^32 and end at 2^9: 24 and 23 of 25 steps are skipped.
+#   In a training of 100,000 steps such a start hardly matters.
+# * A static scale skips nothing. It *applies* steps that are not finite, so a count of skips alone
+#   says little.
 #
-# ## What was learnt
+# ## What we learned
 #
 # * `2e15` and `2 ** 15` differ by 35.8 binades. Each binade too many costs a skipped step.
-# * The largest scale of a step is 65520 / max |g| in fp16: look at the head-room before any policy.
-# * fp16 with a scale from 2^3 to 2^16 keeps every tensor of the CNN; fp8-e4m3 has no such scale.
+# * The largest scale of a step is 65520 / max |g| in fp16: look at the head-room before any
+#   policy.
 # * Energy over all tensors hides small ones. Harm is each tensor's own.
 # * Where steps are 114 binades apart, no scale helps. Some skips are right.

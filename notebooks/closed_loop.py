@@ -10,14 +10,13 @@
 # %% [markdown]
 # # Closing the loop
 #
-# **A replay says which steps a policy would have skipped. Is that what happens if one really trains
-# that way?**
+# **Does a training skip the steps that a replay of another run predicts?**
 #
-# A replay is open loop: it meets the gradients of the run that was recorded, whatever it decides. A
-# training is a closed loop: a skipped step leaves the weights where they were, a gradient that
-# underflows moves nothing, and all later gradients are different ones. Here a small model is really
-# trained under emulated fp16, CB16 and bf16 with several policies, and each run is laid beside what
-# the replay of a float32 recording predicted.
+# A replay is open loop: it meets the gradients of the run that was recorded, whatever it decides.
+# A training is a closed loop: a skipped step leaves the weights where they were, a gradient that
+# underflows changes nothing, and all later gradients are different. Here a small model is trained
+# under emulated fp16, CB16 and bf16 with several policies, and each run is compared with what the
+# replay of a float32 recording predicted.
 
 # %%
 import os
@@ -42,13 +41,12 @@ started = time.time()
 # %% [markdown]
 # ## 1. A task that needs a loss scale
 #
-# A network predicts two quantities of a loaded beam from eight sensors: a displacement in metres,
-# of the order of 1, and a strain, of the order of 1e-5. The loss is the mean squared error in these
-# units, so the strain's share of it, and of every gradient, is 1e-10 of the other. Adam does not
-# mind: it divides each gradient by its own magnitude. A number format does.
+# A network predicts two quantities of a loaded beam from eight sensors: a displacement in meters,
+# of the order of 1, and a strain, of the order of 1e-5. The loss is the mean squared error in
+# these units, so the strain's share of it, and of every gradient, is 1e-10 of the other. Adam
+# divides each gradient by its own magnitude, so it learns both; a number format may lose one.
 #
-# Twice, in steps 80 and 200, a sensor fails, and the displacements of that batch are 100 times too
-# large.
+# In steps 80 and 200 a sensor fails, and the displacements of that batch are 100 times too large.
 
 # %%
 STEPS, BATCH, UNITS = 300, 64, torch.tensor([1.0, 1e-5])
@@ -90,8 +88,8 @@ def errors(model: nn.Module) -> list[float]:
 
 
 # %% [markdown]
-# The float32 run is plain PyTorch; the recorder writes down the gradients of all parameters and of
-# the outputs of the linear layers.
+# The float32 run is plain PyTorch; the recorder writes the gradients of all parameters and of the
+# outputs of the linear layers.
 
 # %%
 folder = Path(tempfile.mkdtemp(prefix="closed-loop-"))
@@ -113,8 +111,8 @@ print(f"float32: loss {float32_loss:.4g}")
 print("unexplained: displacement {:.3f}, strain {:.3f}".format(*float32_errors))
 
 # %% [markdown]
-# In float32 both are learnt, as far as 300 steps go. The exponents of the gradients show why 16
-# bits may not do: the two columns of the last layer are 30 binades apart.
+# In float32 both are learned. The exponents of the gradients show why 16 bits may not suffice: the
+# two rows of the last layer's weights are 30 binades apart.
 
 # %%
 trace = dlsim.open_trace(folder / "float32")
@@ -137,8 +135,8 @@ figure
 # %% [markdown]
 # ## 2. Training under a format and a policy
 #
-# `closed_loop.EmulatedTraining` puts a format and a policy around a training loop of yours: with
-# it, `training.step(loss)` takes the place of `backward()` and `optimizer.step()`.
+# `closed_loop.EmulatedTraining` puts a format and a policy around a training loop of yours:
+# `training.step(loss)` replaces `backward()` and `optimizer.step()`.
 
 # %%
 model, optimizer, loss_of = make()
@@ -154,8 +152,8 @@ assert training.run.skipped == [80]
 # %% [markdown]
 # Activations and their gradients are rounded to fp16 in and out of each linear layer
 # (`dlsim.autocast_emulation`), parameter gradients at the scale of the step; then the policy
-# decides. Rounding is that of dlsim's kernels, so a run is what its own recording replays to: the
-# same verdict, scale, counters and norm in every step.
+# decides. A replay of the run's own recording gives the same verdict, scale, counters and norm in
+# every step:
 
 # %%
 run = closed_loop.train_under(
@@ -171,8 +169,8 @@ print(f"{len(run.steps)} steps, {len(run.skipped)} skipped: the same in each")
 # %% [markdown]
 # ## 3. Predicted and observed
 #
-# Now the real question: does the recording of *another* run, the float32 one, predict these? Five
-# policies under three formats; intervals are shortened to 40 steps, so that scales move within 300.
+# Does the recording of *another* run, the float32 one, predict these? Five policies under three
+# formats, with intervals of 40 steps, so that scales change within 300:
 
 # %%
 POLICIES = {
@@ -210,11 +208,11 @@ by_run = {(run.format, title): (predicted, run) for title, predicted, run in pai
 # %% [markdown]
 # ### What was predicted well
 #
-# * **The start.** How many steps Megatron's 2^32 costs in fp16 is right within one step: the
-#   gradients hardly move while no step is applied.
+# * **The start.** How many steps Megatron's 2^32 costs in fp16 is right within one step: gradients
+#   hardly change while no step is applied.
 # * **Which batches overflow.** Both sensor failures are skipped where, and only where, the replay
 #   said so. In bf16 and with low scales in CB16 nothing is skipped, and the scale's path is exact.
-# * **Cerebras' policy** in every step: its ceiling, 2^15 or 2^31, holds the scale below what the
+# * **Cerebras' policy** in every step: its ceiling, 2^15 or 2^31, keeps the scale below what the
 #   larger gradients of the recording would have forbidden.
 
 # %%
@@ -230,23 +228,23 @@ for (format, title), (predicted, observed) in by_run.items():
 # %% [markdown]
 # ### What was not
 #
-# * **After a skip, the runs part.** Float32 *applied* the two broken batches, and was thrown off:
-#   for dozens of steps its recorded gradients are up to 40 times larger, and the replay meets them.
-#   The live run skipped the broken batch and went on undisturbed. PyTorch's policy skips two more
-#   steps in the replay for that reason, and its scale ends lower. Megatron's 22 and 22 in fp16 are
-#   a coincidence: the live run finds other steps to skip, because its scale grows further.
-# * **So does the loss.** The final loss of fp16 with a policy is far *below* that of float32: the
-#   scaler, by accident, has been a filter of outliers. A replay cannot know this at all. And bf16,
-#   which needs no scaler and has none to protect it, ends where float32 ends.
+# * **After a skip, the runs diverge.** Float32 *applied* the two broken batches: for dozens of
+#   steps its recorded gradients are up to 40 times larger, and the replay meets them. The live run
+#   skipped the batch and went on undisturbed. So PyTorch's policy skips two more steps in the
+#   replay, and its scale ends lower. Megatron's 22 and 22 in fp16 are a coincidence: the live run
+#   finds other steps to skip, because its scale grows further.
+# * **So does the loss.** The final loss of fp16 with a policy is far *below* that of float32: by
+#   accident, the scaler has filtered outliers. bf16, which needs no scaler and has none to protect
+#   it, ends where float32 ends.
 # * **Underflow hides upstream.** Under `static 1` in fp16 the replay finds that 1.3 % of the
 #   parameter gradients underflow, and the live run counts almost none: the strain's gradient has
-#   already become zero on its way back, at the output of the network. A zero underflows no more.
-#   The column "zero after rounding" counts both and agrees; and so do the activation gradients,
-#   which the recorder wrote down.
-# * **Energy does not see it.** The lost gradient has 1e-12 of the sum of squares. Yet it is all
-#   that the strain had: in fp16 without a scale its error stays at 1, as if nothing were learnt.
+#   already become zero at the output of the network, and a zero cannot underflow again. The column
+#   "zero after rounding" counts both and agrees, as do the recorded activation gradients.
+# * **Energy does not show it.** The lost gradient has 1e-12 of the sum of squares. Yet it is all
+#   that the strain had: in fp16 without a scale its error stays at 1, as if nothing were learned.
 # * **A static scale applies what overflows.** In fp16 at 2^12 the broken batch gives infinities.
-#   The replay goes on with the next recorded step; the live model consists of NaN from there on.
+#   The replay goes on with the next recorded step; the weights of the live model are NaN from
+#   there on.
 
 # %%
 parts = closed_loop.compare(*by_run["fp16", "PyTorch"])
@@ -294,8 +292,8 @@ figure
 # %% [markdown]
 # ## 4. Every policy
 #
-# All policies that need no more than the outcome of a step, with their own defaults, over the first
-# 120 steps in fp16.
+# All policies that need only the outcome of a step, with their own defaults, over the first 120
+# steps in fp16:
 
 # %%
 differences = {}
@@ -337,7 +335,7 @@ assert close.mean() > 0.9
 # %% [markdown]
 # ## 5. The loop of `dlsim.amp`
 #
-# The same training, written as one would for Cerebras' GradScaler. Its path is that of the policy
+# The same training, written as for Cerebras' GradScaler, has the path of the policy
 # `cerebras-2.10` above, step for step.
 
 # %%
@@ -358,15 +356,14 @@ assert errors(model) == errors(trained["cb16", "Cerebras 2.10"])
 print(f"skipped {int(scaler.get_num_skipped_steps())}, final scale {float(scaler.get_scale()):g}")
 
 # %% [markdown]
-# ## What was learnt
+# ## What we learned
 #
 # * Given the same gradients, a replay and a training agree in every step and every count. What can
-#   go wrong is not the simulation but its input: the gradients of another run.
-# * Trust a prediction up to the first skip that changes what is learnt. Before it, warm-up,
-#   verdicts and scales are right within a step. After it, the number of skips is an estimate, and
-#   which steps they are is less: of Megatron's 22 in fp16, 16 are the same, 14 of them at the
-#   start.
-# * Record activation gradients too: there underflow is seen where it happens.
+#   go wrong is the input: the gradients of another run.
+# * Trust a prediction up to the first skip that changes what is learned: warm-up, verdicts and
+#   scales are right within a step. After it, the number of skips is an estimate, and which steps
+#   they are is less: of Megatron's 22 in fp16, 16 are the same, 14 of them at the start.
+# * Record activation gradients too: they show underflow where it happens.
 # * Neither the energy lost nor the loss shows that a small but independent part of a model has
 #   stopped learning. Look at single tensors.
 # * A loss scale protects against outliers by accident. Do not compare final losses of formats

@@ -13,15 +13,12 @@
 # **How fast can values be rounded to 16 bits, what sets the limit, and which shortcuts give wrong
 # bits?**
 #
-# A conversion moves six bytes per value and computes little. It is as fast as memory, if the
-# arithmetic can keep up. We measure dlsim's kernels beside copies of the same bytes and beside
-# other libraries, check that fast and exact do not exclude each other, and rebuild some shortcuts
-# to see what they break.
+# A conversion moves six bytes per value and computes little, so it can be as fast as memory. We
+# compare dlsim's kernels with copies of the same bytes and with other libraries, check that they
+# are exact, and rebuild some shortcuts to see what they break.
 #
-# The times below are those of the machine that runs this, which may share its cores and its memory
-# with others: each is the shortest of several, on one thread, and nothing here is asserted of a
-# time. What is asserted is bits. `docs/kernels.md` has careful measurements, `tools/bench-table`
-# makes them.
+# Each time below is the shortest of several, on one thread of the machine that runs this. Only
+# bits are asserted, not times; `docs/kernels.md` has careful measurements.
 
 # %%
 import os
@@ -67,9 +64,9 @@ print(platform.machine(), "with the SIMD targets", ", ".join(dlsim.simd.targets(
 # %% [markdown]
 # ## 1. Speed and its limit
 #
-# The limit of a conversion from float32 to 16 bits is a loop that reads four bytes and writes two.
-# A copy of three bytes out and in moves as many, and NumPy's copy is a good one. Two sizes: 128 Ki
-# values, which lie in a core's cache, and 8 Mi values, which do not.
+# The limit of a conversion from float32 to 16 bits is a loop that reads four bytes and writes two,
+# as a copy of three bytes does. Two sizes: 128 Ki values, which fit in a core's cache, and 8 Mi
+# values, which do not.
 
 # %%
 SIZES = {"in cache": 1 << 17, "in memory": 1 << 23}
@@ -104,13 +101,13 @@ display(table.pivot(index="kernel", columns="where").round(2))
 
 # %% [markdown]
 # In memory, all kernels but stochastic rounding should come near the copy or pass it: the
-# arithmetic hides behind the memory, and large outputs are stored past the caches, so that their
-# old contents are not read first. In cache the arithmetic shows: cb16 takes more instructions than
-# fp16 and bf16, for which there are instructions, and stochastic rounding must draw random bits.
+# arithmetic hides behind the memory, and large outputs are stored past the caches. In cache the
+# arithmetic shows: cb16 takes more instructions than fp16 and bf16, which the processor supports,
+# and stochastic rounding must draw random bits.
 #
 # ### Small arrays
 #
-# A call from Python costs a few microseconds, whatever the size. In that time the kernel does
+# A call from Python costs a few microseconds, whatever the size, in which the kernel converts
 # thousands of values:
 
 # %%
@@ -141,8 +138,8 @@ figure
 # %% [markdown]
 # ### Instruction sets
 #
-# The kernels are compiled for several instruction sets, and the best that the processor has is
-# chosen when the program runs. Any of them can be forced, and all give the same bits:
+# The kernels are compiled for several instruction sets, and the best one is chosen when the
+# program runs. You can select another; all give the same bits:
 
 # %%
 values = random.standard_normal(1 << 17).astype(np.float32)
@@ -165,7 +162,7 @@ display(pd.DataFrame(rows).round(2))
 # %% [markdown]
 # ## 2. Other libraries
 #
-# On two data sets: normal numbers, and gradients as they come, whose exponents are spread over 40
+# Two data sets: normal numbers, and numbers like gradients, whose exponents are spread over 40
 # binades, so that a third of them becomes subnormal or zero in fp16.
 
 # %%
@@ -196,14 +193,13 @@ table = pd.DataFrame(rows).pivot(index="kernel", columns="data", values="Gelem/s
 display(table.round(2))
 
 # %% [markdown]
-# Look at the two columns of NumPy's fp16: its conversion is a chain of branches, and results that
-# are subnormal take the long one. dlsim's time does not depend on the data, except for values that
-# overflow.
+# NumPy's fp16 takes longer where results are subnormal. dlsim's time does not depend on the data,
+# except for values that overflow.
 #
 # ## 3. Are they exact?
 #
-# Fast kernels and exact ones are not a choice. All 65,536 codes, the ties and neighbours between
-# them, and a million other patterns, against three libraries:
+# All 65,536 codes, the ties and neighbors between them, and a million other patterns, against
+# three libraries:
 
 # %%
 codes = np.arange(1 << 16, dtype=np.uint16)
@@ -234,9 +230,9 @@ for name, dtype in (("fp16", np.float16), ("bf16", ml_dtypes.bfloat16)):
     print(f"{name}: {probes.size} values, every code equal to NumPy's or ml_dtypes', and torch's")
 
 # %% [markdown]
-# NaN is left out above, because libraries differ in what they keep of it: dlsim keeps its sign and
-# its upper bits and makes it quiet, as x86 does. cb16 has no other library to ask. Its kernels are
-# compared with an integer definition instead, on all 2^32 inputs, for each mode and instruction set
+# NaN is left out, because libraries differ in what they keep of it: dlsim keeps its sign and its
+# upper bits and makes it quiet, as x86 does. No other library has cb16. Its kernels are compared
+# with an integer definition instead, on all 2^32 inputs, for each mode and instruction set
 # (`tools/prove`). Here is such a definition in NumPy, in float64, where every step is exact:
 
 
@@ -309,14 +305,14 @@ assert table.loc["add_and_shift", "NaN becomes a number"] >= 1000
 assert table.loc["flush_subnormals", "number becomes zero"] > 1000
 
 # %% [markdown]
-# * **Cutting off** rounds toward zero, so that half of the values are one code too small: sums
-#   drift. A NaN whose payload lies in the lower half becomes infinite. `DemoteTo` of Highway 1.0
-#   cuts off, as many old casts do: a name does not say how it rounds.
+# * **Cutting off** rounds toward zero, so half of the values are one code too small. A NaN whose
+#   payload lies in the lower half becomes infinite. `DemoteTo` of Highway 1.0 cuts off, as many
+#   old casts do.
 # * **Adding** does the same to such a NaN, and overflows on others: 0x7FFFFFFF carries into the
-#   sign and becomes -0. A training with NaN looks healthy, and the loss scaler sees no reason to
+#   sign and becomes -0. A training with NaN looks healthy, and the loss scaler has no reason to
 #   skip.
-# * **The instruction** for bf16 takes subnormals for zero. With gradients above 2^-126 it is
-#   harmless; as a definition of the format it is not.
+# * **The instruction** for bf16 takes subnormals for zero, which is harmless for gradients above
+#   2^-126.
 #
 # What truncation does to a mean:
 
@@ -332,8 +328,8 @@ for mode in ("rne", "rtz"):
 # %% [markdown]
 # ## 5. Measuring without converting
 #
-# To learn what a conversion would lose, nothing needs to be stored. `measure` rounds, classifies
-# and sums in registers. It must agree with what conversions give, for 24 questions about one array:
+# `measure` says what a conversion would lose and stores nothing. It must agree with what
+# conversions give, for 24 questions about one array:
 
 # %%
 values = DATA["gradients"]
@@ -351,10 +347,9 @@ measured = [(s.underflow, s.overflow) for s in dlsim.measure(values, formats, sc
 assert measured == [by_conversion(*question) for question in QUESTIONS]
 
 # %% [markdown]
-# There is a way to do less. Rounding never reverses an order, so that what happens to a value
-# depends only on which *thresholds* its magnitude has reached: one where the result stops being
-# zero, one where it overflows. Who has sorted the magnitudes once can answer any question by
-# looking up two numbers:
+# There is a way to do less. Rounding never reverses an order, so what happens to a value depends
+# only on which *thresholds* its magnitude has reached: one where the result stops being zero, one
+# where it overflows. Once the magnitudes are sorted, two look-ups answer any question:
 
 
 # %%
@@ -396,17 +391,16 @@ for name, elapsed in times.items():
     print(f"{name:26} {elapsed * 1e6:8.0f} us")
 
 # %% [markdown]
-# That is why `dlsim sweep` tries thousands of scales in one pass, and what a profile is: the counts
-# between all thresholds that matter, kept for later (`docs/profiles.md`). It does not sort; it
-# counts into bins, whose edges are the thresholds.
+# So `dlsim sweep` tries thousands of scales in one pass, and a profile keeps the counts between
+# all thresholds that matter (`docs/profiles.md`).
 #
-# ## What was learnt
+# ## What we learned
 #
 # * Out of cache a conversion is as fast as a copy of its bytes; in cache the arithmetic limits it,
 #   most of all the random bits of stochastic rounding.
 # * A call costs a few microseconds: convert whole tensors.
 # * Every instruction set gives the same bits, and these are NumPy's, ml_dtypes' and torch's.
 # * Speed may depend on the data: measure with gradients, not only with normal numbers.
-# * What a format loses at a scale is a matter of two thresholds: count once, ask often.
-# * bf16 by cutting, by adding or by the instruction is wrong for NaN, on the average, or for
+# * What a format loses at a scale depends on two thresholds: count once, ask often.
+# * bf16 by cutting, by adding or by the instruction is wrong for NaN, on average, or for
 #   subnormals.

@@ -10,12 +10,12 @@
 # %% [markdown]
 # # Formats and rounding
 #
-# **What can fp16, bf16 and CB16 hold, what happens to a value that they cannot hold, and where does
-# that go wrong?**
+# **What can fp16, bf16 and CB16 hold, what happens to a value that they cannot hold, and where
+# does that go wrong?**
 #
-# All three have 16 bits: a sign, an exponent and a mantissa. They differ in how the other 15 bits
-# are divided. We look at all 65,536 codes of each, at the ways of rounding, and at four traps:
-# subnormals, the two ends of the range, rounding twice, and the bias of sums.
+# All three have a sign, an exponent and a mantissa in 16 bits. We look at all 65,536 codes of
+# each, at the ways of rounding, and at four traps: subnormals, the two ends of the range, rounding
+# twice, and the bias of sums.
 
 # %%
 import ml_dtypes
@@ -31,8 +31,7 @@ FORMATS = [dlsim.FP16, dlsim.BF16, dlsim.CB16]
 # %% [markdown]
 # ## 1. What they hold
 #
-# A 16-bit format is small enough to look at every value. `decode` turns codes into float32,
-# exactly.
+# `decode` turns codes into float32, exactly.
 
 # %%
 codes = np.arange(1 << 16, dtype=np.uint16)
@@ -62,13 +61,13 @@ for fmt in [*FORMATS, dlsim.Format("dlfloat16")]:
 display(pd.DataFrame(rows))
 
 # %% [markdown]
-# fp16 has the finest steps and the shortest range, bf16 float32's range and steps eight times as
-# wide. CB16, the format of Cerebras' machines, lies between them: 2^16 times fp16's range upwards
-# for one bit of mantissa. (Cerebras publishes the widths, not the codes: dlsim assumes that it is
-# made as IEEE formats are. `docs/numerics.md` has the reasons.)
+# fp16 has the finest steps and the shortest range; bf16 has float32's range and steps eight times
+# as wide. CB16, the format of Cerebras' machines, lies between them: 2^16 times fp16's range
+# upwards for one bit of mantissa. (Cerebras publishes the widths, not the codes:
+# `docs/numerics.md` says what dlsim assumes.)
 #
-# dlsim's fp16 and bf16 are those of NumPy and ml_dtypes. A million float32 values, drawn from all
-# bit patterns:
+# dlsim's fp16 and bf16 are those of NumPy and ml_dtypes, for a million float32 values drawn from
+# all bit patterns:
 
 # %%
 random = np.random.default_rng(1)
@@ -82,10 +81,9 @@ assert np.array_equal(dlsim.encode(patterns, "bf16"), by_ml_dtypes)
 print(f"{patterns.size} values: every code is equal")
 
 # %% [markdown]
-# How wide are the steps at a magnitude? The figure shows the largest relative error of rounding to
-# nearest, binade by binade. Between its ends each format has one error everywhere; below the
-# smallest normal value the steps stay as they are while the values shrink: that is what subnormals
-# are. At the left end the error is 100 %: the value is gone.
+# The figure shows the largest relative error of rounding to nearest in each binade. Below the
+# smallest normal value the steps stay as they are while the values shrink: these are subnormals.
+# At the left end the error is 100 %: the value becomes zero.
 
 # %%
 exponents = np.arange(-48, 40)
@@ -133,7 +131,7 @@ assert table.rna.tolist() == [0, 1, 1, 1, 2, -1, -1]
 assert table.rtz.tolist() == [0, 0, 0, 1, 1, 0, 0]
 
 # %% [markdown]
-# The promises of the modes, on a million gradients that span cb16's range:
+# A million gradients that span cb16's range show what each mode promises:
 
 # %%
 gradients = random.standard_normal(1_000_000).astype(np.float32)
@@ -150,14 +148,14 @@ for mode, error in errors.items():
     print(f"{mode:4} mean error {error / errors['rne']:.2f} times that of rne")
 
 # %% [markdown]
-# Stochastic rounding pays for what it gives (section 6): its error is four thirds of that of the
-# nearest value, less than the twofold of truncation.
+# The error of stochastic rounding is four thirds of that of the nearest value, less than the
+# twofold of truncation. Section 6 shows what it gives in return.
 #
 # ## 3. Where values are lost
 #
-# The thresholds at which a value becomes zero or infinite depend on format and mode. Rounding never
-# reverses an order, so that they can be found by bisection over float32's bit patterns, with
-# nothing but `encode`:
+# The thresholds at which a value becomes zero or infinite depend on format and mode. Rounding
+# never reverses an order, so bisection over float32's bit patterns finds them, with nothing but
+# `encode`:
 
 
 # %%
@@ -200,8 +198,8 @@ assert table.loc[("cb16", "rne"), "inf"] == dlsim.CB16.overflow_threshold
 # %% [markdown]
 # ### Subnormals
 #
-# Some hardware flushes subnormals to zero. That moves the left end by a factor of 2^10 for fp16,
-# and what is lost is a matter of the loss scale:
+# Some hardware flushes subnormals to zero. That moves the left end by a factor of 2^10 for fp16.
+# What is lost then depends on the loss scale:
 
 # %%
 small = (random.standard_normal(100_000) * 2.0**-18).astype(np.float32)
@@ -224,13 +222,13 @@ for scale, rule in questions:
 display(pd.DataFrame(rows))
 
 # %% [markdown]
-# Without subnormals all of these gradients are lost at scale 1, with them 1 in 160. A scale of 2^10
-# makes both nearly right.
+# Without subnormals all of these gradients are lost at scale 1, with them 1 in 160. A scale of
+# 2^10 makes both nearly right.
 #
 # ## 4. Rounding twice
 #
-# Two roundings to nearest are not one. The first can land on a tie that the second then breaks the
-# wrong way. A float64 value just above the middle between two fp16 values:
+# Rounding twice to nearest can differ from rounding once: the first can give a tie that the second
+# then breaks the wrong way. A float64 value just above the middle between two fp16 values:
 
 # %%
 x = 1 + 2.0**-11 + 2.0**-30
@@ -241,8 +239,8 @@ assert direct == 1 + 2.0**-10 and twice == 1
 assert dlsim.quantize(np.array([x]), "fp16")[0] == twice  # dlsim measures everything in float32
 
 # %% [markdown]
-# That is rare from float64. It is not rare when a value goes through fp16 on its way to CB16, which
-# has just one bit less:
+# That is rare from float64. It is frequent when a value goes through fp16 on its way to CB16,
+# which has just one bit less:
 
 # %%
 values = random.uniform(1, 2, 1_000_000).astype(np.float32)
@@ -257,12 +255,12 @@ truncated = dlsim.quantize(dlsim.quantize(values, "fp16", rounding="rtz"), "cb16
 assert np.array_equal(truncated, dlsim.quantize(values, "cb16", rounding="rtz"))
 
 # %% [markdown]
-# One value in four: every other fp16 value is a tie of CB16, and half of what was rounded to it
-# came from the side that ties to even do not go back to. Each further bit on the way halves the
-# share. Truncation has no ties and can be repeated at will.
+# One value in four is wrong: every other fp16 value is a tie of CB16, and half of these ties are
+# broken the wrong way. Each further bit on the way halves the share. Truncation has no ties and
+# can be repeated.
 #
-# A loss scale that is no power of two moves the grid on which results lie, and both multiplications
-# round in float32:
+# A loss scale that is not a power of two moves the grid of results, and both multiplications round
+# in float32:
 
 # %%
 values = random.standard_normal(1_000_000).astype(np.float32)
@@ -294,14 +292,14 @@ assert table.cb16.tolist()[:2] == [2.0**-39, 2.0**-33] and table.dlfloat16.tolis
 assert np.isinf(table.cb16[5]) and table.dlfloat16[5] == 2.0**32
 
 # %% [markdown]
-# They agree wherever a well-scaled gradient lies. DLFloat reaches one binade further up, CB16 eight
-# further down, with falling precision.
+# They agree wherever a well-scaled gradient lies. DLFloat reaches one binade further up, CB16
+# eight further down, with falling precision.
 #
 # ## 6. The bias of sums
 #
 # Rounding to nearest has the smallest error for one value and fails for sums: an increment below
-# half a step is lost each time. Here 1000 weights of 1 grow by 2^-12 in each of 4096 steps, to 2 if
-# all goes well. CB16's step is 2^-9 there.
+# half a step is lost each time. Here 1000 weights of 1 grow by 2^-12 in each of 4096 steps, which
+# should give 2. CB16's step is 2^-9 there.
 
 # %%
 steps, increment = 4096, np.float32(2.0**-12)
@@ -322,10 +320,9 @@ figure.update_layout(title="Sums of small increments in CB16", xaxis_title="step
 figure
 
 # %% [markdown]
-# Nearest never moves. Stochastic rounding is right on the average, at the price of noise. Is it
-# exactly unbiased? It compares the dropped bits with random ones of equal length, so that the
-# probability of going up is the distance itself. With n draws the mean deviates by about
-# sqrt(p (1 - p) / n) steps:
+# Nearest never moves. Stochastic rounding is right on average, at the price of noise: the
+# probability of rounding up is the distance itself. With n draws the mean deviates by about sqrt(p
+# (1 - p) / n) steps:
 
 # %%
 draws = 1_000_000
@@ -339,13 +336,12 @@ for distance in (0.1, 0.25, 0.5, 0.9):
 assert abs(paths["sr"][-1] - 2) < 0.01 and paths["rne"][-1] == 1
 
 # %% [markdown]
-# ## What was learnt
+# ## What we learned
 #
-# * fp16 holds 2^-24 to 2^16, CB16 2^-39 to 2^32, bf16 float32's range; a CB16 step is twice an fp16
-#   step, a bf16 step four times a CB16 one.
-# * To nearest, fp16 keeps what is above 2^-25 and overflows at 65520, not at 65504. Modes move
-#   both.
-# * Subnormals are worth ten binades of fp16. Flushing them loses what a loss scale must bring back.
+# * fp16 holds 2^-24 to 2^16, CB16 2^-39 to 2^32, bf16 float32's range; a CB16 step is twice an
+#   fp16 step, a bf16 step four times a CB16 one.
+# * To nearest, fp16 keeps what is above 2^-25 and overflows at 65520, not at 65504.
+# * Subnormals are worth ten binades of fp16.
 # * Rounding through fp16 gives one CB16 value in four wrong. Scales should be powers of two.
 # * CB16 and DLFloat differ in the first and the last exponent only.
-# * To nearest is best for a value, stochastic for a sum.
+# * Rounding to nearest is best for a value, stochastic rounding for a sum.

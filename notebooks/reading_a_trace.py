@@ -13,9 +13,9 @@
 # **What is in recorded gradients, which of them would a half-precision format lose, and does it
 # matter?**
 #
-# A trace is the gradients of a training, one set of tensors per step (`docs/traces.md` says how to
-# record one). We open one of a small transformer, look at its values with NumPy, find what
-# underflows in fp16, and check every number against dlsim's own counters.
+# A trace has the gradients of a training, one set of tensors per step. We open one of a small
+# transformer, look at its values with NumPy, find what underflows in fp16, and check every number
+# against dlsim's own counters.
 
 # %%
 import tempfile
@@ -51,8 +51,8 @@ for name in step.names[:4] + step.names[-2:]:
     print(f"  {name:32} {step.role(name):9} {step.dtype(name)} {list(step.shape(name))}")
 
 # %% [markdown]
-# A *parameter gradient* decides whether a step is finite; an *activation gradient* is recorded
-# beside it. Each of the four micro-steps is a file of its own, with its loss:
+# A *parameter gradient* decides whether a step is finite; an *activation gradient* does not. Each
+# of the four micro-steps is a file of its own, with its loss:
 
 # %%
 for recording in step.recordings:
@@ -61,9 +61,8 @@ for recording in step.recordings:
 # %% [markdown]
 # ## 2. The gradient of a step
 #
-# The effective gradient is the float32 sum of the micro-steps in their order. `gradients()` gives
-# it; the micro-steps stay available. Addition in floating point is not associative, so the order is
-# part of the definition:
+# `gradients()` gives the effective gradient, the float32 sum of the micro-steps in their order.
+# Addition in floating point is not associative, so the order is part of the definition:
 
 # %%
 gradients = step.gradients()
@@ -84,8 +83,8 @@ print(f"norm of the step: {np.sqrt(squares):.6f}")
 # %% [markdown]
 # ## 3. Exponents
 #
-# What a format can hold of a value is decided by its exponent. `dlsim.exponents` counts them for
-# every tensor of the trace, micro-step by micro-step. NumPy's `frexp` must find the same:
+# The exponent of a value decides whether a format can hold it. `dlsim.exponents` counts exponents
+# for every tensor of the trace, micro-step by micro-step. NumPy's `frexp` must find the same:
 
 # %%
 counted = dlsim.exponents(LM)
@@ -147,8 +146,7 @@ figure
 # ## 4. What underflows, and does it matter?
 #
 # To nearest even, fp16 turns a magnitude of up to 2^-25 into zero: half of its smallest subnormal.
-# NumPy has fp16, so that the replay's counters can be checked against a plain conversion. The loss
-# scale is 1 here: nothing is lifted.
+# NumPy has fp16, so a plain conversion can check the replay's counters, at a loss scale of 1.
 
 # %%
 replay = dlsim.replay(LM, formats=["fp16", "cb16"], policies="static", quiet=True)
@@ -168,10 +166,10 @@ worst = tensors[tensors.underflow > 0]
 display(worst[["elements", "underflow", "underflow_fraction", "energy_lost"]])
 
 # %% [markdown]
-# A third of the `qkv` biases becomes zero. Is that bad? The share of energy says no, it is 1e-15.
-# And a third is no accident: the bias has three parts, for queries, keys and values. The softmax of
-# attention does not change if a constant is added to all scores of a query, which is all that the
-# key's bias does. Its true gradient is 0; what was recorded is rounding noise.
+# A third of the `qkv` biases becomes zero. Is that bad? Their share of the energy, 1e-15, says no.
+# The bias has three parts, for queries, keys and values. The softmax of attention does not change
+# if a constant is added to all scores of a query, which is all that the key's bias does. Its true
+# gradient is 0; what was recorded is rounding noise.
 
 # %%
 bias = "blocks.0.attn.qkv.bias.grad"
@@ -185,7 +183,7 @@ for part, rows in thirds.items():
 assert share == {"query": 0, "key": 1, "value": 0}
 
 # %% [markdown]
-# CB16 keeps more of this noise, as its smallest value is 2^-39. That is no merit here:
+# CB16 keeps more of this noise, as its smallest value is 2^-39. That is no advantage here:
 
 # %%
 runs = replay.to_frame("runs").set_index("format")
@@ -195,9 +193,9 @@ assert runs.underflow["cb16"] < runs.underflow["fp16"]
 # %% [markdown]
 # ## 5. The same from a profile
 #
-# A profile is made in one pass and holds, for each step and tensor, how many values lie between
-# fixed magnitudes. It answers for hundreds of loss scales, exactly, without the gradients. For a
-# trace as small as this it saves little; of 500 MB it is about a thousandth.
+# A profile holds, for each step and tensor, how many values lie between fixed magnitudes. It
+# answers for hundreds of loss scales, exactly, without the gradients. For a trace as small as this
+# it saves little; of 500 MB it is about a thousandth.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:
@@ -225,8 +223,8 @@ assert below == ((np.abs(values) < 2.0**-25) & (values != 0)).sum()
 # %% [markdown]
 # ## 6. A trace with trouble
 #
-# The second trace is of a transformer that was driven unstable. Its metadata hold the loss; its
-# gradients tell when and where it broke.
+# The second trace is of a transformer that became unstable. Its metadata have the loss; its
+# gradients show when and where it broke.
 
 # %%
 rows = []
@@ -253,8 +251,8 @@ assert nonfinite == steps[steps.nonfinite > 0].step.tolist() == [169, 241, 305, 
 
 # %% [markdown]
 # Each NaN was announced. At step 168 the loss is 4e8 and a gradient reaches 2^29.9, at step 240 it
-# is 2^112; the step after is NaN in every tensor. No loss scale helps with NaN, and a replay says
-# so. What would have fitted before?
+# is 2^112; the step after is NaN in every tensor. No loss scale helps with NaN. What would have
+# fitted before?
 
 # %%
 before = dlsim.replay(TROUBLE, formats=["fp16", "cb16", "bf16"], policies="static", quiet=True)
@@ -265,13 +263,11 @@ assert finite.loc["bf16"].all() and not finite.loc["fp16"].any()
 assert finite.loc["cb16"].tolist() == [True, False]
 
 # %% [markdown]
-# ## What was learnt
+# ## What we learned
 #
-# * `open_trace` gives the values that dlsim measures: float32, micro-steps apart or summed in their
-#   order. Everything here was recomputed with NumPy and agreed to the last digit of every count.
-# * Exponents tell what a format can hold. In fp16 at scale 1, two biases of this transformer lose a
-#   third of their values.
-# * Counts alone mislead. What is lost is the key's bias, whose true gradient is zero: 1e-15 of the
-#   energy.
+# * `open_trace` gives the values that dlsim measures: float32, micro-steps one by one or summed in
+#   their order. NumPy gave the same counts, to the last digit.
+# * In fp16 at scale 1, two biases of this transformer lose a third of their values. Counts alone
+#   mislead: what is lost is the key's bias, whose true gradient is zero, 1e-15 of the energy.
 # * A profile gives the same counts as its trace.
-# * NaN comes a step after the explosion. The explosion shows in the largest exponent.
+# * NaN comes a step after the explosion, which shows in the largest exponent.

@@ -10,12 +10,12 @@
 # %% [markdown]
 # # A trained network in fp16
 #
-# **Which layer of a real network has the least head-room in fp16, and what breaks when its input is
-# louder?**
+# **Which layer of a trained network has the least head-room in fp16, and what breaks when its
+# input is louder?**
 #
-# The network is [silero-vad](https://pypi.org/project/silero-vad/) (MIT), which tells voice from
-# noise in sound. Its weights come with the package. It is recorded once, in float32; then it is
-# really run in fp16, with inputs that are larger and larger.
+# The network is [silero-vad](https://pypi.org/project/silero-vad/) (MIT), which detects voice in
+# sound; its weights come with the package. We record it once, in float32, then run it in fp16 with
+# louder and louder inputs.
 
 # %%
 import sys
@@ -50,9 +50,9 @@ assert (heard.output > 0.5).sum() == 10
 # %% [markdown]
 # ## 1. Head-room of each layer
 #
-# The forward pass is recorded, without gradients. Head-room is how often a value can double before
-# fp16 overflows, at 65520. Under autocast squares and roots stay in float32, with `model.half()`
-# they do not.
+# Only the forward pass is recorded. Head-room is how often a value can double before fp16
+# overflows, at 65520. Under autocast squares and roots stay in float32, with `model.half()` they
+# do not.
 
 
 # %%
@@ -96,9 +96,9 @@ assert rooms["half"].index[0] == "(root)/add"
 # ## 2. Louder
 #
 # Sound between -1 and 1 may come as 16-bit integers that nobody divided by 2^15. Each doubling of
-# the sound doubles the Fourier transform, and takes *two* binades from its squares: with `half` not
-# ten but five doublings are left. Only a recording of the louder sound knows that. Here is both for
-# each doubling: what dlsim says of a float32 recording, and the network really run in fp16.
+# the sound doubles the Fourier transform, and takes *two* binades from its squares: with `half`
+# only five doublings are left. For each doubling, the table has what dlsim says of a float32
+# recording of the louder sound, and what the network does in fp16.
 
 # %%
 REAL = hasattr(torch, "set_autocast_dtype")  # PyTorch before 2.4 has no fp16 on CPUs: emulated
@@ -134,9 +134,9 @@ assert ((table["dlsim says"] == "overflows") == (table["really fails in"] != "")
 #
 # ## 3. What helps
 #
-# No loss scale does: nothing here is a gradient. Dividing the sound by 2^15 does. On the loudest
-# sound above, bf16 does, too. CB16 has 16 binades more than fp16, which is enough under autocast;
-# with `half` the squares, 2^30 times as large, need more.
+# No loss scale does, since nothing here is a gradient. Dividing the sound by 2^15 does, and so
+# does bf16. CB16 has 16 binades more than fp16, which is enough under autocast; with `half` the
+# squares, 2^30 times as large, need more.
 
 # %%
 for format in ("bf16", "cb16"):
