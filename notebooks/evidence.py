@@ -10,7 +10,7 @@
 # %% [markdown]
 # # The evidence
 #
-# **Which figure, computed from a recorded run, tells that a training in 16 or 8 bits ends worse?**
+# **Which figure, computed from a recorded run, shows that a training in 16 or 8 bits ends worse?**
 #
 # Twelve small models were trained in float32 and, five times each, with every gradient rounded to a
 # format under static scales and policies. Here the kept results are read and drawn; nothing is
