@@ -25,7 +25,7 @@ _PYTHON_COMMANDS = {
 # How OpenMP's threads wait, as in sim/app/waiting_threads.cc, unless the user says.
 _WAITING = {"OMP_WAIT_POLICY": "passive", "GOMP_SPINCOUNT": "1000"}
 
-# Exit codes, as in docs/results.md; 128 + the signal's number is the shell's.
+# Exit codes, as in docs/commands.md; 128 + the signal's number is the shell's.
 _USAGE, _INPUT, _INTERNAL, _INTERRUPTED = 2, 3, 70, 130
 
 
