@@ -30,12 +30,13 @@ bool OverflowsByOneMagnitude(const TensorStats& stats) {
 }
 
 // Whether what overflows, if it is negative, is as good as minus infinity. float32's lowest value
-// is torch.finfo(dtype).min, in 16 bits another one. Of operations only those that fill in a number
-// refuse one that their type cannot hold: added or copied, a constant hides scores as before.
+// is torch.finfo(dtype).min, in 16 bits another one. Of operations only `masked_fill` refuses one
+// that its type cannot hold: added or copied, a constant hides scores as before, but for those of a
+// whole row.
 bool HidesScores(const std::string& name, const TensorStats& stats) {
   if (stats.absmax == std::numeric_limits<float>::max()) return true;
-  const bool fills_in = name.find("/masked_fill") != name.npos || name.find("/where") != name.npos;
-  return stats.overflow > 1 && IsOfOperation(name) && !fills_in;
+  const bool fills_in = name.find("/masked_fill") != name.npos;
+  return stats.overflow > 1 && IsOfOperation(name) && !fills_in && !IsOfMaskedRows(name);
 }
 
 }  // namespace

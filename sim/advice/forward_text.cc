@@ -13,6 +13,7 @@
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
+#include "sim/replay/layer_name.h"
 
 namespace dlsim::sim {
 namespace {
@@ -157,6 +158,13 @@ std::string ForwardFailure(const FormatAdvice& format) {
   const bool stored = outputs.empty() || (!values.empty() && *values.front()->overflow_step <
                                                                  *outputs.front()->overflow_step);
   const ForwardTensor& first = *(stored ? values : outputs).front();
+  if (IsOfMaskedRows(first.name)) {
+    return fmt::format(
+        "fails in forward: softmax in {} gets rows of nothing but {:g} at step {}, which is minus "
+        "infinity in {} and gives NaN. No loss scale helps.",
+        Printable(LayerOf(first.name)), -first.overflow_absmax, *first.overflow_step,
+        format.format);
+  }
   const double largest = MaxFinite(ParseFormat(format.format).format);
   const std::string what = first.constant
                                ? fmt::format("holds the constant {:g}", -first.overflow_absmax)

@@ -28,6 +28,10 @@ inline std::string LayerOf(std::string_view name) {
 // Returns whether a name is that of an operation in a module, `<module>/<operation>`.
 inline bool IsOfOperation(std::string_view name) { return name.find('/') != name.npos; }
 
+// Returns whether a name is that of the largest score of each row, which the recorder adds where
+// softmax gets rows of nothing but masked scores: `<module>/masked_rows.act`.
+inline bool IsOfMaskedRows(std::string_view name) { return name.find("/masked_rows") != name.npos; }
+
 // Returns a module's name without the suffix of a repeated call in a step: "fc.call1" is "fc".
 inline std::string WithoutCall(std::string name) {
   const size_t dot = name.rfind('.');

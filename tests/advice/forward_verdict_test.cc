@@ -170,14 +170,15 @@ TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
   constexpr float kLowest = std::numeric_limits<float>::lowest();
   for (int step = 0; step < 2; ++step) {
     WriteBlock(step, {FloatTensor("a/masked_fill.act", {kLowest, 3, kLowest}),
-                      FloatTensor("a/matmul.act", {-1e9f, 2, -1e9f})});
+                      FloatTensor("a/matmul.act", {-1e9f, 2, -1e9f}),
+                      FloatTensor("a/where.act", {-1e9f, 2, -1e9f})});
   }
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
   EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
   EXPECT_NE(
       advice.lines[2].find("The constant of a mask, which is minus infinity in fp16, does not "
-                           "count: a/masked_fill, a/matmul."),
+                           "count: a/masked_fill, a/matmul, a/where."),
       std::string::npos)
       << advice.lines[2];
   WriteBlock(2, {FloatTensor("a/masked_fill.act", {kLowest, 7e4f, kLowest})});
@@ -185,6 +186,17 @@ TEST_F(ForwardVerdictTest, AConstantThatOnlyHidesScoresDoesNotCount) {
                 .lines[0]
                 .find("fp16  fails in forward: a/masked_fill reaches 3."),
             0u);
+}
+
+// The softmax of a row of minus infinity is NaN.
+TEST_F(ForwardVerdictTest, RowsOfMaskedScoresFail) {
+  WriteBlock(0, {FloatTensor("a/add.act", {-1e9f, -1e9f, -1e9f, 2}),
+                 FloatTensor("a/masked_rows.act", {-1e9f, 2, -1e9f})});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
+  EXPECT_EQ(advice.lines[0],
+            "fp16  fails in forward: softmax in a gets rows of nothing but -1e+09 at step 0, which "
+            "is minus infinity in fp16 and gives NaN. No loss scale helps.");
+  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
 }
 
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {

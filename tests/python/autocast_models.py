@@ -259,6 +259,22 @@ class Sometimes(nn.Module):
         return self.second(_Scaled.apply(same, self.weight) * energy).square().mean()
 
 
+class Places(nn.Module):
+    """Places as integers, made to numbers of the type of the hidden state and of others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x):
+        hidden = self.first(x)
+        places = torch.arange(5)[:, None] * 3
+        narrow = torch.sin(places.to(hidden.dtype) / 7) + torch.cos((places + 1).type_as(hidden))
+        wide = torch.sin(places.float() / 7) * torch.cos(places.to(x.dtype))
+        more = torch.arange(5, dtype=hidden.dtype)[:, None] + torch.arange(5.0)[:, None]
+        return self.second((hidden + narrow) * more).tanh().sum() + (hidden * wide).sum()
+
+
 class Heads(nn.Module):
     """PyTorch's attention, whose inputs are transposed."""
 
@@ -273,5 +289,5 @@ class Heads(nn.Module):
 
 MODELS: tuple[Callable[[], nn.Module], ...] = (
     Attention, FeedForward, Words, Images, Contrast, Latent, Experts, Recurrent, Graph, Channels,
-    Apart, Sometimes, Heads,
+    Apart, Sometimes, Places, Heads,
 )  # fmt: skip

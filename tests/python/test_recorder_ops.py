@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 import dlsim
-from dlsim.recorder import _operations
+from dlsim.recorder import _attention
 
 
 class Attention(nn.Module):
@@ -68,7 +68,7 @@ def test_operations_of_an_attention_have_names(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(torch.nn, "attention"), reason="needs PyTorch 2.3 or later")
 @pytest.mark.parametrize("limit", [1 << 24, 0])
 def test_fused_attention_is_decomposed_if_it_is_small(tmp_path: Path, monkeypatch, limit) -> None:
-    monkeypatch.setattr(_operations, "_DECOMPOSED_UP_TO", limit)
+    monkeypatch.setattr(_attention, "_DECOMPOSED_UP_TO", limit)
     model = Attention(fused=True)
     x = torch.randn(2, 4, 8)
     tensors, wide = recorded(tmp_path, model, x)
@@ -210,3 +210,55 @@ def test_a_compiled_model_shows_its_operations(tmp_path: Path) -> None:
     model = torch.compile(Attention(), backend="eager")
     tensors, _ = recorded(tmp_path, model, torch.randn(2, 4, 8))
     assert {"(root)/matmul", "(root)/softmax"} <= names(tensors, ".act")
+
+
+@pytest.mark.parametrize(
+    ("convert", "narrow"),
+    [
+        (lambda ids, x: ids.to(x.dtype), True),
+        (lambda ids, x: ids.type_as(x), True),
+        (lambda ids, x: ids.to(torch.float32), False),
+    ],
+)
+def test_integers_are_recorded_where_they_would_have_16_bits(tmp_path, convert, narrow) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(4, 4)
+
+        def forward(self, x):
+            x = self.fc(x)
+            return x + torch.sin(convert(torch.arange(70000, 70004), x))
+
+    tensors, wide = recorded(tmp_path, Model(), torch.ones(3, 4))
+    assert ("(root)/to.act" in tensors) == narrow and ("(root)/sin.act" in wide) != narrow
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict["fp16"].verdict
+    assert (verdict == "fails in forward") == narrow
+
+
+@pytest.mark.parametrize("constant", [-1e9, -1e4, torch.finfo(torch.float32).min])
+@pytest.mark.parametrize("how", ["add", "where", "float", "wide", "partly"])
+def test_rows_of_masked_scores_fail_where_they_become_nan(tmp_path, how, constant) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.query, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            scores = self.query(x) @ x.transpose(1, 2)
+            mask = torch.zeros(3, 3, dtype=torch.bool)
+            mask[2, 1 if how == "partly" else 0 :] = True
+            if how == "where":
+                scores = torch.where(mask, torch.tensor(constant), scores)
+            else:
+                scores = scores.float() if how == "wide" else scores
+                scores = scores + mask.to(scores.dtype) * constant
+            scores = scores.float() if how == "float" else scores
+            return self.out(scores.softmax(-1) @ x)
+
+    tensors, _ = recorded(tmp_path, Model(), torch.ones(2, 3, 4))
+    nan = constant == -1e9 and how in ("add", "where", "float")
+    if nan:
+        assert tensors["(root)/masked_rows.act"].shape == (2, 3)
+    fails = dlsim.replay(tmp_path, quiet=True).verdict["fp16"].verdict == "fails in forward"
+    assert fails == nan

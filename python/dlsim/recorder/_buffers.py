@@ -7,10 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ._memory import is_plain
+from ._tensors import LEAST_MASK
 from ._widths import Widths
-
-# What masks fill in is below minus this: -1e4 itself was chosen to fit fp16.
-_LEAST_MASK = 1e4
 
 # Negative constants that differ by less are one: a mask may be added to other terms.
 _SAME = 2.0**-20
@@ -69,7 +67,7 @@ def _is_mask(values: Any) -> bool:
     Such a constant becomes minus infinity in 16 bits, and hides a score as before.
     """
     finite = values[values.isfinite()]
-    large = finite[finite.abs() > _LEAST_MASK].double()
+    large = finite[finite.abs() > LEAST_MASK].double()
     if large.numel() == 0:
         return False
     least, most = float(large.min()), float(large.max())

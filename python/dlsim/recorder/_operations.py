@@ -3,18 +3,18 @@
 
 from __future__ import annotations
 
+import math
 import weakref
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any
 
+from ._attention import decomposed, rounded_by
 from ._autocast import operation_of
 from ._hooks import Guard
 from ._memory import ByMemory
 from ._modes import Modes
-from ._tensors import floats_in, tensors_in
+from ._tensors import LEAST_MASK, floats_in, tensors_in
 from ._widths import Widths
 
 # What gives no new values: copies and choices of old ones, constants, random numbers.
@@ -27,9 +27,6 @@ _MOVES = frozenset(
     unsafe_split unsafe_view zero zeros
     """.split()
 )
-
-# Scores of attention that are computed one by one: 64 MiB.
-_DECOMPOSED_UP_TO = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -82,6 +79,8 @@ class Operations:
         self._known: dict[Any, _Operator] = {}
         self._latest: ByMemory[Result] = ByMemory()
         self._copies: ByMemory[set[tuple[int, int]]] = ByMemory()  # first element, elements
+        self._narrow_before: ByMemory[bool] = ByMemory()  # what was made float32 of 16 bits
+        self._looks_itself = False  # whether the operators that are called now are its own
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
         self._saved: bool | None = None  # the last one that this pass asked for
@@ -102,6 +101,7 @@ class Operations:
         """Forgets what was computed."""
         self._latest.clear()
         self._copies.clear()
+        self._narrow_before.clear()
         self._pending.clear()
 
     def result_of(self, tensor: Any) -> Result | None:
@@ -142,15 +142,44 @@ class Operations:
             if _is_dtype(result) and result.is_floating_point:
                 self._asked = self._saved = self._widths.narrow(args[0])
             return result
+        if name in ("softmax", "log_softmax"):
+            self._guard(lambda: self._find_masked_rows(*args[:2], **kwargs))
         if self._widths.copies(name):
-            self._guard(lambda: self._copy(_rounded(name, args, kwargs)))
-        with self._widths.inside(name, args), _decomposed(name, args, kwargs):
+            self._guard(lambda: self._copy(rounded_by(name, args, kwargs)))
+        with self._widths.inside(name, args), decomposed(name, args, kwargs):
             result = func(*args, **kwargs)
         if name in ("float", "to", "type", "type_as"):
+            if not args[0].is_floating_point():
+                self._made_of_integers(result, _asks_for_16_bits(args, kwargs, asked, self._widths))
+                return result
             return self._converted(name, args, kwargs, result, asked)
         if asked and _is_dtype(kwargs.get("dtype")) and not list(tensors_in((args, kwargs))):
             self._widths.set(result, True)  # made in the type that was just asked for
         return result
+
+    def _find_masked_rows(self, scores: Any, dim: Any = None, **_: Any) -> None:
+        """Records the largest score of each row, if some rows have but masked ones.
+
+        Those are a constant. Where that is minus infinity in 16 bits, the softmax of a row is NaN.
+        """
+        narrow = self._widths.narrow(scores) or self._narrow_before.get(scores)
+        if not narrow or not isinstance(dim, int) or scores.numel() == 0:
+            return
+        self._looks_itself = True
+        try:
+            largest = scores.detach().amax(dim)
+            masked = -math.inf < float(largest.min()) < -LEAST_MASK
+        finally:
+            self._looks_itself = False
+        if masked:
+            self._widths.set(largest, True)
+            self._found("masked_rows", largest, True)
+
+    def _made_of_integers(self, result: Any, narrow: bool) -> None:
+        """Tells of integers that 16-bit training would have as numbers of 16 bits."""
+        if narrow and result.is_floating_point() and result.element_size() == 4 and result.dim():
+            self._guard(lambda: self._copied(None, result))
+            self._widths.set(result, True)
 
     def _converted(
         self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any, asked: Any
@@ -182,11 +211,13 @@ class Operations:
             self._guard(lambda: self._copy([given]))
         converted = given.clone()
         self._widths.set(converted, wanted)
+        if before:
+            self._narrow_before.set(converted, True)
         return converted
 
     def _operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls one of torch's operators."""
-        if not self._active():
+        if self._looks_itself or not self._active():
             return func(*args, **kwargs)
         if self._pending:
             self._guard(self._watch_gradients)
@@ -212,6 +243,7 @@ class Operations:
         for one in results:
             self._latest.forget(one)
             self._copies.forget(one)
+            self._narrow_before.forget(one)
         if results and given and not operator.moves:
             self._take(operator.operation, given, results[0], in_place=operator.in_place)
 
@@ -254,42 +286,13 @@ def _described(func: Any) -> _Operator:
     )
 
 
+def _asks_for_16_bits(args: Any, kwargs: Any, asked: bool | None, widths: Widths) -> bool:
+    """Returns whether a conversion is to a type that would have 16 bits, as far as that is seen."""
+    likes = [one for one in tensors_in((args[1:], kwargs)) if one.is_floating_point()]
+    return widths.narrow(likes[0]) if likes else bool(asked)
+
+
 def _is_dtype(value: Any) -> bool:
     import torch
 
     return isinstance(value, torch.dtype)
-
-
-def _decomposed(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Returns a context in which attention computes its scores by themselves, if they are few."""
-    if name not in ("scaled_dot_product_attention", "multi_head_attention_forward"):
-        return nullcontext()
-    try:
-        attention: Any = import_module("torch.nn.attention")
-    except ImportError:  # before PyTorch 2.3
-        return nullcontext()
-    query, key = [one for one in _given(args, kwargs) if one.dim() >= 2][:2]
-    if name == "scaled_dot_product_attention":
-        scores = query.numel() // query.shape[-1] * key.shape[-2]
-    else:  # places, batch and features; as many heads as the fifth argument says
-        heads = kwargs.get("num_heads", args[4] if len(args) > 4 else 1)
-        scores = query.numel() // query.shape[-1] * key.shape[0] * heads
-    return (
-        attention.sdpa_kernel(attention.SDPBackend.MATH)
-        if scores <= _DECOMPOSED_UP_TO
-        else nullcontext()
-    )
-
-
-def _rounded(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-    """Yields what a function has 16-bit copies of.
-
-    Not the mask that attention adds: what overflows in it hides a score, as it should.
-    """
-    if name == "scaled_dot_product_attention":
-        args, kwargs = args[:3], {key: kwargs[key] for key in kwargs if key != "attn_mask"}
-    yield from tensors_in((args, kwargs))
-
-
-def _given(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[Any]:
-    yield from tensors_in((args, {key: kwargs[key] for key in ("query", "key") if key in kwargs}))

@@ -10,6 +10,9 @@ from typing import Any
 from .. import _core
 from ..arrays import _dtypes
 
+# What masks fill in is below minus this: -1e4 itself was chosen to fit fp16.
+LEAST_MASK = 1e4
+
 # The same names and types come in every step.
 role_of = lru_cache(maxsize=1 << 16)(_core.role_of)
 name_of_dtype = lru_cache(maxsize=64)(_dtypes.name_of_dtype)
