@@ -110,6 +110,7 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
     // Models train whose parameters vanish.
     tensor.steps_lost +=
         role == Role::kAct && !slight.contains(name) && totals[t].energy_lost() > kForwardLossFails;
+    tensor.zero_divisor |= IsOfDivisors(name) && totals[t].underflow > 0;
     const bool first = Count(step, totals[t], tensor);
     if (!first || !OverflowsByOneMagnitude(totals[t])) continue;
     suspects.insert(name);

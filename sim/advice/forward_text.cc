@@ -133,13 +133,24 @@ void AddRow(const std::string& format, std::string_view what, const ForwardVerdi
 // Of a format in which outputs vanish and nothing overflows.
 std::string Vanished(const FormatAdvice& format) {
   const std::vector<const ForwardTensor*> vanishing = format.forward.Vanishing();
+  const double smallest = MinPositive(ParseFormat(format.format).format);
+  const auto divisor = std::ranges::find_if(
+      vanishing, [](const ForwardTensor* tensor) { return tensor->zero_divisor; });
+  if (divisor != vanishing.end()) {
+    return fmt::format(
+        "fails in forward: {} divides by values, or takes the logarithm of some, that become zero "
+        "at "
+        "step {}, the smallest {} value is {:.2g}. No loss scale helps.",
+        Printable(LayerOf((*divisor)->name)), (*divisor)->energy_lost_step, format.format,
+        smallest);
+  }
   const ForwardTensor& worst = **std::ranges::max_element(
       vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });
   return fmt::format(
       "fails in forward: {} loses {} to underflow at step {}, the smallest {} value is {:.2g}. No "
       "loss scale helps.",
       OwnerOf(worst.name), Percent(worst.energy_lost), worst.energy_lost_step, format.format,
-      MinPositive(ParseFormat(format.format).format));
+      smallest);
 }
 
 }  // namespace

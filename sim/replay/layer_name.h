@@ -32,6 +32,10 @@ inline bool IsOfOperation(std::string_view name) { return name.find('/') != name
 // softmax gets rows of nothing but masked scores: `<module>/masked_rows.act`.
 inline bool IsOfMaskedRows(std::string_view name) { return name.find("/masked_rows") != name.npos; }
 
+// Returns whether a name is that of what an operation divides by, which the recorder adds where
+// some of it is tiny: `<module>/divisor.act`.
+inline bool IsOfDivisors(std::string_view name) { return name.find("/divisor") != name.npos; }
+
 // Returns a module's name without the suffix of a repeated call in a step: "fc.call1" is "fc".
 inline std::string WithoutCall(std::string name) {
   const size_t dot = name.rfind('.');

@@ -199,6 +199,20 @@ TEST_F(ForwardVerdictTest, RowsOfMaskedScoresFail) {
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
 }
 
+// x / (largest + 1e-8), where all of a row is zero.
+TEST_F(ForwardVerdictTest, DivisorsThatBecomeZeroFail) {
+  WriteBlock(0, {FloatTensor("a/divisor.act", {2, 1e-5f, 0})});
+  EXPECT_EQ(AdviseOnTrace({.formats = {"fp16"}}).lines[0].find("fp16  trains. Safe"), 0u);
+  WriteBlock(1, {FloatTensor("a/divisor.act", {2, 1e-8f, 3})});
+  WriteBlock(2, {FloatTensor("a/divisor.act", {2, 1, 3})});
+  WriteBlock(3, {FloatTensor("a/divisor.act", {2, 1, 3})});
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
+  EXPECT_EQ(advice.lines[0],
+            "fp16  fails in forward: a divides by values, or takes the logarithm of some, that "
+            "become zero at step 1, the smallest fp16 value is 6e-08. No loss scale helps.");
+  EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
+}
+
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {
   WriteBlock(0, {FloatTensor("a.act", {40000, 1}), FloatTensor("b.act", {30000})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});

@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dlsim.recorder._operations import Operations, _described
+from dlsim.recorder._operations import Operations
+from dlsim.recorder._operators import described
 from dlsim.recorder._regions import Regions
 from dlsim.recorder._tensors import tensors_in
 from dlsim.recorder._widths import Widths
@@ -51,7 +52,7 @@ class Dtypes(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        operator = _described(func)
+        operator = described(func)
         if operator.operation == "to_copy" and result.dtype == torch.float16:
             self.seen.copy(args[0])
         floats = [one for one in tensors_in(result) if one.is_floating_point()]

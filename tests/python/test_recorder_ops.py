@@ -262,3 +262,32 @@ def test_rows_of_masked_scores_fail_where_they_become_nan(tmp_path, how, constan
         assert tensors["(root)/masked_rows.act"].shape == (2, 3)
     fails = dlsim.replay(tmp_path, quiet=True).verdict["fp16"].verdict == "fails in forward"
     assert fails == nan
+
+
+@pytest.mark.parametrize(
+    ("shares", "zero"),
+    [
+        (lambda x: x / (x.amax(-1, keepdim=True) + 1e-8), True),
+        (lambda x: x / x.amax(-1, keepdim=True).clamp(min=1e-8), True),
+        (lambda x: torch.log(x + 1e-8).tanh(), True),
+        (lambda x: x / (x.sum(-1, keepdim=True) + 1e-8), False),  # which is float32
+        (lambda x: x / (x.amax(-1, keepdim=True) + 1e-6), False),
+        (lambda x: x / 1e-3, False),
+    ],
+)
+def test_divisors_that_become_zero_fail(tmp_path, shares, zero) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+
+        def forward(self, x):
+            return self.out(shares(functional.relu(self.fc(x))))
+
+    x = torch.stack([torch.ones(4), torch.zeros(4)])
+    model = Model()
+    nn.init.zeros_(model.fc.bias)
+    tensors, _ = recorded(tmp_path, model, x)
+    assert not zero or "(root)/divisor.act" in tensors
+    fp16 = dlsim.replay(tmp_path, quiet=True).verdict["fp16"]
+    assert (fp16.verdict == "fails in forward") == zero

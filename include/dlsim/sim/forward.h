@@ -53,8 +53,10 @@ struct ForwardTensor {
   size_t steps = 0;              // at which it is not all zero ...
   size_t steps_lost = 0;  // ... and those at which losing more than kForwardLossFails matters
 
-  // Whether it vanishes at most steps, and the loss depends on it.
-  bool Vanishes() const { return 2 * steps_lost > steps; }
+  bool zero_divisor = false;  // an operation divides by it, and some of it becomes zero
+
+  // Whether it vanishes at most steps, and the loss depends on it; or whether it is divided by.
+  bool Vanishes() const { return zero_divisor || 2 * steps_lost > steps; }
 };
 
 // What is said of all tensors of one role that the recipe holds in 16 bits.

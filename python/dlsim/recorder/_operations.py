@@ -5,38 +5,23 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from ._attention import decomposed, rounded_by
-from ._autocast import operation_of
 from ._hooks import Guard
 from ._memory import ByMemory
 from ._modes import Modes
+from ._operators import Operator, described
 from ._tensors import LEAST_MASK, floats_in, tensors_in
 from ._widths import Widths
 
-# What gives no new values: copies and choices of old ones, constants, random numbers.
-_MOVES = frozenset(
-    """
-    arange bernoulli cat clone constant_pad_nd contiguous copy detach empty empty_permuted
-    empty_strided expand_copy exponential eye fill flip full gather index index_select lift
-    lift_fresh linspace masked_select normal ones rand randint randn random repeat reshape_alias
-    resize roll scalar_tensor scatter set split_with_sizes_copy stack to_copy tril triu uniform
-    unsafe_split unsafe_view zero zeros
-    """.split()
-)
+# Operations that have no value where one of their arguments is zero, and which.
+_DIVIDES_BY = {"div": 1, "log": 0, "log10": 0, "log2": 0, "reciprocal": 0, "rsqrt": 0}
 
-
-@dataclass(frozen=True)
-class _Operator:
-    """What is to be known of an operator."""
-
-    operation: str
-    in_place: bool
-    view: bool
-    moves: bool
+# The smallest normal value of fp16: what is below may become zero.
+_TINY = 2.0**-14
 
 
 class Result:
@@ -76,7 +61,7 @@ class Operations:
     ) -> None:
         self._widths, self._active, self._guard = widths, active, guard
         self._found, self._differentiated, self._copied = found, differentiated, copied
-        self._known: dict[Any, _Operator] = {}
+        self._known: dict[Any, Operator] = {}
         self._latest: ByMemory[Result] = ByMemory()
         self._copies: ByMemory[set[tuple[int, int]]] = ByMemory()  # first element, elements
         self._narrow_before: ByMemory[bool] = ByMemory()  # what was made float32 of 16 bits
@@ -133,7 +118,7 @@ class Operations:
 
     def _function(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Calls one of torch's functions."""
-        if not self._active():
+        if self._looks_itself or not self._active():
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         asked, self._asked = self._asked, None
@@ -165,15 +150,32 @@ class Operations:
         narrow = self._widths.narrow(scores) or self._narrow_before.get(scores)
         if not narrow or not isinstance(dim, int) or scores.numel() == 0:
             return
-        self._looks_itself = True
-        try:
+        with self._looking():
             largest = scores.detach().amax(dim)
             masked = -math.inf < float(largest.min()) < -LEAST_MASK
-        finally:
-            self._looks_itself = False
         if masked:
             self._widths.set(largest, True)
             self._found("masked_rows", largest, True)
+
+    @contextmanager
+    def _looking(self) -> Iterator[None]:
+        self._looks_itself = True
+        try:
+            yield
+        finally:
+            self._looks_itself = False
+
+    def _find_tiny_divisors(self, operation: str, args: tuple[Any, ...]) -> None:
+        """Records what is divided by, or of what a logarithm is taken, if some of it is tiny."""
+        by = args[_DIVIDES_BY[operation]]
+        if not list(floats_in(by)) or by.dim() == 0 or not self._widths.narrow(by):
+            return
+        with self._looking():
+            tiny = (by != 0) & (by.detach().abs() < _TINY)
+            found, divisors = bool(tiny.any()), by.detach().clone()
+        if found:
+            self._widths.set(divisors, True)
+            self._found("divisor", divisors, True)
 
     def _made_of_integers(self, result: Any, narrow: bool) -> None:
         """Tells of integers that 16-bit training would have as numbers of 16 bits."""
@@ -228,12 +230,14 @@ class Operations:
     def _look(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         operator = self._known.get(func)
         if operator is None:
-            operator = self._known[func] = _described(func)
+            operator = self._known[func] = described(func)
         if operator.view:
             return
         given = list(tensors_in((args, kwargs)))
         results = floats_in(result)
         widths = self._widths
+        if operator.operation in _DIVIDES_BY:
+            self._find_tiny_divisors(operator.operation, args)
         if widths.copies(operator.operation):
             self._copy(given)
         widths.computed(operator.operation, given, results, in_place=operator.in_place)
@@ -271,19 +275,6 @@ class Operations:
             self._latest.set(tensor, result)
             if differentiable and not in_place:
                 self._pending.append((tensor, tensor._version, result))
-
-
-def _described(func: Any) -> _Operator:
-    schema = func._schema
-    name = operation_of(schema.name)
-    aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
-    moves = name in _MOVES or name.endswith("_like") or name.startswith("new_")
-    return _Operator(
-        name,
-        in_place=any(alias.is_write for alias in aliases),
-        view=any(not alias.is_write for alias in aliases) or name in ("unsafe_view", "detach"),
-        moves=moves or not schema.name.startswith("aten::"),
-    )
 
 
 def _asks_for_16_bits(args: Any, kwargs: Any, asked: bool | None, widths: Widths) -> bool:
