@@ -83,7 +83,8 @@ struct CodecSpec {
 DLSIM_HOST_DEVICE constexpr CodecSpec MakeCodecSpec(const Conversion& conversion) {
   const Format& f = conversion.format;
   const bool gradual = f.denormals == Denormals::kGradual;
-  const bool saturates = conversion.overflow == Overflow::kSaturate;
+  const bool saturates =
+      conversion.overflow == Overflow::kSaturate || f.specials == Specials::kFinite;
   const bool flushes = conversion.subnormals == Subnormals::kFlushToZero;
   const uint32_t rebias = static_cast<uint32_t>(127 - f.bias) << 23;
   const uint32_t dropped = static_cast<uint32_t>(23 - f.mantissa_bits);

@@ -17,11 +17,13 @@ namespace dlsim {
 enum class Specials : uint8_t {
   kIeee,       // mantissa zero is infinity, anything else NaN
   kSingleNan,  // finite values, but for the last code, which is NaN; there is no infinity
+  kFinite,     // finite values: there is neither infinity nor NaN, and conversions saturate
 };
 
 constexpr auto EnumNames(Specials) {
-  return std::to_array<EnumName<Specials>>(
-      {{Specials::kIeee, "ieee"}, {Specials::kSingleNan, "single-nan"}});
+  return std::to_array<EnumName<Specials>>({{Specials::kIeee, "ieee"},
+                                            {Specials::kSingleNan, "single-nan"},
+                                            {Specials::kFinite, "finite"}});
 }
 
 // What the codes of the zero exponent mean.
@@ -72,6 +74,13 @@ inline constexpr std::array<FormatRow, 7> kFormats = {{
 inline constexpr Format kFp16 = kFormats[0].format;
 inline constexpr Format kBf16 = kFormats[1].format;
 inline constexpr Format kCb16 = kFormats[2].format;
+inline constexpr Format kE4m3 = kFormats[3].format;
+inline constexpr Format kE5m2 = kFormats[4].format;
+
+// The elements of formats with block scales, which alone use them (OCP Microscaling Formats 1.0).
+inline constexpr Format kE2m3 = {2, 3, 1, Specials::kFinite};
+inline constexpr Format kE3m2 = {3, 2, 3, Specials::kFinite};
+inline constexpr Format kE2m1 = {2, 1, 1, Specials::kFinite};
 
 // The formats that a question without any is asked for.
 inline constexpr std::array<std::string_view, 3> kDefaultFormats = {
@@ -99,17 +108,20 @@ DLSIM_HOST_DEVICE constexpr uint32_t MagnitudeMask(const Format& f) {
   return (uint32_t{1} << (CodeBits(f) - 1)) - 1;
 }
 
-// The code of +infinity in an IEEE-like format; in a format without one, the code of NaN.
+// The code of +infinity in an IEEE-like format; in a format without one, the code of NaN; without
+// either, the one past all codes.
 DLSIM_HOST_DEVICE constexpr uint32_t OverflowCode(const Format& f) {
   const uint32_t mantissa_mask = (uint32_t{1} << f.mantissa_bits) - 1;
+  if (f.specials == Specials::kFinite) return MagnitudeMask(f) + 1;
   return f.specials == Specials::kIeee ? MagnitudeMask(f) & ~mantissa_mask : MagnitudeMask(f);
 }
 
 // The code of the largest finite value.
 DLSIM_HOST_DEVICE constexpr uint32_t MaxFiniteCode(const Format& f) { return OverflowCode(f) - 1; }
 
-// The quiet NaN that has no payload.
+// The quiet NaN that has no payload; what NaN becomes in a format without one, the largest value.
 DLSIM_HOST_DEVICE constexpr uint32_t QuietNanCode(const Format& f) {
+  if (f.specials == Specials::kFinite) return MaxFiniteCode(f);
   return OverflowCode(f) | (uint32_t{1} << (f.mantissa_bits - 1));
 }
 

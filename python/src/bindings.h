@@ -16,6 +16,7 @@ void BindProbes(nanobind::module_& module);
 void BindProfileReader(nanobind::module_& module);
 void BindProfiles(nanobind::module_& module);
 void BindRules(nanobind::module_& module);
+void BindScaled(nanobind::module_& module);
 void BindScalers(nanobind::module_& module);
 void BindSimd(nanobind::module_& module);
 void BindTraces(nanobind::module_& module);

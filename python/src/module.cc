@@ -56,6 +56,7 @@ NB_MODULE(_core, module) {
   dlsim::python::BindEngine(module);
   dlsim::python::BindFormats(module);
   dlsim::python::BindRules(module);
+  dlsim::python::BindScaled(module);
   dlsim::python::BindScalers(module);
   dlsim::python::BindSimd(module);
   dlsim::python::BindTraces(module);

@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <tuple>
+#include <utility>
 
 #include "sim/advice/advice_text.h"
 #include "sim/replay/profile_source.h"
 #include "sim/replay/replay_consumer.h"
 #include "sim/replay/trace_source.h"
+#include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
 namespace {
@@ -191,6 +194,20 @@ Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors
   advice.broken_losses = windows.front().broken_losses;
   advice.lines = AdviceLines(advice);
   return advice;
+}
+
+void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice) {
+  if (scaled.empty()) return;
+  advice.scaled = std::move(scaled);
+  if (advice.formats.empty()) {
+    const auto best = std::ranges::min_element(advice.scaled, {}, VerdictOn);
+    advice.best = static_cast<size_t>(best - advice.scaled.begin());
+    const std::set<Role>& roles = advice.scaled.front().looked_at;
+    advice.looked_at = {roles.begin(), roles.end()};
+    advice.parameters_only = !roles.contains(Role::kActGrad);
+    advice.channels = true;
+  }
+  advice.lines = AdviceLines(advice);
 }
 
 }  // namespace dlsim::sim

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "dlsim/sim/advice.h"
 #include "dlsim/sim/replay.h"
@@ -27,5 +28,8 @@ PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
 // are not served and what the tensors lose. `windows` has at least one format and step.
 // `tensors`: the pattern of those that were read.
 Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors = "*");
+
+// Adds what was found of scaled formats, and says it in the lines.
+void AddScaled(std::vector<ScaledAdvice> scaled, Advice& advice);
 
 }  // namespace dlsim::sim

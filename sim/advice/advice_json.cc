@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <cmath>
+#include <utility>
 
 #include "sim/advice/advice_text.h"
+#include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
 namespace {
@@ -99,6 +101,28 @@ Json JsonFormatAdvice(const FormatAdvice& format) {
   return object;
 }
 
+// Under the same keys; no loss scale is needed, and there is no window of any.
+Json JsonFormatAdvice(const ScaledAdvice& scaled) {
+  FormatAdvice format;
+  format.format = scaled.format;
+  format.verdict = VerdictOn(scaled);
+  for (const auto& [role, verdict] :
+       {std::pair(Role::kAct, &format.forward), std::pair(Role::kValue, &format.values)}) {
+    if (!scaled.looked_at.contains(role)) continue;
+    verdict->state = ForwardState::kFits;
+    verdict->steps = scaled.steps.size();
+  }
+  HarmOverSteps backward;
+  for (const ScaledStep& step : scaled.steps) {
+    if (step.backward.tensors > 0) backward.Add(step.backward.mean);
+  }
+  format.mean_harm = backward.mean();
+  format.steps_outside = scaled.ForwardFailures() + scaled.BackwardFailures();
+  Json object = JsonFormatAdvice(format);
+  object["scaled"] = JsonScaled(scaled);
+  return object;
+}
+
 }  // namespace
 
 Json JsonAdvice(const Advice& advice) {
@@ -106,7 +130,11 @@ Json JsonAdvice(const Advice& advice) {
   for (const FormatAdvice& format : advice.formats) {
     object["formats"].push_back(JsonFormatAdvice(format));
   }
-  object["best"] = advice.formats[advice.best].format;
+  for (const ScaledAdvice& format : advice.scaled) {
+    object["formats"].push_back(JsonFormatAdvice(format));
+  }
+  object["best"] = advice.formats.empty() ? advice.scaled[advice.best].format
+                                          : advice.formats[advice.best].format;
   object["lines"] = advice.lines;
   object["looked_at"] = Json::array();
   for (const Role role : advice.looked_at) object["looked_at"].push_back(NameOf(role));

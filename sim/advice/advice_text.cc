@@ -11,6 +11,7 @@
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 #include "sim/base/wrap.h"
+#include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
 namespace {
@@ -202,9 +203,17 @@ std::string Power(int exponent) { return ScaleText(std::ldexp(1.0, exponent)); }
 std::vector<std::string> AdviceLines(const Advice& advice) {
   size_t width = 0;
   for (const FormatAdvice& format : advice.formats) width = std::max(width, format.format.size());
+  for (const ScaledAdvice& format : advice.scaled) width = std::max(width, format.format.size());
   std::vector<std::string> lines;
   for (const FormatAdvice& format : advice.formats) {
     lines.push_back(fmt::format("{:<{}}  {}", format.format, width, Sentence(format)));
+  }
+  for (const ScaledAdvice& format : advice.scaled) {
+    lines.push_back(fmt::format("{:<{}}  {}", format.format, width, ScaledSentence(format)));
+  }
+  if (advice.formats.empty()) {
+    lines.push_back(ScaledBasis(advice.scaled.front()));
+    return lines;
   }
   lines.push_back(LookedAtText(advice));
   std::string risk = ForwardRisk(advice);
@@ -221,7 +230,9 @@ std::string FormatAdviceLines(const Advice& advice) {
 }
 
 std::string FormatAdviceDetails(const Advice& advice, size_t top) {
-  if (!advice.gradients) return "\n" + FormatForwardDetails(advice, top);
+  const std::string scaled = FormatScaledDetails(advice.scaled, top);
+  if (advice.formats.empty()) return "\n" + scaled;
+  if (!advice.gradients) return "\n" + scaled + FormatForwardDetails(advice, top);
   std::vector<TableRow> rows = {
       {"format", "safe scales", "judged at", "steps outside", "mean harm", "at risk"}};
   for (const FormatAdvice& format : advice.formats) {
@@ -232,7 +243,7 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
   }
   std::string text = "\n" + FormatTable(rows);
   for (const FormatAdvice& format : advice.formats) text += FormatBounds(format);
-  text += FormatForwardDetails(advice, top);
+  text += scaled + FormatForwardDetails(advice, top);
   text += FormatPaths(advice);
   for (const FormatAdvice& format : advice.formats) {
     if (format.at_risk.empty() || top == 0) continue;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dlsim/format.h"
+#include "dlsim/scaled_format.h"
 #include "sim/app/commands.h"
 #include "sim/base/json_value.h"
 #include "sim/base/number.h"
@@ -21,7 +22,8 @@ struct FormatsOptions {
   bool json = false;
 
   void Visit(OptionRows& option) {
-    option.Argument("FORMAT", names, "Only these, e.g. cb16 or e5m2 (default: all)", FormatNames());
+    option.Argument("FORMAT", names, "Only these, e.g. cb16, e5m2 or mxfp8 (default: all)",
+                    FormatNamesAndScaled());
     option("--json", json, "Print JSON");
   }
 };
@@ -42,6 +44,7 @@ std::vector<Listed> ListFormats(const std::vector<std::string>& names) {
   if (names.empty()) return listed;
   std::vector<Listed> chosen;
   for (const std::string& text : names) {
+    if (NamesScaledFormat(text)) continue;
     const NamedFormat format = ParseFormat(text);
     Listed wanted = {format.name, "", "user-written, IEEE-like", format.format};
     for (const Listed& row : listed) {
@@ -50,6 +53,17 @@ std::vector<Listed> ListFormats(const std::vector<std::string>& names) {
     chosen.push_back(wanted);
   }
   return chosen;
+}
+
+std::vector<NamedScaledFormat> ListScaledFormats(const std::vector<std::string>& names) {
+  std::vector<NamedScaledFormat> listed;
+  if (names.empty()) {
+    for (const ScaledFormat& row : kScaledFormats) listed.push_back({std::string(row.name), row});
+  }
+  for (const std::string& text : names) {
+    if (NamesScaledFormat(text)) listed.push_back(ParseScaledFormat(text));
+  }
+  return listed;
 }
 
 std::string Code(const Format& f, uint32_t code) {
@@ -90,6 +104,43 @@ std::string FormatsTable(const std::vector<Listed>& formats) {
   return text;
 }
 
+std::string ElementText(const Format& element) {
+  return fmt::format("e{}m{}", element.exponent_bits, element.mantissa_bits);
+}
+
+std::string ScaledTable(const std::vector<NamedScaledFormat>& formats) {
+  if (formats.empty()) return "";
+  std::vector<TableRow> rows = {
+      {"with scales of its own", "forward", "backward", "a scale for", "stored as"}};
+  for (const auto& [name, format] : formats) {
+    const bool block = format.sharing == Sharing::kBlock;
+    rows.push_back({name, ElementText(format.forward), ElementText(format.backward),
+                    block ? fmt::format("{} elements", format.block)
+                          : "a " + std::string(NameOf(format.sharing)),
+                    std::string(NameOf(format.scale))});
+  }
+  std::string text = FormatTable(rows) + "\n";
+  for (const auto& [name, format] : formats) {
+    text += Wrap(fmt::format("  {:<10}  {}", name, format.note), OutputColumns());
+  }
+  return text;
+}
+
+Json ScaledJson(const std::vector<NamedScaledFormat>& formats) {
+  Json rows = Json::array();
+  for (const auto& [name, format] : formats) {
+    const bool block = format.sharing == Sharing::kBlock;
+    rows.push_back({{"name", name},
+                    {"forward", ElementText(format.forward)},
+                    {"backward", ElementText(format.backward)},
+                    {"sharing", NameOf(format.sharing)},
+                    {"block", block ? Json(format.block) : Json()},
+                    {"scale_type", NameOf(format.scale)},
+                    {"note", format.note}});
+  }
+  return rows;
+}
+
 Json FormatsJson(const std::vector<Listed>& formats) {
   Json rows = Json::array();
   for (const Listed& row : formats) {
@@ -116,7 +167,16 @@ Json FormatsJson(const std::vector<Listed>& formats) {
 
 int RunFormats(const FormatsOptions& options) {
   const std::vector<Listed> formats = ListFormats(options.names);
-  WriteOutput("-", options.json ? DumpJson(FormatsJson(formats)) + "\n" : FormatsTable(formats));
+  const std::vector<NamedScaledFormat> scaled = ListScaledFormats(options.names);
+  if (options.json) {
+    Json document = FormatsJson(formats);
+    document["scaled"] = ScaledJson(scaled);
+    WriteOutput("-", DumpJson(document) + "\n");
+    return 0;
+  }
+  const std::string table = formats.empty() ? "" : FormatsTable(formats);
+  const bool both = !formats.empty() && !scaled.empty();
+  WriteOutput("-", table + (both ? "\n" : "") + ScaledTable(scaled));
   return 0;
 }
 

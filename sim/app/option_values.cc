@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dlsim/format.h"
+#include "dlsim/scaled_format.h"
 #include "dlsim/sim/policies.h"
 
 namespace dlsim::sim {
@@ -34,6 +35,12 @@ std::vector<std::string> OfferedValues(const CLI::Option* option) {
 std::vector<std::string> FormatNames() {
   std::vector<std::string> names;
   for (const FormatRow& row : kFormats) names.emplace_back(row.name);
+  return names;
+}
+
+std::vector<std::string> FormatNamesAndScaled() {
+  std::vector<std::string> names = FormatNames();
+  for (const ScaledFormat& row : kScaledFormats) names.emplace_back(row.name);
   return names;
 }
 

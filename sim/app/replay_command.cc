@@ -31,6 +31,7 @@
 #include "sim/replay/replay_json.h"
 #include "sim/replay/report.h"
 #include "sim/replay/simulation.h"
+#include "sim/scaled/scaled_replay.h"
 
 namespace dlsim::sim {
 namespace {
@@ -136,6 +137,38 @@ std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun>
          PlotWindows(format.windows, drawn, paths.size(), kPlotWidth, kPlotHeight);
 }
 
+// Takes the scaled formats out of those that were asked for. Where no other is left, nothing is
+// replayed through a policy, and no option asks for what comes of that.
+std::vector<NamedScaledFormat> TakeScaledFormats(ReplayCommandOptions& options) {
+  std::vector<NamedScaledFormat> scaled;
+  std::vector<std::string>& formats = options.request.formats;
+  for (const std::string& format : formats) {
+    if (NamesScaledFormat(format)) scaled.push_back(ParseScaledFormat(format, "--format"));
+  }
+  std::erase_if(formats, NamesScaledFormat);
+  if (scaled.empty() || !formats.empty()) return scaled;
+  const auto refuse = [](bool asked, std::string_view option) {
+    if (asked)
+      throw UsageError(option, "scaled formats have no policy", "another --format as well");
+  };
+  refuse(!options.config.paths.empty(), "--config");
+  refuse(!options.request.policies.empty(), "--policy");
+  refuse(!options.expectations.empty(), "--expect");
+  refuse(options.results.csv.has_value(), "--csv");
+  refuse(!options.heat_map.empty(), "--heat-map");
+  return scaled;
+}
+
+void StepScaled(const GradientSource& source, std::span<const NamedScaledFormat> formats,
+                const ReplayCommandOptions& options, Advice& advice) {
+  if (formats.empty()) return;
+  Progress progress("replay, scaled formats", source.facts().file_bytes,
+                    options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
+  AddScaled(ReplayScaled(source, formats,
+                         [&](size_t steps) { progress.Update(BytesUntil(source, steps)); }),
+            advice);
+}
+
 // Steps through the source and shows its progress; returns what its windows say.
 Advice Step(const GradientSource& source, ReplayCommandOptions& options,
             std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
@@ -174,7 +207,7 @@ std::string ReportText(const Advice& advice, const std::vector<SimulationRun>& r
                        const ReplayCommandOptions& options) {
   const std::string asked = "\n" + configured + UnusualOptions(options);
   const std::string details = FormatAdviceDetails(advice, options.report.top);
-  if (!advice.gradients) return details + asked + DescribeTrace(facts);
+  if (!advice.gradients || advice.formats.empty()) return details + asked + DescribeTrace(facts);
   return "\n" + PictureOf(advice.formats.front(), runs) + details +
          (options.by_layer ? FormatLayerLosses(runs, options.report.top) : "") + asked +
          FormatReport(facts, runs, options.report);
@@ -190,12 +223,15 @@ Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
 
 int RunReplay(ReplayCommandOptions options) {
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
+  const std::vector<NamedScaledFormat> scaled = TakeScaledFormats(options);
+  const bool only_scaled = !scaled.empty() && options.request.formats.empty();
   options.request.conversion = options.conversion.Of({});
   options.request.finite_test = options.rules.finite_test;
   options.replay.checked = options.rules.checked;
   options.replay.on_fatal = options.rules.on_fatal;
   options.replay.step.seed = options.conversion.seed;
-  ConfiguredRuns configured = PrepareConfiguredRuns(options.config, options.request);
+  ConfiguredRuns configured =
+      only_scaled ? ConfiguredRuns() : PrepareConfiguredRuns(options.config, options.request);
   std::vector<SimulationRun> runs = std::move(configured.runs);
   if (!options.recipe) options.recipe = configured.recipe;
   AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
@@ -203,7 +239,7 @@ int RunReplay(ReplayCommandOptions options) {
   RequireRunFigures(options.expectations, runs);
   const GradientInput input =
       OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
-  if (!input.has_gradients) {
+  if (!input.has_gradients && !only_scaled) {
     runs = RunsWithoutGradients(configured.formats, options.request.conversion);
     RequireRunFigures(options.expectations, runs);
   }
@@ -211,7 +247,11 @@ int RunReplay(ReplayCommandOptions options) {
   CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice(input);
   ResultFiles files(options.results);
-  Advice advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
+  Advice advice;
+  if (!only_scaled) {
+    advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
+  }
+  StepScaled(*input.source, scaled, options, advice);
   AddPaths(runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {
@@ -249,7 +289,8 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
   trace.Visit(option);
   config.Visit(option, ConfigFiles::kSeveral);
   option("--format", request.formats, "F",
-         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats", FormatNames());
+         "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats",
+         FormatNamesAndScaled());
   option("--policy", request.policies, "NAME",
          "Loss-scaling policy, repeatable (default: cerebras and torch), or all; see dlsim scaler "
          "--list",
@@ -283,6 +324,7 @@ void AddReplayCommand(CLI::App& app, Action& action) {
       "  dlsim replay runs/lm-kjv --by-layer\n"
       "  dlsim replay runs/lm-kjv --tensors '*attn*' --csv -\n"
       "  dlsim replay runs/lm-kjv --policy all --format fp16\n"
+      "  dlsim replay runs/lm-kjv --format mxfp8 --format fp8-delayed:history=16\n"
       "  dlsim replay runs/lm-kjv --expect 'skipped_steps<=3' --expect 'mean_harm<0.01'\n"
       "  dlsim replay runs/lm-kjv --recipe half --expect 'forward_headroom>1'\n"
       "  dlsim replay runs/lm-kjv --device cuda --json out.json\n"

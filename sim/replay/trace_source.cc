@@ -36,6 +36,7 @@ class RecordedStep final : public GradientStep {
       : step_(std::move(step)), files_(std::move(files)), before_(std::move(before)) {}
 
   int64_t number() const override { return step_.step; }
+  const TraceStep* Recorded() const override { return &step_; }
   bool HasBrokenLoss() const override {
     return std::ranges::any_of(step_.recordings, [](const Recording& recording) {
       return sim::HasBrokenLoss(recording.metadata);

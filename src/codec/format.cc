@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/error.h"
+#include "dlsim/scaled_format.h"
 #include "src/base/nearest_name.h"
 
 namespace dlsim {
@@ -78,8 +79,11 @@ std::string_view KnownElsewhere(const std::string& name) {
   const auto is_any = [&](std::initializer_list<std::string_view> names) {
     return std::ranges::find(names, name) != names.end();
   };
+  if (NamesScaledFormat(name)) {
+    return " (formats with scales of their own are for dlsim replay and dlsim.arrays)";
+  }
   if (begins("mx") || begins("nvfp") || begins("msfp") || begins("bfp") || begins("hbfp")) {
-    return " (block scales are not supported)";
+    return " (these block scales are not supported)";
   }
   if (name.ends_with("fnuz")) return " (the fnuz encodings are not supported)";
   if (begins("int") || begins("uint")) return " (integers are not supported)";

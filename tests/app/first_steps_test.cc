@@ -73,10 +73,10 @@ TEST(FirstSteps, AFormatOfOtherSoftwareGetsItsReason) {
       {"FP8_E4M3", "(did you mean 'fp8-e4m3'?)"},
       {"e5m2fn", "(did you mean 'fp8-e5m2'?)"},
       {"float8_e4m3fnuz", "(the fnuz encodings are not supported)"},
-      {"mxfp8", "(block scales are not supported)"},
-      {"MXFP4", "(block scales are not supported)"},
-      {"nvfp4", "(block scales are not supported)"},
-      {"mxint8", "(block scales are not supported)"},
+      {"mxfp8", "(formats with scales of their own are for dlsim replay and dlsim.arrays)"},
+      {"MXFP4", "(formats with scales of their own are for dlsim replay and dlsim.arrays)"},
+      {"nvfp4", "(formats with scales of their own are for dlsim replay and dlsim.arrays)"},
+      {"mxint8", "(these block scales are not supported)"},
       {"fp32", "(float32 is what each format is compared with)"},
       {"int8", "(integers are not supported)"},
       {"tf23", "(did you mean 'tf32'?)"},
@@ -87,7 +87,7 @@ TEST(FirstSteps, AFormatOfOtherSoftwareGetsItsReason) {
       {"fp6", "unknown name, expected"},
       {"fp128", "unknown name, expected"}};
   for (const auto& [name, hint] : hints) {
-    ExpectFailure({"replay", kSingle, "--format", name}, 2, {"format: unknown name", hint});
+    ExpectFailure({"tune", kSingle, "--format", name}, 2, {"format: unknown name", hint});
   }
 }
 

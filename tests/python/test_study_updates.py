@@ -9,6 +9,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "tools" / "study"))
 
+import row_files
 import updates
 import updates_tables
 
@@ -20,7 +21,7 @@ NEW = pytest.mark.skipif(
 
 
 def test_the_page_shows_the_kept_results() -> None:
-    table = updates_tables.report(updates_tables.read(updates.KEPT))
+    table = updates_tables.report(row_files.read(updates.KEPT, updates_tables.Row))
     assert len(table.splitlines()) == 2 + len(updates.TRAININGS) * len(updates.VARIANTS)
     assert f"\n\n{table}\n\n" in PAGE.read_text()
 
@@ -62,7 +63,11 @@ def _sgd(weights) -> torch.optim.Optimizer:
 
 @NEW
 def test_a_slice_gives_the_kept_results() -> None:
-    kept = {row.variant: row for row in updates_tables.read(updates.KEPT) if row.training == FINE}
+    kept = {
+        row.variant: row
+        for row in row_files.read(updates.KEPT, updates_tables.Row)
+        if row.training == FINE
+    }
     rows = updates.rows_of(FINE, [0], list(updates.VARIANTS)[:3])
     assert len(rows) == 4
     for row in rows:

@@ -31,10 +31,11 @@ inline double OracleDecode(const Format& f, uint32_t code) {
   return sign * (1 + fraction) * std::exp2(exponent - f.bias);
 }
 
-// Largest finite value by its definition: the code below infinity or NaN.
+// Largest finite value by its definition: the code below infinity or NaN, or the last one.
 inline double OracleMax(const Format& f) {
   const double last = std::exp2(f.exponent_bits) - 1;
   const double ulp = std::exp2(-f.mantissa_bits);
+  if (f.specials == Specials::kFinite) return (2 - ulp) * std::exp2(last - f.bias);
   return f.specials == Specials::kIeee ? (2 - ulp) * std::exp2(last - 1 - f.bias)
                                        : (2 - 2 * ulp) * std::exp2(last - f.bias);
 }

@@ -17,6 +17,9 @@ import pretrained
 import refinement
 import reported
 import reported_tables
+import row_files
+import scaled
+import scaled_tables
 import slice_check
 import torch
 import trainings
@@ -79,6 +82,11 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="train networks with weights in bf16, and keep the results of docs/updates.md",
     )
+    what.add_argument(
+        "--scaled",
+        action="store_true",
+        help="train in FP8 and FP4, and keep the results of docs/scaled-formats.md",
+    )
     result.add_argument("--raw", type=Path, default=RAW, help="folder with what was done so far")
     result.add_argument(
         "--kept", type=Path, default=KEPT, help="kept results, which a whole run replaces"
@@ -112,7 +120,11 @@ def main() -> int:
         return 0
     if arguments.updates:
         updates.study()
-        print(updates_tables.report(updates_tables.read(updates.KEPT)))
+        print(_updates())
+        return 0
+    if arguments.scaled:
+        scaled.study()
+        print(_scaled())
         return 0
     if not arguments.report:
         rows = _train_recommended(arguments) if arguments.recommended else _train(arguments)
@@ -122,8 +134,17 @@ def main() -> int:
     print(report(kept.read(arguments.kept)))
     print(reported_tables.report(reported_tables.read(reported.KEPT)))
     print(pretrained.tables())
-    print(updates_tables.report(updates_tables.read(updates.KEPT)))
+    print(_updates())
+    print(_scaled())
     return 0
+
+
+def _updates() -> str:
+    return updates_tables.report(row_files.read(updates.KEPT, updates_tables.Row))
+
+
+def _scaled() -> str:
+    return scaled_tables.report(row_files.read(scaled.KEPT, scaled_tables.Row))
 
 
 def _train(arguments: argparse.Namespace) -> list[kept.Row]:

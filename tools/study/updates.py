@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import row_files
 import torch
 from torch import Tensor, nn
-from updates_tables import FLOAT32, Row, write
+from updates_tables import FLOAT32, Row
 
 import dlsim
 
@@ -180,4 +181,6 @@ def _text(errors: list[float]) -> str:
 
 def study() -> None:
     """Trains all and writes the results."""
-    write(KEPT, [row for name in TRAININGS for row in rows_of(name, SEEDS, VARIANTS)])
+    row_files.write(
+        KEPT, Row, [row for name in TRAININGS for row in rows_of(name, SEEDS, VARIANTS)]
+    )

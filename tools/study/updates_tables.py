@@ -3,9 +3,7 @@
 
 from __future__ import annotations
 
-import csv
-from dataclasses import asdict, dataclass, fields
-from pathlib import Path
+from dataclasses import dataclass
 
 import numpy as np
 from evidence import spread
@@ -29,20 +27,6 @@ class Row:
     def values(self) -> list[float]:
         """Returns the errors."""
         return [float(error) for error in self.errors.split()]
-
-
-def write(path: Path, rows: list[Row]) -> None:
-    """Writes rows as CSV."""
-    with path.open("w", newline="") as file:
-        writer = csv.DictWriter(file, [one.name for one in fields(Row)], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(asdict(row) for row in rows)
-
-
-def read(path: Path) -> list[Row]:
-    """Returns the rows of a file that `write` has written."""
-    with path.open(newline="") as file:
-        return [Row(**record) for record in csv.DictReader(file)]
 
 
 def report(rows: list[Row]) -> str:

@@ -17,6 +17,7 @@
 #include "dlsim/sim/forward.h"
 #include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/replay.h"
+#include "dlsim/sim/scaled.h"
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
@@ -142,7 +143,8 @@ struct BrokenLosses {
 
 struct Advice {
   std::vector<FormatAdvice> formats;  // in the order of the call
-  size_t best = 0;                    // among them
+  std::vector<ScaledAdvice> scaled;   // the same of formats with scales of their own
+  size_t best = 0;                    // among `formats`, or `scaled` if there are none
   std::vector<Role> looked_at;        // with a gradient that is not zero, or forward tensors
   bool gradients = true;              // some were recorded, whatever they say
   bool parameters_only = false;       // no gradients of activations were among them

@@ -15,6 +15,7 @@
 #include "dlsim/measure_step.h"
 #include "dlsim/profile.h"
 #include "dlsim/sim/loss_scaler.h"
+#include "dlsim/trace.h"
 
 namespace dlsim::sim {
 
@@ -27,6 +28,9 @@ class GradientStep {
 
   // Whether a loss was recorded with it, and is NaN or infinite.
   virtual bool HasBrokenLoss() const { return false; }
+
+  // The step as it was recorded; null if its values are not at hand, as those of a profile.
+  virtual const TraceStep* Recorded() const { return nullptr; }
 
   // The forward tensors that autocast keeps in float32, as recorded.
   virtual std::set<std::string> AutocastFloat32() const { return {}; }

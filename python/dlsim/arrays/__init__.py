@@ -6,6 +6,24 @@ and shape, on the same device. docs/python-arrays.md has the rules for layouts, 
 """
 
 from ._convert import decode, encode, measure, quantize
+from ._scaled import (
+    ScaledArray,
+    delayed_scales,
+    encode_scaled,
+    measure_scaled,
+    quantize_scaled,
+)
 from ._tensor_stats import TensorStats
 
-__all__ = ["TensorStats", "decode", "encode", "measure", "quantize"]
+__all__ = [
+    "ScaledArray",
+    "TensorStats",
+    "decode",
+    "delayed_scales",
+    "encode",
+    "encode_scaled",
+    "measure",
+    "measure_scaled",
+    "quantize",
+    "quantize_scaled",
+]

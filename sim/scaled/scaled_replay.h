@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Converts each recorded tensor to scaled formats, step by step.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "dlsim/scaled_format.h"
+#include "dlsim/sim/gradient_source.h"
+#include "dlsim/sim/scaled.h"
+#include "sim/base/named_list.h"
+#include "sim/scaled/delayed_scale.h"
+
+namespace dlsim::sim {
+
+class ScaledReplay {
+ public:
+  explicit ScaledReplay(std::span<const NamedScaledFormat> formats);
+
+  // Lives through a step. Throws Error (exit code 3) if its values are not at hand.
+  void Add(const GradientStep& step);
+
+  // Returns what was found, in the order of the formats. Once.
+  std::vector<ScaledAdvice> Take();
+
+ private:
+  struct OfFormat {
+    NamedScaledFormat named;
+    std::map<std::string, DelayedScale> delayed;  // by tensor
+    NamedList<ScaledTensor> tensors;
+    std::vector<ScaledStep> steps;
+  };
+  struct Source;
+  struct Found;
+
+  static Found Convert(const Source& source, const OfFormat& format, std::span<const float> values);
+  static void Merge(const Source& source, const Found& from, Found& into);
+  static void AddFound(int64_t step, const Source& source, const Found& found, size_t place,
+                       OfFormat& format);
+
+  std::vector<OfFormat> formats_;
+};
+
+// Goes through all steps of a source; `done(steps)` is called after each.
+std::vector<ScaledAdvice> ReplayScaled(const GradientSource& source,
+                                       std::span<const NamedScaledFormat> formats,
+                                       const std::function<void(size_t)>& done);
+
+}  // namespace dlsim::sim

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// What is said of scaled formats, in words and in JSON.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "dlsim/sim/advice.h"
+#include "sim/base/json_value.h"
+
+namespace dlsim::sim {
+
+Verdict VerdictOn(const ScaledAdvice& format);
+
+// Returns the sentence on a format.
+std::string ScaledSentence(const ScaledAdvice& format);
+
+// Returns the sentence on what was looked at where no other formats were asked for.
+std::string ScaledBasis(const ScaledAdvice& format);
+
+// Returns a table of the formats, and of each the `top` tensors that lose most; empty without any.
+std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t top);
+
+// Returns what `verdict.formats[].scaled` holds.
+Json JsonScaled(const ScaledAdvice& format);
+
+}  // namespace dlsim::sim

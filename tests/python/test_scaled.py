@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Formats with scales of their own, against the code of those who train with them."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+from bundled_traces import TRACES
+
+import dlsim
+from dlsim.arrays import (
+    decode,
+    delayed_scales,
+    encode_scaled,
+    measure_scaled,
+    quantize_scaled,
+)
+
+# Made by the functions of TransformerEngine 2.20 (quantization.py with a true division, as its
+# kernel has; reference_nvfp4.py), run alone.
+GOLDEN = Path(__file__).parents[1] / "data" / "scaled" / "transformer_engine.npz"
+ELEMENTS = {
+    "e4m3": ml_dtypes.float8_e4m3fn,
+    "e5m2": ml_dtypes.float8_e5m2,
+    "e2m3": ml_dtypes.float6_e2m3fn,
+    "e3m2": ml_dtypes.float6_e3m2fn,
+    "e2m1": ml_dtypes.float4_e2m1fn,
+}
+
+
+def _golden(kind: str) -> list[tuple[list[str], np.ndarray]]:
+    with np.load(GOLDEN) as data:
+        return [(key.split()[1:], data[key]) for key in data.files if key.startswith(kind)]
+
+
+@pytest.mark.parametrize(("key", "data"), _golden("delayed"), ids=lambda value: str(value)[:40])
+def test_delayed_scaling_is_transformer_engines(key: list[str], data: np.ndarray) -> None:
+    history, decides, margin, backward = key
+    format = f"fp8-delayed:history={history},decides={decides},margin={margin}"
+    largest, scales = data
+    assert delayed_scales(largest, format, backward=backward == "1") == scales.tolist()
+
+
+def test_nvfp4_is_transformer_engines() -> None:
+    data = {tuple(key): array for key, array in _golden("nvfp4")}
+    for kind in "0123":
+        found = encode_scaled(data[kind, "values"], "nvfp4")
+        np.testing.assert_array_equal(found.scales, data[kind, "scales"])
+        np.testing.assert_array_equal(found.codes, data[kind, "codes"])
+
+
+@pytest.mark.parametrize("element", ELEMENTS)
+def test_elements_are_those_of_ml_dtypes(element: str) -> None:
+    values = np.random.default_rng(0).standard_normal((64, 32)).astype(np.float32)
+    found = encode_scaled(values, f"mxfp8:forward={element}")
+    exponents = found.scales.astype(int) - 127
+    scaled = values * np.exp2(-exponents).astype(np.float32)
+    expected = scaled.astype(ELEMENTS[element])
+    np.testing.assert_array_equal(found.codes, expected.view(np.uint8))
+    np.testing.assert_array_equal(
+        found.decode(), expected.astype(np.float32) * np.exp2(exponents).astype(np.float32)
+    )
+
+
+def _samples() -> dict[str, np.ndarray]:
+    random = np.random.default_rng(1)
+    normal = random.standard_normal((128, 256)).astype(np.float32)
+    bits = random.integers(0, 2**32, normal.shape, dtype=np.uint64).astype(np.uint32)
+    anything = bits.view(np.float32)
+    return {
+        "normal": normal,
+        "wide": normal * np.exp2(random.integers(-20, 20, (128, 1))).astype(np.float32),
+        "any": np.where(np.isfinite(anything), anything, 0).astype(np.float32),
+        "powers": np.exp2(random.integers(-126, 127, normal.shape)).astype(np.float32),
+        "zeros": np.where(random.random(normal.shape) < 0.9, 0, normal).astype(np.float32),
+    }
+
+
+@pytest.mark.parametrize("rule", ["floor", "even", "up"])
+@pytest.mark.parametrize("format", ["mxfp8", "mxfp8:e5m2", "mxfp6-e2m3", "mxfp6-e3m2", "mxfp4"])
+def test_blocks_are_those_of_torchao(format: str, rule: str) -> None:
+    mx = pytest.importorskip("torchao.prototype.mx_formats.mx_tensor")
+    constants = pytest.importorskip("torchao.prototype.mx_formats.constants")
+    import torch
+
+    name, _, element = format.partition(":")
+    elements = {
+        "mxfp8": torch.float8_e5m2 if element else torch.float8_e4m3fn,
+        "mxfp6-e2m3": constants.DTYPE_FP6_E2M3,
+        "mxfp6-e3m2": constants.DTYPE_FP6_E3M2,
+        "mxfp4": torch.float4_e2m1fn_x2,
+    }
+    mode = {"floor": "FLOOR", "even": "EVEN", "up": "RCEIL"}[rule]
+    for values in _samples().values():
+        scales, codes = mx.to_mx(
+            torch.from_numpy(values), elements[name], 32, mx.ScaleCalculationMode[mode]
+        )
+        found = encode_scaled(values, f"{name}:rule={rule}" + (",forward=e5m2" if element else ""))
+        expected = codes.view(torch.uint8).numpy()
+        if name == "mxfp4":
+            expected = np.stack([expected & 15, expected >> 4], -1)
+        np.testing.assert_array_equal(found.scales, scales.view(torch.uint8).numpy())
+        np.testing.assert_array_equal(found.codes, expected.reshape(values.shape))
+
+
+def test_fp8_scales_are_those_of_torchao() -> None:
+    utils = pytest.importorskip("torchao.float8.float8_utils")
+    config = pytest.importorskip("torchao.float8.config")
+    import torch
+
+    for values in _samples().values():
+        tensor = torch.from_numpy(values)
+        for backward, element in ((False, torch.float8_e4m3fn), (True, torch.float8_e5m2)):
+            scale = utils.tensor_to_scale(tensor, element)
+            codes = utils.to_fp8_saturated(tensor * scale, element).view(torch.uint8).numpy()
+            found = encode_scaled(values, "fp8-current", backward=backward)
+            assert found.scales.item() == scale.item()
+            np.testing.assert_array_equal(found.codes, codes)
+        for axis in (-1, 0):
+            scale = utils.tensor_to_scale(
+                tensor,
+                torch.float8_e4m3fn,
+                scaling_granularity=config.ScalingGranularity.AXISWISE,
+                axiswise_dim=axis,
+                round_scales_to_power_of_2=True,
+            )
+            codes = utils.to_fp8_saturated(tensor * scale, torch.float8_e4m3fn)
+            found = encode_scaled(values, "fp8-rowwise", axis=axis)
+            np.testing.assert_array_equal(found.scales.ravel(), scale.numpy().ravel())
+            np.testing.assert_array_equal(found.codes, codes.view(torch.uint8).numpy())
+
+
+def test_arrays_of_any_shape_and_kind() -> None:
+    torch = pytest.importorskip("torch")
+    values = np.random.default_rng(2).standard_normal((3, 5, 40)).astype(np.float32)
+    found = encode_scaled(values, "mxfp8")
+    assert found.codes.shape == values.shape
+    assert found.scales.shape == (15, 2)
+    assert encode_scaled(values, "mxfp8", axis=0).scales.shape == (1, 40)
+    result = quantize_scaled(torch.from_numpy(values), "mxfp8")
+    np.testing.assert_array_equal(result.numpy(), found.decode())
+    np.testing.assert_array_equal(quantize_scaled(values[0, 0], "nvfp4").shape, (40,))
+    assert quantize_scaled(np.empty((0, 4), np.float32), "mxfp4").shape == (0, 4)
+    given = encode_scaled(values, "fp8-delayed", scale=4.0)
+    np.testing.assert_array_equal(decode(given.codes, "fp8-e4m3") / 4, given.decode())
+    lost = measure_scaled(values, "mxfp4")
+    assert 0.005 < lost["stats"]["error_sum_of_squares"] / lost["stats"]["sum_of_squares"] < 0.02
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("mxfp9",), "unknown name"),
+        (("mxfp8:rule=down",), "bad rule"),
+        (("mxfp8", 1), "axis"),
+        (("mxfp8", -1, 2.0), "scale"),
+        (("fp8-delayed", -1, -1.0), "scale"),
+    ],
+)
+def test_bad_arguments(arguments: tuple, problem: str) -> None:
+    format, axis, scale = (*arguments, -1, None)[:3] if len(arguments) < 3 else arguments
+    with pytest.raises(dlsim.UsageError, match=problem):
+        encode_scaled(np.ones((2, 3, 4), np.float32), format, axis=axis, scale=scale)
+
+
+def test_a_replay_has_a_line_for_each_format() -> None:
+    trace = TRACES / "t5-stream"
+    result = dlsim.replay(trace, formats=["mxfp8", "fp8-delayed"], quiet=True)
+    verdict = result.verdict
+    assert [one.format for one in verdict.formats] == ["mxfp8", "fp8-delayed"]
+    assert verdict.lines[0].startswith("mxfp8        trains: forward values lose")
+    assert verdict.lines[-1].startswith("Based on outputs of modules, parameters and gradients")
+    found = result.data["verdict"]["formats"][0]["scaled"]
+    assert found["block"] == 32
+    step = dlsim.open_trace(trace)[0]
+    for tensor in found["tensors"]:
+        if tensor["role"] == "grad":
+            assert not tensor["judged"]
+    weight = next(one for one in found["tensors"] if one["name"] == "head.weight.value")
+    values = np.asarray(step.tensors["head.weight.value"])
+    lost = measure_scaled(values, "mxfp8")["stats"]
+    assert weight["row"]["elements"] == 5 * values.size
+    assert lost["elements"] == values.size
+
+
+def test_delayed_scales_need_each_step() -> None:
+    with_gaps = dlsim.replay(TRACES / "t5-stream", formats=["fp8-delayed"], quiet=True)
+    assert "cannot be judged: its scales follow" in with_gaps.verdict.lines[0]
+    each = dlsim.replay(TRACES / "cnn-digits", formats=["fp8-delayed"], quiet=True)
+    assert "trains as far as gradients show" in each.verdict.lines[0]
+
+
+def test_scaled_formats_beside_others_change_nothing_of_them() -> None:
+    trace = TRACES / "cnn-digits"
+    alone = dlsim.replay(trace, formats=["fp16"], quiet=True).data
+    beside = dlsim.replay(trace, formats=["fp16", "mxfp8"], quiet=True).data
+    assert beside["runs"] == alone["runs"]
+    assert beside["verdict"]["formats"][0] == alone["verdict"]["formats"][0]
+    assert len(beside["verdict"]["lines"]) == len(alone["verdict"]["lines"]) + 1
+
+
+def test_a_profile_has_no_values(tmp_path: Path) -> None:
+    profile = tmp_path / "run.dlprof"
+    dlsim.profile(TRACES / "cnn-digits", output=profile, quiet=True)
+    with pytest.raises(dlsim.InputError, match="scaled formats need the values of tensors"):
+        dlsim.replay(profile, formats=["mxfp8"], quiet=True)
