@@ -267,12 +267,15 @@ def test_rows_of_masked_scores_fail_where_they_become_nan(tmp_path, how, constan
 @pytest.mark.parametrize(
     ("shares", "zero"),
     [
-        (lambda x: x / (x.amax(-1, keepdim=True) + 1e-8), True),
-        (lambda x: x / x.amax(-1, keepdim=True).clamp(min=1e-8), True),
-        (lambda x: torch.log(x + 1e-8).tanh(), True),
-        (lambda x: x / (x.sum(-1, keepdim=True) + 1e-8), False),  # which is float32
-        (lambda x: x / (x.amax(-1, keepdim=True) + 1e-6), False),
-        (lambda x: x / 1e-3, False),
+        (lambda x: x / (x.amax(-1, keepdim=True) + 1e-8), ["autocast", "half"]),
+        (lambda x: x / x.amax(-1, keepdim=True).clamp(min=1e-8), ["autocast", "half"]),
+        (lambda x: x / (x.amax(-1, keepdim=True) + 1e-8).sqrt(), ["autocast", "half"]),
+        (lambda x: (x * 2).div_(x.amax(-1, keepdim=True) + 1e-8).tanh(), ["autocast", "half"]),
+        (lambda x: torch.log(x + 1e-8).tanh(), ["autocast", "half"]),
+        (lambda x: x / (x.sum(-1, keepdim=True) + 1e-8), ["half"]),
+        (lambda x: (x + 1e-8).sqrt(), []),
+        (lambda x: x / (x.amax(-1, keepdim=True) + 1e-6), []),
+        (lambda x: x / 1e-3, []),
     ],
 )
 def test_divisors_that_become_zero_fail(tmp_path, shares, zero) -> None:
@@ -289,5 +292,6 @@ def test_divisors_that_become_zero_fail(tmp_path, shares, zero) -> None:
     nn.init.zeros_(model.fc.bias)
     tensors, _ = recorded(tmp_path, model, x)
     assert not zero or "(root)/divisor.act" in tensors
-    fp16 = dlsim.replay(tmp_path, quiet=True).verdict["fp16"]
-    assert (fp16.verdict == "fails in forward") == zero
+    for recipe in ("autocast", "half"):
+        fp16 = dlsim.replay(tmp_path, recipe=recipe, quiet=True).verdict["fp16"]
+        assert (fp16.verdict == "fails in forward") == (recipe in zero)

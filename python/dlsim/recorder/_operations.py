@@ -18,7 +18,7 @@ from ._tensors import LEAST_MASK, floats_in, tensors_in
 from ._widths import Widths
 
 # Operations that have no value where one of their arguments is zero, and which.
-_DIVIDES_BY = {"div": 1, "log": 0, "log10": 0, "log2": 0, "reciprocal": 0, "rsqrt": 0}
+_DIVIDES_BY = {"div": 1, "log": 0, "log10": 0, "log2": 0, "reciprocal": 0, "rsqrt": 0, "sqrt": 0}
 
 # The smallest normal value of fp16: what is below may become zero.
 _TINY = 2.0**-14
@@ -65,6 +65,7 @@ class Operations:
         self._latest: ByMemory[Result] = ByMemory()
         self._copies: ByMemory[set[tuple[int, int]]] = ByMemory()  # first element, elements
         self._narrow_before: ByMemory[bool] = ByMemory()  # what was made float32 of 16 bits
+        self._roots: ByMemory[Any] = ByMemory()  # of square roots, what they are taken of
         self._looks_itself = False  # whether the operators that are called now are its own
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
@@ -87,6 +88,7 @@ class Operations:
         self._latest.clear()
         self._copies.clear()
         self._narrow_before.clear()
+        self._roots.clear()
         self._pending.clear()
 
     def result_of(self, tensor: Any) -> Result | None:
@@ -147,14 +149,14 @@ class Operations:
 
         Those are a constant. Where that is minus infinity in 16 bits, the softmax of a row is NaN.
         """
-        narrow = self._widths.narrow(scores) or self._narrow_before.get(scores)
-        if not narrow or not isinstance(dim, int) or scores.numel() == 0:
+        narrow = self._widths.narrow(scores) or bool(self._narrow_before.get(scores))
+        if not isinstance(dim, int) or scores.numel() == 0:
             return
         with self._looking():
             largest = scores.detach().amax(dim)
             masked = -math.inf < float(largest.min()) < -LEAST_MASK
         if masked:
-            self._widths.set(largest, True)
+            self._widths.set(largest, narrow)
             self._found("masked_rows", largest, True)
 
     @contextmanager
@@ -165,16 +167,25 @@ class Operations:
         finally:
             self._looks_itself = False
 
-    def _find_tiny_divisors(self, operation: str, args: tuple[Any, ...]) -> None:
-        """Records what is divided by, or of what a logarithm is taken, if some of it is tiny."""
+    def _find_tiny_divisors(self, operation: str, args: tuple[Any, ...], result: Any) -> None:
+        """Records what is divided by, or of what a logarithm is taken, if some of it is tiny.
+
+        Of a square root that is divided by, what it is taken of.
+        """
         by = args[_DIVIDES_BY[operation]]
-        if not list(floats_in(by)) or by.dim() == 0 or not self._widths.narrow(by):
+        if not floats_in(by) or by.dim() == 0:
             return
-        with self._looking():
-            tiny = (by != 0) & (by.detach().abs() < _TINY)
-            found, divisors = bool(tiny.any()), by.detach().clone()
-        if found:
-            self._widths.set(divisors, True)
+        divisors = self._roots.get(by) if operation in ("div", "reciprocal") else None
+        if divisors is None:
+            with self._looking():
+                tiny = (by != 0) & (by.detach().abs() < _TINY)
+                if not bool(tiny.any()):
+                    return
+                divisors = by.detach().clone()
+            self._widths.set(divisors, self._widths.narrow(by))
+        if operation == "sqrt":
+            self._roots.set(result, divisors)
+        else:
             self._found("divisor", divisors, True)
 
     def _made_of_integers(self, result: Any, narrow: bool) -> None:
@@ -236,8 +247,6 @@ class Operations:
         given = list(tensors_in((args, kwargs)))
         results = floats_in(result)
         widths = self._widths
-        if operator.operation in _DIVIDES_BY:
-            self._find_tiny_divisors(operator.operation, args)
         if widths.copies(operator.operation):
             self._copy(given)
         widths.computed(operator.operation, given, results, in_place=operator.in_place)
@@ -248,6 +257,10 @@ class Operations:
             self._latest.forget(one)
             self._copies.forget(one)
             self._narrow_before.forget(one)
+            self._roots.forget(one)
+        divides = operator.operation in _DIVIDES_BY  # others change in place what is looked at
+        if divides and results and (operator.operation == "div" or not operator.in_place):
+            self._find_tiny_divisors(operator.operation, args, results[0])
         if results and given and not operator.moves:
             self._take(operator.operation, given, results[0], in_place=operator.in_place)
 
