@@ -34,6 +34,12 @@ std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
   return names;
 }
 
+// A format with scales of its own stands beside those of the rest of the training.
+void TakeScaled(const TrainingConfig& config, bool asked, ConfiguredRuns& made) {
+  if (asked || config.scaled.empty()) return;
+  if (std::ranges::count(made.scaled, config.scaled) == 0) made.scaled.push_back(config.scaled);
+}
+
 void AddRuns(const SimulationRequest& request, const std::string& config, ConfiguredRuns& made) {
   std::vector<SimulationRun> runs = PrepareRuns(request);
   for (SimulationRun& run : runs) run.config = config;
@@ -77,6 +83,7 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
   ConfiguredRuns made;
   if (configs.size() < 2) {
     if (!configs.empty()) {
+      TakeScaled(configs[0], !request.formats.empty(), made);
       ApplyConfig(configs[0], request);
       made.accumulate_steps = configs[0].accumulate_steps;
       TakeRecipe(configs[0], made);
@@ -90,6 +97,7 @@ ConfiguredRuns PrepareConfiguredRuns(const ConfigArguments& arguments, Simulatio
   const std::vector<std::string> names = NamesOf(arguments.paths);
   for (size_t i = 0; i < configs.size(); ++i) {
     SimulationRequest own = request;
+    TakeScaled(configs[i], !request.formats.empty(), made);
     ApplyConfig(configs[i], own);
     AddDefaults(own);
     TakeAccumulation(configs[i], arguments.paths[i], i == 0, made);

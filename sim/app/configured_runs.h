@@ -17,6 +17,7 @@ namespace dlsim::sim {
 struct ConfiguredRuns {
   std::vector<SimulationRun> runs;
   std::vector<std::string> formats;         // of all runs, each once
+  std::vector<std::string> scaled;          // of the files, where no format was asked for
   std::optional<int64_t> accumulate_steps;  // as the files say
   std::optional<Recipe> recipe;             // of all files; nothing without one
   // For the record: "config" of one file, "configs" of several; null without one.

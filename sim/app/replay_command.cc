@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim replay: a trace through formats and policies.
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string>
@@ -223,7 +224,7 @@ Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
 
 int RunReplay(ReplayCommandOptions options) {
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
-  const std::vector<NamedScaledFormat> scaled = TakeScaledFormats(options);
+  std::vector<NamedScaledFormat> scaled = TakeScaledFormats(options);
   const bool only_scaled = !scaled.empty() && options.request.formats.empty();
   options.request.conversion = options.conversion.Of({});
   options.request.finite_test = options.rules.finite_test;
@@ -233,6 +234,9 @@ int RunReplay(ReplayCommandOptions options) {
   ConfiguredRuns configured =
       only_scaled ? ConfiguredRuns() : PrepareConfiguredRuns(options.config, options.request);
   std::vector<SimulationRun> runs = std::move(configured.runs);
+  // Those of a file are for traces alone; what has no values is judged without them.
+  std::vector<NamedScaledFormat> of_files;
+  for (const std::string& format : configured.scaled) of_files.push_back(ParseScaledFormat(format));
   if (!options.recipe) options.recipe = configured.recipe;
   AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
   if (!asked.steps) asked.steps = configured.accumulate_steps;
@@ -250,6 +254,12 @@ int RunReplay(ReplayCommandOptions options) {
   Advice advice;
   if (!only_scaled) {
     advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
+  }
+  if (input.profile == nullptr) {
+    std::ranges::move(of_files, std::back_inserter(scaled));
+  } else if (!of_files.empty() && !options.results.quiet) {
+    CurrentCaller().Say("note: " + of_files.front().name +
+                        " of the configuration is not judged: it needs the values of a trace");
   }
   StepScaled(*input.source, scaled, options, advice);
   AddPaths(runs, advice);

@@ -149,6 +149,32 @@ void RefuseDeepSpeed(const ConfigBlock& arguments) {
                             : " " + Quoted(file->text)));
 }
 
+// The format of products in Transformer Engine's layers, as transformer_config.py and fp8_utils.py
+// of megatron.core choose it; empty without one.
+std::string ReadScaledFormat(const ConfigBlock& arguments) {
+  constexpr std::array<std::string_view, 2> kElements = {"e4m3", "hybrid"};
+  constexpr std::array<std::string_view, 5> kRecipes = {"delayed", "tensorwise", "mxfp8",
+                                                        "blockwise", "custom"};
+  constexpr std::array<std::string_view, 2> kDecides = {"most_recent", "max"};
+  constexpr std::array<std::string_view, 2> kFp4Recipes = {"nvfp4", "custom"};
+  if (arguments.Has("fp4_format")) {
+    return arguments.Choice("fp4_recipe", kFp4Recipes).value_or("nvfp4") == "nvfp4" ? "nvfp4" : "";
+  }
+  if (!arguments.Has("fp8_format")) return "";
+  const std::string elements =
+      arguments.Choice("fp8_format", kElements) == "hybrid" ? "backward=e5m2" : "backward=e4m3";
+  const std::string recipe = arguments.Choice("fp8_recipe", kRecipes).value_or("delayed");
+  if (recipe == "tensorwise") return "fp8-current:" + elements;
+  if (recipe == "mxfp8") return "mxfp8:" + elements;
+  if (recipe == "blockwise") return "fp8-block:" + elements;
+  if (recipe == "custom") return "";
+  const int64_t history = arguments.Integer("fp8_amax_history_len", 1, 65536).value_or(1);
+  const int64_t margin = arguments.Integer("fp8_margin", -64, 64).value_or(0);
+  return "fp8-delayed:" + elements + ",history=" + std::to_string(history) +
+         ",decides=" + arguments.Choice("fp8_amax_compute_algo", kDecides).value_or("most_recent") +
+         ",margin=" + std::to_string(margin);
+}
+
 }  // namespace
 
 bool LooksLikeMegatron(const ConfigBlock& file) { return HasMark(file.node(), kMegatronMarks); }
@@ -173,9 +199,15 @@ TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& option
   AddNotes(arguments.NoteMisspelt(kMegatronKeys), config.notes);
   ReadNormLimit(arguments, "clip_grad", 1.0, config);
   NoteMicroSteps(arguments, config);
+  config.scaled = ReadScaledFormat(arguments);
+  if (config.scaled == "nvfp4") {
+    config.notes.push_back(
+        "nvfp4 without the stochastic rounding and the rotations of the recipe: it loses more "
+        "here");
+  }
   for (const std::string_view key : {"fp8_format", "fp4_format"}) {
-    if (!arguments.Has(key)) continue;
-    config.notes.push_back(std::string(key) + " is not simulated: it rounds inside of layers");
+    if (!arguments.Has(key) || !config.scaled.empty()) continue;
+    config.notes.push_back(std::string(key) + " is not simulated: its recipe is code");
   }
   return config;
 }

@@ -48,6 +48,7 @@ struct TrainingConfig {
   std::string kind;                    // for the report, such as "DeepSpeed"
   std::vector<std::string> formats;    // empty: the file does not say
   std::vector<ConfigPolicy> policies;  // empty: the file does not say
+  std::string scaled = {};             // a format with scales of its own, of products in layers
   Clipping clipping = {};
   std::optional<int64_t> grad_accum_steps = std::nullopt;  // micro-steps of a step
   std::optional<int64_t> accumulate_steps = std::nullopt;  // as ReplayOptions has it

@@ -200,6 +200,32 @@ def test_scaled_formats_beside_others_change_nothing_of_them() -> None:
     assert len(beside["verdict"]["lines"]) == len(alone["verdict"]["lines"]) + 1
 
 
+@pytest.mark.parametrize(
+    ("arguments", "format"),
+    [
+        ("--fp8-format hybrid", "fp8-delayed:backward=e5m2,history=1,decides=most_recent,margin=0"),
+        (
+            "--fp8-format e4m3 --fp8-amax-history-len 16 --fp8-amax-compute-algo max",
+            "fp8-delayed:backward=e4m3,history=16,decides=max,margin=0",
+        ),
+        ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8-current:backward=e5m2"),
+        ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8:backward=e4m3"),
+        ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8-block:backward=e4m3"),
+        ("--fp4-format e2m1", "nvfp4"),
+        ("--fp8-format hybrid --fp8-recipe custom", None),
+        ("", None),
+    ],
+)
+def test_megatrons_arguments_name_a_format(
+    arguments: str, format: str | None, tmp_path: Path
+) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"pretrain_gpt.py --num-layers 2 --hidden-size 8 --bf16 {arguments}\n")
+    found = dlsim.replay(TRACES / "cnn-digits", config=script, quiet=True).verdict
+    expected = ["bf16"] + ([format] if format else [])
+    assert [one.format for one in found.formats] == expected
+
+
 def test_a_profile_has_no_values(tmp_path: Path) -> None:
     profile = tmp_path / "run.dlprof"
     dlsim.profile(TRACES / "cnn-digits", output=profile, quiet=True)
