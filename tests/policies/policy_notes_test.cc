@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which surprise of a stack each policy notes, by the parameters that hit it: the table of
-// docs/policies.md, row by row.
+// Which surprise of a stack each policy notes, by the parameters that hit it. docs/policies.md has
+// the most common ones, the pages of docs/policies the others.
 #include <gtest/gtest.h>
 
 #include <set>
