@@ -48,8 +48,8 @@ size_t EndOfSequence(std::string_view text, size_t start) {
 
 }  // namespace
 
-std::string StripTerminalCodes(std::string_view text) {
-  std::string plain;
+std::string_view StripTerminalCodes(std::string_view text, std::string& plain) {
+  if (text.find(kEscape) == std::string_view::npos) return text;
   for (size_t i = 0; i < text.size();) {
     if (text[i] == kEscape) {
       i = EndOfSequence(text, i);

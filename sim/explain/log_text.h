@@ -11,8 +11,8 @@
 
 namespace dlsim::sim {
 
-// Returns the text without ANSI escape sequences.
-std::string StripTerminalCodes(std::string_view text);
+// Returns the text without ANSI escape sequences: `text` itself, or `plain`, which then has it.
+std::string_view StripTerminalCodes(std::string_view text, std::string& plain);
 
 // Returns the number at the start of `text`, which may be "nan" or "inf", and the values that are
 // printed so: half a unit of its last digit to both sides if it has a fraction or an exponent. Of

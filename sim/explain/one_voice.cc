@@ -36,20 +36,18 @@ bool SameMessage(const LogEvent& a, const LogEvent& b) {
 // wording that comes first speaks; one of the two may leave out the scale that was used.
 void DropOtherWordings(std::vector<LogEvent>& events) {
   std::optional<LogEvent> last;
-  std::vector<LogEvent> kept;
   std::optional<uint8_t> wording;
-  for (LogEvent& event : events) {
-    if (IsOverflowWithScale(event) && !event.number) {
-      if (!wording) wording = event.wording;
-      const bool repeats = last && event.wording != *wording &&
-                           event.next->value == last->next->value &&
-                           (!event.used || !last->used || event.used->value == last->used->value);
-      if (repeats) continue;
-      if (event.wording == *wording) last = event;
+  const auto repeats = [&](const LogEvent& event) {
+    if (!IsOverflowWithScale(event) || event.number) return false;
+    if (!wording) wording = event.wording;
+    if (event.wording == *wording) {
+      last = event;
+      return false;
     }
-    kept.push_back(std::move(event));
-  }
-  events = std::move(kept);
+    return last && event.next->value == last->next->value &&
+           (!event.used || !last->used || event.used->value == last->used->value);
+  };
+  std::erase_if(events, repeats);
 }
 
 // ColossalAI, MXNet and Marian print each growth: without one between, an equal fall to a scale
@@ -59,21 +57,15 @@ void DropCopiesBeforeGrowth(LogEvents& log) {
     return e.stack == LogStack::kColossalAi || e.stack == LogStack::kMxnet ||
            e.stack == LogStack::kMarian;
   };
-  const LogEvent* last = nullptr;
-  std::vector<LogEvent> kept;
-  kept.reserve(log.events.size());
-  size_t dropped = 0;
-  for (LogEvent& event : log.events) {
+  std::optional<LogEvent> last;
+  const auto is_copy = [&](const LogEvent& event) {
     const bool is_fall = IsOverflowWithScale(event) && prints_growth(event);
-    if (is_fall && last && SameMessage(*last, event) && event.next->value > 1) {
-      ++dropped;
-      continue;
-    }
-    kept.push_back(std::move(event));
-    if (is_fall) last = &kept.back();
-    if (kept.back().kind == Kind::kGrowth || IsRecord(kept.back())) last = nullptr;
-  }
-  log.events = std::move(kept);
+    if (is_fall && last && SameMessage(*last, event) && event.next->value > 1) return true;
+    if (is_fall) last = event;
+    if (event.kind == Kind::kGrowth || IsRecord(event)) last.reset();
+    return false;
+  };
+  const size_t dropped = std::erase_if(log.events, is_copy);
   if (dropped == 0) return;
   log.losses.several_ranks = true;
   log.notes.push_back(
@@ -184,21 +176,21 @@ void RequireOneEngine(const std::vector<LogEvent>& events) {
 // skipped steps, the second the scale.
 void JoinCounts(std::vector<LogEvent>& events) {
   const auto is_record = [](const LogEvent& e) { return e.kind == Kind::kSteps && e.number; };
-  std::vector<LogEvent> joined;
+  size_t joined = 0;
   for (LogEvent& event : events) {
-    const bool again = !joined.empty() && is_record(joined.back()) && is_record(event) &&
-                       joined.back().number == event.number &&
-                       IsCount(joined.back()) != IsCount(event);
+    LogEvent* const last = joined > 0 ? &events[joined - 1] : nullptr;
+    const bool again = last && is_record(*last) && is_record(event) &&
+                       last->number == event.number && IsCount(*last) != IsCount(event);
     if (!again) {
-      joined.push_back(std::move(event));
+      LogEvent& place = events[joined++];
+      if (&place != &event) place = std::move(event);
       continue;
     }
-    LogEvent& last = joined.back();
-    if (IsCount(last)) std::swap(last, event);
-    last.skipped_total = event.skipped_total;
-    if (last.skipped == 0) last.skipped.reset();
+    if (IsCount(*last)) std::swap(*last, event);
+    last->skipped_total = event.skipped_total;
+    if (last->skipped == 0) last->skipped.reset();
   }
-  events = std::move(joined);
+  events.resize(joined);
 }
 
 void NoteNoScaler(LogEvents& log) {

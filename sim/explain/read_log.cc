@@ -17,6 +17,7 @@
 #include "sim/explain/log_table.h"
 #include "sim/explain/log_text.h"
 #include "sim/explain/one_voice.h"
+#include "sim/explain/told_words.h"
 
 namespace dlsim::sim {
 namespace {
@@ -40,33 +41,28 @@ size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit
   size_t number = first_number;
   for (size_t at = 0; at < text.size();) {
     CurrentCaller().CheckCancelled();
-    const size_t end = std::min(text.find_first_of("\r\n", at), text.size());
-    if (end > at) visit(text.substr(at, end - at), number);
-    if (end < text.size() && text[end] == '\n') ++number;
+    const size_t end = std::min(text.find('\n', at), text.size());
+    for (std::string_view rest = text.substr(at, end - at); !rest.empty();) {
+      const size_t length = std::min(rest.find('\r'), rest.size());
+      if (length > 0) visit(rest.substr(0, length), number);
+      rest.remove_prefix(std::min(length + 1, rest.size()));
+    }
+    if (end < text.size()) ++number;
     at = end + 1;
   }
   return number;
 }
 
-// Only lines with one of these words can say anything.
-bool MayTell(std::string_view line) {
-  for (const std::string_view word : {"scale", "overflow", "skipped", "Scale", "Overflow", "SCALE",
-                                      "cost-scaling", "outputs are", "| step "}) {
-    if (Has(line, word)) return true;
-  }
-  return false;
-}
-
 void ReadLine(std::string_view raw, size_t number, GuidedTable& table, LogEvents& log) {
-  const bool may_tell = MayTell(raw);
-  const bool has_loss = Has(raw, "loss") || Has(raw, "Loss") || Has(raw, "nan iterations");
-  if (!may_tell && !has_loss && !Has(raw, "outputs are")) return;
-  const std::string line = StripTerminalCodes(raw);
+  const ToldWords words = FindToldWords(raw);
+  if (!words.scale && !words.loss) return;
+  std::string stripped;
+  const std::string_view line = StripTerminalCodes(raw, stripped);
   if (std::optional<PrintedLoss> loss = RecogniseLoss(line)) {
     loss->line = number;
     log.losses.printed.push_back(*loss);
   }
-  if (!may_tell) return;
+  if (!words.scale) return;
   std::optional<LogEvent> event = table.Add(line);
   if (!event) event = RecogniseMessage(line);
   if (!event && PrintsSettings(line)) return;
