@@ -3,28 +3,18 @@
 
 #include <limits>
 #include <string>
+#include <string_view>
 #include <unordered_set>
-#include <variant>
+#include <utility>
 
 namespace dlsim::sim {
 namespace {
 
-template <class Value>
-void AppendBytes(const Value& value, std::string& key) {
-  key.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-// Returns what decides how a branch goes on.
-std::string KeyOf(const Branch& branch) {
-  std::string key(1, branch.ended ? '!' : ':');
-  AppendBytes(branch.way.overflow_at.size(), key);
-  for (const NamedValue& field : branch.scaler.Checkpoint()) {
-    if (const auto* text = std::get_if<std::string>(&field.value)) key += *text + ' ';
-    if (const auto* number = std::get_if<double>(&field.value)) AppendBytes(*number, key);
-    if (const auto* count = std::get_if<int64_t>(&field.value)) AppendBytes(*count, key);
-    if (const auto* flag = std::get_if<bool>(&field.value)) AppendBytes(*flag, key);
-  }
-  return key;
+// Appends what decides how a branch goes on.
+void AppendKey(const Branch& branch, std::string& keys) {
+  keys += branch.ended ? '!' : ':';
+  AppendBytes(branch.way.overflow_at.size(), keys);
+  branch.scaler.AppendState(keys);
 }
 
 }  // namespace
@@ -46,6 +36,13 @@ bool TakeStep(bool overflow, Branch& branch) {
   return decision.skip == overflow;
 }
 
+CleanSteps TakeCleanSteps(int64_t most, Branch& branch) {
+  if (branch.ended || most == 1) return {.count = 1, .fits = TakeStep(false, branch)};
+  const auto [count, last] = branch.scaler.NextClean(most);
+  branch.ended = last.event && last.event->fatal;
+  return {.count = count, .fits = !last.skip};
+}
+
 double NextScale(const LossScaler& scaler, bool announced) {
   if (!announced) return scaler.scale();
   LossScaler later = scaler;
@@ -53,16 +50,33 @@ double NextScale(const LossScaler& scaler, bool announced) {
   return later.scale();
 }
 
+bool MayTell(const LoggedOverflow& logged, const Branch& branch) {
+  return !branch.ended && Fits(logged.used, branch.scaler.scale());
+}
+
 bool TakeOverflow(const LoggedOverflow& logged, int64_t at, bool announced, Branch& branch) {
-  if (!Fits(logged.used, branch.scaler.scale()) || !TakeStep(true, branch)) return false;
+  if (!MayTell(logged, branch) || !TakeStep(true, branch)) return false;
   branch.way.overflow_at.push_back(at);
   return Fits(logged.next, NextScale(branch.scaler, announced));
 }
 
 void RemoveTwins(std::vector<Branch>& branches) {
   if (branches.size() < 2) return;
-  std::unordered_set<std::string> seen;
-  std::erase_if(branches, [&](const Branch& branch) { return !seen.insert(KeyOf(branch)).second; });
+  std::string keys;
+  std::vector<size_t> ends;
+  for (const Branch& branch : branches) {
+    AppendKey(branch, keys);
+    ends.push_back(keys.size());
+  }
+  std::unordered_set<std::string_view> seen(branches.size());
+  size_t start = 0, kept = 0;
+  for (size_t i = 0; i < branches.size(); start = ends[i++]) {
+    const std::string_view key = std::string_view(keys).substr(start, ends[i] - start);
+    if (!seen.insert(key).second) continue;
+    if (kept != i) branches[kept] = std::move(branches[i]);
+    ++kept;
+  }
+  branches.erase(branches.begin() + static_cast<std::ptrdiff_t>(kept), branches.end());
 }
 
 }  // namespace dlsim::sim

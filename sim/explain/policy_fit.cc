@@ -50,6 +50,18 @@ struct Work {
   uint64_t done = 0, most = 0;
 
   bool IsTooMuch() const { return done > most; }
+
+  // Adds `count` plain steps from the step `first` of a stretch on.
+  void AddPlain(int64_t first, int64_t count) {
+    const auto until = [](int64_t step) { return (step + kPlainSteps - 1) / kPlainSteps; };
+    done += static_cast<uint64_t>(until(first + count) - until(first));
+  }
+
+  // So many plain steps, and it is too much for sure, or nearly.
+  int64_t PlainRoom() const {
+    constexpr uint64_t kEnough = 1'000'000'000;
+    return static_cast<int64_t>(std::min(most - done + 1, kEnough)) * kPlainSteps;
+  }
 };
 
 // Returns the ways on through a stretch whose number of steps is known. Twins are sought when the
@@ -66,10 +78,10 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> b
       if (is_last && !Fits(stretch.used, branch.scaler.scale())) continue;
       const auto taken = static_cast<int64_t>(branch.way.overflow_at.size());
       const bool may_be_clean = places.MayBeClean(at, taken);
-      if (places.MayOverflow(at, taken)) {
+      const auto* const logged = stretch.overflows.data() + taken;
+      if (places.MayOverflow(at, taken) && MayTell(*logged, branch)) {
         Branch other = branch;
-        const LoggedOverflow& logged = stretch.overflows[static_cast<size_t>(taken)];
-        if (TakeOverflow(logged, at, false, other)) next.push_back(std::move(other));
+        if (TakeOverflow(*logged, at, false, other)) next.push_back(std::move(other));
       }
       if (may_be_clean && TakeStep(false, branch)) next.push_back(std::move(branch));
     }
@@ -88,18 +100,30 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> b
   return branches;
 }
 
-// The same where there is only one: no step overflows, or each does.
-bool AdvanceForced(const Stretch& stretch, Branch& branch, Work& work) {
+// The same where there is only one: each step overflows.
+bool AdvanceOverflows(const Stretch& stretch, Branch& branch, Work& work) {
   for (int64_t at = 0; at < *stretch.steps; ++at) {
     if (at % kPlainSteps == 0) ++work.done;
     if (work.IsTooMuch()) return false;
     const bool is_last = at == *stretch.steps - 1;
     if (is_last && !Fits(stretch.used, branch.scaler.scale())) return false;
-    const bool fits =
-        stretch.overflows.empty()
-            ? TakeStep(false, branch)
-            : TakeOverflow(stretch.overflows[static_cast<size_t>(at)], at, false, branch);
-    if (!fits) return false;
+    const LoggedOverflow& logged = stretch.overflows[static_cast<size_t>(at)];
+    if (!TakeOverflow(logged, at, false, branch)) return false;
+  }
+  return Fits(stretch.next, branch.scaler.scale());
+}
+
+// The same where none does.
+bool AdvanceClean(const Stretch& stretch, Branch& branch, Work& work) {
+  for (int64_t at = 0; at < *stretch.steps;) {
+    const int64_t left = *stretch.steps - at;
+    // The last step alone: its scale is looked at before it.
+    const int64_t most = std::clamp<int64_t>(left - 1, 1, work.PlainRoom());
+    CleanSteps taken = {.count = 1, .fits = false};
+    if (left > 1 || Fits(stretch.used, branch.scaler.scale())) taken = TakeCleanSteps(most, branch);
+    work.AddPlain(at, taken.count);
+    if (!taken.fits || work.IsTooMuch()) return false;
+    at += taken.count;
   }
   return Fits(stretch.next, branch.scaler.scale());
 }
@@ -133,10 +157,10 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
   std::vector<Branch> found;
   const bool grows = stretch.overflows.empty();
   int64_t since_change = 0;
+  double scale = NextScale(branch.scaler, stretch.announced);
   for (int64_t clean = 0; clean < kMostCleanSteps && found.size() < 2; ++clean) {
-    if (clean % kPlainSteps == 0) ++work.done;
+    work.AddPlain(clean, 1);
     if (work.IsTooMuch()) break;
-    const double scale = NextScale(branch.scaler, stretch.announced);
     branch.way.clean = clean;
     if (since_change == kMostStandingSteps) break;
     if (!grows && since_change < 2) {
@@ -146,13 +170,20 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
         found.push_back(std::move(*other));
       }
     }
-    if (!TakeStep(false, branch)) break;
-    const double next = NextScale(branch.scaler, stretch.announced);
-    const bool changed = next != scale;
-    since_change = changed ? 0 : since_change + 1;
+    const bool at_once = !stretch.announced && (grows || since_change >= 2);
+    const int64_t standing = std::min(kMostStandingSteps - since_change, kMostCleanSteps - clean);
+    const CleanSteps taken = TakeCleanSteps(at_once ? standing : 1, branch);
+    if (!taken.fits) break;
+    work.AddPlain(clean + 1, taken.count - 1);
+    if (work.IsTooMuch()) break;
+    clean += taken.count - 1;
+    const double before = scale;
+    scale = NextScale(branch.scaler, stretch.announced);
+    const bool changed = scale != before;
+    since_change = changed ? 0 : since_change + taken.count;
     if (!grows || !changed) continue;
     branch.way.clean = clean + 1;
-    if (Fits(stretch.used, scale) && Fits(stretch.next, next)) {
+    if (Fits(stretch.used, before) && Fits(stretch.next, scale)) {
       found.push_back(branch);
     }
     break;
@@ -171,8 +202,9 @@ std::vector<Branch> Advance(const Stretch& stretch, std::vector<Branch> branches
   } else if (overflows > 0 && overflows != *stretch.steps) {
     next = AdvanceCounted(stretch, std::move(branches), work);
   } else {
+    const auto advance = overflows == 0 ? AdvanceClean : AdvanceOverflows;
     for (Branch& branch : branches) {
-      if (AdvanceForced(stretch, branch, work)) next.push_back(std::move(branch));
+      if (advance(stretch, branch, work)) next.push_back(std::move(branch));
     }
   }
   RemoveTwins(next);
@@ -225,18 +257,20 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t mo
   for (const Stretch& stretch : path.stretches) {
     CurrentCaller().CheckCancelled();
     for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
-    std::vector<Branch> next = Advance(stretch, branches, work);
-    work.done += 1 + next.size();
-    fit.undecided = next.size() > kMostBranches || work.IsTooMuch();
-    if (next.empty() || fit.undecided) break;
+    fit.branches = branches.size();
+    fit.end = branches.front().scaler;
+    branches = Advance(stretch, std::move(branches), work);
+    work.done += 1 + branches.size();
+    fit.undecided = branches.size() > kMostBranches || work.IsTooMuch();
+    if (branches.empty() || fit.undecided) break;
     first = fit.ways.size();
-    for (Branch& branch : next) fit.ways.push_back(std::move(branch.way));
-    branches = std::move(next);
+    for (Branch& branch : branches) fit.ways.push_back(std::move(branch.way));
     ++fit.explained;
   }
   fit.work = work.done;
-  fit.branches = branches.size();
   fit.last = first;
+  if (fit.explained < path.stretches.size()) return fit;
+  fit.branches = branches.size();
   fit.end = branches.front().scaler;
   return fit;
 }

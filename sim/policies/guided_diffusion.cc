@@ -41,13 +41,13 @@ struct MixedPrecisionTrainer {
 Transition<MixedPrecisionTrainer::State> MixedPrecisionTrainer::Next(const Config& config,
                                                                      const State& state,
                                                                      const ScalerInput& input) {
-  const double scale = Scale(state);
-  if (std::isinf(scale)) {
+  // Whether 2^lg_loss_scale rounds to infinity or to 0 is seen without computing it.
+  if (state.lg_loss_scale >= 1024) {
     return {.next = state,
             .skip = true,
             .event = FatalEvent({"OverflowError", "(34, 'Numerical result out of range')"})};
   }
-  const bool skip = input.overflow || scale == 0;
+  const bool skip = input.overflow || state.lg_loss_scale <= -1075;
   State next = state;
   next.lg_loss_scale += skip ? -1 : config.fp16_scale_growth;
   next.loss_scale = Scale(next);

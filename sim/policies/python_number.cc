@@ -39,6 +39,7 @@ double RoundToDouble(uint64_t quotient, int bits, int64_t exponent) {
 // Returns a / b correctly rounded, infinity if it is too large; b is not 0.
 double TrueQuotient(const BigInt& a, const BigInt& b) {
   if (a == 0) return b.sign() < 0 ? -0.0 : 0.0;
+  if (b == 1 && BitLength(abs(a)) <= 53) return static_cast<double>(static_cast<int64_t>(a));
   const BigInt numerator = abs(a);
   const BigInt denominator = abs(b);
   const int64_t shift = 62 - (BitLength(numerator) - BitLength(denominator));
@@ -56,6 +57,7 @@ double TrueQuotient(const BigInt& a, const BigInt& b) {
 
 // The exact value of a finite float without its fraction.
 BigInt Truncated(double value) {
+  if (std::fabs(value) < 0x1p63) return static_cast<int64_t>(value);
   int exponent = 0;
   const double fraction = std::frexp(std::trunc(value), &exponent);
   const BigInt digits = static_cast<int64_t>(std::ldexp(fraction, 53));
@@ -168,7 +170,8 @@ bool operator<(const PythonNumber& a, const PythonNumber& b) {
 bool PythonNumber::Divides(int64_t count) const {
   if (const BigInt* const divisor = std::get_if<BigInt>(&value_)) {
     if (*divisor == 0) throw PythonError{"ZeroDivisionError", "integer modulo by zero"};
-    return BigInt(count) % *divisor == 0;
+    return BitLength(abs(*divisor)) < 64 ? count % static_cast<int64_t>(*divisor) == 0
+                                         : BigInt(count) % *divisor == 0;
   }
   const double divisor = std::get<double>(value_);
   if (divisor == 0) throw PythonError{"ZeroDivisionError", "float modulo"};

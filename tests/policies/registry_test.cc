@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 #include <string>
 #include <string_view>
@@ -116,6 +117,34 @@ TEST(Registry, WriteTheirDefaultsAsAUserWould) {
     for (size_t i = 0; i < implied.parameters.size(); ++i) {
       EXPECT_EQ(spelled_out.parameters[i].value, implied.parameters[i].value)
           << policy.name << "." << implied.parameters[i].name;
+    }
+  }
+}
+
+// Clean steps at once leave the state that as many single ones do.
+TEST(Registry, CleanStepsAtOnceAreSingleOnes) {
+  for (const PolicyInfo& policy : Policies()) {
+    LossScaler at_once = MakePolicy(policy.name).scaler, single = at_once;
+    int64_t taken = 0;
+    for (int calls = 0; calls < 40; ++calls) {
+      const double before = single.scale();
+      const LossScaler::CleanSteps steps = at_once.NextClean(200);
+      ASSERT_TRUE(steps.count >= 1 && steps.count <= 200) << policy.name;
+      ScalerDecision decision;
+      for (int64_t i = 0; i < steps.count; ++i) {
+        const bool stands = single.scale() == before || (std::isnan(before) && i == 0);
+        EXPECT_TRUE(stands) << policy.name << ", step " << taken + i;
+        decision = single.Next({});
+      }
+      taken += steps.count;
+      std::string expected, found;
+      single.AppendState(expected);
+      at_once.AppendState(found);
+      EXPECT_EQ(found, expected) << policy.name << ", step " << taken;
+      EXPECT_EQ(steps.last.skip, decision.skip) << policy.name;
+      EXPECT_EQ(steps.last.event.has_value(), decision.event.has_value()) << policy.name;
+      const bool ends = decision.skip || decision.event || single.scale() != before;
+      EXPECT_TRUE(ends || steps.count == 200) << policy.name << ", step " << taken;
     }
   }
 }

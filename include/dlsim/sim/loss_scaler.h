@@ -145,11 +145,27 @@ class LossScaler {
     return decision;
   }
 
+  // Takes up to `most` steps without overflow; stops after the first that is skipped, or has an
+  // event, or changes the scale. Returns how many it took, and the decision on the last one.
+  struct CleanSteps {
+    int64_t count = 0;
+    ScalerDecision last = {};
+  };
+  CleanSteps NextClean(int64_t most) {
+    CleanSteps steps = model_->NextClean(most);
+    if (steps.last.event) steps.last.event->step = step_ + steps.count - 1;
+    step_ += steps.count;
+    return steps;
+  }
+
   // The counters of the state, under the original's names.
   std::vector<NamedValue> Describe() const { return model_->Describe(); }
 
   // All that a checkpoint can hold: the scale first, then the counters.
   std::vector<NamedValue> Checkpoint() const { return model_->Checkpoint(); }
+
+  // Appends the values of Checkpoint() as bytes: the same for two that go on alike.
+  void AppendState(std::string& bytes) const { model_->AppendState(bytes); }
 
   enum class Restored : uint8_t { kOk, kUnknownField, kBadValue };
 
@@ -175,8 +191,10 @@ class LossScaler {
     virtual std::unique_ptr<AnyModel> Clone() const = 0;
     virtual double Scale() const = 0;
     virtual ScalerDecision Next(const ScalerInput& input) = 0;
+    virtual CleanSteps NextClean(int64_t most) = 0;
     virtual std::vector<NamedValue> Describe() const = 0;
     virtual std::vector<NamedValue> Checkpoint() const = 0;
+    virtual void AppendState(std::string& bytes) const = 0;
     virtual Restored Restore(std::string_view name, double value) = 0;
     virtual void RestartAt(double scale) = 0;
     virtual bool UsesAbsmax() const = 0;
@@ -195,6 +213,20 @@ class LossScaler {
       Transition<typename P::State> transition = P::Next(config, state, input);
       state = std::move(transition.next);
       return {transition.skip, std::move(transition.event)};
+    }
+    CleanSteps NextClean(int64_t most) override {
+      CleanSteps steps;
+      const ScalerInput clean;
+      const double scale = P::Scale(state);
+      while (steps.count < most) {
+        Transition<typename P::State> transition = P::Next(config, state, clean);
+        state = std::move(transition.next);
+        ++steps.count;
+        if (!transition.skip && !transition.event && P::Scale(state) == scale) continue;
+        steps.last = {transition.skip, std::move(transition.event)};
+        break;
+      }
+      return steps;
     }
     // Calls visit(field, is_scale) for each field, the scale first.
     template <class Visit>
@@ -217,6 +249,10 @@ class LossScaler {
         values.push_back({field.name, FieldValue(state.*field.member)});
       });
       return values;
+    }
+    void AppendState(std::string& bytes) const override {
+      ForEachField(
+          [&](const auto& field, bool) { AppendBytes(FieldValue(state.*field.member), bytes); });
     }
     Restored Restore(std::string_view name, double value) override {
       Restored result = Restored::kUnknownField;

@@ -5,7 +5,9 @@
 #include <cmath>
 #include <concepts>
 #include <cstdint>
+#include <string>
 #include <type_traits>
+#include <variant>
 
 namespace dlsim::sim {
 
@@ -44,6 +46,18 @@ auto FieldValue(const T& field) {
   } else {
     return static_cast<double>(field);
   }
+}
+
+// Appends the bytes of a field's value; a text ends in a blank.
+inline void AppendBytes(const std::string& value, std::string& bytes) { bytes += value + ' '; }
+template <class T>
+requires std::is_arithmetic_v<T>
+void AppendBytes(const T& value, std::string& bytes) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+template <class... T>
+void AppendBytes(const std::variant<T...>& value, std::string& bytes) {
+  std::visit([&](const auto& held) { AppendBytes(held, bytes); }, value);
 }
 
 }  // namespace dlsim::sim
