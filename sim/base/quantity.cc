@@ -29,7 +29,9 @@ bool IsPowerOfTwo(double value) {
 }
 
 std::string ScaleText(double scale) {
-  if (scale == 1 || !(scale > 0) || std::isinf(scale)) return fmt::format("{}", scale);
+  if (scale == 1 || !(scale > 0) || std::isinf(scale)) {
+    return fmt::format("{}", WithoutNanSign(scale));
+  }
   const double exponent = std::log2(scale);
   if (exponent == std::round(exponent)) return fmt::format("2^{}", std::lround(exponent));
   return fmt::format("2^{:.2f}", exponent);
@@ -41,11 +43,11 @@ std::string ScaleNumber(double scale) {
     const std::string text = fmt::format("{}", static_cast<float>(scale));
     if (ParseNumber(text, "scale") == scale) return text;
   }
-  return fmt::format("{}", scale);
+  return fmt::format("{}", WithoutNanSign(scale));
 }
 
 std::string PowerText(double value) {
-  return IsPowerOfTwo(value) ? ScaleText(value) : fmt::format("{:g}", value);
+  return IsPowerOfTwo(value) ? ScaleText(value) : fmt::format("{:g}", WithoutNanSign(value));
 }
 
 std::string SettingText(double value) {
@@ -55,7 +57,7 @@ std::string SettingText(double value) {
 
 std::string NumberText(double value) {
   const bool integer = value == std::rint(value) && std::fabs(value) < 1e15;
-  return integer ? fmt::format("{:.0f}", value) : fmt::format("{}", value);
+  return integer ? fmt::format("{:.0f}", value) : fmt::format("{}", WithoutNanSign(value));
 }
 
 std::string DecimalBytes(uint64_t bytes) {
@@ -76,7 +78,7 @@ std::string BinaryBytes(uint64_t bytes) {
 std::string Percent(double fraction) {
   if (fraction == 0) return "0";
   return fraction >= 0.0001 ? fmt::format("{:.3g} %", 100 * fraction)
-                            : fmt::format("{:.1e} %", 100 * fraction);
+                            : fmt::format("{:.1e} %", WithoutNanSign(100 * fraction));
 }
 
 std::string Counted(uint64_t count, std::string_view noun) {
@@ -84,7 +86,7 @@ std::string Counted(uint64_t count, std::string_view noun) {
 }
 
 std::string ParameterText(std::string_view name, double value) {
-  return IsScale(name) ? PowerText(value) : fmt::format("{:g}", value);
+  return IsScale(name) ? PowerText(value) : fmt::format("{:g}", WithoutNanSign(value));
 }
 
 std::string ParameterText(std::string_view name, const std::string& value) {

@@ -3,11 +3,20 @@
 // never matters.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 
 namespace dlsim::sim {
+
+// Returns the number; NaN without the sign that a computed one happens to have, which differs among
+// compilers and processors. What writes a computed number passes it through this.
+template <class T>
+T WithoutNanSign(T number) {
+  return std::isnan(number) ? std::numeric_limits<T>::quiet_NaN() : number;
+}
 
 // Returns a scale as a power of two: "2^15", "2^50.83"; 0, 1 and infinity as such.
 std::string ScaleText(double scale);

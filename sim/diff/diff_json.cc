@@ -6,6 +6,7 @@
 
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
+#include "sim/base/quantity.h"
 #include "sim/base/source_text.h"
 #include "sim/diff/diff_output.h"
 
@@ -77,7 +78,7 @@ Json JsonUnmatched(const Diff& diff) {
 }
 
 std::string CsvNumber(const std::optional<double>& value) {
-  return value ? fmt::format("{}", *value) : "";
+  return value ? fmt::format("{}", WithoutNanSign(*value)) : "";
 }
 
 }  // namespace
@@ -143,8 +144,9 @@ std::string DiffCsvRows(const ComparedStep& step) {
   std::string rows;
   for (const TensorDifference& tensor : step.tensors) {
     rows += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{}\n", step.step_a, step.step_b,
-                        CsvField(tensor.name), NameOf(tensor.role), tensor.elements, tensor.norm_a,
-                        tensor.norm_b, tensor.norm_ratio(), tensor.difference(),
+                        CsvField(tensor.name), NameOf(tensor.role), tensor.elements,
+                        CsvNumber(tensor.norm_a), CsvNumber(tensor.norm_b),
+                        CsvNumber(tensor.norm_ratio()), CsvNumber(tensor.difference()),
                         CsvNumber(tensor.relative_difference), CsvNumber(tensor.cosine),
                         CsvNumber(tensor.histogram_distance), CsvNumber(tensor.zero_difference),
                         tensor.nonfinite_differences);

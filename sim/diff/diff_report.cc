@@ -19,13 +19,14 @@ namespace {
 
 constexpr size_t kNamed = 3;  // unmatched tensors in a line
 
-std::string Number(double value) { return fmt::format("{:.3g}", value); }
+std::string Number(double value) { return fmt::format("{:.3g}", WithoutNanSign(value)); }
 
 // A figure between 0 and 1 whose distance to 1 matters.
 std::string CosineText(double cosine) {
   const double to_one = 1 - cosine;
   if (to_one == 0) return "1";
-  return to_one < 0.001 ? fmt::format("1-{:.1e}", to_one) : fmt::format("{:.4f}", cosine);
+  return to_one < 0.001 ? fmt::format("1-{:.1e}", to_one)
+                        : fmt::format("{:.4f}", WithoutNanSign(cosine));
 }
 
 std::string AllOf(const DiffResult& result) {
@@ -182,7 +183,8 @@ std::string FittingTable(std::vector<TableRow> rows) {
 // The ratio that is farthest from 1.
 std::string RatioText(const Extent& ratio) {
   const double low = *ratio.low, high = *ratio.high;
-  return fmt::format("{:.4g}", std::fabs(std::log(low)) > std::fabs(std::log(high)) ? low : high);
+  const bool low_is_farther = std::fabs(std::log(low)) > std::fabs(std::log(high));
+  return fmt::format("{:.4g}", WithoutNanSign(low_is_farther ? low : high));
 }
 
 std::string TensorTable(const Diff& diff, size_t top) {

@@ -7,6 +7,7 @@
 
 #include "sim/base/counter_columns.h"
 #include "sim/base/csv_field.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {
@@ -15,7 +16,7 @@ std::string Row(const ObservedStep::Run& of, int64_t micro, double scale, const 
                 const TensorAnswer& answer, size_t part, std::span<const std::string> configs) {
   std::string row =
       fmt::format("{},{},{},{},{},{},{},{}", of.run.format, of.run.policy, of.record.step,
-                  micro < 0 ? std::string() : std::to_string(micro), scale,
+                  micro < 0 ? std::string() : std::to_string(micro), WithoutNanSign(scale),
                   static_cast<int>(of.record.skipped), CsvField(tensor.name), NameOf(tensor.role));
   ForEachColumn([&](auto counter, auto columns) {
     if constexpr (columns.kInCsv) {

@@ -5,6 +5,7 @@
 
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
+#include "sim/base/quantity.h"
 #include "sim/studies/reduction_output.h"
 
 namespace dlsim::sim {
@@ -43,7 +44,7 @@ Json JsonGroups(const ReductionStudy& study) {
 }
 
 double RelativeRoot(const SquareSums& sums, double SquareSums::*sum) {
-  return std::sqrt(sums.Relative(sum));
+  return WithoutNanSign(std::sqrt(sums.Relative(sum)));
 }
 
 }  // namespace

@@ -14,7 +14,9 @@
 namespace dlsim::sim {
 namespace {
 
-std::string ErrorText(double error) { return error == 0 ? "0" : fmt::format("{:.1e}", error); }
+std::string ErrorText(double error) {
+  return error == 0 ? "0" : fmt::format("{:.1e}", WithoutNanSign(error));
+}
 
 // What is said of one format: its runs are those from `first` on.
 std::vector<const ReductionResult*> RunsOfFormat(const ReductionStudy& study,

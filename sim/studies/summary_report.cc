@@ -55,7 +55,7 @@ TableRow TotalRow(const SummaryTotal& total) {
           Percent(summary.denormal_fraction()),
           Percent(total.worst_denormal_fraction),
           total.worst_denormal_fraction == 0 ? "-" : std::to_string(total.worst_step),
-          fmt::format("{:.2e}", total.largest_norm),
+          fmt::format("{:.2e}", WithoutNanSign(total.largest_norm)),
           std::to_string(summary.nan + summary.inf),
           HistogramBar(summary)};
 }

@@ -6,6 +6,7 @@
 #include <span>
 
 #include "sim/base/csv_field.h"
+#include "sim/base/quantity.h"
 
 namespace dlsim::sim {
 namespace {
@@ -51,8 +52,9 @@ std::string SummaryCsvRow(const SummaryRow& row) {
   return fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{}\n", row.step,
                      row.micro < 0 ? std::string() : std::to_string(row.micro),
                      CsvField(row.tensor.name), NameOf(row.tensor.role), summary.elements,
-                     summary.sparsity(), summary.denormal_fraction(), summary.norm(), summary.zeros,
-                     summary.denormals, summary.nan, summary.inf, ExponentColumns(summary));
+                     summary.sparsity(), summary.denormal_fraction(),
+                     WithoutNanSign(summary.norm()), summary.zeros, summary.denormals, summary.nan,
+                     summary.inf, ExponentColumns(summary));
 }
 
 void AddSummary(const TensorSummary& summary, Json& object) {

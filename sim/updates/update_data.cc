@@ -3,6 +3,7 @@
 
 #include "sim/base/csv_field.h"
 #include "sim/base/json_stream.h"
+#include "sim/base/quantity.h"
 #include "sim/updates/update_output.h"
 
 namespace dlsim::sim {
@@ -75,7 +76,7 @@ Json JsonRun(const UpdateStudy& study, const RunOutcome& run) {
 }
 
 std::string Field(const std::optional<double>& value) {
-  return value ? fmt::format("{}", *value) : "";
+  return value ? fmt::format("{}", WithoutNanSign(*value)) : "";
 }
 
 std::string Field(const std::optional<int64_t>& step) { return step ? std::to_string(*step) : ""; }
@@ -133,8 +134,9 @@ void WriteElementsCsv(const ProbeHead& head, const UpdateReplay& replay, OutputF
       std::string rows;
       for (size_t i = 0; i < state.weights.size(); ++i) {
         rows += fmt::format("{},{},{},{},{},{},{},{}\n", run, tensor, head.tensors[t].IndexOf(i),
-                            replay.StartOf(t)[i], reference.weights[i], state.weights[i],
-                            state.first[i], state.second[i]);
+                            WithoutNanSign(replay.StartOf(t)[i]),
+                            WithoutNanSign(reference.weights[i]), WithoutNanSign(state.weights[i]),
+                            WithoutNanSign(state.first[i]), WithoutNanSign(state.second[i]));
       }
       out.Write(rows);
     }

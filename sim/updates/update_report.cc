@@ -14,7 +14,7 @@ namespace dlsim::sim {
 namespace {
 
 std::string Number(const std::optional<double>& value) {
-  return value ? fmt::format("{:.2g}", *value) : "-";
+  return value ? fmt::format("{:.2g}", WithoutNanSign(*value)) : "-";
 }
 
 std::string StepText(const std::optional<int64_t>& step) {

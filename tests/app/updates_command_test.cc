@@ -2,6 +2,9 @@
 // dlsim updates on written probes: the report, files and errors (docs/updates.md).
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <string>
@@ -184,6 +187,36 @@ TEST(UpdatesCommand, MistakesAreOneLine) {
   ExpectFailure({"updates", path, "--rounding", "sr"}, 2, {"--rounding", "float32 weights"});
   ExpectFailure({"updates", path, "--rounding", "up"}, 2, {"--rounding", "rne, sr"});
   ExpectFailure({"updates", path, "--master", "fp16"}, 2, {"--master", "fp32 or none"});
+// The sign of a NaN that was computed depends on compiler and processor.
+TEST(UpdatesCommand, NanIsWrittenWithoutSign) {
+  const TempDir dir;
+  const std::string path = dir.path() + "/probe.dlprobe";
+  const float nan = std::copysign(std::numeric_limits<float>::quiet_NaN(), -1.0f);
+  ProbeHead head;
+  head.elements = 4;
+  ProbeTensor& tensor = head.tensors.emplace_back();
+  tensor.name = "w";
+  tensor.shape = {3};
+  tensor.count = 3;
+  ProbeWriter writer(path, head, ProbeWriter::Existing::kReplace);
+  writer.AddValues({{nan, 1, 1}, {}});
+  ProbeStep step;
+  step.step = 1;
+  step.groups = {{"adamw", {{"lr", 1e-3}}}};
+  step.group_of = {0};
+  step.updated = {true};
+  step.gradients = {1, nan, std::numeric_limits<float>::infinity()};  // inf / inf
+  writer.AddStep(step);
+  writer.Close();
+  const std::string out = Succeed({"updates", path, "--weights", "bf16", "--elements", "-"});
+  const std::vector<std::string> rows = Lines(out);
+  ASSERT_GE(rows.size(), 4u);
+  EXPECT_EQ(rows[1].find("bf16,w,0,nan,nan,nan,"), 0u) << rows[1];
+  EXPECT_EQ(rows[2].find("bf16,w,1,1,nan,nan,nan,nan"), 0u) << rows[2];
+  EXPECT_EQ(rows[3].find("bf16,w,2,1,nan,nan,inf,inf"), 0u) << rows[3];
+  EXPECT_EQ(out.find("-nan"), std::string::npos);
+}
+
   ExpectFailure({"updates", path, "--weights", "bf16", "--states", "fp32", "--kernel", "foreach"},
                 2, {"--kernel", "fused"});
   ExpectFailure(

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstdint>
 #include <limits>
 
@@ -17,6 +18,20 @@ TEST(Quantity, ScalesArePowersOfTwo) {
   EXPECT_EQ(ScaleText(0x1p-14), "2^-14");
   EXPECT_EQ(ScaleText(2e15), "2^50.83");
   EXPECT_EQ(ScaleText(std::numeric_limits<double>::infinity()), "inf");
+}
+
+// Compilers and processors give the NaN of 0 / 0 different signs.
+TEST(Quantity, NanHasNoSign) {
+  const double signed_nan = std::copysign(std::numeric_limits<double>::quiet_NaN(), -1.0);
+  EXPECT_FALSE(std::signbit(WithoutNanSign(signed_nan)));
+  EXPECT_FALSE(std::signbit(WithoutNanSign(static_cast<float>(signed_nan))));
+  EXPECT_EQ(WithoutNanSign(-0x1p-3f), -0x1p-3f);
+  EXPECT_TRUE(std::signbit(WithoutNanSign(-0.0)));
+  for (const auto text : {ScaleText, ScaleNumber, PowerText, SettingText, NumberText}) {
+    EXPECT_EQ(text(signed_nan), "nan");
+  }
+  EXPECT_EQ(Percent(signed_nan), "nan %");
+  EXPECT_EQ(ParameterText("scale_factor", signed_nan), "nan");
 }
 
 TEST(Quantity, ParametersThatAreScalesToo) {
