@@ -105,9 +105,9 @@ constexpr auto EnumNames(RankReduction) {
 }
 
 struct TraceOptions {
-  std::string tensors = "*";       // glob (fnmatch) over tensor names; others are not read
-  std::optional<DType> npy_void2;  // the meaning of numpy's type V2, which names no format
-  RankReduction ranks = RankReduction::kMean;
+  std::string tensors = "*";           // glob (fnmatch) over tensor names; others are not read
+  std::optional<DType> npy_void2;      // the meaning of numpy's type V2, which names no format
+  std::optional<RankReduction> ranks;  // the mean unless told
 };
 
 // A trace opened for reading: the list of its steps, known without reading any tensor.

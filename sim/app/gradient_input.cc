@@ -31,15 +31,6 @@ void RequireSameAccumulation(const ProfileReader& profile, const AskedAccumulati
                    std::to_string(*asked.steps));
 }
 
-// The default is what the profile says.
-void RequireSameRanks(const ProfileSettings& settings, const TraceOptions& asked) {
-  const auto made = settings.description.find("rank_reduction");
-  if (made == settings.description.end() || asked.ranks == TraceOptions().ranks) return;
-  if (made->second == NameOf(asked.ranks)) return;
-  throw UsageError("--ranks", "the profile was made otherwise", Printable(made->second),
-                   NameOf(asked.ranks));
-}
-
 bool AnyStep(const GradientSource& source,
              const std::function<bool(const GradientStep& step)>& matches) {
   for (size_t i = 0; i < source.step_count(); ++i) {
@@ -72,7 +63,7 @@ GradientInput OpenProfiles(const AskedAccumulation& asked, TraceArguments& argum
     throw InputError(Printable(arguments.paths.front()), "a profile without steps");
   }
   RequireSameAccumulation(*input.profile, asked);
-  RequireSameRanks(settings, arguments.options);
+  RequireSameRanks(*input.profile, arguments.options.ranks);
   auto source = std::make_unique<ProfileSource>(*input.profile, arguments.options.tensors);
   source->LeaveOutLosses();
   input.source = std::move(source);

@@ -154,7 +154,9 @@ Json InfoJson(const InfoOptions& options, const TraceInfo& info) {
 TraceInfo ReadInfo(const TraceArguments& arguments) {
   if (!AreProfiles(arguments.paths)) return ReadInfo(OpenTrace(arguments));
   const std::string& pattern = arguments.options.tensors;
-  TraceInfo info = ReadInfo(ProfileReader::Open(arguments.paths), pattern);
+  const ProfileReader profile = ProfileReader::Open(arguments.paths);
+  RequireSameRanks(profile, arguments.options.ranks);
+  TraceInfo info = ReadInfo(profile, pattern);
   if (!info.order.empty()) return info;
   throw InputError(Printable(arguments.paths.front()), NoTensorMatches(pattern));
 }

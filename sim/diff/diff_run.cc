@@ -56,6 +56,7 @@ DiffRun OpenDiffRun(const std::string& path, const TraceOptions& options) {
   const std::array<std::string, 1> paths = {path};
   if (ProfileReader::IsProfile(path)) {
     run.profile = std::make_unique<ProfileReader>(ProfileReader::Open(paths));
+    RequireSameRanks(*run.profile, options.ranks);
     run.facts = FactsOf(*run.profile);
     for (size_t i = 0; i < run.profile->step_count(); ++i) {
       run.steps.push_back(run.profile->step_number(i));

@@ -180,6 +180,14 @@ std::vector<std::string> NotesOf(const ProfileSettings& settings) {
 
 }  // namespace
 
+void RequireSameRanks(const ProfileReader& profile, const std::optional<RankReduction>& asked) {
+  const auto& description = profile.settings().description;
+  const auto made = description.find("rank_reduction");
+  if (!asked || made == description.end() || made->second == NameOf(*asked)) return;
+  throw UsageError("--ranks", "the profile was made otherwise", Printable(made->second),
+                   NameOf(*asked));
+}
+
 SourceFacts FactsOf(const ProfileReader& profile) {
   const size_t steps = profile.step_count();
   if (steps == 0) throw InputError("profile", "holds no step");

@@ -16,6 +16,7 @@
 #include "dlsim/profile.h"
 #include "dlsim/profile_file.h"
 #include "dlsim/sim/gradient_source.h"
+#include "dlsim/trace.h"
 #include "sim/replay/profile_question.h"
 
 namespace dlsim::sim {
@@ -48,6 +49,9 @@ std::set<std::string> LossesOf(size_t steps, const std::function<ProfileStep(siz
 
 // Throws InputError if there is no step.
 SourceFacts FactsOf(const ProfileReader& profile);
+
+// Throws UsageError if the gradients of data-parallel ranks became one in another way than asked.
+void RequireSameRanks(const ProfileReader& profile, const std::optional<RankReduction>& asked);
 
 class ProfileSource final : public GradientSource {
  public:

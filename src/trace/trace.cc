@@ -106,6 +106,8 @@ struct TraceReader::Impl {
     std::vector<FileMark> marks;
   };
 
+  RankReduction reduction() const { return options.ranks.value_or(RankReduction::kMean); }
+
   TracePlan plan;
   TraceOptions options;
   DumpCache dumps;
@@ -131,7 +133,7 @@ TraceReader TraceReader::Open(std::span<const std::string> paths, const TraceOpt
   auto impl = std::make_unique<Impl>();
   impl->plan = PlanTrace(paths);
   impl->options = options;
-  DescribeRanks(options.ranks, impl->plan);
+  DescribeRanks(impl->reduction(), impl->plan);
   return TraceReader(std::move(impl));
 }
 
@@ -186,7 +188,7 @@ TraceStep TraceReader::Impl::Open(size_t i) {
     CheckPosition(ranks.back(), step.step, counts);
     if (ranks.size() > 1) CheckSameGradients(ranks.front(), "rank 0", ranks.back());
     if (ranks.size() < planned.ranks) continue;
-    step.recordings.push_back(ReduceRanks(std::exchange(ranks, {}), options.ranks));
+    step.recordings.push_back(ReduceRanks(std::exchange(ranks, {}), reduction()));
     if (step.recordings.size() > 1) {
       CheckSameGradients(step.recordings.front(), "micro-step 0", step.recordings.back());
     }

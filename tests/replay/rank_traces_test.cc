@@ -190,6 +190,11 @@ TEST(RankTraces, ProfilesTellTheReductionAndDoNotMixTwo) {
       << report;
   ExpectFailure({"replay", mean, "--ranks", "sum"}, 2,
                 {"--ranks: the profile was made otherwise, expected mean, got sum"});
+  const std::vector<std::vector<std::string>> readers = {{"replay"}, {"info"}, {"diff", mean}};
+  for (std::vector<std::string> reader : readers) {
+    reader.insert(reader.end(), {sum, "--ranks", "mean"});
+    ExpectFailure(reader, 2, {"--ranks: the profile was made otherwise, expected sum, got mean"});
+  }
   EXPECT_EQ(RunsOf(With({sum, "--ranks", "sum"}, kRuns)), RunsOf(With({sum}, kRuns)));
   ExpectFailure({"merge", mean, sum, "-o", dir.path() + "/both.dlprof"}, 3,
                 {"rank_reduction, expected 'mean', got 'sum'"});
