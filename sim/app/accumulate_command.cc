@@ -17,7 +17,9 @@
 #include "sim/base/number.h"
 #include "sim/base/output_file.h"
 #include "sim/base/progress.h"
+#include "sim/base/quantity.h"
 #include "sim/base/source_text.h"
+#include "sim/base/text_input.h"
 #include "sim/base/wrap.h"
 #include "sim/studies/reduction_output.h"
 #include "sim/studies/reduction_study.h"
@@ -28,9 +30,11 @@ namespace {
 // Of formats with a narrower exponent than float32, whose gradients need one: as torch.amp starts.
 constexpr float kUsualScale = 0x1p16f;
 
+constexpr uint64_t kUsualRanks = 64;
+
 struct AccumulateOptions {
   TraceArguments trace;
-  uint64_t ranks = 64;
+  std::optional<uint64_t> ranks;
   uint64_t elements = 256;
   std::vector<std::string> formats;
   std::vector<Algorithm> algorithms;
@@ -120,9 +124,27 @@ void Configure(const UpdateFormats& formats, AccumulateOptions& options) {
   }
 }
 
-Json DescribeOptions(const AccumulateOptions& options,
+// The number of ranks: that of the command line, else of the configuration, which is then named.
+ReductionOptions StudyOptions(const AccumulateOptions& options,
+                              const std::optional<TrainingConfig>& config) {
+  ReductionOptions study = {options.ranks.value_or(kUsualRanks), options.elements, ""};
+  if (options.ranks || !config || !config->ranks) return study;
+  const DataRanks& ranks = *config->ranks;
+  study.origin = fmt::format("{}: {} of {}", Counted(static_cast<uint64_t>(ranks.count), "rank"),
+                             ranks.from, Printable(InputName(options.config.path())));
+  const uint64_t count = static_cast<uint64_t>(ranks.count);
+  if (count < 2) {
+    study.origin += fmt::format(", which reduces nothing; shown for {} ranks.", kUsualRanks);
+    return study;
+  }
+  study.ranks = std::min<uint64_t>(count, kMaxRanks);
+  study.origin += count > kMaxRanks ? fmt::format("; shown for {}.", kMaxRanks) : ".";
+  return study;
+}
+
+Json DescribeOptions(const AccumulateOptions& options, uint64_t ranks,
                      const std::optional<TrainingConfig>& config) {
-  return {{"world_size", options.ranks},
+  return {{"world_size", ranks},
           {"elements", options.elements},
           {"scale", options.scale ? JsonNumber(static_cast<double>(*options.scale)) : Json()},
           {"tensors", options.trace.options.tensors},
@@ -150,14 +172,15 @@ std::vector<ExpectationOutcome> Check(const AccumulateOptions& options,
   return CheckExpectations(options.expectations, runs);
 }
 
-ReductionStudy Study(const AccumulateOptions& options, const TraceReader& trace,
-                     const std::vector<Reduction>& reductions, ResultFiles& files) {
+ReductionStudy Study(const AccumulateOptions& options, const ReductionOptions& asked,
+                     const TraceReader& trace, const std::vector<Reduction>& reductions,
+                     ResultFiles& files) {
   Progress progress("accumulate", trace.step_count(),
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto,
                     ProgressUnit::kCount);
   if (files.csv) files.csv->Write(ReductionCsvHeader());
   return RunReductionStudy(
-      trace, reductions, {options.ranks, options.elements},
+      trace, reductions, asked,
       [&](const TensorAtStep& tensor) {
         if (files.csv) files.csv->Write(ReductionCsvRows(tensor, reductions));
       },
@@ -172,7 +195,8 @@ int RunAccumulate(AccumulateOptions options) {
   RefuseProfiles(options.trace);
   const TraceReader trace = OpenTrace(options.trace);
   ResultFiles files(options.results);
-  const ReductionStudy study = Study(options, trace, reductions, files);
+  const ReductionStudy study =
+      Study(options, StudyOptions(options, config), trace, reductions, files);
   if (study.groups.groups == 0 || study.sampled == 0) {
     throw InputError(Printable(options.trace.paths.front()), "nothing to reduce",
                      "finite gradients of two ranks, micro-steps or steps");
@@ -180,7 +204,8 @@ int RunAccumulate(AccumulateOptions options) {
   const std::vector<ExpectationOutcome> outcomes = Check(options, study);
   const SourceFacts facts = FactsOf(trace);
   if (files.json) {
-    WriteReductionJson(JsonTrace(facts, options.trace.paths), DescribeOptions(options, config),
+    WriteReductionJson(JsonTrace(facts, options.trace.paths),
+                       DescribeOptions(options, study.options.ranks, config),
                        outcomes.empty() ? Json() : JsonOutcomes(outcomes), study, *files.json);
   }
   files.Commit();
@@ -188,7 +213,7 @@ int RunAccumulate(AccumulateOptions options) {
   return ReportOutcomes(outcomes);
 }
 
-void ReadRanks(const std::string& text, uint64_t& ranks) {
+void ReadRanks(const std::string& text, std::optional<uint64_t>& ranks) {
   const int64_t count = ParseInteger(text, "--world-size");
   if (count < 2 || count > static_cast<int64_t>(kMaxRanks)) {
     throw UsageError("--world-size", "out of range", fmt::format("2 to {}", kMaxRanks),
@@ -206,8 +231,8 @@ void ReadElements(const std::string& text, uint64_t& elements) {
 void VisitReductions(OptionRows& option, AccumulateOptions& options) {
   option.Read(
       "--world-size", [&](const std::string& text) { ReadRanks(text, options.ranks); }, "N",
-      "Number of ranks, 2 to 512 (default 64); those beyond the recorded ones are drawn from "
-      "these, element by element");
+      "Number of ranks, 2 to 512 (default: what --config says, else 64); those beyond the recorded "
+      "ones are drawn from these, element by element");
   option("--format", options.formats, "F",
          "Reduce in this format or fp32, repeatable (default: bf16, fp16 and fp32)", FormatNames());
   option("--algorithm", options.algorithms, "NAME",
@@ -234,7 +259,8 @@ void AccumulateOptions::Visit(OptionRows& option) {
   trace.Visit(option, TraceInput::kRanksOfTrace);
   option.Group(kTryGroup);
   VisitReductions(option, *this);
-  config.Visit(option, ConfigFiles::kOne, "the format of sums over ranks", "--format and --level");
+  config.Visit(option, ConfigFiles::kOne, "the number of ranks and the format of their sums",
+               "--world-size, --format and --level");
   option.Threads();
   option.Group(kOutputGroup);
   option.Output("--json", results.json, "Write the full result as JSON");

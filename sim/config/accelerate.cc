@@ -134,12 +134,15 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
   }
   if (file.Is("distributed_type", "DEEPSPEED")) {
     const std::optional<ConfigBlock> plugin = file.Table("deepspeed_config");
-    return plugin && plugin->Has("deepspeed_config_file")
-               ? ReadPluginFile(file, *plugin, options)
-               : ReadPlugin(file, mixed_precision, options);
+    TrainingConfig config = plugin && plugin->Has("deepspeed_config_file")
+                                ? ReadPluginFile(file, *plugin, options)
+                                : ReadPlugin(file, mixed_precision, options);
+    if (!config.ranks) config.ranks = AccelerateRanks(file);
+    return config;
   }
   TrainingConfig config = {.kind = "Accelerate", .formats = {}, .policies = {}};
   ApplyPrecision(PrecisionNamed(mixed_precision), {"torch", {}}, config);
+  config.ranks = AccelerateRanks(file);
   if (mixed_precision == "fp16") {
     config.notes.push_back(
         "GradScalerKwargs are code: PyTorch's defaults are taken, --set init_scale=... replaces "

@@ -4,10 +4,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
 #include "sim/config/config_file.h"
+#include "sim/config/data_ranks.h"
 #include "sim/config/hydra_overrides.h"
 #include "sim/config/shell_branches.h"
 #include "sim/config/shell_script.h"
@@ -108,6 +110,11 @@ class ScriptOptions {
         builder_.Copy(entry.value, entry.value.line);
       }
     }
+    const bool has_options = !builder_.open_node().entries.empty();
+    if (has_options && launchers_.size() == 1 && !launchers_.begin()->empty()) {
+      builder_.Key(std::string(kLauncherKey));
+      builder_.Scalar(Kind::kText, std::string(*launchers_.begin()), 0);
+    }
     if (!is_complete_) {
       builder_.Key(std::string(1, kUnknownText));
       builder_.Scalar(Kind::kNull, "", 0);
@@ -162,9 +169,21 @@ class ScriptOptions {
                                [](const ShellWord& word) { return word.text.starts_with("--"); });
   }
 
+  // Of a command that runs a Python program; an empty name for none.
+  void NoteLauncher(const std::vector<ShellWord>& words) {
+    std::string_view launcher;
+    bool is_program = false;
+    for (const ShellWord& word : words) {
+      if (launcher.empty()) launcher = LauncherNamed(word.text);
+      is_program = is_program || word.text.ends_with(".py") || word.text == "-m";
+    }
+    if (is_program || !launcher.empty()) launchers_.insert(launcher);
+  }
+
   void ReadOptions(const ShellStatement& statement) {
     if (IsCondition(statement)) return;
     const std::vector<ShellWord> words = Flatten(statement);
+    NoteLauncher(words);
     for (size_t i = 0; i < words.size(); ++i) {
       const std::string& word = words[i].text;
       if (const auto found = ParseOverride(word)) Override(*found, words[i].line);
@@ -191,9 +210,10 @@ class ScriptOptions {
     if (depth > ConfigTreeBuilder::kMaxDepth) return;  // Hydra's have some six
     builder_.Count({.nodes = depth, .bytes = found.path.size() + found.value.size()}, line);
     const bool known = found.value.find(kUnknownText) == std::string::npos;
-    if ((branches_.IsOpen() || !known) && DecidesVerl(found.path))
-      undecided_.emplace(line, found.path);
-    SetPath(overrides_, found.path, ValueNode(known ? found.value : "", line));
+    const bool clear = known && !branches_.IsOpen();
+    if (!clear && DecidesVerl(found.path)) undecided_.emplace(line, found.path);
+    const bool is_told = clear || (known && !IsOfRanks(found.path));
+    SetPath(overrides_, found.path, ValueNode(is_told ? found.value : "", line));
   }
 
   // Others' overrides change a file that is not here.
@@ -232,7 +252,7 @@ class ScriptOptions {
     if (std::ranges::any_of(builder_.open_node().entries, same)) return;
     builder_.Key(name);
     if (AddWrittenFile(name, value, line)) return;
-    const bool unclear = branches_.IsOpen() && IsOfUpdates(name);
+    const bool unclear = branches_.IsOpen() && (IsOfUpdates(name) || IsOfRanks(name));
     const std::string text = unclear ? std::string(1, kUnknownText) : TruthOf(name, value);
     const ConfigNode node = ValueNode(text.empty() ? "true" : text, line);
     builder_.Scalar(node.kind, node.text, line);
@@ -266,6 +286,7 @@ class ScriptOptions {
   ConfigNode overrides_ = TableNode({});
   bool is_complete_ = true;               // false if a word may be options that only a run tells
   std::map<int, std::string> undecided_;  // decisive overrides that the script chooses, by line
+  std::set<std::string_view> launchers_;  // of the commands that run a program
   ShellBranches branches_{DecisiveOptions};
 };
 

@@ -51,6 +51,7 @@ TrainingConfig ReadTorchtitan(const ConfigBlock& file, const ConfigOptions&) {
   if (half)
     config.updates = {.formats = TorchtitanFormats(pure, "bf16"), .settings = TorchtitanAdam(file)};
   ReadNormLimit(*training, "max_norm", 1.0, config);
+  config.ranks = TorchtitanRanks(file);
   return config;
 }
 

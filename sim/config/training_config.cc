@@ -3,12 +3,14 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "sim/base/number.h"
 #include "sim/base/suggest.h"
 #include "sim/base/text_input.h"
+#include "sim/config/arguments.h"
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/foreign_stacks.h"
@@ -100,6 +102,10 @@ TrainingConfig InterpretConfig(const std::string& file, const ConfigNode& root,
   TrainingConfig config = dialect.read(block, options);
   if (options.backend && dialect.backend == HasBackend::kNo) {
     config.notes.push_back("--backend has no effect on this kind of file");
+  }
+  if (root.Find(kLauncherKey) != nullptr) {
+    const ConfigNode arguments = ArgumentTable(root);
+    if (auto ranks = LaunchedRanks(ConfigBlock(file, arguments))) config.ranks = std::move(ranks);
   }
   if (config.grad_accum_steps.value_or(1) > 1) {
     const std::string steps = std::to_string(*config.grad_accum_steps);

@@ -221,10 +221,12 @@ TrainingConfig ReadVerl(const ConfigBlock& file, const ConfigOptions& options) {
   const ConfigBlock actor = TableOrEmpty(TableOrEmpty(file, "actor_rollout_ref"), "actor");
   const std::string strategy = ReadStrategy(file, tuning ? TableOrEmpty(file, "engine") : actor);
   if (tuning) return ReadSft(file, strategy, options);
-  TrainingConfig config =
-      strategy == "megatron"
-          ? ReadWithMegatron(TableOrEmpty(actor, "megatron"), TableOrEmpty(actor, "optim"), options)
-          : ReadActorWithFsdp(file, actor, options);
+  const ConfigBlock engine = TableOrEmpty(actor, "megatron");
+  const bool is_megatron = strategy == "megatron";
+  TrainingConfig config = is_megatron
+                              ? ReadWithMegatron(engine, TableOrEmpty(actor, "optim"), options)
+                              : ReadActorWithFsdp(file, actor, options);
+  config.ranks = VerlRanks(file, is_megatron ? &engine : nullptr);
   NoteBaseFile(file, config);
   NoteVerl(config);
   return config;

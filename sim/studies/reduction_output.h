@@ -14,7 +14,8 @@
 
 namespace dlsim::sim {
 
-// The answer: a line per format of less than 32 bits or level, one on noise, one on what was seen.
+// The answer: a line per format of less than 32 bits or level, one on noise, one on what was seen,
+// and one on where the number of ranks comes from if a configuration says it.
 std::vector<std::string> ReductionVerdict(const ReductionStudy& study);
 
 // The verdict and tables for the terminal; lists show `top` tensors.

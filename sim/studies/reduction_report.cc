@@ -211,6 +211,7 @@ std::vector<std::string> ReductionVerdict(const ReductionStudy& study) {
   }
   lines.push_back(NoiseLine(study));
   lines.push_back(SeenLine(study));
+  if (!study.options.origin.empty()) lines.push_back(study.options.origin);
   return lines;
 }
 

@@ -27,6 +27,7 @@ constexpr auto EnumNames(OverflowIn) {
 struct ReductionOptions {
   size_t ranks = 64;        // 2 to kMaxRanks
   uint64_t elements = 256;  // of each tensor at each step
+  std::string origin = {};  // a sentence on where the number of ranks comes from, or empty
 };
 
 // Sums over elements of squares: of the mean in float64, and of differences from it.

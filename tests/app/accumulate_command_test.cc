@@ -224,6 +224,40 @@ TEST(AccumulateCommand, AConfigurationDecidesTheFormat) {
   EXPECT_EQ(SucceedJson({"accumulate", kAccumulated, "--json", "-"})["options"]["config"], nullptr);
 }
 
+// The number of ranks, too, and the answer says where it comes from.
+TEST(AccumulateCommand, AConfigurationSaysTheNumberOfRanks) {
+  const TempDir dir;
+  const auto study = [&](const std::string& sizes, const Arguments& more = {}) {
+    const std::string config =
+        dir.Write("ds.json", R"({"bf16": {"enabled": true}, "train_micro_batch_size_per_gpu": 2, )"
+                             R"("gradient_accumulation_steps": 1, "train_batch_size": )" +
+                                 sizes + "}");
+    Arguments all = {"--config",    config, "--format", "bf16",
+                     "--algorithm", "tree", "--divide", "before"};
+    all.insert(all.end(), more.begin(), more.end());
+    return Study(kAccumulated, all);
+  };
+  const json eight = study("16");
+  EXPECT_EQ(eight["options"]["world_size"], 8);
+  EXPECT_EQ(eight["options"]["config"]["ranks"]["count"], 8);
+  EXPECT_EQ(eight["lines"].back().get<std::string>().find(
+                "8 ranks: train_batch_size 16 / train_micro_batch_size_per_gpu 2 / "
+                "gradient_accumulation_steps 1 of "),
+            0u)
+      << eight["lines"].back();
+  const json asked = study("16", {"--world-size", "4"});
+  EXPECT_EQ(asked["options"]["world_size"], 4);
+  EXPECT_EQ(Joined(asked["lines"]).find("train_batch_size"), std::string::npos);
+  // What cannot be shown is said.
+  const json one = study("2"), many = study("2048");
+  EXPECT_EQ(one["options"]["world_size"], 64);
+  EXPECT_NE(Joined(one["lines"]).find(", which reduces nothing; shown for 64 ranks."),
+            std::string::npos);
+  EXPECT_EQ(many["options"]["world_size"], 512);
+  EXPECT_NE(Joined(many["lines"]).find("; shown for 512."), std::string::npos);
+  EXPECT_EQ(study("\"auto\"")["options"]["config"]["ranks"], nullptr);
+}
+
 TEST(AccumulateCommand, CsvHasARowPerStepTensorAndReduction) {
   const auto rows = Lines(Succeed({"accumulate", kAccumulated, "--csv", "-"}));
   ASSERT_EQ(rows.size(), 1u + 2 * 20 * 19);
