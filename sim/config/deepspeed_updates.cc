@@ -27,6 +27,24 @@ bool IsAdam(const ConfigBlock& file) {
   return name == "adam" || name == "adamw";
 }
 
+// As Python takes a value: null, 0 and no text are false.
+bool IsTrue(const ConfigBlock& block, std::string_view key, bool otherwise) {
+  const ConfigNode* value = block.node().Find(key);
+  if (value == nullptr) return otherwise;
+  switch (value->kind) {
+    case Kind::kNull:
+      return false;
+    case Kind::kBool:
+      return value->text == "true";
+    case Kind::kNumber:
+      return ClearKeys(block).Number(key) != 0;
+    case Kind::kText:
+      return !value->text.empty();
+    default:
+      return !value->entries.empty();
+  }
+}
+
 // DeepSpeed's Adam keeps its states in the format of what it updates; on a CPU they are float32
 // unless the file asks for less.
 std::optional<std::string> StateFormat(const DeepSpeedValues& file, const std::string& master,
@@ -36,7 +54,9 @@ std::optional<std::string> StateFormat(const DeepSpeedValues& file, const std::s
   if (ClearKeys(TableAt(file.block, type)).Switch("bf16_optimizer_states").value_or(false)) {
     return master;
   }
-  const ClearKeys params(TableAt(file.block, "optimizer.params"));
+  const ConfigBlock settings = TableAt(file.block, "optimizer.params");
+  if (IsTrue(settings, "torch_adam", false)) return master;
+  const ClearKeys params(settings);
   if (!params.Has("fp32_optimizer_states")) return std::string(kFloat32Name);
   const std::optional<bool> wide = params.Switch("fp32_optimizer_states");
   if (!wide) return std::nullopt;
@@ -63,12 +83,13 @@ std::optional<double> LearningRate(const ConfigBlock& file, const ClearKeys& par
   return ClearKeys(TableAt(file, "scheduler.params")).Number("warmup_max_lr");
 }
 
-// Adam decays as AdamW does, unless adam_w_mode is off.
+// Adam decays as AdamW does, unless adam_w_mode is off, also where torch_adam has PyTorch's class.
 UpdateSettings DeepSpeedAdam(const ConfigBlock& file) {
   if (!IsAdam(file)) return {};
-  const ClearKeys params(TableAt(file, "optimizer.params"));
+  const ConfigBlock settings = TableAt(file, "optimizer.params");
   const bool coupled = Lowered(*ClearKeys(TableAt(file, "optimizer")).Text("type")) == "adam" &&
-                       params.Has("adam_w_mode") && params.Switch("adam_w_mode") != true;
+                       !IsTrue(settings, "adam_w_mode", true);
+  const ClearKeys params(settings);
   return {.lr = LearningRate(file, params),
           .beta1 = params.ItemOr("betas", 0, 0.9),
           .beta2 = params.ItemOr("betas", 1, 0.999),

@@ -92,6 +92,32 @@ TEST(UpdateFormatsDeepSpeed, TheTrainersArgumentsTakeThePlaceOfAuto) {
             "? ? ? ? ?");
 }
 
+// DeepSpeed's engine, _configure_basic_optimizer: AdamW is what its name says; Adam decays as AdamW
+// does unless adam_w_mode is false to Python.
+TEST(UpdateFormatsDeepSpeed, AdamDecaysByItsMode) {
+  const auto decoupled = [](const std::string& type, const std::string& params) {
+    const std::string file =
+        "{\"zero_optimization\": {\"stage\": 2}, \"bf16\": {\"enabled\": "
+        "true}, \"optimizer\": {\"type\": \"" +
+        type + "\", \"params\": {\"lr\": 1e-4" + params + "}}}";
+    return Interpret(file).updates.settings.decoupled;
+  };
+  EXPECT_TRUE(decoupled("Adam", ""));
+  EXPECT_TRUE(decoupled("Adam", ", \"adam_w_mode\": true"));
+  EXPECT_TRUE(decoupled("Adam", ", \"adam_w_mode\": 1"));
+  EXPECT_TRUE(decoupled("Adam", ", \"torch_adam\": true"));
+  for (const std::string value : {"false", "0", "null", "\"\""}) {
+    EXPECT_FALSE(decoupled("Adam", ", \"adam_w_mode\": " + value)) << value;
+    EXPECT_TRUE(decoupled("AdamW", ", \"adam_w_mode\": " + value)) << value;
+  }
+  EXPECT_FALSE(decoupled("Adam", ", \"torch_adam\": true, \"adam_w_mode\": false"));
+  // PyTorch's class has its states in the type of what it updates.
+  EXPECT_EQ(FormatsOf(DeepSpeedFile(
+                "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": true}",
+                ", \"params\": {\"torch_adam\": true}")),
+            "bf16 bf16 bf16 bf16 bf16 bf16");
+}
+
 TEST(UpdateFormatsDeepSpeed, WhatTheFileDoesNotSayIsAbsent) {
   EXPECT_EQ(FormatsOf("{\"zero_optimization\": {\"stage\": 2}}"), kSilent);
   // The script's own optimizer.
