@@ -9,6 +9,7 @@
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
+#include "sim/config/fsdp_types.h"
 #include "sim/config/half_precision.h"
 
 namespace dlsim::sim {
@@ -98,14 +99,6 @@ TrainingConfig ReadPluginFile(const ConfigBlock& file, const ConfigBlock& plugin
   return config;
 }
 
-// FSDP has float32 shards of a model in mixed precision, and sums gradients in its type.
-UpdateFormats FsdpFormats(const std::string& type) {
-  UpdateFormats formats;
-  formats.weights = formats.reduce = type;
-  formats.master = kFloat32Name;
-  return formats;
-}
-
 bool HasFsdpPolicy(const ConfigBlock& file) {
   const ConfigNode* plugin = file.Find("fsdp_config");
   return plugin != nullptr && plugin->Find("fsdp_mixed_precision_policy") != nullptr;
@@ -149,7 +142,9 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
         "them");
   }
   if (file.Is("distributed_type", "FSDP") && !config.formats.empty() && !HasFsdpPolicy(file)) {
-    config.updates.formats = FsdpFormats(mixed_precision);
+    // Shards stay in float32, and sums have the type of the parameters.
+    config.updates.formats =
+        FsdpFormats(mixed_precision, mixed_precision, std::string(kFloat32Name));
   }
   config.notes.push_back(
       "clipping and accumulation are code: --max-gradient-norm and --grad-accum-steps");

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <array>
 
+#include "sim/config/fsdp_types.h"
+
 namespace dlsim::sim {
 namespace {
 
@@ -42,6 +44,14 @@ std::optional<std::string> LoadedType(const ClearKeys& keys) {
   return std::nullopt;
 }
 
+// Accelerate gives FSDP float32 shards in mixed precision, and sums in its type; without it the
+// loaded type, which may be another, decides.
+UpdateRules FsdpRules(Precision precision) {
+  if (precision == Precision::kFloat32) return {};
+  const std::string type = precision == Precision::kFp16 ? "fp16" : "bf16";
+  return {.formats = FsdpFormats(type, type, std::string(kFloat32Name)), .settings = {}};
+}
+
 }  // namespace
 
 // The trainers have defaults of their own for the learning rate.
@@ -58,7 +68,7 @@ UpdateSettings TrainerAdam(const ConfigBlock& arguments) {
 UpdateRules ReadHfUpdates(const ConfigBlock& arguments, Precision precision) {
   const ClearKeys keys(arguments);
   if (TrainsOtherWeights(arguments)) return {};
-  if (keys.Has("fsdp") && keys.Switch("fsdp") != false) return {};
+  if (keys.Has("fsdp") && keys.Switch("fsdp") != false) return FsdpRules(precision);
   const std::optional<std::string> loaded = LoadedType(keys);
   const bool autocast_fp16 = precision == Precision::kFp16;
   // Weights in fp16 with a gradient scaler are refused by torch.

@@ -9,6 +9,7 @@
 #include "sim/config/arguments.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
+#include "sim/config/fsdp_types.h"
 #include "sim/config/half_precision.h"
 
 namespace dlsim::sim {
@@ -114,6 +115,52 @@ void ReadClipping(const ConfigBlock& trainer, TrainingConfig& config) {
   if (algorithm == "value") std::swap(config.clipping.max_norm, config.clipping.max_value);
 }
 
+// A strategy of FSDP by name, or by class with its arguments; null for others.
+const ConfigNode* FsdpStrategy(const ConfigNode& trainer) {
+  const ConfigNode* strategy = trainer.Find("strategy");
+  if (strategy == nullptr) return nullptr;
+  if (strategy->kind == Kind::kText) return strategy->text.starts_with("fsdp") ? strategy : nullptr;
+  const ConfigNode* name = strategy->Find("_target_");
+  if (name == nullptr) name = strategy->Find("class_path");
+  const bool is_fsdp = name != nullptr && name->text.ends_with("FSDPStrategy") &&
+                       name->text.find("Model") == name->text.npos;
+  return is_fsdp ? strategy : nullptr;
+}
+
+// The arguments of a class, beside its name or in init_args.
+ConfigBlock ArgumentsOf(const ConfigBlock& made) {
+  return made.Has("init_args") ? TableOrEmpty(made, "init_args") : made;
+}
+
+// Parameters, sums and buffers have the type of the precision unless the strategy's own
+// mixed_precision says otherwise; shards are in float32 unless the module is in 16 bits.
+UpdateFormats FsdpFormatsOf(const ConfigBlock& file, const ConfigNode& strategy,
+                            const std::string& type, bool is_pure) {
+  const std::string shards = is_pure ? type : std::string(kFloat32Name);
+  if (strategy.kind != Kind::kTable) return FsdpFormats(type, type, shards);
+  const ConfigBlock arguments = ArgumentsOf(ConfigBlock(file.file(), strategy));
+  if (!arguments.Has("mixed_precision")) return FsdpFormats(type, type, shards);
+  const ConfigBlock own = ArgumentsOf(TableOrEmpty(arguments, "mixed_precision"));
+  const ClearKeys keys(own);
+  const std::optional<std::string> param = keys.FormatOr("param_dtype", shards);
+  return FsdpFormats(param, keys.FormatOr("reduce_dtype", param), shards);
+}
+
+void ReadFormats(const ConfigBlock& file, const ConfigBlock& trainer,
+                 const PrecisionName& precision, TrainingConfig& config) {
+  if (config.formats.empty()) return;
+  const std::string& type = config.formats.front();
+  const bool is_pure = precision.name.ends_with("16-true");
+  if (const ConfigNode* strategy = FsdpStrategy(trainer.node())) {
+    config.updates.formats = FsdpFormatsOf(file, *strategy, type, is_pure);
+    return;
+  }
+  if (!is_pure) return;
+  // The module is in 16 bits, and what its optimizer makes of it is code.
+  config.updates.formats = PureFormats(type, type);
+  config.updates.formats.first = config.updates.formats.second = std::nullopt;
+}
+
 void ReadAccumulation(const ConfigBlock& trainer, TrainingConfig& config) {
   const ConfigNode* steps = trainer.Find("accumulate_grad_batches");
   if (steps != nullptr && steps->kind == Kind::kTable) {
@@ -152,12 +199,7 @@ TrainingConfig ReadLightning(const ConfigBlock& file, const ConfigOptions&) {
     config.notes.push_back("precision " + std::string(precision->name) +
                            ": weights in 16 bits, no loss scaling");
   }
-  // The module is in 16 bits, and what its optimizer makes of it is code.
-  if (precision->name.ends_with("16-true")) {
-    const std::string& type = config.formats.front();
-    config.updates.formats = PureFormats(type, type);
-    config.updates.formats.first = config.updates.formats.second = std::nullopt;
-  }
+  ReadFormats(file, *trainer, *precision, config);
   NoteOldKeys(*trainer, *precision, config.notes);
   ReadClipping(*trainer, config);
   ReadAccumulation(*trainer, config);

@@ -12,12 +12,14 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "dlsim/codec.h"
 #include "dlsim/error.h"
 #include "dlsim/format.h"
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
+#include "sim/config/fsdp_types.h"
 
 namespace dlsim::sim {
 namespace {
@@ -77,9 +79,10 @@ std::optional<Held> HeldWeights(const TrainingConfig& config) {
     return Held{*formats.weights, "weights are " + *formats.weights + " without a float32 copy"};
   }
   if (formats.master) return std::nullopt;
-  // A gradient scaler refuses weights in fp16, so that only bf16 is open.
-  const std::string type = formats.weights.value_or(
-      config.formats == std::vector<std::string>{"bf16"} ? "bf16" : std::string(kFloat32Name));
+  // A gradient scaler refuses weights in fp16.
+  const bool is_open = config.formats.size() == 1 && config.formats.front() != "fp16";
+  const std::string type =
+      formats.weights.value_or(is_open ? config.formats.front() : std::string(kFloat32Name));
   if (type == kFloat32Name) return std::nullopt;
   return Held{type, "if weights are " + type + " without a float32 copy"};
 }
@@ -222,6 +225,48 @@ void LintSmoothing(const ConfigNode& root, const std::string& format,
   }
 }
 
+// True for settings of a policy that are loss scales; growth factors and windows are none.
+bool IsScale(std::string_view key) {
+  constexpr std::array<std::string_view, 8> kNames = {
+      "loss_scale",     "init_scale",     "initial_scale", "initial_loss_scale",
+      "min_loss_scale", "max_loss_scale", "min_scale",     "max_scale"};
+  return std::ranges::count(kNames, key) > 0;
+}
+
+// Below which no scale falls.
+bool IsLeast(std::string_view key) { return key == "loss_scale" || key.starts_with("min_"); }
+
+std::optional<double> ScaleIn(std::string_view text) {
+  try {
+    return ParseNumber(text, "");
+  } catch (const Error&) {
+    return std::nullopt;  // "dynamic"
+  }
+}
+
+// Scalers hold the scale in float32; a model in 16 bits may make its loss, and the product, there.
+void LintScales(const TrainingConfig& config, std::vector<std::string>& notes) {
+  const bool is_fp16 = std::ranges::count(config.formats, "fp16") > 0;
+  for (const ConfigPolicy& policy : config.policies) {
+    for (const std::string_view setting : policy.settings) {
+      const std::string_view key = setting.substr(0, setting.find('='));
+      const std::optional<double> scale =
+          IsScale(key) ? ScaleIn(setting.substr(key.size() + 1)) : std::nullopt;
+      if (!scale || !(*scale > 0)) continue;
+      const std::string held = fmt::format("{} {}", key, PowerText(*scale));
+      if (*scale > kLargestFloat) {
+        notes.push_back("if the scale is held in fp32: " + held + " is infinite there");
+      } else if (static_cast<float>(*scale) == 0) {
+        notes.push_back("if the scale is held in fp32: " + held + " rounds to 0 there");
+      } else if (is_fp16 && IsLeast(key) &&
+                 std::isinf(Rounder("fp16")(static_cast<float>(*scale)))) {
+        notes.push_back("if the loss is multiplied in fp16: " + held +
+                        " is infinite there, at every step");
+      }
+    }
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> LintConfig(const TrainingConfig& config, const ConfigNode& root) {
@@ -232,10 +277,12 @@ std::vector<std::string> LintConfig(const TrainingConfig& config, const ConfigNo
   LintBeta(HeldMoment(config, formats.second, "second"), settings.beta2, "beta2", notes);
   LintEpsilon(config, notes);
   LintWeights(config, notes);
+  LintScales(config, notes);
   for (const std::string& format : config.formats) {
     LintMasks(root, format, notes);
     LintSmoothing(root, format, notes);
   }
+  for (std::string& note : LintFsdp(root)) notes.push_back(std::move(note));
   return notes;
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "sim/config/cerebras_keys.h"
+#include "sim/config/cerebras_updates.h"
 #include "sim/config/dialects.h"
 
 namespace dlsim::sim {
@@ -151,6 +152,7 @@ TrainingConfig ReadModelZoo(const ConfigBlock& file, const ConfigOptions& option
     config.policies = {NoScaler()};
     config.notes.push_back("no trainer.init.precision: no mixed precision and no loss scaling");
   }
+  config.updates.settings = ModelZooAdam(*init);
   if (const std::optional<ConfigBlock> loop = init->Table("loop")) {
     AddNotes(loop->NoteMisspelt(kLoopKeys), config.notes);
     RefuseNulls(*loop, kLoopKeys);

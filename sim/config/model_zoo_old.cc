@@ -5,6 +5,7 @@
 #include <array>
 
 #include "sim/config/cerebras_keys.h"
+#include "sim/config/cerebras_updates.h"
 #include "sim/config/dialects.h"
 
 namespace dlsim::sim {
@@ -155,6 +156,7 @@ TrainingConfig ReadModelZooOld(const ConfigBlock& file, const ConfigOptions& opt
   }
   AddOldScaler(scaling, type, backend, config);
   config.clipping = ReadTorchClipping(*optimizer);
+  config.updates.settings = OldModelZooAdam(*optimizer);
   ReadAccumulation(*optimizer, runconfig, backend, config);
   ReadOptLevel(runconfig, model, config);
   NoteSlips(file, config.notes);

@@ -3,13 +3,18 @@
 // of the actor, or supervised fine-tuning. Compared with verl 0.9.1: workers/engine/fsdp and
 // workers/engine/megatron, utils/torch_dtypes.py; before 0.8 workers/actor/dp_actor.py,
 // workers/fsdp_workers.py and trainer/fsdp_sft_trainer.py.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
+#include <functional>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
 #include "sim/config/cerebras_keys.h"
 #include "sim/config/dialects.h"
+#include "sim/config/fsdp_types.h"
 #include "sim/config/half_precision.h"
 
 namespace dlsim::sim {
@@ -31,6 +36,11 @@ constexpr std::array<std::string_view, 8> kTypeNames = {"16",   "fp16",    "floa
 constexpr std::array<std::string_view, 5> kOverrides = {
     "loss_scale", "initial_loss_scale", "min_loss_scale", "loss_scale_window", "hysteresis"};
 
+// Keys of verl's table that are Megatron's.
+constexpr std::array<std::string_view, 3> kAdamKeys = {"lr", "weight_decay", "optimizer"};
+constexpr std::array<std::string_view, 4> kAwareKeys = {
+    "use_precision_aware_optimizer", "main_grads_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"};
+
 Precision ReadType(const ConfigBlock& block, std::string_view key) {
   const ConfigNode* value = block.Find(key);
   if (value == nullptr) return Precision::kBf16;
@@ -41,10 +51,32 @@ Precision ReadType(const ConfigBlock& block, std::string_view key) {
   return value->text.ends_with("16") ? Precision::kFp16 : Precision::kFloat32;
 }
 
-void NoteReduceType(const ConfigBlock& mixed, std::vector<std::string>& notes) {
-  if (mixed.Has("reduce_dtype") && ReadType(mixed, "reduce_dtype") != Precision::kFloat32) {
-    notes.push_back("mixed_precision.reduce_dtype is not simulated: it rounds between ranks");
-  }
+// The settings of torch.optim's Adam, unless the file passes others on.
+UpdateSettings VerlAdam(const ConfigBlock& optimizer) {
+  const ClearKeys keys(optimizer);
+  const std::string name = keys.Has("optimizer") ? keys.Text("optimizer").value_or("") : "AdamW";
+  const bool is_torch = !keys.Has("optimizer_impl") || keys.Text("optimizer_impl") == "torch.optim";
+  if (!is_torch || keys.Has("override_optimizer_config")) return {};
+  if (name != "AdamW" && name != "Adam") return {};
+  return {.lr = keys.Number("lr"),
+          .beta1 = keys.ItemOr("betas", 0, 0.9),
+          .beta2 = keys.ItemOr("betas", 1, 0.999),
+          .eps = 1e-8,
+          .weight_decay = keys.NumberOr("weight_decay", 0.01),
+          .decoupled = name == "AdamW"};
+}
+
+// The optimizer updates shards in model_dtype, with states like them.
+UpdateRules VerlFsdpRules(const ConfigBlock& engine, const ConfigBlock& optimizer,
+                          const std::string& type) {
+  const std::string wide(kFloat32Name);
+  const ConfigBlock mixed = TableOrEmpty(engine, "mixed_precision");
+  const std::optional<std::string> shards = ClearKeys(engine).FormatOr("model_dtype", wide);
+  UpdateRules rules = {
+      .formats = FsdpFormats(type, ClearKeys(mixed).FormatOr("reduce_dtype", wide), shards),
+      .settings = VerlAdam(optimizer)};
+  if (rules.settings.beta1) rules.formats.first = rules.formats.second = shards;
+  return rules;
 }
 
 void ApplyFsdpPrecision(Precision precision, TrainingConfig& config) {
@@ -60,7 +92,9 @@ TrainingConfig ReadFsdp(const ConfigBlock& engine, const ConfigBlock& optimizer)
   const ConfigBlock mixed = TableOrEmpty(engine, "mixed_precision");
   const Precision precision = ReadType(mixed, "param_dtype");
   ApplyFsdpPrecision(precision, config);
-  NoteReduceType(mixed, config.notes);
+  if (!config.formats.empty()) {
+    config.updates = VerlFsdpRules(engine, optimizer, config.formats.front());
+  }
   if (engine.Has("dtype") && ReadType(engine, "dtype") != precision) {
     config.notes.push_back(
         "dtype has no effect with FSDP since verl 0.8: mixed_precision.param_dtype decides, "
@@ -89,7 +123,9 @@ TrainingConfig ReadLegacyFsdp(const ConfigBlock& file, const ConfigBlock& actor)
           "mixed_precision.param_dtype is not dtype: the scaler goes by dtype, gradients of "
           "parameters are rounded to param_dtype");
     }
-    NoteReduceType(*mixed, config.notes);
+  }
+  if (!config.formats.empty()) {
+    config.updates = VerlFsdpRules(fsdp, TableOrEmpty(actor, "optim"), config.formats.front());
   }
   ReadNormLimit(actor, "grad_clip", 1.0, config);
   return config;
@@ -115,6 +151,33 @@ TrainingConfig ReadActorWithFsdp(const ConfigBlock& file, const ConfigBlock& act
   return config;
 }
 
+// Gradients are summed in float32, and the optimizer's types are those of the table; in float16 it
+// is precision-aware whatever the table says.
+void AddMegatronTypes(const ConfigBlock& optimizer, const std::string& type,
+                      const std::function<void(std::string, const ConfigNode&)>& add) {
+  const ConfigNode on = ScalarNode(Kind::kBool, "true");
+  const bool is_aware = ClearKeys(optimizer).Switch("use_precision_aware_optimizer") == true;
+  const std::optional<std::string> main =
+      ClearKeys(optimizer).FormatOr("main_grads_dtype", std::string(kFloat32Name));
+  if (type == "float16" || !is_aware || main == kFloat32Name) {
+    add("accumulate_allreduce_grads_in_fp32", on);
+  }
+  for (const std::string_view key : kAdamKeys) {
+    if (const ConfigNode* value = optimizer.Find(key)) add(std::string(key), *value);
+  }
+  const ClearKeys keys(optimizer);
+  const auto add_beta = [&](size_t index, std::string name) {
+    const std::optional<double> beta = keys.ItemOr("betas", index, std::nullopt);
+    if (beta) add(std::move(name), ScalarNode(Kind::kNumber, fmt::format("{}", *beta)));
+  };
+  add_beta(0, "adam_beta1");
+  add_beta(1, "adam_beta2");
+  if (!is_aware || type == "float16") return;
+  for (const std::string_view key : kAwareKeys) {
+    if (const ConfigNode* value = optimizer.Find(key)) add(std::string(key), *value);
+  }
+}
+
 // The file that verl makes for Megatron's optimizer.
 TrainingConfig ReadWithMegatron(const ConfigBlock& engine, const ConfigBlock& optimizer,
                                 const ConfigOptions& options) {
@@ -126,6 +189,7 @@ TrainingConfig ReadWithMegatron(const ConfigBlock& engine, const ConfigBlock& op
     arguments.entries.push_back({std::move(key), value});
   };
   add(type == "float16" ? "--fp16" : "--bf16", ScalarNode(Kind::kBool, "true"));
+  AddMegatronTypes(optimizer, type, add);
   if (const ConfigNode* clip = optimizer.Find("clip_grad")) add("--clip-grad", *clip);
   for (const std::string_view key : kOverrides) {
     if (const ConfigNode* value = overrides.Find(key)) {

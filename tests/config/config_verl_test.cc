@@ -63,7 +63,9 @@ TEST(ConfigVerl, OtherKeysDecidedBefore08) {
 TEST(ConfigVerl, WhatIsNotSimulatedIsNoted) {
   const std::string mixed =
       "    fsdp_config: {dtype: float16, mixed_precision: {reduce_dtype: bf16}}\n";
-  EXPECT_TRUE(HasNote(Interpret(Actor(mixed)), "mixed_precision.reduce_dtype is not simulated"));
+  EXPECT_TRUE(HasNote(Interpret(Actor(mixed)),
+                      "if gradients of several ranks are summed in actor_rollout_ref.actor."
+                      "fsdp_config.mixed_precision.reduce_dtype bf16: each addition"));
   EXPECT_TRUE(
       HasNote(Interpret(Actor(mixed), kBefore08), "mixed_precision.param_dtype is not dtype"));
 }

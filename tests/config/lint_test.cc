@@ -100,6 +100,71 @@ TEST(Lint, EpsilonThatFp16RoundsToZero) {
   EXPECT_EQ(eps("3.0e-8"), Texts{});
 }
 
+TEST(Lint, OfCerebrasOptimizers) {
+  const auto notes = [](const std::string& type, const std::string& optimizer) {
+    return LintOf("trainer: {init: {precision: {fp16_type: " + type +
+                  ", loss_scaling_factor: dynamic}, optimizer: " + optimizer + "}}\n");
+  };
+  EXPECT_EQ(notes("bfloat16", "{AdamW: {lr: 1.0}}"),
+            Texts{"if the second moment is bf16: at beta2 0.999 it never decays, since x * 0.999 "
+                  "rounds back to x; at 0.996 all decay"});
+  const Texts cb16 = notes("cbfloat16", "{AdamW: {lr: 1.0e-5, weight_decay: 0.1}}");
+  const std::string weights = "if weights are cb16 without a float32 copy: ";
+  ASSERT_EQ(cb16.size(), 2u);  // with 9 bits of a significand 0.999 always decays
+  EXPECT_EQ(cb16[0], weights + "a step of the learning rate, 1e-05, moves no weight above 2^-6");
+  EXPECT_EQ(cb16[1].find(weights + "weight decay alone moves no weight"), 0u) << cb16[1];
+  // A gradient scaler refuses weights in fp16.
+  EXPECT_EQ(notes("float16", "{AdamW: {lr: 1.0e-5}}"), Texts{});
+}
+
+TEST(Lint, OfVerlWithFsdp) {
+  const auto notes = [](const std::string& engine) {
+    return LintOf("actor_rollout_ref:\n  actor: {fsdp_config: {" + engine +
+                  "}, optim: {lr: 1.0e-6}}\n");
+  };
+  EXPECT_EQ(notes(""), Texts{});
+  const Texts pure = notes("model_dtype: bf16");
+  ASSERT_EQ(pure.size(), 3u);
+  EXPECT_EQ(pure[0].find("the second moment is bf16: at beta2 0.999 it never decays"), 0u);
+  EXPECT_EQ(pure[1],
+            "weights are bf16 without a float32 copy: a step of the learning rate, 1e-06, moves no "
+            "weight above 2^-11");
+}
+
+// The types that PyTorch's MixedPrecision names, in any stack's file.
+TEST(Lint, TypesOfFsdp) {
+  const auto notes = [](const std::string& types) {
+    return LintOf(
+        "trainer:\n  max_steps: 1\n  precision: bf16-mixed\n  strategy:\n    class_path: "
+        "FSDPStrategy\n    init_args: {mixed_precision: {" +
+        types + "}}\n");
+  };
+  const std::string path = "trainer.strategy.init_args.mixed_precision.";
+  EXPECT_EQ(notes("param_dtype: torch.bfloat16, reduce_dtype: torch.bfloat16, buffer_dtype: "
+                  "torch.float16"),
+            (Texts{"if gradients of several ranks are summed in " + path +
+                       "reduce_dtype bf16: each addition rounds to 8 significant bits (dlsim "
+                       "accumulate --config shows the error)",
+                   "if a buffer holds positions or counts: " + path +
+                       "buffer_dtype fp16 holds every integer only up to 2048"}));
+  EXPECT_EQ(notes("param_dtype: torch.bfloat16, reduce_dtype: torch.float32"), Texts{});
+}
+
+TEST(Lint, LossScales) {
+  const auto notes = [](const std::string& scaler) {
+    return LintOf("dtype = \"float16\"\n[torch.amp.GradScaler]\n" + scaler + "\n");
+  };
+  EXPECT_EQ(notes("init_scale = 65536.0"), Texts{});
+  EXPECT_EQ(notes("init_scale = 1e39"),
+            Texts{"if the scale is held in fp32: init_scale 1e+39 is infinite there"});
+  EXPECT_EQ(notes("init_scale = 1e-46"),
+            Texts{"if the scale is held in fp32: init_scale 1e-46 rounds to 0 there"});
+  EXPECT_EQ(LintOf("[apex.amp]\nopt_level = \"O2\"\nmin_loss_scale = 131072.0\n"),
+            Texts{"if the loss is multiplied in fp16: min_loss_scale 2^17 is infinite there, at "
+                  "every step"});
+  EXPECT_EQ(LintOf("[apex.amp]\nopt_level = \"O2\"\nmin_loss_scale = 128.0\n"), Texts{});
+}
+
 TEST(Lint, ConstantsOfMasksAndTargets) {
   const std::string fp16 = Trainer({"fp16_type: float16"});
   EXPECT_EQ(LintOf(fp16 + "model: {attn_mask_value: -1e9}\n"),

@@ -188,7 +188,79 @@ TEST(UpdateFormatsHuggingFace, SayHowTheModelIsLoaded) {
   EXPECT_EQ(FormatsOf(arguments + "dtype: torch.float32\n"), "fp32 ? ? ? ? ?");
   EXPECT_EQ(FormatsOf(arguments + "torch_dtype: auto\n"), kSilent);
   EXPECT_EQ(FormatsOf(arguments + "torch_dtype: bfloat16\nuse_peft: true\n"), kSilent);
-  EXPECT_EQ(FormatsOf(arguments + "torch_dtype: bfloat16\nfsdp: full_shard\n"), kSilent);
+  // Accelerate gives FSDP float32 shards, whatever type was loaded, unless precision is not mixed.
+  EXPECT_EQ(FormatsOf(arguments + "torch_dtype: bfloat16\nfsdp: full_shard\n"),
+            "bf16 fp32 ? ? ? bf16");
+  EXPECT_EQ(FormatsOf("per_device_train_batch_size: 1\ntorch_dtype: bfloat16\nfsdp: full_shard\n"),
+            kSilent);
+}
+
+TEST(UpdateFormatsLightning, OfFsdp) {
+  const auto of = [](const std::string& precision, const std::string& strategy) {
+    return FormatsOf("trainer: {max_steps: 1, precision: " + precision + ", strategy: " + strategy +
+                     "}\n");
+  };
+  EXPECT_EQ(of("bf16-mixed", "fsdp"), "bf16 fp32 ? ? ? bf16");
+  EXPECT_EQ(of("bf16-true", "fsdp"), "bf16 none ? ? ? bf16");
+  EXPECT_EQ(of("bf16-mixed", "ddp"), kSilent);
+  const auto mixed = [&](const std::string& types) {
+    return of("bf16-mixed",
+              "{class_path: FSDPStrategy, init_args: {mixed_precision: {" + types + "}}}");
+  };
+  EXPECT_EQ(mixed("param_dtype: torch.bfloat16, reduce_dtype: torch.float32"),
+            "bf16 fp32 ? ? ? fp32");
+  EXPECT_EQ(mixed("class_path: MixedPrecision, init_args: {param_dtype: torch.float16}"),
+            "fp16 fp32 ? ? ? fp16");
+  EXPECT_EQ(mixed("param_dtype: 7"), "? fp32 ? ? ? ?");
+}
+
+TEST(UpdateFormatsVerl, OfFsdpAndMegatron) {
+  const auto actor = [](const std::string& rest) {
+    return "actor_rollout_ref:\n  actor: {" + rest + "}\n";
+  };
+  EXPECT_EQ(FormatsOf(actor("strategy: fsdp")), "bf16 fp32 fp32 fp32 ? fp32");
+  EXPECT_EQ(FormatsOf(actor("fsdp_config: {model_dtype: bf16, mixed_precision: {reduce_dtype: "
+                            "bf16}}")),
+            "bf16 none bf16 bf16 ? bf16");
+  EXPECT_EQ(FormatsOf(actor("fsdp_config: {model_dtype: bf16}, optim: {optimizer: AdamW8bit}")),
+            "bf16 none ? ? ? fp32");
+  EXPECT_EQ(SettingsOf(actor("optim: {lr: 1.0e-6, betas: [0.9, 0.99], weight_decay: 0.1}")),
+            "1e-06 0.9 0.99 1e-08 0.1");
+  EXPECT_EQ(SettingsOf(actor("optim: {lr: 1.0e-6, override_optimizer_config: {eps: 1.0e-6}}")),
+            "? ? ? ? ?");
+  // In float16, too, gradients are summed in float32.
+  const std::string megatron = "strategy: megatron, megatron: {dtype: ";
+  EXPECT_EQ(FormatsOf(actor(megatron + "float16}")), "fp16 fp32 fp32 fp32 fp32 fp32");
+  EXPECT_EQ(FormatsOf(actor(megatron + "bfloat16}, optim: {use_precision_aware_optimizer: true, "
+                                       "exp_avg_sq_dtype: bf16, main_grads_dtype: bf16}")),
+            "bf16 fp32 fp32 bf16 bf16 bf16");
+  EXPECT_EQ(SettingsOf(actor(megatron + "bfloat16}, optim: {lr: 1.0e-6, betas: [0.9, 0.95]}")),
+            "1e-06 0.9 0.95 1e-08 0.01");
+}
+
+// Compared with cerebras_pytorch 2.10.0.
+TEST(UpdateFormatsCerebras, OptimizersAndSchedules) {
+  const auto trainer = [](const std::string& rest) {
+    return "trainer: {init: {precision: {fp16_type: cbfloat16, loss_scaling_factor: dynamic}, " +
+           rest + "}}\n";
+  };
+  EXPECT_EQ(SettingsOf(trainer("optimizer: {AdamW: {betas: [0.9, 0.95], weight_decay: 0.1}}")),
+            "0.001 0.9 0.95 1e-06 0.1");
+  const std::string schedule =
+      "optimizer: {Adam: {eps: 1.0e-8}}, schedulers: [{SequentialLR: {schedulers: [{LinearLR: "
+      "{initial_learning_rate: 0.0, end_learning_rate: 6.0e-4, total_iters: 9}}, ";
+  EXPECT_EQ(SettingsOf(trainer(schedule + "{CosineDecayLR: {initial_learning_rate: 6.0e-4, "
+                                          "end_learning_rate: 1.0e-5}}]}}]")),
+            "0.0006 0.9 0.999 1e-08 0");
+  EXPECT_EQ(SettingsOf(trainer(schedule + "{CyclicLR: {max_lr: 1.0}}]}}]")), "? 0.9 0.999 1e-08 0");
+  EXPECT_EQ(SettingsOf(trainer("optimizer: {SGD: {lr: 0.1}}")), "? ? ? ? ?");
+  const std::string old =
+      "model: {mixed_precision: true}\noptimizer: {optimizer_type: AdamW, weight_decay_rate: 0.01, "
+      "learning_rate: ";
+  EXPECT_EQ(SettingsOf(old + "1.0e-4}\n"), "0.0001 0.9 0.999 1e-06 0.01");
+  EXPECT_EQ(SettingsOf(old + "[{scheduler: Linear, initial_learning_rate: 0.0, end_learning_rate: "
+                             "2.0e-4}, {scheduler: Constant, learning_rate: 1.0e-5}]}\n"),
+            "0.0002 0.9 0.999 1e-06 0.01");
 }
 
 TEST(UpdateFormatsTorchtitan, AreThoseOfTheTable) {
