@@ -111,6 +111,9 @@ UpdateStudy Described(const std::string& path, const ProbeReader& probe,
   }
   if (first.groups.empty()) throw InputError(Printable(path), "no group of parameters");
   study.trained = SettingsOf(first.groups.front(), overrides, Printable(path));
+  study.trained.is_fused = std::ranges::all_of(first.groups, [&](const ProbeGroup& group) {
+    return SettingsOf(group, overrides, Printable(path)).is_fused;
+  });
   return study;
 }
 
@@ -209,9 +212,10 @@ void VisitFormats(OptionRows& option, UpdateRunRequest& request) {
          "fp32: the optimizer updates float32 weights, of which --weights are copies; or none "
          "(default)",
          {"fp32", "none"});
-  option("--kernel", request.kernel, "KIND",
-         "foreach: each operation of the optimizer is rounded, as PyTorch does (default for one "
-         "format); or fused: only what is stored");
+  option(
+      "--kernel", request.kernel, "KIND",
+      "foreach: each operation of the optimizer is rounded, as PyTorch does; or fused: only what "
+      "is stored (default: as recorded for one format, else fused)");
 }
 
 void VisitSettings(OptionRows& option, SettingOverrides& overrides) {

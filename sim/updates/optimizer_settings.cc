@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/updates/optimizer_settings.h"
 
+#include <algorithm>
+#include <array>
 #include <map>
 #include <string_view>
 
@@ -9,19 +11,52 @@
 namespace dlsim::sim {
 namespace {
 
-// Other classes that compute the same.
-constexpr EnumName<OptimizerKind> kOtherNames[] = {
+// Other classes that compute the same, in one kernel.
+constexpr EnumName<OptimizerKind> kFusedNames[] = {
     {OptimizerKind::kAdamW, "fusedadam"},
     {OptimizerKind::kAdamW, "deepspeedcpuadam"},
     {OptimizerKind::kAdamW, "fusedadamw"},
     {OptimizerKind::kSgd, "fusedsgd"},
 };
 
-std::optional<OptimizerKind> KindNamed(std::string_view name) {
-  for (const EnumName<OptimizerKind>& row : kOtherNames) {
-    if (row.name == name) return row.value;
+// Settings of classes that have a name of PyTorch's and rules of their own: Adafactor of
+// transformers and fairseq, AdamW of Cerebras and of transformers before 5.
+constexpr std::array<std::string_view, 6> kOtherRules = {
+    "correct_bias", "l2_regularization_rate", "clip_threshold",
+    "decay_rate",   "scale_parameter",        "relative_step"};
+
+struct NamedKind {
+  OptimizerKind kind = OptimizerKind::kAdamW;
+  bool is_fused = false;
+};
+
+std::optional<NamedKind> KindNamed(std::string_view name) {
+  for (const EnumName<OptimizerKind>& row : kFusedNames) {
+    if (row.name == name) return NamedKind{row.value, true};
   }
-  return ValueNamed<OptimizerKind>(name);
+  if (const auto kind = ValueNamed<OptimizerKind>(name)) return NamedKind{*kind, false};
+  return std::nullopt;
+}
+
+// What the caller asks for, else what was recorded.
+NamedKind KindOf(const ProbeGroup& group, const SettingOverrides& overrides,
+                 const std::string& place) {
+  if (overrides.optimizer) return {*overrides.optimizer, false};
+  const auto refuse = [&](std::string_view problem, std::string_view expected) {
+    throw InputError(place, problem, expected, Quoted(group.optimizer));
+  };
+  const std::optional<NamedKind> named = KindNamed(group.optimizer);
+  if (!named) {
+    refuse("updates of this optimizer cannot be replayed",
+           "adamw, adam, sgd, lion or adafactor, or --optimizer");
+  }
+  const auto is_set = [&](std::string_view key) { return group.values.contains(std::string(key)); };
+  const auto* const other = std::ranges::find_if(kOtherRules, is_set);
+  if (other != kOtherRules.end()) {
+    refuse("updates of a class with " + std::string(*other) + " cannot be replayed",
+           "the class of PyTorch, or --optimizer");
+  }
+  return *named;
 }
 
 // The recorded value of a name, if there is one.
@@ -55,14 +90,9 @@ void Override(const std::optional<double>& by, double& value) {
 OptimizerSettings SettingsOf(const ProbeGroup& group, const SettingOverrides& overrides,
                              const std::string& place) {
   OptimizerSettings s;
-  const std::optional<OptimizerKind> kind =
-      overrides.optimizer ? overrides.optimizer : KindNamed(group.optimizer);
-  if (!kind) {
-    throw InputError(place, "updates of this optimizer cannot be replayed",
-                     "adamw, adam, sgd, lion or adafactor, or --optimizer",
-                     Quoted(group.optimizer));
-  }
-  s.kind = *kind;
+  const NamedKind named = KindOf(group, overrides, place);
+  s.kind = named.kind;
+  s.is_fused = named.is_fused;
   s.decoupled = s.kind != OptimizerKind::kAdam && s.kind != OptimizerKind::kSgd;
   if (s.kind == OptimizerKind::kLion) s.beta2 = 0.99;
   const Recorded recorded(group.values);
@@ -76,7 +106,10 @@ OptimizerSettings SettingsOf(const ProbeGroup& group, const SettingOverrides& ov
   recorded.Read("nesterov", s.nesterov);
   recorded.Read("maximize", s.maximize);
   recorded.Read("amsgrad", s.amsgrad);
-  if (s.kind == OptimizerKind::kAdam) recorded.Read("decoupled_weight_decay", s.decoupled);
+  // Of the recorded optimizer, not of another that is replayed instead.
+  if (!overrides.optimizer && s.has_beta2()) recorded.Read("decoupled_weight_decay", s.decoupled);
+  recorded.Read("bias_correction", s.corrects_bias);
+  recorded.Read("fused", s.is_fused);
   recorded.Read("beta2_decay", s.beta2_decay);
   recorded.Read("eps1", s.eps1);
   recorded.Read("eps2", s.eps2);

@@ -44,7 +44,9 @@ struct OptimizerSettings {
   double lr = 0, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 0;
   double momentum = 0, dampening = 0;
   bool nesterov = false, maximize = false, amsgrad = false;
-  bool decoupled = false;  // weight decay multiplies weights, and is not added to gradients
+  bool decoupled = false;     // weight decay multiplies weights, and is not added to gradients
+  bool corrects_bias = true;  // of Adam's moments, which begin at 0
+  bool is_fused = false;      // one kernel computes the update in float32
   UpdateDevice device = UpdateDevice::kCpu;
 
   // Of Adafactor: beta2 is 1 - update^beta2_decay; the floor of the second moment is eps1 squared,
@@ -64,7 +66,8 @@ struct OptimizerSettings {
 };
 
 // Returns the settings of a group. Throws InputError, naming `place`, for an optimizer whose
-// updates cannot be replayed, or without a learning rate.
+// updates cannot be replayed, one of the same name with other rules among them, and without a
+// learning rate.
 OptimizerSettings SettingsOf(const ProbeGroup& group, const SettingOverrides& overrides,
                              const std::string& place);
 

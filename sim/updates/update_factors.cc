@@ -31,7 +31,9 @@ void SetFusedOnCuda(const OptimizerSettings& s, double t, AdamFactors& f) {
   f.beta1 = Factor(s.beta1);
   f.grad_share = 1 - f.beta1;
   f.square_share = 1 - f.beta2;
-  const auto correction = [&](float beta) { return 1 - Factor(std::pow(double{beta}, t)); };
+  const auto correction = [&](float beta) {
+    return s.corrects_bias ? 1 - Factor(std::pow(double{beta}, t)) : 1;
+  };
   f.step = -(Factor(s.lr) / correction(f.beta1));
   f.correction = std::sqrt(correction(f.beta2));
 }
@@ -48,8 +50,9 @@ AdamFactors AdamOf(const OptimizerSettings& s, const Addends& addend, uint64_t u
   f.grad_share = Factor(1 - s.beta1);
   f.beta2 = Factor(s.beta2);
   f.square_share = Factor(1 - s.beta2);
-  f.step = Factor(-(s.lr / (1 - std::pow(s.beta1, t))));
-  f.correction = Factor(std::pow(1 - std::pow(s.beta2, t), 0.5));
+  const auto correction = [&](double beta) { return s.corrects_bias ? 1 - std::pow(beta, t) : 1; };
+  f.step = Factor(-(s.lr / correction(s.beta1)));
+  f.correction = Factor(std::pow(correction(s.beta2), 0.5));
   f.eps = addend(s.eps);
   if (fused && f.kernel == AdamKernel::kCuda) SetFusedOnCuda(s, t, f);
   return f;

@@ -57,7 +57,7 @@ std::string NameFor(const UpdateRun& run) {
   return name;
 }
 
-void Require(const UpdateRun& run) {
+void Require(const UpdateRun& run, const std::optional<UpdateKernel>& asked) {
   const bool saves =
       run.rounding != WeightRounding::kNearestEven || run.compensation != Compensation::kNone;
   if (!run.updated_weights() && saves) {
@@ -68,23 +68,26 @@ void Require(const UpdateRun& run) {
     throw UsageError("--compensation", "stochastic rounding and Kahan exclude each other",
                      "one of them");
   }
-  if (run.kernel == UpdateKernel::kForeach && (saves || !HasOneFormat(run))) {
+  if (asked == UpdateKernel::kForeach && (saves || !HasOneFormat(run))) {
     throw UsageError("--kernel", "only one format without --rounding sr and --compensation kahan",
                      "fused", "'foreach'");
   }
 }
 
-// Fills in what follows from the rest.
-UpdateRun Finished(UpdateRun run, std::optional<UpdateKernel> kernel = std::nullopt) {
+UpdateKernel KernelOf(const OptimizerSettings& trained) {
+  return trained.is_fused ? UpdateKernel::kFused : UpdateKernel::kForeach;
+}
+
+// Fills in what follows from the rest. `kernel`: of a run that both can compute.
+UpdateRun Finished(UpdateRun run, UpdateKernel kernel) {
   const bool plain = HasOneFormat(run) && run.rounding == WeightRounding::kNearestEven &&
                      run.compensation == Compensation::kNone;
-  run.kernel = kernel.value_or(plain ? UpdateKernel::kForeach : UpdateKernel::kFused);
+  run.kernel = plain ? kernel : UpdateKernel::kFused;
   run.name = NameFor(run);
-  Require(run);
   return run;
 }
 
-UpdateRun AskedRun(const UpdateRunRequest& request) {
+UpdateRun AskedRun(const UpdateRunRequest& request, const OptimizerSettings& trained) {
   UpdateRun run;
   run.overrides = request.overrides;
   run.rounding = request.rounding;
@@ -96,7 +99,8 @@ UpdateRun AskedRun(const UpdateRunRequest& request) {
   run.first = ParseOr("--first", request.first, states);
   run.second = ParseOr("--second", request.second, states);
   run.gradients = ParseOr("--gradients", request.gradients, own);
-  return Finished(run, request.kernel);
+  Require(run, request.kernel);
+  return Finished(run, request.kernel.value_or(KernelOf(trained)));
 }
 
 // Returns runs that may do better, the cheapest first. Float32 weights and states always do.
@@ -107,10 +111,10 @@ std::vector<UpdateRun> RemediesOf(const UpdateRun& run, const OptimizerSettings&
     UpdateRun mended = run;
     mended.compensation = Compensation::kNone;
     mended.rounding = WeightRounding::kStochastic;
-    remedies.push_back(Finished(mended));
+    remedies.push_back(Finished(mended, run.kernel));
     mended.rounding = WeightRounding::kNearestEven;
     mended.compensation = Compensation::kKahan;
-    remedies.push_back(Finished(mended));
+    remedies.push_back(Finished(mended, run.kernel));
   }
   if (run.second && trained.has_beta2() && trained.beta2 > kDecayingBeta2) {
     UpdateRun other = run;
@@ -121,13 +125,13 @@ std::vector<UpdateRun> RemediesOf(const UpdateRun& run, const OptimizerSettings&
     UpdateRun wide = run;
     wide.first.reset();
     wide.second.reset();
-    remedies.push_back(Finished(wide));
+    remedies.push_back(Finished(wide, run.kernel));
     UpdateRun master = run;
     master.master = true;
     master.rounding = WeightRounding::kNearestEven;
     master.compensation = Compensation::kNone;
     master.gradients = std::nullopt;
-    remedies.push_back(Finished(master));
+    remedies.push_back(Finished(master, run.kernel));
   }
   return remedies;
 }
@@ -135,16 +139,17 @@ std::vector<UpdateRun> RemediesOf(const UpdateRun& run, const OptimizerSettings&
 // What people train with.
 std::vector<UpdateRun> UsualRuns(const SettingOverrides& overrides,
                                  const OptimizerSettings& trained) {
+  const UpdateKernel kernel = KernelOf(trained);
   UpdateRunRequest request;
   request.overrides = overrides;
   request.weights = "bf16";
-  std::vector<UpdateRun> runs = {AskedRun(request)};
-  request.kernel = UpdateKernel::kFused;
-  runs.push_back(AskedRun(request));
+  std::vector<UpdateRun> runs = {AskedRun(request, trained)};
+  request.kernel = kernel == UpdateKernel::kForeach ? UpdateKernel::kFused : UpdateKernel::kForeach;
+  runs.push_back(AskedRun(request, trained));
   for (UpdateRun& remedy : RemediesOf(runs.front(), trained)) runs.push_back(std::move(remedy));
   request.kernel.reset();
   request.weights = "fp16";
-  runs.push_back(AskedRun(request));
+  runs.push_back(AskedRun(request, trained));
   return runs;
 }
 
@@ -162,7 +167,7 @@ UpdateRun ReferenceOf(const SettingOverrides& overrides) {
 std::vector<UpdateRun> MakeUpdateRuns(const UpdateRunRequest& request,
                                       const OptimizerSettings& trained) {
   if (!request.asks_for_formats()) return UsualRuns(request.overrides, trained);
-  std::vector<UpdateRun> runs = {AskedRun(request)};
+  std::vector<UpdateRun> runs = {AskedRun(request, trained)};
   for (UpdateRun& remedy : RemediesOf(runs.front(), trained)) {
     const auto same = [&](const UpdateRun& run) { return run.name == remedy.name; };
     if (std::ranges::none_of(runs, same)) runs.push_back(std::move(remedy));

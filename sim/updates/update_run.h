@@ -74,7 +74,8 @@ struct UpdateRunRequest {
 };
 
 // Returns the run that is asked for and those that may mend it; or if there are no formats, those
-// that people train with. `trained`: with what the probe begins. Throws UsageError.
+// that people train with, first by the kernel of the training. `trained`: with what the probe
+// begins. Throws UsageError.
 std::vector<UpdateRun> MakeUpdateRuns(const UpdateRunRequest& request,
                                       const OptimizerSettings& trained);
 

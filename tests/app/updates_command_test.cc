@@ -22,7 +22,9 @@ using nlohmann::json;
 // between 0.05 and 0.0502.
 class FineTuning {
  public:
-  explicit FineTuning(const std::string& optimizer = "adamw", int64_t steps = 100) {
+  explicit FineTuning(const std::string& optimizer = "adamw", int64_t steps = 100,
+                      std::map<std::string, double> settings = {}) {
+    settings.insert({{"lr", 1e-5}, {"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}});
     ProbeHead head;
     head.elements = 4096;
     ProbeTensor& tensor = head.tensors.emplace_back();
@@ -36,7 +38,7 @@ class FineTuning {
     for (int64_t number = 1; number <= steps; ++number) {
       ProbeStep step;
       step.step = number;
-      step.groups = {{optimizer, {{"lr", 1e-5}, {"beta1", 0.9}, {"beta2", 0.999}, {"eps", 1e-8}}}};
+      step.groups = {{optimizer, settings}};
       step.group_of = {0};
       step.updated = {true};
       for (int i = 0; i < 64; ++i) step.gradients.push_back(normal(random));
@@ -92,6 +94,25 @@ TEST(UpdatesCommand, JsonHasAllRuns) {
       SucceedJson({"updates", probe.path(), "--weights", "bf16", "--lr", "0.01", "--json", "-"});
   EXPECT_EQ(faster["runs"][0]["verdict"], "sound");
   EXPECT_EQ(faster["options"]["settings"]["lr"], 0.01);
+}
+
+// The kernel of the training comes first, the other one after it.
+TEST(UpdatesCommand, TheKernelIsTheRecordedOne) {
+  const FineTuning fused("adamw", 3, {{"fused", 1}}), plain("adamw", 3, {{"fused", 0}});
+  const auto first_runs = [](const FineTuning& probe) {
+    const json document = SucceedJson({"updates", probe.path(), "--json", "-"});
+    return document["runs"][0]["name"].get<std::string>() + "; " +
+           document["runs"][1]["name"].get<std::string>();
+  };
+  EXPECT_EQ(first_runs(fused), "bf16, fused; bf16");
+  EXPECT_EQ(first_runs(plain), "bf16; bf16, fused");
+  const auto asked = [&](const Arguments& more) {
+    Arguments all = {"updates", fused.path(), "--weights", "fp16", "--json", "-"};
+    all.insert(all.end(), more.begin(), more.end());
+    return SucceedJson(all)["runs"][0]["kernel"].get<std::string>();
+  };
+  EXPECT_EQ(asked({}), "fused");
+  EXPECT_EQ(asked({"--kernel", "foreach"}), "foreach");
 }
 
 // An expectation is about the run that is asked for; one that may mend it is named.
@@ -166,27 +187,6 @@ TEST(UpdatesCommand, WritesARowForEachTensorAndElement) {
   EXPECT_EQ(of_elements.size(), 1 + 64 * (lines.size() - 1));
 }
 
-TEST(UpdatesCommand, MistakesAreOneLine) {
-  const FineTuning probe, unknown("rmsprop"), empty("adamw", 0);
-  const std::string path = probe.path();
-  ExpectFailure({"updates"}, 2, {"PROBE is required"});
-  ExpectFailure({"updates", "/nonexistent.dlprobe"}, 3, {"cannot be opened"});
-  ExpectFailure({"updates", unknown.path()}, 3, {"cannot be replayed", "--optimizer", "'rmsprop'"});
-  ExpectFailure({"updates", empty.path()}, 3, {"no update was recorded"});
-  for (const std::string option : {"--weights", "--states", "--first", "--second", "--gradients"}) {
-    ExpectFailure({"updates", path, option, "fp61"}, 2,
-                  {option + ": unknown name", "expected fp32, fp16, ", "'fp61'"});
-  }
-  for (const std::string option : {"--lr", "--eps", "--weight-decay", "--momentum"}) {
-    ExpectFailure({"updates", path, option, "-0.5"}, 2,
-                  {option + ": out of range, expected 0 or more, got -0.5"});
-  }
-  for (const std::string option : {"--beta1", "--beta2"}) {
-    ExpectFailure({"updates", path, option, "1"}, 2, {option + ": out of range", "below 1, got 1"});
-  }
-  ExpectFailure({"updates", path, "--rounding", "sr"}, 2, {"--rounding", "float32 weights"});
-  ExpectFailure({"updates", path, "--rounding", "up"}, 2, {"--rounding", "rne, sr"});
-  ExpectFailure({"updates", path, "--master", "fp16"}, 2, {"--master", "fp32 or none"});
 // The sign of a NaN that was computed depends on compiler and processor.
 TEST(UpdatesCommand, NanIsWrittenWithoutSign) {
   const TempDir dir;
@@ -217,6 +217,27 @@ TEST(UpdatesCommand, NanIsWrittenWithoutSign) {
   EXPECT_EQ(out.find("-nan"), std::string::npos);
 }
 
+TEST(UpdatesCommand, MistakesAreOneLine) {
+  const FineTuning probe, unknown("rmsprop"), empty("adamw", 0);
+  const std::string path = probe.path();
+  ExpectFailure({"updates"}, 2, {"PROBE is required"});
+  ExpectFailure({"updates", "/nonexistent.dlprobe"}, 3, {"cannot be opened"});
+  ExpectFailure({"updates", unknown.path()}, 3, {"cannot be replayed", "--optimizer", "'rmsprop'"});
+  ExpectFailure({"updates", empty.path()}, 3, {"no update was recorded"});
+  for (const std::string option : {"--weights", "--states", "--first", "--second", "--gradients"}) {
+    ExpectFailure({"updates", path, option, "fp61"}, 2,
+                  {option + ": unknown name", "expected fp32, fp16, ", "'fp61'"});
+  }
+  for (const std::string option : {"--lr", "--eps", "--weight-decay", "--momentum"}) {
+    ExpectFailure({"updates", path, option, "-0.5"}, 2,
+                  {option + ": out of range, expected 0 or more, got -0.5"});
+  }
+  for (const std::string option : {"--beta1", "--beta2"}) {
+    ExpectFailure({"updates", path, option, "1"}, 2, {option + ": out of range", "below 1, got 1"});
+  }
+  ExpectFailure({"updates", path, "--rounding", "sr"}, 2, {"--rounding", "float32 weights"});
+  ExpectFailure({"updates", path, "--rounding", "up"}, 2, {"--rounding", "rne, sr"});
+  ExpectFailure({"updates", path, "--master", "fp16"}, 2, {"--master", "fp32 or none"});
   ExpectFailure({"updates", path, "--weights", "bf16", "--states", "fp32", "--kernel", "foreach"},
                 2, {"--kernel", "fused"});
   ExpectFailure(

@@ -189,6 +189,47 @@ def test_kahan_summation_is_its_definition(tmp_path: Path) -> None:
     np.testing.assert_allclose(ends["weight"], expected, rtol=2**-7, atol=1e-4)
 
 
+class FusedAdam(torch.optim.Optimizer):
+    """Adam with the settings of DeepSpeed's and Apex's class of this name."""
+
+    def __init__(self, parameters: Any, adam_w_mode: bool, bias_correction: bool) -> None:
+        settings = {"lr": 1e-2, "betas": (0.9, 0.99), "eps": 1e-8, "weight_decay": 0.3}
+        super().__init__(parameters, {**settings, "bias_correction": bias_correction})
+        self.adam_w_mode, self.steps = int(adam_w_mode), 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        self.steps += 1
+        for group in self.param_groups:
+            lr, decay, corrects = group["lr"], group["weight_decay"], group["bias_correction"]
+            for w in group["params"]:
+                state = self.state.setdefault(w, {"exp_avg": w * 0, "exp_avg_sq": w * 0})
+                gradient = w.grad if self.adam_w_mode else w.grad + decay * w
+                first = state["exp_avg"].lerp_(gradient, 0.1)
+                second = state["exp_avg_sq"].lerp_(gradient * gradient, 0.01)
+                if self.adam_w_mode:
+                    w.mul_(1 - lr * decay)
+                a, b = (1 - beta**self.steps if corrects else 1 for beta in group["betas"])
+                w.sub_(lr / a * first / ((second / b).sqrt() + group["eps"]))
+
+
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("adam_w_mode", [False, True])
+def test_adam_of_deepspeed_is_what_its_settings_say(
+    adam_w_mode: bool, bias_correction: bool, tmp_path: Path
+) -> None:
+    model = Followed(512)
+    optimizer = FusedAdam(model.parameters(), adam_w_mode, bias_correction)
+    with dlsim.ProbeRecorder(model, tmp_path / "a.dlprobe", elements=512):
+        for gradient in gradients(512, 101):  # the values come again before the last
+            optimizer.zero_grad()
+            model(gradient).backward()
+            optimizer.step()
+    result = dlsim.updates(tmp_path / "a.dlprobe", weights="bf16")
+    assert result.data["probe"]["distance_from_recorded"] < 1e-4
+    assert result.data["runs"][0]["kernel"] == "fused"
+
+
 def test_a_result_has_verdict_and_tables(tmp_path: Path) -> None:
     probe = recorded(tmp_path, "adamw", 512)
     result = dlsim.updates(probe)
