@@ -125,16 +125,15 @@ _WORDS = (
     (r"; '?-'? (?:is|for) standard (?:input|output)", ""),
     (r"[,;] (?:separated by commas or blanks; )?@FILE reads a file", ""),
     (r"; --heat-map=BINS for another number", "; or the number of bins"),
-    (r"; repeatable: the runs of several files", "; one or several: the runs of several files"),
-    (r" --(?:format|policy), --policy and --set win", " formats, policies and settings win"),
+    (r" --format, --policy and --set override it", " formats, policies and settings override it"),
     (r"[,;] repeatable", ", one or several"),
-    (r": exit code 1, and a line on standard error, if it is otherwise", ""),
+    (r"; if it is not so, exit with code 1 and a line on standard error", ""),
     (r"see dlsim formats", "see dlsim.format_names()"),
     (r"see (?:dlsim scaler )?--list", "see dlsim.policy_names()"),
-    (r"; needed unless --list", ""),
-    (r"POLICY\.KEY=VALUE for one", "'POLICY.KEY' for one"),
+    (r"; required without --list", ""),
+    (r"POLICY\.KEY=VALUE sets it for one", "'POLICY.KEY' sets it for one"),
     (r"\bdlsim (merge|replay|sweep|tune|profile)\b", r"dlsim.\1"),
-    (r"Print JSON, or write it to the FILE.json that follows", "Print JSON"),
+    (r"Print JSON; with --json FILE.json, write it to that file", "Print JSON"),
 )
 
 _HEAD = '''\

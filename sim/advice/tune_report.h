@@ -10,17 +10,16 @@
 
 namespace dlsim::sim {
 
-// What is minimised, in one paragraph.
+// What is minimized, in one paragraph.
 inline constexpr const char* kTuneObjective =
-    "mean over the recorded steps of what a step loses: 1 if it is skipped or not finite, nothing "
-    "if "
-    "the scale lies in the step's window, else what its tensors lose on average, each of its own "
-    "energy";
+    "mean loss of the recorded steps, where a step loses 1 if it is skipped or not finite, 0 if "
+    "its "
+    "loss scale is safe, else its harm, the mean over its tensors";
 
 // Which policies may be recommended.
 inline constexpr const char* kTuneEligibility =
-    "policies during whose run the original software raises an error, which ends the training, are "
-    "not recommended";
+    "policies under which the original software would raise an error and end the training are not "
+    "recommended";
 
 // Returns the report but for verdict and trace: what is recommended and how to configure it, with
 // all the evidence if `details` are asked for; `top` tensors in each list.

@@ -231,28 +231,29 @@ void ReadElements(const std::string& text, uint64_t& elements) {
 void VisitReductions(OptionRows& option, AccumulateOptions& options) {
   option.Read(
       "--world-size", [&](const std::string& text) { ReadRanks(text, options.ranks); }, "N",
-      "Number of ranks, 2 to 512 (default: what --config says, else 64); those beyond the recorded "
+      "Number of ranks, 2 to 512 (default: what --config says, else 64); ranks beyond the recorded "
       "ones are drawn from these, element by element");
   option("--format", options.formats, "F",
          "Reduce in this format or fp32, repeatable (default: bf16, fp16 and fp32)", FormatNames());
   option("--algorithm", options.algorithms, "NAME",
          "ring, tree or all-to-all (with float32 sums), repeatable (default: all)");
   option("--divide", options.divisions, "NAME",
-         "Divide by the number of ranks before the sum, after it, or by its square root both times "
+         "Divide by the number of ranks before the sum, after it, or by its square root at both "
+         "times "
          "(sqrt), repeatable (default: all)");
   const auto read_level = [&](const std::string& text) {
     options.levels.push_back(static_cast<int>(ParseChoice("--level", text, {"0", "1", "2"})));
   };
   option.ReadEach("--level", read_level, "N",
-                  "Instead: sums as Cerebras' precision_opt_level 0, 1 or 2 makes them, in cb16, "
+                  "Instead: sums in cb16 as Cerebras' precision_opt_level 0, 1 or 2 computes them, "
                   "repeatable");
   option.Read(
       "--scale", [&](const std::string& text) { options.scale = ParseScale(text); }, "S",
-      "Loss scale of the gradients (default: 2^16 in formats of less than 8 exponent bits, else "
+      "Loss scale of the gradients (default: 2^16 in formats with fewer than 8 exponent bits, else "
       "1)");
   option.Read(
       "--elements", [&](const std::string& text) { ReadElements(text, options.elements); }, "N",
-      "Elements of each tensor and step that errors are measured on (default 256)");
+      "Elements of each tensor and step on which errors are measured (default 256)");
 }
 
 void AccumulateOptions::Visit(OptionRows& option) {
@@ -265,7 +266,7 @@ void AccumulateOptions::Visit(OptionRows& option) {
   option.Group(kOutputGroup);
   option.Output("--json", results.json, "Write the full result as JSON");
   option.Output("--csv", results.csv, "Write one row per step, tensor and reduction");
-  option("--top", top, "Tensors in the list of the report");
+  option("--top", top, "Number of tensors in the list of the report");
   option("--quiet", results.quiet, "No report and no progress; errors only");
   VisitExpect(option, expectations, "bf16 ring*:error<=0.02");
 }
@@ -275,7 +276,7 @@ void AccumulateOptions::Visit(OptionRows& option) {
 void AddAccumulateCommand(CLI::App& app, Action& action) {
   AddCommand<AccumulateOptions>(
       app, action, RunAccumulate, "accumulate",
-      "Reduce gradients over ranks in bf16, fp16 or float32, against float64",
+      "Measure the error of summing gradients over ranks in bf16, fp16 or float32",
       "Examples:\n"
       "  dlsim accumulate runs/lm-kjv\n"
       "  dlsim accumulate runs/lm-kjv --world-size 512 --format bf16 --algorithm ring\n"

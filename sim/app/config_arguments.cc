@@ -12,32 +12,36 @@ void ConfigArguments::Visit(OptionRows& option, ConfigFiles files, const std::st
                             const std::string& win) {
   const bool several = files == ConfigFiles::kSeveral;
   option.Group(kTryGroup);
-  CLI::Option* const config = option(
-      "--config", paths, "FILE",
-      "Take " + taken +
-          " from a training configuration: YAML, JSON or "
-          "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
-          "fairseq, verl, torchtitan, torch, Apex, or a script with the command line of "
-          "Megatron-LM, fairseq or Hugging Face; '-' for standard input; " +
-          win + " win" + (several ? "; repeatable: the runs of several files side by side" : ""));
+  CLI::Option* const config =
+      option("--config", paths, "FILE",
+             "Take " + taken +
+                 " from a training configuration: YAML, JSON or "
+                 "TOML of Cerebras, DeepSpeed, Hugging Face, Accelerate, Lightning, NeMo, "
+                 "fairseq, verl, torchtitan, torch, Apex, or a script with the command line of "
+                 "Megatron-LM, fairseq or Hugging Face; '-' for standard input; " +
+                 win + " override it" +
+                 (several ? "; repeatable, to compare the runs of several files" : ""));
   // Several are taken here, so that ReadConfig can say which command compares them.
   if (!several) config->expected(1)->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   std::vector<std::pair<std::string_view, std::string_view>> kinds;
   for (const std::string_view kind : ConfigKinds()) kinds.emplace_back(kind, kind);
-  option.Choice("--config-kind", options.kind, kinds, "KIND",
-                "What the file was written for: cerebras, deepspeed, accelerate, megatron, "
-                "fairseq, huggingface, lightning, verl, torchtitan, torch, apex, cerebras-tf, "
-                "cerebras-old or dlsim (default: by its content)");
+  option.Choice(
+      "--config-kind", options.kind, kinds, "KIND",
+      "Software that the file was written for: cerebras, deepspeed, accelerate, megatron, "
+      "fairseq, huggingface, lightning, verl, torchtitan, torch, apex, cerebras-tf, "
+      "cerebras-old or dlsim (default: recognized by its content)");
   option.Read(
       "--config-version",
       [this](const std::string& text) {
         options.version = ParseStackVersion("--config-version", text);
       },
       "VERSION",
-      "The version of the stack that the file was written for, such as 0.16.4 of DeepSpeed or "
-      "1.6.1 of the Model Zoo, where defaults changed (default: the newest)");
+      "Version of the training software that the file was written for, such as 0.16.4 for "
+      "DeepSpeed or 1.6.1 for the Model Zoo; defaults differ between versions (default: the "
+      "newest)");
   option("--backend", options.backend, "NAME",
-         "Where a Cerebras configuration runs: csx, gpu or cpu (default: as it says, else csx)");
+         "Where a Cerebras configuration runs: csx, gpu or cpu (default: what the file says, else "
+         "csx)");
 }
 
 std::vector<TrainingConfig> ReadConfigs(const ConfigArguments& arguments) {

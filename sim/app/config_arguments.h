@@ -19,7 +19,7 @@ struct ConfigArguments {
   ConfigOptions options;
 
   // --config, --config-kind, --config-version and --backend. The help says what is `taken` from a
-  // file, and which options `win` against it.
+  // file, and which options override it (`win`).
   void Visit(OptionRows& option, ConfigFiles files = ConfigFiles::kOne,
              const std::string& taken = "format, policy and parameters",
              const std::string& win = "--format, --policy and --set");

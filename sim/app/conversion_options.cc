@@ -11,10 +11,12 @@ namespace dlsim::sim {
 void ConversionOptions::Visit(OptionRows& option) {
   option.Group(kEmulationGroup);
   option("--rounding", rounding, "MODE",
-         "rne (default): to nearest, ties to even; rtz: toward zero; rna: ties away; ru, rd: up, "
+         "rne (default): to nearest, ties to even; rtz: toward zero; rna: to nearest, ties away "
+         "from zero; ru, rd: up, "
          "down; sr: stochastic");
   option("--overflow", overflow, "RULE",
-         "inf (default): as IEEE 754; saturate: clamp to the largest finite value");
+         "inf (default): overflow to infinity, as IEEE 754; saturate: clamp to the largest finite "
+         "value");
   option("--subnormals", subnormals, "RULE",
          "keep (default), or flush: subnormal results become zero");
   option("--seed", seed, "Seed of stochastic rounding");

@@ -38,8 +38,9 @@ void ConvertCommandOptions::Visit(OptionRows& option) {
   }
   VisitDevice(option, device);
   option.Threads();
-  option.Argument("IN", input, "Input .npy: f2, f4, f8, or uint16/uint32 codes")->required();
-  option.Argument("OUT", output, "Output .npy; - is standard output")->required();
+  option.Argument("IN", input, "Input .npy file: f2, f4 or f8 values, or uint16 or uint32 codes")
+      ->required();
+  option.Argument("OUT", output, "Output .npy file; - is standard output")->required();
 }
 
 int RunConvert(const ConvertCommandOptions& options) {

@@ -29,8 +29,8 @@ void VisitDevice(OptionRows& option, DeviceChoice& choice) {
   option.Group(kComputationGroup);
   option.Read("--device", [&choice](const std::string& text) { choice = ParseDevice(text); },
               "auto|cpu|cuda[:N]",
-              "Where to compute: cpu, cuda or cuda:N (the same results), or auto (default): a CUDA "
-              "device for 1 GiB of input or more, else the CPU",
+              "Where to compute: cpu, cuda, cuda:N, or auto (default): a CUDA device for 1 GiB of "
+              "input or more, else the CPU; the results are the same",
               {"auto", "cpu", "cuda"});
 }
 

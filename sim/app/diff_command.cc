@@ -26,22 +26,24 @@ struct DiffOptions {
   DiffReportOptions report;
 
   void Visit(OptionRows& option) {
-    constexpr const char* kRun = "A trace, as dlsim replay takes it, or a profile (.dlprof)";
+    constexpr const char* kRun =
+        "A trace, in any form that dlsim replay reads, or a profile (.dlprof)";
     option.Argument("A", a, kRun)->required();
     option.Argument("B", b, kRun)->required();
     VisitReading(option, trace);
     option.Group("Comparison");
     option("--align", alignment, "RULE",
-           "Steps are matched by their number (default), or by their index from the first one on");
+           "How steps are matched: by their number (default), or by their index, counted from the "
+           "first step of each run");
     option("--threshold", threshold, "X",
-           "Runs part where a tensor's difference is above X (default 1e-4)");
+           "Difference of a tensor above which the runs count as diverged (default 1e-4)");
     option.Threads();
     VisitExpect(option, expectations, "max_relative_difference<=1e-6");
     option.Output("--json", results.json, "Write the full result as JSON");
     option.Output("--csv", results.csv, "Write one row per step and tensor");
-    option("--top", report.top, "Tensors in the table");
+    option("--top", report.top, "Number of tensors in the table");
     option("--by-layer", report.by_layer,
-           "Add a table of the layers, in file order: the worst tensor of each");
+           "Add a table with the worst tensor of each layer, in file order");
     option("--details", report.details, "Add a table of the steps");
     option("--quiet", results.quiet, "No report and no progress; errors only");
   }
@@ -118,7 +120,7 @@ int RunDiff(const DiffOptions& options) {
 void AddDiffCommand(CLI::App& app, Action& action) {
   AddCommand<DiffOptions>(
       app, action, RunDiff, "diff",
-      "Compare two runs of one model: where they part, and how far each tensor does",
+      "Compare two runs of one model: where they diverge, and by how much in each tensor",
       "Examples:\n"
       "  dlsim diff runs/float32 runs/bf16\n"
       "  dlsim diff runs/before runs/after --threshold 0 --expect 'max_relative_difference==0'\n"

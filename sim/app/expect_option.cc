@@ -18,10 +18,10 @@ void VisitExpect(OptionRows& option, std::vector<Expectation>& expectations,
     expectations.push_back(ParseExpectation(text, kExpectOption));
   };
   option.Group(kOutputGroup);
-  option.ReadEach(kExpectOption, read, "EXPRESSION",
-                  "Require a figure of the result, such as '" + example +
-                      "', repeatable: exit code 1, and a line on standard error, if it is "
-                      "otherwise");
+  option.ReadEach(
+      kExpectOption, read, "EXPRESSION",
+      "Check a figure of the result, such as '" + example +
+          "'; repeatable; if it is not so, exit with code 1 and a line on standard error");
 }
 
 void RequireFigures(std::span<const Expectation> expectations,

@@ -23,23 +23,25 @@ struct ExplainOptions {
 
   void Visit(OptionRows& option) {
     option
-        .Argument("LOG", logs,
-                  "Training logs, in order, as parts of one: text, trainer_state.json or CSV; '-' "
-                  "for standard input")
+        .Argument(
+            "LOG", logs,
+            "The log of one training run, or its parts in order: text, trainer_state.json or CSV; "
+            "'-' for standard input")
         ->required();
     option.Group(kTryGroup);
     option("--format", format, "F",
-           "Number format of the gradients, for their brackets (default fp16)", FormatNames());
+           "Number format of the gradients, from which their bounds follow (default fp16)",
+           FormatNames());
     option("--policy", what_if.policies, "NAME",
-           "Also run this policy where the log tells at which scales steps overflow; repeatable, "
-           "'all' for all",
+           "Also run this policy on the overflows that the log implies; repeatable; 'all' for all",
            PolicyNamesAndAll());
     option("--set", what_if.settings, "KEY=VALUE",
-           "Parameter of --policy, or without it of the policy that reproduces the log; repeatable",
+           "Parameter of --policy; without --policy, of the policy that reproduces the log; "
+           "repeatable",
            ParameterNames());
     VisitExpect(option, expectations, "skipped_steps<=20");
     option.Output("--json", results.json, "Write the result as JSON");
-    option.Output("--csv", results.csv, "Write the path as CSV, a row per step");
+    option.Output("--csv", results.csv, "Write the scale path as CSV, one row per step");
     option("--quiet", results.quiet, "No report; errors only");
   }
 };
@@ -77,7 +79,7 @@ int RunExplain(const ExplainOptions& options) {
 void AddExplainCommand(CLI::App& app, Action& action) {
   AddCommand<ExplainOptions>(
       app, action, RunExplain, "explain",
-      "What a training log says of its loss scale: the policy, the skips, the gradients",
+      "Find out from a training log which policy set the loss scale, and why steps were skipped",
       "Examples:\n"
       "  dlsim explain train.log\n"
       "  dlsim explain train.log.1 train.log --json explained.json\n"

@@ -33,8 +33,8 @@ struct InfoOptions {
   void Visit(OptionRows& option) {
     trace.Visit(option);
     option.Group(kOutputGroup);
-    option("--json", json, "Print JSON, or write it to the FILE.json that follows");
-    option("--quiet", quiet, "No list; errors only: whether it can be read");
+    option("--json", json, "Print JSON; with --json FILE.json, write it to that file");
+    option("--quiet", quiet, "No list, only errors: checks whether the trace can be read");
   }
 };
 
@@ -188,7 +188,7 @@ int RunInfo(InfoOptions options) {
 
 void AddInfoCommand(CLI::App& app, Action& action) {
   AddCommand<InfoOptions>(app, action, RunInfo, "info",
-                          "List what a trace holds, from its headers, or a profile",
+                          "List the steps and tensors of a trace or profile",
                           "Examples:\n"
                           "  dlsim info runs/lm-kjv\n"
                           "  dlsim info runs/lm-kjv --json info.json\n"

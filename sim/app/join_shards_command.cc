@@ -18,12 +18,13 @@ struct JoinShardsOptions {
 
   void Visit(OptionRows& option) {
     option
-        .Argument("RUN", path,
-                  "What their recorders were given: a directory, or FILE.dlprof for profiles "
-                  "FILE.shard-00000-of-00004.dlprof")
+        .Argument(
+            "RUN", path,
+            "The path that the recorders were given: a directory, or FILE.dlprof for the profiles "
+            "FILE.shard-00000-of-00004.dlprof")
         ->required();
     option("-o,--output", output, "PATH",
-           "The trace, a directory that holds none yet, or the profile")
+           "The result: a directory without a trace, or a .dlprof file")
         ->required();
     option("--quiet", quiet, "No summary; errors only");
   }
@@ -42,7 +43,7 @@ int RunJoinShards(const JoinShardsOptions& options) {
 void AddJoinShardsCommand(CLI::App& app, Action& action) {
   AddCommand<JoinShardsOptions>(
       app, action, RunJoinShards, "join-shards",
-      "Join what the processes of sharded training recorded to one trace or profile",
+      "Join the recordings of the processes of sharded training into one trace or profile",
       "Examples:\n"
       "  dlsim join-shards run/ -o joined/\n"
       "  dlsim join-shards run.dlprof -o joined.dlprof");

@@ -30,7 +30,7 @@ struct MergeCommandOptions {
     option.Group(kOutputGroup);
     option("-o,--output", output, "FILE", "The merged profile")->required();
     option("--partial", partial,
-           "Shards may be missing, and profiles may hold the same steps, which must be the same in "
+           "Allow missing shards, and steps that are in several profiles if they are the same in "
            "all");
     option("--quiet", quiet, "No summary; errors only");
   }

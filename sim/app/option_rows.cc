@@ -77,8 +77,8 @@ void OptionRows::Threads() {
     SetWantedThreads(static_cast<int>(count));
   };
   Read("--threads", read, "N",
-       "Threads that compute, at most (default: $OMP_NUM_THREADS, else one per processor); the "
-       "results are the same for any number");
+       "Maximum number of threads (default: $OMP_NUM_THREADS, else one per processor); the "
+       "results do not depend on it");
 }
 
 CLI::Option* OptionRows::Offer(CLI::Option* option, std::vector<std::string> offered) {

@@ -59,7 +59,7 @@ void ParseShard(const std::string& text, ProfileRequest& request) {
   const uint64_t index = number(view.substr(0, slash));
   const uint64_t count = number(view.substr(std::min(slash + 1, view.size())));
   if (index < 1 || index > count || count > kMaxShards) {
-    throw UsageError("--shard", "no part of a whole", "I/N with I from 1 to N", Quoted(text));
+    throw UsageError("--shard", "not a part of a whole", "I/N with I from 1 to N", Quoted(text));
   }
   request.shard = index - 1;
   request.shards = count;
@@ -214,23 +214,23 @@ int RunProfile(const ProfileCommandOptions& options) {
 }
 
 void VisitLadder(OptionRows& option, LadderSettings& settings) {
-  option.Group("What to answer exactly for");
+  option.Group("What the profile is exact for");
   option("--format", settings.formats, "F",
-         "Number format to answer exactly for, repeatable (default: fp16 bf16 cb16)",
+         "Number format for which results are exact, repeatable (default: fp16 bf16 cb16)",
          FormatNames());
   option("--rounding", settings.roundings, "MODE",
-         "Rounding mode to answer exactly for, repeatable: rne, rtz, rna, ru or rd (default: all "
-         "of them)",
+         "Rounding mode for which results are exact, repeatable: rne, rtz, rna, ru or rd "
+         "(default: all)",
          {"rne", "rtz", "rna", "ru", "rd"});
   option.Choice<std::vector<Subnormals>>(
       "--subnormals", settings.subnormals,
       {{NameOf(Subnormals::kKeep), {Subnormals::kKeep}},
        {NameOf(Subnormals::kFlushToZero), {Subnormals::kFlushToZero}},
        {"both", {Subnormals::kKeep, Subnormals::kFlushToZero}}},
-      "RULE", "Subnormal results to answer exactly for: keep, flush or both (default)");
+      "RULE", "Treatment of subnormals for which results are exact: keep, flush or both (default)");
   option("--scales", settings.scales, "LIST",
-         "Loss scales to answer exactly for: numbers, ranges of powers of two such as "
-         "2^-24..2^40, and default, separated by commas");
+         "Loss scales for which results are exact: numbers, ranges of powers of two such as "
+         "2^-24..2^40, and the word default, separated by commas");
 }
 
 void ProfileCommandOptions::Visit(OptionRows& option) {
@@ -245,9 +245,9 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
   option.Group(kOutputGroup);
   option("-o,--output", output, "FILE", "The profile to write")->required();
   option("--shard", shard, "I/N",
-         "Profile only part I of N nearly equal parts of the steps; see dlsim merge");
-  option("--extend", extend, "Keep the steps of an existing profile and add those that it lacks");
-  option("--restart", restart, "Begin anew even if an interrupted run left FILE.partial");
+         "Profile only part I of N nearly equal parts of the steps; dlsim merge joins the parts");
+  option("--extend", extend, "Keep the steps of an existing profile and add the missing ones");
+  option("--restart", restart, "Start over, even if an interrupted run left FILE.partial");
   option.Output("--json", json, "Write what the profile holds as JSON");
   option("--quiet", quiet, "No summary, notes or progress; errors only");
 }
@@ -257,7 +257,7 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
 void AddProfileCommand(CLI::App& app, Action& action) {
   AddCommand<ProfileCommandOptions>(
       app, action, RunProfile, "profile",
-      "Compress a trace into gradient histograms, to use in its place",
+      "Compress a trace into gradient histograms: a small file to use in its place",
       "Examples:\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --extend\n"

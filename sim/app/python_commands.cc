@@ -25,13 +25,13 @@ constexpr PythonCommand kPythonCommands[] = {
      "min-time= trace-dir= commands cold instructions quiet out= threshold= alpha= json= "
      "baseline-dir=",
      "run compare gate bless"},
-    {"report", "A self-contained HTML page of results (Python package)",
+    {"report", "Write results as a self-contained HTML page (Python package)",
      "help output= title= trace= no-trace format= policy= quiet", ""},
-    {"import", "Dumps of other tools to traces or profiles (Python package)",
+    {"import", "Convert dumps of other tools into traces or profiles (Python package)",
      "help output= tensors= grad-scale= force quiet act-grad= step-pattern= key= step= npy-void= "
      "rank= step-from= group= steps= log2= scale-tag= first= last=",
      "pt act-dumps te hdf5 tensorboard"},
-    {"export", "Results to Parquet or CSV tables (Python package)",
+    {"export", "Write results as Parquet or CSV tables (Python package)",
      "help output= table= list force quiet", ""},
 };
 

@@ -88,7 +88,7 @@ std::string UnusualOptions(const ReplayCommandOptions& options) {
     line += (line.empty() ? "options: " : ", ") + key + " " + DumpJson(value);
   }
   if (options.trace.options.tensors != "*") {
-    line += "\nnote: only the tensors that match are read, and they alone decide";
+    line += "\nnote: only the tensors that match --tensors are read, so only they decide";
   }
   return line.empty() ? line : line + "\n";
 }
@@ -285,13 +285,15 @@ void VisitOutput(OptionRows& option, ReplayCommandOptions& options) {
   option.Output("--json", options.results.json, "Write the full result as JSON");
   option.Output("--csv", options.results.csv, "Write one row per step, micro-step and tensor");
   VisitExpect(option, options.expectations, "skipped_steps<=3");
-  option.OptionalValue("--heat-map{200}", options.heat_map, "BINS",
-                       "Add to the JSON what each tensor loses over the steps, in at most 200 "
-                       "bins; --heat-map=BINS for another number");
-  option("--top", options.report.top, "Tensors in each list of the report");
+  option.OptionalValue(
+      "--heat-map{200}", options.heat_map, "BINS",
+      "Add to the JSON what each tensor loses over time, in at most 200 bins of steps; "
+      "--heat-map=BINS for another number");
+  option("--top", options.report.top, "Number of tensors in each list of the report");
   option("--by-layer", options.by_layer,
-         "What each layer loses at the scales that each policy used, the worst --top layers");
-  option("--details", options.report.details, "Plot each run's scale and list its worst tensors");
+         "Add a table of the --top layers that lose most at the scales of each policy");
+  option("--details", options.report.details,
+         "Add a plot of each run's loss scale and lists of its worst tensors");
   option("--quiet", options.results.quiet, "No report, notes or progress; errors only");
 }
 
@@ -306,7 +308,8 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
          "--list",
          PolicyNamesAndAll());
   option("--set", request.settings, "KEY=VALUE",
-         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one",
+         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
+         "policy only",
          ParameterNames());
   conversion.Visit(option);
   VisitRecipe(option, recipe);

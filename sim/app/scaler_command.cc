@@ -153,15 +153,15 @@ int RunScalerCommand(ScalerCommandOptions options) {
 
 void VisitSteps(OptionRows& option, ScalerCommandOptions& options) {
   option.Group(kInputGroup);
-  option("--steps", options.steps, "N", "Number of steps to run; needed unless --list");
+  option("--steps", options.steps, "N", "Number of steps to run; required without --list");
   option("--overflow-at", options.overflow_at, "LIST",
-         "Steps that overflow, from 0, separated by commas or blanks; @FILE reads a file");
+         "Steps that overflow, counted from 0, separated by commas or blanks; @FILE reads a file");
   option("--absmax", options.absmax, "LIST",
-         "Largest unscaled magnitude of each step, for policies that look at it "
-         "(openseq2seq-logmax); inf overflows; @FILE reads a file");
+         "Largest unscaled magnitude of each step, for policies that use it (openseq2seq-logmax); "
+         "inf is an overflow; @FILE reads a file");
   option("--histogram", options.histogram, "LIST",
-         "Counts of scaled gradients below and above the edge in each step, BELOW:ABOVE, for "
-         "policies that look at them (popart); @FILE reads a file");
+         "Number of scaled gradients below and above the edge in each step, as BELOW:ABOVE, for "
+         "policies that use them (popart); @FILE reads a file");
 }
 
 void ScalerCommandOptions::Visit(OptionRows& option) {
@@ -171,10 +171,10 @@ void ScalerCommandOptions::Visit(OptionRows& option) {
          ParameterNames());
   option.Group(kEmulationGroup);
   option("--state", states, "KEY=VALUE",
-         "Start from a checkpoint: a field of the policy's state, or scale; repeatable");
+         "Start from a checkpoint: KEY is a field of the policy's state, or scale; repeatable");
   option("--resume-at", resume_at, "STEP",
-         "Also run interrupted before this step, resumed from a checkpoint with the loss scale "
-         "only and from none");
+         "Also run as if interrupted before this step and resumed: from a checkpoint that holds "
+         "only the loss scale, and without one");
   VisitSteps(option, *this);
   option.Group(kTryGroup);
   option("--format", format, "F",

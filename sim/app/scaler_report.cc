@@ -114,7 +114,8 @@ std::string DescribeTwins(int64_t at_step, const ScalerRun& whole,
     add(twin.kept, twin.first_difference ? std::to_string(*twin.first_difference) : "never",
         twin.run);
   }
-  return fmt::format("\n  interrupted before step {} and resumed:\n", at_step) + FormatTable(rows);
+  return fmt::format("\n  if interrupted before step {} and resumed:\n", at_step) +
+         FormatTable(rows);
 }
 
 }  // namespace dlsim::sim

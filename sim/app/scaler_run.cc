@@ -53,7 +53,7 @@ void CheckSignal(const char* option, const char* what, Use use, size_t count, in
   const size_t needed = static_cast<size_t>(steps);
   const std::string name(policy);
   if (use == Use::kIgnored && count > 0) {
-    notes.push_back(std::string(option) + ": " + name + " does not look at it");
+    notes.push_back(std::string(option) + ": " + name + " does not use it");
   }
   if (use == Use::kNeeded && count == 0 && needed > 0) {
     throw UsageError(option, "missing", std::string("one ") + what + " per step for " + name);

@@ -51,7 +51,7 @@ bool IsOutOfMemory(const std::exception_ptr& failure) {
 [[noreturn]] void OnTerminate() {
   RemoveTemporaries();
   Say(IsOutOfMemory(std::current_exception()) ? "dlsim: out of memory\n"
-                                              : "dlsim: ended by an error that nothing handles\n");
+                                              : "dlsim: ended by an unexpected error\n");
   _exit(static_cast<int>(ErrorKind::kInternal));
 }
 

@@ -41,13 +41,15 @@ struct SummariesOptions {
     option.Choice<Precision>(
         "--precision", precision, {{"mixed", Precision::kMixed}, {"float32", Precision::kFloat32}},
         "NAME",
-        "What is denormal, as in the trainer: below 2^-14 (mixed, default) or below 2^-126 "
+        "Which values count as denormal, as in the trainer: below 2^-14 (mixed, default) or 2^-126 "
         "(float32)");
     option("--format", format, "F",
-           "Denormal is what is below the smallest normal value of this format", FormatNames())
+           "Count as denormal what is below the smallest normal value of this format",
+           FormatNames())
         ->excludes("--precision");
-    option("--scale", scale, "S",
-           "Multiply by S in float32 first, as the trainer does by its loss scale (default 1)");
+    option(
+        "--scale", scale, "S",
+        "First multiply by S in float32, as the trainer multiplies by its loss scale (default 1)");
     option("--quantize", quantize, "Round the scaled values to --format before counting")
         ->needs("--format");
     option.Threads();
@@ -58,7 +60,7 @@ struct SummariesOptions {
            "Add the buckets of TensorFlow's histogram to --json")
         ->needs("--json");
     option.Output("--csv", results.csv, "Write one row per recording and tensor");
-    option("--top", top, "Tensors in the table");
+    option("--top", top, "Number of tensors in the table");
     option("--quiet", results.quiet, "No table and no progress; errors only");
   }
 };
@@ -146,7 +148,7 @@ int RunSummaries(const SummariesOptions& options) {
 void AddSummariesCommand(CLI::App& app, Action& action) {
   AddCommand<SummariesOptions>(
       app, action, RunSummaries, "summaries",
-      "Sparsity, denormals, norm and histogram per tensor, as Cerebras' trainer logs them",
+      "Print sparsity, denormals, norm and histogram per tensor, as Cerebras' trainer logs them",
       "Examples:\n"
       "  dlsim summaries runs/lm-kjv\n"
       "  dlsim summaries runs/lm-kjv --scale 2^15 --csv summaries.csv\n"

@@ -190,14 +190,16 @@ void VisitGrid(OptionRows& option, SweepCommandOptions& options) {
   option("--policy", options.policies, "NAME",
          "Loss-scaling policy, repeatable (default: cerebras), or all", PolicyNamesAndAll());
   option("--set", options.settings, "KEY=VALUE",
-         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE for one",
+         "Parameter of every policy that has it, repeatable; POLICY.KEY=VALUE sets it for one "
+         "policy only",
          ParameterNames());
   option("--vary", options.vary, "KEY=VALUES",
          "Values to try, repeatable: a,b,c; 2^A..2^B (powers of two); A..B/STEP; A..B*FACTOR. KEY "
          "is a parameter, POLICY.KEY, format, policy or rounding",
          ParameterNames());
-  option("--grid", options.grid_file, "FILE", "A TOML file with all of these; see docs/sweep.md");
-  option("--random", options.random, "N", "Draw N points instead of all combinations; see --seed");
+  option("--grid", options.grid_file, "FILE",
+         "A TOML file with formats, policies, parameters and values to try; see docs/sweep.md");
+  option("--random", options.random, "N", "Try N random combinations instead of all; see --seed");
   option("--limit", options.limit, "N", "Refuse more than N runs (default 1000000)");
 }
 
@@ -213,9 +215,9 @@ void SweepCommandOptions::Visit(OptionRows& option) {
   option.Threads();
   option.Group(kOutputGroup);
   option("--sort", sort, "BY",
-         "Rank by loss (default), or, without a search for the steps' windows, skipped, "
-         "energy-lost, worst-step, first-applied or final-scale");
-  option("--top", top, "Lines of the table of the best");
+         "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "
+         "final-scale; only loss looks for the safe loss scales, which takes longer");
+  option("--top", top, "Rows in the table of the best runs");
   option.Output("--json", results.json, "Write all runs as JSON");
   option.Output("--csv", results.csv, "Write one row per run");
   option("--quiet", results.quiet, "No report, notes or progress; errors only");
@@ -226,7 +228,7 @@ void SweepCommandOptions::Visit(OptionRows& option) {
 void AddSweepCommand(CLI::App& app, Action& action) {
   AddCommand<SweepCommandOptions>(
       app, action, RunSweep, "sweep",
-      "Try very many formats, policies and parameters in one pass over a trace or profile",
+      "Try many formats, policies and parameters in one pass over a trace or profile",
       "Examples:\n"
       "  dlsim sweep runs/lm-kjv --policy torch --vary init_scale=2^0..2^32\n"
       "  dlsim sweep run.dlprof --vary initial_loss_scale=2^0..2^40 --vary "

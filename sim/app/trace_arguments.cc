@@ -17,7 +17,7 @@ bool HasTensors(const TraceStep& step) {
 void VisitTensors(OptionRows& option, TraceOptions& options) {
   option.Group(kInputGroup);
   option("--tensors", options.tensors, "GLOB",
-         "Read only tensors whose name matches this pattern (* ? [])");
+         "Read only the tensors whose names match this pattern (* ? [])");
 }
 
 }  // namespace
@@ -30,13 +30,13 @@ void VisitNpyVoid(OptionRows& option, std::optional<DType>& npy_void) {
 void VisitReading(OptionRows& option, TraceOptions& options) {
   VisitTensors(option, options);
   option("--ranks", options.ranks, "NAME",
-         "How gradients that data-parallel ranks recorded become one: mean (default) or sum");
+         "How the gradients of several data-parallel ranks are combined: mean (default) or sum");
   VisitNpyVoid(option, options.npy_void2);
 }
 
 void TraceArguments::Visit(OptionRows& option, TraceInput input) {
   const char* const profiles =
-      input == TraceInput::kTraceOrProfile ? "; or the profiles (.dlprof) of one" : "";
+      input == TraceInput::kTraceOrProfile ? "; or profiles (.dlprof) of one" : "";
   option
       .Argument("TRACE", paths,
                 std::string("A directory of step-*.safetensors or act_dumps*.npz, a .safetensors "

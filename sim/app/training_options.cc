@@ -32,30 +32,31 @@ void VisitTraining(OptionRows& option, SimulationRequest& request, ReplayOptions
   option("--max-gradient-value", request.clipping.max_value, "X",
          "Clip each parameter gradient to this magnitude");
   option("--clip-rule", request.clip_rule, "RULE",
-         "Coefficient of clipping by norm: torch, fairseq or tf (default: the stack's own)");
+         "Formula of the clipping coefficient: torch, fairseq or tf (default: that of the policy)");
   option("--clip-at", request.clipping.domain, "RULE",
-         "Clip after unscaling (default), or before: emulates a common bug");
+         "Clip after unscaling (unscaled, default) or before it (scaled), which emulates a common "
+         "bug");
   option("--grad-accum-steps", accumulate_steps, "N",
-         "Average N recorded steps into one optimizer step (default 1); a trace with micro-steps "
-         "has its own");
+         "Average N recorded steps into one optimizer step (default 1); not for traces with "
+         "micro-steps");
   const auto read = [&replay](const std::string& text) {
     replay.optimizers.push_back(ParseOptimizer(text, replay.optimizers));
   };
-  option.ReadEach(
-      "--optimizer", read, "NAME=GLOB",
-      "Optimizer of the gradients that match a pattern, repeatable; all share the scale");
+  option.ReadEach("--optimizer", read, "NAME=GLOB",
+                  "Several optimizers with one loss scale: the name of one, and a pattern for its "
+                  "gradients; repeatable");
   option("--state", request.states, "KEY=VALUE",
-         "Start from a checkpoint: a field of the policy's state, or scale; repeatable; "
-         "POLICY.KEY=VALUE for one");
+         "Start from a checkpoint: KEY is a field of the policy's state, or scale; repeatable; "
+         "POLICY.KEY=VALUE sets it for one policy only");
   option("--resume-at", request.resume_at, "STEP",
-         "Also replay each run interrupted before this step, resumed from a checkpoint with the "
-         "loss scale only and from none");
+         "Also replay each run as if it were interrupted before this step and resumed: from a "
+         "checkpoint that holds only the loss scale, and without one");
 }
 
 void RuleOptions::Visit(OptionRows& option) {
   option("--finite-test", finite_test, "RULE",
-         "What makes a step not finite: elementwise, unscaled-elementwise, global-norm, "
-         "scaled-norm or sum (default: the policy's own rule)");
+         "Rule that decides whether a step is finite: elementwise, unscaled-elementwise, "
+         "global-norm, scaled-norm or sum (default: the policy's own)");
   VisitCheck(option, checked);
   option("--accumulate", accumulation, "RULE", kAccumulateHelp);
   VisitOnFatal(option, on_fatal);
@@ -64,25 +65,26 @@ void RuleOptions::Visit(OptionRows& option) {
 void VisitRecipe(OptionRows& option, std::optional<Recipe>& recipe) {
   option("--recipe", recipe, "NAME",
          "Which values of the forward pass are in 16 bits: those that torch.amp's autocast rounds "
-         "(autocast, default), or all, as model.half(), DeepSpeed and Megatron have it (half)");
+         "(autocast, default), or all, as with model.half(), DeepSpeed and Megatron (half)");
 }
 
 void VisitCheck(OptionRows& option, Checked& checked) {
   option("--check", checked, "RULE",
-         "Gradients whose Inf or NaN makes a step skip: of parameters (grad, default), or of "
-         "activations too (all)");
+         "Which gradients cause a skipped step if they hold Inf or NaN: those of parameters "
+         "(grad, default), or those of activations as well (all)");
 }
 
 void VisitOnFatal(OptionRows& option, OnFatal& on_fatal) {
   option("--on-fatal", on_fatal, "RULE",
-         "Where the original would raise a fatal error: stop (default) or continue");
+         "What to do where the original software would raise a fatal error: stop (default) or "
+         "continue");
 }
 
 void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request) {
   if (!request.resume_at) return;
   const int64_t first = facts.first_step, last = facts.last_step;
   if (*request.resume_at <= first || *request.resume_at > last) {
-    throw UsageError("--resume-at", "no recorded step on one side of it",
+    throw UsageError("--resume-at", "no step is recorded before or after it",
                      std::to_string(first + 1) + " to " + std::to_string(last),
                      std::to_string(*request.resume_at));
   }
@@ -98,8 +100,7 @@ void CheckOptimizers(const std::vector<OptimizerGroup>& optimizers,
       return std::ranges::any_of(run.result.steps, in_step);
     };
     if (std::ranges::any_of(runs, in_run)) continue;
-    throw UsageError("--optimizer",
-                     "no parameter gradient is left for " + Quoted(optimizers[g].name),
+    throw UsageError("--optimizer", "no parameter gradient matches " + Quoted(optimizers[g].name),
                      "a pattern of names in the trace", Quoted(optimizers[g].tensors));
   }
 }

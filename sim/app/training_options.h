@@ -36,8 +36,8 @@ void VisitRecipe(OptionRows& option, std::optional<Recipe>& recipe);
 void VisitCheck(OptionRows& option, Checked& checked);
 void VisitOnFatal(OptionRows& option, OnFatal& on_fatal);
 inline constexpr const char* kAccumulateHelp =
-    "Micro-steps: quantize each and sum (quantize-first, default), or sum and quantize once "
-    "(sum-first)";
+    "With micro-steps: quantize each and then sum (quantize-first, default), or sum first and "
+    "quantize once (sum-first)";
 
 // Refuses what does not fit the trace: an interruption after its last step. Throws Error (2).
 void CheckAgainst(const SourceFacts& facts, const SimulationRequest& request);

@@ -194,8 +194,7 @@ void TuneCommandOptions::Visit(OptionRows& option) {
   option("--format", formats, "F",
          "Number format, repeatable (default: fp16 bf16 cb16); see dlsim formats", FormatNames());
   option("--policy", policy, "NAME",
-         "Policy whose parameters to find (default: cerebras-2.10, or that of --emit)",
-         PolicyNames());
+         "Policy to tune (default: cerebras-2.10, or the one that --emit needs)", PolicyNames());
   conversion.Visit(option);
   VisitRecipe(option, recipe);
   VisitCheck(option, replay.checked);
@@ -203,10 +202,11 @@ void TuneCommandOptions::Visit(OptionRows& option) {
   option.Threads();
   option.Group(kOutputGroup);
   option("--emit", emit, "STACK",
-         "Print only what to paste: zoo, deepspeed, torch, accelerate or trainer");
+         "Print only the configuration to paste: zoo, deepspeed, torch, accelerate or trainer");
   option.Output("--json", json, "Write the full result as JSON");
-  option("--top", top, "Tensors in each list of the report");
-  option("--details", details, "The evidence behind the recommendation: losses, windows, tensors");
+  option("--top", top, "Number of tensors in each list of the report");
+  option("--details", details,
+         "Show the evidence: losses of all policies, head-room, the tensors that decide");
   option("--quiet", quiet, "No report, notes or progress; errors only");
 }
 
@@ -214,11 +214,10 @@ void TuneCommandOptions::Visit(OptionRows& option) {
 
 void AddTuneCommand(CLI::App& app, Action& action) {
   AddCommand<TuneCommandOptions>(
-      app, action, RunTune, "tune",
-      "Recommend loss-scale parameters for recorded gradients, with the evidence",
-      std::string("Minimised: ") + kTuneObjective +
+      app, action, RunTune, "tune", "Recommend loss-scaling parameters for recorded gradients",
+      std::string("Minimized: ") + kTuneObjective +
           ".\nThe stack's defaults are kept unless a change saves more than 1 % of the steps."
-          "\nNot eligible: " +
+          "\nExcluded: " +
           kTuneEligibility +
           ".\n\n"
           "Examples:\n"

@@ -192,8 +192,8 @@ int RunUpdates(UpdatesOptions options) {
 
 void VisitFormats(OptionRows& option, UpdateRunRequest& request) {
   option("--weights", request.weights, "F",
-         "Format of the weights, a name or fp32 (default: what people train with if no format is "
-         "given, else fp32)",
+         "Format of the weights, a name or fp32 (default: fp32; without any format option, "
+         "several common recipes are tried)",
          FormatNames());
   option("--states", request.states, "F",
          "Format of both moments (default: that of the weights which the optimizer updates)",
@@ -207,47 +207,49 @@ void VisitFormats(OptionRows& option, UpdateRunRequest& request) {
          FormatNames());
   option("--rounding", request.rounding, "MODE", "How weights are rounded: rne (default) or sr");
   option("--compensation", request.compensation, "KIND",
-         "none (default), or kahan: what rounding takes from a weight is added the next time");
+         "none (default), or kahan: the rounding error of a weight is added to its next update");
   option("--master", request.master, "F",
-         "fp32: the optimizer updates float32 weights, of which --weights are copies; or none "
+         "fp32: the optimizer updates float32 weights, and --weights are copies of them; or none "
          "(default)",
          {"fp32", "none"});
   option(
       "--kernel", request.kernel, "KIND",
-      "foreach: each operation of the optimizer is rounded, as PyTorch does; or fused: only what "
-      "is stored (default: as recorded for one format, else fused)");
+      "foreach: each operation of the optimizer is rounded, as in PyTorch; or fused: only what is "
+      "stored is rounded (default: as recorded for one format, else fused)");
 }
 
 void VisitSettings(OptionRows& option, SettingOverrides& overrides) {
-  option("--optimizer", overrides.optimizer, "NAME", "Replay this one instead of the recorded one");
-  option("--lr", overrides.lr, "X", "Learning rate, instead of the recorded ones");
+  option("--optimizer", overrides.optimizer, "NAME",
+         "Replay this optimizer instead of the recorded one");
+  option("--lr", overrides.lr, "X", "Learning rate, instead of the recorded rates");
   option("--beta1", overrides.beta1, "X", "Decay of the first moment");
   option("--beta2", overrides.beta2, "X", "Decay of the second moment");
-  option("--eps", overrides.eps, "X", "What Adam adds to the root of the second moment");
+  option("--eps", overrides.eps, "X",
+         "Term that Adam adds to the square root of the second moment");
   option("--weight-decay", overrides.weight_decay, "X", "Weight decay");
   option("--momentum", overrides.momentum, "X", "Momentum of SGD");
   option("--arithmetic", overrides.arithmetic, "DEVICE",
-         "cpu or cuda: whose kernels of PyTorch to follow, which round in other places (default: "
-         "where the probe was recorded)");
+         "cpu or cuda: follow PyTorch's kernels for this device, which round in different places "
+         "(default: where the probe was recorded)");
 }
 
 void UpdatesOptions::Visit(OptionRows& option) {
-  option.Argument("PROBE", probe, "A probe (.dlprobe), as Recorder(..., probe=4096) writes it")
+  option.Argument("PROBE", probe, "A probe (.dlprobe), written by Recorder(..., probe=4096)")
       ->required();
   option.Group(kTryGroup);
   VisitFormats(option, request);
   option("--seed", seed, "Seed of stochastic rounding");
   config.Visit(option, ConfigFiles::kOne, "formats of weights, moments and gradients",
-               "options of formats");
-  option.Group("Optimizer (float32 is replayed with the same)");
+               "the options for formats");
+  option.Group("Optimizer (also used for the float32 reference)");
   VisitSettings(option, request.overrides);
   option.Threads();
   option.Group(kOutputGroup);
   option.Output("--json", results.json, "Write the full result as JSON");
   option.Output("--csv", results.csv, "Write one row per run and tensor");
   option.Output("--elements", elements,
-                "Write one row per run and followed element: where the replay left it");
-  option("--top", top, "Tensors in the list of the report");
+                "Write one row per run and followed element, with its final value");
+  option("--top", top, "Number of tensors in the list of the report");
   option("--quiet", results.quiet, "No report and no progress; errors only");
   VisitExpect(option, expectations, "drift<0.2");
 }
@@ -257,7 +259,7 @@ void UpdatesOptions::Visit(OptionRows& option) {
 void AddUpdatesCommand(CLI::App& app, Action& action) {
   AddCommand<UpdatesOptions>(
       app, action, RunUpdates, "updates",
-      "Replay the updates of a probe with weights and states in other formats",
+      "Replay the optimizer updates of a probe with weights and states in other formats",
       "Examples:\n"
       "  dlsim updates runs/probe.dlprobe\n"
       "  dlsim updates runs/probe.dlprobe --weights bf16 --states fp32\n"

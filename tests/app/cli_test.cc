@@ -67,9 +67,9 @@ TEST(Cli, WrongUsageIsOneLineAndExitCode2) {
   ExpectFailure({"replay", kSingle, "--resume-at", "0"}, 2, {"--resume-at", "1 to 377"});
   ExpectFailure({"replay", kSingle, "--resume-at", "378"}, 2, {"--resume-at", "1 to 377", "378"});
   ExpectFailure({"replay", kSingle, "--optimizer", "head=*head*", "--optimizer", "body=*"}, 2,
-                {"--optimizer", "is left for 'head'", "'*head*'"});
+                {"--optimizer", "no parameter gradient matches 'head'", "'*head*'"});
   ExpectFailure({"replay", kSingle, "--optimizer", "body=*", "--optimizer", "late=blocks.*"}, 2,
-                {"--optimizer", "is left for 'late'", "'blocks.*'"});
+                {"--optimizer", "no parameter gradient matches 'late'", "'blocks.*'"});
   ExpectFailure({"convert", "in.npy", "out.npy"}, 2, {"--to", "--from"});
   ExpectFailure({"convert", "--to", "fp16", "--from", "fp16", "in.npy", "out.npy"}, 2, {"--from"});
   ExpectFailure({"convert", "--to", "fp16", "in.npy"}, 2, {"OUT is required"});
@@ -241,7 +241,7 @@ TEST(Cli, ScalersLookAtMagnitudesAndCounts) {
   EXPECT_EQ(popart["scale"],
             json::parse(R"([["0x1.0000000000000p+1",1],["0x1.0000000000000p+0",1]])"));
   EXPECT_NE(Succeed({"scaler", "--policy", "torch", "--steps", "1", "--absmax", "1"})
-                .find("note: --absmax: torch does not look at it"),
+                .find("note: --absmax: torch does not use it"),
             std::string::npos);
 }
 

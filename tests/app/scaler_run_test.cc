@@ -189,8 +189,8 @@ TEST(CheckSignals, NotesListsThatDoNothing) {
   std::vector<std::string> notes;
   CheckSignals("fragile", MakeFragile().scaler, 1, {.absmax = {1}, .histogram = {{1, 2}, {3, 4}}},
                notes);
-  EXPECT_EQ(notes, (std::vector<std::string>{"--absmax: fragile does not look at it",
-                                             "--histogram: fragile does not look at it",
+  EXPECT_EQ(notes, (std::vector<std::string>{"--absmax: fragile does not use it",
+                                             "--histogram: fragile does not use it",
                                              "--histogram: entries from 1 on have no effect"}));
 }
 
