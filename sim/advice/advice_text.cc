@@ -122,8 +122,8 @@ std::string LookedAtText(const Advice& advice) {
   }
   const auto add_silent = [&](size_t steps, std::string_view one, std::string_view many) {
     if (steps == 0) return;
-    text +=
-        fmt::format(" {} {} nothing of a format.", Counted(steps, "step"), steps == 1 ? one : many);
+    text += fmt::format(" {} {} nothing about a format.", Counted(steps, "step"),
+                        steps == 1 ? one : many);
   };
   const FormatAdvice& first = advice.formats.front();
   add_silent(first.hopeless_steps, "is not finite as recorded and says",
@@ -234,7 +234,7 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
   if (advice.formats.empty()) return "\n" + scaled;
   if (!advice.gradients) return "\n" + scaled + FormatForwardDetails(advice, top);
   std::vector<TableRow> rows = {
-      {"format", "safe scales", "judged at", "steps outside", "mean harm", "at risk"}};
+      {"format", "safe scales", "judged at", "steps not covered", "mean harm", "at risk"}};
   for (const FormatAdvice& format : advice.formats) {
     rows.push_back({format.format, format.window ? WindowText(*format.window) : "none",
                     format.scale ? Power(std::ilogb(*format.scale)) : "-",

@@ -29,11 +29,11 @@ std::string WithoutScale(const FormatTuning& tuning) {
   }
   std::string text;
   if (low > 0) {
-    text += fmt::format("; without a scale {} {} too much", Counted(low, "step"),
+    text += fmt::format("; without loss scaling {} {} too much", Counted(low, "step"),
                         low == 1 ? "loses" : "lose");
   }
   if (high > 0) {
-    text += fmt::format("; without a scale {} {}", Counted(high, "step"),
+    text += fmt::format("; without loss scaling {} {}", Counted(high, "step"),
                         high == 1 ? "overflows" : "overflow");
   }
   return text;
@@ -48,9 +48,9 @@ std::string Remedies(std::span<const FormatTuning> all, const FormatTuning& tuni
                         !CommonScalesOf(other.windows).empty();
     if (serves) formats += (formats.empty() ? "" : " or ") + other.format;
   }
-  return (formats.empty() ? ": " : ": format " + formats + " has one that does; else ") +
+  return (formats.empty() ? ": use " : ": " + formats + " has one; or use ") +
          "a scale per layer where layers differ, a smaller learning rate or clipping where steps "
-         "do";
+         "differ";
 }
 
 }  // namespace
@@ -106,20 +106,21 @@ std::string_view ScalingAdvised(const FormatAdvice& advice) {
 std::string ReasonOf(const FormatTuning& tuning) {
   const size_t judged = tuning.steps - tuning.hopeless_steps;
   const std::string steps = Counted(judged, "step");
-  const std::string served =
-      fmt::format("serves {} of {}", tuning.most_served ? tuning.most_served->served : 0, steps);
+  const std::string served = fmt::format(
+      "is safe at {} of {}", tuning.most_served ? tuning.most_served->served : 0, steps);
   switch (tuning.verdict) {
     case Verdict::kAsIs:
       return "scale 1 " + served +
              (tuning.choices.front().parameters.init > 1
-                  ? "; a scaler that starts higher also keeps what dies in a channel of a tensor"
+                  ? "; a higher start also keeps the small channels of a tensor"
                   : "");
     case Verdict::kWithScale:
-      return (tuning.scale ? "" : "no fixed scale serves all: ") + ScaleText(tuning.fixed_scale) +
-             " " + served + (tuning.scale ? WithoutScale(tuning) : "");
+      return (tuning.scale ? "" : "no fixed scale is safe at all steps: ") +
+             ScaleText(tuning.fixed_scale) + " " + served +
+             (tuning.scale ? WithoutScale(tuning) : "");
     case Verdict::kNoScaleServes:
-      return fmt::format("{} of {} {} too much at each scale that fits", tuning.empty_steps, steps,
-                         tuning.empty_steps == 1 ? "loses" : "lose");
+      return fmt::format("{} of {} {} too much at every scale that does not overflow",
+                         tuning.empty_steps, steps, tuning.empty_steps == 1 ? "loses" : "lose");
     case Verdict::kOverflows:
       return fmt::format("only {} of {} {} finite as recorded", judged,
                          Counted(tuning.steps, "step"), judged == 1 ? "is" : "are");
@@ -136,31 +137,31 @@ void NoteDoubts(std::span<const FormatTuning> all, FormatTuning& tuning) {
   const auto note = [&](const std::string& text) { tuning.notes.push_back(text); };
   const int64_t interval = choice.parameters.interval;
   if (!choice.score.grew && interval >= static_cast<int64_t>(tuning.steps)) {
-    note(
-        fmt::format("the interval of {} was never reached in {}: how the scale grows is not tested",
-                    interval, Counted(tuning.steps, "recorded step")));
+    note(fmt::format(
+        "the growth interval of {} was never reached in {}: growth of the scale is untested",
+        interval, Counted(tuning.steps, "recorded step")));
   }
   if (choice.score.events > 0) {
-    note(
-        fmt::format("steps at which the original would raise an error, as the scale is at its "
-                    "floor: {}; none of the policies tried is without",
-                    choice.score.events));
+    note(fmt::format(
+        "steps at which the original software would raise an error, since the scale is at its "
+        "minimum: {}; this happens under every policy tried",
+        choice.score.events));
   }
   if (tuning.hopeless_steps > 0) {
     note(fmt::format("steps that are not finite at any scale: {}", tuning.hopeless_steps));
   }
   if (tuning.empty_steps > 0) {
     note(fmt::format(
-        "{} too much at every scale at which {} finite: another format, a scale per "
-        "layer or clipping can help, a loss scale cannot",
+        "{} too much at every scale at which {} finite: a loss scale cannot help, but "
+        "another format, a scale per layer or clipping can",
         Counted(tuning.empty_steps, "step") + (tuning.empty_steps == 1 ? " loses" : " lose"),
         tuning.empty_steps == 1 ? "it is" : "they are"));
   }
   if (CommonScalesOf(tuning.windows).empty()) {
-    note("no scale suits all steps" + Remedies(all, tuning));
+    note("no loss scale is safe at all steps" + Remedies(all, tuning));
   }
   if (tuning.format == "cb16") {
-    note("the Model Zoo takes cbfloat16 only with dynamic loss scaling");
+    note("the Model Zoo accepts cbfloat16 only with dynamic loss scaling");
   } else if (tuning.format == "bf16") {
     note("the Model Zoo switches loss scaling off for bfloat16");
   }

@@ -210,8 +210,8 @@ std::string ForwardExceptions(const Advice& advice) {
   const std::vector<std::string> nan =
       OwnersOf(any, [](const ForwardTensor& tensor) { return tensor.nan > 0; });
   if (!nan.empty()) {
-    text +=
-        " The forward pass was recorded with NaN, which do not count, in " + ListedNames(nan) + ".";
+    text += " The forward pass was recorded with NaN, which does not count, in " +
+            ListedNames(nan) + ".";
   }
   return text;
 }

@@ -62,8 +62,8 @@ std::string Changes(const FormatTuning& tuning) {
   }
   const ComparedPolicy& current = tuning.comparisons.back();
   if (current.policy != tuning.choices.front().policy->name) {
-    return fmt::format("  {}: its policy {} is compared, not tuned (--details)\n", current.label,
-                       current.policy);
+    return fmt::format("  {}: its policy, {}, is compared but not tuned (--details)\n",
+                       current.label, current.policy);
   }
   if (text.empty()) return fmt::format("  {}: nothing to change\n", current.label);
   return fmt::format("  change in {}:{}\n", current.label, text);
@@ -71,7 +71,7 @@ std::string Changes(const FormatTuning& tuning) {
 
 std::string Losses(const FormatTuning& tuning) {
   std::vector<TableRow> rows = {
-      {"what steps lose", "gradient lost", "skipped", "before the first", "final scale"}};
+      {"loss of the steps", "gradient lost", "skipped", "before first applied", "final scale"}};
   const auto count = [](uint64_t steps) { return std::to_string(steps); };
   const auto add = [&](const std::string& what, const PolicyScore& score) {
     rows.push_back({what, Percent(score.mean_loss), count(score.skipped), count(score.first_skips),
@@ -82,21 +82,21 @@ std::string Losses(const FormatTuning& tuning) {
     add((recommended ? "recommended " : "tuned ") + std::string(choice.policy->name), choice.score);
   }
   const std::string fixed_scale = ScaleText(tuning.fixed_scale);
-  rows.push_back({"static scale " + fixed_scale, Percent(tuning.fixed.mean_loss),
+  rows.push_back({"fixed scale " + fixed_scale, Percent(tuning.fixed.mean_loss),
                   count(tuning.fixed.skipped), "", fixed_scale});
   for (const ComparedPolicy& row : tuning.comparisons) {
     if (row.refusal.empty()) add(row.label, row.score);
   }
-  rows.push_back({"best power of two of each step", Percent(tuning.least_loss), "", "", ""});
-  constexpr std::string_view kDispensable[] = {"before the first", "final scale"};
+  rows.push_back({"best power of two for each step", Percent(tuning.least_loss), "", "", ""});
+  constexpr std::string_view kDispensable[] = {"before first applied", "final scale"};
   return "\n" + FormatTable(rows, kDispensable);
 }
 
 std::string HowGood(const FormatTuning& tuning) {
   const PolicyChoice& choice = tuning.choices.front();
-  if (choice.optimal) return "  the recommendation is optimal on this trace\n";
+  if (choice.optimal) return "  no choice loses less on this trace\n";
   return fmt::format(
-      "  {} better is not excluded: the best power of two of each step takes hindsight\n",
+      "  at best {} less could be lost: with the best power of two for each step, in hindsight\n",
       Percent(choice.score.mean_loss - tuning.least_loss));
 }
 
@@ -107,11 +107,12 @@ std::string WindowText(const FormatTuning& tuning) {
   if (!window.empty()) {
     const std::string size = fmt::format("{:.1f}", std::log2(window.high / window.low));
     return fmt::format(
-        "  window: scales from {}{} to {} serve every step that can be finite ({}{} binades)\n",
+        "  loss scales from {}{} to {} are safe at every step that can be finite ({}{} binades)\n",
         low, window.low_open ? " (or lower)" : "", high, window.low_open ? "at least " : "", size);
   }
   return fmt::format(
-      "  window: empty; step {} is finite up to {} only, step {} loses too much below {}\n",
+      "  no loss scale is safe at all steps: step {} overflows above {}, step {} loses too much "
+      "below {}\n",
       window.high_step, high, window.low_step, low);
 }
 
@@ -126,11 +127,12 @@ std::string HeadroomText(const FormatTuning& tuning) {
     step.skipped = window.hopeless;
     steps.push_back(step);
   }
-  return "  largest scale of each step (x = not finite at any)\n" +
+  return "  largest finite loss scale of each step (x = not finite at any)\n" +
          PlotScale(steps, kPlotWidth, kPlotHeight) +
          fmt::format(
-             "  head-room: lowest {}, 5 % {}, median {}, last {}; first half {}, second half {}; "
-             "{:.1f} binades apart\n",
+             "  of these: lowest {}, 5 % {}, median {}, last {}; lowest of the first half {}, of "
+             "the "
+             "second {}; range {:.1f} binades\n",
              ScaleText(room.min), ScaleText(room.fifth_percentile), ScaleText(room.median),
              ScaleText(room.last), ScaleText(room.min_first_half), ScaleText(room.min_second_half),
              room.spread_binades);
@@ -139,14 +141,13 @@ std::string HeadroomText(const FormatTuning& tuning) {
 std::string Confidence(const FormatTuning& tuning) {
   const size_t steps = tuning.steps, finite = steps - tuning.hopeless_steps;
   const uint64_t skipped = tuning.choices.front().score.skipped - tuning.hopeless_steps;
-  std::string text = fmt::format("  how sure: {}, of them finite at some scale: {}",
-                                 Counted(steps, "step"), finite);
+  std::string text =
+      fmt::format("  evidence: {}, of which {} can be finite", Counted(steps, "step"), finite);
   if (skipped == 0 && finite > 0) {
-    text +=
-        fmt::format("; none of those overflowed, so that at 95 % fewer than 1 step in {:.0f} does",
-                    std::fmax(1, static_cast<double>(finite) / 3));
+    text += fmt::format("; none overflowed: with 95 % confidence, fewer than 1 step in {:.0f} does",
+                        std::fmax(1, static_cast<double>(finite) / 3));
   } else if (skipped > 0) {
-    text += fmt::format("; skipped of those: {}", skipped);
+    text += fmt::format("; {} of those skipped", skipped);
   }
   return text + "\n";
 }
@@ -161,7 +162,7 @@ std::string WorstTensors(const FormatTuning& tuning, size_t top) {
                            [](const ReplayTensor& tensor) { return tensor.harm.worst; });
   tensors.resize(std::min(top, tensors.size()));
   std::vector<TableRow> rows = {
-      {"loses most at the recommendation", "worst harm", "mean harm", "underflow", "absmax"}};
+      {"lose most at the recommendation", "worst harm", "mean harm", "underflow", "absmax"}};
   for (const ReplayTensor& tensor : tensors) {
     rows.push_back({Printable(tensor.name), Percent(tensor.harm.worst), Percent(tensor.harm.mean()),
                     Percent(tensor.stats.underflow_fraction()),
@@ -181,9 +182,9 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
     }
     text += "\n";
   };
-  list(tuning.overflow_side, "to blame for overflow, by largest magnitude",
+  list(tuning.overflow_side, "overflow first (largest magnitude)",
        [](const ReplayTensor& tensor) { return fmt::format("({:.2e})", tensor.stats.absmax); });
-  list(tuning.underflow_side, "to blame for underflow, by harm in a step",
+  list(tuning.underflow_side, "lose most to underflow (harm at a step)",
        [](const ReplayTensor& tensor) { return "(" + Percent(tensor.harm.worst) + ")"; });
   std::vector<std::string> names;
   for (const StepWindow& step : tuning.windows) {
@@ -192,8 +193,7 @@ std::string BlameText(const FormatTuning& tuning, size_t top) {
   }
   if (names.size() > std::max<size_t>(top, 1)) names.resize(std::max<size_t>(top, 1));
   for (size_t i = 0; i < names.size(); ++i) {
-    text +=
-        (i == 0 ? "  to blame for steps that no scale makes finite: " : ", ") + Printable(names[i]);
+    text += (i == 0 ? "  Inf or NaN at every scale: " : ", ") + Printable(names[i]);
   }
   return text + (names.empty() ? "" : "\n");
 }
@@ -215,13 +215,13 @@ std::string StrideText(const TuneResult& result) {
   if (result.most_stride <= 1) return "";
   if (result.least_stride == result.most_stride) {
     return fmt::format(
-        "the trace has every {0}th step: intervals count recorded steps, each {0} of the training; "
-        "if an interval was tuned shorter than the trace, multiply it by {0}",
+        "only every {0}th step is recorded, and intervals count recorded steps: multiply a tuned "
+        "growth interval that is shorter than the trace by {0}",
         result.least_stride);
   }
   return fmt::format(
-      "the trace has steps at distances from {} to {}: intervals count recorded steps, as if they "
-      "followed each other; training has more steps between overflows",
+      "the recorded steps are {} to {} steps apart, and intervals count recorded steps as if they "
+      "were consecutive; training has more steps between overflows",
       result.least_stride, result.most_stride);
 }
 
@@ -230,12 +230,12 @@ std::string StrideText(const TuneResult& result) {
 std::string FormatTuneReport(const TuneResult& result, size_t top, bool details) {
   std::string text;
   if (details) {
-    text = fmt::format("objective: {}; differences below {:g} count as none\nnote: {}\n",
+    text = fmt::format("objective: {}; differences below {:g} are ignored\nnote: {}\n",
                        kTuneObjective, kLossResolution, kTuneEligibility);
   }
   const std::string stride = StrideText(result);
   if (!stride.empty()) text += "note: " + stride + "\n";
-  if (result.estimated) text += "note: a profile: harm is known within brackets\n";
+  if (result.estimated) text += "note: read from a profile: harm is known within bounds\n";
   for (const FormatTuning& tuning : result.formats) {
     text += Recommendation(tuning);
     if (result.compares_current) text += Changes(tuning);

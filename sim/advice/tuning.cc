@@ -74,16 +74,17 @@ bool HasFormat(const Ladder& ladder, const std::string& format) {
 void RequireOnLadder(const Ladder& ladder, const TuneRequest& request) {
   for (const std::string& name : request.formats) {
     if (!HasFormat(ladder, name)) {
-      throw UsageError("--format", "not on the profile's ladder", "", Quoted(name));
+      throw UsageError("--format", "not among those that the profile is exact for", "",
+                       Quoted(name));
     }
   }
   const Conversion& conversion = request.conversion;
   if (std::ranges::count(ladder.roundings, conversion.rounding) == 0) {
-    throw UsageError("--rounding", "not on the profile's ladder", "",
+    throw UsageError("--rounding", "not among those that the profile is exact for", "",
                      Quoted(NameOf(conversion.rounding)));
   }
   if (std::ranges::count(ladder.subnormals, conversion.subnormals) == 0) {
-    throw UsageError("--subnormals", "not on the profile's ladder", "",
+    throw UsageError("--subnormals", "not among those that the profile is exact for", "",
                      Quoted(NameOf(conversion.subnormals)));
   }
 }

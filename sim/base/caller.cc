@@ -11,10 +11,12 @@ namespace {
 class Nobody final : public Caller {
  public:
   void Write(const std::string&, std::string_view) override {
-    throw InputError("standard output", "nobody takes it");
+    throw InputError("standard output", "the caller does not read it");
   }
   void Say(std::string_view) override {}
-  int InputDescriptor() const override { throw InputError("standard input", "nobody gives it"); }
+  int InputDescriptor() const override {
+    throw InputError("standard input", "the caller does not provide it");
+  }
 };
 
 thread_local Caller* current = nullptr;

@@ -88,7 +88,7 @@ TrainingConfig ReadPluginFile(const ConfigBlock& file, const ConfigBlock& plugin
                               const ConfigOptions& options) {
   const auto refuse = [&](const ConfigBlock& block, std::string_view key) {
     if (!block.Has(key)) return;
-    block.Refuse(key, "Accelerate refuses it beside deepspeed_config_file",
+    block.Refuse(key, "Accelerate refuses it together with deepspeed_config_file",
                  "its value in the DeepSpeed file alone");
   };
   refuse(file, "mixed_precision");

@@ -41,7 +41,7 @@ void AddNotes(std::vector<std::string> more, std::vector<std::string>& notes) {
 std::string DescribeNode(const ConfigNode& node) {
   switch (node.kind) {
     case Kind::kText:
-      if (node.text.find(kUnknownText) != std::string::npos) return "what only a run would tell";
+      if (node.text.find(kUnknownText) != std::string::npos) return "known only at run time";
       return Quoted(node.text);
     case Kind::kList:
       return "a list";

@@ -109,7 +109,7 @@ void FillIn(const ConfigBlock& file, const DeepSpeedFill& fill, ConfigNode& root
     file.Refuse("train_batch_size",
                 "train_batch_size is not equal to micro_batch_per_gpu * gradient_acc_step * "
                 "world_size",
-                "gradient_accumulation_steps: auto beside it");
+                "gradient_accumulation_steps: auto as well");
   }
   if (fill.gradient_accumulation_steps) {
     number("gradient_accumulation_steps", std::to_string(*fill.gradient_accumulation_steps));

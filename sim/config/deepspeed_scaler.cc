@@ -35,7 +35,7 @@ ConfigPolicy PlainScaler(const DeepSpeedValues& fp16, ConfigPolicy policy) {
   fp16.Integer("hysteresis", "2");
   fp16.Bool("consecutive_hysteresis", false);
   if (fp16.block.Has("hysteresis") || fp16.block.Has("consecutive_hysteresis")) {
-    fp16.notes.push_back("without ZeRO, FP16_Optimizer knows no hysteresis: it has no effect");
+    fp16.notes.push_back("hysteresis has no effect without ZeRO: FP16_Optimizer does not have it");
   }
   return policy;
 }
@@ -76,7 +76,7 @@ std::string ReadFloor(const DeepSpeedValues& fp16, bool used) {
   const std::optional<ConfigNumber> floor = fp16.Number(kKey, "1");
   if (!floor) return "1";
   if (floor->value != std::trunc(floor->value)) {
-    fp16.RefusedSince(kPrecisionConfig, kKey, "a min_loss_scale that is no integer");
+    fp16.RefusedSince(kPrecisionConfig, kKey, "a min_loss_scale that is not an integer");
   }
   if (!used) return floor->text;
   if (floor->value == 0) fp16.RefusedSince(kClipsByDefault, kKey, "a min_loss_scale of 0");

@@ -37,7 +37,7 @@ struct Groups {
 Precision ReadPrecision(const ConfigBlock& common) {
   const auto on = [&](std::string_view key) { return common.Bool(key).value_or(false); };
   if (on("amp")) {
-    common.Refuse("amp", "PyTorch's scaler in fairseq is not read",
+    common.Refuse("amp", "PyTorch's scaler in fairseq is not supported",
                   "--policy torch --format fp16 --set init_scale=..., or fp16 instead of amp");
   }
   const bool fp16 = on("fp16") || on("memory_efficient_fp16");
@@ -52,7 +52,7 @@ int64_t ReadUpdateFreq(const ConfigBlock& block) {
   if (value == nullptr) return 1;
   if (value->kind != ConfigNode::Kind::kList) return *block.Integer("update_freq", 1);
   if (value->entries.size() != 1) {
-    block.Refuse("update_freq", "a schedule of several frequencies is not read",
+    block.Refuse("update_freq", "a schedule of several frequencies is not supported",
                  "one, or --policy fairseq --set scale_window=N");
   }
   const ConfigNode item = {

@@ -14,7 +14,7 @@ bool ReadSwitch(const ConfigBlock& block, std::string_view key) {
     if (number == 0 || number == 1) return number == 1;
   }
   if (value->kind == ConfigNode::Kind::kText) {
-    block.Refuse(key, "text, which the original takes as true whatever it says", "true or false",
+    block.Refuse(key, "text, which the original software always takes as true", "true or false",
                  DescribeNode(*value));
   }
   return *block.Bool(key);
@@ -54,7 +54,7 @@ void RequireUnquoted(const ConfigBlock& block, std::string_view key) {
   }
   const ConfigNode* value = block.Find(key);
   if (value == nullptr || value->kind != ConfigNode::Kind::kText) return;
-  block.Refuse(key, "text in quotes, with which the original cannot calculate", "a number",
+  block.Refuse(key, "text in quotes, where the original software needs a number", "a number",
                DescribeNode(*value));
 }
 

@@ -256,8 +256,9 @@ void NoteBaseFile(const ConfigBlock& file, TrainingConfig& config) {
   if (name == nullptr) return;
   const std::string_view stem = std::string_view(name->text).substr(0, name->text.find(".y"));
   if (std::ranges::count(kOwn, stem) > 0) return;
-  config.notes.push_back("the file of --config-name " + Quoted(name->text) +
-                         " is not read: where the command line says nothing, verl's defaults hold");
+  config.notes.push_back(
+      "the file of --config-name " + Quoted(name->text) +
+      " is not read: where the command line has no value, verl's defaults are taken");
 }
 
 // The number of ranks decides, and the lengths of sequences with use_dynamic_bsz.

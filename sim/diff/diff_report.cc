@@ -55,27 +55,29 @@ std::string SameLine(const Diff& diff) {
   const std::vector<size_t> order = diff.result.WorstFirst();
   const TensorDiff& worst = diff.result.tensors()[order.front()];
   if (IsEqual(diff.result)) {
-    return "The same in " + AllOf(diff.result) + ": every " +
-           (diff.runs.has_elements() ? "number" : "count") + " is equal.";
+    return "Equal in " + AllOf(diff.result) + ": every " +
+           (diff.runs.has_elements() ? "number" : "count") + " is the same.";
   }
-  return fmt::format("The same in {}, within {}: the largest {} is {}, at step {} in {}.",
-                     AllOf(diff.result), Number(diff.result.threshold()), MeasureName(diff),
-                     Number(worst.difference), worst.worst_step, Printable(worst.name));
+  return fmt::format(
+      "No divergence in {}: none is above {}; the largest {} is {}, at step {} in {}.",
+      AllOf(diff.result), Number(diff.result.threshold()), MeasureName(diff),
+      Number(worst.difference), worst.worst_step, Printable(worst.name));
 }
 
 // What an infinite difference is about.
 std::string DifferenceText(const Diff& diff, const StepDiff& step) {
   if (step.nonfinite_differences > 0) {
-    return Counted(step.nonfinite_differences, "element") + " infinite or NaN, and not alike";
+    return Counted(step.nonfinite_differences, "element") +
+           " infinite or NaN in one run but not the other";
   }
-  if (std::isinf(step.difference)) return "all zero in one of them only";
+  if (std::isinf(step.difference)) return "all zero in one run only";
   return MeasureName(diff) + " " + Number(step.difference);
 }
 
 // How well the steps before the first one that parts agree.
 std::string AgreementBefore(const DiffResult& result, const StepDiff& first) {
   const auto before = static_cast<size_t>(&first - result.steps().data());
-  if (before == 0) return "it is the first step";
+  if (before == 0) return "this is the first step";
   const double largest = LargestDifference(result, before);
   const bool one = before == 1;
   return (one ? "the step" : fmt::format("the {} steps", before)) + " before " +
@@ -84,7 +86,7 @@ std::string AgreementBefore(const DiffResult& result, const StepDiff& first) {
 }
 
 std::string PartLine(const Diff& diff, const StepDiff& first) {
-  return fmt::format("They part at step {} in {}: {}; {}.", first.step_a,
+  return fmt::format("They diverge at step {} in {}: {}; {}.", first.step_a,
                      Printable(diff.result.tensors()[first.tensor].name),
                      DifferenceText(diff, first), AgreementBefore(diff.result, first));
 }
@@ -92,7 +94,7 @@ std::string PartLine(const Diff& diff, const StepDiff& first) {
 std::string ExtentLine(const Diff& diff) {
   const Json figures = JsonFigures(diff);
   return fmt::format(
-      "Beyond {}: {} of {}, {} of {}.", Number(diff.result.threshold()),
+      "Above {}: {} of {}, {} of {}.", Number(diff.result.threshold()),
       figures["steps_beyond"].get<size_t>(), Counted(figures["steps"].get<size_t>(), "step"),
       figures["tensors_beyond"].get<size_t>(), Counted(figures["tensors"].get<size_t>(), "tensor"));
 }
@@ -122,7 +124,7 @@ std::string UnmatchedLine(const Diff& diff) {
   if (!aligned.only_b.empty()) add(StepList(aligned.only_b), " only in B");
   add(UnmatchedNames(diff.result, Mismatch::kOnlyInA), " only in A");
   add(UnmatchedNames(diff.result, Mismatch::kOnlyInB), " only in B");
-  add(UnmatchedNames(diff.result, Mismatch::kShape), " of another shape");
+  add(UnmatchedNames(diff.result, Mismatch::kShape), " of different shapes");
   return text.empty() ? text : text + ".";
 }
 
@@ -190,7 +192,7 @@ std::string RatioText(const Extent& ratio) {
 std::string TensorTable(const Diff& diff, size_t top) {
   const bool elements = diff.runs.has_elements();
   std::vector<TableRow> rows = {
-      {"worst first", "differs", "step", elements ? "cosine" : "binades", "norm B/A", "beyond"}};
+      {"worst first", "differs", "step", elements ? "cosine" : "binades", "norm B/A", "above"}};
   const std::vector<size_t> order = diff.result.WorstFirst();
   const size_t shown = std::min<size_t>(top, order.size());
   for (const size_t t : std::span(order).first(shown)) {
@@ -205,10 +207,10 @@ std::string TensorTable(const Diff& diff, size_t top) {
     text += fmt::format("  ... and {} more (--top)\n", order.size() - shown);
   }
   return text + "\n" +
-         Wrap(std::string("  differs: at worst, at that step; ") +
+         Wrap(std::string("  differs: the largest difference, at that step; ") +
               (elements ? "cosine: the smallest; "
                         : "binades: the largest distance of histograms; ") +
-              "norm B/A: the farthest from 1; beyond: steps above the threshold.");
+              "norm B/A: the farthest from 1; above: steps above the threshold.");
 }
 
 // The worst tensor of a layer.
@@ -226,7 +228,7 @@ std::string LayerTable(const Diff& diff) {
     if (tensor.difference > layer.worst->difference) layer.worst = &tensor;
     layer.tensors_beyond += tensor.steps_beyond > 0;
   }
-  std::vector<TableRow> rows = {{"layer", "differs", "step", "tensors beyond"}};
+  std::vector<TableRow> rows = {{"layer", "differs", "step", "tensors above"}};
   for (const LayerDiff& layer : layers.items()) {
     rows.push_back({Printable(layer.name), Number(layer.worst->difference),
                     std::to_string(layer.worst->worst_step),
@@ -236,7 +238,7 @@ std::string LayerTable(const Diff& diff) {
 }
 
 std::string StepTable(const Diff& diff) {
-  std::vector<TableRow> rows = {{"step", "of B", "difference", "beyond", "worst tensor"}};
+  std::vector<TableRow> rows = {{"step", "of B", "difference", "above", "worst tensor"}};
   for (const StepDiff& step : diff.result.steps()) {
     const bool empty = step.tensors == 0;
     const std::string name = empty ? "-" : Printable(diff.result.tensors()[step.tensor].name);

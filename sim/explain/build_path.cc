@@ -66,7 +66,7 @@ class PathBuilder {
   void CheckSteps(int64_t end, const LogEvent& event) const {
     const int64_t steps = end - (path_.first_step - start_.first_index);
     if (steps <= kMostSteps) return;
-    throw InputError("line " + std::to_string(event.line), "steps too far from the first one",
+    throw InputError("line " + std::to_string(event.line), "step number too far from the first one",
                      "at most " + std::to_string(kMostSteps), std::to_string(steps));
   }
 
@@ -137,7 +137,7 @@ class PathBuilder {
       ++left_out_.epochs;
     } else if (event.epoch && epoch_ && *event.epoch < *epoch_) {
       path_.notes.push_back(
-          fmt::format("the log goes back to epoch {} at line {}: only what stands before is read",
+          fmt::format("the log goes back to epoch {} at line {}: only the lines before it are read",
                       *event.epoch, event.line));
       stopped_ = true;
       return;

@@ -67,13 +67,13 @@ std::string FloorText(const ScalePath& path, std::span<const LoggedStep> steps,
   }
   if (!lowest || !totals.skipped_above || (*lowest > 1 && !path.stopped_at_line)) return "";
   return fmt::format(
-      "; a step was skipped at a scale of {}, too: a gradient above {:.5g} unscaled, or one that "
-      "is not finite at any scale",
+      "; a step was skipped even at a scale of {}: a gradient is above {:.5g} unscaled, or not "
+      "finite at any scale",
       ScaleText(*lowest), *totals.skipped_above);
 }
 
 Diagnosis WithoutSkip(const ScalePath& path) {
-  Diagnosis none = {.evidence = "the log tells of no skipped step"};
+  Diagnosis none = {.evidence = "the log shows no skipped step"};
   const auto wrong = std::ranges::find_if(path.losses.printed, IsWrong);
   if (wrong != path.losses.printed.end()) {
     none.evidence += fmt::format(", but the loss is {} at line {}", wrong->value, wrong->line);
@@ -87,8 +87,8 @@ std::string AtStep(const PrintedLoss& loss, std::string_view where) {
 }
 
 constexpr std::string_view kForwardText =
-    ": consistent with an overflow in the forward pass, or with data or weights that are broken "
-    "already; a lower scale cannot help";
+    ": consistent with an overflow in the forward pass, or with data or weights that are already "
+    "broken; a lower scale cannot help";
 
 }  // namespace
 
@@ -112,9 +112,11 @@ Diagnosis Diagnose(const ScalePath& path, std::span<const LoggedStep> steps,
                                                wrong.front().line, kForwardText)};
   }
   const std::string more =
-      wrong.empty() ? FloorText(path, steps, totals)
-                    : fmt::format("; later, at line {}, the loss is not finite: that is forward",
-                                  wrong.front().line);
+      wrong.empty()
+          ? FloorText(path, steps, totals)
+          : fmt::format(
+                "; later, at line {}, the loss is not finite, which points to the forward pass",
+                wrong.front().line);
   return {FailureSide::kBackward,
           first + ": consistent with an overflow in the backward pass" + more};
 }

@@ -50,16 +50,16 @@ std::string DiagnosisLine(const Explanation& explanation) {
 
 std::string PolicyLine(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
-  if (explanation.steps.empty()) return "policy: not known, as the log has one record only";
+  if (explanation.steps.empty()) return "policy: unknown: the log has one record only";
   if (HasMeans(explanation.path)) {
-    return "policy: not known, as the log has means of the scale";
+    return "policy: unknown: the log has means of the scale";
   }
   if (inference.matches.empty()) {
     std::string line = "policy: none of the " + std::to_string(inference.tried) + " reproduces ";
     const size_t good = inference.best ? inference.best->fit.explained : 0;
-    if (good >= inference.path.stretches.size()) return line + "the path";
-    line += fmt::format("the path from line {} on", inference.path.stretches[good].line);
-    if (inference.best) line += fmt::format("; {} does so far", inference.best->policy->name);
+    if (good >= inference.path.stretches.size()) return line + "the scale path";
+    line += fmt::format("the scale path from line {} on", inference.path.stretches[good].line);
+    if (inference.best) line += fmt::format("; {} does up to there", inference.best->policy->name);
     return line;
   }
   const PolicyMatch& first = inference.matches.front();
@@ -80,13 +80,13 @@ bool GoesOnAtMinimum(const Explanation& explanation) {
 
 std::string ForecastText(const Explanation& explanation) {
   if (explanation.path.zero_at_line) {
-    return fmt::format("; at line {} the scale is 0, as printed: the training is dead",
+    return fmt::format("; at line {} the printed scale is 0: the training cannot recover",
                        *explanation.path.zero_at_line);
   }
   if (explanation.path.stopped_at_line) {
-    return fmt::format("; at line {} {}the scale could fall no more",
+    return fmt::format("; at line {} {}the scale could not fall further",
                        *explanation.path.stopped_at_line,
-                       GoesOnAtMinimum(explanation) ? "" : "the training ended, as ");
+                       GoesOnAtMinimum(explanation) ? "" : "the training ended, because ");
   }
   if (!explanation.minimum) return "";
   const MinimumForecast& minimum = *explanation.minimum;
@@ -114,34 +114,34 @@ std::string WarmUpText(const Explanation& explanation) {
 std::string SkipLine(const Explanation& explanation) {
   const SkipSummary& skips = explanation.skips;
   if (skips.kind == SkipKind::kDivergence && !skips.tail) {
-    return fmt::format("skips: not known, but the {} (divergence)", GoesOnAtMinimum(explanation)
-                                                                        ? "scale is at its minimum"
-                                                                        : "training ended") +
+    return fmt::format(
+               "skips: number unknown, but the {} (divergence)",
+               GoesOnAtMinimum(explanation) ? "scale is at its minimum" : "training ended") +
            ForecastText(explanation);
   }
-  if (explanation.steps.empty()) return "skips: not known, as the log has one record only";
+  if (explanation.steps.empty()) return "skips: unknown: the log has one record only";
   std::string line = explanation.counted
                          ? fmt::format("skips: {} of {}, ", skips.skipped,
                                        Counted(static_cast<uint64_t>(skips.steps), "step"))
                          : fmt::format("skips: {}, ", skips.skipped);
   switch (skips.kind) {
     case SkipKind::kNone:
-      return explanation.counted ? line + "none is lost" : "skips: none";
+      return explanation.counted ? line + "none skipped" : "skips: none";
     case SkipKind::kWarmUp:
       if (explanation.counted) {
         return line + "all in warm-up, while the scale finds its level: normal";
       }
       return line + (skips.skipped > 1 ? "each at a lower scale: " : "") +
-             "normal where a training begins (warm-up)";
+             "normal at the start of training (warm-up)";
     case SkipKind::kSteady:
       if (!explanation.path.from_start && !skips.expected_share) {
-        return line + "in mid-training; the log does not say how often the scale is tried higher";
+        return line + "in mid-training; the log does not say how often the scale grows";
       }
-      return line + WarmUpText(explanation) + "steady, as the scale is tried higher";
+      return line + WarmUpText(explanation) + "steady, as expected from growth of the scale";
     case SkipKind::kFrequent:
       return line + WarmUpText(explanation) +
-             fmt::format("more often ({}) than growth explains ({})", Percent(*skips.share),
-                         Percent(*skips.expected_share));
+             fmt::format("more often ({}) than growth of the scale explains ({})",
+                         Percent(*skips.share), Percent(*skips.expected_share));
     case SkipKind::kDivergence:
       line +=
           skips.tail_skips == skips.skipped ? "all" : fmt::format("the last {}", skips.tail_skips);
@@ -166,7 +166,7 @@ std::string MagnitudeLine(const Explanation& explanation) {
   }
   if (totals.applied_at_most && totals.skipped_above) line += "; ";
   if (totals.skipped_above) {
-    line += fmt::format("above {:.5g} in a skipped one, or not finite", *totals.skipped_above);
+    line += fmt::format("above {:.5g} in skipped steps, or not finite", *totals.skipped_above);
   }
   return line;
 }
@@ -174,7 +174,7 @@ std::string MagnitudeLine(const Explanation& explanation) {
 std::string PolicyTable(const Explanation& explanation) {
   const Inference& inference = explanation.inference;
   if (inference.matches.empty()) return "";
-  std::vector<TableRow> rows = {{"parameter", "value", "the log tells it"}};
+  std::vector<TableRow> rows = {{"parameter", "value", "in the log"}};
   for (const ParameterEvidence& evidence : inference.matches.front().evidence) {
     std::string told = evidence.seen ? "yes" : "no";
     if (!evidence.seen && evidence.most && evidence.least != evidence.most) {
@@ -220,7 +220,7 @@ std::string BracketTable(const Explanation& explanation) {
                     std::to_string(bracket.skipped), Bound(bracket.at_most), Bound(bracket.above)});
   }
   std::string text =
-      fmt::format("\nlargest gradient, unscaled, by steps of one scale\n") + FormatTable(rows);
+      fmt::format("\nlargest gradient, unscaled, at each scale\n") + FormatTable(rows);
   if (explanation.brackets.size() > kShownBrackets) {
     text +=
         fmt::format("  ... and {} more (--json)\n", explanation.brackets.size() - kShownBrackets);
@@ -231,7 +231,7 @@ std::string BracketTable(const Explanation& explanation) {
 std::string WhatIfTable(const Explanation& explanation) {
   if (explanation.what_if.empty()) return "";
   std::vector<TableRow> rows = {
-      {"what if", "uncertain as", "skipped", "of steps", "uncertain", "lowest", "last scale"}};
+      {"what if", "if uncertain", "skipped", "of steps", "uncertain", "lowest", "last scale"}};
   std::string raises;
   for (const WhatIf& what_if : explanation.what_if) {
     for (const auto& [name, run] :
@@ -246,8 +246,8 @@ std::string WhatIfTable(const Explanation& explanation) {
     }
   }
   return "\n" + FormatTable(rows) + raises +
-         "  uncertain: overflowed at a higher scale than this policy's, or did not at a\n"
-         "  lower one; the log cannot tell\n";
+         "  uncertain: the step overflowed at a scale above this policy's, or did not at one\n"
+         "  below it, so the log does not show what would have happened\n";
 }
 
 std::string Notes(const Explanation& explanation) {
@@ -263,12 +263,12 @@ std::string Notes(const Explanation& explanation) {
   }
   if (!explanation.counted) {
     notes.emplace_back(
-        "the log does not count the steps between its messages, so that intervals cannot be told");
+        "the log does not count the steps between its messages, so growth intervals are unknown");
   }
   if (inference.undecided) {
     notes.emplace_back(
-        "not every set of parameters was tried: there are too many, or too many ways to place the "
-        "overflows");
+        "not every set of parameters was tried: there are too many of them, or too many ways to "
+        "place the overflows");
   }
   if (!inference.matches.empty() && inference.matches.front().fit.branches > 1) {
     notes.emplace_back(

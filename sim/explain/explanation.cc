@@ -89,7 +89,7 @@ WhatIf RunPolicy(const PolicyInfo& policy, const std::vector<std::string>& setti
     const ConfiguredScaler configured = policy.make(ResolveParameters(policy, settings), format);
     const LossScaler& scaler = configured.scaler;
     if (scaler.uses_absmax() || scaler.looks_ahead() || scaler.histogram_edge()) {
-      throw UsageError("--policy", std::string(policy.name) + " looks at gradients",
+      throw UsageError("--policy", std::string(policy.name) + " uses the gradients themselves",
                        "a trace: dlsim replay");
     }
     what_if.applied = RunWhatIf(scaler, steps, Certainty::kApplied);
@@ -112,8 +112,8 @@ std::vector<std::string> Override(const PolicyMatch& match, std::span<const std:
 void RunWhatIfs(const WhatIfRequest& request, Explanation& explanation) {
   if (request.policies.empty() && request.settings.empty()) return;
   if (!explanation.counted) {
-    throw UsageError("--policy", "the log does not tell how many steps lie between its messages",
-                     "a log with numbers of steps");
+    throw UsageError("--policy", "the log does not say how many steps lie between its messages",
+                     "a log with step numbers");
   }
   const auto& matches = explanation.inference.matches;
   const auto run = [&](const PolicyInfo& policy, const std::vector<std::string>& settings) {

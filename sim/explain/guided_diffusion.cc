@@ -77,7 +77,8 @@ void ReadGuidedMeans(LogEvents& log) {
   if (std::ranges::any_of(log.events, is_message)) {
     std::erase_if(log.events, IsMean);
     log.notes.push_back(
-        "tables of lg_loss_scale are means over steps and left out: messages tell each overflow");
+        "tables of lg_loss_scale are means over steps and are ignored: messages report each "
+        "overflow");
     return;
   }
   std::optional<double> level;  // where the scale is, as far as the falls are counted

@@ -46,15 +46,15 @@ std::string_view Silence(LossOver over) {
 
 SkipLoss WhichOf(const PrintedLoss& loss, size_t overflows) {
   return Unknown(
-      fmt::format("the loss at line {} is not finite, but the log does not tell of which of {} "
-                  "skipped steps",
+      fmt::format("the loss at line {} is not finite, but the log does not say to which of {} "
+                  "skipped steps it belongs",
                   loss.line, overflows));
 }
 
 // Finite losses: whether the reader that prints them speaks for all ranks.
 SkipLoss Finite(const ScalePath& path, const PrintedLoss& loss) {
   if (path.losses.several_ranks && !loss.skipped) {
-    return Unknown("several ranks print, and the loss of one says nothing of the others");
+    return Unknown("several ranks print, and the loss of one says nothing about the others");
   }
   return {.finite = loss};
 }
@@ -161,7 +161,7 @@ SkipLoss BetweenRecords(const ScalePath& path, const Stretch& stretch, size_t pr
 }  // namespace
 
 SkipLoss FindSkipLoss(const ScalePath& path, SkipPlace place) {
-  if (path.losses.printed.empty()) return Unknown("the log prints no loss that is read");
+  if (path.losses.printed.empty()) return Unknown("the log prints no loss that dlsim recognizes");
   const Stretch& stretch = path.stretches[place.stretch];
   if (stretch.line == 0) return Unknown(std::string(Silence(LossOver::kFinite)));  // of a JSON
   const size_t message = stretch.overflows[place.overflow].line;

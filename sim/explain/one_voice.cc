@@ -69,7 +69,7 @@ void DropCopiesBeforeGrowth(LogEvents& log) {
   if (dropped == 0) return;
   log.losses.several_ranks = true;
   log.notes.push_back(
-      fmt::format("{} repeated without a growth between: taken for {} of other ranks",
+      fmt::format("{} repeated without growth in between: assumed to be {} of other ranks",
                   dropped == 1 ? "one message is" : fmt::format("{} messages are", dropped),
                   dropped == 1 ? "that" : "those"));
 }
@@ -205,7 +205,7 @@ void NoteNoScaler(LogEvents& log) {
   if (std::ranges::any_of(log.events, tells_more)) return;
   log.bounds_nothing = true;
   log.notes.push_back(
-      "the loss scale is 1 throughout, as stacks print it without loss scaling, too: no bound");
+      "the loss scale is 1 throughout, which is also printed without loss scaling: no bound");
 }
 
 }  // namespace
@@ -225,7 +225,8 @@ void DropOtherScales(LogEvents& log) {
     std::erase_if(log.events, [](const LogEvent& e) { return e.bare_name; });
   } else if (highest > 0) {
     log.notes.push_back(
-        "a value called scale is taken for the loss scale, since it is a power of two of 2^13 or "
+        "a value called scale is assumed to be the loss scale, since it is a power of two of 2^13 "
+        "or "
         "more");
   }
   const auto is_exact = [](const LogEvent& event) {

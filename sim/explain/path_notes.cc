@@ -27,26 +27,27 @@ void AddPathNotes(const LeftOut& left_out, const std::vector<LogEvent>& events,
   NoteNorms(events, notes);
   if (left_out.epochs > 0) {
     notes.push_back(
-        "steps begin anew with each epoch: an epoch is taken to end at its last line, so that "
-        "there may be more steps, and longer intervals");
+        "step numbers start over with each epoch: each epoch is assumed to end at its last line, "
+        "so "
+        "there may be more steps, and longer growth intervals");
   }
   if (left_out.stretches > 0) {
-    notes.push_back(fmt::format(
-        "the log goes back, as after a resume: {} stretches that were run again are left out",
-        left_out.stretches));
+    notes.push_back(
+        fmt::format("the log goes back, as after a resume: {} repeated stretches are ignored",
+                    left_out.stretches));
   }
   if (left_out.surplus > 0) {
     notes.push_back(fmt::format(
-        "more messages of overflows than steps stand between some lines: {} are left out",
+        "there are more overflow messages than steps between some lines: {} are ignored",
         left_out.surplus));
   }
   if (left_out.uncounted > 0) {
     notes.push_back(
-        "the scale falls where the log counts 0 skipped steps: each halving is taken for an "
+        "the scale falls where the log counts 0 skipped steps: each halving is assumed to be an "
         "overflow");
   } else if (left_out.presumed > 0) {
     notes.push_back(
-        "the log does not say which steps were skipped: a fall of the scale is taken for an "
+        "the log does not say which steps were skipped: each fall of the scale is assumed to be an "
         "overflow");
   }
 }

@@ -106,7 +106,7 @@ std::vector<std::string> Notes(const Settings& settings, const AmpLossScaler::Co
     notes.push_back(
         "scale_window 0: each decrease is doubled back at once, and nothing else grows");
   } else if (config.scale_window < 0 || config.scale_window != std::trunc(config.scale_window)) {
-    notes.push_back("scale_window is no positive integer: the scale never grows");
+    notes.push_back("scale_window is not a positive integer: the scale never grows");
   }
   return notes;
 }

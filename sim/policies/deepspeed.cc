@@ -166,7 +166,7 @@ std::vector<std::string> Notes(const Settings& settings, const Config& config) {
   }
   NoteFactor(config.scale_factor, notes);
   if (config.growth == Growth::kSince_0_17_1 && !(config.scale_factor == PythonNumber::Float(2))) {
-    notes.push_back("scale_factor is no argument of the class since 0.17.1, but 2.0");
+    notes.push_back("scale_factor is not an argument of the class since 0.17.1: it is always 2");
   }
   (config.growth == Growth::kSince_0_17_1 ? NoteLaterGrowth : NoteWindow)(config.scale_window,
                                                                           notes);

@@ -47,7 +47,7 @@ void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> c
                  std::vector<std::string>& notes) {
   if (!clean_steps || IsPowerOfTwo(ceiling)) return;
   notes.push_back(std::to_string(*clean_steps) + " clean steps bring the scale to " +
-                  std::string(name) + ", no power of two: later scales are none either");
+                  std::string(name) + ", not a power of two: neither are later scales");
 }
 
 }  // namespace dlsim::sim

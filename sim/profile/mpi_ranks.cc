@@ -56,7 +56,7 @@ Ranks::Ranks() : outgoing_(std::make_unique<Outgoing>()) {
   MPI_Comm_size(MPI_COMM_WORLD, &size_);
   if (size_ > 1) return;
   MPI_Finalize();
-  throw UsageError("", "started as one of several processes that MPI does not see",
+  throw UsageError("", "started as one of several processes that MPI does not know of",
                    "the launcher of the MPI that dlsim was built with");
 }
 
@@ -140,7 +140,7 @@ void Ranks::Barrier() const {}
 void Ranks::Send(std::string) {}
 void Ranks::Flush() {}
 std::string Ranks::Receive(int) const { return {}; }
-void Ranks::Abort(int) const { throw std::logic_error("one rank has no others to end"); }
+void Ranks::Abort(int) const { throw std::logic_error("a single rank has no others to end"); }
 
 #endif
 

@@ -53,8 +53,7 @@ class OpenedStep final : public GradientStep {
 
   std::vector<GradientSpread> Spreads() const override {
     if (step_.histograms.size() < step_.files.size()) {
-      throw UsageError("policy",
-                       "needs the spread of single micro-steps, the profile has their sum",
+      throw UsageError("policy", "needs each micro-step, but the profile has only their sum",
                        "the trace itself");
     }
     std::vector<GradientSpread> spreads;
@@ -168,7 +167,7 @@ class OpenedTotals final : public GradientStep {
 std::vector<std::string> NotesOf(const ProfileSettings& settings) {
   std::vector<std::string> notes;
   if (settings.part) {
-    notes.push_back("a part of a trace: " + MissingSteps(*settings.part) + " are not there");
+    notes.push_back("a part of a trace: " + MissingSteps(*settings.part) + " are missing");
   }
   const auto ranks = settings.description.find("ranks");
   const auto reduction = settings.description.find("rank_reduction");

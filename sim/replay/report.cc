@@ -108,9 +108,9 @@ std::string Uncertain(std::span<const SimulationRun> runs) {
   for (const SimulationRun& run : runs) {
     const std::optional<SummaryUncertainty>& open = run.result.summary.uncertain;
     if (!open || open->steps == 0 || run.resume) continue;
-    text +=
-        fmt::format("  {}: ? the profile cannot tell what becomes of {}; the likeliest is shown\n",
-                    RunLabel(run), Counted(open->steps, "step"));
+    text += fmt::format(
+        "  {}: ? the profile leaves the outcome of {} open; the most likely one is shown\n",
+        RunLabel(run), Counted(open->steps, "step"));
   }
   return text;
 }
@@ -130,7 +130,7 @@ std::string Overview(std::span<const SimulationRun> runs, bool details) {
   const bool compared = !runs.empty() && !runs.front().config.empty();
   std::vector<TableRow> rows = {{compared ? "config format policy" : "format policy", "skipped",
                                  "not finite", "first applied", "final scale", "scale range",
-                                 "mean harm", "worst harm", "overflow", "nonfinite in"}};
+                                 "mean harm", "worst harm", "overflow", "Inf/NaN recorded"}};
   if (details) rows.front().insert(rows.front().end(), {"underflow", "energy lost"});
   std::string refused;
   for (const SimulationRun& run : runs) {
@@ -142,9 +142,9 @@ std::string Overview(std::span<const SimulationRun> runs, bool details) {
                              run.result.events.front().type, run.result.events.front().message);
     }
   }
-  constexpr std::string_view kDispensable[] = {"nonfinite in", "not finite",  "first applied",
-                                               "overflow",     "final scale", "energy lost",
-                                               "underflow",    "worst harm"};
+  constexpr std::string_view kDispensable[] = {"Inf/NaN recorded", "not finite",  "first applied",
+                                               "overflow",         "final scale", "energy lost",
+                                               "underflow",        "worst harm"};
   return "\n" + FormatTable(rows, kDispensable) + refused + Stopped(runs) + Uncertain(runs);
 }
 
@@ -173,8 +173,9 @@ std::string Interrupted(std::span<const SimulationRun> runs) {
   }
   if (rows.size() == 1) return "";
   constexpr std::string_view kDispensable[] = {"final scale", "differs from step"};
-  return fmt::format("\n  interrupted before step {} and resumed:\n", step) +
-         FormatTable(rows, kDispensable) + "  * what the stack's own checkpoint keeps\n";
+  return fmt::format("\n  if interrupted before step {} and resumed:\n", step) +
+         FormatTable(rows, kDispensable) +
+         "  * what the original software saves in its checkpoint\n";
 }
 
 }  // namespace
@@ -187,8 +188,8 @@ std::string DescribeTrace(const SourceFacts& facts) {
                   Counted(facts.steps, "step"), Range(facts), BinaryBytes(facts.file_bytes));
   if (facts.profile) {
     line += fmt::format(
-        "note: read from a profile ({} of {}); norms are estimates, a range such as 0.1..0.2 % "
-        "holds what it leaves open\n",
+        "note: read from a profile ({} of {}): norms are estimates, and a range such as 0.1..0.2 % "
+        "gives the bounds that follow from it\n",
         BinaryBytes(facts.file_bytes), BinaryBytes(facts.profile->trace_bytes));
   }
   for (const std::string& note : facts.notes) line += "note: " + note + "\n";
@@ -203,13 +204,14 @@ std::string FormatReport(const SourceFacts& facts, std::span<const SimulationRun
   if (sections || compared) report += DescribePolicies(runs);
   report += Overview(runs, sections);
   report +=
-      "\n" + Wrap(std::string("  harm: what a tensor loses of its own energy at an applied step: "
-                              "mean over the tensors, and worst. ") +
-                  (sections ? "underflow: share of nonzero finite parameter gradients that become "
-                              "zero; energy lost: their share of a step's sum of squares, at the "
-                              "worst applied step. "
-                            : "") +
-                  "Open loop: a skipped step would have changed the gradients after it.");
+      "\n" +
+      Wrap(std::string("  harm: relative squared error of a tensor at an applied step: "
+                       "mean over the tensors, and worst. ") +
+           (sections ? "underflow: share of nonzero finite parameter gradients that become "
+                       "zero; energy lost: their share of a step's sum of squares, at the "
+                       "worst applied step. "
+                     : "") +
+           "The replay does not train: in training, a skipped step would change later gradients.");
   report += Interrupted(runs);
   if (!sections) {
     report += "\n  --details adds a section for each run\n\n";

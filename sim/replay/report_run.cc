@@ -50,10 +50,10 @@ std::string FirstFailure(const SimulationRun& run) {
                                      ScaleText(failed->scale));
   switch (failed->cause) {
     case Cause::kInput:
-      return at + tensor + " was recorded with infinity or NaN: no scale helps\n";
+      return at + tensor + " was recorded with Inf or NaN: no loss scale helps\n";
     case Cause::kNorm:
       return at + "every element is finite but their float32 norm is not; " + tensor +
-             " is the largest part\n";
+             " contributes most\n";
     case Cause::kAccumulation:
       return at + "the float32 sum over micro-steps overflows in " + tensor + "\n";
     case Cause::kSum:
@@ -89,8 +89,8 @@ std::string WarmUp(const SimulationRun& run) {
   while (skipped < run.result.steps.size() && run.result.steps[skipped].skipped) ++skipped;
   const std::optional<int64_t> expected = ExpectedWarmUpSkips(*run.start, absmax);
   return fmt::format(
-      "  warm-up: the largest gradient of step {} is {:.3g} and fits {} below scale {}; from {} "
-      "expect {} skipped steps, replayed {}\n",
+      "  warm-up: the largest gradient of step {} is {:.3g}, which fits {} below scale {}: "
+      "starting at {}, {} skipped steps expected, {} found\n",
       first.step, absmax, run.format, ScaleText(limit), ScaleText(first.scale),
       expected ? std::to_string(*expected) : "endless", skipped);
 }
@@ -166,8 +166,8 @@ std::string Hopeless(const SimulationRun& run) {
                                 ? fmt::format("step {}", row->first_step)
                                 : fmt::format("steps {} to {}", row->first_step, row->last_step);
   return fmt::format(
-      "  lowering the scale will not help: {} of the steps that are not finite; {} skipped in "
-      "vain ({}), scale {} to {}\n",
+      "  lowering the scale does not help at {} of the steps that are not finite: {} skipped "
+      "({}), which lowered the scale from {} to {} for nothing\n",
       run.result.summary.hopeless_steps, range, Printable(row->tensor), ScaleText(row->first_scale),
       ScaleText(row->last_scale));
 }

@@ -108,7 +108,8 @@ std::vector<size_t> RunState::GroupsOf(const std::vector<StepTensor>& tensors) c
     };
     const auto found = std::find_if(optimizers.begin(), optimizers.end(), takes);
     if (found == optimizers.end() && tensors[t].role == Role::kGrad) {
-      throw UsageError("--optimizer", "no optimizer takes the gradient " + Quoted(tensors[t].name));
+      throw UsageError("--optimizer",
+                       "no optimizer matches the gradient " + Quoted(tensors[t].name));
     }
     groups[t] = static_cast<size_t>(found - optimizers.begin());
   }

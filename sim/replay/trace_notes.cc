@@ -27,8 +27,8 @@ void NoteHalfPrecision(const Recording& recording, std::vector<std::string>& not
     const auto count = std::ranges::count(recording.tensors, dtype, &TraceTensor::dtype);
     if (count == 0) continue;
     notes.push_back(
-        fmt::format("{} of {} {} recorded in {}: what was lost to that format, by underflow "
-                    "or overflow, is not in the trace",
+        fmt::format("{} of {} {} recorded in {}: the trace does not show what underflow or "
+                    "overflow of that format already lost",
                     count, Counted(recording.tensors.size(), "tensor"), count == 1 ? "is" : "are",
                     NameOf(dtype)));
   }
@@ -45,8 +45,8 @@ bool NoteWeights(const Recording& recording, std::vector<std::string>& notes) {
   if (std::ranges::any_of(recording.tensors, is_gradient)) return false;
   if (std::ranges::none_of(recording.tensors, is_weight)) return false;
   notes.push_back(recording.place +
-                  " looks like the weights of a model, not like its gradients: dlsim.Recorder or "
-                  "p.grad of each parameter record those");
+                  " looks like the weights of a model, not its gradients: record gradients with "
+                  "dlsim.Recorder, or save p.grad of each parameter");
   return true;
 }
 
@@ -70,11 +70,10 @@ void NoteGaps(size_t steps, const std::function<int64_t(size_t)>& number,
   }
   if (gaps == 0) return;
   notes.push_back(fmt::format(
-      "{} in {} between the recorded ones {} not there: a policy takes each recorded "
-      "step for one, so that its counts of clean steps are too low, and no overflow between them "
-      "is seen",
-      Counted(static_cast<uint64_t>(missing), "step"), Counted(gaps, "gap"),
-      missing == 1 ? "is" : "are"));
+      "{} {} missing ({}): policies treat the recorded steps as consecutive, so they count too few "
+      "clean steps and see no overflow in the gaps",
+      Counted(static_cast<uint64_t>(missing), "step"), missing == 1 ? "is" : "are",
+      Counted(gaps, "gap")));
 }
 
 void NoteNames(std::span<const std::string> names, std::vector<std::string>& notes) {
@@ -82,7 +81,7 @@ void NoteNames(std::span<const std::string> names, std::vector<std::string>& not
   if (first == names.end()) return;
   const auto count = std::ranges::count_if(names, NamesForwardOrWeight);
   const std::string more = count > 1 ? fmt::format(" and {} more", count - 1) : "";
-  notes.push_back("named like a forward value or a weight, and taken for a gradient: " +
+  notes.push_back("named like a forward value or a weight, but treated as a gradient: " +
                   Printable(*first) + more);
 }
 

@@ -31,8 +31,9 @@ std::vector<const ReductionResult*> RunsOfFormat(const ReductionStudy& study,
 
 std::string GrowthText(const ReductionResult& result) {
   if (!result.exponent) return "";
-  if (std::fabs(*result.exponent) < 0.1) return "; that of additions does not grow with ranks";
-  return fmt::format("; that of additions grows as ranks^{:.2f}", *result.exponent);
+  if (std::fabs(*result.exponent) < 0.1)
+    return "; the error of additions does not grow with the number of ranks";
+  return fmt::format("; the error of additions grows as ranks^{:.2f}", *result.exponent);
 }
 
 // The float32 sums of the same format, and float32 itself, beside a run that rounds each addition.
@@ -100,7 +101,7 @@ std::string FormatLine(const ReductionStudy& study,
 std::string NoiseLine(const ReductionStudy& study) {
   const auto worst = std::ranges::max_element(study.reductions, {}, &ReductionResult::error);
   const std::string noise =
-      fmt::format("The mean over {} ranks has a sampling error of {} by itself",
+      fmt::format("By itself the mean over {} ranks has a sampling error of {}",
                   study.options.ranks, ErrorText(study.noise));
   if (worst->error() == 0) return noise + ".";
   return fmt::format("{}, {:.2g} times the largest error here ({}).", noise,

@@ -41,7 +41,7 @@ void RequireRuns(const SweepPlan& plan) {
   if (!plan.runs.empty()) return;
   if (plan.refused.empty()) throw UsageError("sweep", "no runs", "--random 1 or more");
   throw UsageError("policy " + plan.refused.front().policy,
-                   "every run is refused: " + plan.refused.front().reason);
+                   "every run was refused: " + plan.refused.front().reason);
 }
 
 // Returns whether the profile has only the sum of a step's recordings.
@@ -54,11 +54,11 @@ bool HoldsSums(const ProfileReader& profile) {
 // Returns why a profile cannot answer a run; empty if it can.
 std::string Unanswerable(const ReplayRun& run, bool holds_sums) {
   if (run.conversion.rounding == Rounding::kStochastic) {
-    return "stochastic rounding looks at single elements, which the trace has and the profile "
+    return "stochastic rounding needs single elements, which the trace has but the profile "
            "lacks";
   }
   if (run.scaler.looks_ahead() && holds_sums) {
-    return "this policy looks at single micro-steps, which the trace has and the profile lacks";
+    return "this policy needs single micro-steps, which the trace has but the profile lacks";
   }
   return "";
 }

@@ -147,19 +147,20 @@ std::string FormatSweep(const SweepResult& result, uint64_t top) {
                       windows ? "gradient lost" : "energy lost");
   text += FrontTable(result, merger);
   text +=
-      "\n" + Wrap(windows
-                      ? "  gradient lost: mean over the steps: all of a skipped step, the expected "
-                        "harm of one whose scale was too low, else nothing; below: steps with too "
-                        "low a scale."
-                      : "  energy lost: share of a step's sum of squares that becomes zero, mean "
-                        "over applied steps; worst step: the largest of these.");
-  text +=
-      Wrap(windows ? "  a to b (c): settings of this row that tie; it shows the one in brackets, "
-                     "which has two binades of head-room where any has."
-                   : "  a to b (c): settings of this row that tie; it shows the one in brackets.");
+      "\n" +
+      Wrap(windows
+               ? "  gradient lost: mean loss per step: 1 if it is skipped, its expected harm if "
+                 "the scale was too low, else 0; below: steps at which the scale was too "
+                 "low."
+               : "  energy lost: share of a step's sum of squares that becomes zero, mean "
+                 "over applied steps; worst step: the largest of these.");
+  text += Wrap(
+      windows ? "  a to b (c): settings with equal results; the row shows the one in brackets, "
+                "which has two binades of head-room if any has."
+              : "  a to b (c): settings with equal results; the row shows the one in brackets.");
   if (inexact > 0) {
     text += fmt::format(
-        "  ~: {} what the profile's ladder leaves open; --json has the bounds.\n",
+        "  ~: {} more than the profile is exact for; --json has the bounds.\n",
         Counted(static_cast<uint64_t>(inexact), "run") + (inexact == 1 ? " asks" : " ask"));
   }
   return text;

@@ -83,8 +83,10 @@ std::string FormatUpdates(const UpdateStudy& study, uint64_t top) {
   for (const std::string& line : CoverageSentences(study)) text += Wrap(line);
   text += "\n" + RunTable(study) + "\n" +
           Wrap(
-              "  drift: distance from float32's weights over the way that these go, mean of the "
-              "tensors; progress: part of that way; lost: updates that left the weight as it was; "
+              "  drift: distance from float32's weights over the distance that float32 moves them, "
+              "mean "
+              "over the tensors; progress: share of that movement; lost: updates that left the "
+              "weight as it was; "
               "altered: by more than half; 2nd moment: over float32's.");
   if (top > 0) text += "\n" + TensorTable(study, FirstHarmed(study), top);
   return text;

@@ -85,21 +85,24 @@ std::string Sentence(const UpdateStudy& study, const RunOutcome& run) {
           static_cast<double>(run.nonfinite) / static_cast<double>(ElementCount(run, study.head));
       return fmt::format(
           "{} cannot train: {} of the followed weights are not finite at the end "
-          "(from step {} on, {} first){}.",
+          "(from step {} on, first in {}){}.",
           run.run.name, Percent(share), run.harmed_since.value_or(study.last_step),
           FirstHarmed(study, run), EpsText(study, run));
     }
     case UpdateVerdict::kDrifts:
       return fmt::format(
-          "{}: {}, and the weights end {:.2g} of their way from where float32 leads.", run.run.name,
-          LostText(study, run), *run.drift);
+          "{} drifts: the weights end away from float32's by {:.2g} of the distance that float32 "
+          "moves them; {}.",
+          run.run.name, *run.drift, LostText(study, run));
     case UpdateVerdict::kSound:
       break;
   }
   if (!run.drift)
-    return fmt::format("{}: float32 moves no weight, so there is nothing to lose.", run.run.name);
-  return fmt::format("{} follows float32: the weights end within {:.2g} of their way; {}.",
-                     run.run.name, *run.drift, LostText(study, run));
+    return fmt::format("{}: float32 moves no weight, so nothing can be lost.", run.run.name);
+  return fmt::format(
+      "{} follows float32: the weights end within {:.2g} of the distance that float32 moves them; "
+      "{}.",
+      run.run.name, *run.drift, LostText(study, run));
 }
 
 std::string BiasSentence(const RunOutcome& run) {
@@ -138,9 +141,7 @@ std::vector<std::string> UpdateSentences(const UpdateStudy& study) {
     if (!bias.empty()) sentences.push_back(bias);
     const std::vector<std::string> fixes = FixesOf(study, run);
     if (!fixes.empty()) {
-      sentences.push_back(Capital(Listed(fixes)) +
-                          (fixes.size() == 1 && !fixes[0].ends_with("s") ? " keeps" : " keep") +
-                          " it.");
+      sentences.push_back(Capital(Listed(fixes)) + " would prevent this.");
     }
   }
   return sentences;
@@ -161,21 +162,21 @@ std::vector<std::string> CoverageSentences(const UpdateStudy& study) {
       fmt::format("Followed: {} of {} elements in {}, {} of {} (steps {} to {}).",
                   study.head.FollowedCount(), all, Counted(study.head.tensors.size(), "tensor"),
                   Counted(study.steps, "update"), optimizers, study.first_step, study.last_step),
-      "Gradients are as recorded: weights that drift would get others."};
+      "Gradients are as recorded; in training, weights that drift would get different ones."};
   if (study.distance) {
-    sentences.push_back(
-        *study.distance <= kFollowedDistance
-            ? fmt::format("Check: the float32 replay is within {:.2g} of the way of the recorded "
-                          "weights.",
-                          *study.distance)
-            : fmt::format(
-                  "note: the float32 replay is {:.2g} of the way from the recorded weights: "
-                  "something else changed them, too",
-                  *study.distance));
+    sentences.push_back(*study.distance <= kFollowedDistance
+                            ? fmt::format("Check: the float32 replay reproduces the recorded "
+                                          "weights to within {:.2g} of the "
+                                          "distance that they moved.",
+                                          *study.distance)
+                            : fmt::format("note: the float32 replay misses the recorded weights by "
+                                          "{:.2g} of the distance that "
+                                          "they moved: something else changed them as well",
+                                          *study.distance));
   }
   if (study.cut_bytes > 0) {
     sentences.push_back(
-        fmt::format("note: the file ends within an update; its last {} are left out",
+        fmt::format("note: the file ends in the middle of an update; its last {} are ignored",
                     Counted(study.cut_bytes, "byte")));
   }
   return sentences;

@@ -94,7 +94,7 @@ class Scan {
 void CheckMagic(const ByteSource& source) {
   const std::string magic = ReadBytes(source, 0, std::min<uint64_t>(source.size, kMagicBytes));
   if (magic.size() < kMagicBytes || !magic.starts_with(kProbeMagic)) {
-    throw InputError(source.place, "is no probe",
+    throw InputError(source.place, "is not a probe",
                      "a .dlprobe file of the recorder, which begins with " + Quoted(kProbeMagic),
                      Quoted(magic));
   }

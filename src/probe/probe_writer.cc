@@ -63,7 +63,7 @@ ProbeWriter::Impl::Impl(const std::string& path) : place(Printable(path)) {
 ByteSource ProbeWriter::Impl::Source() const {
   struct stat status = {};
   if (fstat(descriptor, &status) != 0) Fail("cannot be read");
-  if (!S_ISREG(status.st_mode)) throw InputError(place, "is no file that can hold a probe");
+  if (!S_ISREG(status.st_mode)) throw InputError(place, "is not a file that can hold a probe");
   return {.place = place,
           .size = static_cast<uint64_t>(status.st_size),
           .read = [this](uint64_t offset, std::span<std::byte> out) {
@@ -82,7 +82,7 @@ ByteSource ProbeWriter::Impl::Source() const {
 void ProbeWriter::Impl::RequireOwn(const ByteSource& file) const {
   const size_t size = std::min<uint64_t>(file.size, kProbeMagic.size());
   if (kProbeMagic.starts_with(ReadBytes(file, 0, size))) return;
-  throw InputError(place, "is no probe and is not overwritten",
+  throw InputError(place, "is not a probe and is not overwritten",
                    "no file of that name, or another output");
 }
 

@@ -63,7 +63,7 @@ std::string TakeCompressed(ByteReader& in, uint64_t max_size) {
              "damaged: a part is too large");
   in.Require(ZSTD_getFrameContentSize(frame.data(), frame.size()) == size &&
                  ZSTD_findFrameCompressedSize(frame.data(), frame.size()) == frame.size(),
-             "damaged: a part is no zstd frame of its size");
+             "damaged: a part is not a zstd frame of its size");
   std::string bytes(static_cast<size_t>(size), '\0');
   const size_t result =
       ZSTD_decompressDCtx(Decompressor(), bytes.data(), bytes.size(), frame.data(), frame.size());

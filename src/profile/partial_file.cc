@@ -25,9 +25,10 @@ namespace dlsim {
 
 PartialFile::PartialFile(const std::string& path) : path_(Printable(path)) {
   if (path == "-") {
-    throw UsageError("-", "a profile cannot be written to standard output", "the name of a file");
+    throw UsageError("-", "cannot write a profile to standard output", "the name of a file");
   }
-  if (path.empty()) throw UsageError(Quoted(path), "names no profile", "the name of a file");
+  if (path.empty())
+    throw UsageError(Quoted(path), "is not the name of a profile", "the name of a file");
   struct stat status = {};
   if (stat(path.c_str(), &status) == 0 && !S_ISREG(status.st_mode)) {
     errno = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;

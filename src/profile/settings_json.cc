@@ -80,7 +80,7 @@ Json LadderJson(const Ladder& ladder) {
 int Bounded(const Json& json, int low, int high) {
   const int64_t value = json.get<int64_t>();
   if (value < low || value > high) {
-    throw SettingError{"damaged: a format that is none"};
+    throw SettingError{"damaged: an invalid format"};
   }
   return static_cast<int>(value);
 }

@@ -21,9 +21,9 @@ std::string ProfileOpening(const std::string& settings, const HistogramEdges& ed
 }
 
 StoredProfile::StoredProfile(ByteSource source) : source_(std::move(source)) {
-  if (source_.size < kMagicBytes) throw InputError(source_.place, "is no profile: too short");
+  if (source_.size < kMagicBytes) throw InputError(source_.place, "is not a profile: too short");
   const std::string magic = ReadBytes(source_, 0, kMagicBytes);
-  if (!magic.starts_with(kProfileMagic)) throw InputError(source_.place, "is no profile");
+  if (!magic.starts_with(kProfileMagic)) throw InputError(source_.place, "is not a profile");
   ByteReader after_magic(source_.place, std::string_view(magic).substr(kProfileMagic.size()));
   const uint64_t version = after_magic.Word(kMagicBytes - kProfileMagic.size());
   if (version != kProfileVersion && version != kPartVersion) {

@@ -28,7 +28,7 @@ void RequireOwn(const std::string& name, const ByteSource& file, uint64_t links)
   for (size_t i = 0; i < bytes.size(); ++i) different += bytes[i] == magic[i] ? 0 : 1;
   // What is shorter was cut off; one byte may be damaged, or tell another version.
   if (different > (bytes.size() < magic.size() ? 0 : 1)) {
-    throw Refusal(name, "is no unfinished profile");
+    throw Refusal(name, "is not an unfinished profile");
   }
 }
 

@@ -25,7 +25,7 @@ Role DumpRole(std::string_view key);
 
 struct DumpSummary {
   uint64_t steps = 0;
-  uint64_t left_out = 0;  // arrays of the forward pass that are no floating-point numbers
+  uint64_t left_out = 0;  // arrays of the forward pass that are not floating-point numbers
 };
 
 // Reads the directory and the headers that it needs. Throws InputError.

@@ -94,7 +94,7 @@ void RefuseSecondPart(const std::string& path, const StepName& name, const Trace
   const bool micro_steps = name.micro >= 0 && last.micro >= 0;
   if (!ranks && !micro_steps) return;
   throw InputError(Printable(path),
-                   std::string(ranks ? "ranks" : "micro-steps") + " given one by one",
+                   std::string(ranks ? "ranks" : "micro-steps") + " given as single files",
                    "their directory, " + FolderOf(path));
 }
 
@@ -133,7 +133,7 @@ void AddDumps(const std::string& directory, const std::map<int64_t, std::string>
   for (const auto& [number, name] : dumps) {
     if (number != next) {
       plan.notes.push_back(Printable(directory) + ": dumps before " + Quoted(name) +
-                           " are missing; steps are counted over the files that are there");
+                           " are missing; steps are counted over the existing files");
     }
     next = number + 1;
     AddDump((fs::path(directory) / name).string(), plan);
@@ -195,7 +195,7 @@ void AddDirectory(const std::string& path, TracePlan& plan) {
 
 [[noreturn]] void RefuseFile(const std::string& path) {
   if (fs::path(path).filename() == "trace.json") {
-    throw InputError(Printable(path), "describes a trace and is none",
+    throw InputError(Printable(path), "describes a trace but is not one",
                      "the directory, " + FolderOf(path));
   }
   const std::string extension = fs::path(path).extension().string();
@@ -281,7 +281,7 @@ TracePlan PlanTrace(std::span<const std::string> paths) {
   if (plan.left_out > 0) {
     plan.notes.push_back(
         "left out " + std::to_string(plan.left_out) +
-        " arrays of forward activations (.fwd) that are no floating-point numbers");
+        " arrays of forward activations (.fwd) that are not floating-point numbers");
   }
   return plan;
 }

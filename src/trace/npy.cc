@@ -43,13 +43,13 @@ NpyType ParseType(const std::string& place, std::string_view descr, std::string_
 std::pair<uint64_t, uint64_t> ReadPrefix(const ByteSource& source) {
   std::array<std::byte, 12> bytes{};
   if (source.size < kVersionEnd + 2) {
-    throw InputError(source.place, "is no .npy file", "at least 10 bytes",
+    throw InputError(source.place, "is not a .npy file", "at least 10 bytes",
                      std::to_string(source.size));
   }
   source.read(0, std::span(bytes).first(kVersionEnd));
   for (size_t i = 0; i < kMagic.size(); ++i) {
     if (static_cast<char>(bytes[i]) != kMagic[i]) {
-      throw InputError(source.place, "is no .npy file: wrong magic bytes");
+      throw InputError(source.place, "is not a .npy file: wrong magic bytes");
     }
   }
   const int major = std::to_integer<int>(bytes[6]);
@@ -147,8 +147,9 @@ DType TraceDType(const std::string& place, NpyType type, std::optional<DType> vo
       return DType::kF64;
     case NpyType::kVoid2:
       if (void2 && DTypeSize(*void2) == 2) return *void2;
-      throw InputError(place,
-                       "dtype V2 names no number format; if it is bfloat16, pass --npy-void bf16");
+      throw InputError(
+          place,
+          "dtype V2 does not say which number format; if it is bfloat16, pass --npy-void bf16");
     case NpyType::kU16:
     case NpyType::kU32:
       break;

@@ -22,7 +22,7 @@ constexpr std::string_view kNpySuffix = ".npy";
 std::string ArrayName(const std::string& place, std::string_view member) {
   const std::string member_place = place + ": member " + Quoted(member);
   if (!member.ends_with(kNpySuffix) || member.size() == kNpySuffix.size()) {
-    throw InputError(member_place, "is no array", "a name ending in .npy");
+    throw InputError(member_place, "is not an array", "a name ending in .npy");
   }
   if (member.size() > kMaxNameBytes) {
     throw InputError(member_place, "name too long",
@@ -82,11 +82,11 @@ NpzArchive::NpzArchive(std::string place, zip_source_t* source, uint64_t size)
   if (code == ZIP_ER_INCONS) zip_ = zip_open_from_source(source, ZIP_RDONLY, nullptr);
   if (zip_ == nullptr) {
     zip_source_free(source);
-    throw InputError(place_, "is no intact .npz archive: " + reason);
+    throw InputError(place_, "is not an intact .npz archive: " + reason);
   }
   try {
     ListMembers();
-    if (!is_intact) throw InputError(place_, "is no intact .npz archive: " + reason);
+    if (!is_intact) throw InputError(place_, "is not an intact .npz archive: " + reason);
   } catch (...) {
     zip_discard(zip_);  // the destructor does not run
     throw;

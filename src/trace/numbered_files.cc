@@ -92,14 +92,14 @@ std::string TracesWithin(const std::string& directory) {
   if (names.empty()) {
     throw InputError(Printable(directory), "no step found" + TracesWithin(directory), kReadable);
   }
-  throw InputError(Printable(directory), "no number of a step in the names of its files",
+  throw InputError(Printable(directory), "no step number in the names of its files",
                    "such as step-12.safetensors, or the files themselves, one per step",
                    Quoted(names.front()));
 }
 
 [[noreturn]] void RefuseParts(const std::string& directory, std::span<const std::string> names) {
   throw InputError(Printable(directory),
-                   "the numbers in its names count no steps, but parts of a step, or runs",
+                   "the numbers in its names do not count steps, but parts of a step, or runs",
                    "one file per step, such as step-12.npz", FirstTwo(names));
 }
 
@@ -144,11 +144,11 @@ Names AlikeButForNumber(const std::string& directory, const Names& names) {
     if (!parts) continue;
     if (parts->before.ends_with("-of-")) {
       throw InputError(Printable(directory), "holds shards without their index",
-                       "*.safetensors.index.json beside them", Quoted(name));
+                       "*.safetensors.index.json next to them", Quoted(name));
     }
     if (!alike.empty() && !ParseNumberedName(alike.front())->IsLike(*parts)) {
       throw InputError(Printable(directory), "holds several kinds of numbered files",
-                       "names that differ in the number of the step alone",
+                       "names that differ only in the step number",
                        Quoted(alike.front()) + " and " + Quoted(name));
     }
     alike.push_back(name);
@@ -237,9 +237,10 @@ void RefuseSameStep(const std::string& before, const std::string& path) {
   const bool are_tensors =
       are_arrays && (of == NumberOf::kTensor || !ShareATensor(shapes(0), shapes(1)));
   if (!are_tensors && of != NumberOf::kPart) return;
-  throw InputError(
-      Printable(path), are_tensors ? "tensors given one by one" : "parts given one by one",
-      are_tensors ? "their directory, which is one step" : "one file per step", FirstTwo(names));
+  throw InputError(Printable(path),
+                   are_tensors ? "tensors given as single files" : "parts given as single files",
+                   are_tensors ? "their directory, which is one step" : "one file per step",
+                   FirstTwo(names));
 }
 
 }  // namespace dlsim

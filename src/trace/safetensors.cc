@@ -17,7 +17,7 @@ constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;  // as in the reference 
 
 uint64_t ReadLength(const ByteSource& source) {
   if (source.size < kLengthBytes) {
-    throw InputError(source.place, "is no safetensors file", "at least 8 bytes",
+    throw InputError(source.place, "is not a safetensors file", "at least 8 bytes",
                      std::to_string(source.size));
   }
   std::array<std::byte, kLengthBytes> bytes;

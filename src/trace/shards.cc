@@ -22,7 +22,8 @@ void CheckShardName(const std::string& place, const std::string& file) {
   const bool is_plain = !file.empty() && file != "." && file != ".." &&
                         file.find_first_of(std::string_view("/\\\0", 3)) == file.npos;
   if (!is_plain) {
-    throw InputError(place, "bad file name in weight_map", "a file beside the index", Quoted(file));
+    throw InputError(place, "bad file name in weight_map", "a file next to the index",
+                     Quoted(file));
   }
 }
 
@@ -60,7 +61,7 @@ ShardMap ReadShardIndex(const std::string& index_path) {
   const std::string place = Printable(index_path);
   const nlohmann::json json = ReadJsonFile(index_path);
   if (!json.is_object() || !json.contains("weight_map") || !json["weight_map"].is_object()) {
-    throw InputError(place, "is no index of shards", "an object 'weight_map'");
+    throw InputError(place, "is not an index of shards", "an object 'weight_map'");
   }
   ShardMap shards;
   for (const auto& [name, file] : json["weight_map"].items()) {

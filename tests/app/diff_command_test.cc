@@ -82,7 +82,7 @@ TEST(DiffCommand, ATraceAndItselfAreEqual) {
     EXPECT_EQ(document["expectations"].size(), 5u);
   }
   const std::string report = Succeed({"diff", kSingle, kSingle});
-  EXPECT_EQ(Lines(report)[0], "The same in all 13 steps of 12 tensors: every number is equal.");
+  EXPECT_EQ(Lines(report)[0], "Equal in all 13 steps of 12 tensors: every number is the same.");
 }
 
 TEST(DiffCommand, OneScaledTensorIsNamedAndNoOther) {
@@ -107,13 +107,14 @@ TEST(DiffCommand, OneScaledTensorIsNamedAndNoOther) {
   }
   const std::vector<std::string> lines = Lines(Succeed({"diff", kCnn, dir.path()}));
   EXPECT_EQ(lines[0],
-            "They part at step 7 in convs.1.weight.grad: relative difference 0.000977; the 7");
-  EXPECT_EQ(lines[1], "  steps before are equal.");
-  EXPECT_EQ(lines[2], "Beyond 0.0001: 38 of 45 steps, 1 of 22 tensors.");
+            "They diverge at step 7 in convs.1.weight.grad: relative difference 0.000977; the");
+  EXPECT_EQ(lines[1], "  7 steps before are equal.");
+  EXPECT_EQ(lines[2], "Above 0.0001: 38 of 45 steps, 1 of 22 tensors.");
   const json within = DiffJson(kCnn, dir.path(), {"--threshold", "0.001"});
   EXPECT_EQ(within["first"], nullptr);
   EXPECT_TRUE(within["lines"][0].get<std::string>().starts_with(
-      "The same in all 45 steps of 22 tensors, within 0.001: the largest relative difference is "
+      "No divergence in all 45 steps of 22 tensors: none is above 0.001; the largest relative "
+      "difference is "
       "0.000977, at step "));
 }
 

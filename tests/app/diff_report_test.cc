@@ -36,9 +36,9 @@ TEST(DiffReport, ALayerHasTheDifferenceOfItsWorstTensor) {
   const std::string report = Succeed({"diff", a.path(), b.path(), "--by-layer"});
   EXPECT_TRUE(
       report.ends_with("\n"
-                       "  layer  differs  step  tensors beyond\n"
-                       "  fc           2     4             2/3\n"
-                       "  ln           0     4             0/1\n"))
+                       "  layer  differs  step  tensors above\n"
+                       "  fc           2     4            2/3\n"
+                       "  ln           0     4            0/1\n"))
       << report;
 }
 
@@ -51,13 +51,13 @@ TEST(DiffReport, ANoteOfBothRunsStandsOnce) {
                    BuildSafetensors({FloatTensor("w.grad", {1})}));
     }
   }
-  const std::string gap = " 1 step in 1 gap between the recorded ones is not there";
+  const std::string gap = " 1 step is missing (1 gap)";
   const std::string alike = Succeed({"diff", a.path(), b.path()});
   EXPECT_NE(alike.find("note: A and B:" + gap), std::string::npos) << alike;
   EXPECT_EQ(alike.find("note:", alike.find("note:") + 1), std::string::npos) << alike;
   const std::string other = Succeed({"diff", a.path(), c.path()});
   EXPECT_NE(other.find("note: A:" + gap), std::string::npos) << other;
-  EXPECT_NE(other.find("note: B: 2 steps in 1 gap"), std::string::npos) << other;
+  EXPECT_NE(other.find("note: B: 2 steps are missing (1 gap)"), std::string::npos) << other;
 }
 
 TEST(DiffReport, LongNamesKeepTheirEndsAndTheirLetters) {

@@ -105,7 +105,7 @@ TEST(ExplainCommand, MistakesAreOneLine) {
                 {"no-scale.log: no loss scale found", "DeepSpeed, Apex, Megatron-LM", "CSV"});
   ExpectFailure({"explain", kLogs + "scale.csv", "--format", "fp61"}, 2, {"did you mean 'fp16'?"});
   ExpectFailure({"explain", kLogs + "scale.csv", "--policy", "adaloss"}, 2,
-                {"adaloss looks at gradients", "dlsim replay"});
+                {"adaloss uses the gradients themselves", "dlsim replay"});
   ExpectFailure({"explain", kLogs + "scale.csv", "--set", "growth=3"}, 2, {"'growth'"});
   ExpectFailure({"explain", kLogs + "no-policy.csv", "--set", "init_scale=3"}, 2,
                 {"no policy reproduces the log", "--policy"});
@@ -117,7 +117,7 @@ TEST(ExplainCommand, MistakesAreOneLine) {
   std::ofstream(bad) << "step,scale\n0,65536\n1,many\n";
   ExpectFailure({"explain", bad}, 3, {"bad.csv:3: not a number", "'many'"});
   std::ofstream(bad) << "step,scale\n1,65536\n2,65536\n1700000000,65536\n";
-  ExpectFailure({"explain", bad}, 3, {"line 4: steps too far", "at most 10000000"});
+  ExpectFailure({"explain", bad}, 3, {"line 4: step number too far", "at most 10000000"});
 }
 
 // The loss scale that a training under this replay would have logged. The trace has some steps of a

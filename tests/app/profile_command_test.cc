@@ -267,9 +267,8 @@ TEST_F(ProfileCommand, MergeRefusesAMissingShard) {
 
 TEST_F(ProfileCommand, APartSaysSoWhereItIsRead) {
   const std::string report = Succeed({"info", Shard(2, 3)});
-  EXPECT_NE(
-      report.find("note: a part of a trace: steps 1 to 2 of 7 (counted from 1) are not there"),
-      std::string::npos)
+  EXPECT_NE(report.find("note: a part of a trace: steps 1 to 2 of 7 (counted from 1) are missing"),
+            std::string::npos)
       << report;
 }
 

@@ -43,8 +43,7 @@ TEST_F(TraceMistakes, WeightsAreNamedAsSuch) {
       BuildSafetensors({FloatTensor("lm_head.weight", {1, 2}), FloatTensor("lm_head.bias", {1})},
                        {{"format", "pt"}});
   dir_.Write("model.safetensors", weights);
-  ExpectNote(Path("model.safetensors"),
-             "looks like the weights of a model, not like its gradients");
+  ExpectNote(Path("model.safetensors"), "looks like the weights of a model, not its gradients");
   const std::string gradients =
       BuildSafetensors({FloatTensor("lm_head.weight.grad", {1, 2})}, {{"format", "pt"}});
   dir_.Write("model.safetensors", gradients);
@@ -56,7 +55,7 @@ TEST_F(TraceMistakes, GradientsIn16BitsMayHaveLostSomething) {
   dir_.Write("a.safetensors",
              BuildSafetensors({{"a.grad", "F16", {2}, "abcd"}, FloatTensor("b.grad", {1})}));
   ExpectNote(Path("a.safetensors"),
-             "1 of 2 tensors is recorded in F16: what was lost to that format");
+             "1 of 2 tensors is recorded in F16: the trace does not show what underflow");
 }
 
 TEST_F(TraceMistakes, GapsBetweenStepsAreNoted) {
@@ -64,7 +63,7 @@ TEST_F(TraceMistakes, GapsBetweenStepsAreNoted) {
     dir_.Write(std::string("step-") + step + ".safetensors",
                BuildSafetensors({FloatTensor("a.grad", {1, 2})}));
   }
-  ExpectNote(dir_.path(), "4 steps in 2 gaps between the recorded ones are not there");
+  ExpectNote(dir_.path(), "4 steps are missing (2 gaps)");
 }
 
 TEST_F(TraceMistakes, AnotherTypeBesideGradientsIsLeftOutByName) {

@@ -87,10 +87,12 @@ TEST(TuneCommand, TakesAProfile) {
     EXPECT_EQ(own["config"], expected["formats"][f]["config"]);
     EXPECT_EQ(own["verdict"], expected["formats"][f]["verdict"]);
   }
-  EXPECT_NE(Succeed({"tune", file, "--format", "fp16"}).find("note: a profile"), std::string::npos);
+  EXPECT_NE(Succeed({"tune", file, "--format", "fp16"}).find("note: read from a profile"),
+            std::string::npos);
   ExpectFailure({"tune", file, kSingle}, 2,
                 {"cannot mix traces and profiles", "got the trace '" + kSingle});
-  ExpectFailure({"tune", file, "--format", "fp8-e4m3"}, 2, {"ladder", "fp8-e4m3"});
+  ExpectFailure({"tune", file, "--format", "fp8-e4m3"}, 2,
+                {"that the profile is exact for", "fp8-e4m3"});
   ExpectFailure({"tune", file, "--tensors", "nothing*"}, 3, {"no tensor matches"});
 }
 
@@ -180,7 +182,8 @@ TEST(TuneCommand, CountsStepsThatNeedAScaleAsTheVerdictDoes) {
   EXPECT_EQ(paths[0]["steps_below"], 2);
   const json tuning = SucceedJson({"tune", trace.path(), "--format", "fp16", "--json", "-"});
   const std::string reason = tuning["formats"][0]["reason"];
-  EXPECT_TRUE(reason.ends_with(" serves 3 of 3 steps; without a scale 2 steps lose too much"))
+  EXPECT_TRUE(
+      reason.ends_with(" is safe at 3 of 3 steps; without loss scaling 2 steps lose too much"))
       << reason;
 }
 
@@ -188,11 +191,11 @@ TEST(TuneCommand, ReportsTheEvidence) {
   const std::string report = Succeed({"tune", kSingle, "--format", "fp16", "--details"});
   for (const std::string words :
        {"with dynamic loss scaling: each fixed", "objective: ", "fp16: dynamic scaling recommended",
-        "cerebras-2.10: init_scale", "no scaling", "best power of two of each step",
-        "window: empty", "head-room: lowest", "largest scale of each step",
-        "how sure: 13 steps, of them finite at some scale: 9", "to blame for overflow",
-        "to blame for underflow", "loses most at the recommendation",
-        "Model Zoo YAML:", "DeepSpeed JSON, table fp16:", "PyTorch:", "distances from 1 to 100"}) {
+        "cerebras-2.10: init_scale", "no scaling", "best power of two for each step",
+        "no loss scale is safe at all steps: step", "of these: lowest",
+        "largest finite loss scale of each step", "evidence: 13 steps, of which 9 can be finite",
+        "overflow first", "lose most to underflow", "lose most at the recommendation",
+        "Model Zoo YAML:", "DeepSpeed JSON, table fp16:", "PyTorch:", "are 1 to 100 steps apart"}) {
     EXPECT_NE(report.find(words), std::string::npos) << words;
   }
 }

@@ -64,11 +64,12 @@ TEST(UpdatesCommand, WarnsOfLostUpdatesAndNamesWhatMendsIt) {
   const FineTuning probe;
   const CommandResult result = RunCommand({"updates", probe.path()});
   ASSERT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out.find("bf16: "), 0u) << result.out;
-  EXPECT_NE(result.out.find("of the updates are lost (first at step 1, head.weight)"),
+  EXPECT_EQ(result.out.find("bf16 drifts: "), 0u) << result.out;
+  EXPECT_NE(result.out.find("of the updates are lost (first at step 1,\n  head.weight)"),
             std::string::npos)
       << result.out;
-  EXPECT_NE(result.out.find("float32 master weights keep it."), std::string::npos) << result.out;
+  EXPECT_NE(result.out.find("float32 master weights would prevent this."), std::string::npos)
+      << result.out;
   EXPECT_NE(result.out.find("Followed: 64 of 64 elements in 1 tensor, 100 updates of adamw"),
             std::string::npos)
       << result.out;
@@ -248,8 +249,9 @@ TEST(UpdatesCommand, MistakesAreOneLine) {
 TEST(UpdatesCommand, WhatIsNoProbeSaysWhatIsExpected) {
   const TempDir dir;
   const std::string text = dir.Write("notes.txt", "hello, world\n"), empty = dir.Write("empty", "");
-  ExpectFailure({"updates", text}, 3, {text + ": is no probe, expected a .dlprobe", "'hello, w'"});
-  ExpectFailure({"updates", empty}, 3, {empty + ": is no probe, expected a .dlprobe", "got ''"});
+  ExpectFailure({"updates", text}, 3,
+                {text + ": is not a probe, expected a .dlprobe", "'hello, w'"});
+  ExpectFailure({"updates", empty}, 3, {empty + ": is not a probe, expected a .dlprobe", "got ''"});
   ExpectFailure({"updates", dir.path()}, 3, {dir.path() + ": is a directory, expected a file"});
   ExpectFailure({"updates", "/dev/null"}, 3, {"/dev/null: is not a regular file, expected a file"});
 }

@@ -30,11 +30,12 @@ TEST(ConfigHuggingFace, WhatItsTrainersRefuseOrReadDifferentlyIsRefused) {
   ExpectConfigError(arguments + "fp16: false\nbf16: null\n", neither);
   const std::string fp16 = arguments + "fp16: true\n";
   ExpectConfigError(arguments + "fp16: 'false'\n",
-                    "f:2: fp16: text, which the original takes as true whatever it says, expected "
+                    "f:2: fp16: text, which the original software always takes as true, expected "
                     "true or false, got 'false'");
-  ExpectConfigError(fp16 + "max_grad_norm: '0.3'\n",
-                    "f:3: max_grad_norm: text in quotes, with which the original cannot calculate, "
-                    "expected a number, got '0.3'");
+  ExpectConfigError(
+      fp16 + "max_grad_norm: '0.3'\n",
+      "f:3: max_grad_norm: text in quotes, where the original software needs a number, "
+      "expected a number, got '0.3'");
   ExpectConfigError(fp16 + "max_grad_norm: null\n",
                     "f:3: max_grad_norm: transformers 5 refuses null, expected a number; 0 is off");
   EXPECT_TRUE(HasNote(Interpret(fp16 + "fp16_backend: amp\n"), "gone from transformers 5"));
@@ -98,9 +99,10 @@ TEST(ConfigAccelerate, ItsPluginIsDeepSpeed) {
   EXPECT_EQ(
       Interpret(type + "deepspeed_config: {gradient_accumulation_steps: '4'}\n").grad_accum_steps,
       4);
-  ExpectConfigError(type + "deepspeed_config: {deepspeed_config_file: ds.json}\n",
-                    "f:2: mixed_precision: Accelerate refuses it beside deepspeed_config_file, "
-                    "expected its value in the DeepSpeed file alone");
+  ExpectConfigError(
+      type + "deepspeed_config: {deepspeed_config_file: ds.json}\n",
+      "f:2: mixed_precision: Accelerate refuses it together with deepspeed_config_file, "
+      "expected its value in the DeepSpeed file alone");
 }
 
 TEST(ConfigMegatron, ArgumentsAreTheScalers) {
@@ -140,9 +142,10 @@ TEST(ConfigFairseq, TheWindowFollowsFromRanksAndUpdateFrequency) {
   EXPECT_EQ(PolicyOf(config), "fairseq init_scale=128 scale_window=170");  // int(16384 / 24 / 4)
   EXPECT_EQ(config.grad_accum_steps, 4);
   EXPECT_EQ(config.clipping.max_norm, 0.1);
-  ExpectConfigError(common + "optimization: {update_freq: [1, 2]}\n",
-                    "f:2: optimization.update_freq: a schedule of several frequencies is not read, "
-                    "expected one, or --policy fairseq --set scale_window=N");
+  ExpectConfigError(
+      common + "optimization: {update_freq: [1, 2]}\n",
+      "f:2: optimization.update_freq: a schedule of several frequencies is not supported, "
+      "expected one, or --policy fairseq --set scale_window=N");
 }
 
 TEST(ConfigFairseq, KeysAreTheScalers) {

@@ -94,7 +94,7 @@ TEST(Diagnosis, OfMessagesBesideTheLossOfEachStep) {
       {"loss: 2.3\n" + Apex("32768.0") + "loss: 2.2\n", kUnknown, "the loss of each step"},
       {Step(10, "2.3") + Apex("32768.0") + Step(20, "2.2"), kUnknown, "the loss of each step"},
       {Step(10, "2.3") + Apex("32768.0") + Apex("16384.0") + Step(20, "nan"), kUnknown,
-       "of which of 2 skipped steps"},
+       "to which of 2 skipped steps"},
       {Apex("32768.0") + Step(500, "2.2"), kUnknown, "the loss of each step"},
       {Step(3, "2.2") + Apex("32768.0"), kUnknown, "no loss after the first skipped step"},
       {Apex("32768.0"), kUnknown, "the log prints no loss"},
@@ -152,7 +152,7 @@ TEST(Diagnosis, OfMegatronCountsLosses) {
        kBackward, "no skipped iteration had a loss that is not finite"},
       {Megatron("10", "9.1", "16384", "2", "2") + Megatron("20", "9.0", "16384", "0", "0"),
        kForward, "2 of 2 skipped iterations"},
-      {Megatron("10", "9.1", "16384", "2", "1"), kUnknown, "of which of 2 skipped steps"},
+      {Megatron("10", "9.1", "16384", "2", "1"), kUnknown, "to which of 2 skipped steps"},
       {Megatron("1", "", "32768", "1", "1") + Megatron("2", "", "16384", "1", "1"), kForward,
        "1 of 1 skipped iteration"},
       {Megatron("1", "", "32768", "1", "0") + Megatron("2", "9", "32768", "0", "0"), kBackward,
@@ -174,7 +174,7 @@ TEST(Diagnosis, OfMeansSpeaksWhereNoStepIsLeftOut) {
       {Swin(0, "6.9", "6.9", "65536.0") + Swin(10, "6.8", "6.9", "16384.0"), kBackward, "(6.8)"},
       {Swin(0, "6.9", "6.9", "65536.0") + Swin(10, "6.8", "nan", "32768.0"), kForward, "(line 2)"},
       {Swin(0, "6.9", "6.9", "65536.0") + Swin(10, "nan", "nan", "8192.0"), kUnknown,
-       "of which of 3 skipped steps"},
+       "to which of 3 skipped steps"},
       {"Check overflow, downscale loss scale to 32768.0\n" + mmcv + "2.3\n", kBackward, "(2.3)"},
       {"Check overflow, downscale loss scale to 32768.0\n" + mmcv + "nan\n", kForward, "nan"},
   });
@@ -232,15 +232,15 @@ TEST(Diagnosis, AFiniteLossAtTheLowestScaleIsAGradientBeyondTheRange) {
   for (int step = 0; step < 6; ++step) {
     log += Apex(std::to_string(scale /= 2)) + Step(step, "2.3");
   }
-  ExpectAll({{log, kBackward, "a gradient above"},
+  ExpectAll({{log, kBackward, "a gradient is above"},
              {log + Step(6, "nan"), kBackward, "later, at line 13, the loss is not finite"}});
 }
 
 TEST(Diagnosis, WithoutASkipIsUnknown) {
   ExpectAll({{Scaled(0, "2.3", "128") + Scaled(1, "2.2", "128"), kUnknown,
-              "the log tells of no skipped step"},
+              "the log shows no skipped step"},
              {Scaled(0, "2.3", "128") + Scaled(1, "nan", "128"), kUnknown,
-              "the log tells of no skipped step, but the loss is nan at line 2"}});
+              "the log shows no skipped step, but the loss is nan at line 2"}});
 }
 
 // The first run's lines stay in the log after a resume from an earlier step.

@@ -97,7 +97,7 @@ TEST(HostileLog, TooManyStepsAreRefused) {
     EXPECT_EQ(error.kind(), ErrorKind::kInput);
     EXPECT_STREQ(
         error.what(),
-        "line 3: steps too far from the first one, expected at most 10000000, got 12000000");
+        "line 3: step number too far from the first one, expected at most 10000000, got 12000000");
   }
 }
 

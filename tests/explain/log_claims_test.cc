@@ -50,11 +50,11 @@ TEST(LogClaims, CountOverflowsOnce) {
       {"Overflow occurs, the loss scale is adjusted to 32768.0\n"
        "Overflow occurs, the loss scale is adjusted to 32768.0\n"
        "Overflow occurs, the loss scale is adjusted to 16384.0\n",
-       3, 3, SkipKind::kWarmUp, "taken for that of other ranks"},
+       3, 3, SkipKind::kWarmUp, "assumed to be that of other ranks"},
       // Updates count applied steps: a fall is a step that none of them counts.
       {"num_updates=100, loss_scale=16\nnum_updates=200, loss_scale=16\nnum_updates=300, "
        "loss_scale=4\n",
-       302, 2, SkipKind::kSteady, "a fall of the scale is taken for an overflow"},
+       302, 2, SkipKind::kSteady, "each fall of the scale is assumed to be an overflow"},
       {marian + "128\n" + marian + "64\n", 2, 2, SkipKind::kWarmUp, ""},
       {marian + "minimum 8. Pruning NaNs now.\n", 1, 1, SkipKind::kWarmUp, ""},
       {"Seen NaN/Inf in gradient, skipping update, reducing cost-scaling factor to 64\n", 1, 1,
@@ -68,7 +68,7 @@ TEST(LogClaims, CountOverflowsOnce) {
        31, 25, SkipKind::kDivergence, "counted by its falls"},
       {GuidedTable("0", "20") + "Found NaN, decreased lg_loss_scale to 19.0\n" +
            GuidedTable("10", "19.5"),
-       1, 1, SkipKind::kWarmUp, "messages tell each overflow"},
+       1, 1, SkipKind::kWarmUp, "messages report each overflow"},
       {"grad_norm,lg_loss_scale,loss,step\n0.1,20.0,1.0,0\n,19.6,1.0,10\n0.1,18.99,1.0,20\n", 21, 1,
        SkipKind::kSteady, "counted by its falls"},
       {"{\"lg_loss_scale\": 20.0, \"step\": 0}\n{\"lg_loss_scale\": 19.0, \"step\": 10}\n", 11, 1,

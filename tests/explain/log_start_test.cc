@@ -70,7 +70,7 @@ TEST(LogStart, MessagesBeyondTheStepsAreLeftOutWithANote) {
       DeepSpeedOverflow("32768", "16384") + DeepSpeedStep("2", "1") + DeepSpeedStep("3", "1"));
   EXPECT_EQ(found.skips.steps, 3);
   EXPECT_EQ(found.skips.skipped, 1);
-  EXPECT_THAT(found.path.notes, Contains(HasSubstr("more messages of overflows than steps")));
+  EXPECT_THAT(found.path.notes, Contains(HasSubstr("more overflow messages than steps")));
 }
 
 TEST(LogStart, ARunThatGoesBackToBeforeTheLogBeginsItAnew) {

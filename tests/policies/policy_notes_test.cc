@@ -214,7 +214,7 @@ TEST(PolicyNotes, WhatEveryUserOfAStackShouldKnow) {
       {"metaseq", {}, "", "scale_window is not constant"},
       {"deepspeed", {}, "", "these are the defaults of the class before 0.17.1"},
       {"deepspeed-0.16", {}, "", "these are the defaults of the class; DeepSpeed's JSON"},
-      {"deepspeed", {"scale_factor=3"}, "", "no argument of the class since 0.17.1"},
+      {"deepspeed", {"scale_factor=3"}, "", "not an argument of the class since 0.17.1"},
       {"openseq2seq-backoff", {}, "", "the scale starts at scale_max"},
       {"openseq2seq-logmax", {}, "", "one holds the scale at scale_min for very long"},
       {"popart", {}, "", "every update halves or doubles the scale"},

@@ -163,7 +163,7 @@ TEST_F(ProbeFileTest, NeverOverwritesAFileOfSomebodyElse) {
     const std::string path = dir_.Write("other", text);
     for (const Existing existing : {Existing::kReplace, Existing::kContinue}) {
       ExpectInputError([&] { ProbeWriter(path, head_, existing); },
-                       {"other: is no probe and is not overwritten"});
+                       {"other: is not a probe and is not overwritten"});
     }
     EXPECT_EQ(ReadBytes(path), text);
   }

@@ -54,7 +54,7 @@ TEST_F(PartialFileTest, NeverOverwritesAPartialFileOfSomebodyElse) {
   };
   for (const std::string text : {"x", "DLX", "notes of somebody\n"}) {
     dir_.Write("a.partial", text);
-    expect(text, "no unfinished profile");
+    expect(text, "not an unfinished profile");
   }
   fs::remove(Path("a.partial"));
   fs::create_hard_link(Path("whole"), Path("a.partial"));

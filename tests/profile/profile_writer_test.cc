@@ -219,7 +219,7 @@ TEST_F(ProfileWriterTest, RefusesStandardOutputAndNoName) {
 TEST_F(ProfileWriterTest, RefusesToExtendWhatIsNoProfile) {
   dir_.Write("a", "text that is long enough to be something else than a profile");
   ExpectInputError([&] { ProfileWriter(Path("a"), settings_, Existing::kExtend); },
-                   {Path("a"), "is no profile"});
+                   {Path("a"), "is not a profile"});
   EXPECT_EQ(ReadBytes(Path("a")).substr(0, 4), "text");
   EXPECT_FALSE(fs::exists(Path("a.partial")));
 }

@@ -137,7 +137,9 @@ def test_the_diagnosis_is_a_class(tmp_path: Path) -> None:
     assert diagnosis.side == "forward"
     assert str(diagnosis).startswith("forward: the loss is nan at the first skipped step (line 3)")
     silent = dlsim.explain(LOGS / "apex-warm-up.log").diagnosis
-    assert silent == dlsim.results.Diagnosis("unknown", "the log prints no loss that is read")
+    assert silent == dlsim.results.Diagnosis(
+        "unknown", "the log prints no loss that dlsim recognizes"
+    )
 
 
 def test_a_diagnosis_of_another_form_is_refused() -> None:

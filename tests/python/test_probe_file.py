@@ -90,7 +90,7 @@ def test_damage_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(dlsim.InputError, match=r"^[^\n]*a.dlprobe: damaged: wrong checksum[^\n]*$"):
         list(dlsim.open_probe(path))
     path.write_bytes(b"notes")
-    with pytest.raises(dlsim.InputError, match="is no probe"):
+    with pytest.raises(dlsim.InputError, match="is not a probe"):
         dlsim.open_probe(path)
     with dlsim.ProbeRecorder(model, path, existing="replace") as rec:
         train(model, optimizer, Seen(model), range(1))

@@ -151,8 +151,8 @@ def test_a_profile_says_which_steps_it_has(
     assert rec.report().every == 50
     assert str(rec.report()).endswith("recording multiples of 50 now")
     report = " ".join(dlsim.replay(tmp_path / "a.dlprof", policies="torch").report.split())
-    assert "note: 81 steps in 3 gaps between the recorded ones are not there" in report
-    assert "counts of clean steps are too low, and no overflow between them is seen" in report
+    assert "note: 81 steps are missing (3 gaps)" in report
+    assert "so they count too few clean steps and see no overflow in the gaps" in report
 
 
 @pytest.mark.usefixtures("soon")

@@ -266,7 +266,7 @@ def test_formats_are_as_asked_with_code_to_paste(tmp_path: Path) -> None:
     places = [page.index(f"<h3>{name} ") for name in ("cb16", "fp16", "bf16")]
     folded = page.index("<details><summary>Other formats: fp16, bf16</summary>")
     assert sorted([*places, folded]) == [places[0], folded, *places[1:]]
-    assert page.count("the interval of 2000 was never reached") == 1
+    assert page.count("the growth interval of 2000 was never reached") == 1
     arguments_of = "init_scale=16384.0, growth_interval=2000"
     assert f"scaler = torch.amp.GradScaler(&quot;cuda&quot;, {arguments_of})\n" in page
     assert f"kwargs_handlers=[GradScalerKwargs({arguments_of})],\n" in page

@@ -116,7 +116,7 @@ def test_diff_gives_the_json_of_the_command_and_what_fails() -> None:
         *("diff", *paths, "--tensors", "*.weight.grad", "--threshold", "0"),
         *("--expect", "min_cosine>=1", "--json", "-"),
     )
-    assert repr(result).startswith("The same in all 45 steps of ")
+    assert repr(result).startswith("Equal in all 45 steps of ")
     failed = dlsim.diff(*paths, expect=["steps>45", "unmatched_steps==0"])
     assert [(e.run, e.found, e.holds) for e in failed.expectations] == [
         (None, 45, False),
@@ -310,7 +310,7 @@ def test_editors_complete_keywords() -> None:
     ("path", "expected"),
     [
         (b"no-such-trace", (dlsim.InputError, "no-such-trace: ")),
-        ("a\udc00\ud800b", (dlsim.UsageError, "no valid Unicode")),
+        ("a\udc00\ud800b", (dlsim.UsageError, "not valid Unicode")),
         ("a\0b", (dlsim.UsageError, "zero byte")),
         (Path("a\0b"), (dlsim.UsageError, "zero byte")),
         ("x" * 1_000_000, (dlsim.InputError, "File name too long")),
@@ -343,7 +343,7 @@ def test_what_is_no_path_is_an_error_of_one_line(path: Any, expected: Any) -> No
 @pytest.mark.parametrize("path", ["a\0b", "a\ud800b", b"a\0b"])
 def test_readers_refuse_what_is_no_path(path: Any) -> None:
     for opener in (dlsim.open_trace, dlsim.open_profile):
-        with pytest.raises(dlsim.UsageError, match=r"zero byte|no valid Unicode"):
+        with pytest.raises(dlsim.UsageError, match=r"zero byte|not valid Unicode"):
             opener(path)
 
 

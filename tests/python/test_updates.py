@@ -233,7 +233,7 @@ def test_adam_of_deepspeed_is_what_its_settings_say(
 def test_a_result_has_verdict_and_tables(tmp_path: Path) -> None:
     probe = recorded(tmp_path, "adamw", 512)
     result = dlsim.updates(probe)
-    assert result.data["lines"][0].startswith("bf16: ")
+    assert result.data["lines"][0].startswith("bf16 drifts: ")
     assert repr(result).startswith(result.data["lines"][0])
     assert result.verdict is None  # that of a loss scale
     names = [run["name"] for run in result.data["runs"]]

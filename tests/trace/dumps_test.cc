@@ -82,7 +82,7 @@ TEST_F(Dumps, HaveTheForwardPass) {
   EXPECT_EQ(TensorBytes(tensors[1]), Float32Bytes({12, 13}));
   WriteDump("act_dumps.npz", {{.name = "fc.fwd.npy", .data = "no array"},
                               {.name = "fc.bwd.npy", .data = Stack(2, 20)}});
-  ExpectRefused({"tensor 'fc.fwd'", "is no .npy file"});
+  ExpectRefused({"tensor 'fc.fwd'", "is not a .npy file"});
 }
 
 TEST_F(Dumps, NoteForwardArraysOfOtherTypesAndGaps) {
@@ -90,7 +90,7 @@ TEST_F(Dumps, NoteForwardArraysOfOtherTypesAndGaps) {
   const TraceReader reader = Open();
   std::string notes;
   for (const std::string& note : reader.notes()) notes += note + "\n";
-  EXPECT_NE(notes.find("left out 2 arrays of forward activations (.fwd) that are no"), notes.npos)
+  EXPECT_NE(notes.find("left out 2 arrays of forward activations (.fwd) that are not"), notes.npos)
       << notes;
   EXPECT_NE(notes.find("dumps before 'act_dumps_2.npz' are missing"), notes.npos) << notes;
 }

@@ -242,7 +242,7 @@ TEST(Npy, TensorsGivenOneByOneAreNoSteps) {
   TempDir dir;
   const std::string w = dir.Write("w.npy", NpyOf("'<f4'", "(2,)", 8));
   const std::string b = dir.Write("b.npy", NpyOf("'<f4'", "(1,)", 4));
-  ExpectInputError([&] { OpenTrace({w, b}); }, {"one by one", "expected their directory"});
+  ExpectInputError([&] { OpenTrace({w, b}); }, {"as single files", "expected their directory"});
   const std::string later = dir.Write("later.npy", NpyOf("'<f4'", "(2,)", 8));
   EXPECT_EQ(OpenTrace({w, later}).step_count(), 2u);
 }

@@ -97,7 +97,7 @@ TEST_F(Npz, NamesMayLookLikePaths) {
 
 TEST_F(Npz, RejectsNamesThatNumpyDoesNotWrite) {
   for (const char* name : {"a.txt", ".npy", "a", "d/", ""}) {
-    ExpectRefused({{.name = name, .data = kArray}}, {"is no array", ".npy"});
+    ExpectRefused({{.name = name, .data = kArray}}, {"is not an array", ".npy"});
   }
   ExpectRefused({{.name = "a.npy", .data = kArray}, {.name = "a.npy", .data = kArray}},
                 {"duplicate name"});

@@ -231,7 +231,7 @@ TEST_F(RankFiles, GivenOneByOneAreRefused) {
       [&] {
         OpenTrace({Path("step-1.rank-0.safetensors"), Path("step-1.rank-1.safetensors")});
       },
-      {"rank-1.safetensors: ranks given one by one", "'" + dir_.path() + "'"});
+      {"rank-1.safetensors: ranks given as single files", "'" + dir_.path() + "'"});
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ TEST_F(Layout, ReadsFilesThatEndInANumber) {
 
 TEST_F(Layout, SaysWhyNumbersDoNotHelp) {
   WriteStep("model.safetensors");
-  ExpectRefused({"no number of a step", "step-12.safetensors", "'model.safetensors'"});
+  ExpectRefused({"no step number", "step-12.safetensors", "'model.safetensors'"});
   WriteStep("grads_1.safetensors");
   WriteStep("weights_1.safetensors");
   ExpectRefused({"several kinds", "grads_1", "weights_1"});
@@ -69,7 +69,7 @@ TEST_F(Layout, NumbersOfRanksAndLayersAreNoSteps) {
     const std::string begin = stem;
     WriteStep(begin + "0.safetensors");
     WriteStep(begin + "1.safetensors");
-    ExpectRefused({"count no steps", "one file per step", begin + "0", begin + "1"});
+    ExpectRefused({"do not count steps", "one file per step", begin + "0", begin + "1"});
     std::filesystem::remove(Path(begin + "0.safetensors"));
     EXPECT_EQ(StepNumbers(Open()), std::vector<int64_t>{0});  // one file is one step
     std::filesystem::remove(Path(begin + "1.safetensors"));
@@ -169,7 +169,7 @@ TEST_F(Layout, AsksForTheDirectoryOfFilesThatBelongTogether) {
       [&] {
         OpenTrace({Path("step-7.micro-0.safetensors"), Path("step-7.micro-1.safetensors")});
       },
-      {"micro-1.safetensors: micro-steps given one by one",
+      {"micro-1.safetensors: micro-steps given as single files",
        "expected their directory, '" + dir_.path() + "'"});
   WriteStep("step-8.safetensors");
   const std::string json = dir_.Write("trace.json", "{}");
@@ -177,7 +177,7 @@ TEST_F(Layout, AsksForTheDirectoryOfFilesThatBelongTogether) {
       [&] {
         OpenTrace({Path("step-8.safetensors"), json});
       },
-      {"trace.json: describes a trace and is none",
+      {"trace.json: describes a trace but is not one",
        "expected the directory, '" + dir_.path() + "'"});
 }
 

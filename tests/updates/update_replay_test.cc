@@ -163,7 +163,7 @@ TEST(UpdateReplay, Fp16HoldsNeitherEpsNorSmallSquares) {
   EXPECT_EQ(
       UpdateSentences(study).front(),
       "fp16 cannot train: 50 % of the followed weights are not finite at the end (from step 1 "
-      "on, layer0.weight first); eps 1e-08 is zero in fp16.");
+      "on, first in layer0.weight); eps 1e-08 is zero in fp16.");
   EXPECT_EQ(FixesOf(study, study.runs[0]), std::vector<std::string>{"float32 weights and states"});
 }
 
