@@ -22,10 +22,10 @@ class InputError(Error, ValueError):
 
 
 class PolicyRefusal(Error, ValueError):
-    """A policy refused its parameters; the message is the original software's.
+    """A policy refused its parameters; the message is that of the original software.
 
     `original_type` is the name of the exception that the original raises, such as "ValueError".
-    `result` is what a command found in spite of it, for instance with other policies.
+    `result` is what the command found all the same, for instance with other policies.
     """
 
     result: Any = None  # a dlsim.Result, or None

@@ -71,7 +71,7 @@ def _passable(place: str, text: str) -> str:
     try:
         os.fsencode(text)
     except UnicodeEncodeError:
-        raise UsageError(f"{place}: no valid Unicode, got {text[:80]!a}") from None
+        raise UsageError(f"{place}: not valid Unicode, got {text[:80]!a}") from None
     return text
 
 

@@ -90,14 +90,14 @@ class Probe:
 
     @property
     def cut_bytes(self) -> int:
-        """Bytes at the end that are no whole update: the writer was killed, or writes just now."""
+        """Bytes of an unfinished update at the end: the writer was killed, or is still writing."""
         return self._core.cut_bytes
 
     def values(self, i: int = 0) -> ProbeValues | None:
-        """The elements before the i-th update, or behind the last for i = len(self).
+        """The elements before the i-th update, or after the last one for i = len(self).
 
-        None where they were not recorded: they are before the first, where a training was resumed,
-        and every 100 updates.
+        None if they were not recorded. They are recorded before the first update, where a training
+        was resumed, and every 100 updates.
         """
         i = i if i == len(self) else index_of(i, len(self), self._place)
         found = self._core.values(i)

@@ -263,6 +263,9 @@ def updates(names: Sequence[str] = ("w", "head.weight"), runs: int = 2) -> dict[
             **{"cut_bytes": 0, "distance_from_recorded": 0.0},
         },
         "options": {"seed": 0, "settings": {}, "config": None},
-        "lines": ["bf16: 90 % of the updates are lost.", "Float32 master weights keep it."],
+        "lines": [
+            "bf16: 90 % of the updates are lost.",
+            "Float32 master weights would prevent this.",
+        ],
         "runs": found,
     }

@@ -214,7 +214,7 @@ def test_wrong_usage_of_run(arguments: list[str], words: list[str]) -> None:
     [
         ("fail", 70, "failed with exit code 1: dlsim_bench: --threads: out of range"),
         ("die", 70, "ended by a signal (Killed)"),
-        ("garbage", 70, "no JSON"),
+        ("garbage", 70, "not JSON"),
     ],
 )
 def test_a_failed_run_leaves_nothing(

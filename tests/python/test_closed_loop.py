@@ -455,7 +455,7 @@ def test_the_table_shows_predictions_beside_what_happened(tmp_path):
     [
         ({"policy": "torchh"}, ValueError, "torch"),
         ({"policy": 3}, TypeError, "policy: bad type"),
-        ({"policy": "popart"}, ValueError, "looks at a histogram"),
+        ({"policy": "popart"}, ValueError, "uses a histogram"),
         ({"settings": {"no_such": 1}}, ValueError, "no_such"),
         ({"format": "fp17"}, ValueError, "fp17"),
         ({"micro_steps": 0}, ValueError, "micro_steps"),

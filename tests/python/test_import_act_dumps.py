@@ -36,7 +36,7 @@ def test_values_and_roles_are_those_that_the_commands_read(tmp_path: Path) -> No
     arrays = dumps(tmp_path / "in")
     imported = import_act_dumps(tmp_path / "in", tmp_path / "out")
     assert (imported.steps, imported.last_step) == (5, 4)
-    assert any("forward activations that are no floating" in note for note in imported.notes)
+    assert any("forward activations that are not floating" in note for note in imported.notes)
     for step, row in ((0, 0), (2, 2), (3, 0), (4, 1)):
         got = read_step(tmp_path / "out", f"step-{step:08d}")
         assert sorted(got) == sorted(name for name in arrays if name != "mask.fwd")

@@ -121,7 +121,7 @@ def test_bad_dumps_are_one_line(tmp_path: Path) -> None:
     path = dump(tmp_path, 0, "fc_wgrad_iter_000001", torch.arange(3))
     for content in (torch.arange(3), None, {"a": torch.ones(1)}):
         torch.save({"high_precision": content}, path)
-        with pytest.raises(ValueError, match="high_precision is no floating-point tensor"):
+        with pytest.raises(ValueError, match="high_precision is not a floating-point tensor"):
             import_te(tmp_path, tmp_path / "out")
     torch.save([torch.ones(1)], path)
     with pytest.raises(ValueError, match="no high_precision"):

@@ -218,6 +218,6 @@ def test_a_missing_shard_is_found(recorded: Recorded, tmp_path: Path) -> None:
 
 def test_what_ranks_hold_is_not_guessed(recorded: Recorded) -> None:
     first, second = recorded.lines[0][-2:]
-    assert first.startswith("distributed: cannot tell what the gradients of several processes are")
+    assert first.startswith("distributed: unknown how the gradients of the processes are related")
     assert second.startswith("distributed: micro-steps are recorded before the gradients are")
     assert not (recorded.folder / "refused").exists()

@@ -232,7 +232,7 @@ def test_a_recorder_that_is_collected_unclosed_is_completed(tmp_path: Path, outp
 def test_a_trace_has_one_recorder_at_a_time(tmp_path: Path, existing) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path) as rec:
-        with pytest.raises(dlsim.UsageError, match="another recorder writes there now"):
+        with pytest.raises(dlsim.UsageError, match="another recorder is writing there"):
             dlsim.Recorder(model, tmp_path, existing=existing)
         train(model, rec, 2)
     assert rec.errors == 0 and steps_in(tmp_path) == [0, 1]
@@ -257,7 +257,7 @@ def test_another_process_cannot_record_into_the_same_trace(tmp_path: Path) -> No
             text=True,
             check=True,
         )
-    assert done.stdout.count("\n") == 1 and "another recorder writes there now" in done.stdout
+    assert done.stdout.count("\n") == 1 and "another recorder is writing there" in done.stdout
 
 
 def test_ranks_record_side_by_side_into_one_trace(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_a_sample_bounds_the_elements_of_a_tensor(tmp_path: Path) -> None:
         ),
         ({"distributed": "ddp"}, dlsim.UsageError, "distributed: unknown"),
         ({"rank": 2, "ranks": 2}, dlsim.UsageError, "rank: out of range"),
-        ({"ranks": 2}, dlsim.UsageError, "distributed: cannot tell"),
+        ({"ranks": 2}, dlsim.UsageError, "distributed: unknown how"),
         ({"first_step": -1}, dlsim.UsageError, "first_step: out of range"),
         ({"description": {"files": "x"}}, dlsim.UsageError, "'files' is not free"),
         ({"description": {"x": 1}, "format": "profile"}, TypeError, "description 'x'"),

@@ -256,7 +256,7 @@ def test_a_schedule_needs_a_scaler_that_tells(tmp_path: Path) -> None:
     with pytest.raises(dlsim.UsageError, match=r"scheduler: expected one of torch.optim.lr_sched"):
         scaler = amp.GradScaler("dynamic")
         dlsim.Recorder(model, tmp_path / "run", scheduler=optimizer, scaler=scaler)
-    with pytest.raises(dlsim.UsageError, match="scaler: does not tell which steps it skips"):
+    with pytest.raises(dlsim.UsageError, match="scaler: does not report skipped steps"):
         SkippedSteps(dlsim.LossScaler("torch"))
 
 

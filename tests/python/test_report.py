@@ -38,7 +38,7 @@ def test_a_page_shows_all_sections_of_real_results(tmp_path: Path) -> None:
     expected = ["verdict", "recommendation", "policies", "scale", "losses", "exponents", "tensors"]
     assert keys == [*expected, "sweep", "about"]
     assert "<title>A run</title>" in page
-    assert "open loop" in page
+    assert "a replay, not a training" in page
     data = data_of(page)
     assert [run["label"] for run in data["runs"]] == [
         f"{f} \u00b7 torch" for f in ("fp16", "bf16", "cb16")

@@ -213,7 +213,7 @@ def test_a_cell_of_the_heat_map_tells_its_share_and_leads_to_its_layer(
     WebDriverWait(browser, 20).until(lambda _: tip.is_displayed())
     lines = tip.text.split("\n")
     assert lines[0] == "blocks.0.attn.qkv" and lines[1] == "step 0"
-    assert "of its own energy is the error" in tip.text
+    assert "relative squared error" in tip.text
     ActionChains(browser).click().perform()
     layer = Select(browser.find_element(By.ID, "exponent-layer"))
     WebDriverWait(browser, 20).until(

@@ -72,7 +72,7 @@ def test_bad_results_are_refused(content: object, words: str, tmp_path: Path) ->
 
 def test_not_utf8_and_missing_files(tmp_path: Path) -> None:
     (tmp_path / "latin.json").write_bytes(b'{"schema": "\xe9"}')
-    for name, words in (("latin.json", "no UTF-8"), ("gone.json", "No such file")):
+    for name, words in (("latin.json", "not UTF-8"), ("gone.json", "No such file")):
         with pytest.raises(dlsim.InputError, match=words):
             main([str(tmp_path / name), "-o", str(tmp_path / "report.html")])
 

@@ -56,14 +56,14 @@ def test_no_layer_of_a_large_model_vanishes(browser: Driver, tmp_path: Path) -> 
         numbers = [int(re.findall(r"\d+", label)[0]) for label in labels]
         assert numbers == sorted(numbers)
     note = browser.find_element(By.ID, "exponent-rows").text
-    assert note == "Each row joins 5 neighbours and shows the largest share among them."
-    assert "Each row joins 5 neighbours" in browser.find_element(By.ID, "heat-summary").text
+    assert note == "Each row joins 5 neighbors and shows the largest share among them."
+    assert "Each row joins 5 neighbors" in browser.find_element(By.ID, "heat-summary").text
     harm = [row[0] for row in chart(browser, "heat-map")["data"][1]["z"]]
     assert [row for row, share in enumerate(harm) if share is not None] == [200]
     hover(browser, "heat-map", 0, 200)
     tip = browser.find_element(By.CSS_SELECTOR, ".tip")
     WebDriverWait(browser, 20).until(lambda _: tip.is_displayed())
-    assert "the worst of 5 neighbouring rows here" in tip.text.split("\n")
+    assert "the worst of 5 neighboring rows here" in tip.text.split("\n")
     assert problems(browser) == []
 
 

@@ -141,7 +141,7 @@ def test_files_have_the_usual_permissions(tmp_path: Path) -> None:
         ((0, {"w": torch.ones(2, dtype=torch.int64)}), TypeError, "got int64"),
         ((0, {"w": np.ones(2, np.complex64)}), TypeError, "got complex64"),
         ((0, {"": np.ones(2, np.float32)}), dlsim.UsageError, "bad name"),
-        ((0, {"\ud800": np.ones(2, np.float32)}), dlsim.UsageError, "no valid Unicode"),
+        ((0, {"\ud800": np.ones(2, np.float32)}), dlsim.UsageError, "not valid Unicode"),
         ((0, {"__metadata__": np.ones(2, np.float32)}), dlsim.UsageError, "bad name"),
         ((0, {3: np.ones(2, np.float32)}), TypeError, "tensor name"),
         ((0, {}, {"loss": 1.0}), TypeError, "metadata 'loss'"),

@@ -83,8 +83,8 @@ def _add_run(commands: _Commands) -> None:
         help="where they are written, and removed at the end (default $TMPDIR, or /tmp)",
     )
     for option, text in (
-        ("--commands", "whole commands on made-up traces instead, beside reading these files"),
-        ("--cold", "drop the files from the page cache before each command, if on a disk"),
+        ("--commands", "instead, time whole commands on generated traces, and reading these files"),
+        ("--cold", "drop the files from the page cache before each command, if they are on a disk"),
         ("--instructions", "count instructions under Valgrind instead, in L2 on one thread"),
         ("--quiet", "no progress, no table; errors only"),
     ):

@@ -23,7 +23,7 @@ def baseline_path(directory: str, results: Results) -> str:
     processor = slug(results.identity.get("gpu", results.cpu_model))
     if not processor:
         raise InputError(
-            f"{results.place}: does not tell its processor, expected a file of dlsim bench run"
+            f"{results.place}: does not name its processor, expected a file of dlsim bench run"
         )
     kind = "instructions" if results.kind == "instructions" else results.identity.get("suite", "")
     return f"{directory}/{processor}{f'.{slug(kind)}' if kind else ''}.json"

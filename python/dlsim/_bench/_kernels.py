@@ -213,7 +213,7 @@ def _run(command: Sequence[str]) -> dict[str, Any]:
     try:
         document: dict[str, Any] = json.loads(output)
     except ValueError as error:
-        raise Error(f"{_PROGRAM}: its output is no JSON: {error}") from error
+        raise Error(f"{_PROGRAM}: its output is not JSON: {error}") from error
     parse_results(_PROGRAM, document)
     return document
 

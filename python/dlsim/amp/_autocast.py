@@ -27,7 +27,7 @@ _NAMES = {torch.float16: "float16", torch.bfloat16: "bfloat16", torch.float32: "
 
 
 class autocast(contextlib.ContextDecorator):  # noqa: N801 - the original's name
-    """Rounds what modules compute with to the 16-bit type, in a `with` block or in a function.
+    """Rounds inputs and outputs of modules to the 16-bit type, in a `with` block or a function.
 
     Within the block, on this thread, the inputs and outputs of the modules in
     dlsim.emulation.DEFAULT_MODULES are rounded in forward, and later the gradients that flow back
@@ -37,9 +37,9 @@ class autocast(contextlib.ContextDecorator):  # noqa: N801 - the original's name
 
     `dtype` is "float16", "bfloat16", "cbfloat16", "float32" (not at all), a torch type, or None for
     that of set_half_dtype when the block begins, "float32" once mixed precision was switched off.
-    torch.float16 stands for cbfloat16 while that is set. `enabled` False, also in another block,
-    rounds nothing. `cache_enabled` is taken and has no effect: there are no casts to keep. Raises
-    TypeError or UsageError for another type.
+    torch.float16 means cbfloat16 while that is set. With `enabled` False nothing is rounded, also
+    within another block. `cache_enabled` is accepted and has no effect: there are no casts to
+    cache. Raises TypeError or UsageError for another type.
     """
 
     def __init__(

@@ -108,7 +108,7 @@ class GradScaler:
 
     @property
     def notes(self) -> list[str]:
-        """What surprises users of the original about these arguments, a line each."""
+        """Surprising effects of these arguments in the original, one line each."""
         return self._policy.notes
 
     @property
@@ -252,7 +252,7 @@ class GradScaler:
         return result
 
     def update(self, new_scale: object = None) -> None:
-        """Moves the scale by the outcome of this step, after all optimizers have stepped."""
+        """Updates the scale from the outcome of this step, after all optimizers have stepped."""
         if new_scale:
             raise ValueError("cstorch.amp.GradScaler does not support providing a `new_scale`")
         if not self._enabled:
@@ -289,7 +289,7 @@ class GradScaler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Continues from state_dict(); keys that are absent keep their values, others are ignored.
 
-        Raises TypeError for what is no mapping and ValueError for values that cannot be right.
+        Raises TypeError unless it is a mapping, and ValueError for impossible values.
         """
         values = policies.checkpoint_values(state_dict, self._policy.checkpoint())
         if self.dynamic and self._enabled:

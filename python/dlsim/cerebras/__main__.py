@@ -22,7 +22,7 @@ def main() -> int:
         epilog="example: python -m dlsim.cerebras train.py --steps 100",
     )
     parser.add_argument("script", help="the script, a file")
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="what it finds in sys.argv")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the script")
     given = parser.parse_args()
     script = Path(given.script)
     if not script.is_file():

@@ -37,7 +37,7 @@ MakeTraining = Callable[[], tuple[torch.nn.Module, Any, Callable[[Any, Any], Ten
 _LOOKS_AT_GRADIENTS = {
     "adaloss": "has a factor for each gradient",
     "fairscale": "has a loss scale for each layer",
-    "popart": "looks at a histogram of the gradients",
+    "popart": "uses a histogram of the gradients",
 }
 
 
@@ -116,7 +116,7 @@ class EmulatedTraining:
         self.close()
 
     def close(self) -> None:
-        """Completes the recorded trace and leaves the model to itself; `run` stays."""
+        """Completes the recorded trace and removes all hooks from the model; `run` stays."""
         if self.emulation is not None:
             self.emulation.remove()
         if self._writer is not None:

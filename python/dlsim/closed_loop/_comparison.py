@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a replay predicted beside what happened in training."""
+"""Compares what a replay predicted with what happened in training."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def predict(
 
 
 def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
-    """Returns what a replay predicted (one of its `runs`) beside what happened, as pairs.
+    """Returns pairs: what a replay predicted (one of its `runs`), and what happened.
 
     `first_difference` is the first step with another scale or another skip, None if all agree;
     `same_skips` counts the steps that both skipped; `zero_fraction` is the share of the finite
@@ -63,7 +63,7 @@ def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
 
 
 def comparison_table(pairs: Iterable[tuple[str, Mapping[str, Any], Run]], last: int = 20) -> str:
-    """Returns a Markdown table of predictions beside what happened: `predicted / observed`.
+    """Returns a Markdown table of predictions and what happened, as `predicted / observed`.
 
     A pair has a title for the policy, the run of a replay, and the run that really trained. The
     final loss is the mean over the `last` steps.

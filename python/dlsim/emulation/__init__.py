@@ -151,7 +151,7 @@ class AutocastEmulation:
         """Returns what rounding did, by module and by what was rounded, summed over all calls.
 
         That is `input`, `output`, `input.grad`, `output.grad`, and per parameter such as `weight`
-        and `weight.grad`; each as dlsim.measure tells it.
+        and `weight.grad`; each as returned by dlsim.measure.
         """
         result: dict[str, dict[str, TensorStats]] = {name: {} for name in self._modules}
         for (module, kind), place in list(self._places.items()):
@@ -160,7 +160,7 @@ class AutocastEmulation:
         return result
 
     def reset_statistics(self) -> None:
-        """Begins to count anew."""
+        """Sets all counts to zero."""
         for place in self._places.values():
             place.stats = None
 

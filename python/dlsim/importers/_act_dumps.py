@@ -82,7 +82,8 @@ def import_act_dumps(
 ) -> Imported:
     """Imports dumps of the Cerebras Model Zoo, in the order of their numbers.
 
-    Steps count from `step` on. Forward activations that are no floating-point numbers are left out.
+    Steps count from `step` on. Forward activations that are not floating-point numbers are
+    left out.
     Values keep their bits; bfloat16, which NumPy saves as V2, becomes float32 with `npy_void` =
     "bf16". Memory is that of one step.
     Raises InputError and UsageError.
@@ -158,7 +159,7 @@ def _open(path: Path, chosen: Selection, stack: ExitStack, notes: Notes) -> list
             member = _member(path, archive, info, stack)
             if role(name) == "act" and member.dtype.kind != "f" and member.dtype != "V2":
                 notes.add(
-                    "left out forward activations that are no floating-point numbers, "
+                    "left out forward activations that are not floating-point numbers, "
                     f"of {path.name}"
                 )
             else:

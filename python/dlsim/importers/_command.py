@@ -50,13 +50,16 @@ def _add_common(
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=files)
     parser.add_argument("-o", "--output", required=True, help=output)
     parser.add_argument(
-        "--tensors", action="append", metavar="GLOB", help="import these names only; repeatable"
+        "--tensors",
+        action="append",
+        metavar="GLOB",
+        help="import only the tensors whose names match; repeatable",
     )
     parser.add_argument(
         "--grad-scale",
         type=_number,
         metavar="S",
-        help="the loss scale that the values still carry, e.g. 2^16; it is written down",
+        help="the loss scale that the values still carry, e.g. 2^16; it is stored with them",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing output")
     parser.add_argument("-q", "--quiet", action="store_true", help="print no summary, no notes")
@@ -136,7 +139,9 @@ def _add_tensorboard(formats: _Formats) -> None:
         "one or the other end of its bucket.",
     )
     _add_common(
-        parser, "the directory of a run, or its event files", "what the two profiles are called"
+        parser,
+        "the directory of a run, or its event files",
+        "first part of the names of the two profiles",
     )
     _add_act_grad(parser)
     parser.add_argument(
@@ -145,7 +150,7 @@ def _add_tensorboard(formats: _Formats) -> None:
         default="auto",
         help="whether values are log2(|x| + 2^-50); auto (default): those of Cerebras' trainer",
     )
-    parser.add_argument("--scale-tag", metavar="TAG", help="scalars that tell the loss scale")
+    parser.add_argument("--scale-tag", metavar="TAG", help="tag of the scalars with the loss scale")
     parser.add_argument("--first", type=int, metavar="N", help="the first step to read")
     parser.add_argument("--last", type=int, metavar="N", help="the last step to read")
     parser.set_defaults(run=import_tensorboard)

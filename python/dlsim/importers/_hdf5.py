@@ -257,7 +257,7 @@ def _datasets(path: Path, group: Any, chosen: Selection, notes: Notes) -> dict[s
         if name in found:
             raise InputError(f"{path}: two datasets are named {name!r}")
         if dataset.dtype.kind != "f" or dataset.dtype.newbyteorder("=") not in _FLOATS:
-            notes.add(f"left out {name!r}: {dataset.dtype} is no floating-point type")
+            notes.add(f"left out {name!r}: {dataset.dtype} is not a floating-point type")
             continue
         _check_storage(path, name, dataset)
         found[name] = dataset

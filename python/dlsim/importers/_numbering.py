@@ -65,7 +65,7 @@ def files_of(inputs: PathText | Iterable[PathText], suffixes: Sequence[str]) -> 
                 raise InputError(f"{path}: no such file or directory")
         for each in found:
             if each.exists() and not each.is_file():  # a pipe would wait for its writer
-                raise InputError(f"{each}: no regular file, expected one")
+                raise InputError(f"{each}: not a regular file, expected one")
         files += sorted(found, key=natural_key)
     if not files:
         raise UsageError("input: expected files, got none")

@@ -68,7 +68,7 @@ def _check_directory(path: Path, *, force: bool) -> None:
     if not force:
         raise InputError(f"{path}: exists already, expected a new name or --force")
     if path.is_symlink() or not path.is_dir():
-        raise InputError(f"{path}: is no directory, so it is not replaced by a trace")
+        raise InputError(f"{path}: is not a directory, so it is not replaced by a trace")
     others = [p.name for p in path.iterdir() if p.is_dir() or not _TRACE_FILE.fullmatch(p.name)]
     if others:
         raise InputError(f"{path}: holds more than a trace ({others[0]}), so it is not replaced")

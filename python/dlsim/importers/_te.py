@@ -113,6 +113,6 @@ def _read(
                 raise InputError(f"{path}: no high_precision tensor, expected one of DumpTensors")
             found = tensors_in(file, {name: tree["high_precision"]}, name, notes)
         if list(found) != [name]:
-            raise InputError(f"{path}: high_precision is no floating-point tensor")
+            raise InputError(f"{path}: high_precision is not a floating-point tensor")
         tensors |= found
     return Gradients(position, tensors, {}, dict(metadata))

@@ -192,7 +192,7 @@ def tensors_in(file: TorchFile, tree: Any, name: str, notes: Notes) -> dict[str,
             continue
         dtype = dtype_of(value)
         if dtype not in _SIZES and dtype not in _FP8:
-            notes.add(f"left out {label!r}: {dtype} is no floating-point type")
+            notes.add(f"left out {label!r}: {dtype} is not a floating-point type")
             continue
         # An extent of 0 hides none of the others, which an array must be able to address.
         needed += math.prod(extent or 1 for extent in value.shape) * _SIZES.get(dtype, 4)

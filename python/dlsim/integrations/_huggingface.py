@@ -27,12 +27,12 @@ _LOG = logging.getLogger("dlsim.recorder")
 class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
     """Records each optimizer step of a Trainer: `trainer.add_callback(HuggingFaceRecorder(...))`.
 
-    `path` and `options` are those of dlsim.Recorder. Recorded are the gradients that the step's
-    micro-batches have summed up, before Trainer unscales and clips them, with the scale of its
-    GradScaler if it has one. Steps have Trainer's numbers (`global_step`, from 0 or that of the
-    checkpoint on), loss and learning rate. `recorder` is the one of the last training, closed at
-    its end; it is told the scaler and the scheduler. An alert that stops ends the training as
-    Trainer does, after the step.
+    `path` and `options` are those of dlsim.Recorder. It records the gradients summed over
+    the micro-batches of a step, before Trainer unscales and clips them, with the scale of its
+    GradScaler if it has one. Steps have Trainer's numbers (`global_step`, starting at 0 or at that
+    of the checkpoint), loss and learning rate. `recorder` is the Recorder of the last training,
+    closed at its end; it gets Trainer's scaler and scheduler. An alert with the action "stop" ends
+    the training after the step, in Trainer's own way.
     """
 
     def __init__(self, trainer: Any, path: str | os.PathLike[str], **options: Any) -> None:
@@ -45,7 +45,7 @@ class HuggingFaceRecorder(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._recorded = -1  # the last step
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Opens the recorder; from now on what clips and measures norms records before."""
+        """Opens the recorder; from now on gradients are recorded before they are clipped."""
         accelerator = self._trainer.accelerator
         scaler = self._scaler()
         found: dict[str, Any] = {"first_step": state.global_step, "scaler": scaler}

@@ -34,14 +34,14 @@ _LOG = logging.getLogger("dlsim.recorder")
 class LightningRecorder(Callback):
     """Records each optimizer step of a Trainer: `Trainer(callbacks=[LightningRecorder("run/")])`.
 
-    `path` and `options` are those of dlsim.Recorder. Recorded are the gradients that the step's
-    batches have summed up, before the precision plugin unscales and Trainer clips them, with the
+    `path` and `options` are those of dlsim.Recorder. It records the gradients summed over
+    the batches of a step, before the precision plugin unscales and Trainer clips them, with the
     scale of the plugin's GradScaler if it has one. Steps have Trainer's numbers (`global_step`,
-    from 0 or that of the checkpoint on), loss and learning rate. `recorder` is the one of the last
-    training, closed at its end; it is told the scaler and a scheduler that steps with the batches.
-    An alert that stops ends the training as Trainer does, after the step. Raises UsageError for
-    manual optimization, where only the module knows its steps: call `Recorder.step` after
-    `manual_backward` there.
+    starting at 0 or at that of the checkpoint), loss and learning rate. `recorder` is the Recorder
+    of the last training, closed at its end; it gets the scaler and a scheduler that advances with
+    the batches. An alert with the action "stop" ends the training after the step, in Trainer's own
+    way. Raises UsageError for manual optimization, where only the module knows its steps: there,
+    call `Recorder.step` after `manual_backward`.
     """
 
     def __init__(self, path: str | os.PathLike[str], **options: Any) -> None:

@@ -9,23 +9,24 @@ ARGUMENTS = """
       path: A directory, or a .dlprof file for a profile
       gradients="*": Parameters by globs over the whole name, compiled regular expressions, which
           are searched for, or a list of both; None for none
-      activations="*": Modules, the gradients of whose outputs are recorded; the model itself is
-          "(root)"; None for none
+      activations="*": Modules whose output gradients are recorded; the model itself is "(root)";
+          None for none
       exclude: Parameters and modules to leave out of both
       every, start=0, end: Steps: multiples of `every` from `start` to `end`, both included; by
-          default all of a trace, and of a profile "auto": all until recording took a minute, and
+          default all for a trace; for a profile "auto": all until recording has taken a minute, and
           then as many as the budget allows
       budget=0.03: With every="auto": the share of the training's time that recording may take
       config: A selection in the words of Nvidia-DL-Framework-Inspect (a mapping or the name of a
           YAML file) instead of the arguments before
-      forward_every: Steps whose forward pass is recorded, too, outputs and buffers of the chosen
-          modules and the chosen parameters: multiples of it, 0 for none; by default none of a
-          trace, and of a profile 0, 1, 2, 4, ... 32 and multiples of 50
-      ops=True: In these steps also the operations within modules and losses, and their gradients;
-          attention is computed in parts then
+      forward_every: Steps at which the forward pass is recorded as well (outputs and buffers of
+          the chosen modules, and the chosen parameters): multiples of it, 0 for none; by default
+          none for a trace, and 0, 1, 2, 4, ... 32 and multiples of 50 for a profile
+      ops=True: At these steps, also record the operations within modules and losses, and their
+          gradients; attention is then computed from its parts
       inference=False: True records forward passes alone, without gradients, of all steps that are
           selected; call `step` after each batch, no scale is needed
-      sample: At most so many elements of each tensor, evenly; shares are estimates then
+      sample: Record at most this many elements of each tensor, evenly spaced; shares are then
+          estimates
       dtype: "float32" or "bfloat16" to convert before storing
       micro_steps=False: Record each backward pass alone: call `micro_step` after it
       probe: Elements of each parameter, at most, whose gradients are written at every update of an
@@ -35,24 +36,26 @@ ARGUMENTS = """
       on_device=False: True counts the gradients of a profile on the CUDA device that has them, and
           only counts leave it; needs a build with CUDA
       gradient_of: Takes a parameter and returns its gradient or None, where that is not in `.grad`
-    What is known of the training:
-      scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler, which `step` asks for the
-          scale if it is not stated
-      scheduler: A learning-rate scheduler; it is logged if it advances on steps that `scaler`
-          skips
+    About the training:
+      scaler: A GradScaler of torch or dlsim.amp, or a dlsim.LossScaler; `step` takes the scale
+          from it unless it is stated
+      scheduler: A learning-rate scheduler; a warning is logged if it advances on steps that
+          `scaler` skips
       first_step=0: The number of the first call of `step`, such as that of a checkpoint
-      description: Texts by name that the output says of itself
+      description: Texts by name to store in the output, such as model and data
     Where it goes:
-      format: "safetensors" or "profile"; by default as the path says
-      ladder: Of a profile: `formats`, `roundings`, `subnormals` and `scales` that it is exact for
+      format: "safetensors" or "profile"; by default what the path suggests
+      ladder: For a profile: the `formats`, `roundings`, `subnormals` and `scales` that it is exact
+          for
       existing="refuse": What happens to an output that is there already: "refuse", "replace" or
           "continue", which keeps the steps before the first that is recorded
-      dry_run=False: Write nothing; `report()` tells what would be written
-      watch: A Watch, or a SummaryWriter, a run of W&B or a callable: figures while it runs
-    Of several processes:
-      distributed: What their gradients are to each other: "reduced", "separate", "sharded" or
-          "stages" (docs/recorder.md); found out for DistributedDataParallel and sharded models
-      rank, ranks: The place of this process, instead of that in torch.distributed
+      dry_run=False: Write nothing; `report()` says what would be written
+      watch: A Watch, a SummaryWriter, a run of W&B or a callable that gets figures during training
+    With several processes:
+      distributed: How their gradients are related: "reduced", "separate", "sharded" or "stages"
+          (docs/recorder.md); detected for DistributedDataParallel and sharded models
+      rank, ranks: The rank of this process and the number of ranks, instead of those in
+          torch.distributed
     Errors:
       on_error="count": "raise" to raise what would be counted
 """

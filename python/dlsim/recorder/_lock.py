@@ -28,8 +28,8 @@ class Lock:
             except BlockingIOError:
                 self._file.close()
                 raise UsageError(
-                    f"{path.parent}: another recorder writes there now, expected another "
-                    "directory, or that one to be closed"
+                    f"{path.parent}: another recorder is writing there, expected another "
+                    "directory, or that recorder to be closed"
                 ) from None
             except OSError:
                 return

@@ -145,7 +145,7 @@ def _guessed_kind(models: list[Any]) -> str:
     if all(_is_reduced(model) or _is_whole(model) for model in models):
         return "reduced"
     raise UsageError(
-        "distributed: cannot tell what the gradients of several processes are to each other, "
+        "distributed: unknown how the gradients of the processes are related, "
         "expected the recorder after the model is wrapped, or distributed='reduced', 'separate', "
         "'sharded' or 'stages' ('single' if this process trains alone)"
     )

@@ -42,7 +42,7 @@ class Recorder:
     step, after backward and before gradients are changed or cleared. `model` is a module or several
     by name. `path` is a directory, or a .dlprof file for a profile.
 
-    Wrong arguments raise; after that nothing but a missing scale does: errors are counted, see
+    Wrong arguments raise. After that only a missing scale does: other errors are counted, see
     `report()`, unless `on_error="raise"`.
     """
 

@@ -201,7 +201,7 @@ class ProfileSink:
         self._writer = ProfileWriter(str(path), dict(description), existing=rule, **ladder)
         self._steps_before = bool(self._writer.steps)
         if self._writer.replaced_partial and existing == "continue":
-            _LOG.warning("dlsim recorder: %s had other settings and is begun anew", self._partial)
+            _LOG.warning("dlsim recorder: %s had other settings and starts over", self._partial)
 
     def add(self, step: int, part: Part) -> None:
         """Counts a part."""

@@ -15,10 +15,10 @@ _LOG = logging.getLogger("dlsim.recorder")
 class SkippedSteps:
     """Counts the steps that a scaler skips, from now on.
 
-    `scaler` is a GradScaler of torch or of dlsim.amp; it is looked at whenever its `update` is
-    called, which goes on as before. After that `step_was_skipped` tells whether the optimizer was
-    kept from stepping, `count` is the sum, `run` how many it were in a row and `longest_run` the
-    most of them. A scheduler stays in step with its optimizer so:
+    `scaler` is a GradScaler of torch or of dlsim.amp; it is read after each call of its `update`.
+    `step_was_skipped` then says whether the last optimizer step was skipped, `count` is the number
+    of skipped steps, `run` how many of the last steps were skipped in a row, and `longest_run` the
+    largest such number. To keep a scheduler in step with its optimizer:
 
         scaler.update()
         if not skipped.step_was_skipped:
@@ -30,7 +30,7 @@ class SkippedSteps:
     def __init__(self, scaler: Any) -> None:
         if not tells_skips(scaler):
             raise UsageError(
-                "scaler: does not tell which steps it skips, expected a GradScaler of torch or of "
+                "scaler: does not report skipped steps, expected a GradScaler of torch or of "
                 f"dlsim.amp, got {type(scaler).__name__}"
             )
         self.step_was_skipped = False

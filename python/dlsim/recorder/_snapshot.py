@@ -99,7 +99,7 @@ class HostCopies:
     ) -> dict[str, Any]:
         """Returns contiguous tensors, some on loan if `lends`.
 
-        Notes those that are no floating-point numbers.
+        Notes those that are not floating-point numbers.
         """
         import torch
 
@@ -150,7 +150,7 @@ class HostCopies:
         }
 
     def _recorded(self, name: str, given: Any, step: int, left_out: dict[str, str]) -> Any:
-        """Returns the elements to be recorded; None if they are no floating-point numbers."""
+        """Returns the elements to be recorded; None if they are not floating-point numbers."""
         tensor = _local(given)
         if name_of_dtype(tensor.dtype) not in VALUES:
             left_out[name] = f"has elements of type {name_of_dtype(tensor.dtype)}"

@@ -26,15 +26,15 @@ AlertStop.__module__ = "dlsim.recorder"
 class Watch:
     """Figures of a training while it runs: `Recorder(..., watch=Watch(...))`.
 
-    `to` is where they go, one or several: a TensorBoard SummaryWriter, a run of W&B, a callable
-    that takes the step and the figures. They are computed of the first recorded step, and then of
-    one after each `every` steps, by a replay of that step in `format` at its loss scale; their
-    names and meanings are those of its JSON: `mean_harm`, `worst_harm`, `underflow_fraction`, ...
-    Besides there are `window_low` and `window_high`, the scales that serve the step,
-    `tensors_at_risk` and `dead_tensors`, how many tensors lose more than a tenth of their energy
-    and how many hold nothing but zeros, `skipped_steps` and `longest_skip_run`, of the recorder's
-    `scaler`, and `schedule_ahead`, how many steps the recorder's `scheduler` is ahead of it. None
-    stands for what is not known.
+    `to` says where they go, one target or several: a TensorBoard SummaryWriter, a run of W&B, or a
+    callable that takes the step and the figures. They are computed for the first recorded step and
+    then once every `every` steps, by a replay of that step in `format` at its loss scale; their
+    names and meanings are those in its JSON: `mean_harm`, `worst_harm`, `underflow_fraction`, ...
+    In addition there are `window_low` and `window_high`, the lowest and the highest safe loss scale
+    of the step; `tensors_at_risk` and `dead_tensors`, the numbers of tensors with a harm above a
+    tenth and of tensors that are all zeros; `skipped_steps` and `longest_skip_run` of the
+    recorder's `scaler`; and `schedule_ahead`, how many steps the recorder's `scheduler` is ahead of
+    it. A figure that is not known is None.
 
     `alerts` maps expressions FIGURE OP NUMBER, such as "scale<=1", to what is done when one becomes
     true: "warn" logs it, "stop" raises AlertStop from `Recorder.step`, a callable is called with

@@ -44,14 +44,15 @@ def write_report(
 ) -> None:
     """Writes one self-contained HTML page about results of replay, sweep, tune, diff and updates.
 
-    `results`: files, what `dlsim.replay`, `sweep`, `tune`, `diff` and `updates` return, or their
-    documents, one or several; a trace or profile among them is replayed with `formats` and
-    `policies` (default: as `dlsim replay` has them) and tuned, a probe as `dlsim updates` has it.
-    Heat maps and exponents come from the results where they hold them, else from `trace` or from
+    `results` is one or several of: a file, what `dlsim.replay`, `sweep`, `tune`, `diff` or
+    `updates` returned, or its document. A trace or profile is replayed with `formats` and
+    `policies` (default: those of `dlsim replay`) and tuned; a probe is replayed as by `dlsim
+    updates`.
+    Heat maps and exponents come from the results if these hold them, else from `trace`, or from
     the trace that a result names if it can be read; with `read_trace` False no trace is read.
-    `note` is called with a line before a trace is read, which may take long. `output` is replaced
-    when complete.
-    Raises InputError for files that are no results, UsageError for wrong formats and policies.
+    `note` is called with a line of text before a trace is read, which may take long. `output` is
+    replaced when the page is complete.
+    Raises InputError for files that are not results, UsageError for wrong formats and policies.
     """
     folder = Path(output).resolve().parent
     if Path(output).is_dir() or not os.access(folder, os.W_OK):  # before the work

@@ -25,7 +25,7 @@ _FIGURES = {
     ),
     "histograms": (
         ("max_histogram_distance", "distance in binades", lambda value: value),
-        ("max_zero_difference", "shares of zeros apart", lambda value: value),
+        ("max_zero_difference", "difference of the shares of zeros", lambda value: value),
     ),
 }
 _MEASURES = {"elements": "relative difference", "histograms": "difference of histograms"}
@@ -121,7 +121,7 @@ def _tensor_table(result: ShownResult) -> str:
         ("worst step", "number"),
         ("least norm B/A", "number"),
         ("largest norm B/A", "number"),
-        ("steps beyond", "number"),
+        ("steps above", "number"),
         ("not finite", "number"),
     ]
     head = "".join(f'<th scope="col" data-type="{kind}">{name}</th>' for name, kind in heads)

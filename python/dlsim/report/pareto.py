@@ -125,7 +125,7 @@ def front_table(result: ShownResult) -> str:
         ("parameters that vary", "text"),
         ("skipped", "number"),
         (LOST[key], "number"),
-        ("below the window", "number"),
+        ("scale too low", "number"),
         ("final scale", "number"),
     )
     head = "".join(f'<th scope="col" data-type="{kind}">{name}</th>' for name, kind in heads)

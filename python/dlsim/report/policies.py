@@ -93,7 +93,7 @@ def policies_table(runs: list[Run]) -> str:
     heads = (
         ("run", "text", ""),
         ("outcome", "text", "the worst that happened; the last section says how it is graded"),
-        ("skipped", "number", "steps on which the optimizer did not step, of all steps"),
+        ("skipped", "number", "skipped optimizer steps, of all steps"),
         ("first applied", "number", "number of the first step that was not skipped"),
         ("final scale", "number", "loss scale after the last step"),
         ("scales used", "number", "smallest and largest loss scale of the steps"),

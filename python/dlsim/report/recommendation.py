@@ -51,7 +51,7 @@ def _bars(item: Mapping[str, Any]) -> dict[str, Any]:
         rows.append((f"tuned {other.get('policy')}", other, other.get("skipped_steps")))
     static = part(item, "static")
     if static:
-        label = f"best static scale, {format_scale(static.get('scale'))}"
+        label = f"best fixed scale, {format_scale(static.get('scale'))}"
         rows.append((label, static, static.get("nonfinite_steps")))
     for other in objects(item, "comparisons"):
         rows.append((str(other.get("label")), other, other.get("skipped_steps")))

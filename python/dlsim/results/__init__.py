@@ -174,7 +174,7 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     except OSError as error:
         raise InputError(f"{name}: cannot be read: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise InputError(f"{name}: not JSON, byte {error.start} is no UTF-8") from error
+        raise InputError(f"{name}: not JSON, byte {error.start} is not UTF-8") from error
     try:
         return json.loads(text, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:

@@ -14,9 +14,9 @@ Side = Literal["forward", "backward", "unknown"]
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The side on which the first skipped step of a log overflowed, as far as its losses tell.
+    """Where the first skipped step of a log overflowed, as far as the logged losses show.
 
-    `evidence` is what speaks for it; where `side` is "unknown", why nothing does.
+    `evidence` gives the reason; if `side` is "unknown", it says why the log does not decide.
     """
 
     side: Side

@@ -20,7 +20,7 @@ class FirstOverflow(NamedTuple):
 class ForwardOverflow:
     """A tensor that overflows from `first_step` on; `absmax` is its largest over all steps.
 
-    `constant` tells that what overflows first is one value below -1e4, such as masks fill in.
+    `constant` says that the first overflow is a single value below -1e4, such as a mask fills in.
     """
 
     tensor: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The verdict of replay and tune: which format serves, at which loss scale, and what is at risk."""
+"""The verdict of replay and tune: which format works, at which loss scale, and what is at risk."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _SERVES = ("as is", "with a scale")
 
 @dataclass(frozen=True)
 class TensorAtRisk:
-    """A tensor that loses much of its own energy at the scale that the verdict is about.
+    """A tensor with large harm at the loss scale for which the verdict was computed.
 
     Harm is the relative squared error of one tensor at one step: 0 if nothing changed, 1 if all
-    became zero; `mean_channel_harm` is that of its channels, averaged over them and the steps, None
-    where they are not known. One of both is too large at some steps from `first_step` to
+    became zero; `mean_channel_harm` is that of its channels, averaged over channels and steps, or
+    None if they are not known. One of the two is too large at some steps from `first_step` to
     `last_step`.
     """
 
@@ -37,7 +37,7 @@ class TensorAtRisk:
 
 
 class StepWindow(NamedTuple):
-    """The loss scales that serve a step, both ends included; None and None if there are none."""
+    """The safe loss scales of a step, from `low` to `high` inclusive; both None if none is safe."""
 
     step: int
     low: float | None
@@ -46,15 +46,16 @@ class StepWindow(NamedTuple):
 
 @dataclass(frozen=True)
 class FormatVerdict:
-    """What is said of one format.
+    """The verdict on one format.
 
-    `verdict` is "as is", "with a scale", "no scale serves", "overflows" or "fails in forward",
-    which wins over the others: `forward` and `values` tell whether outputs of the forward pass and
-    parameters fit. It is "fits in forward" if they do and no gradients were recorded: nothing is
-    said of training then. All else is of gradients. `window` has the lowest and the highest scale
-    that serve all steps but isolated ones, None if none does. `scale` is the power of two to use as
-    a static scale, if one serves; `steps_outside_window` steps are not served by it. `steps` has
-    the window of each step; it is empty in files that lack it.
+    `verdict` is "as is", "with a scale", "no scale serves", "overflows" or "fails in forward".
+    "fails in forward" takes precedence: `forward` and `values` say whether outputs of the forward
+    pass and parameters fit the format. "fits in forward" means that they do, but that no gradients
+    were recorded, so nothing is known about training. The other fields are about gradients.
+    `window` holds the lowest and the highest loss scale that are safe at all but isolated steps, or
+    None. `scale` is the power of two to use as a fixed scale, or None; `steps_outside_window`
+    counts the steps at which it is not safe. `steps` has the window of each step; it is empty in
+    files without these.
     """
 
     format: str
@@ -71,15 +72,16 @@ class FormatVerdict:
 
     @property
     def serves(self) -> bool:
-        """Whether the format can be used, as it is or with a loss scale."""
+        """Whether the format can be used, with or without a loss scale."""
         return self.verdict in _SERVES
 
 
 @dataclass(frozen=True)
 class PathInWindows:
-    """How many steps of a policy's run had a scale in their window, below it or above it.
+    """At how many steps the loss scale of a policy was safe, too low or too high.
 
-    Below, tensors lose too much; above, something overflows. No scale serves the last ones.
+    Below the window of a step, tensors lose too much; above it, something overflows. At
+    `steps_with_empty_window` steps no loss scale is safe.
     """
 
     format: str
@@ -92,15 +94,15 @@ class PathInWindows:
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """The answer: `lines` in words, and what they are about.
+    """The answer: sentences in `lines`, and the figures behind them.
 
-    `formats` are those of the call in their order; `best` is the name of the one that ranks first,
-    and `verdict["fp16"]` is what is said of a format. `looked_at` has the roles of the tensors that
-    the answer is based on: "grad", "act_grad", "act" and "value"; `parameters_only` tells that
-    gradients of activations, which usually underflow first, are not among them. `channels` tells
-    whether channels of gradients were judged, too. `recipe`,
-    "autocast" or "half", says which values of the forward pass are held in 16 bits. `paths` are the
-    policies that were replayed. A verdict prints as its lines.
+    `formats` has the requested formats in their order; `best` is the name of the best one, and
+    `verdict["fp16"]` is the verdict on one format. `looked_at` lists the roles of the tensors on
+    which the answer is based: "grad", "act_grad", "act" and "value"; `parameters_only` says that
+    gradients of activations, which usually underflow first, are not among them. `channels` says
+    whether channels of gradients were judged as well. `recipe`, "autocast" or "half", says which
+    values of the forward pass are in 16 bits. `paths` are the policies that were replayed. A
+    verdict prints as its lines.
     """
 
     best: str

@@ -93,10 +93,10 @@ def run(
 
 @contextmanager
 def progress_to(callback: Progress) -> Iterator[None]:
-    """Within it, commands tell their progress to `callback` instead of drawing it on a terminal.
+    """Context in which commands report their progress to `callback`, not on the terminal.
 
-    It gets the work that is done, all of it, in units of the command's own, and a line of text, a
-    few times a second. What it raises ends the command.
+    A few times a second the callback gets the work done, the total work (both in units of the
+    command), and a line of text. An exception that it raises ends the command.
     """
     before = _on_progress.set(callback)
     try:

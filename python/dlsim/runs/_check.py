@@ -23,14 +23,14 @@ def check(
     policies: Names | None = None,
     grad_scale: float | str = 1.0,
 ) -> Verdict:
-    """Returns the verdict on the gradients of one step: the formats and loss scales that fit them.
+    """Returns the verdict on the gradients of one step: which formats and loss scales fit them.
 
     `gradients` are arrays of NumPy, PyTorch or others by name, such as
     `{name: p.grad for name, p in model.named_parameters()}`; names that end in `.act_grad` are
-    gradients of activations, and None is left out. `formats` and `policies` are those of
+    gradients of activations, and None is ignored. `formats` and `policies` are those of
     `dlsim.replay`. `grad_scale` is the loss scale that the gradients still carry. One step is a
-    sample: `dlsim.Recorder` records a training. They pass through a temporary file of their size.
-    Raises TypeError and UsageError for what are no gradients.
+    sample: to judge a training, record it with `dlsim.Recorder`. The gradients are written to a
+    temporary file. Raises TypeError and UsageError for anything that is not a gradient.
     """
     if not isinstance(gradients, Mapping):
         raise TypeError(

@@ -59,7 +59,7 @@ class Tensors(Mapping[str, FloatArray]):
 class Recording:
     """One recorded file of a step: the whole step, or one micro-step of it.
 
-    Several data-parallel ranks are one recording, reduced as `open_trace` was told.
+    Several data-parallel ranks are one recording, reduced as requested of `open_trace`.
     """
 
     place: str  # the file; that of rank 0

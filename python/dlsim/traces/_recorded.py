@@ -61,7 +61,7 @@ def _encoded(path: object) -> bytes:
     try:
         return os.fsencode(path)
     except UnicodeEncodeError:
-        raise UsageError(f"path: no valid Unicode, got {str(path)[:80]!a}") from None
+        raise UsageError(f"path: not valid Unicode, got {str(path)[:80]!a}") from None
 
 
 def position(steps: Sequence[int], number: int) -> int:

@@ -56,7 +56,7 @@ def _check_name(name: object) -> None:
     try:
         length = len(name.encode())
     except UnicodeEncodeError:
-        raise UsageError(f"tensor name {name!a}: no valid Unicode, expected UTF-8 text") from None
+        raise UsageError(f"tensor name {name!a}: not valid Unicode, expected UTF-8 text") from None
     if not 0 < length <= _MAX_NAME_BYTES or name == "__metadata__":
         raise UsageError(
             f"tensor name {name[:40]!a}: bad name, expected 1 to {_MAX_NAME_BYTES} bytes other "

@@ -21,7 +21,7 @@ const Differences = (() => {
     const size = typeof difference === "number" ? difference.toPrecision(3) : difference;
     return [
       `<b>step ${step}</b>`, `${measure} ${size}`, Report.plain(tensor.replace(/.{60}/g, "$&\n")).replace(/\n/g, "<br>"),
-      beyond ? `${Report.count(beyond)} ${beyond === 1 ? "tensor" : "tensors"} beyond the threshold` : "",
+      beyond ? `${Report.count(beyond)} ${beyond === 1 ? "tensor" : "tensors"} above the threshold` : "",
     ].filter((text) => text !== "").join("<br>");
   }
 
@@ -48,7 +48,7 @@ const Differences = (() => {
         height: 320, xaxis: { title: { text: "step" } },
         yaxis: { title: { text: measure }, zeroline: false, tickvals, ticktext },
       },
-      label: `${measure} over ${points.length} steps; ${points.filter(isBeyond).length} beyond the threshold`,
+      label: `${measure} over ${points.length} steps; ${points.filter(isBeyond).length} above the threshold`,
     };
   }
 

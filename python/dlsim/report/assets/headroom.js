@@ -38,7 +38,7 @@ const Headroom = (() => {
         },
         shapes: [edge(0, "solid"), edge(RISK, "dot")],
       },
-      label: `Head-room of each layer in ${run.format}: the forward pass beside the gradients`,
+      label: `Head-room of each layer in ${run.format}: of the forward pass and of the gradients`,
     };
   }
 

@@ -3,7 +3,7 @@
 "use strict";
 const HeatMap = (() => {
   const LOG10_2 = Math.log10(2);
-  const harm = { name: "harm", floor: -6, of: "of its own energy is the error" };
+  const harm = { name: "harm", floor: -6, of: "relative squared error" };
   const energy = { name: "energy lost", floor: -12, of: "of the sum of squares becomes zero" };
   const metricsOf = (map) => ({
     3: map.harm ? harm : energy,
@@ -128,7 +128,7 @@ const HeatMap = (() => {
     const group = groups[point.y];
     const row = worstOf(group, metric, bin);
     const lines = [Report.data.names[row[0]], steps];
-    if (group.length > 1) lines.push(`the worst of ${group.length} neighbouring rows here`);
+    if (group.length > 1) lines.push(`the worst of ${group.length} neighboring rows here`);
     for (const [key, { of }] of Object.entries(metricsOf(map))) {
       const code = row[key][bin];
       const text = code === null ? "nothing to lose" : `${Report.share(code === 1 ? 0 : 2 ** (code / 64))} ${of}`;

@@ -9,7 +9,7 @@ const Pareto = (() => {
       `<b>#${index}: ${Report.plain(format)} \u00b7 ${Report.plain(policy)}</b>${front ? " (on the front)" : ""}`,
       Report.plain(parameters).replace(/, /g, "<br>"),
       `${Report.count(skipped)} steps skipped`, `${what}: ${Report.share(lost)}`,
-      typeof below === "number" ? `${Report.count(below)} applied below their window` : "", `final scale: ${scale}`,
+      typeof below === "number" ? `${Report.count(below)} applied with too low a scale` : "", `final scale: ${scale}`,
     ].filter((text) => text !== "").join("<br>");
   }
 

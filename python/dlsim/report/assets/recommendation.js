@@ -26,7 +26,7 @@ const Recommendation = (() => {
           autorange: "reversed", showgrid: false, zeroline: false, ...Rows.ticks(labels, labels.length),
         },
       },
-      label: "What is lost of the gradients under the recommendation and of what it is compared with",
+      label: "Gradient lost under the recommendation and under the policies compared with it",
     };
   }
 

@@ -21,7 +21,7 @@ const Rows = (() => {
 
   // What the page says of joined rows.
   const note = (join, what) => (join === 1 ? ""
-    : `Each row joins ${join} neighbours and shows the largest ${what} among them. `);
+    : `Each row joins ${join} neighbors and shows the largest ${what} among them. `);
 
   // Ticks at `most` of the rows, evenly.
   function ticks(texts, most) {
