@@ -124,7 +124,7 @@ def test_a_pipe_is_refused_at_once(tmp_path: Path, kind: str) -> None:
     path = make(tmp_path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(dlsim.InputError, match=r"no regular file|no such file|no files"):
+    with pytest.raises(dlsim.InputError, match=r"not a regular file|no such file|no files"):
         run(path, tmp_path / "out")
 
 
