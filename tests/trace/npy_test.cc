@@ -145,7 +145,7 @@ TEST(Npy, ATraceAsksWhatV2Means) {
   TempDir dir;
   const std::string path = dir.Write("w.npy", NpyOf("'|V2'", "(2,)", 4));
   ExpectInputError([&] { OpenTrace({path}).Load(0); }, {"w.npy", "--npy-void bf16"});
-  const TraceOptions options{.tensors = "*", .npy_void2 = DType::kBF16};
+  const TraceOptions options{.tensors = "*", .npy_void2 = DType::kBF16, .ranks = {}};
   const TraceStep step = OpenTrace({path}, options).Load(0);
   EXPECT_EQ(step.recordings[0].tensors[0].dtype, DType::kBF16);
   EXPECT_EQ(step.recordings[0].file_bytes, std::filesystem::file_size(path));

@@ -74,7 +74,7 @@ TEST_F(Npz, TheDataOutliveTheReader) {
 TEST_F(Npz, ReadsOnlyTheSelectedArrays) {
   const std::string path =
       Write({{.name = "a.npy", .data = kArray}, {.name = "step.npy", .data = "no header"}});
-  const TraceOptions options{.tensors = "a*", .npy_void2 = {}};
+  const TraceOptions options{.tensors = "a*", .npy_void2 = {}, .ranks = {}};
   EXPECT_EQ(ReadWholeTrace({path}, options), 12u);
 }
 

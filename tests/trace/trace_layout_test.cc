@@ -228,7 +228,7 @@ TEST_F(Layout, RejectsOtherWaysToAccumulate) {
 
 TEST_F(Layout, SelectsTensorsByGlob) {
   WriteStep("step-1.safetensors");
-  const TraceOptions options{.tensors = "v*", .npy_void2 = {}};
+  const TraceOptions options{.tensors = "v*", .npy_void2 = {}, .ranks = {}};
   EXPECT_TRUE(OpenTrace({dir_.path()}, options).Load(0).recordings[0].tensors.empty());
 }
 
