@@ -9,7 +9,6 @@
 #include <span>
 #include <vector>
 
-#include "dlsim/enum_names.h"
 #include "dlsim/scaled_format.h"
 #include "dlsim/tensor_stats.h"
 
@@ -21,11 +20,6 @@ enum class BlockAxis : uint8_t {
   kRow,     // consecutive in memory
   kColumn,  // one below the other
 };
-
-constexpr auto EnumNames(BlockAxis) {
-  return std::to_array<EnumName<BlockAxis>>(
-      {{BlockAxis::kRow, "row"}, {BlockAxis::kColumn, "column"}});
-}
 
 // rows x columns float32 values, row by row.
 struct MatrixView {

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -156,6 +155,9 @@ struct NamedScaledFormat {
   std::string name;
   ScaledFormat format;
 };
+
+// Returns the name of a format of elements: "e4m3".
+std::string ElementName(const Format& element);
 
 // True if the text begins with the name of a scaled format: ParseScaledFormat is to read it.
 bool NamesScaledFormat(std::string_view text);

@@ -16,9 +16,6 @@
 namespace dlsim::sim {
 namespace {
 
-// So many steps may be lost: training goes on over a spike, and is not set up for it.
-size_t MostLost(size_t steps) { return std::max<size_t>(1, steps / 20); }
-
 // The step whose window ends first on one side, of those that hold the scale.
 WindowBound BoundOf(const FormatWindows& windows, const ServedScales& range, bool low) {
   WindowBound bound;

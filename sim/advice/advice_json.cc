@@ -112,11 +112,7 @@ Json JsonFormatAdvice(const ScaledAdvice& scaled) {
     verdict->state = ForwardState::kFits;
     verdict->steps = scaled.steps.size();
   }
-  HarmOverSteps backward;
-  for (const ScaledStep& step : scaled.steps) {
-    if (step.backward.tensors > 0) backward.Add(step.backward.mean);
-  }
-  format.mean_harm = backward.mean();
+  format.mean_harm = BackwardHarm(scaled).mean();
   format.steps_outside = scaled.ForwardFailures() + scaled.BackwardFailures();
   Json object = JsonFormatAdvice(format);
   object["scaled"] = JsonScaled(scaled);

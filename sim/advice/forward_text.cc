@@ -139,8 +139,7 @@ std::string Vanished(const FormatAdvice& format) {
   if (divisor != vanishing.end()) {
     return fmt::format(
         "fails in forward: {} divides by values, or takes the logarithm of some, that become zero "
-        "at "
-        "step {}, the smallest {} value is {:.2g}. No loss scale helps.",
+        "at step {}, the smallest {} value is {:.2g}. No loss scale helps.",
         Printable(LayerOf((*divisor)->name)), (*divisor)->energy_lost_step, format.format,
         smallest);
   }

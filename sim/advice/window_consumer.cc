@@ -55,7 +55,7 @@ std::set<std::string> SlightOutputs(std::span<const StepTensor> tensors,
   for (size_t t = 0; t < inputs.tensors.size(); ++t) {
     const auto& [name, role] = inputs.tensors[t];
     if (role != Role::kActGrad || !name.ends_with("_grad")) continue;
-    gradients[name.substr(0, name.size() - 5)] = inputs.totals[t].sum_of_squares;
+    gradients[OutputOf(name)] = inputs.totals[t].sum_of_squares;
   }
   std::vector<double> weights;
   for (size_t t = 0; t < tensors.size(); ++t) {

@@ -239,8 +239,7 @@ void VisitReductions(OptionRows& option, AccumulateOptions& options) {
          "ring, tree or all-to-all (with float32 sums), repeatable (default: all)");
   option("--divide", options.divisions, "NAME",
          "Divide by the number of ranks before the sum, after it, or by its square root at both "
-         "times "
-         "(sqrt), repeatable (default: all)");
+         "times (sqrt), repeatable (default: all)");
   const auto read_level = [&](const std::string& text) {
     options.levels.push_back(static_cast<int>(ParseChoice("--level", text, {"0", "1", "2"})));
   };

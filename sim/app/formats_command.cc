@@ -104,17 +104,13 @@ std::string FormatsTable(const std::vector<Listed>& formats) {
   return text;
 }
 
-std::string ElementText(const Format& element) {
-  return fmt::format("e{}m{}", element.exponent_bits, element.mantissa_bits);
-}
-
 std::string ScaledTable(const std::vector<NamedScaledFormat>& formats) {
   if (formats.empty()) return "";
   std::vector<TableRow> rows = {
       {"with scales of its own", "forward", "backward", "a scale for", "stored as"}};
   for (const auto& [name, format] : formats) {
     const bool block = format.sharing == Sharing::kBlock;
-    rows.push_back({name, ElementText(format.forward), ElementText(format.backward),
+    rows.push_back({name, ElementName(format.forward), ElementName(format.backward),
                     block ? fmt::format("{} elements", format.block)
                           : "a " + std::string(NameOf(format.sharing)),
                     std::string(NameOf(format.scale))});
@@ -131,8 +127,8 @@ Json ScaledJson(const std::vector<NamedScaledFormat>& formats) {
   for (const auto& [name, format] : formats) {
     const bool block = format.sharing == Sharing::kBlock;
     rows.push_back({{"name", name},
-                    {"forward", ElementText(format.forward)},
-                    {"backward", ElementText(format.backward)},
+                    {"forward", ElementName(format.forward)},
+                    {"backward", ElementName(format.backward)},
                     {"sharing", NameOf(format.sharing)},
                     {"block", block ? Json(format.block) : Json()},
                     {"scale_type", NameOf(format.scale)},

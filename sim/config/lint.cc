@@ -225,7 +225,7 @@ void LintSmoothing(const ConfigNode& root, const std::string& format,
   }
 }
 
-// True for settings of a policy that are loss scales; growth factors and windows are none.
+// True for settings of a policy that are loss scales; growth factors and windows are not.
 bool IsScale(std::string_view key) {
   constexpr std::array<std::string_view, 8> kNames = {
       "loss_scale",     "init_scale",     "initial_scale", "initial_loss_scale",

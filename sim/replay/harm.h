@@ -2,6 +2,7 @@
 // How much a step's tensors lose, each of its own: the harm of docs/numerics.md over tensors.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -92,6 +93,10 @@ inline constexpr double kHarmThreshold = 0.013, kParametersOnlyHarmThreshold = 0
 // The same of channels: features of activations, rows of parameters. Each sees what the other and
 // whole tensors do not.
 inline constexpr double kFeatureHarmThreshold = 0.06, kRowHarmThreshold = 0.02;
+
+// Returns how many of a run's steps may be lost: training goes on after a spike, and is not set up
+// for it.
+inline size_t MostLost(size_t steps) { return std::max<size_t>(1, steps / 20); }
 
 // Returns the mean harm over tensors up to which a conversion serves a step.
 double HarmLimit(const Conversion& conversion, bool parameters_only);

@@ -25,6 +25,14 @@ inline std::string LayerOf(std::string_view name) {
   return std::string(dot == std::string_view::npos ? name : name.substr(0, dot));
 }
 
+// Returns the output of which a tensor is the gradient: "fc.act" of "fc.act_grad"; any other name
+// as it is.
+inline std::string OutputOf(std::string_view name) {
+  constexpr std::string_view kGradient = "_grad";
+  if (name.ends_with(kGradient)) name.remove_suffix(kGradient.size());
+  return std::string(name);
+}
+
 // Returns whether a name is that of an operation in a module, `<module>/<operation>`.
 inline bool IsOfOperation(std::string_view name) { return name.find('/') != name.npos; }
 

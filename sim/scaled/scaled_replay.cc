@@ -10,6 +10,7 @@
 
 #include "dlsim/error.h"
 #include "dlsim/tensor_values.h"
+#include "sim/replay/harm.h"
 #include "sim/replay/layer_name.h"
 #include "src/base/parallel.h"
 
@@ -32,9 +33,7 @@ bool IsJudged(const TraceTensor& tensor, const std::set<std::string>& float32) {
   if (tensor.role == Role::kGrad || tensor.shape.size() < 2 || IsOfOperation(tensor.name)) {
     return false;
   }
-  std::string output = tensor.name;
-  if (tensor.role == Role::kActGrad && output.ends_with("_grad")) output.resize(output.size() - 5);
-  return !float32.contains(output);
+  return !float32.contains(OutputOf(tensor.name));
 }
 
 const Format& ElementOf(Role role, const ScaledFormat& format) {
@@ -57,7 +56,7 @@ void TakeMean(ScaledHarm& harm) {
 }
 
 bool TooMany(size_t failures, size_t steps) {
-  return failures > std::max<size_t>(1, steps / 20) || (steps == 1 && failures == 1);
+  return failures > MostLost(steps) || (steps == 1 && failures == 1);
 }
 
 }  // namespace
@@ -116,7 +115,7 @@ ScaledReplay::Found ScaledReplay::Convert(const Source& source, const OfFormat& 
 }
 
 // Another micro-step of the same tensor.
-void ScaledReplay::Merge(const Source&, const Found& from, Found& into) {
+void ScaledReplay::Merge(const Found& from, Found& into) {
   into.largest = std::fmax(into.largest, from.largest);
   for (size_t axis = 0; axis < 2; ++axis) {
     const ScaledStats& other = from.by_axis[axis];
@@ -208,7 +207,7 @@ void ScaledReplay::Add(const GradientStep& step) {
       const Source& source = sources[order[place]];
       Found all = std::move(found[order[place]][f]);
       for (const size_t other : same[source.tensor->name]) {
-        if (other != order[place]) Merge(source, found[other][f], all);
+        if (other != order[place]) Merge(found[other][f], all);
       }
       AddFound(step.number(), source, all, place, format);
       const auto delayed = format.delayed.find(source.tensor->name);

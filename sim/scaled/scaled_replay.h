@@ -38,7 +38,7 @@ class ScaledReplay {
   struct Found;
 
   static Found Convert(const Source& source, const OfFormat& format, std::span<const float> values);
-  static void Merge(const Source& source, const Found& from, Found& into);
+  static void Merge(const Found& from, Found& into);
   static void AddFound(int64_t step, const Source& source, const Found& found, size_t place,
                        OfFormat& format);
 

@@ -93,11 +93,11 @@ bool HasGaps(const ScaledAdvice& format) {
          }) != format.steps.end();
 }
 
-std::string ElementText(const Format& element) {
-  return fmt::format("e{}m{}", element.exponent_bits, element.mantissa_bits);
-}
-
 }  // namespace
+
+HarmOverSteps BackwardHarm(const ScaledAdvice& format) {
+  return OverSteps(format, &ScaledStep::backward);
+}
 
 Verdict VerdictOn(const ScaledAdvice& format) {
   if (format.looked_at.empty() || HasGaps(format)) return Verdict::kOverflows;
@@ -186,8 +186,8 @@ std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t to
 Json JsonScaled(const ScaledAdvice& format) {
   const ScaledFormat& row = format.row;
   Json object = {{"name", row.name},
-                 {"forward_elements", ElementText(row.forward)},
-                 {"backward_elements", ElementText(row.backward)},
+                 {"forward_elements", ElementName(row.forward)},
+                 {"backward_elements", ElementName(row.backward)},
                  {"sharing", NameOf(row.sharing)},
                  {"block", row.sharing == Sharing::kBlock ? Json(row.block) : Json()},
                  {"scale_type", NameOf(row.scale)},

@@ -13,6 +13,9 @@ namespace dlsim::sim {
 
 Verdict VerdictOn(const ScaledAdvice& format);
 
+// Returns what the gradients of activations lose, over the steps that have any.
+HarmOverSteps BackwardHarm(const ScaledAdvice& format);
+
 // Returns the sentence on a format.
 std::string ScaledSentence(const ScaledAdvice& format);
 

@@ -108,6 +108,10 @@ class OptionReader {
 
 }  // namespace
 
+std::string ElementName(const Format& element) {
+  return "e" + std::to_string(element.exponent_bits) + "m" + std::to_string(element.mantissa_bits);
+}
+
 bool NamesScaledFormat(std::string_view text) { return FindRow(NameIn(text)) != nullptr; }
 
 NamedScaledFormat ParseScaledFormat(std::string_view text, std::string_view place) {
