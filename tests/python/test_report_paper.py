@@ -15,6 +15,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 import dlsim
 
 WIDE = 690  # pixels of text on A4 and Letter
+CHART_WIDTH = "return document.querySelector('[data-chart=\"scale-path\"] .main-svg').clientWidth"
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +67,18 @@ def test_nothing_is_folded_or_blank_on_paper(browser: Driver, page: Path) -> Non
     browser.execute_script("dispatchEvent(new Event('afterprint'))")
     assert len(browser.find_elements(By.CSS_SELECTOR, "details:not([open])")) == len(folded)
     reveal(browser)
-    script = "return document.querySelector('[data-chart=\"scale-path\"] .main-svg').clientWidth"
-    WebDriverWait(browser, 60).until(lambda d: d.execute_script(script) > WIDE)
+    assert browser.execute_script(CHART_WIDTH) > WIDE
     assert problems(browser) == []
+
+
+def test_a_chart_drawn_again_has_the_width_of_its_place(browser: Driver, page: Path) -> None:
+    opened(browser, page)
+    reveal(browser)
+    script = "document.querySelector('main').style.width = arguments[0]; Report.redrawAll()"
+    for width in (500, 900, 600):
+        browser.execute_script(script, f"{width}px")
+        reveal(browser)
+        assert width - 100 < browser.execute_script(CHART_WIDTH) <= width
 
 
 def test_paper_is_light(browser: Driver, page: Path) -> None:

@@ -108,6 +108,7 @@ const Report = (() => {
       tickcolor: color("line"), automargin: true,
     };
     const base = {
+      autosize: true, // else a chart drawn again keeps the width that it had
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("ink") },
       margin: { l: 56, r: 16, t: 30, b: 44 }, hovermode: "closest",
