@@ -87,6 +87,7 @@ class NearestRows {
       : min_normal_(hn::Set(X::kU32, nearest.min_normal_bits)),
         dropped_(hn::Set(X::kU32, nearest.dropped_bits << 23)),
         max_(hn::Set(X::kU32, nearest.max_bits)),
+        rounded_product_(hn::Set(X::kU32, nearest.rounded_product_bits)),
         scale_(hn::Set(X::kF32, nearest.scale)),
         inverse_scale_(hn::Set(X::kF32, nearest.inverse_scale)),
         exact_inverse_(hn::Set(X::kF64, nearest.exact_inverse)) {}
@@ -123,6 +124,7 @@ class NearestRows {
     const V input = X::Load(at);
     V output = input;
     if constexpr (kKernel.multiplies) output = X::Bits(hn::Mul(X::Float(input), scale_));
+    if constexpr (kKernel.rounds_products) output = RoundProduct(output);
     output = Round(output);
     if constexpr (kSmall) output = CountSmall(input, output, i, counts, strip);
     AddErrors(input, output, i, counts, strip);
@@ -174,6 +176,14 @@ class NearestRows {
 
   HWY_INLINE V Clamp(V output) const { return hn::IfThenElse(X::Lt(max_, output), max_, output); }
 
+  // Rounds as float32 rounds a scaled value that is subnormal: as Round does, with the unit of its
+  // subnormals.
+  HWY_INLINE V RoundProduct(V magnitude) const {
+    const X::F c = X::Float(rounded_product_);
+    const V rounded = X::Bits(hn::Sub(hn::Add(X::Float(magnitude), c), c));
+    return hn::IfThenElse(X::Lt(magnitude, rounded_product_), rounded, magnitude);
+  }
+
   // Rounds to nearest even by one addition: x + C - C with C = 2^dropped * max(2^exponent of x,
   // min_normal). x + C lies in [C, 2C), whose unit is the last bit that the result keeps, and C is
   // an even multiple of it: ties go to even. Holds while 2C is finite.
@@ -195,7 +205,7 @@ class NearestRows {
     if constexpr (kZeros) Strip::AddSquares(strip.underflows, count, sums.underflows);
   }
 
-  V min_normal_, dropped_, max_;
+  V min_normal_, dropped_, max_, rounded_product_;
   X::F scale_, inverse_scale_;
   X::Sum exact_inverse_;
 };
@@ -247,6 +257,16 @@ MeasureFunction WithoutMultiplicationsFor(SmallResults small) {
   return nullptr;
 }
 
+// Rounded twice, a value slightly above half of the smallest result may become zero.
+template <bool kErrorsOnly>
+MeasureFunction RoundingProductsFor(SmallResults small) {
+  using S = SmallResults;
+  constexpr Overflowing kNone = Overflowing::kNone;
+  return small == S::kFlushed
+             ? MeasureNearestWith<NearestKernel{false, kErrorsOnly, S::kFlushed, kNone, true}>
+             : MeasureNearestWith<NearestKernel{false, kErrorsOnly, S::kAny, kNone, true}>;
+}
+
 template <SmallResults kSmall>
 MeasureFunction WithMultiplicationsFor(Overflowing overflowing) {
   switch (overflowing) {
@@ -266,6 +286,10 @@ inline MeasureFunction FunctionOf(const NearestKernel& kernel) {
     if (kernel.small == S::kNone) return WithMultiplicationsFor<S::kNone>(kernel.overflowing);
     return kernel.small == S::kFlushed ? WithMultiplicationsFor<S::kFlushed>(kernel.overflowing)
                                        : WithMultiplicationsFor<S::kAny>(kernel.overflowing);
+  }
+  if (kernel.rounds_products) {
+    return kernel.errors_only ? RoundingProductsFor<true>(kernel.small)
+                              : RoundingProductsFor<false>(kernel.small);
   }
   constexpr Overflowing kNone = Overflowing::kNone, kInfinite = Overflowing::kToInfinity;
   if (kernel.overflowing == kNone) {

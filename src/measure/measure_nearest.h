@@ -20,9 +20,11 @@ namespace dlsim {
 // what they are without the scale.
 struct NearestSpec {
   uint32_t dropped_bits = 0;
-  uint32_t min_normal_bits = 0;              // results below this are subnormal
-  uint32_t max_bits = 0;                     // results beyond this overflow
-  uint32_t limit_bits = 0;                   // values beyond this are not for the kernel
+  uint32_t min_normal_bits = 0;  // results below this are subnormal
+  uint32_t max_bits = 0;         // results beyond this overflow
+  uint32_t limit_bits = 0;       // values beyond this are not for the kernel
+  // Where !multiplies: float32 rounds a scaled value below this, too; 0: that changes no result.
+  uint32_t rounded_product_bits = 0;
   float scale = 1.0f, inverse_scale = 1.0f;  // absolute values; not needed where !multiplies
   double exact_inverse = 1.0;                // the same
   float overflow_result = 0;                 // unscaled
@@ -47,6 +49,7 @@ struct NearestKernel {
   bool errors_only = false;
   SmallResults small = SmallResults::kNone;
   Overflowing overflowing = Overflowing::kNone;
+  bool rounds_products = false;
 
   // Rounding of normal results is the same at all scales that are not multiplied with.
   bool HasScale() const {
@@ -82,8 +85,8 @@ inline std::optional<NearestSpec> MakeMultiplyingSpec(const CodecSpec& spec,
 
 // Measuring at scale 2^k is measuring, at scale 1, the format whose bias is larger by k: the two
 // multiplications are exact and can be left out. That takes a float32 that holds the smallest and
-// the largest result, and inputs whose scaled value float32 rounds to stay below half of the
-// smallest.
+// the largest result. Formats whose range ends where that of float32 does are rounded to float32's
+// subnormals first, as the scaled values are: multiplying would take ten times as long there.
 inline std::optional<NearestSpec> WithoutMultiplications(NearestSpec nearest) {
   const uint32_t bits = std::bit_cast<uint32_t>(nearest.scale);
   const int k = static_cast<int>(bits >> 23) - 127;
@@ -91,7 +94,7 @@ inline std::optional<NearestSpec> WithoutMultiplications(NearestSpec nearest) {
   const int dropped = static_cast<int>(nearest.dropped_bits);
   const int min_normal = static_cast<int>(nearest.min_normal_bits >> 23);
   const int min_positive = min_normal - 23 + dropped;
-  if (k != 0 && (min_positive < 2 || min_positive - k < 2)) return std::nullopt;
+  if (k != 0 && min_positive - k < 2) return std::nullopt;
   // The smallest C must be finite, too.
   if (min_normal - k + dropped > static_cast<int>(kMaxAdditionExponent)) return std::nullopt;
   nearest.multiplies = false;
@@ -99,6 +102,11 @@ inline std::optional<NearestSpec> WithoutMultiplications(NearestSpec nearest) {
   // Where float32 ends below the largest result none is beyond it.
   const int64_t max_bits = int64_t{nearest.max_bits} - int64_t{k} * (1 << 23);
   nearest.max_bits = static_cast<uint32_t>(std::min<int64_t>(max_bits, codec::kInfinityBits - 1));
+  // Scaled values that float32 rounds stay below half of the smallest result of other formats.
+  if (k != 0 && min_positive < 2) {
+    if (k > 0 || max_bits < codec::kInfinityBits) return std::nullopt;
+    nearest.rounded_product_bits = static_cast<uint32_t>(1 - k) << 23;
+  }
   return nearest;
 }
 
@@ -154,6 +162,7 @@ inline std::optional<NearestKernel> KernelFor(const NearestSpec& nearest, const 
   if (kernel.overflowing == Overflowing::kSaturating) return std::nullopt;
   kernel.errors_only = errors_only;
   if (errors_only && kernel.small == SmallResults::kSubnormal) kernel.small = SmallResults::kAny;
+  kernel.rounds_products = nearest.rounded_product_bits > 0 && kernel.small != SmallResults::kNone;
   return kernel;
 }
 

@@ -3,9 +3,11 @@
 // the scalar reference, digit for digit, on every target.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <set>
 #include <tuple>
 #include <vector>
@@ -75,26 +77,67 @@ TEST_P(MeasureNearestOnTarget, ManyQuestionsShareAChunk) {
   }
 }
 
-// The test above means little unless every kernel is asked.
+// Values whose scaled ones are subnormal in float32 are rounded twice, there and to the format:
+// those near the places where both roundings meet, and others.
+TEST_P(MeasureNearestOnTarget, EqualsTheReferenceWhereFloat32RoundsProducts) {
+  for (const char* name : {"bf16", "tf32", "e8m2", "e8m5", "e8m20"}) {
+    SCOPED_TRACE(name);
+    const Format format = ParseFormat(name).format;
+    for (const int k : {-7, -8, -9, -24, -61, -100, -119, -125, -126}) {
+      std::vector<float> values;
+      const int last = 1 - format.bias - format.mantissa_bits;  // exponent of the smallest result
+      for (int eighths = 0; eighths < 200; ++eighths) {
+        const float at = std::ldexp(static_cast<float>(eighths), last - 3 - k);
+        for (int ulps = -2; ulps <= 2; ++ulps) {
+          const uint32_t bits = std::bit_cast<uint32_t>(at) + static_cast<uint32_t>(ulps);
+          if (eighths > 0 || ulps >= 0) values.push_back(std::bit_cast<float>(bits));
+        }
+        for (const float bits_of_product : {0.499f, 0.5f, 0.501f, 1.5f}) {
+          values.push_back(-at - std::ldexp(bits_of_product, -149 - k));
+        }
+      }
+      std::vector<float> above;  // half of the smallest result, if slightly
+      std::ranges::copy_if(values, std::back_inserter(above), [&](float value) {
+        return std::fabs(value) > std::ldexp(1.0f, last - 1 - k);
+      });
+      ChunkMeasurer chunk(values, 0), chunk_above(above, 0);
+      for (const Conversion& conversion : ConversionsTo(format, kNearestEven)) {
+        ExpectAsReference(chunk, values, {conversion, std::ldexp(1.0f, k), {}});
+        ExpectAsReference(chunk_above, above, {conversion, std::ldexp(1.0f, k), {}});
+      }
+    }
+  }
+}
+
+// The tests above mean little unless every kernel is asked.
 TEST(MeasureNearest, ChunksAskEveryKernel) {
-  std::set<std::tuple<bool, bool, SmallResults, Overflowing>> kernels;
+  std::set<std::tuple<bool, bool, SmallResults, Overflowing, bool>> kernels;
+  const auto add = [&](const NearestKernel& kernel) {
+    kernels.insert({kernel.multiplies, kernel.errors_only, kernel.small, kernel.overflowing,
+                    kernel.rounds_products});
+  };
   for (const uint32_t smallest : {1u, 90u << 23, 113u << 23}) {
     for (const float absmax : {1.0f, 1e6f}) {
       const ChunkInputs inputs = {true, absmax, smallest - 1, 0, 1};
       for (const Conversion& conversion : ConversionsTo(kFp16, kNearestEven)) {
         for (const float scale : {1.0f, 1.5f, 0x1p14f}) {
           for (const Asked asked : {Asked::kAll, Asked::kErrors}) {
-            const auto nearest = ChunkQuestion({conversion, scale, {}}, asked).NearestFor(inputs);
-            kernels.insert({nearest.kernel.multiplies, nearest.kernel.errors_only,
-                            nearest.kernel.small, nearest.kernel.overflowing});
+            add(ChunkQuestion({conversion, scale, {}}, asked).NearestFor(inputs).kernel);
           }
         }
       }
     }
   }
+  const ChunkInputs small_inputs = {true, 1, 0, 0, 1};
+  for (const Conversion& conversion : ConversionsTo(kBf16, kNearestEven)) {
+    for (const Asked asked : {Asked::kAll, Asked::kErrors}) {
+      add(ChunkQuestion({conversion, 0x1p-60f, {}}, asked).NearestFor(small_inputs).kernel);
+    }
+  }
   // Without multiplications 4 and, for errors alone, 3 kinds of small results, each with and
-  // without infinities; with them 3, each with 3 kinds of overflow.
-  EXPECT_EQ(kernels.size(), 4 * 2 + 3 * 2 + 3 * 3u);
+  // without infinities; with them 3, each with 3 kinds of overflow; where products are rounded 2,
+  // each also for errors alone.
+  EXPECT_EQ(kernels.size(), 4 * 2 + 3 * 2 + 3 * 3 + 2 * 2u);
 }
 
 TEST_P(MeasureNearestOnTarget, CountsMagnitudesBelowALimit) {
