@@ -37,6 +37,7 @@ _CASES: tuple[tuple[str, str, bool], ...] = (
         "replay {trace} --format fp16 --policy cerebras-2.10",
         True,
     ),
+    ("Command/replay/default/default", "replay {trace}", False),
     ("Command/replay/fp16/all", "replay {trace} --format fp16 --policy all", False),
     ("Command/profile/all/-", "profile {trace} -o {output}", True),
     (
