@@ -2,8 +2,12 @@
 #include "sim/replay/step_loop.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
+#include <vector>
 
 #include "sim/base/caller.h"
 #include "sim/replay/step_queue.h"
@@ -68,6 +72,53 @@ void ConsumerGroup::Advance(size_t i, const GradientStep& step, const MeasuredSt
   for (StepConsumer* const member : members_) member->Advance(i, step, measured);
 }
 
+namespace {
+
+// Returns whether float32 sums of the still scaled gradients, or of their squares, may overflow.
+// Rounding at most doubles what is normal.
+bool MayOverflowSums(const StepQuestion& question, const std::vector<TensorAnswer>& answers) {
+  constexpr double kFar = 0x1p126;  // not even close to float32's largest value
+  double sum_of_squares = 0;
+  for (size_t t = 0; t < answers.size(); ++t) {
+    double largest = 0, elements = 0;
+    for (const TensorStats& part : answers[t].parts) {
+      if (part.nonfinite() > 0) return true;  // which may become the format's largest value
+      largest += std::fmax(1, 2 * std::fabs(double{part.absmax} * double{question.ScaleOf(t)}));
+      elements = std::fmax(elements, static_cast<double>(part.elements));
+    }
+    sum_of_squares += elements * largest * largest;
+    if (!(elements * largest < kFar)) return true;
+  }
+  return !(sum_of_squares < kFar);
+}
+
+// Measures a step; the sums of details, which cost the most, only where they decide.
+StepMeasurement MeasureWithSums(const GradientStep& step, std::span<const StepQuestion> questions,
+                                StepOptions options) {
+  std::vector<StepQuestion> asked(questions.begin(), questions.end());
+  for (StepQuestion& question : asked) {
+    if (question.detail) question.detail->sums = false;
+  }
+  StepMeasurement measured = step.Measure(asked, options);
+  std::vector<size_t> places;
+  asked.clear();
+  for (size_t q = 0; q < questions.size(); ++q) {
+    const std::optional<DetailQuestion>& detail = questions[q].detail;
+    if (!detail || !detail->sums || !MayOverflowSums(questions[q], measured.answers[q])) continue;
+    places.push_back(q);
+    asked.push_back(questions[q]);
+  }
+  if (places.empty()) return measured;
+  options.channels = false;
+  StepMeasurement with_sums = step.Measure(asked, options);
+  for (size_t i = 0; i < places.size(); ++i) {
+    measured.answers[places[i]] = std::move(with_sums.answers[i]);
+  }
+  return measured;
+}
+
+}  // namespace
+
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer) {
   StepQueue<std::unique_ptr<GradientStep>> queue(
       source.step_count(), [&](size_t i) { return source.Load(i, consumer.needs()); });
@@ -83,7 +134,7 @@ void ForEachStep(const GradientSource& source, const StepOptions& options, StepC
       if (consumer.Ask(*step, questions)) {
         StepOptions asked = options;
         asked.channels = questions.channels();
-        measured.gradients = step->Measure(questions.all(), asked);
+        measured.gradients = MeasureWithSums(*step, questions.all(), asked);
       }
       if (!questions.forward().empty()) {
         measured.forward = step->MeasureForward(questions.forward(), options);
