@@ -29,6 +29,7 @@ struct NearestSpec {
   double exact_inverse = 1.0;                // the same
   float overflow_result = 0;                 // unscaled
   bool multiplies = true;
+  bool only_normal = false;  // chunks with small results are not for the kernel
   bool flushes = false, saturates = false;
 };
 
@@ -85,8 +86,9 @@ inline std::optional<NearestSpec> MakeMultiplyingSpec(const CodecSpec& spec,
 
 // Measuring at scale 2^k is measuring, at scale 1, the format whose bias is larger by k: the two
 // multiplications are exact and can be left out. That takes a float32 that holds the smallest and
-// the largest result. Formats whose range ends where that of float32 does are rounded to float32's
-// subnormals first, as the scaled values are: multiplying would take ten times as long there.
+// the largest result; the smallest one only where there are small results. Formats whose range ends
+// where that of float32 does are rounded to float32's subnormals first, as the scaled values are:
+// multiplying would take ten times as long there.
 inline std::optional<NearestSpec> WithoutMultiplications(NearestSpec nearest) {
   const uint32_t bits = std::bit_cast<uint32_t>(nearest.scale);
   const int k = static_cast<int>(bits >> 23) - 127;
@@ -94,17 +96,17 @@ inline std::optional<NearestSpec> WithoutMultiplications(NearestSpec nearest) {
   const int dropped = static_cast<int>(nearest.dropped_bits);
   const int min_normal = static_cast<int>(nearest.min_normal_bits >> 23);
   const int min_positive = min_normal - 23 + dropped;
-  if (k != 0 && min_positive - k < 2) return std::nullopt;
+  nearest.only_normal = k != 0 && min_positive - k < 2;
   // The smallest C must be finite, too.
   if (min_normal - k + dropped > static_cast<int>(kMaxAdditionExponent)) return std::nullopt;
   nearest.multiplies = false;
-  nearest.min_normal_bits = static_cast<uint32_t>(min_normal - k) << 23;
+  nearest.min_normal_bits = static_cast<uint32_t>(std::max(1, min_normal - k)) << 23;
   // Where float32 ends below the largest result none is beyond it.
   const int64_t max_bits = int64_t{nearest.max_bits} - int64_t{k} * (1 << 23);
   nearest.max_bits = static_cast<uint32_t>(std::min<int64_t>(max_bits, codec::kInfinityBits - 1));
   // Scaled values that float32 rounds stay below half of the smallest result of other formats.
-  if (k != 0 && min_positive < 2) {
-    if (k > 0 || max_bits < codec::kInfinityBits) return std::nullopt;
+  if (k != 0 && min_positive < 2 && !nearest.only_normal) {
+    if (max_bits < codec::kInfinityBits) return std::nullopt;
     nearest.rounded_product_bits = static_cast<uint32_t>(1 - k) << 23;
   }
   return nearest;
@@ -154,6 +156,7 @@ inline std::optional<NearestKernel> KernelFor(const NearestSpec& nearest, const 
     kernel.overflowing = nearest.saturates ? Overflowing::kSaturating : Overflowing::kToInfinity;
   }
   kernel.small = SmallResultsOf(nearest, SmallestScaledLessOne(nearest, inputs));
+  if (nearest.only_normal && kernel.small != SmallResults::kNone) return std::nullopt;
   if (nearest.multiplies) {
     if (kernel.small == SmallResults::kSubnormal) kernel.small = SmallResults::kAny;
     return kernel;

@@ -109,6 +109,32 @@ TEST_P(MeasureNearestOnTarget, EqualsTheReferenceWhereFloat32RoundsProducts) {
   }
 }
 
+// At scales above 1 the results of formats as wide as float32 can lie below its smallest values;
+// chunks with none so small share their rounding with other scales.
+TEST_P(MeasureNearestOnTarget, EqualsTheReferenceWhereFloat32HoldsNoSmallResults) {
+  std::vector<float> normal = GradientLike(1000, false);
+  normal.push_back(0x1p-126f);
+  std::vector<float> large = normal;
+  for (const float value : {0x1.fffffep127f, 0x1.ffp127f, 0x1.feffp100f, -0x1.8p30f}) {
+    large.push_back(value);
+  }
+  std::vector<float> subnormal = normal;
+  for (const float value : {0x1.fffffcp-127f, 0x1p-133f, -0x1.8p-140f, 0x1p-149f}) {
+    subnormal.push_back(value);
+  }
+  for (const std::vector<float>& values : {normal, large, subnormal}) {
+    ChunkMeasurer chunk(values, 0);
+    for (const char* name : {"bf16", "tf32", "e8m2", "e8m20", "fp16", "fp8-e4m3"}) {
+      SCOPED_TRACE(name);
+      for (const Conversion& conversion : ConversionsTo(ParseFormat(name).format, kNearestEven)) {
+        for (const int k : {-126, -90, -8, -7, -1, 0, 1, 2, 15, 24, 27, 28, 100, 102, 126}) {
+          ExpectAsReference(chunk, values, {conversion, std::ldexp(1.0f, k), {}});
+        }
+      }
+    }
+  }
+}
+
 // The tests above mean little unless every kernel is asked.
 TEST(MeasureNearest, ChunksAskEveryKernel) {
   std::set<std::tuple<bool, bool, SmallResults, Overflowing, bool>> kernels;
