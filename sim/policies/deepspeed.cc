@@ -58,14 +58,20 @@ constexpr const char* NameOfPolicy(Growth growth) {
   return growth == Growth::kSince_0_17_1 ? "deepspeed" : "deepspeed-0.16";
 }
 
+bool LowersScale(const Config& config, const State& state) {
+  return config.delayed_shift == 1 || state.cur_hysteresis == 1;
+}
+
+// Where the original raises at an overflow. The common exception is not thrown: those who search
+// for parameters meet it at every second step.
+bool RaisesAtOverflow(const Config& config, const State& state) {
+  return config.raise_error_at_min_scale && LowersScale(config, state) &&
+         state.cur_scale == config.min_scale;
+}
+
 // The original logs scales as integers, which an infinite one is not.
 void OnOverflow(const Config& config, State& state) {
-  if (config.delayed_shift == 1 || state.cur_hysteresis == 1) {
-    if (state.cur_scale == config.min_scale && config.raise_error_at_min_scale) {
-      throw PythonError{"Exception",
-                        "Current loss scale already at minimum - cannot decrease scale anymore. "
-                        "Exiting run."};
-    }
+  if (LowersScale(config, state)) {
     const PythonNumber lowered = Max(state.cur_scale / config.scale_factor, config.min_scale);
     CheckConvertsToInt(state.cur_scale);
     CheckConvertsToInt(lowered);
@@ -93,6 +99,13 @@ void OnCleanStep(const Config& config, State& state) {
 Transition<State> DynamicLossScaler::Next(const Config& config, const State& state,
                                           const ScalerInput& input) {
   if (!config.dynamic) return {.next = state, .skip = input.overflow};
+  if (input.overflow && RaisesAtOverflow(config, state)) {
+    return {.next = state,
+            .skip = true,
+            .event = FatalEvent({"Exception",
+                                 "Current loss scale already at minimum - cannot decrease scale "
+                                 "anymore. Exiting run."})};
+  }
   return UpdateAsPython(state, input, [&](State& next) {
     input.overflow ? OnOverflow(config, next) : OnCleanStep(config, next);
     next.cur_iter += 1;
