@@ -163,6 +163,45 @@ RankSample Read(const RankTensor& tensor, const std::vector<size_t>& ranks, uint
   return sample;
 }
 
+// A recorded rank, and a number from 0 to 2^32 that is independent of it.
+struct Drawn {
+  size_t rank = 0;
+  double chance = 0;
+
+  Drawn(const RandomStream& random, uint64_t index, size_t ranks) {
+    const uint64_t drawn = uint64_t{RandomBits(random, index)} * ranks;
+    rank = static_cast<size_t>(drawn >> 32);
+    chance = static_cast<double>(static_cast<uint32_t>(drawn));
+  }
+};
+
+// The means of an element over the first ranks, without zeros: a rank that did not use a row of an
+// embedding says nothing about those that did.
+std::vector<double> MeansOfNonzero(const RankValues& values, size_t ranks) {
+  std::vector<double> means(values.elements);
+  for (size_t i = 0; i < values.elements; ++i) {
+    double sum = 0, count = 0;
+    for (size_t r = 0; r < ranks; ++r) {
+      const double value = static_cast<double>(values.Row(r)[i]);
+      sum += value;
+      count += value != 0;
+    }
+    means[i] = count > 0 ? sum / count : 0;
+  }
+  return means;
+}
+
+// A value between and around two of an element: with few recorded ranks, values that come again and
+// again would be rounded the same way each time, and their errors would add up. Deviations from the
+// mean have weights whose squares add up to 1, which keeps their spread; `part` is from -1 to 1.
+double Mixed(float one, float other, double mean, double part) {
+  if (one == 0) return 0;
+  const double deviation = static_cast<double>(one) - mean;
+  const double second = other == 0 ? deviation : static_cast<double>(other) - mean;
+  const double square = part * part;
+  return mean + ((1 - square) * deviation + 2 * part * second) / (1 + square);
+}
+
 }  // namespace
 
 RankGroups VisitRankGroups(const TraceReader& trace,
@@ -237,13 +276,16 @@ RankValues ValuesOfRanks(const RankSample& sample, size_t ranks, const std::stri
   std::copy_n(sample.values.values.begin(), recorded * elements, all.values.begin());
   if (recorded == ranks) return all;
   const double changed = (1 - TrueShareOfMean(sample.values)) / 2 * 0x1p32;
+  const std::vector<double> means = MeansOfNonzero(all, recorded);
   for (size_t r = recorded; r < ranks; ++r) {
-    const RandomStream random = {0, StreamOf(name, step, static_cast<int64_t>(r))};
+    const uint32_t stream = StreamOf(name, step, static_cast<int64_t>(r));
     for (size_t i = 0; i < elements; ++i) {
-      const uint64_t drawn = uint64_t{RandomBits(random, sample.at[i])} * recorded;
-      const float value = sample.values.Row(static_cast<size_t>(drawn >> 32))[i];
-      const bool changes = static_cast<double>(static_cast<uint32_t>(drawn)) < changed;
-      all.Row(r)[i] = changes ? -value : value;
+      const Drawn one({0, stream}, sample.at[i], recorded),
+          other({1, stream}, sample.at[i], recorded);
+      const double mixed = Mixed(all.Row(one.rank)[i], all.Row(other.rank)[i], means[i],
+                                 2 * other.chance * 0x1p-32 - 1);
+      const double value = std::clamp(mixed, -sample.max_value, sample.max_value);
+      all.Row(r)[i] = static_cast<float>(one.chance < changed ? -value : value);
     }
   }
   return all;

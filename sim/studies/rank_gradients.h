@@ -77,8 +77,9 @@ RankSample SampleOf(const RankTensor& tensor, size_t most_ranks, uint64_t count)
 double TrueShareOfMean(const RankValues& recorded);
 
 // Returns the values of the first `ranks` ranks. Beyond those recorded each element of a rank is
-// that of a recorded one, drawn for every element and rank anew, with its sign changed as often as
-// makes that share of the mean: sums are over elements, so that this keeps an element's mean and
+// mixed from those of two recorded ones, drawn for every element and rank anew, at most as large as
+// the largest one of the tensor; zeros stay as frequent as they are. Its sign is changed as often
+// as makes that share of the mean: sums are over elements, so that this keeps an element's mean and
 // spread over ranks.
 RankValues ValuesOfRanks(const RankSample& sample, size_t ranks, const std::string& name,
                          int64_t step);

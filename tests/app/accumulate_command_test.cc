@@ -62,13 +62,14 @@ class RankTrace {
   int ranks_ = 0;
 };
 
-// Independent gradients, exact in bf16, so that errors are those of additions alone.
-void AddIndependentRanks(int ranks, size_t elements, RankTrace& trace) {
+// Independent gradients; those exact in bf16 have errors of additions alone.
+void AddIndependentRanks(int ranks, size_t elements, RankTrace& trace,
+                         float (*gradient_of)(float) = Bf16) {
   std::mt19937 random(7);
   std::normal_distribution<float> normal;
   for (int r = 0; r < ranks; ++r) {
     std::vector<float> values(elements);
-    for (float& value : values) value = Bf16(normal(random));
+    for (float& value : values) value = gradient_of(normal(random));
     trace.Add(values);
   }
 }
@@ -107,6 +108,24 @@ TEST(AccumulateCommand, DrawnRanksAreAsIndependentAsTheRecordedOnes) {
                                              "bf16", "--divide", "before"});
   EXPECT_NEAR(RunOf(document, "bf16 ring before")["exponent"].get<double>(), 0.5, 0.05);
   EXPECT_NEAR(document["ranks"]["noise"].get<double>(), 1, 0.1);
+}
+
+// With few recorded ranks, a value that comes again would be rounded the same way each time, so
+// that errors would add up to several times those of distinct values.
+TEST(AccumulateCommand, DrawnRanksHaveTheErrorsOfDistinctOnes) {
+  RankTrace full, few;
+  const auto gradient_of = [](float normal) { return 1.5f + normal; };
+  AddIndependentRanks(512, 512, full, gradient_of);
+  AddIndependentRanks(4, 512, few, gradient_of);
+  const std::vector<std::string> options = {"--world-size", "512",    "--elements", "512",
+                                            "--divide",     "before", "--scale",    "1"};
+  const json truth = Study(full.path(), options), drawn = Study(few.path(), options);
+  for (const char* name : {"fp16 ring before", "fp32 ring before"}) {
+    const double ratio =
+        RunOf(drawn, name)["error"].get<double>() / RunOf(truth, name)["error"].get<double>();
+    EXPECT_GT(ratio, 0.7) << name;
+    EXPECT_LT(ratio, 1.4) << name;
+  }
 }
 
 // Equal gradients: 256 + 1 is 256, and half of 512 ranks are lost, in whatever order.
