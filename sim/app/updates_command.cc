@@ -111,9 +111,13 @@ UpdateStudy Described(const std::string& path, const ProbeReader& probe,
   }
   if (first.groups.empty()) throw InputError(Printable(path), "no group of parameters");
   study.trained = SettingsOf(first.groups.front(), overrides, Printable(path));
-  study.trained.is_fused = std::ranges::all_of(first.groups, [&](const ProbeGroup& group) {
-    return SettingsOf(group, overrides, Printable(path)).is_fused;
-  });
+  for (const ProbeGroup& group : first.groups) {
+    const OptimizerSettings settings = SettingsOf(group, overrides, Printable(path));
+    study.trained.is_fused = study.trained.is_fused && settings.is_fused;
+    const std::string limit = LimitOf(settings, study.head);
+    if (limit.empty() || std::ranges::count(study.limits, limit) > 0) continue;
+    study.limits.push_back(limit);
+  }
   return study;
 }
 

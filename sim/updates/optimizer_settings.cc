@@ -110,6 +110,9 @@ OptimizerSettings SettingsOf(const ProbeGroup& group, const SettingOverrides& ov
   if (!overrides.optimizer && s.has_beta2()) recorded.Read("decoupled_weight_decay", s.decoupled);
   recorded.Read("bias_correction", s.corrects_bias);
   recorded.Read("fused", s.is_fused);
+  recorded.Read("foreach", s.is_foreach);
+  recorded.Read("tensor_betas", s.tensor_betas);
+  recorded.Read("capturable", s.capturable);
   recorded.Read("beta2_decay", s.beta2_decay);
   recorded.Read("eps1", s.eps1);
   recorded.Read("eps2", s.eps2);

@@ -47,6 +47,9 @@ struct OptimizerSettings {
   bool decoupled = false;     // weight decay multiplies weights, and is not added to gradients
   bool corrects_bias = true;  // of Adam's moments, which begin at 0
   bool is_fused = false;      // one kernel computes the update in float32
+  bool is_foreach = false;    // foreach=True, which on a CPU rounds factors to the format
+  bool tensor_betas = false;  // betas are tensors
+  bool capturable = false;
   UpdateDevice device = UpdateDevice::kCpu;
 
   // Of Adafactor: beta2 is 1 - update^beta2_decay; the floor of the second moment is eps1 squared,

@@ -187,7 +187,9 @@ class AdafactorUpdate : Optimizer<Ops, AdafactorFactors> {
     F second = weight;
     const F update = Find(a, i, second);
     kFloats.Store(second, a.second + i);
-    kFloats.Store(ops_.AddScaled(weight, update, f_.step), a.after + i);
+    kFloats.Store(f_.scales_first ? ops_.Add(weight, ops_.Mul(update, kFloats.Set(f_.step)))
+                                  : ops_.AddScaled(weight, update, f_.step),
+                  a.after + i);
   }
 };
 

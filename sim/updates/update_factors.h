@@ -48,7 +48,8 @@ struct AdafactorFactors {
   DecayFactor weights;
   bool maximize = false;
   float share = 0, floor = 0;
-  float step = 0;  // see SetStep
+  float step = 0;             // see SetStep
+  bool scales_first = false;  // foreach=True: the update times the step is stored, then added
 };
 
 using UpdateFactors = std::variant<AdamFactors, SgdFactors, LionFactors, AdafactorFactors>;

@@ -13,9 +13,9 @@
 namespace dlsim::sim {
 namespace {
 
-constexpr double kHarmfulBias = 2;         // of a second moment, up or down
-constexpr double kMended = 0.5;            // of a drift, at most, for what mends it
-constexpr double kFollowedDistance = 0.1;  // of a float32 replay from the training that it replays
+constexpr double kHarmfulBias = 2;          // of a second moment, up or down
+constexpr double kMended = 0.5;             // of a drift, at most, for what mends it
+constexpr double kFollowedDistance = 0.01;  // of a float32 replay from the training that it replays
 
 bool SameStates(const UpdateRun& a, const UpdateRun& b) {
   return StoredName(a.first) == StoredName(b.first) && StoredName(a.second) == StoredName(b.second);
@@ -114,6 +114,23 @@ std::string BiasSentence(const RunOutcome& run) {
 
 }  // namespace
 
+std::string LimitOf(const OptimizerSettings& settings, const ProbeHead& head) {
+  const bool cuda = settings.device == UpdateDevice::kCuda;
+  if (settings.kind == OptimizerKind::kAdafactor) {
+    const auto is_matrix = [](const ProbeTensor& tensor) { return tensor.shape.size() > 1; };
+    if (std::ranges::any_of(head.tensors, is_matrix)) {
+      return "note: Adafactor keeps second moments of rows and columns of a matrix; here each "
+             "element has its own, so that figures of matrices are rough";
+    }
+    return cuda ? "note: Adafactor was not compared with PyTorch on CUDA" : "";
+  }
+  if (cuda && settings.capturable && settings.has_beta2()) {
+    return "note: kernels with capturable=True round in other places than the replay, which was "
+           "not compared with them";
+  }
+  return "";
+}
+
 UpdateVerdict VerdictOf(const RunOutcome& run) {
   if (run.nonfinite > 0) return UpdateVerdict::kNotFinite;
   return run.harmed() ? UpdateVerdict::kDrifts : UpdateVerdict::kSound;
@@ -144,6 +161,13 @@ std::vector<std::string> UpdateSentences(const UpdateStudy& study) {
       sentences.push_back(Capital(Listed(fixes)) + " would prevent this.");
     }
   }
+  sentences.insert(sentences.end(), study.limits.begin(), study.limits.end());
+  if (study.distance.value_or(0) > kFollowedDistance) {
+    sentences.push_back(fmt::format(
+        "note: the float32 replay misses the recorded weights by {:.2g} of the distance that they "
+        "moved: something else changed them as well, or the optimizer has other rules",
+        *study.distance));
+  }
   return sentences;
 }
 
@@ -163,16 +187,11 @@ std::vector<std::string> CoverageSentences(const UpdateStudy& study) {
                   study.head.FollowedCount(), all, Counted(study.head.tensors.size(), "tensor"),
                   Counted(study.steps, "update"), optimizers, study.first_step, study.last_step),
       "Gradients are as recorded; in training, weights that drift would get different ones."};
-  if (study.distance) {
-    sentences.push_back(*study.distance <= kFollowedDistance
-                            ? fmt::format("Check: the float32 replay reproduces the recorded "
-                                          "weights to within {:.2g} of the "
-                                          "distance that they moved.",
-                                          *study.distance)
-                            : fmt::format("note: the float32 replay misses the recorded weights by "
-                                          "{:.2g} of the distance that "
-                                          "they moved: something else changed them as well",
-                                          *study.distance));
+  if (study.distance && *study.distance <= kFollowedDistance) {
+    sentences.push_back(
+        fmt::format("Check: the float32 replay reproduces the recorded weights to within {:.2g} of "
+                    "the distance that they moved.",
+                    *study.distance));
   }
   if (study.cut_bytes > 0) {
     sentences.push_back(

@@ -39,7 +39,12 @@ struct UpdateStudy {
   std::vector<RunOutcome> runs;         // the one that was asked for first
   size_t asked = 1;                     // how many of them the sentences are about
   std::optional<double> distance;       // of the float32 run from the last recorded values
+  std::vector<std::string> limits;      // what LimitOf says of the first step's groups, each once
 };
+
+// Returns a note on what the replay of an optimizer computes otherwise than PyTorch; empty if there
+// is nothing.
+std::string LimitOf(const OptimizerSettings& settings, const ProbeHead& head);
 
 UpdateVerdict VerdictOf(const RunOutcome& run);
 
@@ -48,7 +53,8 @@ UpdateVerdict VerdictOf(const RunOutcome& run);
 // run is sound.
 std::vector<std::string> FixesOf(const UpdateStudy& study, const RunOutcome& run);
 
-// Returns the sentences about the runs that were asked for, the verdict first.
+// Returns the sentences about the runs that were asked for, the verdict first, and notes on what
+// makes them less certain.
 std::vector<std::string> UpdateSentences(const UpdateStudy& study);
 
 // Returns what was looked at, and what that leaves open.

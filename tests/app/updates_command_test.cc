@@ -117,6 +117,20 @@ TEST(UpdatesCommand, TheKernelIsTheRecordedOne) {
 }
 
 // An expectation is about the run that is asked for; one that may mend it is named.
+// FineTuning has a matrix.
+TEST(UpdatesCommand, SaysWhatIsNotComparedWithPyTorch) {
+  const auto last_line = [](const std::string& optimizer, std::map<std::string, double> settings) {
+    const FineTuning probe(optimizer, 2, std::move(settings));
+    const json document = SucceedJson({"updates", probe.path(), "--json", "-"});
+    return document["lines"].back().get<std::string>();
+  };
+  const std::string capturable = "note: kernels with capturable=True";
+  EXPECT_EQ(last_line("adam", {{"cuda", 1}, {"capturable", 1}}).find(capturable), 0u);
+  EXPECT_NE(last_line("adam", {{"cuda", 1}, {"capturable", 0}}).find(capturable), 0u);
+  EXPECT_NE(last_line("adam", {{"capturable", 1}}).find(capturable), 0u);
+  EXPECT_EQ(last_line("adafactor", {}).find("note: Adafactor keeps second moments of rows"), 0u);
+}
+
 TEST(UpdatesCommand, ExpectationsAreAboutTheAskedRunOrNamedOnes) {
   const FineTuning probe;
   const auto with = [&](const std::string& expectation) {

@@ -259,15 +259,15 @@ def test_an_optimizer_that_was_at_work_before_tells_its_state(tmp_path: Path) ->
     assert probe.values(1) is None
 
 
-def test_values_come_again_every_hundred_updates(tmp_path: Path) -> None:
+def test_values_come_again_after_ten_updates_and_every_hundred(tmp_path: Path) -> None:
     model = nn.Linear(6, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     seen = Seen(model)
     with dlsim.ProbeRecorder(model, tmp_path / "a.dlprobe", on_error="raise"):
         train(model, optimizer, seen, range(205))
     probe = dlsim.open_probe(tmp_path / "a.dlprobe")
-    assert [i for i in range(206) if probe.values(i) is not None] == [0, 100, 200]
-    for i in (100, 200):
+    assert [i for i in range(206) if probe.values(i) is not None] == [0, 10, 100, 200]
+    for i in (10, 100, 200):
         values = probe.values(i)
         assert values is not None and not values.states
         np.testing.assert_array_equal(values.values["bias"], seen.values[i]["bias"])

@@ -20,6 +20,7 @@ from ._worker import Job, Worker
 
 ELEMENTS = 4096  # of a parameter, where a caller asks for no other number
 VALUES_EVERY = 100  # updates
+VALUES_FIRST = 10  # after so many, for the check of a short training
 
 
 class Following:
@@ -202,7 +203,7 @@ class Following:
         if self._update is None:
             self._update = update = Update(self._step, self._free_buffer())
             states = is_new or self._anew or self._file.failed
-            if states or self._updates % VALUES_EVERY == 0:
+            if states or self._updates % VALUES_EVERY == 0 or self._updates == VALUES_FIRST:
                 update.values = self._values(states=states)
                 self._anew = self._file.failed = False
             self._updates += 1

@@ -18,8 +18,9 @@ State = tuple[int, int, dict[str, Any]]
 def told(optimizer: Any, group: Mapping[str, Any]) -> Group:
     """Returns the name of an optimizer and what is a number of a group's settings.
 
-    `cuda` is 1 if the parameters are on a CUDA device, where PyTorch rounds differently. Adam of
-    DeepSpeed and Apex keeps its kind of weight decay in an attribute.
+    `cuda` is 1 if the parameters are on a CUDA device, and `tensor_betas` if betas are tensors:
+    PyTorch rounds differently then. Adam of DeepSpeed and Apex keeps its kind of weight decay in an
+    attribute.
     """
     values: dict[str, float] = {}
     if any(parameter.is_cuda for parameter in group["params"][:1]):
@@ -27,6 +28,8 @@ def told(optimizer: Any, group: Mapping[str, Any]) -> Group:
     for key, value in group.items():
         if key != "params":
             values.update(_numbers(key, value))
+    if any(hasattr(beta, "numel") for beta in group.get("betas", ())):
+        values["tensor_betas"] = 1.0
     if hasattr(optimizer, "adam_w_mode"):
         values["decoupled_weight_decay"] = float(bool(optimizer.adam_w_mode))
     return type(optimizer).__name__.lower(), values
