@@ -157,9 +157,9 @@ class Following:
         if not mine:
             return
         update = self._update_for(optimizer)
-        groups = {id(group): told(optimizer, group) for _, group, _ in mine}
+        groups = {id(group): group for _, group, _ in mine}
         numbers = {one: len(update.groups) + i for i, one in enumerate(groups)}
-        update.groups.extend(groups.values())
+        update.groups.extend(told(optimizer, group) for group in groups.values())
         update.optimizers.add(id(optimizer))
         update.stepping.add(id(optimizer))
         taken = {
