@@ -4,7 +4,6 @@
 #include <array>
 
 #include "sim/config/cerebras_keys.h"
-#include "sim/config/cerebras_updates.h"
 #include "sim/config/dialects.h"
 
 namespace dlsim::sim {
@@ -100,6 +99,7 @@ void ReadPrecision(const ConfigBlock& precision, Backend backend, TrainingConfig
     config.notes.push_back("enabled false: this run computes in float32");
   } else {
     config.formats = {FormatOfHalfType(MathType(precision, scaling, type, backend, config.notes))};
+    config.updates.formats = AutocastFormats(config.formats.front());
   }
   AddScaler(scaling, type, backend, config);
 }
@@ -152,7 +152,6 @@ TrainingConfig ReadModelZoo(const ConfigBlock& file, const ConfigOptions& option
     config.policies = {NoScaler()};
     config.notes.push_back("no trainer.init.precision: no mixed precision and no loss scaling");
   }
-  config.updates.settings = ModelZooAdam(*init);
   if (const std::optional<ConfigBlock> loop = init->Table("loop")) {
     AddNotes(loop->NoteMisspelt(kLoopKeys), config.notes);
     RefuseNulls(*loop, kLoopKeys);

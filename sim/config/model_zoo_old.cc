@@ -5,7 +5,6 @@
 #include <array>
 
 #include "sim/config/cerebras_keys.h"
-#include "sim/config/cerebras_updates.h"
 #include "sim/config/dialects.h"
 
 namespace dlsim::sim {
@@ -151,12 +150,12 @@ TrainingConfig ReadModelZooOld(const ConfigBlock& file, const ConfigOptions& opt
   const std::string math = ReplaceType(*optimizer, type, mixed, backend, scaling, config.notes);
   if (mixed) {
     config.formats = {cbfloat16 ? "cb16" : FormatOfHalfType(math)};
+    config.updates.formats = AutocastFormats(config.formats.front());
   } else {
     config.notes.push_back("model.mixed_precision is off: this run computes in float32");
   }
   AddOldScaler(scaling, type, backend, config);
   config.clipping = ReadTorchClipping(*optimizer);
-  config.updates.settings = OldModelZooAdam(*optimizer);
   ReadAccumulation(*optimizer, runconfig, backend, config);
   ReadOptLevel(runconfig, model, config);
   NoteSlips(file, config.notes);

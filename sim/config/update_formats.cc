@@ -64,6 +64,12 @@ UpdateFormats MasterFormats(std::string_view type) {
           .reduce = name};
 }
 
+UpdateFormats AutocastFormats(std::string_view type) {
+  UpdateFormats formats = MasterFormats(type);
+  formats.gradients = formats.reduce = std::nullopt;
+  return formats;
+}
+
 std::optional<std::string> FormatOfType(std::string_view type) {
   if (type.starts_with("torch.")) type.remove_prefix(6);
   const auto found = std::ranges::find(kTypeFormats, type, &TypeName::type);

@@ -49,6 +49,9 @@ UpdateFormats PureFormats(std::string_view type, std::string_view reduce);
 // Weights in `type` with a copy and states in float32; gradients and their sums in `type`.
 UpdateFormats MasterFormats(std::string_view type);
 
+// The same, but sums of gradients are open.
+UpdateFormats AutocastFormats(std::string_view type);
+
 // Reads keys on which nothing else depends: a value that is of another type, that stands twice or
 // that only running a script would tell is unclear, and never an error. So is an option that is
 // absent from a command line with such parts. A view: the tree must outlive it.

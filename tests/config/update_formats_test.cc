@@ -238,29 +238,14 @@ TEST(UpdateFormatsVerl, OfFsdpAndMegatron) {
             "1e-06 0.9 0.95 1e-08 0.01");
 }
 
-// Compared with cerebras_pytorch 2.10.0.
-TEST(UpdateFormatsCerebras, OptimizersAndSchedules) {
-  const auto trainer = [](const std::string& rest) {
-    return "trainer: {init: {precision: {fp16_type: cbfloat16, loss_scaling_factor: dynamic}, " +
-           rest + "}}\n";
-  };
-  EXPECT_EQ(SettingsOf(trainer("optimizer: {AdamW: {betas: [0.9, 0.95], weight_decay: 0.1}}")),
-            "0.001 0.9 0.95 1e-06 0.1");
-  const std::string schedule =
-      "optimizer: {Adam: {eps: 1.0e-8}}, schedulers: [{SequentialLR: {schedulers: [{LinearLR: "
-      "{initial_learning_rate: 0.0, end_learning_rate: 6.0e-4, total_iters: 9}}, ";
-  EXPECT_EQ(SettingsOf(trainer(schedule + "{CosineDecayLR: {initial_learning_rate: 6.0e-4, "
-                                          "end_learning_rate: 1.0e-5}}]}}]")),
-            "0.0006 0.9 0.999 1e-08 0");
-  EXPECT_EQ(SettingsOf(trainer(schedule + "{CyclicLR: {max_lr: 1.0}}]}}]")), "? 0.9 0.999 1e-08 0");
-  EXPECT_EQ(SettingsOf(trainer("optimizer: {SGD: {lr: 0.1}}")), "? ? ? ? ?");
-  const std::string old =
-      "model: {mixed_precision: true}\noptimizer: {optimizer_type: AdamW, weight_decay_rate: 0.01, "
-      "learning_rate: ";
-  EXPECT_EQ(SettingsOf(old + "1.0e-4}\n"), "0.0001 0.9 0.999 1e-06 0.01");
-  EXPECT_EQ(SettingsOf(old + "[{scheduler: Linear, initial_learning_rate: 0.0, end_learning_rate: "
-                             "2.0e-4}, {scheduler: Constant, learning_rate: 1.0e-5}]}\n"),
-            "0.0002 0.9 0.999 1e-06 0.01");
+TEST(UpdateFormatsCerebras, WeightsAreStoredInFloat32) {
+  const std::string trainer =
+      "trainer: {init: {precision: {fp16_type: cbfloat16, loss_scaling_factor: dynamic, enabled: ";
+  EXPECT_EQ(FormatsOf(trainer + "true}}}\n"), "cb16 fp32 fp32 fp32 ? ?");
+  EXPECT_EQ(FormatsOf(trainer + "false}, backend: {backend_type: CPU}}}\n"), kSilent);
+  const std::string old = "optimizer: {optimizer_type: AdamW}\nmodel: {mixed_precision: ";
+  EXPECT_EQ(FormatsOf(old + "true}\n"), "fp16 fp32 fp32 fp32 ? ?");
+  EXPECT_EQ(FormatsOf(old + "false}\n"), kSilent);
 }
 
 TEST(UpdateFormatsTorchtitan, AreThoseOfTheTable) {
