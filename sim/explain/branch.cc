@@ -2,6 +2,7 @@
 #include "sim/explain/branch.h"
 
 #include <limits>
+#include <memory_resource>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -68,7 +69,8 @@ void RemoveTwins(std::vector<Branch>& branches) {
     AppendKey(branch, keys);
     ends.push_back(keys.size());
   }
-  std::unordered_set<std::string_view> seen(branches.size());
+  std::pmr::monotonic_buffer_resource memory;
+  std::pmr::unordered_set<std::string_view> seen(branches.size(), &memory);
   size_t start = 0, kept = 0;
   for (size_t i = 0; i < branches.size(); start = ends[i++]) {
     const std::string_view key = std::string_view(keys).substr(start, ends[i] - start);

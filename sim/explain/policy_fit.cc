@@ -71,8 +71,9 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> b
   const Places places = {*stretch.steps, static_cast<int64_t>(stretch.overflows.size()),
                          stretch.last};
   size_t many = kFewBranches;
+  std::vector<Branch> next;
   for (int64_t at = 0; at < places.steps && !branches.empty() && !work.IsTooMuch(); ++at) {
-    std::vector<Branch> next;
+    next.clear();
     const bool is_last = at == places.steps - 1;
     for (Branch& branch : branches) {
       if (is_last && !Fits(stretch.used, branch.scaler.scale())) continue;
@@ -89,7 +90,7 @@ std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> b
       RemoveTwins(next);
       many = std::clamp(2 * next.size(), kFewBranches, kMostBranches);
     }
-    branches = std::move(next);
+    std::swap(branches, next);
     work.done += branches.size();
     if (branches.size() > kMostBranches) return branches;
   }
