@@ -84,12 +84,41 @@ void Configure(const UpdateFormats& formats, UpdateRunRequest& request) {
   if (formats.gradients != "fp16") fill(request.gradients, formats.gradients);
 }
 
+// Says what a run takes where neither the configuration nor an option decides.
+std::string AssumptionsOf(const UpdateRunRequest& request, const UpdateRun& run,
+                          const OptimizerSettings& trained) {
+  if (!request.asks_for_formats()) {
+    return "note: the configuration says no format of weights or states: several recipes are tried";
+  }
+  std::string text;
+  const auto add = [&](const std::string& assumed) {
+    text += (text.empty() ? "" : ", ") + assumed;
+  };
+  if (!request.weights) add("weights in " + StoredName(run.weights));
+  if (!request.master && run.weights) {
+    add(std::string(run.master ? "a" : "no") + " float32 copy of the weights");
+  }
+  if (!request.states && !request.first && trained.has_first_moment()) {
+    add("the first moment in " + StoredName(run.first));
+  }
+  if (!request.states && !request.second && trained.has_second_moment()) {
+    add("the second moment in " + StoredName(run.second));
+  }
+  if (text.empty()) return text;
+  return "note: the configuration leaves this open, and the replay assumes: " + text;
+}
+
 ProbeReader OpenProbe(const std::string& path) {
   ProbeReader probe = ProbeReader::Open(path);
   if (probe.step_count() == 0) {
     throw InputError(Printable(path), "no update was recorded", "a training with steps");
   }
   return probe;
+}
+
+void AddLimit(const std::string& limit, UpdateStudy& study) {
+  if (limit.empty() || std::ranges::count(study.limits, limit) > 0) return;
+  study.limits.push_back(limit);
 }
 
 UpdateStudy Described(const std::string& path, const ProbeReader& probe,
@@ -114,9 +143,7 @@ UpdateStudy Described(const std::string& path, const ProbeReader& probe,
   for (const ProbeGroup& group : first.groups) {
     const OptimizerSettings settings = SettingsOf(group, overrides, Printable(path));
     study.trained.is_fused = study.trained.is_fused && settings.is_fused;
-    const std::string limit = LimitOf(settings, study.head);
-    if (limit.empty() || std::ranges::count(study.limits, limit) > 0) continue;
-    study.limits.push_back(limit);
+    AddLimit(LimitOf(settings, study.head), study);
   }
   return study;
 }
@@ -174,6 +201,7 @@ int RunUpdates(UpdatesOptions options) {
   const ProbeReader probe = OpenProbe(options.probe);
   UpdateStudy study = Described(options.probe, probe, options.request.overrides);
   const std::vector<UpdateRun> runs = MakeUpdateRuns(options.request, study.trained);
+  if (config) AddLimit(AssumptionsOf(options.request, runs.front(), study.trained), study);
   RequireRuns(options, runs);
   ResultFiles files(options.results);
   std::optional<OutputFile> elements;

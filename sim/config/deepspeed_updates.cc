@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <string>
+#include <vector>
 
 #include "sim/config/half_precision.h"
 
@@ -45,15 +46,20 @@ bool IsTrue(const ConfigBlock& block, std::string_view key, bool otherwise) {
   }
 }
 
+// A switch of the table of a type, as DeepSpeed converts it; off where it is absent.
+bool IsOn(const DeepSpeedValues& file, const std::string& type, const std::string& key) {
+  const ConfigBlock table = TableAt(file.block, type);
+  std::vector<std::string> noted;  // with the types
+  return DeepSpeedValues{table, file.release, noted}.Bool(key, false).value_or(false);
+}
+
 // DeepSpeed's Adam keeps its states in the format of what it updates; on a CPU they are float32
 // unless the file asks for less.
 std::optional<std::string> StateFormat(const DeepSpeedValues& file, const std::string& master,
                                        const std::string& type) {
+  if (master != kFloat32Name && IsOn(file, type, "bf16_optimizer_states")) return master;
   if (!IsAdam(file.block)) return std::nullopt;
   if (master == kFloat32Name) return master;
-  if (ClearKeys(TableAt(file.block, type)).Switch("bf16_optimizer_states").value_or(false)) {
-    return master;
-  }
   const ConfigBlock settings = TableAt(file.block, "optimizer.params");
   if (IsTrue(settings, "torch_adam", false)) return master;
   const ClearKeys params(settings);
@@ -105,9 +111,7 @@ UpdateRules ReadDeepSpeedUpdates(const DeepSpeedValues& file, std::string_view t
   // Earlier releases had another optimizer there.
   if (type == "bf16" && stage == 0 && file.release.IsBefore(kBf16WithoutZero)) return {};
   const std::string name(type);
-  const bool half = ClearKeys(TableAt(file.block, name))
-                        .Switch(name + "_master_weights_and_grads")
-                        .value_or(false);
+  const bool half = IsOn(file, name, name + "_master_weights_and_grads");
   const std::string master = half ? name : std::string(kFloat32Name);
   UpdateRules rules = {.formats = MasterFormats(type), .settings = DeepSpeedAdam(file.block)};
   rules.formats.master = master;

@@ -39,7 +39,7 @@ struct UpdateStudy {
   std::vector<RunOutcome> runs;         // the one that was asked for first
   size_t asked = 1;                     // how many of them the sentences are about
   std::optional<double> distance;       // of the float32 run from the last recorded values
-  std::vector<std::string> limits;      // what LimitOf says of the first step's groups, each once
+  std::vector<std::string> limits;      // notes on what makes the replay less certain, each once
 };
 
 // Returns a note on what the replay of an optimizer computes otherwise than PyTorch; empty if there

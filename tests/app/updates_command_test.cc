@@ -184,6 +184,37 @@ TEST(UpdatesCommand, ConfigurationsDecideTheFormats) {
   EXPECT_EQ(aware["runs"][0]["verdict"], "sound");
 }
 
+TEST(UpdatesCommand, SaysWhatAConfigurationLeavesOpen) {
+  const FineTuning probe;
+  const TempDir dir;
+  const auto notes = [&](const std::string& options, std::vector<std::string> more = {}) {
+    dir.Write("train.sh", "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 8 " + options);
+    std::vector<std::string> arguments = {
+        "updates", probe.path(), "--config", dir.path() + "/train.sh", "--json", "-"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    std::vector<std::string> found;
+    const json document = SucceedJson(arguments);
+    for (const json& line : document["lines"]) {
+      if (line.get<std::string>().find("configuration") != std::string::npos) {
+        found.push_back(line);
+      }
+    }
+    return found;
+  };
+  using Notes = std::vector<std::string>;
+  EXPECT_EQ(notes("--bf16"), Notes{});
+  const std::string open = "note: the configuration leaves this open, and the replay assumes: ";
+  const std::string aware = "--bf16 --use-precision-aware-optimizer ";
+  EXPECT_EQ(notes(aware + "--exp-avg-dtype fp8"), Notes{open + "the first moment in fp32"});
+  EXPECT_EQ(notes(aware + "--main-params-dtype fp16 --exp-avg-sq-dtype fp16"),
+            Notes{open + "no float32 copy of the weights, the second moment in bf16"});
+  EXPECT_EQ(notes(aware + "--exp-avg-dtype fp8", {"--first", "bf16"}), Notes{});
+  EXPECT_EQ(
+      notes("--loss-scale 1"),
+      Notes{"note: the configuration says no format of weights or states: several recipes are "
+            "tried"});
+}
+
 TEST(UpdatesCommand, WritesARowForEachTensorAndElement) {
   const FineTuning probe;
   const TempDir dir;

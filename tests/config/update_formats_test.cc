@@ -45,6 +45,9 @@ TEST(UpdateFormatsDeepSpeed, HoldsFloat32CopiesUnlessToldOtherwise) {
   EXPECT_EQ(FormatsOf(DeepSpeedFile(
                 "\"fp16\": {\"enabled\": true, \"fp16_master_weights_and_grads\": true}")),
             "fp16 fp16 fp32 fp32 fp16 fp16");
+  const std::string text =
+      "\"bf16\": {\"enabled\": true, \"bf16_master_weights_and_grads\": \"true\"}";
+  EXPECT_EQ(FormatsOf(DeepSpeedFile(text)), "bf16 bf16 fp32 fp32 bf16 bf16");
 }
 
 TEST(UpdateFormatsDeepSpeed, TypesOfGradientsAndOfSums) {
