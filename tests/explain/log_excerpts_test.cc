@@ -61,7 +61,7 @@ TEST(LogExcerpts, GiveThePolicyAndTheVerdictTheyWereWrittenFrom) {
   }
 }
 
-// A row of the table in docs/explain-excerpts.md.
+// A row of the table in tests/data/logs/excerpts/README.md.
 std::string RowOf(const Json& facts) {
   const std::string source = facts["source"];
   std::string settings;
@@ -77,7 +77,7 @@ std::string RowOf(const Json& facts) {
 // What people have posted: the wording and the numbers of their lines that tell of the scale.
 TEST(LogExcerpts, OfPostedTrainingsAreReadAsTheDocumentsSay) {
   const Json expected = ReadFacts(kLogs + "excerpts/expected.json");
-  std::ifstream file(DLSIM_TEST_DATA "/../../docs/explain-excerpts.md");
+  std::ifstream file(kLogs + "excerpts/README.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
   std::set<std::string> stacks;
   for (const auto& [name, facts] : expected.items()) {

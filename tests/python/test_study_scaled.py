@@ -21,7 +21,7 @@ ROWS = row_files.read(scaled.KEPT, scaled_tables.Row)
 def test_the_page_shows_the_kept_results() -> None:
     table = scaled_tables.report(ROWS)
     assert len(table.splitlines()) == 2 + len(scaled.MODELS) * len(scaled.FORMATS)
-    assert f"\n\n{table}\n\n" in PAGE.read_text()
+    assert f"\n\n{scaled_tables.summary(ROWS)}\n\n" in PAGE.read_text()
 
 
 def test_all_trainings_in_four_bits_end_worse_and_the_lines_say_so() -> None:

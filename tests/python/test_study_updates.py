@@ -21,9 +21,14 @@ NEW = pytest.mark.skipif(
 
 
 def test_the_page_shows_the_kept_results() -> None:
-    table = updates_tables.report(row_files.read(updates.KEPT, updates_tables.Row))
+    rows = row_files.read(updates.KEPT, updates_tables.Row)
+    table = updates_tables.report(rows)
     assert len(table.splitlines()) == 2 + len(updates.TRAININGS) * len(updates.VARIANTS)
-    assert f"\n\n{table}\n\n" in PAGE.read_text()
+    shown = updates_tables.those_that_ended_worse(rows)
+    assert f"\n\n{shown}\n\n" in PAGE.read_text()
+    left_out = [line for line in table.splitlines() if line not in shown.splitlines()]
+    assert len(left_out) == 11  # as the page says
+    assert all(line.endswith("| sound | right | right |") for line in left_out)
 
 
 def test_stochastic_rounding_is_right_in_the_mean() -> None:

@@ -30,11 +30,24 @@ class Row:
 
 
 def report(rows: list[Row]) -> str:
-    """Returns the table of docs/scaled-formats.md."""
+    """Returns a table of all models and formats."""
     float32 = {row.model: row.values() for row in rows if row.format == FLOAT32}
     found = [_cells(row, float32[row.model]) for row in rows if row.format != FLOAT32]
     head = "model format forward backward verdict excess spreads ends sentence".split()
     return table(head, found)
+
+
+def summary(rows: list[Row]) -> str:
+    """Returns the table of docs/scaled-formats.md: how many sentences were right, by format."""
+    cells = [line.strip("| ").split(" | ") for line in report(rows).splitlines()[2:]]
+    words = ["right", "missed", "false alarm", "undecided"]
+    found = {}
+    for cell in cells:
+        found.setdefault(cell[1], []).append(cell[-1])
+    return table(
+        ["format", *words],
+        [[name, *(str(said.count(word)) for word in words)] for name, said in found.items()],
+    )
 
 
 def _cells(row: Row, float32: list[float]) -> list[str]:

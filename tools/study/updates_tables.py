@@ -30,11 +30,21 @@ class Row:
 
 
 def report(rows: list[Row]) -> str:
+    """Returns a table of all trainings and variants."""
+    return table(_HEAD, _found(rows))
+
+
+def those_that_ended_worse(rows: list[Row]) -> str:
     """Returns the table of docs/updates.md."""
+    return table(_HEAD, [cells for cells in _found(rows) if "worse" in cells])
+
+
+_HEAD = [*"training weights drift progress excess spreads ends warning".split(), "of 5 %"]
+
+
+def _found(rows: list[Row]) -> list[list[str]]:
     float32 = {row.training: row.values() for row in rows if row.variant == FLOAT32}
-    found = [_cells(row, float32[row.training]) for row in rows if row.variant != FLOAT32]
-    head = [*"training weights drift progress excess spreads ends warning".split(), "of 5 %"]
-    return table(head, found)
+    return [_cells(row, float32[row.training]) for row in rows if row.variant != FLOAT32]
 
 
 def _cells(row: Row, float32: list[float]) -> list[str]:
