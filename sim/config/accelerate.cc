@@ -11,6 +11,7 @@
 #include "sim/config/dialects.h"
 #include "sim/config/fsdp_types.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/scaled_recipes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -19,7 +20,7 @@ using Kind = ConfigNode::Kind;
 
 constexpr std::array<std::string_view, 2> kAccelerateMarks = {
     "distributed_type mixed_precision", "distributed_type compute_environment"};
-constexpr std::array<std::string_view, 3> kAcceleratePrecisions = {"no", "fp16", "bf16"};
+constexpr std::array<std::string_view, 4> kAcceleratePrecisions = {"no", "fp16", "bf16", "fp8"};
 
 // Keys that the plugin refuses beside a file of its own.
 constexpr std::array<std::string_view, 8> kPluginKeys = {
@@ -120,7 +121,9 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
   if (!HasMark(file.node(), kAccelerateMarks)) {
     file.Refuse("", "nothing of Accelerate", "distributed_type and mixed_precision");
   }
-  const std::string mixed_precision = ReadAcceleratePrecision(file);
+  const std::string named = ReadAcceleratePrecision(file);
+  // Beside the products in FP8 the rest is under autocast in bf16, without a loss scale.
+  const std::string mixed_precision = named == "fp8" ? "bf16" : named;
   if (file.Is("distributed_type", "MEGATRON_LM")) {
     file.Refuse("distributed_type", "Megatron-LM scales the loss of this run",
                 "--policy megatron --format " + mixed_precision);
@@ -131,11 +134,13 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
                                 ? ReadPluginFile(file, *plugin, options)
                                 : ReadPlugin(file, mixed_precision, options);
     if (!config.ranks) config.ranks = AccelerateRanks(file);
+    if (named == "fp8") ReadAccelerateFp8(file, config);
     return config;
   }
   TrainingConfig config = {.kind = "Accelerate", .formats = {}, .policies = {}};
   ApplyPrecision(PrecisionNamed(mixed_precision), {"torch", {}}, config);
   config.ranks = AccelerateRanks(file);
+  if (named == "fp8") ReadAccelerateFp8(file, config);
   if (mixed_precision == "fp16") {
     config.notes.push_back(
         "GradScalerKwargs are code: PyTorch's defaults are taken, --set init_scale=... replaces "

@@ -11,6 +11,7 @@
 #include "sim/config/dialects.h"
 #include "sim/config/fsdp_types.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/scaled_recipes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -79,9 +80,21 @@ ConfigPolicy MegatronScaler(const ConfigBlock& model) {
   return policy;
 }
 
+// The format of Transformer Engine's layers, as build_transformer_config chooses it.
+std::string NemoFp8(const ConfigBlock& model) {
+  if (!model.Bool("fp8").value_or(false)) return "";
+  for (const std::string_view elements : {"e4m3", "hybrid"}) {
+    if (model.Bool("fp8_" + std::string(elements)).value_or(false)) {
+      return MegatronFp8(model, elements);
+    }
+  }
+  model.Refuse("fp8", "NeMo refuses it without elements", "fp8_e4m3 or fp8_hybrid: true");
+}
+
 ConfigPolicy Scaler(const ConfigBlock& file, const ConfigBlock& trainer, TrainingConfig& config) {
   if (HasMark(file.node(), kNemoMegatronMarks)) {
     config.kind = "NeMo with Megatron";
+    config.scaled = NemoFp8(*file.Table("model"));
     return MegatronScaler(*file.Table("model"));
   }
   if (!trainer.Is("amp_backend", "apex")) return {"torch", {}};

@@ -10,6 +10,7 @@
 #include "sim/config/arguments.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/scaled_recipes.h"
 #include "sim/config/shell_script.h"
 
 namespace dlsim::sim {
@@ -149,30 +150,15 @@ void RefuseDeepSpeed(const ConfigBlock& arguments) {
                             : " " + Quoted(file->text)));
 }
 
-// The format of products in Transformer Engine's layers, as transformer_config.py and fp8_utils.py
-// of megatron.core choose it; empty without one.
+// The format of products in Transformer Engine's layers; empty without one.
 std::string ReadScaledFormat(const ConfigBlock& arguments) {
   constexpr std::array<std::string_view, 2> kElements = {"e4m3", "hybrid"};
-  constexpr std::array<std::string_view, 5> kRecipes = {"delayed", "tensorwise", "mxfp8",
-                                                        "blockwise", "custom"};
-  constexpr std::array<std::string_view, 2> kDecides = {"most_recent", "max"};
   constexpr std::array<std::string_view, 2> kFp4Recipes = {"nvfp4", "custom"};
   if (arguments.Has("fp4_format")) {
     return arguments.Choice("fp4_recipe", kFp4Recipes).value_or("nvfp4") == "nvfp4" ? "nvfp4" : "";
   }
-  if (!arguments.Has("fp8_format")) return "";
-  const std::string elements =
-      arguments.Choice("fp8_format", kElements) == "hybrid" ? "backward=e5m2" : "backward=e4m3";
-  const std::string recipe = arguments.Choice("fp8_recipe", kRecipes).value_or("delayed");
-  if (recipe == "tensorwise") return "fp8-current:" + elements;
-  if (recipe == "mxfp8") return "mxfp8:" + elements;
-  if (recipe == "blockwise") return "fp8-block:" + elements;
-  if (recipe == "custom") return "";
-  const int64_t history = arguments.Integer("fp8_amax_history_len", 1, 65536).value_or(1);
-  const int64_t margin = arguments.Integer("fp8_margin", -64, 64).value_or(0);
-  return "fp8-delayed:" + elements + ",history=" + std::to_string(history) +
-         ",decides=" + arguments.Choice("fp8_amax_compute_algo", kDecides).value_or("most_recent") +
-         ",margin=" + std::to_string(margin);
+  const std::optional<std::string> elements = arguments.Choice("fp8_format", kElements);
+  return elements ? MegatronFp8(arguments, *elements) : "";
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "sim/config/arguments.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
+#include "sim/config/scaled_recipes.h"
 
 namespace dlsim::sim {
 namespace {
@@ -51,6 +52,7 @@ TrainingConfig ReadTorchtitan(const ConfigBlock& file, const ConfigOptions&) {
   if (half)
     config.updates = {.formats = TorchtitanFormats(pure, "bf16"), .settings = TorchtitanAdam(file)};
   ReadNormLimit(*training, "max_norm", 1.0, config);
+  ReadTorchaoRecipes(file, config);
   config.ranks = TorchtitanRanks(file);
   return config;
 }

@@ -25,8 +25,6 @@ TEST(ForeignStacks, AreNamedWithTheirPolicy) {
 
 // Parts that decide and are not read; files that train nothing.
 TEST(ForeignStacks, FilesOfStacksThatAreReadMayStayUnread) {
-  ExpectStack("distributed_type: MULTI_GPU\nmixed_precision: fp8\n", "Accelerate",
-              "--policy torch");
   ExpectStack("distributed_type: MEGATRON_LM\nmixed_precision: fp16\n", "Accelerate",
               "--policy torch --format fp16");
   ExpectStack("per_device_train_batch_size: 1\nfp16: true\nfp8: true\n",

@@ -200,30 +200,46 @@ def test_scaled_formats_beside_others_change_nothing_of_them() -> None:
     assert len(beside["verdict"]["lines"]) == len(alone["verdict"]["lines"]) + 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "format"),
-    [
-        ("--fp8-format hybrid", "fp8-delayed:backward=e5m2,history=1,decides=most_recent,margin=0"),
-        (
-            "--fp8-format e4m3 --fp8-amax-history-len 16 --fp8-amax-compute-algo max",
-            "fp8-delayed:backward=e4m3,history=16,decides=max,margin=0",
-        ),
-        ("--fp8-format hybrid --fp8-recipe tensorwise", "fp8-current:backward=e5m2"),
-        ("--fp8-format e4m3 --fp8-recipe mxfp8", "mxfp8:backward=e4m3"),
-        ("--fp8-format e4m3 --fp8-recipe blockwise", "fp8-block:backward=e4m3"),
-        ("--fp4-format e2m1", "nvfp4"),
-        ("--fp8-format hybrid --fp8-recipe custom", None),
-        ("", None),
-    ],
-)
-def test_megatrons_arguments_name_a_format(
-    arguments: str, format: str | None, tmp_path: Path
-) -> None:
+def test_a_configuration_names_a_format(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
-    script.write_text(f"pretrain_gpt.py --num-layers 2 --hidden-size 8 --bf16 {arguments}\n")
+    script.write_text(
+        "pretrain_gpt.py --num-layers 2 --hidden-size 8 --bf16 --fp8-format e4m3 "
+        "--fp8-recipe mxfp8\n"
+    )
     found = dlsim.replay(TRACES / "cnn-digits", config=script, quiet=True).verdict
-    expected = ["bf16"] + ([format] if format else [])
-    assert [one.format for one in found.formats] == expected
+    assert [one.format for one in found.formats] == ["bf16", "mxfp8:backward=e4m3"]
+
+
+def test_accelerate_passes_on_what_differs_from_its_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dataclasses = pytest.importorskip("accelerate.utils.dataclasses")
+    if not hasattr(dataclasses, "TERecipeKwargs"):
+        pytest.skip("an older Accelerate")
+    monkeypatch.setattr(dataclasses, "is_transformer_engine_available", lambda: True)
+    for value, passed in (("most_recent", {}), ("max", {"amax_compute_algo": "max"})):
+        monkeypatch.setenv("ACCELERATE_FP8_AMAX_COMPUTE_ALGO", value)
+        assert dataclasses.TERecipeKwargs().to_kwargs() == passed
+    # Keys that the questionnaire writes.
+    monkeypatch.setenv("ACCELERATE_FP8_AMAX_HISTORY_LENGTH", "8")
+    assert dataclasses.TERecipeKwargs().to_kwargs() == {"amax_compute_algo": "max"}
+
+
+def test_recipes_of_torchao_are_these_formats() -> None:
+    config = pytest.importorskip("torchao.float8.config")
+    for recipe, sharing, backward, power in (
+        ("tensorwise", "tensorwise", "float8_e5m2", False),
+        ("rowwise", "axiswise", "float8_e4m3fn", True),
+    ):
+        made = config.Float8LinearConfig.from_recipe_name(recipe)
+        of_input, of_gradient = made.cast_config_input, made.cast_config_grad_output
+        assert of_input.scaling_granularity.value == sharing
+        assert str(of_input.target_dtype) == "torch.float8_e4m3fn"
+        assert str(of_gradient.target_dtype) == f"torch.{backward}"
+        assert made.round_scales_to_power_of_2 is power
+        assert made.cast_config_weight_for_grad_input == made.cast_config_weight
+    mixed = config.Float8LinearConfig.from_recipe_name("rowwise_with_gw_hp")
+    assert mixed.cast_config_input_for_grad_weight.scaling_type.value == "disabled"
 
 
 def test_a_profile_has_no_values(tmp_path: Path) -> None:
