@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from .._core import scaled_format_names
 from .._errors import Error
 from ..runs import _bridge
 from ..runs._options import arguments_of
@@ -34,13 +35,27 @@ _OPTIONS = (
 def results_of_trace(
     trace: str, formats: Sequence[str], policies: Sequence[str]
 ) -> list[ShownResult]:
-    """Replays and tunes a trace or profile; raises as the command does."""
-    chosen = arguments_of("replay", {"formats": formats, "quiet": True})
-    tried = arguments_of("replay", {"policies": policies, "heat_map": True})
+    """Replays and tunes a trace or profile; raises as the command does.
+
+    Scaled formats have no loss scale to tune, and alone no policies and no heat maps.
+    """
+    tuned = [name for name in formats if not _is_scaled(name)]
+    alone = bool(formats) and not tuned
+    tried: dict[str, Any] = {} if alone else {"heat_map": True}
+    if policies:
+        tried["policies"] = policies
+    calls = [arguments_of("replay", {"formats": formats, "quiet": True, **tried})]
+    if not alone:
+        calls.append(arguments_of("tune", {"formats": tuned, "quiet": True}))
+    commands = ("replay", "tune")
     return [
-        check_result(trace, _run([command, *chosen, *more], [trace]))
-        for command, more in (("replay", tried), ("tune", []))
+        check_result(trace, _run([command, *chosen], [trace]))
+        for command, chosen in zip(commands, calls, strict=False)
     ]
+
+
+def _is_scaled(name: str) -> bool:
+    return name.partition(":")[0] in scaled_format_names()
 
 
 def result_of_probe(probe: str) -> ShownResult:

@@ -10,7 +10,7 @@ from typing import Any
 
 from .._errors import InputError
 from ..results._verdict import Verdict, verdict_of
-from ._json import part, visible
+from ._json import objects, part, visible
 
 _KINDS = {
     "dlsim.replay/1": "replay",
@@ -97,7 +97,7 @@ def check_result(name: str, data: object) -> ShownResult:
         items = data.get(array)
         if not isinstance(items, list):
             raise InputError(f"{name}: {array}: missing, expected an array")
-        if not items and kind != "tune":  # which recommends nothing without gradients
+        if not items and not _may_be_empty(kind, data):
             raise InputError(f"{name}: {array}: empty, expected at least one")
         _check_items(f"{name}: {array}", items, keys)
     if kind == "replay":
@@ -108,6 +108,17 @@ def check_result(name: str, data: object) -> ShownResult:
         for i, run in enumerate(data["runs"]):
             _check_items(f"{name}: runs[{i}].tensors", run["tensors"], {"tensor": str})
     return ShownResult(name, kind, data)
+
+
+def scaled_formats(data: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Returns the entries of a document's verdict that are about scaled formats."""
+    formats = objects(part(data, "verdict"), "formats")
+    return [entry for entry in formats if isinstance(entry.get("scaled"), dict)]
+
+
+def _may_be_empty(kind: str, data: Mapping[str, Any]) -> bool:
+    """A tune recommends nothing without gradients; scaled formats have no runs."""
+    return kind == "tune" or bool(scaled_formats(data))
 
 
 def _check_items(place: str, items: Sequence[object], keys: Mapping[str, type]) -> None:

@@ -27,6 +27,7 @@ from .policies import fates, policies_table
 from .recommendation import recommendation_cards, recommendation_charts
 from .scale_path import scale_path
 from .scale_windows import ShownVerdict, verdict_html, verdicts_of, windows_data
+from .scaled import scaled_html
 from .tensor_table import tensor_tables
 from .training import Training, training_data
 from .updates import probe_name, update_points, updates_html
@@ -208,6 +209,8 @@ def _replayed_sections(
     sweeps, tunes = _of_kind(results, "sweep"), _of_kind(results, "tune")
     first = headroom_html() if data["headroom"] else ""
     parts = [("verdict", "Verdict", verdict_html(verdicts, first) + headline(results, runs))]
+    if scaled := scaled_html(results):
+        parts.append(("scaled", "Formats with their own scales", _part("scaled") + scaled))
     if forward_alone(runs):
         return [*parts, ("tensors", "Tensors", _part("tensor_table"))]
     cards = [
