@@ -154,7 +154,6 @@ std::vector<NamedScaledFormat> TakeScaledFormats(ReplayCommandOptions& options) 
   };
   refuse(!options.config.paths.empty(), "--config");
   refuse(!options.request.policies.empty(), "--policy");
-  refuse(!options.expectations.empty(), "--expect");
   refuse(options.results.csv.has_value(), "--csv");
   refuse(!options.heat_map.empty(), "--heat-map");
   return scaled;
@@ -237,16 +236,19 @@ int RunReplay(ReplayCommandOptions options) {
   // Those of a file are for traces alone; what has no values is judged without them.
   std::vector<NamedScaledFormat> of_files;
   for (const std::string& format : configured.scaled) of_files.push_back(ParseScaledFormat(format));
+  std::vector<NamedScaledFormat> all = scaled;
+  std::ranges::copy(of_files, std::back_inserter(all));
   if (!options.recipe) options.recipe = configured.recipe;
   AskedAccumulation asked = {options.rules.accumulation, options.accumulate_steps};
   if (!asked.steps) asked.steps = configured.accumulate_steps;
-  RequireRunFigures(options.expectations, runs);
+  RequireRunFigures(options.expectations, runs, all);
   const GradientInput input =
       OpenGradients(asked, options.trace, options.device, options.replay, ForwardAlone::kTaken);
   if (!input.has_gradients && !only_scaled) {
     runs = RunsWithoutGradients(configured.formats, options.request.conversion);
-    RequireRunFigures(options.expectations, runs);
   }
+  if (input.profile == nullptr) scaled = std::move(all);
+  RequireRunFigures(options.expectations, runs, scaled);
   const SourceFacts& facts = input.source->facts();
   CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice(input);
@@ -255,9 +257,7 @@ int RunReplay(ReplayCommandOptions options) {
   if (!only_scaled) {
     advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
   }
-  if (input.profile == nullptr) {
-    std::ranges::move(of_files, std::back_inserter(scaled));
-  } else if (!of_files.empty() && !options.results.quiet) {
+  if (input.profile != nullptr && !of_files.empty() && !options.results.quiet) {
     CurrentCaller().Say("note: " + of_files.front().name +
                         " of the configuration is not judged: it needs the values of a trace");
   }

@@ -2,11 +2,13 @@
 #include "sim/app/run_expectations.h"
 
 #include <algorithm>
+#include <iterator>
 #include <string>
 #include <vector>
 
 #include "sim/app/expect_option.h"
 #include "sim/replay/replay_json.h"
+#include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
 namespace {
@@ -53,27 +55,37 @@ bool Has(const Json& figures, const std::string& name) {
   return std::ranges::count(FigureNames(figures), name) > 0;
 }
 
-std::vector<std::string> NamesOf(std::span<const SimulationRun> runs) {
+std::vector<std::string> NamesOf(std::span<const SimulationRun> runs,
+                                 std::span<const NamedScaledFormat> scaled) {
   std::vector<std::string> names;
   for (const SimulationRun& run : runs) {
     if (!run.resume) names.push_back(RunName(run));
   }
+  for (const NamedScaledFormat& format : scaled) names.push_back(format.name);
   return names;
 }
 
 }  // namespace
 
 void RequireRunFigures(std::span<const Expectation> expectations,
-                       std::span<const SimulationRun> runs) {
+                       std::span<const SimulationRun> runs,
+                       std::span<const NamedScaledFormat> scaled) {
   for (const Expectation& expectation : expectations) {
-    RequireSubject(expectation, NamesOf(runs), "no such run");
+    RequireSubject(expectation, NamesOf(runs, scaled), "no such run");
     // Before the runs begin, their figures have no values yet.
+    std::vector<std::string> figures;
+    const auto add = [&](const Json& of) {
+      std::ranges::copy(FigureNames(of), std::back_inserter(figures));
+    };
     const auto run = std::ranges::find_if(runs, [&](const SimulationRun& of) {
       return of.start && IsAbout(expectation, RunName(of));
     });
-    if (run == runs.end()) continue;
-    RequireFigure(expectation, FigureNames(FiguresOf(*run, FormatAdvice(), PathInWindows())),
-                  kExpectOption);
+    if (run != runs.end()) add(FiguresOf(*run, FormatAdvice(), PathInWindows()));
+    const auto is_about = [&](const NamedScaledFormat& format) {
+      return IsAbout(expectation, format.name);
+    };
+    if (std::ranges::any_of(scaled, is_about)) add(ScaledFigures({}));
+    if (!figures.empty()) RequireFigure(expectation, figures, kExpectOption);
   }
 }
 
@@ -89,8 +101,16 @@ std::vector<ExpectationOutcome> CheckRuns(std::span<const Expectation> expectati
     if (run.resume) name += " resumed with " + std::string(NameOf(run.resume->kept));
     for (const Expectation& expectation : expectations) {
       if (!IsAbout(expectation, RunName(run))) continue;
-      if (run.resume && !Has(figures, expectation.figure)) continue;
+      const bool of_others = run.resume || Has(ScaledFigures({}), expectation.figure);
+      if (of_others && !Has(figures, expectation.figure)) continue;
       outcomes.push_back(CheckExpectation(expectation, name, figures));
+    }
+  }
+  for (const ScaledAdvice& format : advice.scaled) {
+    const Json figures = ScaledFigures(format);
+    for (const Expectation& expectation : expectations) {
+      if (!IsAbout(expectation, format.format) || !Has(figures, expectation.figure)) continue;
+      outcomes.push_back(CheckExpectation(expectation, format.format, figures));
     }
   }
   return outcomes;

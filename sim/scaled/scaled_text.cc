@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -181,6 +182,28 @@ std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t to
     if (worst.size() > 1) text += FormatTable(worst);
   }
   return text;
+}
+
+Json ScaledFigures(const ScaledAdvice& format) {
+  Json figures = {{"forward_failures", format.ForwardFailures()},
+                  {"backward_failures", format.BackwardFailures()}};
+  const bool judged = !format.looked_at.empty() && !HasGaps(format);
+  for (const auto& [name, side] :
+       {std::pair("forward", &ScaledStep::forward), std::pair("backward", &ScaledStep::backward)}) {
+    const HarmOverSteps harm = OverSteps(format, side);
+    const bool has = judged && harm.steps > 0;
+    const std::string suffix = std::string(name) + "_harm";
+    figures[suffix] = has ? JsonNumber(harm.mean()) : Json();
+    figures["worst_" + suffix] =
+        has ? JsonNumber((WorstStep(format, side, &ScaledHarm::worst).*side).worst) : Json();
+  }
+  uint64_t clipped = 0;
+  for (const ScaledStep& step : format.steps) clipped += step.clipped;
+  figures["clipped"] = clipped;
+  for (Json& figure : figures) {
+    if (!judged) figure = Json();
+  }
+  return figures;
 }
 
 Json JsonScaled(const ScaledAdvice& format) {

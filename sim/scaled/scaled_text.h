@@ -25,6 +25,10 @@ std::string ScaledBasis(const ScaledAdvice& format);
 // Returns a table of the formats, and of each the `top` tensors that lose most; empty without any.
 std::string FormatScaledDetails(std::span<const ScaledAdvice> formats, size_t top);
 
+// Returns the figures that may be expected of a format: mean and worst harm of both passes, null
+// where nothing of a pass was recorded, steps that fail, and clipped elements.
+Json ScaledFigures(const ScaledAdvice& format);
+
 // Returns what `verdict.formats[].scaled` holds.
 Json JsonScaled(const ScaledAdvice& format);
 

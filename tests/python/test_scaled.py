@@ -200,6 +200,45 @@ def test_scaled_formats_beside_others_change_nothing_of_them() -> None:
     assert len(beside["verdict"]["lines"]) == len(alone["verdict"]["lines"]) + 1
 
 
+def test_expectations_are_about_scaled_formats_too() -> None:
+    expect = ["backward_harm<0.001", "nvfp4: clipped==0", "mxfp?: worst_forward_harm<0.01"]
+    found = dlsim.replay(
+        TRACES / "t5-stream", formats=["mxfp8", "nvfp4"], expect=expect, quiet=True
+    )
+    judged = {format.format: format for format in found.verdict.formats}
+    harms = {name: verdict.mean_harm for name, verdict in judged.items()}
+    checked = [(one.run, one.expression, one.holds) for one in found.expectations]
+    assert checked == [
+        ("mxfp8", expect[0], True),
+        ("mxfp8", expect[2], True),
+        ("nvfp4", expect[0], False),
+        ("nvfp4", expect[1], found.expectations[3].found == 0),
+    ]
+    assert [found.expectations[i].found for i in (0, 2)] == [harms["mxfp8"], harms["nvfp4"]]
+
+
+def test_runs_and_scaled_formats_are_asked_for_their_own_figures(tmp_path: Path) -> None:
+    trace, formats = TRACES / "cnn-digits", ["fp16", "mxfp8"]
+    expect = ["skipped_steps<=99", "backward_failures==0"]
+    found = dlsim.replay(trace, formats=formats, policies="torch", expect=expect, quiet=True)
+    assert [one.run for one in found.expectations] == ["fp16/torch", "mxfp8"]
+    for wrong in ("mxfp8: skipped_steps<=9", "fp16/*: clipped==0", "mxfp4: clipped==0"):
+        with pytest.raises(dlsim.UsageError, match="--expect"):
+            dlsim.replay(trace, formats=formats, policies="torch", expect=wrong, quiet=True)
+    # What cannot be judged meets nothing.
+    gaps = dlsim.replay(
+        TRACES / "t5-stream", formats=["fp8-delayed"], expect="clipped>=0", quiet=True
+    )
+    assert [one.holds for one in gaps.expectations] == [False]
+    # A profile has no values: what a configuration asks for is not judged there.
+    profile, script = tmp_path / "run.dlprof", tmp_path / "train.sh"
+    dlsim.profile(trace, output=profile, quiet=True)
+    script.write_text("pretrain_gpt.py --num-layers 2 --hidden-size 8 --bf16 --fp4-format e2m1\n")
+    assert dlsim.replay(trace, config=script, expect="nvfp4: clipped>=0", quiet=True).expectations
+    with pytest.raises(dlsim.UsageError, match="no such run"):
+        dlsim.replay(profile, config=script, expect="nvfp4: clipped>=0", quiet=True)
+
+
 def test_a_configuration_names_a_format(tmp_path: Path) -> None:
     script = tmp_path / "train.sh"
     script.write_text(
