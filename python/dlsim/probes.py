@@ -97,7 +97,7 @@ class Probe:
         """The elements before the i-th update, or after the last one for i = len(self).
 
         None if they were not recorded. They are recorded before the first update, where a training
-        was resumed, after 10 updates, and every 100.
+        was resumed, 10 updates later, and every 100.
         """
         i = i if i == len(self) else index_of(i, len(self), self._place)
         found = self._core.values(i)

@@ -273,6 +273,16 @@ def test_values_come_again_after_ten_updates_and_every_hundred(tmp_path: Path) -
         np.testing.assert_array_equal(values.values["bias"], seen.values[i]["bias"])
 
 
+def test_values_come_again_soon_after_a_new_optimizer(tmp_path: Path) -> None:
+    model = nn.Linear(6, 2)
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.01) for _ in range(2)]
+    with dlsim.ProbeRecorder(model, tmp_path / "a.dlprobe", on_error="raise"):
+        for optimizer in optimizers:
+            train(model, optimizer, Seen(model), range(13))
+    probe = dlsim.open_probe(tmp_path / "a.dlprobe")
+    assert [i for i in range(27) if probe.values(i) is not None] == [0, 10, 13, 23]
+
+
 def test_an_optimizer_that_calls_its_base(tmp_path: Path) -> None:
     class Signs(torch.optim.SGD):
         """Changes gradients before its base reads them."""

@@ -20,7 +20,7 @@ from ._worker import Job, Worker
 
 ELEMENTS = 4096  # of a parameter, where a caller asks for no other number
 VALUES_EVERY = 100  # updates
-VALUES_FIRST = 10  # after so many, for the check of a short training
+VALUES_FIRST = 10  # after a new optimizer began, which may not have the states of another
 
 
 class Following:
@@ -54,6 +54,7 @@ class Following:
         self._reference: tuple[Any, Any, float] | None = None  # parameter, gradient, its scale
         self._small = _smallest(parameters)
         self._updates, self._anew = 0, True
+        self._begun = 0  # the update at which states were written last
         self._process, self._closed = os.getpid(), False
         self._steps, self._thread = Steps(weakref.ref(self)), Worker()
         self._collected = weakref.finalize(self, _abandon, self._steps, self._thread)
@@ -203,7 +204,10 @@ class Following:
         if self._update is None:
             self._update = update = Update(self._step, self._free_buffer())
             states = is_new or self._anew or self._file.failed
-            if states or self._updates % VALUES_EVERY == 0 or self._updates == VALUES_FIRST:
+            if states:
+                self._begun = self._updates
+            first = self._updates == self._begun + VALUES_FIRST
+            if states or first or self._updates % VALUES_EVERY == 0:
                 update.values = self._values(states=states)
                 self._anew = self._file.failed = False
             self._updates += 1
