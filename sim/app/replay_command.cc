@@ -33,6 +33,7 @@
 #include "sim/replay/report.h"
 #include "sim/replay/simulation.h"
 #include "sim/scaled/scaled_replay.h"
+#include "sim/scaled/scaled_text.h"
 
 namespace dlsim::sim {
 namespace {
@@ -154,18 +155,24 @@ std::vector<NamedScaledFormat> TakeScaledFormats(ReplayCommandOptions& options) 
   };
   refuse(!options.config.paths.empty(), "--config");
   refuse(!options.request.policies.empty(), "--policy");
-  refuse(options.results.csv.has_value(), "--csv");
   refuse(!options.heat_map.empty(), "--heat-map");
   return scaled;
 }
 
+// Steps once more through the source. A CSV file, of which nothing else makes rows, gets them.
 void StepScaled(const GradientSource& source, std::span<const NamedScaledFormat> formats,
-                const ReplayCommandOptions& options, Advice& advice) {
+                const ReplayCommandOptions& options, OutputFile* csv, Advice& advice) {
   if (formats.empty()) return;
+  ScaledObserver observer;
+  if (csv != nullptr) {
+    csv->Write(ScaledCsvHeader());
+    observer = [csv](const ObservedScaled& found) { csv->Write(ScaledCsvRows(found)); };
+  }
   Progress progress("replay, scaled formats", source.facts().file_bytes,
                     options.results.quiet ? ProgressMode::kQuiet : ProgressMode::kAuto);
-  AddScaled(ReplayScaled(source, formats,
-                         [&](size_t steps) { progress.Update(BytesUntil(source, steps)); }),
+  AddScaled(ReplayScaled(
+                source, formats, [&](size_t steps) { progress.Update(BytesUntil(source, steps)); },
+                observer),
             advice);
 }
 
@@ -261,7 +268,8 @@ int RunReplay(ReplayCommandOptions options) {
     CurrentCaller().Say("note: " + of_files.front().name +
                         " of the configuration is not judged: it needs the values of a trace");
   }
-  StepScaled(*input.source, scaled, options, advice);
+  StepScaled(*input.source, scaled, options, only_scaled && files.csv ? &*files.csv : nullptr,
+             advice);
   AddPaths(runs, advice);
   const std::vector<ExpectationOutcome> outcomes = CheckRuns(options.expectations, runs, advice);
   if (files.json) {

@@ -90,7 +90,8 @@ struct ScaledReplay::Found {
   float largest = 0;
 };
 
-ScaledReplay::ScaledReplay(std::span<const NamedScaledFormat> formats) {
+ScaledReplay::ScaledReplay(std::span<const NamedScaledFormat> formats, ScaledObserver observer)
+    : observer_(std::move(observer)) {
   for (const NamedScaledFormat& format : formats) formats_.push_back({format, {}, {}, {}});
 }
 
@@ -210,6 +211,9 @@ void ScaledReplay::Add(const GradientStep& step) {
         if (other != order[place]) Merge(found[other][f], all);
       }
       AddFound(step.number(), source, all, place, format);
+      if (observer_) {
+        observer_({format.named.name, step.number(), *source.tensor, source.judged, all.by_axis});
+      }
       const auto delayed = format.delayed.find(source.tensor->name);
       if (delayed != format.delayed.end()) delayed->second.Advance(all.largest);
     }
@@ -235,8 +239,9 @@ std::vector<ScaledAdvice> ScaledReplay::Take() {
 
 std::vector<ScaledAdvice> ReplayScaled(const GradientSource& source,
                                        std::span<const NamedScaledFormat> formats,
-                                       const std::function<void(size_t)>& done) {
-  ScaledReplay replay(formats);
+                                       const std::function<void(size_t)>& done,
+                                       const ScaledObserver& observer) {
+  ScaledReplay replay(formats, observer);
   for (size_t i = 0; i < source.step_count(); ++i) {
     replay.Add(*source.Load(i, StepNeeds::kTensors));
     if (done) done(i + 1);

@@ -2,7 +2,9 @@
 // Converts each recorded tensor to scaled formats, step by step.
 #pragma once
 
+#include <array>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <span>
@@ -17,9 +19,20 @@
 
 namespace dlsim::sim {
 
+// What became of a tensor at a step in one format, with blocks along each axis; the second is empty
+// if the tensor has one scale.
+struct ObservedScaled {
+  const std::string& format;
+  int64_t step;
+  const TraceTensor& tensor;
+  bool judged;
+  const std::array<ScaledStats, 2>& by_axis;
+};
+using ScaledObserver = std::function<void(const ObservedScaled&)>;
+
 class ScaledReplay {
  public:
-  explicit ScaledReplay(std::span<const NamedScaledFormat> formats);
+  explicit ScaledReplay(std::span<const NamedScaledFormat> formats, ScaledObserver observer = {});
 
   // Lives through a step. Throws Error (exit code 3) if its values are not at hand.
   void Add(const GradientStep& step);
@@ -43,11 +56,13 @@ class ScaledReplay {
                        OfFormat& format);
 
   std::vector<OfFormat> formats_;
+  ScaledObserver observer_;  // by format, in the order of the tensors; may be empty
 };
 
 // Goes through all steps of a source; `done(steps)` is called after each.
 std::vector<ScaledAdvice> ReplayScaled(const GradientSource& source,
                                        std::span<const NamedScaledFormat> formats,
-                                       const std::function<void(size_t)>& done);
+                                       const std::function<void(size_t)>& done,
+                                       const ScaledObserver& observer = {});
 
 }  // namespace dlsim::sim

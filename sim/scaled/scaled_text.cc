@@ -6,11 +6,13 @@
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <iterator>
 #include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
 #include "sim/base/counter_columns.h"
+#include "sim/base/csv_field.h"
 #include "sim/base/quantity.h"
 #include "sim/base/table.h"
 
@@ -234,6 +236,33 @@ Json JsonScaled(const ScaledAdvice& format) {
     object["tensors"].push_back(JsonTensor(tensor));
   }
   return object;
+}
+
+std::string ScaledCsvHeader() {
+  std::string header = "format,step,tensor,role,judged,axis,min_scale,max_scale";
+  ForEachColumn([&](auto, auto columns) {
+    if constexpr (columns.kInCsv) header.append(",").append(columns.kNames.csv);
+  });
+  return header + "\n";
+}
+
+std::string ScaledCsvRows(const ObservedScaled& found) {
+  std::string rows;
+  for (size_t axis = 0; axis < found.by_axis.size(); ++axis) {
+    const ScaledStats& stats = found.by_axis[axis];
+    if (axis == 1 && stats.stats.elements == 0) continue;
+    rows += fmt::format("{},{},{},{},{},{},{},{}", CsvField(found.format), found.step,
+                        CsvField(found.tensor.name), NameOf(found.tensor.role),
+                        static_cast<int>(found.judged), axis == 0 ? "row" : "column",
+                        WithoutNanSign(stats.min_scale), WithoutNanSign(stats.max_scale));
+    ForEachColumn([&](auto counter, auto columns) {
+      if constexpr (columns.kInCsv) {
+        fmt::format_to(std::back_inserter(rows), ",{}", std::invoke(counter.kRow.of, stats.stats));
+      }
+    });
+    rows += "\n";
+  }
+  return rows;
 }
 
 }  // namespace dlsim::sim

@@ -8,6 +8,7 @@
 
 #include "dlsim/sim/advice.h"
 #include "sim/base/json_value.h"
+#include "sim/scaled/scaled_replay.h"
 
 namespace dlsim::sim {
 
@@ -31,5 +32,9 @@ Json ScaledFigures(const ScaledAdvice& format);
 
 // Returns what `verdict.formats[].scaled` holds.
 Json JsonScaled(const ScaledAdvice& format);
+
+// The columns of a CSV file of scaled formats, and the rows of a tensor: one for each axis.
+std::string ScaledCsvHeader();
+std::string ScaledCsvRows(const ObservedScaled& found);
 
 }  // namespace dlsim::sim

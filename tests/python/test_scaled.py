@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Formats with scales of their own, against the code of those who train with them."""
 
+import csv
 from pathlib import Path
 
 import ml_dtypes
@@ -237,6 +238,32 @@ def test_runs_and_scaled_formats_are_asked_for_their_own_figures(tmp_path: Path)
     assert dlsim.replay(trace, config=script, expect="nvfp4: clipped>=0", quiet=True).expectations
     with pytest.raises(dlsim.UsageError, match="no such run"):
         dlsim.replay(profile, config=script, expect="nvfp4: clipped>=0", quiet=True)
+
+
+def test_a_csv_file_has_the_counters_of_the_result(tmp_path: Path) -> None:
+    path = tmp_path / "rows.csv"
+    formats = ["fp8-current", "mxfp4"]
+    found = dlsim.replay(TRACES / "t5-stream", formats=formats, csv=path, quiet=True)
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    axes = {format: {row["axis"] for row in rows if row["format"] == format} for format in formats}
+    assert axes == {"fp8-current": {"row"}, "mxfp4": {"row", "column"}}
+    for entry in found.data["verdict"]["formats"]:
+        steps = {step["step"] for step in entry["scaled"]["steps"]}
+        for tensor in entry["scaled"]["tensors"]:
+            for axis in axes[entry["format"]]:
+                of = [
+                    row
+                    for row in rows
+                    if (row["format"], row["tensor"], row["axis"])
+                    == (entry["format"], tensor["name"], axis)
+                ]
+                assert {int(row["step"]) for row in of} <= steps
+                assert {row["judged"] for row in of} == {str(int(tensor["judged"]))}
+                for counter in ("elements", "underflow", "overflow"):
+                    assert sum(int(row[counter]) for row in of) == tensor[axis][counter]
+    current = [row for row in rows if row["format"] == "fp8-current"]
+    assert all(row["min_scale"] == row["max_scale"] for row in current)
 
 
 def test_a_configuration_names_a_format(tmp_path: Path) -> None:
