@@ -191,7 +191,7 @@ WindowSearch::Ends WindowSearch::EndsOf(Reading reading) const {
   return ends;
 }
 
-// A pass over the step costs more than a question: several go along in each.
+// A pass over the step costs more than a question, so each pass answers several.
 std::vector<int> WindowSearch::Wanted() const {
   if (current_.hopeless || !guess_) return {};
   std::vector<int> wanted;

@@ -36,13 +36,13 @@ class ReplayConsumer final : public StepConsumer {
 
   void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) override {
     ObservedStep observed = {i, measured.gradients, measured.forward, {}};
-    const auto lived = [&](size_t r, const auto& answers) {
+    const auto on_advanced = [&](size_t r, const auto& answers) {
       const RunState& state = states_[r];
       forward_[r].Advance(step.number(), measured.forward);
       observed.runs.push_back({state.run(), answers, state.result().steps.back(), r,
                                forward_[r].Answers(measured.forward)});
     };
-    states_.Advance(step.number(), measured.gradients, lived);
+    states_.Advance(step.number(), measured.gradients, on_advanced);
     if (observer_) observer_(observed);
   }
 

@@ -40,7 +40,7 @@ class RunState {
   StepQuestion Prepare(int64_t step, const std::vector<StepTensor>& tensors,
                        const std::vector<GradientSpread>& spreads);
 
-  // Lives through the measured step. `noise`: see NoiseFinder.
+  // Advances by the measured step. `noise`: see NoiseFinder.
   void Advance(const JudgedStep& step, const std::vector<bool>& noise, int64_t number);
 
  private:

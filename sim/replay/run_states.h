@@ -45,9 +45,10 @@ class RunStates {
   // Adds the questions of the runs that go on.
   void Ask(const GradientStep& step, StepQuestions& questions);
 
-  // Lives through the step. Calls lived(run, its answers) after each run that went on.
-  template <class Lived>
-  void Advance(int64_t step, const StepMeasurement& measured, const Lived& lived) {
+  // Advances the runs that have not stopped by one step, and calls on_advanced(run, its answers)
+  // after each.
+  template <class OnAdvanced>
+  void Advance(int64_t step, const StepMeasurement& measured, const OnAdvanced& on_advanced) {
     QuestionTotals totals(measured);
     const std::vector<bool> noise = NoiseIn(measured, totals);
     const std::vector<size_t> last_to_ask = LastToAsk(measured.answers.size());
@@ -56,7 +57,7 @@ class RunStates {
       const size_t question = question_of_run_[r];
       const std::vector<TensorAnswer>& answers = measured.answers[question];
       states_[r].Advance({measured, answers, totals.Of(question)}, noise, step);
-      lived(r, answers);
+      on_advanced(r, answers);
       if (last_to_ask[question] == r) totals.Drop(question);
     }
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The one way through the steps of a source: replays, sweeps and tables of scales go along.
+// The loop over the steps of a source. Replays, sweeps and tables of scales are its consumers.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@ namespace dlsim::sim {
 // take too much memory, and wait for another pass.
 size_t QuestionsAtOnce(size_t tensors);
 
-// What is asked of one step by all that go along, each question once.
+// The questions of all consumers about one step, each question once.
 class StepQuestions {
  public:
   // Returns the place of the question, which is that of its answer in StepMeasurement::answers.
@@ -44,8 +44,8 @@ struct MeasuredStep {
   StepMeasurement forward;    // see MeasureForward; empty if nobody asked
 };
 
-// What goes along: says what it wants to know of each step, and lives through the answers. The
-// calls of a step come in the order of their declarations.
+// A consumer of the step loop: asks questions about each step, and receives the answers. The calls
+// of a step come in the order of their declarations.
 class StepConsumer {
  public:
   virtual ~StepConsumer() = default;
@@ -63,11 +63,11 @@ class StepConsumer {
   // Adds its questions to the step. Returns false if it needs no measurement.
   virtual bool Ask(const GradientStep& /*step*/, StepQuestions& /*questions*/) { return false; }
 
-  // Lives through effective step i.
+  // Receives the answers of effective step i.
   virtual void Advance(size_t i, const GradientStep& step, const MeasuredStep& measured) = 0;
 };
 
-// Several consumers that go along together; at most one of them counts totals.
+// Several consumers of the same steps; at most one of them counts totals.
 class ConsumerGroup final : public StepConsumer {
  public:
   // They must live as long as the group.
@@ -85,8 +85,8 @@ class ConsumerGroup final : public StepConsumer {
   StepConsumer* counts_totals_ = nullptr;
 };
 
-// Leads a consumer through the steps. While one is measured, the one before is closed and the next
-// one opened. Throws Error for a bad file.
+// Passes each step to the consumer. While one step is measured, the one before is closed and the
+// next one opened. Throws Error for a bad file.
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer);
 
 }  // namespace dlsim::sim

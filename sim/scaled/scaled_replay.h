@@ -34,7 +34,7 @@ class ScaledReplay {
  public:
   explicit ScaledReplay(std::span<const NamedScaledFormat> formats, ScaledObserver observer = {});
 
-  // Lives through a step. Throws Error (exit code 3) if its values are not at hand.
+  // Adds what a step loses. Throws Error (exit code 3) if its values are not at hand.
   void Add(const GradientStep& step);
 
   // Returns what was found, in the order of the formats. Once.

@@ -29,7 +29,7 @@ class TotalsRun {
   // Asks the question of the coming step.
   void Ask(Remembers remembers, QuestionTable& table);
 
-  // Lives through the step; `input` is of all steps up to this, `windows` is empty if none are
+  // Advances by one step; `input` is of all steps up to this, `windows` is empty if none are
   // searched.
   void Advance(int64_t step, std::span<const StepWindow* const> windows, QuestionTable& table,
                const TensorStats& input);
