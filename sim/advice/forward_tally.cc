@@ -39,6 +39,14 @@ bool HidesScores(const std::string& name, const TensorStats& stats) {
   return stats.overflow > 1 && IsOfOperation(name) && !fills_in && !IsOfMaskedRows(name);
 }
 
+// Whether a divisor is a difference smaller than the rounding errors of what it is the difference
+// of: the root mean square of its shares is below two of the format's largest relative errors.
+bool IsRoundingError(const std::string& name, const TensorStats& stats, const Format& format) {
+  const double most = std::ldexp(1, -format.mantissa_bits);
+  return IsOfDifferences(name) &&
+         stats.sum_of_squares < most * most * static_cast<double>(stats.elements);
+}
+
 }  // namespace
 
 double ForwardHeadroom(const Conversion& conversion, float absmax) {
@@ -110,6 +118,7 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
     // Models train whose parameters vanish.
     tensor.steps_lost +=
         role == Role::kAct && !slight.contains(name) && totals[t].energy_lost() > kForwardLossFails;
+    tensor.steps_lost += IsRoundingError(name, totals[t], conversion_.format);
     tensor.zero_divisor |= IsOfDivisors(name) && totals[t].underflow > 0;
     const bool first = Count(step, totals[t], tensor);
     if (!first || !OverflowsByOneMagnitude(totals[t])) continue;

@@ -143,6 +143,14 @@ std::string Vanished(const FormatAdvice& format) {
         Printable(LayerOf((*divisor)->name)), (*divisor)->energy_lost_step, format.format,
         smallest);
   }
+  const auto difference = std::ranges::find_if(
+      vanishing, [](const ForwardTensor* tensor) { return IsOfDifferences(tensor->name); });
+  if (difference != vanishing.end()) {
+    return fmt::format(
+        "fails in forward: {} divides by a difference, or takes its root or logarithm, that is "
+        "less than the rounding errors of {}. No loss scale helps.",
+        Printable(LayerOf((*difference)->name)), format.format);
+  }
   const ForwardTensor& worst = **std::ranges::max_element(
       vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });
   return fmt::format(

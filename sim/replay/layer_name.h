@@ -44,6 +44,10 @@ inline bool IsOfMaskedRows(std::string_view name) { return name.find("/masked_ro
 // some of it is tiny: `<module>/divisor.act`.
 inline bool IsOfDivisors(std::string_view name) { return name.find("/divisor") != name.npos; }
 
+// Whether a tensor holds what a module divides by, as shares of the values that it is the
+// difference of: `<module>/difference.act`.
+inline bool IsOfDifferences(std::string_view name) { return name.find("/difference") != name.npos; }
+
 // Returns a module's name without the suffix of a repeated call in a step: "fc.call1" is "fc".
 inline std::string WithoutCall(std::string name) {
   const size_t dot = name.rfind('.');

@@ -213,6 +213,20 @@ TEST_F(ForwardVerdictTest, DivisorsThatBecomeZeroFail) {
   EXPECT_EQ(advice.lines[1], "bf16  trains without loss scaling.");
 }
 
+// A variance as E[x^2] - E[x]^2: what is left of 1 is 2^-8 in the mean.
+TEST_F(ForwardVerdictTest, DivisorsThatAreRoundingErrorsFail) {
+  const float rest = 0x1p-8f;
+  for (int step = 0; step < 4; ++step) {
+    const float share = step == 0 ? 0.5f : rest;  // at most steps
+    WriteBlock(step, {FloatTensor("a/difference.act", {share, 0, share, share})});
+  }
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16"}});
+  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
+  EXPECT_EQ(advice.lines[1],
+            "bf16  fails in forward: a divides by a difference, or takes its root or logarithm, "
+            "that is less than the rounding errors of bf16. No loss scale helps.");
+}
+
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {
   WriteBlock(0, {FloatTensor("a.act", {40000, 1}), FloatTensor("b.act", {30000})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});

@@ -295,3 +295,25 @@ def test_divisors_that_become_zero_fail(tmp_path, shares, zero) -> None:
     for recipe in ("autocast", "half"):
         fp16 = dlsim.replay(tmp_path, recipe=recipe, quiet=True).verdict["fp16"]
         assert (fp16.verdict == "fails in forward") == (recipe in zero)
+
+
+@pytest.mark.parametrize(
+    ("shift", "fails"), [(0, []), (1, []), (10, ["bf16"]), (100, ["fp16", "bf16"])]
+)
+def test_variances_that_are_rounding_errors_fail(tmp_path, shift, fails) -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.out = nn.Linear(4, 32), nn.Linear(32, 4)
+
+        def forward(self, x):
+            x = self.fc(x) + shift
+            mean = x.mean(-1, keepdim=True)
+            variance = (x * x).mean(-1, keepdim=True) - mean * mean
+            return self.out((x - mean) * torch.rsqrt(variance.clamp_min_(0) + 1e-5))
+
+    torch.manual_seed(0)
+    tensors, _ = recorded(tmp_path, Model(), torch.randn(8, 4))
+    assert tensors["(root)/difference.act"].shape == (8, 1)
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict
+    assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails

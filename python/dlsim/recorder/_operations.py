@@ -20,6 +20,9 @@ from ._widths import Widths
 # Operations that have no value where one of their arguments is zero, and which.
 _DIVIDES_BY = {"div": 1, "log": 0, "log10": 0, "log2": 0, "reciprocal": 0, "rsqrt": 0, "sqrt": 0}
 
+# Operations whose result is as inexact as what they are given.
+_AS_INEXACT = frozenset("abs add clamp clamp_min maximum relu".split())
+
 # The smallest normal value of fp16: what is below may become zero.
 _TINY = 2.0**-14
 
@@ -66,6 +69,7 @@ class Operations:
         self._copies: ByMemory[set[tuple[int, int]]] = ByMemory()  # first element, elements
         self._narrow_before: ByMemory[bool] = ByMemory()  # what was made float32 of 16 bits
         self._roots: ByMemory[Any] = ByMemory()  # of square roots, what they are taken of
+        self._subtracted: ByMemory[Any] = ByMemory()  # of differences, the larger magnitudes
         self._looks_itself = False  # whether the operators that are called now are its own
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
@@ -89,6 +93,7 @@ class Operations:
         self._copies.clear()
         self._narrow_before.clear()
         self._roots.clear()
+        self._subtracted.clear()
         self._pending.clear()
 
     def result_of(self, tensor: Any) -> Result | None:
@@ -188,6 +193,33 @@ class Operations:
         else:
             self._found("divisor", divisors, True)
 
+    def _follow_difference(self, operation: str, args: tuple[Any, ...], result: Any) -> None:
+        """Keeps of a difference of 16-bit values how large these are, and follows it."""
+        if operation == "sub":
+            given = floats_in(args[:2])
+            if len(given) == 2 and any(map(self._widths.narrow, given)):
+                with self._looking():
+                    first, second = (one.detach().abs() for one in given)
+                    self._subtracted.set(result, first.maximum(second))
+        elif operation in _AS_INEXACT and floats_in(args[0]):
+            larger = self._subtracted.get(args[0])
+            if larger is not None and larger.shape == result.shape:
+                self._subtracted.set(result, larger)
+
+    def _find_inexact_divisors(self, operation: str, args: tuple[Any, ...]) -> None:
+        """Records what is divided by as a share of what it is the difference of.
+
+        16 bits round the latter, so that a small share is all rounding error: a variance as
+        E[x^2] - E[x]^2.
+        """
+        by = args[_DIVIDES_BY[operation]]
+        larger = self._subtracted.get(by) if floats_in(by) else None
+        if larger is not None and larger.shape == by.shape:
+            with self._looking():
+                shares = by.detach().abs() / larger.clamp(min=_TINY)
+            self._widths.set(shares, True)
+            self._found("difference", shares, True)
+
     def _made_of_integers(self, result: Any, narrow: bool) -> None:
         """Tells of integers that 16-bit training would have as numbers of 16 bits."""
         if narrow and result.is_floating_point() and result.element_size() == 4 and result.dim():
@@ -258,9 +290,17 @@ class Operations:
             self._copies.forget(one)
             self._narrow_before.forget(one)
             self._roots.forget(one)
+        kept = self._subtracted.get(given[0]) if operator.in_place and given else None
+        for one in results:
+            self._subtracted.forget(one)
+            if kept is not None and operator.operation in _AS_INEXACT:
+                self._subtracted.set(one, kept)
+        if results and not operator.in_place:
+            self._follow_difference(operator.operation, args, results[0])
         divides = operator.operation in _DIVIDES_BY  # others change in place what is looked at
         if divides and results and (operator.operation == "div" or not operator.in_place):
             self._find_tiny_divisors(operator.operation, args, results[0])
+            self._find_inexact_divisors(operator.operation, args)
         if results and given and not operator.moves:
             self._take(operator.operation, given, results[0], in_place=operator.in_place)
 
