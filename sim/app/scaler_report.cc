@@ -44,6 +44,19 @@ std::string PathTable(const ScalerRun& run) {
   return text;
 }
 
+// The words of `dlsim scaler --list` for it.
+std::string_view TextOf(CheckpointContent content) {
+  switch (content) {
+    case CheckpointContent::kFull:
+      return "its whole state";
+    case CheckpointContent::kScaleOnly:
+      return "the scale only";
+    case CheckpointContent::kNothing:
+      return "nothing";
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string ListPolicies() {
@@ -55,6 +68,10 @@ std::string ListPolicies() {
     text += fmt::format("{}{}{}\n", policy.name, policy.aliases.empty() ? "" : ", also ",
                         fmt::join(policy.aliases, ", "));
     text += Wrap(fmt::format("  {}", policy.summary), columns);
+    text += Wrap(fmt::format("  finite test: {}; clipping: {}; a checkpoint keeps {}",
+                             NameOf(policy.rules.finite_test), NameOf(policy.rules.clip_rule),
+                             TextOf(policy.checkpoint)),
+                 columns);
     for (const ParameterInfo& parameter : policy.parameters) {
       const std::string head = fmt::format("    {:<{}}  {:<{}}", parameter.name, name_width,
                                            parameter.default_text, default_width);

@@ -144,7 +144,8 @@ PolicyInfo AdaLossPolicy() {
       .summary = "adaptive loss scaling: each gradient's factor from its own spread",
       .rules = {.finite_test = FiniteTest::kElementwise, .granularity = ScaleGranularity::kTensor},
       .parameters = AdalossParameters(),
-      .make = MakeAdaloss};
+      .make = MakeAdaloss,
+      .checkpoint = CheckpointContent::kNothing};
 }
 
 }  // namespace dlsim::sim

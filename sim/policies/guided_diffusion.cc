@@ -59,7 +59,7 @@ const std::vector<ParameterInfo>& GuidedDiffusionParameters() {
       {"init_scale",
        {"initial_loss_scale"},
        "2^20",
-       "loss scale of the first step: 2 to initial_lg_loss_scale",
+       "loss scale of the first step; the original has its log2, initial_lg_loss_scale",
        kStart},
       {"fp16_scale_growth", {}, "0.001", "a clean step adds this to log2 of the scale"},
   };

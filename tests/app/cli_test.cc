@@ -230,6 +230,17 @@ TEST(Cli, TheListOfPoliciesLinesUp) {
   EXPECT_EQ(columns.size(), 1u) << testing::PrintToString(columns);
 }
 
+TEST(Cli, TheListOfPoliciesHasTheRulesOfTheStack) {
+  const std::string list = Succeed({"scaler", "--list"});
+  const std::string rules =
+      "finite test: scaled-norm; clipping: fairseq; a checkpoint keeps the scale only";
+  EXPECT_NE(list.find("minimum\n  " + rules + "\n    init_scale"), std::string::npos);
+  EXPECT_NE(
+      list.find(
+          "skipped\n  finite test: elementwise; clipping: torch; a checkpoint keeps nothing\n"),
+      std::string::npos);
+}
+
 TEST(Cli, ScalersLookAtMagnitudesAndCounts) {
   const json logmax = SucceedJson({"scaler", "--policy", "openseq2seq-logmax", "--steps", "3",
                                    "--overflow-at", "2", "--absmax", "4,inf,4", "--json", "-"});
