@@ -195,7 +195,7 @@ assert runs.underflow["cb16"] < runs.underflow["fp16"]
 #
 # A profile holds, for each step and tensor, how many values lie between fixed magnitudes. It
 # answers for hundreds of loss scales, exactly, without the gradients. For a trace as small as this
-# it saves little; of 500 MB it is about a thousandth.
+# it saves little; of one of 500 MiB it is about a thousandth.
 
 # %%
 with tempfile.TemporaryDirectory() as folder:

@@ -50,6 +50,16 @@ def some_of(names: Iterable[str], most: int = 5) -> str:
     return ", ".join(known[:most]) + more
 
 
+def bytes_text(count: float) -> str:
+    """Returns "12.3 MiB": in the largest binary unit that leaves at least 1, at least KiB."""
+    units = ["KiB", "MiB", "GiB", "TiB"]
+    count /= 1024
+    while count >= 1024 and len(units) > 1:
+        count /= 1024
+        del units[0]
+    return f"{count:.1f} {units[0]}"
+
+
 def counted(count: int, things: str) -> str:
     """Returns a count with its noun, which is given in the plural: "1 step", "2 steps"."""
     return f"{count} {things.removesuffix('s') if count == 1 else things}"

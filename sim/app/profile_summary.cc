@@ -25,10 +25,10 @@ std::string FormatSummary(const std::string& path, const ProfileReader& profile)
   const uint64_t trace = profile.trace_bytes(), own = profile.file_bytes();
   const std::string ratio =
       trace == 0 ? ""
-                 : fmt::format(" of a trace of {} ({})", DecimalBytes(trace),
+                 : fmt::format(" of a trace of {} ({})", Bytes(trace),
                                Percent(static_cast<double>(own) / static_cast<double>(trace)));
   return fmt::format("{}: {}, {}{}; exact for {}\n", Printable(path), FormatSteps(profile),
-                     DecimalBytes(own), ratio,
+                     Bytes(own), ratio,
                      DescribeLadder(profile.settings().ladder, ScaleList::kEnds));
 }
 

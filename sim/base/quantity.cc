@@ -60,19 +60,12 @@ std::string NumberText(double value) {
   return integer ? fmt::format("{:.0f}", value) : fmt::format("{}", WithoutNanSign(value));
 }
 
-std::string DecimalBytes(uint64_t bytes) {
-  constexpr std::array<std::string_view, 6> kUnits = {"bytes", "kB", "MB", "GB", "TB", "PB"};
-  double value = static_cast<double>(bytes);
+std::string Bytes(uint64_t bytes) {
+  constexpr std::array<std::string_view, 5> kUnits = {"KiB", "MiB", "GiB", "TiB", "PiB"};
+  double value = static_cast<double>(bytes) / 1024;
   size_t unit = 0;
-  for (; value >= 1000 && unit + 1 < kUnits.size(); ++unit) value /= 1000;
-  return unit == 0 ? fmt::format("{} bytes", bytes) : fmt::format("{:.3g} {}", value, kUnits[unit]);
-}
-
-std::string BinaryBytes(uint64_t bytes) {
-  const double value = static_cast<double>(bytes);
-  if (bytes >= uint64_t{1} << 30) return fmt::format("{:.1f} GiB", value / 0x1p30);
-  if (bytes >= uint64_t{1} << 20) return fmt::format("{:.1f} MiB", value / 0x1p20);
-  return fmt::format("{:.1f} KiB", value / 0x1p10);
+  for (; value >= 1024 && unit + 1 < kUnits.size(); ++unit) value /= 1024;
+  return fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
 std::string Percent(double fraction) {

@@ -39,10 +39,8 @@ std::string NumberText(double value);
 // Returns a share as a percentage that tells "none" from "few".
 std::string Percent(double fraction);
 
-// Returns "12.3 MB", with decimal units, or "12.3 MiB", with binary ones, of which KiB is the
-// least.
-std::string DecimalBytes(uint64_t bytes);
-std::string BinaryBytes(uint64_t bytes);
+// Returns "12.3 MiB": in the largest binary unit that leaves at least 1, of which KiB is the least.
+std::string Bytes(uint64_t bytes);
 
 // Returns "1 step", "12 steps".
 std::string Counted(uint64_t count, std::string_view noun);

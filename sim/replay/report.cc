@@ -185,12 +185,12 @@ std::string DescribeTrace(const SourceFacts& facts) {
   std::string line =
       fmt::format("trace: {}{} ({}), {}\n",
                   model == facts.description.end() ? "" : Printable(model->second) + ", ",
-                  Counted(facts.steps, "step"), Range(facts), BinaryBytes(facts.file_bytes));
+                  Counted(facts.steps, "step"), Range(facts), Bytes(facts.file_bytes));
   if (facts.profile) {
     line += fmt::format(
         "note: read from a profile ({} of {}): norms are estimates, and a range such as 0.1..0.2 % "
         "gives the bounds that follow from it\n",
-        BinaryBytes(facts.file_bytes), BinaryBytes(facts.profile->trace_bytes));
+        Bytes(facts.file_bytes), Bytes(facts.profile->trace_bytes));
   }
   for (const std::string& note : facts.notes) line += "note: " + note + "\n";
   return line;

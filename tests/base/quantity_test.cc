@@ -68,10 +68,10 @@ TEST(Quantity, SettingsAreShort) {
 }
 
 TEST(Quantity, BytesHaveUnits) {
-  EXPECT_EQ(DecimalBytes(999), "999 bytes");
-  EXPECT_EQ(DecimalBytes(12'345'678), "12.3 MB");
-  EXPECT_EQ(BinaryBytes(512), "0.5 KiB");
-  EXPECT_EQ(BinaryBytes(uint64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(Bytes(512), "0.5 KiB");
+  EXPECT_EQ(Bytes(12'345'678), "11.8 MiB");
+  EXPECT_EQ(Bytes(uint64_t{3} << 30), "3.0 GiB");
+  EXPECT_EQ(Bytes(uint64_t{3} << 40), "3.0 TiB");
 }
 
 TEST(HexFloat, IsPythonsFloatHex) {

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .._errors import counted
+from .._errors import bytes_text, counted
 
 _LOG = logging.getLogger("dlsim.recorder")
 _MESSAGES_KEPT = 20
@@ -107,7 +107,7 @@ class Report:
         text = (
             f"{self.path}: {counted(self.steps, 'steps')}, "
             f"{counted(len(self.tensors), 'tensors')} of "
-            f"{self.step_bytes} bytes in the last, {self.bytes} bytes written, "
+            f"{bytes_text(self.step_bytes)} in the last, {bytes_text(self.bytes)} written, "
             f"{self.seconds:.3f} s, {counted(self.errors, 'errors')}"
         )
         if self.every is not None:

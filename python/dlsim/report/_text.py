@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
+from .._errors import bytes_text
 from ._json import number, visible
 
 _THIN = "\u202f"  # narrow space that does not break
@@ -78,9 +79,4 @@ def likeliest(text: str, counters: Mapping[str, Any]) -> str:
 
 def format_bytes(value: object) -> str:
     """Returns a number of bytes in the largest binary unit that leaves at least 1."""
-    found = number(value) or 0.0
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if found < 1024 or unit == "TiB":
-            return f"{found:.0f}{_THIN}{unit}" if unit == "B" else f"{found:.1f}{_THIN}{unit}"
-        found /= 1024
-    return ""
+    return bytes_text(number(value) or 0.0).replace(" ", _THIN)

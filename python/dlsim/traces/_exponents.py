@@ -97,7 +97,7 @@ def exponents(
 
     Values are float32 without the recorded loss scale; each micro-step counts by itself (in a
     profile made with `--accumulate sum-first`, their sum). Tensors whose names do not match the
-    pattern are left out; that none matches is an InputError. `per_step` takes 2.2 kB for each
+    pattern are left out; that none matches is an InputError. `per_step` takes 2.2 KiB for each
     tensor and step. `ranks` and `npy_void2` are those of `open_trace`; a profile has its own. The
     counts of a trace and of its profile are equal.
     """
