@@ -30,11 +30,12 @@ run(${WORK_DIR}/build/package_test)
 run(${WORK_DIR}/build/replay_test ${TRACE})
 run(${WORK_DIR}/prefix/bin/dlsim --version)
 
-# The programs of docs/library.md print what the page shows.
+# The programs of docs/library.md print what the page, or the file next to the program, shows.
+file(COPY ${CMAKE_CURRENT_LIST_DIR}/tutorial DESTINATION ${WORK_DIR})
 file(REAL_PATH ../../docs/library.md page BASE_DIRECTORY ${CMAKE_CURRENT_LIST_DIR})
 file(READ ${page} text)
-set(fences "```cmake" "```cpp" "```" "```cpp" "```")
-set(names CMakeLists.txt which_format.cc which_format.txt which_scale.cc which_scale.txt)
+set(fences "```cmake" "```cpp" "```")
+set(names CMakeLists.txt which_format.cc which_format.txt)
 foreach(fence name IN ZIP_LISTS fences names)
   string(FIND "${text}" "${fence}\n" begin)
   string(SUBSTRING "${text}" ${begin} -1 text)
