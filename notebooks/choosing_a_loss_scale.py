@@ -102,8 +102,8 @@ assert first == documented
 # ## 2. Sweep: which parameters matter
 #
 # One pass over the trace answers for every combination of parameters. The column `gradient lost`
-# is a mean over the steps: 1 for a skipped step, else what the tensors lose on average where the
-# scale was too low, each of its own energy.
+# is a mean over the steps: 1 for a skipped step, the harm of its tensors for one whose scale was
+# too low, else 0. Harm is what a tensor loses, relative to itself.
 
 # %%
 sweep = dlsim.sweep(
@@ -165,8 +165,8 @@ figure
 #
 # ## 3. Tune: is a scale needed, and which
 #
-# `tune` finds the safe scales of each step: nothing overflows, and what the tensors lose, each of
-# its own energy, stays below a threshold. The verdict comes first; then a policy's parameters.
+# `tune` finds the safe scales of each step: nothing overflows, and the harm of the tensors stays
+# below a threshold. The verdict comes first; then a policy's parameters.
 
 # %%
 print(tuned.verdict)

@@ -60,7 +60,7 @@ print(
 # A training is harmed if the mean of its final losses exceeds that of float32, for the same seeds,
 # by more than the standard deviation that float32 has over its seeds.
 #
-# Settings whose recorded run overflows are left out: overflow is its own verdict.
+# Settings whose recorded run overflows are left out: there overflow decides, not what is lost.
 
 # %%
 float32 = pd.DataFrame(
@@ -94,7 +94,9 @@ figure
 # %% [markdown]
 # ## 3. ROC of the figures
 #
-# Each figure is the mean over the steps of the recorded float32 run. All models but those held out.
+# The curves show how well each figure separates harmed trainings from sound ones, at every
+# threshold, for all models but those held out. A figure is the mean over the steps of the recorded
+# float32 run.
 
 # %%
 NAMES = {

@@ -35,7 +35,7 @@ def require_no_input(output: str | os.PathLike[str], inputs: Iterable[object]) -
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a temporary name beside `path`; it becomes `path` if the block ends without error."""
+    """Gives a temporary name next to `path`; it becomes `path` if the block ends without error."""
     final = Path(path)
     temporary = _beside(final, "tmp")
     try:
@@ -49,7 +49,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 @contextmanager
 def replacing_directory(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Gives a new directory beside `path`; it replaces `path` if the block ends without error."""
+    """Gives a new directory next to `path`; it replaces `path` if the block ends without error."""
     final = Path(path)
     temporary, replaced = _beside(final, "tmp"), _beside(final, "old.tmp")
     try:

@@ -80,7 +80,7 @@ class ProfileStep:
 
     @property
     def metadata(self) -> Mapping[str, str]:
-        """What the first file of the step recorded beside its tensors."""
+        """The metadata of the first file of the step."""
         return self._core.metadata()
 
     @cached_property

@@ -107,7 +107,7 @@ void CheckRanks(const std::string& directory, int64_t step, const StepFiles& fil
           part.micro < 0 ? "" : ", micro-step " + std::to_string(part.micro) + ",";
       throw InputError(Printable(Join(directory, name)), "missing rank",
                        "step " + std::to_string(step) + micro + " of rank " + std::to_string(rank) +
-                           " beside it");
+                           " in the same directory");
     }
   }
 }

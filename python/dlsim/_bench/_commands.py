@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times whole commands on made-up traces, each beside its limit: reading the same files."""
+"""Times whole commands on made-up traces, each with its limit: reading the same files."""
 
 from __future__ import annotations
 

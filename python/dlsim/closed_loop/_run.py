@@ -23,7 +23,7 @@ class _StepTotals(NamedTuple):
 class Run:
     """What happened in a training under a format and a policy: docs/results.md names the keys.
 
-    `steps` are objects of dlsim.replay/1 with `loss` beside and without harm, `tensors` counters
+    `steps` are objects of dlsim.replay/1 with `loss` and without harm, `tensors` counters
     over all steps by gradient.
     """
 

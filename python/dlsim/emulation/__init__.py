@@ -82,8 +82,9 @@ def autocast_emulation(
     these, in backward, as they flow, so with the loss scale. `parameter_gradients`: those of the
     parameters of these modules, before they are added to .grad (None: as `gradients`). `weights`:
     the modules compute with rounded parameters; the model keeps its own. `modules` are types, globs
-    or compiled regular expressions of names (None: DEFAULT_MODULES). `statistics=False` leaves the
-    counting out.
+    or compiled regular expressions of names (None: DEFAULT_MODULES, those that torch's autocast
+    computes in 16 bits: linear layers, convolutions, attention, RNNs and their cells, PReLU).
+    `statistics=False` leaves the counting out.
 
     Use it as a context manager, or call remove(). Raises UsageError if no module is chosen.
     """

@@ -51,7 +51,7 @@ class _Index:
 class EventFiles:
     """The histograms of one run, whose `files` follow each other; none is kept in memory.
 
-    `wanted` chooses tags. The scalars of `scale_tag` are read beside them. A file that ends within
+    `wanted` chooses tags. The scalars of `scale_tag` are read too. A file that ends within
     a record, as one that is being written does, is read as far as it goes, with a note. Raises
     InputError for damaged files and if there is no histogram to read.
     """

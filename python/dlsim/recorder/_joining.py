@@ -10,7 +10,7 @@ from .. import _core
 
 
 def shard_path(path: Path, rank: int, ranks: int, *, profile: bool) -> Path:
-    """Returns where a process of sharded training records: inside `path`, or beside a profile."""
+    """Returns where a process of sharded training records: inside `path`, or next to a profile."""
     part = f"shard-{rank:05d}-of-{ranks:05d}"
     return path.with_name(f"{path.stem}.{part}.dlprof") if profile else path / part
 

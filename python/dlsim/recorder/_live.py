@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a recorder observes while the training runs, beside recording it."""
+"""What a recorder observes while the training runs, besides recording it."""
 
 from __future__ import annotations
 

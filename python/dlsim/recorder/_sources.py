@@ -73,7 +73,7 @@ class Sources:
         self._values = False  # whether the parameters themselves are to be taken, too
 
     def add_hooks(self, left_out: dict[str, str]) -> None:
-        """Adds what is needed beside the parameters' own gradients; notes what has no hook."""
+        """Adds what is needed besides the parameters' own gradients; notes what has no hook."""
         choice = self._choice
         self._order.add_hooks()
         if self._micro_steps:

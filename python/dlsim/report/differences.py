@@ -155,7 +155,7 @@ def _count_cell(tensor: Mapping[str, Any], key: str) -> str:
 
 
 def _unmatched(result: ShownResult) -> str:
-    """The tensors that could not be compared; the steps stand in the lines."""
+    """The tensors that could not be compared; the lines name the steps."""
     items = "".join(
         f"<li>{escape(visible(tensor.get('name')))}: {escape(visible(tensor.get('why')))}</li>"
         for tensor in objects(part(result.data, "unmatched"), "tensors")

@@ -38,7 +38,7 @@ def headroom_html() -> str:
         "<figure><figcaption><strong>Head-room of each layer</strong> in binades, powers of two "
         "below the largest value of the format. What is left of 0 overflows. A loss scale does not "
         "change the forward pass; for gradients the head-room is that at scale 1, which is the "
-        "exponent of the largest possible loss scale</figcaption>"
+        "exponent of the largest possible loss scale.</figcaption>"
         '<div class="chart" data-chart="layer-headroom"></div></figure>'
     )
 

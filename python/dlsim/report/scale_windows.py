@@ -42,7 +42,7 @@ class ShownVerdict:
 
 
 def verdicts_of(results: Sequence[ShownResult], runs: Sequence[Run]) -> list[ShownVerdict]:
-    """Returns the verdicts of the results; replay and tune may say the same, which stands once."""
+    """Returns the verdicts of the results; what replay and tune both say is there once."""
     found: dict[object, ShownVerdict] = {}
     for result in results:
         verdict = result.verdict
@@ -115,7 +115,7 @@ def _high(window: StepWindow) -> float:
 def verdict_html(verdicts: Sequence[ShownVerdict], first_figure: str = "") -> str:
     """Returns the HTML that opens the page: of each verdict its lines, then the windows.
 
-    `first_figure` stands behind the lines of the first.
+    `first_figure` follows the lines of the first.
     """
     several = len(verdicts) > 1
     parts = [

@@ -51,7 +51,7 @@ class Call:
     def result(self) -> Result:
         """Returns the result; raises as `check`, and PolicyRefusal where a policy refused.
 
-        An expectation that does not hold is a finding: it stands in the result.
+        An expectation that does not hold is a finding in the result, not an error.
         """
         found = None
         if self.data is not None:

@@ -140,7 +140,7 @@ const Exponents = (() => {
     return [shade(-400, format.zero - scale()), shade(format.over - scale(), 400)];
   }
 
-  // Few values fall off the ends: only a logarithmic axis shows them beside the others.
+  // Few values fall off the ends: only a logarithmic axis shows them next to the others.
   function countAxis(hist) {
     if (!byId("exponent-log").checked) return { rangemode: "tozero" };
     const most = Math.log10(Math.max(1, ...hist.counts));

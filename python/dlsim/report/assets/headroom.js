@@ -32,7 +32,7 @@ const Headroom = (() => {
       ],
       layout: {
         barmode: "group", height: 110 + inner, bargap: 0.25, margin: { l: 56, r: 16, t: 40, b: 44 },
-        xaxis: { title: { text: `binades below the largest value of ${Report.plain(run.format)}${more}` } },
+        xaxis: { title: { text: `head-room in ${Report.plain(run.format)}, binades${more}` } },
         yaxis: {
           autorange: "reversed", ...Rows.ticks(labels, inner / 14), showgrid: false, zeroline: false,
         },

@@ -211,7 +211,7 @@ const Report = (() => {
   tip.hidden = true;
   document.body.append(tip);
 
-  // Shows plain text beside the pointer; null hides it.
+  // Shows plain text next to the pointer; null hides it.
   function showTip(text, event) {
     tip.hidden = text === null;
     if (text === null) return;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Starts what the page has; `document.body.dataset.ready` tells that all of it stands.
+// Starts what the page has; `document.body.dataset.ready` tells that all of it is drawn.
 "use strict";
 (async () => {
   const { data } = Report;
