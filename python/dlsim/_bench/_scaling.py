@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
+from .._errors import bytes_text
 from ._comparison_report import format_table
 from ._results import threads_of, uses_wall_time
 
@@ -62,7 +63,7 @@ def command_report(document: Mapping[str, Any]) -> str:
         rate = f"{1e-9 * own.get('bytes_per_second', 0):.2f}"
         last = ["limit", "-"]
         if "label" not in own:
-            peak = f"{1e-6 * own.get('peak_bytes', 0):.0f} MB"
+            peak = bytes_text(own.get("peak_bytes", 0))
             last = [f"{own.get('fraction_of_stream', 0):.2f}", peak]
         rows.append([name, *times, rate, *last])
     text = format_table(rows)

@@ -38,7 +38,7 @@ def write_trace(directory: Path, shape: str, mib: int) -> BenchTrace:
     """Writes a trace of about `mib` MiB into a new directory.
 
     Of shape "large", it has 4 steps of 2 tensors, whatever the size; of "small", steps of 65
-    tensors and 0.8 MB. Values are N(0,1) * 2^U{-48..-9}: at a loss scale of 2^16, a third is
+    tensors and 0.8 MiB. Values are N(0,1) * 2^U{-48..-9}: at a loss scale of 2^16, a third is
     subnormal or zero in fp16, and none is too large.
     """
     sizes = list(_LAYER * _LAYERS)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._command_parser import CommandParser
-from .._errors import UsageError
+from .._errors import UsageError, bytes_text
 
 _EXAMPLES = """examples:
   dlsim replay runs/a --policy torch --policy deepspeed --heat-map --json replay.json
@@ -83,6 +83,6 @@ def main(arguments: Sequence[str]) -> int:
         else lambda line: print(f"dlsim report: {line}", file=sys.stderr),
     )
     if not options.quiet:
-        size = Path(options.output).stat().st_size
-        print(f"{options.output}: {size / 1e6:.1f} MB", file=sys.stderr)
+        size = bytes_text(Path(options.output).stat().st_size)
+        print(f"{options.output}: {size}", file=sys.stderr)
     return 0
