@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures what a probe costs a training step.
 
-    PYTHONPATH=python OMP_NUM_THREADS=1 python3 bench/probe_overhead.py [--rounds 40]
+    PYTHONPATH=python OMP_NUM_THREADS=1 python3 bench/probe_overhead.py [--rounds 40] [--width 744]
 
-Trains a transformer of 27 million weights in 52 parameters on the CPU, one step with a probe and
-one without in turn, so that both see the same machine. Printed are medians of processor time: of a
-step without a probe, of what is spent in the probe's own calls, in the training's thread and in the
-one that writes, and of the differences between neighbours, whole process against whole process,
-which other programs disturb more.
+Trains a transformer of 27 million weights in 52 parameters on the CPU, or one of another width, one
+step with a probe and one without in turn, so that both see the same machine. Printed are medians of
+processor time: of a step without a probe, of what is spent in the probe's own calls, in the
+training's thread and in the one that writes, and of the differences between neighbours, whole
+process against whole process, which other programs disturb more.
 """
 
 import argparse
@@ -40,9 +40,9 @@ def timed(owner: type, name: str) -> None:
 
 
 class LanguageModel(nn.Module):
-    """Predicts bytes: 4 layers, 744 wide."""
+    """Predicts bytes: 4 layers, `width` wide, a multiple of 6."""
 
-    def __init__(self, width: int = 744, context: int = 32) -> None:
+    def __init__(self, width: int, context: int = 32) -> None:
         super().__init__()
         self.embedding = nn.Embedding(256, width)
         self.position = nn.Parameter(torch.zeros(context, width))
@@ -87,9 +87,11 @@ def main() -> None:
     """Trains, and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=40)
-    rounds = parser.parse_args().rounds
+    parser.add_argument("--width", type=int, default=744)
+    args = parser.parse_args()
+    rounds = args.rounds
     torch.manual_seed(0)
-    model = LanguageModel()
+    model = LanguageModel(args.width)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
     weights = [parameter.numel() for parameter in model.parameters()]
     print(f"{sum(weights):,} weights in {len(weights)} parameters")

@@ -37,6 +37,10 @@ struct ProbeTensor {
 // alike. Throws UsageError for no elements, and for kF64, whose values float32 cannot hold.
 ProbeTensor SampleOf(std::string name, std::vector<uint64_t> shape, DType dtype, uint64_t elements);
 
+// Reads the followed elements of a whole tensor of the parameter's shape and type, `values`, one
+// after another without gaps. `out` has tensor.count elements.
+void ReadSample(const ProbeTensor& tensor, const std::byte* values, std::span<float> out);
+
 // What does not change in a file.
 struct ProbeHead {
   uint64_t elements = 0;                           // of a parameter that were asked for, at most
@@ -151,8 +155,10 @@ class ProbeWriter {
   // Appends what is between two updates. Values must stand before the first update.
   void AddValues(const ProbeValues& values);
 
-  // Appends an update. Throws Error (exit code 3) if the device is full or the step is too low.
-  void AddStep(const ProbeStep& step);
+  // Appends an update, with other gradients than those of `step` if they are given. Throws Error
+  // (exit code 3) if the device is full or the step is too low.
+  void AddStep(const ProbeStep& step, std::span<const float> gradients);
+  void AddStep(const ProbeStep& step) { AddStep(step, step.gradients); }
 
   // Flushes to the device.
   void Close();

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -27,6 +28,7 @@ namespace dlsim::python {
 namespace {
 
 using Floats = nb::ndarray<const float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Memory = nb::ndarray<float, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 // Name, type as safetensors names it, shape, stride, run, count.
 using Tensor =
     std::tuple<std::string, std::string, std::vector<uint64_t>, uint64_t, uint64_t, uint64_t>;
@@ -46,8 +48,8 @@ nb::tuple TupleOf(const ProbeTensor& tensor) {
                         tensor.stride, tensor.run, tensor.count);
 }
 
-ProbeHead HeadOf(const std::vector<Tensor>& tensors, uint64_t elements,
-                 const std::map<std::string, std::string>& description) {
+ProbeHead HeadOf(const std::vector<Tensor>& tensors, uint64_t elements = 0,
+                 const std::map<std::string, std::string>& description = {}) {
   ProbeHead head = {elements, description, {}};
   for (const auto& [name, dtype, shape, stride, run, count] : tensors) {
     head.tensors.push_back({name, shape, DTypeOf(dtype), stride, run, count});
@@ -55,13 +57,40 @@ ProbeHead HeadOf(const std::vector<Tensor>& tensors, uint64_t elements,
   return head;
 }
 
+template <class Array>
+void RequireSize(const Array& array, uint64_t expected) {
+  if (array.size() == expected) return;
+  throw UsageError("probe", "wrong number of elements", std::to_string(expected),
+                   std::to_string(array.size()));
+}
+
 std::vector<float> VectorOf(const Floats& array, uint64_t expected) {
-  if (array.size() != expected) {
-    throw UsageError("probe", "wrong number of elements", std::to_string(expected),
-                     std::to_string(array.size()));
-  }
+  RequireSize(array, expected);
   return {array.data(), array.data() + array.size()};
 }
+
+class BoundProbeSampler {
+ public:
+  explicit BoundProbeSampler(const std::vector<Tensor>& tensors)
+      : tensors_(HeadOf(tensors).tensors), followed_(HeadOf(tensors).FollowedCount()) {}
+
+  void Read(const std::vector<uintptr_t>& addresses, const Memory& out) const {
+    RequireSize(addresses, tensors_.size());
+    RequireSize(out, followed_);
+    const nb::gil_scoped_release release;
+    std::span<float> rest(out.data(), out.size());
+    for (size_t i = 0; i < tensors_.size(); ++i) {
+      const std::span<float> part = rest.first(tensors_[i].count);
+      rest = rest.subspan(part.size());
+      if (addresses[i] == 0) continue;
+      ReadSample(tensors_[i], reinterpret_cast<const std::byte*>(addresses[i]), part);
+    }
+  }
+
+ private:
+  std::vector<ProbeTensor> tensors_;
+  uint64_t followed_;
+};
 
 class BoundProbeWriter {
  public:
@@ -86,16 +115,17 @@ class BoundProbeWriter {
   }
 
   void AddStep(int64_t step, std::optional<double> clip, const std::vector<Group>& groups,
-               const std::vector<std::optional<uint32_t>>& group_of,
-               const std::vector<bool>& updated, const Floats& gradients) {
-    ProbeStep added = {step, clip, {}, {}, updated, VectorOf(gradients, followed_)};
+               const std::vector<std::optional<uint32_t>>& group_of, const Floats& gradients) {
+    RequireSize(gradients, followed_);
+    const nb::gil_scoped_release release;
+    ProbeStep added = {step, clip, {}, {}, {}, {}};
     for (const auto& [optimizer, values] : groups) added.groups.push_back({optimizer, values});
     for (const std::optional<uint32_t> group : group_of) {
       added.group_of.push_back(group.value_or(ProbeStep::kNoGroup));
+      added.updated.push_back(group.has_value());
     }
     CheckGroups(added);
-    const nb::gil_scoped_release release;
-    writer_.AddStep(added);
+    writer_.AddStep(added, {gradients.data(), gradients.size()});
   }
 
   void Forget(int64_t step) { writer_.Forget(step); }
@@ -106,13 +136,11 @@ class BoundProbeWriter {
 
  private:
   void CheckGroups(const ProbeStep& step) const {
-    const size_t tensors = head_.tensors.size();
-    bool good = step.updated.size() == tensors && step.group_of.size() == tensors;
-    for (size_t i = 0; good && i < tensors; ++i) {
-      good = step.group_of[i] < step.groups.size() ||
-             (step.group_of[i] == ProbeStep::kNoGroup && !step.updated[i]);
+    bool good = step.group_of.size() == head_.tensors.size();
+    for (const uint32_t group : step.group_of) {
+      good = good && (group < step.groups.size() || group == ProbeStep::kNoGroup);
     }
-    if (!good) throw UsageError("probe", "a group and a flag for each tensor are needed");
+    if (!good) throw UsageError("probe", "a group or None for each tensor is needed");
   }
 
   static ProbeWriter::Existing ExistingFrom(const std::string& existing) {
@@ -198,6 +226,13 @@ void BindProbes(nb::module_& module) {
       nb::sig("def sample_of(name: str, dtype: str, shape: Sequence[int], elements: int) -> "
               "tuple[str, str, tuple[int, ...], int, int, int]"),
       "Which elements of a parameter a probe follows: (name, type, shape, stride, run, count).");
+  nb::class_<BoundProbeSampler>(module, "ProbeSampler", "Reads the followed elements of tensors.")
+      .def(nb::init<const std::vector<Tensor>&>(), nb::arg("tensors"),
+           "`tensors` as sample_of returns them.")
+      .def("read", &BoundProbeSampler::Read, nb::arg("addresses"), nb::arg("out"),
+           nb::sig("def read(self, addresses: Sequence[int], out: typing.Any) -> None"),
+           "Reads into `out`, float32, from contiguous tensors in CPU memory that begin at "
+           "`addresses`; those at 0 are left out.");
   nb::class_<BoundProbeWriter>(module, "ProbeWriter", "Writes a probe (.dlprobe).")
       .def(nb::init<const std::string&, const std::vector<Tensor>&, uint64_t,
                     const std::map<std::string, std::string>&, const std::string&>(),
@@ -213,13 +248,12 @@ void BindProbes(nb::module_& module) {
            "Appends the elements as they are between two updates, and what the optimizer remembers "
            "of them: (tensor, updates before, arrays by name). Arrays are float32 in CPU memory.")
       .def("add_step", &BoundProbeWriter::AddStep, nb::arg("step"), nb::arg("clip").none(),
-           nb::arg("groups"), nb::arg("group_of"), nb::arg("updated"), nb::arg("gradients"),
+           nb::arg("groups"), nb::arg("group_of"), nb::arg("gradients"),
            nb::sig("def add_step(self, step: int, clip: float | None, groups: Sequence[tuple[str, "
-                   "Mapping[str, float]]], group_of: Sequence[int | None], updated: "
-                   "Sequence[bool], gradients: typing.Any) -> None"),
-           "Appends an update: what each group was told, the group of each tensor, which of them "
-           "had a gradient, and the "
-           "elements of all gradients.")
+                   "Mapping[str, float]]], group_of: Sequence[int | None], gradients: typing.Any) "
+                   "-> None"),
+           "Appends an update: what each group was told, the group of each tensor, None if it was "
+           "not updated, and the elements of all gradients.")
       .def("forget", &BoundProbeWriter::Forget, nb::arg("step"),
            "Removes the updates of `step` and of later ones.")
       .def("close", &BoundProbeWriter::Close, nb::call_guard<nb::gil_scoped_release>(),

@@ -24,11 +24,8 @@ constexpr size_t kFloatBytes = sizeof(float);
 constexpr uint64_t kMaxFollowed = uint64_t{1} << 40;  // so that sums of sizes fit
 
 void PutFloats(std::span<const float> values, std::string& out) {
-  if constexpr (std::endian::native == std::endian::little) {
-    out.append(reinterpret_cast<const char*>(values.data()), values.size_bytes());
-  } else {
-    for (const float value : values) PutWord(std::bit_cast<uint32_t>(value), kFloatBytes, out);
-  }
+  std::string memory;
+  out.append(FloatBytes(values, memory));
 }
 
 std::vector<float> TakeFloats(ByteReader& in, uint64_t count) {
@@ -214,7 +211,7 @@ uint64_t GradientsBytes(const ProbeHead& head) {
   return kStepNumberBytes + sizeof(double) + flags + head.FollowedCount() * kFloatBytes;
 }
 
-void PutGradients(const ProbeStep& step, std::string& out) {
+void PutGradientsHead(const ProbeStep& step, std::string& out) {
   PutWord(static_cast<uint64_t>(step.step), kStepNumberBytes, out);
   PutDouble(step.clip.value_or(std::numeric_limits<double>::quiet_NaN()), out);
   for (size_t i = 0; i < step.updated.size(); i += 8) {
@@ -223,7 +220,14 @@ void PutGradients(const ProbeStep& step, std::string& out) {
     for (size_t k = i; k < end; ++k) flags |= step.updated[k] ? 1u << (k - i) : 0u;
     out.push_back(static_cast<char>(flags));
   }
-  PutFloats(step.gradients, out);
+}
+
+std::string_view FloatBytes(std::span<const float> values, std::string& memory) {
+  if constexpr (std::endian::native == std::endian::little) {
+    return {reinterpret_cast<const char*>(values.data()), values.size_bytes()};
+  }
+  for (const float value : values) PutWord(std::bit_cast<uint32_t>(value), kFloatBytes, memory);
+  return memory;
 }
 
 ProbeStep DecodeGradients(const std::string& place, std::string_view bytes, const ProbeHead& head) {

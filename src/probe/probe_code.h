@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +33,10 @@ void DecodeProbeGroups(const std::string& place, std::string_view bytes, ProbeSt
 // GRAD, which has the same size in all steps of a file, and begins with the number of the step.
 inline constexpr size_t kStepNumberBytes = 8;
 uint64_t GradientsBytes(const ProbeHead& head);
-void PutGradients(const ProbeStep& step, std::string& out);
+void PutGradientsHead(const ProbeStep& step, std::string& out);  // all before the gradients
+
+// Returns values as a file holds them: their own memory, or `memory` where that is big-endian.
+std::string_view FloatBytes(std::span<const float> values, std::string& memory);
 
 // Returns all of the step but what GRPS holds.
 ProbeStep DecodeGradients(const std::string& place, std::string_view bytes, const ProbeHead& head);

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <initializer_list>
 #include <span>
 #include <string_view>
 #include <utility>
@@ -36,7 +37,7 @@ struct ProbeWriter::Impl {
   void Continue(const ProbeHead& head);
   void DropDamagedEnd();
   void CutToEnd();
-  void Write(std::string_view bytes);
+  void Write(std::initializer_list<std::string_view> parts);
 
   std::string place;
   int descriptor = -1;
@@ -90,7 +91,7 @@ void ProbeWriter::Impl::Begin(const ProbeHead& head) {
   index = {};
   CutToEnd();
   const std::string opening = ProbeOpening(place, head);
-  Write(opening);
+  Write({opening});
   index.head = head;
   index.opening = opening.size();
 }
@@ -128,21 +129,24 @@ void ProbeWriter::Impl::CutToEnd() {
   groups_at = 0;
 }
 
-void ProbeWriter::Impl::Write(std::string_view bytes) {
+// Appends all parts or, if that fails, nothing.
+void ProbeWriter::Impl::Write(std::initializer_list<std::string_view> parts) {
   uint64_t offset = index.end;
-  while (!bytes.empty()) {
-    const ssize_t count =
-        pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
-    if (count < 0 && errno == EINTR) continue;
-    if (count <= 0) {
-      const int error = count < 0 ? errno : ENOSPC;
-      // A rest that cannot be cut off is found by its checksum.
-      if (ftruncate(descriptor, static_cast<off_t>(index.end)) != 0) errno = 0;
-      errno = error;
-      Fail("cannot be written");
+  for (std::string_view bytes : parts) {
+    while (!bytes.empty()) {
+      const ssize_t count =
+          pwrite(descriptor, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+      if (count < 0 && errno == EINTR) continue;
+      if (count <= 0) {
+        const int error = count < 0 ? errno : ENOSPC;
+        // A rest that cannot be cut off is found by its checksum.
+        if (ftruncate(descriptor, static_cast<off_t>(index.end)) != 0) errno = 0;
+        errno = error;
+        Fail("cannot be written");
+      }
+      offset += static_cast<uint64_t>(count);
+      bytes.remove_prefix(static_cast<size_t>(count));
     }
-    offset += static_cast<uint64_t>(count);
-    bytes.remove_prefix(static_cast<size_t>(count));
   }
   index.end = offset;
 }
@@ -185,14 +189,14 @@ void ProbeWriter::AddValues(const ProbeValues& values) {
   const uint64_t offset = impl_->index.end;
   std::string bytes;
   PutChunk(ChunkType::kValues, EncodeProbeValues(values), offset, bytes);
-  impl_->Write(bytes);
+  impl_->Write({bytes});
   impl_->index.values[impl_->index.steps.size()] = offset;
 }
 
-void ProbeWriter::AddStep(const ProbeStep& step) {
+void ProbeWriter::AddStep(const ProbeStep& step, std::span<const float> gradients) {
   ProbeIndex& index = impl_->index;
   DLSIM_CHECK(index.values.contains(0));
-  DLSIM_CHECK(step.gradients.size() == index.head.FollowedCount() &&
+  DLSIM_CHECK(gradients.size() == index.head.FollowedCount() &&
               step.updated.size() == index.head.tensors.size() &&
               step.group_of.size() == index.head.tensors.size());
   for (size_t i = 0; i < step.updated.size(); ++i) {
@@ -203,8 +207,7 @@ void ProbeWriter::AddStep(const ProbeStep& step) {
     throw InputError(impl_->place, "steps must ascend", "at least " + std::to_string(*last),
                      std::to_string(step.step));
   }
-  const uint64_t payload = GradientsBytes(index.head);
-  std::string bytes;
+  std::string bytes, memory;
   uint64_t groups_at = impl_->groups_at;
   std::string groups = EncodeProbeGroups(step);
   if (groups_at == 0 || groups != impl_->groups) {
@@ -212,11 +215,13 @@ void ProbeWriter::AddStep(const ProbeStep& step) {
     PutChunk(ChunkType::kGroups, groups, index.end, bytes);
   }
   const uint64_t gradients_at = index.end + bytes.size();
-  bytes.reserve(bytes.size() + static_cast<size_t>(payload + kChunkBytes));
-  BeginChunk(ChunkType::kGradients, payload, bytes);
-  PutGradients(step, bytes);
-  EndChunk(payload, gradients_at, bytes);
-  impl_->Write(bytes);
+  const std::string_view floats = FloatBytes(gradients, memory);
+  const size_t begin = bytes.size();
+  BeginChunk(ChunkType::kGradients, GradientsBytes(index.head), bytes);
+  PutGradientsHead(step, bytes);
+  const std::string_view head = std::string_view(bytes).substr(begin);
+  const std::string checksum = ChunkChecksum({head, floats}, gradients_at);
+  impl_->Write({bytes, floats, checksum});
   index.steps.push_back({step.step, gradients_at, groups_at});
   impl_->groups = std::move(groups);
   impl_->groups_at = groups_at;

@@ -3,6 +3,8 @@
 
 #include <xxhash.h>
 
+#include <memory>
+#include <new>
 #include <span>
 
 #include "src/profile/bytes.h"
@@ -13,8 +15,15 @@ namespace {
 constexpr std::string_view kFooterMagic = "DLPROF.\n";
 constexpr size_t kWordBytes = 8;
 
-uint64_t Checksum(std::string_view bytes, uint64_t offset) {
-  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), offset);
+uint64_t Checksum(std::initializer_list<std::string_view> parts, uint64_t offset) {
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(),
+                                                                       XXH3_freeState);
+  if (state == nullptr) throw std::bad_alloc();
+  XXH3_64bits_reset_withSeed(state.get(), offset);
+  for (const std::string_view part : parts) {
+    XXH3_64bits_update(state.get(), part.data(), part.size());
+  }
+  return XXH3_64bits_digest(state.get());
 }
 
 }  // namespace
@@ -30,15 +39,17 @@ void BeginChunk(ChunkType type, uint64_t payload, std::string& out) {
   PutWord(payload, kWordBytes, out);
 }
 
-void EndChunk(uint64_t payload, uint64_t offset, std::string& out) {
-  const size_t covered = kChunkHeaderBytes + static_cast<size_t>(payload);
-  PutWord(Checksum(std::string_view(out).substr(out.size() - covered), offset), kWordBytes, out);
+std::string ChunkChecksum(std::initializer_list<std::string_view> parts, uint64_t offset) {
+  std::string out;
+  PutWord(Checksum(parts, offset), kWordBytes, out);
+  return out;
 }
 
 void PutChunk(ChunkType type, std::string_view payload, uint64_t offset, std::string& out) {
+  const size_t begin = out.size();
   BeginChunk(type, payload.size(), out);
   out.append(payload);
-  EndChunk(payload.size(), offset, out);
+  out.append(ChunkChecksum({std::string_view(out).substr(begin)}, offset));
 }
 
 ChunkHeader ParseChunkHeader(std::string_view bytes) {
@@ -56,7 +67,7 @@ std::string_view ChunkPayload(const std::string& place, ChunkType type, std::str
   const ChunkHeader header = ParseChunkHeader(covered);
   const std::string_view payload = covered.substr(kChunkHeaderBytes);
   if (header.type != type || header.payload != payload.size() ||
-      in.Word(kWordBytes) != Checksum(covered, offset)) {
+      in.Word(kWordBytes) != Checksum({covered}, offset)) {
     in.Fail("damaged: wrong checksum of the chunk at offset " + std::to_string(offset));
   }
   return payload;
@@ -92,7 +103,7 @@ std::string EncodeFooter(const ProfileFooter& footer) {
   std::string bytes;
   PutWord(footer.index_offset, kWordBytes, bytes);
   PutWord(footer.index_bytes, kWordBytes, bytes);
-  PutWord(Checksum(bytes, 0), kWordBytes, bytes);
+  PutWord(Checksum({bytes}, 0), kWordBytes, bytes);
   return bytes.append(kFooterMagic);
 }
 
@@ -102,7 +113,7 @@ ProfileFooter DecodeFooter(const std::string& place, std::string_view bytes, uin
   const uint64_t checksum = in.Word(kWordBytes);
   in.Require(in.rest() == kFooterMagic,
              "does not end as a profile does: cut off, or not complete yet");
-  in.Require(checksum == Checksum(covered, 0), "damaged: wrong checksum of the footer");
+  in.Require(checksum == Checksum({covered}, 0), "damaged: wrong checksum of the footer");
   ByteReader words(place, covered);
   ProfileFooter footer;
   footer.index_offset = words.Word(kWordBytes);

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
 #include <string_view>
 
@@ -45,9 +46,10 @@ std::string ProfileMagic(uint64_t version = kProfileVersion);
 // Appends a chunk that is to lie at `offset` of the file.
 void PutChunk(ChunkType type, std::string_view payload, uint64_t offset, std::string& out);
 
-// The same in two steps, between which the caller appends `payload` bytes.
+// The same in parts: appends what lies before `payload` bytes, and returns what lies behind all
+// parts, which together are the chunk up to there.
 void BeginChunk(ChunkType type, uint64_t payload, std::string& out);
-void EndChunk(uint64_t payload, uint64_t offset, std::string& out);
+std::string ChunkChecksum(std::initializer_list<std::string_view> parts, uint64_t offset);
 
 struct ChunkHeader {
   ChunkType type = ChunkType::kIndex;

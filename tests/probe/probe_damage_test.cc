@@ -12,6 +12,12 @@
 namespace dlsim {
 namespace {
 
+std::string EncodeGradients(const ProbeStep& step) {
+  std::string bytes, memory;
+  PutGradientsHead(step, bytes);
+  return bytes.append(FloatBytes(step.gradients, memory));
+}
+
 class ProbeDamageTest : public testing::Test {
  protected:
   ProbeDamageTest() {
@@ -152,8 +158,7 @@ TEST_F(ProbeForgeryTest, WrongElementsAreRefused) {
 }
 
 TEST_F(ProbeForgeryTest, ChunksOutOfOrderAreRefused) {
-  std::string gradients;
-  PutGradients(SmallStep(whole_.head, 0), gradients);
+  std::string gradients = EncodeGradients(SmallStep(whole_.head, 0));
   std::string no_values = Opening(), no_groups = Opening(), good = Opening();
   Put(ChunkType::kGroups, groups_, no_values);
   Put(ChunkType::kGradients, gradients, no_values);
@@ -166,15 +171,13 @@ TEST_F(ProbeForgeryTest, ChunksOutOfOrderAreRefused) {
   Put(ChunkType::kGradients, gradients, good);
   EXPECT_EQ(Read(good).steps.size(), 1u);
   std::string back = good, other = good, few = good;
-  gradients.clear();
-  PutGradients(SmallStep(whole_.head, -1), gradients);
+  gradients = EncodeGradients(SmallStep(whole_.head, -1));
   Put(ChunkType::kGradients, gradients, back);
   ExpectRefused(back, "an earlier step");
   Put(ChunkType::kTensors, groups_, other);
   ExpectRefused(other, "a chunk of a profile");
   Put(ChunkType::kGroups, std::string("\0\0\0\0", 4), few);
-  gradients.clear();
-  PutGradients(SmallStep(whole_.head, 1), gradients);
+  gradients = EncodeGradients(SmallStep(whole_.head, 1));
   Put(ChunkType::kGradients, gradients, few);
   ExpectRefused(few, "parameters of no group");
   std::string unused = Opening(), damaged = Opening();

@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <limits>
 #include <numeric>
 #include <set>
 
+#include "dlsim/convert.h"
 #include "tests/probe/probe_test_util.h"
 #include "tests/support/profile_test_util.h"
 
@@ -180,6 +182,25 @@ TEST_F(ProbeFileTest, AnotherModelDoesNotGoOn) {
   other.description = {{"recorder", "another version"}};
   EXPECT_NO_THROW(ProbeWriter(path_, other, Existing::kContinue));
   EXPECT_EQ(ReadBytes(path_), bytes);
+}
+
+TEST(ReadSampleTest, ReadsWhatIsAtTheIndices) {
+  for (const DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
+    for (const uint64_t elements : {1, 7, 16, 40, 64, 500, 2000}) {
+      SCOPED_TRACE(elements);
+      const ProbeTensor tensor = SampleOf("w", {31, 33}, dtype, elements);
+      std::vector<float> all = Numbers(31 * 33, -8), sample(tensor.count);  // exact in 16 bits
+      for (float& value : all) value = std::fmod(value, 64.0f);
+      std::vector<uint16_t> codes(all.size());
+      if (dtype != DType::kF32) {
+        EncodeArray({{dtype == DType::kF16 ? kFp16 : kBf16}}, all, std::span(codes));
+      }
+      const auto bytes = std::as_bytes(std::span(codes));
+      ReadSample(tensor, dtype == DType::kF32 ? std::as_bytes(std::span(all)).data() : bytes.data(),
+                 sample);
+      for (uint64_t i = 0; i < tensor.count; ++i) ASSERT_EQ(sample[i], all[tensor.IndexOf(i)]);
+    }
+  }
 }
 
 TEST(SampleOfTest, MeetsAllColumnsAndNearlyAllRows) {

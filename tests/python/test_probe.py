@@ -167,6 +167,17 @@ def test_parameters_in_16_bits(tmp_path: Path, dtype: torch.dtype) -> None:
     assert probe.tensors["weight"].dtype == "F32"
 
 
+def test_a_parameter_that_shrinks_is_an_error(tmp_path: Path) -> None:
+    model = nn.Linear(6, 300)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.ProbeRecorder(model, tmp_path / "a.dlprobe", elements=64) as rec:
+        train(model, optimizer, Seen(model), range(2))
+        for parameter in model.parameters():
+            parameter.data, parameter.grad = parameter.data[:2].clone(), None
+        train(model, optimizer, Seen(model), range(2))
+    assert rec.report().errors == 2 and len(dlsim.open_probe(tmp_path / "a.dlprobe")) == 2
+
+
 def test_groups_frozen_parameters_and_gradients_that_are_missing(tmp_path: Path) -> None:
     model = nn.ModuleList([nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 2)])
     model[1].requires_grad_(requires_grad=False)

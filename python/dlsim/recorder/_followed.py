@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from .. import _core
@@ -22,13 +22,23 @@ class Followed:
     """A parameter of which some elements are followed."""
 
     def __init__(self, name: str, parameter: Any, elements: int) -> None:
+        import torch
+
         shape = tuple(parameter.shape)
         self.name, self.parameter = name, parameter
         self.row = _core.sample_of(name, _TYPES[str(parameter.dtype)], shape, elements)
         *_, stride, run, self.count = self.row
         self.rows = (self.count // run, run)
         self._strides = (stride, 1)
+        self._plain, self._dtype, self._all = torch.Tensor, parameter.dtype, parameter.numel()
         self._indices: tuple[Any, ...] | None = None  # where memory has another order
+
+    def address_of(self, tensor: Any) -> int:
+        """Returns where the elements of a plain tensor in memory of the host begin; 0 of others."""
+        is_plain = type(tensor) is self._plain and tensor.is_cpu and tensor.dtype is self._dtype
+        if is_plain and tensor.is_contiguous() and tensor.numel() == self._all:
+            return int(tensor.data_ptr())
+        return 0
 
     def of(self, tensor: Any) -> Any:
         """Returns the elements of a tensor of the parameter's shape, in rows; no copy if it can."""
@@ -47,12 +57,14 @@ class Followed:
 class Buffer:
     """Memory for the elements of `followed` and `extra` values, on their device and on the host.
 
-    `take` and `put` read, `send` begins to copy to the host, `array` waits for that, in any thread.
+    `read` and `put` read, `send` begins to copy to the host, `array` waits for that, in any thread.
     """
 
     def __init__(self, followed: Sequence[Followed], extra: int) -> None:
         import torch
 
+        self._followed = followed
+        self._sampler = _core.ProbeSampler([one.row for one in followed])
         self._count = sum(one.count for one in followed)
         device = followed[0].parameter.device
         size = self._count + extra
@@ -68,9 +80,16 @@ class Buffer:
             at += one.count
         self._event: Any = None
 
-    def take(self, i: int, rows: Any) -> None:
-        """Reads the elements of the i-th parameter."""
-        self._places[i].copy_(rows)
+    def read(self, tensors: Mapping[int, Any]) -> None:
+        """Reads the elements of tensors by the place of their parameter."""
+        addresses = [0] * len(self._followed)
+        for i, tensor in tensors.items():
+            one = self._followed[i]
+            addresses[i] = one.address_of(tensor) if self._host is self._memory else 0
+            if addresses[i] == 0:
+                self._places[i].copy_(one.of(tensor))
+        if any(addresses):
+            self._sampler.read(addresses, self._host.numpy()[: self._count])
 
     def put(self, at: int, values: Any) -> None:
         """Reads some of the extra values."""

@@ -163,12 +163,18 @@ class Following:
         update.groups.extend(told(optimizer, group) for group in groups.values())
         update.optimizers.add(id(optimizer))
         update.stepping.add(id(optimizer))
-        taken = {
-            place: numbers[id(group)]
-            for place, group, parameter in mine
-            if self._take(update, place, parameter)
-        }
-        update.group_of.update(taken)
+        taken, group_of = {}, {}
+        for place, group, parameter in mine:
+            gradient = parameter.grad
+            if gradient is None:
+                continue
+            if gradient.is_sparse:
+                name = f"{self._followed[place].name} (probe)"
+                self._report.left_out.setdefault(name, "its gradient is sparse")
+                continue
+            taken[place], group_of[place] = gradient, numbers[id(group)]
+        update.buffer.read(taken)
+        update.group_of.update(group_of)
         if getattr(optimizer, "grad_scale", None) is not None:
             update.scaled = list(taken)
             update.buffer.put(SCALE, optimizer.grad_scale)
@@ -179,16 +185,6 @@ class Following:
             if place in update.group_of:
                 update.buffer.put(0, before)
                 update.clipped = place, scale
-
-    def _take(self, update: Update, place: int, parameter: Any) -> bool:
-        gradient, one = parameter.grad, self._followed[place]
-        if gradient is None:
-            return False
-        if gradient.is_sparse:
-            self._report.left_out.setdefault(f"{one.name} (probe)", "its gradient is sparse")
-            return False
-        update.buffer.take(place, one.of(gradient))
-        return True
 
     def _update_for(self, optimizer: Any) -> Update:
         """Returns the update that an optimizer takes part in, which may be a new one."""
@@ -236,8 +232,7 @@ class Following:
 
     def _values(self, *, states: bool) -> tuple[Buffer, list[State]]:
         buffer = Buffer(self._followed, 0)
-        for i, one in enumerate(self._followed):
-            buffer.take(i, one.of(one.parameter.detach()))
+        buffer.read({i: one.parameter.detach() for i, one in enumerate(self._followed)})
         buffer.send()
         return buffer, remembered(list(self._known), self._followed) if states else []
 

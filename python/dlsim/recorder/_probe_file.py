@@ -82,13 +82,11 @@ class ProbeFile:
             values, _, _ = update.values[0].array()
             self._file.add_values(values, update.values[1])
         if update.group_of:
-            places = range(len(parts))
             self._file.add_step(
                 update.step,
                 _clip(update, gradients, extra, parts, followed),
                 update.groups,
-                [update.group_of.get(place) for place in places],
-                [place in update.group_of for place in places],
+                [update.group_of.get(place) for place in range(len(parts))],
                 gradients,
             )
 

@@ -26,7 +26,9 @@ def told(optimizer: Any, group: Mapping[str, Any]) -> Group:
     if any(parameter.is_cuda for parameter in group["params"][:1]):
         values["cuda"] = 1.0
     for key, value in group.items():
-        if key != "params":
+        if type(value) is float:  # most are
+            values[key] = value
+        elif key != "params" and value is not None:
             values.update(_numbers(key, value))
     if any(hasattr(beta, "numel") for beta in group.get("betas", ())):
         values["tensor_betas"] = 1.0
