@@ -53,7 +53,7 @@ struct ProbeHead {
   friend bool operator==(const ProbeHead&, const ProbeHead&) = default;
 };
 
-// What an optimizer remembers of the elements of one tensor.
+// What an optimizer remembers of the elements of one tensor; nothing at all if it is a new one.
 struct ProbeState {
   uint32_t tensor = 0;
   uint64_t updates = 0;                              // made before; 0 too if it does not count

@@ -170,6 +170,7 @@ UpdateReplay Replayed(const ProbeReader& probe, const UpdatesOptions& options,
     replay.Take(probe.ReadStep(i));
     const std::optional<ProbeValues> recorded = probe.ReadValues(i + 1);
     if (recorded && as_trained) study.distance = replay.DistanceFrom(*recorded);
+    if (recorded) replay.Renew(*recorded);
     progress.Update(i + 1);
   }
   study.runs = replay.Outcomes();

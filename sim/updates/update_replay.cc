@@ -112,6 +112,21 @@ void UpdateReplay::BeginStates(const ProbeState& state) {
   }
 }
 
+void UpdateReplay::Renew(const ProbeValues& recorded) {
+  for (const ProbeState& state : recorded.states) {
+    if (state.updates > 0 || !state.values.empty()) continue;
+    FollowedTensor& tensor = tensors_.at(state.tensor);
+    tensor.updates = 0;
+    tensor.has_first = false;
+    for (Kept& kept : kept_[state.tensor]) {
+      TensorState& now = kept.state;
+      for (auto* values : {&now.first, &now.second, &now.max_second, &now.compensation}) {
+        std::ranges::fill(*values, 0.0f);
+      }
+    }
+  }
+}
+
 void UpdateReplay::Take(const ProbeStep& step) {
   ParallelFor(
       tensors_.size(), [&](size_t tensor) { TakeTensor(tensor, step); },

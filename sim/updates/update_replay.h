@@ -55,6 +55,10 @@ class UpdateReplay {
   // Throws InputError for an optimizer that cannot be replayed.
   void Take(const ProbeStep& step);
 
+  // Forgets the states of tensors whose optimizer has none between two steps, since it is a new
+  // one.
+  void Renew(const ProbeValues& recorded);
+
   // Returns what the runs did, in their order, after the last step.
   std::vector<RunOutcome> Outcomes() const;
 

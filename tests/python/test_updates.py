@@ -264,6 +264,25 @@ def test_a_replay_that_is_not_the_training_says_so(tmp_path: Path) -> None:
     assert lines[-1].startswith("note: the float32 replay misses the recorded weights by ")
 
 
+@pytest.mark.parametrize("resumed", [False, True])
+def test_a_new_optimizer_begins_without_states(tmp_path: Path, resumed: bool) -> None:
+    model, path = Followed(64), tmp_path / "a.dlprobe"
+    rec = dlsim.ProbeRecorder(model, path)
+    kept = []
+    for make in (torch.optim.Adam, torch.optim.AdamW, torch.optim.Adam):
+        kept.append(make(model.parameters(), lr=0.1))  # the earlier ones with their states
+        for gradient in gradients(64, 15):
+            kept[-1].zero_grad()
+            model(gradient).backward()
+            kept[-1].step()
+        if resumed and len(kept) == 2:
+            rec.close()
+            rec = dlsim.ProbeRecorder(model, path, existing="continue", first_step=30)
+    rec.close()
+    assert len(dlsim.open_probe(path)) == 45
+    assert dlsim.updates(path).data["probe"]["distance_from_recorded"] < 1e-6
+
+
 def test_adafactor_of_matrices_is_rough(tmp_path: Path) -> None:
     for shape, notes in ((64,), 0), ((8, 8), 1):
         weights = torch.nn.ParameterDict({"w": torch.ones(shape)})

@@ -190,6 +190,25 @@ TEST(UpdateReplay, GoesOnFromTheStatesThatWereRecorded) {
   }
 }
 
+TEST(UpdateReplay, ANewOptimizerBeginsWithoutStates) {
+  const std::vector<UpdateRun> runs = {RunOf(Asked("bf16"))};
+  std::mt19937 random(1);
+  ProbeValues start;
+  start.values.assign(8, 1);
+  UpdateReplay whole(HeadOf(8), start, runs, 0, "probe");
+  whole.Take(StepOf(1, kAdam, Normal(random, 8, 1)));
+  ProbeValues between = {whole.StateOf(0, 0).weights, {{0, 0, {{"exp_avg", start.values}}}}};
+  whole.Renew(between);  // the states of the same optimizer in float32
+  EXPECT_NE(whole.StateOf(0, 0).first, std::vector<float>(8));
+  between.states[0].values.clear();
+  whole.Renew(between);
+  UpdateReplay fresh(HeadOf(8), between, runs, 0, "probe");
+  const std::vector<float> gradients = Normal(random, 8, 1);
+  for (UpdateReplay* replay : {&whole, &fresh}) replay->Take(StepOf(2, kAdam, gradients));
+  EXPECT_EQ(whole.StateOf(0, 0).weights, fresh.StateOf(0, 0).weights);
+  EXPECT_EQ(whole.StateOf(0, 0).second, fresh.StateOf(0, 0).second);
+}
+
 TEST(UpdateReplay, IsTheSameForAnyNumberOfThreads) {
   constexpr size_t kTensors = 9, kElements = 2000;
   const std::vector<UpdateRun> runs = MakeUpdateRuns({}, SettingsOf(kAdam, {}, "probe"));

@@ -50,7 +50,8 @@ class Following:
         self._place: dict[int, int] = {}  # of parameters among those that are followed
         self._buffers: list[tuple[Buffer, Job | None]] = []
         self._update: Update | None = None
-        self._known: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers
+        # Optimizers, and at which update each stepped last.
+        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._reference: tuple[Any, Any, float] | None = None  # parameter, gradient, its scale
         self._small = _smallest(parameters)
         self._updates, self._anew = 0, True
@@ -196,7 +197,7 @@ class Following:
             return update  # a class that calls the step of its base: what that reads counts
         if update is not None and (is_new or id(optimizer) in update.optimizers or update.scaled):
             self._finish()
-        self._known.add(optimizer)
+        self._known[optimizer] = self._updates
         if self._update is None:
             self._update = update = Update(self._step, self._free_buffer())
             states = is_new or self._anew or self._file.failed
@@ -234,7 +235,8 @@ class Following:
         buffer = Buffer(self._followed, 0)
         buffer.read({i: one.parameter.detach() for i, one in enumerate(self._followed)})
         buffer.send()
-        return buffer, remembered(list(self._known), self._followed) if states else []
+        newest = sorted(self._known, key=self._known.__getitem__, reverse=True)
+        return buffer, remembered(newest, self._followed) if states else []
 
     def _finish(self) -> None:
         """Has the update written that was read."""

@@ -80,7 +80,9 @@ class ProbeFile:
             self._open(update.step, followed)
         if update.values is not None:
             values, _, _ = update.values[0].array()
-            self._file.add_values(values, update.values[1])
+            # None at all are states, too, where earlier updates of the file have left others.
+            states = [one for one in update.values[1] if any(one[1:]) or self.updates > 0]
+            self._file.add_values(values, states)
         if update.group_of:
             self._file.add_step(
                 update.step,

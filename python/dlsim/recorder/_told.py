@@ -50,14 +50,20 @@ def _is_number(value: Any) -> bool:
 
 
 def remembered(optimizers: Sequence[Any], followed: Sequence[Followed]) -> list[State]:
-    """Returns the states that optimizers have of the elements that are followed."""
+    """Returns the states of the elements that are followed, of the first optimizer that has them.
+
+    They are empty if it has not updated them yet.
+    """
+    owners: dict[int, Any] = {}
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                owners.setdefault(id(parameter), optimizer)
     found = []
     for i, one in enumerate(followed):
-        for optimizer in optimizers:
-            state = optimizer.state.get(one.parameter)
-            if state:
-                found.append((i, _updates(state), dict(_elements(state, one))))
-                break
+        if id(one.parameter) in owners:
+            state = owners[id(one.parameter)].state.get(one.parameter) or {}
+            found.append((i, _updates(state), dict(_elements(state, one))))
     return found
 
 
