@@ -53,7 +53,7 @@ ARGUMENTS = """
       watch: A Watch, a SummaryWriter, a run of W&B or a callable that gets figures during training
     With several processes:
       distributed: How their gradients are related: "reduced", "separate", "sharded" or "stages"
-          (docs/recorder.md); detected for DistributedDataParallel and sharded models
+          (docs/recorder-processes.md); detected for DistributedDataParallel and sharded models
       rank, ranks: The rank of this process and the number of ranks, instead of those in
           torch.distributed
     Errors:
