@@ -43,6 +43,10 @@ ScaledCodes EncodeScaled(const ScaledFormat& format, const Format& element,
                          const MatrixView& matrix, BlockAxis axis,
                          std::optional<float> scale = std::nullopt);
 
+// The same, into what an earlier call returned: memory is used again.
+void EncodeScaledInto(const ScaledFormat& format, const Format& element, const MatrixView& matrix,
+                      BlockAxis axis, std::optional<float> scale, ScaledCodes& result);
+
 // Decodes what EncodeScaled returned for a matrix of this shape; `values` has its size.
 void DecodeScaled(const ScaledFormat& format, const Format& element, const ScaledCodes& codes,
                   uint64_t rows, uint64_t columns, BlockAxis axis, std::span<float> values);

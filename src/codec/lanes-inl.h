@@ -38,6 +38,7 @@ struct VectorLanes : ScalarLanes {
   V MulFloat(V bits, float factor) const {
     return std::bit_cast<uint32_t>(std::bit_cast<float>(bits) * factor);
   }
+  V MulFloats(V a, V b) const { return MulFloat(a, std::bit_cast<float>(b)); }
   V AddFloat(V a, V b) const {
     return std::bit_cast<uint32_t>(std::bit_cast<float>(a) + std::bit_cast<float>(b));
   }
@@ -67,6 +68,7 @@ struct VectorLanes {
   static constexpr hn::RebindToSigned<U32Tag> kI32{};
   static constexpr hn::RebindToFloat<U32Tag> kF32{};
   static constexpr hn::Rebind<uint16_t, U32Tag> kU16{};
+  static constexpr hn::Rebind<uint8_t, U32Tag> kU8{};
 
   static HWY_INLINE size_t Count() { return hn::Lanes(kU32); }
 
@@ -103,7 +105,7 @@ struct VectorLanes {
     return hn::BitCast(kU32, hn::Sub(hn::BitCast(kF32, a), hn::BitCast(kF32, b)));
   }
 
-  // Memory: bits of float32 values, and codes of 16 or 32 bits; at any alignment.
+  // Memory: bits of float32 values, and codes of 8, 16 or 32 bits; at any alignment.
   HWY_INLINE V LoadFloats(const float* from) const {
     return hn::BitCast(kU32, hn::LoadU(kF32, from));
   }
@@ -114,14 +116,24 @@ struct VectorLanes {
   HWY_INLINE V LoadCodes(const uint16_t* from) const {
     return hn::PromoteTo(kU32, hn::LoadU(kU16, from));
   }
+  HWY_INLINE V LoadCodes(const uint8_t* from) const {
+    return hn::PromoteTo(kU32, hn::LoadU(kU8, from));
+  }
   HWY_INLINE void StoreCodes(V codes, uint32_t* to) const { hn::StoreU(codes, kU32, to); }
   HWY_INLINE void StoreCodes(V codes, uint16_t* to) const {
     hn::StoreU(hn::TruncateTo(kU16, codes), kU16, to);
+  }
+  // Highway 1.0.3 has TruncateTo 8 bits wrong for AVX3_DL.
+  HWY_INLINE void StoreCodes(V codes, uint8_t* to) const {
+    hn::StoreU(hn::DemoteTo(kU8, hn::BitCast(kI32, codes)), kU8, to);
   }
 
   // Arithmetic on lanes read as float32.
   HWY_INLINE V MulFloat(V bits, float factor) const {
     return hn::BitCast(kU32, hn::Mul(hn::BitCast(kF32, bits), hn::Set(kF32, factor)));
+  }
+  HWY_INLINE V MulFloats(V a, V b) const {
+    return hn::BitCast(kU32, hn::Mul(hn::BitCast(kF32, a), hn::BitCast(kF32, b)));
   }
   HWY_INLINE V AddFloat(V a, V b) const {
     return hn::BitCast(kU32, hn::Add(hn::BitCast(kF32, a), hn::BitCast(kF32, b)));
