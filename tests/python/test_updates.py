@@ -4,6 +4,7 @@ definitions of stochastic rounding and Kahan summation, by distribution."""
 
 from __future__ import annotations
 
+import copy
 import csv
 from pathlib import Path
 from typing import Any
@@ -281,6 +282,27 @@ def test_a_new_optimizer_begins_without_states(tmp_path: Path, resumed: bool) ->
     rec.close()
     assert len(dlsim.open_probe(path)) == 45
     assert dlsim.updates(path).data["probe"]["distance_from_recorded"] < 1e-6
+
+
+@pytest.mark.parametrize("change", ["clear", "load"])
+def test_states_that_are_replaced_are_seen(tmp_path: Path, change: str) -> None:
+    model, path = Followed(64), tmp_path / "a.dlprobe"
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.1)
+    with dlsim.ProbeRecorder(model, path):
+        for step, gradient in enumerate(gradients(64, 30)):
+            optimizer.zero_grad()
+            model(gradient).backward()
+            if step == 1:
+                early = copy.deepcopy(optimizer.state_dict())
+            elif step == 15 and change == "clear":
+                optimizer.state.clear()
+            elif step == 15:
+                optimizer.load_state_dict(early)  # which is not followed
+            optimizer.step()
+    result = dlsim.updates(path).data
+    is_noted = any(line.startswith("note: the float32 replay") for line in result["lines"])
+    assert is_noted == (change == "load")
+    assert is_noted or result["probe"]["distance_from_recorded"] < 1e-6
 
 
 def test_adafactor_of_matrices_is_rough(tmp_path: Path) -> None:

@@ -50,8 +50,9 @@ class Following:
         self._place: dict[int, int] = {}  # of parameters among those that are followed
         self._buffers: list[tuple[Buffer, Job | None]] = []
         self._update: Update | None = None
-        # Optimizers, and at which update each stepped last.
-        self._known: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        # Optimizers, and of each the update at which it stepped last, and which states it had.
+        self._known: weakref.WeakKeyDictionary[Any, tuple[int, int, int]]
+        self._known = weakref.WeakKeyDictionary()
         self._reference: tuple[Any, Any, float] | None = None  # parameter, gradient, its scale
         self._small = _smallest(parameters)
         self._updates, self._anew = 0, True
@@ -189,7 +190,7 @@ class Following:
 
     def _update_for(self, optimizer: Any) -> Update:
         """Returns the update that an optimizer takes part in, which may be a new one."""
-        is_new = optimizer not in self._known
+        is_new = self._has_new_states(optimizer)
         update = self._update
         if update is not None and id(optimizer) in update.stepping:
             if len(update.optimizers) == 1:
@@ -197,7 +198,6 @@ class Following:
             return update  # a class that calls the step of its base: what that reads counts
         if update is not None and (is_new or id(optimizer) in update.optimizers or update.scaled):
             self._finish()
-        self._known[optimizer] = self._updates
         if self._update is None:
             self._update = update = Update(self._step, self._free_buffer())
             states = is_new or self._anew or self._file.failed
@@ -210,6 +210,13 @@ class Following:
             self._updates += 1
         assert self._update is not None
         return self._update
+
+    def _has_new_states(self, optimizer: Any) -> bool:
+        """Returns whether an optimizer steps for the first time since its states were replaced."""
+        states = vars(optimizer).get("state", ())
+        _, known, count = self._known.get(optimizer, (0, 0, 0))
+        self._known[optimizer] = self._updates, id(states), len(states)
+        return known != id(states) or count > len(states)
 
     def _follow(self) -> None:
         for name, parameter in self._parameters.items():
