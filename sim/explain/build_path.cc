@@ -19,6 +19,22 @@ using Kind = LogEvent::Kind;
 // Of a log: each is run through, and takes some bytes.
 constexpr int64_t kMostSteps = 10'000'000;
 
+// The month in which DeepSpeed 0.17.1 was released, June 2025.
+constexpr int kMonthOf0171 = 2025 * 12 + 5;
+
+DeepSpeedScaler ScalerOfDeepSpeed(const std::vector<LogEvent>& events) {
+  const auto scales = [](const LogEvent& e) {
+    return e.stack == LogStack::kDeepSpeed &&
+           (e.kind == Kind::kOverflow || e.kind == Kind::kGrowth);
+  };
+  if (std::ranges::none_of(events, scales)) return DeepSpeedScaler::kNone;
+  if (std::ranges::any_of(events, &LogEvent::fp16_optimizer))
+    return DeepSpeedScaler::kFp16Optimizer;
+  const bool is_old = std::ranges::any_of(
+      events, [](const LogEvent& e) { return e.month.value_or(kMonthOf0171) < kMonthOf0171; });
+  return is_old ? DeepSpeedScaler::kBefore0171 : DeepSpeedScaler::kNewest;
+}
+
 class PathBuilder {
  public:
   explicit PathBuilder(const LogEvents& log) : events_(log.events) {
@@ -38,6 +54,8 @@ class PathBuilder {
         path_.stack = event.stack;
       }
     }
+    path_.deepspeed = ScalerOfDeepSpeed(events_);
+    has_records_ = std::ranges::any_of(events_, IsRecord);
     shows_next_ = ShowsNextScale(events_);
     start_ = FindStart(events_, shows_next_);
     path_.from_start = start_.of_training;
@@ -85,6 +103,7 @@ class PathBuilder {
     if (*event.number < done_) return;  // another rank's copy
     CheckSteps(*event.number + 1, event);
     ++overflows_;
+    ++placed_;
     Stretch stretch = {.line = event.line};
     stretch.steps = *event.number + 1 - done_;
     stretch.overflows.push_back({event.used, event.next, event.line});
@@ -107,9 +126,16 @@ class PathBuilder {
     pending_.clear();
   }
 
+  // Beside records it tells nothing without its number: their steps count those before it, too.
   void AddGrowth(const LogEvent& event) {
+    if (event.number ? *event.number < done_ : has_records_) return;
     Flush();
     Stretch stretch = {.line = event.line};
+    if (event.number) {
+      CheckSteps(*event.number + 1, event);
+      stretch.steps = *event.number + 1 - done_;
+      done_ = *event.number + 1;
+    }
     stretch.last = LastStep::kApplied;
     stretch.announced = event.stack == LogStack::kMxnet;
     stretch.used = event.used;
@@ -166,7 +192,7 @@ class PathBuilder {
 
   // The record stands before all that the log told until then.
   void BeginAnew(const LogEvent& event) {
-    if (*event.number == 0) start_.first_index = 0;
+    if (CountsFromZero(event)) start_.first_index = 0;
     const auto overflows = static_cast<int64_t>(pending_.size());
     done_ = std::max<int64_t>(EndOf(event) - StepsTold(event, overflows, 0, shows_next_), 0);
     path_.from_start = done_ == 0;
@@ -294,7 +320,7 @@ class PathBuilder {
   std::optional<LogEvent> seen_;  // the lowest scale since the last record, at some step
   int64_t placed_ = 0;            // overflows since the last total of skipped steps
   int64_t epoch_start_ = 0;       // steps before an epoch that counts anew
-  bool shows_next_ = false, stopped_ = false;
+  bool shows_next_ = false, stopped_ = false, has_records_ = false;
 };
 
 }  // namespace

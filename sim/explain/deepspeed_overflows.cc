@@ -102,6 +102,43 @@ void JoinNumbers(std::vector<LogEvent>& events) {
   }
 }
 
+// FP16_Optimizer names the interval before the growth, and both stand once per rank. The interval
+// counts from the overflow before it, whose number gives that of the growth.
+class Growths {
+ public:
+  // Returns whether the line adds something.
+  bool Add(LogEvent& event) {
+    if (event.kind == Kind::kOverflow) {
+      overflow_ = event.number;
+      intervals_ = 0;
+      last_.reset();
+    }
+    if (event.kind == Kind::kSteps && event.number) done_ = *event.number;
+    if (event.kind != Kind::kGrowth || event.stack != LogStack::kDeepSpeed) return true;
+    if (!event.next) {
+      interval_ = event.interval;
+      return false;
+    }
+    if (last_ && SameScales(*last_, event)) return false;
+    event.interval = interval_;
+    if (overflow_ && interval_.value_or(0) > 0) Number(event);
+    last_ = event;
+    return true;
+  }
+
+ private:
+  void Number(LogEvent& event) {
+    const int64_t first = *overflow_ + 1;
+    const int64_t due = (std::max<int64_t>(done_ - first, 0) + *interval_ - 1) / *interval_;
+    intervals_ = std::max(intervals_ + 1, due);
+    event.number = first + intervals_ * *interval_;
+  }
+
+  std::optional<LogEvent> last_;
+  std::optional<int64_t> interval_, overflow_;
+  int64_t intervals_ = 0, done_ = 0;
+};
+
 }  // namespace
 
 bool IsOverflowWithScale(const LogEvent& event) {
@@ -115,6 +152,8 @@ bool SameScales(const LogEvent& a, const LogEvent& b) {
 void JoinDeepSpeedOverflows(std::vector<LogEvent>& events) {
   DropRepeatsOfOptimizer(events);
   JoinNumbers(events);
+  Growths growths;
+  std::erase_if(events, [&](LogEvent& event) { return !growths.Add(event); });
 }
 
 }  // namespace dlsim::sim

@@ -131,8 +131,7 @@ std::string SkipLine(const Explanation& explanation) {
       if (explanation.counted) {
         return line + "all in warm-up, while the scale finds its level: normal";
       }
-      return line + (skips.skipped > 1 ? "each at a lower scale: " : "") +
-             "normal at the start of training (warm-up)";
+      return line + "normal at the start of training (warm-up)";
     case SkipKind::kSteady:
       if (!explanation.path.from_start && !skips.expected_share) {
         return line + "in mid-training; the log does not say how often the scale grows";

@@ -34,10 +34,15 @@ bool LooksAtGradients(const LossScaler& scaler) {
   return scaler.uses_absmax() || scaler.looks_ahead() || scaler.histogram_edge().has_value();
 }
 
-// The policies of the stack that wrote the log.
-std::span<const std::string_view> OwnPolicies(LogStack stack) {
+// The policies of the stack that wrote the log. Where DeepSpeed tells of overflows, its scaler
+// decides also under Megatron's training loop.
+std::span<const std::string_view> OwnPolicies(const ScalePath& path) {
   static constexpr std::array<std::string_view, 4> kDeepSpeed = {
       "deepspeed", "deepspeed-0.16", "deepspeed-fp16-optimizer", "megatron"};
+  static constexpr std::array<std::string_view, 4> kBefore0171 = {
+      "deepspeed-0.16", "deepspeed", "deepspeed-fp16-optimizer", "megatron"};
+  static constexpr std::array<std::string_view, 4> kFp16Optimizer = {
+      "deepspeed-fp16-optimizer", "deepspeed", "deepspeed-0.16", "megatron"};
   static constexpr std::array<std::string_view, 2> kApex = {"apex", "apex-fp16-utils"};
   static constexpr std::array<std::string_view, 3> kMegatron = {"megatron", "deepspeed",
                                                                 "deepspeed-0.16"};
@@ -53,7 +58,17 @@ std::span<const std::string_view> OwnPolicies(LogStack stack) {
   static constexpr std::array<std::string_view, 1> kFairseq2 = {"fairseq2"};
   static constexpr std::array<std::string_view, 1> kGuidedDiffusion = {"guided-diffusion"};
   static constexpr std::array<std::string_view, 1> kOther = {"torch"};
-  switch (stack) {
+  switch (path.deepspeed) {
+    case DeepSpeedScaler::kNone:
+      break;
+    case DeepSpeedScaler::kFp16Optimizer:
+      return kFp16Optimizer;
+    case DeepSpeedScaler::kBefore0171:
+      return kBefore0171;
+    case DeepSpeedScaler::kNewest:
+      return kDeepSpeed;
+  }
+  switch (path.stack) {
     case LogStack::kDeepSpeed:
       return kDeepSpeed;
     case LogStack::kApex:
@@ -89,8 +104,21 @@ std::span<const std::string_view> OwnPolicies(LogStack stack) {
   return kOther;
 }
 
-size_t DistanceFromStack(LogStack stack, std::string_view policy) {
-  const auto own = OwnPolicies(stack);
+// True if the scale never changes and is none that a dynamic scaler begins with.
+bool IsConstant(const ScalePath& path) {
+  std::optional<double> scale;
+  for (const Stretch& stretch : path.stretches) {
+    const auto& shown = stretch.next ? stretch.next : stretch.used;
+    if (!stretch.overflows.empty() || (shown && scale.value_or(shown->value) != shown->value)) {
+      return false;
+    }
+    if (shown) scale = shown->value;
+  }
+  return scale && (*scale == 1 || !IsPowerOfTwo(*scale)) && !HasMeans(path);
+}
+
+size_t DistanceFromStack(const ScalePath& path, std::string_view policy) {
+  const auto own = OwnPolicies(path);
   return static_cast<size_t>(std::ranges::find(own, policy) - own.begin());
 }
 
@@ -242,7 +270,7 @@ Inference InferPolicy(const ScalePath& path, const std::string& format,
       continue;
     }
     ++inference.tried;
-    const bool is_own = DistanceFromStack(path.stack, policy.name) < OwnPolicies(path.stack).size();
+    const bool is_own = DistanceFromStack(path, policy.name) < OwnPolicies(path).size();
     Matcher matcher(policy, inference.path, format, is_own ? limits.own_work : limits.work);
     std::optional<PolicyMatch> match = matcher.Find(marks);
     inference.undecided |= matcher.undecided();
@@ -253,8 +281,11 @@ Inference InferPolicy(const ScalePath& path, const std::string& format,
       inference.best = std::move(match);
     }
   }
+  const bool is_constant = IsConstant(path);
   const auto rank = [&](const PolicyMatch& match) {
-    return std::pair(DistanceFromStack(path.stack, match.policy->name), match.parameters.size());
+    const size_t distance = DistanceFromStack(path, match.policy->name);
+    const bool is_static = is_constant && match.policy->name == "static";
+    return std::pair(is_static ? 0 : distance + 1, match.parameters.size());
   };
   std::ranges::stable_sort(inference.matches, {}, rank);
   if (inference.matches.empty()) return inference;

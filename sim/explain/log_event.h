@@ -34,6 +34,7 @@ struct LogEvent {
   std::optional<int64_t> rank = {};
   bool norm_is_nonfinite = false;   // of the gradient of a step that was applied
   bool from_optimizer = false;      // DeepSpeed: by its optimizer, which may repeat its loss scaler
+  bool fp16_optimizer = false;      // DeepSpeed: by that without ZeRO, which scales the loss itself
   bool key_value = false;           // a name and a value, in the wording of no stack
   bool mean = false;                // the scale is a mean over the steps since the record before
   int64_t median_of = 1;            // steps, if the scale is a median
@@ -42,6 +43,7 @@ struct LogEvent {
   uint8_t wording = 0;              // whose line it is: two wordings may tell of one overflow
   bool bare_name = false;           // the key is "scale" alone, and nothing says of what
   std::optional<PrintedNumber> learning_rate = {};  // DeepSpeed: tells two engines apart
+  std::optional<int> month = {};                    // DeepSpeed: of the line, counted from year 0
   std::optional<double> loss = {};                  // of a table's row, or of a JSON's entry
 };
 

@@ -12,6 +12,22 @@ namespace {
 
 using Kind = LogEvent::Kind;
 
+// "[2023-04-18 01:46:52,554] [INFO] ...", as DeepSpeed's logger begins its lines.
+std::optional<int> MonthOf(std::string_view line) {
+  constexpr std::string_view kForm = "[2000-00-00 00:00:00,000] [";
+  const auto fits = [](char form, char given) {
+    return form == '0' ? given >= '0' && given <= '9' : form == given;
+  };
+  for (size_t at = line.find("[20"); at != line.npos; at = line.find("[20", at + 1)) {
+    const std::string_view stamp = line.substr(at, kForm.size());
+    if (!std::ranges::equal(kForm, stamp, fits)) continue;
+    const auto digit = [&](size_t i) { return stamp[i] - '0'; };
+    const int year = 2000 + digit(3) * 10 + digit(4);
+    return year * 12 + digit(6) * 10 + digit(7) - 1;
+  }
+  return std::nullopt;
+}
+
 // DeepSpeed, runtime/fp16/loss_scaler.py and runtime/zero/stage3.py: "Attempted loss scale: 65536,
 // reducing to 32768", or "... but hysteresis is 2. Reducing hysteresis to 1", which keeps it. The
 // scales are int() of Python's.
@@ -26,19 +42,28 @@ std::optional<LogEvent> DeepSpeedOverflow(std::string_view line) {
     event.next = Truncated(*next);
   }
   if (!event.next) return std::nullopt;
+  event.month = MonthOf(line);
   event.rank = IntegerAfter(line, "Rank");
-  event.from_optimizer = Has(line, ":step]") || Has(line, "Overflow detected.") ||
-                         Has(line, "fp16 dynamic loss scale overflow");
+  event.fp16_optimizer =
+      Has(line, "Overflow detected.") || Has(line, "fp16 dynamic loss scale overflow");
+  event.from_optimizer = event.fp16_optimizer || Has(line, ":step]");
   return event;
 }
 
 // DeepSpeed, runtime/fp16/fused_optimizer.py and unfused_optimizer.py, `verbose`: "Grad overflow on
-// iteration: 0", then "Reducing dynamic loss scale from 65536.0 to 32768.0".
+// iteration: 0", then "Reducing dynamic loss scale from 65536.0 to 32768.0"; "No Grad overflow for
+// 1000 iterations", then "Increasing dynamic loss scale from 32768.0 to 65536.0".
 std::optional<LogEvent> DeepSpeedFp16Optimizer(std::string_view line) {
   LogEvent event = {.stack = LogStack::kDeepSpeed, .kind = Kind::kOverflow};
+  event.fp16_optimizer = true;
   if (Has(line, "Grad overflow on iteration")) {
     event.number = IntegerAfter(line, "iteration");
     if (event.number) return event;
+  }
+  if (Has(line, "No Grad overflow for")) {
+    event.kind = Kind::kGrowth;
+    event.interval = IntegerAfter(line, "No Grad overflow for");
+    if (event.interval) return event;
   }
   const bool grows = Has(line, "Increasing dynamic loss scale from");
   if (!grows && !Has(line, "Reducing dynamic loss scale from")) return std::nullopt;
@@ -58,6 +83,7 @@ std::optional<LogEvent> DeepSpeedProgress(std::string_view line) {
   event.skipped_total = IntegerAfter(line, "skipped");
   if (!event.number || !event.skipped_total) return std::nullopt;
   event.learning_rate = NumberAfter(line, "lr");
+  event.month = MonthOf(line);
   return event;
 }
 

@@ -65,6 +65,10 @@ bool IsRecord(const LogEvent& event) {
   return counts && event.number && *event.number >= 0;
 }
 
+bool CountsFromZero(const LogEvent& first) {
+  return first.kind == Kind::kSteps && *first.number == 0 && !first.skipped_total;
+}
+
 bool ShowsNext(const LogEvent& event, bool shows_next) { return !event.used || shows_next; }
 
 int64_t StepsTold(const LogEvent& record, int64_t overflows, int64_t interval, bool shows_next) {
@@ -85,7 +89,7 @@ LogStart FindStart(std::span<const LogEvent> events, bool shows_next) {
     return start;
   }
   const LogEvent& first = *opening.first;
-  if (first.kind == Kind::kSteps && *first.number == 0) start.first_index = 0;
+  if (CountsFromZero(first)) start.first_index = 0;
   // One record alone tells of no steps before it, but for those that it counts.
   const int64_t interval = opening.second ? *opening.second->number - *first.number
                                           : std::max<int64_t>(first.skipped.value_or(0), 1);

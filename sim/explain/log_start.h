@@ -24,6 +24,9 @@ LogStart FindStart(std::span<const LogEvent> events, bool shows_next);
 // True for what tells of the steps up to a number, which is there and not negative.
 bool IsRecord(const LogEvent& event);
 
+// True if a first record counts steps from 0; DeepSpeed's own count tells of no step then.
+bool CountsFromZero(const LogEvent& first);
+
 // Whether records that show a scale once per step show the one after it.
 bool ShowsNextScale(const std::vector<LogEvent>& events);
 

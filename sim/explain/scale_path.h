@@ -87,6 +87,10 @@ struct Stretch {
   std::optional<PrintedNumber> next = {};  // after the last step
 };
 
+// Whose messages about overflows a log has: of none of DeepSpeed's scalers, of its FP16_Optimizer,
+// or of ZeRO's, which grew one step earlier before DeepSpeed 0.17.1.
+enum class DeepSpeedScaler : uint8_t { kNone, kFp16Optimizer, kBefore0171, kNewest };
+
 struct ScalePath {
   LogStack stack = LogStack::kTable;
   bool from_start = true;                     // false: training began before the log
@@ -94,6 +98,7 @@ struct ScalePath {
   bool bounds_nothing = false;                // as in LogEvents
   std::optional<int64_t> told_interval = {};  // of growth, where a message names it
   std::vector<Stretch> stretches = {};
+  DeepSpeedScaler deepspeed = DeepSpeedScaler::kNone;
   std::optional<size_t> zero_at_line = {};     // the first scale of 0: no gradient is left
   std::optional<size_t> stopped_at_line = {};  // the training ended, its scale at the minimum
   std::vector<std::string> notes = {};         // what was left out or presumed

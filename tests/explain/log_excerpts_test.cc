@@ -14,6 +14,7 @@
 #include "sim/base/quantity.h"
 #include "sim/explain/explanation.h"
 #include "sim/explain/read_log.h"
+#include "tests/support/explain_text.h"
 
 namespace dlsim::sim {
 namespace {
@@ -130,8 +131,17 @@ TEST(LogExcerpts, EvidenceTellsWhatTheLogShows) {
   for (const ParameterEvidence& evidence : explanation.inference.matches.front().evidence) {
     EXPECT_EQ(evidence.seen, evidence.name != "min_scale") << evidence.name;
   }
+  // A constant scale of 1 is that of no scaler, which comes first.
   const Explanation flat = ExplainLogs({"megatron-bf16.log"});
-  for (const ParameterEvidence& evidence : flat.inference.matches.front().evidence) {
+  EXPECT_EQ(flat.inference.matches.front().policy->name, "static");
+  std::string lines;
+  for (int i = 91; i <= 96; ++i) {
+    lines += " iteration " + std::to_string(i) +
+             "/ 900 | elapsed time per iteration (ms): 1.0 | loss scale: 8.0 | number of skipped "
+             "iterations: 0 |\n";
+  }
+  const Explanation open = ExplainText(lines);
+  for (const ParameterEvidence& evidence : open.inference.matches.front().evidence) {
     EXPECT_EQ(evidence.seen, evidence.name == "initial_scale") << evidence.name;
     if (evidence.name != "growth_interval") continue;
     EXPECT_EQ(evidence.least, 6);  // six lines; what came before them is not known

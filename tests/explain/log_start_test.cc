@@ -95,6 +95,49 @@ TEST(LogStart, AfterGoingBackTheScaleOfTheCheckpointIsNoFall) {
   EXPECT_EQ(found.skips.skipped, 0);
 }
 
+std::string Fp16Overflow(int iteration, const std::string& from, const std::string& to) {
+  return "Grad overflow on iteration " + std::to_string(iteration) +
+         "\nReducing dynamic loss scale from " + from + " to " + to + "\n";
+}
+
+std::string Fp16Growth(const std::string& from, const std::string& to) {
+  return "No Grad overflow for 4 iterations\nIncreasing dynamic loss scale from " + from + " to " +
+         to + "\n";
+}
+
+// Each rank prints growths and overflows, and the engine counts steps and skipped ones.
+TEST(LogStart, GrowthsOfFp16OptimizerStandAtTheirSteps) {
+  const std::string first = Fp16Overflow(1, "8.0", "4.0"), later = Fp16Overflow(12, "16.0", "8.0");
+  const std::string up = Fp16Growth("4.0", "8.0"), again = Fp16Growth("8.0", "16.0");
+  const Explanation found = ExplainText(
+      DeepSpeedStep("0", "0") + first + first + DeepSpeedStep("6", "1") + up + up + up +
+      DeepSpeedStep("10", "1") + again + again + later + later + DeepSpeedStep("16", "2"));
+  EXPECT_EQ(found.skips.steps, 16);
+  EXPECT_EQ(found.skips.skipped, 2);
+  EXPECT_TRUE(found.path.from_start);
+  ASSERT_FALSE(found.inference.matches.empty());
+  const PolicyMatch& match = found.inference.matches.front();
+  EXPECT_EQ(match.policy->name, "deepspeed-fp16-optimizer");
+  EXPECT_EQ(match.parameters.at("scale_window"), "4");
+  ASSERT_EQ(found.brackets.size(), 5U);
+  EXPECT_EQ(found.brackets[2].first, 7U);   // 5 clean steps after the overflow of step 1
+  EXPECT_EQ(found.brackets[3].first, 11U);  // 4 more
+}
+
+// Before 0.17.1 the scale grew a step earlier: the time of a line tells which rule holds.
+TEST(LogStart, TheTimeOfALineTellsTheReleaseOfDeepSpeed) {
+  const auto first_policy = [](const std::string& time) {
+    const std::string stamp = "[" + time + " 10:00:00,000] [INFO] ";
+    const Explanation found =
+        ExplainText(stamp + DeepSpeedOverflow("65536", "32768") + stamp + DeepSpeedStep("4", "1") +
+                    stamp + DeepSpeedStep("8", "1"));
+    return std::string(found.inference.matches.at(0).policy->name);
+  };
+  EXPECT_EQ(first_policy("2025-05-31"), "deepspeed-0.16");
+  EXPECT_EQ(first_policy("2025-06-01"), "deepspeed");
+  EXPECT_EQ(first_policy("2025.05.31"), "deepspeed");
+}
+
 TEST(LogText, NumbersBeyondDoublesAreInfiniteOrZero) {
   EXPECT_EQ(ReadPrinted("1e999")->value, std::numeric_limits<double>::infinity());
   EXPECT_EQ(ReadPrinted("-1e999")->value, -std::numeric_limits<double>::infinity());

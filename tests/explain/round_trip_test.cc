@@ -55,7 +55,7 @@ std::string AsDeepSpeed(const std::vector<RunStep>& run) {
   for (size_t i = 0; i < run.size(); ++i) {
     const auto used = static_cast<int64_t>(run[i].scale);
     const std::string attempted = fmt::format(
-        "[2024-03-08 16:33:21,416] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! "
+        "[2026-03-08 16:33:21,416] [INFO] [loss_scaler.py:190:update_scale] [deepspeed] OVERFLOW! "
         "Rank 0 Skipping step. Attempted loss scale: {}, ",
         used);
     if (run[i].skipped && run[i].next == run[i].scale) {
@@ -65,7 +65,7 @@ std::string AsDeepSpeed(const std::vector<RunStep>& run) {
     }
     if (run[i].skipped) ++skipped;
     text += fmt::format(
-        "[2024-03-08 16:33:29,012] [INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped={}, "
+        "[2026-03-08 16:33:29,012] [INFO] [logging.py:96:log_dist] [Rank 0] step={}, skipped={}, "
         "lr=[1e-05], mom=[(0.9, 0.999)]\n",
         i + 1, skipped);
   }
