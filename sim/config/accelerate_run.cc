@@ -69,11 +69,13 @@ TrainingConfig ReadAccelerateRun(const ConfigBlock& file, const ConfigOptions& o
                               : name == "bf16" ? Precision::kBf16
                                                : Precision::kFloat32;
   if (precision == Precision::kFp16) RefuseOtherScalers(arguments);
-  if (const auto launch = ReadLaunchFile(arguments, precision == Precision::kFp16)) {
+  const auto launch = ReadLaunchFile(arguments, precision == Precision::kFp16);
+  if (launch) {
     if (auto launched = ReadLaunched(*launch, name, options)) return *launched;
   }
   TrainingConfig config = {.kind = "Accelerate", .formats = {}, .policies = {}};
   ApplyPrecision(precision, {"torch", {}}, config);
+  NoteUnreadLaunchFile(arguments, launch, config.notes);
   const bool has_default =
       arguments.Has("pretrained_model_name_or_path") || arguments.Has("model_name_or_path");
   ReadNormLimit(arguments, "max_grad_norm", has_default ? std::optional(1.0) : std::nullopt,

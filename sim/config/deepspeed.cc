@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <array>
 
+#include "sim/config/arguments.h"
+#include "sim/config/cerebras_keys.h"
 #include "sim/config/deepspeed_types.h"
 #include "sim/config/deepspeed_values.h"
 #include "sim/config/dialects.h"
+#include "sim/config/half_precision.h"
 
 namespace dlsim::sim {
 namespace {
@@ -73,10 +76,25 @@ void CheckRemovedKeys(const DeepSpeedValues& file) {
   for (const std::string_view key : kRemovedKeys) {
     if (file.block.Has(key)) file.RefusedSince(kRemovesFeatures, key, "this key");
   }
-  const std::optional<ConfigBlock> amp = file.block.Table("amp");
-  if (amp && amp->Bool("enabled").value_or(false)) {
-    file.notes.push_back("amp (Apex) is not read: give its arguments in a file of kind apex");
+}
+
+// Apex's amp.initialize() gets the block but for `enabled`, and scales the loss.
+void ReadAmp(const ConfigBlock& file, TrainingConfig& config) {
+  const std::optional<ConfigBlock> amp = file.Table("amp");
+  if (!amp || !amp->Bool("enabled").value_or(false) || !config.formats.empty()) return;
+  ConfigNode arguments = TableNode({});
+  for (const std::string_view key :
+       {"opt_level", "loss_scale", "min_loss_scale", "max_loss_scale"}) {
+    const ConfigNode* value = amp->Find(key);
+    if (value != nullptr) arguments.entries.push_back({std::string(key), *value});
   }
+  const ConfigNode root = TableNode({ConfigEntry{"apex.amp", arguments}});
+  TrainingConfig apex = ReadApex(ConfigBlock(file.file(), root), {});
+  config.formats = std::move(apex.formats);
+  config.policies = std::move(apex.policies);
+  config.updates = std::move(apex.updates);
+  std::erase(config.notes, kFloat32Note);
+  AddNotes(std::move(apex.notes), config.notes);
 }
 
 // The default is 1.0 since 0.19.3, and in GPT-NeoX.
@@ -136,6 +154,7 @@ TrainingConfig ReadDeepSpeed(const ConfigBlock& file, const ConfigOptions& optio
   for (const std::string_view key : {"fp16", "zero_optimization"}) values.RequireValue(key);
   CheckRemovedKeys(values);
   ReadDeepSpeedTypes(values, config);
+  ReadAmp(file, config);
   NoteNotSimulated(file, config.notes);
   ReadDeepSpeedClipping(values, neox, config);
   ReadDeepSpeedAccumulation(values, config);

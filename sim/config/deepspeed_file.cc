@@ -14,6 +14,7 @@
 #include "sim/config/arguments.h"
 #include "sim/config/config_file.h"
 #include "sim/config/dialects.h"
+#include "sim/config/shell_script.h"
 
 namespace dlsim::sim {
 namespace {
@@ -136,6 +137,18 @@ std::filesystem::path FindFile(const ConfigBlock& owner, std::string_view key,
 
 }  // namespace
 
+void RefuseDeepSpeedRun(const ConfigBlock& arguments) {
+  const ConfigNode* file = arguments.Find("deepspeed_config");
+  std::string name;
+  if (file != nullptr && file->kind == Kind::kText) {
+    name = file->text.find(kUnknownText) == std::string::npos
+               ? " " + Quoted(file->text)
+               : ", whose name depends on how the script is run";
+  }
+  arguments.Refuse("deepspeed", "DeepSpeed scales the loss of this run",
+                   "--config with the DeepSpeed file" + name);
+}
+
 TrainingConfig ReadOwnDeepSpeed(const ConfigBlock& owner, std::string_view key,
                                 const DeepSpeedFill& fill, const ConfigOptions& options) {
   const ConfigNode& value = *owner.Find(key);
@@ -145,6 +158,7 @@ TrainingConfig ReadOwnDeepSpeed(const ConfigBlock& owner, std::string_view key,
     FillIn(table, fill, root);
     return ReadDeepSpeed(table, options);
   }
+  if (value.kind == Kind::kBool && owner.Has("deepspeed_config")) RefuseDeepSpeedRun(owner);
   if (value.kind != Kind::kText) {
     owner.Refuse(key, "DeepSpeed scales the loss of this run", "the path of its file",
                  DescribeNode(value));

@@ -24,6 +24,9 @@ struct DeepSpeedFill {
   bool must_match = false;   // a value that differs is refused, as by Hugging Face's trainer
 };
 
+// Refuses a run whose DeepSpeed file is not read, with its name if `deepspeed_config` tells it.
+[[noreturn]] void RefuseDeepSpeedRun(const ConfigBlock& arguments);
+
 // Reads the table, or the file that the path names: seen from the file of `owner`, else from the
 // working directory. Throws Error (exit code 2) if it is neither, and as ReadConfigFile does.
 TrainingConfig ReadOwnDeepSpeed(const ConfigBlock& owner, std::string_view key,

@@ -10,6 +10,7 @@
 #include "sim/config/deepspeed_scaler.h"
 #include "sim/config/deepspeed_updates.h"
 #include "sim/config/dialects.h"
+#include "sim/config/half_precision.h"
 
 namespace dlsim::sim {
 namespace {
@@ -208,7 +209,7 @@ void ReadDeepSpeedTypes(const DeepSpeedValues& file, TrainingConfig& config) {
     ApplyBf16(SkipsInBf16(file, stage), stage, config);
   } else {
     config.policies = {NoScaler()};
-    config.notes.push_back("neither fp16 nor bf16 is enabled: this run computes in float32");
+    config.notes.emplace_back(kFloat32Note);
   }
 }
 

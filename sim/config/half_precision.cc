@@ -38,8 +38,7 @@ void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& co
   const bool bf16 = precision == Precision::kBf16;
   if (bf16) config.formats = {"bf16"};
   config.policies = {NoScaler()};
-  config.notes.push_back(bf16 ? "bf16: no loss scaling"
-                              : "neither fp16 nor bf16 is enabled: this run computes in float32");
+  config.notes.emplace_back(bf16 ? "bf16: no loss scaling" : kFloat32Note);
 }
 
 std::string Lowered(std::string text) {

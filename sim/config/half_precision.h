@@ -4,6 +4,7 @@
 #pragma once
 
 #include <optional>
+#include <string_view>
 
 #include "sim/config/config_block.h"
 #include "sim/config/training_config.h"
@@ -17,6 +18,10 @@ bool ReadSwitch(const ConfigBlock& block, std::string_view key);
 
 // Reads two switches, off by default; refuses both at once.
 Precision ReadSwitches(const ConfigBlock& block, std::string_view fp16, std::string_view bf16);
+
+// Said of a run without 16 bits.
+inline constexpr std::string_view kFloat32Note =
+    "neither fp16 nor bf16 is enabled: this run computes in float32";
 
 // Sets format and policy, `scaler` in fp16, with a note where nothing is scaled.
 void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& config);

@@ -20,14 +20,17 @@ namespace {
 using Kind = ConfigNode::Kind;
 
 // output_dir and learning_rate are diffusers' and kohya's, too: a switch goes with them.
-constexpr std::array<std::string_view, 10> kArgumentMarks = {
+constexpr std::array<std::string_view, 13> kArgumentMarks = {
     "per_device_train_batch_size",
     "model_name_or_path",
     "output_dir learning_rate fp16",
     "output_dir learning_rate bf16",
     "output_dir learning_rate deepspeed",
     "--per_device_train_batch_size",
-    "--model_name_or_path",
+    "--model_name_or_path --output_dir",
+    "--model_name_or_path --dataset_name",
+    "--model_name_or_path --learning_rate",
+    "--model_name_or_path --deepspeed",
     "--output_dir --learning_rate --fp16",
     "--output_dir --learning_rate --bf16",
     "--output_dir --learning_rate --deepspeed"};
@@ -145,7 +148,11 @@ TrainingConfig ReadArguments(const ConfigBlock& arguments) {
 bool LooksLikeHfTrainer(const ConfigBlock& file) {
   const ConfigNode& root = file.node();
   if (!HasMark(root, kArgumentMarks)) return false;
-  if (IsCommandLine(root)) return true;
+  // train_batch_size is that of programs with a training loop of their own.
+  if (IsCommandLine(root)) {
+    return root.Find("--train_batch_size") == nullptr ||
+           root.Find("--per_device_train_batch_size") != nullptr;
+  }
   return std::ranges::none_of(kOthers, [&](std::string_view key) { return IsOn(root, key); });
 }
 
@@ -158,15 +165,19 @@ TrainingConfig ReadHfTrainer(const ConfigBlock& file, const ConfigOptions& optio
   if (ReadSwitch(arguments, "fp16_full_eval") && ReadSwitch(arguments, "bf16_full_eval")) {
     arguments.Refuse("bf16_full_eval", "at most one of fp16 and bf16 can be true for full eval");
   }
-  if (IsCommandLine(file.node()) && !arguments.Has("deepspeed")) {
+  const bool may_launch = IsCommandLine(file.node()) && !arguments.Has("deepspeed");
+  std::optional<LaunchFile> launch;
+  if (may_launch) {
     const bool fp16 = ReadSwitch(arguments, "fp16"), bf16 = ReadSwitch(arguments, "bf16");
-    if (const auto launch = ReadLaunchFile(arguments, fp16)) {
-      const std::string precision = fp16 ? "fp16" : bf16 ? "bf16" : "no";
+    launch = ReadLaunchFile(arguments, fp16);
+    const std::string precision = fp16 ? "fp16" : bf16 ? "bf16" : "no";
+    if (launch) {
       if (auto launched = ReadLaunched(*launch, precision, options)) return *launched;
     }
   }
   TrainingConfig config =
       arguments.Has("deepspeed") ? ReadWithDeepSpeed(arguments, options) : ReadArguments(arguments);
+  if (may_launch) NoteUnreadLaunchFile(arguments, launch, config.notes);
   config.kind = "Hugging Face TrainingArguments";
   return config;
 }

@@ -29,6 +29,15 @@ std::optional<LaunchFile> ReadLaunchFile(const ConfigBlock& arguments, bool is_n
                    Quoted(named->text));
 }
 
+void NoteUnreadLaunchFile(const ConfigBlock& arguments, const std::optional<LaunchFile>& launch,
+                          std::vector<std::string>& notes) {
+  const ConfigNode* named = arguments.Find("config_file");
+  if (launch || named == nullptr || named->text.find(".toml") != std::string::npos) return;
+  notes.push_back("Accelerate's file " + Printable(named->text) +
+                  " is not there: if it asks for DeepSpeed, a step whose gradients are not finite "
+                  "is skipped");
+}
+
 std::optional<TrainingConfig> ReadLaunched(LaunchFile file, const std::string& precision,
                                            const ConfigOptions& options) {
   const bool other = file.Block().Is("distributed_type", "DEEPSPEED") ||

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "sim/config/config_block.h"
 #include "sim/config/training_config.h"
@@ -21,6 +22,10 @@ struct LaunchFile {
 // nothing if they name none or a TOML file, which is kohya's. Throws Error (exit code 2) if it is
 // not there and `is_needed`.
 std::optional<LaunchFile> ReadLaunchFile(const ConfigBlock& arguments, bool is_needed);
+
+// Notes a file that the arguments name and that was not there.
+void NoteUnreadLaunchFile(const ConfigBlock& arguments, const std::optional<LaunchFile>& launch,
+                          std::vector<std::string>& notes);
 
 // Returns DeepSpeed's configuration of a file that asks for it, for a run in `precision` ("fp16",
 // "bf16", "no"); nothing if the file leaves the scaler to PyTorch.

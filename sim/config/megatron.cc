@@ -2,12 +2,14 @@
 // Megatron-LM's arguments: a command line, or MODEL_ARGS of its test cases in YAML.
 // Compared with megatron-core 0.19.2 of NVIDIA/Megatron-LM: megatron/training/arguments.py and
 // megatron/core/optimizer.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
 
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
+#include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
 #include "sim/config/scaled_recipes.h"
@@ -139,15 +141,15 @@ void NoteMicroSteps(const ConfigBlock& arguments, TrainingConfig& config) {
       "micro-steps, which the file does not say: --grad-accum-steps where a trace has them apart");
 }
 
-void RefuseDeepSpeed(const ConfigBlock& arguments) {
-  if (!arguments.Has("deepspeed")) return;
-  const ConfigNode* file = arguments.Find("deepspeed_config");
-  arguments.Refuse("deepspeed", "DeepSpeed scales the loss of this run",
-                   "--config with the DeepSpeed file" +
-                       (file == nullptr ? std::string()
-                        : file->text.find(kUnknownText) != std::string::npos
-                            ? std::string(", whose name depends on how the script is run")
-                            : " " + Quoted(file->text)));
+// A checkpoint that is loaded to generate, to evaluate or to be converted.
+void RefuseWithoutTraining(const ConfigBlock& arguments) {
+  constexpr std::array<std::string_view, 8> kOfTraining = {
+      "lr",     "train_iters",        "train_samples",     "epochs",
+      "min_lr", "initial_loss_scale", "global_batch_size", "optimizer"};
+  const auto given = [&](std::string_view key) { return arguments.Has(key); };
+  const bool only_loads = arguments.Has("load") && std::ranges::none_of(kOfTraining, given);
+  if (!only_loads && !arguments.Is("mode", "inference")) return;
+  arguments.Refuse("", "a run without training", "--lr with --train-iters or --train-samples");
 }
 
 // The format of products in Transformer Engine's layers; empty without one.
@@ -173,13 +175,14 @@ TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& option
   }
   const ConfigNode table = ArgumentTable(model ? model->node() : file.node());
   const ConfigBlock arguments(file.file(), table);
+  if (!model) RefuseWithoutTraining(arguments);
   const ConfigNode* deepspeed = arguments.Find("deepspeed_config");
   if (arguments.Has("deepspeed") && deepspeed && deepspeed->kind == ConfigNode::Kind::kTable) {
     config = ReadDeepSpeed(ConfigBlock(file.file(), *deepspeed), options);
     config.kind = "Megatron-LM with DeepSpeed";
     return config;
   }
-  RefuseDeepSpeed(arguments);
+  if (arguments.Has("deepspeed")) RefuseDeepSpeedRun(arguments);
   ReadScaler(arguments, config);
   if (!config.formats.empty()) config.updates = MegatronUpdates(arguments, config.formats[0]);
   AddNotes(arguments.NoteMisspelt(kMegatronKeys), config.notes);

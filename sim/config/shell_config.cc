@@ -5,6 +5,7 @@
 #include <array>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
@@ -35,6 +36,12 @@ constexpr std::array<std::string_view, 7> kSwitches = {"--fp16",
 bool IsDecisive(std::string_view text) {
   return std::ranges::any_of(kDecisive,
                              [&](std::string_view part) { return text.find(part) != text.npos; });
+}
+
+// True for what says whether DeepSpeed runs, and by which file.
+bool NamesDeepSpeed(std::string_view word) {
+  const std::string_view name = word.substr(0, word.find('='));
+  return name == "--deepspeed" || name == "--deepspeed_config" || name == "--deepspeed-config";
 }
 
 // Options on which no scale depends, and that ClearKeys reads: in a branch they are unclear.
@@ -74,7 +81,7 @@ std::string DecisiveOptions(const std::vector<std::string>& values) {
   bool follows = false;
   for (const std::string& value : values) {
     for (const std::string& word : SplitAtBlanks(value)) {
-      const bool decides = IsDecisive(word);
+      const bool decides = IsDecisive(word) || NamesDeepSpeed(word);
       if (decides || (follows && !word.starts_with("--"))) found += word + "\n";
       follows = decides;
     }
@@ -154,6 +161,13 @@ class ScriptOptions {
     return false;
   }
 
+  // "--fp16 )" of a case: no command begins with an option.
+  bool IsPattern(const ShellStatement& statement) const {
+    return branches_.IsOpen() && std::ranges::all_of(statement.words, [](const ShellWord& word) {
+             return word.text.starts_with("-");
+           });
+  }
+
   // True for an option whose name does not say that it is a switch.
   static bool MayTakeValue(std::string_view name) {
     constexpr std::array<std::string_view, 10> kStarts = {
@@ -181,7 +195,7 @@ class ScriptOptions {
   }
 
   void ReadOptions(const ShellStatement& statement) {
-    if (IsCondition(statement)) return;
+    if (IsCondition(statement) || IsPattern(statement)) return;
     const std::vector<ShellWord> words = Flatten(statement);
     NoteLauncher(words);
     for (size_t i = 0; i < words.size(); ++i) {
@@ -250,6 +264,7 @@ class ScriptOptions {
       return entry.key == name && (entry.value.text == value || entry.value.kind == Kind::kBool);
     };
     if (std::ranges::any_of(builder_.open_node().entries, same)) return;
+    if (copied_.contains({name, value})) return;
     builder_.Key(name);
     if (AddWrittenFile(name, value, line)) return;
     const bool unclear = branches_.IsOpen() && (IsOfUpdates(name) || IsOfRanks(name));
@@ -274,6 +289,7 @@ class ScriptOptions {
     if (found == written_.end() || !name.starts_with("--deepspeed")) return false;
     try {
       builder_.Copy(ParseJsonConfig(file_, found->second), line);
+      copied_.emplace(name, value);
       return true;
     } catch (const Error&) {
       return false;  // parts that only running the script would tell
@@ -281,7 +297,8 @@ class ScriptOptions {
   }
 
   std::string_view file_;
-  std::map<std::string, std::string> written_;  // here-documents by the file they go to
+  std::map<std::string, std::string> written_;            // here-documents by the file they go to
+  std::set<std::pair<std::string, std::string>> copied_;  // options whose value was such a file
   ConfigTreeBuilder builder_;
   ConfigNode overrides_ = TableNode({});
   bool is_complete_ = true;               // false if a word may be options that only a run tells

@@ -12,6 +12,7 @@
 #include "sim/base/text_input.h"
 #include "sim/config/arguments.h"
 #include "sim/config/config_file.h"
+#include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/foreign_stacks.h"
 #include "sim/config/lint.h"
@@ -62,6 +63,11 @@ const Dialect& FindDialect(const ConfigBlock& file, const std::string& kind) {
   if (!kind.empty()) {
     throw UsageError("--config-kind", WithSuggestion("unknown name", kind, kDialectNames),
                      OneOf(kDialectNames), Quoted(kind));
+  }
+  for (const std::string_view key : {"--deepspeed_config", "--deepspeed-config"}) {
+    if (!file.Has(key)) continue;
+    const ConfigNode arguments = ArgumentTable(file.node());
+    RefuseDeepSpeedRun(ConfigBlock(file.file(), arguments));
   }
   std::string seen;
   size_t count = 0;

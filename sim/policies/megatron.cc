@@ -114,7 +114,9 @@ std::vector<std::string> Notes(const MegatronScaler::Config& config) {
         "apart add up, and from overflow " +
         std::to_string(config.hysteresis) + " on each lowers the scale");
   }
-  if (std::isfinite(config.initial_scale) && config.initial_scale > 0) {
+  constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
+  if (std::isfinite(config.initial_scale) && config.initial_scale > 0 &&
+      config.growth_interval != kNever) {
     const double infinity = std::numeric_limits<double>::infinity();
     NoteNoCeiling(CleanStepsToReach<MegatronScaler>(config, infinity), notes);
   }

@@ -269,6 +269,17 @@ TEST(DeepSpeedConfig, WhatIsNotSimulatedIsNoted) {
   EXPECT_FALSE(HasNote(defaults, "is not simulated"));
 }
 
+// apex.amp.initialize() gets the block.
+TEST(DeepSpeedConfig, AmpIsApexsScaler) {
+  const TrainingConfig config = Interpret(R"({"zero_optimization": {"stage": 0},
+                    "amp": {"enabled": true, "opt_level": "O2", "min_loss_scale": 2}})");
+  EXPECT_EQ(config.formats, Texts{"fp16"});
+  EXPECT_EQ(PolicyOf(config), "apex min_loss_scale=2");
+  EXPECT_FALSE(HasNote(config, "float32"));
+  EXPECT_EQ(PolicyOf(Interpret(R"({"zero_optimization": {}, "amp": {"enabled": false}})")),
+            kNothing);
+}
+
 TEST(DeepSpeedConfig, GptNeoxSaysThePrecision) {
   const std::string rest = "\"zero_optimization\": {\"stage\": 1}\n";
   const TrainingConfig fp16 = Interpret("\"precision\": \"fp16\"\n" + rest);

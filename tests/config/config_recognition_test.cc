@@ -17,7 +17,9 @@ TEST(ConfigRecognition, AccelerateAndKohyaByMixedPrecision) {
   const TrainingConfig kohya = Interpret(
       "[model]\npretrained_model_name_or_path = 'm'\n[training]\nmixed_precision = 'bf16'\n");
   EXPECT_EQ(kohya.formats, Texts{"bf16"});
-  EXPECT_EQ(Interpret("python x.py --model_name_or_path m --mixed_precision fp16 --bf16\n").kind,
+  EXPECT_EQ(Interpret("python x.py --model_name_or_path m --output_dir o --mixed_precision fp16 "
+                      "--bf16\n")
+                .kind,
             "Hugging Face TrainingArguments");
 }
 
@@ -86,7 +88,7 @@ TEST(ConfigRecognition, SwitchesTakeTheTruthWordsOfTransformers) {
 }
 
 TEST(ConfigRecognition, AnUnknownValueNeverShowsTheReadersMark) {
-  const std::string line = "python t.py --model_name_or_path m --fp16 ";
+  const std::string line = "python t.py --model_name_or_path m --output_dir o --fp16 ";
   EXPECT_EQ(PolicyOf(Interpret(line + "--gradient_accumulation_steps $(expr 16 / $N)\n")), "torch");
   ExpectConfigError(line + "--max_grad_norm `cat x`\n",
                     "f:1: max_grad_norm: depends on how the script is run, expected the command "

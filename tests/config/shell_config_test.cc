@@ -90,6 +90,58 @@ TEST(ShellConfig, TheFileOfAcceleratesLauncherIsRead) {
   for (const std::string& line : {trainer, diffusers}) {
     EXPECT_THROW(Interpret(line + "\n"), Error);
   }
+  for (const std::string options :
+       {"--bf16 --output_dir o --learning_rate 1e-4", "--mixed_precision bf16 --output_dir o"}) {
+    const TrainingConfig config = Interpret(launch + "t.py " + options + "\n");
+    EXPECT_TRUE(HasNote(config, "is not there: if it asks for DeepSpeed")) << options;
+  }
+}
+
+// A file that the script writes may be given in a command that is printed and then run.
+TEST(ShellConfig, ADeepSpeedFileOfTheScriptMayStandTwice) {
+  const std::string script =
+      "#!/bin/bash\nF=./ds.json\ncat <<EOT > $F\n"
+      "{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 10}}\nEOT\n"
+      "A=\"--deepspeed --deepspeed_config $F\"\n";
+  const std::string run =
+      "C=\"x.py --num-layers 2 --hidden-size 4 --fp16 --lr 1 $A\"\necho $C\npython $C\n";
+  const std::string more = "if [ \"$R\" = 1 ]; then\n  A=\"$A --zero-reduce-scatter\"\nfi\n";
+  for (const std::string& text : {script + run, script + more + run}) {
+    const TrainingConfig config = Interpret(text);
+    EXPECT_EQ(config.kind, "Megatron-LM with DeepSpeed") << text;
+    EXPECT_EQ(PolicyOf(config),
+              "deepspeed-fp16-optimizer init_scale=2^10 scale_window=1000 min_scale=1")
+        << text;
+  }
+  ExpectConfigError(script + "if [ $R = 1 ]; then\n  A=\"\"\nfi\n" + run,
+                    "f:8: 'A' depends on how the script is run, expected a script without that "
+                    "choice, or the command line itself");
+}
+
+TEST(ShellConfig, PatternsOfACaseAreNoOptions) {
+  const TrainingConfig config = Interpret(
+      "#!/bin/bash\nwhile [ $# -gt 0 ]; do\n  case $1 in\n    --fp16 )\n      shift\n      ;;\n"
+      "    --deepspeed )\n      shift\n      ;;\n  esac\ndone\n"
+      "python x.py --output_dir o --learning_rate 1e-4 --bf16\n");
+  EXPECT_EQ(config.formats, Texts{"bf16"});
+}
+
+TEST(ShellConfig, WhatIsNoTrainingOfTheStackIsRefused) {
+  const std::string model = "python g.py --num-layers 2 --hidden-size 4 --fp16 ";
+  const std::string problem =
+      "f:1: a run without training, expected --lr with --train-iters or --train-samples";
+  ExpectConfigError(model + "--load c --micro-batch-size 2 --top_p 0.9\n", problem);
+  ExpectConfigError(model + "--mode inference\n", problem);
+  EXPECT_EQ(PolicyOf(Interpret(model + "--load c --lr 1e-4\n")), "megatron");
+  // A training loop of its own, and a program that generates.
+  for (const std::string options :
+       {"--output_dir o --learning_rate 1e-4 --fp16 --train_batch_size 8",
+        "--model_name_or_path gpt2 --fp16"}) {
+    EXPECT_THROW(Interpret("python run.py " + options + "\n"), Error) << options;
+  }
+  ExpectConfigError("python run.py --train_batch_size 8 --deepspeed --deepspeed_config ds.json\n",
+                    "f:1: deepspeed: DeepSpeed scales the loss of this run, expected --config with "
+                    "the DeepSpeed file 'ds.json'");
 }
 
 // Branches that leave the same options decide nothing; else only running the script would tell.
