@@ -72,8 +72,9 @@ class StochasticEncoder {
     constexpr VectorLanes kLanes;
     const size_t lanes = VectorLanes::Count();
     V bits[kGroupVectors];
-    for (size_t i = 0; i < kGroupVectors; ++i) {
-      bits[i] = kLanes.MulFloat(kLanes.LoadFloats(values + i * lanes), how_.scale);
+    for (size_t i = 0; i < kGroupVectors; ++i) bits[i] = kLanes.LoadFloats(values + i * lanes);
+    if (how_.scale != 1.0f) {  // processors take long to multiply subnormal numbers
+      for (V& of_vector : bits) of_vector = kLanes.MulFloat(of_vector, how_.scale);
     }
     V sums[kGroupVectors] = {
         kLanes.Add(FixedPoint(bits[0]), RandomOf<0>(random)),

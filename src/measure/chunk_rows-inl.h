@@ -77,6 +77,15 @@ struct RowVectors {
   static HWY_INLINE size_t Total(V counts) { return hn::GetLane(hn::SumOfLanes(kU32, counts)); }
 };
 
+// Rounds magnitudes below `limit`, a power of two, as float32 rounds scaled values that are
+// subnormal: x + limit lies in a binade whose unit is theirs.
+HWY_INLINE RowVectors::V RoundProduct(RowVectors::V magnitude, RowVectors::V limit) {
+  using X = RowVectors;
+  const X::F c = X::Float(limit);
+  const X::V rounded = X::Bits(hn::Sub(hn::Add(X::Float(magnitude), c), c));
+  return hn::IfThenElse(X::Lt(magnitude, limit), rounded, magnitude);
+}
+
 // The float64 sums of the squares of a vector's lanes. Values come from memory: x86 widens them
 // there at no cost, but those in a register only after moving its upper half.
 struct SquareSums {

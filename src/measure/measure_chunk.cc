@@ -12,6 +12,7 @@ ChunkQuestion::ChunkQuestion(const Measurement& measurement, Asked asked)
       multiplying_(MakeMultiplyingSpec(spec_, measurement)),
       rounded_(MakeRoundedSpec(spec_, measurement)) {
   if (multiplying_) exact_ = WithoutMultiplications(*multiplying_);
+  if (rounded_) unscaled_rounded_ = WithoutMultiplications(*rounded_);
 }
 
 ChunkQuestion::Nearest ChunkQuestion::NearestFor(const ChunkInputs& inputs) const {
@@ -28,9 +29,14 @@ std::optional<TensorStats> ChunkQuestion::AnswerFrom(const ChunkInputs& inputs,
   return multiplying_ ? AnswerFromExtremes(*multiplying_, inputs, elements) : std::nullopt;
 }
 
-ChunkQuestion::Rounded ChunkQuestion::RoundedFor(const ChunkInputs& inputs) const {
-  const auto kernel = rounded_ ? KernelFor(*rounded_, inputs) : std::nullopt;
-  return kernel ? Rounded{&*rounded_, *kernel} : Rounded{};
+ChunkQuestion::Rounded ChunkQuestion::RoundedFor(const ChunkInputs& inputs,
+                                                 bool needs_scaled) const {
+  for (const std::optional<RoundedSpec>* const spec : {&unscaled_rounded_, &rounded_}) {
+    if (!*spec || (needs_scaled && spec != &rounded_)) continue;
+    const auto kernel = KernelFor(**spec, inputs);
+    if (kernel) return {&**spec, *kernel};
+  }
+  return {};
 }
 
 ChunkMeasurer::ChunkMeasurer(std::span<const float> values, uint64_t first_index)
@@ -64,7 +70,7 @@ TensorStats ChunkMeasurer::MeasureAndAccumulate(const ChunkQuestion& question,
 // Measures what questions do not share.
 TensorStats ChunkMeasurer::MeasureAlone(const ChunkQuestion& question,
                                         const AccumulatedChunk* sums) const {
-  const ChunkQuestion::Rounded rounded = question.RoundedFor(inputs_);
+  const ChunkQuestion::Rounded rounded = question.RoundedFor(inputs_, sums != nullptr);
   const Measurement& measurement = question.measurement();
   return rounded.spec == nullptr
              ? MeasureAnyChunk(values_, first_index_, measurement, sums)

@@ -35,19 +35,20 @@ class ChunkQuestion {
   // Returns the answer where no element needs to be looked at again.
   std::optional<TensorStats> AnswerFrom(const ChunkInputs& inputs, uint64_t elements) const;
 
-  // As NearestFor, of measure_rounded-inl.h, which serves more and takes longer.
+  // As NearestFor, of measure_rounded-inl.h, which serves more and takes longer. Where scaled
+  // results are needed, too, values are multiplied.
   struct Rounded {
     const RoundedSpec* spec = nullptr;
     RoundedKernel kernel;
   };
-  Rounded RoundedFor(const ChunkInputs& inputs) const;
+  Rounded RoundedFor(const ChunkInputs& inputs, bool needs_scaled) const;
 
  private:
   Measurement measurement_;
   CodecSpec spec_;
   Asked asked_;
-  std::optional<NearestSpec> exact_, multiplying_;  // without multiplications, and with them
-  std::optional<RoundedSpec> rounded_;
+  std::optional<NearestSpec> exact_, multiplying_;         // without multiplications, and with them
+  std::optional<RoundedSpec> unscaled_rounded_, rounded_;  // the same
 };
 
 // Where accumulation over micro-steps adds a chunk's results, in float32.

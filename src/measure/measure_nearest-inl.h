@@ -124,7 +124,7 @@ class NearestRows {
     const V input = X::Load(at);
     V output = input;
     if constexpr (kKernel.multiplies) output = X::Bits(hn::Mul(X::Float(input), scale_));
-    if constexpr (kKernel.rounds_products) output = RoundProduct(output);
+    if constexpr (kKernel.rounds_products) output = RoundProduct(output, rounded_product_);
     output = Round(output);
     if constexpr (kSmall) output = CountSmall(input, output, i, counts, strip);
     AddErrors(input, output, i, counts, strip);
@@ -175,14 +175,6 @@ class NearestRows {
   }
 
   HWY_INLINE V Clamp(V output) const { return hn::IfThenElse(X::Lt(max_, output), max_, output); }
-
-  // Rounds as float32 rounds a scaled value that is subnormal: as Round does, with the unit of its
-  // subnormals.
-  HWY_INLINE V RoundProduct(V magnitude) const {
-    const X::F c = X::Float(rounded_product_);
-    const V rounded = X::Bits(hn::Sub(hn::Add(X::Float(magnitude), c), c));
-    return hn::IfThenElse(X::Lt(magnitude, rounded_product_), rounded, magnitude);
-  }
 
   // Rounds to nearest even by one addition: x + C - C with C = 2^dropped * max(2^exponent of x,
   // min_normal). x + C lies in [C, 2C), whose unit is the last bit that the result keeps, and C is

@@ -30,6 +30,21 @@ void RoundOnTarget([[maybe_unused]] const RoundedKernel& kernel,
 #endif
 }
 
+void ScaleDownOnTarget([[maybe_unused]] const RoundedSpec& spec,
+                       [[maybe_unused]] const float* values, [[maybe_unused]] size_t count,
+                       [[maybe_unused]] float* scaled) {
+#if DLSIM_HAS_CHUNK_ROWS
+  ScaleDown(spec, values, count, scaled);
+#endif
+}
+
+void ScaleUpOnTarget([[maybe_unused]] const RoundedSpec& spec, [[maybe_unused]] float* results,
+                     [[maybe_unused]] size_t count) {
+#if DLSIM_HAS_CHUNK_ROWS
+  ScaleUp(spec, results, count);
+#endif
+}
+
 TensorStats MeasureRoundedOnTarget([[maybe_unused]] const RoundedKernel& kernel,
                                    [[maybe_unused]] const RoundedSpec& spec,
                                    [[maybe_unused]] const float* values,
@@ -60,6 +75,8 @@ namespace dlsim {
 namespace {
 
 HWY_EXPORT(RoundOnTarget);
+HWY_EXPORT(ScaleDownOnTarget);
+HWY_EXPORT(ScaleUpOnTarget);
 HWY_EXPORT(MeasureRoundedOnTarget);
 HWY_EXPORT(AccumulateOnTarget);
 
@@ -103,6 +120,8 @@ bool RoundsAway(Rounding rounding) {
          rounding == Rounding::kStochastic;
 }
 
+constexpr float kFarFromOverflow = 0x1p126f;  // also if rounded up
+
 // The results of a chunk, in whole rows: what is behind the last value is zero.
 struct RoundedChunk {
   alignas(64) std::array<float, kChunkElements> results;
@@ -130,6 +149,17 @@ void EncodeChunk(Measurement question, uint64_t first_index, std::span<const flo
   std::fill_n(chunk.results.begin() + static_cast<ptrdiff_t>(values.size()), padding, 0.0f);
 }
 
+// As EncodeChunk, of values that are scaled without multiplying, and results without the scale.
+void EncodeUnscaled(Measurement question, uint64_t first_index, std::span<const float> values,
+                    const RoundedSpec& spec, RoundedChunk& chunk) {
+  std::array<float, kChunkElements> buffer;
+  const std::span<float> scaled = std::span(buffer).first(values.size());
+  HWY_DYNAMIC_DISPATCH(ScaleDownOnTarget)(spec, values.data(), values.size(), scaled.data());
+  question.scale = 1;
+  EncodeChunk(question, first_index, scaled, chunk);
+  HWY_DYNAMIC_DISPATCH(ScaleUpOnTarget)(spec, chunk.results.data(), values.size());
+}
+
 }  // namespace
 
 std::optional<RoundedSpec> MakeRoundedSpec(const CodecSpec& spec, const Measurement& question) {
@@ -152,11 +182,37 @@ std::optional<RoundedSpec> MakeRoundedSpec(const CodecSpec& spec, const Measurem
   return rounded;
 }
 
+std::optional<RoundedSpec> WithoutMultiplications(RoundedSpec spec) {
+  const uint32_t bits = std::bit_cast<uint32_t>(spec.scale);
+  const int k = static_cast<int>(bits >> 23) - 127;  // above 126 for negative scales
+  const bool served = spec.limit_bits > 0 || spec.rounding == Rounding::kStochastic;
+  if (!served || (bits & codec::kMantissaMask) != 0 || k < -126 || k >= 0) return std::nullopt;
+  const int min_normal = static_cast<int>(spec.min_normal_bits >> 23);
+  const int min_positive = min_normal - 23 + static_cast<int>(spec.dropped_bits);
+  if (min_normal == 0 || min_positive >= 2) return std::nullopt;
+  const uint32_t shift = static_cast<uint32_t>(-k) << 23;
+  if (spec.max_bits + shift < codec::kInfinityBits) return std::nullopt;
+  spec.min_normal_bits += shift;
+  spec.plain_min_bits += shift;
+  spec.max_bits = codec::kInfinityBits - 1;  // no value is beyond the largest result
+  spec.rounded_product_bits = codec::kImplicitBit + shift;
+  spec.scale = spec.inverse_scale = 1;
+  spec.exact_inverse = 1;
+  // Ties of products may be ties away from zero of values slightly closer to it.
+  spec.unscales_exactly = spec.rounding == Rounding::kTowardZero;
+  return spec;
+}
+
 std::optional<RoundedKernel> KernelFor(const RoundedSpec& spec, const ChunkInputs& inputs) {
   if (!inputs.finite) return std::nullopt;
   const float smallest = std::bit_cast<float>(inputs.smallest_less_one + 1) * std::fabs(spec.scale);
   RoundedKernel kernel;
   kernel.small = inputs.absmax == 0 || std::bit_cast<uint32_t>(smallest) < spec.plain_min_bits;
+  if (spec.rounded_product_bits > 0) {
+    const bool moderate = IsForRounder(spec, inputs) || (spec.rounding == Rounding::kStochastic &&
+                                                         inputs.absmax < kFarFromOverflow);
+    if (!kernel.small || !moderate) return std::nullopt;
+  }
   // The error of a normal result is below the unit of the input's binade in the format, and a
   // multiple of the input's last bit. So is that of a small one, if it is not above the input.
   kernel.exact_errors = spec.unscales_exactly && (!kernel.small || !RoundsAway(spec.rounding));
@@ -185,6 +241,8 @@ TensorStats MeasureRounded(std::span<const float> values, uint64_t first_index,
   if (IsForRounder(spec, inputs)) {
     HWY_DYNAMIC_DISPATCH(RoundOnTarget)
     (rounded.kernel, spec, values.data(), values.size(), results);
+  } else if (spec.rounded_product_bits > 0) {
+    EncodeUnscaled(question, first_index, values, spec, chunk);
   } else {
     EncodeChunk(question, first_index, values, chunk);
   }

@@ -21,6 +21,8 @@ struct RoundedSpec {
   uint32_t max_bits = 0;
   uint32_t past_max_bits = 0;  // what overflow leads to
   uint32_t limit_bits = 0;     // values beyond this are not for ValueRounder; 0: none is
+  // Of values that are not scaled: float32 would round scaled ones below this; 0: it does not.
+  uint32_t rounded_product_bits = 0;
   float scale = 1.0f;
   float inverse_scale = 1.0f;
   double exact_inverse = 1.0;     // of magnitudes
@@ -44,6 +46,10 @@ struct RoundedKernel {
 
 // Returns nothing for scales without a finite reciprocal.
 std::optional<RoundedSpec> MakeRoundedSpec(const CodecSpec& spec, const Measurement& question);
+
+// As the function of this name for NearestSpec: of formats whose range ends where that of float32
+// does, at scales below 1, where multiplying would lead to float32's subnormals.
+std::optional<RoundedSpec> WithoutMultiplications(RoundedSpec spec);
 
 // Returns the kernel that measures a chunk, if any does.
 std::optional<RoundedKernel> KernelFor(const RoundedSpec& spec, const ChunkInputs& inputs);

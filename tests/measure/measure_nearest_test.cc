@@ -77,25 +77,13 @@ TEST_P(MeasureNearestOnTarget, ManyQuestionsShareAChunk) {
   }
 }
 
-// Values whose scaled ones are subnormal in float32 are rounded twice, there and to the format:
-// those near the places where both roundings meet, and others.
 TEST_P(MeasureNearestOnTarget, EqualsTheReferenceWhereFloat32RoundsProducts) {
   for (const char* name : {"bf16", "tf32", "e8m2", "e8m5", "e8m20"}) {
     SCOPED_TRACE(name);
     const Format format = ParseFormat(name).format;
     for (const int k : {-7, -8, -9, -24, -61, -100, -119, -125, -126}) {
-      std::vector<float> values;
+      const std::vector<float> values = TiesOfProducts(format, k);
       const int last = 1 - format.bias - format.mantissa_bits;  // exponent of the smallest result
-      for (int eighths = 0; eighths < 200; ++eighths) {
-        const float at = std::ldexp(static_cast<float>(eighths), last - 3 - k);
-        for (int ulps = -2; ulps <= 2; ++ulps) {
-          const uint32_t bits = std::bit_cast<uint32_t>(at) + static_cast<uint32_t>(ulps);
-          if (eighths > 0 || ulps >= 0) values.push_back(std::bit_cast<float>(bits));
-        }
-        for (const float bits_of_product : {0.499f, 0.5f, 0.501f, 1.5f}) {
-          values.push_back(-at - std::ldexp(bits_of_product, -149 - k));
-        }
-      }
       std::vector<float> above;  // half of the smallest result, if slightly
       std::ranges::copy_if(values, std::back_inserter(above), [&](float value) {
         return std::fabs(value) > std::ldexp(1.0f, last - 1 - k);

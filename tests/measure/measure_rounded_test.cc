@@ -116,6 +116,19 @@ TEST_P(MeasureRoundedOnTarget, EqualsTheReferenceAtBoundariesInEveryMode) {
   }
 }
 
+TEST_P(MeasureRoundedOnTarget, EqualsTheReferenceWhereFloat32RoundsProducts) {
+  for (const char* name : {"bf16", "e8m2", "e8m20"}) {
+    SCOPED_TRACE(name);
+    const Format format = ParseFormat(name).format;
+    for (const int k : {-1, -8, -61, -125, -126}) {
+      const std::vector<float> values = TiesOfProducts(format, k);
+      for (const Conversion& conversion : AllConversionsTo(format)) {
+        ExpectRounded(values, {conversion, std::ldexp(1.0f, k), {}});
+      }
+    }
+  }
+}
+
 TEST_P(MeasureRoundedOnTarget, EqualsTheReferenceAtEveryScaleInEveryMode) {
   std::vector<float> values = GradientLike(300, false);
   for (const float narrow : {0.0f, 1.0f}) {
@@ -162,7 +175,7 @@ TEST(MeasureRounded, ChunksAskEveryKernel) {
       for (const Conversion& conversion : AllConversionsTo(kFp16)) {
         for (const float scale : {1.0f, 1.5f}) {
           const ChunkInputs inputs = {true, absmax, smallest - 1, 0, 1};
-          const auto rounded = ChunkQuestion({conversion, scale, {}}).RoundedFor(inputs);
+          const auto rounded = ChunkQuestion({conversion, scale, {}}).RoundedFor(inputs, false);
           ASSERT_NE(rounded.spec, nullptr);
           kernels.insert(
               {rounded.kernel.small, rounded.kernel.exact_errors, rounded.kernel.results});
@@ -179,9 +192,19 @@ TEST(MeasureRounded, LeavesWhatItCannotTell) {
   const ChunkInputs beyond = {true, 0x1p126f, 1 << 23, 0, 1};
   const Conversion clamping = {kBf16, Rounding::kTowardZero, Overflow::kSaturate};
   const Measurement too_large = {clamping, 0x1.8p3f, {}};
-  EXPECT_EQ(ChunkQuestion(too_large).RoundedFor(beyond).spec, nullptr);
+  EXPECT_EQ(ChunkQuestion(too_large).RoundedFor(beyond, false).spec, nullptr);
   const Measurement no_reciprocal = {{kFp16, Rounding::kTowardZero}, 0x1p-149f, {}};
-  EXPECT_EQ(ChunkQuestion(no_reciprocal).RoundedFor(beyond).spec, nullptr);
+  EXPECT_EQ(ChunkQuestion(no_reciprocal).RoundedFor(beyond, false).spec, nullptr);
+}
+
+// Processors take long to multiply subnormal numbers.
+TEST(MeasureRounded, MultipliesNoSubnormalNumbers) {
+  const ChunkInputs small = {true, 1.0f, 0, 0, 1};
+  for (const auto& [rounding, name] : EnumNames(Rounding{})) {
+    const ChunkQuestion question({{kBf16, rounding}, 0x1p-100f, {}});
+    EXPECT_EQ(question.RoundedFor(small, false).spec->rounded_product_bits, 101u << 23) << name;
+    EXPECT_EQ(question.RoundedFor(small, true).spec->rounded_product_bits, 0u) << name;
+  }
 }
 
 TEST_P(MeasureRoundedOnTarget, ExtremesAnswerForAWholeChunk) {

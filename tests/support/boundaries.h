@@ -40,6 +40,24 @@ inline std::vector<uint32_t> BoundaryBits(const Format& f) {
   return bits;
 }
 
+// Values that scaled by 2^k are subnormal in float32, so that they are rounded twice, there and to
+// the format: those near the places where both roundings meet, and others.
+inline std::vector<float> TiesOfProducts(const Format& f, int k) {
+  std::vector<float> values;
+  const int last = 1 - f.bias - f.mantissa_bits;  // exponent of the smallest result
+  for (int eighths = 0; eighths < 200; ++eighths) {
+    const float at = std::ldexp(static_cast<float>(eighths), last - 3 - k);
+    for (int ulps = -2; ulps <= 2; ++ulps) {
+      const uint32_t bits = std::bit_cast<uint32_t>(at) + static_cast<uint32_t>(ulps);
+      if (eighths > 0 || ulps >= 0) values.push_back(std::bit_cast<float>(bits));
+    }
+    for (const float bits_of_product : {0.499f, 0.5f, 0.501f, 1.5f}) {
+      values.push_back(-at - std::ldexp(bits_of_product, -149 - k));
+    }
+  }
+  return values;
+}
+
 // A dense sample of all 2^32 patterns: every exponent and sign, mantissas in `stride` steps.
 inline std::vector<uint32_t> StratifiedBits(uint32_t stride) {
   std::vector<uint32_t> bits;
