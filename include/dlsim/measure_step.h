@@ -38,7 +38,10 @@ constexpr auto EnumNames(Accumulation) {
 // others.
 enum class Asked : uint8_t {
   kAll,
-  kErrors,  // what is counted of the inputs, and TensorStats::error_sum_of_squares: faster
+  // What is counted of the inputs, and TensorStats::error_sum_of_squares: faster. Of a step with
+  // one part also what overflows, and whether sums of squares are finite as far as elements decide
+  // it.
+  kErrors,
 };
 
 // One question about a step.

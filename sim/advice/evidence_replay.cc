@@ -115,6 +115,7 @@ void RunAll(const GradientSource& source, const ReplayOptions& options, size_t t
     std::vector<ReplayRun> runs;
     for (const Job& job : together) {
       runs.push_back(job.run);
+      if (job.tensors == nullptr) runs.back().asked = Asked::kErrors;
       runs.back().tensor_records =
           job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kGradients;
     }

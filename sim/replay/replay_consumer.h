@@ -26,9 +26,8 @@ class ReplayConsumer final : public StepConsumer {
     for (size_t r = 0; r < states_.size(); ++r) {
       const ReplayRun& run = states_[r].run();
       forward_[r].Rest();
-      if (states_[r].stopped() || run.tensor_records == TensorRecords::kDropped) continue;
+      if (states_[r].stopped() || run.tensor_records != TensorRecords::kKept) continue;
       questions.AddChannels();
-      if (run.tensor_records != TensorRecords::kKept) continue;
       forward_[r].Ask(run.conversion, questions);
     }
     return true;

@@ -76,7 +76,7 @@ StepQuestion RunState::Prepare(int64_t step, const std::vector<StepTensor>& tens
     for (LossScaler& unit : units_) ResumeFrom(run_.resume->kept, initial_, unit);
     resumed_ = true;
   }
-  StepQuestion question = {run_.conversion, 1.0f, {}, Detail()};
+  StepQuestion question = {run_.conversion, 1.0f, {}, Detail(), run_.asked};
   if (run_.rules.granularity == ScaleGranularity::kModel) {
     question.scale = static_cast<float>(run_.scaler.scale());
     return question;

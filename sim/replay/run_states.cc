@@ -25,11 +25,15 @@ void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
   if (by_tensor) tensors = step.Tensors();
   std::vector<GradientSpread> spreads;
   if (looks_ahead) spreads = step.Spreads();
+  const TraceStep* const recorded = step.Recorded();
+  const bool in_parts = recorded != nullptr && recorded->recordings.size() > 1;
   question_of_run_.clear();
   for (RunState& state : states_) {
     question_of_run_.push_back(0);
     if (state.stopped()) continue;
-    question_of_run_.back() = questions.Add(state.Prepare(step.number(), tensors, spreads));
+    StepQuestion question = state.Prepare(step.number(), tensors, spreads);
+    if (in_parts || question.detail) question.asked = Asked::kAll;
+    question_of_run_.back() = questions.Add(std::move(question));
   }
 }
 

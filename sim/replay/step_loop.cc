@@ -74,11 +74,26 @@ void ConsumerGroup::Advance(size_t i, const GradientStep& step, const MeasuredSt
 
 namespace {
 
+// Bounds the sums of tensors, and that of all squares. Rounding at most doubles what is normal.
+class SumBound {
+ public:
+  void Add(double elements, double largest) {
+    sum_of_squares_ += elements * largest * largest;
+    largest_sum_ = std::fmax(largest_sum_, elements * largest);
+  }
+
+  bool MayOverflow() const {
+    constexpr double kFar = 0x1p126;  // not even close to float32's largest value
+    return !(sum_of_squares_ < kFar && largest_sum_ < kFar);
+  }
+
+ private:
+  double sum_of_squares_ = 0, largest_sum_ = 0;
+};
+
 // Returns whether float32 sums of the still scaled gradients, or of their squares, may overflow.
-// Rounding at most doubles what is normal.
 bool MayOverflowSums(const StepQuestion& question, const std::vector<TensorAnswer>& answers) {
-  constexpr double kFar = 0x1p126;  // not even close to float32's largest value
-  double sum_of_squares = 0;
+  SumBound bound;
   for (size_t t = 0; t < answers.size(); ++t) {
     double largest = 0, elements = 0;
     for (const TensorStats& part : answers[t].parts) {
@@ -86,13 +101,31 @@ bool MayOverflowSums(const StepQuestion& question, const std::vector<TensorAnswe
       largest += std::fmax(1, 2 * std::fabs(double{part.absmax} * double{question.ScaleOf(t)}));
       elements = std::fmax(elements, static_cast<double>(part.elements));
     }
-    sum_of_squares += elements * largest * largest;
-    if (!(elements * largest < kFar)) return true;
+    bound.Add(elements, largest);
   }
-  return !(sum_of_squares < kFar);
+  return bound.MayOverflow();
 }
 
-// Measures a step; the sums of details, which cost the most, only where they decide.
+// Returns whether the norm of unscaled gradients may overflow float32 though all elements are
+// finite; where one is not, a question for errors tells.
+bool MayOverflowNorm(const std::vector<TensorAnswer>& answers) {
+  SumBound bound;
+  for (const TensorAnswer& answer : answers) {
+    for (const TensorStats& part : answer.parts) {
+      bound.Add(static_cast<double>(part.elements), 2 * double{part.absmax});
+    }
+  }
+  return bound.MayOverflow();
+}
+
+// Returns whether what was measured first leaves open what a question asks.
+bool IsOpen(const StepQuestion& question, const std::vector<TensorAnswer>& answers) {
+  if (question.asked == Asked::kErrors) return MayOverflowNorm(answers);
+  return question.detail && question.detail->sums && MayOverflowSums(question, answers);
+}
+
+// Measures a step; the sums of details, which cost the most, and the norms of questions for errors
+// only where they decide.
 StepMeasurement MeasureWithSums(const GradientStep& step, std::span<const StepQuestion> questions,
                                 StepOptions options) {
   std::vector<StepQuestion> asked(questions.begin(), questions.end());
@@ -103,10 +136,10 @@ StepMeasurement MeasureWithSums(const GradientStep& step, std::span<const StepQu
   std::vector<size_t> places;
   asked.clear();
   for (size_t q = 0; q < questions.size(); ++q) {
-    const std::optional<DetailQuestion>& detail = questions[q].detail;
-    if (!detail || !detail->sums || !MayOverflowSums(questions[q], measured.answers[q])) continue;
+    if (!IsOpen(questions[q], measured.answers[q])) continue;
     places.push_back(q);
     asked.push_back(questions[q]);
+    asked.back().asked = Asked::kAll;
   }
   if (places.empty()) return measured;
   options.channels = false;

@@ -210,7 +210,6 @@ TensorStats MeasureNearestWith(const NearestSpec& nearest, const float* values, 
   const auto found = NearestRows<kKernel>(nearest).Measure(rows, sums);
   TensorStats stats = inputs.Stats(count);
   stats.error_sum_of_squares = AddLanes(sums.errors);
-  if constexpr (kKernel.errors_only) return stats;
   stats.underflow_sum_of_squares = AddLanes(sums.underflows);
   stats.quantized_sum_of_squares = AddLanes(sums.quantized);
   stats.overflow = found.overflowing;
@@ -221,7 +220,7 @@ TensorStats MeasureNearestWith(const NearestSpec& nearest, const float* values, 
       stats.quantized_sum_of_squares = std::numeric_limits<double>::quiet_NaN();
     }
   }
-  if constexpr (kKernel.small == SmallResults::kNone) return stats;
+  if constexpr (kKernel.errors_only || kKernel.small == SmallResults::kNone) return stats;
   const size_t zeros = inputs.zeros + rows.padding();
   const bool became_zero = kKernel.small != SmallResults::kSubnormal;
   stats.underflow = became_zero ? found.zeros - zeros : 0;

@@ -57,6 +57,19 @@ std::string AllFields(const ReplayResult& result) {
   return out.str();
 }
 
+// What a run goes through, without what its steps count.
+std::string PathOf(const ReplayResult& result) {
+  std::ostringstream out;
+  out << std::hexfloat;
+  for (const ReplayStep& step : result.steps) {
+    out << step.step << ' ' << step.scale << ' ' << step.next_scale << ' ' << step.finite
+        << step.skipped << ' ' << step.harm.mean << ' ' << step.harm.worst_tensor << ' '
+        << step.activation_harm.mean << ' ' << step.activations.nonfinite_outputs << '\n';
+  }
+  for (const ScalerEvent& event : result.events) out << event.step << ' ' << event.type << '\n';
+  return out.str();
+}
+
 std::vector<std::string> AllFields(const std::vector<ReplayResult>& results) {
   std::vector<std::string> texts;
   for (const ReplayResult& result : results) texts.push_back(AllFields(result));
@@ -168,6 +181,28 @@ TEST_F(ReplayTest, ThreadsAndSimdTargetsGiveTheSameBits) {
     }
     omp_set_num_threads(threads);
 #endif
+  }
+}
+
+// Elements that overflow, norms that do, alone and in micro-steps.
+TEST_F(ReplayTest, RunsGoTheSameWayWhereOnlyErrorsAreAsked) {
+  WriteBlocks();
+  std::vector<float> infinite = RandomValues(8'003, 1);
+  infinite[17] = HUGE_VALF;
+  WriteTensors("step-3.safetensors", {FloatTensor("a.grad", infinite)});
+  for (const int exponent : {20, 62, 66, 120}) {
+    std::vector<float> large = RandomValues(8'003, 1);
+    large[17] = std::ldexp(1.0f, exponent);
+    WriteTensors("step-" + std::to_string(exponent) + ".safetensors",
+                 {FloatTensor("a.grad", large), FloatTensor("c.act_grad", infinite)});
+  }
+  std::vector<ReplayRun> runs = ManyRuns();
+  const std::vector<ReplayResult> expected = Replay(Open(), runs, {});
+  for (size_t i = 0; i < runs.size(); ++i) {
+    runs[i].asked = Asked::kErrors;
+    runs[i].tensor_records = TensorRecords::kDropped;
+    EXPECT_EQ(PathOf(RunOne(runs[i])), PathOf(expected[i]))
+        << runs[i].format << " " << runs[i].policy;
   }
 }
 

@@ -36,7 +36,7 @@ struct Resume {
 };
 
 // Of which tensors a run's result tells, which takes memory where there are very many of them: all,
-// gradients only, none. The forward pass is measured only with kKept.
+// gradients only, none. Channels and the forward pass are measured only with kKept.
 enum class TensorRecords : uint8_t { kKept, kGradients, kDropped };
 
 // One simulation: a conversion and a policy, from its first step.
@@ -50,6 +50,9 @@ struct ReplayRun {
   std::optional<LossScaler> anew = {};  // as training began, if `scaler` is from a checkpoint
   std::optional<Resume> resume = {};
   TensorRecords tensor_records = TensorRecords::kKept;
+  // kErrors: of what its steps count only the path, harm and what is not finite are of use. The
+  // rest may be missing, so that there is less to measure.
+  Asked asked = Asked::kAll;
 };
 
 // The parameters of one optimizer: the gradients whose name matches a pattern (fnmatch) and none of
