@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
@@ -11,6 +12,7 @@
 
 #include "sim/base/caller.h"
 #include "sim/replay/step_queue.h"
+#include "src/base/parallel_in_order.h"
 
 namespace dlsim::sim {
 
@@ -124,15 +126,71 @@ bool IsOpen(const StepQuestion& question, const std::vector<TensorAnswer>& answe
   return question.detail && question.detail->sums && MayOverflowSums(question, answers);
 }
 
-// Measures a step; the sums of details, which cost the most, and the norms of questions for errors
-// only where they decide.
-StepMeasurement MeasureWithSums(const GradientStep& step, std::span<const StepQuestion> questions,
-                                StepOptions options) {
-  std::vector<StepQuestion> asked(questions.begin(), questions.end());
-  for (StepQuestion& question : asked) {
+// What is measured of a step before it is its turn: what was asked of a step before, which mostly
+// is what will be asked.
+struct Guess {
+  std::vector<StepQuestion> questions;
+  StepOptions options;
+  std::vector<Conversion> forward;
+};
+
+// A step that is open, with the answers to a guess.
+struct OpenStep {
+  std::unique_ptr<GradientStep> step;
+  std::shared_ptr<const Guess> guess;  // null: nothing was measured yet
+  MeasuredStep measured;
+};
+
+// Answers questions by what was measured already, and measures the rest.
+StepMeasurement Complete(OpenStep& open, std::span<const StepQuestion> questions,
+                         StepOptions options) {
+  if (!open.guess || (options.channels && !open.guess->options.channels)) {
+    return open.step->Measure(questions, options);
+  }
+  std::vector<StepQuestion> guessed = open.guess->questions;
+  StepMeasurement result = std::move(open.measured.gradients);
+  std::vector<std::vector<TensorAnswer>> answers = std::exchange(result.answers, {});
+  std::vector<StepQuestion> missing;
+  std::vector<size_t> places;
+  for (const StepQuestion& question : questions) {
+    const auto found = std::ranges::find_if(guessed, [&](const StepQuestion& guess) {
+      return guess.SameButAsked(question) &&
+             (guess.asked == question.asked || guess.asked == Asked::kAll);
+    });
+    if (found == guessed.end()) {
+      places.push_back(result.answers.size());
+      missing.push_back(question);
+      result.answers.emplace_back();
+    } else {
+      result.answers.push_back(std::move(answers[static_cast<size_t>(found - guessed.begin())]));
+      answers.erase(answers.begin() + (found - guessed.begin()));
+      guessed.erase(found);  // without their sums, questions may be the same
+    }
+  }
+  if (!options.channels) result.channels.clear();
+  if (missing.empty()) return result;
+  options.channels = false;
+  StepMeasurement rest = open.step->Measure(missing, options);
+  for (size_t i = 0; i < places.size(); ++i) {
+    result.answers[places[i]] = std::move(rest.answers[i]);
+  }
+  return result;
+}
+
+std::vector<StepQuestion> WithoutSums(std::span<const StepQuestion> questions) {
+  std::vector<StepQuestion> without(questions.begin(), questions.end());
+  for (StepQuestion& question : without) {
     if (question.detail) question.detail->sums = false;
   }
-  StepMeasurement measured = step.Measure(asked, options);
+  return without;
+}
+
+// Measures a step; the sums of details, which cost the most, and the norms of questions for errors
+// only where they decide.
+StepMeasurement MeasureWithSums(OpenStep& open, std::span<const StepQuestion> questions,
+                                StepOptions options) {
+  std::vector<StepQuestion> asked = WithoutSums(questions);
+  StepMeasurement measured = Complete(open, asked, options);
   std::vector<size_t> places;
   asked.clear();
   for (size_t q = 0; q < questions.size(); ++q) {
@@ -143,39 +201,132 @@ StepMeasurement MeasureWithSums(const GradientStep& step, std::span<const StepQu
   }
   if (places.empty()) return measured;
   options.channels = false;
-  StepMeasurement with_sums = step.Measure(asked, options);
+  StepMeasurement with_sums = open.step->Measure(asked, options);
   for (size_t i = 0; i < places.size(); ++i) {
     measured.answers[places[i]] = std::move(with_sums.answers[i]);
   }
   return measured;
 }
 
+// Passes steps to a consumer.
+class StepLoop {
+ public:
+  StepLoop(const GradientSource& source, const StepOptions& options, StepConsumer& consumer)
+      : source_(source), options_(options), consumer_(consumer) {}
+
+  void Run() {
+    const size_t count = source_.step_count();
+    size_t i = 0;
+    // A first step is measured by all threads; it tells what to guess.
+    for (; i < count && consumer_.going() && !MayRunAhead(i, count); ++i) TakeOne(i);
+    if (i < count && consumer_.going()) RunAhead(i, count);
+  }
+
+ private:
+  // Thrown where no further step is needed.
+  struct Enough {};
+
+  // The answers of one step in flight, of which there may be this many.
+  static constexpr size_t kMostInFlight = 64;
+
+  // Whether steps from the i-th on are small, and can be measured before it is their turn.
+  bool MayRunAhead(size_t i, size_t count) const {
+    if (!guess_ || guess_->questions.empty() || counts_totals_ || options_.device != nullptr) {
+      return false;
+    }
+    return ThreadsFor(count - i, Elements()) > 1 && source_.HasSmallSteps() &&
+           kMostInFlight * guess_->questions.size() <= QuestionsAtOnce(tensors_);
+  }
+
+  // Of all steps, as often as they are looked at.
+  uint64_t Elements() const {
+    return source_.facts().file_bytes / sizeof(float) * guess_->questions.size();
+  }
+
+  // Opens the next step while this one is measured.
+  void TakeOne(size_t i) {
+    CurrentCaller().CheckCancelled();
+    OpenStep open = {queue_.Take(i), nullptr, {}};
+    MeasuredStep measured;
+    queue_.LoadBeside(i + 1, [&] { measured = MeasureAsked(open); });
+    consumer_.Advance(i, *open.step, measured);
+    queue_.GiveBack(std::move(open.step));
+  }
+
+  void RunAhead(size_t first, size_t count) {
+    const StepNeeds needs = consumer_.needs();
+    const auto open = [&](size_t k) {
+      OpenStep step = {source_.Load(first + k, needs), LatestGuess(), {}};
+      const Guess& guess = *step.guess;
+      if (guess.questions.empty()) return OpenStep{std::move(step.step), nullptr, {}};
+      step.measured.gradients = step.step->Measure(guess.questions, guess.options);
+      if (!guess.forward.empty()) {
+        step.measured.forward = step.step->MeasureForward(guess.forward, options_);
+      }
+      return step;
+    };
+    const auto take = [&](size_t k, OpenStep step) {
+      if (!consumer_.going()) throw Enough();
+      CurrentCaller().CheckCancelled();
+      const MeasuredStep measured = MeasureAsked(step);
+      consumer_.Advance(first + k, *step.step, measured);
+    };
+    try {
+      ParallelInOrder(count - first, open, take, Elements());
+    } catch (const Enough&) {
+    }
+  }
+
+  // Measures what the consumer asks.
+  MeasuredStep MeasureAsked(OpenStep& open) {
+    MeasuredStep measured;
+    const HistogramEdges* const edges = consumer_.Edges();
+    counts_totals_ = edges != nullptr;
+    if (edges != nullptr) consumer_.TakeTotals(open.step->Totals(*edges, options_));
+    StepQuestions questions;
+    StepOptions options = options_;
+    if (consumer_.Ask(*open.step, questions)) {
+      options.channels = questions.channels();
+      measured.gradients = MeasureWithSums(open, questions.all(), options);
+      tensors_ = measured.gradients.tensors.size();
+    }
+    if (!questions.forward().empty()) {
+      measured.forward = open.guess && open.guess->forward == questions.forward()
+                             ? std::move(open.measured.forward)
+                             : open.step->MeasureForward(questions.forward(), options_);
+    }
+    LearnFrom(questions, options);
+    return measured;
+  }
+
+  // Scales of single tensors are those of one step.
+  void LearnFrom(const StepQuestions& questions, const StepOptions& options) {
+    Guess guess = {WithoutSums(questions.all()), options, questions.forward()};
+    std::erase_if(guess.questions,
+                  [](const StepQuestion& question) { return !question.tensor_scales.empty(); });
+    const std::lock_guard lock(mutex_);
+    guess_ = std::make_shared<const Guess>(std::move(guess));
+  }
+  std::shared_ptr<const Guess> LatestGuess() {
+    const std::lock_guard lock(mutex_);
+    return guess_;
+  }
+
+  const GradientSource& source_;
+  const StepOptions& options_;
+  StepConsumer& consumer_;
+  StepQueue<std::unique_ptr<GradientStep>> queue_{
+      source_.step_count(), [this](size_t i) { return source_.Load(i, consumer_.needs()); }};
+  bool counts_totals_ = false;
+  size_t tensors_ = 0;  // of the latest step
+  std::mutex mutex_;    // of the guess
+  std::shared_ptr<const Guess> guess_;
+};
+
 }  // namespace
 
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer) {
-  StepQueue<std::unique_ptr<GradientStep>> queue(
-      source.step_count(), [&](size_t i) { return source.Load(i, consumer.needs()); });
-  for (size_t i = 0; i < source.step_count() && consumer.going(); ++i) {
-    CurrentCaller().CheckCancelled();
-    std::unique_ptr<GradientStep> step = queue.Take(i);
-    MeasuredStep measured;
-    queue.LoadBeside(i + 1, [&] {
-      if (const HistogramEdges* const edges = consumer.Edges()) {
-        consumer.TakeTotals(step->Totals(*edges, options));
-      }
-      StepQuestions questions;
-      if (consumer.Ask(*step, questions)) {
-        StepOptions asked = options;
-        asked.channels = questions.channels();
-        measured.gradients = MeasureWithSums(*step, questions.all(), asked);
-      }
-      if (!questions.forward().empty()) {
-        measured.forward = step->MeasureForward(questions.forward(), options);
-      }
-    });
-    consumer.Advance(i, *step, measured);
-    queue.GiveBack(std::move(step));
-  }
+  StepLoop(source, options, consumer).Run();
 }
 
 }  // namespace dlsim::sim

@@ -86,7 +86,8 @@ class ConsumerGroup final : public StepConsumer {
 };
 
 // Passes each step to the consumer. While one step is measured, the one before is closed and the
-// next one opened. Throws Error for a bad file.
+// next one opened. Small steps are measured ahead, several at once, for what the latest step was
+// asked; what a step is asked besides is measured when it is its turn. Throws Error for a bad file.
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer);
 
 }  // namespace dlsim::sim

@@ -26,8 +26,7 @@ class TraceSource final : public GradientSource {
   const SourceFacts& facts() const override { return facts_; }
   size_t step_count() const override { return count_; }
 
-  // True if one thread is enough for a step, and several steps can be open and read at once.
-  bool HasSmallSteps() const;
+  bool HasSmallSteps() const override;
   std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override;
 
   // Number of effective step i, which is that of its last recorded step, and the paths of its files

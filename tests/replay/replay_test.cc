@@ -206,6 +206,81 @@ TEST_F(ReplayTest, RunsGoTheSameWayWhereOnlyErrorsAreAsked) {
   }
 }
 
+#ifdef _OPENMP
+
+// Sets the number of threads, for as long as it lives.
+class ThreadCount {
+ public:
+  explicit ThreadCount(int count) { omp_set_num_threads(count); }
+  ~ThreadCount() { omp_set_num_threads(before_); }
+
+ private:
+  int before_ = omp_get_max_threads();
+};
+
+// Small steps, at which scales change: some of what is measured ahead was not asked.
+class StepsAheadTest : public ReplayTest {
+ protected:
+  static constexpr int kSteps = 24;
+
+  StepsAheadTest() {
+    for (uint32_t i = 0; i < kSteps; ++i) {
+      std::vector<float> values = RandomValues(8'003, i);
+      if (i % 7 == 3) values[i] = 0x1p70f;
+      if (i == 17) values[i] = HUGE_VALF;
+      std::vector<BuiltTensor> tensors = {FloatTensor("a.grad", values),
+                                          FloatTensor("b.grad", RandomValues(4'001, i + 100))};
+      if (i >= 20) tensors.pop_back();
+      WriteTensors(FileOf(i), tensors);
+    }
+  }
+
+  static std::string FileOf(uint32_t step) {
+    return "step-" + std::to_string(100 + step) + ".safetensors";
+  }
+};
+
+TEST_F(StepsAheadTest, GiveTheSameBits) {
+  ReplayOptions options;
+  for (const OnFatal on_fatal : {OnFatal::kContinue, OnFatal::kStop}) {
+    options.on_fatal = on_fatal;
+    std::vector<size_t> order;
+    options.observer = [&](const ObservedStep& step) { order.push_back(step.index); };
+    const auto replay = [&](int threads) {
+      const ThreadCount count(threads);
+      order.clear();
+      return AllFields(Replay(Open(), ManyRuns(), options));
+    };
+    const std::vector<std::string> expected = replay(1);
+    const std::vector<size_t> expected_order = order;
+    EXPECT_EQ(order.size(), size_t{kSteps});
+    for (const int threads : {2, 3, 8}) {
+      EXPECT_TRUE(replay(threads) == expected) << threads << " threads";
+      EXPECT_EQ(order, expected_order);
+    }
+  }
+}
+
+TEST_F(StepsAheadTest, FailAtTheirTurn) {
+  dir_.Write(FileOf(12), "no tensors");
+  dir_.Write(FileOf(13), "nor here");
+  ReplayOptions options;
+  for (const int threads : {1, 3}) {
+    const ThreadCount count(threads);
+    size_t steps = 0;
+    options.observer = [&](const ObservedStep&) { ++steps; };
+    try {
+      Replay(Open(), ManyRuns(), options);
+      FAIL();
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find(FileOf(12)), std::string::npos) << error.what();
+    }
+    EXPECT_EQ(steps, 12u) << threads << " threads";
+  }
+}
+
+#endif  // _OPENMP
+
 TEST_F(ReplayTest, QuantizesEachMicroStepAndSums) {
   constexpr float kScale = 2e15f;
   const Conversion conversion = {kCb16};

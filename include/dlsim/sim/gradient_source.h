@@ -89,6 +89,9 @@ class GradientSource {
   // The only edges that its steps know, as those of a profile; null if they count at any.
   virtual const HistogramEdges* edges() const { return nullptr; }
 
+  // True if one thread is enough for a step, and several steps can be open and read at once.
+  virtual bool HasSmallSteps() const { return false; }
+
   // Opens the i-th step. Throws Error (exit code 3) for a bad file.
   virtual std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const = 0;
 };
