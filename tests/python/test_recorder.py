@@ -277,7 +277,10 @@ def test_time_and_bytes_are_reported(tmp_path: Path) -> None:
         )
     report = rec.report()
     assert 0 < report.seconds < time.perf_counter() - began
-    assert str(report).startswith(f"{os.fspath(tmp_path / 'run')}: 3 steps, 4 tensors of 296 bytes")
+    assert str(report).startswith(
+        f"{os.fspath(tmp_path / 'run')}: 3 steps, 4 tensors of 0.3 KiB in the last, "
+        f"{report.bytes / 1024:.1f} KiB written, "
+    )
 
 
 def test_gradients_of_a_device_are_copied_with_one_synchronisation(monkeypatch) -> None:
