@@ -10,13 +10,27 @@ from typing import Any, NoReturn
 from ._errors import UsageError
 
 
+class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """The headings of the commands in C++; the examples of the epilog keep their lines."""
+
+    def add_usage(self, usage: Any, actions: Any, groups: Any, prefix: str | None = None) -> None:
+        super().add_usage(usage, actions, groups, "Usage: " if prefix is None else prefix)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if "\n" in text:
+            return super()._fill_text(text, width, indent)
+        return argparse.HelpFormatter._fill_text(self, text, width, indent)
+
+
 class CommandParser(argparse.ArgumentParser):
     """Wrong usage raises UsageError with one line; options are not abbreviated, as in C++."""
 
     def __init__(self, **options: Any) -> None:
-        if "epilog" in options:  # examples, line by line
-            options["formatter_class"] = argparse.RawDescriptionHelpFormatter
-        super().__init__(allow_abbrev=False, **options)
+        super().__init__(
+            allow_abbrev=False, formatter_class=_HelpFormatter, add_help=False, **options
+        )
+        self._positionals.title, self._optionals.title = "Arguments", "Options"
+        self.add_argument("-h", "--help", action="help", help="Print this help message and exit")
 
     def print_help(self, file: Any = None) -> None:
         """Writes the help; raises OSError where it cannot be written, which argparse hides."""

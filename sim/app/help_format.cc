@@ -45,4 +45,13 @@ std::string HelpFormatter::make_option_usage(const CLI::Option* option) const {
   return option->get_required() ? text : "[" + text + "]";
 }
 
+// A group of options of which one is required.
+std::string HelpFormatter::make_expanded(const CLI::App* group) const {
+  const auto is_option = [group](const CLI::Option* option) {
+    return option->nonpositional() && option != group->get_help_ptr();
+  };
+  return make_group(group->get_group() + " (exactly one is required)", false,
+                    group->get_options(is_option));
+}
+
 }  // namespace dlsim::sim

@@ -20,6 +20,7 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_option_name(const CLI::Option* option, bool is_positional) const override;
   std::string make_option_opts(const CLI::Option* option) const override;
   std::string make_option_usage(const CLI::Option* option) const override;
+  std::string make_expanded(const CLI::App* group) const override;
 };
 
 }  // namespace dlsim::sim

@@ -127,7 +127,7 @@ def test_a_failure_is_one_line_and_an_exit_code(
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--help"]) == 0
     text = capsys.readouterr().out
-    for word in ("--trace", "--title", "-o", "examples:", "dlsim report"):
+    for word in ("--trace", "--title", "-o", "Examples:", "dlsim report"):
         assert word in text
 
 

@@ -13,7 +13,7 @@ from ._kernels import Request
 _BASELINES = "bench/baselines"
 
 _RUN_EXAMPLES = """\
-Kernels are those of dlsim_bench, which is in $PATH, or $DLSIM_BENCH.
+The kernels are in the program dlsim_bench, which is found in $PATH or is $DLSIM_BENCH.
 
 Examples:
   dlsim bench run --out new.json
@@ -47,27 +47,36 @@ _Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"
 def _add_run(commands: _Commands) -> None:
     parser = commands.add_parser(
         "run",
-        help="measure kernels or commands and write their times to a file",
+        help="Measure kernels or commands, and write their times to a file",
+        description="Measure kernels or commands, and write their times to a file.",
         epilog=_RUN_EXAMPLES,
     )
     default = Request()
     for option, metavar, text in (
-        ("--filter", "RE", "benchmarks whose name the regular expression matches; -RE: does not"),
-        ("--sizes", "L1,L2,DRAM", "sizes (default all); of commands large,small"),
-        ("--threads", "N[,M]", "numbers of threads (default 1; of commands 1 and all)"),
+        (
+            "--filter",
+            "RE",
+            "Run the benchmarks whose names this regular expression matches; -RE: all others",
+        ),
+        ("--sizes", "L1,L2,DRAM", "Sizes to measure (default: all); with --commands: large,small"),
+        ("--threads", "N[,M]", "Numbers of threads (default: 1; with --commands: 1 and all)"),
         (
             "--targets",
             "best|all|NAME[,NAME]",
-            "SIMD targets (default best; with --instructions AVX2)",
+            "SIMD targets (default: best; with --instructions: AVX2)",
         ),
-        ("--dram-mib", "N", "MiB of float32 of the size DRAM"),
-        ("--device", "auto|cpu|cuda[:N]", "whose kernels (default: the CPU's)"),
+        ("--dram-mib", "N", "Size of the float32 array of size DRAM, in MiB"),
+        ("--device", "auto|cpu|cuda[:N]", "Device whose kernels are measured (default: cpu)"),
     ):
         parser.add_argument(option, metavar=metavar, default="", help=text)
     for option, value, text in (
-        ("--repetitions", default.repetitions, "repetitions of each (default 11)"),
-        ("--processes", None, "processes over which they are spread (default one each)"),
-        ("--trace-mib", None, "MiB of each of the two traces of --commands (default 256)"),
+        ("--repetitions", default.repetitions, "Repetitions of each benchmark (default 11)"),
+        (
+            "--processes",
+            None,
+            "Processes that share the repetitions (default: one for each repetition)",
+        ),
+        ("--trace-mib", None, "Size of each of the two traces of --commands, in MiB (default 256)"),
     ):
         parser.add_argument(option, metavar="N", type=int, default=value, help=text)
     parser.add_argument(
@@ -75,57 +84,70 @@ def _add_run(commands: _Commands) -> None:
         metavar="S",
         type=float,
         default=None,
-        help="seconds per repetition (default 0.05)",
+        help="Seconds of each repetition, at least (default 0.05)",
     )
     parser.add_argument(
         "--trace-dir",
         metavar="DIR",
-        help="where they are written, and removed at the end (default $TMPDIR, or /tmp)",
+        help="Directory for these traces, which are removed at the end (default: $TMPDIR, or /tmp)",
     )
     for option, text in (
-        ("--commands", "instead, time whole commands on generated traces, and reading these files"),
-        ("--cold", "drop the files from the page cache before each command, if they are on a disk"),
-        ("--instructions", "count instructions under Valgrind instead, in L2 on one thread"),
-        ("--quiet", "no progress, no table; errors only"),
+        (
+            "--commands",
+            "Time whole commands on generated traces, and reading these files, instead of kernels",
+        ),
+        ("--cold", "Drop the files from the page cache before each command, if they are on a disk"),
+        (
+            "--instructions",
+            "Count instructions under Valgrind instead of time, in L2 on one thread",
+        ),
+        ("--quiet", "No progress and no table; errors only"),
     ):
         parser.add_argument(option, action="store_true", help=text)
     parser.add_argument(
-        "--out", metavar="FILE", required=True, help="result, JSON; - is standard output"
+        "--out",
+        metavar="FILE",
+        required=True,
+        help="Write the result as JSON; - is standard output",
     )
     parser.set_defaults(verb="run")
 
 
 def _add_compare(commands: _Commands) -> None:
     for name, text, epilog in (
-        ("compare", "say which kernels became slower or faster", _COMPARE_EXAMPLES),
-        ("gate", "compare, and fail if a kernel became slower", _GATE_EXAMPLES),
+        ("compare", "Say which kernels became slower or faster", _COMPARE_EXAMPLES),
+        ("gate", "Compare, and fail if a kernel became slower", _GATE_EXAMPLES),
     ):
-        parser = commands.add_parser(name, help=text, epilog=epilog)
+        parser = commands.add_parser(name, help=text, description=f"{text}.", epilog=epilog)
         parser.add_argument(
             "files",
             nargs="*",
             metavar="[BASE] NEW",
-            help="results of dlsim bench run, or of any program with Google Benchmark; without "
-            "BASE, the baseline of this processor",
+            help="Results of dlsim bench run, or of any program that uses Google Benchmark; "
+            "without BASE, the baseline of this processor",
         )
         for option, metavar, more in (
             (
                 "--threshold",
                 "P%",
-                "change of the median that matters (default 5%%; of instructions 1%%)",
+                "Smallest change of the median that counts (default 5%%; of instructions 1%%)",
             ),
-            ("--alpha", "A", "probability of one false alarm in all (default 0.01)"),
-            ("--filter", "RE", "benchmarks whose name matches"),
-            ("--json", "FILE", "write the comparison as JSON; - is standard output"),
+            ("--alpha", "A", "Probability of a false alarm among all kernels (default 0.01)"),
+            (
+                "--filter",
+                "RE",
+                "Compare the benchmarks whose names this expression matches; -RE: all others",
+            ),
+            ("--json", "FILE", "Write the comparison as JSON; - is standard output"),
         ):
             parser.add_argument(option, metavar=metavar, help=more)
         _add_baselines(parser)
-        parser.add_argument("--quiet", action="store_true", help="no table; errors only")
+        parser.add_argument("--quiet", action="store_true", help="No table; errors only")
         if name == "gate":
             parser.add_argument(
                 "--instructions",
                 action="store_true",
-                help="BASE [NEW] hold instructions; without NEW, count now",
+                help="BASE and NEW hold numbers of instructions; without NEW, they are counted now",
             )
         parser.set_defaults(verb=name, instructions=False)
 
@@ -133,10 +155,11 @@ def _add_compare(commands: _Commands) -> None:
 def _add_bless(commands: _Commands) -> None:
     parser = commands.add_parser(
         "bless",
-        help="make a result the baseline of its processor",
+        help="Store a result as the baseline of its processor",
+        description="Store a result as the baseline of its processor.",
         epilog="Examples:\n  dlsim bench bless new.json\n",
     )
-    parser.add_argument("file", metavar="FILE", help="result of dlsim bench run")
+    parser.add_argument("file", metavar="FILE", help="Result of dlsim bench run")
     _add_baselines(parser)
     parser.set_defaults(verb="bless")
 
@@ -146,7 +169,7 @@ def _add_baselines(parser: CommandParser) -> None:
         "--baseline-dir",
         metavar="DIR",
         default=_BASELINES,
-        help=f"where baselines are (default {_BASELINES})",
+        help=f"Directory of the baselines (default {_BASELINES})",
     )
 
 
@@ -154,7 +177,7 @@ def bench_parser() -> CommandParser:
     """Returns the parser; `verb` is the command that was chosen."""
     parser = CommandParser(
         prog="dlsim bench",
-        description="Measures kernels and commands, and compares measurements.",
+        description="Measure kernels and commands, and compare measurements.",
         epilog="dlsim bench COMMAND --help shows examples.",
     )
     commands = parser.add_subparsers(metavar="COMMAND", required=True)

@@ -146,20 +146,21 @@ def describe_rule(kind: str, rule: Rule, kernels: str) -> str:
     if kind == "instructions":
         return (
             f"slower: more than {percent:g} % more instructions; "
-            "faster: fewer by the same ratio; else same\n"
+            "faster: fewer by the same ratio; same: all else\n"
         )
     return (
-        f"slower: median time up by more than {percent:g} %, and p < {rule.alpha:g} "
-        "(Mann-Whitney U, two-sided, Holm\n"
-        f"  over {kernels}), and shortest time up by more than {percent / 2:g} %, "
-        "and on several threads, whose\n"
-        "  wall-clock time other programs stretch, share of the stream down by as much, "
-        "if recorded\n"
-        "faster: the mirror image\n"
-        f"inconclusive: fewer than {LEAST_REPETITIONS} repetitions; "
-        "or the median moved so far and the rest disagrees;\n"
-        "  or twice the standard error of the ratio of medians, from the quartiles, is above "
-        f"{percent:g} %\n"
+        f"slower: the median time rose by more than {percent:g} %, p < {rule.alpha:g} "
+        "(two-sided Mann-Whitney U test, with\n"
+        f"  Holm's correction for {kernels}), and the shortest time rose by more than "
+        f"{percent / 2:g} %. On\n"
+        "  several threads, whose wall-clock time other programs lengthen, the share of the stream "
+        "must\n"
+        "  fall by as much, too, if it was recorded\n"
+        "faster: the same in the other direction\n"
+        f"inconclusive: fewer than {LEAST_REPETITIONS} repetitions; or the median moved that far, "
+        "but another condition\n"
+        "  fails; or twice the standard error of the ratio of medians, estimated from the "
+        f"quartiles, is\n  above {percent:g} %\n"
         "same: all else\n"
     )
 
@@ -239,7 +240,7 @@ def _objection(rule: Rule, kernel: KernelComparison, moved: Callable[[float, flo
         return "not significant"
     if not moved(kernel.min_ratio, rule.threshold / 2):
         return "the shortest did not move"
-    # Other programs stretch the wall-clock time of several threads, but that of the stream beside
+    # Other programs stretch the wall-clock time of several threads, but that of the stream next to
     # the kernel, too: a change of the kernel changes its share.
     before, now = kernel.base.fraction_of_stream, kernel.current.fraction_of_stream
     if threads_of(kernel.name) == 1 or before <= 0 or now <= 0:

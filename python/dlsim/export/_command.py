@@ -12,7 +12,7 @@ from ._arrow import result_of
 from ._files import export
 
 _EXAMPLES = """\
-examples:
+Examples:
   dlsim replay runs/a --json a.json --csv a.csv
   dlsim export a.json -o tables/                     # every table, tables/runs.parquet, ...
   dlsim export a.json -o steps.parquet --table steps
@@ -27,19 +27,25 @@ those of docs/results.md; more in docs/import.md.
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="dlsim export",
-        description="Writes results of dlsim as tables: Parquet, or CSV.",
+        description="Write results of dlsim as tables: Parquet or CSV.",
         epilog=_EXAMPLES,
     )
     parser.add_argument(
         "result", metavar="RESULT", help="JSON of any command, or CSV of replay or summaries"
     )
-    parser.add_argument("-o", "--output", help="FILE.parquet, FILE.csv, or a directory")
     parser.add_argument(
-        "--table", action="append", default=[], metavar="NAME", help="repeatable for a directory"
+        "-o", "--output", help="FILE.parquet, FILE.csv, or a directory for all tables"
     )
-    parser.add_argument("--list", action="store_true", help="print the names of the tables")
-    parser.add_argument("--force", action="store_true", help="replace an existing output")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no summary")
+    parser.add_argument(
+        "--table",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="Write only this table; repeatable if OUTPUT is a directory",
+    )
+    parser.add_argument("--list", action="store_true", help="Print the names of the tables")
+    parser.add_argument("--force", action="store_true", help="Replace an existing output")
+    parser.add_argument("-q", "--quiet", action="store_true", help="No summary; errors only")
     return parser
 
 

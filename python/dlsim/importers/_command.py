@@ -17,7 +17,7 @@ from ._runs import Imported
 from ._tensorboard import LOG2_CHOICES
 
 _EXAMPLES = """\
-examples:
+Examples:
   dlsim import pt dumps/grads_*.pt -o runs/a
   dlsim import pt dumps/ -o a.dlprof --key grads --grad-scale 2^16
   dlsim import act-dumps model_dir/ -o runs/a
@@ -45,7 +45,9 @@ def _number(text: str) -> float:
 
 
 def _add_common(
-    parser: argparse.ArgumentParser, files: str, output: str = "trace directory, or FILE.dlprof"
+    parser: argparse.ArgumentParser,
+    files: str,
+    output: str = "Directory of a trace, or FILE.dlprof",
 ) -> None:
     parser.add_argument("inputs", nargs="+", metavar="INPUT", help=files)
     parser.add_argument("-o", "--output", required=True, help=output)
@@ -53,16 +55,18 @@ def _add_common(
         "--tensors",
         action="append",
         metavar="GLOB",
-        help="import only the tensors whose names match; repeatable",
+        help="Import only the tensors whose names match this pattern (* ? []); repeatable",
     )
     parser.add_argument(
         "--grad-scale",
         type=_number,
         metavar="S",
-        help="the loss scale that the values still carry, e.g. 2^16; it is stored with them",
+        help="Loss scale that the values still carry, such as 2^16; it is stored with them",
     )
-    parser.add_argument("--force", action="store_true", help="replace an existing output")
-    parser.add_argument("-q", "--quiet", action="store_true", help="print no summary, no notes")
+    parser.add_argument("--force", action="store_true", help="Replace an existing output")
+    parser.add_argument(
+        "-q", "--quiet", action="store_true", help="No summary and no notes; errors only"
+    )
 
 
 def _add_act_grad(parser: argparse.ArgumentParser) -> None:
@@ -71,7 +75,8 @@ def _add_act_grad(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="GLOB",
-        help="these are activation gradients (as is *.act_grad); repeatable",
+        help="Names that match this pattern are gradients of activations, like those that end in "
+        ".act_grad; repeatable",
     )
 
 
@@ -80,53 +85,68 @@ def _add_pattern(parser: argparse.ArgumentParser, where: str) -> None:
         "--step-pattern",
         dest="pattern",
         metavar="REGEX",
-        help=f"finds (?P<step>...), and perhaps (?P<rank>...) and (?P<micro>...), in {where}",
+        help=f"Regular expression with the groups (?P<step>...) and, optionally, (?P<rank>...) and "
+        f"(?P<micro>...), which is searched in {where}",
     )
 
 
 def _add_pt(formats: _Formats) -> None:
-    parser = formats.add_parser("pt", help="files of torch.save, one step each")
-    _add_common(parser, "files, globs, or directories of *.pt and *.pth")
+    parser = formats.add_parser("pt", help="Files of torch.save, one step each")
+    _add_common(parser, "Files, patterns, or directories of *.pt and *.pth")
     _add_act_grad(parser)
-    parser.add_argument("--key", default="", help="the part to take of a dict, e.g. state.grads")
     parser.add_argument(
-        "--step", type=int, metavar="N", help="number the files N, N+1, ... in their order"
+        "--key", default="", help="Key of the gradients in nested dicts, such as state.grads"
+    )
+    parser.add_argument(
+        "--step", type=int, metavar="N", help="Number the files N, N+1, ... in their order"
     )
     _add_pattern(parser, "the path")
     parser.set_defaults(run=import_pt)
 
 
 def _add_act_dumps(formats: _Formats) -> None:
-    parser = formats.add_parser("act-dumps", help="act_dumps*.npz of the Cerebras Model Zoo")
-    _add_common(parser, "files, or a directory of act_dumps.npz, act_dumps_1.npz, ...")
-    parser.add_argument("--step", type=int, default=0, metavar="N", help="number of the first step")
-    parser.add_argument("--npy-void", choices=["bf16"], help="what arrays of type V2 hold")
+    parser = formats.add_parser("act-dumps", help="Files act_dumps*.npz of the Cerebras Model Zoo")
+    _add_common(parser, "Files, or a directory with act_dumps.npz, act_dumps_1.npz, ...")
+    parser.add_argument(
+        "--step", type=int, default=0, metavar="N", help="Number of the first step (default 0)"
+    )
+    parser.add_argument("--npy-void", choices=["bf16"], help="Read NumPy's dtype V2 as bf16")
     parser.set_defaults(run=import_act_dumps)
 
 
 def _add_te(formats: _Formats) -> None:
-    parser = formats.add_parser("te", help="tensor_dumps of TransformerEngine's DumpTensors")
-    _add_common(parser, "the log directory, its tensor_dumps, or one of their rank_<N>")
-    parser.add_argument("--rank", type=int, metavar="N", help="import this rank only")
+    parser = formats.add_parser(
+        "te", help="Directory tensor_dumps of TransformerEngine's DumpTensors"
+    )
+    _add_common(
+        parser, "The log directory, its tensor_dumps, or one of the directories rank_<N> in that"
+    )
+    parser.add_argument("--rank", type=int, metavar="N", help="Import only this rank")
     parser.set_defaults(run=import_te)
 
 
 def _add_hdf5(formats: _Formats) -> None:
     parser = formats.add_parser("hdf5", help="HDF5 files")
-    _add_common(parser, "files, globs, or directories of *.h5 and *.hdf5")
+    _add_common(parser, "Files, patterns, or directories of *.h5 and *.hdf5")
     _add_act_grad(parser)
     parser.add_argument(
         "--step-from",
         choices=STEP_SOURCES,
         default="group",
-        help="steps are groups such as step_000123 (default), counted by the first axis of every "
-        "dataset, or files",
+        help="What makes a step: a group such as step_000123 (group, default), an index of the "
+        "first axis of every dataset (axis), or a file",
     )
-    parser.add_argument("--group", default="/", help="look below this group only")
+    parser.add_argument("--group", default="/", help="Read only this group and those in it")
     _add_pattern(parser, "the name of the group, or with --step-from file the path")
-    parser.add_argument("--steps", metavar="DATASET", help="lists the steps of the first axis")
     parser.add_argument(
-        "--step", type=int, default=0, metavar="N", help="number of the first step of the axis"
+        "--steps", metavar="DATASET", help="Dataset that lists the step numbers of the first axis"
+    )
+    parser.add_argument(
+        "--step",
+        type=int,
+        default=0,
+        metavar="N",
+        help="Number of the first step of the axis (default 0)",
     )
     parser.set_defaults(run=import_hdf5)
 
@@ -134,32 +154,34 @@ def _add_hdf5(formats: _Formats) -> None:
 def _add_tensorboard(formats: _Formats) -> None:
     parser = formats.add_parser(
         "tensorboard",
-        help="histograms of event files, as two profiles that bracket the truth",
-        description="Writes OUTPUT.low.dlprof and OUTPUT.high.dlprof, in which every value is at "
-        "one or the other end of its bucket.",
+        help="Histograms of event files, as two profiles: one of the lowest and one of the highest "
+        "possible values",
+        description="Write two profiles. In OUTPUT.low.dlprof every value has the smallest "
+        "magnitude of its bucket, in OUTPUT.high.dlprof the largest.",
     )
     _add_common(
         parser,
-        "the directory of a run, or its event files",
-        "first part of the names of the two profiles",
+        "The directory of a run, or its event files",
+        "First part of the names of the two profiles",
     )
     _add_act_grad(parser)
     parser.add_argument(
         "--log2",
         choices=LOG2_CHOICES,
         default="auto",
-        help="whether values are log2(|x| + 2^-50); auto (default): those of Cerebras' trainer",
+        help="Whether the values are log2(|x| + 2^-50); auto (default): those of Cerebras' trainer "
+        "are",
     )
-    parser.add_argument("--scale-tag", metavar="TAG", help="tag of the scalars with the loss scale")
-    parser.add_argument("--first", type=int, metavar="N", help="the first step to read")
-    parser.add_argument("--last", type=int, metavar="N", help="the last step to read")
+    parser.add_argument("--scale-tag", metavar="TAG", help="Tag of the scalars with the loss scale")
+    parser.add_argument("--first", type=int, metavar="N", help="First step to read")
+    parser.add_argument("--last", type=int, metavar="N", help="Last step to read")
     parser.set_defaults(run=import_tensorboard)
 
 
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="dlsim import",
-        description="Converts dumps of other tools to dlsim's traces and profiles.",
+        description="Convert dumps of other tools into traces or profiles.",
         epilog=_EXAMPLES,
     )
     formats = parser.add_subparsers(metavar="FORMAT", required=True, dest="format")

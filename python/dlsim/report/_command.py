@@ -10,7 +10,7 @@ from pathlib import Path
 from .._command_parser import CommandParser
 from .._errors import UsageError, bytes_text
 
-_EXAMPLES = """examples:
+_EXAMPLES = """Examples:
   dlsim replay runs/a --policy torch --policy deepspeed --heat-map --json replay.json
   dlsim report replay.json -o report.html
   dlsim tune runs/a --json tune.json
@@ -28,8 +28,8 @@ _EXAMPLES = """examples:
 def _parser() -> CommandParser:
     parser = CommandParser(
         prog="dlsim report",
-        description="Write one self-contained HTML page about results of dlsim replay, sweep, "
-        "tune, diff and updates. Nothing is fetched when it is opened.",
+        description="Write results of dlsim replay, sweep, tune, diff and updates as one HTML "
+        "page, which needs no other files and loads nothing from the network.",
         epilog=_EXAMPLES,
     )
     parser.add_argument(
@@ -37,26 +37,28 @@ def _parser() -> CommandParser:
         nargs="+",
         metavar="RESULT",
         help="JSON of dlsim replay, sweep, tune, diff or updates; or a trace or profile, which is "
-        "replayed and tuned, or a probe, whose updates are replayed",
+        "then replayed and tuned; or a probe, whose updates are then replayed",
     )
-    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="the page to write")
-    parser.add_argument("--title", metavar="TEXT", help="title of the page")
+    parser.add_argument("-o", "--output", required=True, metavar="FILE", help="The page to write")
+    parser.add_argument("--title", metavar="TEXT", help="Title of the page")
     parser.add_argument(
         "--trace",
         metavar="PATH",
-        help="trace or profile of the results, for heat maps and exponents (default: the one that "
-        "a result names, if it is there)",
+        help="Trace or profile of the results, for heat maps and exponents (default: the one that "
+        "a result names, if it exists)",
     )
     parser.add_argument(
-        "--no-trace", action="store_true", help="read no trace: only what the results hold"
+        "--no-trace", action="store_true", help="Read no trace: use only what the results hold"
     )
     for option, name, default in (
         ("format", "F", "fp16 bf16 cb16"),
         ("policy", "NAME", "cerebras torch"),
     ):
-        words = f"{option} for a trace given as RESULT, repeatable (default: {default})"
+        words = (
+            f"{option.capitalize()} for a trace given as RESULT, repeatable (default: {default})"
+        )
         parser.add_argument(f"--{option}", action="append", default=[], metavar=name, help=words)
-    parser.add_argument("--quiet", action="store_true", help="errors only")
+    parser.add_argument("--quiet", action="store_true", help="No summary; errors only")
     return parser
 
 
