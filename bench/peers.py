@@ -107,7 +107,7 @@ def torch_peers(torch):
 def time_call(call, threads, min_time):
     """Returns the mean and the lower quartile of seconds per call, and the number of calls.
 
-    One thread is timed by its own clock, which stands still while others have its core.
+    One thread is timed by its own clock, which stops while others have its core.
     """
     now = time.thread_time if threads == 1 else time.perf_counter
     begin = now()

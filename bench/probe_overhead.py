@@ -6,7 +6,7 @@
 Trains a transformer of 27 million weights in 52 parameters on the CPU, or one of another width, one
 step with a probe and one without in turn, so that both see the same machine. Printed are medians of
 processor time: of a step without a probe, of what is spent in the probe's own calls, in the
-training's thread and in the one that writes, and of the differences between neighbours, whole
+training's thread and in the one that writes, and of the differences between neighbors, whole
 process against whole process, which other programs disturb more.
 """
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times dlsim's Python calls beside the same calls of the C++ library, in turn; prints a table.
+"""Times dlsim's Python calls and the same calls of the C++ library, in turn; prints a table.
 
 Data sets are those of dlsim_bench: normal, N(0,1), and grad, N(0,1) * 2^U{-36..3}.
 """

@@ -134,7 +134,7 @@ class Training:
 
 
 def trained(modes: list[str], model: int, rounds: int) -> dict[str, Times]:
-    """Trains each mode for so many steps, and five before; returns the times by mode."""
+    """Trains each mode for `rounds` steps after five warm-up steps; returns the times by mode."""
     width, size = MODELS[model]
     with tempfile.TemporaryDirectory() as folder:
         trainings = {mode: Training(mode, width, Path(folder)) for mode in modes}

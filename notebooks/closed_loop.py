@@ -161,9 +161,9 @@ run = closed_loop.train_under(
 )
 own = closed_loop.predict(folder / "fp16-megatron", format="fp16", policy="megatron")
 assert closed_loop.compare(own, run)["first_difference"] is None
-for told, happened in zip(own["steps"], run.data()["steps"], strict=True):
+for expected, found in zip(own["steps"], run.data()["steps"], strict=True):
     for key in ("scale", "next_scale", "finite", "skipped", "grad_norm", "underflow", "overflow"):
-        assert told[key] == happened[key]
+        assert expected[key] == found[key]
 print(f"{len(run.steps)} steps, {len(run.skipped)} skipped: the same in each")
 
 # %% [markdown]
@@ -222,8 +222,8 @@ for (format, title), (predicted, observed) in by_run.items():
         assert row["skipped_steps"] == (0, 0)
         assert row["first_difference"] is None
     if title == "Megatron":
-        told, happened = row["first_applied_step"]
-        assert abs(told - happened) <= 1
+        expected, found = row["first_applied_step"]
+        assert abs(expected - found) <= 1
 
 # %% [markdown]
 # ### What was not
@@ -312,14 +312,14 @@ everything = dlsim.replay(
 rows = []
 for predicted in everything:
     predicted["steps"] = predicted["steps"][:120]
-    told = [step["step"] for step in predicted["steps"] if step["skipped"]]
+    expected = [step["step"] for step in predicted["steps"] if step["skipped"]]
     observed = differences[predicted["policy"]]
     rows.append(
         (
             predicted["policy"],
-            len(told),
+            len(expected),
             len(observed.skipped),
-            len(set(told) & set(observed.skipped)),
+            len(set(expected) & set(observed.skipped)),
             np.log2(observed.steps[-1]["next_scale"]),
             closed_loop.mean_loss(observed),
         )

@@ -117,7 +117,7 @@ figure.update_layout(xaxis_title="sound but warned of", yaxis_title="harmed and 
 figure
 
 # %%
-print(tables.figures_table([j for j in tables.judgements(static) if ":" not in j.figure]))
+print(tables.figures_table([j for j in tables.judgments(static) if ":" not in j.figure]))
 
 # %% [markdown]
 # ## 4. The chosen rule, and what it gets wrong

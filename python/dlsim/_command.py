@@ -66,7 +66,7 @@ def _run(name: str, arguments: Sequence[str]) -> int:
 def _run_engine(arguments: Sequence[str]) -> int:
     """Runs a command written in C++, which handles signals and writes to descriptors by itself."""
     # OpenMP reads the environment while the module is loaded. Without this its threads spin for
-    # milliseconds, and the C++ program would start itself anew.
+    # milliseconds, and the C++ program would restart itself.
     if not {*_WAITING, "KMP_BLOCKTIME"} & os.environ.keys():
         os.environ.update(_WAITING)
     from ._core import command_main

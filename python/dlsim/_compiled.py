@@ -11,7 +11,7 @@ from ._errors import UsageError
 
 
 class _Stance:
-    """torch's stance towards compiled code, "force_eager" while anybody wants that."""
+    """torch's stance towards compiled code, "force_eager" while anything needs it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -31,7 +31,7 @@ class Command:
     name: str
     arguments: list[str]
     checks_changes: bool = False  # of the files that it reads
-    want: dict[str, bytes] = field(default_factory=dict)
+    expected: dict[str, bytes] = field(default_factory=dict)
     calls: dict[str, int] = field(default_factory=dict)
 
 
@@ -114,7 +114,7 @@ class Campaign:
         ended, line = self.start(command, Fault("", counts))
         if ended != 0:
             raise SystemExit(f"tools/faults: {command.name} fails by itself: {line}")
-        command.want = self._files()
+        command.expected = self._files()
         numbers = struct.unpack(f"<{len(CALLS)}Q", self.counts_file.read_bytes())
         command.calls = dict(zip(CALLS, numbers, strict=True))
 
@@ -198,11 +198,11 @@ class Campaign:
         for name, data in found.items():
             if name.endswith(".partial") or (killed and ".tmp." in name):
                 continue
-            if command.want.get(name) != data:
+            if command.expected.get(name) != data:
                 return "else", f"exit {ended}, and {name} is not whole"
         if killed:
             return "killed", ""
-        if ended == 0 and found == command.want:
+        if ended == 0 and found == command.expected:
             return ("right", "") if not text else ("else", "right bytes, and words")
         if fault.must_succeed or ended not in REFUSALS:
             return "else", f"exit {ended}"
@@ -220,7 +220,7 @@ class Campaign:
         """Whether a run after a kill gives the right bytes."""
         ended, _ = self.start(command, Fault(""))
         found = {name: data for name, data in self._files().items() if ".tmp." not in name}
-        return ended == 0 and found == command.want
+        return ended == 0 and found == command.expected
 
     def inject(self, text: str, **keywords: bool) -> Fault:
         """A fault of the preloaded library."""

@@ -61,7 +61,7 @@ def files_of(output: Path) -> dict[str, tuple[object, bytes]]:
 def outcome(
     output: Path,
     fault: str,
-    want: list[torch.Tensor],
+    expected: list[torch.Tensor],
     files: dict[str, tuple[object, bytes]],
 ) -> str:
     """Trains under a fault and says what came of it."""
@@ -74,7 +74,7 @@ def outcome(
             return f"else: training ended by {error!r}"
         finally:
             _SET(None)
-    if not all(map(torch.equal, parameters, want)):
+    if not all(map(torch.equal, parameters, expected)):
         return "else: other parameters"
     found = files_of(output)
     for name, data in found.items():
@@ -89,10 +89,10 @@ def outcome(
 def main() -> None:
     """Answers each fault on standard input with a line."""
     folder = Path(sys.argv[1])
-    want, _ = train(folder / "whole", None)
+    expected, _ = train(folder / "whole", None)
     files = files_of(folder / "whole")
     for line in sys.stdin:
-        print(outcome(folder / "run", line.strip(), want, files), flush=True)
+        print(outcome(folder / "run", line.strip(), expected, files), flush=True)
 
 
 if __name__ == "__main__":

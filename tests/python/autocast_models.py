@@ -158,7 +158,7 @@ class Recurrent(nn.Module):
 
 
 class Graph(nn.Module):
-    """Sums over neighbours, distances, cumulative sums, softplus and prelu."""
+    """Sums over neighbors, distances, cumulative sums, softplus and prelu."""
 
     def __init__(self) -> None:
         super().__init__()

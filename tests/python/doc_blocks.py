@@ -88,7 +88,7 @@ class Page:
         done = subprocess.run(
             ["bash", "-c", ("set -eu\n" if expect_success else "") + commands],
             cwd=self.folder,
-            env=dict(os.environ),  # not the COLUMNS that readline sets beside it
+            env=dict(os.environ),  # not the COLUMNS that readline sets as well
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

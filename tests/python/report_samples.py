@@ -197,7 +197,7 @@ def sweep(trace: str = "lm-trouble-cut") -> dict[str, Any]:
 
 
 def diff(folder: Path, trace: str = "lm-trouble-cut") -> dict[str, Any]:
-    """A bundled trace, but for its last tensor, beside its bf16 twin, which is written below."""
+    """A bundled trace, but for its last tensor, and its bf16 twin, which is written below."""
     original = TRACES / trace
     with TraceWriter(folder / "bf16") as writer:
         for step in dlsim.open_trace(original):

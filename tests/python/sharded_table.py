@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Prints what each parallel scheme of four processes records beside one process.
+"""Prints what each parallel scheme of four processes records, compared with one process.
 
     OMP_NUM_THREADS=1 python tests/python/sharded_table.py
 

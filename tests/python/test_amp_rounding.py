@@ -27,7 +27,7 @@ def _command(values, half_dtype, folder):
 
 
 def _hard_values(half_dtype, folder):
-    """Returns all values of the type, the ties between neighbours, and floats on both sides."""
+    """Returns all values of the type, the ties between neighbors, and floats on both sides."""
     codes = np.arange(2**16, dtype=np.uint16)
     np.save(folder / "codes.npy", codes)
     command = [*DLSIM, "convert", "--from", _FORMATS[half_dtype]]

@@ -71,7 +71,7 @@ COUNTS = ("elements", "zeros", "nonfinite", "underflow", "subnormal", "overflow"
 
 @pytest.fixture(autouse=True)
 def one_thread(monkeypatch):
-    # Many tiny replays beside other work: threads that wait for work would cost the most.
+    # Many tiny replays during other work: threads that wait for work would cost the most.
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
 
 
@@ -81,10 +81,10 @@ def number(value) -> float:
 
 def assert_same_path(predicted, observed) -> None:
     assert len(predicted["steps"]) == len(observed["steps"])
-    for told, happened in zip(predicted["steps"], observed["steps"], strict=True):
+    for expected, found in zip(predicted["steps"], observed["steps"], strict=True):
         for key in SAME_KEYS:
-            assert repr(number(told[key])) == repr(number(happened[key])), (told["step"], key)
-        assert [told[key] for key in COUNTS] == [happened[key] for key in COUNTS]
+            assert repr(number(expected[key])) == repr(number(found[key])), (expected["step"], key)
+        assert [expected[key] for key in COUNTS] == [found[key] for key in COUNTS]
 
 
 # -- live and replayed -----------------------------------------------------------------------------
@@ -107,9 +107,9 @@ def test_a_run_equals_the_replay_of_its_own_record(tmp_path, policy, settings, f
         assert closed_loop.compare(predicted, run)["first_difference"] is None
     assert observed["params"] == predicted["params"]
     assert observed["finite_test"] == predicted["finite_test"]
-    summary, told = observed["summary"], predicted["summary"]
-    for key in set(told) - {*COUNTS, *OF_REPLAY, "nan", "inf", "activations", "hopeless_steps"}:
-        assert number(summary[key] or 0) == pytest.approx(number(told[key] or 0), rel=1e-6), key
+    summary, expected = observed["summary"], predicted["summary"]
+    for key in set(expected) - {*COUNTS, *OF_REPLAY, "nan", "inf", "activations", "hopeless_steps"}:
+        assert number(summary[key] or 0) == pytest.approx(number(expected[key] or 0), rel=1e-6), key
 
 
 @pytest.mark.parametrize(("policy", "settings", "format"), CASES)
@@ -142,9 +142,9 @@ def test_with_learning_a_prediction_and_the_run_part(tmp_path):
     predicted = closed_loop.predict(tmp_path, format="fp16", policy="torch", settings=settings)
     row = closed_loop.compare(predicted, run)
     assert row["first_difference"] is not None
-    told = [step["skipped"] for step in predicted["steps"]]
-    happened = [step["skipped"] for step in run.steps]
-    assert told != happened
+    expected = [step["skipped"] for step in predicted["steps"]]
+    found = [step["skipped"] for step in run.steps]
+    assert expected != found
 
 
 def test_micro_steps_are_those_of_the_replay(tmp_path):
@@ -292,11 +292,11 @@ def test_the_cause_of_a_failed_step_is_told(tmp_path, policy, loss, cause, helps
     training.close()
     assert (step["finite"], step["cause"], step["lower_scale_helps"]) == (False, cause, helps)
     assert step["cause_tensor"] == "weight.grad"
-    told = closed_loop.predict(
+    expected = closed_loop.predict(
         tmp_path, format=format, policy=policy, settings=settings, on_fatal="continue"
     )["steps"][0]
-    assert (told["finite"], told["cause"]) == (False, cause)
-    assert told["lower_scale_helps"] == helps
+    assert (expected["finite"], expected["cause"]) == (False, cause)
+    assert expected["lower_scale_helps"] == helps
 
 
 def test_activation_gradients_are_counted_beside():
@@ -401,15 +401,15 @@ def test_a_run_has_the_keys_of_a_replay(tmp_path):
     observed = json.loads(json.dumps(run.data(), allow_nan=False))
     assert set(predicted) - OF_REPLAY == set(observed)
     assert set(predicted["summary"]) - OF_REPLAY == set(observed["summary"])
-    for told, happened in zip(predicted["steps"], observed["steps"], strict=True):
-        assert set(told) - OF_REPLAY <= set(happened)
-        assert set(happened) - set(told) == {"loss"}
+    for expected, found in zip(predicted["steps"], observed["steps"], strict=True):
+        assert set(expected) - OF_REPLAY <= set(found)
+        assert set(found) - set(expected) == {"loss"}
     gradients = [tensor for tensor in observed["tensors"] if tensor["role"] == "grad"]
-    for told, happened in zip(predicted["tensors"], gradients, strict=True):
-        assert set(told) - OF_REPLAY == set(happened)
-        assert told["name"] == happened["name"]
-        assert [told[key] for key in COUNTS] == [happened[key] for key in COUNTS]
-        assert told["first_overflow_step"] == happened["first_overflow_step"]
+    for expected, found in zip(predicted["tensors"], gradients, strict=True):
+        assert set(expected) - OF_REPLAY == set(found)
+        assert expected["name"] == found["name"]
+        assert [expected[key] for key in COUNTS] == [found[key] for key in COUNTS]
+        assert expected["first_overflow_step"] == found["first_overflow_step"]
 
 
 def test_trainings_are_a_result_like_any_other(tmp_path):

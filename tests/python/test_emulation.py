@@ -201,7 +201,7 @@ def test_straight_through_is_the_derivative_of_the_identity():
 
 
 def test_straight_through_passes_gradcheck_where_rounding_is_exact():
-    # Between two neighbours rounding is flat and its difference quotient 0; over whole steps of the
+    # Between two neighbors rounding is flat and its difference quotient 0; over whole steps of the
     # format it is the identity. Quotients over 2^-6 at multiples of 2^-6 are such steps in cb16.
     x = (torch.randint(-32, 32, (6,)) / 64.0).double().requires_grad_()
 
@@ -565,7 +565,7 @@ def test_an_exception_leaves_the_model_as_it_was():
     assert all(isinstance(p, nn.Parameter) for p in model.inner._parameters.values())
     model.fail = False
     assert torch.equal(model(x), exact)
-    # A caller who catches the error may go on: weights are rounded anew.
+    # A caller who catches the error may go on: weights are rounded again.
     with dlsim.autocast_emulation(model, "e4m3", modules=Fails, weights=True):
         model.fail = True
         with pytest.raises(RuntimeError, match="stop"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""docs/failures.md has each cause of the labelled threads, examples of them, and the ways there."""
+"""docs/failures.md has each cause of the labeled threads, examples of them, and the ways there."""
 
 from __future__ import annotations
 

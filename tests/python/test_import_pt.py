@@ -167,7 +167,7 @@ def test_a_hostile_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     path = save(tmp_path / "step1.pt", {"w": torch.ones(2), "x": _Hostile(marker)})
     line = one_error_line(run_dlsim("import", "pt", path, "-o", tmp_path / "out"), 3)
-    assert "refused: it asks for posix.mkdir" in line
+    assert "refused: it refers to posix.mkdir" in line
     torch.save(_Hostile(marker), path, _use_new_zipfile_serialization=False)
     line = one_error_line(run_dlsim("import", "pt", path, "-o", tmp_path / "out"), 3)
     assert "PyTorch 1.6 or later" in line
@@ -252,7 +252,7 @@ def _tensor_pickle(elements: int, offset: int, shape: tuple[int, ...], strides: 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
 def test_8_bit_floats_of_newer_torch_become_float32(tmp_path: Path, name: str) -> None:
-    """The pickle is that of torch 2: types without a storage class are named beside the tensor."""
+    """The pickle is that of torch 2: types without a storage class are named with the tensor."""
 
     def text(word: str) -> bytes:
         return b"X" + len(word).to_bytes(4, "little") + word.encode()

@@ -132,7 +132,7 @@ def test_values_below_the_smallest_bucket_may_be_zero(tmp_path: Path) -> None:
         for side in ("low", "high")
         for run in replayed(tmp_path / f"out.{side}.dlprof", *options)
     ]
-    # The smallest value, -1e-13, is told beside the buckets.
+    # The smallest value, -1e-13, is given in addition to the buckets.
     assert counts == [[(3, 4), (0, 7)], [(1, 4), (0, 7)]]
 
 

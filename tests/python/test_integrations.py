@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Callbacks of trainers record what dlsim.Recorder does in a loop of one's own."""
+"""Callbacks of trainers record what dlsim.Recorder does in a user's own loop."""
 
 from pathlib import Path
 

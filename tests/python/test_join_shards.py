@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 
 SCHEMES = ["ddp", "fsdp1", "fsdp1-flat", "fsdp2", "hsdp", "tp", "fsdp-tp", "stages"]
 # Sums of pieces are added in another order; some schemes record activations and the forward pass
-# beside; what channels lose is not known of pieces.
+# there; what channels lose is not known of pieces.
 SUMS = (
     *("sum", "energy", "error", "norm", "harm", "mean", "rms"),
     *("activations", "forward", "values", "channels"),

@@ -80,7 +80,7 @@ def test_the_recorder_writes_one_beside_its_trace(tmp_path: Path, micro_steps: b
     assert clips == [None] * 4 if micro_steps else all(0 < clip < 1 for clip in clips)
 
 
-def test_clipping_is_told_from_none(tmp_path: Path) -> None:
+def test_clipping_is_distinguished_from_none(tmp_path: Path) -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     norms = []

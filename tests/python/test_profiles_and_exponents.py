@@ -16,7 +16,7 @@ from dlsim.traces._exponents import LOWEST_EXPONENT
 
 
 def all_kinds_of_values() -> np.ndarray:
-    """All powers of two with their neighbours, both signs, zeros, NaN and infinities."""
+    """All powers of two with their neighbors, both signs, zeros, NaN and infinities."""
     bits = np.concatenate([np.left_shift(1, np.arange(23)), np.arange(1, 256) << 23])
     magnitudes = np.unique(np.concatenate([bits - 1, bits, bits + 1]))
     both = np.concatenate([magnitudes, magnitudes | 1 << 31])

@@ -283,14 +283,14 @@ def test_time_and_bytes_are_reported(tmp_path: Path) -> None:
     )
 
 
-def test_gradients_of_a_device_are_copied_with_one_synchronisation(monkeypatch) -> None:
+def test_gradients_of_a_device_are_copied_with_one_synchronization(monkeypatch) -> None:
     """Stands in for CUDA: tensors that say they are there, and buffers that are not pinned."""
 
     class OnDevice(torch.Tensor):
         is_cuda = True
 
-    empty, synchronised = torch.empty, []
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronised.append)
+    empty, synchronized = torch.empty, []
+    monkeypatch.setattr(torch.cuda, "synchronize", synchronized.append)
 
     def unpinned(*shape: int, pin_memory: bool, **options: object) -> torch.Tensor:
         assert pin_memory
@@ -304,11 +304,11 @@ def test_gradients_of_a_device_are_copied_with_one_synchronisation(monkeypatch) 
         "c": torch.ones(2),
     }
     first = copies.take(found, 0, {})
-    assert len(synchronised) == 1
+    assert len(synchronized) == 1
     for name, tensor in found.items():
         assert torch.equal(first[name], tensor) and first[name].is_contiguous()
         assert not first[name].is_cuda
     addresses = [first[name].data_ptr() for name in ("a", "b")]
     second = copies.take({**found, "b": torch.zeros(4).as_subclass(OnDevice)}, 1, {})
     assert second["a"].data_ptr() == addresses[0] and second["b"].dtype == torch.float32
-    assert len(synchronised) == 2
+    assert len(synchronized) == 2

@@ -350,7 +350,7 @@ def test_files_with_and_without_ranks_are_never_mixed(tmp_path: Path) -> None:
         ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
     ],
 )
-def test_ranks_are_told_apart_before_there_is_a_process_group(
+def test_ranks_are_distinguished_before_there_is_a_process_group(
     tmp_path: Path, monkeypatch, name, of
 ) -> None:
     model = small_model()

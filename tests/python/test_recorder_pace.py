@@ -32,7 +32,7 @@ class Clock:
         monkeypatch.setattr(_pace.time, "perf_counter", lambda: self.now)
 
     def train(self, pace: Pace, steps: range, *, calls: float, thread: float) -> list[int]:
-        """Makes steps of 0.1 s beside what the recorder takes; returns those recorded."""
+        """Makes steps of 0.1 s besides what the recorder takes; returns those recorded."""
         recorded = []
         for step in steps:
             self.now += 0.1

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sharded models are recognised, by stand-ins for what newer PyTorch has on this machine."""
+"""Sharded models are recognized, by stand-ins for what newer PyTorch has on this machine."""
 
 from pathlib import Path
 

@@ -251,7 +251,7 @@ def test_a_schedule_needs_a_scaler_that_tells(tmp_path: Path) -> None:
     model = small_model()
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    with pytest.raises(dlsim.UsageError, match="scheduler: nothing tells which steps are skipped"):
+    with pytest.raises(dlsim.UsageError, match="scheduler: nothing says which steps are skipped"):
         dlsim.Recorder(model, tmp_path / "run", scheduler=scheduler)
     with pytest.raises(dlsim.UsageError, match=r"scheduler: expected one of torch.optim.lr_sched"):
         scaler = amp.GradScaler("dynamic")

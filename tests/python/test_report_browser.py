@@ -298,7 +298,7 @@ def test_configuration_is_copied(browser: Driver, page: Path) -> None:
     wait.until(lambda d: d.find_element(By.CSS_SELECTOR, ".copy").text == "Copied")
 
 
-def test_colours_follow_the_system(browser: Driver, page: Path) -> None:
+def test_colors_follow_the_system(browser: Driver, page: Path) -> None:
     opened(browser, page)
     colors = {}
     for theme in ("light", "dark"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The table of exponents beside the counters of a replay: exact or marked as an estimate."""
+"""The table of exponents and the counters of a replay: exact or marked as an estimate."""
 
 from __future__ import annotations
 

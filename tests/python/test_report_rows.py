@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be seen: all layers of a large model, names that differ, ticks, colours."""
+"""What can be seen: all layers of a large model, names that differ, ticks, colors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def browser() -> Iterator[Driver]:
 
 
 def large_model(folder: Path, layers: int) -> Path:
-    """A page on a trace of so many layers; one in the middle becomes zero in fp16."""
+    """A page on a trace with this number of layers; one in the middle becomes zero in fp16."""
     names = [f"model.layers.{i // 4}.{PARTS[i % 4]}.weight.grad" for i in range(layers)]
     tensors = {
         name: np.array([2.0 ** (-30 if name == names[layers // 2 + 2] else -4)], np.float32)
@@ -137,7 +137,7 @@ def test_ticks_of_logarithms_are_powers(browser: Driver, tmp_path: Path) -> None
     assert browser.execute_script(script) >= 1
 
 
-def test_colours_can_be_told_from_the_ground() -> None:
+def test_colors_can_be_told_from_the_ground() -> None:
     css = (Path(dlsim.__file__).parent / "report/assets/page.css").read_text()
     for palette in re.findall(r":root[^{]*{([^}]*)}", css):
         colors = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", palette))

@@ -231,7 +231,7 @@ def test_a_training_that_tells_nothing_has_no_figure(tmp_path: Path) -> None:
     assert data_of(write(tmp_path, result.data))["training"] is None
 
 
-def test_very_many_windows_keep_the_narrowest_of_their_neighbours(tmp_path: Path) -> None:
+def test_very_many_windows_keep_the_narrowest_of_their_neighbors(tmp_path: Path) -> None:
     document = replay(steps=9000, formats=("fp16",))
     windows: list[tuple[float | None, float | None]] = [(i % 7, 16 + i % 5) for i in range(9000)]
     windows[4321], windows[5000] = (9, 11), (None, None)

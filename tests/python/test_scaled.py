@@ -195,10 +195,10 @@ def test_delayed_scales_need_each_step() -> None:
 def test_scaled_formats_beside_others_change_nothing_of_them() -> None:
     trace = TRACES / "cnn-digits"
     alone = dlsim.replay(trace, formats=["fp16"], quiet=True).data
-    beside = dlsim.replay(trace, formats=["fp16", "mxfp8"], quiet=True).data
-    assert beside["runs"] == alone["runs"]
-    assert beside["verdict"]["formats"][0] == alone["verdict"]["formats"][0]
-    assert len(beside["verdict"]["lines"]) == len(alone["verdict"]["lines"]) + 1
+    together = dlsim.replay(trace, formats=["fp16", "mxfp8"], quiet=True).data
+    assert together["runs"] == alone["runs"]
+    assert together["verdict"]["formats"][0] == alone["verdict"]["formats"][0]
+    assert len(together["verdict"]["lines"]) == len(alone["verdict"]["lines"]) + 1
 
 
 def test_expectations_are_about_scaled_formats_too() -> None:

@@ -190,7 +190,7 @@ def test_stochastic_rounding_has_the_distribution_of_its_definition(tmp_path: Pa
 
 
 def test_kahan_summation_is_its_definition(tmp_path: Path) -> None:
-    """The order of float32 operations is free: hardly any weight may end at a neighbour."""
+    """The order of float32 operations is free: hardly any weight may end at a neighbor."""
     count, steps = 4096, 60
     probe = recorded(tmp_path, "adamw", count, steps)
     ends = replayed(probe, weights="bf16", states="bf16", compensation="kahan")

@@ -73,7 +73,7 @@ def warned_by_any(chosen: list[Case], thresholds: dict[str, float]) -> np.ndarra
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Judgment:
     """A figure, the threshold that the held-in models choose, and how it fares."""
 
     figure: str
@@ -84,7 +84,7 @@ class Judgement:
     errors_out: Errors
 
 
-def judge(all_cases: list[Case], figure: str) -> Judgement:
+def judge(all_cases: list[Case], figure: str) -> Judgment:
     """Chooses the threshold by the held-in models and counts the errors on both parts."""
     inside = [case for case in all_cases if not is_held_out(case)]
     outside = [case for case in all_cases if is_held_out(case)]
@@ -92,7 +92,7 @@ def judge(all_cases: list[Case], figure: str) -> Judgement:
         (values_of(part, figure), harmed_of(part)) for part in (inside, outside)
     )
     threshold = best_threshold(x_in, y_in)
-    return Judgement(
+    return Judgment(
         figure,
         threshold,
         area(x_in, y_in),

@@ -184,10 +184,10 @@ RECIPES = {
         lambda: networks.sigmoid_mlp(4, 16), _rings, classes, False, 0.3, 200, 64
     ),
     "conv_plain": Recipe(
-        lambda: networks.convolution(normalised=False), _gratings, classes, False, 0.03, 120
+        lambda: networks.convolution(normalized=False), _gratings, classes, False, 0.03, 120
     ),
     "conv_norm": Recipe(
-        lambda: networks.convolution(normalised=True), _gratings, classes, False, 0.05, 120
+        lambda: networks.convolution(normalized=True), _gratings, classes, False, 0.05, 120
     ),
     "lstm": Recipe(lambda: networks.Lstm(4, 12, 4), _memory, classes, True, 0.02, 120),
     "transformer_pre": Recipe(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The networks of the study: small, and every operation a module, so that hooks see all gradients.
 
-Initialisation draws from torch's global generator; seed it before.
+Initialization draws from torch's global generator; seed it before.
 """
 
 import math
@@ -34,12 +34,12 @@ def tanh_mlp(inputs: int, width: int, outputs: int) -> nn.Module:
     )
 
 
-def convolution(*, normalised: bool, classes: int = 4) -> nn.Module:
+def convolution(*, normalized: bool, classes: int = 4) -> nn.Module:
     """Returns two convolutions and a linear layer; with BatchNorm, their biases do nothing."""
     layers: list[nn.Module] = []
     for inputs, outputs in ((1, 6), (6, 12)):
         layers.append(nn.Conv2d(inputs, outputs, 3, padding=1))
-        if normalised:
+        if normalized:
             layers.append(nn.BatchNorm2d(outputs))
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(48, classes))
@@ -123,7 +123,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Attention and two linear layers, normalised before each (pre) or after each sum (post)."""
+    """Attention and two linear layers, normalized before each (pre) or after each sum (post)."""
 
     def __init__(self, width: int, *, pre: bool) -> None:
         super().__init__()

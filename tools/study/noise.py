@@ -12,7 +12,7 @@ def noise_names(squares: dict[str, float]) -> tuple[str, ...]:
     """Returns the parameters whose gradient is noise, by the sums of squares of a step.
 
     A bias sums the gradient of its module's output. Where this sum is zero in exact arithmetic, as
-    before a normalisation, what remains is about 2^-24 of what was summed; a sum of unrelated
+    before a normalization, what remains is about 2^-24 of what was summed; a sum of unrelated
     values has a norm like theirs.
     """
     outputs = outputs_of(squares)

@@ -10,7 +10,7 @@ from evidence import Case, is_held_out, values_of
 
 WIDTH, HEIGHT, LEFT, TOP, GAP = 330, 260, 50, 30, 30
 LEAST = 1e-9  # smaller figures are drawn here
-COLOURS = {"fp16": "#4477aa", "bf16": "#228833", "cb16": "#aa3377", "fp8-e5m2": "#ee7733"}
+COLORS = {"fp16": "#4477aa", "bf16": "#228833", "cb16": "#aa3377", "fp8-e5m2": "#ee7733"}
 TICKS = (-1, 0, 1, 3, 10, 30, 100)
 
 
@@ -45,9 +45,9 @@ def _axes(title: str) -> list[str]:
 
 
 def _point(x: float, y: float, case: Case) -> str:
-    colour = COLOURS[case.row.format]
-    fill = "none" if is_held_out(case) else colour
-    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{fill}" stroke="{colour}"/>'
+    color = COLORS[case.row.format]
+    fill = "none" if is_held_out(case) else color
+    return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{fill}" stroke="{color}"/>'
 
 
 def _panel(cases: list[Case], figure: str, title: str, threshold: float) -> str:
@@ -59,7 +59,7 @@ def _panel(cases: list[Case], figure: str, title: str, threshold: float) -> str:
 
 
 def write(path: Path, cases: list[Case], panels: list[tuple[str, str, float]]) -> None:
-    """Writes a panel for each figure, title and threshold beside each other, as SVG."""
+    """Writes a panel for each figure, title and threshold side by side, as SVG."""
     step = WIDTH + LEFT + GAP
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{step * len(panels)}" '
@@ -71,9 +71,9 @@ def write(path: Path, cases: list[Case], panels: list[tuple[str, str, float]]) -
         body = _panel(cases, figure, title, threshold)
         parts.append(f'<g transform="translate({LEFT + step * number},{TOP})">\n{body}\n</g>')
     place = LEFT
-    for format, colour in COLOURS.items():
+    for format, color in COLORS.items():
         y = TOP + HEIGHT + 40
-        parts.append(f'<circle cx="{place}" cy="{y - 4}" r="3" fill="{colour}"/>')
+        parts.append(f'<circle cx="{place}" cy="{y - 4}" r="3" fill="{color}"/>')
         parts.append(_text(place + 8, y, format, "start"))
         place += 80
     parts.append(_text(place, y, "open: model held out; line: 1 spread", "start"))

@@ -99,7 +99,7 @@ def judged(name: str) -> Iterable[Judged]:
             network=name,
             kind=known.kind,
             package=f"{known.package} {version(known.package)}",
-            licence=known.licence,
+            license=known.license,
             parameters=str(sum(one.numel() for one in network.state_dict().values())),
             recipe=recipe,
             format=format,

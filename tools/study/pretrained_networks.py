@@ -25,11 +25,11 @@ PACKAGES = (
 
 @dataclass(frozen=True)
 class Pretrained:
-    """A network: `load` makes it, `inputs` what it is given. `licence` is the package's."""
+    """A network: `load` makes it, `inputs` what it is given. `license` is the package's."""
 
     kind: str
     package: str
-    licence: str
+    license: str
     load: Callable[[], nn.Module]
     inputs: Callable[[], Tensor]
 
@@ -136,14 +136,14 @@ def _crepe(size: str, *channels: int) -> Pretrained:
 
 
 def _converted(
-    kind: str, package: str, licence: str, file: str, example: Callable[[], Tensor]
+    kind: str, package: str, license: str, file: str, example: Callable[[], Tensor]
 ) -> Pretrained:
     def load() -> nn.Module:
         from pretrained_onnx import converted
 
         return converted(file_of(package.replace("-", "_"), file), tuple(example().shape))
 
-    return Pretrained(kind, package, licence, load, example)
+    return Pretrained(kind, package, license, load, example)
 
 
 def _ocr(kind: str, file: str, example: Callable[[], Tensor]) -> Pretrained:

@@ -25,7 +25,7 @@ class Judged:
     network: str
     kind: str
     package: str
-    licence: str
+    license: str
     parameters: str
     recipe: str
     format: str
@@ -86,7 +86,7 @@ def report(rows: list[Judged], larger: list[Scaled]) -> str:
 def _networks(rows: list[Judged]) -> str:
     head = ["network", "what it does", "package", "license", "parameters"]
     found = {
-        row.network: [row.network, row.kind, row.package, row.licence, f"{int(row.parameters):,}"]
+        row.network: [row.network, row.kind, row.package, row.license, f"{int(row.parameters):,}"]
         for row in rows
     }
     return table(head, found.values())

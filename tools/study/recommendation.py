@@ -20,7 +20,7 @@ from dlsim.traces._writer import TraceWriter
 
 @dataclass(frozen=True)
 class Recommendation:
-    """A policy with its parameters, and whether the verdict says that some scale serves."""
+    """A policy with its parameters, and whether the verdict says that some scale is safe."""
 
     policy: str
     parameters: dict[str, Any]

@@ -69,7 +69,7 @@ def _labels(unit: float) -> Recipe:
         return x, unit * y
 
     return Recipe(
-        lambda: networks.Denormalised(8, unit), data, models.squares, True, 0.01, 150, 64,
+        lambda: networks.Denormalized(8, unit), data, models.squares, True, 0.01, 150, 64,
         epsilon=1e-30, error=_in_unit(unit),
     )  # fmt: skip
 

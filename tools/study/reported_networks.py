@@ -99,7 +99,7 @@ class Contrastive(nn.Module):
         return (left @ right.T) * self.temperature.exp()
 
 
-class Denormalised(nn.Module):
+class Denormalized(nn.Module):
     """A small network whose output is multiplied by the unit of the labels."""
 
     def __init__(self, inputs: int, unit: float) -> None:
@@ -215,7 +215,7 @@ class ActorCritic(nn.Module):
 
     def __init__(self, inputs: int, actions: int, unit: float) -> None:
         super().__init__()
-        self.actor, self.critic = tanh_mlp(inputs, 24, actions), Denormalised(inputs, unit)
+        self.actor, self.critic = tanh_mlp(inputs, 24, actions), Denormalized(inputs, unit)
 
     def forward(self, x: Tensor) -> Tensor:
         """Returns the scores and, in the last column, the value."""

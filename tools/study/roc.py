@@ -50,7 +50,7 @@ def curve(values: np.ndarray, harmed: np.ndarray) -> tuple[np.ndarray, np.ndarra
 
 
 def candidates(values: np.ndarray) -> np.ndarray:
-    """Returns a threshold between each two neighbouring values: their geometric mean."""
+    """Returns a threshold between each two neighboring values: their geometric mean."""
     distinct = np.unique(np.maximum(values, 1e-30))
     return np.sqrt(distinct[1:] * distinct[:-1])
 

@@ -14,7 +14,7 @@ from evidence import (
     WHOLE,
     WITH_CHANNELS,
     Case,
-    Judgement,
+    Judgment,
     cases,
     excess_of,
     harmed_of,
@@ -54,8 +54,8 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f} %"
 
 
-def figures_table(judgements: list[Judgement]) -> str:
-    """Returns the judgements, best first."""
+def figures_table(judgments: list[Judgment]) -> str:
+    """Returns the judgments, best first."""
     rows = [
         (
             f"`{j.figure}`",
@@ -67,13 +67,13 @@ def figures_table(judgements: list[Judgement]) -> str:
             percent(j.errors_out.missed),
             percent(j.errors_out.false_alarms),
         )
-        for j in sorted(judgements, key=lambda j: -j.area_in)
+        for j in sorted(judgments, key=lambda j: -j.area_in)
     ]
     head = ("figure", "threshold", "AUC", "held out", "missed", "false alarms")
     return table((*head, "held out: missed", "held out: false alarms"), rows)
 
 
-def judgements(all_cases: list[Case]) -> list[Judgement]:
+def judgments(all_cases: list[Case]) -> list[Judgment]:
     """Judges every figure."""
     names = sorted(all_cases[0].row.figures)
     skip = ("skipped", "overflow", "begin_overflow")
@@ -205,15 +205,15 @@ def recommendation_line(rows: list[Row]) -> str:
 
     return (
         f"recommended: {sum(map(trains, some))} of {len(some)} train where some static scale does, "
-        f"{warned(some)} are told that none serves; "
-        f"where none does: {len(none)}, {warned(none)} are told so"
+        f"{warned(some)} are warned that none is safe; "
+        f"where none does: {len(none)}, {warned(none)} are warned"
     )
 
 
 def report(rows: list[Row]) -> str:
     """Returns everything, as docs/evidence.md quotes it."""
     static, policies = cases(rows), cases(rows, static=False)
-    judged = judgements(static)
+    judged = judgments(static)
     inside = [case for case in static if not is_held_out(case)]
     outside = [case for case in static if is_held_out(case)]
     adam = [case for case in static if case.row.model in ADAM]

@@ -82,7 +82,7 @@ def _run(options: argparse.Namespace) -> int:
     request.processes = options.processes or 0
     request.min_time = options.min_time or request.min_time
     count = process_count(request)  # bad values fail before the work
-    tell = _progress(options.quiet)
+    progress = _progress(options.quiet)
 
     def announce(text: str) -> None:
         if not options.quiet:
@@ -92,11 +92,11 @@ def _run(options: argparse.Namespace) -> int:
         if options.commands:
             mib = 256 if options.trace_mib is None else options.trace_mib
             chosen = CommandRequest(request, options.trace_dir or "", mib, options.cold)
-            document = time_commands(chosen, announce, tell)
+            document = time_commands(chosen, announce, progress)
         elif options.instructions:
             document = count_instructions(bench_program(), request)
         else:
-            document = run_benchmarks(bench_program(), request, lambda done: tell(done, count))
+            document = run_benchmarks(bench_program(), request, lambda done: progress(done, count))
         write(_json_text(document))
     if options.commands and options.out != "-" and not options.quiet:
         sys.stdout.write(command_report(document))
@@ -106,12 +106,12 @@ def _run(options: argparse.Namespace) -> int:
 def _progress(quiet: bool) -> Callable[[int, int], None]:
     drawn = not quiet and sys.stderr is not None and sys.stderr.isatty()
 
-    def tell(done: int, total: int) -> None:
+    def progress(done: int, total: int) -> None:
         if drawn:
             text = f"bench: {done} of {total}" if done < total else ""
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
 
-    return tell
+    return progress
 
 
 def _share(option: str, text: str) -> float:

@@ -68,12 +68,12 @@ class CommandRequest:
 
 
 def time_commands(
-    request: CommandRequest, announce: Callable[[str], None], tell: Callable[[int, int], None]
+    request: CommandRequest, announce: Callable[[str], None], progress: Callable[[int, int], None]
 ) -> dict[str, Any]:
     """Returns a document of schema dlsim.bench/1.
 
     Commands take turns: one repetition of each, in an order of its own, then the next. `announce`
-    hears what will be done and how long it takes, `tell` how many of how many are done.
+    receives what will be done and how long it takes, `progress` how many of how many are done.
     """
     _check(request)
     cases = _select(request)
@@ -98,7 +98,7 @@ def time_commands(
                 entry = _time(run, cases[i], traces[cases[i].shape], request.cold)
                 entry.update(family_index=i, repetitions=repetitions, repetition_index=repetition)
                 entries[i].append(entry)
-                tell(sum(map(len, entries)), repetitions * len(cases))
+                progress(sum(map(len, entries)), repetitions * len(cases))
     benchmarks = [entry for own in entries for entry in own]
     return {
         "context": {"num_cpus": os.cpu_count()},

@@ -93,11 +93,13 @@ def list_kernels(program: str, request: Request) -> list[str]:
     )
 
 
-def run_benchmarks(program: str, request: Request, tell: Callable[[int], None]) -> dict[str, Any]:
+def run_benchmarks(
+    program: str, request: Request, progress: Callable[[int], None]
+) -> dict[str, Any]:
     """Returns a document of schema dlsim.bench/1, which tools of Google Benchmark read, too.
 
     What one repetition of a kernel shares with the next, such as where arrays lie in memory, must
-    not be more than what two runs share: each has a process. `tell` hears how many are done.
+    not be more than what two runs share: each has a process. `progress` receives how many are done.
     """
     processes = process_count(request)
     arguments = _arguments(program, request, list_kernels(program, request))
@@ -110,7 +112,7 @@ def run_benchmarks(program: str, request: Request, tell: Callable[[int], None]) 
     for process in range(processes):
         own = share + (process < more)
         documents.append(_run([*arguments, f"--benchmark_repetitions={own}"]))
-        tell(process + 1)
+        progress(process + 1)
     merged = merge(documents)
     merged["dlsim"].update(
         processes=processes, repetitions=request.repetitions, min_time=request.min_time
@@ -145,7 +147,7 @@ def count_instructions(program: str, request: Request) -> dict[str, Any]:
     request.targets = request.targets or "AVX2"
     request.threads = "1"
     names = list_kernels(program, request)
-    # Callgrind does not tell the machine and the build: from one short run without it.
+    # Callgrind does not progress the machine and the build: from one short run without it.
     one = Request(exact_pattern(names[:1]), threads="1", targets=request.targets)
     one.dram_mib = request.dram_mib
     context = _run([*_arguments(program, one, names[:1]), "--benchmark_min_time=0.001"])["context"]

@@ -11,7 +11,7 @@ from .._errors import bytes_text
 from ._comparison_report import format_table
 from ._results import threads_of, uses_wall_time
 
-_CORES = (16, 64)  # machines of which to tell what they would give
+_CORES = (16, 64)  # numbers of cores to predict
 
 Entries = Sequence[Mapping[str, Any]]
 
@@ -76,8 +76,8 @@ def command_report(document: Mapping[str, Any]) -> str:
         shares = [f"{100 * share:.0f} %" for share in each["efficiency"].values()]
         rows.append([each["name"], speedup, f"{100 * each['serial_share']:.1f} %", *shares])
     return (
-        f"{text}\nSerial: work done while other threads have none. By it, of so many cores these "
-        f"would be busy:\n{format_table(rows)}"
+        f"{text}\nSerial: share of the work that only one thread can do. With it, more cores would "
+        f"be busy for this share of the time:\n{format_table(rows)}"
         + ("The machine was busy, and its other programs count as serial.\n" * _was_busy(medians))
     )
 

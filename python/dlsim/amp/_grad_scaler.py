@@ -21,7 +21,7 @@ from ._losses import scaled
 from ._optimizer_state import OptState, checked, remember_finite
 from ._quantize_first import QuantizeFirst
 
-# What a copy makes anew: it has seen no optimizer and no gradient.
+# What a copy resets: it has seen no optimizer and no gradient.
 _NOT_COPIED = ("_policy", "_states", "_square_sums", "_quantize_first", "_marks")
 
 

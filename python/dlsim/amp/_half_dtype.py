@@ -23,7 +23,7 @@ _TORCH_DTYPES = {
 @dataclass
 class _Setting:
     half_dtype: str = "float16"
-    enabled: bool | None = None  # None: nobody has said
+    enabled: bool | None = None  # None: not set
 
 
 _setting = _Setting()

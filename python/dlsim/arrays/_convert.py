@@ -129,7 +129,7 @@ if TYPE_CHECKING:
 
 
 def decode(codes: Any, format: Any = None, *, out: Any = None) -> Any:
-    """Returns the float32 values of codes, exactly; signalling NaN becomes quiet.
+    """Returns the float32 values of codes, exactly; signaling NaN becomes quiet.
 
     `codes` are integers of 8, 16 or 32 bits, signed or not, whose low bits are a code, or an array
     whose dtype is a format (float16, bfloat16, float8_...), which needs no `format`. `out` is a

@@ -37,7 +37,7 @@ SIZES = {"float64": 8, "float32": 4, "uint32": 4, "int32": 4} | {
     name: 1 if "8" in name.split("_")[0] else 2
     for name in ("uint8", "int8", "uint16", "int16", *FORMAT_OF_ELEMENT)
 }
-# What holds the bits of an element of so many bytes.
+# The type that holds the bits of an element, by its size in bytes.
 BITS_DTYPE = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 # Types of results whose memory is made as such; others are views of their bits.

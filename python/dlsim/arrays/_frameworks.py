@@ -132,7 +132,7 @@ def check_overlap(place: str, source: Bits, target: Bits, *, same_allowed: bool)
 
 @lru_cache(maxsize=64)
 def _element_of_numpy(dtype: np.dtype[Any]) -> tuple[str, bool]:
-    """Returns the name of a dtype, and whether its arrays can be had as NumPy's own type.
+    """Returns the name of a dtype, and whether its arrays convert to NumPy's own type.
 
     DLPack knows neither ml_dtypes' types nor other byte orders.
     """

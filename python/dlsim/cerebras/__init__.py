@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs scripts written for cerebras.pytorch without it: `python -m dlsim.cerebras script.py`.
 
-docs/amp.md says what is there; all else is an error that names it.
+docs/amp.md lists what is implemented; all else is an error that names it.
 """
 
 from __future__ import annotations

@@ -162,7 +162,9 @@ def running_executor() -> DataExecutor | None:
 def current_executor() -> DataExecutor:
     """Returns the executor whose loop runs; raises RuntimeError without one."""
     if not _running:
-        raise RuntimeError("current_executor: there is none, expected a loop over a DataExecutor")
+        raise RuntimeError(
+            "current_executor: no executor is running, expected a loop over a DataExecutor"
+        )
     return _running[-1]
 
 

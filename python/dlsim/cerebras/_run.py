@@ -59,7 +59,7 @@ def _begin(backend_type: str, settings: dict[str, Any]) -> Backend:
 def current_backend() -> Backend:
     """Returns the backend that was made last; raises RuntimeError without one."""
     if Backend.current is None:
-        raise RuntimeError("backend: there is none, expected cstorch.compile or cstorch.backend")
+        raise RuntimeError("backend: none was set, expected cstorch.compile or cstorch.backend")
     return Backend.current
 
 

@@ -30,7 +30,7 @@ __all__ = [
     "train_under",
 ]
 
-# Makes a model anew: the model, its optimizer, and the loss of the model on a batch.
+# Makes a new model: the model, its optimizer, and the loss of the model on a batch.
 MakeTraining = Callable[[], tuple[torch.nn.Module, Any, Callable[[Any, Any], Tensor]]]
 
 # What the state machine alone does not know of a step.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what a replay predicted with what happened in training."""
+"""Compares what a replay predicted with what found in training."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ def predict(
 
 
 def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
-    """Returns pairs: what a replay predicted (one of its `runs`), and what happened.
+    """Returns pairs: what a replay predicted (one of its `runs`), and what found.
 
     `first_difference` is the first step with another scale or another skip, None if all agree;
     `same_skips` counts the steps that both skipped; `zero_fraction` is the share of the finite
     gradients that are zero after rounding, whether they were already zero before or not.
     """
-    told, happened = predicted["summary"], observed.summary()
+    expected, found = predicted["summary"], observed.summary()
     keys = (
         "steps",
         "skipped_steps",
@@ -54,8 +54,8 @@ def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
         "format": observed.format,
         "policy": observed.policy,
         "params": observed.params,
-        **{key: (told[key], happened[key]) for key in keys},
-        "zero_fraction": (_zero_fraction(told), _zero_fraction(happened)),
+        **{key: (expected[key], found[key]) for key in keys},
+        "zero_fraction": (_zero_fraction(expected), _zero_fraction(found)),
         "same_skips": len(skipped & set(observed.skipped)),
         "first_difference": _first_difference(predicted["steps"], observed.steps),
         "final_loss": observed.losses[-1] if observed.steps else math.nan,
@@ -63,7 +63,7 @@ def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
 
 
 def comparison_table(pairs: Iterable[tuple[str, Mapping[str, Any], Run]], last: int = 20) -> str:
-    """Returns a Markdown table of predictions and what happened, as `predicted / observed`.
+    """Returns a Markdown table of predictions and what found, as `predicted / observed`.
 
     A pair has a title for the policy, the run of a replay, and the run that really trained. The
     final loss is the mean over the `last` steps.
@@ -102,10 +102,10 @@ def mean_loss(run: Run, last: int = 20) -> float:
 def _first_difference(
     predicted: list[dict[str, Any]], observed: list[dict[str, Any]]
 ) -> int | None:
-    for told, happened in zip(predicted, observed, strict=False):
-        same_scale = float(told["scale"]) == float(happened["scale"])
-        if not same_scale or told["skipped"] != happened["skipped"]:
-            return int(happened["step"])
+    for expected, found in zip(predicted, observed, strict=False):
+        same_scale = float(expected["scale"]) == float(found["scale"])
+        if not same_scale or expected["skipped"] != found["skipped"]:
+            return int(found["step"])
     if len(predicted) == len(observed):
         return None
     longer = max(predicted, observed, key=len)

@@ -245,7 +245,7 @@ class AutocastEmulation:
             _restore(self._swaps.pop()[1])
 
 
-# A module, the name of a parameter of it, the parameter, and what stands in its place meanwhile.
+# A module, the name of a parameter of it, the parameter, and what replaces it meanwhile.
 Swap = tuple[Module, str, Any, Tensor]
 
 

@@ -60,7 +60,7 @@ def arrow_table(
     """Returns a table of a result (default: the principal one) as an Arrow table.
 
     Integers, also where a row has none, are int64; names are dictionaries; numbers that are not
-    finite are floats. The metadata of the schema tell the result's schema and the table's name.
+    finite are floats. The metadata of the schema hold the result's schema and the table's name.
     Raises UsageError, InputError, and ModuleNotFoundError without pyarrow.
     """
     arrow = need("pyarrow")

@@ -96,7 +96,7 @@ def _of_proto(place: str, histogram: Any) -> _Buckets:
     """Bucket i of the old form holds the values from limit i - 1 up to limit i.
 
     Empty buckets may be left out, which widens none of the others. The first one's lower limit is
-    not told but by `min`.
+    known only from `min`.
     """
     limits = np.asarray(histogram.bucket_limit, np.float64)
     counts = _whole(place, histogram.bucket)
@@ -110,14 +110,14 @@ def _of_proto(place: str, histogram: Any) -> _Buckets:
     lows = np.concatenate([[-np.inf], limits[:-1]])[: len(limits)]
     # Two zeros are values that are all zero, or fields that were left out.
     may_be_zero = ((lows <= 0) & (limits >= 0))[counts > 0].all()
-    told = (least, most) != (0, 0) or bool(may_be_zero and histogram.num)
+    stated = (least, most) != (0, 0) or bool(may_be_zero and histogram.num)
     nan = inf = 0
     if outside and not (np.isfinite(least) and np.isfinite(most)):
         nan, inf = (outside, 0) if np.isnan(least) or np.isnan(most) else (0, outside)
         outside = 0
     if outside:
         lows, limits, counts = _with_outside(lows, limits, counts, (least, most), outside)
-    if not told or not np.isfinite([least, most]).all():
+    if not stated or not np.isfinite([least, most]).all():
         return _Buckets(lows, limits, counts, nan, inf)
     return _clipped(place, _Buckets(lows, limits, counts, nan, inf, (least, most)))
 

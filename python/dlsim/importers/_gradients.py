@@ -24,7 +24,7 @@ class Gradients:
     """What a file of a trace holds: the tensors of a step, or of one micro-step or rank of it.
 
     Tensors are float16, float32 or float64 NumPy arrays, or bfloat16 PyTorch tensors, contiguous.
-    `roles` are those that their names do not tell.
+    `roles` are those that do not follow from their names.
     """
 
     position: Position

@@ -79,7 +79,7 @@ def natural_key(path: Path) -> list[tuple[int, str]]:
 
 
 def position_of(path: Path, pattern: re.Pattern[str] | None = None) -> Position:
-    """Returns the position that a file's name tells.
+    """Returns the position that a file's name gives.
 
     Without `pattern` the step is the number after "step" or "iter", or else the last number that
     belongs to no "rank" or "micro"; the rank may also be the name of the file's directory. A

@@ -61,7 +61,7 @@ class Layout:
                 raise InputError(f"{place}: step {step} has files with and without micro-steps")
 
     def placed(self, gradients: Gradients) -> Gradients:
-        """Returns gradients with the metadata that tell how many ranks and micro-steps belong."""
+        """Returns gradients with the metadata that say how many ranks and micro-steps there are."""
         position = gradients.position
         metadata = dict(gradients.metadata)
         if self._ranks == 1:

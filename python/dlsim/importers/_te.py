@@ -27,7 +27,7 @@ _NAME = re.compile(
 )
 _RANK = re.compile(r"rank_(\d{1,9})")
 
-# What a dumped tensor is called in a trace, whose names tell roles. The activation is the layer's
+# What a dumped tensor is called in a trace, whose names give roles. The activation is the layer's
 # input.
 _SUFFIXES = {
     "activation": ".activation.act",

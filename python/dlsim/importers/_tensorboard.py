@@ -68,14 +68,14 @@ def import_tensorboard(
 ) -> Imported:
     """Imports the histograms of a TensorBoard run as two profiles, OUTPUT.low and OUTPUT.high.
 
-    A bucket tells that values lie between two limits. In the low profile each is at its limit next
+    A bucket says that values lie between two limits. In the low profile each is at its limit next
     to zero, in the high one at the other, so that counts of underflow and overflow of the true
     values are between those of replays of both. Values in a bucket that touches zero are the
     smallest positive float32 in the low profile and zero in the high one.
 
     `tensors` chooses tags (default: those with "grad"). `log2`: "all" if the values are Cerebras'
     log2(|x| + 2^-50), "none" if not, "auto" for the tags of its trainer. `grad_scale` is the loss
-    scale that the values still carry, or `scale_tag` the tag of scalars that tell it. `first` and
+    scale that the values still carry, or `scale_tag` the tag of scalars that hold it. `first` and
     `last` bound the steps. Raises InputError, UsageError, ModuleNotFoundError without tensorboard.
     """
     if log2 not in LOG2_CHOICES:

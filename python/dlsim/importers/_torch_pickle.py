@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Reads the pickle of a torch.save archive as data: an unpickler that finds no class or function.
 
-What PyTorch would call (rebuild a tensor, an OrderedDict) is recognised by its name and noted down;
+What PyTorch would call (rebuild a tensor, an OrderedDict) is recognized by its name and noted down;
 every other name is refused, or kept as a name. So no torch is needed, and no hostile file can run
 code or make PyTorch's loader (CVE-2025-32434, CVE-2026-24747) do so. Only the opcodes that
 torch.save writes are taken, and not too many of them.
@@ -54,7 +54,7 @@ class Name(_Plain):
             return OtherTensor(cls.full.removeprefix("torch._utils._rebuild_"))
         if cls.keeps_foreign:
             return Foreign(cls.full)
-        raise Refused(f"it asks for {cls.full}")
+        raise Refused(f"it refers to {cls.full}")
 
 
 class _Dict(_Plain, dict[Any, Any]):
@@ -79,7 +79,7 @@ class Storage(_Plain):
 
 @dataclass(frozen=True)
 class StoredTensor(_Plain):
-    """A view of a storage. `dtype` is given if the storage does not tell it."""
+    """A view of a storage. `dtype` is given if the storage does not know it."""
 
     storage: Storage
     offset: int

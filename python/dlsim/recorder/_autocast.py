@@ -96,7 +96,7 @@ def policy_of(operation: str) -> bool | None:
 
 
 def kept_in(function: str) -> frozenset[str]:
-    """Returns the operations that a function tells to keep the type of what it gives them."""
+    """Returns the operations that a function requires to keep the type of their arguments."""
     return frozenset({"log_softmax"} if function == "cross_entropy" else ())
 
 

@@ -32,7 +32,7 @@ class Background:
 
     What it is given must stay as it is until `wait` returns; what is lent is looked at then, and
     its step completed if it did. Steps and errors are counted in `report` by `settle`, which raises
-    them instead if `raises`. `pace` is told how long that thread works on a step, and how long the
+    them instead if `raises`. `pace` receives how long that thread works on a step, and how long the
     caller waits for it.
     """
 
@@ -175,7 +175,7 @@ class Background:
                 self._report.steps += 1
 
     def measure(self) -> None:
-        """Tells the report how many bytes are on the disk."""
+        """Notes in the report how many bytes are on the disk."""
         if self._sink is not None:
             self.wait()
             self._report.bytes = self._sink.bytes_on_disk()

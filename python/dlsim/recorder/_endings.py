@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What becomes of open recorders when their process ends, or in one that is forked from it."""
+"""What happens to open recorders when their process ends, or in one that is forked from it."""
 
 from __future__ import annotations
 

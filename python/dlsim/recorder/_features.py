@@ -34,8 +34,8 @@ def _default(dims: int) -> int:
 class Features:
     """What the metadata of a step say of the gradients of its activations.
 
-    What does not tell, as an activation function, a container or a sum, is taken as readers take
-    it, unless something in the model has as many axes and other features: then it is not known.
+    Modules that do not say, such as an activation function, a container or a sum, are taken as
+    readers take them, unless a module with as many axes has other features: then it is not known.
     """
 
     def __init__(self, modules: Mapping[str, Any]) -> None:
@@ -81,7 +81,7 @@ class Features:
 
 
 def _axis_of(module: Any, dims: int) -> int | None:
-    """Returns the axis of features of what a module returns; None if the module does not tell."""
+    """Returns the axis of features of what a module returns; None if the module does not say."""
     if module is None:
         return None
     from torch import nn

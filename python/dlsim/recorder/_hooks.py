@@ -20,7 +20,7 @@ class Seen:
     """Gradients that hooks have seen, by name.
 
     They are held, not copied. Autograd adds nothing to a gradient that somebody holds; should
-    anything else change one in place, its version tells.
+    anything else change one in place, its version shows it.
     """
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ def _owns_its_memory(tensor: Any) -> bool:
 
 
 class Loan:
-    """A gradient that the training shall not change in place until the recorder's next call.
+    """A gradient that the training must not change in place until the recorder's next call.
 
     Nothing here holds its memory, which is free as soon as the training has left it and it was
     read.

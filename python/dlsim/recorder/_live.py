@@ -24,7 +24,7 @@ class Live:
         if scheduler is not None:
             if self._skipped is None:
                 raise UsageError(
-                    "scheduler: nothing tells which steps are skipped, expected scaler, a "
+                    "scheduler: nothing says which steps are skipped, expected scaler, a "
                     "GradScaler of torch or of dlsim.amp"
                 )
             self._drift = Drift(scheduler, self._skipped)

@@ -150,13 +150,13 @@ class Loop:
             self._choice.begin(step)
 
     def _stated(self, scale: Any) -> float | None:
-        """Returns the stated scale; None if it cannot be had or is not that of the gradients."""
+        """Returns the stated scale; None if it is not available or is not that of the gradients."""
         if self._choice.inference:
             return 1.0
         if not self._choice.any() and (scale is not None or self._scaler is not None):
             return None
         if scale is None and self._scaler is None:
-            scale_of(None, None)  # raises: a loop that forgets it shall not run on
+            scale_of(None, None)  # raises: a loop that forgets it must stop
         with self.counting(f"step {self._next}"):
             if scale is None:
                 check_still_scaled(self._scaler)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is written down of a step: the loss scale, stated or asked of a scaler, and more."""
+"""What is recorded about a step: the loss scale, given or read from a scaler, and more."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def scale_of(scale: Any, scaler: Any) -> float:
 def check_still_scaled(scaler: Any) -> None:
     """Raises Error if unscale_() was called for an optimizer of a GradScaler in this step.
 
-    That of torch and that of dlsim.amp tell; from others nothing is known.
+    Those of torch and of dlsim.amp say it; of others nothing is known.
     """
     states = getattr(scaler, "_per_optimizer_states", getattr(scaler, "_states", None))
     for state in states.values() if isinstance(states, Mapping) else ():

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-# Stands for the model itself, which has no name among its modules.
+# Represents the model itself, which has no name among its modules.
 ROOT = "(root)"
 
 # What wrappers put before the names of a model's own parameters and modules.

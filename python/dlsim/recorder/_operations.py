@@ -221,7 +221,7 @@ class Operations:
             self._found("difference", shares, True)
 
     def _made_of_integers(self, result: Any, narrow: bool) -> None:
-        """Tells of integers that 16-bit training would have as numbers of 16 bits."""
+        """Reports integers that 16-bit training would hold as 16-bit numbers."""
         if narrow and result.is_floating_point() and result.element_size() == 4 and result.dim():
             self._guard(lambda: self._copied(None, result))
             self._widths.set(result, True)
@@ -231,8 +231,8 @@ class Operations:
     ) -> Any:
         """Makes a tensor of its own of one that was converted to the type that it has already.
 
-        In 16-bit training it would be another one. A type that was asked of a tensor looks like
-        float32, so that the last call, or that of the module, tells what was meant.
+        In 16-bit training it would be another one. A type that was read from a tensor looks like
+        float32, so the last call, or that of the module, shows what was meant.
         """
         given = args[0]
         if result is not given or not result.is_floating_point() or result.element_size() != 4:
@@ -305,7 +305,7 @@ class Operations:
             self._take(operator.operation, given, results[0], in_place=operator.in_place)
 
     def _copy(self, given: Iterable[Any]) -> None:
-        """Tells of the copies in 16 bits that autocast makes of tensors, once of each."""
+        """Reports the copies in 16 bits that autocast makes of tensors, each once."""
         for one in floats_in(list(given)):
             if self._widths.narrow(one) or self._widths.is_parameter(one):
                 continue

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 
 class Watcher(Protocol):
-    """What is told of the steps. None of its methods raises but for what shall end the step."""
+    """Receives the steps. Its methods raise only what must end the step."""
 
     def before(self, optimizer: Any, options: Any, *, again: bool) -> None:
         """An optimizer is about to read gradients, of its closure again in the same step."""
@@ -20,7 +20,7 @@ class Watcher(Protocol):
 
 
 class Steps:
-    """Tells `watcher`, which may return None when it is gone, until `remove`.
+    """Notifies `watcher`, which may return None when it is gone, until `remove`.
 
     An optimizer that is given a closure reads what that leaves: it is wrapped.
     """

@@ -59,7 +59,7 @@ class StepOrder:
         if not self._parameters or not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"):
             self._frozen.clear()
             return
-        order = weakref.ref(self)  # what torch keeps shall not keep the recorder
+        order = weakref.ref(self)  # what torch keeps must not keep the recorder alive
 
         def stepped(optimizer: Any, *_: Any) -> None:
             held = order()
@@ -153,7 +153,7 @@ def _hook_of(name: str, order: weakref.ref[StepOrder]) -> Callable[[Any], None]:
 
 
 def _smallest(parameters: Mapping[str, Any]) -> str | None:
-    """Returns the smallest of the parameters of which a few elements tell something."""
+    """Returns the smallest of the parameters of which a few elements are significant."""
     sizes = {name: one.numel() for name, one in parameters.items() if one.requires_grad}
     return min(
         (name for name in sizes if sizes[name] >= _ENOUGH), key=sizes.__getitem__, default=None
@@ -163,7 +163,7 @@ def _smallest(parameters: Mapping[str, Any]) -> str | None:
 def _factor(before: Any, now: Any) -> float | None:
     """Returns what all elements were multiplied by, if it is one factor below 1.
 
-    A power of two is none: a loss scale was divided out.
+    A power of two is not one: a loss scale was divided out.
     """
     import torch
 

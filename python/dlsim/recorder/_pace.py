@@ -23,7 +23,7 @@ FIRST_OF_ALL = 1000  # steps, where processes must record the same ones
 # Each divides the next, so that runs that were recorded at different distances share steps.
 DISTANCES = (1, 5, 10, FORWARD_EVERY, 100, 500, 1000)
 _NOT_MEASURED = 2  # recorded steps at the beginning, in which outputs are opened and memory grows
-_ENOUGH = 5  # steps that tell how long the training takes alone
+_ENOUGH = 5  # steps that show how long the training takes alone
 _ROOM = 1.25  # how far a share must be off before another distance is chosen
 
 
@@ -125,7 +125,7 @@ class Pace:
         self._hooks += seconds
 
     def waited(self, seconds: float) -> None:
-        """Adds what the training's thread waited for the other one, which `worked` tells."""
+        """Adds how long the training's thread waited for the other one, which `worked` reports."""
         self._waits += seconds
 
     def worked(self, step: int, seconds: float) -> None:

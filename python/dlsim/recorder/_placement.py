@@ -12,7 +12,7 @@ from .._errors import Error
 from ._names import ROOT
 from ._ranks import Ranks, is_distributed, kinds_of_sharding, wrapped_in
 
-_UNKNOWN = "is a plain tensor in tensor-parallel training, where nothing tells its elements"
+_UNKNOWN = "is a plain tensor in tensor-parallel training, where nothing says which elements it has"
 
 
 Cuts = tuple[tuple[int, int], ...]
@@ -45,7 +45,7 @@ class Piece:
 
 
 class Pieces:
-    """Tells shards, replicas and partial sums of the gradients of sharded training apart."""
+    """Distinguishes shards, replicas and partial sums of the gradients of sharded training."""
 
     def __init__(self, models: Iterable[Any], parameters: Mapping[str, Any], ranks: Ranks) -> None:
         self._ranks = ranks
@@ -97,16 +97,16 @@ class Pieces:
                     self._grids[name] = piece.grid
         return found
 
-    def metadata(self, told: Mapping[str, str]) -> dict[str, str]:
+    def metadata(self, of_tensors: Mapping[str, str]) -> dict[str, str]:
         """Returns what a reader needs to put together the pieces since the last call.
 
-        To that it adds what is told of tensors, a line each that ends with a name, by the names
+        To that it adds what is known of tensors, a line each that ends with a name, by the names
         that these have here.
         """
         grids, self._grids = self._grids, {}
         renamed, self._renamed = self._renamed, {}
         found = {"shard_grid": json.dumps(grids)} if grids else {}
-        for key, text in told.items():
+        for key, text in of_tensors.items():
             lines = (line.rpartition(" ") for line in text.split("\n"))
             found[key] = "\n".join(f"{a}{b}{renamed.get(name, name)}" for a, b, name in lines)
         return found
@@ -203,7 +203,7 @@ def _wrappers_of_parameters(models: Iterable[Any]) -> dict[int, Any]:
 
 
 def _piece_of_wrapper(wrapper: Any) -> Piece | None:
-    """Returns what this process holds of a FullyShardedDataParallel; None if it does not tell."""
+    """Returns what this process holds of a FullyShardedDataParallel; None if it does not say."""
     import torch.distributed as dist
 
     strategy = getattr(getattr(wrapper, "sharding_strategy", None), "name", "")

@@ -12,10 +12,10 @@ from typing import Any
 
 from .._errors import Error, UsageError
 from ._followed import Buffer, Followed, why_not
+from ._optimizer_state import State, settings_of, states_of
 from ._optimizers import Steps
 from ._probe_file import EXTRA, FIRST, FOUND, SCALE, ProbeFile, Update
 from ._report import Report
-from ._told import State, remembered, told
 from ._worker import Job, Worker
 
 ELEMENTS = 4096  # of a parameter, where a caller asks for no other number
@@ -27,7 +27,7 @@ class Following:
     """The probe of a recorder: what optimizers do to `parameters`, by name, until `close`.
 
     Errors are counted in `report`, or raised if `raises`. After one of the file the next update
-    begins with the values anew.
+    records the values again.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class Following:
         update = self._update_for(optimizer)
         groups = {id(group): group for _, group, _ in mine}
         numbers = {one: len(update.groups) + i for i, one in enumerate(groups)}
-        update.groups.extend(told(optimizer, group) for group in groups.values())
+        update.groups.extend(settings_of(optimizer, group) for group in groups.values())
         update.optimizers.add(id(optimizer))
         update.stepping.add(id(optimizer))
         taken, group_of = {}, {}
@@ -243,7 +243,7 @@ class Following:
         buffer.read({i: one.parameter.detach() for i, one in enumerate(self._followed)})
         buffer.send()
         newest = sorted(self._known, key=self._known.__getitem__, reverse=True)
-        return buffer, remembered(newest, self._followed) if states else []
+        return buffer, states_of(newest, self._followed) if states else []
 
     def _finish(self) -> None:
         """Has the update written that was read."""

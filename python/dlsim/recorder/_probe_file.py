@@ -10,11 +10,11 @@ from typing import Any
 
 from .. import _core
 from ._followed import Buffer, Followed
-from ._told import Group, State, factor
+from ._optimizer_state import Group, State, factor
 
 FIRST = 16  # elements by which clipping is found
 FOUND, SCALE = FIRST, FIRST + 1  # places of what an optimizer that unscales by itself is given
-EXTRA = FIRST + 2  # values in a buffer beside the elements
+EXTRA = FIRST + 2  # values in a buffer besides the elements
 
 
 @dataclass

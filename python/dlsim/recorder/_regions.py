@@ -16,7 +16,7 @@ class Regions:
 
     `counts` says whether one that is entered now is a part of the model; around the model it is how
     the training that is recorded goes without autocast, whatever the one in 16 bits would do. What
-    turns autocast off only where it is on, is told that it is.
+    turns autocast off only where it is on, learns that it is.
     """
 
     def __init__(self, counts: Callable[[], bool]) -> None:
@@ -77,7 +77,7 @@ def nesting() -> int:
 
 
 def _unavailable(context: Any) -> bool:
-    """Returns whether PyTorch turns a context off by itself, for want of a device."""
+    """Returns whether PyTorch turns a context off by itself, as there is no device."""
     import torch
 
     return bool(context.device == "cuda") and not torch.cuda.is_available()

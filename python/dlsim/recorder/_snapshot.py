@@ -45,7 +45,7 @@ def stride_of(shape: tuple[int, ...], sample: int) -> int:
 
 
 def _is_seldom(name: str) -> bool:
-    """Returns whether a tensor is recorded in few steps, so that no buffer shall wait for it."""
+    """Returns whether a tensor is recorded in few steps, so that no buffer is kept for it."""
     return "/" in name or role_of(name) in ("act", "value")
 
 
@@ -64,7 +64,7 @@ class HostCopies:
 
     With `borrowed`, parameters' gradients are those that the training goes on to change. All others
     are held by hooks alone, and are not copied where they are on the CPU. Those on a CUDA device go
-    to pinned buffers, with one synchronisation of each device for all; with `on_device` those of
+    to pinned buffers, with one synchronization of each device for all; with `on_device` those of
     the first device stay there. What `lender` lends stays where it is, too; `loans` are those of
     the last call.
     """

@@ -154,10 +154,10 @@ class Sources:
 
     def metadata(self) -> dict[str, str]:
         """Returns what a reader needs to know of the tensors taken last."""
-        told = self._features.metadata()
+        metadata = self._features.metadata()
         if self._records_forward and self._forward is not None:
-            told.update(self._forward.metadata())
-        return told
+            metadata.update(self._forward.metadata())
+        return metadata
 
     def take_early(self) -> dict[str, Any]:
         """Returns the activations and their gradients that the batches so far have left."""

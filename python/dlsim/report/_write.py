@@ -127,9 +127,9 @@ def complete(
 def _are_steps_of(steps: Sequence[int], results: Sequence[ShownResult], paths: list[str]) -> bool:
     """Whether the trace that a result names still has the steps that the result tells."""
     result = next(result for result in results if result.trace_paths == paths)
-    told = result.data["trace"]
+    stated = result.data["trace"]
     found = {"steps": len(steps), "first_step": steps[0], "last_step": steps[-1]}
-    return all(told.get(key, value) == value for key, value in found.items())
+    return all(stated.get(key, value) == value for key, value in found.items())
 
 
 def _paths(results: Sequence[ShownResult], trace: StrPath | None) -> list[str]:

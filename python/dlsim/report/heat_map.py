@@ -15,7 +15,7 @@ from ._json import packed
 from ._names import NameTable, in_order, layer_of
 
 MAX_BINS = 400  # more than a screen has room for
-MAX_PACKED = 3_000_000  # bytes of all maps of the page; above it neighbouring bins are joined
+MAX_PACKED = 3_000_000  # bytes of all maps of the page; above it neighboring bins are joined
 _BINS = ("first_step", "last_step", "steps", "skipped_steps")
 _SUMS = ("nonzero", "underflow", "overflow", "sum_of_squares", "underflow_sum_of_squares")
 _ERROR = "error_sum_of_squares"  # not in older results

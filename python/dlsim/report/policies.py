@@ -12,7 +12,7 @@ from ._json import integer, objects, part, visible
 from ._text import format_count, format_scale, format_share, likeliest, number_cell
 
 TALL = 20  # rows above which the table scrolls by itself
-MANY = 0.1  # of the steps: so many with an unsafe scale are no exception
+MANY = 0.1  # of the steps: above this share, unsafe scales are no exception
 
 
 def outcome(run: Run) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from ._inputs import Run, ShownResult
 from ._json import log2, packed, visible
 from ._text import format_count, format_scale, raise_powers
 
-MAX_POINTS = 2000  # changes of a window; of more the narrowest of neighbouring ones
+MAX_POINTS = 2000  # changes of a window; of more the narrowest of neighboring ones
 OPEN = 126.0  # log2 of the largest scale that is tried: a window that ends there has no end
 WITH_A_SCALE = "with a scale"
 _GRADES = {

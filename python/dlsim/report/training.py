@@ -16,7 +16,7 @@ from ..profiles import Profile, open_profile
 from ..traces import TraceStep, open_trace
 from ._json import digits, log2, packed
 
-MAX_POINTS = 2000  # of more steps so many are shown, evenly
+MAX_POINTS = 2000  # of longer runs this many steps are shown, evenly
 
 
 @dataclass(frozen=True)

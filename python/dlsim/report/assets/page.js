@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What all sections share: the data, the chosen run, colours, charts that follow the theme.
+// What all sections share: the data, the chosen run, colors, charts that follow the theme.
 "use strict";
 const Report = (() => {
   const data = JSON.parse(document.getElementById("report-data").textContent);
@@ -26,7 +26,7 @@ const Report = (() => {
     return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   }
 
-  // What tells series apart: a colour and a symbol for each number.
+  // What tells series apart: a color and a symbol for each number.
   function hue(i) {
     return color(`c-${hues[i % hues.length]}`);
   }
@@ -64,7 +64,7 @@ const Report = (() => {
     return `${digits}\u00b710${raised(Number(exponent))}\u202f%`;
   }
 
-  // An axis of decades up to 10^last, with zeros on its floor: where a value stands, and its ticks.
+  // An axis of decades up to 10^last, with zeros on its floor: the position of a value, and its ticks.
   function decades(values, last) {
     const positive = values.filter((v) => typeof v === "number" && v > 0);
     const floor = positive.length ? Math.floor(Math.log10(Math.min(...positive))) - 1 : -1;
@@ -133,7 +133,7 @@ const Report = (() => {
   }
 
   // Draws into `element` what `build()` returns, {data, layout, label}, once it comes into view and
-  // whenever `draw` is called or the colours change.
+  // whenever `draw` is called or the colors change.
   function chart(element, build) {
     const entry = { element, build, seen: false, drawn: Promise.resolve() };
     entry.draw = () => {

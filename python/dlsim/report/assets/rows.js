@@ -3,9 +3,9 @@
 "use strict";
 const Rows = (() => {
   const TEXT = 15; // pixels that a name needs
-  const LEAST = 2; // pixels of a row; of more rows than fit, neighbours are joined
+  const LEAST = 2; // pixels of a row; of more rows than fit, neighbors are joined
 
-  // Height of a chart with `frame` pixels around its rows, and how many neighbours make one row.
+  // Height of a chart with `frame` pixels around its rows, and how many neighbors make one row.
   function fit(count, frame) {
     const most = Report.onPaper() ? 620 : 1000;
     const height = Math.max(220, Math.min(most, frame + 18 * count));

@@ -34,7 +34,7 @@ const ScalePath = (() => {
   }
 
   function marks(path) {
-    // Where there is no logarithm of the scale, marks stand at the foot of the line.
+    // Where there is no logarithm of the scale, marks are drawn at the foot of the line.
     const foot = Math.min(0, ...path.log2.filter((y) => y !== null));
     return Object.entries(causes).flatMap(([cause, [hue, symbol]]) => [1, 0].map((skipped) => {
       const rows = path.marks.filter((m) => m[5] === cause && m[7] === skipped);

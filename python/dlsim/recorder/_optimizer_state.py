@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an optimizer was told and what it remembers, as a probe holds them."""
+"""Settings and states of an optimizer, as a probe holds them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Group = tuple[str, dict[str, float]]
 State = tuple[int, int, dict[str, Any]]
 
 
-def told(optimizer: Any, group: Mapping[str, Any]) -> Group:
-    """Returns the name of an optimizer and what is a number of a group's settings.
+def settings_of(optimizer: Any, group: Mapping[str, Any]) -> Group:
+    """Returns the name of an optimizer and the settings of a group that are numbers.
 
     `cuda` is 1 if the parameters are on a CUDA device, and `tensor_betas` if betas are tensors:
     PyTorch rounds differently then. Adam of DeepSpeed and Apex keeps its kind of weight decay in an
@@ -49,7 +49,7 @@ def _is_number(value: Any) -> bool:
     return getattr(value, "numel", int)() == 1 and not value.is_complex()
 
 
-def remembered(optimizers: Sequence[Any], followed: Sequence[Followed]) -> list[State]:
+def states_of(optimizers: Sequence[Any], followed: Sequence[Followed]) -> list[State]:
     """Returns the states of the elements that are followed, of the first optimizer that has them.
 
     They are empty if it has not updated them yet.
