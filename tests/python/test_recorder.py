@@ -278,7 +278,7 @@ def test_time_and_bytes_are_reported(tmp_path: Path) -> None:
     report = rec.report()
     assert 0 < report.seconds < time.perf_counter() - began
     assert str(report).startswith(
-        f"{os.fspath(tmp_path / 'run')}: 3 steps, 4 tensors of 0.3 KiB in the last, "
+        f"{os.fspath(tmp_path / 'run')}: 3 steps, 4 tensors of 0.3 KiB per step, "
         f"{report.bytes / 1024:.1f} KiB written, "
     )
 

@@ -107,8 +107,8 @@ class Report:
         text = (
             f"{self.path}: {counted(self.steps, 'steps')}, "
             f"{counted(len(self.tensors), 'tensors')} of "
-            f"{bytes_text(self.step_bytes)} in the last, {bytes_text(self.bytes)} written, "
-            f"{self.seconds:.3f} s, {counted(self.errors, 'errors')}"
+            f"{bytes_text(self.step_bytes)} per step, {bytes_text(self.bytes)} written, "
+            f"{self.seconds:.3f} s in the recorder, {counted(self.errors, 'errors')}"
         )
         if self.every is not None:
             text += f", recording {'all' if self.every == 1 else f'multiples of {self.every}'} now"
