@@ -36,8 +36,8 @@ def headroom_html() -> str:
     """Returns the HTML of the figure."""
     return (
         "<figure><figcaption><strong>Head-room of each layer</strong> in binades, powers of two "
-        "below the largest value of the format. What is left of 0 overflows. A loss scale does not "
-        "change the forward pass; for gradients the head-room is that at scale 1, which is the "
+        "below the largest value of the format. Bars to the left of 0 overflow. A loss scale does "
+        "not change the forward pass; for gradients the head-room is that at scale 1, which is the "
         "exponent of the largest possible loss scale.</figcaption>"
         '<div class="chart" data-chart="layer-headroom"></div></figure>'
     )

@@ -248,7 +248,7 @@ def _policies(runs: list[Run]) -> str:
     return (
         _part("policies")
         + policies_table(runs)
-        + '<figure><figcaption>What became of the steps</figcaption><div class="chart" '
+        + '<figure><figcaption>Applied and skipped steps</figcaption><div class="chart" '
         + f'data-chart="fates"></div></figure>{notes(runs)}'
     )
 

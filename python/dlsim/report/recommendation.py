@@ -114,6 +114,9 @@ def _common_notes(items: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _card(item: Mapping[str, Any], key: str, common: Sequence[str]) -> str:
     grade, verdict = _GRADES.get(item["verdict"], ("fair", visible(item["verdict"])))
+    start = _start(item)
+    if item["verdict"] == "no scale needed" and start > 1:  # as the command says it
+        verdict = f"start a loss scaler at {format_scale(start)}"
     name = escape(visible(item["format"]))
     return f"""<article class="card">
 <h3>{name} <span class="grade {grade}">{escape(verdict)}</span></h3>
@@ -131,6 +134,12 @@ the recommendation used{_window_words(item)}.</figcaption>
 {_blocks(item, key)}
 {_note_list([note for note in _texts(item) if note not in common])}
 </article>"""
+
+
+def _start(item: Mapping[str, Any]) -> float:
+    """Returns the initial scale of the recommended policy; 1 if it has none."""
+    params = part(part(item, "recommended"), "params")
+    return next((number(value) or 1.0 for key, value in params.items() if "init" in key), 1.0)
 
 
 def _window_words(item: Mapping[str, Any]) -> str:
@@ -152,9 +161,12 @@ def _recommended(item: Mapping[str, Any]) -> str:
         for key, value in part(chosen, "params").items()
     ]
     pairs += [
-        ("gradient lost", format_number(chosen.get("mean_loss"), 4)),
+        ("gradient lost", format_share(chosen.get("mean_loss"))),
         ("skipped steps", format_count(chosen.get("skipped_steps"))),
-        ("before the first applied", format_count(chosen.get("skipped_before_first_applied"))),
+        (
+            "skipped before the first applied",
+            format_count(chosen.get("skipped_before_first_applied")),
+        ),
         ("policies tried", format_count(chosen.get("policies_tried"))),
     ]
     rows = "".join(f"<div><dt>{key}</dt><dd>{value}</dd></div>" for key, value in pairs)
@@ -172,10 +184,10 @@ def _value(value: object) -> str:
     if found is None:
         return visible(value)
     text = f"{found:.10g}"
+    if found <= 0 or not found.hex().startswith("0x1.0000000000000p"):
+        return text
     power = format_scale(found)
-    return (
-        f"{text} = {power}" if found > 16 and found.hex().startswith("0x1.0000000000000p") else text
-    )
+    return power if found < 0.01 else f"{text} = {power}" if found > 16 else text
 
 
 def _tensors(item: Mapping[str, Any]) -> str:

@@ -6,14 +6,16 @@ const Recommendation = (() => {
     const labels = Rows.labels(bars.label, Report.narrow() ? 20 : 40);
     const chosen = (label) => label.startsWith("recommended");
     const data = [{
-      type: "bar", orientation: "h", x: bars.loss, y: bars.label.map((_, i) => i), showlegend: false,
+      type: "bar", orientation: "h", x: bars.loss.map((loss) => 100 * loss), y: bars.label.map((_, i) => i), showlegend: false,
       marker: { color: bars.label.map((label) => Report.color(chosen(label) ? "accent" : "quiet")) },
-      text: bars.loss.map((loss) => Number(loss).toPrecision(3)), textposition: "outside", cliponaxis: false,
-      customdata: bars.label.map((label, i) => [Report.plain(label), bars.skipped[i] ?? ""]),
-      hovertemplate: "%{customdata[0]}<br>gradient lost %{x}<br>steps skipped: %{customdata[1]}<extra></extra>",
+      text: bars.loss.map(Report.share), textposition: "outside", cliponaxis: false,
+      customdata: bars.label.map((label, i) => [
+        Report.plain(label), Report.share(bars.loss[i]), bars.skipped[i] ?? "",
+      ]),
+      hovertemplate: "%{customdata[0]}<br>gradient lost %{customdata[1]}<br>steps skipped: %{customdata[2]}<extra></extra>",
     }];
     const bound = typeof bars.bound === "number" ? [{
-      type: "line", xref: "x", yref: "paper", x0: bars.bound, x1: bars.bound, y0: 0, y1: 1,
+      type: "line", xref: "x", yref: "paper", x0: 100 * bars.bound, x1: 100 * bars.bound, y0: 0, y1: 1,
       line: { color: Report.color("ink"), dash: "dash", width: 1.5 },
     }] : [];
     return {
@@ -21,7 +23,7 @@ const Recommendation = (() => {
       layout: {
         height: 100 + 24 * bars.label.length, bargap: 0.3, shapes: bound,
         margin: { l: 8, r: 40, t: 28, b: 40 },
-        xaxis: { title: { text: "gradient lost, on average" }, rangemode: "tozero" },
+        xaxis: { title: { text: "gradient lost, on average" }, rangemode: "tozero", ticksuffix: " %" },
         yaxis: {
           autorange: "reversed", showgrid: false, zeroline: false, ...Rows.ticks(labels, labels.length),
         },
