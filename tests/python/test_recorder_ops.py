@@ -264,6 +264,23 @@ def test_rows_of_masked_scores_fail_where_they_become_nan(tmp_path, how, constan
     assert fails == nan
 
 
+@pytest.mark.parametrize("how", ["add", "where", "masked_fill"])
+def test_a_model_may_return_masked_scores_but_not_of_masked_fill(tmp_path, how) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            scores, mask = super().forward(x), torch.arange(4) > 1
+            if how == "masked_fill":
+                return scores.masked_fill(mask, -1e9)
+            if how == "where":
+                return torch.where(mask, torch.full_like(scores, -1e9), scores)
+            return scores + mask.to(scores.dtype) * -1e9
+
+    tensors, _ = recorded(tmp_path, Model(4, 4), torch.ones(3, 4))
+    assert "(root)/abs.act" not in tensors  # of the recorder itself
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict["fp16"].verdict
+    assert (verdict == "fails in forward") == (how == "masked_fill")
+
+
 @pytest.mark.parametrize(
     ("shares", "zero"),
     [

@@ -7,11 +7,8 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from ._memory import is_plain
-from ._tensors import LEAST_MASK
+from ._tensors import is_mask
 from ._widths import Widths
-
-# Negative constants that differ by less are one: a mask may be added to other terms.
-_SAME = 2.0**-20
 
 
 class Buffers:
@@ -36,7 +33,7 @@ class Buffers:
         return {
             f"{name}.value": one.detach()
             for name, (module, one) in self._found.items()
-            if wanted(module) and self._widths.was_read(one) and not _is_mask(one.detach())
+            if wanted(module) and self._widths.was_read(one) and not is_mask(one.detach())
         }
 
     def names(self) -> list[str]:
@@ -59,17 +56,3 @@ def _floating(modules: Mapping[str, Any]) -> Iterator[tuple[str, tuple[str, Any]
                 continue
             seen.add(id(one))
             yield f"{module}.{name}" if module else name, (module, one)
-
-
-def _is_mask(values: Any) -> bool:
-    """Returns whether what is large in a buffer is one negative constant, several times or alone.
-
-    Such a constant becomes minus infinity in 16 bits, and hides a score as before.
-    """
-    finite = values[values.isfinite()]
-    large = finite[finite.abs() > LEAST_MASK].double()
-    if large.numel() == 0:
-        return False
-    least, most = float(large.min()), float(large.max())
-    repeated = large.numel() > 1 or large.numel() == int(finite.count_nonzero())
-    return repeated and most < 0 and most - least <= -least * _SAME

@@ -14,7 +14,7 @@ from ._memory import is_plain, memory_of
 from ._names import ROOT
 from ._operations import Operations
 from ._regions import Regions, nesting
-from ._tensors import floats_in, in_backward, is_loss, tensors_in
+from ._tensors import floats_in, in_backward, is_loss, is_mask, tensors_in
 from ._widths import Widths
 
 
@@ -213,6 +213,10 @@ class ForwardPass:
             self._keep(name, tensor)
             self._operations.note(name, tensor)
         elif not found.of_module and f"{found.name}.act" in self._values:
+            with self._operations.looking():
+                masked = is_mask(self._values[f"{found.name}.act"])
+            if masked:
+                return  # the operation tells whether 16 bits can hold the constant
             value = self._values.pop(f"{found.name}.act")
             self._values[f"{name}.act"] = (
                 value.reshape(tensor.shape) if tensor.is_contiguous() else tensor.detach().clone()

@@ -157,7 +157,7 @@ class Operations:
         narrow = self._widths.narrow(scores) or bool(self._narrow_before.get(scores))
         if not isinstance(dim, int) or scores.numel() == 0:
             return
-        with self._looking():
+        with self.looking():
             largest = scores.detach().amax(dim)
             masked = -math.inf < float(largest.min()) < -LEAST_MASK
         if masked:
@@ -165,7 +165,8 @@ class Operations:
             self._found("masked_rows", largest, True)
 
     @contextmanager
-    def _looking(self) -> Iterator[None]:
+    def looking(self) -> Iterator[None]:
+        """Within it, the recorder's own operators are not seen."""
         self._looks_itself = True
         try:
             yield
@@ -182,7 +183,7 @@ class Operations:
             return
         divisors = self._roots.get(by) if operation in ("div", "reciprocal") else None
         if divisors is None:
-            with self._looking():
+            with self.looking():
                 tiny = (by != 0) & (by.detach().abs() < _TINY)
                 if not bool(tiny.any()):
                     return
@@ -198,7 +199,7 @@ class Operations:
         if operation == "sub":
             given = floats_in(args[:2])
             if len(given) == 2 and any(map(self._widths.narrow, given)):
-                with self._looking():
+                with self.looking():
                     first, second = (one.detach().abs() for one in given)
                     self._subtracted.set(result, first.maximum(second))
         elif operation in _AS_INEXACT and floats_in(args[0]):
@@ -215,7 +216,7 @@ class Operations:
         by = args[_DIVIDES_BY[operation]]
         larger = self._subtracted.get(by) if floats_in(by) else None
         if larger is not None and larger.shape == by.shape:
-            with self._looking():
+            with self.looking():
                 shares = by.detach().abs() / larger.clamp(min=_TINY)
             self._widths.set(shares, True)
             self._found("difference", shares, True)

@@ -13,6 +13,9 @@ from ..arrays import _dtypes
 # What masks fill in is below minus this: -1e4 itself was chosen to fit fp16.
 LEAST_MASK = 1e4
 
+# Negative constants that differ by less are one: a mask may be added to other terms.
+_SAME = 2.0**-20
+
 # The same names and types come in every step.
 role_of = lru_cache(maxsize=1 << 16)(_core.role_of)
 name_of_dtype = lru_cache(maxsize=64)(_dtypes.name_of_dtype)
@@ -55,3 +58,19 @@ def in_backward() -> bool:
     module: Any = torch  # the stubs of older versions lack the function
     task = getattr(module._C, "_current_graph_task_id", None)
     return task is not None and task() != -1
+
+
+def is_mask(values: Any) -> bool:
+    """Returns whether what is large in a tensor is one negative constant, several times or alone.
+
+    Such a constant becomes minus infinity in 16 bits, and hides a score as before.
+    """
+    if not bool((values < -LEAST_MASK).any()):
+        return False
+    finite = values[values.isfinite()]
+    large = finite[finite.abs() > LEAST_MASK].double()
+    if large.numel() == 0:
+        return False
+    least, most = float(large.min()), float(large.max())
+    repeated = large.numel() > 1 or large.numel() == int(finite.count_nonzero())
+    return repeated and most < 0 and most - least <= -least * _SAME
