@@ -154,10 +154,13 @@ void WindowSearch::Learn(int exponent, const StepInputs& inputs,
   if (!guess_) guess_ = PredictLow(inputs);
   // What overflows is in no error.
   if (exponent > current_.high) return;
+  // Of a module that is called again and again, as in a recurrent network, all calls make the
+  // gradients of the same parameters. Where no scale with head-room keeps each call, the largest
+  // with head-room is to keep them together.
   HarmAtScale& at = known_[exponent];
   const double limit = HarmLimit(conversion_, inputs.parameters_only);
-  const auto over = [&](Role role, Reading reading) {
-    return HarmOver(role, inputs.tensors, answers, inputs.totals, inputs.noise, reading);
+  const auto over = [&](Role role, Reading reading, Calls calls = Calls::kApart) {
+    return HarmOver(role, inputs.tensors, answers, inputs.totals, inputs.noise, reading, calls);
   };
   const bool exact = answers.empty() || !answers.front().bounds;
   for (const Reading reading : kReadings) {
@@ -167,7 +170,10 @@ void WindowSearch::Learn(int exponent, const StepInputs& inputs,
     }
     const HarmOverTensors grads = over(Role::kGrad, reading);
     const HarmOverTensors activations = over(Role::kActGrad, reading);
-    at.passes[IndexOf(reading)] = grads.mean <= limit && activations.mean <= limit;
+    at.passes[IndexOf(reading)] =
+        grads.mean <= limit && (activations.mean <= limit ||
+                                (exponent >= current_.high - kHeadroom &&
+                                 over(Role::kActGrad, reading, Calls::kTogether).mean <= limit));
     if (reading != Reading::kLikely || grads.tensors + activations.tensors == 0) continue;
     const HarmOverTensors& worse = activations.mean > grads.mean ? activations : grads;
     at.mean = worse.mean;

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "sim/replay/layer_name.h"
 
@@ -29,6 +30,16 @@ struct LayerGradients {
   double largest = 0;  // root mean square of its parameters' gradients
   double output_squares = 0;
 };
+
+// The modules that are called several times in a step.
+std::unordered_set<std::string> RepeatedModules(std::span<const StepTensor> tensors) {
+  std::unordered_set<std::string> repeated;
+  for (const StepTensor& tensor : tensors) {
+    const std::string call = LayerOf(tensor.name), module = WithoutCall(call);
+    if (module != call) repeated.insert(module);
+  }
+  return repeated;
+}
 
 double ErrorsOf(const TensorAnswer& answer, Reading reading) {
   if (answer.bounds && reading != Reading::kLikely) {
@@ -114,12 +125,27 @@ double HarmLimit(const Conversion& conversion, bool parameters_only) {
 
 HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
                          std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
-                         const std::vector<bool>& noise, Reading reading) {
-  HarmOverTensors over;
+                         const std::vector<bool>& noise, Reading reading, Calls calls) {
+  struct Sums {
+    size_t tensor;  // the first
+    double errors = 0, squares = 0;
+  };
+  std::vector<Sums> sums;
+  std::unordered_map<std::string, size_t> places;  // in `sums`
+  const std::unordered_set<std::string> repeated =
+      calls == Calls::kTogether ? RepeatedModules(tensors) : std::unordered_set<std::string>();
   for (size_t t = 0; t < tensors.size(); ++t) {
     if (tensors[t].role != role || noise[t] || totals[t].sum_of_squares == 0) continue;
-    over.Add(t, HarmOf(answers[t], totals[t], reading));
+    size_t place = sums.size();
+    if (!repeated.empty() && repeated.contains(WithoutCall(LayerOf(tensors[t].name)))) {
+      place = places.try_emplace(WithoutCall(StemOf(tensors[t].name)), place).first->second;
+    }
+    if (place == sums.size()) sums.push_back({t});
+    sums[place].errors += ErrorsOf(answers[t], reading);
+    sums[place].squares += totals[t].sum_of_squares;
   }
+  HarmOverTensors over;
+  for (const Sums& one : sums) over.Add(one.tensor, one.errors / one.squares);
   over.TakeMean();
   return over;
 }

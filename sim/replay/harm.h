@@ -72,11 +72,16 @@ struct HarmOverTensors {
   }
 };
 
+// Whether the calls of a module in a step, `cell.act_grad` and `cell.call1.act_grad`, are tensors
+// of their own, or parts of one; so with the operations of a module that has calls.
+enum class Calls { kApart, kTogether };
+
 // `answers` are those of one question; of `totals`, the sums over parts of any question, only what
 // is counted of the inputs is looked at.
 HarmOverTensors HarmOver(Role role, std::span<const StepTensor> tensors,
                          std::span<const TensorAnswer> answers, std::span<const TensorStats> totals,
-                         const std::vector<bool>& noise, Reading reading = Reading::kLikely);
+                         const std::vector<bool>& noise, Reading reading = Reading::kLikely,
+                         Calls calls = Calls::kApart);
 
 // The same of their channels, each tensor at its mean over channels, at a quantum; of tensors of
 // several channels: one is the tensor itself, of which more is known.

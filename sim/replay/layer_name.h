@@ -33,6 +33,10 @@ inline std::string OutputOf(std::string_view name) {
   return std::string(name);
 }
 
+// Returns a tensor's name without what it is of: "fc.call1" of "fc.call1.act_grad", and "fc/add" of
+// "fc/add.act".
+inline std::string StemOf(const std::string& name) { return name.substr(0, name.rfind('.')); }
+
 // Returns whether a name is that of an operation in a module, `<module>/<operation>`.
 inline bool IsOfOperation(std::string_view name) { return name.find('/') != name.npos; }
 

@@ -261,6 +261,25 @@ TEST_F(AdviceTest, NamesWhatIsLostWhereNothingServes) {
   EXPECT_EQ(advice.best, 1u);
 }
 
+// As of a recurrent network that forgets: early calls of its cell hardly count in its gradients.
+// Operations of the same kind in a module that is called once have nothing in common.
+TEST_F(AdviceTest, CallsCountTogetherWhereNoScaleKeepsEach) {
+  for (const bool of_cell : {true, false}) {
+    const std::string add = of_cell ? "cell/add" : "block/add";
+    for (int step = 0; step < 10; ++step) {
+      WriteStep(step, {FloatTensor("cell.act_grad", {1.0f}),
+                       FloatTensor("cell.call1.act_grad", {0x1p-45f}),
+                       FloatTensor(add + ".act_grad", {1.0f}),
+                       FloatTensor(add + ".call1.act_grad", {0x1p-45f})});
+    }
+    const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
+    EXPECT_EQ(fp16.verdict, of_cell ? Verdict::kWithScale : Verdict::kNoScaleServes);
+    if (!of_cell) continue;
+    EXPECT_EQ(fp16.scale, 0x1p13);
+    EXPECT_EQ(fp16.at_risk.size(), 2u);
+  }
+}
+
 TEST_F(AdviceTest, AScaleMayHaveToMove) {
   for (int step = 0; step < 40; ++step) {
     const float size = step < 20 ? 0x1p30f : 0x1p-30f;

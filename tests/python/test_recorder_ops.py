@@ -290,7 +290,9 @@ def test_a_model_may_return_masked_scores_but_not_of_masked_fill(tmp_path, how) 
         (lambda x: (x * 2).div_(x.amax(-1, keepdim=True) + 1e-8).tanh(), ["autocast", "half"]),
         (lambda x: torch.log(x + 1e-8).tanh(), ["autocast", "half"]),
         (lambda x: x / (x.sum(-1, keepdim=True) + 1e-8), ["half"]),
-        (lambda x: (x + 1e-8).sqrt(), []),
+        (lambda x: (x * x + 1e-8).sqrt(), ["autocast", "half"]),  # derivative 1 / (2 sqrt(0))
+        (lambda x: (x * x).clamp(min=1e-8).sqrt(), []),
+        (lambda x: (x + 1e-8).sqrt(), []),  # relu cuts its gradient
         (lambda x: x / (x.amax(-1, keepdim=True) + 1e-6), []),
         (lambda x: x / 1e-3, []),
     ],

@@ -23,6 +23,9 @@ _DIVIDES_BY = {"div": 1, "log": 0, "log10": 0, "log2": 0, "reciprocal": 0, "rsqr
 # Operations whose result is as inexact as what they are given.
 _AS_INEXACT = frozenset("abs add clamp clamp_min maximum relu".split())
 
+# Operations whose gradient is zero where their result is the least, and that hand such on.
+_CUTS, _KEEPS_CUT = frozenset("clamp clamp_min relu".split()), frozenset(("add", "amax"))
+
 # The smallest normal value of fp16: what is below may become zero.
 _TINY = 2.0**-14
 
@@ -69,6 +72,7 @@ class Operations:
         self._copies: ByMemory[set[tuple[int, int]]] = ByMemory()  # first element, elements
         self._narrow_before: ByMemory[bool] = ByMemory()  # what was made float32 of 16 bits
         self._roots: ByMemory[Any] = ByMemory()  # of square roots, what they are taken of
+        self._cut: ByMemory[bool] = ByMemory()  # what has no gradient where it is the least
         self._subtracted: ByMemory[Any] = ByMemory()  # of differences, the larger magnitudes
         self._looks_itself = False  # whether the operators that are called now are its own
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
@@ -93,6 +97,7 @@ class Operations:
         self._copies.clear()
         self._narrow_before.clear()
         self._roots.clear()
+        self._cut.clear()
         self._subtracted.clear()
         self._pending.clear()
 
@@ -176,7 +181,8 @@ class Operations:
     def _find_tiny_divisors(self, operation: str, args: tuple[Any, ...], result: Any) -> None:
         """Records what is divided by, or of what a logarithm is taken, if some of it is tiny.
 
-        Of a square root that is divided by, what it is taken of.
+        Of a square root that is divided by, what it is taken of; and of one that has a gradient,
+        which divides by the root.
         """
         by = args[_DIVIDES_BY[operation]]
         if not floats_in(by) or by.dim() == 0:
@@ -191,8 +197,9 @@ class Operations:
             self._widths.set(divisors, self._widths.narrow(by))
         if operation == "sqrt":
             self._roots.set(result, divisors)
-        else:
-            self._found("divisor", divisors, True)
+            if not by.requires_grad or self._cut.get(by):
+                return
+        self._found("divisor", divisors, True)
 
     def _follow_difference(self, operation: str, args: tuple[Any, ...], result: Any) -> None:
         """Keeps of a difference of 16-bit values how large these are, and follows it."""
@@ -286,11 +293,16 @@ class Operations:
         for one in given if widths.rounds(operator.operation) else ():
             if (before := self._latest.get(one)) is not None:
                 before.rounded = True
+        keeps_cut = operator.operation in _KEEPS_CUT and len(given) == 1
+        cut = operator.operation in _CUTS or (keeps_cut and self._cut.get(given[0]))
         for one in results:
             self._latest.forget(one)
             self._copies.forget(one)
             self._narrow_before.forget(one)
             self._roots.forget(one)
+            self._cut.forget(one)
+            if cut:
+                self._cut.set(one, True)
         kept = self._subtracted.get(given[0]) if operator.in_place and given else None
         for one in results:
             self._subtracted.forget(one)
