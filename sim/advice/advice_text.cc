@@ -258,8 +258,9 @@ std::string FormatAdviceDetails(const Advice& advice, size_t top) {
   }
   std::string noise;
   for (const std::string& name : advice.formats.front().noise_tensors) {
-    noise += (noise.empty() ? "  ignored, as they hold only rounding noise of float32: " : ", ") +
-             Printable(name);
+    noise +=
+        (noise.empty() ? "  ignored, as rounding noise of float32 or too small for SGD: " : ", ") +
+        Printable(name);
   }
   return text + (noise.empty() ? "" : Wrap(noise));
 }

@@ -195,7 +195,7 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
 void WindowConsumer::AddForward(const GradientStep& step, const StepInputs& inputs,
                                 const StepMeasurement& forward) {
   if (forward.tensors.empty()) return;
-  const std::set<std::string> float32 = step.AutocastFloat32();
+  const std::set<std::string> float32 = step.Listed(kAutocastFloat32Key);
   const std::set<std::string> slight =
       SlightOutputs(forward.tensors, TotalsOf(forward.answers.front()), inputs);
   for (Searched& searched : formats_) {

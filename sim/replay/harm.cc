@@ -19,6 +19,7 @@ namespace {
 // norm is smaller, and noise reaches 2^-13 of it.
 constexpr double kNoiseOfOutput = 0x1p-12, kNoiseOfParameters = 0x1p-18;
 constexpr double kVariation = 0x1p3;  // of noise from step to step
+constexpr double kSlightStep = 0x1p-12;
 
 double RootMeanSquare(const TensorStats& stats) {
   const uint64_t finite = stats.elements - stats.nonfinite();
@@ -97,12 +98,35 @@ std::vector<bool> NoiseFinder::Find(std::span<const StepTensor> tensors,
     tally.noise += noise[t];
     ++tally.steps;
   }
+  if (descends_) FindSlight(tensors, totals, noise);
   return noise;
+}
+
+void NoiseFinder::FindSlight(std::span<const StepTensor> tensors,
+                             std::span<const TensorStats> totals, std::vector<bool>& noise) const {
+  double largest = 0;
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role == Role::kGrad) largest = std::fmax(largest, totals[t].sum_of_squares);
+  }
+  std::vector<bool> slight(layer_count_), moves(layer_count_);
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    if (tensors[t].role != Role::kGrad) continue;
+    const bool is_slight = totals[t].sum_of_squares < kSlightStep * kSlightStep * largest;
+    if (is_slight) noise[t] = true;
+    (is_slight ? slight : moves)[layers_[t]] = true;
+  }
+  for (size_t t = 0; t < tensors.size(); ++t) {
+    const size_t layer = layers_[t];
+    if (tensors[t].role == Role::kActGrad && slight[layer] && !moves[layer]) noise[t] = true;
+  }
 }
 
 void NoiseFinder::Sample(const GradientSource& source, const StepOptions& options) {
   constexpr size_t kMost = 8;
   const size_t steps = source.step_count(), samples = std::min(kMost, (steps + kMost - 1) / kMost);
+  if (steps > 0) {  // the first step is recorded before an optimizer is known
+    descends_ = !source.Load(steps - 1, StepNeeds::kTensors)->Listed(kDescentKey).empty();
+  }
   if (samples < 2) return;
   const StepQuestion question = {{kFp16},
                                  1.0f};  // what is counted of the inputs is all that is used

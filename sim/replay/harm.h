@@ -24,6 +24,10 @@ namespace dlsim::sim {
 // recorded, its root mean square is below 2^-18 of that of another parameter of the layer. Such an
 // error varies from step to step: up to 2^3 times as much is noise, too, where the tensor was noise
 // at most of the steps that were seen.
+//
+// Where every parameter moves by its gradient at one rate, as with SGD, one whose gradient has a
+// norm below 2^-12 of the largest of the step hardly moves: it counts as noise, and so do the
+// outputs of a module that has only such.
 class NoiseFinder {
  public:
   // Sees steps all over the run before the first, an eighth of them and at most eight.
@@ -40,6 +44,8 @@ class NoiseFinder {
   };
 
   void FindLayers(std::span<const StepTensor> tensors);
+  void FindSlight(std::span<const StepTensor> tensors, std::span<const TensorStats> totals,
+                  std::vector<bool>& noise) const;
 
   std::vector<std::string> names_;  // of the tensors whose layers are known
   std::vector<size_t> layers_;      // by tensor
@@ -47,6 +53,7 @@ class NoiseFinder {
   std::unordered_map<std::string, size_t> places_;  // of all tensors so far, in tallies_
   std::vector<size_t> tally_of_;                    // by tensor
   std::vector<Tally> tallies_;
+  bool descends_ = false;  // whether every parameter moves by its gradient at one rate
 };
 
 // Returns the harm of a tensor, whose gradient is not zero. `total`: its counters over parts.

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/replay/float32_tensors.h"
+#include "sim/replay/listed_names.h"
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
 #include "src/base/check.h"
@@ -47,7 +47,9 @@ class OpenedStep final : public GradientStep {
 
   int64_t number() const override { return step_.step; }
   bool HasBrokenLoss() const override { return sim::HasBrokenLoss(step_.metadata); }
-  std::set<std::string> AutocastFloat32() const override { return Float32Tensors(step_.metadata); }
+  std::set<std::string> Listed(std::string_view key) const override {
+    return ListedIn(step_.metadata, key);
+  }
 
   std::vector<StepTensor> Tensors() const override { return gradients_.headers; }
 

@@ -9,7 +9,7 @@
 
 #include "dlsim/error.h"
 #include "sim/replay/file_state.h"
-#include "sim/replay/float32_tensors.h"
+#include "sim/replay/listed_names.h"
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
 
@@ -42,10 +42,10 @@ class RecordedStep final : public GradientStep {
       return sim::HasBrokenLoss(recording.metadata);
     });
   }
-  std::set<std::string> AutocastFloat32() const override {
+  std::set<std::string> Listed(std::string_view key) const override {
     std::set<std::string> names;
     for (const Recording& recording : step_.recordings) {
-      names.merge(Float32Tensors(recording.metadata));
+      names.merge(ListedIn(recording.metadata, key));
     }
     return names;
   }

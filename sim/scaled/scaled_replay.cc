@@ -169,7 +169,7 @@ void ScaledReplay::Add(const GradientStep& step) {
     throw InputError("--format", "scaled formats need the values of tensors", "a trace",
                      "a profile");
   }
-  const std::set<std::string> float32 = step.AutocastFloat32();
+  const std::set<std::string> float32 = step.Listed(kAutocastFloat32Key);
   std::vector<Source> sources;
   for (const Recording& recording : recorded->recordings) {
     for (const TraceTensor& tensor : recording.tensors) {

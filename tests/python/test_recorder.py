@@ -312,3 +312,29 @@ def test_gradients_of_a_device_are_copied_with_one_synchronization(monkeypatch) 
     second = copies.take({**found, "b": torch.zeros(4).as_subclass(OnDevice)}, 1, {})
     assert second["a"].data_ptr() == addresses[0] and second["b"].dtype == torch.float32
     assert len(synchronized) == 2
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "trains"),
+    [
+        (lambda heads: torch.optim.SGD(heads.parameters(), 0.1, momentum=0.9), True),
+        (lambda heads: torch.optim.Adam(heads.parameters()), False),
+        (lambda heads: torch.optim.SGD([{"params": [one], "lr": 0.1 / (1 + i)} for i, one in
+                                        enumerate(heads.parameters())], 0.1), False),
+    ],
+)  # fmt: skip
+def test_gradients_that_hardly_move_a_parameter_do_not_count(tmp_path, optimizer, trains) -> None:
+    heads = nn.ModuleList(nn.Linear(4, 2) for _ in range(4))
+    moves = optimizer(heads)
+    with dlsim.Recorder(heads, tmp_path / "t", on_error="raise") as rec:
+        for _ in range(3):
+            x = torch.randn(4, 4)
+            sum((head(x).mean() * 1e-6**i) ** 2 for i, head in enumerate(heads)).backward()
+            rec.step(scale=1.0)
+            moves.step()
+    assert [load(tmp_path / "t", step)[1].get("descent") for step in (0, 2)] == [
+        None,
+        "SGD" if trains else None,
+    ]
+    fp16 = dlsim.replay(tmp_path / "t", quiet=True).verdict["fp16"]
+    assert (fp16.verdict != "no scale serves") == trains

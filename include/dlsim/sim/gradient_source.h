@@ -10,6 +10,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dlsim/measure_step.h"
@@ -18,6 +19,12 @@
 #include "dlsim/trace.h"
 
 namespace dlsim::sim {
+
+// Keys of a recording's metadata, as kAutocastFloat32Key. The forward tensors of 16 bits whose
+// overflow in fp16 changes nothing:
+inline constexpr std::string_view kHarmlessOverflowKey = "harmless_overflow";
+// The optimizers, if they all move each parameter by its gradient, at one rate for all: "SGD".
+inline constexpr std::string_view kDescentKey = "descent";
 
 // One step, opened for questions.
 class GradientStep {
@@ -32,8 +39,8 @@ class GradientStep {
   // The step as it was recorded; null if its values are not at hand, as those of a profile.
   virtual const TraceStep* Recorded() const { return nullptr; }
 
-  // The forward tensors that autocast keeps in float32, as recorded.
-  virtual std::set<std::string> AutocastFloat32() const { return {}; }
+  // What its metadata lists under a key, one a line, such as kAutocastFloat32Key.
+  virtual std::set<std::string> Listed(std::string_view /*key*/) const { return {}; }
 
   // The gradients, in the order of StepMeasurement::tensors.
   virtual std::vector<StepTensor> Tensors() const = 0;

@@ -48,6 +48,7 @@ class StepOrder:
         self._update: WatchedUpdate | None = None
         self._given: set[str] = set()  # what backward has left
         self._used: set[str] = set()  # of those, what an optimizer has taken
+        self._descends: bool | None = None  # None: no optimizer has stepped yet
         self._small = _smallest(parameters) if compares else None
         self._before: tuple[int, Any] | None = None  # version and copy of the small one's gradient
 
@@ -92,12 +93,17 @@ class StepOrder:
         if name == self._small:
             self._before = gradient._version, gradient.detach().clone()
 
+    @property
+    def descends(self) -> bool:
+        """Whether all optimizers that have stepped move all parameters by gradients at one rate."""
+        return bool(self._descends)
+
     def _take(self, optimizer: Any) -> None:
-        if not self._given:
-            return
         parameters = (one for group in optimizer.param_groups for one in group["params"])
-        names = (self._names.get(id(parameter)) for parameter in parameters)
-        self._used.update(name for name in names if name in self._given)
+        names = {self._names.get(id(parameter)) for parameter in parameters} - {None}
+        if names:
+            self._descends = self._descends is not False and _descends(optimizer)
+        self._used.update(names & self._given)
 
     def check(self) -> None:
         """Raises Error if the gradients are no longer those that backward has left."""
@@ -141,6 +147,13 @@ class StepOrder:
         self._handles.clear()
         if self._update is not None:
             self._update.close()
+
+
+def _descends(optimizer: Any) -> bool:
+    from torch.optim import SGD
+
+    rates = {float(group["lr"]) for group in optimizer.param_groups}
+    return type(optimizer) is SGD and len(rates) == 1
 
 
 def _hook_of(name: str, order: weakref.ref[StepOrder]) -> Callable[[Any], None]:

@@ -155,6 +155,8 @@ class Sources:
     def metadata(self) -> dict[str, str]:
         """Returns what a reader needs to know of the tensors taken last."""
         metadata = self._features.metadata()
+        if self._order.descends:
+            metadata["descent"] = "SGD"
         if self._records_forward and self._forward is not None:
             metadata.update(self._forward.metadata())
         return metadata

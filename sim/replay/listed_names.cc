@@ -1,15 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/float32_tensors.h"
+#include "sim/replay/listed_names.h"
 
 #include <sstream>
 
-#include "dlsim/trace.h"
-
 namespace dlsim::sim {
 
-std::set<std::string> Float32Tensors(const std::map<std::string, std::string>& metadata) {
+std::set<std::string> ListedIn(const std::map<std::string, std::string>& metadata,
+                               std::string_view key) {
   std::set<std::string> names;
-  const auto listed = metadata.find(std::string(kAutocastFloat32Key));
+  const auto listed = metadata.find(std::string(key));
   if (listed == metadata.end()) return names;
   std::istringstream lines(listed->second);
   for (std::string name; std::getline(lines, name);) {
