@@ -21,6 +21,12 @@ namespace dlsim::sim {
 // negative if the magnitude overflows, not negative if it fits, infinite for 0.
 double ForwardHeadroom(const Conversion& conversion, float absmax);
 
+// Forward tensors of a step: those that autocast keeps in float32, those whose overflow in fp16
+// changes nothing, and those that may vanish.
+struct ListedTensors {
+  std::set<std::string> float32, harmless, slight;
+};
+
 // The forward tensors of one conversion.
 class ForwardTally {
  public:
@@ -29,14 +35,11 @@ class ForwardTally {
   // What to measure the forward tensors of a step with, at scale 1.
   const Conversion& conversion() const { return conversion_; }
 
-  // Takes over a step: its forward tensors and their counters over the parts. `float32`: those that
-  // autocast keeps in float32. `slight`: those that may vanish. Returns those that overflow for the
-  // first time, and whose values that do are all the same but for the sign; empty at nearly every
-  // step.
+  // Takes over a step: its forward tensors and their counters over the parts. Returns those that
+  // overflow for the first time, and whose values that do are all the same but for the sign; empty
+  // at nearly every step.
   std::set<std::string> Add(int64_t step, std::span<const StepTensor> tensors,
-                            std::span<const TensorStats> totals,
-                            const std::set<std::string>& float32,
-                            const std::set<std::string>& slight);
+                            std::span<const TensorStats> totals, const ListedTensors& listed);
 
   // Takes over the step's counters in rounding toward +infinity, where no negative value overflows:
   // which of the tensors that Add returned overflow by a negative constant. One that only hides
@@ -54,6 +57,8 @@ class ForwardTally {
     size_t steps = 0;
   };
 
+  bool ChangesNothing(const std::string& name, const TensorStats& stats,
+                      const ListedTensors& listed) const;
   OfRole& Of(Role role) { return role == Role::kValue ? values_ : outputs_; }
   bool Count(int64_t step, const TensorStats& stats, ForwardTensor& tensor) const;
 

@@ -95,11 +95,23 @@ std::vector<std::string> LostToUnderflow(const ForwardVerdict& verdict) {
   return texts;
 }
 
+// What overflows and changes nothing.
+std::vector<std::string> Harmless(const ForwardVerdict& verdict) {
+  std::vector<std::string> texts;
+  for (const ForwardTensor& tensor : verdict.tensors) {
+    if (tensor.harmless_absmax == 0) continue;
+    texts.push_back(fmt::format("{} reaches {}, whose overflow changes nothing",
+                                OwnerOf(tensor.name), ScaleNumber(tensor.harmless_absmax)));
+  }
+  return texts;
+}
+
 std::vector<std::string> RisksOf(const FormatAdvice& format) {
   std::vector<std::string> risks;
   if (format.verdict == Verdict::kFailsInForward) return risks;
-  for (const auto& found : {NearOverflow(format, format.forward),
-                            NearOverflow(format, format.values), LostToUnderflow(format.forward)}) {
+  for (const auto& found :
+       {NearOverflow(format, format.forward), NearOverflow(format, format.values),
+        LostToUnderflow(format.forward), Harmless(format.forward)}) {
     risks.insert(risks.end(), found.begin(), found.end());
   }
   return risks;
@@ -150,6 +162,23 @@ std::string Vanished(const FormatAdvice& format) {
         "fails in forward: {} divides by a difference, or takes its root or logarithm, that is "
         "less than the rounding errors of {}. No loss scale helps.",
         Printable(LayerOf((*difference)->name)), format.format);
+  }
+  const auto samples = std::ranges::find_if(
+      vanishing, [](const ForwardTensor* tensor) { return IsOfSamples(tensor->name); });
+  if (samples != vanishing.end()) {
+    return fmt::format(
+        "fails in forward: the samples of an input of {} differ by less than the rounding errors "
+        "of "
+        "{}. No loss scale helps.",
+        Printable(LayerOf((*samples)->name)), format.format);
+  }
+  const auto angles = std::ranges::find_if(
+      vanishing, [](const ForwardTensor* tensor) { return IsOfAngles(tensor->name); });
+  if (angles != vanishing.end()) {
+    return fmt::format(
+        "fails in forward: {} turns by angles up to {}, which {} rounds to others. No loss scale "
+        "helps.",
+        Printable(LayerOf((*angles)->name)), ScaleNumber((*angles)->absmax), format.format);
   }
   const ForwardTensor& worst = **std::ranges::max_element(
       vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });

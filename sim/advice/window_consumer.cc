@@ -195,14 +195,13 @@ void WindowConsumer::Settle(Searched& searched, size_t next_step) {
 void WindowConsumer::AddForward(const GradientStep& step, const StepInputs& inputs,
                                 const StepMeasurement& forward) {
   if (forward.tensors.empty()) return;
-  const std::set<std::string> float32 = step.Listed(kAutocastFloat32Key);
-  const std::set<std::string> slight =
-      SlightOutputs(forward.tensors, TotalsOf(forward.answers.front()), inputs);
+  const ListedTensors listed = {
+      step.Listed(kAutocastFloat32Key), step.Listed(kHarmlessOverflowKey),
+      SlightOutputs(forward.tensors, TotalsOf(forward.answers.front()), inputs)};
   for (Searched& searched : formats_) {
     ForwardTally& tally = searched.forward;
-    const std::set<std::string> suspects =
-        tally.Add(step.number(), forward.tensors,
-                  TotalsOf(forward.answers[searched.forward_answer]), float32, slight);
+    const std::set<std::string> suspects = tally.Add(
+        step.number(), forward.tensors, TotalsOf(forward.answers[searched.forward_answer]), listed);
     if (suspects.empty()) continue;
     Conversion up = tally.conversion();
     up.rounding = Rounding::kTowardPositive;

@@ -52,6 +52,13 @@ inline bool IsOfDivisors(std::string_view name) { return name.find("/divisor") !
 // difference of: `<module>/difference.act`.
 inline bool IsOfDifferences(std::string_view name) { return name.find("/difference") != name.npos; }
 
+// Whether a tensor holds by how much the samples of an input of 16 bits differ, as shares of the
+// input: `<module>/sample.act`.
+inline bool IsOfSamples(std::string_view name) { return name.find("/sample") != name.npos; }
+
+// Whether a tensor holds angles that a module turns activations by: `<module>/angle.act`.
+inline bool IsOfAngles(std::string_view name) { return name.find("/angle") != name.npos; }
+
 // Returns a module's name without the suffix of a repeated call in a step: "fc.call1" is "fc".
 inline std::string WithoutCall(std::string name) {
   const size_t dot = name.rfind('.');

@@ -41,10 +41,11 @@ std::vector<TensorStats> CountersOf(const std::vector<Recorded>& step,
 
 // Adds a step as the verdict does: what may be a constant is measured once more.
 void AddStep(int64_t number, const std::vector<Recorded>& step, ForwardTally& tally,
-             const std::set<std::string>& float32 = {}) {
+             const std::set<std::string>& float32 = {},
+             const std::set<std::string>& harmless = {}) {
   const std::vector<StepTensor> tensors = HeadersOf(step);
   const std::set<std::string> suspects =
-      tally.Add(number, tensors, CountersOf(step, tally.conversion()), float32, {});
+      tally.Add(number, tensors, CountersOf(step, tally.conversion()), {float32, harmless, {}});
   if (suspects.empty()) return;
   Conversion up = tally.conversion();
   up.rounding = Rounding::kTowardPositive;
@@ -143,6 +144,19 @@ TEST(ForwardTally, NamesTheFirstAndAllThatOverflow) {
   EXPECT_EQ(overflowing[0]->absmax, 9e4f);
   EXPECT_EQ(overflowing[1]->name, "a.act");
   EXPECT_EQ(overflowing[1]->overflow_step, 7);
+}
+
+TEST(ForwardTally, AnOverflowThatChangesNothingDoesNotCountUnderAutocast) {
+  for (const Recipe recipe : {Recipe::kAutocast, Recipe::kHalf}) {
+    ForwardTally tally({kFp16}, recipe);
+    AddStep(0, {{{"a/mul.act", Role::kAct}, {1e5f, 1}}, {{"b.act", Role::kAct}, {2, 1}}}, tally, {},
+            {"a/mul.act"});
+    const ForwardVerdict outputs = tally.VerdictOn(Role::kAct);
+    const bool counts = recipe == Recipe::kHalf;
+    EXPECT_EQ(outputs.state, counts ? ForwardState::kOverflows : ForwardState::kFits);
+    EXPECT_EQ(outputs.absmax, counts ? 1e5f : 2);
+    EXPECT_EQ(outputs.tensors.front().harmless_absmax, counts ? 0 : 1e5f);
+  }
 }
 
 TEST(ForwardTally, RolesAreApart) {

@@ -336,3 +336,83 @@ def test_variances_that_are_rounding_errors_fail(tmp_path, shift, fails) -> None
     assert tensors["(root)/difference.act"].shape == (8, 1)
     verdict = dlsim.replay(tmp_path, quiet=True).verdict
     assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails
+
+
+def _rms(x):
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("compute", "fails"),
+    [
+        (lambda x: torch.sigmoid(x * 1e5), False),
+        (lambda x: torch.relu_(x * 1e5).clamp(max=1), False),
+        (lambda x: functional.leaky_relu(x * 1e5).atan(), False),
+        (lambda x: 1 / (1 + (x * 300) * (x * 300)), False),
+        (lambda x: x + _rms(x * 30) / 100, False),  # of zeros where one sample is large
+        (lambda x: _rms(x * 3000), True),  # of zeros
+        (lambda x: (x * 1e5) * 1e-5, True),
+        (lambda x: (x * 1e5).tanh() * (x * 1e5), True),
+        (lambda x: torch.sigmoid(x * 1e5) + 0 * (x * 1e5), True),
+        (lambda x: torch.softmax(x * 1e5, -1), True),  # infinite less infinite
+        (lambda x: ((x * 1e5) * nn.Parameter(torch.ones(8))).sigmoid(), True),  # its gradient
+    ],
+)
+def test_overflows_whose_infinity_nothing_sees_change_nothing(tmp_path, compute, fails) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            return compute(super().forward(x)).mean(0, keepdim=True)
+
+    torch.manual_seed(0)
+    x = torch.randn(200, 8).sign() + 1.5
+    x[0] *= 100
+    recorded(tmp_path, Model(8, 8), x)
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict
+    assert (verdict["fp16"].verdict == "fails in forward") == fails, verdict
+    assert fails or "whose overflow changes nothing" in str(verdict)
+    half = dlsim.replay(tmp_path, recipe="half", quiet=True).verdict["fp16"]
+    assert half.verdict == "fails in forward"
+
+
+@pytest.mark.parametrize(
+    ("largest", "how", "fails"),
+    [
+        (300, "product", ["bf16"]),
+        (1500, "product", ["bf16"]),
+        (3000, "product", ["fp16", "bf16"]),
+        (3000, "multiples", []),  # in float32
+        (3000, "feature", []),
+    ],
+)
+def test_rotary_embeddings_by_angles_that_become_others_fail(tmp_path, largest, how, fails) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            places, rates = (
+                torch.arange(largest, largest + 16.0)[:, None],
+                1e4 ** -torch.arange(0, 1, 1 / 8)[None],
+            )
+            angles = places * rates if how == "multiples" else (rates.T @ places.T).T
+            cos, sin = angles.cos() * 1.0, torch.cat([angles, angles], -1)[:, :8].sin()
+            if how == "feature":
+                return super().forward(cos + sin + x)
+            x = super().forward(x)
+            return x * cos + x.roll(4, -1) * sin
+
+    tensors, _ = recorded(tmp_path, Model(8, 8), torch.randn(2, 16, 8))
+    assert ("(root)/angle.act" in tensors) == (how == "product")
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict
+    assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails
+
+
+@pytest.mark.parametrize(
+    ("offset", "features", "fails"),
+    [(0, 8, []), (300, 8, []), (2000, 8, ["bf16"]), (2000, 1, ["bf16"]),
+     (10000, 8, ["fp16", "bf16"])],
+)  # fmt: skip
+def test_samples_that_16_bits_make_one_fail(tmp_path, offset, features, fails) -> None:
+    torch.manual_seed(0)
+    x = torch.randn(32, 8)
+    x[:, :features] += offset
+    recorded(tmp_path, nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8)), x)
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict
+    assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails

@@ -46,6 +46,7 @@ struct ForwardTensor {
   bool constant = false;  // what overflows first is one value below -1e4, as masks add or fill in
   bool hides_scores =
       false;  // some values are a constant of masks that overflows, and do not count
+  float harmless_absmax = 0;  // the largest that overflows and changes nothing; does not count
   std::optional<int64_t> nonfinite_step = {};  // the first with values that were not finite
   uint64_t inf = 0, nan = 0;                   // such values, over all steps; they do not count
   double energy_lost = 0;  // the largest share of its sum of squares that underflows at a step ...

@@ -14,7 +14,7 @@ from ._memory import is_plain, memory_of
 from ._names import ROOT
 from ._operations import Operations
 from ._regions import Regions, nesting
-from ._tensors import floats_in, in_backward, is_loss, is_mask, tensors_in
+from ._tensors import differences_of, floats_in, in_backward, is_loss, is_mask, tensors_in
 from ._widths import Widths
 
 
@@ -87,6 +87,7 @@ class ForwardPass:
         self._sees = False  # whether operations were seen
         self._values: dict[str, Any] = {}
         self._wide: set[str] = set()  # of what was recorded in the step: 32 bits under autocast
+        self._harmless: list[str] = []  # of what was recorded: overflows in fp16, to no effect
         self._held = 0  # bytes
         self._calls: Counter[str] = Counter()
 
@@ -99,6 +100,7 @@ class ForwardPass:
         """Begins a step whose forward pass is recorded."""
         self._done = self._sees = False
         self._wide.clear()
+        self._harmless.clear()
         self._buffers.begin()
         for name, module in self._modules.items():
             try:
@@ -111,6 +113,7 @@ class ForwardPass:
         """Ends the forward pass of a step."""
         self._done = True
         self._see_no_more()
+        self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
         self._operations.forget()
         self._running.clear()
         self._calls.clear()
@@ -138,7 +141,10 @@ class ForwardPass:
             return {}
         parameters = [f"{name}.value" for name in self._widths.wide_parameters()]
         wide = [*self._wide, *parameters, *self._buffers.names()]
-        return {"autocast_float32": "\n".join(sorted(wide))}
+        told = {"autocast_float32": "\n".join(sorted(wide))}
+        if self._harmless:
+            told["harmless_overflow"] = "\n".join(sorted(self._harmless))
+        return told
 
     def _is_active(self) -> bool:
         """Returns whether operations belong to the forward pass, as derivatives in it do."""
@@ -247,6 +253,12 @@ class ForwardPass:
             name = self._called(f"{module or ROOT}/to")
             self._keep(name, tensor)
             self._wide.discard(f"{name}.act")
+            with self._operations.looking():
+                differences = None if tensor.requires_grad else differences_of(tensor)
+            if differences is not None:
+                name = self._called(f"{module or ROOT}/sample")
+                self._keep(name, differences)
+                self._wide.discard(f"{name}.act")
 
     def _holds(self, module: str, tensor: Any) -> bool:
         """Returns whether a tensor is a parameter that was gathered after the recorder was made."""

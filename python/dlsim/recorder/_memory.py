@@ -22,6 +22,11 @@ def memory_of(tensor: Any) -> int:
     return int(_storage_of(tensor).data_ptr())
 
 
+def elements_of(tensor: Any) -> int:
+    """Returns how many elements the memory has that a tensor shares with its views."""
+    return int(_storage_of(tensor).nbytes() // tensor.element_size())
+
+
 def _storage_of(tensor: Any) -> Any:
     return getattr(tensor, "untyped_storage", tensor.storage)()  # PyTorch 1.13 has no untyped
 

@@ -9,11 +9,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from ._angles import Angles
 from ._attention import decomposed, rounded_by
 from ._hooks import Guard
 from ._memory import ByMemory
 from ._modes import Modes
 from ._operators import Operator, described
+from ._overflows import Overflows
 from ._tensors import LEAST_MASK, floats_in, tensors_in
 from ._widths import Widths
 
@@ -73,7 +75,9 @@ class Operations:
         self._narrow_before: ByMemory[bool] = ByMemory()  # what was made float32 of 16 bits
         self._roots: ByMemory[Any] = ByMemory()  # of square roots, what they are taken of
         self._cut: ByMemory[bool] = ByMemory()  # what has no gradient where it is the least
+        self._angles = Angles(widths)
         self._subtracted: ByMemory[Any] = ByMemory()  # of differences, the larger magnitudes
+        self._overflows = Overflows()
         self._looks_itself = False  # whether the operators that are called now are its own
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
@@ -99,7 +103,13 @@ class Operations:
         self._roots.clear()
         self._cut.clear()
         self._subtracted.clear()
+        self._angles.clear()
+        self._overflows.clear()
         self._pending.clear()
+
+    def harmless_overflows(self) -> list[str]:
+        """Returns the names of results that overflow in fp16 and change nothing."""
+        return self._overflows.harmless()
 
     def result_of(self, tensor: Any) -> Result | None:
         """Returns what was recorded of a tensor, or of one that it is a view of all elements of."""
@@ -293,29 +303,45 @@ class Operations:
         for one in given if widths.rounds(operator.operation) else ():
             if (before := self._latest.get(one)) is not None:
                 before.rounded = True
-        keeps_cut = operator.operation in _KEEPS_CUT and len(given) == 1
-        cut = operator.operation in _CUTS or (keeps_cut and self._cut.get(given[0]))
-        for one in results:
-            self._latest.forget(one)
-            self._copies.forget(one)
-            self._narrow_before.forget(one)
-            self._roots.forget(one)
-            self._cut.forget(one)
-            if cut:
-                self._cut.set(one, True)
-        kept = self._subtracted.get(given[0]) if operator.in_place and given else None
-        for one in results:
-            self._subtracted.forget(one)
-            if kept is not None and operator.operation in _AS_INEXACT:
-                self._subtracted.set(one, kept)
+        self._renew(operator, given, results)
         if results and not operator.in_place:
             self._follow_difference(operator.operation, args, results[0])
         divides = operator.operation in _DIVIDES_BY  # others change in place what is looked at
         if divides and results and (operator.operation == "div" or not operator.in_place):
             self._find_tiny_divisors(operator.operation, args, results[0])
             self._find_inexact_divisors(operator.operation, args)
+        taken = None
         if results and given and not operator.moves:
-            self._take(operator.operation, given, results[0], in_place=operator.in_place)
+            taken = self._take(operator.operation, given, results[0], in_place=operator.in_place)
+        if results and given:
+            self._follow(operator, (func, args, kwargs), results, taken)
+
+    def _renew(self, operator: Operator, given: list[Any], results: list[Any]) -> None:
+        """Forgets what was known of the memory of results, but for what still holds."""
+        keeps_cut = operator.operation in _KEEPS_CUT and len(given) == 1
+        cut = operator.operation in _CUTS or (keeps_cut and self._cut.get(given[0]))
+        kept = self._subtracted.get(given[0]) if operator.in_place and given else None
+        for one in results:
+            self._latest.forget(one)
+            self._copies.forget(one)
+            self._narrow_before.forget(one)
+            self._roots.forget(one)
+            self._cut.forget(one)
+            self._subtracted.forget(one)
+            if cut:
+                self._cut.set(one, True)
+            if kept is not None and operator.operation in _AS_INEXACT:
+                self._subtracted.set(one, kept)
+
+    def _follow(
+        self, operator: Operator, called: tuple[Any, Any, Any], results: list[Any], taken: Any
+    ) -> None:
+        """Follows overflows and angles."""
+        with self.looking():
+            self._overflows.look(operator, called, results, taken)
+            angles = self._angles.look(operator, floats_in(called[1:]), results[0])
+        if angles is not None:
+            self._found("angle", angles, True)
 
     def _copy(self, given: Iterable[Any]) -> None:
         """Reports the copies in 16 bits that autocast makes of tensors, each once."""
@@ -330,17 +356,22 @@ class Operations:
                 before = self.result_of(one)
                 self._copied(None if before is None else before.name, one)
 
-    def _take(self, operation: str, given: list[Any], tensor: Any, *, in_place: bool) -> None:
+    def _take(
+        self, operation: str, given: list[Any], tensor: Any, *, in_place: bool
+    ) -> Result | None:
+        """Records a result; returns it if it has 16 bits."""
         import torch
 
         differentiable = torch.is_grad_enabled() and any(one.requires_grad for one in given)
         name = self._found(operation, tensor, differentiable)
-        if name is not None:
-            narrow = self._widths.narrow(tensor)
-            result = Result(name, tensor, rounded=narrow)
-            self._latest.set(tensor, result)
-            if differentiable and not in_place:
-                self._pending.append((tensor, tensor._version, result))
+        if name is None:
+            return None
+        narrow = self._widths.narrow(tensor)
+        result = Result(name, tensor, rounded=narrow)
+        self._latest.set(tensor, result)
+        if differentiable and not in_place:
+            self._pending.append((tensor, tensor._version, result))
+        return result if narrow else None
 
 
 def _asks_for_16_bits(args: Any, kwargs: Any, asked: bool | None, widths: Widths) -> bool:

@@ -16,6 +16,9 @@ LEAST_MASK = 1e4
 # Negative constants that differ by less are one: a mask may be added to other terms.
 _SAME = 2.0**-20
 
+# Of the energy of inputs, what differs between at least so many samples, where bf16 may lose it.
+_SMALL_SHARE, _SAMPLES = 2.0**-16, 4
+
 # The same names and types come in every step.
 role_of = lru_cache(maxsize=1 << 16)(_core.role_of)
 name_of_dtype = lru_cache(maxsize=64)(_dtypes.name_of_dtype)
@@ -74,3 +77,21 @@ def is_mask(values: Any) -> bool:
     least, most = float(large.min()), float(large.max())
     repeated = large.numel() > 1 or large.numel() == int(finite.count_nonzero())
     return repeated and most < 0 and most - least <= -least * _SAME
+
+
+def differences_of(inputs: Any) -> Any:
+    """Returns by how much samples differ from their mean, as shares of the root mean square.
+
+    None if there are few samples, all are the same, or they differ enough for any format of 16
+    bits. Features are the last axis, or the second of four or more.
+    """
+    if inputs.dim() < 2 or inputs.shape[0] < _SAMPLES or inputs.numel() == 0:
+        return None
+    feature = 1 if inputs.dim() >= 4 else inputs.dim() - 1
+    rest = [axis for axis in range(inputs.dim()) if axis != feature]
+    values = inputs.detach().double()
+    differences = values - values.mean(rest, keepdim=True)
+    share = float(differences.square().sum() / values.square().sum())
+    if not 0 < share < _SMALL_SHARE:
+        return None
+    return (differences / values.square().mean().sqrt()).to(inputs.dtype)
