@@ -1,9 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""dlsim: bit-exact low-precision formats and dynamic loss scaling, offline and in training.
+"""Will a model train in fp16, bf16 or CB16, and with which loss scale?
 
-Everything is imported when first used: PyTorch, plotly and other packages, and the compiled module,
-so that the command can prepare its process before.
+`Recorder` records a training in float32 (`dlsim.integrations` has it for trainers), and `replay`
+judges the recording: `print(dlsim.replay("run.dlprof").verdict)`. `check` judges gradients at hand,
+`tune` recommends a loss scaler, `encode` and `quantize` convert arrays bit by bit as formats do.
 """
+
+# Everything is imported when first used: PyTorch, plotly and other packages, and the compiled
+# module, so that the command can prepare its process before.
 
 from __future__ import annotations
 

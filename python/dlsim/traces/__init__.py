@@ -281,9 +281,10 @@ def open_trace(
 ) -> Trace:
     """Opens a trace, or several as one whose steps follow each other (docs/traces.md).
 
-    Tensors whose name does not match the pattern `tensors` (* ? []) are not read; `ranks` is how
-    gradients of data-parallel ranks become one; `npy_void2` is what NumPy's nameless type V2
-    holds. Raises InputError naming the file and the defect. Files are never changed.
+    Tensors whose names do not match the pattern `tensors` (* ? []) are not read; `ranks`, "mean" or
+    "sum", is how the gradients of data-parallel ranks are combined; `npy_void2="bf16"` reads
+    NumPy's dtype V2 as bf16. Raises InputError naming the file and the defect. Files are never
+    changed.
     """
     paths = encoded_paths(path)
     try:
