@@ -6,6 +6,7 @@
 
 #include "dlsim/error.h"
 #include "sim/config/arguments.h"
+#include "sim/config/deepspeed_file.h"
 #include "sim/config/dialects.h"
 #include "sim/config/half_precision.h"
 #include "sim/config/launch_file.h"
@@ -42,7 +43,7 @@ bool IsSwitchedOn(const ConfigBlock& arguments, std::string_view key) {
 
 // DeepSpeed has a scaler of its own.
 void RefuseOtherScalers(const ConfigBlock& arguments) {
-  for (const std::string_view key : {"deepspeed", "use_deepspeed", "deepspeed_config_file"}) {
+  for (const std::string_view key : {"deepspeed", "use_deepspeed"}) {
     if (!IsSwitchedOn(arguments, key)) continue;
     arguments.Refuse(key, "DeepSpeed scales the loss of this run", "--config with its file");
   }
@@ -68,7 +69,17 @@ TrainingConfig ReadAccelerateRun(const ConfigBlock& file, const ConfigOptions& o
   const Precision precision = name == "fp16"   ? Precision::kFp16
                               : name == "bf16" ? Precision::kBf16
                                                : Precision::kFloat32;
-  if (precision == Precision::kFp16) RefuseOtherScalers(arguments);
+  if (arguments.Has("deepspeed_config_file")) {
+    const DeepSpeedFill fill = {
+        .precision = precision,
+        .gradient_clipping = {},
+        .gradient_accumulation_steps = arguments.Integer("gradient_accumulation_steps", 1),
+        .micro_batch_size = {}};
+    TrainingConfig config = ReadOwnDeepSpeed(arguments, "deepspeed_config_file", fill, options);
+    config.kind = "Accelerate with DeepSpeed";
+    return config;
+  }
+  if (precision != Precision::kFloat32) RefuseOtherScalers(arguments);
   const auto launch = ReadLaunchFile(arguments, precision == Precision::kFp16);
   if (launch) {
     if (auto launched = ReadLaunched(*launch, name, options)) return *launched;

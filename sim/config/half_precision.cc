@@ -46,6 +46,10 @@ std::string Lowered(std::string text) {
   return text;
 }
 
+bool IsInterpolated(const ConfigNode& value) {
+  return value.kind == ConfigNode::Kind::kText && value.text.find("${") != std::string::npos;
+}
+
 void RequireUnquoted(const ConfigBlock& block, std::string_view key) {
   if (const ConfigNode* text = block.Find(key);
       text != nullptr && text->text.find(kUnknownText) != std::string::npos) {
@@ -53,6 +57,10 @@ void RequireUnquoted(const ConfigBlock& block, std::string_view key) {
   }
   const ConfigNode* value = block.Find(key);
   if (value == nullptr || value->kind != ConfigNode::Kind::kText) return;
+  if (IsInterpolated(*value)) {
+    block.Refuse(key, "depends on other keys, which Hydra puts in",
+                 "the config.yaml that it writes next to a run", DescribeNode(*value));
+  }
   block.Refuse(key, "text in quotes, where the original software needs a number", "a number",
                DescribeNode(*value));
 }

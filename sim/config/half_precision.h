@@ -29,6 +29,9 @@ void ApplyPrecision(Precision precision, ConfigPolicy scaler, TrainingConfig& co
 // Returns the text in lower case.
 std::string Lowered(std::string text);
 
+// True for "${trainer.devices}" and the like, whose values Hydra puts in.
+bool IsInterpolated(const ConfigNode& value);
+
 // Refuses a number in quotes.
 void RequireUnquoted(const ConfigBlock& block, std::string_view key);
 

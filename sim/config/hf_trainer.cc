@@ -83,7 +83,8 @@ Precision ReadPrecision(const ConfigBlock& arguments, TrainingConfig& config) {
 }
 
 // DeepSpeed's own rules, with its "auto" values from the arguments.
-TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, const ConfigOptions& options) {
+TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, std::string_view key,
+                                 const ConfigOptions& options) {
   const auto norm = arguments.Number("max_grad_norm", NumberRange::kAny);
   const DeepSpeedFill fill = {
       .precision = ReadSwitches(arguments, "fp16", "bf16"),
@@ -95,7 +96,7 @@ TrainingConfig ReadWithDeepSpeed(const ConfigBlock& arguments, const ConfigOptio
       .micro_batch_size = arguments.Integer("per_device_train_batch_size", 1).value_or(8),
       .adam = TrainerAdam(arguments),
       .must_match = true};
-  return ReadOwnDeepSpeed(arguments, "deepspeed", fill, options);
+  return ReadOwnDeepSpeed(arguments, key, fill, options);
 }
 
 TrainingConfig ReadWithApex(const ConfigBlock& arguments) {
@@ -165,18 +166,26 @@ TrainingConfig ReadHfTrainer(const ConfigBlock& file, const ConfigOptions& optio
   if (ReadSwitch(arguments, "fp16_full_eval") && ReadSwitch(arguments, "bf16_full_eval")) {
     arguments.Refuse("bf16_full_eval", "at most one of fp16 and bf16 can be true for full eval");
   }
-  const bool may_launch = IsCommandLine(file.node()) && !arguments.Has("deepspeed");
+  // The trainer's own argument, else that of `accelerate launch`.
+  const std::string_view deepspeed =
+      arguments.Has("deepspeed") ? "deepspeed" : "deepspeed_config_file";
+  const bool has_deepspeed = arguments.Has(deepspeed);
+  if (arguments.Has("use_deepspeed") && !has_deepspeed) {
+    arguments.Refuse("use_deepspeed", "DeepSpeed scales the loss of this run",
+                     "--config with its file");
+  }
+  const bool may_launch = IsCommandLine(file.node()) && !has_deepspeed;
   std::optional<LaunchFile> launch;
   if (may_launch) {
     const bool fp16 = ReadSwitch(arguments, "fp16"), bf16 = ReadSwitch(arguments, "bf16");
     launch = ReadLaunchFile(arguments, fp16);
-    const std::string precision = fp16 ? "fp16" : bf16 ? "bf16" : "no";
+    const std::string precision = fp16 ? "fp16" : bf16 ? "bf16" : "";
     if (launch) {
       if (auto launched = ReadLaunched(*launch, precision, options)) return *launched;
     }
   }
   TrainingConfig config =
-      arguments.Has("deepspeed") ? ReadWithDeepSpeed(arguments, options) : ReadArguments(arguments);
+      has_deepspeed ? ReadWithDeepSpeed(arguments, deepspeed, options) : ReadArguments(arguments);
   if (may_launch) NoteUnreadLaunchFile(arguments, launch, config.notes);
   config.kind = "Hugging Face TrainingArguments";
   return config;

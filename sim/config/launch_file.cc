@@ -43,14 +43,15 @@ std::optional<TrainingConfig> ReadLaunched(LaunchFile file, const std::string& p
   const bool other = file.Block().Is("distributed_type", "DEEPSPEED") ||
                      file.Block().Is("distributed_type", "MEGATRON_LM");
   if (!other) return std::nullopt;
-  // The program's own choice wins.
   auto& entries = file.root.entries;
-  std::erase_if(entries, [](const ConfigEntry& entry) { return entry.key == "mixed_precision"; });
+  if (!precision.empty()) {  // the program's own choice wins
+    std::erase_if(entries, [](const ConfigEntry& entry) { return entry.key == "mixed_precision"; });
+    entries.push_back({"mixed_precision", ScalarNode(ConfigNode::Kind::kText, precision)});
+  }
   const std::optional<ConfigBlock> plugin = file.Block().Table("deepspeed_config");
   if (plugin && plugin->Has("deepspeed_config_file")) {
     plugin->Refuse("deepspeed_config_file", "DeepSpeed's file decides", "--config with that file");
   }
-  entries.push_back({"mixed_precision", ScalarNode(ConfigNode::Kind::kText, precision)});
   TrainingConfig config = ReadAccelerate(file.Block(), options);
   config.notes.insert(config.notes.begin(),
                       "Accelerate's file " + Printable(file.path) +

@@ -28,7 +28,7 @@ void NoteUnreadLaunchFile(const ConfigBlock& arguments, const std::optional<Laun
                           std::vector<std::string>& notes);
 
 // Returns DeepSpeed's configuration of a file that asks for it, for a run in `precision` ("fp16",
-// "bf16", "no"); nothing if the file leaves the scaler to PyTorch.
+// "bf16", "no", or empty for that of the file); nothing if the file leaves the scaler to PyTorch.
 std::optional<TrainingConfig> ReadLaunched(LaunchFile file, const std::string& precision,
                                            const ConfigOptions& options);
 

@@ -178,6 +178,8 @@ void ReadAccumulation(const ConfigBlock& trainer, TrainingConfig& config) {
   const ConfigNode* steps = trainer.Find("accumulate_grad_batches");
   if (steps != nullptr && steps->kind == Kind::kTable) {
     config.notes.push_back("accumulate_grad_batches is a schedule, which is not read");
+  } else if (steps != nullptr && IsInterpolated(*steps)) {
+    config.notes.push_back("accumulate_grad_batches depends on other keys, which is not read");
   } else {
     RequireUnquoted(trainer, "accumulate_grad_batches");
     config.grad_accum_steps = trainer.Integer("accumulate_grad_batches", 1);

@@ -226,6 +226,18 @@ TEST(ConfigLightning, PrecisionChoosesTheScaler) {
   EXPECT_FALSE(value.max_norm);
 }
 
+// Micro-steps change no scale; a limit that Hydra puts in is not guessed.
+TEST(ConfigLightning, ValuesThatHydraPutsInAreNotGuessed) {
+  const std::string trainer = "trainer:\n  max_epochs: 2\n  precision: 16\n";
+  const TrainingConfig config =
+      Interpret(trainer + "  accumulate_grad_batches: ${div_up:${a}, 2}\n");
+  EXPECT_EQ(PolicyOf(config), "torch");
+  EXPECT_TRUE(HasNote(config, "accumulate_grad_batches depends on other keys"));
+  ExpectConfigError(trainer + "  gradient_clip_val: ${a}\n",
+                    "f:4: trainer.gradient_clip_val: depends on other keys, which Hydra puts in, "
+                    "expected the config.yaml that it writes next to a run, got '${a}'");
+}
+
 TEST(ConfigLightning, NemosMegatronHasItsOwnDefaults) {
   const std::string trainer = "trainer: {max_steps: 1, precision: 16}\nexp_manager: {a: 1}\n";
   ExpectMeaning(trainer, {"NeMo", {"fp16"}, "torch"});

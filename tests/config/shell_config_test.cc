@@ -82,6 +82,9 @@ TEST(ShellConfig, TheFileOfAcceleratesLauncherIsRead) {
     EXPECT_EQ(config.formats, Texts{"fp16"});
     EXPECT_EQ(config.clipping.max_norm, 0.5);
   }
+  // Without a switch the file's own precision holds.
+  EXPECT_EQ(Interpret(launch + "sft.py --model_name_or_path m --output_dir o\n").formats,
+            Texts{"bf16"});
   dir.Write("a.yaml", "distributed_type: MULTI_GPU\nmixed_precision: bf16\n");
   for (const std::string& line : {trainer, diffusers}) {
     EXPECT_EQ(PolicyOf(Interpret(line + "\n")), "torch");
@@ -95,6 +98,22 @@ TEST(ShellConfig, TheFileOfAcceleratesLauncherIsRead) {
     const TrainingConfig config = Interpret(launch + "t.py " + options + "\n");
     EXPECT_TRUE(HasNote(config, "is not there: if it asks for DeepSpeed")) << options;
   }
+}
+
+TEST(ShellConfig, TheDeepSpeedFileOfAcceleratesLauncherIsRead) {
+  const TempDir dir;
+  dir.Write("ds.json", R"({"zero_optimization": {"stage": 2}})");
+  const std::string launch = "accelerate launch --use_deepspeed ";
+  const std::string file = "--deepspeed_config_file " + dir.path() + "/ds.json ";
+  const TrainingConfig bf16 =
+      Interpret(launch + file + "--mixed_precision bf16 t.py --output_dir o\n");
+  EXPECT_EQ(bf16.kind, "Accelerate with DeepSpeed");
+  EXPECT_TRUE(HasNote(bf16, "a step whose gradients are not finite is skipped"));
+  const std::string trainer = "t.py --fp16 --output_dir o --learning_rate 1e-4\n";
+  EXPECT_EQ(PolicyOf(Interpret(launch + file + trainer)).substr(0, 10), "deepspeed ");
+  ExpectConfigError(launch + trainer,
+                    "f:1: use_deepspeed: DeepSpeed scales the loss of this run, expected --config "
+                    "with its file");
 }
 
 // A file that the script writes may be given in a command that is printed and then run.
