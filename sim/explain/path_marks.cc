@@ -64,6 +64,11 @@ class MarkFinder {
       marks_.stands_at_highest |= marks_.longest_clean > distance.most;
     }
     marks_.stands_at_lowest = standing_at_ > 0 && standing_at_ == marks_.lowest;
+    // One overflow that leaves a scale above 1 is hysteresis: a floor is seldom so high.
+    if (marks_.stands_at_lowest && !fallen_ && overflows_before_fall_ == 1 && standing_at_ > 1) {
+      marks_.stands_at_lowest = false;
+      marks_.first_fall = 2;
+    }
   }
 
   void See(std::optional<double> scale) {
