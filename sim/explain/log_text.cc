@@ -6,7 +6,9 @@
 #include <charconv>
 #include <cmath>
 #include <cstdlib>
+#include <string>
 #include <system_error>
+#include <utility>
 
 #include "sim/base/word_character.h"
 
@@ -30,6 +32,47 @@ double HalfUnit(std::string_view digits) {
   }
   const size_t decimals = point == std::string_view::npos ? 0 : mantissa.size() - point - 1;
   return 0.5 * std::pow(10.0, static_cast<double>(exponent) - static_cast<double>(decimals));
+}
+
+// Returns the digits of "65,536", and how long that is; nothing without such groups of three.
+std::optional<std::pair<std::string, size_t>> Grouped(std::string_view text) {
+  static constexpr std::string_view kDigits = "0123456789";
+  size_t end = std::min(text.size(), text.find_first_not_of(kDigits));
+  std::string digits(text.substr(0, end));
+  if (digits.empty() || end > 3) return std::nullopt;
+  while (end < text.size() && text[end] == ',') {
+    const std::string_view after = text.substr(end + 1);
+    if (std::min(after.size(), after.find_first_not_of(kDigits)) != 3) break;
+    digits += after.substr(0, 3);
+    end += 4;
+  }
+  if (digits.size() == end) return std::nullopt;  // no group
+  if (end < text.size() && text[end] == '.') {
+    const std::string_view after = text.substr(end + 1);
+    const size_t decimals = std::min(after.size(), after.find_first_not_of(kDigits));
+    digits += text.substr(end, decimals + 1);
+    end += decimals + 1;
+  }
+  return std::pair(digits, end);
+}
+
+// Whether what follows a number makes it another one: "64k", "2^16", "2**16".
+bool IsContinued(std::string_view after) {
+  static constexpr std::string_view kThousands = "kKMG";
+  if (after.starts_with('^') || after.starts_with("**")) return true;
+  return !after.empty() && kThousands.find(after.front()) != kThousands.npos &&
+         (after.size() == 1 || !IsWordCharacter(after[1]));
+}
+
+// Returns the number that a text begins with, whole; nothing if it goes on in a way not read here.
+std::optional<PrintedNumber> ReadWhole(std::string_view text) {
+  if (const auto grouped = Grouped(text)) {
+    return IsContinued(text.substr(grouped->second)) ? std::nullopt : ReadPrinted(grouped->first);
+  }
+  const auto number = ReadPrinted(text);
+  const size_t end = text.find_first_not_of("+-.0123456789eE");
+  const bool continued = end != std::string_view::npos && IsContinued(text.substr(end));
+  return continued ? std::nullopt : number;
 }
 
 // Returns the end of the escape sequence that begins at `start`.
@@ -104,7 +147,7 @@ std::optional<PrintedNumber> NumberAfter(std::string_view text, std::string_view
     if (ends_word && end < text.size() && IsWordCharacter(text[end])) continue;
     const size_t start = text.find_first_not_of(kBetween, end);
     if (start == std::string_view::npos) continue;
-    if (const auto number = ReadPrinted(text.substr(start))) return number;
+    if (const auto number = ReadWhole(text.substr(start))) return number;
   }
   return std::nullopt;
 }

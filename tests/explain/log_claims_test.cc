@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "dlsim/error.h"
 #include "tests/support/explain_text.h"
@@ -116,6 +117,17 @@ TEST(LogClaims, AScaleRoundedToZeroIsADivergence) {
   const Explanation found =
       ExplainText("num_updates=100, loss_scale=1.000\nnum_updates=200, loss_scale=0.000\n");
   EXPECT_EQ(found.skips.kind, SkipKind::kDivergence);
+}
+
+TEST(LogClaims, ANumberIsReadWholeOrNotAtAll) {
+  const Explanation found =
+      ExplainText("step: 1,000 loss_scale: 65,536\nstep: 1,001 loss_scale: 32,768.0\n");
+  EXPECT_EQ(found.brackets.front().scale, 65536);
+  EXPECT_EQ(found.skips.skipped, 1);
+  for (const std::string& scale : std::vector<std::string>{"64k", "2^16", "2**16"}) {
+    const std::string log = "step: 1 loss_scale: " + scale + "\nstep: 2 loss_scale: " + scale;
+    EXPECT_THROW(ExplainText(log + "\n"), Error) << scale;
+  }
 }
 
 TEST(LogClaims, ALightningBarCountsItsStepsAsFloats) {
