@@ -4,7 +4,10 @@
 #include <benchmark/benchmark.h>
 
 #include <memory>
+#include <optional>
 #include <random>
+#include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +16,8 @@
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure.h"
+#include "dlsim/scaled_codec.h"
+#include "dlsim/scaled_format.h"
 #include "src/histogram/histogram_sums.h"
 
 namespace dlsim::bench {
@@ -87,11 +92,62 @@ void AddFormat(std::string_view name, std::vector<Kernel>& kernels) {
   kernels.push_back(decode);
 }
 
+// As a matrix with rows as short as those of small models where there are few elements.
+MatrixView MatrixOf(std::span<const float> values) {
+  const uint64_t columns = values.size() < 65536 ? 128 : 1024;
+  if (values.size() % columns != 0) return {values, 1, values.size()};
+  return {values, values.size() / columns, columns};
+}
+
+// Encodes, measures and decodes with blocks along an axis; outputs are used again.
+void AddScaledFormat(const ScaledFormat& format, BlockAxis axis, std::vector<Kernel>& kernels) {
+  const std::string mode = axis == BlockAxis::kRow ? "row" : "column";
+  Kernel encode = MakeKernel("Encode", format.name, mode, kEncodeBytesTraffic);
+  encode.bind = [=](ArrayStore&, const Arrays& arrays) -> RangeKernel {
+    return [=, codes = std::make_shared<ScaledCodes>()](size_t begin, size_t count) {
+      EncodeScaledInto(format, format.forward, MatrixOf(arrays.values.subspan(begin, count)), axis,
+                       std::nullopt, *codes);
+    };
+  };
+  kernels.push_back(encode);
+  Kernel measure = MakeKernel("Measure", format.name, mode, kMeasureTraffic);
+  measure.sharing = Sharing::kByCaller;
+  measure.bind = [=](ArrayStore&, const Arrays& arrays) -> RangeKernel {
+    return [=](size_t begin, size_t count) {
+      benchmark::DoNotOptimize(MeasureScaled(format, format.forward,
+                                             MatrixOf(arrays.values.subspan(begin, count)), axis,
+                                             MatrixChannels::kColumns));
+    };
+  };
+  kernels.push_back(measure);
+  Kernel decode = MakeKernel("Decode", format.name, mode, kDecodeBytesTraffic);
+  decode.bind = [=](ArrayStore&, const Arrays& arrays) -> RangeKernel {
+    const MatrixView matrix = MatrixOf(arrays.values);
+    const auto codes =
+        std::make_shared<const ScaledCodes>(EncodeScaled(format, format.forward, matrix, axis));
+    return [=](size_t, size_t) {
+      DecodeScaled(format, format.forward, *codes, matrix.rows, matrix.columns, axis,
+                   arrays.floats);
+    };
+  };
+  kernels.push_back(decode);
+}
+
+void AddScaledFormats(std::vector<Kernel>& kernels) {
+  for (const std::string_view name : {"fp8-current", "mxfp8", "nvfp4"}) {
+    const ScaledFormat format = ParseScaledFormat(name).format;
+    AddScaledFormat(format, BlockAxis::kRow, kernels);
+    if (format.sharing == dlsim::Sharing::kTensor) continue;
+    AddScaledFormat(format, BlockAxis::kColumn, kernels);
+  }
+}
+
 }  // namespace
 
 std::vector<Kernel> DlsimKernels(const std::vector<std::string>& targets) {
   std::vector<Kernel> kernels;
   for (const std::string_view format : kDefaultFormats) AddFormat(format, kernels);
+  AddScaledFormats(kernels);
   const auto add_histogram = [&](const char* name, const HistogramEdges& edges) {
     const auto shared = std::make_shared<const HistogramEdges>(edges);
     Kernel histogram = MakeKernel("Histogram", name, "-", kMeasureTraffic);

@@ -78,31 +78,34 @@ HWY_INLINE void PrefetchLines(const std::byte* from, size_t bytes) {
   }
 }
 
-// Each step reads eight vectors and writes four: two loads are joined by the cheapest operation.
-template <Store kStore, size_t kAhead>
-void Read4Write2(const std::byte* from, std::byte* to, size_t elements) {
+// Each step reads eight vectors and writes one for each `kJoined`: these are joined by the cheapest
+// operation.
+template <size_t kJoined, Store kStore, size_t kAhead>
+void ReadJoinWrite(const std::byte* from, std::byte* to, size_t elements) {
   const size_t size = hn::Lanes(Tag());
-  for (const std::byte* end = from + 4 * elements; from != end; from += 8 * size, to += 4 * size) {
+  for (const std::byte* end = from + 4 * elements; from != end; from += 8 * size) {
     PrefetchLines<kAhead>(from, 8 * size);
-    for (size_t i = 0; i < 4; ++i) {
-      const Vector joined =
-          hn::Or(LoadVector(from + 2 * i * size), LoadVector(from + (2 * i + 1) * size));
-      StoreVector<kStore>(joined, to + i * size);
+    for (size_t i = 0; i < 8; i += kJoined, to += size) {
+      Vector joined = LoadVector(from + i * size);
+      for (size_t k = 1; k < kJoined; ++k) {
+        joined = hn::Or(joined, LoadVector(from + (i + k) * size));
+      }
+      StoreVector<kStore>(joined, to);
     }
   }
   if constexpr (kStore == Store::kNonTemporal) hwy::FlushStream();
 }
 
-// Each step reads four vectors and writes each twice.
-template <Store kStore, size_t kAhead>
-void Read2Write4(const std::byte* from, std::byte* to, size_t elements) {
+// Each step reads four vectors and writes each `kTimes`.
+template <size_t kTimes, Store kStore, size_t kAhead>
+void ReadWriteTimes(const std::byte* from, std::byte* to, size_t elements) {
   const size_t size = hn::Lanes(Tag());
-  for (const std::byte* end = from + 2 * elements; from != end; from += 4 * size, to += 8 * size) {
+  const size_t read = 4 / kTimes;  // bytes of an element
+  for (const std::byte* end = from + read * elements; from != end; from += 4 * size) {
     PrefetchLines<kAhead>(from, 4 * size);
     for (size_t i = 0; i < 4; ++i) {
       const Vector v = LoadVector(from + i * size);
-      StoreVector<kStore>(v, to + 2 * i * size);
-      StoreVector<kStore>(v, to + (2 * i + 1) * size);
+      for (size_t k = 0; k < kTimes; ++k, to += size) StoreVector<kStore>(v, to);
     }
   }
   if constexpr (kStore == Store::kNonTemporal) hwy::FlushStream();
@@ -124,14 +127,20 @@ void Read4(const std::byte* from, std::byte* to, size_t elements) {
 }
 
 constexpr StreamRow kRows[] = {
-    {"read4write2", "plain", kEncodeTraffic, Read4Write2<Store::kPlain, 0>},
-    {"read4write2", "prefetch", kEncodeTraffic, Read4Write2<Store::kPlain, kPrefetchBytes>},
+    {"read4write2", "plain", kEncodeTraffic, ReadJoinWrite<2, Store::kPlain, 0>},
+    {"read4write2", "prefetch", kEncodeTraffic, ReadJoinWrite<2, Store::kPlain, kPrefetchBytes>},
     {"read4write2", "nontemporal", kEncodeTraffic,
-     Read4Write2<Store::kNonTemporal, kPrefetchBytes>},
-    {"read2write4", "plain", kDecodeTraffic, Read2Write4<Store::kPlain, 0>},
-    {"read2write4", "prefetch", kDecodeTraffic, Read2Write4<Store::kPlain, kPrefetchBytes>},
+     ReadJoinWrite<2, Store::kNonTemporal, kPrefetchBytes>},
+    {"read2write4", "plain", kDecodeTraffic, ReadWriteTimes<2, Store::kPlain, 0>},
+    {"read2write4", "prefetch", kDecodeTraffic, ReadWriteTimes<2, Store::kPlain, kPrefetchBytes>},
     {"read2write4", "nontemporal", kDecodeTraffic,
-     Read2Write4<Store::kNonTemporal, kPrefetchBytes>},
+     ReadWriteTimes<2, Store::kNonTemporal, kPrefetchBytes>},
+    {"read4write1", "plain", kEncodeBytesTraffic, ReadJoinWrite<4, Store::kPlain, 0>},
+    {"read4write1", "prefetch", kEncodeBytesTraffic,
+     ReadJoinWrite<4, Store::kPlain, kPrefetchBytes>},
+    {"read1write4", "plain", kDecodeBytesTraffic, ReadWriteTimes<4, Store::kPlain, 0>},
+    {"read1write4", "prefetch", kDecodeBytesTraffic,
+     ReadWriteTimes<4, Store::kPlain, kPrefetchBytes>},
     {"read4", "plain", kMeasureTraffic, Read4<0>},
     {"read4", "prefetch", kMeasureTraffic, Read4<kPrefetchBytes>},
 };

@@ -24,6 +24,8 @@ struct Traffic {
 inline constexpr Traffic kEncodeTraffic = {4, 2};
 inline constexpr Traffic kDecodeTraffic = {2, 4};
 inline constexpr Traffic kMeasureTraffic = {4, 0};
+inline constexpr Traffic kEncodeBytesTraffic = {4, 1};
+inline constexpr Traffic kDecodeBytesTraffic = {1, 4};
 
 // Converts elements [begin, begin + count) of the arrays that it was bound to.
 using RangeKernel = std::function<void(size_t begin, size_t count)>;
