@@ -19,6 +19,7 @@ namespace dlsim {
 enum class BlockAxis : uint8_t {
   kRow,     // consecutive in memory
   kColumn,  // one below the other
+  kBoth,    // a square of as many rows as columns; of Sharing::kBlock only
 };
 
 // rows x columns float32 values, row by row.
@@ -32,7 +33,7 @@ struct ScaledCodes {
   std::vector<uint8_t> codes;  // one for each element, in memory order
   // One for each group of elements: E8M0 or E4M3 codes, or the bits of the float32 scale by which
   // values are multiplied. In the order of a matrix of groups: rows x blocks for BlockAxis::kRow,
-  // blocks x columns for kColumn; the last block of a line may be short.
+  // blocks x columns for kColumn, blocks x blocks for kBoth; the last of a line may be short.
   std::vector<uint32_t> scales;
   float tensor_scale = 1;  // of ScaleType::kFp8: multiplies each E4M3 scale when decoding
 };

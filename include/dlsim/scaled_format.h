@@ -80,6 +80,7 @@ struct ScaledFormat {
   bool power_of_two = false;        // of kFloat32: scales are rounded down to one
   int margin = 0;                   // of kFloat32: binades of head-room
   float least = 0;                  // of kFloat32: smaller magnitudes count as this
+  bool square_parameters = false;   // of kBlock: those of parameters are as high as they are wide
   std::optional<DelayedScaling> delayed = std::nullopt;  // of kTensor
   std::string_view note = {};                            // origin, one line
 
@@ -109,7 +110,9 @@ inline constexpr std::array<ScaledFormat, 9> kScaledFormats = {{
      .sharing = Sharing::kBlock,
      .block = 128,
      .power_of_two = true,
-     .note = "a scale for 128 elements, a power of two (DeepSeek-V3, TransformerEngine)"},
+     .square_parameters = true,
+     .note = "a scale for 128 elements, of parameters for 128 x 128 (DeepSeek-V3, "
+             "TransformerEngine)"},
     {.name = "mxfp8",
      .forward = kE4m3,
      .backward = kE4m3,

@@ -38,7 +38,9 @@ MatrixView ViewOf(const Matrix& matrix) {
   return {{matrix.data(), matrix.size()}, matrix.shape(0), matrix.shape(1)};
 }
 
-BlockAxis AxisOf(bool by_columns) { return by_columns ? BlockAxis::kColumn : BlockAxis::kRow; }
+BlockAxis AxisOf(const std::string& name) {
+  return name == "row" ? BlockAxis::kRow : name == "column" ? BlockAxis::kColumn : BlockAxis::kBoth;
+}
 
 template <class T>
 nb::object ArrayOf(const std::vector<T>& values) {
@@ -48,33 +50,33 @@ nb::object ArrayOf(const std::vector<T>& values) {
   return nb::cast(nb::ndarray<nb::numpy, T, nb::ndim<1>>(held->data(), {held->size()}, owner));
 }
 
-nb::tuple EncodeMatrix(const Matrix& matrix, const Side& side, bool by_columns,
+nb::tuple EncodeMatrix(const Matrix& matrix, const Side& side, const std::string& axis,
                        std::optional<float> scale) {
   ScaledCodes codes;
   {
     const nb::gil_scoped_release release;
-    codes = EncodeScaled(side.format, side.element(), ViewOf(matrix), AxisOf(by_columns), scale);
+    codes = EncodeScaled(side.format, side.element(), ViewOf(matrix), AxisOf(axis), scale);
   }
   return nb::make_tuple(ArrayOf(codes.codes), ArrayOf(codes.scales), codes.tensor_scale);
 }
 
 void DecodeMatrix(const Codes& codes, const std::vector<uint32_t>& scales, float tensor_scale,
-                  const Side& side, bool by_columns, const Output& values) {
+                  const Side& side, const std::string& axis, const Output& values) {
   ScaledCodes held;
   held.codes.assign(codes.data(), codes.data() + codes.size());
   held.scales = scales;
   held.tensor_scale = tensor_scale;
   const nb::gil_scoped_release release;
-  DecodeScaled(side.format, side.element(), held, codes.shape(0), codes.shape(1),
-               AxisOf(by_columns), {values.data(), values.size()});
+  DecodeScaled(side.format, side.element(), held, codes.shape(0), codes.shape(1), AxisOf(axis),
+               {values.data(), values.size()});
 }
 
-nb::dict MeasureMatrix(const Matrix& matrix, const Side& side, bool by_columns, bool rows,
+nb::dict MeasureMatrix(const Matrix& matrix, const Side& side, const std::string& axis, bool rows,
                        std::optional<float> scale) {
   ScaledStats found;
   {
     const nb::gil_scoped_release release;
-    found = MeasureScaled(side.format, side.element(), ViewOf(matrix), AxisOf(by_columns),
+    found = MeasureScaled(side.format, side.element(), ViewOf(matrix), AxisOf(axis),
                           rows ? MatrixChannels::kRows : MatrixChannels::kColumns, scale);
   }
   nb::dict object;
@@ -119,24 +121,23 @@ void BindScaled(nb::module_& module) {
     return names;
   });
   module.def("encode_scaled", &EncodeMatrix, nb::arg("matrix").noconvert(), nb::arg("side"),
-             nb::arg("by_columns"), nb::arg("scale").none(),
-             nb::sig("def encode_scaled(matrix: NDArray[typing.Any], side: ScaledSide, by_columns: "
-                     "bool, scale: float | None) -> tuple[NDArray[typing.Any], "
+             nb::arg("axis"), nb::arg("scale").none(),
+             nb::sig("def encode_scaled(matrix: NDArray[typing.Any], side: ScaledSide, axis: "
+                     "str, scale: float | None) -> tuple[NDArray[typing.Any], "
                      "NDArray[typing.Any], float]"),
              "Codes and scales of a matrix in memory order, and the scale of the tensor.");
   module.def("decode_scaled", &DecodeMatrix, nb::arg("codes").noconvert(), nb::arg("scales"),
-             nb::arg("tensor_scale"), nb::arg("side"), nb::arg("by_columns"),
+             nb::arg("tensor_scale"), nb::arg("side"), nb::arg("axis"),
              nb::arg("values").noconvert(),
              nb::sig("def decode_scaled(codes: NDArray[typing.Any], scales: Sequence[int], "
-                     "tensor_scale: float, side: ScaledSide, by_columns: bool, values: "
+                     "tensor_scale: float, side: ScaledSide, axis: str, values: "
                      "NDArray[typing.Any]) -> None"),
              "Decodes what encode_scaled returned.");
-  module.def(
-      "measure_scaled", &MeasureMatrix, nb::arg("matrix").noconvert(), nb::arg("side"),
-      nb::arg("by_columns"), nb::arg("rows"), nb::arg("scale").none(),
-      nb::sig("def measure_scaled(matrix: NDArray[typing.Any], side: ScaledSide, by_columns: "
-              "bool, rows: bool, scale: float | None) -> dict[str, typing.Any]"),
-      "What a conversion loses.");
+  module.def("measure_scaled", &MeasureMatrix, nb::arg("matrix").noconvert(), nb::arg("side"),
+             nb::arg("axis"), nb::arg("rows"), nb::arg("scale").none(),
+             nb::sig("def measure_scaled(matrix: NDArray[typing.Any], side: ScaledSide, axis: "
+                     "str, rows: bool, scale: float | None) -> dict[str, typing.Any]"),
+             "What a conversion loses.");
   module.def("delayed_scales", &DelayedScales, nb::arg("largest"), nb::arg("side"),
              "The scales at steps with these largest magnitudes.");
 }

@@ -40,7 +40,12 @@ const Format& ElementOf(Role role, const ScaledFormat& format) {
   return IsForward(role) ? format.forward : format.backward;
 }
 
-bool HasAxes(const ScaledFormat& format) { return format.sharing != Sharing::kTensor; }
+// The axes along which blocks lie in products of matrices.
+std::vector<BlockAxis> AxesOf(Role role, const ScaledFormat& format) {
+  if (format.sharing == Sharing::kTensor) return {BlockAxis::kRow};
+  if (format.square_parameters && role == Role::kValue) return {BlockAxis::kBoth};
+  return {BlockAxis::kRow, BlockAxis::kColumn};
+}
 
 void AddHarm(const std::string& name, double harm, ScaledHarm& into) {
   ++into.tensors;
@@ -107,10 +112,10 @@ ScaledReplay::Found ScaledReplay::Convert(const Source& source, const OfFormat& 
   if (delayed != of.delayed.end()) scale = delayed->second.scale();
   Found found;
   if (format.delayed) found.largest = LargestMagnitude(values);
-  for (const BlockAxis axis : {BlockAxis::kRow, BlockAxis::kColumn}) {
-    if (axis == BlockAxis::kColumn && !HasAxes(format)) break;
-    found.by_axis[static_cast<size_t>(axis)] = MeasureScaled(
-        format, ElementOf(source.tensor->role, format), matrix, axis, channels, scale);
+  const std::vector<BlockAxis> axes = AxesOf(source.tensor->role, format);
+  for (size_t i = 0; i < axes.size(); ++i) {
+    found.by_axis[i] = MeasureScaled(format, ElementOf(source.tensor->role, format), matrix,
+                                     axes[i], channels, scale);
   }
   return found;
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "dlsim/scaled_codec.h"
+#include "src/base/check.h"
 #include "src/scaled/element_kernels.h"
 #include "src/scaled/group_scale.h"
 
@@ -20,7 +21,7 @@ namespace dlsim {
 // cache.
 inline constexpr size_t kStretch = 1024;
 
-// Rows of a matrix that have the same scales: those of a block for BlockAxis::kColumn, else one.
+// Rows of a matrix that have the same scales: those of a block, or one for BlockAxis::kRow.
 // Groups of a row lie side by side, each as wide as `width`.
 class Bands {
  public:
@@ -28,9 +29,11 @@ class Bands {
       : rows_(rows), columns_(columns), width_(columns) {
     is_one_group_ = format.sharing == Sharing::kTensor;
     if (is_one_group_) return;
-    const bool along_rows = axis == BlockAxis::kRow;
-    if (!along_rows) height_ = std::max<uint64_t>(rows, 1), width_ = 1;
-    if (format.sharing == Sharing::kBlock) (along_rows ? width_ : height_) = format.block;
+    const bool blocks = format.sharing == Sharing::kBlock;
+    DLSIM_CHECK(blocks || axis != BlockAxis::kBoth);
+    if (axis != BlockAxis::kRow) height_ = blocks ? format.block : std::max<uint64_t>(rows, 1);
+    if (axis == BlockAxis::kColumn) width_ = 1;
+    if (axis != BlockAxis::kColumn && blocks) width_ = format.block;
   }
 
   uint64_t rows() const { return rows_; }

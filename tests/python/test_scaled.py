@@ -105,6 +105,33 @@ def test_blocks_are_those_of_torchao(format: str, rule: str) -> None:
         np.testing.assert_array_equal(found.codes, expected.reshape(values.shape))
 
 
+@pytest.mark.parametrize("shape", [(128, 256), (300, 130), (1, 5)])
+@pytest.mark.parametrize("element", ["e4m3", "e5m2"])
+def test_square_blocks_are_those_of_transformer_engine(element: str, shape: tuple) -> None:
+    """The rule of its Float8BlockScaling for weights, written with NumPy."""
+    random = np.random.default_rng(5)
+    values = random.standard_normal(shape) * np.exp2(random.integers(-60, 20, shape))
+    values = values.astype(np.float32)
+    values[:128, 128:] = 0
+    rows, columns = (-(-length // 128) for length in shape)
+    padded = np.zeros((rows * 128, columns * 128), np.float32)
+    padded[: shape[0], : shape[1]] = values
+    tiles = padded.reshape(rows, 128, columns, 128)
+    largest = np.abs(tiles).max(axis=(1, 3))
+    limit = np.float32(ml_dtypes.finfo(ELEMENTS[element]).max)
+    with np.errstate(divide="ignore"):
+        scales = np.where(largest == 0, np.float32(1), limit / largest)
+    scales = (scales.view(np.uint32) & 0xFF800000).view(np.float32)  # a power of two
+    scaled = np.clip(tiles * scales[:, None, :, None], -limit, limit)
+    codes = scaled.astype(ELEMENTS[element]).view(np.uint8).reshape(padded.shape)
+    found = encode_scaled(values, f"fp8-block:forward={element}", axis=None)
+    np.testing.assert_array_equal(found.codes, codes[: shape[0], : shape[1]])
+    np.testing.assert_array_equal(found.scales, scales)
+    decoded = codes.view(ELEMENTS[element]).astype(np.float32).reshape(tiles.shape)
+    decoded = (decoded / scales[:, None, :, None]).reshape(padded.shape)
+    np.testing.assert_array_equal(found.decode(), decoded[: shape[0], : shape[1]])
+
+
 def test_fp8_scales_are_those_of_torchao() -> None:
     utils = pytest.importorskip("torchao.float8.float8_utils")
     config = pytest.importorskip("torchao.float8.config")
@@ -155,6 +182,7 @@ def test_arrays_of_any_shape_and_kind() -> None:
         (("mxfp9",), "unknown name"),
         (("mxfp8:rule=down",), "bad rule"),
         (("mxfp8", 1), "axis"),
+        (("fp8-rowwise", None), "no blocks"),
         (("mxfp8", -1, 2.0), "scale"),
         (("fp8-delayed", -1, -1.0), "scale"),
     ],
@@ -183,6 +211,20 @@ def test_a_replay_has_a_line_for_each_format() -> None:
     lost = measure_scaled(values, "mxfp8")["stats"]
     assert weight["row"]["elements"] == 5 * values.size
     assert lost["elements"] == values.size
+
+
+def test_parameters_have_square_blocks_in_fp8_block() -> None:
+    trace = TRACES / "t5-stream"
+    result = dlsim.replay(trace, formats=["fp8-block"], quiet=True)
+    found = result.data["verdict"]["formats"][0]["scaled"]["tensors"]
+    for tensor in found:
+        assert (tensor["column"] is None) == (tensor["role"] == "value")
+    name = "head.weight.value"
+    steps = [np.asarray(step.tensors[name]) for step in dlsim.open_trace(trace)]
+    errors = [measure_scaled(value, "fp8-block", axis=None)["stats"] for value in steps]
+    weight = next(tensor for tensor in found if tensor["name"] == name)
+    lost = sum(stats["error_sum_of_squares"] for stats in errors)
+    assert weight["row"]["error_sum_of_squares"] == pytest.approx(lost, rel=1e-12)
 
 
 def test_delayed_scales_need_each_step() -> None:

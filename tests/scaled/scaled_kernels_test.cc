@@ -47,9 +47,13 @@ std::vector<std::vector<size_t>> GroupsOf(const ScaledFormat& format, const Matr
                                           BlockAxis axis) {
   const uint64_t rows = matrix.rows, columns = matrix.columns;
   uint64_t height = rows, width = columns;
-  if (format.sharing != Sharing::kTensor) (axis == BlockAxis::kRow ? height : width) = 1;
+  if (format.sharing != Sharing::kTensor) {
+    if (axis == BlockAxis::kRow) height = 1;
+    if (axis == BlockAxis::kColumn) width = 1;
+  }
   if (format.sharing == Sharing::kBlock) {
-    (axis == BlockAxis::kRow ? width : height) = format.block;
+    if (axis != BlockAxis::kColumn) width = format.block;
+    if (axis != BlockAxis::kRow) height = format.block;
   }
   const uint64_t across = (columns + width - 1) / width;
   std::vector<std::vector<size_t>> groups((rows + height - 1) / height * across);
@@ -151,7 +155,8 @@ TEST_P(ScaledOnTarget, MatricesOfAnyShapeEqualTheReference) {
         const std::vector<float> values = Drawn(count, 7, (kind & 1) != 0, (kind & 2) != 0);
         const MatrixView matrix = {values, static_cast<uint64_t>(rows),
                                    static_cast<uint64_t>(columns)};
-        for (const BlockAxis axis : {BlockAxis::kRow, BlockAxis::kColumn}) {
+        for (const BlockAxis axis : {BlockAxis::kRow, BlockAxis::kColumn, BlockAxis::kBoth}) {
+          if (axis == BlockAxis::kBoth && format.sharing != Sharing::kBlock) continue;
           SCOPED_TRACE(name + " " + std::to_string(rows) + " x " + std::to_string(columns) +
                        " kind " + std::to_string(kind));
           ASSERT_NO_FATAL_FAILURE(ExpectAsReference(format, matrix, axis));

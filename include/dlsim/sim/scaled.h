@@ -18,14 +18,15 @@
 namespace dlsim::sim {
 
 // One tensor over the steps. Each step is measured with blocks along rows and along columns, as
-// products of matrices need both, unless the whole tensor has one scale.
+// products of matrices need both, unless the whole tensor has one scale or its blocks are squares.
 struct ScaledTensor {
   std::string name;
   Role role = Role::kGrad;
-  bool judged = false;                      // a matrix that such a training converts
-  std::array<TensorStats, 2> by_axis = {};  // indices are BlockAxis; the second may be empty
-  HarmOverSteps harm = {};                  // of the axis that loses more, where it is not zero
-  HarmOverSteps channel_harm = {};          // the same averaged over its channels
+  bool judged = false;  // a matrix that such a training converts
+  std::array<TensorStats, 2> by_axis =
+      {};                           // along rows, or the only ones; along columns, may be empty
+  HarmOverSteps harm = {};          // of the axis that loses more, where it is not zero
+  HarmOverSteps channel_harm = {};  // the same averaged over its channels
   double worst_channel_harm = 0;
   uint64_t clipped_steps = 0;  // with elements beyond the largest of the format
   std::optional<int64_t> first_clipped_step = {};

@@ -14,6 +14,7 @@ from .. import _core
 from .._errors import UsageError
 from ._frameworks import is_torch
 
+_AXES = {-1: "row", 0: "column", None: "both"}
 _SCALE_DTYPES = {"float32": np.uint32, "e8m0": np.uint8, "e4m3": np.uint8}
 
 
@@ -31,7 +32,7 @@ class ScaledArray:
     tensor_scale: float
     format: str
     backward: bool
-    axis: int
+    axis: int | None
 
     def decode(self) -> NDArray[np.float32]:
         """Returns the float32 values that the codes stand for."""
@@ -40,39 +41,48 @@ class ScaledArray:
         values = np.empty(codes.shape, np.float32)
         bits = self.scales.view(np.uint32) if side.scale_type == "float32" else self.scales
         _core.decode_scaled(
-            codes, bits.ravel().tolist(), self.tensor_scale, side, self.axis == 0, values
+            codes, bits.ravel().tolist(), self.tensor_scale, side, _AXES[self.axis], values
         )
         return values.reshape(self.codes.shape)
 
 
 def encode_scaled(
-    values: Any, format: str, *, backward: bool = False, axis: int = -1, scale: float | None = None
+    values: Any,
+    format: str,
+    *,
+    backward: bool = False,
+    axis: int | None = -1,
+    scale: float | None = None,
 ) -> ScaledArray:
     """Encodes an array to a format with scales of its own.
 
     `format` is a name with options, such as "mxfp8" or "mxfp8:rule=floor"; `backward` takes the
     elements of gradients, not those of weights and activations. Blocks lie along the last axis, or
-    along the first one of the array as a matrix of its last axis (`axis=0`). `scale` replaces the
-    scale of a whole tensor, as delayed scaling does. Raises UsageError for other arguments.
+    along the first one of the array as a matrix of its last axis (`axis=0`), or are squares
+    (`axis=None`). `scale` replaces the scale of a whole tensor, as delayed scaling does. Raises
+    UsageError for other arguments.
     """
-    side, array, by_columns, given = _arguments(values, format, backward, axis, scale)
+    side, array, along, given = _arguments(values, format, backward, axis, scale)
     matrix = _matrix(array)
-    codes, scales, tensor_scale = _core.encode_scaled(matrix, side, by_columns, given)
+    codes, scales, tensor_scale = _core.encode_scaled(matrix, side, _AXES[along], given)
     groups = scales.astype(_SCALE_DTYPES[side.scale_type], copy=False)
     if side.scale_type == "float32":
         groups = groups.view(np.float32)
     if side.sharing != "tensor":
         shape = list(matrix.shape)
-        along = 0 if by_columns else 1
-        shape[along] = -(-shape[along] // (side.block or max(shape[along], 1)))
+        for i in (0, 1) if along is None else (along,):
+            shape[i] = -(-shape[i] // (side.block or max(shape[i], 1)))
         groups = groups.reshape(shape)
-    return ScaledArray(
-        codes.reshape(array.shape), groups, tensor_scale, format, backward, 0 if by_columns else -1
-    )
+    return ScaledArray(codes.reshape(array.shape), groups, tensor_scale, format, backward, along)
 
 
 def quantize_scaled(
-    values: Any, format: str, *, backward: bool = False, axis: int = -1, scale: float | None = None
+    values: Any,
+    format: str,
+    *,
+    backward: bool = False,
+    axis: int | None = -1,
+    scale: float | None = None,
 ) -> Any:
     """Returns the values that remain of an array in a format; see encode_scaled.
 
@@ -88,7 +98,12 @@ def quantize_scaled(
 
 
 def measure_scaled(
-    values: Any, format: str, *, backward: bool = False, axis: int = -1, scale: float | None = None
+    values: Any,
+    format: str,
+    *,
+    backward: bool = False,
+    axis: int | None = -1,
+    scale: float | None = None,
 ) -> dict[str, Any]:
     """Returns what an array loses in a format; see encode_scaled.
 
@@ -96,8 +111,8 @@ def measure_scaled(
     `mean_channel_harm` and `worst_channel_harm` are over columns; `min_scale` and `max_scale` are
     the factors before rounding.
     """
-    side, array, by_columns, given = _arguments(values, format, backward, axis, scale)
-    return _core.measure_scaled(_matrix(array), side, by_columns, False, given)
+    side, array, along, given = _arguments(values, format, backward, axis, scale)
+    return _core.measure_scaled(_matrix(array), side, _AXES[along], False, given)
 
 
 def delayed_scales(largest: Iterable[float], format: str, *, backward: bool = False) -> list[float]:
@@ -112,17 +127,21 @@ def delayed_scales(largest: Iterable[float], format: str, *, backward: bool = Fa
 
 
 def _arguments(
-    values: Any, format: str, backward: bool, axis: int, scale: float | None
-) -> tuple[Any, NDArray[np.float32], bool, float | None]:
+    values: Any, format: str, backward: bool, axis: int | None, scale: float | None
+) -> tuple[Any, NDArray[np.float32], int | None, float | None]:
     side = _core.ScaledSide(format, backward)
     array = _float32(values)
-    if axis not in (-1, 0, array.ndim - 1):
+    if axis not in (-1, 0, array.ndim - 1, None):
         raise UsageError(f"axis: blocks lie along one of two axes, expected -1 or 0, got {axis}")
+    if axis is None and side.sharing != "block":
+        raise UsageError(f"axis: {format} has no blocks, expected -1 or 0, got None")
     if scale is not None and side.sharing != "tensor":
         raise UsageError(f"scale: {format} has no scale of the tensor alone, expected None")
     if scale is not None and not 0 < scale < np.inf:
         raise UsageError(f"scale: expected a positive number, got {scale}")
-    return side, array, axis == 0 and array.ndim > 1, scale
+    if axis is not None:
+        axis = 0 if axis == 0 and array.ndim > 1 else -1
+    return side, array, axis, scale
 
 
 def _float32(values: Any) -> NDArray[np.float32]:
