@@ -81,11 +81,11 @@ ConfigPolicy MegatronScaler(const ConfigBlock& model) {
 }
 
 // The format of Transformer Engine's layers, as build_transformer_config chooses it.
-std::string NemoFp8(const ConfigBlock& model) {
+std::string NemoFp8(const ConfigBlock& model, std::vector<std::string>& notes) {
   if (!model.Bool("fp8").value_or(false)) return "";
   for (const std::string_view elements : {"e4m3", "hybrid"}) {
     if (model.Bool("fp8_" + std::string(elements)).value_or(false)) {
-      return MegatronFp8(model, elements);
+      return MegatronFp8(model, elements, notes);
     }
   }
   model.Refuse("fp8", "NeMo refuses it without elements", "fp8_e4m3 or fp8_hybrid: true");
@@ -94,7 +94,7 @@ std::string NemoFp8(const ConfigBlock& model) {
 ConfigPolicy Scaler(const ConfigBlock& file, const ConfigBlock& trainer, TrainingConfig& config) {
   if (HasMark(file.node(), kNemoMegatronMarks)) {
     config.kind = "NeMo with Megatron";
-    config.scaled = NemoFp8(*file.Table("model"));
+    config.scaled = NemoFp8(*file.Table("model"), config.notes);
     return MegatronScaler(*file.Table("model"));
   }
   if (!trainer.Is("amp_backend", "apex")) return {"torch", {}};

@@ -153,14 +153,21 @@ void RefuseWithoutTraining(const ConfigBlock& arguments) {
 }
 
 // The format of products in Transformer Engine's layers; empty without one.
-std::string ReadScaledFormat(const ConfigBlock& arguments) {
+std::string ReadScaledFormat(const ConfigBlock& arguments, std::vector<std::string>& notes) {
   constexpr std::array<std::string_view, 2> kElements = {"e4m3", "hybrid"};
   constexpr std::array<std::string_view, 2> kFp4Recipes = {"nvfp4", "custom"};
   if (arguments.Has("fp4_format")) {
-    return arguments.Choice("fp4_recipe", kFp4Recipes).value_or("nvfp4") == "nvfp4" ? "nvfp4" : "";
+    if (arguments.Choice("fp4_recipe", kFp4Recipes).value_or("nvfp4") != "nvfp4") {
+      notes.push_back("fp4_recipe custom is not simulated: it is code");
+      return "";
+    }
+    notes.push_back(
+        "nvfp4 without the stochastic rounding and the rotations of the recipe: it loses more "
+        "here");
+    return "nvfp4";
   }
   const std::optional<std::string> elements = arguments.Choice("fp8_format", kElements);
-  return elements ? MegatronFp8(arguments, *elements) : "";
+  return elements ? MegatronFp8(arguments, *elements, notes) : "";
 }
 
 }  // namespace
@@ -188,16 +195,7 @@ TrainingConfig ReadMegatron(const ConfigBlock& file, const ConfigOptions& option
   AddNotes(arguments.NoteMisspelt(kMegatronKeys), config.notes);
   ReadNormLimit(arguments, "clip_grad", 1.0, config);
   NoteMicroSteps(arguments, config);
-  config.scaled = ReadScaledFormat(arguments);
-  if (config.scaled == "nvfp4") {
-    config.notes.push_back(
-        "nvfp4 without the stochastic rounding and the rotations of the recipe: it loses more "
-        "here");
-  }
-  for (const std::string_view key : {"fp8_format", "fp4_format"}) {
-    if (!arguments.Has(key) || !config.scaled.empty()) continue;
-    config.notes.push_back(std::string(key) + " is not simulated: its recipe is code");
-  }
+  config.scaled = ReadScaledFormat(arguments, config.notes);
   return config;
 }
 

@@ -151,15 +151,23 @@ std::string MxFormat(const ConfigBlock& table, std::vector<std::string>& notes) 
 
 }  // namespace
 
-std::string MegatronFp8(const ConfigBlock& arguments, std::string_view elements) {
+std::string MegatronFp8(const ConfigBlock& arguments, std::string_view elements,
+                        std::vector<std::string>& notes) {
   constexpr std::array<std::string_view, 5> kRecipes = {"delayed", "tensorwise", "mxfp8",
                                                         "blockwise", "custom"};
   const std::string backward = elements == "hybrid" ? "e5m2" : "e4m3";
+  for (const std::string_view key : {"fp8_params", "fp8_param_gather"}) {  // NeMo's, Megatron-LM's
+    if (!arguments.Bool(key).value_or(false)) continue;
+    notes.push_back(std::string(key) + " is not simulated: it stores weights in FP8, too");
+  }
   const std::string recipe = arguments.Choice("fp8_recipe", kRecipes).value_or("delayed");
   if (recipe == "tensorwise") return "fp8-current:backward=" + backward;
   if (recipe == "mxfp8") return "mxfp8:backward=" + backward;
   if (recipe == "blockwise") return "fp8-block:backward=" + backward;
-  if (recipe == "custom") return "";
+  if (recipe == "custom") {
+    notes.push_back("fp8_recipe custom is not simulated: it is code");
+    return "";
+  }
   return Delayed(backward, arguments.Integer("fp8_amax_history_len", 1, kMostHistory).value_or(1),
                  arguments.Choice("fp8_amax_compute_algo", kDecides).value_or("most_recent"),
                  arguments.Integer("fp8_margin", -kMostMargin, kMostMargin).value_or(0));

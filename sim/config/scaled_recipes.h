@@ -13,8 +13,10 @@ namespace dlsim::sim {
 
 // Returns the format of TransformerEngine's layers under megatron.core, which Megatron-LM and NeMo
 // configure by the same keys (fp8_recipe, fp8_amax_history_len, fp8_amax_compute_algo, fp8_margin).
-// `elements` is "e4m3" or "hybrid". Empty if the recipe is code.
-std::string MegatronFp8(const ConfigBlock& arguments, std::string_view elements);
+// `elements` is "e4m3" or "hybrid". Empty if the recipe is code; adds notes on what is not
+// simulated.
+std::string MegatronFp8(const ConfigBlock& arguments, std::string_view elements,
+                        std::vector<std::string>& notes);
 
 // Sets the format of the `fp8_config` of Accelerate's file, whose mixed_precision is fp8, and adds
 // notes on what is not simulated. Refuses what Accelerate, TransformerEngine or dlsim do not take.

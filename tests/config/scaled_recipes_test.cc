@@ -46,6 +46,18 @@ TEST(ScaledRecipes, MegatronNamesElementsAndRecipe) {
   EXPECT_EQ(OfMegatron(""), "");
 }
 
+TEST(ScaledRecipes, MegatronSaysWhatIsNotSimulated) {
+  const std::string start = "pretrain_gpt.py --num-layers 2 --hidden-size 8 --bf16 ";
+  const auto has_note = [&](const std::string& arguments, std::string_view words) {
+    return HasNote(start + arguments + "\n", words);
+  };
+  EXPECT_TRUE(has_note("--fp8-format hybrid --fp8-recipe custom", "fp8_recipe custom"));
+  EXPECT_TRUE(has_note("--fp4-format e2m1 --fp4-recipe custom", "fp4_recipe custom"));
+  EXPECT_TRUE(has_note("--fp8-format hybrid --fp8-param-gather", "fp8_param_gather is not"));
+  EXPECT_FALSE(has_note("--fp8-format hybrid", "not simulated"));
+  EXPECT_TRUE(has_note("--fp4-format e2m1", "without the stochastic rounding"));
+}
+
 std::string OfNemo(const std::string& keys) {
   return "trainer: {precision: bf16, max_steps: 9}\nmodel: {megatron_amp_O2: true, " + keys + "}\n";
 }
@@ -57,6 +69,12 @@ TEST(ScaledRecipes, NemoHasTheKeysOfMegatronAndSwitchesForElements) {
             "fp8-delayed:backward=e5m2,history=1024,decides=max,margin=1");
   EXPECT_EQ(ScaledOf(OfNemo("fp8: true, fp8_e4m3: true, fp8_hybrid: true, fp8_recipe: tensorwise")),
             "fp8-current:backward=e4m3");
+  const std::string code = OfNemo("fp8: true, fp8_e4m3: true, fp8_recipe: custom");
+  EXPECT_EQ(ScaledOf(code), "");
+  EXPECT_TRUE(HasNote(code, "fp8_recipe custom is not simulated"));
+  EXPECT_TRUE(HasNote(OfNemo("fp8: true, fp8_hybrid: true, fp8_params: true"),
+                      "fp8_params is not simulated: it stores weights in FP8"));
+  EXPECT_FALSE(HasNote(OfNemo("fp8: true, fp8_hybrid: true, fp8_params: false"), "fp8_params"));
   ExpectConfigError(OfNemo("fp8: true"),
                     "f:2: model.fp8: NeMo refuses it without elements, expected fp8_e4m3 or "
                     "fp8_hybrid: true");
