@@ -16,6 +16,7 @@
 #include "dlsim/enum_names.h"
 #include "dlsim/gradient_detail.h"
 #include "dlsim/histogram.h"
+#include "dlsim/scaled_format.h"
 #include "dlsim/tensor_stats.h"
 #include "dlsim/trace.h"
 
@@ -65,6 +66,8 @@ struct StepOptions {
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   uint64_t seed = 0;      // for Rounding::kStochastic; see StreamOf
   bool channels = false;  // fill StepMeasurement::channels
+
+  std::span<const NamedScaledFormat> scaled = {};  // of ProfileOf: what tensors lose in these
 
   // What measures and counts; null = the CPU. Digits are the same. MeasureSpreads has no options:
   // it stays on the CPU, as few policies ask for it.

@@ -14,6 +14,7 @@
 #include "dlsim/histogram.h"
 #include "dlsim/ladder.h"
 #include "dlsim/measure_step.h"
+#include "dlsim/scaled_codec.h"
 #include "dlsim/trace.h"
 
 namespace dlsim {
@@ -39,12 +40,13 @@ struct ProfileFile {
 // One step of a trace. A part is a micro-step, or the whole step without any.
 struct ProfileStep {
   int64_t step = 0;
-  std::vector<int64_t> micro_steps;                // number of each part; -1 = there are none
-  std::map<std::string, std::string> metadata;     // of the first recording
-  std::vector<ProfileFile> files;                  // in the order of the recordings
-  std::vector<ProfileTensor> tensors;              // in file order; ProfileOf's gradients first
-  std::vector<std::vector<Histogram>> histograms;  // [part][tensor]
-  std::vector<ChannelCurves> channels = {};        // by tensor; empty: of none
+  std::vector<int64_t> micro_steps;                  // number of each part; -1 = there are none
+  std::map<std::string, std::string> metadata;       // of the first recording
+  std::vector<ProfileFile> files;                    // in the order of the recordings
+  std::vector<ProfileTensor> tensors;                // in file order; ProfileOf's gradients first
+  std::vector<std::vector<Histogram>> histograms;    // [part][tensor]
+  std::vector<ChannelCurves> channels = {};          // by tensor; empty: of none
+  std::vector<std::vector<ScaledLoss>> scaled = {};  // [format of the settings][tensor]
 
   friend bool operator==(const ProfileStep&, const ProfileStep&) = default;
 };
@@ -74,7 +76,8 @@ struct ProfilePart {
 // the part, which tells what is missing.
 struct ProfileSettings {
   Ladder ladder;
-  std::string tensors = "*";  // as TraceOptions::tensors
+  std::vector<NamedScaledFormat> scaled = {};  // without delayed scaling
+  std::string tensors = "*";                   // as TraceOptions::tensors
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   int64_t accumulate_steps = 1;                    // as ReplayOptions::accumulate_steps
   std::map<std::string, std::string> description;  // of the trace
@@ -84,6 +87,9 @@ struct ProfileSettings {
 // Profiles a step of a trace on all threads. Throws Error if reading fails.
 ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
                       const StepOptions& options);
+
+// Returns the tensors of a step in the order of ProfileStep::tensors.
+std::vector<ProfileTensor> DescribeTensors(const TraceStep& step);
 
 // Returns the totals of a step; of a trace's, those of its profile, without its forward pass being
 // read.

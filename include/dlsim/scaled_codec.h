@@ -4,6 +4,7 @@
 // sources: docs/scaled-formats.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -61,6 +62,11 @@ struct ScaledStats {
   double mean_channel_harm = 0, worst_channel_harm = 0;
   uint64_t channels = 0;               // that are not zero
   float min_scale = 0, max_scale = 0;  // by which values were multiplied
+
+  // Adds another matrix; harms of channels become the larger of both.
+  void Merge(const ScaledStats& other);
+
+  friend bool operator==(const ScaledStats&, const ScaledStats&) = default;
 };
 
 // What the channels of a matrix are.
@@ -69,6 +75,17 @@ enum class MatrixChannels : uint8_t { kRows, kColumns };
 ScaledStats MeasureScaled(const ScaledFormat& format, const Format& element,
                           const MatrixView& matrix, BlockAxis axis, MatrixChannels channels,
                           std::optional<float> scale = std::nullopt);
+
+// What a tensor loses in products of matrices, which need it with blocks along rows and along
+// columns: the second is empty if the tensor has one scale or its blocks are squares.
+struct ScaledLoss {
+  std::array<ScaledStats, 2> by_axis = {};
+
+  // Adds another micro-step.
+  void Merge(const ScaledLoss& other);
+
+  friend bool operator==(const ScaledLoss&, const ScaledLoss&) = default;
+};
 
 // Returns the largest magnitude of the values; of NaN none is taken.
 float LargestMagnitude(std::span<const float> values);

@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "dlsim/enum_names.h"
 #include "dlsim/format.h"
@@ -157,6 +158,8 @@ inline constexpr std::array<ScaledFormat, 9> kScaledFormats = {{
 struct NamedScaledFormat {
   std::string name;
   ScaledFormat format;
+
+  friend bool operator==(const NamedScaledFormat&, const NamedScaledFormat&) = default;
 };
 
 // Returns the name of a format of elements: "e4m3".
@@ -172,5 +175,9 @@ bool NamesScaledFormat(std::string_view text);
 // `history` (1 to 65536) and `decides` (of delayed scaling). Throws Error (exit code 2) for
 // anything else, which names `place`.
 NamedScaledFormat ParseScaledFormat(std::string_view text, std::string_view place = "format");
+
+// Takes the names of scaled formats out of those of all kinds. Throws as ParseScaledFormat.
+std::vector<NamedScaledFormat> TakeScaledFormats(std::vector<std::string>& formats,
+                                                 std::string_view place = "--format");
 
 }  // namespace dlsim

@@ -74,6 +74,8 @@ struct TensorStats {
 
   // Adds the statistics of what follows in index order.
   void Merge(const TensorStats& later);
+
+  friend bool operator==(const TensorStats&, const TensorStats&) = default;
 };
 
 // What a profile knows of the counters that it may leave open.

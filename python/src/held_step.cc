@@ -60,7 +60,7 @@ ProfileSettings SettingsFor(const std::vector<std::string>& formats) {
 }  // namespace
 
 HeldStep::HeldStep(const std::vector<std::string>& formats)
-    : settings_(SettingsFor(formats)), parts_(settings_.ladder) {}
+    : settings_(SettingsFor(formats)), parts_(settings_) {}
 
 std::unique_ptr<GradientSource> HeldStep::Take() {
   return std::make_unique<HeldSource>(parts_.Take(), settings_, parts_.edges());

@@ -32,9 +32,9 @@ using namespace sim;
 namespace {
 
 // Empty lists and texts stand for the defaults of `dlsim profile`.
-Ladder LadderFrom(const std::vector<std::string>& formats,
-                  const std::vector<std::string>& roundings, const std::string& subnormals,
-                  const std::string& scales) {
+void SetFormats(const std::vector<std::string>& formats, const std::vector<std::string>& roundings,
+                const std::string& subnormals, const std::string& scales,
+                ProfileSettings& profile) {
   LadderSettings settings;
   settings.formats = formats;
   settings.roundings = roundings;
@@ -44,7 +44,7 @@ Ladder LadderFrom(const std::vector<std::string>& formats,
   } else if (subnormals != "both") {
     throw UsageError("subnormals", "unknown rule", "keep, flush or both", Quoted(subnormals));
   }
-  return LadderOf(settings);
+  sim::SetFormats(settings, profile);
 }
 
 ProfileWriter::Existing ExistingFrom(const std::string& existing) {
@@ -61,10 +61,10 @@ class BoundProfileWriter {
                      const std::vector<std::string>& roundings, const std::string& subnormals,
                      const std::string& scales, const std::string& existing) {
     const ProfileWriter::Existing rule = ExistingFrom(existing);
-    settings_.ladder = LadderFrom(formats, roundings, subnormals, scales);
+    SetFormats(formats, roundings, subnormals, scales, settings_);
     settings_.description = description;
     nb::gil_scoped_release release;
-    parts_.emplace(settings_.ladder);
+    parts_.emplace(settings_);
     writer_ = std::make_unique<ProfileWriter>(path, settings_, parts_->edges(), rule);
     replaced_partial_ = writer_->replaced_partial();
     if (rule == ProfileWriter::Existing::kReplace) writer_->Truncate(0);
@@ -115,6 +115,10 @@ class BoundProfileWriter {
                     const std::vector<CountedArray>& arrays) {
     CheckOpen();
     if (!parts_->empty()) throw UsageError("profile", "a step is not finished");
+    if (!settings_.scaled.empty()) {
+      throw UsageError("formats", "scaled formats need arrays, not counts", "other formats",
+                       Quoted(settings_.scaled.front().name));
+    }
     writer_->Append(
         EncodeStep(ProfileOfCounts(step, metadata, arrays, parts_->edges()), parts_->edges()));
   }

@@ -26,6 +26,7 @@ void StepParts::Add(int64_t step, const Part& part) {
   const int device = DeviceOf(recorded.recordings.front());
   nb::gil_scoped_release release;
   StepOptions options;
+  options.scaled = settings_.scaled;
   if (device >= 0) options.device = &Opened(device);
   ProfileStep profile = ProfileOf(recorded, edges_, options);
   if (more) {

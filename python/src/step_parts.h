@@ -16,7 +16,9 @@ namespace dlsim::python {
 
 class StepParts {
  public:
-  explicit StepParts(const Ladder& ladder) : edges_(EdgesOf(ladder)) {}
+  // `settings` must live as long as this.
+  explicit StepParts(const ProfileSettings& settings)
+      : settings_(settings), edges_(EdgesOf(settings.ladder)) {}
   StepParts(const StepParts&) = delete;
   StepParts& operator=(const StepParts&) = delete;
 
@@ -34,6 +36,7 @@ class StepParts {
   ComputeDevice& Opened(int device);
   void CheckMicro(int64_t micro) const;
 
+  const ProfileSettings& settings_;
   HistogramEdges edges_;
   std::optional<ProfileStep> step_;
   std::map<int, std::unique_ptr<ComputeDevice>> devices_;  // that have counted

@@ -72,7 +72,7 @@ ProfileRequest RequestOf(const ProfileCommandOptions& options) {
     throw UsageError("-o", "cannot write a profile to standard output", "a file",
                      Quoted(options.output));
   }
-  request.settings.ladder = LadderOf(options.ladder);
+  SetFormats(options.ladder, request.settings);
   request.settings.tensors = options.trace.options.tensors;
   request.settings.accumulation = options.accumulation;
   request.settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
@@ -216,8 +216,9 @@ int RunProfile(const ProfileCommandOptions& options) {
 void VisitLadder(OptionRows& option, LadderSettings& settings) {
   option.Group("What the profile is exact for");
   option("--format", settings.formats, "F",
-         "Number format for which results are exact, repeatable (default: fp16 bf16 cb16)",
-         FormatNames());
+         "Number format for which results are exact, repeatable (default: fp16 bf16 cb16); of one "
+         "with scales of its own, such as mxfp8, what each tensor loses is kept",
+         FormatNamesAndScaled());
   option("--rounding", settings.roundings, "MODE",
          "Rounding mode for which results are exact, repeatable: rne, rtz, rna, ru or rd "
          "(default: all)",
@@ -262,6 +263,7 @@ void AddProfileCommand(CLI::App& app, Action& action) {
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --extend\n"
       "  dlsim profile runs/lm-kjv -o fp16.dlprof --format fp16 --rounding rne --scales 2^0..2^32\n"
+      "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --format mxfp8 --format nvfp4\n"
       "  dlsim profile runs/lm-kjv -o part-1.dlprof --shard 1/64\n"
       "  dlsim profile runs/lm-kjv -o lm-kjv.dlprof --device cuda:1\n"
       "  mpirun -n 4 dlsim profile runs/lm-kjv -o lm-kjv.dlprof");

@@ -27,9 +27,11 @@ std::string FormatSummary(const std::string& path, const ProfileReader& profile)
       trace == 0 ? ""
                  : fmt::format(" of a trace of {} ({})", Bytes(trace),
                                Percent(static_cast<double>(own) / static_cast<double>(trace)));
-  return fmt::format("{}: {}, {}{}; exact for {}\n", Printable(path), FormatSteps(profile),
-                     Bytes(own), ratio,
-                     DescribeLadder(profile.settings().ladder, ScaleList::kEnds));
+  const ProfileSettings& settings = profile.settings();
+  std::string scaled;
+  for (const NamedScaledFormat& format : settings.scaled) scaled += format.name + ", ";
+  return fmt::format("{}: {}, {}{}; exact for {}{}\n", Printable(path), FormatSteps(profile),
+                     Bytes(own), ratio, scaled, DescribeLadder(settings.ladder, ScaleList::kEnds));
 }
 
 Json JsonSummary(const std::string& path, const ProfileReader& profile) {
@@ -46,6 +48,7 @@ Json JsonSummary(const std::string& path, const ProfileReader& profile) {
                  {"tensors", settings.tensors},
                  {"accumulate", NameOf(settings.accumulation)},
                  {"grad_accum_steps", settings.accumulate_steps}};
+  object["scaled_formats"] = ScaledNames(settings);
   object.update(LadderNames(settings.ladder));
   for (const float scale : settings.ladder.scales) object["scales"].push_back(scale);
   return object;

@@ -141,14 +141,9 @@ std::string PictureOf(const FormatAdvice& format, std::span<const SimulationRun>
 
 // Takes the scaled formats out of those that were asked for. Where no other is left, nothing is
 // replayed through a policy, and no option asks for what comes of that.
-std::vector<NamedScaledFormat> TakeScaledFormats(ReplayCommandOptions& options) {
-  std::vector<NamedScaledFormat> scaled;
-  std::vector<std::string>& formats = options.request.formats;
-  for (const std::string& format : formats) {
-    if (NamesScaledFormat(format)) scaled.push_back(ParseScaledFormat(format, "--format"));
-  }
-  std::erase_if(formats, NamesScaledFormat);
-  if (scaled.empty() || !formats.empty()) return scaled;
+std::vector<NamedScaledFormat> TakeScaled(ReplayCommandOptions& options) {
+  std::vector<NamedScaledFormat> scaled = TakeScaledFormats(options.request.formats);
+  if (scaled.empty() || !options.request.formats.empty()) return scaled;
   const auto refuse = [](bool asked, std::string_view option) {
     if (asked)
       throw UsageError(option, "scaled formats have no policy", "another --format as well");
@@ -230,7 +225,7 @@ Json RecordOf(const ReplayCommandOptions& options, const Json& configs) {
 
 int RunReplay(ReplayCommandOptions options) {
   const std::optional<uint64_t> heat_map_bins = HeatMapBins(options);
-  std::vector<NamedScaledFormat> scaled = TakeScaledFormats(options);
+  std::vector<NamedScaledFormat> scaled = TakeScaled(options);
   const bool only_scaled = !scaled.empty() && options.request.formats.empty();
   options.request.conversion = options.conversion.Of({});
   options.request.finite_test = options.rules.finite_test;
@@ -240,7 +235,7 @@ int RunReplay(ReplayCommandOptions options) {
   ConfiguredRuns configured =
       only_scaled ? ConfiguredRuns() : PrepareConfiguredRuns(options.config, options.request);
   std::vector<SimulationRun> runs = std::move(configured.runs);
-  // Those of a file are for traces alone; what has no values is judged without them.
+  // A profile need not hold those of a file.
   std::vector<NamedScaledFormat> of_files;
   for (const std::string& format : configured.scaled) of_files.push_back(ParseScaledFormat(format));
   std::vector<NamedScaledFormat> all = scaled;
@@ -254,9 +249,12 @@ int RunReplay(ReplayCommandOptions options) {
   if (!input.has_gradients && !only_scaled) {
     runs = RunsWithoutGradients(configured.formats, options.request.conversion);
   }
-  if (input.profile == nullptr) scaled = std::move(all);
-  RequireRunFigures(options.expectations, runs, scaled);
   const SourceFacts& facts = input.source->facts();
+  RequireAnswers(facts, scaled);
+  const auto unanswered = std::ranges::stable_partition(
+      of_files, [&](const NamedScaledFormat& one) { return Answers(facts, one.format); });
+  scaled.insert(scaled.end(), of_files.begin(), unanswered.begin());
+  RequireRunFigures(options.expectations, runs, scaled);
   CheckAgainst(facts, options.request);
   if (!options.results.quiet) NoteDevice(input);
   ResultFiles files(options.results);
@@ -264,9 +262,9 @@ int RunReplay(ReplayCommandOptions options) {
   if (!only_scaled) {
     advice = Step(*input.source, options, heat_map_bins, configured, files, runs);
   }
-  if (input.profile != nullptr && !of_files.empty() && !options.results.quiet) {
-    CurrentCaller().Say("note: " + of_files.front().name +
-                        " of the configuration is not judged: it needs the values of a trace");
+  if (!unanswered.empty() && !options.results.quiet) {
+    CurrentCaller().Say("note: " + unanswered.front().name +
+                        " of the configuration is not judged: the profile does not hold it");
   }
   StepScaled(*input.source, scaled, options, only_scaled && files.csv ? &*files.csv : nullptr,
              advice);

@@ -72,6 +72,12 @@ Json LadderNames(const Ladder& ladder) {
   return {{"formats", formats}, {"roundings", roundings}, {"subnormals", subnormals}};
 }
 
+Json ScaledNames(const ProfileSettings& settings) {
+  Json names = Json::array();
+  for (const NamedScaledFormat& format : settings.scaled) names.push_back(format.name);
+  return names;
+}
+
 std::string DescribeLadder(const Ladder& ladder, ScaleList scales) {
   const Json names = LadderNames(ladder);
   const std::string what = fmt::format("{}; {}; subnormals {}; ", Joined(names["formats"]),
@@ -97,6 +103,9 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
     text += fmt::format(", {} recorded steps make one", settings.accumulate_steps);
   }
   text += "\n";
+  if (!settings.scaled.empty()) {
+    text += "scaled formats: " + Joined(ScaledNames(settings)) + "\n";
+  }
   if (settings.tensors != "*") text += "tensors: " + Quoted(settings.tensors) + "\n";
   return text;
 }
@@ -104,6 +113,7 @@ std::string DescribeProfile(const ProfileFacts& profile, uint64_t file_bytes) {
 void AddProfile(const ProfileFacts& profile, Json& object) {
   object["profile"] = true;
   object["trace_bytes"] = profile.trace_bytes;
+  object["scaled_formats"] = ScaledNames(profile.settings);
   const Ladder& ladder = profile.settings.ladder;
   object["ladder"] = LadderNames(ladder);
   object["ladder"].update({{"scales", ScalesText(ladder.scales)},

@@ -15,6 +15,9 @@ namespace dlsim::sim {
 // The object of lists "formats", "roundings" and "subnormals".
 Json LadderNames(const Ladder& ladder);
 
+// Returns the names of the scaled formats that a profile holds.
+Json ScaledNames(const ProfileSettings& settings);
+
 enum class ScaleList : uint8_t { kWhole, kEnds };
 
 // Returns such as "fp16, bf16; rne, rtz; subnormals keep; scales 1..2^16 (17)", or with the ends of

@@ -108,4 +108,19 @@ Ladder LadderOf(const LadderSettings& settings) {
   return ladder;
 }
 
+void SetFormats(const LadderSettings& settings, ProfileSettings& profile) {
+  LadderSettings others = settings;
+  profile.scaled = TakeScaledFormats(others.formats);
+  profile.ladder = LadderOf(others);
+  for (const NamedScaledFormat& format : profile.scaled) {
+    if (!format.format.delayed) continue;
+    throw UsageError("--format", "a profile cannot answer for delayed scaling",
+                     "a replay of the trace itself", Quoted(format.name));
+  }
+  // The order of the options is no setting.
+  std::ranges::sort(profile.scaled, {}, &NamedScaledFormat::name);
+  const auto same = std::ranges::unique(profile.scaled, {}, &NamedScaledFormat::name);
+  profile.scaled.erase(same.begin(), same.end());
+}
+
 }  // namespace dlsim::sim

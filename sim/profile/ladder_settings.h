@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "dlsim/ladder.h"
+#include "dlsim/profile.h"
 
 namespace dlsim::sim {
 
@@ -18,5 +19,9 @@ struct LadderSettings {
 
 // Returns the default ladder with what the settings replace. Throws UsageError.
 Ladder LadderOf(const LadderSettings& settings);
+
+// Sets ladder and scaled formats: `formats` may name both kinds. Throws UsageError, also for
+// delayed scaling: its scales follow from steps that a profile may lack.
+void SetFormats(const LadderSettings& settings, ProfileSettings& profile);
 
 }  // namespace dlsim::sim

@@ -24,6 +24,7 @@ uint64_t DigestOf(const ProfileRequest& request, const HistogramEdges& edges,
     text += part + "/" + std::to_string(part.size());
   };
   add(std::filesystem::absolute(request.output).string());
+  for (const NamedScaledFormat& format : settings.scaled) add(format.name);
   add(settings.tensors);
   add(std::to_string(static_cast<int>(settings.accumulation)));
   add(std::to_string(request.shard) + "/" + std::to_string(request.shards));

@@ -57,6 +57,7 @@ void StepEncoder::Start() {
   if (next < range_.end) next_state = StateIfThere(steps_.files(next));  // before it is opened
   StepOptions options;
   options.accumulation = settings_.accumulation;
+  options.scaled = settings_.scaled;
   options.device = device_;
   const TraceStep opened = queue_.Take(range_.begin);
   ProfileStep step;
@@ -92,6 +93,7 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
   }
   StepOptions options;
   options.accumulation = settings.accumulation;
+  options.scaled = settings.scaled;
   const auto place = [&](size_t k) { return range.begin + k * stride; };
   const size_t count = (range.end - range.begin + stride - 1) / stride;
   ParallelInOrder(

@@ -29,8 +29,9 @@ constexpr uint64_t kLooksPerAnswer = 5000;
 
 class OpenedStep final : public GradientStep {
  public:
-  OpenedStep(ProfileStep step, const HistogramEdges& edges, QuestionCache& questions)
-      : step_(std::move(step)), questions_(questions) {
+  OpenedStep(ProfileStep step, const HistogramEdges& edges,
+             std::span<const NamedScaledFormat> scaled, QuestionCache& questions)
+      : step_(std::move(step)), scaled_(scaled), questions_(questions) {
     for (size_t t = 0; t < step_.tensors.size(); ++t) {
       const ProfileTensor& tensor = step_.tensors[t];
       PassTensors& of_pass = IsForward(tensor.role) ? forward_ : gradients_;
@@ -84,6 +85,17 @@ class OpenedStep final : public GradientStep {
     return Answer(forward_, questions);
   }
 
+  ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
+                              const ScaleOfTensor& /*scale*/) const override {
+    ScaledTensors found = {step_.tensors, {}};
+    for (const NamedScaledFormat& format : formats) {
+      const auto held = std::ranges::find(scaled_, format.format, &NamedScaledFormat::format);
+      DLSIM_CHECK(held != scaled_.end());
+      found.losses.push_back(step_.scaled[static_cast<size_t>(held - scaled_.begin())]);
+    }
+    return found;
+  }
+
  private:
   // The tensors of one pass.
   struct PassTensors {
@@ -133,6 +145,7 @@ class OpenedStep final : public GradientStep {
   }
 
   ProfileStep step_;
+  std::span<const NamedScaledFormat> scaled_;
   QuestionCache& questions_;
   std::vector<ChannelCurves> channels_;  // of gradients
   PassTensors gradients_, forward_;
@@ -157,6 +170,11 @@ class OpenedTotals final : public GradientStep {
   StepMeasurement MeasureForward(std::span<const Conversion> conversions,
                                  const StepOptions& /*options*/) const override {
     DLSIM_CHECK(conversions.empty());
+    return {};
+  }
+  ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
+                              const ScaleOfTensor& /*scale*/) const override {
+    DLSIM_CHECK(formats.empty());
     return {};
   }
 
@@ -233,8 +251,9 @@ std::shared_ptr<const ProfileQuestion> QuestionCache::Prepare(
 }
 
 std::unique_ptr<GradientStep> OpenProfileStep(ProfileStep step, const HistogramEdges& edges,
-                                              QuestionCache& questions) {
-  return std::make_unique<OpenedStep>(std::move(step), edges, questions);
+                                              QuestionCache& questions,
+                                              std::span<const NamedScaledFormat> scaled) {
+  return std::make_unique<OpenedStep>(std::move(step), edges, scaled, questions);
 }
 
 std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals) {
@@ -251,12 +270,14 @@ void KeepTensors(const std::string& pattern, ProfileStep& step,
       step.tensors[kept] = std::move(step.tensors[t]);
       for (std::vector<Histogram>& part : step.histograms) part[kept] = std::move(part[t]);
       if (!step.channels.empty()) step.channels[kept] = std::move(step.channels[t]);
+      for (std::vector<ScaledLoss>& losses : step.scaled) losses[kept] = losses[t];
     }
     ++kept;
   }
   step.tensors.resize(kept);
   for (std::vector<Histogram>& part : step.histograms) part.resize(kept);
   if (!step.channels.empty()) step.channels.resize(kept);
+  for (std::vector<ScaledLoss>& losses : step.scaled) losses.resize(kept);
 }
 
 ProfileSource::ProfileSource(const ProfileReader& profile, std::string tensors)
@@ -287,7 +308,7 @@ std::unique_ptr<GradientStep> ProfileSource::Load(size_t i, StepNeeds needs) con
   if (needs == StepNeeds::kTotals && all_tensors) return OpenTotals(profile_.LoadTotals(i));
   ProfileStep step = profile_.Load(i);
   if (!all_tensors) KeepTensors(tensors_, step, losses_);
-  return OpenProfileStep(std::move(step), profile_.edges(), questions_);
+  return OpenProfileStep(std::move(step), profile_.edges(), questions_, profile_.settings().scaled);
 }
 
 }  // namespace dlsim::sim

@@ -39,9 +39,11 @@ class QuestionCache {
 // Opens a step of which only totals are known.
 std::unique_ptr<GradientStep> OpenTotals(ProfileTotals totals);
 
-// Opens a step whose histograms are in memory. `edges` and `questions` must live as long.
+// Opens a step whose histograms are in memory. `edges`, `questions` and `scaled`, the formats of
+// ProfileStep::scaled, must live as long.
 std::unique_ptr<GradientStep> OpenProfileStep(ProfileStep step, const HistogramEdges& edges,
-                                              QuestionCache& questions);
+                                              QuestionCache& questions,
+                                              std::span<const NamedScaledFormat> scaled = {});
 
 // Returns the gradients of the loss itself in the steps that `load` returns, unless a step has no
 // other tensors.

@@ -65,6 +65,12 @@ class RecordedStep final : public GradientStep {
     return IfUnchanged(dlsim::MeasureForward(step_, conversions, options));
   }
 
+  ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
+                              const ScaleOfTensor& scale) const override {
+    return IfUnchanged(
+        ScaledTensors{DescribeTensors(step_), MeasureScaledStep(step_, formats, scale)});
+  }
+
  private:
   // What was found in files that changed meanwhile belongs to no step.
   template <class Found>

@@ -24,7 +24,7 @@ namespace dlsim::sim {
 struct ObservedScaled {
   const std::string& format;
   int64_t step;
-  const TraceTensor& tensor;
+  const ProfileTensor& tensor;
   bool judged;
   const std::array<ScaledStats, 2>& by_axis;
 };
@@ -34,7 +34,7 @@ class ScaledReplay {
  public:
   explicit ScaledReplay(std::span<const NamedScaledFormat> formats, ScaledObserver observer = {});
 
-  // Adds what a step loses. Throws Error (exit code 3) if its values are not at hand.
+  // Adds what a step loses.
   void Add(const GradientStep& step);
 
   // Returns what was found, in the order of the formats. Once.
@@ -42,24 +42,26 @@ class ScaledReplay {
 
  private:
   struct OfFormat {
-    NamedScaledFormat named;
     std::map<std::string, DelayedScale> delayed;  // by tensor
     NamedList<ScaledTensor> tensors;
     std::vector<ScaledStep> steps;
   };
-  struct Source;
-  struct Found;
 
-  static Found Convert(const Source& source, const OfFormat& format, std::span<const float> values);
-  static void Merge(const Found& from, Found& into);
-  static void AddFound(int64_t step, const Source& source, const Found& found, size_t place,
-                       OfFormat& format);
+  static void AddTensor(const ProfileTensor& header, bool judged, const ScaledLoss& loss,
+                        size_t place, OfFormat& format);
 
-  std::vector<OfFormat> formats_;
-  ScaledObserver observer_;  // by format, in the order of the tensors; may be empty
+  std::vector<NamedScaledFormat> formats_;
+  ScaledObserver observer_;   // by format, in the order of the tensors; may be empty
+  std::vector<OfFormat> of_;  // by format
 };
 
-// Goes through all steps of a source; `done(steps)` is called after each.
+// Whether a source answers for a format: a trace for all, a profile for those that it was made for.
+bool Answers(const SourceFacts& facts, const ScaledFormat& format);
+
+// Throws Error (exit code 3) unless it answers for all.
+void RequireAnswers(const SourceFacts& facts, std::span<const NamedScaledFormat> formats);
+
+// Goes through all steps of a source; `done(steps)` is called after each. Throws as RequireAnswers.
 std::vector<ScaledAdvice> ReplayScaled(const GradientSource& source,
                                        std::span<const NamedScaledFormat> formats,
                                        const std::function<void(size_t)>& done,

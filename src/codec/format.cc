@@ -80,7 +80,7 @@ std::string_view KnownElsewhere(const std::string& name) {
     return std::ranges::find(names, name) != names.end();
   };
   if (NamesScaledFormat(name)) {
-    return " (formats with scales of their own are for dlsim replay and dlsim.arrays)";
+    return " (formats with scales of their own are for replay, profile and dlsim.arrays)";
   }
   if (begins("mx") || begins("nvfp") || begins("msfp") || begins("bfp") || begins("hbfp")) {
     return " (these block scales are not supported)";

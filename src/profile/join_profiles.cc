@@ -40,6 +40,7 @@ ProfileStep WholeStep(std::span<const ProfileStep> shards, std::span<const std::
   step.step = shards[0].step;
   step.micro_steps = shards[0].micro_steps;
   step.histograms.resize(step.micro_steps.size());
+  step.scaled.resize(shards[0].scaled.size());
   for (size_t r = 0; r < shards.size(); ++r) {
     AddShardGrids(places[r], shards[r].metadata, grids);
     headers.push_back(HeadersOf(shards[r]));
@@ -53,6 +54,13 @@ ProfileStep WholeStep(std::span<const ProfileStep> shards, std::span<const std::
         sum = MergeHistograms(sum, shards[piece.shard].histograms[part][piece.tensor]);
       }
       step.histograms[part].push_back(std::move(sum));
+    }
+    // Training converts each shard by itself, too.
+    for (size_t f = 0; f < step.scaled.size(); ++f) {
+      ScaledLoss& loss = step.scaled[f].emplace_back();
+      for (const TensorPiece& piece : whole.pieces) {
+        loss.Merge(shards[piece.shard].scaled[f][piece.tensor]);
+      }
     }
     // What the channels of pieces lose together is not known.
     const TensorPiece& first = whole.pieces.front();
@@ -76,7 +84,8 @@ std::vector<ProfileReader> OpenAlike(std::span<const std::string> paths) {
       throw InputError(Printable(path), "another number of steps than in the first profile",
                        std::to_string(expected), std::to_string(steps));
     }
-    if (readers.back().edges() != readers.front().edges()) {
+    if (readers.back().edges() != readers.front().edges() ||
+        readers.back().settings().scaled != readers.front().settings().scaled) {
       throw InputError(Printable(path), "answers other questions than the first profile");
     }
   }

@@ -14,6 +14,7 @@ namespace dlsim {
 
 void AddMicroStep(ProfileStep part, ProfileStep& step) {
   std::vector<Histogram> of_part(step.tensors.size());
+  const size_t formats = step.scaled.size();
   for (size_t t = 0; t < part.tensors.size(); ++t) {
     const auto same = [&](const ProfileTensor& tensor) {
       return tensor.name == part.tensors[t].name;
@@ -24,7 +25,9 @@ void AddMicroStep(ProfileStep part, ProfileStep& step) {
       step.tensors.push_back(part.tensors[t]);
       of_part.emplace_back();
       for (std::vector<Histogram>& others : step.histograms) others.emplace_back();
+      for (std::vector<ScaledLoss>& losses : step.scaled) losses.emplace_back();
     }
+    for (size_t f = 0; f < formats; ++f) step.scaled[f][i].Merge(part.scaled[f][t]);
     of_part[i] = std::move(part.histograms.front()[t]);
   }
   step.channels.clear();  // what micro-steps lose together is not known of each
@@ -43,6 +46,9 @@ void AddTensors(ProfileStep more, ProfileStep& step) {
     step.channels.resize(step.tensors.size());
     more.channels.resize(more.tensors.size());
     std::ranges::move(more.channels, std::back_inserter(step.channels));
+  }
+  for (size_t f = 0; f < step.scaled.size(); ++f) {
+    std::ranges::move(more.scaled[f], std::back_inserter(step.scaled[f]));
   }
   std::ranges::move(more.tensors, std::back_inserter(step.tensors));
   std::ranges::move(more.histograms.front(), std::back_inserter(step.histograms.front()));

@@ -4,10 +4,12 @@
 #include <cstddef>
 #include <deque>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <utility>
 
 #include "dlsim/profile.h"
+#include "dlsim/scaled_step.h"
 #include "src/base/check.h"
 #include "src/base/parallel_beside.h"
 #include "src/device/compute_device.h"
@@ -212,9 +214,18 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
   with_channels.channels = true;
   AddPass(step, Pass::kBackward, edges, with_channels, profile);
   AddPass(step, Pass::kForward, edges, options, profile);
+  if (!options.scaled.empty()) profile.scaled = MeasureScaledStep(step, options.scaled);
   profile.channels.resize(profile.tensors.size());
   if (std::ranges::none_of(profile.channels, &ChannelCurves::known)) profile.channels.clear();
   return profile;
+}
+
+std::vector<ProfileTensor> DescribeTensors(const TraceStep& step) {
+  std::vector<ProfileTensor> tensors;
+  for (const Pass pass : {Pass::kBackward, Pass::kForward}) {
+    std::ranges::transform(CollectTensors(step, pass), std::back_inserter(tensors), DescribeTensor);
+  }
+  return tensors;
 }
 
 ProfileTotals TotalsOf(const ProfileStep& step) {

@@ -114,12 +114,23 @@ Ladder ParseLadder(const Json& json) {
   return ladder;
 }
 
+std::vector<NamedScaledFormat> ParseScaled(const Json& json) {
+  auto names = json.get<std::vector<std::string>>();
+  try {
+    std::vector<NamedScaledFormat> formats = TakeScaledFormats(names);
+    if (names.empty()) return formats;
+  } catch (const Error&) {  // below
+  }
+  throw SettingError{"damaged: unknown scaled formats"};
+}
+
 ProfileSettings FromJson(const Json& json) {
   if (const std::string schema = json.at("schema").get<std::string>(); schema != kSchema) {
     throw SettingError{"unknown schema of settings " + Quoted(schema)};
   }
   ProfileSettings settings;
   settings.ladder = ParseLadder(json.at("ladder"));
+  if (json.contains("scaled_formats")) settings.scaled = ParseScaled(json.at("scaled_formats"));
   settings.tensors = json.at("tensors").get<std::string>();
   settings.accumulation = ValueOf<Accumulation>(json.at("accumulation"));
   settings.accumulate_steps = json.at("accumulate_steps").get<int64_t>();
@@ -169,6 +180,9 @@ std::string SettingsText(const std::string& place, const ProfileSettings& settin
   Json json;
   json["schema"] = std::string(kSchema);
   json["ladder"] = LadderJson(settings.ladder);
+  for (const NamedScaledFormat& format : settings.scaled) {
+    json["scaled_formats"].push_back(format.name);
+  }
   json["tensors"] = settings.tensors;
   json["accumulation"] = NameOf(settings.accumulation);
   json["accumulate_steps"] = settings.accumulate_steps;

@@ -10,6 +10,7 @@
 #include "src/profile/compress.h"
 #include "src/profile/curve_code.h"
 #include "src/profile/histogram_columns.h"
+#include "src/profile/loss_code.h"
 
 namespace dlsim {
 namespace {
@@ -117,7 +118,10 @@ std::string EncodeHistograms(const ProfileStep& step, const HistogramEdges& edge
   BitWriter bits;
   PutHistograms(histograms, edges, columns, bits);
   DLSIM_CHECK(step.channels.empty() || step.channels.size() == step.tensors.size());
-  PutCurves(step.channels, columns);
+  std::vector<ChannelCurves> channels = step.channels;
+  if (!step.scaled.empty()) channels.resize(step.tensors.size());  // what follows is found then
+  PutCurves(channels, columns);
+  PutLosses(step.scaled, columns);
   PutCompressed(columns, bytes);
   return bytes + bits.Take();
 }
@@ -223,20 +227,25 @@ ProfileStep DecodeHead(const std::string& place, std::string_view totals) {
 }
 
 ProfileStep DecodeStep(const std::string& place, const StepParts& parts,
-                       const std::vector<ProfileTensor>& tensors, const HistogramEdges& edges) {
+                       const std::vector<ProfileTensor>& tensors, const HistogramEdges& edges,
+                       size_t scaled_formats) {
   ProfileStep step = DecodeHead(place, parts.totals);
   step.tensors = tensors;
   ByteReader packed(place, parts.histograms);
   const size_t count = step.micro_steps.size() * tensors.size();
-  const uint64_t histograms = MaxColumnBytes(count, edges), curves = MaxCurveBytes(tensors.size());
-  const std::string raw = TakeCompressed(packed, histograms + std::min(curves, ~histograms));
+  uint64_t most = MaxColumnBytes(count, edges);
+  most += std::min(MaxCurveBytes(tensors.size()), ~most);
+  most += std::min(MaxLossBytes(scaled_formats, tensors.size()), ~most);
+  const std::string raw = TakeCompressed(packed, most);
   ByteReader columns(place, raw);
   BitReader bits(place, packed.rest());
   std::vector<Histogram> all = TakeHistograms(count, edges, columns, bits);
   if (!columns.rest().empty()) {
     step.channels = TakeCurves(tensors.size(), columns);
-    columns.Require(std::ranges::any_of(step.channels, &ChannelCurves::known),
-                    "damaged: curves of no channels");
+    step.scaled = TakeLosses(scaled_formats, tensors.size(), columns);
+    const bool any = std::ranges::any_of(step.channels, &ChannelCurves::known);
+    columns.Require(any || scaled_formats > 0, "damaged: curves of no channels");
+    if (!any) step.channels.clear();
   }
   columns.RequireEnd();
   bits.RequireEnd();

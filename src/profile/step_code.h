@@ -26,7 +26,8 @@ std::vector<ProfileTensor> DecodeTensors(const std::string& place, std::string_v
 ProfileTotals DecodeTotals(const std::string& place, std::string_view totals,
                            const HistogramEdges& edges);
 ProfileStep DecodeStep(const std::string& place, const StepParts& parts,
-                       const std::vector<ProfileTensor>& tensors, const HistogramEdges& edges);
+                       const std::vector<ProfileTensor>& tensors, const HistogramEdges& edges,
+                       size_t scaled_formats);
 
 // The number and the files of a step, without its histograms.
 ProfileStep DecodeHead(const std::string& place, std::string_view totals);

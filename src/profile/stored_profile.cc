@@ -118,7 +118,8 @@ ProfileTotals StoredProfile::LoadTotals(size_t i) const {
 ProfileStep StoredProfile::Load(size_t i) const {
   const std::string place = PlaceOf(i);
   const std::string totals = ReadTotals(i), histograms = ReadHistograms(i);
-  ProfileStep step = DecodeStep(place, {totals, histograms}, *TensorsOf(i), *edges_);
+  ProfileStep step =
+      DecodeStep(place, {totals, histograms}, *TensorsOf(i), *edges_, settings_.scaled.size());
   if (step.step == entries_[i].step) return step;
   throw InputError(place, "damaged: the number of another step");
 }

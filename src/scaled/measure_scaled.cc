@@ -158,6 +158,20 @@ class MatrixSums {
 
 }  // namespace
 
+void ScaledStats::Merge(const ScaledStats& other) {
+  if (other.stats.elements == 0) return;
+  min_scale = stats.elements == 0 ? other.min_scale : std::fmin(min_scale, other.min_scale);
+  max_scale = std::fmax(max_scale, other.max_scale);
+  mean_channel_harm = std::fmax(mean_channel_harm, other.mean_channel_harm);
+  worst_channel_harm = std::fmax(worst_channel_harm, other.worst_channel_harm);
+  channels = std::max(channels, other.channels);
+  stats.Merge(other.stats);
+}
+
+void ScaledLoss::Merge(const ScaledLoss& other) {
+  for (size_t axis = 0; axis < by_axis.size(); ++axis) by_axis[axis].Merge(other.by_axis[axis]);
+}
+
 ScaledStats MeasureScaled(const ScaledFormat& format, const Format& element,
                           const MatrixView& matrix, BlockAxis axis, MatrixChannels channels,
                           std::optional<float> scale) {

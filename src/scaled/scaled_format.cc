@@ -135,4 +135,14 @@ NamedScaledFormat ParseScaledFormat(std::string_view text, std::string_view plac
   return named;
 }
 
+std::vector<NamedScaledFormat> TakeScaledFormats(std::vector<std::string>& formats,
+                                                 std::string_view place) {
+  std::vector<NamedScaledFormat> scaled;
+  for (const std::string& format : formats) {
+    if (NamesScaledFormat(format)) scaled.push_back(ParseScaledFormat(format, place));
+  }
+  std::erase_if(formats, NamesScaledFormat);
+  return scaled;
+}
+
 }  // namespace dlsim

@@ -51,6 +51,10 @@ class AskedSource final : public GradientSource {
                                    const StepOptions& options) const override {
       return step_->MeasureForward(conversions, options);
     }
+    ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
+                                const ScaleOfTensor& scale) const override {
+      return step_->MeasureScaled(formats, scale);
+    }
 
    private:
     std::unique_ptr<GradientStep> step_;

@@ -123,6 +123,13 @@ def test_a_trace_needs_the_gradients(tmp_path, waits) -> None:
     assert not (tmp_path / "run").exists()
 
 
+def test_scaled_formats_are_measured_on_the_host(tmp_path, waits) -> None:
+    with pytest.raises(dlsim.UsageError, match="on_device: mxfp8 is measured in the host's memory"):
+        dlsim.Recorder(
+            small_model(), tmp_path / "a.dlprof", on_device=True, ladder={"formats": ["mxfp8"]}
+        )
+
+
 def test_a_build_without_cuda_refuses(tmp_path, monkeypatch) -> None:
     def refuse(place: str, device: int) -> None:
         raise dlsim.UsageError(f"{place}: this dlsim was built without CUDA")

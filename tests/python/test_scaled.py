@@ -350,8 +350,13 @@ def test_recipes_of_torchao_are_these_formats() -> None:
     assert mixed.cast_config_input_for_grad_weight.scaling_type.value == "disabled"
 
 
-def test_a_profile_has_no_values(tmp_path: Path) -> None:
+def test_a_profile_answers_for_the_formats_that_it_was_made_for(tmp_path: Path) -> None:
     profile = tmp_path / "run.dlprof"
-    dlsim.profile(TRACES / "cnn-digits", output=profile, quiet=True)
-    with pytest.raises(dlsim.InputError, match="scaled formats need the values of tensors"):
-        dlsim.replay(profile, formats=["mxfp8"], quiet=True)
+    dlsim.profile(TRACES / "cnn-digits", output=profile, formats=["mxfp8"], quiet=True)
+    result = dlsim.replay(profile, formats=["mxfp8"], quiet=True)
+    expected = dlsim.replay(TRACES / "cnn-digits", formats=["mxfp8"], quiet=True)
+    assert result.data["verdict"] == expected.data["verdict"]
+    with pytest.raises(
+        dlsim.InputError, match="the profile does not hold nvfp4, expected mxfp8, or a trace"
+    ):
+        dlsim.replay(profile, formats=["nvfp4"], quiet=True)

@@ -15,6 +15,7 @@
 
 #include "dlsim/measure_step.h"
 #include "dlsim/profile.h"
+#include "dlsim/scaled_step.h"
 #include "dlsim/sim/loss_scaler.h"
 #include "dlsim/trace.h"
 
@@ -26,6 +27,12 @@ inline constexpr std::string_view kHarmlessOverflowKey = "harmless_overflow";
 // The optimizers, if they all move each parameter by its gradient, at one rate for all: "SGD".
 inline constexpr std::string_view kDescentKey = "descent";
 
+// The tensors of a step, gradients and of the forward pass, and what they lose: [format][tensor].
+struct ScaledTensors {
+  std::vector<ProfileTensor> tensors;
+  std::vector<std::vector<ScaledLoss>> losses;
+};
+
 // One step, opened for questions.
 class GradientStep {
  public:
@@ -35,6 +42,11 @@ class GradientStep {
 
   // Whether a loss was recorded with it, and is NaN or infinite.
   virtual bool HasBrokenLoss() const { return false; }
+
+  // What all its tensors lose in scaled formats; see MeasureScaledStep. Throws Error (exit code 3)
+  // for a format that a profile does not hold.
+  virtual ScaledTensors MeasureScaled(std::span<const NamedScaledFormat> formats,
+                                      const ScaleOfTensor& scale) const = 0;
 
   // The step as it was recorded; null if its values are not at hand, as those of a profile.
   virtual const TraceStep* Recorded() const { return nullptr; }

@@ -45,8 +45,8 @@ ARGUMENTS = """
       description: Texts by name to store in the output, such as model and data
     Where it goes:
       format: "safetensors" or "profile"; by default what the path suggests
-      ladder: For a profile: the `formats`, `roundings`, `subnormals` and `scales` that it is exact
-          for
+      ladder: For a profile: the `formats`, also those with scales of their own, `roundings`,
+          `subnormals` and `scales` that it is exact for
       existing="refuse": What happens to an output that is there already: "refuse", "replace" or
           "continue", which keeps the steps before the first that is recorded
       dry_run=False: Write nothing; `report()` says what would be written

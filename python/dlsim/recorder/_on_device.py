@@ -11,11 +11,17 @@ from .._errors import UsageError
 from ..arrays._dtypes import name_of_dtype
 
 
-def check_on_device(wanted: bool, *, profile: bool) -> None:
+def check_on_device(wanted: bool, *, profile: bool, formats: Iterable[str] = ()) -> None:
     """Raises UsageError if gradients are wanted to be counted where they are, but cannot."""
     if not wanted:
         return
     import torch
+
+    for format in formats:
+        if format.partition(":")[0] in _core.scaled_format_names():
+            raise UsageError(
+                f"on_device: {format} is measured in the host's memory, expected on_device=False"
+            )
 
     if not profile:
         raise UsageError(

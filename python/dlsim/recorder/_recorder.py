@@ -139,7 +139,7 @@ class Recorder:
             ladder=ladder,
             dry_run=dry_run,
         )
-        check_on_device(on_device, profile=output.profile)
+        check_on_device(on_device, profile=output.profile, formats=ladder.get("formats", ()))
         probing = probing_of(probe, output, models, self._choice, first_step)
         self._report = Report(f"{output.path}{' (dry run)' if dry_run else ''}")
         pace.chosen = self._report.choose
