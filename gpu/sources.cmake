@@ -26,6 +26,7 @@ set(DLSIM_GPU_SOURCES
     measure/measure_blocks.cu
     measure/measure_merge.cu
     measure/measure_pieces.cu
-    measure/measurer.cc)
+    measure/measurer.cc
+    scaled/convert_scaled.cu)
 
 list(TRANSFORM DLSIM_GPU_SOURCES PREPEND "${CMAKE_CURRENT_LIST_DIR}/")

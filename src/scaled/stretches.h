@@ -26,14 +26,11 @@ inline constexpr size_t kStretch = 1024;
 class Bands {
  public:
   Bands(const ScaledFormat& format, uint64_t rows, uint64_t columns, BlockAxis axis)
-      : rows_(rows), columns_(columns), width_(columns) {
-    is_one_group_ = format.sharing == Sharing::kTensor;
-    if (is_one_group_) return;
-    const bool blocks = format.sharing == Sharing::kBlock;
-    DLSIM_CHECK(blocks || axis != BlockAxis::kBoth);
-    if (axis != BlockAxis::kRow) height_ = blocks ? format.block : std::max<uint64_t>(rows, 1);
-    if (axis == BlockAxis::kColumn) width_ = 1;
-    if (axis != BlockAxis::kColumn && blocks) width_ = format.block;
+      : rows_(rows), columns_(columns), is_one_group_(format.sharing == Sharing::kTensor) {
+    DLSIM_CHECK(format.sharing == Sharing::kBlock || axis != BlockAxis::kBoth);
+    const GroupSize group = GroupSizeOf(format, rows, columns, axis);
+    height_ = is_one_group_ ? 1 : group.rows;
+    width_ = group.columns;
   }
 
   uint64_t rows() const { return rows_; }
@@ -53,8 +50,8 @@ class Bands {
   uint64_t first_group(uint64_t band) const { return is_one_group_ ? 0 : band * groups(); }
 
  private:
-  uint64_t rows_, columns_, height_ = 1, width_;
-  bool is_one_group_ = false;
+  uint64_t rows_, columns_, height_, width_;
+  bool is_one_group_;
 };
 
 // The factors of a row's elements, by column.
