@@ -15,7 +15,7 @@ from ._tensors import floats_in
 LARGEST = 65504.0
 
 # By this share of its energy a result may differ from that of float32.
-_SLIGHT = 0.1
+_SLIGHT = 0.25
 
 # Operations whose gradient is not made of what they are given, and those of whose result or input
 # it is, where that gives zero for an infinite one.

@@ -16,8 +16,10 @@ LEAST_MASK = 1e4
 # Negative constants that differ by less are one: a mask may be added to other terms.
 _SAME = 2.0**-20
 
-# Of the energy of inputs, what differs between at least so many samples, where bf16 may lose it.
-_SMALL_SHARE, _SAMPLES = 2.0**-16, 4
+# Of the energy of inputs, what differs between samples, where float32 has it and bf16 may lose it.
+_SMALL_SHARES = 2.0**-40, 2.0**-16
+
+_SAMPLES = 4, 64  # that are enough to see it, and that are looked at
 
 # The same names and types come in every step.
 role_of = lru_cache(maxsize=1 << 16)(_core.role_of)
@@ -85,13 +87,11 @@ def differences_of(inputs: Any) -> Any:
     None if there are few samples, all are the same, or they differ enough for any format of 16
     bits. Features are the last axis, or the second of four or more.
     """
-    if inputs.dim() < 2 or inputs.shape[0] < _SAMPLES or inputs.numel() == 0:
+    if inputs.dim() < 2 or inputs.shape[0] < _SAMPLES[0] or inputs.numel() == 0:
         return None
     feature = 1 if inputs.dim() >= 4 else inputs.dim() - 1
     rest = [axis for axis in range(inputs.dim()) if axis != feature]
-    values = inputs.detach().double()
-    differences = values - values.mean(rest, keepdim=True)
-    share = float(differences.square().sum() / values.square().sum())
-    if not 0 < share < _SMALL_SHARE:
-        return None
-    return (differences / values.square().mean().sqrt()).to(inputs.dtype)
+    values = inputs.detach()[: _SAMPLES[1]]
+    shares = (values - values.mean(rest, keepdim=True)) / values.square().mean().sqrt()
+    little, enough = _SMALL_SHARES
+    return shares if little < float(shares.square().mean()) < enough else None
