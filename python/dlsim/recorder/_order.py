@@ -100,7 +100,8 @@ class StepOrder:
 
     def _take(self, optimizer: Any) -> None:
         parameters = (one for group in optimizer.param_groups for one in group["params"])
-        names = {self._names.get(id(parameter)) for parameter in parameters} - {None}
+        found = (self._names.get(id(parameter)) for parameter in parameters)
+        names = {name for name in found if name is not None}
         if names:
             self._descends = self._descends is not False and _descends(optimizer)
         self._used.update(names & self._given)
