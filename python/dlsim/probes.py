@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._errors import counted
+from ._text import counted
 from .traces._recorded import AnyPath, encoded_paths, index_of
 
 _Floats = NDArray[np.float32]

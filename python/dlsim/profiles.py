@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from . import _core
-from ._errors import counted
+from ._text import counted
 from .traces._recorded import AnyPath, TensorInfo, encoded_paths, index_of, position, tensor_infos
 
 _Fields: TypeAlias = tuple[

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from .._errors import counted
+from .._text import counted
 from ._comparison import (
     LEAST_REPETITIONS,
     VERDICTS,

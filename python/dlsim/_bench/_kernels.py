@@ -147,7 +147,7 @@ def count_instructions(program: str, request: Request) -> dict[str, Any]:
     request.targets = request.targets or "AVX2"
     request.threads = "1"
     names = list_kernels(program, request)
-    # Callgrind does not progress the machine and the build: from one short run without it.
+    # Callgrind does not record the machine and the build: from one short run without it.
     one = Request(exact_pattern(names[:1]), threads="1", targets=request.targets)
     one.dram_mib = request.dram_mib
     context = _run([*_arguments(program, one, names[:1]), "--benchmark_min_time=0.001"])["context"]

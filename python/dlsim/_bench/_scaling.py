@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from .._errors import bytes_text
+from .._text import bytes_text
 from ._comparison_report import format_table
 from ._results import threads_of, uses_wall_time
 

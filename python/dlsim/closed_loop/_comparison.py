@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares what a replay predicted with what found in training."""
+"""Compares what a replay predicted with what happened in training."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._core import Format
+from .._text import percent_text, scale_text
 from ..runs import replay
 from ._run import Run
 
@@ -34,7 +35,7 @@ def predict(
 
 
 def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
-    """Returns pairs: what a replay predicted (one of its `runs`), and what found.
+    """Returns pairs: what a replay predicted (one of its `runs`), and what happened.
 
     `first_difference` is the first step with another scale or another skip, None if all agree;
     `same_skips` counts the steps that both skipped; `zero_fraction` is the share of the finite
@@ -63,7 +64,7 @@ def compare(predicted: Mapping[str, Any], observed: Run) -> dict[str, Any]:
 
 
 def comparison_table(pairs: Iterable[tuple[str, Mapping[str, Any], Run]], last: int = 20) -> str:
-    """Returns a Markdown table of predictions and what found, as `predicted / observed`.
+    """Returns a Markdown table of predictions and what happened, as `predicted / observed`.
 
     A pair has a title for the policy, the run of a replay, and the run that really trained. The
     final loss is the mean over the `last` steps.
@@ -82,11 +83,11 @@ def comparison_table(pairs: Iterable[tuple[str, Mapping[str, Any], Run]], last: 
             _pair(row["skipped_steps"], str),
             str(row["same_skips"]),
             _pair(row["first_applied_step"], lambda step: "never" if step is None else str(step)),
-            _pair(row["final_scale"], _power_of_two),
+            _pair(row["final_scale"], lambda scale: scale_text(float(scale))),
             "none" if difference is None else f"step {difference}",
-            _pair(row["underflow_fraction"], _percent),
-            _pair(row["zero_fraction"], _percent),
-            _pair(row["worst_step_energy_lost"], _percent),
+            _pair(row["underflow_fraction"], percent_text),
+            _pair(row["zero_fraction"], percent_text),
+            _pair(row["worst_step_energy_lost"], percent_text),
             f"{mean_loss(observed, last):.4g}",
         ]
         lines.append("| " + " | ".join(cells) + " |")
@@ -125,15 +126,3 @@ def _zero_fraction(counters: Mapping[str, Any]) -> float:
 
 def _pair(values: tuple[Any, Any], text: Any) -> str:
     return f"{text(values[0])} / {text(values[1])}"
-
-
-def _percent(fraction: float) -> str:
-    return "0" if fraction == 0 else f"{100 * fraction:.3g} %"
-
-
-def _power_of_two(scale: float) -> str:
-    scale = float(scale)
-    if scale == 0 or not math.isfinite(scale):
-        return str(scale)
-    mantissa, exponent = math.frexp(scale)
-    return f"2^{exponent - 1}" if mantissa == 0.5 else f"{scale:.4g}"

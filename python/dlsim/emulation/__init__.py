@@ -10,7 +10,7 @@ from typing import Any
 
 from .._compiled import Uncompiled, check_hooks_run
 from .._core import Format
-from .._errors import some_of
+from .._text import some_of
 from ..arrays._dtypes import format_of
 from ..arrays._tensor_stats import TensorStats
 from ._fast_paths import ClosedFastPaths

@@ -7,7 +7,8 @@ import fnmatch
 import re
 from collections.abc import Iterable
 
-from .._errors import UsageError, some_of
+from .._errors import UsageError
+from .._text import some_of
 from ._rounding import torch
 
 Module = torch.nn.Module

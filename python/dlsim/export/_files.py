@@ -11,8 +11,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from .._errors import InputError, UsageError, counted
+from .._errors import InputError, UsageError
 from .._files import replacing, replacing_directory, require_no_input
+from .._text import counted
 from ..results import Result, table_names
 from ._arrow import PathText, arrow_table, chosen_tables, need, result_of
 from ._csv import opened_csv, schema_of

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .._errors import InputError, counted
+from .._errors import InputError
+from .._text import counted
 from ._gradients import Gradients, Notes
 from ._numbering import PathText, Position
 from ._outputs import open_output

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .._compiled import Uncompiled, check_hooks_run
-from .._errors import UsageError, some_of
+from .._errors import UsageError
+from .._text import some_of
 from ._names import modules_of, parameters_of
 from ._pace import Pace
 from ._selection import ForwardSteps, Pattern, Selection

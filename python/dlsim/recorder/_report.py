@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from .._errors import bytes_text, counted
+from .._text import bytes_text, counted
 
 _LOG = logging.getLogger("dlsim.recorder")
 _MESSAGES_KEPT = 20

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from .._command_parser import CommandParser
-from .._errors import UsageError, bytes_text
+from .._errors import UsageError
+from .._text import bytes_text
 
 _EXAMPLES = """Examples:
   dlsim replay runs/a --policy torch --policy deepspeed --heat-map --json replay.json

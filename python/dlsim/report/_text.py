@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from .._errors import bytes_text
+from .._text import bytes_text
 from ._json import number, visible
 
 _THIN = "\u202f"  # narrow space that does not break

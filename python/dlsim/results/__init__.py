@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._errors import InputError, UsageError, counted
+from .._errors import InputError, UsageError
 from .._files import replacing
+from .._text import counted
 from ._columns import Table
 from ._diagnosis import Diagnosis, diagnosis_of
 from ._expectations import Expectation, expectations_of

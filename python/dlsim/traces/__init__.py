@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._errors import InputError, counted
+from .._errors import InputError
+from .._text import counted
 from ._recorded import (
     AnyPath,
     ByName,

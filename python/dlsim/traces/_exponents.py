@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import _core
-from .._errors import InputError, UsageError, counted
+from .._errors import InputError, UsageError
+from .._text import counted
 from ._recorded import AnyPath, Header, Role, encoded_paths
 
 LOWEST_EXPONENT = -149  # of the smallest subnormal float32
