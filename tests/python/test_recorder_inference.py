@@ -78,6 +78,19 @@ def test_the_verdict_answers_from_it_alone(tmp_path: Path) -> None:
     assert dlsim.tune(path, quiet=True).data["formats"] == []
 
 
+def test_an_overflow_that_would_not_disturb_a_training_is_told(tmp_path: Path) -> None:
+    class Gate(nn.Linear):
+        def forward(self, x):
+            return torch.sigmoid(super().forward(x) * 1e5)
+
+    model, x = Gate(4, 4), torch.ones(2, 4)
+    with dlsim.Recorder(model, tmp_path / "t", inference=True, on_error="raise") as rec:
+        model(x)
+        rec.step()
+    forward = dlsim.replay(tmp_path / "t", quiet=True).data["verdict"]["formats"][0]["forward"]
+    assert forward["state"] == "overflows" and forward["first"]["tensor"] == "(root)/mul.act"
+
+
 def test_the_report_shows_head_room_and_no_policies(tmp_path: Path) -> None:
     pytest.importorskip("plotly")
     path, page, model = tmp_path / "a.dlprof", tmp_path / "page.html", small_model()

@@ -113,7 +113,8 @@ class ForwardPass:
         """Ends the forward pass of a step."""
         self._done = True
         self._see_no_more()
-        self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
+        if self._gradients is not None:  # in an inference an overflow is told, harmless or not
+            self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
         self._operations.forget()
         self._running.clear()
         self._calls.clear()
