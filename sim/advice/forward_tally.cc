@@ -48,11 +48,12 @@ bool IsRoundingError(const std::string& name, const TensorStats& stats, const Fo
          stats.sum_of_squares < most * most * static_cast<double>(stats.elements);
 }
 
-// Whether the samples of an input differ by less than rounding changes them. Networks train whose
-// inputs differ by twice that, and not those whose inputs differ by half (tests of the recorder).
+// Whether the samples of an input differ by less than twice what rounding changes them by at most.
+// In bf16, classes of points were learned as well at an offset of 75, with 11 % more loss at 150
+// and 65 % more at 300, where this begins.
 bool AreOneSample(const std::string& name, const TensorStats& stats, const Conversion& conversion) {
   return IsOfSamples(name) &&
-         stats.sum_of_squares < RoundingFloor(conversion) * static_cast<double>(stats.elements);
+         stats.sum_of_squares < 4 * RoundingFloor(conversion) * static_cast<double>(stats.elements);
 }
 
 // The root mean square of what rounding changes in angles, in radians, beyond which places next to

@@ -17,7 +17,7 @@ LEAST_MASK = 1e4
 _SAME = 2.0**-20
 
 # Of the energy of inputs, what differs between samples, where float32 has it and bf16 may lose it.
-_SMALL_SHARES = 2.0**-40, 2.0**-16
+_SMALL_SHARES = 2.0**-40, 2.0**-15
 
 _SAMPLES = 4, 64  # that are enough to see it, and that are looked at
 
