@@ -132,6 +132,7 @@ def test_nothing_of_a_step_that_is_not_recorded_gets_into_the_next(tmp_path: Pat
     model = small_model()
     with dlsim.Recorder(model, tmp_path, every=2) as rec:
         for step in (0, 1, 3, 4):  # the recorder expects 2 where it is told 3
+            model.zero_grad()
             for _ in range(BATCHES if step != 4 else 1):
                 model(torch.ones(4, 6)).sum().backward()
             rec.step(scale=1.0, step=step)

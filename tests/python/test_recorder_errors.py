@@ -114,6 +114,7 @@ def test_a_full_disk_costs_steps_only(tmp_path: Path, output) -> None:
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
         "with dlsim.Recorder(model, sys.argv[1], every=1) as rec:\n"
         "    for limit in (resource.RLIM_INFINITY, 20000, resource.RLIM_INFINITY):\n"
+        "        model.zero_grad()\n"
         "        model(torch.randn(4, 300)).square().sum().backward()\n"
         "        rec.report()  # waits for the steps before\n"
         "        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))\n"
@@ -139,6 +140,7 @@ def killed_training(tmp_path: Path, output: str) -> None:
         "model = torch.nn.Linear(4, 4)\n"
         "rec = dlsim.Recorder(model, sys.argv[1])\n"
         "for step in range(5):\n"
+        "    model.zero_grad()\n"
         "    model(torch.ones(2, 4)).sum().backward()\n"
         "    rec.step(scale=1.0)\n"
         "rec.report()\n"  # waits for what is being written

@@ -151,6 +151,7 @@ def test_checkpointing_is_recorded_once(tmp_path: Path, reentrant) -> None:
     model = Saving()
     with plain(tmp_path, model, ops=True, on_error="raise") as rec:
         for _ in range(2):
+            model.zero_grad()
             model(torch.ones(2, 3)).mean().backward()
             rec.step(scale=1.0)
     for step in range(2):
@@ -261,11 +262,11 @@ def test_others_modes_are_left_in_their_order(tmp_path: Path) -> None:
             with Counting():
                 loss.backward()
                 rec.step(scale=1.0)
+            model.zero_grad()
         loss = model(torch.ones(4, 6)).mean()
         with Counting():
             loss.backward()
             rec.step(scale=1.0)
-        model.zero_grad()
     assert rec.errors == 0 and steps_in(tmp_path) == [0, 1, 2]
     assert not torch.overrides._get_current_function_mode_stack()
 

@@ -82,6 +82,7 @@ def test_losses_outside_of_the_model_are_seen(tmp_path: Path) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path, forward_every=1, on_error="raise") as rec:
         for _ in range(2):
+            model.zero_grad()
             output = model(torch.ones(4, 6))
             with torch.no_grad():
                 (output * 1e30).exp()  # a metric

@@ -26,6 +26,18 @@ def scaler_of(kind: str):
     return amp.GradScaler("dynamic") if kind == "dlsim" else None
 
 
+def backward(loss, scaler) -> None:
+    (loss if scaler is None else scaler.scale(loss)).backward()
+
+
+def advance(optimizer, scaler) -> None:
+    if scaler is None:
+        optimizer.step()
+    else:
+        scaler.step(optimizer)
+        scaler.update()
+
+
 def clip(model, _) -> None:
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
 
@@ -105,17 +117,12 @@ def test_the_right_place_is_no_error(tmp_path, kind, batches, to_none, activatio
     with dlsim.Recorder(model, tmp_path / "run", **options) as rec:
         for _ in range(6):
             for _ in range(batches):
-                loss = model(x()).square().mean() / batches
-                (loss if scaler is None else scaler.scale(loss)).backward()
+                backward(model(x()).square().mean() / batches, scaler)
             rec.step(scale=1.0 if scaler is None else None)
             if scaler is not None:
                 scaler.unscale_(optimizer)
             clip(model, None)
-            if scaler is None:
-                optimizer.step()
-            else:
-                scaler.step(optimizer)
-                scaler.update()
+            advance(optimizer, scaler)
             optimizer.zero_grad(set_to_none=to_none)
     assert steps_in(tmp_path / "run") == [0, 2, 4]
 
@@ -142,14 +149,9 @@ def test_optimizers_that_take_turns_are_no_error(tmp_path: Path, kind) -> None:
         for _ in range(3):
             for part, optimizer in zip(parts.values(), optimizers, strict=True):
                 optimizer.zero_grad()
-                loss = part(x()).square().mean()
-                (loss if scaler is None else scaler.scale(loss)).backward()
+                backward(part(x()).square().mean(), scaler)
                 rec.step(scale=1.0 if scaler is None else scaler.get_scale())
-                if scaler is None:
-                    optimizer.step()
-                else:
-                    scaler.step(optimizer)
-                    scaler.update()
+                advance(optimizer, scaler)
     assert steps_in(tmp_path / "run") == list(range(6))
 
 
@@ -215,7 +217,7 @@ def rounded(gradient) -> None:
 @pytest.mark.parametrize(
     "change", [rounded, lambda g: g.div_(1024), lambda g: g[0].zero_(), lambda g: g.mul_(1)]
 )
-@pytest.mark.parametrize("scale", [1.0, 1024.0])
+@pytest.mark.parametrize("scale", [1.0, 4096.0])
 def test_changes_that_are_no_clipping_are_no_error(tmp_path: Path, change, scale) -> None:
     model = small_model()
     with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
@@ -234,6 +236,124 @@ def test_a_norm_that_is_not_clipped_is_no_error(tmp_path: Path) -> None:
         model(x()).square().mean().backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1e9)
         rec.step(scale=1.0)
+
+
+@pytest.mark.parametrize("to_none", [True, False])
+def test_a_step_for_each_micro_batch_is_an_error(tmp_path: Path, to_none) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run") as rec:
+        for number in range(6):
+            model(x()).square().mean().backward()
+            rec.step(scale=1.0)
+            if number % 3 == 2:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=to_none)
+    assert rec.errors == 4 and steps_in(tmp_path / "run") == [0, 3]
+    assert "were added to those of the step before" in rec.report().messages[0]
+
+
+def test_gradients_that_are_cleared_without_a_new_version_are_no_error(tmp_path: Path) -> None:
+    model = small_model()
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        for _ in range(3):
+            model(x()).square().mean().backward()
+            rec.step(scale=1.0)
+            for parameter in model.parameters():
+                parameter.data.sub_(0.1 * parameter.grad.data)
+                parameter.grad.data.zero_()
+    assert steps_in(tmp_path / "run") == [0, 1, 2]
+
+
+def test_a_training_that_never_clears_gradients_is_recorded_as_it_is(tmp_path: Path) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        for _ in range(3):
+            model(x()).square().mean().backward()
+            rec.step(scale=1.0)
+            optimizer.step()
+    assert steps_in(tmp_path / "run") == [0, 1, 2] and not rec.report().left_out
+
+
+@pytest.mark.parametrize("passed", [True, False])
+@pytest.mark.parametrize(
+    ("unscales", "scale", "problem"),
+    [
+        (True, 1024.0, "was divided by 1024 after backward"),
+        (False, 1.0, None),
+        (False, 512.0, None),
+        (True, 1.0, ""),
+        (False, 1024.0, ""),
+    ],
+)
+def test_a_scale_that_gradients_do_not_carry_is_an_error(
+    tmp_path: Path, passed, unscales, scale, problem
+) -> None:
+    model, scaler = small_model(), scaler_of("torch")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run", scaler=scaler if passed else None) as rec:
+        for _ in range(3):
+            optimizer.zero_grad()
+            scaler.scale(model(x()).square().mean()).backward()
+            if unscales:
+                scaler.unscale_(optimizer)
+            rec.step(scale=scale)
+            scaler.step(optimizer)
+            scaler.update()
+    if problem is None and passed:
+        assert rec.report().steps == 0
+        problem = f"the scaler has unscaled no gradients yet, expected none or 1024, got {scale:g}"
+    elif problem is None:  # noticed when the optimizer steps, if at all
+        problem = "recorded with scale=1, but then" if scale == 1 else ""
+    assert problem in "".join(rec.report().messages) and (rec.errors > 0) == bool(problem)
+
+
+@pytest.mark.parametrize("kind", ["none", "torch"])
+def test_networks_in_turn_have_the_gradients_of_their_own_step(tmp_path: Path, kind) -> None:
+    parts, scaler = {"critic": small_model(), "actor": small_model()}, scaler_of(kind)
+    parts["actor"][-1] = nn.Linear(parts["actor"][-1].in_features, 6)
+    optimizers = {name: torch.optim.Adam(one.parameters()) for name, one in parts.items()}
+    with dlsim.Recorder(parts, tmp_path / "run", scaler=scaler, on_error="raise") as rec:
+        for _ in range(2):
+            for name, values in (("critic", x()), ("actor", parts["actor"](x()))):
+                optimizers[name].zero_grad()
+                backward(parts["critic"](values).square().mean(), scaler)
+                rec.step(scale=None if scaler else 1.0)
+                if scaler is None or name == "actor":
+                    advance(optimizers[name], scaler)
+                else:
+                    scaler.step(optimizers[name])
+    for number, step in enumerate(dlsim.open_trace(tmp_path / "run")):
+        owners = {name.split(".")[0] for name in step.tensors if name.endswith(".grad")}
+        assert owners == {("critic", "actor")[number % 2]}
+    assert "was added to that of an earlier step" in rec.report().left_out["critic.0.weight.grad"]
+
+
+def test_gradients_that_no_optimizer_clears_are_left_out(tmp_path: Path) -> None:
+    model = small_model()
+    optimizer = torch.optim.SGD(model[-1].parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run", on_error="raise") as rec:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(x()).square().mean().backward()
+            rec.step(scale=1.0)
+            optimizer.step()
+    assert set(rec.report().left_out) == {"0.weight.grad", "0.bias.grad"}
+
+
+@pytest.mark.parametrize("kind", ["none", "torch"])
+def test_a_step_has_nothing_of_those_that_were_not_recorded(tmp_path: Path, kind) -> None:
+    model, scaler = small_model(), scaler_of(kind)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with dlsim.Recorder(model, tmp_path / "run", scaler=scaler, on_error="raise") as rec:
+        for number in range(4):
+            optimizer.zero_grad()
+            backward(model(x()).square().mean(), scaler)
+            if number % 2:
+                rec.step(scale=None if scaler else 1.0)
+            advance(optimizer, scaler)
+    assert not any(".call1" in tensor.name for tensor in rec.report().tensors)
 
 
 def test_nothing_of_the_recorder_stays(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from ..traces._writer import checked_grad_scale
 from ._background import Background
 from ._choice import Choice
 from ._live import Live
-from ._metadata import check_still_scaled, scale_of
+from ._metadata import scale_of
 from ._pace import Pace
 from ._parts import Parts
 from ._report import Report
@@ -91,6 +91,11 @@ class Loop:
         self._steps.put_aside(self._parts.take_early(self._next))
         self._incomplete = before
 
+    def restart(self) -> None:
+        """Forgets what was seen so far: an optimizer has stepped, so it is of a step before."""
+        self._sources.restart()
+        self._steps.forget_spilled()
+
     def micro_step(self, scale: Any, metadata: Mapping[str, object]) -> None:
         """Records a micro-step."""
         began = time.perf_counter()
@@ -158,8 +163,7 @@ class Loop:
         if scale is None and self._scaler is None:
             scale_of(None, None)  # raises: a loop that forgets it must stop
         with self.counting(f"step {self._next}"):
-            if scale is None:
-                check_still_scaled(self._scaler)
+            self._sources.check_scale(scale)
             return scale_of(scale, self._scaler)
         return None
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .._errors import Error
+_NONE: Mapping[Any, Any] = {}
 
 
 def scale_of(scale: Any, scaler: Any) -> float:
@@ -25,19 +25,27 @@ def scale_of(scale: Any, scaler: Any) -> float:
     return float(get_scale() if callable(get_scale) else scaler.scale)
 
 
-def check_still_scaled(scaler: Any) -> None:
-    """Raises Error if unscale_() was called for an optimizer of a GradScaler in this step.
+def unscaled_in(scaler: Any) -> list[Any]:
+    """Returns the optimizers, or their ids, whose gradients a GradScaler has unscaled in this step.
 
     Those of torch and of dlsim.amp say it; of others nothing is known.
     """
-    states = getattr(scaler, "_per_optimizer_states", getattr(scaler, "_states", None))
-    for state in states.values() if isinstance(states, Mapping) else ():
+    found = []
+    for optimizer, state in _states_of(scaler).items():
         stage = state.get("stage") if isinstance(state, Mapping) else state
         if getattr(stage, "name", "") in ("UNSCALED", "STEPPED"):
-            raise Error(
-                "unscale_() or step() of the scaler was called before, expected that after "
-                "Recorder.step, or scale=1.0 to be stated"
-            )
+            found.append(optimizer)
+    return found
+
+
+def is_in_use(scaler: Any) -> bool:
+    """Returns whether losses are multiplied by the scale of a GradScaler of torch or dlsim.amp."""
+    return _states_of(scaler) is not _NONE and getattr(scaler, "_scale", None) is not None
+
+
+def _states_of(scaler: Any) -> Mapping[Any, Any]:
+    states = getattr(scaler, "_per_optimizer_states", getattr(scaler, "_states", None))
+    return states if isinstance(states, Mapping) else _NONE
 
 
 def texts_of(metadata: Mapping[str, object]) -> dict[str, str]:

@@ -3,31 +3,27 @@
 
 from __future__ import annotations
 
-import math
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from .._errors import Error
+from ._changes import CLEARED, PLACE, Changes
 from ._hooks import Guard
+from ._leftovers import Leftovers
+from ._metadata import is_in_use, scale_of, unscaled_in
 from ._ranks import Ranks, changes_gradients, kinds_of_sharding
 from ._skipped import WatchedUpdate, tells_skips
-
-_ENOUGH = 4  # elements
-
-_PLACE = (
-    "expected Recorder.step right after backward(), before unscale_(), clipping, optimizer.step(), "
-    "update() and zero_grad()"
-)
+from ._tensors import in_backward
 
 
 class StepOrder:
-    """Notices a step that is recorded too late.
+    """Notices a step that is recorded too late, and gradients that hold more than the step's.
 
     It knows the parameters that got a gradient since `clear`, and that optimizers of theirs have
-    stepped after it. Only what it has seen counts: where no hook runs, nothing is wrong. With
-    `compares` it keeps the gradient of a small parameter to tell clipping from other changes in
-    place, such as rounding.
+    stepped after it; then it calls `restart`, since what comes is another step. Only what it has
+    seen counts: where no hook runs, nothing is wrong. With `compares` it keeps the gradient of a
+    small parameter to tell clipping from other changes in place, such as rounding.
     """
 
     def __init__(
@@ -35,11 +31,12 @@ class StepOrder:
         parameters: Mapping[str, Any],
         wanted: Callable[[str], bool],
         guard: Guard,
+        restart: Callable[[], None],
         *,
         scaler: Any = None,
         compares: bool = True,
     ) -> None:
-        self._wanted, self._guard = wanted, guard
+        self._wanted, self._guard, self._restart = wanted, guard, restart
         self._scaler = scaler
         self._parameters = dict(parameters)
         self._names = {id(parameter): name for name, parameter in parameters.items()}
@@ -49,8 +46,11 @@ class StepOrder:
         self._given: set[str] = set()  # what backward has left
         self._used: set[str] = set()  # of those, what an optimizer has taken
         self._descends: bool | None = None  # None: no optimizer has stepped yet
-        self._small = _smallest(parameters) if compares else None
-        self._before: tuple[int, Any] | None = None  # version and copy of the small one's gradient
+        self._leftovers = Leftovers()
+        self._optimizers: dict[int, weakref.ref[Any]] = {}  # that have stepped, by id
+        self._looks = False  # whether the coming step is recorded
+        self._sums: set[str] = set()  # what holds more than the step has given
+        self._changes = Changes(parameters if compares else {}, scaler)
 
     def add_hooks(self) -> None:
         """Begins to look, with PyTorch 2.1 or later."""
@@ -70,13 +70,18 @@ class StepOrder:
         def updated(_overflows: bool) -> None:
             held = order()
             if held is not None:
-                held._used.update(held._given)
+                held._guard(lambda: held._use(held._given))
 
         module: Any = optimizer  # whose types lack the function before PyTorch 2.1
         self._handles.append(module.register_optimizer_step_post_hook(stepped))
         if tells_skips(self._scaler):
             self._update = WatchedUpdate(self._scaler, updated)
         self._add_hooks()
+        trained = (name for name, one in self._parameters.items() if one.requires_grad)
+        smallest = min(trained, key=lambda name: self._parameters[name].numel(), default=None)
+        if smallest is not None:
+            coming = _before_of(smallest, order)
+            self._handles.append(self._parameters[smallest].register_hook(coming))
 
     def _add_hooks(self) -> None:
         for name, parameter in list(self._frozen.items()):
@@ -90,8 +95,9 @@ class StepOrder:
             return
         self._used.discard(name)
         self._given.add(name)
-        if name == self._small:
-            self._before = gradient._version, gradient.detach().clone()
+        self._leftovers.given(name, gradient)
+        if name == self._changes.name:
+            self._changes.given(gradient)
 
     @property
     def descends(self) -> bool:
@@ -99,45 +105,100 @@ class StepOrder:
         return bool(self._descends)
 
     def _take(self, optimizer: Any) -> None:
-        parameters = (one for group in optimizer.param_groups for one in group["params"])
-        found = (self._names.get(id(parameter)) for parameter in parameters)
-        names = {name for name in found if name is not None}
+        names = list(self._of_optimizer(optimizer))
         if names:
             self._descends = self._descends is not False and _descends(optimizer)
-        self._used.update(names & self._given)
+        self._optimizers[id(optimizer)] = weakref.ref(optimizer)
+        self._use(names)
 
-    def check(self) -> None:
+    def _of_optimizer(self, optimizer: Any) -> Iterator[str]:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                name = self._names.get(id(parameter))
+                if name is not None:
+                    yield name
+
+    def _use(self, names: Collection[str]) -> None:
+        """Notes that an optimizer has used the gradients of these parameters, or skipped them."""
+        if not self._looks:
+            return
+        for name in names:
+            if self._parameters[name].grad is not None:
+                self._leftovers.held(name, self._parameters[name].grad, used=True)
+        self._used.update(self._given.intersection(names))
+        if self._given and self._used.issuperset(self._given) and not in_backward():
+            self._restart()
+        for name in names:
+            if name == self._changes.name:
+                self._changes.used(self._parameters[name].grad)
+
+    def begin(self) -> None:
+        """Begins a step."""
+        self._looks = bool(self._handles) and any(map(self._wanted, self._parameters))
+        self._leftovers.begin()
+        for name, parameter in self._parameters.items() if self._looks else ():
+            if parameter.grad is not None:
+                self._leftovers.held(name, parameter.grad, used=False)
+
+    def check_scale(self, scale: float | None) -> None:
+        """Raises Error if the recorder's scaler says something else of the gradients than `scale`.
+
+        None stands for the scale of the scaler.
+        """
+        unscaled = [one for one in unscaled_in(self._scaler) if self._concerns(one)]
+        if scale is None and unscaled:
+            raise Error(
+                "unscale_() or step() of the scaler was called before, expected that after "
+                "Recorder.step, or scale=1.0 to be stated"
+            )
+        if scale is not None and not unscaled and is_in_use(self._scaler):
+            own = scale_of(None, self._scaler)
+            if own != float(scale):
+                raise Error(
+                    f"scale: the scaler has unscaled no gradients yet, expected none or {own:g}, "
+                    f"got {float(scale):g}"
+                )
+
+    def _concerns(self, optimizer: Any) -> bool:
+        """Returns whether an optimizer, or one with this id, may have gradients of the step."""
+        if isinstance(optimizer, int):
+            stepped = self._optimizers.get(optimizer)
+            optimizer = None if stepped is None else stepped()
+        if optimizer is None or not self._given:
+            return True
+        own = self._given.intersection(self._of_optimizer(optimizer))
+        return bool(own - self._used - self._leftovers.sums(self._given)) or own == self._given
+
+    def check(self, scale: float) -> None:
         """Raises Error if the gradients are no longer those that backward has left."""
         given = {name: self._parameters[name].grad for name in self._given if self._wanted(name)}
         if not given:
             return
+        self._sums = self._leftovers.sums(given)
         if self._used.issuperset(given):
-            raise Error(f"an optimizer has stepped since backward, {_PLACE}")
+            raise Error(f"an optimizer has stepped since backward, {PLACE}")
         if all(gradient is None for gradient in given.values()):
-            raise Error(f"the gradients were cleared after backward, {_PLACE}")
-        self._check_values(given)
-
-    def _check_values(self, given: Mapping[str, Any]) -> None:
-        gradient = given.get(self._small or "")
-        if gradient is None or self._before is None or self._before[0] == gradient._version:
-            return
-        if not any(bool(one.any()) for one in given.values() if one is not None) and bool(
-            self._before[1].any()
-        ):
-            raise Error(f"the gradients were cleared after backward, {_PLACE}")
-        # That of dlsim.amp unscales in place, not always by a power of two.
-        factor = None if hasattr(self._scaler, "_states") else _factor(self._before[1], gradient)
-        if factor is not None:
+            raise Error(CLEARED)
+        if self._sums.issuperset(given):
             raise Error(
-                f"{self._small}.grad: was multiplied by {factor:.3g} after backward, as clipping "
-                f"does, {_PLACE}"
+                "the gradients were added to those of the step before, expected one call of "
+                "Recorder.step for each step of the optimizer, or micro_steps=True"
             )
+        self._changes.check(given, scale)
+
+    def left_out(self, name: str) -> str | None:
+        """Returns why a gradient is none of the step; None if it is."""
+        gradient = self._parameters[name].grad if self._given else None
+        if name not in self._given and self._leftovers.is_unchanged(name, gradient):
+            return "was left by an earlier step"
+        return "was added to that of an earlier step" if name in self._sums else None
 
     def clear(self) -> None:
         """Forgets what was seen; looks for parameters that are no longer frozen."""
         self._given.clear()
         self._used.clear()
-        self._before = None
+        self._sums.clear()
+        self._changes.clear()
         if self._handles:
             self._add_hooks()
 
@@ -146,6 +207,7 @@ class StepOrder:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self._leftovers.clear()
         if self._update is not None:
             self._update.close()
 
@@ -166,34 +228,14 @@ def _hook_of(name: str, order: weakref.ref[StepOrder]) -> Callable[[Any], None]:
     return hook
 
 
-def _smallest(parameters: Mapping[str, Any]) -> str | None:
-    """Returns the smallest of the parameters of which a few elements are significant."""
-    sizes = {name: one.numel() for name, one in parameters.items() if one.requires_grad}
-    return min(
-        (name for name in sizes if sizes[name] >= _ENOUGH), key=sizes.__getitem__, default=None
-    )
+def _before_of(name: str, order: weakref.ref[StepOrder]) -> Callable[[Any], None]:
+    def hook(_: Any) -> None:
+        held = order()
+        if held is not None and held._wanted(name):
+            gradient = held._parameters[name].grad
+            held._guard(lambda: held._leftovers.coming(name, gradient))
 
-
-def _factor(before: Any, now: Any) -> float | None:
-    """Returns what all elements were multiplied by, if it is one factor below 1.
-
-    A power of two is not one: a loss scale was divided out.
-    """
-    import torch
-
-    if before.layout != torch.strided or now.layout != torch.strided:
-        return None
-    known = (before != 0) & before.isfinite() & now.isfinite()
-    ratios = now.detach()[known].double() / before[known].double()
-    if ratios.numel() < _ENOUGH:
-        return None
-    low, high = ratios.aminmax()
-    tolerance = 4 * torch.finfo(now.dtype).eps
-    factor = float(ratios.median())
-    nearest = 2.0 ** round(math.log2(factor)) if factor > 0 else 1.0
-    if not 0 < low <= high < 1 or high - low > tolerance * high:
-        return None
-    return factor if abs(factor / nearest - 1) > tolerance else None
+    return hook
 
 
 def order_of(
@@ -203,6 +245,7 @@ def order_of(
     guard: Guard,
     ranks: Ranks,
     *,
+    restart: Callable[[], None],
     scaler: Any,
     active: bool,
 ) -> StepOrder:
@@ -211,4 +254,4 @@ def order_of(
     active = active and not ranks.is_shard and not kinds_of_sharding(models)
     compares = ranks.kind == "single" and not changes_gradients(models)
     looked_at = parameters if active else {}
-    return StepOrder(looked_at, wanted, guard, scaler=scaler, compares=compares)
+    return StepOrder(looked_at, wanted, guard, restart, scaler=scaler, compares=compares)

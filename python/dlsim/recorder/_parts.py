@@ -36,7 +36,7 @@ class Parts:
         self, step: int, micro: int | None, grad_scale: str, metadata: Mapping[str, object]
     ) -> Part:
         """Returns the gradients of a step, or of a micro-step alone. Raises Error without any."""
-        found = self._sources.take(step, self._left_out)
+        found = self._sources.take(step, float(grad_scale), self._left_out)
         own = self._pieces.own(found, self._left_out)
         # A loss scale is going to be divided out, in place, and PyTorch's scaler counts no change.
         lends = float(grad_scale) == 1

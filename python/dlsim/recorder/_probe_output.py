@@ -10,10 +10,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, get_args
 
-from .._errors import Error, UsageError
+from .._errors import UsageError
 from ._choice import Choice, models_of
 from ._endings import OPEN
-from ._metadata import check_still_scaled, scale_of
+from ._metadata import scale_of, unscaled_in
 from ._names import parameters_of
 from ._output import Output, description_of, one_of
 from ._probe import ELEMENTS, Following, elements_of
@@ -61,11 +61,9 @@ class _NoProbe:
 
 def stated(scale: Any, scaler: Any, *, micro_steps: bool) -> float | None:
     """Returns the loss scale that the gradients of a step carry; None if that is not known."""
-    if micro_steps:
+    if micro_steps or (scale is None and unscaled_in(scaler)):
         return None
-    with suppress(Error, TypeError, ValueError):
-        if scale is None:
-            check_still_scaled(scaler)
+    with suppress(TypeError, ValueError):
         return scale_of(scale, scaler)
     return None
 

@@ -167,6 +167,7 @@ class Recorder:
             self._choice.parameter,
             loop.guarded,
             self._ranks,
+            restart=loop.restart,
             scaler=scaler,
             active=gradient_of is None and not micro_steps and not inference,
         )

@@ -99,28 +99,42 @@ class Sources:
     def begin(self) -> None:
         """Begins a step, which may record its forward pass."""
         self._records_forward = self._values = self._choice.forward
+        self._order.begin()
         if self._forward is not None and self._choice.forward:
             self._guard(self._forward.begin)
+
+    def restart(self) -> None:
+        """Forgets what the step has left so far: it belongs to a step before."""
+        self._features.clear()
+        for hooks in (self._of_activations, self._forward):
+            if hooks is not None:
+                hooks.clear()
+        if self._forward is not None and self._choice.forward:
+            self._forward.begin()
+
+    def check_scale(self, scale: float | None) -> None:
+        """Raises Error if the scaler contradicts the stated scale, None for its own."""
+        self._order.check_scale(scale)
 
     def end_forward(self) -> None:
         """Ends the forward pass of the step: what runs from now on is none of it."""
         if self._forward is not None:
             self._guard(self._forward.end)
 
-    def take(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
+    def take(self, step: int, scale: float, left_out: dict[str, str]) -> dict[str, Any]:
         """Returns the gradients and the forward pass by name; notes gradients that are missing.
 
         Raises Error if all are, or if they are no longer those that backward has left; of an
         inference if there was no forward pass.
         """
         if not self._choice.inference:
+            self._order.check(scale)
             return {**self._gradients(step, left_out), **self._forward_values()}
         if self._forward is None or not self._forward.ran:
             raise Error("no forward pass, expected a call after the model has run")
         return self._forward_values()
 
     def _gradients(self, step: int, left_out: dict[str, str]) -> dict[str, Any]:
-        self._order.check()
         found: dict[str, Any] = {}
         if self._of_parameters is not None:
             found.update(self._unchanged(self._of_parameters))
@@ -131,8 +145,11 @@ class Sources:
                 if not parameter.requires_grad:  # it is frozen now
                     continue
                 gradient = _own_elements(parameter, self._gradient_of(parameter))
-                if gradient is None:
-                    left_out.setdefault(f"{name}.grad", f"has no gradient in step {step}")
+                why = "has no gradient"
+                if gradient is not None:
+                    why = self._order.left_out(name)
+                if why:
+                    left_out.setdefault(f"{name}.grad", f"{why} in step {step}")
                 else:
                     found[f"{name}.grad"] = gradient
         if self._of_activations is not None:

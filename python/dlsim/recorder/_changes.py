@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What was done to the values of gradients between backward and the optimizer's step."""
+
+from __future__ import annotations
+
+import math
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from .._errors import Error
+
+_ENOUGH = 4  # elements
+_DOUBTS = 4  # steps that are compared: a scale that is forgotten is missing in all
+_LEAST_SCALE = 2.0**-8  # numbers of micro-steps and of ranks divide, too
+
+PLACE = (
+    "expected Recorder.step right after backward(), before unscale_(), clipping, optimizer.step(), "
+    "update() and zero_grad()"
+)
+CLEARED = f"the gradients were cleared after backward, {PLACE}"
+
+
+class Changes:
+    """Distinguishes clipping and unscaling from other changes, such as rounding.
+
+    It keeps the gradient of one small parameter, `name`. The scaler of dlsim.amp unscales in place,
+    not always by a power of two.
+    """
+
+    def __init__(self, parameters: Mapping[str, Any], scaler: Any) -> None:
+        self.name = _smallest(parameters)
+        self._unscales = hasattr(scaler, "_states")
+        self._before: tuple[Any, int, Any] | None = None  # the gradient, its version, a copy
+        self._unscaled: Any = None  # a copy of what was recorded with scale 1
+        self._doubts = _DOUBTS
+
+    def given(self, gradient: Any) -> None:
+        """Keeps what backward has left."""
+        self._before = weakref.ref(gradient), gradient._version, gradient.detach().clone()
+
+    def check(self, given: Mapping[str, Any], scale: float) -> None:
+        """Raises Error if gradients were cleared, clipped, or unscaled and `scale` is not 1."""
+        self._unscaled, gradient = None, given.get(self.name or "")
+        if gradient is None or self._before is None:
+            return
+        same, version, before = self._before
+        # PyTorch's scaler divides without a new version.
+        if scale != 1 or same() is not gradient or version != gradient._version:
+            if not any(bool(one.any()) for one in given.values() if one is not None) and bool(
+                before.any()
+            ):
+                raise Error(CLEARED)
+            self._check_factor(_factor(before, gradient), before, scale)
+        if scale == 1 and self._doubts > 0:
+            self._doubts -= 1
+            self._unscaled = gradient.detach().clone()
+
+    def _check_factor(self, factor: float | None, before: Any, scale: float) -> None:
+        if factor is None:
+            return
+        if scale != 1 and abs(factor * scale - 1) < _rounding(before):
+            raise Error(
+                f"{self.name}.grad: was divided by {scale:g} after backward, expected scale=1.0, "
+                "or Recorder.step before unscale_()"
+            )
+        if not self._unscales and not _is_scale(factor, before):
+            raise Error(
+                f"{self.name}.grad: was multiplied by {factor:.3g} after backward, as clipping "
+                f"does, {PLACE}"
+            )
+
+    def used(self, gradient: Any) -> None:
+        """Raises Error if a loss scale was divided out of what was recorded with scale 1."""
+        before, self._unscaled = self._unscaled, None
+        factor = None if before is None or gradient is None else _factor(before, gradient)
+        if factor is not None and factor <= _LEAST_SCALE and _is_scale(factor, before):
+            self._doubts = 0
+            raise Error(
+                f"recorded with scale=1, but then the gradients were divided by {1 / factor:g} for "
+                "the optimizer: if that is the loss scale, say scale= or scaler="
+            )
+
+    def clear(self) -> None:
+        """Forgets what backward has left."""
+        self._before = None
+
+
+def _smallest(parameters: Mapping[str, Any]) -> str | None:
+    """Returns the smallest of the parameters of which a few elements are significant."""
+    sizes = {name: one.numel() for name, one in parameters.items() if one.requires_grad}
+    return min(
+        (name for name in sizes if sizes[name] >= _ENOUGH), key=sizes.__getitem__, default=None
+    )
+
+
+def _factor(before: Any, now: Any) -> float | None:
+    """Returns what all elements were multiplied by, if it is one factor below 1."""
+    import torch
+
+    if before.layout != torch.strided or now.layout != torch.strided:
+        return None
+    known = (before != 0) & before.isfinite() & now.isfinite()
+    ratios = now.detach()[known].double() / before[known].double()
+    if ratios.numel() < _ENOUGH:
+        return None
+    low, high = ratios.aminmax()
+    if not 0 < low <= high < 1 or high - low > _rounding(now) * high:
+        return None
+    return float(ratios.median())
+
+
+def _is_scale(factor: float, gradient: Any) -> bool:
+    """Returns whether a factor is a power of two, as loss scales are."""
+    return abs(factor / 2.0 ** round(math.log2(factor)) - 1) < _rounding(gradient)
+
+
+def _rounding(gradient: Any) -> float:
+    """Returns the relative error of a factor."""
+    import torch
+
+    return 4 * torch.finfo(gradient.dtype).eps
