@@ -375,6 +375,23 @@ def test_overflows_whose_infinity_nothing_sees_change_nothing(tmp_path, compute,
     assert half.verdict == "fails in forward"
 
 
+@pytest.mark.parametrize("kept", [False, True])
+def test_an_overflow_may_end_in_the_loss_but_not_in_an_output(tmp_path, kept) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            x = super().forward(x) * 1e3
+            return x * x, x * 1e3 if kept else None
+
+    torch.manual_seed(0)
+    model = Model(4, 4)
+    with dlsim.Recorder(model, tmp_path, forward_every=1, on_error="raise") as rec:
+        squares, _ = model(torch.randn(8, 4))
+        squares.mean().backward()
+        rec.step(scale=1.0)
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict["fp16"].verdict
+    assert (verdict == "fails in forward") == kept
+
+
 @pytest.mark.parametrize(
     ("largest", "how", "fails"),
     [
