@@ -375,6 +375,21 @@ def test_overflows_whose_infinity_nothing_sees_change_nothing(tmp_path, compute,
     assert half.verdict == "fails in forward"
 
 
+def test_derivatives_of_float32_inputs_are_float32(tmp_path) -> None:
+    class Model(nn.Sequential):
+        def forward(self, x):
+            x = x.requires_grad_()
+            y = super().forward(x / 1e-3)
+            return torch.autograd.grad(y.sum(), x, create_graph=True)[0] * 1e-3
+
+    model = Model(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    tensors, wide = recorded(tmp_path, model, torch.randn(8, 2) * 1e-3)
+    of_derivatives = {name for name in tensors if name.startswith("(root)/div.call")}
+    assert of_derivatives and of_derivatives <= wide
+    products = [name for name in tensors if name.startswith("(root)/matmul")]
+    assert products and not wide.intersection(products)
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_an_overflow_may_end_in_the_loss_but_not_in_an_output(tmp_path, kept) -> None:
     class Model(nn.Linear):

@@ -16,7 +16,7 @@ from ._memory import ByMemory
 from ._modes import Modes
 from ._operators import Operator, described
 from ._overflows import Overflows
-from ._tensors import LEAST_MASK, floats_in, tensors_in
+from ._tensors import LEAST_MASK, floats_in, in_backward, tensors_in
 from ._widths import Widths
 
 # Operations that have no value where one of their arguments is zero, and which.
@@ -72,6 +72,8 @@ class Operations:
         self._known: dict[Any, Operator] = {}
         self._latest: ByMemory[Result] = ByMemory()
         self._copies: ByMemory[set[tuple[int, int]]] = ByMemory()  # first element, elements
+        # Sizes of what operations round: whether it has 16 bits before.
+        self._inputs: dict[bool, set[tuple[int, int]]] = {False: set(), True: set()}
         self._narrow_before: ByMemory[bool] = ByMemory()  # what was made float32 of 16 bits
         self._roots: ByMemory[Any] = ByMemory()  # of square roots, what they are taken of
         self._cut: ByMemory[bool] = ByMemory()  # what has no gradient where it is the least
@@ -99,6 +101,8 @@ class Operations:
         """Forgets what was computed."""
         self._latest.clear()
         self._copies.clear()
+        for sizes in self._inputs.values():
+            sizes.clear()
         self._narrow_before.clear()
         self._roots.clear()
         self._cut.clear()
@@ -297,10 +301,14 @@ class Operations:
         given = list(tensors_in((args, kwargs)))
         results = floats_in(result)
         widths = self._widths
+        rounds = widths.rounds(operator.operation)
+        if rounds and not in_backward():
+            for one in given:
+                self._inputs[widths.narrow(one)].add(_size_of(one))
         if widths.copies(operator.operation):
             self._copy(given)
         widths.computed(operator.operation, given, results, in_place=operator.in_place)
-        for one in given if widths.rounds(operator.operation) else ():
+        for one in given if rounds else ():
             if (before := self._latest.get(one)) is not None:
                 before.rounded = True
         self._renew(operator, given, results)
@@ -315,6 +323,17 @@ class Operations:
             taken = self._take(operator.operation, given, results[0], in_place=operator.in_place)
         if results and given:
             self._follow(operator, (func, args, kwargs), results, taken)
+        if rounds and in_backward():
+            self._widen(results)
+
+    def _widen(self, results: list[Any]) -> None:
+        """Makes float32 of derivatives of what was float32 before a copy in 16 bits, by their size.
+
+        So does the derivative of the copy, which float32 training lacks.
+        """
+        for one in results:
+            if _size_of(one) in self._inputs[False] - self._inputs[True]:
+                self._widths.set(one, False)
 
     def _renew(self, operator: Operator, given: list[Any], results: list[Any]) -> None:
         """Forgets what was known of the memory of results, but for what still holds."""
@@ -378,6 +397,11 @@ def _asks_for_16_bits(args: Any, kwargs: Any, asked: bool | None, widths: Widths
     """Returns whether a conversion is to a type that would have 16 bits, as far as that is seen."""
     likes = [one for one in tensors_in((args[1:], kwargs)) if one.is_floating_point()]
     return widths.narrow(likes[0]) if likes else bool(asked)
+
+
+def _size_of(tensor: Any) -> tuple[int, int]:
+    """Returns what flattening for a product leaves: the elements, and those of a row."""
+    return tensor.numel(), tensor.shape[-1] if tensor.dim() else 1
 
 
 def _is_dtype(value: Any) -> bool:
