@@ -62,12 +62,19 @@ struct StepQuestion {
   }
 };
 
+// What steps may take that are measured ahead, unless told.
+inline constexpr uint64_t kDefaultMemoryBytes = uint64_t{256} << 20;
+
 struct StepOptions {
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
   uint64_t seed = 0;      // for Rounding::kStochastic; see StreamOf
   bool channels = false;  // fill StepMeasurement::channels
 
   std::span<const NamedScaledFormat> scaled = {};  // of ProfileOf: what tensors lose in these
+
+  // About what the steps that are measured ahead, and the answers to one step, may take; at least
+  // one step is measured. Digits are the same.
+  uint64_t memory_bytes = kDefaultMemoryBytes;
 
   // What measures and counts; null = the CPU. Digits are the same. MeasureSpreads has no options:
   // it stays on the CPU, as few policies ask for it.

@@ -109,7 +109,7 @@ void Blame(const Guilty& guilty, const Guilt& guilt, std::vector<ReplayTensor>& 
 // In one pass, but for steps of very many tensors, whose answers to all would take too much memory.
 void RunAll(const GradientSource& source, const ReplayOptions& options, size_t tensors,
             std::span<Job> jobs) {
-  const size_t at_once = QuestionsAtOnce(tensors);
+  const size_t at_once = QuestionsAtOnce(tensors, options.step.memory_bytes);
   for (size_t begin = 0; begin < jobs.size(); begin += at_once) {
     const std::span<Job> together = jobs.subspan(begin, std::min(at_once, jobs.size() - begin));
     std::vector<ReplayRun> runs;

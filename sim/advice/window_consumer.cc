@@ -150,7 +150,7 @@ void WindowConsumer::AskAt(size_t format, int exponent, bool of_tensors, StepQue
 }
 
 void WindowConsumer::AskWanted(StepQuestions& questions) {
-  const size_t most = QuestionsAtOnce(tensors_);
+  const size_t most = QuestionsAtOnce(tensors_, options_.memory_bytes);
   for (size_t f = 0; f < formats_.size(); ++f) {
     for (const int exponent : formats_[f].search.Wanted()) {
       if (questions.all().size() < most) AskAt(f, exponent, false, questions);

@@ -11,6 +11,7 @@ namespace dlsim::sim {
 namespace {
 
 constexpr uint64_t kMostThreads = 4096;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20, kMostMebibytes = uint64_t{1} << 30;
 
 uint64_t ParsePositive(const std::string& option, const std::string& text) {
   const int64_t value = ParseInteger(text, option);
@@ -79,6 +80,20 @@ void OptionRows::Threads() {
   Read("--threads", read, "N",
        "Maximum number of threads (default: $OMP_NUM_THREADS, else one per processor); the "
        "results do not depend on it");
+}
+
+void OptionRows::Memory(uint64_t& bytes) {
+  const auto read = [&bytes](const std::string& text) {
+    const uint64_t mebibytes = ParsePositive("--memory", text);
+    if (mebibytes > kMostMebibytes) {
+      throw UsageError("--memory", "too large", "1 to " + std::to_string(kMostMebibytes) + " MiB",
+                       Quoted(text));
+    }
+    bytes = mebibytes * kMebibyte;
+  };
+  Read("--memory", read, "MIB",
+       "Memory in MiB for steps that are measured ahead (default " +
+           std::to_string(bytes / kMebibyte) + "); the results do not depend on it");
 }
 
 CLI::Option* OptionRows::Offer(CLI::Option* option, std::vector<std::string> offered) {

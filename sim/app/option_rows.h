@@ -137,6 +137,9 @@ class OptionRows {
   // Adds --threads, which takes effect at once.
   void Threads();
 
+  // Adds --memory.
+  void Memory(uint64_t& bytes);
+
  private:
   static std::vector<std::string> Texts(const std::vector<std::string_view>& names) {
     return {names.begin(), names.end()};

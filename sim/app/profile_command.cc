@@ -37,7 +37,7 @@ struct ProfileCommandOptions {
   std::string output;
   std::optional<std::string> shard, json;
   Accumulation accumulation = Accumulation::kQuantizeThenSum;
-  uint64_t accumulate_steps = 1;
+  uint64_t accumulate_steps = 1, memory_bytes = kDefaultMemoryBytes;
   DeviceChoice device;
   bool restart = false, extend = false, quiet = false;
 
@@ -76,6 +76,7 @@ ProfileRequest RequestOf(const ProfileCommandOptions& options) {
   request.settings.tensors = options.trace.options.tensors;
   request.settings.accumulation = options.accumulation;
   request.settings.accumulate_steps = static_cast<int64_t>(options.accumulate_steps);
+  request.step.memory_bytes = options.memory_bytes;
   if (options.extend) request.existing = ProfileWriter::Existing::kExtend;
   if (options.restart) request.unfinished = Unfinished::kDiscard;
   if (options.shard) ParseShard(*options.shard, request);
@@ -95,7 +96,7 @@ struct Work {
         device(OpenDevice(options.device, trace.file_bytes())),
         run(trace, request) {
     request.settings.description = trace.description();
-    request.device = device.get();
+    request.step.device = device.get();
   }
 
   ProfileRequest request;
@@ -243,6 +244,7 @@ void ProfileCommandOptions::Visit(OptionRows& option) {
          "Average N recorded steps into one optimizer step");
   VisitDevice(option, device);
   option.Threads();
+  option.Memory(memory_bytes);
   option.Group(kOutputGroup);
   option("-o,--output", output, "FILE", "The profile to write")->required();
   option("--shard", shard, "I/N",

@@ -323,6 +323,7 @@ void ReplayCommandOptions::Visit(OptionRows& option) {
   VisitTraining(option, request, replay, accumulate_steps);
   VisitDevice(option, device);
   option.Threads();
+  option.Memory(replay.step.memory_bytes);
   VisitOutput(option, *this);
 }
 

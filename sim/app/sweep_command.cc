@@ -35,7 +35,7 @@ struct SweepCommandOptions {
   RuleOptions rules;
   std::optional<int64_t> accumulate_steps;
   RankBy sort = RankBy::kLoss;
-  uint64_t top = 20;
+  uint64_t top = 20, memory_bytes = kDefaultMemoryBytes;
   DeviceChoice device;
   ResultPaths results;
 
@@ -150,6 +150,7 @@ int RunSweep(SweepCommandOptions options) {
   SweepPlan plan = PlanSweep(setup);
   ReplayOptions replay;
   replay.step.seed = setup.grid.seed;
+  replay.step.memory_bytes = options.memory_bytes;
   replay.checked = options.rules.checked;
   replay.on_fatal = options.rules.on_fatal;
   const GradientInput input = OpenInput(options, config, replay);
@@ -213,6 +214,7 @@ void SweepCommandOptions::Visit(OptionRows& option) {
          "Average N recorded steps into one optimizer step (default 1)");
   VisitDevice(option, device);
   option.Threads();
+  option.Memory(memory_bytes);
   option.Group(kOutputGroup);
   option("--sort", sort, "BY",
          "Rank by loss (default), skipped, energy-lost, worst-step, first-applied or "

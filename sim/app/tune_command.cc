@@ -200,6 +200,7 @@ void TuneCommandOptions::Visit(OptionRows& option) {
   VisitCheck(option, replay.checked);
   VisitDevice(option, device);
   option.Threads();
+  option.Memory(replay.step.memory_bytes);
   option.Group(kOutputGroup);
   option("--emit", emit, "STACK",
          "Print only the configuration to paste: zoo, deepspeed, torch, accelerate or trainer");

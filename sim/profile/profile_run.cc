@@ -92,7 +92,7 @@ void ProfileRun::Deliver(Ranks& ranks) const {
   const StepRange all = resumption_.remaining;
   try {
     const StepRange own = {all.begin + static_cast<size_t>(ranks.rank()), all.end};
-    EncodeSteps(trace_, request_.settings, edges_, own, size, request_.device,
+    EncodeSteps(trace_, request_.settings, edges_, own, size, request_.step,
                 [&](size_t, const EncodedStep& step) { ranks.Send(StepMessage(step)); });
   } catch (...) {
     ranks.Send(FailureMessage(std::current_exception()));
@@ -114,7 +114,7 @@ void ProfileRun::Collect(const Ranks& ranks, const std::function<void(size_t)>& 
       append(i + owner, StepOfMessage(ranks.Receive(static_cast<int>(owner))));
     }
   };
-  EncodeSteps(trace_, request_.settings, edges_, all, size, request_.device, take);
+  EncodeSteps(trace_, request_.settings, edges_, all, size, request_.step, take);
   writer_->Commit();
 }
 

@@ -28,8 +28,8 @@ struct ProfileRequest {
   ProfileSettings settings;
   ProfileWriter::Existing existing = ProfileWriter::Existing::kReplace;
   Unfinished unfinished = Unfinished::kResume;
-  uint64_t shard = 0, shards = 1;   // shard `shard`, counted from 0, of so many
-  ComputeDevice* device = nullptr;  // as StepOptions::device
+  uint64_t shard = 0, shards = 1;  // shard `shard`, counted from 0, of so many
+  StepOptions step;                // but for what the settings say
 };
 
 // The steps of a trace that a profile is to hold. Every rank makes one.

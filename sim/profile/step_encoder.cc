@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "sim/profile/step_encoder.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -8,6 +9,7 @@
 #include "sim/profile/content_hash.h"
 #include "src/base/beside.h"
 #include "src/base/parallel_in_order.h"
+#include "src/histogram/histogram_sums.h"
 
 namespace dlsim::sim {
 namespace {
@@ -33,18 +35,31 @@ EncodedStep EncodeWhole(const TraceSource& steps, size_t i, const HistogramEdges
   return EncodeStep(step, edges);
 }
 
+// What the profile of a step takes at most: as sums, and as the histograms that come of them.
+uint64_t BytesOfProfile(const TraceStep& step, const HistogramEdges& edges) {
+  uint64_t bytes = 1;
+  for (const Recording& recording : step.recordings) {
+    for (const TraceTensor& tensor : recording.tensors) {
+      bytes += 2 * HistogramSums::MostBytes(tensor.elements, edges);
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
                          const HistogramEdges& edges, StepRange range, size_t stride,
-                         ComputeDevice* device)
+                         const StepOptions& options)
     : settings_(settings),
       edges_(edges),
       steps_(trace, settings.accumulate_steps),
       queue_(steps_.step_count(), [this](size_t i) { return steps_.LoadStep(i); }),
       range_(range),
       stride_(stride),
-      device_(device) {
+      options_(options) {
+  options_.accumulation = settings.accumulation;
+  options_.scaled = settings.scaled;
   if (range_.begin >= range_.end) return;
   state_ = StateIfThere(steps_.files(range_.begin));
   Start();
@@ -55,13 +70,9 @@ void StepEncoder::Start() {
   const size_t next = range_.begin + stride_;
   FileState next_state;
   if (next < range_.end) next_state = StateIfThere(steps_.files(next));  // before it is opened
-  StepOptions options;
-  options.accumulation = settings_.accumulation;
-  options.scaled = settings_.scaled;
-  options.device = device_;
   const TraceStep opened = queue_.Take(range_.begin);
   ProfileStep step;
-  const auto profile = [&] { step = ProfileOf(opened, edges_, options); };
+  const auto profile = [&] { step = ProfileOf(opened, edges_, options_); };
   next < range_.end ? queue_.LoadBeside(next, profile) : profile();
   NoteFiles(steps_.files(range_.begin), std::exchange(state_, std::move(next_state)), step);
   encoding_ = StartBeside([this, whole = std::make_shared<const ProfileStep>(std::move(step))] {
@@ -83,23 +94,28 @@ std::optional<EncodedStep> StepEncoder::Next() {
 }
 
 void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
-                 const HistogramEdges& edges, StepRange range, size_t stride, ComputeDevice* device,
-                 const std::function<void(size_t, EncodedStep)>& take) {
+                 const HistogramEdges& edges, StepRange range, size_t stride,
+                 const StepOptions& options, const std::function<void(size_t, EncodedStep)>& take) {
   const TraceSource steps(trace, settings.accumulate_steps);
-  if (device != nullptr || range.begin >= range.end || !steps.HasSmallSteps()) {
-    StepEncoder encoder(trace, settings, edges, range, stride, device);
+  const bool several =
+      options.device == nullptr && range.begin < range.end && steps.HasSmallSteps();
+  const uint64_t ahead =
+      several ? options.memory_bytes / BytesOfProfile(steps.LoadStep(range.begin), edges) : 0;
+  if (ahead <= 1) {
+    StepEncoder encoder(trace, settings, edges, range, stride, options);
     for (size_t i = range.begin; i < range.end; i += stride) take(i, *encoder.Next());
     return;
   }
-  StepOptions options;
-  options.accumulation = settings.accumulation;
-  options.scaled = settings.scaled;
+  StepOptions of_each = options;
+  of_each.accumulation = settings.accumulation;
+  of_each.scaled = settings.scaled;
+  of_each.memory_bytes = options.memory_bytes / std::min<uint64_t>(ahead, kEnoughAhead);
   const auto place = [&](size_t k) { return range.begin + k * stride; };
   const size_t count = (range.end - range.begin + stride - 1) / stride;
   ParallelInOrder(
-      count, [&](size_t k) { return EncodeWhole(steps, place(k), edges, options); },
+      count, [&](size_t k) { return EncodeWhole(steps, place(k), edges, of_each); },
       [&](size_t k, EncodedStep step) { take(place(k), std::move(step)); },
-      trace.file_bytes() / steps.step_count() / sizeof(float) * count * kLooksPerValue);
+      trace.file_bytes() / steps.step_count() / sizeof(float) * count * kLooksPerValue, ahead);
 }
 
 }  // namespace dlsim::sim

@@ -18,11 +18,11 @@ namespace dlsim::sim {
 // Goes from step to step: the threads share each, and the last is encoded while they do.
 class StepEncoder {
  public:
-  // Steps `range.begin`, `range.begin + stride`, ... All must live as long as this. `device` counts
-  // them, as StepOptions::device.
+  // Steps `range.begin`, `range.begin + stride`, ... All must live as long as this. The
+  // accumulation and the scaled formats are those of the settings.
   StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
               const HistogramEdges& edges, StepRange range, size_t stride,
-              ComputeDevice* device = nullptr);
+              const StepOptions& options = {});
 
   // Returns the next step; nothing after the last. Throws Error.
   std::optional<EncodedStep> Next();
@@ -36,17 +36,17 @@ class StepEncoder {
   StepQueue<TraceStep> queue_;
   StepRange range_;
   size_t stride_;
-  ComputeDevice* device_;
+  StepOptions options_;
   FileState state_;  // of the files of the step that comes next, as they were opened
   std::future<EncodedStep> encoding_;
   std::exception_ptr failure_;
 };
 
 // Encodes the steps that a StepEncoder does, and calls take(i, step) for each in order. Of small
-// steps each thread encodes its own, as many parts of one of them take one thread only. Throws
-// Error; what comes before the step that failed was taken.
+// steps each thread encodes its own, as many parts of one of them take one thread only; as many at
+// once as the memory holds. Throws Error; what comes before the step that failed was taken.
 void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
-                 const HistogramEdges& edges, StepRange range, size_t stride, ComputeDevice* device,
-                 const std::function<void(size_t, EncodedStep)>& take);
+                 const HistogramEdges& edges, StepRange range, size_t stride,
+                 const StepOptions& options, const std::function<void(size_t, EncodedStep)>& take);
 
 }  // namespace dlsim::sim

@@ -16,9 +16,17 @@
 
 namespace dlsim::sim {
 
-size_t QuestionsAtOnce(size_t tensors) {
-  constexpr size_t kMostAnswers = size_t{1} << 21;  // about 250 bytes each
-  return std::max<size_t>(1, kMostAnswers / std::max<size_t>(1, tensors));
+namespace {
+
+// About what an answer takes for a tensor, the tensor itself with its channels, and a bin of
+// totals.
+constexpr uint64_t kAnswerBytes = 250, kTensorBytes = 1000, kBinBytes = 128;
+
+}  // namespace
+
+size_t QuestionsAtOnce(size_t tensors, uint64_t memory_bytes) {
+  const uint64_t most_answers = memory_bytes / 2 / kAnswerBytes;
+  return std::max<uint64_t>(1, most_answers / std::max<uint64_t>(1, tensors));
 }
 
 size_t StepQuestions::Add(StepQuestion question) {
@@ -132,6 +140,9 @@ struct Guess {
   std::vector<StepQuestion> questions;
   StepOptions options;
   std::vector<Conversion> forward;
+  std::shared_ptr<const HistogramEdges> edges;  // of totals; null: none are counted
+
+  bool empty() const { return questions.empty() && edges == nullptr; }
 };
 
 // A step that is open, with the answers to a guess.
@@ -139,7 +150,17 @@ struct OpenStep {
   std::unique_ptr<GradientStep> step;
   std::shared_ptr<const Guess> guess;  // null: nothing was measured yet
   MeasuredStep measured;
+  ProfileTotals totals;
 };
+
+// How many tensors are recorded with a step.
+size_t CountTensors(const GradientStep& step) {
+  size_t tensors = 0;
+  if (const TraceStep* const recorded = step.Recorded()) {
+    for (const Recording& recording : recorded->recordings) tensors += recording.tensors.size();
+  }
+  return tensors;
+}
 
 // Answers questions by what was measured already, and measures the rest.
 StepMeasurement Complete(OpenStep& open, std::span<const StepQuestion> questions,
@@ -226,27 +247,34 @@ class StepLoop {
   // Thrown where no further step is needed.
   struct Enough {};
 
-  // The answers of one step in flight, of which there may be this many.
-  static constexpr size_t kMostInFlight = 64;
+  // Counting totals takes as long as so many questions.
+  static constexpr size_t kQuestionsPerTotals = 4;
 
   // Whether steps from the i-th on are small, and can be measured before it is their turn.
   bool MayRunAhead(size_t i, size_t count) const {
-    if (!guess_ || guess_->questions.empty() || counts_totals_ || options_.device != nullptr) {
-      return false;
-    }
-    return ThreadsFor(count - i, Elements()) > 1 && source_.HasSmallSteps() &&
-           kMostInFlight * guess_->questions.size() <= QuestionsAtOnce(tensors_);
+    if (!guess_ || guess_->empty() || options_.device != nullptr) return false;
+    return ThreadsFor(count - i, Elements()) > 1 && source_.HasSmallSteps() && MostAhead() > 1;
+  }
+
+  // How many steps may be measured ahead: they hold their tensors, and the answers to the guess.
+  uint64_t MostAhead() const {
+    const uint64_t answers = guess_->questions.size() + guess_->forward.size();
+    const uint64_t bins = guess_->edges ? guess_->edges->bin_count() : 0;
+    return options_.memory_bytes /
+           (tensors_ * (kTensorBytes + answers * kAnswerBytes) + bins * kBinBytes + 1);
   }
 
   // Of all steps, as often as they are looked at.
   uint64_t Elements() const {
-    return source_.facts().file_bytes / sizeof(float) * guess_->questions.size();
+    const size_t looks =
+        guess_->questions.size() + (guess_->edges == nullptr ? 0 : kQuestionsPerTotals);
+    return source_.facts().file_bytes / sizeof(float) * looks;
   }
 
   // Opens the next step while this one is measured.
   void TakeOne(size_t i) {
     CurrentCaller().CheckCancelled();
-    OpenStep open = {queue_.Take(i), nullptr, {}};
+    OpenStep open = {queue_.Take(i), nullptr, {}, {}};
     MeasuredStep measured;
     queue_.LoadBeside(i + 1, [&] { measured = MeasureAsked(open); });
     consumer_.Advance(i, *open.step, measured);
@@ -255,14 +283,11 @@ class StepLoop {
 
   void RunAhead(size_t first, size_t count) {
     const StepNeeds needs = consumer_.needs();
+    const uint64_t ahead = MostAhead();
+    const uint64_t each = options_.memory_bytes / std::min<uint64_t>(ahead, kEnoughAhead);
     const auto open = [&](size_t k) {
-      OpenStep step = {source_.Load(first + k, needs), LatestGuess(), {}};
-      const Guess& guess = *step.guess;
-      if (guess.questions.empty()) return OpenStep{std::move(step.step), nullptr, {}};
-      step.measured.gradients = step.step->Measure(guess.questions, guess.options);
-      if (!guess.forward.empty()) {
-        step.measured.forward = step.step->MeasureForward(guess.forward, options_);
-      }
+      OpenStep step = {source_.Load(first + k, needs), LatestGuess(), {}, {}};
+      MeasureGuess(each, step);
       return step;
     };
     const auto take = [&](size_t k, OpenStep step) {
@@ -272,8 +297,21 @@ class StepLoop {
       consumer_.Advance(first + k, *step.step, measured);
     };
     try {
-      ParallelInOrder(count - first, open, take, Elements());
+      ParallelInOrder(count - first, open, take, Elements(), ahead);
     } catch (const Enough&) {
+    }
+  }
+
+  void MeasureGuess(uint64_t memory_bytes, OpenStep& open) const {
+    const Guess& guess = *open.guess;
+    StepOptions options = guess.options;
+    options.memory_bytes = memory_bytes;
+    if (guess.edges) open.totals = open.step->Totals(*guess.edges, options);
+    if (!guess.questions.empty()) {
+      open.measured.gradients = open.step->Measure(guess.questions, options);
+    }
+    if (!guess.forward.empty()) {
+      open.measured.forward = open.step->MeasureForward(guess.forward, options);
     }
   }
 
@@ -281,31 +319,42 @@ class StepLoop {
   MeasuredStep MeasureAsked(OpenStep& open) {
     MeasuredStep measured;
     const HistogramEdges* const edges = consumer_.Edges();
-    counts_totals_ = edges != nullptr;
-    if (edges != nullptr) consumer_.TakeTotals(open.step->Totals(*edges, options_));
+    if (edges != nullptr) consumer_.TakeTotals(TotalsOf(open, *edges));
     StepQuestions questions;
     StepOptions options = options_;
     if (consumer_.Ask(*open.step, questions)) {
       options.channels = questions.channels();
       measured.gradients = MeasureWithSums(open, questions.all(), options);
-      tensors_ = measured.gradients.tensors.size();
     }
+    tensors_ = CountTensors(*open.step);
     if (!questions.forward().empty()) {
       measured.forward = open.guess && open.guess->forward == questions.forward()
                              ? std::move(open.measured.forward)
                              : open.step->MeasureForward(questions.forward(), options_);
     }
-    LearnFrom(questions, options);
+    LearnFrom(questions, options, edges);
     return measured;
   }
 
+  ProfileTotals TotalsOf(OpenStep& open, const HistogramEdges& edges) const {
+    const bool guessed = open.guess && open.guess->edges && *open.guess->edges == edges;
+    return guessed ? std::move(open.totals) : open.step->Totals(edges, options_);
+  }
+
   // Scales of single tensors are those of one step.
-  void LearnFrom(const StepQuestions& questions, const StepOptions& options) {
-    Guess guess = {WithoutSums(questions.all()), options, questions.forward()};
+  void LearnFrom(const StepQuestions& questions, const StepOptions& options,
+                 const HistogramEdges* edges) {
+    Guess guess = {WithoutSums(questions.all()), options, questions.forward(), EdgesLike(edges)};
     std::erase_if(guess.questions,
                   [](const StepQuestion& question) { return !question.tensor_scales.empty(); });
     const std::lock_guard lock(mutex_);
     guess_ = std::make_shared<const Guess>(std::move(guess));
+  }
+  // A copy that lives on: the one of the latest guess, if they are the same.
+  std::shared_ptr<const HistogramEdges> EdgesLike(const HistogramEdges* edges) const {
+    if (edges == nullptr) return nullptr;
+    if (guess_ && guess_->edges && *guess_->edges == *edges) return guess_->edges;
+    return std::make_shared<const HistogramEdges>(*edges);
   }
   std::shared_ptr<const Guess> LatestGuess() {
     const std::lock_guard lock(mutex_);
@@ -317,7 +366,6 @@ class StepLoop {
   StepConsumer& consumer_;
   StepQueue<std::unique_ptr<GradientStep>> queue_{
       source_.step_count(), [this](size_t i) { return source_.Load(i, consumer_.needs()); }};
-  bool counts_totals_ = false;
   size_t tensors_ = 0;  // of the latest step
   std::mutex mutex_;    // of the guess
   std::shared_ptr<const Guess> guess_;

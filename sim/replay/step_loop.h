@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -11,8 +12,8 @@
 namespace dlsim::sim {
 
 // Returns how many questions may be asked at once of a step of so many tensors: more answers would
-// take too much memory, and wait for another pass.
-size_t QuestionsAtOnce(size_t tensors);
+// take more than half of the memory, and wait for another pass.
+size_t QuestionsAtOnce(size_t tensors, uint64_t memory_bytes);
 
 // The questions of all consumers about one step, each question once.
 class StepQuestions {
@@ -86,8 +87,9 @@ class ConsumerGroup final : public StepConsumer {
 };
 
 // Passes each step to the consumer. While one step is measured, the one before is closed and the
-// next one opened. Small steps are measured ahead, several at once, for what the latest step was
-// asked; what a step is asked besides is measured when it is its turn. Throws Error for a bad file.
+// next one opened. Small steps are measured ahead, as many at once as StepOptions::memory_bytes
+// holds, for what the latest step was asked; what a step is asked besides is measured when it is
+// its turn. Throws Error for a bad file.
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer);
 
 }  // namespace dlsim::sim

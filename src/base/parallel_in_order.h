@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <limits>
 #include <mutex>
 #include <optional>
 #include <utility>
@@ -103,22 +104,27 @@ class OrderedPieces {
   std::exception_ptr failure_;
 };
 
+// Enough pieces begun that nobody waits for one that takes longer, unless threads are many.
+inline constexpr size_t kEnoughAhead = 64;
+
 // Calls make(i) for i in [0, count) on several threads, and take(i, its result) in order on the
 // calling thread. What fails first in this order is thrown; all before it was taken. `elements`
-// as for ParallelFor. Parallel work within make() stays on its thread.
+// as for ParallelFor. At most `most_ahead` pieces, and one at least, are made before the first of
+// them is taken. Parallel work within make() stays on its thread.
 template <class Make, class Take>
-void ParallelInOrder(size_t count, const Make& make, const Take& take, uint64_t elements) {
+void ParallelInOrder(size_t count, const Make& make, const Take& take, uint64_t elements,
+                     uint64_t most_ahead = std::numeric_limits<uint64_t>::max()) {
   const int threads = ThreadsFor(count, elements);
   if (threads <= 1) {
     const DefaultFloatEnvironment environment;
     for (size_t i = 0; i < count; ++i) take(i, make(i));
     return;
   }
-  // Enough that nobody waits for one that takes longer, unless threads are many.
-  constexpr size_t kPerThread = 4, kEnough = 64;
+  constexpr size_t kPerThread = 4;
   const auto workers = static_cast<size_t>(threads);
+  const size_t enough = std::max(workers, std::min(kPerThread * workers, kEnoughAhead));
   OrderedPieces<decltype(make(size_t{0})), Make, Take> pieces(
-      count, std::max(workers, std::min(kPerThread * workers, kEnough)), make, take);
+      count, std::clamp<uint64_t>(most_ahead, 1, enough), make, take);
 #pragma omp parallel for schedule(static, 1) num_threads(threads)
   for (int thread = 0; thread < threads; ++thread) pieces.Work(thread == 0);
   pieces.RethrowFailure();

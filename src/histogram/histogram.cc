@@ -26,25 +26,23 @@ void AddScaled(uint64_t n, int exponent, DoubleDouble& sum) {
   }
 }
 
+// Mostly both have the same bins, and nothing moves.
 void MergeSign(const HistogramSums::OfSign& from, HistogramSums::OfSign& into) {
   into.largest = std::max(into.largest, from.largest);
-  std::vector<HistogramSums::Bin> merged;
-  merged.reserve(into.bins.size() + from.bins.size());
-  std::merge(into.bins.begin(), into.bins.end(), from.bins.begin(), from.bins.end(),
-             std::back_inserter(merged),
-             [](const auto& a, const auto& b) { return a.bin < b.bin; });
-  size_t last = 0;  // equal bins are neighbours now
-  for (size_t i = 1; i < merged.size(); ++i) {
-    if (merged[i].bin != merged[last].bin) {
-      merged[++last] = merged[i];
+  const size_t known = into.bins.size();
+  size_t i = 0;
+  for (const HistogramSums::Bin& bin : from.bins) {
+    while (i < known && into.bins[i].bin < bin.bin) ++i;
+    if (i == known || into.bins[i].bin != bin.bin) {
+      into.bins.push_back(bin);
       continue;
     }
-    merged[last].count += merged[i].count;
-    merged[last].significands += merged[i].significands;
-    merged[last].squares += merged[i].squares;
+    into.bins[i].count += bin.count;
+    into.bins[i].significands += bin.significands;
+    into.bins[i].squares += bin.squares;
   }
-  if (!merged.empty()) merged.resize(last + 1);
-  into.bins = std::move(merged);
+  std::ranges::inplace_merge(into.bins, into.bins.begin() + static_cast<std::ptrdiff_t>(known), {},
+                             &HistogramSums::Bin::bin);
 }
 
 }  // namespace

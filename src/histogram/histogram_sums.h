@@ -29,6 +29,12 @@ struct HistogramSums {
 
   void Merge(const HistogramSums& other);
 
+  // What those of so many elements take at most.
+  static uint64_t MostBytes(uint64_t elements, const HistogramEdges& edges) {
+    const uint64_t bins = 2 * uint64_t{edges.bin_count()};
+    return sizeof(HistogramSums) + sizeof(Bin) * (elements < bins ? elements : bins);
+  }
+
   // `edges` are those that it was counted with.
   Histogram ToHistogram(const HistogramEdges& edges) const;
 };

@@ -50,6 +50,7 @@ std::vector<Conversion> ConversionsOf(const Ladder& ladder) {
   return conversions;
 }
 
+// Each once: most scales have those of others, and sorting all of them would take one thread.
 std::vector<uint32_t> ThresholdsOf(const Conversion& conversion, std::span<const float> scales) {
   std::vector<uint32_t> all;
   std::optional<HistogramQuestion> last;
@@ -58,6 +59,8 @@ std::vector<uint32_t> ThresholdsOf(const Conversion& conversion, std::span<const
     const std::vector<uint32_t> thresholds = last->ThresholdBits();
     all.insert(all.end(), thresholds.begin(), thresholds.end());
   }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 

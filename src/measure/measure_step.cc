@@ -26,6 +26,10 @@ class WaveAnswers {
         sums_(blocks * 2 * questions_),
         details_(blocks * questions_) {}
 
+  static constexpr uint64_t BytesPerBlock(size_t questions, size_t parts) {
+    return questions * (parts * sizeof(TensorStats) + 2 * sizeof(double) + sizeof(GradientDetail));
+  }
+
   BlockAnswer Of(size_t block) {
     const std::span<double> sums = std::span(sums_).subspan(block * 2 * questions_, 2 * questions_);
     return {std::span(parts_).subspan(block * parts_per_block_, parts_per_block_),
@@ -97,7 +101,9 @@ void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
   const BlockMeasurer measurer(work, channels ? &*channels : nullptr);
   const size_t questions =
       work.questions.size() + kQuestionsPerReading + (channels ? kQuestionsPerChannels : 0);
-  ForEachWave(tensors, [&](std::span<const Block> wave) {
+  const uint64_t block_bytes =
+      WaveAnswers::BytesPerBlock(work.questions.size(), result.micro_steps.size());
+  const auto measure = [&](std::span<const Block> wave) {
     WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
     uint64_t elements = 0;
     for (const Block& block : wave) elements += block.count;
@@ -105,7 +111,8 @@ void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
         wave.size(), [&](size_t i) { measurer.Measure(wave[i], answers.Of(i)); },
         elements * work.micro_steps.size() * questions);
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
-  });
+  };
+  ForEachWave(tensors, measure, {work.options->memory_bytes, block_bytes});
   if (channels) result.channels = channels->Take();
 }
 

@@ -49,10 +49,17 @@ enum class Pass : uint8_t { kBackward, kForward };
 // point into `step`.
 std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass);
 
+// What bounds the blocks of one group.
+struct WaveBounds {
+  uint64_t memory_bytes = kDefaultMemoryBytes;  // as StepOptions::memory_bytes
+  uint64_t block_bytes = 0;                     // what is found in a block takes; 0 = not known
+};
+
 // Calls work(blocks) for consecutive groups of the blocks of all tensors, in order. What is read in
 // order, this reads before; the rest is read by whoever works on a block.
 void ForEachWave(const std::vector<TensorSources>& tensors,
-                 const std::function<void(std::span<const Block> blocks)>& work);
+                 const std::function<void(std::span<const Block> blocks)>& work,
+                 const WaveBounds& bounds = {});
 
 // Returns where the bytes of a block are, per recording; null where it lacks what the block is cut
 // from. What is not in memory is read into the buffer of the calling thread, where it stays until

@@ -83,7 +83,7 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
   const StepOptions& options = *work.options;
   const std::vector<TensorSources>& tensors = *work.tensors;
   const size_t parts = work.micro_steps.size();
-  ForEachWave(tensors, [&](std::span<const Block> wave) {
+  const auto count = [&](std::span<const Block> wave) {
     size_t elements = 0;  // in all parts
     for (const Block& block : wave) elements += block.count * parts;
     const std::vector<std::span<const Block>> tasks = CutIntoTasks(wave, parts, elements);
@@ -98,7 +98,11 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
     for (const std::vector<Piece>& of_task : pieces) {
       for (const Piece& piece : of_task) sums[piece.tensor * parts + piece.part].Merge(piece.sums);
     }
-  });
+  };
+  uint64_t largest = 0;
+  for (const TensorSources& tensor : tensors) largest = std::max(largest, tensor.elements);
+  ForEachWave(tensors, count,
+              {options.memory_bytes, parts * HistogramSums::MostBytes(largest, edges)});
 }
 
 // What lies on a device is counted there, part by part: sums of recordings are made on the host.

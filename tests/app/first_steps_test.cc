@@ -59,6 +59,14 @@ TEST(FirstSteps, TheNumberOfThreadsIsNotSeen) {
     EXPECT_EQ(with("3"), one) << command[0];
     EXPECT_EQ(with("64"), one) << command[0];
   }
+  for (const char* const command : {"replay", "tune", "sweep"}) {
+    const Arguments asked = {command, trace, "--json", "-"};
+    Arguments little = asked;
+    little.insert(little.end(), {"--memory", "1"});
+    EXPECT_EQ(Succeed(little), Succeed(asked)) << command;
+  }
+  ExpectFailure({"replay", trace, "--memory", "0"}, 2, {"--memory: too small", "1 or more"});
+  ExpectFailure({"tune", trace, "--memory", "2^31"}, 2, {"--memory: too large", "1073741824 MiB"});
   ExpectFailure({"replay", trace, "--threads", "0"}, 2, {"--threads: too small", "1 or more"});
   ExpectFailure({"replay", trace, "--threads", "-2"}, 2, {"--threads: too small", "'-2'"});
   ExpectFailure({"replay", trace, "--threads", "5000"}, 2, {"--threads: too large", "4096"});

@@ -45,6 +45,12 @@ TEST(ParallelInOrder, FewPiecesWaitToBeTaken) {
   ParallelInOrder(2000, make, take, kMuchWork);
   EXPECT_EQ(taken, 2000);
   EXPECT_LE(most, 4 * static_cast<size_t>(ThreadsFor(2000, kMuchWork)) + 1);
+  for (const size_t ahead : {0u, 1u, 3u}) {
+    made = most = taken = 0;
+    ParallelInOrder(200, make, take, kMuchWork, ahead);
+    EXPECT_EQ(taken, 200);
+    EXPECT_LE(most, std::max<size_t>(ahead, 1));
+  }
 }
 
 TEST(ParallelInOrder, WhatFailsFirstEndsItAfterAllBeforeIt) {

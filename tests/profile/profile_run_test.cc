@@ -156,7 +156,7 @@ class EncodeStepsTest : public StepEncoderTest {
   std::vector<EncodedStep> Encode(StepRange range, size_t stride) const {
     const TraceReader trace = OpenTrace({dir_.path()});
     std::vector<EncodedStep> steps;
-    EncodeSteps(trace, settings_, edges_, range, stride, nullptr, [&](size_t i, EncodedStep step) {
+    EncodeSteps(trace, settings_, edges_, range, stride, {}, [&](size_t i, EncodedStep step) {
       EXPECT_EQ(i, range.begin + steps.size() * stride);
       steps.push_back(std::move(step));
     });
@@ -187,7 +187,7 @@ TEST_F(EncodeStepsTest, StepsBeforeAFailureAreGood) {
   const auto take = [&](size_t, const EncodedStep&) { ++taken; };
   ExpectInputError(
       [&] {
-        EncodeSteps(trace, settings_, edges_, {0, kSteps}, 1, nullptr, take);
+        EncodeSteps(trace, settings_, edges_, {0, kSteps}, 1, {}, take);
       },
       {Name(9)});
   EXPECT_EQ(taken, 9);

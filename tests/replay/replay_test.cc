@@ -254,8 +254,13 @@ TEST_F(StepsAheadTest, GiveTheSameBits) {
     const std::vector<std::string> expected = replay(1);
     const std::vector<size_t> expected_order = order;
     EXPECT_EQ(order.size(), size_t{kSteps});
-    for (const int threads : {2, 3, 8}) {
-      EXPECT_TRUE(replay(threads) == expected) << threads << " threads";
+    // By the memory one step at a time, a few, and as many as there may be.
+    for (const auto& [threads, memory] : {std::pair{8, uint64_t{1}},
+                                          {3, uint64_t{8} << 20},
+                                          {2, kDefaultMemoryBytes},
+                                          {8, kDefaultMemoryBytes}}) {
+      options.step.memory_bytes = memory;
+      EXPECT_TRUE(replay(threads) == expected) << threads << " threads, " << memory;
       EXPECT_EQ(order, expected_order);
     }
   }
