@@ -7,6 +7,7 @@
 
 #include "dlsim/error.h"
 #include "sim/profile/content_hash.h"
+#include "sim/replay/steps_read_ahead.h"
 #include "src/base/beside.h"
 #include "src/base/parallel_in_order.h"
 #include "src/histogram/histogram_sums.h"
@@ -112,9 +113,13 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
   of_each.memory_bytes = options.memory_bytes / std::min<uint64_t>(ahead, kEnoughAhead);
   const auto place = [&](size_t k) { return range.begin + k * stride; };
   const size_t count = (range.end - range.begin + stride - 1) / stride;
+  StepsReadAhead read_ahead(steps, range.begin, stride);
+  const auto encode = [&](size_t k) {
+    read_ahead.Before(place(k));
+    return EncodeWhole(steps, place(k), edges, of_each);
+  };
   ParallelInOrder(
-      count, [&](size_t k) { return EncodeWhole(steps, place(k), edges, of_each); },
-      [&](size_t k, EncodedStep step) { take(place(k), std::move(step)); },
+      count, encode, [&](size_t k, EncodedStep step) { take(place(k), std::move(step)); },
       trace.file_bytes() / steps.step_count() / sizeof(float) * count * kLooksPerValue, ahead);
 }
 

@@ -12,6 +12,7 @@
 
 #include "sim/base/caller.h"
 #include "sim/replay/step_queue.h"
+#include "sim/replay/steps_read_ahead.h"
 #include "src/base/parallel_in_order.h"
 
 namespace dlsim::sim {
@@ -285,7 +286,9 @@ class StepLoop {
     const StepNeeds needs = consumer_.needs();
     const uint64_t ahead = MostAhead();
     const uint64_t each = options_.memory_bytes / std::min<uint64_t>(ahead, kEnoughAhead);
+    StepsReadAhead read_ahead(source_, first, 1);
     const auto open = [&](size_t k) {
+      read_ahead.Before(first + k);
       OpenStep step = {source_.Load(first + k, needs), LatestGuess(), {}, {}};
       MeasureGuess(each, step);
       return step;

@@ -12,6 +12,7 @@
 #include "sim/replay/listed_names.h"
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
+#include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
 namespace {
@@ -141,6 +142,10 @@ bool TraceSource::HasSmallSteps() const {
   if (count_ < 2 || facts_.file_bytes / count_ > kSmallStepBytes) return false;
   const std::vector<std::string> first = files(0);
   return first.size() <= kFewFiles && first != files(1);
+}
+
+void TraceSource::ReadAhead(size_t i) const {
+  for (const std::string& path : files(i)) ReadOnlyFile::ReadAhead(path);
 }
 
 int64_t TraceSource::number(size_t i) const {

@@ -27,6 +27,7 @@ class TraceSource final : public GradientSource {
   size_t step_count() const override { return count_; }
 
   bool HasSmallSteps() const override;
+  void ReadAhead(size_t i) const override;
   std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const override;
 
   // Number of effective step i, which is that of its last recorded step, and the paths of its files

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
@@ -19,6 +20,10 @@ namespace {
 
 constexpr const char* kNotOpened = "cannot be opened";
 constexpr const char* kNotRead = "cannot be read";
+
+// Linux reads no more for one piece of advice than for a request, of which this is the smallest for
+// files that are read in order.
+constexpr uint64_t kAdviceBytes = uint64_t{256} << 10;
 
 std::error_code Why(int error) { return {error, std::generic_category()}; }
 
@@ -71,6 +76,7 @@ std::shared_ptr<const ReadOnlyFile> ReadOnlyFile::Open(const std::string& path) 
 }
 
 void ReadOnlyFile::ReadAt(uint64_t offset, std::span<std::byte> out) const {
+  if (advised_ > 0) AdviseFrom(offset);
   while (!out.empty()) {
     const ssize_t count = pread(descriptor_, out.data(), out.size(), static_cast<off_t>(offset));
     if (count < 0 && errno == EINTR) continue;
@@ -93,7 +99,28 @@ ByteSource FileSource(std::shared_ptr<const ReadOnlyFile> file) {
 // Only hints: failures are harmless.
 void ReadOnlyFile::ReadAhead() const {
   posix_fadvise(descriptor_, 0, 0, POSIX_FADV_SEQUENTIAL);
-  posix_fadvise(descriptor_, 0, 0, POSIX_FADV_WILLNEED);
+  AdviseFrom(0);
+}
+
+// Several threads read: each piece of advice is given by one. What a read jumps over needs none.
+void ReadOnlyFile::AdviseFrom(uint64_t offset) const {
+  const uint64_t end = std::min(size_, offset + kAheadBytes);
+  uint64_t advised = advised_;
+  while (advised < end) {
+    const uint64_t begin = std::max(advised, std::min(offset, size_));
+    const uint64_t next = std::min(begin + kAdviceBytes, end);
+    if (!advised_.compare_exchange_weak(advised, next)) continue;
+    posix_fadvise(descriptor_, static_cast<off_t>(begin), static_cast<off_t>(next - begin),
+                  POSIX_FADV_WILLNEED);
+    advised = next;
+  }
+}
+
+void ReadOnlyFile::ReadAhead(const std::string& path) {
+  try {
+    Open(path)->ReadAhead();
+  } catch (const Error&) {  // the one who reads it says so
+  }
 }
 
 std::string ReadTextFile(const std::string& path, uint64_t max_bytes) {

@@ -2,6 +2,7 @@
 // Read-only files: opened once, then read with pread.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -36,15 +37,28 @@ class ReadOnlyFile {
   // Fills `out` from `offset` on; throws InputError if the file ends before. Thread-safe.
   void ReadAt(uint64_t offset, std::span<std::byte> out) const;
 
-  // Tells the system that all of the file will be read soon, from begin to end.
+  // How far files are read ahead: what a fast disk or a parallel file system sends in the time that
+  // a request takes, several times.
+  static constexpr uint64_t kAheadBytes = uint64_t{32} << 20;
+
+  // Tells the system that all of the file will be read soon, from begin to end; from now on, ReadAt
+  // has it read ahead.
   void ReadAhead() const;
+
+  // The same for a file that will be opened soon, as far as it is read ahead; nothing happens if
+  // there is none.
+  static void ReadAhead(const std::string& path);
 
  private:
   ReadOnlyFile(std::string place, int descriptor);
 
+  // Has the system read what follows `offset`.
+  void AdviseFrom(uint64_t offset) const;
+
   std::string place_;  // the path, printable
   int descriptor_;
   uint64_t size_ = 0;
+  mutable std::atomic<uint64_t> advised_ = 0;  // up to here; 0 = it is not read ahead
 };
 
 // Reads from `file`, which the source keeps open.

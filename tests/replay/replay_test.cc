@@ -18,6 +18,7 @@
 #include "dlsim/simd.h"
 #include "sim/policies/static_scale.h"
 #include "sim/replay/simulation.h"
+#include "sim/replay/steps_read_ahead.h"
 #include "tests/support/small_replay.h"
 #include "tests/support/special_values.h"
 #include "tests/support/test_traces.h"
@@ -204,6 +205,38 @@ TEST_F(ReplayTest, RunsGoTheSameWayWhereOnlyErrorsAreAsked) {
     EXPECT_EQ(PathOf(RunOne(runs[i])), PathOf(expected[i]))
         << runs[i].format << " " << runs[i].policy;
   }
+}
+
+// Notes which steps are read ahead.
+class NotedSource final : public GradientSource {
+ public:
+  NotedSource(size_t steps, uint64_t bytes) : steps_(steps) { facts_.file_bytes = bytes; }
+
+  const SourceFacts& facts() const override { return facts_; }
+  size_t step_count() const override { return steps_; }
+  void ReadAhead(size_t i) const override { noted.push_back(i); }
+  std::unique_ptr<GradientStep> Load(size_t, StepNeeds) const override { return nullptr; }
+
+  mutable std::vector<size_t> noted;
+
+ private:
+  size_t steps_;
+  SourceFacts facts_;
+};
+
+TEST(StepsReadAhead, ReadsEachOtherStepOnceAsFarAsAFileIsRead) {
+  const NotedSource large(40, 40 * ReadOnlyFile::kAheadBytes / 3);
+  StepsReadAhead ahead(large, 5, 1);
+  ahead.Before(5);
+  EXPECT_EQ(large.noted, (std::vector<size_t>{6, 7}));
+  ahead.Before(7);
+  ahead.Before(6);
+  EXPECT_EQ(large.noted, (std::vector<size_t>{6, 7, 8, 9}));
+  const NotedSource small(12, 12);
+  StepsReadAhead every_third(small, 0, 3);
+  every_third.Before(0);
+  every_third.Before(3);
+  EXPECT_EQ(small.noted, (std::vector<size_t>{3, 6, 9}));
 }
 
 #ifdef _OPENMP

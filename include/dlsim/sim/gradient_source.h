@@ -111,6 +111,9 @@ class GradientSource {
   // True if one thread is enough for a step, and several steps can be open and read at once.
   virtual bool HasSmallSteps() const { return false; }
 
+  // Has the system read the i-th step, which will be opened soon.
+  virtual void ReadAhead(size_t /*i*/) const {}
+
   // Opens the i-th step. Throws Error (exit code 3) for a bad file.
   virtual std::unique_ptr<GradientStep> Load(size_t i, StepNeeds needs) const = 0;
 };
