@@ -154,9 +154,9 @@ Call PrepareCount(GpuArrays& arrays, DataSet data) {
 }
 
 // Collects benchmarks that share arrays.
-class Catalogue {
+class Catalog {
  public:
-  Catalogue(int device, ArrayStore& store) : arrays_(std::make_shared<GpuArrays>(device, store)) {}
+  Catalog(int device, ArrayStore& store) : arrays_(std::make_shared<GpuArrays>(device, store)) {}
 
   // `kernel` is "Kernel/format/mode".
   void Add(const std::string& kernel, const Traffic& traffic, const Prepare& prepare) {
@@ -175,33 +175,33 @@ class Catalogue {
   std::shared_ptr<GpuArrays> arrays_;
 };
 
-void AddFormat(const std::string& name, Catalogue& catalogue) {
+void AddFormat(const std::string& name, Catalog& catalog) {
   const Format format = ParseFormat(name).format;
   for (const auto& [rounding, mode_name] : EnumNames(Rounding{})) {
     const Conversion conversion = {format, rounding};
     const std::string mode(mode_name);
-    catalogue.Add("Encode/" + name + "/" + mode, kEncodeTraffic,
-                  [=](auto& arrays, auto data) { return PrepareEncode(conversion, arrays, data); });
-    catalogue.Add("Measure/" + name + "/" + mode, kMeasureTraffic, [=](auto& arrays, auto data) {
+    catalog.Add("Encode/" + name + "/" + mode, kEncodeTraffic,
+                [=](auto& arrays, auto data) { return PrepareEncode(conversion, arrays, data); });
+    catalog.Add("Measure/" + name + "/" + mode, kMeasureTraffic, [=](auto& arrays, auto data) {
       return PrepareMeasure({{.conversion = conversion}}, arrays, data);
     });
   }
-  catalogue.Add("Decode/" + name + "/-", kDecodeTraffic,
-                [=](auto& arrays, auto data) { return PrepareDecode(format, arrays, data); });
+  catalog.Add("Decode/" + name + "/-", kDecodeTraffic,
+              [=](auto& arrays, auto data) { return PrepareDecode(format, arrays, data); });
 }
 
 }  // namespace
 
 std::vector<GpuBenchmark> GpuBenchmarks(int device, ArrayStore& store) {
   gpu::OpenDevice(device);  // throws, and says why
-  Catalogue catalogue(device, store);
-  catalogue.Add("Copy/-/-", kCopyTraffic, PrepareCopy);
-  for (const std::string_view format : kDefaultFormats) AddFormat(std::string(format), catalogue);
-  catalogue.Add("Measure/3x8/rne", kMeasureTraffic, [](auto& arrays, auto data) {
+  Catalog catalog(device, store);
+  catalog.Add("Copy/-/-", kCopyTraffic, PrepareCopy);
+  for (const std::string_view format : kDefaultFormats) AddFormat(std::string(format), catalog);
+  catalog.Add("Measure/3x8/rne", kMeasureTraffic, [](auto& arrays, auto data) {
     return PrepareMeasure(ManyQuestions(), arrays, data);
   });
-  catalogue.Add("Histogram/ladder/-", kMeasureTraffic, PrepareCount);
-  return catalogue.benchmarks;
+  catalog.Add("Histogram/ladder/-", kMeasureTraffic, PrepareCount);
+  return catalog.benchmarks;
 }
 
 }  // namespace dlsim::bench

@@ -6,7 +6,7 @@
 
 namespace dlsim::bench {
 
-// The name of the processor as Linux tells it, or "unknown".
+// The name of the processor as Linux reports it, or "unknown".
 std::string CpuModel();
 
 // The version of NVIDIA's driver, or "unknown".

@@ -53,8 +53,8 @@ void AddGpuContext(int index) {
   benchmark::AddCustomContext("cuda_compiler", DLSIM_CUDA_COMPILER);
 }
 
-std::vector<Workload> Catalogue(const std::vector<std::string>& targets,
-                                const std::vector<int>& threads) {
+std::vector<Workload> Catalog(const std::vector<std::string>& targets,
+                              const std::vector<int>& threads) {
   std::vector<Workload> workloads;
   for (const auto& kernels : {Streams(), DlsimKernels(targets), Peers()}) {
     for (const Kernel& kernel : kernels) {
@@ -76,10 +76,10 @@ std::vector<Item> Select(std::vector<Item> items, const std::string& option, con
 
 std::vector<Workload> SelectForInstructions(const Options& options) {
   if (options.instructions != "all") {
-    return Select(Catalogue(SupportedSimdTargets(), options.threads), "--instructions",
+    return Select(Catalog(SupportedSimdTargets(), options.threads), "--instructions",
                   [&](const auto& workload) { return workload.Name() == options.instructions; });
   }
-  return Select(Catalogue(options.targets, {1}), "--benchmark_filter", [&](const auto& workload) {
+  return Select(Catalog(options.targets, {1}), "--benchmark_filter", [&](const auto& workload) {
     return workload.kernel.owner == Owner::kDlsim && workload.size == Size::kL2 &&
            options.filter.Matches(workload.Name());
   });
@@ -115,7 +115,7 @@ int Run(int argc, char** argv) {
     return 0;
   }
   const std::vector<Workload> workloads =
-      Select(Catalogue(options.targets, options.threads), "--benchmark_filter",
+      Select(Catalog(options.targets, options.threads), "--benchmark_filter",
              [&](const auto& workload) { return options.filter.Matches(workload.Name()); });
   if (options.lists_names) {
     for (const Workload& workload : workloads) std::printf("%s\n", workload.Name().c_str());

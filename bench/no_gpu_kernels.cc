@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in for gpu_kernels.cc in a build without CUDA.
+// Replaces gpu_kernels.cc in a build without CUDA.
 #include "bench/gpu_kernels.h"
 #include "dlsim/gpu/devices.h"
 #include "src/device/compute_device.h"

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Times dlsim's functions for arrays beside what one would call or write in Python instead.
+"""Times dlsim's functions for arrays next to what one would call or write in Python instead.
 
 One thread, processor time, the shortest of rounds that alternate; the data are N(0,1) * 2^U{-36..3}
 in float32, as of gradients. The table has ratios: how many times as long as dlsim the other takes.

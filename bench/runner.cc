@@ -88,9 +88,9 @@ std::unique_ptr<benchmark::BenchmarkReporter> MakeDisplay(
     const Options& options, const std::map<std::string, int>& threads) {
   using benchmark::ConsoleReporter;
   if (options.prints_json) return std::make_unique<OwnNames<benchmark::JSONReporter>>(threads);
-  const bool colours = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  const bool colors = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
   return std::make_unique<OwnNames<ConsoleReporter>>(
-      threads, colours ? ConsoleReporter::OO_ColorTabular : ConsoleReporter::OO_Tabular);
+      threads, colors ? ConsoleReporter::OO_ColorTabular : ConsoleReporter::OO_Tabular);
 }
 
 // Google Benchmark keeps a pointer to the program's name.

@@ -77,7 +77,7 @@ struct PinnedMemory {
   static void Free(void* data) { static_cast<void>(cudaFreeHost(data)); }
 };
 
-// On the current device, uninitialised.
+// On the current device, uninitialized.
 template <class T>
 using DeviceBuffer = CudaArray<T, DeviceMemory>;
 
@@ -90,7 +90,7 @@ void Upload(std::span<const T> from, const DeviceBuffer<T>& to) {
   CheckCuda(cudaStreamSynchronize(nullptr), "cudaStreamSynchronize");
 }
 
-// On the host, where the device copies from and to without the host's help; uninitialised.
+// On the host, where the device copies from and to without the host's help; uninitialized.
 template <class T>
 using PinnedBuffer = CudaArray<T, PinnedMemory>;
 

@@ -11,7 +11,8 @@
 
 namespace dlsim::gpu {
 
-// Adds to global memory. Told which memory it is, the compiler needs no code for the other kinds.
+// Adds to global memory. If it knows which memory it is, the compiler needs no code for the other
+// kinds.
 __device__ inline void AddToGlobal(uint64_t* sum, uint64_t term) {
 #ifdef __CUDA_ARCH__
   asm volatile("red.global.add.u64 [%0], %1;" ::"l"(__cvta_generic_to_global(sum)), "l"(term)

@@ -17,7 +17,7 @@ __device__ void FillShared(const WindowArguments& arguments) {
   }
   if (threadIdx.x < WindowPlan::kRanks) {
     words[WindowLayout::kPhases + threadIdx.x] = plan.phases[threadIdx.x];
-    words[WindowLayout::kCentres + threadIdx.x] = plan.centres[threadIdx.x];
+    words[WindowLayout::kCentres + threadIdx.x] = plan.centers[threadIdx.x];
     words[WindowLayout::kCodes + threadIdx.x] = plan.codes[threadIdx.x];
   }
   if (threadIdx.x == 0) {

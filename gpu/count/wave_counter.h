@@ -24,7 +24,7 @@ class WaveCounter {
   ~WaveCounter();
 
   // Launches the counting of at most `most_pieces` pieces, which are there on the device and on the
-  // host alike; those of one Piece::tensor are neighbours. The host's may go when it returns.
+  // host alike; those of one Piece::tensor are neighbors. The host's may go when it returns.
   void Launch(const Piece* on_device, std::span<const Piece> on_host, Stream stream);
 
   // Once the stream has done what Launch began: adds what was counted to sums[piece.tensor].

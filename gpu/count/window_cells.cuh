@@ -62,7 +62,7 @@ struct WindowLayout {
   }
 };
 
-// The shared memory. Asked for anew wherever it is used, so that the compiler knows that it is.
+// The shared memory. Asked for again wherever it is used, so that the compiler knows that it is.
 __device__ inline uint32_t* Words() { return DynamicShared<uint32_t>(); }
 __device__ inline const WindowArguments& Arguments() {
   return *reinterpret_cast<const WindowArguments*>(Words() + WindowLayout::kArguments);

@@ -3,7 +3,7 @@
 // the device alike.
 //
 // A cell holds three words of 32 bits, as shared memory adds no wider ones atomically. With d the
-// distance of a mantissa from the centre of its rank, |d| < 2^21.5, they sum up d * d modulo 2^32;
+// distance of a mantissa from the center of its rank, |d| < 2^21.5, they sum up d * d modulo 2^32;
 // d * d >> 25, with the count in the upper 7 bits; and d. The second word says to within
 // count * 2^25 <= 2^32 what the first one is modulo 2^32 of, so that up to 127 values lose nothing.
 #pragma once
@@ -58,9 +58,9 @@ struct SignificandSums {
   uint64_t squares = 0;
 };
 
-// Of at most 2^15 values around the centre of a rank.
-DLSIM_HOST_DEVICE inline SignificandSums AroundCentre(const CellSums& sums, uint32_t centre) {
-  const uint64_t c = centre | 1u << 23;
+// Of at most 2^15 values around the center of a rank.
+DLSIM_HOST_DEVICE inline SignificandSums AroundCentre(const CellSums& sums, uint32_t center) {
+  const uint64_t c = center | 1u << 23;
   const uint64_t distances = static_cast<uint64_t>(sums.distances);
   return {sums.count * c + distances, sums.count * c * c + 2 * c * distances + sums.squares};
 }
@@ -82,7 +82,7 @@ struct Window {
   DLSIM_HOST_DEVICE bool Has(uint32_t bits) const { return ((bits - low) & kOutside) == 0; }
 };
 
-// Where a value is counted, found with one word of WindowPlan::cells: a distance from the centre of
+// Where a value is counted, found with one word of WindowPlan::cells: a distance from the center of
 // a rank, above 9 bits for its slot.
 struct SlotPlace {
   uint32_t packed = 0;

@@ -20,7 +20,7 @@ struct Rank {
   uint32_t whole_cells = 0;
   uint32_t multiples = 0;  // of kCellWidth, the only mantissas of bf16
 
-  uint32_t centre() const { return begin + (end - begin) / 2; }
+  uint32_t center() const { return begin + (end - begin) / 2; }
 };
 
 uint32_t CellsUpTo(uint32_t mantissa) { return (mantissa + kCellWidth - 1) / kCellWidth; }
@@ -95,11 +95,11 @@ std::optional<HostWindowPlan> MakeWindowPlan(const HistogramEdges& edges) {
   uint32_t slot_cells = 0;
   for (size_t i = 0; i < ranks.size(); ++i) {
     if (i > 0) plan.phases[i - 1] = ranks[i].begin;
-    plan.centres[i] = ranks[i].centre();
+    plan.centers[i] = ranks[i].center();
     if (plan.codes[i] >= WindowPlan::kSlots) continue;
     slot_cells += ranks[i].whole_cells;
     const uint32_t first = CellsUpTo(ranks[i].begin);
-    std::fill_n(plan.cells + first, ranks[i].whole_cells, plan.codes[i] - (plan.centres[i] << 9));
+    std::fill_n(plan.cells + first, ranks[i].whole_cells, plan.codes[i] - (plan.centers[i] << 9));
   }
   if (slot_cells < kFewestSlotCells) return std::nullopt;
   made.bins = BinsOf(edges, ranks);

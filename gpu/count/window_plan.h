@@ -25,16 +25,16 @@ struct WindowPlan {
   static constexpr uint32_t kFirstShared = kSlots;
   static constexpr uint32_t kNoCell = kFirstShared + kShared;
 
-  // slot - (centre << 9) of parts that lie in the rank of a slot as a whole, modulo 2^32; so that
-  // adding bits << 9 leaves the distance from the centre above the slot.
+  // slot - (center << 9) of parts that lie in the rank of a slot as a whole, modulo 2^32; so that
+  // adding bits << 9 leaves the distance from the center above the slot.
   uint32_t cells[kCells];
   uint32_t phases[kRanks];   // where rank i + 1 begins; ascending, the rest ~0
-  uint32_t centres[kRanks];  // mantissas from which distances are counted
+  uint32_t centers[kRanks];  // mantissas from which distances are counted
   uint32_t codes[kRanks];
   uint32_t ranks_of_codes[kNoCell];
 };
 
-// Distances from a centre are so small that small counters hold sums of their squares.
+// Distances from a center are so small that small counters hold sums of their squares.
 inline constexpr uint32_t kMostRankWidth = 5900000;
 
 struct HostWindowPlan {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a block reads a piece: 4 neighbouring elements per thread at a time.
+// How a block reads a piece: 4 neighboring elements per thread at a time.
 #pragma once
 
 #include <cuda_runtime.h>

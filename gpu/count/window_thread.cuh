@@ -187,10 +187,10 @@ class WindowThread {
         const uint32_t relative = bits - target.window.low;
         const uint32_t shared_cell =
             base + 4 * WindowLayout::SharedCell(relative, code - WindowPlan::kFirstShared);
-        const uint32_t centre = LoadShared<WindowLayout::kCentres>(of_rank);
+        const uint32_t center = LoadShared<WindowLayout::kCentres>(of_rank);
         return ChangeCell<kChange>(
             code < WindowPlan::kSlots ? SlotCell(relative, code, lane_base) : shared_cell,
-            static_cast<int32_t>(mantissa - centre));
+            static_cast<int32_t>(mantissa - center));
       }
     }
     ++others_;

@@ -18,7 +18,7 @@ class CounterStore {
   // From now on counts between these edges. Nothing may be running.
   void Use(const HistogramEdges& edges);
 
-  // Returns the counter of a slot, which is idle, for at least so many pieces.
+  // Returns the counter of an idle slot, with room for at least `pieces` pieces.
   WaveCounter& Of(size_t slot, size_t pieces);
 
   // Drops all counters with what they hold.

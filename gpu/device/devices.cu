@@ -17,7 +17,7 @@ namespace {
 
 constexpr const char* kOption = "--device";
 
-// Does nothing; whether it can be launched tells whether any kernel can.
+// Does nothing; whether it can be launched shows whether any kernel can.
 __global__ void ProbeKernel() {}
 
 // "12.4", of a version as CUDA has it: 12040.

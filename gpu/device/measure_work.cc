@@ -7,7 +7,7 @@
 namespace dlsim::gpu {
 
 // What a batch sends, in this order: pieces, scales of its tensors if a question has some, and the
-// elements. The tensors of a batch are numbered anew, so that only their scales have to go along.
+// elements. The tensors of a batch have numbers of their own, so that only their scales are sent.
 struct MeasureWork::Input {
   Input(const StepWork& work, const StepBatch& batch, bool has_tensor_scales) {
     for (const Block& block : batch.blocks) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What stands in for dlsim::gpu in a build without CUDA.
+// Replaces dlsim::gpu in a build without CUDA.
 #include <string>
 
 #include "dlsim/error.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the encoding kernel is told, and its launchers: one file for each format known at compile
-// time, and one for all others.
+// The arguments of the encoding kernel, and its launchers: one file for each format known at
+// compile time, and one for all others.
 #pragma once
 
 #include <cstdint>

@@ -30,7 +30,7 @@ ChannelLayout LayoutOf(Role role, const std::vector<uint64_t>& shape);
 // are not counted.
 //
 // One curve serves all formats and scales, and is kept in steps of a binade of the quantum and of
-// a 64th of a binade of harm, so that a trace and its profile tell the same.
+// a 64th of a binade of harm, so that a trace and its profile agree.
 struct ChannelCurves {
   // A code is -64 log2(harm), rounded to the nearest integer. Harm below 2^-20 is kept as none.
   static constexpr double kCodesPerBinade = 64;
@@ -57,7 +57,7 @@ struct ChannelCurves {
 };
 
 // Returns the binary logarithm of the quantum of a conversion at a scale; nothing for those whose
-// harm the curves do not tell: they keep subnormals and round to nearest.
+// harm does not follow from the curves: they keep subnormals and round to nearest.
 std::optional<double> LogQuantum(const Conversion& conversion, double scale);
 
 }  // namespace dlsim

@@ -193,7 +193,7 @@ DLSIM_HOST_DEVICE constexpr EncodeResult Encode(const CodecSpec& spec, Rounding 
   return {};
 }
 
-// Returns the float32 bits of a code; exact, signalling NaN codes become quiet.
+// Returns the float32 bits of a code; exact, signaling NaN codes become quiet.
 DLSIM_HOST_DEVICE constexpr uint32_t Decode(const CodecSpec& spec, uint32_t code) {
   const uint32_t sign = (code << spec.sign_shift) & codec::kSignBit;
   const uint32_t magnitude = code & ((codec::kSignBit >> spec.sign_shift) - 1);

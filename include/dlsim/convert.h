@@ -26,7 +26,7 @@ void EncodeArray(const ArrayConversion& how, std::span<const float> values,
 void EncodeArray(const ArrayConversion& how, std::span<const float> values,
                  std::span<uint32_t> codes);
 
-// Decodes `codes`, exactly; signalling NaN codes become quiet. Bits above the code are ignored.
+// Decodes `codes`, exactly; signaling NaN codes become quiet. Bits above the code are ignored.
 // Throws Error (kUsage) if the spans differ in length.
 void DecodeArray(const Format& format, std::span<const uint16_t> codes, std::span<float> values);
 void DecodeArray(const Format& format, std::span<const uint32_t> codes, std::span<float> values);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The names that options, files and results share for the values of an enum. They stand once,
-// beside the enum, in the order in which messages list them:
+// The names that options, files and results share for the values of an enum. They are listed once,
+// next to the enum, in the order in which messages list them:
 //   constexpr auto EnumNames(Overflow) {
 //     return std::to_array<EnumName<Overflow>>(
 //         {{Overflow::kInfinity, "inf"}, {Overflow::kSaturate, "saturate"}});

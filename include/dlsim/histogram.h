@@ -36,7 +36,7 @@ inline float ValueOf(uint32_t magnitude, Sign sign) {
 class HistogramEdges {
  public:
   // `edges` are float32 magnitude bits in any order. The smallest nonzero magnitude, every power
-  // of two that float32 has as a normal number, and infinity are edges in any case; zero is none.
+  // of two that float32 has as a normal number, and infinity are edges in any case; zero is not.
   explicit HistogramEdges(std::vector<uint32_t> edges);
 
   std::span<const uint32_t> bits() const { return bits_; }
@@ -105,7 +105,7 @@ struct Histogram {
 };
 
 // Counts arrays on the calling thread, any number of them in any order; their histograms add up.
-// What this costs beside reading the values grows with the binades that they lie in.
+// What this costs besides reading the values grows with the binades that they lie in.
 class HistogramCounter {
  public:
   explicit HistogramCounter(const HistogramEdges& edges);  // must live as long as this
@@ -115,7 +115,7 @@ class HistogramCounter {
 
   void Add(std::span<const float> values);
 
-  // Returns what was counted and begins anew.
+  // Returns what was counted and starts again from zero.
   Histogram Take();
 
  private:

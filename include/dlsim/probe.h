@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Files of probes (.dlprobe): a few elements of each parameter of a training, their gradients at
-// every update, and what the optimizer was told, from which updates can be computed again in other
+// every update, and the optimizer's settings, from which updates can be computed again in other
 // formats. The layout is in docs/probe-format.md. Every byte is covered by a checksum.
 #pragma once
 
@@ -17,7 +17,7 @@
 
 namespace dlsim {
 
-// A parameter and the elements of it that are followed: `count` of them, in runs of neighbours.
+// A parameter and the elements of it that are followed: `count` of them, in runs of neighbors.
 struct ProbeTensor {
   std::string name;
   std::vector<uint64_t> shape;
@@ -32,7 +32,7 @@ struct ProbeTensor {
   friend bool operator==(const ProbeTensor&, const ProbeTensor&) = default;
 };
 
-// Follows at most `elements` of a parameter, all of a small one, else runs of 16, since neighbours
+// Follows at most `elements` of a parameter, all of a small one, else runs of 16, since neighbors
 // cost a processor no more than one alone. Where they begin meets all rows and columns of a matrix
 // alike. Throws UsageError for no elements, and for kF64, whose values float32 cannot hold.
 ProbeTensor SampleOf(std::string name, std::vector<uint64_t> shape, DType dtype, uint64_t elements);
@@ -135,8 +135,8 @@ class ProbeReader {
 class ProbeWriter {
  public:
   enum class Existing : uint8_t {
-    kReplace,   // a probe of that name is begun anew
-    kContinue,  // it goes on behind its last whole update; it must follow the same elements
+    kReplace,   // a probe of that name is overwritten
+    kContinue,  // it continues after its last whole update; it must follow the same elements
   };
 
   // Throws Error (exit code 3) if that is impossible, or if something else lies there.
@@ -152,7 +152,7 @@ class ProbeWriter {
   // Removes the updates of `step` and later ones, and all values behind what is left.
   void Forget(int64_t step);
 
-  // Appends what is between two updates. Values must stand before the first update.
+  // Appends what is between two updates. Values must come before the first update.
   void AddValues(const ProbeValues& values);
 
   // Appends an update, with other gradients than those of `step` if they are given. Throws Error

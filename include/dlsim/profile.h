@@ -73,7 +73,7 @@ struct ProfilePart {
 };
 
 // What shaped the values of a profile; profiles of one trace merge only if these are equal, but for
-// the part, which tells what is missing.
+// the part, which says what is missing.
 struct ProfileSettings {
   Ladder ladder;
   std::vector<NamedScaledFormat> scaled = {};  // without delayed scaling

@@ -43,7 +43,7 @@ class ProfileWriter {
   ProfileWriter(const ProfileWriter&) = delete;
   ProfileWriter& operator=(const ProfileWriter&) = delete;
 
-  // The files of the steps that are there already, in order, by which a caller tells whether they
+  // The files of the steps that are there already, in order, by which a caller checks whether they
   // are those of its trace; Append continues behind them.
   struct Done {
     int64_t step = 0;

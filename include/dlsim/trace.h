@@ -22,8 +22,8 @@
 namespace dlsim {
 
 // What a tensor is. Parameter gradients decide the finite test; activation gradients are measured
-// beside them. Forward tensors, which are outputs of modules and operations (act) and parameters
-// (value), no loss scale moves: they are measured as they are, apart from gradients.
+// with them. Forward tensors, which are outputs of modules and operations (act) and parameters
+// (value), do not depend on the loss scale: they are measured as they are, apart from gradients.
 enum class Role : uint8_t { kGrad, kActGrad, kAct, kValue };
 
 constexpr auto EnumNames(Role) {

@@ -110,7 +110,7 @@ class PythonCaller final : public sim::Caller {
       End(std::current_exception());
     }
   }
-  void CheckCancelled() override;
+  void CheckCanceled() override;
 
   // Returns exit code, text for standard output, lines for standard error, and the bytes of the
   // JSON if it is complete; raises what ended the work.
@@ -121,7 +121,7 @@ class PythonCaller final : public sim::Caller {
 
   [[noreturn]] void End(std::exception_ptr why) {
     ended_by_ = std::move(why);
-    throw sim::Cancelled();
+    throw sim::Canceled();
   }
 
   nb::object on_progress_;
@@ -135,7 +135,7 @@ class PythonCaller final : public sim::Caller {
 };
 
 // Ctrl-C is looked for at most so often: to get the GIL may take long where another thread has it.
-void PythonCaller::CheckCancelled() {
+void PythonCaller::CheckCanceled() {
   const Clock::time_point now = Clock::now();
   if (now < next_check_) return;
   next_check_ = now + std::chrono::milliseconds(20);
@@ -194,7 +194,7 @@ nb::tuple RunInProcess(const std::vector<nb::bytes>& arguments, const nb::object
     const sim::CallerScope scope(caller);
     try {
       exit_code = sim::RunCommand(line.argc(), line.argv());
-    } catch (const sim::Cancelled&) {
+    } catch (const sim::Canceled&) {
     }
   }
   return caller.Results(exit_code);

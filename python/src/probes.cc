@@ -247,13 +247,14 @@ void BindProbes(nb::module_& module) {
                    "Mapping[str, typing.Any]]] = ...) -> None"),
            "Appends the elements as they are between two updates, and what the optimizer remembers "
            "of them: (tensor, updates before, arrays by name). Arrays are float32 in CPU memory.")
-      .def("add_step", &BoundProbeWriter::AddStep, nb::arg("step"), nb::arg("clip").none(),
-           nb::arg("groups"), nb::arg("group_of"), nb::arg("gradients"),
-           nb::sig("def add_step(self, step: int, clip: float | None, groups: Sequence[tuple[str, "
-                   "Mapping[str, float]]], group_of: Sequence[int | None], gradients: typing.Any) "
-                   "-> None"),
-           "Appends an update: what each group was told, the group of each tensor, None if it was "
-           "not updated, and the elements of all gradients.")
+      .def(
+          "add_step", &BoundProbeWriter::AddStep, nb::arg("step"), nb::arg("clip").none(),
+          nb::arg("groups"), nb::arg("group_of"), nb::arg("gradients"),
+          nb::sig("def add_step(self, step: int, clip: float | None, groups: Sequence[tuple[str, "
+                  "Mapping[str, float]]], group_of: Sequence[int | None], gradients: typing.Any) "
+                  "-> None"),
+          "Appends an update: the settings of each group, the group of each tensor, None if it was "
+          "not updated, and the elements of all gradients.")
       .def("forget", &BoundProbeWriter::Forget, nb::arg("step"),
            "Removes the updates of `step` and of later ones.")
       .def("close", &BoundProbeWriter::Close, nb::call_guard<nb::gil_scoped_release>(),

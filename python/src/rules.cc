@@ -47,9 +47,9 @@ struct GradientFacts {
 };
 
 // Whether a step is finite; if not the cause, the tensor to blame, whether a lower scale helps.
-using Judgement = std::tuple<bool, std::string_view, std::string, bool>;
+using Judgment = std::tuple<bool, std::string_view, std::string, bool>;
 
-Judgement JudgeStep(const std::string& test_name, const std::vector<GradientFacts>& gradients) {
+Judgment JudgeStep(const std::string& test_name, const std::vector<GradientFacts>& gradients) {
   const std::optional<FiniteTest> test = ValueNamed<FiniteTest>(test_name);
   if (!test) {
     throw UsageError("finite_test", "unknown test", "one of --finite-test", Quoted(test_name));

@@ -17,7 +17,7 @@ namespace dlsim::sim {
 namespace {
 
 // The step whose window ends first on one side, of those that hold the scale.
-WindowBound BoundOf(const FormatWindows& windows, const ServedScales& range, bool low) {
+WindowBound BoundOf(const FormatWindows& windows, const SafeScales& range, bool low) {
   WindowBound bound;
   for (const StepWindow& step : windows.steps) {
     if (!step.Has(range.low)) continue;
@@ -28,7 +28,7 @@ WindowBound BoundOf(const FormatWindows& windows, const ServedScales& range, boo
   return bound;
 }
 
-Bracket<int> LowRange(const FormatWindows& windows, const ServedScales& range) {
+Bracket<int> LowRange(const FormatWindows& windows, const SafeScales& range) {
   Bracket<int> widest = {kLowestWindowExponent, kLowestWindowExponent};
   for (const StepWindow& step : windows.steps) {
     if (step.Has(range.low)) widest.RaiseTo(step.low_range);
@@ -60,14 +60,14 @@ void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
     advice.empty_steps += step.empty() && !step.hopeless;
     advice.zero_steps += step.largest == 0 && !step.hopeless;
   }
-  const std::optional<ServedScales> range = windows.served.Best();
-  advice.steps_outside = advice.steps - (range ? range->served : 0);
-  advice.most_served = range;
+  const std::optional<SafeScales> range = windows.safe_steps.Best();
+  advice.steps_outside = advice.steps - (range ? range->steps : 0);
+  advice.safest = range;
   const size_t judged = advice.steps - advice.hopeless_steps;
-  const bool told = 2 * (judged - advice.zero_steps) >= advice.steps;
-  if (!told || !range) {
-    advice.verdict = told ? Verdict::kNoScaleServes : Verdict::kOverflows;
-  } else if (judged - range->served <= MostLost(judged)) {
+  const bool enough = 2 * (judged - advice.zero_steps) >= advice.steps;
+  if (!enough || !range) {
+    advice.verdict = enough ? Verdict::kNoScaleIsSafe : Verdict::kOverflows;
+  } else if (judged - range->steps <= MostLost(judged)) {
     advice.window = range;
     advice.verdict = range->exponent == 0 ? Verdict::kAsIs : Verdict::kWithScale;
     advice.scale = std::ldexp(1.0, range->exponent);
@@ -76,7 +76,7 @@ void AddGradients(const FormatWindows& windows, FormatAdvice& advice) {
     const Bracket<int> low_range = LowRange(windows, *range);
     if (!low_range.exact()) advice.low_range = low_range;
   } else if (advice.empty_steps > MostLost(judged)) {
-    advice.verdict = Verdict::kNoScaleServes;
+    advice.verdict = Verdict::kNoScaleIsSafe;
   } else {
     advice.verdict = Verdict::kWithScale;  // one that moves
   }
@@ -122,7 +122,7 @@ std::vector<Role> RolesIn(const FormatWindows& windows) {
 bool HasRangeOfFloat32(const Format& format) { return format.exponent_bits >= 8; }
 
 PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window) {
-  if (window.empty()) return PathPlace::kUnserved;
+  if (window.empty()) return PathPlace::kNoneSafe;
   if (step.scale < std::ldexp(1.0, window.low)) return PathPlace::kBelow;
   if (step.scale <= std::ldexp(1.0, window.high)) return PathPlace::kInside;
   // Below the next power of two it is not known to overflow.
@@ -133,7 +133,7 @@ PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window) {
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows) {
   PathInWindows path;
-  size_t* const counts[] = {&path.inside, &path.below, &path.above, &path.unserved};
+  size_t* const counts[] = {&path.inside, &path.below, &path.above, &path.none_safe};
   for (size_t i = 0; i < std::min(steps.size(), windows.size()); ++i) {
     ++*counts[static_cast<size_t>(PlaceOf(steps[i], windows[i]))];
   }

@@ -18,14 +18,14 @@ namespace dlsim::sim {
 bool HasRangeOfFloat32(const Format& format);
 
 // Where the scale of a step lies.
-enum class PathPlace : uint8_t { kInside, kBelow, kAbove, kUnserved };
+enum class PathPlace : uint8_t { kInside, kBelow, kAbove, kNoneSafe };
 PathPlace PlaceOf(const ReplayStep& step, const StepWindow& window);
 
 PathInWindows CompareWithWindows(std::span<const ReplayStep> steps,
                                  std::span<const StepWindow> windows);
 
-// Formats are ranked: one that serves as it is first, then those with a scale, by the steps that
-// are not served and what the tensors lose. `windows` has at least one format and step.
+// Formats are ranked: one that needs no scale first, then those with a scale, by the steps at which
+// it is not safe and what the tensors lose. `windows` has at least one format and step.
 // `tensors`: the pattern of those that were read.
 Advice Advise(std::span<const FormatWindows> windows, const std::string& tensors = "*");
 

@@ -142,7 +142,7 @@ Json JsonAdvice(const Advice& advice) {
   for (const PathInWindows& path : advice.paths) {
     Json item = {{"format", path.format},       {"policy", path.policy},
                  {"steps_inside", path.inside}, {"steps_below", path.below},
-                 {"steps_above", path.above},   {"steps_with_empty_window", path.unserved}};
+                 {"steps_above", path.above},   {"steps_with_empty_window", path.none_safe}};
     if (!path.config.empty()) item["config"] = path.config;
     object["paths"].push_back(std::move(item));
   }

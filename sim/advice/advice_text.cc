@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kNamed = 3;  // tensors in a line
 
-std::string WindowText(const ServedScales& window) {
+std::string WindowText(const SafeScales& window) {
   const bool low_open = window.low == kLowestWindowExponent;
   const bool high_open = window.high == kHighestWindowExponent;
   if (low_open && high_open) return "any";
@@ -58,15 +58,15 @@ std::string Sentence(const FormatAdvice& format) {
   if (format.verdict == Verdict::kFailsInForward) return ForwardFailure(format);
   if (format.verdict == Verdict::kFitsInForward) return ForwardFit(format);
   if (format.verdict == Verdict::kOverflows) {
-    const size_t told = judged - format.zero_steps;
+    const size_t usable = judged - format.zero_steps;
     const std::string who =
-        told == 0 ? "no step has"
-                  : fmt::format("only {} of {} {}", told, Counted(format.steps, "step"),
-                                told == 1 ? "has" : "have");
+        usable == 0 ? "no step has"
+                    : fmt::format("only {} of {} {}", usable, Counted(format.steps, "step"),
+                                  usable == 1 ? "has" : "have");
     return fmt::format("cannot be judged: {} gradients that are finite{}.", who,
                        format.zero_steps > 0 ? " and not all zero" : "");
   }
-  if (format.verdict == Verdict::kNoScaleServes) {
+  if (format.verdict == Verdict::kNoScaleIsSafe) {
     return fmt::format(
         "fails in backward: at {} of {} every loss scale overflows or loses too much.",
         format.empty_steps, Counted(judged, "step"));
@@ -182,7 +182,7 @@ std::string FormatBounds(const FormatAdvice& format) {
   return Wrap("  " + format.format + ": " + LowText(format) + "; " + HighText(format));
 }
 
-// How each policy's scale went beside the windows.
+// At how many steps each policy's scale was inside, below and above the windows.
 std::string FormatPaths(const Advice& advice) {
   if (advice.paths.empty()) return "";
   std::vector<TableRow> rows = {{"steps by scale", "safe", "too low", "too high", "none is safe"}};
@@ -190,7 +190,7 @@ std::string FormatPaths(const Advice& advice) {
     const std::string owner = path.config.empty() ? "" : path.config + " ";
     rows.push_back({owner + path.format + " " + path.policy, std::to_string(path.inside),
                     std::to_string(path.below), std::to_string(path.above),
-                    std::to_string(path.unserved)});
+                    std::to_string(path.none_safe)});
   }
   constexpr std::string_view kDispensable[] = {"none is safe"};
   return FormatTable(rows, kDispensable);

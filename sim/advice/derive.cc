@@ -21,7 +21,7 @@ double WorthAChange(size_t steps) {
   return std::fmax(0.01, 1.5 / static_cast<double>(std::max<size_t>(1, steps)));
 }
 
-constexpr size_t kStepBudget = 10'000'000;  // steps foretold for one policy: less than a second
+constexpr size_t kStepBudget = 10'000'000;  // steps predicted for one policy: less than a second
 
 double PowerBelow(double value) { return std::exp2(std::floor(std::log2(value))); }
 
@@ -42,8 +42,8 @@ double UsualLimit(std::span<const StepWindow> windows) {
 double StartOf(const FormatAdvice& advice) {
   const double scale = FixedScale(advice);
   const bool wide = HasRangeOfFloat32(ParseFormat(advice.format).format);
-  if (scale != 1 || wide || !advice.most_served) return scale;
-  return std::ldexp(1.0, std::max(0, advice.most_served->highest));
+  if (scale != 1 || wide || !advice.safest) return scale;
+  return std::ldexp(1.0, std::max(0, advice.safest->highest));
 }
 
 // Tries sets of parameters, the preferred ones first, until one is as good as can be.
@@ -117,7 +117,7 @@ class Deriver {
   void Try(const ScaleParameters& parameters) {
     std::optional<ConfiguredScaler> configured = family_.Make(parameters);
     if (!configured) return;
-    const PolicyScore score = Foretell(std::move(configured->scaler), windows_);
+    const PolicyScore score = Predict(std::move(configured->scaler), windows_);
     good_ = score.eligible() && score.mean_loss <= least_loss_ + worth_;
     tried_.push_back({parameters, score});
   }
@@ -188,7 +188,7 @@ class Deriver {
 }  // namespace
 
 double FixedScale(const FormatAdvice& advice) {
-  if (advice.most_served) return std::ldexp(1.0, advice.most_served->exponent);
+  if (advice.safest) return std::ldexp(1.0, advice.safest->exponent);
   return std::ldexp(PowerBelow(UsualLimit(advice.windows)), -kHeadroom);
 }
 

@@ -7,7 +7,7 @@
 
 namespace dlsim::sim {
 
-// Returns the scale of the verdict, or the one that serves the most steps.
+// Returns the scale of the verdict, or the one that is safe at the most steps.
 double FixedScale(const FormatAdvice& advice);
 
 // Returns parameters that follow from the windows: all scales are powers of two within what the

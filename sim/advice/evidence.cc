@@ -39,14 +39,14 @@ std::string WithoutScale(const FormatTuning& tuning) {
   return text;
 }
 
-// What else would serve all steps.
+// What else would be safe at all steps.
 std::string Remedies(std::span<const FormatTuning> all, const FormatTuning& tuning) {
   std::string formats;
   for (const FormatTuning& other : all) {
-    const bool serves = other.hopeless_steps <= tuning.hopeless_steps &&
-                        other.verdict != Verdict::kFailsInForward &&
-                        !CommonScalesOf(other.windows).empty();
-    if (serves) formats += (formats.empty() ? "" : " or ") + other.format;
+    const bool is_safe = other.hopeless_steps <= tuning.hopeless_steps &&
+                         other.verdict != Verdict::kFailsInForward &&
+                         !CommonScalesOf(other.windows).empty();
+    if (is_safe) formats += (formats.empty() ? "" : " or ") + other.format;
   }
   return (formats.empty() ? ": use " : ": " + formats + " has one; or use ") +
          "a scale per layer where layers differ, a smaller learning rate or clipping where steps "
@@ -94,7 +94,7 @@ std::string_view ScalingAdvised(const FormatAdvice& advice) {
       return "no scale needed";
     case Verdict::kWithScale:
       return advice.scale ? "static scale enough" : "dynamic scaling recommended";
-    case Verdict::kNoScaleServes:
+    case Verdict::kNoScaleIsSafe:
     case Verdict::kOverflows:
     case Verdict::kFitsInForward:
     case Verdict::kFailsInForward:
@@ -106,19 +106,19 @@ std::string_view ScalingAdvised(const FormatAdvice& advice) {
 std::string ReasonOf(const FormatTuning& tuning) {
   const size_t judged = tuning.steps - tuning.hopeless_steps;
   const std::string steps = Counted(judged, "step");
-  const std::string served = fmt::format(
-      "is safe at {} of {}", tuning.most_served ? tuning.most_served->served : 0, steps);
+  const std::string is_safe =
+      fmt::format("is safe at {} of {}", tuning.safest ? tuning.safest->steps : 0, steps);
   switch (tuning.verdict) {
     case Verdict::kAsIs:
-      return "scale 1 " + served +
+      return "scale 1 " + is_safe +
              (tuning.choices.front().parameters.init > 1
                   ? "; a higher start also keeps the small channels of a tensor"
                   : "");
     case Verdict::kWithScale:
       return (tuning.scale ? "" : "no fixed scale is safe at all steps: ") +
-             ScaleText(tuning.fixed_scale) + " " + served +
+             ScaleText(tuning.fixed_scale) + " " + is_safe +
              (tuning.scale ? WithoutScale(tuning) : "");
-    case Verdict::kNoScaleServes:
+    case Verdict::kNoScaleIsSafe:
       return fmt::format("{} of {} {} too much at every scale that does not overflow",
                          tuning.empty_steps, steps, tuning.empty_steps == 1 ? "loses" : "lose");
     case Verdict::kOverflows:

@@ -78,7 +78,7 @@ ReplayRun StaticRunAt(const ReplayRun& prototype, double scale) {
   return run;
 }
 
-// The replay of what was chosen tells what was foretold.
+// Replays what was chosen, to replace the prediction.
 void AddChoice(PolicyChoice& choice, const ReplayRun& prototype, std::vector<ReplayTensor>* tensors,
                std::vector<Job>& jobs) {
   ReplayRun run = prototype;

@@ -35,7 +35,7 @@ PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& 
   return score;
 }
 
-PolicyScore Foretell(LossScaler scaler, std::span<const StepWindow> windows) {
+PolicyScore Predict(LossScaler scaler, std::span<const StepWindow> windows) {
   PolicyScore score = {.mean_loss = 0};
   const size_t steps = windows.size();
   for (size_t i = 0; i < steps; ++i) {
@@ -57,8 +57,8 @@ PolicyScore Foretell(LossScaler scaler, std::span<const StepWindow> windows) {
 double LeastLoss(std::span<const StepWindow> windows) {
   double lost = 0;
   for (const StepWindow& step : windows) {
-    const bool served = step.lowest_scale() <= step.highest_scale || step.harm_below.empty();
-    lost += step.hopeless ? 1 : served ? 0 : step.harm_below.front();
+    const bool is_safe = step.lowest_scale() <= step.highest_scale || step.harm_below.empty();
+    lost += step.hopeless ? 1 : is_safe ? 0 : step.harm_below.front();
   }
   return windows.empty() ? 0 : lost / static_cast<double>(windows.size());
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a policy's run loses: of a replay, or foretold from the windows of the steps.
+// What a policy's run loses: of a replay, or predicted from the windows of the steps.
 #pragma once
 
 #include <cstddef>
@@ -21,8 +21,8 @@ double LossOf(const ReplayStep& step, const Conversion& conversion);
 // Returns the score of a replay of `steps` steps; those that a fatal error cut off are lost.
 PolicyScore ScoreOf(const ReplayResult& result, size_t steps, const Conversion& conversion);
 
-// Foretells the score of a scaler that learns nothing of a step but whether it was finite.
-PolicyScore Foretell(LossScaler scaler, std::span<const StepWindow> windows);
+// Predicts the score of a scaler that learns nothing of a step but whether it was finite.
+PolicyScore Predict(LossScaler scaler, std::span<const StepWindow> windows);
 
 // The mean of what each step loses at the best power of two, by hindsight.
 double LeastLoss(std::span<const StepWindow> windows);

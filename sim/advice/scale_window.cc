@@ -16,7 +16,7 @@ constexpr Reading kReadings[] = {Reading::kLikely, Reading::kSmallest, Reading::
 constexpr int kSteps[] = {1, 2, 4, 12};
 constexpr int kWideGap = 12;
 
-// How far below a window harm is foretold.
+// How far below a window harm is predicted.
 constexpr int kBinadesBelow = 24;
 
 size_t IndexOf(Reading reading) { return static_cast<size_t>(reading); }
@@ -201,7 +201,7 @@ WindowSearch::Ends WindowSearch::EndsOf(Reading reading) const {
 std::vector<int> WindowSearch::Wanted() const {
   if (current_.hopeless || !guess_) return {};
   std::vector<int> wanted;
-  const auto want = [&](const Ends& ends, int exponent) {
+  const auto ask_at = [&](const Ends& ends, int exponent) {
     const int within = std::clamp(exponent, ends.fails + 1, ends.passes - 1);
     if (std::ranges::find(wanted, within) == wanted.end()) wanted.push_back(within);
   };
@@ -213,12 +213,12 @@ std::vector<int> WindowSearch::Wanted() const {
     // Around the guess; then up or down from it, until the end lies between; then quarters.
     const bool below = ends.passes <= *guess_ - 1, above = ends.fails >= *guess_;
     if (!below && !above) {
-      want(ends, *guess_ - 1);
-      want(ends, *guess_);
+      ask_at(ends, *guess_ - 1);
+      ask_at(ends, *guess_);
     } else if (gap > kWideGap) {
-      for (const int step : kSteps) want(ends, below ? ends.passes - step : ends.fails + step);
+      for (const int step : kSteps) ask_at(ends, below ? ends.passes - step : ends.fails + step);
     } else {
-      for (const int quarter : {1, 2, 3}) want(ends, ends.fails + gap * quarter / 4);
+      for (const int quarter : {1, 2, 3}) ask_at(ends, ends.fails + gap * quarter / 4);
     }
   }
   return wanted;

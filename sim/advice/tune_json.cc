@@ -53,7 +53,7 @@ Json JsonBlame(const std::vector<ReplayTensor>& tensors) {
 
 Json JsonStatic(const FormatTuning& tuning) {
   const double scale = tuning.fixed_scale;
-  const auto& range = tuning.most_served;
+  const auto& range = tuning.safest;
   return {{"scale", scale},
           {"mean_loss", tuning.fixed.mean_loss},
           {"nonfinite_steps", tuning.fixed.skipped},

@@ -19,8 +19,8 @@ namespace {
 
 constexpr size_t kPlotWidth = 72, kPlotHeight = 8;
 
-// What is advised; JSON has other words. That scale 1 serves is no advice to train without one:
-// what dies in a channel of a tensor does not show, and a higher start loses nothing.
+// What is advised; JSON has other words. That scale 1 is safe is no advice to train without one:
+// what becomes zero in a channel of a tensor does not show, and a higher start loses nothing.
 std::string AdvisedText(const FormatTuning& tuning) {
   const double start = tuning.choices.front().parameters.init;
   if (tuning.verdict == Verdict::kAsIs && start > 1) {

@@ -77,31 +77,31 @@ std::set<std::string> SlightOutputs(std::span<const StepTensor> tensors,
 
 }  // namespace
 
-void ServedSteps::Add(const StepWindow& window) {
+void SafeStepCounts::Add(const StepWindow& window) {
   if (window.empty()) return;
   for (int exponent = window.low; exponent <= window.high; ++exponent) {
-    ++served_[PlaceOf(exponent)];
+    ++safe_[PlaceOf(exponent)];
     with_room_[PlaceOf(exponent)] += exponent + kHeadroom <= window.high;
   }
 }
 
-size_t ServedSteps::ServedBy(int exponent) const { return served_[PlaceOf(exponent)]; }
+size_t SafeStepCounts::SafeAt(int exponent) const { return safe_[PlaceOf(exponent)]; }
 
-ServedScales ServedSteps::Around(int exponent) const {
-  ServedScales range = {exponent, exponent, ServedBy(exponent), exponent, exponent};
-  while (range.low > kLowestWindowExponent && ServedBy(range.low - 1) >= range.served) --range.low;
-  while (range.high < kHighestWindowExponent && ServedBy(range.high + 1) >= range.served) {
+SafeScales SafeStepCounts::Around(int exponent) const {
+  SafeScales range = {exponent, exponent, SafeAt(exponent), exponent, exponent};
+  while (range.low > kLowestWindowExponent && SafeAt(range.low - 1) >= range.steps) --range.low;
+  while (range.high < kHighestWindowExponent && SafeAt(range.high + 1) >= range.steps) {
     ++range.high;
   }
   if (range.low <= 0 && range.high >= 0) range.exponent = 0;
   return range;
 }
 
-// A step that leaves no head-room at any scale that serves the others is a spike: it does not set
-// the scale.
-std::optional<ServedScales> ServedSteps::Best() const {
+// A step that leaves no head-room at any scale that is safe for the others is a spike: it does not
+// set the scale.
+std::optional<SafeScales> SafeStepCounts::Best() const {
   const bool room = *std::ranges::max_element(with_room_) > 0;
-  const Counts& counts = room ? with_room_ : served_;
+  const Counts& counts = room ? with_room_ : safe_;
   const size_t most = *std::ranges::max_element(counts);
   if (most == 0) return std::nullopt;
   std::optional<std::pair<int, int>> best;
@@ -138,7 +138,7 @@ WindowConsumer::WindowConsumer(std::span<const NamedFormat> formats, const Conve
     Conversion to_format = conversion;
     to_format.format = format.format;
     formats_.push_back({.search = WindowSearch(format, conversion, options.checked),
-                        .served = {},
+                        .safe_steps = {},
                         .tensors = {},
                         .forward = ForwardTally(to_format, recipe)});
   }
@@ -185,7 +185,7 @@ void WindowConsumer::AddHarm(int64_t step, const StepInputs& inputs,
 
 // Looks at another scale from the next step on, if the steps so far ask for another.
 void WindowConsumer::Settle(Searched& searched, size_t next_step) {
-  const std::optional<ServedScales> range = searched.served.Best();
+  const std::optional<SafeScales> range = searched.safe_steps.Best();
   if (!range || range->exponent == searched.exponent) return;
   searched.exponent = range->exponent;
   searched.first = next_step;
@@ -234,7 +234,7 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredS
   }
   for (Searched& searched : formats_) {
     searched.search.End(inputs);
-    searched.served.Add(searched.search.windows().back());
+    searched.safe_steps.Add(searched.search.windows().back());
     Settle(searched, i + 1);
   }
 }
@@ -277,7 +277,7 @@ std::vector<FormatWindows> WindowConsumer::Take(const GradientSource& source) {
   }
   std::vector<FormatWindows> windows;
   for (Searched& searched : formats_) {
-    windows.push_back({searched.search.format(), searched.search.windows(), searched.served,
+    windows.push_back({searched.search.format(), searched.search.windows(), searched.safe_steps,
                        searched.exponent, searched.tensors.Take(), broken_losses_,
                        searched.forward.VerdictOn(Role::kAct),
                        searched.forward.VerdictOn(Role::kValue), recipe_});

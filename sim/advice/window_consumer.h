@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Goes along through the steps of a source and finds the scale windows of formats, what each
-// gradient loses at the scale that serves most steps, and whether the forward pass fits.
+// Observes the steps of a source and finds the scale windows of formats, what each
+// gradient loses at the scale that is safe at most steps, and whether the forward pass fits.
 #pragma once
 
 #include <array>
@@ -18,22 +18,22 @@
 
 namespace dlsim::sim {
 
-// How many steps each power of two serves.
-class ServedSteps {
+// At how many steps each power of two is safe.
+class SafeStepCounts {
  public:
   void Add(const StepWindow& window);
 
-  // Of the exponents that serve the most steps with head-room, those in a row that holds 0, else in
-  // the longest. Empty without any step that can be served.
-  std::optional<ServedScales> Best() const;
+  // Of the exponents that are safe at the most steps with head-room, the row that holds 0, else
+  // the longest row. Empty if no scale is safe at any step.
+  std::optional<SafeScales> Best() const;
 
  private:
   using Counts = std::array<size_t, kHighestWindowExponent - kLowestWindowExponent + 1>;
 
-  size_t ServedBy(int exponent) const;
-  ServedScales Around(int exponent) const;
+  size_t SafeAt(int exponent) const;
+  SafeScales Around(int exponent) const;
 
-  Counts served_ = {}, with_room_ = {};
+  Counts safe_ = {}, with_room_ = {};
 };
 
 // A tensor that loses more than this share of its own energy at some step is at risk.
@@ -43,7 +43,7 @@ inline constexpr double kHarmAtRisk = 0.1;
 struct FormatWindows {
   NamedFormat format;
   std::vector<StepWindow> steps;
-  ServedSteps served;
+  SafeStepCounts safe_steps;
   int exponent = 0;                 // at which the tensors' harm was measured
   std::vector<TensorHarm> tensors;  // in file order of their first appearance
   BrokenLosses broken_losses = {};
@@ -77,7 +77,7 @@ class WindowConsumer final : public StepConsumer {
  private:
   struct Searched {
     WindowSearch search;
-    ServedSteps served;
+    SafeStepCounts safe_steps;
     int exponent = 0;
     size_t first = 0;  // step from which on tensors were measured at the exponent
     NamedList<TensorHarm> tensors;

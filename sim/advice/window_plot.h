@@ -18,7 +18,7 @@ struct PlottedPath {
 
 // Plots log2 of the loss scale over the steps in at most `width` columns and `height` (> 1) rows.
 // '.' marks scales that are safe at all steps of the column, 'A', 'B', ... where the scale of a
-// policy was, in lower case where it was not safe. A row is labelled with the scales that it
+// policy was, in lower case where it was not safe. A row is labeled with the scales that it
 // covers; rows with nothing in them are left out. A legend explains each sign, and says how many of
 // `all_paths` are drawn. Empty without steps.
 std::string PlotWindows(std::span<const StepWindow> windows, std::span<const PlottedPath> paths,

@@ -19,7 +19,7 @@ struct ShardOf {
   size_t ranks = 1;
 };
 
-// Reads what stands between `before` and `after` in a name: "shard-00001-of-00004".
+// Reads what is between `before` and `after` in a name: "shard-00001-of-00004".
 std::optional<ShardOf> ParseShard(std::string_view name, std::string_view before,
                                   std::string_view after) {
   constexpr std::string_view kShard = "shard-", kOf = "-of-";

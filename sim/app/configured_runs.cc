@@ -34,7 +34,7 @@ std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
   return names;
 }
 
-// A format with scales of its own stands beside those of the rest of the training.
+// A format with scales of its own is listed with those of the rest of the training.
 void TakeScaled(const TrainingConfig& config, bool asked, ConfiguredRuns& made) {
   if (asked || config.scaled.empty()) return;
   if (std::ranges::count(made.scaled, config.scaled) == 0) made.scaled.push_back(config.scaled);

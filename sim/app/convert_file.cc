@@ -13,7 +13,7 @@
 #include "dlsim/error.h"
 #include "dlsim/measure.h"
 #include "sim/base/output_file.h"
-#include "src/base/beside.h"
+#include "src/base/side_task.h"
 #include "src/device/compute_device.h"
 #include "src/measure/load_floats.h"
 #include "src/trace/npy.h"
@@ -49,7 +49,7 @@ void ForEachPiece(const ByteSource& source, const NpyHeader& header, uint64_t pi
     std::swap(bytes, next);
     std::future<void> reading;  // its destructor waits, so that errors leave no reader behind
     if (header.elements - first > piece_elements) {
-      reading = StartBeside([&, first] { read_next(first + piece_elements); });
+      reading = StartAsync([&, first] { read_next(first + piece_elements); });
     }
     convert(first, std::span<const std::byte>(bytes));
     if (reading.valid()) reading.get();

@@ -19,8 +19,8 @@ inline constexpr uint64_t kAutoDeviceBytes = uint64_t{1} << 30;
 // --device.
 void VisitDevice(OptionRows& option, DeviceChoice& choice);
 
-// Opens the device for an input of so many bytes; null is the CPU. For kCuda throws Error (exit
-// code 3) if the device is not usable; kAuto then means the CPU.
+// Opens the device for an input of this size in bytes; null is the CPU. For kCuda throws Error
+// (exit code 3) if the device is not usable; kAuto then means the CPU.
 std::unique_ptr<ComputeDevice> OpenDevice(const DeviceChoice& choice, uint64_t input_bytes);
 
 // Returns the size of a file; 0 if there is none, which whoever opens it will say.

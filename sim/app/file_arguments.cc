@@ -157,8 +157,8 @@ void CheckOutput(const FileArgument& output, const std::vector<FileArgument>& in
 
 }  // namespace
 
-void CheckOutputBeside(const std::string& option, const std::string& output,
-                       const std::string& named_by, const std::vector<std::string>& paths) {
+void CheckOutputAgainst(const std::string& option, const std::string& output,
+                        const std::string& named_by, const std::vector<std::string>& paths) {
   std::vector<FileArgument> inputs;
   for (const std::string& path : paths) inputs.push_back({named_by, path});
   CheckOutput({option, output}, inputs);

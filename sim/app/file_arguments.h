@@ -15,9 +15,9 @@ namespace dlsim::sim {
 // arguments, options of a FILE, and values @FILE are inputs.
 void CheckFileArguments(const CLI::App& app);
 
-// The same of one output, beside inputs that are named in another way, or found: `named_by` is the
+// The same of one output, against inputs that are named in another way, or found: `named_by` is the
 // option or argument that leads to them.
-void CheckOutputBeside(const std::string& option, const std::string& output,
-                       const std::string& named_by, const std::vector<std::string>& paths);
+void CheckOutputAgainst(const std::string& option, const std::string& output,
+                        const std::string& named_by, const std::vector<std::string>& paths);
 
 }  // namespace dlsim::sim

@@ -174,7 +174,7 @@ std::string TakeJsonFile(std::vector<std::string>& paths) {
 
 int RunInfo(InfoOptions options) {
   const std::string file = options.json ? TakeJsonFile(options.trace.paths) : "-";
-  if (file != "-") CheckOutputBeside("--json", file, "TRACE", options.trace.paths);
+  if (file != "-") CheckOutputAgainst("--json", file, "TRACE", options.trace.paths);
   const TraceInfo info = ReadInfo(options.trace);
   if (options.json) {
     WriteOutput(file, DumpJson(InfoJson(options, info)) + "\n");

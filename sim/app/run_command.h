@@ -5,7 +5,7 @@
 namespace dlsim::sim {
 
 // Runs the command of a command line, whose first word is the program's. What it writes and says
-// goes to the current caller. Returns the exit code. Throws Cancelled if the caller ends the work.
+// goes to the current caller. Returns the exit code. Throws Canceled if the caller ends the work.
 int RunCommand(int argc, char** argv);
 
 }  // namespace dlsim::sim

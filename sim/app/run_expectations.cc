@@ -35,7 +35,7 @@ Json FiguresOf(const SimulationRun& run, const FormatAdvice& format, const PathI
   figures["steps_inside"] = path.inside;
   figures["steps_below"] = path.below;
   figures["steps_above"] = path.above;
-  figures["steps_with_empty_window"] = path.unserved;
+  figures["steps_with_empty_window"] = path.none_safe;
   return figures;
 }
 

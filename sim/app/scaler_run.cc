@@ -74,7 +74,7 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
                     std::span<const int64_t> overflow_steps, OnFatal on_fatal,
                     const StepSignals& signals, const std::optional<Resume>& resume) {
   LossScaler scaler = std::move(configured.scaler);
-  const LossScaler initial = configured.anew.value_or(scaler);
+  const LossScaler initial = configured.initial.value_or(scaler);
   ScalerRun run;
   run.parameters = std::move(configured.parameters);
   run.scale_init = scaler.scale();
@@ -82,7 +82,7 @@ ScalerRun RunScaler(ConfiguredScaler configured, int64_t steps,
   bool stopped = false;
   while (run.steps_run < steps && !stopped) {
     const int64_t step = run.steps_run++;
-    if (step % kStepsPerCheck == 0) CurrentCaller().CheckCancelled();
+    if (step % kStepsPerCheck == 0) CurrentCaller().CheckCanceled();
     const bool overflow = next_overflow != overflow_steps.end() && *next_overflow == step;
     if (overflow) ++next_overflow;
     if (resume && step == resume->at_step) ResumeFrom(resume->kept, initial, scaler);

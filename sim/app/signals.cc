@@ -55,7 +55,7 @@ bool IsOutOfMemory(const std::exception_ptr& failure) {
   _exit(static_cast<int>(ErrorKind::kInternal));
 }
 
-// Ends here instead of by an exception: if memory is wanting while a value of nlohmann::json
+// Ends here instead of by an exception: if memory runs out while a value of nlohmann::json
 // becomes an object, its destructor follows a null pointer.
 [[noreturn]] void OnOutOfMemory() {
   static std::atomic_flag said = ATOMIC_FLAG_INIT;

@@ -72,7 +72,7 @@ void Configure(const UpdateFormats& formats, UpdateRunRequest& request) {
   const auto fill = [](std::optional<std::string>& asked, const std::optional<std::string>& by) {
     if (!asked) asked = by;
   };
-  // Master weights in 16 bits are what the optimizer updates, and no others stand behind them.
+  // Master weights in 16 bits are what the optimizer updates, and there are no others behind them.
   const bool narrow = formats.master && formats.master != "fp32" && formats.master != "none";
   fill(request.weights, narrow ? formats.master : formats.weights);
   fill(request.master, narrow ? "none" : formats.master);
@@ -186,7 +186,7 @@ void RequireRuns(const UpdatesOptions& options, const std::vector<UpdateRun>& ru
   }
 }
 
-// What may mend the run that was asked for has to be named.
+// What may fix the run that was asked for has to be named.
 std::vector<ExpectationOutcome> Check(const UpdatesOptions& options, const UpdateStudy& study) {
   std::vector<NamedFigures> runs;
   for (size_t r = 0; r < study.runs.size(); ++r) {

@@ -16,7 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Less is measured in some fifteen milliseconds, and on one thread for the most part; to start anew
+// Less is measured in some fifteen milliseconds, and on one thread for the most part; a restart
 // takes five. On a busy machine threads that spin take three times the processor time of the work.
 constexpr uint64_t kMuch = uint64_t{2} << 20;  // bytes
 constexpr int kManyFiles = 1000;

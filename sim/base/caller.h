@@ -15,7 +15,7 @@ namespace dlsim::sim {
 class GradientSource;
 
 // Thrown where the caller ends the work. No std::exception, so that nobody takes it for a failure.
-struct Cancelled {};
+struct Canceled {};
 
 class Caller {
  public:
@@ -49,8 +49,8 @@ class Caller {
   virtual void ShowProgress(uint64_t /*done*/, uint64_t /*total*/, const std::string& /*line*/) {}
   virtual void EndProgress() {}  // after the last one that was shown
 
-  // Asked about once a step, on the thread that called the engine. Throws Cancelled to end it.
-  virtual void CheckCancelled() {}
+  // Asked about once a step, on the thread that called the engine. Throws Canceled to end it.
+  virtual void CheckCanceled() {}
 
   // Whether the process exists for this work alone, so that it can be a rank of MPI.
   virtual bool OwnsProcess() const { return false; }

@@ -40,7 +40,7 @@ std::vector<std::string> FigureNames(const Json& object);
 void RequireFigure(const Expectation& expectation, const std::vector<std::string>& names,
                    const std::string& place);
 
-// Returns a figure: as its `NAME_bracket`, or the entry of a `bracket` beside it, if there is one;
+// Returns a figure: as its `NAME_bracket`, or the entry of a `bracket` next to it, if there is one;
 // nothing if it is null or missing.
 std::optional<Bracket<double>> FigureOf(const Json& object, const std::string& name);
 

@@ -41,7 +41,7 @@ class JsonStream {
   }
 
  private:
-  // What stands between the last piece and the next.
+  // What goes between the last piece and the next.
   static constexpr std::string_view kNone = "", kLine = "\n", kNext = ",\n";
 
   void Begin(std::string_view text, std::string_view separator);

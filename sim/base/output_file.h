@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Results go to a temporary file beside the target and are renamed when complete: a reader never
+// Results go to a temporary file next to the target and are renamed when complete: a reader never
 // sees half a result, and a failed command leaves none. A link to a file stays one, and what is
 // replaced keeps its mode.
 #pragma once
@@ -12,7 +12,7 @@ namespace dlsim::sim {
 
 class OutputFile {
  public:
-  // Opens a temporary file beside `path`; "-" is standard output. Throws InputError.
+  // Opens a temporary file next to `path`; "-" is standard output. Throws InputError.
   explicit OutputFile(const std::string& path);
   ~OutputFile();  // removes the temporary file unless committed
   OutputFile(const OutputFile&) = delete;
@@ -45,7 +45,7 @@ struct ResultPaths {
   std::optional<std::string> json, csv;
   bool quiet = false;  // no report
 
-  // False where a report would stand amid data.
+  // False where a report would be mixed with data.
   bool wants_report() const { return json != "-" && csv != "-" && !quiet; }
 };
 

@@ -47,7 +47,7 @@ Progress::~Progress() {
 }
 
 void Progress::Update(uint64_t done) {
-  caller_.CheckCancelled();
+  caller_.CheckCanceled();
   const Clock::time_point now = Clock::now();
   if (quiet_ || now < next_) return;
   next_ = now + NextWait(caller_);

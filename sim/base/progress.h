@@ -23,7 +23,7 @@ class Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Tells how much is done, about once a step. Throws Cancelled if the caller ends the work.
+  // Tells how much is done, about once a step. Throws Canceled if the caller ends the work.
   void Update(uint64_t done);
 
  private:

@@ -45,17 +45,17 @@ std::string Bytes(uint64_t bytes);
 // Returns "1 step", "12 steps".
 std::string Counted(uint64_t count, std::string_view noun);
 
-// Returns the value of a policy's parameter: one that is a scale, told by its name, as a power of
-// two if it is one; else "2e+15".
+// Returns the value of a policy's parameter: one that is a scale, recognized by its name, as a
+// power of two if it is one; else "2e+15".
 std::string ParameterText(std::string_view name, double value);
 
-// The same of a value that stands as text, which may be no number.
+// The same for a value given as text, which may not be a number.
 std::string ParameterText(std::string_view name, const std::string& value);
 
 // Returns the text of Python's float.hex(): "0x1.8000000000000p+1", "0x0.0p+0", "-inf", "nan".
 std::string HexFloat(double value);
 
-// Returns the text of Python's repr() of a finite float, as it stands in the messages of Python
+// Returns the text of Python's repr() of a finite float, as it appears in the messages of Python
 // code: "2e-14", "1e+39", "100.0".
 std::string PythonRepr(double value);
 

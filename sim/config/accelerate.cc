@@ -22,7 +22,7 @@ constexpr std::array<std::string_view, 2> kAccelerateMarks = {
     "distributed_type mixed_precision", "distributed_type compute_environment"};
 constexpr std::array<std::string_view, 4> kAcceleratePrecisions = {"no", "fp16", "bf16", "fp8"};
 
-// Keys that the plugin refuses beside a file of its own.
+// Keys that the plugin refuses together with a file of its own.
 constexpr std::array<std::string_view, 8> kPluginKeys = {
     "gradient_accumulation_steps", "gradient_clipping",     "zero_stage",
     "offload_optimizer_device",    "offload_param_device",  "offload_param_nvme_path",
@@ -122,7 +122,7 @@ TrainingConfig ReadAccelerate(const ConfigBlock& file, const ConfigOptions& opti
     file.Refuse("", "nothing of Accelerate", "distributed_type and mixed_precision");
   }
   const std::string named = ReadAcceleratePrecision(file);
-  // Beside the products in FP8 the rest is under autocast in bf16, without a loss scale.
+  // Except for the products in FP8 all is under autocast in bf16, without a loss scale.
   const std::string mixed_precision = named == "fp8" ? "bf16" : named;
   if (file.Is("distributed_type", "MEGATRON_LM")) {
     file.Refuse("distributed_type", "Megatron-LM scales the loss of this run",

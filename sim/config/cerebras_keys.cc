@@ -11,7 +11,7 @@
 namespace dlsim::sim {
 namespace {
 
-// A float as Python prints it; an integer as it stands.
+// A float as Python prints it; an integer as it is written.
 std::string PythonText(const ConfigNumber& number) {
   const bool integer = number.text.find_first_of(".eEx") == std::string::npos;
   return integer ? number.text : PythonRepr(number.value);

@@ -23,7 +23,8 @@ struct ConfigNumber {
 enum class NumberRange { kAny, kNotNegative, kPositive };
 
 // A view: the tree must outlive it. A key whose value is null counts as absent. All readers throw
-// Error (exit code 2) for a value of another type or out of range, and for a key that stands twice.
+// Error (exit code 2) for a value of another type or out of range, and for a key that is given
+// twice.
 class ConfigBlock {
  public:
   ConfigBlock(std::string file, const ConfigNode& root) : file_(std::move(file)), node_(&root) {}

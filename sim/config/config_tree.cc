@@ -17,7 +17,7 @@ size_t Depth(const ConfigNode& node) {
   return deepest + 1;
 }
 
-// Returns the entry whose key stands twice, or nullptr.
+// Returns the entry whose key is given twice, or nullptr.
 const ConfigEntry* FindDuplicate(const ConfigNode& table) {
   std::vector<const ConfigEntry*> sorted;
   for (const ConfigEntry& entry : table.entries) sorted.push_back(&entry);

@@ -42,7 +42,7 @@ ConfigSize SizeOf(const ConfigNode& node);
 // Returns `FILE` or `FILE:LINE` for a message.
 std::string ConfigPlace(std::string_view file, int line);
 
-// What the builder does with a key that stands twice in a table. Those kept are refused by who
+// What the builder does with a key that is given twice in a table. Those kept are refused by who
 // reads them (ConfigBlock).
 enum class DuplicateKeys : uint8_t { kRefuse, kKeep };
 

@@ -28,7 +28,7 @@ bool IsOfRanks(std::string_view key);
 
 // Each returns nothing where one of the numbers is missing without a default, unclear or no count.
 
-// Of the options of a script: what its launcher is told, over Megatron's model parallelism.
+// Of the options of a script: what its launcher gets, over Megatron's model parallelism.
 std::optional<DataRanks> LaunchedRanks(const ConfigBlock& arguments);
 
 // DeepSpeed requires batch = micro-batch x micro-steps x ranks.

@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 7> kNeoxKeys = {
 // DeepSpeed whose rules EleutherAI's fork, DeeperSpeed, has.
 constexpr StackVersion kNeoxFork = {0, 16, 0};
 
-// Keys that stood for parts of DeepSpeed that are gone.
+// Keys of parts of DeepSpeed that no longer exist.
 constexpr StackVersion kRemovesFeatures = {0, 19, 8};
 constexpr std::array<std::string_view, 11> kRemovedKeys = {"nebula",
                                                            "compression_training",

@@ -126,9 +126,10 @@ void FillIn(const ConfigBlock& file, const DeepSpeedFill& fill, ConfigNode& root
 
 std::filesystem::path FindFile(const ConfigBlock& owner, std::string_view key,
                                const std::string& named) {
-  const std::filesystem::path beside = std::filesystem::path(owner.file()).parent_path() / named;
+  const std::filesystem::path next_to_file =
+      std::filesystem::path(owner.file()).parent_path() / named;
   std::error_code ignored;
-  for (const std::filesystem::path& path : {beside, std::filesystem::path(named)}) {
+  for (const std::filesystem::path& path : {next_to_file, std::filesystem::path(named)}) {
     if (std::filesystem::exists(path, ignored)) return path;
   }
   owner.Refuse(key, "no such DeepSpeed file",

@@ -84,7 +84,7 @@ bool ReadBf16(const DeepSpeedValues& file, bool fp16) {
   return enabled;
 }
 
-// "auto" is fp16 unless bf16 is asked for in so many words.
+// "auto" is fp16 unless bf16 is requested explicitly.
 bool ReadFp16Enabled(const DeepSpeedValues& file, const std::optional<ConfigBlock>& fp16) {
   const std::string precision = ReadNeoxPrecision(file.block);
   std::vector<std::string> unused;

@@ -35,7 +35,7 @@ constexpr std::array<std::string_view, 13> kArgumentMarks = {
     "--output_dir --learning_rate --bf16",
     "--output_dir --learning_rate --deepspeed"};
 
-// What decides beside them is not read: an own 8-bit mode, Megatron in place of the trainer.
+// Other keys that decide are not read: an own 8-bit mode, Megatron in place of the trainer.
 constexpr std::array<std::string_view, 4> kOthers = {"fp8", "fp8_backend",
                                                      "tensor_model_parallel_size", "use_megatron"};
 

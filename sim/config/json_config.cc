@@ -80,7 +80,7 @@ size_t SkipComment(std::string_view text, size_t at) {
 std::string BlankExtras(std::string_view text) {
   std::string json(text);
   size_t comma = text.npos;  // one that may be the last
-  char last = ',';           // what stands before, but for blanks
+  char last = ',';           // the last character that was not blank
   for (size_t at = 0; at < text.size();) {
     const char letter = text[at];
     if (const size_t end = SkipComment(text, at); end > at) {

@@ -15,10 +15,10 @@ namespace dlsim::sim {
 std::optional<LaunchFile> ReadLaunchFile(const ConfigBlock& arguments, bool is_needed) {
   const ConfigNode* named = arguments.Find("config_file");
   if (named == nullptr || named->text.find(".toml") != std::string::npos) return std::nullopt;
-  const std::filesystem::path beside =
+  const std::filesystem::path next_to_file =
       std::filesystem::path(arguments.file()).parent_path() / named->text;
   std::error_code ignored;
-  for (const std::filesystem::path& path : {beside, std::filesystem::path(named->text)}) {
+  for (const std::filesystem::path& path : {next_to_file, std::filesystem::path(named->text)}) {
     if (!std::filesystem::is_regular_file(path, ignored)) continue;
     return LaunchFile{path.string(), ReadConfigFile(path.string())};
   }

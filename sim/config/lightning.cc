@@ -140,7 +140,7 @@ const ConfigNode* FsdpStrategy(const ConfigNode& trainer) {
   return is_fsdp ? strategy : nullptr;
 }
 
-// The arguments of a class, beside its name or in init_args.
+// The arguments of a class, next to its name or in init_args.
 ConfigBlock ArgumentsOf(const ConfigBlock& made) {
   return made.Has("init_args") ? TableOrEmpty(made, "init_args") : made;
 }

@@ -160,7 +160,7 @@ void LintWeights(const TrainingConfig& config, std::vector<std::string>& notes) 
                   held->condition, fmt::format("{:.4g}", decay)));
 }
 
-// A number of the file, wherever it stands, under one of some names.
+// A number anywhere in the file, under one of several names.
 struct Constant {
   std::string path;
   double value = 0;

@@ -63,7 +63,7 @@ void AddPeriod(const LossScaling& scaling, ConfigPolicy& policy) {
   }
 }
 
-// Here 0 is no default: the original takes it as it stands.
+// Here 0 is no default: the original takes it literally.
 void RequirePositive(const ConfigBlock& block, const LossScaling& scaling) {
   if (!scaling.dynamic()) return;
   block.Number("initial_loss_scale", NumberRange::kPositive);

@@ -51,7 +51,7 @@ std::optional<ConfigBlock> FindAny(const ConfigBlock& file,
   return std::nullopt;
 }
 
-// The keys beside the table: dtype, max_norm, clip_value and grad_accum_steps.
+// The keys next to the table: dtype, max_norm, clip_value and grad_accum_steps.
 void ReadSurroundings(const ConfigBlock& file, TrainingConfig& config) {
   if (const std::optional<std::string> format = ReadFormat(file, "dtype")) {
     config.formats = {*format};

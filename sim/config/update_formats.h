@@ -52,7 +52,7 @@ UpdateFormats MasterFormats(std::string_view type);
 // The same, but sums of gradients are open.
 UpdateFormats AutocastFormats(std::string_view type);
 
-// Reads keys on which nothing else depends: a value that is of another type, that stands twice or
+// Reads keys on which nothing else depends: a value that is of another type, that is given twice or
 // that only running a script would tell is unclear, and never an error. So is an option that is
 // absent from a command line with such parts. A view: the tree must outlive it.
 class ClearKeys {

@@ -6,7 +6,7 @@
 
 #include "dlsim/measure.h"
 #include "src/base/check.h"
-#include "src/base/parallel_beside.h"
+#include "src/base/parallel_side_task.h"
 #include "src/measure/chunk_loader.h"
 #include "src/measure/measure_element.h"
 
@@ -112,7 +112,7 @@ std::vector<PairSums> CompareTensors(std::span<const SourcePair> pairs) {
     std::vector<PairSums> of_block(wave.size());
     uint64_t elements = 0;
     for (const Block& block : wave) elements += 2 * block.count;
-    ParallelForBeside(
+    ParallelForWithSideTask(
         wave.size(),
         [&](size_t i) {
           const size_t tensor = wave[i].tensor;

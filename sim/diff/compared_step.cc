@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "sim/diff/compare_tensors.h"
-#include "src/base/parallel_beside.h"
+#include "src/base/parallel_side_task.h"
 #include "src/measure/step_blocks.h"
 
 namespace dlsim::sim {
@@ -107,7 +107,7 @@ ComparedStep CompareSteps(const BinnedStep& a, const BinnedStep& b) {
   ComparedStep step = {a.step.step, b.step.step, {}, {}};
   const std::vector<Histogram> of_a = WholeHistograms(a.step), of_b = WholeHistograms(b.step);
   const std::vector<Place> places = Match(HeadersOf(a.step, of_a), HeadersOf(b.step, of_b), step);
-  ParallelForBeside(places.size(), [&](size_t t) {
+  ParallelForWithSideTask(places.size(), [&](size_t t) {
     const auto& [i, k] = places[t];
     SetDifference({&of_a[i], &a.edges}, {&of_b[k], &b.edges}, step.tensors[t]);
   });

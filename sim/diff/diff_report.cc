@@ -134,7 +134,7 @@ std::string InputLine(const char* label, const DiffRun& run) {
                      run.facts.first_step, run.facts.last_step);
 }
 
-// A note of both runs stands once.
+// A note about both runs is printed once.
 std::string NoteLines(const std::vector<std::string>& of_a, const std::vector<std::string>& of_b) {
   const auto has = [](const std::vector<std::string>& notes, const std::string& note) {
     return std::ranges::find(notes, note) != notes.end();

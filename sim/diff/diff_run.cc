@@ -95,7 +95,7 @@ void CompareRuns(const DiffRuns& runs, const std::vector<AlignedSteps::Pair>& pa
     // Named apart: OpenMP takes no structured binding into a parallel region.
     OpenedStep &a = opened.first, &b = opened.second;
     ComparedStep step;
-    queue.LoadBeside(i + 1, [&] {
+    queue.LoadDuring(i + 1, [&] {
       step = runs.has_elements() ? CompareSteps(*a.trace, *b.trace) : CompareHistograms(runs, a, b);
     });
     RequireUnchanged(a);

@@ -22,11 +22,11 @@ bool Fits(const std::optional<PrintedNumber>& printed, double scale);
 // What a scaler that looks at no gradients learns from a step.
 ScalerInput InputOf(bool overflow);
 
-// Takes a step; false if the policy would not have done what the log tells.
+// Takes a step; false if the policy would not have done what the log states.
 bool TakeStep(bool overflow, Branch& branch);
 
 // Takes up to `most` clean steps, up to the first that changes the scale, or after which the
-// original does not go on, or that it does not take as the log tells.
+// original does not go on, or that it does not take as the log states.
 struct CleanSteps {
   int64_t count = 0;  // with that step
   bool fits = true;   // false: that step is not taken

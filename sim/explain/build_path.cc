@@ -42,7 +42,7 @@ class PathBuilder {
     path_.bounds_nothing = log.bounds_nothing;
     path_.losses = log.losses;
     for (LogEvent& event : events_) {
-      if (event.interval) path_.told_interval = event.interval;
+      if (event.interval) path_.stated_interval = event.interval;
       const bool is_zero =
           (event.used && event.used->value == 0) || (event.next && event.next->value == 0);
       if (is_zero && !path_.zero_at_line) path_.zero_at_line = event.line;
@@ -126,7 +126,8 @@ class PathBuilder {
     pending_.clear();
   }
 
-  // Beside records it tells nothing without its number: their steps count those before it, too.
+  // Where there are records it says nothing without its number: they count the steps before it,
+  // too.
   void AddGrowth(const LogEvent& event) {
     if (event.number ? *event.number < done_ : has_records_) return;
     Flush();
@@ -186,22 +187,22 @@ class PathBuilder {
     const Stretch* const kept = path_.stretches.empty() ? nullptr : &path_.stretches.back();
     last_scale_.reset();
     if (kept && kept->next) last_scale_ = kept->next->value;
-    if (!kept && done_ >= EndOf(event)) BeginAnew(event);
+    if (!kept && done_ >= EndOf(event)) Restart(event);
     Append(event);
   }
 
-  // The record stands before all that the log told until then.
-  void BeginAnew(const LogEvent& event) {
+  // The record comes before everything that was read until then.
+  void Restart(const LogEvent& event) {
     if (CountsFromZero(event)) start_.first_index = 0;
     const auto overflows = static_cast<int64_t>(pending_.size());
-    done_ = std::max<int64_t>(EndOf(event) - StepsTold(event, overflows, 0, shows_next_), 0);
+    done_ = std::max<int64_t>(EndOf(event) - StepsImplied(event, overflows, 0, shows_next_), 0);
     path_.from_start = done_ == 0;
     path_.first_step = done_ + start_.first_index;
   }
 
   void Append(const LogEvent& event) {
     const bool counts_applied = event.kind == Kind::kUpdates && pending_.empty();
-    if (counts_applied) overflows_ += FallsTo(event.next);  // no message tells of them
+    if (counts_applied) overflows_ += FallsTo(event.next);  // no message reports them
     if (counts_applied && event.is_rounded_to_zero && last_scale_.value_or(0) >= 1) {
       path_.zero_at_line = event.line;
     }
@@ -258,7 +259,7 @@ class PathBuilder {
     return halvings >= 1 && halvings < 1100 ? static_cast<int64_t>(halvings) : 1;
   }
 
-  // Where no line tells of skipped steps, or counts none: as few as explain the fall, each halving
+  // Where no line reports skipped steps, or counts none: as few as explain the fall, each halving
   // the scale. DeepSpeed's engine has the training loop print a count of 0.
   void PresumeOverflows(const LogEvent& event, const std::optional<PrintedNumber>& next,
                         Stretch& stretch) {
@@ -286,7 +287,7 @@ class PathBuilder {
            kHighestStart;
   }
 
-  // Counted overflows of which no message tells more.
+  // Counted overflows of which no message states more.
   void AddCounted(const LogEvent& event, Stretch& stretch) {
     const auto named = static_cast<int64_t>(stretch.overflows.size());
     int64_t counted = event.skipped.value_or(0);
@@ -319,7 +320,7 @@ class PathBuilder {
   std::optional<double> last_scale_;
   std::optional<LogEvent> seen_;  // the lowest scale since the last record, at some step
   int64_t placed_ = 0;            // overflows since the last total of skipped steps
-  int64_t epoch_start_ = 0;       // steps before an epoch that counts anew
+  int64_t epoch_start_ = 0;       // steps before an epoch that counts from zero
   bool shows_next_ = false, stopped_ = false, has_records_ = false;
 };
 

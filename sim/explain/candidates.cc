@@ -48,10 +48,10 @@ constexpr size_t kMostIntervals = 40;
 Values Intervals(const ParameterInfo& parameter, const PathMarks& marks) {
   const double standard = DefaultOf(parameter).value_or(2000);
   Values values;
-  if (marks.told_interval) {
-    const auto told = static_cast<double>(*marks.told_interval);
-    if (told == standard) return {""};
-    Add(told, values);
+  if (marks.stated_interval) {
+    const auto stated = static_cast<double>(*marks.stated_interval);
+    if (stated == standard) return {""};
+    Add(stated, values);
     return values;
   }
   if (marks.distances.empty()) {

@@ -32,7 +32,7 @@ struct PathMarks {
   double lowest = 0, highest = 0;       // of the known scales
   bool stands_at_lowest = false;        // an overflow there did not lower it
   bool stands_at_highest = false;       // it did not grow there as it did elsewhere
-  std::optional<int64_t> told_interval = {};  // by the log in words
+  std::optional<int64_t> stated_interval = {};  // by the log in words
 };
 
 PathMarks FindMarks(const ScalePath& path);

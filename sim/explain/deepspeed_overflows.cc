@@ -40,13 +40,13 @@ void DropRepeatsOfOptimizer(std::vector<LogEvent>& events) {
   events = std::move(kept);
 }
 
-// An overflow whose scales are not told.
+// An overflow whose scales are not stated.
 bool IsNumberAlone(const LogEvent& event) {
   return event.kind == Kind::kOverflow && !event.next && event.number;
 }
 
 // "Grad overflow on iteration: 7" numbers an overflow, and the lines about its scales follow it;
-// both stand once per rank. The numbers tell how many overflows there are.
+// both appear once per rank. The numbers tell how many overflows there are.
 class NumberedOverflows {
  public:
   void Add(LogEvent event) {
@@ -70,7 +70,7 @@ class NumberedOverflows {
     const bool repeats = last_ != kNone && SameScales(joined_[last_], event);
     if (open == joined_.end()) {
       if (repeats || !numbers_.empty()) return;
-      joined_.push_back(std::move(event));  // its number stands before the log's first line
+      joined_.push_back(std::move(event));  // its number is before the log's first line
       last_ = joined_.size() - 1;
       return;
     }
@@ -102,7 +102,7 @@ void JoinNumbers(std::vector<LogEvent>& events) {
   }
 }
 
-// FP16_Optimizer names the interval before the growth, and both stand once per rank. The interval
+// FP16_Optimizer names the interval before the growth, and both appear once per rank. The interval
 // counts from the overflow before it, whose number gives that of the growth.
 class Growths {
  public:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSpeed tells an overflow by up to three lines: its loss scaler, its optimizer and the number
+// DeepSpeed reports an overflow in up to three lines: its loss scaler, its optimizer and the number
 // of the iteration each have their own.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace dlsim::sim {
 
-// True for an overflow that tells the scale after it.
+// True for an overflow that states the scale after it.
 bool IsOverflowWithScale(const LogEvent& event);
 
 // True if both tell the same scales.

@@ -15,7 +15,7 @@ namespace dlsim::sim {
 namespace {
 
 // Returns the stretch with the skipped step that is judged: the one of `steps[tail]`, else the
-// first. Nothing if no stretch tells of one.
+// first. Nothing if no stretch reports one.
 std::optional<SkipPlace> JudgedSkip(const ScalePath& path, std::span<const LoggedStep> steps,
                                     const SkipSummary& skips) {
   const bool diverges = skips.kind == SkipKind::kDivergence && skips.tail;
@@ -81,7 +81,7 @@ Diagnosis WithoutSkip(const ScalePath& path) {
   return none;
 }
 
-// The texts that stand around the place of a loss.
+// The texts around the place of a loss.
 std::string AtStep(const PrintedLoss& loss, std::string_view where) {
   return fmt::format("{} at {} (line {})", LossText(loss), where, loss.line);
 }

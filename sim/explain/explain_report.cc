@@ -22,7 +22,7 @@ std::string StepName(const Explanation& explanation, size_t index) {
   return std::to_string(explanation.path.first_step + static_cast<int64_t>(index));
 }
 
-// " with init_scale 65536, delayed_shift 2", of what the log tells.
+// " with init_scale 65536, delayed_shift 2", of what the log states.
 std::string Parameters(const PolicyMatch& match) {
   std::string text;
   for (const ParameterEvidence& evidence : match.evidence) {
@@ -175,13 +175,13 @@ std::string PolicyTable(const Explanation& explanation) {
   if (inference.matches.empty()) return "";
   std::vector<TableRow> rows = {{"parameter", "value", "in the log"}};
   for (const ParameterEvidence& evidence : inference.matches.front().evidence) {
-    std::string told = evidence.seen ? "yes" : "no";
+    std::string in_log = evidence.seen ? "yes" : "no";
     if (!evidence.seen && evidence.most && evidence.least != evidence.most) {
-      told = fmt::format("{} to {}", *evidence.least, *evidence.most);
+      in_log = fmt::format("{} to {}", *evidence.least, *evidence.most);
     } else if (!evidence.seen && evidence.least && *evidence.least > 1) {
-      told = fmt::format("{} or more", *evidence.least);
+      in_log = fmt::format("{} or more", *evidence.least);
     }
-    rows.push_back({evidence.name, ParameterText(evidence.name, evidence.value), told});
+    rows.push_back({evidence.name, ParameterText(evidence.name, evidence.value), in_log});
   }
   std::string text =
       fmt::format("\n{}\n", inference.matches.front().policy->name) + FormatTable(rows);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Returns the steps of a stretch as far as the log tells them, and moves `scale` on.
+// Returns the steps of a stretch as far as the log states them, and moves `scale` on.
 void AppendRecorded(const Stretch& stretch, double& scale, std::vector<LoggedStep>& steps) {
   const auto overflows = static_cast<int64_t>(stretch.overflows.size());
   const int64_t count = stretch.steps.value_or(overflows);
@@ -22,11 +22,11 @@ void AppendRecorded(const Stretch& stretch, double& scale, std::vector<LoggedSte
                            ? stretch.overflows.back().next->value
                            : scale;
   const auto moves = [&](const LoggedOverflow& o) { return o.next && o.next->value != scale; };
-  const bool stands = after == scale && std::ranges::none_of(stretch.overflows, moves);
+  const bool is_unchanged = after == scale && std::ranges::none_of(stretch.overflows, moves);
   for (int64_t at = 0; at < count; ++at) {
     // Where among the steps the overflows lie is not known: the last ones stand for them.
     const int64_t overflow = at - (count - overflows);
-    double used = at == 0 || stands ? scale : kUnknown;
+    double used = at == 0 || is_unchanged ? scale : kUnknown;
     if (overflow >= 0) {
       const auto& logged = stretch.overflows[static_cast<size_t>(overflow)];
       if (logged.used) used = logged.used->value;
@@ -59,12 +59,12 @@ std::vector<LoggedStep> JoinSteps(const ScalePath& path, const Inference& infere
   return steps;
 }
 
-// One record tells of no step, and so of no policy.
+// One record reports no step, and so no policy.
 bool TellsSteps(const ScalePath& path) {
   return std::ranges::any_of(path.stretches, [](const Stretch& s) { return s.steps != 0; });
 }
 
-// Returns the scale that the log leaves behind, for a step that it does not tell of.
+// Returns the scale that the log leaves behind, for a step that it does not report.
 std::optional<double> LastScale(const ScalePath& path) {
   if (path.stretches.empty()) return std::nullopt;
   const Stretch& last = path.stretches.back();

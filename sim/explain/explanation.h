@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All that a training log tells about its loss scale: the command `dlsim explain`.
+// All that a training log says about its loss scale: the command `dlsim explain`.
 #pragma once
 
 #include <optional>
@@ -27,7 +27,7 @@ struct Explanation {
   ScalePath path = {};
   Inference inference = {};
   bool counted = false;                // `steps` has every step; otherwise the overflows only
-  std::vector<LoggedStep> steps = {};  // of the likeliest match, else as far as the log tells them
+  std::vector<LoggedStep> steps = {};  // of the likeliest match, else as far as the log states them
   std::vector<GradientBracket> brackets = {};
   BracketTotals totals = {};
   SkipSummary skips = {};

@@ -20,7 +20,7 @@ std::optional<LogEvent> GuidedDiffusion(std::string_view line);
 // Returns the record of a step: its `log2_scale` is a mean over the steps since the one before.
 std::optional<LogEvent> GuidedRecord(int64_t step, const PrintedNumber& log2_scale);
 
-// The rows "| lg_loss_scale | 19.3 |" and "| step | 10 |" of a table, which other rows stand
+// The rows "| lg_loss_scale | 19.3 |" and "| step | 10 |" of a table, which other rows are
 // between.
 class GuidedTable {
  public:
@@ -31,8 +31,8 @@ class GuidedTable {
   std::optional<PrintedNumber> log2_scale_;
 };
 
-// Counts the overflows between means by their falls; leaves the means out beside messages, which
-// tell each overflow.
+// Counts the overflows between means by their falls; leaves the means out where there are messages,
+// which report each overflow.
 void ReadGuidedMeans(LogEvents& log);
 
 }  // namespace dlsim::sim

@@ -14,7 +14,7 @@
 namespace dlsim::sim {
 namespace {
 
-// To make a scaler takes as long as so many steps.
+// Making a scaler takes as long as this number of steps.
 constexpr uint64_t kWorkOfMaking = 100;
 
 // Where a growth interval is sought at most.
@@ -34,7 +34,7 @@ bool LooksAtGradients(const LossScaler& scaler) {
   return scaler.uses_absmax() || scaler.looks_ahead() || scaler.histogram_edge().has_value();
 }
 
-// The policies of the stack that wrote the log. Where DeepSpeed tells of overflows, its scaler
+// The policies of the stack that wrote the log. Where DeepSpeed reports overflows, its scaler
 // decides also under Megatron's training loop.
 std::span<const std::string_view> OwnPolicies(const ScalePath& path) {
   static constexpr std::array<std::string_view, 4> kDeepSpeed = {
@@ -233,8 +233,8 @@ class Matcher {
   bool undecided_ = false;
 };
 
-// A log that begins amid training does not tell the counters; they begin anew with the first change
-// of the scale.
+// A log that starts in mid-training does not show the counters; the first change of the scale
+// resets them.
 void CutToFirstChange(Inference& inference) {
   ScalePath& path = inference.path;
   if (path.from_start || path.stretches.empty()) return;

@@ -13,7 +13,7 @@
 
 namespace dlsim::sim {
 
-// A parameter of a match, and whether the log tells it.
+// A parameter of a match, and whether the log states it.
 struct ParameterEvidence {
   std::string name = {}, value = {};
   bool seen = false;  // another value would not fit
@@ -30,12 +30,12 @@ struct PolicyMatch {
 };
 
 struct Inference {
-  ScalePath path = {};                    // that was fitted: from the first change on, see `cut`
-  std::optional<size_t> cut = {};         // stretches left out, since the log begins amid training
-  std::vector<PolicyMatch> matches = {};  // that reproduce all of it; the likeliest first
-  std::optional<PolicyMatch> best = {};   // otherwise the one that gets farthest
-  size_t tried = 0;                       // policies
-  bool undecided = false;                 // not every set of every policy was tried to its end
+  ScalePath path = {};             // that was fitted: from the first change on, see `cut`
+  std::optional<size_t> cut = {};  // stretches left out, since the log starts in mid-training
+  std::vector<PolicyMatch> matches = {};    // that reproduce all of it; the likeliest first
+  std::optional<PolicyMatch> best = {};     // otherwise the one that gets farthest
+  size_t tried = 0;                         // policies
+  bool undecided = false;                   // not every set of every policy was tried to its end
   std::vector<std::string> not_tried = {};  // policies that look at gradients
 };
 

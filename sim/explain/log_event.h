@@ -25,7 +25,7 @@ struct LogEvent {
   Kind kind = Kind::kSteps;
   size_t line = 0;
   std::optional<int64_t> number = {};
-  std::optional<int64_t> epoch = {};  // if `number` begins anew with each
+  std::optional<int64_t> epoch = {};  // if `number` restarts with each
   std::optional<PrintedNumber> used = {}, next = {};
   std::optional<bool> overflow = {};          // of the step of that number
   std::optional<int64_t> skipped = {};        // steps since the record before
@@ -40,7 +40,7 @@ struct LogEvent {
   int64_t median_of = 1;            // steps, if the scale is a median
   bool counts_falls = false;        // `skipped` has been counted from the falls of the scale
   bool is_rounded_to_zero = false;  // fairseq: the scale is less than half of its last digit
-  uint8_t wording = 0;              // whose line it is: two wordings may tell of one overflow
+  uint8_t wording = 0;              // whose line it is: two wordings may report one overflow
   bool bare_name = false;           // the key is "scale" alone, and nothing says of what
   std::optional<PrintedNumber> learning_rate = {};  // DeepSpeed: tells two engines apart
   std::optional<int> month = {};                    // DeepSpeed: of the line, counted from year 0
@@ -52,10 +52,10 @@ inline constexpr uint8_t kKeyValueWording = 255;
 
 // Returns what the message says in the wording of a stack; nothing for other lines. `line` has no
 // terminal codes.
-std::optional<LogEvent> RecogniseMessage(std::string_view line);
+std::optional<LogEvent> RecognizeMessage(std::string_view line);
 
 // The same for the wording of training scripts and of smaller stacks.
-std::optional<LogEvent> RecogniseScript(std::string_view line);
+std::optional<LogEvent> RecognizeScript(std::string_view line);
 
 // True for a line of settings, which names a scale and may name a step: DeepSpeed's
 // "loss_scale": 0 asks for a dynamic one.
@@ -64,12 +64,12 @@ bool PrintsSettings(std::string_view line);
 // Returns the number of the step that a line names; nothing if that is no count of steps.
 std::optional<int64_t> StepNumber(std::string_view line);
 
-// The same as RecogniseMessage for lines of JSON: those of fairseq and metaseq, and objects with a
+// The same as RecognizeMessage for lines of JSON: those of fairseq and metaseq, and objects with a
 // step and a scale.
-std::optional<LogEvent> RecogniseJson(std::string_view line);
+std::optional<LogEvent> RecognizeJson(std::string_view line);
 
 // The same for a line that has a step and a scale as "name: value" or "name=value"; a step
-// may stand as "[100] name=value".
-std::optional<LogEvent> RecogniseKeyValue(std::string_view line);
+// may be written as "[100] name=value".
+std::optional<LogEvent> RecognizeKeyValue(std::string_view line);
 
 }  // namespace dlsim::sim

@@ -52,7 +52,7 @@ Json ParseLenient(std::string_view text) {
   return Json::parse(QuoteNonfinite(text), is_shallow, /*allow_exceptions=*/false);
 }
 
-// Numbers may stand as text, as fairseq writes them.
+// Numbers may be text, as fairseq writes them.
 template <class Keys>
 std::optional<PrintedNumber> Field(const Json& object, const Keys& keys) {
   for (const std::string_view key : keys) {
@@ -93,7 +93,7 @@ std::optional<LogEvent> EventOf(const Json& object, LogStack stack) {
 
 }  // namespace
 
-std::optional<LogEvent> RecogniseJson(std::string_view line) {
+std::optional<LogEvent> RecognizeJson(std::string_view line) {
   const size_t start = line.find('{');
   if (start == std::string_view::npos || line.find("scale", start) == std::string_view::npos) {
     return std::nullopt;

@@ -44,7 +44,7 @@ bool IsScaleName(std::string_view name) {
   return true;
 }
 
-// Whether a word stands before "loss scale" that makes it another one: "kl loss scale: 0.5".
+// Whether a word before "loss scale" makes it another one: "kl loss scale: 0.5".
 bool IsScaleOfAnother(std::string_view line) {
   const size_t at = line.find("loss scale");
   if (at == line.npos || at < 2 || line[at - 1] != ' ' || !IsWordCharacter(line[at - 2])) {
@@ -110,7 +110,7 @@ std::optional<int64_t> StepNumber(std::string_view line) {
   return static_cast<int64_t>(step->value);
 }
 
-std::optional<LogEvent> RecogniseKeyValue(std::string_view line) {
+std::optional<LogEvent> RecognizeKeyValue(std::string_view line) {
   auto scale = FirstNumber(line, kScaleNames);
   bool bare_name = !FirstNumber(line, std::span(kScaleNames).first(kScaleNames.size() - 1));
   if (!scale) scale = PrefixedScale(line, bare_name);

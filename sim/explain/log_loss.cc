@@ -40,7 +40,7 @@ bool HasWordBeginning(std::string_view line, std::string_view start) {
   return false;
 }
 
-// Whether the word that stands before `at`, blanks between, leaves the loss that of the training.
+// Whether with the word before `at`, blanks between, the loss is still that of the training.
 bool IsPlain(std::string_view line, size_t at) {
   size_t end = at;
   while (end > 0 && line[end - 1] == ' ') --end;
@@ -118,13 +118,14 @@ LossOver OverWhich(std::string_view line, std::string_view name) {
   // fairseq and metaseq, trainer.py: a step that overflows is not logged.
   if (Has(line, "num_updates")) return LossOver::kApplied;
   // Megatron-LM, training_log: skipped iterations are left out, and of these it counts losses that
-  // are not finite. Under DeepSpeed no iteration is told as skipped: then the mean has them all.
+  // are not finite. Under DeepSpeed no iteration is reported as skipped: then the mean has them
+  // all.
   if (Has(line, "elapsed time per iteration (ms)")) return LossOver::kApplied;
   // ESPnet, espnet2/train/reporter.py: the weighted mean of those that are finite.
   if (Has(line, "epoch:train:")) return LossOver::kFinite;
   // Hugging Face's Trainer, logging_nan_inf_filter, which is on by default.
   if (Has(line, "'loss':") && Has(line, "'epoch':")) return LossOver::kFinite;
-  // Lightning, the step's own value beside its mean; PyTorch Lightning 1's "loss" is a mean
+  // Lightning, the step's own value and its mean; PyTorch Lightning 1's "loss" is a mean
   // over 20.
   if (name.ends_with("_step")) return LossOver::kStep;
   if (Has(line, "v_num=") || Has(line, "interval_runtime") || IsProgressBar(line)) {
@@ -162,7 +163,7 @@ void AddEpochMean(std::string_view line, std::string_view rest, PrintedLoss& los
 
 }  // namespace
 
-std::optional<PrintedLoss> RecogniseLoss(std::string_view line) {
+std::optional<PrintedLoss> RecognizeLoss(std::string_view line) {
   const auto is_there = [&](std::string_view start) { return HasWordBeginning(line, start); };
   if (std::ranges::any_of(kOtherRuns, is_there)) return std::nullopt;
   if (auto loss = LossRow(line)) return loss;

@@ -237,21 +237,21 @@ std::optional<LogEvent> SwinTransformer(std::string_view line) {
   return event;
 }
 
-constexpr std::array kRecognisers = {
+constexpr std::array kRecognizers = {
     DeepSpeedOverflow, DeepSpeedFp16Optimizer, DeepSpeedProgress, Apex,  Megatron, MindFormers,
     FairseqOverflow,   FairseqUpdates,         MetaseqStart,      Mxnet, Paddle,   ColossalAi,
     Stopped,           SwinTransformer};
 
 }  // namespace
 
-std::optional<LogEvent> RecogniseMessage(std::string_view line) {
-  for (uint8_t i = 0; i < kRecognisers.size(); ++i) {
-    std::optional<LogEvent> event = kRecognisers[i](line);
+std::optional<LogEvent> RecognizeMessage(std::string_view line) {
+  for (uint8_t i = 0; i < kRecognizers.size(); ++i) {
+    std::optional<LogEvent> event = kRecognizers[i](line);
     if (!event) continue;
     event->wording = i;
     return event;
   }
-  return RecogniseScript(line);
+  return RecognizeScript(line);
 }
 
 }  // namespace dlsim::sim

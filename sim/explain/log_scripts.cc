@@ -15,7 +15,7 @@ using Kind = LogEvent::Kind;
 
 // fairseq2, optim/fp16_loss_scaler.py: "Overflow detected at step 1, ignoring gradient, decreasing
 // loss scale from 128 to 64", which ends the training at the minimum. Its newer versions repeat a
-// skipped step, so that the number tells no step.
+// skipped step, so that the number gives no step.
 std::optional<LogEvent> Fairseq2(std::string_view line) {
   LogEvent event = {.stack = LogStack::kFairseq2, .kind = Kind::kOverflow};
   if (Has(line, "Overflow detected") && Has(line, "ignoring gradient, loss scale is already at")) {
@@ -185,11 +185,11 @@ constexpr std::array kScripts = {Fairseq2, Icefall,   TorchNpu,     GuidedDiffus
 
 }  // namespace
 
-std::optional<LogEvent> RecogniseScript(std::string_view line) {
+std::optional<LogEvent> RecognizeScript(std::string_view line) {
   for (size_t i = 0; i < kScripts.size(); ++i) {
     std::optional<LogEvent> event = kScripts[i](line);
     if (!event) continue;
-    event->wording = static_cast<uint8_t>(100 + i);  // after those of RecogniseMessage
+    event->wording = static_cast<uint8_t>(100 + i);  // after those of RecognizeMessage
     return event;
   }
   return std::nullopt;

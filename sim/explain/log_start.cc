@@ -32,8 +32,8 @@ Opening FindOpening(std::span<const LogEvent> events) {
   return opening;
 }
 
-// True if more overflows stand before the first record than there are steps before its own: they
-// tell of its step, too, and its scale is the one after it.
+// True if there are more overflows before the first record than steps before its own: they
+// report its step, too, and its scale is the one after it.
 bool MessagesLeaveNoStep(const std::vector<LogEvent>& events) {
   int64_t overflows = 0;
   for (const LogEvent& event : events) {
@@ -71,15 +71,15 @@ bool CountsFromZero(const LogEvent& first) {
 
 bool ShowsNext(const LogEvent& event, bool shows_next) { return !event.used || shows_next; }
 
-int64_t StepsTold(const LogEvent& record, int64_t overflows, int64_t interval, bool shows_next) {
-  int64_t told = ShowsNext(record, shows_next) ? 0 : 1;
-  if (record.kind == Kind::kSteps) told += overflows;
-  if (record.overflow.value_or(false)) told = std::max<int64_t>(told, 1);
-  if (record.skipped.value_or(0) > 0) told = std::max(told, interval);
-  return told;
+int64_t StepsImplied(const LogEvent& record, int64_t overflows, int64_t interval, bool shows_next) {
+  int64_t implied = ShowsNext(record, shows_next) ? 0 : 1;
+  if (record.kind == Kind::kSteps) implied += overflows;
+  if (record.overflow.value_or(false)) implied = std::max<int64_t>(implied, 1);
+  if (record.skipped.value_or(0) > 0) implied = std::max(implied, interval);
+  return implied;
 }
 
-// The first number tells whether steps count from 0, and with the second whether the log begins
+// The first number states whether steps count from 0, and with the second whether the log begins
 // with the training.
 LogStart FindStart(std::span<const LogEvent> events, bool shows_next) {
   const Opening opening = FindOpening(events);
@@ -90,22 +90,22 @@ LogStart FindStart(std::span<const LogEvent> events, bool shows_next) {
   }
   const LogEvent& first = *opening.first;
   if (CountsFromZero(first)) start.first_index = 0;
-  // One record alone tells of no steps before it, but for those that it counts.
+  // One record alone reports no steps before it, but for those that it counts.
   const int64_t interval = opening.second ? *opening.second->number - *first.number
                                           : std::max<int64_t>(first.skipped.value_or(0), 1);
   const int64_t end = *first.number + (first.kind == Kind::kSteps ? 1 - start.first_index : 0);
   start.of_training = end <= std::max<int64_t>(interval, 1) && first.epoch.value_or(0) <= 1;
   if (start.of_training && opening.second) return start;
   // Its count of skipped steps, or of updates, may be that of the messages before it.
-  const bool tells_all = first.kind == Kind::kUpdates
-                             ? opening.overflows > 0
-                             : first.skipped_total && *first.skipped_total == opening.overflows;
-  if (!opening.second && tells_all) {
+  const bool reports_all = first.kind == Kind::kUpdates
+                               ? opening.overflows > 0
+                               : first.skipped_total && *first.skipped_total == opening.overflows;
+  if (!opening.second && reports_all) {
     start.of_training = true;
     return start;
   }
-  const int64_t told = StepsTold(first, opening.overflows, interval, shows_next);
-  start.done = std::max<int64_t>(std::min(end - told, opening.overflow_at.value_or(end)), 0);
+  const int64_t implied = StepsImplied(first, opening.overflows, interval, shows_next);
+  start.done = std::max<int64_t>(std::min(end - implied, opening.overflow_at.value_or(end)), 0);
   start.of_training = start.of_training || (!opening.second && start.done == 0);
   start.skipped_total = std::max<int64_t>(first.skipped_total.value_or(0) - opening.overflows, 0);
   return start;

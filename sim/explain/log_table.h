@@ -13,7 +13,7 @@ namespace dlsim::sim {
 // Returns the rows that have a step and a scale; nothing if the first line is no header with a
 // column step (global_step, iteration) and a column scale (loss_scale, grad_scale, or a name that
 // ends so, as in "run - loss_scale"). A column skipped (overflow, found_inf) is optional. Of
-// TensorBoard's "Wall time,Step,Value" the name of the file at `place` tells the tag. Throws
+// TensorBoard's "Wall time,Step,Value" the name of the file at `place` states the tag. Throws
 // InputError for a number that is none.
 std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::string_view place);
 

@@ -63,7 +63,7 @@ bool Follows(const PrintedLoss& loss, const PrintedLoss& before) {
   return loss.step && before.step && *loss.step == *before.step + 1;
 }
 
-// How many messages about overflows stand from line `first` on and before `last`.
+// How many messages about overflows there are from line `first` on and before `last`.
 size_t MessagesBetween(const ScalePath& path, size_t first, size_t last) {
   size_t count = 0;
   for (const Stretch& stretch : path.stretches) {
@@ -85,8 +85,8 @@ SkipLoss OfCounts(const ScalePath& path, const PrintedLoss& loss, size_t overflo
   return *loss.nonfinite >= skipped ? NotFinite(loss) : WhichOf(loss, overflows);
 }
 
-// A loop may print the loss of a step before its message or after it: both neighbours count. On one
-// line the loss stands before the message, as in progress bars.
+// A loop may print the loss of a step before its message or after it: both neighbors count. On one
+// line the loss comes before the message, as in progress bars.
 SkipLoss AroundMessage(const ScalePath& path, size_t line) {
   const Losses losses = path.losses.printed;
   const auto next = std::ranges::upper_bound(losses, line, {}, &PrintedLoss::line);
@@ -129,8 +129,8 @@ SkipLoss OfRecord(const ScalePath& path, const Stretch& stretch, const PrintedLo
   if (const auto silence = Silence(loss.over); !silence.empty()) {
     return Unknown(std::string(silence));
   }
-  const bool is_told = is_sure || (before && Follows(loss, *before));
-  if (loss.over == LossOver::kSteps || (stretch.steps == 1 && is_told)) return Finite(path, loss);
+  const bool is_stated = is_sure || (before && Follows(loss, *before));
+  if (loss.over == LossOver::kSteps || (stretch.steps == 1 && is_stated)) return Finite(path, loss);
   return Unknown("the log does not print the loss of each step");
 }
 

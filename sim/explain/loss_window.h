@@ -15,7 +15,7 @@ struct SkipPlace {
   size_t stretch = 0, overflow = 0;
 };
 
-// What the losses say of the step. Of none of the two, `why` tells the reason.
+// What the losses say of the step. Of none of the two, `why` states the reason.
 struct SkipLoss {
   std::optional<PrintedLoss> nonfinite = {}, finite = {};
   std::string why = {};

@@ -23,7 +23,7 @@ using Kind = LogEvent::Kind;
 // No image, adapter or augmentation is scaled by so much, and training with a loss scale has it.
 constexpr double kHighScale = 0x1p13;
 
-// A scale that has been rounded so far that it may be one of two powers of two; 0 is told.
+// A scale that has been rounded so far that it may be one of two powers of two; 0 is printed.
 bool IsVague(const PrintedNumber& number) {
   return number.value != 0 && (number.low <= 0 || number.high >= 2 * number.low);
 }
@@ -32,7 +32,7 @@ bool SameMessage(const LogEvent& a, const LogEvent& b) {
   return a.kind == b.kind && a.number == b.number && SameScales(a, b);
 }
 
-// Two stacks tell of one overflow: Paddle and PaddleNLP, a scaler and the script that has it. The
+// Two stacks report one overflow: Paddle and PaddleNLP, a scaler and the script that has it. The
 // wording that comes first speaks; one of the two may leave out the scale that was used.
 void DropOtherWordings(std::vector<LogEvent>& events) {
   std::optional<LogEvent> last;
@@ -100,10 +100,10 @@ void KeepOneRank(LogEvents& log) {
                                   same ? "the same" : "other messages, as another engine does"));
 }
 
-// Ranks that do not: every message stands once for each. Equal ones alone could be overflows of one
-// rank at the minimal scale.
+// Ranks that do not: every message appears once for each. Equal ones alone could be overflows of
+// one rank at the minimal scale.
 void KeepOneOfEqual(LogEvents& log) {
-  std::vector<size_t> messages, record;  // and how many records stand before each
+  std::vector<size_t> messages, record;  // and how many records come before each
   size_t records = 0;
   bool tagged = true;
   for (size_t i = 0; i < log.events.size(); ++i) {
@@ -172,7 +172,7 @@ void RequireOneEngine(const std::vector<LogEvent>& events) {
                                again->skipped_total.value_or(0)));
 }
 
-// The engine's own count and the line of the training loop tell of one step: the first has the
+// The engine's own count and the line of the training loop report one step: the first has the
 // skipped steps, the second the scale.
 void JoinCounts(std::vector<LogEvent>& events) {
   const auto is_record = [](const LogEvent& e) { return e.kind == Kind::kSteps && e.number; };
@@ -194,7 +194,7 @@ void JoinCounts(std::vector<LogEvent>& events) {
 }
 
 void NoteNoScaler(LogEvents& log) {
-  const auto tells_more = [](const LogEvent& e) {
+  const auto states_more = [](const LogEvent& e) {
     const auto is_other = [](const std::optional<PrintedNumber>& scale) {
       return scale && (scale->value != 1 || IsVague(*scale));
     };
@@ -202,7 +202,7 @@ void NoteNoScaler(LogEvents& log) {
                        e.skipped.value_or(0) > 0 || e.skipped_total.value_or(0) > 0;
     return skips || e.kind == Kind::kStopped || is_other(e.used) || is_other(e.next);
   };
-  if (std::ranges::any_of(log.events, tells_more)) return;
+  if (std::ranges::any_of(log.events, states_more)) return;
   log.bounds_nothing = true;
   log.notes.push_back(
       "the loss scale is 1 throughout, which is also printed without loss scaling: no bound");

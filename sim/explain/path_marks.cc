@@ -59,7 +59,7 @@ class MarkFinder {
   }
 
   void FindLimits() {
-    marks_.told_interval = path_.told_interval;
+    marks_.stated_interval = path_.stated_interval;
     for (const GrowthDistance& distance : marks_.distances) {
       marks_.stands_at_highest |= marks_.longest_clean > distance.most;
     }

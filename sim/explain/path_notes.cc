@@ -16,8 +16,7 @@ void NoteNorms(const std::vector<LogEvent>& events, std::vector<std::string>& no
       "the gradient's norm is not finite in {} that {} not skipped, from line {} on: no loss "
       "scale helps",
       count == 1 ? "one line" : fmt::format("{} lines", count),
-      count == 1 ? "tells of a step" : "tell of steps",
-      std::ranges::find_if(events, is_bad)->line));
+      count == 1 ? "reports a step" : "report steps", std::ranges::find_if(events, is_bad)->line));
 }
 
 }  // namespace

@@ -11,20 +11,20 @@
 namespace dlsim::sim {
 namespace {
 
-// Beyond so many ways in parallel a fit is not decided.
+// With more alternatives in parallel than this a fit is not decided.
 constexpr size_t kMostBranches = 2000;
 
-// Up to so many nobody looks whether some of them are one.
+// Up to this number, alternatives are not compared with each other.
 constexpr size_t kFewBranches = 4;
 
-// So many steps that are clean or not without a choice take as long as one with a choice.
+// This number of steps that leave no choice takes as long as one that does.
 constexpr int64_t kPlainSteps = 4;
 
 // Between two messages no scale stands for more clean steps than this, and no more than these grow.
-constexpr int64_t kMostStandingSteps = 25000;
+constexpr int64_t kMostUnchangedSteps = 25000;
 constexpr int64_t kMostCleanSteps = 200000;
 
-// Of overflows that pass without a word before one that is told.
+// Of overflows that pass without a word before one that is stated.
 constexpr int64_t kMostHiddenOverflows = 7;
 
 // Where the overflows of a stretch may lie among its steps.
@@ -57,7 +57,7 @@ struct Work {
     done += static_cast<uint64_t>(until(first + count) - until(first));
   }
 
-  // So many plain steps, and it is too much for sure, or nearly.
+  // After this number of plain steps it is certainly, or nearly, too much.
   int64_t PlainRoom() const {
     constexpr uint64_t kEnough = 1'000'000'000;
     return static_cast<int64_t>(std::min(most - done + 1, kEnough)) * kPlainSteps;
@@ -141,7 +141,7 @@ bool IsBeyond(const LoggedOverflow& logged, const Branch& branch) {
 }
 
 // Returns the branch after the overflow of a message, or after the last of several where only that
-// is told.
+// is stated.
 std::optional<Branch> Overflowed(const Stretch& stretch, Branch branch) {
   const LoggedOverflow& logged = stretch.overflows.front();
   const int64_t most = stretch.hides_overflows ? kMostHiddenOverflows : 0;
@@ -163,7 +163,7 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
     work.AddPlain(clean, 1);
     if (work.IsTooMuch()) break;
     branch.way.clean = clean;
-    if (since_change == kMostStandingSteps) break;
+    if (since_change == kMostUnchangedSteps) break;
     if (!grows && since_change < 2) {
       const LoggedOverflow& logged = stretch.overflows.front();
       if (IsBeyond(logged, branch)) break;
@@ -172,8 +172,8 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
       }
     }
     const bool at_once = !stretch.announced && (grows || since_change >= 2);
-    const int64_t standing = std::min(kMostStandingSteps - since_change, kMostCleanSteps - clean);
-    const CleanSteps taken = TakeCleanSteps(at_once ? standing : 1, branch);
+    const int64_t unchanged = std::min(kMostUnchangedSteps - since_change, kMostCleanSteps - clean);
+    const CleanSteps taken = TakeCleanSteps(at_once ? unchanged : 1, branch);
     if (!taken.fits) break;
     work.AddPlain(clean + 1, taken.count - 1);
     if (work.IsTooMuch()) break;
@@ -256,7 +256,7 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t mo
   size_t first = 0;  // of the last explained stretch's ways
   Work work = {.most = most_work};
   for (const Stretch& stretch : path.stretches) {
-    CurrentCaller().CheckCancelled();
+    CurrentCaller().CheckCanceled();
     for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
     fit.branches = branches.size();
     fit.end = branches.front().scaler;

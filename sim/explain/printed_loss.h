@@ -10,7 +10,7 @@
 
 namespace dlsim::sim {
 
-// Of which steps a printed loss tells.
+// Which steps a printed loss is about.
 enum class LossOver : uint8_t {
   kStep,     // of its own step
   kSteps,    // a mean over all steps since the line before
@@ -38,6 +38,6 @@ struct LogLosses {
 
 // Returns the loss that a line prints; nothing if it prints none, or that of a validation. `line`
 // has no terminal codes; it may be JSON.
-std::optional<PrintedLoss> RecogniseLoss(std::string_view line);
+std::optional<PrintedLoss> RecognizeLoss(std::string_view line);
 
 }  // namespace dlsim::sim

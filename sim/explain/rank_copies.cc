@@ -11,7 +11,7 @@ using Same = std::function<bool(size_t, size_t)>;
 // How far the first rank may be ahead of the last one, in messages.
 constexpr size_t kMostLead = 3;
 
-// Messages that ranks print with others between them could be those of one rank: only beside
+// Messages that ranks print with others between them could be those of one rank: only next to
 // messages whose copies follow each other are they taken for copies.
 bool HasCopiesInARow(const Same& same, size_t count, size_t ranks) {
   for (size_t i = 0, end = 0; i < count; i = end) {
@@ -21,23 +21,23 @@ bool HasCopiesInARow(const Same& same, size_t count, size_t ranks) {
   return false;
 }
 
-// Returns the messages of the first rank; none if the sequence is not that of so many.
+// Returns the messages of the first rank; none if the sequence is not that of `ranks` ranks.
 std::vector<size_t> FirstOf(size_t ranks, size_t count, const Same& same) {
   std::vector<size_t> kept;
-  std::vector<size_t> told(ranks - 1, 0);  // messages of the others, the slowest one last
+  std::vector<size_t> matched(ranks - 1, 0);  // messages of the others, the slowest one last
   for (size_t i = 0; i < count; ++i) {
-    const auto waiting = std::ranges::find_if(told.rbegin(), told.rend(), [&](size_t done) {
+    const auto waiting = std::ranges::find_if(matched.rbegin(), matched.rend(), [&](size_t done) {
       return done < kept.size() && same(kept[done], i);
     });
-    if (waiting == told.rend()) {
+    if (waiting == matched.rend()) {
       kept.push_back(i);
     } else {
       ++*waiting;
-      std::ranges::sort(told, std::greater{});
+      std::ranges::sort(matched, std::greater{});
     }
-    if (kept.size() - told.back() > kMostLead) return {};
+    if (kept.size() - matched.back() > kMostLead) return {};
   }
-  if (told.back() != kept.size() || kept.size() < 2) return {};
+  if (matched.back() != kept.size() || kept.size() < 2) return {};
   const auto differs = [&](size_t i) { return !same(kept.front(), i); };
   return std::ranges::any_of(kept, differs) ? kept : std::vector<size_t>();
 }

@@ -11,13 +11,13 @@
 #include "sim/base/caller.h"
 #include "sim/base/text_input.h"
 #include "sim/explain/guided_diffusion.h"
+#include "sim/explain/line_words.h"
 #include "sim/explain/log_averages.h"
 #include "sim/explain/log_json.h"
 #include "sim/explain/log_start.h"
 #include "sim/explain/log_table.h"
 #include "sim/explain/log_text.h"
 #include "sim/explain/one_voice.h"
-#include "sim/explain/told_words.h"
 
 namespace dlsim::sim {
 namespace {
@@ -40,7 +40,7 @@ template <class Visit>
 size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit) {
   size_t number = first_number;
   for (size_t at = 0; at < text.size();) {
-    CurrentCaller().CheckCancelled();
+    CurrentCaller().CheckCanceled();
     const size_t end = std::min(text.find('\n', at), text.size());
     for (std::string_view rest = text.substr(at, end - at); !rest.empty();) {
       const size_t length = std::min(rest.find('\r'), rest.size());
@@ -54,20 +54,20 @@ size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit
 }
 
 void ReadLine(std::string_view raw, size_t number, GuidedTable& table, LogEvents& log) {
-  const ToldWords words = FindToldWords(raw);
+  const LineWords words = FindLineWords(raw);
   if (!words.scale && !words.loss) return;
   std::string stripped;
   const std::string_view line = StripTerminalCodes(raw, stripped);
-  if (std::optional<PrintedLoss> loss = RecogniseLoss(line)) {
+  if (std::optional<PrintedLoss> loss = RecognizeLoss(line)) {
     loss->line = number;
     log.losses.printed.push_back(*loss);
   }
   if (!words.scale) return;
   std::optional<LogEvent> event = table.Add(line);
-  if (!event) event = RecogniseMessage(line);
+  if (!event) event = RecognizeMessage(line);
   if (!event && PrintsSettings(line)) return;
-  if (!event) event = RecogniseJson(line);
-  if (!event) event = RecogniseKeyValue(line);
+  if (!event) event = RecognizeJson(line);
+  if (!event) event = RecognizeKeyValue(line);
   if (!event || event->kind == Kind::kIgnored) return;
   event->line = number;
   log.events.push_back(std::move(*event));
@@ -85,19 +85,19 @@ void AddLosses(std::span<const LogEvent> events, std::vector<PrintedLoss>& losse
   }
 }
 
-// Lines that name a step and a scale are left out beside those of a stack that tell the same, and
-// where messages tell scales, those whose scale may be another one.
+// Lines that name a step and a scale are left out where those of a stack say the same, and
+// where messages give scales, those whose scale may be another one.
 void PreferMessages(std::vector<LogEvent>& events) {
   const auto is_record = [](const LogEvent& e) { return !e.key_value && IsRecord(e); };
-  const auto tells = [](const LogEvent& e) { return !e.key_value && (e.used || e.next); };
+  const auto states = [](const LogEvent& e) { return !e.key_value && (e.used || e.next); };
   const bool has_records = std::ranges::any_of(events, is_record);
-  const bool has_messages = std::ranges::any_of(events, tells);
+  const bool has_messages = std::ranges::any_of(events, states);
   std::erase_if(events, [&](const LogEvent& e) {
     return e.key_value && (has_records || (has_messages && e.bare_name));
   });
 }
 
-// Reads one file as what it is; what it tells joins `all`.
+// Reads one file as what it is; what it states joins `all`.
 void ReadFile(const std::string& path, size_t& lines, LogEvents& log) {
   const std::string text = ReadText(path);
   std::optional<std::vector<LogEvent>> events = ReadTrainerState(text);

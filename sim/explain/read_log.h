@@ -20,7 +20,7 @@ struct LogEvents {
 };
 
 // Reads logs in the order given, as parts of one; "-" is standard input. Each rank's copy of a line
-// counts once. Throws InputError if a file cannot be read, or if no line tells a loss scale.
+// counts once. Throws InputError if a file cannot be read, or if no line states a loss scale.
 LogEvents ReadLogs(std::span<const std::string> paths);
 
 // Joins events to stretches of steps. Throws InputError for numbers that no step has.

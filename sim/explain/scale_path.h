@@ -69,7 +69,7 @@ struct PrintedNumber {
 // A step whose gradients were not finite, with the scale that it used and the next one.
 struct LoggedOverflow {
   std::optional<PrintedNumber> used = {}, next = {};
-  size_t line = 0;  // of the message about it; 0 if a record alone tells of it
+  size_t line = 0;  // of the message about it; 0 if a record alone reports it
 };
 
 // What is known of the last step of a stretch.
@@ -93,10 +93,10 @@ enum class DeepSpeedScaler : uint8_t { kNone, kFp16Optimizer, kBefore0171, kNewe
 
 struct ScalePath {
   LogStack stack = LogStack::kTable;
-  bool from_start = true;                     // false: training began before the log
-  int64_t first_step = 1;                     // the log's number of the first step
-  bool bounds_nothing = false;                // as in LogEvents
-  std::optional<int64_t> told_interval = {};  // of growth, where a message names it
+  bool from_start = true;                       // false: training began before the log
+  int64_t first_step = 1;                       // the log's number of the first step
+  bool bounds_nothing = false;                  // as in LogEvents
+  std::optional<int64_t> stated_interval = {};  // of growth, where a message names it
   std::vector<Stretch> stretches = {};
   DeepSpeedScaler deepspeed = DeepSpeedScaler::kNone;
   std::optional<size_t> zero_at_line = {};     // the first scale of 0: no gradient is left

@@ -11,8 +11,9 @@ namespace {
 // The scale of a Python float falls to 0 within fewer overflows.
 constexpr int64_t kMostOverflows = 20000;
 
-// A scale that stands through so many overflows has reached its floor: no hysteresis is as long.
-constexpr int64_t kStandingOverflows = 1200;
+// A scale that stays the same through this many overflows is at its floor: no hysteresis is as
+// long.
+constexpr int64_t kUnchangedOverflows = 1200;
 
 // Returns the index of the first of kSettledSteps applied steps in a row; the end if there are
 // none.
@@ -123,16 +124,16 @@ SkipSummary JudgeSkips(std::span<const LoggedStep> steps, const SkipContext& con
 std::optional<MinimumForecast> ForecastMinimum(LossScaler scaler) {
   MinimumForecast forecast = {.minimum = scaler.scale()};
   ScalerInput input = {.overflow = true, .absmax = std::numeric_limits<float>::infinity()};
-  int64_t standing = 0;
-  for (int64_t i = 1; i <= kMostOverflows && standing < kStandingOverflows; ++i) {
+  int64_t unchanged = 0;
+  for (int64_t i = 1; i <= kMostOverflows && unchanged < kUnchangedOverflows; ++i) {
     const ScalerDecision decision = scaler.Next(input);
     if (!decision.skip) return std::nullopt;
     if (scaler.scale() < forecast.minimum) {
       forecast.minimum = scaler.scale();
       forecast.overflows = i;
-      standing = 0;
+      unchanged = 0;
     } else {
-      ++standing;
+      ++unchanged;
     }
     if (!decision.event || !decision.event->fatal) continue;
     forecast.raises = decision.event->type;

@@ -29,11 +29,11 @@ constexpr auto EnumNames(SkipKind) {
                                             {SkipKind::kDivergence, "divergence"}});
 }
 
-// So many applied steps in a row end the search for the first scale.
+// This number of applied steps in a row ends the search for the first scale.
 inline constexpr int64_t kSettledSteps = 10;
 
-// So many falls after the last growth, or after the warm-up, are a divergence, if they lead so far
-// below every scale that was used before.
+// This number of falls after the last growth, or the warm-up, is a divergence, if they lead this
+// far below every scale that was used before.
 inline constexpr int64_t kFallsOfDivergence = 4;
 inline constexpr double kFallOfDivergence = 8;
 
@@ -48,7 +48,7 @@ struct SkipSummary {
   std::optional<double> expected_share = {};  // one per growth interval
 };
 
-// What is known of the steps beside themselves.
+// What is known about the steps besides themselves.
 struct SkipContext {
   std::optional<int64_t> growth_interval = {};  // of the policy
   bool counted = true;     // the steps have the clean ones too, not overflows only

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What another policy would have done where a log tells at which scales gradients overflowed.
+// What another policy would have done where a log states at which scales gradients overflowed.
 #pragma once
 
 #include <array>

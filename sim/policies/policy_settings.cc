@@ -118,7 +118,7 @@ void RequireUsed(std::span<const PolicyInfo* const> policies, std::span<const st
 void RestoreState(std::span<const std::string> state, std::string_view policy,
                   ConfiguredScaler& configured) {
   if (state.empty()) return;
-  configured.anew = configured.scaler;
+  configured.initial = configured.scaler;
   LossScaler& scaler = configured.scaler;
   std::set<std::string> keys;
   const std::string scale_field = scaler.Checkpoint().front().name;

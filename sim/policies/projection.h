@@ -63,19 +63,19 @@ std::optional<int64_t> OverflowsToZero(const typename P::Config& config) {
 // Notes a first scale `name` that as float32 is 0 or infinite, which no factor changes.
 void NoteDeadStart(std::string_view name, double scale, std::vector<std::string>& notes);
 
-// Notes that the scale becomes 0 after so many overflows in a row.
+// Notes after how many overflows in a row the scale becomes 0.
 void NoteZero(std::optional<int64_t> overflows, std::vector<std::string>& notes);
 
 // Notes a factor that divides the scale on an overflow without lowering it.
 void NoteDivisor(std::string_view name, double factor, std::vector<std::string>& notes);
 
-// Notes that the scale becomes infinite after so many clean steps.
+// Notes after how many clean steps the scale becomes infinite.
 void NoteInfinity(std::optional<int64_t> clean_steps, std::vector<std::string>& notes);
 
 // As NoteInfinity, for a scale without a ceiling: it can also take longer than kProjectedSteps.
 void NoteNoCeiling(std::optional<int64_t> clean_steps, std::vector<std::string>& notes);
 
-// Notes that the scale arrives at its ceiling `name` after so many clean steps, if that is no power
+// Notes after how many clean steps the scale reaches its ceiling `name`, if that is not a power
 // of two.
 void NoteCeiling(std::string_view name, double ceiling, std::optional<int64_t> clean_steps,
                  std::vector<std::string>& notes);

@@ -20,7 +20,7 @@ bool IsCurrent(const ProfileWriter::Done& done, int64_t done_at,
          std::ranges::all_of(now.changed_at, [&](int64_t time) { return time <= done_at; });
 }
 
-// Files that look alike may be those of another run, or have been written anew with old times.
+// Files that look alike may be those of another run, or have been rewritten with old times.
 void RequireSameContent(const ProfileWriter::Done& done, std::span<const std::string> paths) {
   for (size_t k = 0; k < paths.size(); ++k) {
     if (ContentHash(paths[k]) == done.files[k].content) continue;

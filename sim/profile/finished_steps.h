@@ -21,7 +21,7 @@ struct StepRange {
   friend bool operator==(const StepRange&, const StepRange&) = default;
 };
 
-// Part `index` (from 0) of `parts` nearly equal parts of so many steps.
+// Part `index` (from 0) of `parts` nearly equal parts of the steps.
 StepRange ShardOf(size_t steps, uint64_t index, uint64_t parts);
 
 // What becomes of finished steps of which the trace no longer has the files.

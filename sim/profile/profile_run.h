@@ -28,7 +28,7 @@ struct ProfileRequest {
   ProfileSettings settings;
   ProfileWriter::Existing existing = ProfileWriter::Existing::kReplace;
   Unfinished unfinished = Unfinished::kResume;
-  uint64_t shard = 0, shards = 1;  // shard `shard`, counted from 0, of so many
+  uint64_t shard = 0, shards = 1;  // shard `shard`, counted from 0, of `shards`
   StepOptions step;                // but for what the settings say
 };
 

@@ -8,14 +8,14 @@
 #include "dlsim/error.h"
 #include "sim/profile/content_hash.h"
 #include "sim/replay/steps_read_ahead.h"
-#include "src/base/beside.h"
 #include "src/base/parallel_in_order.h"
+#include "src/base/side_task.h"
 #include "src/histogram/histogram_sums.h"
 
 namespace dlsim::sim {
 namespace {
 
-// Counting a value takes as long as looking at so many.
+// Counting a value takes as long as looking at this number of values.
 constexpr uint64_t kLooksPerValue = 4;
 
 // Notes the files that a step was counted from. Throws InputError if they changed since `state`.
@@ -74,9 +74,9 @@ void StepEncoder::Start() {
   const TraceStep opened = queue_.Take(range_.begin);
   ProfileStep step;
   const auto profile = [&] { step = ProfileOf(opened, edges_, options_); };
-  next < range_.end ? queue_.LoadBeside(next, profile) : profile();
+  next < range_.end ? queue_.LoadDuring(next, profile) : profile();
   NoteFiles(steps_.files(range_.begin), std::exchange(state_, std::move(next_state)), step);
-  encoding_ = StartBeside([this, whole = std::make_shared<const ProfileStep>(std::move(step))] {
+  encoding_ = StartAsync([this, whole = std::make_shared<const ProfileStep>(std::move(step))] {
     return EncodeStep(*whole, edges_);
   });
 }

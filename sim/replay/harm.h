@@ -19,7 +19,7 @@
 namespace dlsim::sim {
 
 // Tells which tensors of a step have a gradient that is nothing but the rounding error of float32,
-// as that of a bias before a normalisation, whose true gradient is zero: its norm is below 2^-12 of
+// as that of a bias before a normalization, whose true gradient is zero: its norm is below 2^-12 of
 // that of the gradient of the layer's output, from which it is summed up. Where that was not
 // recorded, its root mean square is below 2^-18 of that of another parameter of the layer. Such an
 // error varies from step to step: up to 2^3 times as much is noise, too, where the tensor was noise
@@ -110,7 +110,7 @@ inline constexpr double kFeatureHarmThreshold = 0.06, kRowHarmThreshold = 0.02;
 // for it.
 inline size_t MostLost(size_t steps) { return std::max<size_t>(1, steps / 20); }
 
-// Returns the mean harm over tensors up to which a conversion serves a step.
+// Returns the mean harm over tensors up to which a conversion is safe for a step.
 double HarmLimit(const Conversion& conversion, bool parameters_only);
 
 // Returns the harm of rounding alone, which a format does at any scale: about 2^-2p/3 for

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a run lost, tensor by tensor, over bins of neighbouring steps: memory does not grow with the
+// What a run lost, tensor by tensor, over bins of neighboring steps: memory does not grow with the
 // number of steps.
 #pragma once
 
@@ -27,7 +27,7 @@ struct HeatMapRow {
   std::vector<TensorStats> cells;  // per bin, over its steps and micro-steps
 };
 
-// The map of one run. Bins hold as many steps as their neighbours, or one more.
+// The map of one run. Bins hold as many steps as their neighbors, or one more.
 class HeatMap {
  public:
   // `steps` are those of the source; at most `max_bins` bins, at least one.

@@ -13,7 +13,7 @@ ReplayRun MakeRun(const NamedFormat& format, const PolicyInfo& policy,
           .rules = policy.rules,
           .scaler = std::move(configured.scaler),
           .clipping = {.max_norm = {}, .max_value = {}, .rule = policy.rules.clip_rule},
-          .anew = std::move(configured.anew)};
+          .initial = std::move(configured.initial)};
 }
 
 ReplayRun MakeRun(std::string_view format, std::string_view policy,

@@ -15,13 +15,13 @@
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
 #include "src/base/check.h"
-#include "src/base/parallel_beside.h"
+#include "src/base/parallel_side_task.h"
 #include "src/profile/part_code.h"
 
 namespace dlsim::sim {
 namespace {
 
-// A policy may compute ever new scales; beyond so many questions the cache begins anew.
+// A policy may compute ever new scales; beyond this number of questions the cache is emptied.
 constexpr size_t kMostQuestions = size_t{1} << 16;
 
 // How many elements are looked at in the time of an answer, some microsecond.
@@ -118,7 +118,7 @@ class OpenedStep final : public GradientStep {
       }
       measured.answers.emplace_back(tensors);
     }
-    ParallelForBeside(
+    ParallelForWithSideTask(
         tensors,
         [&](size_t t) {
           for (size_t q = 0; q < prepared.size(); ++q) {

@@ -95,7 +95,7 @@ std::string WarmUp(const SimulationRun& run) {
       expected ? std::to_string(*expected) : "endless", skipped);
 }
 
-// What a tensor loses at its worst step stands among its counters.
+// What a tensor loses at its worst step is shown with its counters.
 constexpr int kWorstStepPlace = 3;
 
 TableRow InPlace(TableRow row, const std::map<int, std::string>& cells) {

@@ -71,7 +71,7 @@ std::optional<DetailQuestion> RunState::Detail() const {
 StepQuestion RunState::Prepare(int64_t step, const std::vector<StepTensor>& tensors,
                                const std::vector<GradientSpread>& spreads) {
   if (run_.resume && !resumed_ && step >= run_.resume->at_step) {
-    if (run_.anew) initial_ = *run_.anew;
+    if (run_.initial) initial_ = *run_.initial;
     ResumeFrom(run_.resume->kept, initial_, run_.scaler);
     for (LossScaler& unit : units_) ResumeFrom(run_.resume->kept, initial_, unit);
     resumed_ = true;

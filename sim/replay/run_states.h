@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs that live through the same steps: those that ask alike share an answer.
+// Runs that take the same steps: those with the same question share an answer.
 #pragma once
 
 #include <cstddef>

@@ -55,7 +55,7 @@ std::vector<SimulationRun> PrepareRuns(const SimulationRequest& request);
 std::optional<int64_t> FirstDifference(const ReplayResult& whole, const ReplayResult& interrupted);
 
 // Replays all runs that were not refused and stores their results, and their heat maps of at most
-// so many bins if that is given. Another consumer may receive the same steps.
+// `heat_map_bins` bins if given. Another consumer may receive the same steps.
 void Simulate(const GradientSource& source, ReplayOptions options, std::vector<SimulationRun>& runs,
               std::optional<uint64_t> heat_map_bins = std::nullopt,
               StepConsumer* companion = nullptr);

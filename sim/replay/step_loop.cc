@@ -274,10 +274,10 @@ class StepLoop {
 
   // Opens the next step while this one is measured.
   void TakeOne(size_t i) {
-    CurrentCaller().CheckCancelled();
+    CurrentCaller().CheckCanceled();
     OpenStep open = {queue_.Take(i), nullptr, {}, {}};
     MeasuredStep measured;
-    queue_.LoadBeside(i + 1, [&] { measured = MeasureAsked(open); });
+    queue_.LoadDuring(i + 1, [&] { measured = MeasureAsked(open); });
     consumer_.Advance(i, *open.step, measured);
     queue_.GiveBack(std::move(open.step));
   }
@@ -295,7 +295,7 @@ class StepLoop {
     };
     const auto take = [&](size_t k, OpenStep step) {
       if (!consumer_.going()) throw Enough();
-      CurrentCaller().CheckCancelled();
+      CurrentCaller().CheckCanceled();
       const MeasuredStep measured = MeasureAsked(step);
       consumer_.Advance(first + k, *step.step, measured);
     };

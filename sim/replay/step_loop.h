@@ -11,8 +11,8 @@
 
 namespace dlsim::sim {
 
-// Returns how many questions may be asked at once of a step of so many tensors: more answers would
-// take more than half of the memory, and wait for another pass.
+// Returns how many questions may be asked at once of a step with `tensors` tensors: more answers
+// would take more than half of the memory, and wait for another pass.
 size_t QuestionsAtOnce(size_t tensors, uint64_t memory_bytes);
 
 // The questions of all consumers about one step, each question once.

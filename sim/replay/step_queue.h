@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "src/base/beside.h"
+#include "src/base/side_task.h"
 
 namespace dlsim::sim {
 
@@ -28,18 +28,18 @@ class StepQueue {
     return step;
   }
 
-  // Takes back a step, to be closed beside later work: closing many files takes long.
+  // Takes back a step, to be closed during later work: closing many files takes long.
   void GiveBack(Step step) { finished_ = std::move(step); }
 
   // Calls work() and meanwhile closes what was given back and loads step i, if there is one; a
   // failure to load is kept for Take.
   template <class Work>
-  void LoadBeside(size_t i, const Work& work) {
+  void LoadDuring(size_t i, const Work& work) {
     const auto close_and_load = [&] {
       finished_.reset();
       LoadAhead(i);
     };
-    RunBeside(close_and_load, work);
+    RunWithSideTask(close_and_load, work);
   }
 
  private:

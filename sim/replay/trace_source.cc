@@ -17,7 +17,7 @@
 namespace dlsim::sim {
 namespace {
 
-// Steps of at most so many bytes are small: some milliseconds of one thread.
+// Steps of at most this size in bytes are small: some milliseconds of one thread.
 constexpr uint64_t kSmallStepBytes = uint64_t{16} << 20;
 // A process can have some thousand files open, and several steps for each thread.
 constexpr size_t kFewFiles = 4;

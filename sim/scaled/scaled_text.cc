@@ -105,7 +105,7 @@ HarmOverSteps BackwardHarm(const ScaledAdvice& format) {
 Verdict VerdictOn(const ScaledAdvice& format) {
   if (format.looked_at.empty() || HasGaps(format)) return Verdict::kOverflows;
   if (format.FailsInForward()) return Verdict::kFailsInForward;
-  return format.FailsInBackward(kScaledBackwardWorse) ? Verdict::kNoScaleServes : Verdict::kAsIs;
+  return format.FailsInBackward(kScaledBackwardWorse) ? Verdict::kNoScaleIsSafe : Verdict::kAsIs;
 }
 
 std::string ScaledSentence(const ScaledAdvice& format) {

@@ -77,7 +77,7 @@ RankSample SampleOf(const RankTensor& tensor, size_t most_ranks, uint64_t count)
 double TrueShareOfMean(const RankValues& recorded);
 
 // Returns the values of the first `ranks` ranks. Beyond those recorded each element of a rank is
-// mixed from those of two recorded ones, drawn for every element and rank anew, at most as large as
+// mixed from those of two recorded ones, drawn for every element and rank, at most as large as
 // the largest one of the tensor; zeros stay as frequent as they are. Its sign is changed as often
 // as makes that share of the mean: sums are over elements, so that this keeps an element's mean and
 // spread over ranks.

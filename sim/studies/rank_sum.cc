@@ -72,7 +72,7 @@ std::vector<float> Ring(const RankValues& sent, std::span<const size_t> order,
 }
 
 // NCCL's binary tree over positions: odd ones are leaves, and one whose lowest bit is b has its
-// children b / 2 before and, as far as there are so many, after it. The root is 0.
+// children b / 2 before and, if it exists, after it. The root is 0.
 struct Children {
   size_t count = 0;
   std::array<size_t, 2> at = {};

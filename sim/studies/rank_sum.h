@@ -57,7 +57,7 @@ struct Reduction {
   float Before(size_t ranks) const;
   float After(size_t ranks) const { return static_cast<float>(ranks) / Before(ranks); }
 
-  // How many times its rounding and that of float32 may stand one after another on a value's way:
+  // How many times its rounding and that of float32 may follow one another on a value's way:
   // whatever the order, the result lies within a factor of (1 + u)^n of each term.
   double LargestGrowth(size_t ranks) const;
 };

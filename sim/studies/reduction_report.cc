@@ -36,7 +36,8 @@ std::string GrowthText(const ReductionResult& result) {
   return fmt::format("; the error of additions grows as ranks^{:.2f}", *result.exponent);
 }
 
-// The float32 sums of the same format, and float32 itself, beside a run that rounds each addition.
+// The float32 sums of the same format, and float32 itself, compared with a run that rounds each
+// addition.
 std::string ComparedText(const ReductionStudy& study, const ReductionResult& run) {
   std::string text;
   for (const ReductionResult& other : study.reductions) {

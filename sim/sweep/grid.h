@@ -36,7 +36,7 @@ struct SweepGrid {
   std::vector<std::string> formats, policies, roundings;
   std::vector<SweepAxis> settings;  // of one value
   std::vector<SweepAxis> axes;
-  std::optional<uint64_t> random = {};  // so many points drawn, instead of all combinations
+  std::optional<uint64_t> random = {};  // number of points drawn, instead of all combinations
   uint64_t seed = 0;
   uint64_t limit = 1'000'000;  // of points
 };

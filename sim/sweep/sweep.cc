@@ -29,7 +29,7 @@ StepAnswer AnswerOf(const ReplayStep& record) {
   return answer;
 }
 
-// The runs that ask about single tensors or elements, and live through each step as in a replay.
+// The runs that ask about single tensors or elements, and take each step as in a replay.
 class GeneralRuns {
  public:
   explicit GeneralRuns(const ReplayOptions& options) : states_(options) {}

@@ -21,7 +21,7 @@ struct ValueRange {
   friend bool operator==(const ValueRange&, const ValueRange&) = default;
 };
 
-// What stands between two commas.
+// What is between two commas.
 struct ValueItem {
   std::vector<std::string> values;
   std::optional<ValueRange> range = {};

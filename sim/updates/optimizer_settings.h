@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an optimizer is told for one update: the recorded values, or others that the user asks for.
+// Settings of an optimizer for one update: the recorded values, or those that the user gives.
 #pragma once
 
 #include <array>

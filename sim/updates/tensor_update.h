@@ -22,7 +22,7 @@ struct TensorState {
   UpdateCounts counts;
 };
 
-// What all runs with the same settings are told.
+// What all runs with the same settings receive.
 struct TensorStep {
   std::span<const float> gradients;
   OptimizerSettings settings;

@@ -35,7 +35,7 @@ DecayFactor DecayOf(const OptimizerSettings& s, const Numbers& numbers) {
   return {numbers.Multiplier(1 - s.lr * s.weight_decay), s.weight_decay != 0};
 }
 
-// PyTorch's fused kernel for CUDA is told float32 numbers and computes in them; 1 - beta is exact.
+// PyTorch's fused kernel for CUDA receives float32 numbers and computes in them; 1 - beta is exact.
 void SetFusedOnCuda(const OptimizerSettings& s, double t, AdamFactors& f) {
   f.kernel = AdamKernel::kFusedCuda;
   f.weights.kept = -(Factor(s.lr) * Factor(s.weight_decay));

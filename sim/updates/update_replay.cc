@@ -138,16 +138,16 @@ void UpdateReplay::TakeTensor(size_t tensor, const ProbeStep& step) {
   if (!step.updated[tensor]) return;
   FollowedTensor& followed = tensors_[tensor];
   const std::string place = fmt::format("{}: step {}", place_, step.step);
-  TensorStep told;
-  told.gradients = std::span(step.gradients).subspan(followed.first, followed.count);
-  told.update = ++followed.updates;
-  told.has_first = std::exchange(followed.has_first, true);
-  told.random = {seed_, StreamOf(head_.tensors[tensor].name, step.step,
-                                 static_cast<int64_t>(followed.updates))};
+  TensorStep tensor_step;
+  tensor_step.gradients = std::span(step.gradients).subspan(followed.first, followed.count);
+  tensor_step.update = ++followed.updates;
+  tensor_step.has_first = std::exchange(followed.has_first, true);
+  tensor_step.random = {seed_, StreamOf(head_.tensors[tensor].name, step.step,
+                                        static_cast<int64_t>(followed.updates))};
   const ProbeGroup& group = step.groups.at(step.group_of.at(tensor));
   const auto update = [&](size_t run) {
-    told.settings = SettingsOf(group, all_[run].overrides, place);
-    UpdateTensor(all_[run], told, kept_[tensor][run].state);
+    tensor_step.settings = SettingsOf(group, all_[run].overrides, place);
+    UpdateTensor(all_[run], tensor_step, kept_[tensor][run].state);
   };
   for (size_t run = runs_.size(); run < all_.size(); ++run) update(run);
   for (size_t run = 0; run < runs_.size(); ++run) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays the updates of a probe in several runs at once, beside float32: a step at a time, with
+// Replays the updates of a probe in several runs at once, and in float32: a step at a time, with
 // memory for the followed elements of each run.
 #pragma once
 

@@ -108,13 +108,13 @@ std::vector<UpdateRun> RemediesOf(const UpdateRun& run, const OptimizerSettings&
   std::vector<UpdateRun> remedies;
   const bool narrow_weights = run.updated_weights().has_value();
   if (narrow_weights) {
-    UpdateRun mended = run;
-    mended.compensation = Compensation::kNone;
-    mended.rounding = WeightRounding::kStochastic;
-    remedies.push_back(Finished(mended, run.kernel));
-    mended.rounding = WeightRounding::kNearestEven;
-    mended.compensation = Compensation::kKahan;
-    remedies.push_back(Finished(mended, run.kernel));
+    UpdateRun fixed = run;
+    fixed.compensation = Compensation::kNone;
+    fixed.rounding = WeightRounding::kStochastic;
+    remedies.push_back(Finished(fixed, run.kernel));
+    fixed.rounding = WeightRounding::kNearestEven;
+    fixed.compensation = Compensation::kKahan;
+    remedies.push_back(Finished(fixed, run.kernel));
   }
   if (run.second && trained.has_beta2() && trained.beta2 > kDecayingBeta2) {
     UpdateRun other = run;

@@ -73,7 +73,7 @@ struct UpdateRunRequest {
   }
 };
 
-// Returns the run that is asked for and those that may mend it; or if there are no formats, those
+// Returns the run that is asked for and those that may fix it; or if there are no formats, those
 // that people train with, first by the kernel of the training. `trained`: with what the probe
 // begins. Throws UsageError.
 std::vector<UpdateRun> MakeUpdateRuns(const UpdateRunRequest& request,

@@ -14,14 +14,14 @@ namespace dlsim::sim {
 namespace {
 
 constexpr double kHarmfulBias = 2;          // of a second moment, up or down
-constexpr double kMended = 0.5;             // of a drift, at most, for what mends it
+constexpr double kFixed = 0.5;              // of a drift, at most, for what fixes it
 constexpr double kFollowedDistance = 0.01;  // of a float32 replay from the training that it replays
 
 bool SameStates(const UpdateRun& a, const UpdateRun& b) {
   return StoredName(a.first) == StoredName(b.first) && StoredName(a.second) == StoredName(b.second);
 }
 
-// How a run differs from another that it mends; empty if it is no variant of it.
+// How a run differs from another that it fixes; empty if it is not a variant of it.
 std::string FixText(const UpdateRun& run, const UpdateRun& fix) {
   if (StoredName(run.weights) != StoredName(fix.weights)) return "";
   const bool other_beta2 = run.overrides.beta2 != fix.overrides.beta2;
@@ -141,8 +141,8 @@ std::vector<std::string> FixesOf(const UpdateStudy& study, const RunOutcome& run
   if (VerdictOf(run) == UpdateVerdict::kSound) return fixes;
   for (const RunOutcome& other : study.runs) {
     if (VerdictOf(other) != UpdateVerdict::kSound) continue;
-    // One that stays just below the limit mends nothing.
-    if (run.nonfinite == 0 && other.drift.value_or(0) > kMended * run.drift.value_or(0)) continue;
+    // One that stays just below the limit fixes nothing.
+    if (run.nonfinite == 0 && other.drift.value_or(0) > kFixed * run.drift.value_or(0)) continue;
     const std::string text = FixText(run.run, other.run);
     if (!text.empty() && std::ranges::find(fixes, text) == fixes.end()) fixes.push_back(text);
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replay of updates says: which runs follow float32, and what mends those that do not.
+// What a replay of updates says: which runs follow float32, and what fixes those that do not.
 #pragma once
 
 #include <array>
@@ -48,8 +48,8 @@ std::string LimitOf(const OptimizerSettings& settings, const ProbeHead& head);
 
 UpdateVerdict VerdictOf(const RunOutcome& run);
 
-// Returns what mends a run: how the sound runs that were tried differ from it, the cheapest first;
-// float32 weights and states if there are none. What mends a drift halves it at least. Empty if the
+// Returns what fixes a run: how the sound runs that were tried differ from it, the cheapest first;
+// float32 weights and states if there are none. A fix at least halves the drift. Empty if the
 // run is sound.
 std::vector<std::string> FixesOf(const UpdateStudy& study, const RunOutcome& run);
 

@@ -117,7 +117,7 @@ template <class Decoder>
 class TunedDecoding {
  public:
   // Vectors are stored where values are aligned, but for the first and the last, which overlap
-  // their neighbours: an element that is decoded twice gives the same value.
+  // their neighbors: an element that is decoded twice gives the same value.
   static void Decode(Stores stores, const uint16_t* codes, size_t count, float* values) {
     const size_t lanes = VectorLanes::Count();
     if (count < lanes) return DecodePadded(codes, count, values);

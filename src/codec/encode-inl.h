@@ -100,7 +100,7 @@ class TunedEncoding {
   }
 
   // Vectors are stored where codes are aligned, but for the first and the last, which overlap
-  // their neighbours: an element that is encoded twice gives the same code.
+  // their neighbors: an element that is encoded twice gives the same code.
   template <bool kScaled>
   static void EncodeRuns(Stores stores, const ArrayConversion& how, const float* values,
                          size_t count, uint16_t* codes) {

@@ -38,7 +38,7 @@ inline constexpr I16Tag kI16{};
 
 #if DLSIM_AVX3
 
-// The element of LowWords and HighWords that stands at each place: in order, first a, then b.
+// The element of LowWords and HighWords that is at each place: in order, first a, then b.
 alignas(64) inline constexpr uint16_t kLowWords[32] = {0,  2,  4,  6,  8,  10, 12, 14, 16, 18, 20,
                                                        22, 24, 26, 28, 30, 32, 34, 36, 38, 40, 42,
                                                        44, 46, 48, 50, 52, 54, 56, 58, 60, 62};

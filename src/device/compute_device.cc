@@ -4,23 +4,23 @@
 #include <future>
 #include <utility>
 
-#include "src/base/beside.h"
 #include "src/base/float_environment.h"
+#include "src/base/side_task.h"
 
 namespace dlsim {
 
 void RunOnDevice(const StepWork& step, DeviceWork& work) {
   const DefaultFloatEnvironment environment;
-  std::future<void> beside;  // its destructor waits
-  if (const std::function<void()>* const waiting = TakeBeside()) {
-    beside = StartBeside([waiting] {
+  std::future<void> side_task;  // its destructor waits
+  if (const std::function<void()>* const waiting = TakeSideTask()) {
+    side_task = StartAsync([waiting] {
       const DefaultFloatEnvironment of_thread;
       (*waiting)();
     });
   }
   ForEachWave(*step.tensors, [&](std::span<const Block> wave) { work.Add(wave); });
   work.Finish();
-  if (beside.valid()) beside.get();
+  if (side_task.valid()) side_task.get();
 }
 
 }  // namespace dlsim

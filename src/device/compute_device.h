@@ -84,7 +84,7 @@ class ComputeDevice {
                       std::span<float> values) = 0;
 };
 
-// Hands all blocks of the step to a device, while a thread does what RunBeside has it do.
+// Hands all blocks of the step to a device, while a thread does what RunWithSideTask has it do.
 void RunOnDevice(const StepWork& step, DeviceWork& work);
 
 }  // namespace dlsim

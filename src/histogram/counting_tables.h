@@ -27,7 +27,7 @@ struct CountRecord {
   static constexpr size_t kMostValues = size_t{1} << 16;
 };
 
-// Neighbouring values update different records, as a chain of updates of one is slow.
+// Neighboring values update different records, as a chain of updates of one is slow.
 inline constexpr size_t kWays = 2;
 using CountRecords = std::array<CountRecord, kWays>;
 

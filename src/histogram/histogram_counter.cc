@@ -47,7 +47,7 @@ namespace {
 HWY_EXPORT(CountValues);
 HWY_EXPORT(RankValues);
 
-// Values that the ways of a record hold together: neighbours take turns.
+// Values that the ways of a record hold together: neighbors take turns.
 constexpr size_t kMostInRecords = kWays * CountRecord::kMostValues;
 constexpr size_t kPiece = 4096;
 // Values that one call of a kernel may count, with those that waited.

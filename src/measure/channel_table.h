@@ -27,7 +27,7 @@ class ChannelTable {
   // Values that records may hold: all of them may meet in one.
   static constexpr size_t kMostHeld = CountRecord::kMostValues;
 
-  // Makes room for so many values more.
+  // Makes room for `values` more values.
   void Reserve(size_t values) {
     if (held_ + values > kMostHeld) EmptyRecords();
     held_ += values;
@@ -69,8 +69,8 @@ class ChannelTable {
 
   // Calls take(sums, first) with the sums of consecutive places from `first` on, which is the lower
   // half of a binade; their number is even. All significands are in units of 2^(e - 23), e being
-  // the exponent of their binade, which is -127 below the normal numbers. Then begins anew.
-  // Infinities and NaN are not counted.
+  // the exponent of their binade, which is -127 below the normal numbers. Then starts again from
+  // zero. Infinities and NaN are not counted.
   template <class Take>
   void Finish(const Take& take) {
     EmptyRecords();

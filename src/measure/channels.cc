@@ -10,7 +10,7 @@
 
 #include "dlsim/measure.h"
 #include "dlsim/measure_step.h"
-#include "src/base/parallel_beside.h"
+#include "src/base/parallel_side_task.h"
 #include "src/measure/chunk_loader.h"
 #include "src/measure/step_blocks.h"
 #include "src/measure/step_channels.h"
@@ -65,7 +65,7 @@ std::vector<ChannelCurves> MeasureChannels(const TraceStep& step, Accumulation a
   ForEachWave(tensors, [&](std::span<const Block> wave) {
     uint64_t elements = 0;
     for (const Block& block : wave) elements += block.count * step.recordings.size();
-    ParallelForBeside(
+    ParallelForWithSideTask(
         wave.size(),
         [&](size_t i) {
           ChunkLoader loader(tensors[wave[i].tensor], wave[i], accumulation,

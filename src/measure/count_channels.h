@@ -60,7 +60,7 @@ void CountRuns(const ChannelLayout& layout, uint64_t begin, const BlockParts& pa
   }
 }
 
-// Where the rows of features lie in a part of a block that begins amid one.
+// Where the rows of features are in a part of a block that starts inside one.
 struct FeatureRows {
   size_t head;   // elements before the first whole row
   size_t first;  // the feature of the first of them

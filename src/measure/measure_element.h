@@ -53,7 +53,7 @@ inline double AddLanes(SumLanes lanes) {
   return std::isnan(lanes[0]) ? std::numeric_limits<double>::quiet_NaN() : lanes[0];
 }
 
-// Calls add(i, lane) for the elements of a chunk in order; written so that compilers vectorise it.
+// Calls add(i, lane) for the elements of a chunk in order; written so that compilers vectorize it.
 template <class Add>
 inline void ForEachLane(size_t count, const Add& add) {
   size_t i = 0;

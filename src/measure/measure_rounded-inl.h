@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures chunks of finite values beside their decoded results: whole vectors without a branch;
+// Measures chunks of finite values against their decoded results: whole vectors without a branch;
 // re-included per SIMD target.
 #if defined(DLSIM_MEASURE_ROUNDED_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DLSIM_MEASURE_ROUNDED_INL_H_

@@ -96,8 +96,8 @@ bool UnscalesExactly(const CodecSpec& spec, const Measurement& question) {
 uint32_t LimitOf(const CodecSpec& spec, Rounding rounding) {
   // With fewer bits to drop x + C leaves the binade of C.
   constexpr uint32_t kFewestDropped = 3;
-  const bool served = spec.gradual && spec.dropped_bits >= kFewestDropped;
-  if (!served || rounding == Rounding::kStochastic) return 0;
+  const bool supported = spec.gradual && spec.dropped_bits >= kFewestDropped;
+  if (!supported || rounding == Rounding::kStochastic) return 0;
   return ((kMaxAdditionExponent + 1 - spec.dropped_bits) << 23) - 1;
 }
 
@@ -185,8 +185,8 @@ std::optional<RoundedSpec> MakeRoundedSpec(const CodecSpec& spec, const Measurem
 std::optional<RoundedSpec> WithoutMultiplications(RoundedSpec spec) {
   const uint32_t bits = std::bit_cast<uint32_t>(spec.scale);
   const int k = static_cast<int>(bits >> 23) - 127;  // above 126 for negative scales
-  const bool served = spec.limit_bits > 0 || spec.rounding == Rounding::kStochastic;
-  if (!served || (bits & codec::kMantissaMask) != 0 || k < -126 || k >= 0) return std::nullopt;
+  const bool supported = spec.limit_bits > 0 || spec.rounding == Rounding::kStochastic;
+  if (!supported || (bits & codec::kMantissaMask) != 0 || k < -126 || k >= 0) return std::nullopt;
   const int min_normal = static_cast<int>(spec.min_normal_bits >> 23);
   const int min_positive = min_normal - 23 + static_cast<int>(spec.dropped_bits);
   if (min_normal == 0 || min_positive >= 2) return std::nullopt;

@@ -6,7 +6,7 @@
 #include <cstddef>
 #include <optional>
 
-#include "src/base/parallel_beside.h"
+#include "src/base/parallel_side_task.h"
 #include "src/device/compute_device.h"
 #include "src/measure/chunk_loader.h"
 #include "src/measure/measure_block.h"
@@ -90,7 +90,7 @@ uint32_t StreamOf(const std::string& tensor, int64_t step, int64_t micro) {
 
 namespace {
 
-// Reading a block takes as long as so many questions, and counting channels.
+// Reading a block takes as long as this number of questions, and counting channels.
 constexpr size_t kQuestionsPerReading = 2, kQuestionsPerChannels = 4;
 
 // Measures all blocks on the CPU, and merges their answers in order.
@@ -107,7 +107,7 @@ void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
     WaveAnswers answers(wave.size(), work.questions.size(), result.micro_steps.size());
     uint64_t elements = 0;
     for (const Block& block : wave) elements += block.count;
-    ParallelForBeside(
+    ParallelForWithSideTask(
         wave.size(), [&](size_t i) { measurer.Measure(wave[i], answers.Of(i)); },
         elements * work.micro_steps.size() * questions);
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);

@@ -25,8 +25,8 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
       if (repeats) t = index.try_emplace(tensor.name, t).first->second;
       if (t == tensors.size()) {
         tensors.push_back({{tensor.name, tensor.role}, 0, {}});
-        const auto told = tensor.role == Role::kActGrad ? axes.find(tensor.name) : axes.end();
-        if (told != axes.end()) tensors[t].features = told->second;
+        const auto found = tensor.role == Role::kActGrad ? axes.find(tensor.name) : axes.end();
+        if (found != axes.end()) tensors[t].features = found->second;
       }
       TensorSources& sources = tensors[t];
       sources.recordings.resize(step.recordings.size());

@@ -27,13 +27,13 @@ class PartialFile {
   // whole; nothing if the opening is another. Returns whether the file was of another opening.
   bool Resume(const std::string& opening);
 
-  // Begins anew.
+  // Starts again.
   void Restart(const std::string& opening);
 
   // What is there; valid as long as this object is.
   ByteSource Source() const;
 
-  // Leaves no file that was begun anew, unless it is complete.
+  // Removes a file that was started again, unless it is complete.
   void Discard();
 
   const std::vector<ProfileWriter::Done>& done() const { return done_; }
@@ -58,7 +58,7 @@ class PartialFile {
 
   std::string path_;     // as given, for messages
   std::string target_;   // what is replaced: path_ or what it links to
-  std::string partial_;  // beside target_
+  std::string partial_;  // in the folder of target_
   int descriptor_ = -1;
   bool committed_ = false;
   bool is_new_ = false;    // nothing of an earlier run is left

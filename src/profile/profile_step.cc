@@ -11,7 +11,7 @@
 #include "dlsim/profile.h"
 #include "dlsim/scaled_step.h"
 #include "src/base/check.h"
-#include "src/base/parallel_beside.h"
+#include "src/base/parallel_side_task.h"
 #include "src/device/compute_device.h"
 #include "src/histogram/histogram_sums.h"
 #include "src/measure/chunk_loader.h"
@@ -32,7 +32,7 @@ struct Piece {
   HistogramSums sums;
 };
 
-// Cuts consecutive blocks, which hold so many elements in all parts, into tasks.
+// Cuts consecutive blocks, whose parts hold `elements` elements in all, into tasks.
 std::vector<std::span<const Block>> CutIntoTasks(std::span<const Block> blocks, size_t parts,
                                                  size_t elements) {
   const size_t enough =
@@ -88,7 +88,7 @@ void CountOnCpu(const StepWork& work, const HistogramEdges& edges, std::span<His
     for (const Block& block : wave) elements += block.count * parts;
     const std::vector<std::span<const Block>> tasks = CutIntoTasks(wave, parts, elements);
     std::vector<std::vector<Piece>> pieces(tasks.size());
-    ParallelForBeside(
+    ParallelForWithSideTask(
         tasks.size(),
         [&](size_t task) {
           pieces[task] =

@@ -17,7 +17,7 @@
 
 namespace dlsim {
 
-// Elements of a stretch, if there are so many: they and their factors stay in the first-level
+// Elements of a stretch, unless fewer are left: they and their factors stay in the first-level
 // cache.
 inline constexpr size_t kStretch = 1024;
 

@@ -34,7 +34,7 @@ void Quantize(const Format& format, std::span<float> values) {
   DecodeArray(format, codes, values);
 }
 
-// Counts the values by magnitude. Neighbours often share an exponent: counting them in four tables
+// Counts the values by magnitude. Neighbors often share an exponent: counting them in four tables
 // keeps an increment from waiting for the one before.
 void CountMagnitudes(std::span<const float> values, float min_normal, TensorSummary& summary) {
   constexpr size_t kTables = 4;

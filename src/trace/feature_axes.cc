@@ -10,9 +10,9 @@ namespace dlsim {
 std::map<std::string, FeatureAxis> FeatureAxes(const TraceStep& step) {
   std::map<std::string, FeatureAxis> axes;
   for (const Recording& recording : step.recordings) {
-    const auto told = recording.metadata.find(std::string(kFeatureAxesKey));
-    if (told == recording.metadata.end()) continue;
-    std::istringstream lines(told->second);
+    const auto stated = recording.metadata.find(std::string(kFeatureAxesKey));
+    if (stated == recording.metadata.end()) continue;
+    std::istringstream lines(stated->second);
     for (std::string line; std::getline(lines, line);) {
       const size_t end = line.find(' ');
       if (end == line.npos) continue;

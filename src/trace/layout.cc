@@ -239,7 +239,7 @@ void AddPath(const std::string& path, TracePlan& plan) {
   }
 }
 
-// Puts neighbouring dumps of one folder into the order in which they were written: a shell's
+// Puts neighboring dumps of one folder into the order in which they were written: a shell's
 // glob gives act_dumps_10.npz before act_dumps_2.npz.
 std::vector<std::string> InDumpOrder(std::span<const std::string> paths) {
   std::vector<std::string> ordered(paths.begin(), paths.end());

@@ -25,18 +25,18 @@ float ParseGradScale(const std::string& place, const std::string& text) {
 
 // Checks a number of files that the metadata may tell.
 void CheckCount(const Recording& recording, const char* key, size_t files, const char* problem) {
-  const std::optional<int64_t> told = MetadataNumber(recording.place, recording.metadata, key);
-  if (!told || *told == static_cast<int64_t>(files)) return;
-  throw InputError(recording.place, problem, std::to_string(*told) + " as its metadata says",
+  const std::optional<int64_t> stated = MetadataNumber(recording.place, recording.metadata, key);
+  if (!stated || *stated == static_cast<int64_t>(files)) return;
+  throw InputError(recording.place, problem, std::to_string(*stated) + " as its metadata says",
                    std::to_string(files));
 }
 
 // Checks an index that the metadata may tell against that of the file's name, -1 without one.
 void CheckIndex(const Recording& recording, const char* key, int64_t index) {
-  const std::optional<int64_t> told = MetadataNumber(recording.place, recording.metadata, key);
-  if (!told || index < 0 || *told == index) return;
+  const std::optional<int64_t> stated = MetadataNumber(recording.place, recording.metadata, key);
+  if (!stated || index < 0 || *stated == index) return;
   throw InputError(recording.place, std::string(key) + " in the metadata differs",
-                   std::to_string(index), std::to_string(*told));
+                   std::to_string(index), std::to_string(*stated));
 }
 
 }  // namespace

@@ -26,7 +26,7 @@ struct FileCounts {
   size_t ranks = 1;        // of each micro-step
 };
 
-// Throws InputError unless the metadata agrees with what the file's name and neighbours say.
+// Throws InputError unless the metadata agrees with what the file's name and neighbors say.
 void CheckPosition(const Recording& recording, int64_t step, const FileCounts& counts);
 
 }  // namespace dlsim

@@ -61,7 +61,7 @@ class NpzArchive {
 // its end; seeking is fast over long distances, but only possible in a stored member.
 enum class Skip { kByReading, kBySeeking };
 
-// One pass over a member, begun again when asked for an earlier offset. Thread-safe, also beside
+// One pass over a member, restarted when asked for an earlier offset. Thread-safe, also with
 // other members of the same archive.
 class NpzStream {
  public:

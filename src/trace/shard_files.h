@@ -7,7 +7,7 @@
 
 namespace dlsim {
 
-// Replaces neighbouring files NAME-00001-of-00002.safetensors of one folder by their index,
+// Replaces neighboring files NAME-00001-of-00002.safetensors of one folder by their index,
 // NAME.safetensors.index.json, with a note; a single one stays. Throws InputError if there is no
 // index: the files would be taken for steps.
 std::vector<std::string> GatherShards(const std::vector<std::string>& paths,

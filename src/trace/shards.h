@@ -16,7 +16,7 @@ using ShardMap = std::map<std::string, std::set<std::string>>;
 // Reads a *.safetensors.index.json. Every file name in it is a plain name. Throws InputError.
 ShardMap ReadShardIndex(const std::string& index_path);
 
-// Returns the path of the shard `file`, beside the index.
+// Returns the path of the shard `file`, next to the index.
 std::string ShardPath(const std::string& index_path, const std::string& file);
 
 // Returns the tensors of all shards as one recording. Throws InputError.

@@ -212,7 +212,7 @@ TEST_F(AdviceTest, OneSpikeSetsNoScale) {
   EXPECT_EQ(fp16.steps_outside, 1u);
 }
 
-// It fits at the lowest scale at which the others are served: no head-room there, and none below.
+// It fits at the lowest scale that is safe for the others: no head-room there, and none below.
 TEST_F(AdviceTest, ASpikeThatJustFitsSetsNoScaleEither) {
   for (int step = 0; step < 30; ++step) WriteLayers(step, step == 17 ? 0x1p13f : 1.0f, 0x1p-25f);
   const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
@@ -254,7 +254,7 @@ TEST_F(AdviceTest, AWindowEndsWhereGradientsAreClamped) {
 TEST_F(AdviceTest, NamesWhatIsLostWhereNothingServes) {
   for (int step = 0; step < 10; ++step) WriteLayers(step, 0x1p20f, 0x1p-30f);
   const Advice advice = AdviceOn({"fp16", "bf16"});
-  EXPECT_EQ(advice.formats[0].verdict, Verdict::kNoScaleServes);
+  EXPECT_EQ(advice.formats[0].verdict, Verdict::kNoScaleIsSafe);
   EXPECT_FALSE(advice.formats[0].scale);
   EXPECT_FALSE(advice.formats[0].window);
   EXPECT_EQ(advice.formats[0].empty_steps, 10u);
@@ -273,7 +273,7 @@ TEST_F(AdviceTest, CallsCountTogetherWhereNoScaleKeepsEach) {
                        FloatTensor(add + ".call1.act_grad", {0x1p-45f})});
     }
     const FormatAdvice fp16 = AdviceOn({"fp16"}).formats.front();
-    EXPECT_EQ(fp16.verdict, of_cell ? Verdict::kWithScale : Verdict::kNoScaleServes);
+    EXPECT_EQ(fp16.verdict, of_cell ? Verdict::kWithScale : Verdict::kNoScaleIsSafe);
     if (!of_cell) continue;
     EXPECT_EQ(fp16.scale, 0x1p13);
     EXPECT_EQ(fp16.at_risk.size(), 2u);
@@ -298,7 +298,7 @@ TEST_F(AdviceTest, ARunThatDiedOverflows) {
   EXPECT_EQ(advice.formats.front().hopeless_steps, 7u);
 }
 
-// A bias before a normalisation has no gradient but the rounding errors of the sum.
+// A bias before a normalization has no gradient but the rounding errors of the sum.
 TEST_F(AdviceTest, NoiseIsNamedAndNotCounted) {
   for (int step = 0; step < 4; ++step) {
     WriteStep(step, {FloatTensor("c.weight.grad", {0.5f}), FloatTensor("c.bias.grad", {0x1p-28f}),
@@ -348,7 +348,7 @@ TEST(PathsInWindows, CountWhereTheScaleWas) {
   EXPECT_EQ(path.above, 2u);
   EXPECT_EQ(path.below, 1u);
   EXPECT_EQ(path.inside, 2u);
-  EXPECT_EQ(path.unserved, 1u);
+  EXPECT_EQ(path.none_safe, 1u);
 }
 
 }  // namespace

@@ -169,7 +169,7 @@ TEST(ForwardTally, RolesAreApart) {
   EXPECT_EQ(tally.VerdictOn(Role::kValue).steps, 1u);
 }
 
-TEST(ForwardTally, InfiniteAsRecordedIsToldApart) {
+TEST(ForwardTally, InfiniteAsRecordedIsDistinguished) {
   ForwardTally tally({kFp16}, Recipe::kAutocast);
   AddStep(0, {{{"mask.act", Role::kAct}, {-kInfinity, 0, -kInfinity}}}, tally);
   AddStep(1, {{{"mask.act", Role::kAct}, {-kInfinity, 3, std::nanf("")}}}, tally);

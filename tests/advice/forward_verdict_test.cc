@@ -20,7 +20,7 @@ namespace {
 
 class ForwardVerdictTest : public SmallReplayTest {
  protected:
-  // A block whose gradients are served by any usual scale, with the forward tensors at some steps.
+  // A block for whose gradients any usual scale is safe, with the forward tensors at some steps.
   void WriteBlock(int step, std::vector<BuiltTensor> forward,
                   const nlohmann::ordered_json& metadata = {}) {
     forward.push_back(FloatTensor("block.0.wo.weight.grad", {1.0f, -0.25f}));

@@ -70,8 +70,8 @@ TEST_F(Tuning, FindsTheWindow) {
   EXPECT_EQ(room.min, scales.high);
   EXPECT_EQ(room.last, double{std::nextafter(0x1p26f * 65520.0f, 0.0f)});
   // Two binades below the end of 2^2 to 2^15.
-  EXPECT_EQ(tuning.most_served->low, 2);
-  EXPECT_EQ(tuning.most_served->high, 15);
+  EXPECT_EQ(tuning.safest->low, 2);
+  EXPECT_EQ(tuning.safest->high, 15);
   EXPECT_EQ(tuning.fixed_scale, 0x1p13);
   EXPECT_EQ(tuning.choices.front().parameters.init, 0x1p13);
   EXPECT_EQ(tuning.choices.front().score.mean_loss, 0);

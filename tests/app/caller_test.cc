@@ -25,8 +25,8 @@ class CountingCaller final : public Caller {
   void Write(const std::string&, std::string_view bytes) override { written += bytes; }
   void Say(std::string_view line) override { said.emplace_back(line); }
   int InputDescriptor() const override { return -1; }
-  void CheckCancelled() override {
-    if (++asked == ends_at_) throw Cancelled();
+  void CheckCanceled() override {
+    if (++asked == ends_at_) throw Canceled();
   }
 
   int asked = 0;
@@ -81,7 +81,7 @@ TEST_P(RunCommandTest, EndsWhereItsCallerSaysSoAndLeavesNothing) {
     std::filesystem::remove_all(results_.path());
     std::filesystem::create_directory(results_.path());
     CountingCaller caller(ends_at);
-    EXPECT_THROW(Run(caller), Cancelled);
+    EXPECT_THROW(Run(caller), Canceled);
     EXPECT_EQ(caller.asked, ends_at);
     EXPECT_TRUE(std::filesystem::is_empty(results_.path()));
   }

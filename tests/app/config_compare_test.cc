@@ -73,7 +73,7 @@ TEST_F(ConfigCompare, AnExpectationMayBeAboutOneFile) {
       << result.err;
 }
 
-TEST_F(ConfigCompare, FilesOfOneNameAreToldApartByTheirPaths) {
+TEST_F(ConfigCompare, FilesOfOneNameAreDistinguishedByTheirPaths) {
   std::filesystem::create_directory(dir_.path() + "/other");
   const std::string other = Zero("other/before.json", 8);
   const nlohmann::json both =

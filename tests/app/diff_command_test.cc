@@ -261,7 +261,7 @@ TEST(DiffCommand, ProfilesAreComparedByTheirHistograms) {
   EXPECT_EQ(document["summary"]["max_histogram_distance"], 1);
   EXPECT_EQ(document["summary"]["max_norm_ratio"], 2);
   EXPECT_EQ(document["summary"]["tensors_beyond"], 1);
-  // A trace beside a profile is counted as the profile was.
+  // A trace compared with a profile is counted as the profile was.
   json mixed = DiffJson(kCnn, b), reversed = DiffJson(a, changed.path());
   for (const char* key : {"summary", "steps", "tensors", "lines"}) {
     EXPECT_EQ(mixed[key], document[key]) << key;

@@ -140,12 +140,12 @@ TEST(ExplainCommand, TheLogOfAReplayedTraceSaysWhatTheReplaySays) {
     const json run = SucceedJson(
         {"replay", kSingle, "--format", "fp16", "--policy", policy, "--json", "-"})["runs"][0];
     std::ofstream(log) << LogOf(run);
-    const json told = SucceedJson({"explain", log, "--json", "-"});
-    EXPECT_EQ(told["summary"]["steps"], run["summary"]["steps"]);
-    EXPECT_EQ(told["summary"]["skipped_steps"], run["summary"]["skipped_steps"]);
-    EXPECT_EQ(told["summary"]["min_scale"], run["summary"]["min_scale"]);
+    const json explained = SucceedJson({"explain", log, "--json", "-"});
+    EXPECT_EQ(explained["summary"]["steps"], run["summary"]["steps"]);
+    EXPECT_EQ(explained["summary"]["skipped_steps"], run["summary"]["skipped_steps"]);
+    EXPECT_EQ(explained["summary"]["min_scale"], run["summary"]["min_scale"]);
     bool found = false;
-    for (const json& match : told["policies"]) {
+    for (const json& match : explained["policies"]) {
       if (match["policy"] != policy) continue;
       found = true;
       // What the log tells apart is as it was; the other parameters are the defaults.

@@ -36,7 +36,7 @@ class FileArguments : public testing::Test {
 
 TEST_F(FileArguments, AFileOfATraceIsNoOutput) {
   const std::string file = trace_.StepPath(1);
-  trace_.WriteBytes(99, "");  // no step: an empty file beside them
+  trace_.WriteBytes(99, "");  // no step: an empty file next to them
   fs::rename(trace_.StepPath(99), trace_.path() + "/trace.json");
   dir_.Write("../" + fs::path(trace_.path()).filename().string() + "/trace.json", "{}");
   for (const char* command : {"replay", "sweep", "summaries", "accumulate"}) {
@@ -89,7 +89,7 @@ TEST_F(FileArguments, ConvertDoesNotWriteOverItsInput) {
   EXPECT_EQ(ReadBytes(file), before);
 }
 
-TEST_F(FileArguments, AResultMayReplaceAnOlderOneBesideTheTrace) {
+TEST_F(FileArguments, AResultMayReplaceAnOlderOneNextToTheTrace) {
   for (int run = 0; run < 2; ++run) {
     Succeed({"replay", trace_.path(), "--quiet", "--json", trace_.path() + "/replay.json"});
   }

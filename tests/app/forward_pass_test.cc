@@ -248,7 +248,7 @@ TEST(ForwardPass, IsNoDifference) {
   EXPECT_EQ(difference(forward, plain), difference(plain, plain));
 }
 
-TEST(ForwardPass, StandsBesideTheGradients) {
+TEST(ForwardPass, IsReportedWithTheGradients) {
   const TwoTraces traces(kSingle);
   const size_t steps = OpenTrace({kSingle}).step_count();
   const auto runs = [](const std::string& path) {

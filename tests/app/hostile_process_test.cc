@@ -80,8 +80,8 @@ TEST(HostileProcess, AProfileWithoutThreadsIsTheSame) {
   EXPECT_TRUE(ReadBytes(dir.path() + "/p") == whole);
 }
 
-// Whatever fails for want of memory, be it a thread: one line, and nothing is left. Before main,
-// the loader and libraries speak for themselves.
+// Whatever fails because memory runs out, a thread included: one line, and nothing is left. Before
+// main, the loader and libraries speak for themselves.
 TEST(HostileProcess, TooLittleMemoryIsOneLine) {
   if (std::string(DLSIM_SANITIZE) != "") GTEST_SKIP() << "sanitizers need memory";
   const WrittenTrace trace(3);

@@ -173,7 +173,7 @@ TEST_F(ProfileCommand, NeverReplacesAFileOfTheTrace) {
   EXPECT_TRUE(ReadBytes(trace_.StepPath(3)) == step);
 }
 
-TEST_F(ProfileCommand, MayLieBesideTheStepsOfItsTrace) {
+TEST_F(ProfileCommand, MayBeInTheFolderOfItsTrace) {
   const std::string whole = ProfileBytes(trace_.path());
   const std::string inside = trace_.path() + "/run.dlprof";
   for (int run = 0; run < 2; ++run) {

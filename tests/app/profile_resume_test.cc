@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Starts the command and kills it once a file has so many bytes. Returns whether it was killed
+// Starts the command and kills it once a file has reached a size. Returns whether it was killed
 // before it ended.
 bool KillWhenWritten(Arguments arguments, const std::string& file, uintmax_t bytes) {
   arguments.insert(arguments.begin(), DLSIM_COMMAND);

@@ -66,7 +66,7 @@ TEST_F(TraceMistakes, GapsBetweenStepsAreNoted) {
   ExpectNote(dir_.path(), "4 steps are missing (2 gaps)");
 }
 
-TEST_F(TraceMistakes, AnotherTypeBesideGradientsIsLeftOutByName) {
+TEST_F(TraceMistakes, AnotherTypeAmongGradientsIsLeftOutByName) {
   dir_.Write("a.safetensors", BuildSafetensors({FloatTensor("a.grad", {1}),
                                                 {"step", "I64", {1}, std::string(8, '\1')}}));
   ExpectFailure(

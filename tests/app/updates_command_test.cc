@@ -116,7 +116,7 @@ TEST(UpdatesCommand, TheKernelIsTheRecordedOne) {
   EXPECT_EQ(asked({"--kernel", "foreach"}), "foreach");
 }
 
-// An expectation is about the run that is asked for; one that may mend it is named.
+// An expectation is about the run that is asked for; one that may fix it is named.
 // FineTuning has a matrix.
 TEST(UpdatesCommand, SaysWhatIsNotComparedWithPyTorch) {
   const auto last_line = [](const std::string& optimizer, std::map<std::string, double> settings) {

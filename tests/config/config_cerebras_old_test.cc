@@ -80,7 +80,7 @@ TEST(ModelZooOld, OtherKeysAreIgnoredAndSlipsNoted) {
                     "f:3: optimizer: max_gradient_norm has to be a positive float. Got -1.0");
 }
 
-TEST(ModelZooOld, IsToldByItsOptimizer) {
+TEST(ModelZooOld, IsRecognizedByItsOptimizer) {
   EXPECT_EQ(Interpret("optimizer: {optimizer_type: AdamW}").kind, kPytorch);
   EXPECT_EQ(Interpret("optimizer: {loss_scaling_factor: 2}").kind, kPytorch);
   // The model and the optimizer of anything.
@@ -179,7 +179,7 @@ TEST(TfTrainer, KnowsThreeKindsOfScaling) {
                     tf);
 }
 
-TEST(TfTrainer, IsToldApartByItsOwnKeys) {
+TEST(TfTrainer, IsDistinguishedByItsOwnKeys) {
   EXPECT_EQ(Interpret(Old({"tf_summary: False"}, {"momentum: 0.9"})).kind, kTf);
   for (const std::string key : {"overflow_tolerance: 0.1", "log_grads: True", "log_hists: True",
                                 "rmsprop_decay: 0.9", "rmsprop_momentum: 0.9"}) {

@@ -140,7 +140,7 @@ TEST(ConfigVerl, OverridesAreBounded) {
                     "training configuration");
 }
 
-TEST(ConfigVerl, ACommandLineIsToldByItsProgram) {
+TEST(ConfigVerl, ACommandLineIsRecognizedByItsProgram) {
   const std::string ppo = "python3 -m verl.trainer.main_ppo data.train_files=a.parquet ";
   ExpectMeaning(ppo, {"verl with FSDP", {"bf16"}, kNothing});
   ExpectMeaning(ppo + "--config-name=ppo_megatron_trainer.yaml",

@@ -201,14 +201,14 @@ TEST(ShellConfig, BranchesDecideOnlyWhereTheyDiffer) {
 // The script is read, not run.
 TEST(ShellConfig, WhatTheScriptDecidesIsRefused) {
   const std::string model = "python x.py --num-layers 2 --hidden-size 4 ";
-  const std::string mend =
+  const std::string fix =
       " depends on how the script is run, expected a script without that choice, or the command "
       "line itself";
   ExpectConfigError("#!/bin/sh\nif [ $A = 1 ]; then\n  P=--fp16\nfi\n" + model + "$P\n",
-                    "f:3: 'P'" + mend);
-  ExpectConfigError("#!/bin/sh\n[ $A = 1 ] && P=--fp16\n" + model + "$P\n", "f:2: 'P'" + mend);
+                    "f:3: 'P'" + fix);
+  ExpectConfigError("#!/bin/sh\n[ $A = 1 ] && P=--fp16\n" + model + "$P\n", "f:2: 'P'" + fix);
   ExpectConfigError(model + "--fp16 --initial-loss-scale $1\n",
-                    "f:1: '--initial-loss-scale'" + mend);
+                    "f:1: '--initial-loss-scale'" + fix);
   ExpectConfigError(model + "--fp16 --hysteresis 2\n" + model + "--fp16 --hysteresis 3\n",
                     "f:2: hysteresis: duplicate key 'hysteresis'");
   ExpectConfigError("#!/bin/sh\necho nothing\n",

@@ -28,7 +28,7 @@ std::string DeepSpeedFile(const std::string& types, const std::string& rest = ""
          "}, " + types + "}";
 }
 
-TEST(UpdateFormatsDeepSpeed, HoldsFloat32CopiesUnlessToldOtherwise) {
+TEST(UpdateFormatsDeepSpeed, HoldsFloat32CopiesByDefault) {
   EXPECT_EQ(FormatsOf(DeepSpeedFile("\"bf16\": {\"enabled\": true}")),
             "bf16 fp32 fp32 fp32 bf16 bf16");
   EXPECT_EQ(FormatsOf(DeepSpeedFile("\"fp16\": {\"enabled\": true}")),

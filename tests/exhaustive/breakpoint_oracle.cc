@@ -90,7 +90,7 @@ uint32_t FirstRoundedTo(const Format& f, uint32_t code, Direction direction) {
       return FirstAbove(below);
     case Direction::kNearestAway:
       return FirstFrom(Midpoint(below, value));
-    case Direction::kNearestEven:  // a tie goes to the even one of two neighbours
+    case Direction::kNearestEven:  // a tie goes to the even one of two neighbors
       return code % 2 == 0 ? FirstFrom(Midpoint(below, value)) : FirstAbove(Midpoint(below, value));
   }
   return 0;

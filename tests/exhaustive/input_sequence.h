@@ -41,7 +41,7 @@ inline InputSequence Stratified(uint32_t stride, uint32_t salt) {
   });
 }
 
-// One input out of each `stride`, a power of two, so shuffled that neighbours differ in kind: an
+// One input out of each `stride`, a power of two, so shuffled that neighbors differ in kind: an
 // odd factor permutes all 2^32 patterns.
 inline InputSequence Mixed(uint32_t stride, uint32_t salt) {
   return MakeSequence(kAllFloats / stride, [stride, salt](uint64_t i) {
@@ -49,13 +49,13 @@ inline InputSequence Mixed(uint32_t stride, uint32_t salt) {
   });
 }
 
-// For each magnitude, both signs of it and of its neighbours.
+// For each magnitude, both signs of it and of its neighbors.
 inline InputSequence Around(std::vector<uint32_t> magnitudes) {
   const auto shared = std::make_shared<const std::vector<uint32_t>>(std::move(magnitudes));
   return MakeSequence(shared->size() * 6, [shared](uint64_t i) {
-    const uint32_t neighbour = static_cast<uint32_t>(i % 3) - 1;
+    const uint32_t neighbor = static_cast<uint32_t>(i % 3) - 1;
     const uint32_t sign = i / 3 % 2 == 0 ? 0 : 0x80000000;
-    return ((*shared)[i / 6] + neighbour) ^ sign;
+    return ((*shared)[i / 6] + neighbor) ^ sign;
   });
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The random bits of stochastic rounding, written anew from Salmon et al. (SC 2011) and
+// The random bits of stochastic rounding, written independently from Salmon et al. (SC 2011) and
 // docs/numerics.md, as an oracle for dlsim/philox.h.
 #pragma once
 

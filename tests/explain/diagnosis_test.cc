@@ -71,7 +71,7 @@ std::string Swin(int step, const std::string& loss, const std::string& mean,
          loss + " (" + mean + ")\tgrad_norm 4.1 (inf)\tloss_scale " + scale + " (30000.0)\n";
 }
 
-TEST(Diagnosis, OfMessagesBesideTheLossOfEachStep) {
+TEST(Diagnosis, OfMessagesAndTheLossOfEachStep) {
   ExpectAll({
       {Step(0, "2.31") + Apex("32768.0") + Step(1, "nan") + Apex("16384.0") + Step(2, "nan"),
        kForward, "the loss is nan at the first skipped step (line 3): consistent with an overflow"},
@@ -244,7 +244,7 @@ TEST(Diagnosis, WithoutASkipIsUnknown) {
 }
 
 // The first run's lines stay in the log after a resume from an earlier step.
-TEST(Diagnosis, OfAResumedRunNeedsTheNeighboursOfTheSkip) {
+TEST(Diagnosis, OfAResumedRunNeedsTheNeighborsOfTheSkip) {
   ExpectAll({{Step(8, "2.3") + Step(9, "2.2") + Apex("32768.0") + Step(5, "2.4") + Step(6, "2.4"),
               kUnknown, "the loss of each step"}});
 }

@@ -145,7 +145,7 @@ TEST(LogText, NumbersBeyondDoublesAreInfiniteOrZero) {
 }
 
 TEST(LogEvent, StepsOfEpochsBeyondAllNumbersAreNoSteps) {
-  const auto event = RecogniseMessage(
+  const auto event = RecognizeMessage(
       "INFO Train: [9007199254740991/300][1/9007199254740991] loss_scale 32768.0000 (1.0)");
   ASSERT_TRUE(event);
   EXPECT_EQ(event->number, std::nullopt);

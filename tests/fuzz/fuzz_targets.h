@@ -13,8 +13,8 @@ int FuzzSafetensors(const uint8_t* bytes, size_t size);
 int FuzzNpy(const uint8_t* bytes, size_t size);
 int FuzzNpz(const uint8_t* bytes, size_t size);
 int FuzzDump(const uint8_t* bytes, size_t size);
-int FuzzShardIndex(const uint8_t* bytes, size_t size);  // beside two shards
-int FuzzTraceJson(const uint8_t* bytes, size_t size);   // beside three steps
+int FuzzShardIndex(const uint8_t* bytes, size_t size);  // with two shards
+int FuzzTraceJson(const uint8_t* bytes, size_t size);   // with three steps
 
 // A profile, and what an interrupted run leaves of one behind its opening. Checksums are made right
 // first, so that what is behind them is reached.

@@ -146,7 +146,7 @@ void ExpectDecodesAsCpuInWidth(const Format& format, size_t count, const Offsets
 TEST(ConvertGpuShapes, DecodesEveryFormatLengthAndAlignment) {
   emulation::Reset();
   for (const NamedFormat& format : FormatsUnderTest()) {
-    // All codes of 16 bits are among so many.
+    // These include all codes of 16 bits.
     ASSERT_NO_FATAL_FAILURE(ExpectDecodesAsCpuInWidth(format.format, 4 * 65536)) << format.name;
     for (size_t offset = 0; offset < 9; ++offset) {
       for (const size_t count : {size_t{0}, size_t{1}, size_t{9}, kTile, 2 * kTile + 3}) {

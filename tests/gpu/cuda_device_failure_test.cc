@@ -7,7 +7,7 @@
 #include "dlsim/gpu/devices.h"
 #include "dlsim/profile.h"
 #include "emulation.h"
-#include "src/base/beside.h"
+#include "src/base/side_task.h"
 #include "src/device/compute_device.h"
 #include "tests/gpu/device_traces.h"
 #include "tests/support/same_measurement.h"
@@ -121,10 +121,11 @@ TEST_F(CudaDeviceFailure, TooLittleMemoryIsSaid) {
 TEST_F(CudaDeviceFailure, AFailureOutsideTheDeviceStopsItsWork) {
   device_ = OpenDevice(0);
   const StepOptions options = OptionsOf({}, device_.get());
-  const auto fail = [] { throw std::runtime_error("beside"); };
-  EXPECT_THROW(RunBeside(fail, [&] { MeasureStep(step_, kQuestions, options); }),
+  const auto fail = [] { throw std::runtime_error("task"); };
+  EXPECT_THROW(RunWithSideTask(fail, [&] { MeasureStep(step_, kQuestions, options); }),
                std::runtime_error);
-  EXPECT_THROW(RunBeside(fail, [&] { ProfileOf(step_, edges_, options); }), std::runtime_error);
+  EXPECT_THROW(RunWithSideTask(fail, [&] { ProfileOf(step_, edges_, options); }),
+               std::runtime_error);
   Measure();
   Count();
 }

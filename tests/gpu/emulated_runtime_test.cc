@@ -213,7 +213,7 @@ TEST_F(EmulatedRuntimeTest, AMachineWithoutADriverSaysSo) {
   EXPECT_EQ(cudaGetDeviceCount(&count), cudaErrorNoDevice);
 }
 
-TEST_F(EmulatedRuntimeTest, FailsTheCallThatItIsToldTo) {
+TEST_F(EmulatedRuntimeTest, FailsTheRequestedCall) {
   emulation::FailCall("cudaMalloc", 2, cudaErrorMemoryAllocation);
   const DeviceBuffer<uint32_t> first(4);
   EXPECT_EQ(emulation::FailedCall(), "");

@@ -17,7 +17,7 @@ TEST(HistogramGpuLong, CountsOneValueAMillionTimes) {
       std::vector<float>(1000000, std::bit_cast<float>(0xBF5DCEB6u)), LadderEdges()));
 }
 
-// So many bins that the tables of the tensors do not fit at once.
+// Enough bins that the tables of the tensors do not fit at once.
 TEST(HistogramGpuTables, CountsMoreTensorsThanThereAreTables) {
   emulation::Reset();
   std::vector<uint32_t> edges;

@@ -43,7 +43,7 @@ TEST(HistogramGpuKinds, AreCountedAsOnTheCpu) {
   }
 }
 
-TEST(HistogramGpuEdges, HaveNeighboursThatAreCountedAsOnTheCpu) {
+TEST(HistogramGpuEdges, HaveNeighborsThatAreCountedAsOnTheCpu) {
   emulation::Reset();
   for (const HistogramEdges& edges : SetsOfEdges()) {
     std::vector<float> values;

@@ -17,7 +17,7 @@ using HistogramWindow = EmulatedTest;
 
 constexpr uint32_t kManyEdges = 40, kFirstEdge = 0x3FC00000, kEdgeDistance = 1024;
 
-// Edges of which so many lie close together that not all ranks between them have cells.
+// Edges that lie so close together that not all ranks between them have cells.
 HistogramEdges CrowdedEdges() {
   std::vector<uint32_t> edges;
   for (uint32_t i = 0; i < kManyEdges; ++i) edges.push_back(kFirstEdge + i * kEdgeDistance);

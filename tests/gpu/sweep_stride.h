@@ -8,7 +8,8 @@
 
 namespace dlsim::gpu {
 
-// One input out of so many: all with DLSIM_EXHAUSTIVE=full, which takes some minutes for each test.
+// The stride between inputs: all with DLSIM_EXHAUSTIVE=full, which takes some minutes for each
+// test.
 inline uint32_t SweepStride() {
   constexpr uint32_t kPart = 29;
   const char* const effort = std::getenv("DLSIM_EXHAUSTIVE");

@@ -50,7 +50,7 @@ TEST_P(WaveCounterGpu, CountsManyTensorsOfMixedSizesInSeveralLaunches) {
   ExpectTensorsCounted(LadderEdges(), 24, 40);
 }
 
-// So many bins that only one table fits at once.
+// Enough bins that only one table fits at once.
 TEST(WaveCounterGpuTables, AreUsedAgainForTheNextTensor) {
   emulation::Reset();
   std::vector<uint32_t> edges;

@@ -27,10 +27,10 @@ struct Edges {
 };
 
 // The sums of one value as they leave its cell.
-bool IsRecovered(int32_t distance, uint32_t centre, uint64_t significand) {
+bool IsRecovered(int32_t distance, uint32_t center, uint64_t significand) {
   CellSums sums;
   AddCell(WordsOf(distance), sums);
-  const SignificandSums recovered = AroundCentre(sums, centre);
+  const SignificandSums recovered = AroundCentre(sums, center);
   return sums.count == 1 && recovered.significands == significand &&
          recovered.squares == significand * significand;
 }
@@ -40,13 +40,13 @@ Counted CountedInWindow(const HostWindowPlan& made, uint32_t magnitude, uint32_t
   const WindowPlan& plan = made.plan;
   const uint32_t mantissa = magnitude & codec::kMantissaMask;
   const uint32_t rank = RankOf(plan.phases, mantissa);
-  const int32_t distance = static_cast<int32_t>(mantissa - plan.centres[rank]);
+  const int32_t distance = static_cast<int32_t>(mantissa - plan.centers[rank]);
   const uint32_t bits = magnitude | mantissa << 31;  // of either sign
   const SlotPlace place = SlotPlace::Of(bits, plan.cells[SlotPlace::CellOf(bits)]);
   const uint32_t code = plan.codes[rank];
   if (made.bins[(magnitude >> 23) * WindowPlan::kRanks + rank] != bin) return kWrong;
   if (static_cast<uint32_t>(std::abs(distance)) > (kMostRankWidth + 1) / 2) return kWrong;
-  if (!IsRecovered(distance, plan.centres[rank], Significand(magnitude))) return kWrong;
+  if (!IsRecovered(distance, plan.centers[rank], Significand(magnitude))) return kWrong;
   if (code < WindowPlan::kNoCell && plan.ranks_of_codes[code] != rank) return kWrong;
   if (place.IsIn(0)) {
     return place.slot() == code && code < WindowPlan::kSlots && place.distance() == distance

@@ -60,7 +60,7 @@ TEST(WindowElement, PlacesEveryMantissaInItsBin) {
         if (edges.bits()[bin + 1] <= (bits & ~codec::kSignBit)) ++bin;
         const uint32_t rank = RankOf(plan.phases, mantissa);
         ASSERT_EQ(bins[rank], bin) << std::hex << bits;
-        const int32_t distance = static_cast<int32_t>(mantissa - plan.centres[rank]);
+        const int32_t distance = static_cast<int32_t>(mantissa - plan.centers[rank]);
         ASSERT_LE(static_cast<uint32_t>(std::abs(distance)), (kMostRankWidth + 1) / 2);
         const SlotPlace place = PlaceOf(plan, bits);
         if (!place.IsIn(0)) continue;
@@ -125,13 +125,13 @@ TEST(WindowElement, ACellWithMoreValuesHasTooSmallACount) {
 
 TEST(WindowElement, SumsAroundACentreAreThoseOfSignificands) {
   std::mt19937 random(6);
-  for (const uint32_t centre : {0u, 1u, 0x81u + 491105u, 0x35E6D8u + 2362517u, 0x7FFFFFu}) {
+  for (const uint32_t center : {0u, 1u, 0x81u + 491105u, 0x35E6D8u + 2362517u, 0x7FFFFFu}) {
     CellSums sums;
     uint64_t significands = 0, squares = 0;
     for (uint32_t i = 0; i < 32768; ++i) {
       const uint32_t mantissa =
           i % 3 == 0 ? kMantissas - 1 : static_cast<uint32_t>(random()) % kMantissas;
-      const int64_t distance = int64_t{mantissa} - centre;
+      const int64_t distance = int64_t{mantissa} - center;
       ++sums.count;
       sums.distances += distance;
       sums.squares += static_cast<uint64_t>(distance * distance);
@@ -139,8 +139,8 @@ TEST(WindowElement, SumsAroundACentreAreThoseOfSignificands) {
       significands += significand;
       squares += significand * significand;
     }
-    EXPECT_EQ(AroundCentre(sums, centre).significands, significands);
-    EXPECT_EQ(AroundCentre(sums, centre).squares, squares);
+    EXPECT_EQ(AroundCentre(sums, center).significands, significands);
+    EXPECT_EQ(AroundCentre(sums, center).squares, squares);
   }
 }
 

@@ -264,7 +264,7 @@ TEST_P(HistogramOnTarget, CountsAsTheReferenceDoes) {
   }
 }
 
-TEST_P(HistogramOnTarget, CountsTheNeighboursOfEveryEdgeAsTheReferenceDoes) {
+TEST_P(HistogramOnTarget, CountsTheNeighborsOfEveryEdgeAsTheReferenceDoes) {
   for (const HistogramEdges& edges : SetsOfEdges()) {
     std::vector<float> values;
     for (const uint32_t edge : edges.bits()) {

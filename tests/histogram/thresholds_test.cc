@@ -43,7 +43,7 @@ std::vector<Conversion> DeterministicConversions(const Format& format) {
   return conversions;
 }
 
-// Where a magnitude stands among thresholds, by the definition.
+// Where a magnitude is among thresholds, by the definition.
 int KindOf(const Conversion& conversion, float scale, uint32_t bits) {
   const CodecSpec spec = MakeCodecSpec(conversion);
   const float scaled = std::bit_cast<float>(bits) * scale;

@@ -126,7 +126,7 @@ TEST_P(ChannelsInBlocks, AreThoseOfAnyOtherTarget) {
   }
 }
 
-// A vector is one channel; so many values of one half binade do not fit into one record.
+// A vector is one channel; more values of one half binade than fit into one record.
 TEST_P(ChannelsInBlocks, MayHaveManyEqualValues) {
   const std::vector<float> values(300'000, std::nextafter(2.0f, 0.0f));
   const ChannelCurves curves = CurvesOf(Float32(Role::kGrad, {values.size()}, values));

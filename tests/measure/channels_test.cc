@@ -141,7 +141,7 @@ TEST(Channels, LoseWhatTheirValuesLose) {
 }
 
 TEST(Channels, KnowWhatBecomesZeroExactly) {
-  // One channel dies at a quantum above 2, the other above 2^-9.
+  // One channel becomes zero at a quantum above 2, the other above 2^-9.
   const std::vector<float> values = {1, 1, 0x1p-10f, 0x1p-10f};
   const ChannelCurves curves = CurvesOf(Role::kGrad, {2, 2}, values);
   EXPECT_EQ(curves.MeanAt(2), 1);

@@ -21,7 +21,7 @@
 namespace dlsim {
 namespace {
 
-TEST(Roles, AreToldByTheEndOfAName) {
+TEST(Roles, AreRecognizedByTheEndOfAName) {
   for (const auto& [name, role] :
        std::vector<std::pair<std::string, Role>>{{"fc.weight.grad", Role::kGrad},
                                                  {"fc.weight", Role::kGrad},

@@ -13,7 +13,7 @@
 
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
-#include "src/base/beside.h"
+#include "src/base/side_task.h"
 #include "src/device/compute_device.h"
 #include "src/histogram/histogram_sums.h"
 #include "src/measure/chunk_loader.h"
@@ -225,7 +225,7 @@ TEST_F(MeasureStepDevice, GivesTheForwardPassOfTheCpu) {
   EXPECT_EQ(device.steps, 6u);  // one measured and two counted each
 }
 
-TEST_F(MeasureStepDevice, DoesTheWorkBesideOnce) {
+TEST_F(MeasureStepDevice, DoesTheSideTaskOnce) {
   dir_.Write("step-1.safetensors", BuildSafetensors({}));
   const std::vector<TraceStep> steps = {SeveralWaves(), Open().Load(1)};
   LateDevice device;
@@ -233,21 +233,21 @@ TEST_F(MeasureStepDevice, DoesTheWorkBesideOnce) {
     int calls = 0;
     StepOptions options;
     options.device = &device;
-    const auto beside = [&] { ++calls; };
-    RunBeside(beside, [&] { MeasureStep(step, Questions(), options); });
+    const auto task = [&] { ++calls; };
+    RunWithSideTask(task, [&] { MeasureStep(step, Questions(), options); });
     EXPECT_EQ(calls, 1);
-    RunBeside(beside, [&] { ProfileOf(step, EdgesOf(DefaultLadder()), options); });
+    RunWithSideTask(task, [&] { ProfileOf(step, EdgesOf(DefaultLadder()), options); });
     EXPECT_EQ(calls, 2);
   }
 }
 
-TEST_F(MeasureStepDevice, FailsIfTheWorkBesideFails) {
+TEST_F(MeasureStepDevice, FailsIfTheSideTaskFails) {
   LateDevice device;
   StepOptions options;
   options.device = &device;
-  const auto fail = [] { throw std::runtime_error("beside"); };
+  const auto fail = [] { throw std::runtime_error("task"); };
   const auto measure = [&] { MeasureStep(SeveralWaves(), Questions(), options); };
-  EXPECT_THROW(RunBeside(fail, measure), std::runtime_error);
+  EXPECT_THROW(RunWithSideTask(fail, measure), std::runtime_error);
 }
 
 }  // namespace

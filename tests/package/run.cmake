@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Installs dlsim from BUILD_DIR into WORK_DIR, checks the headers, then configures, builds and runs
-# the project beside this file against it.
+# the project next to this file against it.
 function(run)
   execute_process(COMMAND ${ARGV} RESULT_VARIABLE result OUTPUT_VARIABLE out ERROR_VARIABLE out)
   if(NOT result EQUAL 0)

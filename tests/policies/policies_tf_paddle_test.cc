@@ -37,7 +37,7 @@ TEST(TfPolicies, KeepFloorCeilingAndWindow) {
       {"tf", {"increment_period=-5"}, "ok*3", 0x1p18},
       {"keras2", {"initial_scale=8", "dynamic_growth_steps=2"}, "ok*2", 16},
       {"keras2", {"dynamic=false", "initial_scale=8"}, "overflow ok overflow", 8},
-      {"tf-contrib", {"init_loss_scale=10"}, "overflow ok overflow", 8},  // need not be neighbours
+      {"tf-contrib", {"init_loss_scale=10"}, "overflow ok overflow", 8},  // need not be neighbors
       {"tf-contrib", {"init_loss_scale=10"}, "overflow", 10},
       {"tf-contrib", {"incr_every_n_steps=2", "init_loss_scale=8"}, "ok overflow ok", 8},
       {"tf-contrib", {"incr_every_n_steps=2", "init_loss_scale=8"}, "ok overflow ok*2", 16},

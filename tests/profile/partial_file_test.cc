@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The file beside a profile that is being written: whose it is, and whom it lets read.
+// The partial file of a profile that is being written: its owner and permissions.
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 

@@ -101,7 +101,7 @@ TEST_F(ProfileFileTest, RefusesSettingsThatAreNotUtf8) {
   ExpectInputError([&] { WriteProfile(Path("a.dlprof"), settings_, {}); }, {"a.dlprof", "UTF-8"});
 }
 
-TEST_F(ProfileFileTest, IsRecognised) {
+TEST_F(ProfileFileTest, IsRecognized) {
   WriteProfile(Path("a.dlprof"), settings_, encoded_);
   EXPECT_TRUE(ProfileReader::IsProfile(Path("a.dlprof")));
   EXPECT_FALSE(ProfileReader::IsProfile(dir_.Write("b", "DLPRO")));

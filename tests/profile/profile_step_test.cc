@@ -10,7 +10,7 @@
 
 #include "dlsim/ladder.h"
 #include "dlsim/profile.h"
-#include "src/base/beside.h"
+#include "src/base/side_task.h"
 #include "src/histogram/histogram_question.h"
 #include "tests/support/same_stats.h"
 #include "tests/support/test_traces.h"
@@ -154,12 +154,12 @@ TEST_F(ProfileStepTest, SaysWhereItComesFrom) {
   EXPECT_EQ(profile.histograms[0][3], Histogram());
 }
 
-TEST_F(ProfileStepTest, DoesTheWorkBesideOnce) {
+TEST_F(ProfileStepTest, DoesTheSideTaskOnce) {
   int done = 0;
-  const auto beside = [&] { ++done; };
-  RunBeside(beside, [&] { ProfileOf(TwoMicroSteps(), Edges(), {}); });
+  const auto task = [&] { ++done; };
+  RunWithSideTask(task, [&] { ProfileOf(TwoMicroSteps(), Edges(), {}); });
   EXPECT_EQ(done, 1);
-  RunBeside(beside, [&] { ProfileOf(TraceStep{}, Edges(), {}); });
+  RunWithSideTask(task, [&] { ProfileOf(TraceStep{}, Edges(), {}); });
   EXPECT_EQ(done, 2);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Replays of real traces equal results that an independent program computed and that lie beside
+// Replays of real traces equal results that an independent program computed and that are next to
 // them: NAME/ with NAME.oracle-static.json and NAME.oracle-dls.json (tests/data/README.md).
 // The environment variable DLSIM_ORACLE_TRACES may name another directory laid out the same way.
 #include <gtest/gtest.h>

@@ -27,7 +27,7 @@ using nlohmann::json;
 // What every rank is to record in place of one tensor; nothing where a rank lacks it.
 using Split = std::function<std::vector<Floats>(const TraceTensor& tensor, const Floats& values)>;
 
-// A real trace as several ranks might have recorded it, and beside it what a reader should see,
+// A real trace as several ranks might have recorded it, and what a reader should see,
 // recorded without ranks.
 class SplitTrace {
  public:

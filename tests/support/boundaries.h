@@ -11,7 +11,7 @@
 
 namespace dlsim {
 
-// Float32 bit patterns, both signs: each code, each midpoint between neighbours, both +-1 ulp, and
+// Float32 bit patterns, both signs: each code, each midpoint between neighbors, both +-1 ulp, and
 // all kinds of zeros, subnormals, infinities and NaNs. Formats wider than 16 bits are sampled.
 inline std::vector<uint32_t> BoundaryBits(const Format& f) {
   std::vector<uint32_t> bits = {0,          1,          2,          0x007FFFFF, 0x00800000,

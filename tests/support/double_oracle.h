@@ -40,7 +40,7 @@ inline double OracleMax(const Format& f) {
                                        : (2 - 2 * ulp) * std::exp2(last - f.bias);
 }
 
-// Chooses between the neighbours lo <= |x| <= hi (as multiples n and n+1 of one quantum).
+// Chooses between the neighbors lo <= |x| <= hi (as multiples n and n+1 of one quantum).
 inline double OracleChoose(Rounding mode, bool negative, double lo, double hi, double x,
                            bool lo_is_even) {
   if (x == lo) return lo;

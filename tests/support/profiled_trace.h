@@ -122,7 +122,7 @@ inline void CompareStep(const ReplayStep& got, const ReplayStep& expected) {
   EXPECT_EQ(got.finite, expected.finite);
   EXPECT_EQ(got.skipped, expected.skipped);
   EXPECT_EQ(got.cause, expected.cause);
-  // The largest part of a norm is told by estimates.
+  // The largest part of a norm comes from estimates.
   if (expected.cause != Cause::kNorm) {
     EXPECT_EQ(got.cause_tensor, expected.cause_tensor);
   }

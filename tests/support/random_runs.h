@@ -50,7 +50,7 @@ class RandomRuns {
     }
   }
 
-  // Values that the policy refuses are drawn anew.
+  // Values that the policy refuses are drawn again.
   LossScaler MakeScaler(const PolicyInfo& policy, const std::string& format) {
     for (int attempt = 0; attempt < 50; ++attempt) {
       ParameterMap parameters;

@@ -85,7 +85,7 @@ void ExpectOnePassEqualsReplays(const TraceReader& trace, const std::vector<Repl
   const TraceSource source(trace, options.accumulate_steps);
   const std::vector<SweepOutcome> outcomes = Sweep(source, runs, {.replay = options});
   ASSERT_EQ(outcomes.size(), runs.size());
-  // So many short replays would mostly wait for threads.
+  // This many short replays would mostly wait for threads.
   [[maybe_unused]] const OneThread one_thread;
   for (size_t r = 0; r < runs.size(); ++r) {
     SCOPED_TRACE(Describe(runs[r]));
@@ -275,7 +275,7 @@ TEST_P(SweptWindows, SayWhatEachRunLoses) {
     EXPECT_EQ(steps_below, outcomes[r].steps_below_window);
     EXPECT_NEAR(*outcomes[r].mean_loss, lost / static_cast<double>(source.step_count()), 1e-12);
     below += steps_below > 0;
-    // What is clamped counts as lost; below a window harm is foretold.
+    // What is clamped counts as lost; below a window harm is predicted.
     const double replayed = ScoreOf(result, source.step_count(), runs[r].conversion).mean_loss;
     if (steps_below == 0) {
       EXPECT_GE(*outcomes[r].mean_loss, replayed - 1e-12);

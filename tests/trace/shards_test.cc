@@ -55,7 +55,7 @@ TEST_F(Shards, GivenAsFilesAreReadByTheirIndex) {
   EXPECT_EQ(OpenTrace({files[0]}).Load(0).recordings[0].tensors.size(), 1u);
 }
 
-TEST_F(Shards, AreFilesOfTheStepBesideTheirIndex) {
+TEST_F(Shards, AreFilesOfTheStepNextToTheirIndex) {
   WriteTwoShards();
   EXPECT_EQ(OpenTrace({dir_.path()}).files(0),
             (std::vector<std::string>{Path("model.safetensors.index.json"), Path("m-1.safetensors"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The replay of updates: what 16 bits do to weights and moments, and what mends it.
+// The replay of updates: what 16 bits do to weights and moments, and what fixes it.
 #include "sim/updates/update_replay.h"
 
 #include <gtest/gtest.h>
@@ -103,7 +103,7 @@ TEST(UpdateReplay, ABurstStaysInTheSecondMomentInBf16) {
   }
 }
 
-// A weight of 256 in bf16 has neighbours at 254.. and 258: one does not move it.
+// A weight of 256 in bf16 has neighbors at 254.. and 258: one does not move it.
 TEST(UpdateReplay, TwoHundredFiftySixAndOneIs256) {
   UpdateRunRequest request = Asked("bf16");
   const ProbeGroup sgd = {"sgd", {{"lr", 1}, {"momentum", 0}}};

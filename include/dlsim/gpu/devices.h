@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The CUDA devices of the machine. In a build without CUDA there are none, and opening one says so.
+// The CUDA devices of the machine. A build without CUDA has none, and opening one is an error.
 #pragma once
 
 #include <cstdint>

@@ -27,7 +27,7 @@ namespace dlsim::sim {
 enum class Verdict : uint8_t {
   kAsIs,
   kWithScale,
-  kNoScaleServes,
+  kNoScaleIsSafe,
   kOverflows,
   kFitsInForward,
   kFailsInForward
@@ -36,7 +36,7 @@ enum class Verdict : uint8_t {
 constexpr auto EnumNames(Verdict) {
   return std::to_array<EnumName<Verdict>>({{Verdict::kAsIs, "as is"},
                                            {Verdict::kWithScale, "with a scale"},
-                                           {Verdict::kNoScaleServes, "no scale serves"},
+                                           {Verdict::kNoScaleIsSafe, "no scale serves"},
                                            {Verdict::kOverflows, "overflows"},
                                            {Verdict::kFitsInForward, "fits in forward"},
                                            {Verdict::kFailsInForward, "fails in forward"}});
@@ -45,9 +45,9 @@ constexpr auto EnumNames(Verdict) {
 // Powers of two that float32 holds with their reciprocals.
 inline constexpr int kLowestWindowExponent = -126, kHighestWindowExponent = 126;
 
-// The loss scales that serve one step in one format (docs/verdict.md): exponents of two from `low`
-// to `high`; empty if low is the larger. Of a profile the likeliest, and how far its lower end may
-// be off.
+// The loss scales that are safe for one step in one format (docs/verdict.md): exponents of two from
+// `low` to `high`; empty if low is the larger. Of a profile the likeliest, and how far its lower
+// end may be off.
 struct StepWindow {
   int64_t step = 0;
   bool hopeless = false;  // not finite at any scale: a recorded gradient is not, or is too large
@@ -55,7 +55,7 @@ struct StepWindow {
   Bracket<int> low_range = {kLowestWindowExponent, kLowestWindowExponent};
   std::string low_tensor, high_tensor;  // that bound it; empty if nothing does
   bool channels_decide = false;         // the lower end: below it, channels of tensors are lost
-  // Mean harm one binade below the lower end, as measured, then two, three and so on, foretold up
+  // Mean harm one binade below the lower end, as measured, then two, three and so on, predicted up
   // to where it stays; empty if there is none.
   std::vector<float> harm_below;
   float largest = 0;        // magnitude
@@ -70,10 +70,10 @@ struct StepWindow {
   double LossAt(double scale) const;
 };
 
-// Exponents of two next to each other that serve no fewer steps than the one to use.
-struct ServedScales {
+// Neighboring exponents of two that are safe at no fewer steps than the one to use.
+struct SafeScales {
   int low = 0, high = 0;
-  size_t served = 0;  // steps
+  size_t steps = 0;
   // To use: 0 if it is among them, so that no scale is needed; else the highest that leaves two
   // binades of head-room.
   int exponent = 0;
@@ -109,13 +109,13 @@ struct FormatAdvice {
   Verdict verdict = Verdict::kAsIs;
   ForwardVerdict forward, values;  // outputs of modules and operations; parameters
   // All that follows is of gradients.
-  // The scales that serve every step but isolated ones; nothing if none does.
-  std::optional<ServedScales> window;
-  std::optional<ServedScales> most_served;  // the same, however few steps these serve
-  std::optional<Bracket<int>> low_range;    // from a profile: where the lower end may be
+  // The scales that are safe at all steps but isolated ones; nothing if none is.
+  std::optional<SafeScales> window;
+  std::optional<SafeScales> safest;       // those that are safe at the most steps, however few
+  std::optional<Bracket<int>> low_range;  // from a profile: where the lower end may be
   WindowBound low, high;
   std::optional<double> scale;  // to use at all steps
-  // That are not served by that scale; without one, by the scale that serves the most.
+  // At which that scale is not safe; without one, the scale that is safe at the most.
   size_t steps_outside = 0;
   size_t steps = 0;
   size_t hopeless_steps = 0;  // of these, not finite as recorded: they say nothing of the format
@@ -128,10 +128,10 @@ struct FormatAdvice {
   std::vector<StepWindow> windows;         // of all steps
 };
 
-// A policy's path beside the windows of its format.
+// A policy's path compared with the windows of its format.
 struct PathInWindows {
   std::string format, policy;
-  size_t inside = 0, below = 0, above = 0, unserved = 0;  // steps; the last have an empty window
+  size_t inside = 0, below = 0, above = 0, none_safe = 0;  // steps; the last have an empty window
   std::string config = {};  // the configuration it is of, where several are compared
 };
 

@@ -172,7 +172,7 @@ class LossScaler {
   // Sets a field of Checkpoint() by its name.
   Restored Restore(std::string_view name, double value) { return model_->Restore(name, value); }
 
-  // Continues from a checkpoint that holds the loss scale only; all else begins anew.
+  // Continues from a checkpoint that holds the loss scale only; all else is reset.
   void RestartAt(double scale) { model_->RestartAt(scale); }
 
   // True if ScalerInput::absmax matters.

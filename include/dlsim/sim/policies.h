@@ -44,9 +44,9 @@ using ParameterMap = std::map<std::string, std::string, std::less<>>;
 // A scaler ready to run.
 struct ConfiguredScaler {
   LossScaler scaler;
-  std::vector<NamedValue> parameters;   // all, defaults included, in the order of the table
-  std::vector<std::string> notes;       // surprises worth one line in a report
-  std::optional<LossScaler> anew = {};  // as training begins, if `scaler` is from a checkpoint
+  std::vector<NamedValue> parameters;      // all, defaults included, in the order of the table
+  std::vector<std::string> notes;          // surprises worth one line in a report
+  std::optional<LossScaler> initial = {};  // as training begins, if `scaler` is from a checkpoint
 };
 
 // A policy refused its parameters as the original would: the original's exception and message.
@@ -56,7 +56,7 @@ struct PolicyRefusal {
   std::vector<NamedValue> parameters;  // all, as in ConfiguredScaler
 };
 
-// What the stack itself writes into a checkpoint; the rest begins anew on resume.
+// What the stack itself writes into a checkpoint; the rest is reset on resume.
 enum class CheckpointContent : uint8_t { kFull, kScaleOnly, kNothing };
 
 struct PolicyInfo {

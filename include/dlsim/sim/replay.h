@@ -35,7 +35,7 @@ struct Resume {
   Kept kept = Kept::kAll;
 };
 
-// Of which tensors a run's result tells, which takes memory where there are very many of them: all,
+// Which tensors a run's result holds, which takes memory where there are very many of them: all,
 // gradients only, none. Channels and the forward pass are measured only with kKept.
 enum class TensorRecords : uint8_t { kKept, kGradients, kDropped };
 
@@ -45,9 +45,9 @@ struct ReplayRun {
   std::string policy;  // name to print
   Conversion conversion;
   StackRules rules;
-  LossScaler scaler;                    // each layer or gradient has a copy if the rules say so
-  Clipping clipping = {};               // of the parameter gradients
-  std::optional<LossScaler> anew = {};  // as training began, if `scaler` is from a checkpoint
+  LossScaler scaler;                       // each layer or gradient has a copy if the rules say so
+  Clipping clipping = {};                  // of the parameter gradients
+  std::optional<LossScaler> initial = {};  // as training began, if `scaler` is from a checkpoint
   std::optional<Resume> resume = {};
   TensorRecords tensor_records = TensorRecords::kKept;
   // kErrors: of what its steps count only the path, harm and what is not finite are of use. The
@@ -117,7 +117,8 @@ struct StepHarm {
 
 // What a profile leaves open of a step; ReplayStep has the likeliest.
 struct StepUncertainty {
-  bool certain = true;  // false: a profile cannot tell whether the step is finite, or why not
+  bool certain =
+      true;  // false: a profile does not determine whether the step is finite, or why not
   Bracket<double> grad_norm;
   std::optional<Bracket<float>> clip_coefficient;
   Bracket<uint64_t> clipped;  // 0 = not clipped, 1 = clipped
@@ -138,7 +139,7 @@ struct ReplayStep {
   bool lower_scale_helps = true;             // false: not finite, and not at any lower scale either
   std::optional<float> clip_coefficient;     // the smallest, if clipping by norm and applied
   std::optional<uint64_t> clipped_elements;  // if clipping by value and applied ...
-  uint64_t clippable_elements = 0;           // ... out of so many
+  uint64_t clippable_elements = 0;           // ... out of this number
   bool clipped = false;                      // some gradient was reduced
   std::vector<OptimizerStep> optimizers;     // per group of ReplayOptions::optimizers
   TensorStats gradients;                     // over parameter gradients
@@ -174,7 +175,7 @@ struct SummaryUncertainty {
 struct ReplaySummary : PathSummary {
   uint64_t clipped_steps = 0;       // steps with some reduced gradient
   uint64_t clipped_elements = 0;    // by value, in applied steps ...
-  uint64_t clippable_elements = 0;  // ... out of so many
+  uint64_t clippable_elements = 0;  // ... out of this number
   TensorStats gradients;
   TensorStats activations;
   HarmOverSteps harm, activation_harm;          // of the means of applied steps
@@ -212,7 +213,7 @@ struct ReplayOptions {
   Checked checked = Checked::kParameterGradients;
   OnFatal on_fatal = OnFatal::kStop;
   std::vector<OptimizerGroup> optimizers;  // empty: one optimizer for all; see ReplayStep
-  int64_t accumulate_steps = 1;            // so many recorded steps make one effective step
+  int64_t accumulate_steps = 1;            // recorded steps that make one effective step
   std::function<void(const ObservedStep&)> observer;  // called after each step; may be empty
 };
 

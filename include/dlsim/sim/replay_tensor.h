@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a replay tells of one tensor over all steps of a run.
+// What a replay reports about one tensor over all steps of a run.
 #pragma once
 
 #include <cstdint>
@@ -88,7 +88,7 @@ struct ForwardSum {
 };
 
 // The forward pass of a run at scale 1: no loss scale moves it, and all steps count, those too that
-// are skipped later. Its tensors stand apart from gradients, so that nothing sums them together;
+// are skipped later. Its tensors are kept apart from gradients, so that nothing sums them together;
 // they have no harm, no noise and no scales.
 struct ForwardPass {
   ForwardSum outputs, values;         // of the roles act and value

@@ -20,9 +20,9 @@ namespace dlsim::sim {
 struct SweepOutcome : PathSummary {
   TensorStats gradients;  // over all steps; without quantised sum of squares
 
-  // What `dlsim tune` minimises, if windows were searched: the mean over all steps of the trace of
+  // What `dlsim tune` minimizes, if windows were searched: the mean over all steps of the trace of
   // what a step loses, which is all if it was skipped, not finite, or after a fatal event; else
-  // nothing at a scale within the step's window, and below it the mean harm that is to be expected
+  // nothing at a scale within the step's window, and below it the expected mean harm
   // (docs/verdict.md).
   std::optional<double> mean_loss;
   uint64_t steps_below_window = 0;   // applied, at a scale below their window
@@ -34,7 +34,7 @@ struct SweepOutcome : PathSummary {
 
   // False if the ladder of the profile does not have the thresholds; then the counters of
   // `gradients` are the middle of brackets, and mean_energy_lost is within these. Also false if a
-  // profile does not tell whether a norm or sum overflows; then all is what is likely.
+  // profile does not determine whether a norm or sum overflows; then all figures are the likeliest.
   bool exact = true;
   Bracket<double> energy_bracket = {1, 1};
 

@@ -25,7 +25,7 @@ struct CurrentPolicy {
 struct TuneRequest : AdviceRequest {
   std::string policy = "cerebras-2.10";
   std::vector<std::string> fp16_policies;  // tuned as well where there is a format for them
-  std::optional<CurrentPolicy> current;    // compared, and told what to change
+  std::optional<CurrentPolicy> current;    // compared, with what to change
 };
 
 // The tuned parameters; those that a policy does not have are ignored.
@@ -83,14 +83,14 @@ struct ParameterChange {
 struct FormatTuning : FormatAdvice {
   std::string reason;
   std::vector<PolicyChoice> choices;  // the policy asked for, then others
-  double fixed_scale = 1;             // the scale of the verdict, or that serves the most steps ...
+  double fixed_scale = 1;             // the scale of the verdict, or the safe one of most steps ...
   PolicyScore fixed;                  // ... if it never changes; `skipped` are not finite
   double least_loss = 0;              // at the best power of two of each step
   std::vector<ComparedPolicy> comparisons;  // no scaling, the stacks' defaults, the current policy
   std::vector<ParameterChange> changes;     // of the current policy, if it is of the same stack
   std::vector<ReplayTensor> replayed;       // under the recommendation
-  // In the way of a scale that serves all steps: what overflows at the lowest that loses nothing,
-  // what loses too much at the highest that does not overflow; the worst first.
+  // What prevents a scale that is safe at all steps: what overflows at the lowest that loses
+  // nothing, what loses too much at the highest that does not overflow; the worst first.
   std::vector<ReplayTensor> overflow_side, underflow_side;
   std::vector<std::string> notes;
 };

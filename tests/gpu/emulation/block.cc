@@ -55,7 +55,7 @@ void BlockRunner::Run(const Grid& grid) {
   const std::unique_ptr<void, decltype(&std::free)> shared(memory, &std::free);
   shared_memory_ = shared.get();
   for (uint32_t block = 0; block < grid.blocks.x; ++block) {
-    // What is shared is not initialised.
+    // What is shared is not initialized.
     if (grid.shared_bytes > 0) std::memset(shared_memory_, kPoison, grid.shared_bytes);
     RunBlock(block);
   }

@@ -30,7 +30,7 @@ struct Machine {
   int old_driver = 0;                // the version of one that is too old; 0 = there is none
 };
 
-// Starts anew with this machine: drops work that was not done, forgets failures, sets counters to 0
+// Resets to this machine: drops work that was not done, forgets failures, sets counters to 0
 // and the order of threads to ascending. Throws std::logic_error if something is still allocated.
 void Reset(const Machine& machine = {});
 
@@ -39,7 +39,7 @@ enum class ThreadOrder { kAscending, kDescending, kShuffled };
 void SetThreadOrder(ThreadOrder order, uint64_t seed = 0);
 
 // Makes the n-th call from now (from 1) of this name fail; with an empty name, the n-th of all that
-// can fail for want of resources or because of the device: all but those that free and ask.
+// can fail for lack of resources or because of the device: all but those that free and ask.
 void FailCall(std::string_view name, uint64_t n, cudaError_t error);
 
 // Makes the n-th launch from now fail when it is run: what waits for it returns `error`, and so

@@ -51,7 +51,7 @@ Fiber::Fiber(void (*body)()) : body_(body), stack_size_(kStackBytes) {
   mapping_ = mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (mapping_ == MAP_FAILED) throw std::bad_alloc();
-  // A kernel that needs more stack than there is shall crash, not corrupt.
+  // A kernel that needs more stack than there is must crash, not corrupt memory.
   if (mprotect(mapping_, kGuardBytes, PROT_NONE) != 0) throw std::bad_alloc();
   stack_ = static_cast<char*>(mapping_) + kGuardBytes;
   getcontext(&context_);

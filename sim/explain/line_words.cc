@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/explain/told_words.h"
+#include "sim/explain/line_words.h"
 
 #include <array>
 #include <bit>
@@ -34,7 +34,7 @@ constexpr WordsByCharacter WordsWith(size_t place) {
 
 }  // namespace
 
-ToldWords FindToldWords(std::string_view line) {
+LineWords FindLineWords(std::string_view line) {
   static constexpr WordsByCharacter kFirst = WordsWith(0), kSecond = WordsWith(1);
   unsigned found = 0;
   for (size_t at = 0; at + 1 < line.size(); ++at) {

@@ -6,12 +6,12 @@
 
 namespace dlsim::sim {
 
-struct ToldWords {
+struct LineWords {
   bool scale = false;  // of the loss scale, or of a skipped step
   bool loss = false;   // of the loss
 };
 
 // Returns of what the line has words.
-ToldWords FindToldWords(std::string_view line);
+LineWords FindLineWords(std::string_view line);
 
 }  // namespace dlsim::sim

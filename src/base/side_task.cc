@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "src/base/beside.h"
+#include "src/base/side_task.h"
 
 #include <utility>
 
@@ -10,18 +10,18 @@ thread_local const std::function<void()>* waiting = nullptr;
 
 }  // namespace
 
-const std::function<void()>* TakeBeside() { return std::exchange(waiting, nullptr); }
+const std::function<void()>* TakeSideTask() { return std::exchange(waiting, nullptr); }
 
-void RunBeside(const std::function<void()>& beside, const std::function<void()>& work) {
+void RunWithSideTask(const std::function<void()>& task, const std::function<void()>& work) {
   struct Waiting {
     explicit Waiting(const std::function<void()>& of_work)
         : outer(std::exchange(waiting, &of_work)) {}
     ~Waiting() { waiting = outer; }
     const std::function<void()>* outer;
   };
-  const Waiting until_done(beside);
+  const Waiting until_done(task);
   work();
-  if (const std::function<void()>* const left = TakeBeside()) (*left)();
+  if (const std::function<void()>* const left = TakeSideTask()) (*left)();
 }
 
 }  // namespace dlsim
