@@ -64,7 +64,7 @@ std::optional<PrintedNumber> Field(const Json& object, const Keys& keys) {
       AddFloat32(number);
       return number;
     }
-    if (found->is_string()) return ReadPrinted(found->template get_ref<const std::string&>());
+    if (found->is_string()) return ReadWhole(found->template get_ref<const std::string&>());
   }
   return std::nullopt;
 }

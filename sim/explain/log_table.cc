@@ -21,8 +21,22 @@ using Names = std::initializer_list<std::string_view>;
 constexpr std::array<std::string_view, 4> kLossColumns = {"loss", "train_loss", "lm loss",
                                                           "lm_loss"};
 
-// Returns the fields of a line of CSV; quotes as in RFC 4180.
-std::vector<std::string> Fields(std::string_view line) {
+// Returns the one of comma, semicolon and tab that a header has most, outside of quotes.
+char Separator(std::string_view header) {
+  constexpr std::string_view kSeparators = ",;\t";
+  std::array<size_t, kSeparators.size()> counts{};
+  bool quoted = false;
+  for (const char c : header) {
+    if (c == '"') quoted = !quoted;
+    const size_t found = quoted ? kSeparators.npos : kSeparators.find(c);
+    if (found != kSeparators.npos) ++counts[found];
+  }
+  return kSeparators[static_cast<size_t>(std::ranges::max_element(counts) - counts.begin())];
+}
+
+// Returns the fields of a line of CSV; quotes as in RFC 4180. Between semicolons commas are
+// decimal.
+std::vector<std::string> Fields(std::string_view line, char separator) {
   std::vector<std::string> fields(1);
   bool quoted = false;
   for (size_t i = 0; i < line.size(); ++i) {
@@ -31,8 +45,10 @@ std::vector<std::string> Fields(std::string_view line) {
       fields.back() += line[i++];
     } else if (c == '"') {
       quoted = !quoted;
-    } else if (!quoted && (c == ',' || c == ';' || c == '\t')) {
+    } else if (!quoted && c == separator) {
       fields.emplace_back();
+    } else if (c == ',' && separator == ';') {
+      fields.back() += '.';
     } else if (c != '\r') {
       fields.back() += c;
     }
@@ -97,7 +113,7 @@ struct Columns {
 };
 
 std::optional<Columns> FindColumns(std::string_view header, std::string_view place) {
-  std::vector<std::string> names = Fields(header);
+  std::vector<std::string> names = Fields(header, Separator(header));
   std::ranges::transform(names, names.begin(), LowerCase);
   const auto step = Find(names, {"step", "global_step", "_step", "iteration", "iter"});
   static const Names kScales = {"loss_scale", "loss-scale", "grad_scale", "scale", "lossscale"};
@@ -127,7 +143,7 @@ std::optional<Columns> FindColumns(std::string_view header, std::string_view pla
 }
 
 double Number(const std::string& text, std::string_view place, size_t line) {
-  const std::optional<PrintedNumber> number = ReadPrinted(text);
+  const std::optional<PrintedNumber> number = ReadWhole(text);
   if (number) return number->value;
   throw InputError(std::string(place) + ":" + std::to_string(line), "not a number",
                    "a number in each column", Quoted(text));
@@ -142,13 +158,14 @@ bool IsTrue(const std::string& text) {
 
 std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::string_view place) {
   if (text.starts_with("\xef\xbb\xbf")) text.remove_prefix(3);
-  const auto columns = FindColumns(text.substr(0, text.find('\n')), place);
+  const std::string_view header = text.substr(0, text.find('\n'));
+  const auto columns = FindColumns(header, place);
   if (!columns) return std::nullopt;
   std::vector<LogEvent> events;
   size_t line = 1;
   for (size_t at = text.find('\n'); at != std::string_view::npos;) {
     const size_t end = text.find('\n', ++at);
-    const std::vector<std::string> fields = Fields(text.substr(at, end - at));
+    const std::vector<std::string> fields = Fields(text.substr(at, end - at), Separator(header));
     at = end;
     ++line;
     const auto field = [&](size_t i) { return i < fields.size() ? fields[i] : std::string(); };
@@ -162,9 +179,9 @@ std::optional<std::vector<LogEvent>> ReadTable(std::string_view text, std::strin
     }
     event.number = static_cast<int64_t>(step);
     Number(LowerCase(scale), place, line);
-    event.used = ReadPrinted(LowerCase(scale));
+    event.used = ReadWhole(LowerCase(scale));
     if (columns->loss) {
-      if (const auto loss = ReadPrinted(LowerCase(field(*columns->loss)))) event.loss = loss->value;
+      if (const auto loss = ReadWhole(LowerCase(field(*columns->loss)))) event.loss = loss->value;
     }
     if (columns->is_log2) {
       if (std::optional<LogEvent> record = GuidedRecord(*event.number, *event.used)) {

@@ -58,21 +58,10 @@ std::optional<std::pair<std::string, size_t>> Grouped(std::string_view text) {
 
 // Whether what follows a number makes it another one: "64k", "2^16", "2**16".
 bool IsContinued(std::string_view after) {
-  static constexpr std::string_view kThousands = "kKMG";
+  static constexpr std::string_view kThousands = "kKmMgG";
   if (after.starts_with('^') || after.starts_with("**")) return true;
   return !after.empty() && kThousands.find(after.front()) != kThousands.npos &&
          (after.size() == 1 || !IsWordCharacter(after[1]));
-}
-
-// Returns the number that a text begins with, whole; nothing if it goes on in a way not read here.
-std::optional<PrintedNumber> ReadWhole(std::string_view text) {
-  if (const auto grouped = Grouped(text)) {
-    return IsContinued(text.substr(grouped->second)) ? std::nullopt : ReadPrinted(grouped->first);
-  }
-  const auto number = ReadPrinted(text);
-  const size_t end = text.find_first_not_of("+-.0123456789eE");
-  const bool continued = end != std::string_view::npos && IsContinued(text.substr(end));
-  return continued ? std::nullopt : number;
 }
 
 // Returns the end of the escape sequence that begins at `start`.
@@ -136,6 +125,16 @@ std::optional<PrintedNumber> ReadPrinted(std::string_view text) {
   }
   if (slack > 0) AddFloat32(number);
   return number;
+}
+
+std::optional<PrintedNumber> ReadWhole(std::string_view text) {
+  if (const auto grouped = Grouped(text)) {
+    return IsContinued(text.substr(grouped->second)) ? std::nullopt : ReadPrinted(grouped->first);
+  }
+  const auto number = ReadPrinted(text);
+  const size_t end = text.find_first_not_of("+-.0123456789eE");
+  const bool continued = end != std::string_view::npos && IsContinued(text.substr(end));
+  return continued ? std::nullopt : number;
 }
 
 std::optional<PrintedNumber> NumberAfter(std::string_view text, std::string_view name) {

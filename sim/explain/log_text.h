@@ -19,6 +19,9 @@ std::string_view StripTerminalCodes(std::string_view text, std::string& plain);
 // those a power of two is taken for the number, as scales are; so is a float32 that NumPy prints.
 std::optional<PrintedNumber> ReadPrinted(std::string_view text);
 
+// Returns the same of "65,536", in groups of three; nothing for "64k", "2^16" and "2**16".
+std::optional<PrintedNumber> ReadWhole(std::string_view text);
+
 // Takes a power of two for a number that is its float32 in the fewest digits that give it back:
 // NumPy prints 2^28 as 268435460.0.
 void AddFloat32(PrintedNumber& number);

@@ -127,6 +127,16 @@ TEST(LogClaims, ANumberIsReadWholeOrNotAtAll) {
   for (const std::string& scale : std::vector<std::string>{"64k", "2^16", "2**16"}) {
     const std::string log = "step: 1 loss_scale: " + scale + "\nstep: 2 loss_scale: " + scale;
     EXPECT_THROW(ExplainText(log + "\n"), Error) << scale;
+    EXPECT_THROW(ExplainText("step,loss_scale\n1," + scale + "\n"), Error) << scale;
+  }
+}
+
+TEST(LogClaims, ATableHasOneSeparator) {
+  for (const std::string log : {"step;loss;loss_scale\n1;2,5;65536\n2;2,5;32768\n",
+                                "step,loss,loss_scale\n1,2.5,\"65,536\"\n2,2.5,\"32,768\"\n"}) {
+    const Explanation found = ExplainText(log);
+    EXPECT_EQ(found.brackets.front().scale, 65536) << log;
+    EXPECT_EQ(found.skips.skipped, 1) << log;
   }
 }
 
