@@ -103,11 +103,11 @@ def test_weights_and_moments_are_those_of_the_device(
 
 
 def test_the_recorder_says_where_parameters_are() -> None:
-    from dlsim.recorder._told import told
+    from dlsim.recorder._optimizer_state import settings_of
 
     for is_cuda, expected in ((True, {"cuda": 1.0, "lr": 0.5}), (False, {"lr": 0.5})):
         parameter = SimpleNamespace(is_cuda=is_cuda)
-        assert told(object(), {"params": [parameter], "lr": 0.5}) == ("object", expected)
+        assert settings_of(object(), {"params": [parameter], "lr": 0.5}) == ("object", expected)
 
 
 def test_by_default_the_arithmetic_is_that_of_the_recording(
@@ -115,12 +115,12 @@ def test_by_default_the_arithmetic_is_that_of_the_recording(
 ) -> None:
     from dlsim.recorder import _probe
 
-    def told_on_cuda(optimizer: Any, group: Any) -> Any:
-        name, values = told(optimizer, group)
+    def settings_on_cuda(optimizer: Any, group: Any) -> Any:
+        name, values = settings_of(optimizer, group)
         return name, {**values, "cuda": 1.0}
 
-    told = _probe.told
-    monkeypatch.setattr(_probe, "told", told_on_cuda)
+    settings_of = _probe.settings_of
+    monkeypatch.setattr(_probe, "settings_of", settings_on_cuda)
     model = Followed(kept["start"])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     probe = tmp_path / "run.dlprobe"
