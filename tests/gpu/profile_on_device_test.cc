@@ -25,7 +25,7 @@ class ProfileOnDevice : public testing::TestWithParam<const char*> {
     ProfileRequest request;
     request.output = dir_.path() + "/profile";
     request.settings = SettingsOf(SmallLadder());
-    request.device = device;
+    request.step.device = device;
     ProfileRun run(trace, request);
     run.Open();
     const Ranks alone;

@@ -145,9 +145,7 @@ class Sources:
                 if not parameter.requires_grad:  # it is frozen now
                     continue
                 gradient = _own_elements(parameter, self._gradient_of(parameter))
-                why = "has no gradient"
-                if gradient is not None:
-                    why = self._order.left_out(name)
+                why = "has no gradient" if gradient is None else self._order.left_out(name)
                 if why:
                     left_out.setdefault(f"{name}.grad", f"{why} in step {step}")
                 else:
