@@ -314,6 +314,10 @@ def test_gradients_of_a_device_are_copied_with_one_synchronization(monkeypatch) 
     assert len(synchronized) == 2
 
 
+@pytest.mark.skipif(
+    not hasattr(torch.Tensor, "register_post_accumulate_grad_hook"),
+    reason="needs PyTorch 2.1 or later",
+)
 @pytest.mark.parametrize(
     ("optimizer", "trains"),
     [

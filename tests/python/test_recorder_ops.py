@@ -375,6 +375,9 @@ def test_overflows_whose_infinity_nothing_sees_change_nothing(tmp_path, compute,
     assert half.verdict == "fails in forward"
 
 
+@pytest.mark.skipif(
+    not hasattr(torch._C, "_current_graph_task_id"), reason="needs PyTorch 2 or later"
+)
 def test_derivatives_of_float32_inputs_are_float32(tmp_path) -> None:
     class Model(nn.Sequential):
         def forward(self, x):
