@@ -146,39 +146,38 @@ void AddRow(const std::string& format, std::string_view what, const ForwardVerdi
 std::string Vanished(const FormatAdvice& format) {
   const std::vector<const ForwardTensor*> vanishing = format.forward.Vanishing();
   const double smallest = MinPositive(ParseFormat(format.format).format);
-  const auto divisor = std::ranges::find_if(
-      vanishing, [](const ForwardTensor* tensor) { return tensor->zero_divisor; });
-  if (divisor != vanishing.end()) {
+  // The first that vanishes and is `of_kind`; null if none is.
+  const auto first = [&](const auto& of_kind) -> const ForwardTensor* {
+    const auto found = std::ranges::find_if(
+        vanishing, [&](const ForwardTensor* tensor) { return of_kind(*tensor); });
+    return found == vanishing.end() ? nullptr : *found;
+  };
+  const auto named = [&](bool (*is_of_kind)(std::string_view)) {
+    return first([&](const ForwardTensor& tensor) { return is_of_kind(tensor.name); });
+  };
+  if (const auto* divisor = first([](const ForwardTensor& one) { return one.zero_divisor; })) {
     return fmt::format(
         "fails in forward: {} divides by values, or takes the logarithm of some, that become zero "
         "at step {}, the smallest {} value is {:.2g}. No loss scale helps.",
-        Printable(LayerOf((*divisor)->name)), (*divisor)->energy_lost_step, format.format,
-        smallest);
+        Printable(LayerOf(divisor->name)), divisor->energy_lost_step, format.format, smallest);
   }
-  const auto difference = std::ranges::find_if(
-      vanishing, [](const ForwardTensor* tensor) { return IsOfDifferences(tensor->name); });
-  if (difference != vanishing.end()) {
+  if (const auto* difference = named(IsOfDifferences)) {
     return fmt::format(
         "fails in forward: {} divides by a difference, or takes its root or logarithm, that is "
         "less than the rounding errors of {}. No loss scale helps.",
-        Printable(LayerOf((*difference)->name)), format.format);
+        Printable(LayerOf(difference->name)), format.format);
   }
-  const auto samples = std::ranges::find_if(
-      vanishing, [](const ForwardTensor* tensor) { return IsOfSamples(tensor->name); });
-  if (samples != vanishing.end()) {
+  if (const auto* samples = named(IsOfSamples)) {
     return fmt::format(
         "fails in forward: the samples of an input of {} differ by less than the rounding errors "
-        "of "
-        "{}. No loss scale helps.",
-        Printable(LayerOf((*samples)->name)), format.format);
+        "of {}. No loss scale helps.",
+        Printable(LayerOf(samples->name)), format.format);
   }
-  const auto angles = std::ranges::find_if(
-      vanishing, [](const ForwardTensor* tensor) { return IsOfAngles(tensor->name); });
-  if (angles != vanishing.end()) {
+  if (const auto* angles = named(IsOfAngles)) {
     return fmt::format(
         "fails in forward: {} turns by angles up to {}, which {} rounds to others. No loss scale "
         "helps.",
-        Printable(LayerOf((*angles)->name)), ScaleNumber((*angles)->absmax), format.format);
+        Printable(LayerOf(angles->name)), ScaleNumber(angles->absmax), format.format);
   }
   const ForwardTensor& worst = **std::ranges::max_element(
       vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });
