@@ -124,18 +124,21 @@ void NoiseFinder::FindSlight(std::span<const StepTensor> tensors,
 void NoiseFinder::Sample(const GradientSource& source, const StepOptions& options) {
   constexpr size_t kMost = 8;
   const size_t steps = source.step_count(), samples = std::min(kMost, (steps + kMost - 1) / kMost);
-  if (steps > 0) {  // the first step is recorded before an optimizer is known
-    descends_ = !source.Load(steps - 1, StepNeeds::kTensors)->Listed(kDescentKey).empty();
-  }
+  if (steps == 0) return;
+  const std::unique_ptr<GradientStep> last = source.Load(steps - 1, StepNeeds::kTensors);
+  // The first step is recorded before an optimizer is known.
+  descends_ = !last->Listed(kDescentKey).empty();
   if (samples < 2) return;
   const StepQuestion question = {{kFp16},
                                  1.0f};  // what is counted of the inputs is all that is used
-  for (size_t s = 0; s < samples; ++s) {
-    const std::unique_ptr<GradientStep> step =
-        source.Load(s * (steps - 1) / (samples - 1), StepNeeds::kTensors);
-    const StepMeasurement measured = step->Measure(std::span(&question, 1), options);
+  const auto look_at = [&](const GradientStep& step) {
+    const StepMeasurement measured = step.Measure(std::span(&question, 1), options);
     Find(measured.tensors, TotalsOf(measured.answers.front()));
+  };
+  for (size_t s = 0; s + 1 < samples; ++s) {
+    look_at(*source.Load(s * (steps - 1) / (samples - 1), StepNeeds::kTensors));
   }
+  look_at(*last);
 }
 
 double HarmOf(const TensorAnswer& answer, const TensorStats& total, Reading reading) {
