@@ -47,20 +47,23 @@ uint64_t BytesOfProfile(const TraceStep& step, const HistogramEdges& edges) {
   return bytes;
 }
 
+StepOptions WithSettings(StepOptions options, const ProfileSettings& settings) {
+  options.accumulation = settings.accumulation;
+  options.scaled = settings.scaled;
+  return options;
+}
+
 }  // namespace
 
 StepEncoder::StepEncoder(const TraceReader& trace, const ProfileSettings& settings,
                          const HistogramEdges& edges, StepRange range, size_t stride,
                          const StepOptions& options)
-    : settings_(settings),
-      edges_(edges),
+    : edges_(edges),
       steps_(trace, settings.accumulate_steps),
       queue_(steps_.step_count(), [this](size_t i) { return steps_.LoadStep(i); }),
       range_(range),
       stride_(stride),
-      options_(options) {
-  options_.accumulation = settings.accumulation;
-  options_.scaled = settings.scaled;
+      options_(WithSettings(options, settings)) {
   if (range_.begin >= range_.end) return;
   state_ = StateIfThere(steps_.files(range_.begin));
   Start();
@@ -107,9 +110,7 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
     for (size_t i = range.begin; i < range.end; i += stride) take(i, *encoder.Next());
     return;
   }
-  StepOptions of_each = options;
-  of_each.accumulation = settings.accumulation;
-  of_each.scaled = settings.scaled;
+  StepOptions of_each = WithSettings(options, settings);
   of_each.memory_bytes = options.memory_bytes / std::min<uint64_t>(ahead, kEnoughAhead);
   const auto place = [&](size_t k) { return range.begin + k * stride; };
   const size_t count = (range.end - range.begin + stride - 1) / stride;

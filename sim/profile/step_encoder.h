@@ -30,7 +30,6 @@ class StepEncoder {
  private:
   void Start();
 
-  const ProfileSettings& settings_;
   const HistogramEdges& edges_;
   TraceSource steps_;
   StepQueue<TraceStep> queue_;

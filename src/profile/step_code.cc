@@ -118,9 +118,10 @@ std::string EncodeHistograms(const ProfileStep& step, const HistogramEdges& edge
   BitWriter bits;
   PutHistograms(histograms, edges, columns, bits);
   DLSIM_CHECK(step.channels.empty() || step.channels.size() == step.tensors.size());
-  std::vector<ChannelCurves> channels = step.channels;
-  if (!step.scaled.empty()) channels.resize(step.tensors.size());  // what follows is found then
-  PutCurves(channels, columns);
+  PutCurves(step.channels, columns);
+  if (step.channels.empty() && !step.scaled.empty()) {  // curves come before losses
+    PutCurves(std::vector<ChannelCurves>(step.tensors.size()), columns);
+  }
   PutLosses(step.scaled, columns);
   PutCompressed(columns, bytes);
   return bytes + bits.Take();
