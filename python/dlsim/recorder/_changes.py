@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from .._errors import Error
+from ._names import smallest_of
 
-_ENOUGH = 4  # elements
+_ENOUGH = 4  # elements that show a factor
 _DOUBTS = 4  # steps that are compared: a scale that is forgotten is missing in all
 _LEAST_SCALE = 2.0**-8  # numbers of micro-steps and of ranks divide, too
 
@@ -29,7 +30,7 @@ class Changes:
     """
 
     def __init__(self, parameters: Mapping[str, Any], scaler: Any) -> None:
-        self.name = _smallest(parameters)
+        self.name = smallest_of(parameters, _ENOUGH)
         self._unscales = hasattr(scaler, "_states")
         self._before: tuple[Any, int, Any] | None = None  # the gradient, its version, a copy
         self._unscaled: Any = None  # a copy of what was recorded with scale 1
@@ -84,14 +85,6 @@ class Changes:
     def clear(self) -> None:
         """Forgets what backward has left."""
         self._before = None
-
-
-def _smallest(parameters: Mapping[str, Any]) -> str | None:
-    """Returns the smallest of the parameters of which a few elements are significant."""
-    sizes = {name: one.numel() for name, one in parameters.items() if one.requires_grad}
-    return min(
-        (name for name in sizes if sizes[name] >= _ENOUGH), key=sizes.__getitem__, default=None
-    )
 
 
 def _factor(before: Any, now: Any) -> float | None:

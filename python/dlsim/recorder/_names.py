@@ -63,3 +63,10 @@ def modules_of(models: Mapping[str, Any]) -> dict[str, Any]:
     for name, module in _prefixed(models, "named_modules"):
         found[name] = module  # a wrapper's name is that of what it wraps, which comes later
     return found
+
+
+def smallest_of(parameters: Mapping[str, Any], elements: int = 0) -> str | None:
+    """Returns the smallest trained parameter that has at least this number of elements."""
+    sizes = {name: one.numel() for name, one in parameters.items() if one.requires_grad}
+    large = (name for name, size in sizes.items() if size >= elements)
+    return min(large, key=sizes.__getitem__, default=None)

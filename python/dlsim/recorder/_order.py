@@ -12,6 +12,7 @@ from ._changes import CLEARED, PLACE, Changes
 from ._hooks import Guard
 from ._leftovers import Leftovers
 from ._metadata import is_in_use, scale_of, unscaled_in
+from ._names import smallest_of
 from ._ranks import Ranks, changes_gradients, kinds_of_sharding
 from ._skipped import WatchedUpdate, tells_skips
 from ._tensors import in_backward
@@ -77,8 +78,7 @@ class StepOrder:
         if tells_skips(self._scaler):
             self._update = WatchedUpdate(self._scaler, updated)
         self._add_hooks()
-        trained = (name for name, one in self._parameters.items() if one.requires_grad)
-        smallest = min(trained, key=lambda name: self._parameters[name].numel(), default=None)
+        smallest = smallest_of(self._parameters)
         if smallest is not None:
             coming = _before_of(smallest, order)
             self._handles.append(self._parameters[smallest].register_hook(coming))
@@ -141,9 +141,9 @@ class StepOrder:
                 self._leftovers.held(name, parameter.grad, used=False)
 
     def check_scale(self, scale: float | None) -> None:
-        """Raises Error if the recorder's scaler says something else of the gradients than `scale`.
+        """Raises Error if `scale` contradicts the recorder's scaler.
 
-        None stands for the scale of the scaler.
+        `scale` is None where the caller leaves it to the scaler.
         """
         unscaled = [one for one in unscaled_in(self._scaler) if self._concerns(one)]
         if scale is None and unscaled:
@@ -187,7 +187,7 @@ class StepOrder:
         self._changes.check(given, scale)
 
     def left_out(self, name: str) -> str | None:
-        """Returns why a gradient is none of the step; None if it is."""
+        """Returns why a gradient does not belong to the step, or None if it does."""
         gradient = self._parameters[name].grad if self._given else None
         if name not in self._given and self._leftovers.is_unchanged(name, gradient):
             return "was left by an earlier step"

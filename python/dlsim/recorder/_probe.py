@@ -12,6 +12,7 @@ from typing import Any
 
 from .._errors import Error, UsageError
 from ._followed import Buffer, Followed, why_not
+from ._names import smallest_of
 from ._optimizer_state import State, settings_of, states_of
 from ._optimizers import Steps
 from ._probe_file import EXTRA, FIRST, FOUND, SCALE, ProbeFile, Update
@@ -20,6 +21,7 @@ from ._worker import Job, Worker
 
 ELEMENTS = 4096  # of a parameter, where a caller asks for no other number
 VALUES_EVERY = 100  # updates
+_FEW = 4  # elements by which a clip coefficient is found, at least
 VALUES_FIRST = 10  # after a new optimizer began, which may not have the states of another
 
 
@@ -266,9 +268,10 @@ def _check(job: Job | None) -> None:
 
 
 def _smallest(parameters: Mapping[str, Any]) -> Any:
-    """Returns the smallest parameter of which a few elements tell something."""
-    fit = [p for p in parameters.values() if p.requires_grad and p.numel() >= 4 and not why_not(p)]
-    return min(fit, key=lambda parameter: parameter.numel(), default=None)
+    """Returns the smallest parameter that can be followed and has a few elements."""
+    fit = {name: one for name, one in parameters.items() if not why_not(one)}
+    name = smallest_of(fit, _FEW)
+    return None if name is None else fit[name]
 
 
 def _abandon(steps: Steps, thread: Worker) -> None:
