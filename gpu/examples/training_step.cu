@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures the gradients of every training step on the device, without a wait: two formats besidess
+// Measures the gradients of every training step on the device, without a wait: two formats besides
 // the one that the run uses. The step here is a stand-in; docs/gpu.md walks through the rest.
 #include <cuda_runtime.h>
 

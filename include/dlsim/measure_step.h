@@ -62,7 +62,7 @@ struct StepQuestion {
   }
 };
 
-// What steps may take that are measured ahead, unless told.
+// The default of StepOptions::memory_bytes.
 inline constexpr uint64_t kDefaultMemoryBytes = uint64_t{256} << 20;
 
 struct StepOptions {

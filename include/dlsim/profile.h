@@ -40,7 +40,7 @@ struct ProfileFile {
 // One step of a trace. A part is a micro-step, or the whole step without any.
 struct ProfileStep {
   int64_t step = 0;
-  std::vector<int64_t> micro_steps;                  // number of each part; -1 = there are none
+  std::vector<int64_t> micro_steps;                  // of each part; -1: the step has none
   std::map<std::string, std::string> metadata;       // of the first recording
   std::vector<ProfileFile> files;                    // in the order of the recordings
   std::vector<ProfileTensor> tensors;                // in file order; ProfileOf's gradients first

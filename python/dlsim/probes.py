@@ -23,7 +23,7 @@ class ProbeTensor:
     name: str
     dtype: str
     shape: tuple[int, ...]
-    stride: int  # from the begin of one run of neighbors to that of the next
+    stride: int  # from the start of one run of neighbors to the start of the next
     run: int  # elements of a run
     count: int
 

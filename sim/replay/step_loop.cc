@@ -248,7 +248,7 @@ class StepLoop {
   // Thrown where no further step is needed.
   struct Enough {};
 
-  // Counting totals takes as long as so many questions.
+  // Counting totals takes as long as answering this number of questions.
   static constexpr size_t kQuestionsPerTotals = 4;
 
   // Whether steps from the i-th on are small, and can be measured before it is their turn.

@@ -49,8 +49,8 @@ std::string LimitOf(const OptimizerSettings& settings, const ProbeHead& head);
 UpdateVerdict VerdictOf(const RunOutcome& run);
 
 // Returns what fixes a run: how the sound runs that were tried differ from it, the cheapest first;
-// float32 weights and states if there are none. A fix at least halves the drift. Empty if the
-// run is sound.
+// float32 weights and states if none of them is sound. A fix at least halves the drift. Empty if
+// the run is sound.
 std::vector<std::string> FixesOf(const UpdateStudy& study, const RunOutcome& run);
 
 // Returns the sentences about the runs that were asked for, the verdict first, and notes on what

@@ -29,7 +29,7 @@ struct HistogramSums {
 
   void Merge(const HistogramSums& other);
 
-  // What those of so many elements take at most.
+  // Returns the most bytes that the sums of this number of elements take.
   static uint64_t MostBytes(uint64_t elements, const HistogramEdges& edges) {
     const uint64_t bins = 2 * uint64_t{edges.bin_count()};
     return sizeof(HistogramSums) + sizeof(Bin) * (elements < bins ? elements : bins);

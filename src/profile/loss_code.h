@@ -16,8 +16,8 @@ namespace dlsim {
 void PutLosses(const std::vector<std::vector<ScaledLoss>>& losses, std::string& out);
 std::vector<std::vector<ScaledLoss>> TakeLosses(size_t formats, size_t tensors, ByteReader& in);
 
-// Returns how many bytes the losses of so many formats and tensors take at most; the largest number
-// if that is beyond it.
+// Returns the most bytes that PutLosses writes for these numbers of formats and tensors; the
+// largest uint64_t if that is smaller.
 uint64_t MaxLossBytes(uint64_t formats, uint64_t tensors);
 
 }  // namespace dlsim

@@ -113,7 +113,7 @@ class ForwardPass:
         """Ends the forward pass of a step."""
         self._done = True
         self._see_no_more()
-        if self._gradients is not None:  # in an inference an overflow is told, harmless or not
+        if self._gradients is not None:  # an inference reports every overflow
             self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
         self._operations.forget()
         self._running.clear()
@@ -142,10 +142,10 @@ class ForwardPass:
             return {}
         parameters = [f"{name}.value" for name in self._widths.wide_parameters()]
         wide = [*self._wide, *parameters, *self._buffers.names()]
-        told = {"autocast_float32": "\n".join(sorted(wide))}
+        found = {"autocast_float32": "\n".join(sorted(wide))}
         if self._harmless:
-            told["harmless_overflow"] = "\n".join(sorted(self._harmless))
-        return told
+            found["harmless_overflow"] = "\n".join(sorted(self._harmless))
+        return found
 
     def _is_active(self) -> bool:
         """Returns whether operations belong to the forward pass, as derivatives in it do."""
@@ -223,7 +223,7 @@ class ForwardPass:
             with self._operations.looking():
                 masked = is_mask(self._values[f"{found.name}.act"])
             if masked:
-                return  # the operation tells whether 16 bits can hold the constant
+                return  # whether 16 bits can hold it depends on the operation
             value = self._values.pop(f"{found.name}.act")
             self._values[f"{name}.act"] = (
                 value.reshape(tensor.shape) if tensor.is_contiguous() else tensor.detach().clone()
