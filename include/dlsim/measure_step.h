@@ -112,7 +112,9 @@ struct StepMeasurement {
   std::vector<int64_t> micro_steps;                // number of each part; -1 = the step has none
   std::vector<StepTensor> tensors;                 // in file order; sums over tensors follow it
   std::vector<std::vector<TensorAnswer>> answers;  // [question][tensor]
-  // By tensor, if asked for; see MeasureChannels. Of a profile empty, too, if it knows of none.
+  // By tensor, if asked for; see MeasureChannels. A tensor's only channel is that tensor: where
+  // questions tell what it loses, its curve may stay empty. Of a profile empty, too, if it knows of
+  // none.
   std::vector<ChannelCurves> channels = {};
 };
 
@@ -124,7 +126,8 @@ StepMeasurement MeasureStep(const TraceStep& step, std::span<const StepQuestion>
 // Returns what the channels of each gradient of a step lose, in the order of TensorsOf, on all
 // threads; micro-steps add up as StepOptions::accumulation says. Not known: of a tensor that lies
 // on a device, and of one whose micro-steps differ in their channels. Throws Error if reading
-// fails. MeasureStep and ProfileOf find the same while they read the values for something else.
+// fails. MeasureStep, but for only channels, and ProfileOf find the same while they read the values
+// for something else.
 std::vector<ChannelCurves> MeasureChannels(const TraceStep& step, Accumulation accumulation);
 
 // Measures the forward tensors of a step: as they are, at scale 1, whatever scale the recording

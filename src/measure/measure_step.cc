@@ -93,11 +93,25 @@ namespace {
 // Reading a block takes as long as this number of questions, and counting channels.
 constexpr size_t kQuestionsPerReading = 2, kQuestionsPerChannels = 4;
 
+// A tensor's only channel is known if it has values, which any answer tells.
+void AddOnlyChannels(const StepChannels& channels, StepMeasurement& result) {
+  for (size_t t = 0; t < result.tensors.size(); ++t) {
+    if (!channels.LeavesOut(t)) continue;
+    const bool has_values =
+        std::ranges::any_of(result.answers.front()[t].parts,
+                            [](const TensorStats& part) { return part.nonzero_finite() > 0; });
+    result.channels[t].channels = has_values ? 1 : 0;
+  }
+}
+
 // Measures all blocks on the CPU, and merges their answers in order.
 void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
   const std::vector<TensorSources>& tensors = *work.tensors;
   std::optional<StepChannels> channels;
-  if (work.options->channels) channels.emplace(tensors);
+  if (work.options->channels) {
+    channels.emplace(tensors,
+                     work.questions.empty() ? OnlyChannels::kCounted : OnlyChannels::kLeftOut);
+  }
   const BlockMeasurer measurer(work, channels ? &*channels : nullptr);
   const size_t questions =
       work.questions.size() + kQuestionsPerReading + (channels ? kQuestionsPerChannels : 0);
@@ -113,7 +127,9 @@ void MeasureOnCpu(const StepWork& work, StepMeasurement& result) {
     for (size_t i = 0; i < wave.size(); ++i) MergeAnswer(answers.Of(i), wave[i].tensor, result);
   };
   ForEachWave(tensors, measure, {work.options->memory_bytes, block_bytes});
-  if (channels) result.channels = channels->Take();
+  if (!channels) return;
+  result.channels = channels->Take();
+  if (!work.questions.empty()) AddOnlyChannels(*channels, result);
 }
 
 StepMeasurement MeasurePass(const TraceStep& step, Pass pass,

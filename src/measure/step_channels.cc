@@ -161,11 +161,12 @@ class TensorChannels {
   ChannelCurves curves_;
 };
 
-StepChannels::StepChannels(const std::vector<TensorSources>& tensors) {
+StepChannels::StepChannels(const std::vector<TensorSources>& tensors, OnlyChannels only) {
   for (const TensorSources& sources : tensors) {
     channels_.emplace_back();
     const std::optional<ChannelLayout> layout = KnownLayout(sources);
-    if (!layout) continue;
+    left_out_.push_back(layout && layout->channels == 1 && only == OnlyChannels::kLeftOut);
+    if (!layout || left_out_.back()) continue;
     channels_.back() =
         std::make_unique<TensorChannels>(*layout, sources.elements, sources.recordings.size());
   }

@@ -202,5 +202,26 @@ TEST(ChannelsOnTheWay, AreThoseOfAPassOfTheirOwn) {
   }
 }
 
+// Questions tell what the tensor loses, which is what its only channel loses.
+TEST(ChannelsOnTheWay, LeaveTheCurveOfAnOnlyChannelToItself) {
+  constexpr size_t kLarge = 150'000, kSmall = 100;
+  const std::vector<float> values = MixedValues(kLarge);
+  const std::vector<float> none = {0, -0.0f, INFINITY, NAN};
+  const std::vector<StepQuestion> questions = {{{kFp16}, 1.0f}};
+  for (const size_t count : {kLarge, kSmall}) {
+    const Recorded vector = Float32(Role::kGrad, {count}, std::span(values).first(count));
+    const TraceStep step = StepOf(std::span(&vector, 1));
+    const ChannelCurves counted = CurvesOf(vector);
+    const ChannelCurves known = MeasureStep(step, questions, {.channels = true}).channels.front();
+    EXPECT_TRUE(known.mean.empty() && known.worst.empty());
+    EXPECT_EQ(known.channels, counted.channels);
+    EXPECT_EQ(MeasureStep(step, {}, {.channels = true}).channels.front(), counted);
+  }
+  const Recorded nothing = Float32(Role::kGrad, {none.size()}, none);
+  const TraceStep step = StepOf(std::span(&nothing, 1));
+  EXPECT_FALSE(MeasureStep(step, questions, {.channels = true}).channels.front().known());
+  EXPECT_FALSE(CurvesOf(nothing).known());
+}
+
 }  // namespace
 }  // namespace dlsim
