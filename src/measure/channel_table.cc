@@ -68,42 +68,58 @@ HWY_INLINE V OffsetsOf(V magnitude) {
   return hn::ShiftLeft<kBytesShift>(hn::ShiftRight<kPlaceShift>(magnitude));
 }
 
+// Values whose records are found before they are added to: a processor that knows early where it
+// will store need not wait, nor guess, to load.
+constexpr size_t kFoundAtOnce = 256;
+
 void CountRunOnTarget(const float* values, size_t count, ChannelTable& table) {
   constexpr VectorLanes kLanes;
   LaneRanges ranges;
-  const auto add = [&](const float* from) HWY_ATTR {
-    const V bits = kLanes.LoadFloats(from), magnitude = MagnitudesOf(bits);
-    ranges.Add(magnitude);
-    alignas(64) uint32_t offsets[kLaneCount];
-    hn::Store(OffsetsOf(magnitude), U32Tag(), offsets);
-    AddToRecords(bits, offsets, table.records());
+  alignas(64) uint32_t offsets[kFoundAtOnce];
+  const auto add = [&](const float* from, size_t some) HWY_ATTR {
+    for (size_t i = 0; i < some; i += kLaneCount) {
+      const V magnitude = MagnitudesOf(kLanes.LoadFloats(from + i));
+      ranges.Add(magnitude);
+      hn::Store(OffsetsOf(magnitude), U32Tag(), offsets + i);
+    }
+    for (size_t i = 0; i < some; i += kLaneCount) {
+      AddToRecords(kLanes.LoadFloats(from + i), offsets + i, table.records());
+    }
   };
-  size_t i = 0;
-  for (; i + kLaneCount <= count; i += kLaneCount) add(values + i);
+  const size_t whole = count - count % kLaneCount;
+  for (size_t i = 0; i < whole; i += kFoundAtOnce) {
+    add(values + i, HWY_MIN(kFoundAtOnce, whole - i));
+  }
   // Zeros, whose record has room, fill the last vector: values by themselves would wait for records
   // that were stored as vectors.
-  if (i < count) {
+  if (whole < count) {
     alignas(64) float last[kLaneCount] = {};
-    std::copy(values + i, values + count, last);
-    add(last);
+    std::copy(values + whole, values + count, last);
+    add(last, kLaneCount);
   }
   ranges.MergeInto(table);
 }
 
 void CountColumnsOnTarget(const float* values, size_t rows, size_t stride, ColumnTables& tables) {
   constexpr VectorLanes kLanes;
-  constexpr size_t kVectors = kColumns / kLaneCount;
+  constexpr size_t kVectors = kColumns / kLaneCount, kRows = kFoundAtOnce / kLaneCount;
   const V apart = hn::Mul(hn::Iota(U32Tag(), 0), SetLanes(sizeof(ChannelTable)));
+  alignas(64) uint32_t offsets[kFoundAtOnce];
   for (size_t v = 0; v < kVectors; ++v) {
     LaneRanges ranges;
     ChannelTable* const first = &tables[v * kLaneCount];
-    for (size_t r = 0; r < rows; ++r) {
-      const V bits = kLanes.LoadFloats(values + r * stride + v * kLaneCount);
-      const V magnitude = MagnitudesOf(bits);
-      ranges.Add(magnitude);
-      alignas(64) uint32_t offsets[kLaneCount];
-      hn::Store(hn::Add(OffsetsOf(magnitude), apart), U32Tag(), offsets);
-      AddToRecords(bits, offsets, first->records());
+    for (size_t r = 0; r < rows; r += kRows) {
+      const float* const from = values + r * stride + v * kLaneCount;
+      const size_t some = HWY_MIN(kRows, rows - r);
+      for (size_t i = 0; i < some; ++i) {
+        const V magnitude = MagnitudesOf(kLanes.LoadFloats(from + i * stride));
+        ranges.Add(magnitude);
+        hn::Store(hn::Add(OffsetsOf(magnitude), apart), U32Tag(), offsets + i * kLaneCount);
+      }
+      for (size_t i = 0; i < some; ++i) {
+        AddToRecords(kLanes.LoadFloats(from + i * stride), offsets + i * kLaneCount,
+                     first->records());
+      }
     }
     ranges.MergeIntoEach(first);
   }
