@@ -72,7 +72,11 @@ struct RowVectors {
     return hn::BitCast(kU32, hn::Max(hn::BitCast(kI32, a), hn::BitCast(kI32, b)));
   }
   static HWY_INLINE V CountIn(M mask, V counts) {
+#if HWY_TARGET <= HWY_AVX3
+    return hn::IfThenElse(mask, hn::Add(counts, hn::Set(kU32, 1)), counts);
+#else
     return hn::Sub(counts, hn::VecFromMask(kU32, mask));
+#endif
   }
   static HWY_INLINE size_t Total(V counts) { return hn::GetLane(hn::SumOfLanes(kU32, counts)); }
 };
