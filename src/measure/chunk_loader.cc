@@ -28,15 +28,14 @@ ChunkLoader::ChunkLoader(const TensorSources& sources, const Block& block,
       block_(&block),
       sums_first_(SumsFirst(sources.recordings.size(), accumulation)),
       chunks_(chunks),
-      bytes_(ReadBlock(sources, block)),
-      converted_(part_count()) {}
+      bytes_(ReadBlock(sources, block)) {}
 
 size_t ChunkLoader::ChunkLength(size_t begin) const {
   return std::min(kChunkElements, block_->count - begin);
 }
 
 std::span<const float> ChunkLoader::Load(size_t part, size_t begin) {
-  return sums_first_ ? LoadSum(begin) : LoadRecording(part, begin, converted_[part]);
+  return sums_first_ ? LoadSum(begin) : LoadRecording(part, begin, part);
 }
 
 bool ChunkLoader::IsPlain(size_t recording) const {
@@ -53,9 +52,8 @@ std::span<float> ChunkLoader::RoomFor(size_t begin, size_t length,
   return std::span(buffer).subspan(keeps ? begin : 0, length);
 }
 
-// Converts into the buffer, unless the values can be used where they are.
-std::span<const float> ChunkLoader::LoadRecording(size_t recording, size_t begin,
-                                                  std::vector<float>& buffer) {
+// Converts into the buffer of a part, unless the values can be used where they are.
+std::span<const float> ChunkLoader::LoadRecording(size_t recording, size_t begin, size_t part) {
   if (bytes_[recording] == nullptr) return {};
   const Source& source = sources_->recordings[recording];
   const size_t elements = ElementsOf(source, *block_);
@@ -64,7 +62,8 @@ std::span<const float> ChunkLoader::LoadRecording(size_t recording, size_t begin
   const DType dtype = source.tensor->dtype;
   const std::byte* from = bytes_[recording] + first * DTypeSize(dtype);
   if (IsPlain(recording)) return {reinterpret_cast<const float*>(from), length};
-  const std::span<float> out = RoomFor(first, length, buffer);
+  if (converted_.empty()) converted_.resize(part_count());
+  const std::span<float> out = RoomFor(first, length, converted_[part]);
   LoadFloats(dtype, from, source.grad_scale, out);
   return out;
 }
@@ -74,7 +73,7 @@ std::span<const float> ChunkLoader::LoadSum(size_t begin) {
   const std::span<float> sum = RoomFor(begin, ChunkLength(begin), sum_);
   std::ranges::fill(sum, 0.0f);
   for (size_t r = 0; r < bytes_.size(); ++r) {
-    const std::span<const float> chunk = LoadRecording(r, begin, converted_.front());
+    const std::span<const float> chunk = LoadRecording(r, begin, 0);
     for (size_t i = 0; i < chunk.size(); ++i) sum[i] += chunk[i];
   }
   return sum;

@@ -47,7 +47,7 @@ class ChunkLoader {
  private:
   // Whether the values of a recording can be used where they are.
   bool IsPlain(size_t recording) const;
-  std::span<const float> LoadRecording(size_t recording, size_t begin, std::vector<float>& buffer);
+  std::span<const float> LoadRecording(size_t recording, size_t begin, size_t part);
   std::span<const float> LoadSum(size_t begin);
   std::span<float> RoomFor(size_t begin, size_t length, std::vector<float>& buffer) const;
 
@@ -56,7 +56,7 @@ class ChunkLoader {
   bool sums_first_;
   Chunks chunks_;
   std::vector<const std::byte*> bytes_;        // by recording; null = absent
-  std::vector<std::vector<float>> converted_;  // by part, where it needs conversion
+  std::vector<std::vector<float>> converted_;  // by part, once one needs conversion
   std::vector<float> sum_;
 };
 

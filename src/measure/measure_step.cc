@@ -63,7 +63,8 @@ StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<Tensor
   for (const TensorSources& tensor : tensors) result.tensors.push_back(tensor.header);
   TensorAnswer empty;
   empty.parts.resize(result.micro_steps.size());
-  result.answers.assign(questions, std::vector<TensorAnswer>(tensors.size(), empty));
+  result.answers.resize(questions);
+  for (std::vector<TensorAnswer>& answers : result.answers) answers.assign(tensors.size(), empty);
   return result;
 }
 
