@@ -124,8 +124,8 @@ std::string OverflowTable(const FormatAdvice& format, size_t top) {
     for (const ForwardTensor* tensor : verdict->Overflowing()) {
       if (rows.size() > top) break;
       rows.push_back({Printable(tensor->name), std::to_string(*tensor->overflow_step),
-                      ScaleNumber(tensor->overflow_absmax), ScaleNumber(tensor->absmax),
-                      tensor->constant ? "yes" : "no"});
+                      fmt::format("{:g}", tensor->overflow_absmax),
+                      fmt::format("{:g}", tensor->absmax), tensor->constant ? "yes" : "no"});
     }
   }
   return rows.size() == 1 ? "" : FormatTable(rows);
@@ -137,7 +137,7 @@ void AddRow(const std::string& format, std::string_view what, const ForwardVerdi
   const auto largest = std::ranges::max_element(verdict.tensors, {}, &ForwardTensor::absmax);
   const bool none = largest == verdict.tensors.end();
   rows.push_back({fmt::format("{} {}", format, what), std::string(NameOf(verdict.state)),
-                  fmt::format("{:.2f}", *verdict.headroom), ScaleNumber(verdict.absmax),
+                  fmt::format("{:.2f}", *verdict.headroom), fmt::format("{:g}", verdict.absmax),
                   std::to_string(verdict.Overflowing().size()),
                   none ? "-" : Printable(largest->name)});
 }
