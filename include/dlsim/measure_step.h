@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -139,6 +140,11 @@ std::vector<ChannelCurves> MeasureChannels(const TraceStep& step, Accumulation a
 // values that the format, rounding included, cannot hold; `underflow` and energy_lost().
 StepMeasurement MeasureForward(const TraceStep& step, std::span<const Conversion> conversions,
                                const StepOptions& options);
+
+// Returns the forward tensors whose overflow in fp16 changes nothing: listed by
+// kHarmlessOverflowKey in each file in which they overflow, of a micro-step or rank. Throws as
+// MeasureStep does.
+std::set<std::string> HarmlessOverflows(const TraceStep& step, const StepOptions& options);
 
 // Returns the gradients of a step in the order of StepMeasurement::tensors.
 std::vector<StepTensor> TensorsOf(const TraceStep& step);

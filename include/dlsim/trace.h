@@ -40,6 +40,9 @@ constexpr bool IsGradient(Role role) { return !IsForward(role); }
 // separated by newlines.
 inline constexpr std::string_view kAutocastFloat32Key = "autocast_float32";
 
+// As that, of those of 16 bits whose overflow in fp16 changes nothing.
+inline constexpr std::string_view kHarmlessOverflowKey = "harmless_overflow";
+
 // One recorded tensor. Its bytes lie in memory, or are read when they are needed.
 struct TraceTensor {
   std::string name;

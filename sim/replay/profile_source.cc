@@ -11,12 +11,12 @@
 #include <utility>
 
 #include "dlsim/error.h"
-#include "sim/replay/listed_names.h"
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
 #include "src/base/check.h"
 #include "src/base/parallel_side_task.h"
 #include "src/profile/part_code.h"
+#include "src/trace/listed_names.h"
 
 namespace dlsim::sim {
 namespace {

@@ -9,9 +9,9 @@
 
 #include "dlsim/error.h"
 #include "sim/replay/file_state.h"
-#include "sim/replay/listed_names.h"
 #include "sim/replay/loss_tensors.h"
 #include "sim/replay/trace_notes.h"
+#include "src/trace/listed_names.h"
 #include "src/trace/read_only_file.h"
 
 namespace dlsim::sim {
@@ -44,6 +44,7 @@ class RecordedStep final : public GradientStep {
     });
   }
   std::set<std::string> Listed(std::string_view key) const override {
+    if (key == kHarmlessOverflowKey) return IfUnchanged(HarmlessOverflows(step_, {}));
     std::set<std::string> names;
     for (const Recording& recording : step_.recordings) {
       names.merge(ListedIn(recording.metadata, key));

@@ -17,6 +17,7 @@
 #include "src/measure/chunk_loader.h"
 #include "src/measure/step_blocks.h"
 #include "src/measure/step_channels.h"
+#include "src/trace/listed_names.h"
 
 namespace dlsim {
 namespace {
@@ -210,6 +211,10 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
                       const StepOptions& options) {
   ProfileStep profile = EmptyProfile(step, options);
   if (!step.recordings.empty()) profile.metadata = step.recordings.front().metadata;
+  profile.metadata.erase(std::string(kHarmlessOverflowKey));
+  if (const std::set<std::string> harmless = HarmlessOverflows(step, options); !harmless.empty()) {
+    profile.metadata.emplace(kHarmlessOverflowKey, ListOf(harmless));
+  }
   for (const Recording* file : RecordedFiles(step)) {
     const std::string name = std::filesystem::path(file->place).filename().string();
     profile.files.push_back({name, file->file_bytes});

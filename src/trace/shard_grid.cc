@@ -3,12 +3,12 @@
 
 #include <algorithm>
 #include <set>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
 #include "dlsim/error.h"
 #include "src/trace/feature_axes.h"
+#include "src/trace/listed_names.h"
 #include "src/trace/strict_json.h"
 #include "src/trace/tensor_rules.h"
 
@@ -211,16 +211,11 @@ void JoinMetadata(const std::map<std::string, std::string>& shard,
   whole.insert(shard.begin(), shard.end());
   whole.erase(std::string(kShardGridKey));
   for (const std::string_view key : {kAutocastFloat32Key, kFeatureAxesKey}) {
-    const auto named = shard.find(std::string(key));
-    if (named == shard.end()) continue;
-    std::string& listed = whole[std::string(key)];
-    std::set<std::string> names;
-    for (const std::string& text : {listed, named->second}) {
-      std::istringstream lines(text);
-      for (std::string name; std::getline(lines, name);) names.insert(ParsePieceName(name).whole);
-    }
-    listed.clear();
-    for (const std::string& name : names) listed += (listed.empty() ? "" : "\n") + name;
+    if (!shard.contains(std::string(key))) continue;
+    std::set<std::string> pieces = ListedIn(whole, key), names;
+    pieces.merge(ListedIn(shard, key));
+    for (const std::string& name : pieces) names.insert(ParsePieceName(name).whole);
+    whole[std::string(key)] = ListOf(names);
   }
 }
 

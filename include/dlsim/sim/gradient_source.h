@@ -21,10 +21,8 @@
 
 namespace dlsim::sim {
 
-// Keys of a recording's metadata, as kAutocastFloat32Key. The forward tensors of 16 bits whose
-// overflow in fp16 changes nothing:
-inline constexpr std::string_view kHarmlessOverflowKey = "harmless_overflow";
-// The optimizers, if they all move each parameter by its gradient, at one rate for all: "SGD".
+// A key of a recording's metadata, as kAutocastFloat32Key: the optimizers, if they all move each
+// parameter by its gradient, at one rate for all: "SGD".
 inline constexpr std::string_view kDescentKey = "descent";
 
 // The tensors of a step, gradients and of the forward pass, and what they lose: [format][tensor].

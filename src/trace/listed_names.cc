@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "sim/replay/listed_names.h"
+#include "src/trace/listed_names.h"
 
 #include <sstream>
 
-namespace dlsim::sim {
+namespace dlsim {
 
 std::set<std::string> ListedIn(const std::map<std::string, std::string>& metadata,
                                std::string_view key) {
@@ -17,4 +17,10 @@ std::set<std::string> ListedIn(const std::map<std::string, std::string>& metadat
   return names;
 }
 
-}  // namespace dlsim::sim
+std::string ListOf(const std::set<std::string>& names) {
+  std::string list;
+  for (const std::string& name : names) list += (list.empty() ? "" : "\n") + name;
+  return list;
+}
+
+}  // namespace dlsim
