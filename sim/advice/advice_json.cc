@@ -39,6 +39,7 @@ Json JsonForward(const ForwardVerdict& forward) {
                  {"first", Json()},
                  {"overflowing", Json::array()},
                  {"vanishing", Json::array()},
+                 {"loss_growth", Json()},
                  {"nonfinite", Json::array()},
                  {"kept_in_float32", forward.kept_in_float32}};
   for (const ForwardTensor* tensor : forward.Overflowing()) {
@@ -54,6 +55,9 @@ Json JsonForward(const ForwardVerdict& forward) {
                                    {"steps", tensor->steps_lost},
                                    {"energy_lost", JsonNumber(tensor->energy_lost)},
                                    {"worst_step", tensor->energy_lost_step}});
+  }
+  if (const ForwardTensor* loss = forward.RoundedLoss()) {
+    object["loss_growth"] = JsonNumber(*loss->loss_growth);
   }
   for (const ForwardTensor& tensor : forward.tensors) {
     if (tensor.nonfinite_step) object["nonfinite"].push_back(JsonNonfinite(tensor));

@@ -85,6 +85,12 @@ std::vector<const ForwardTensor*> ForwardVerdict::Overflowing() const {
   return overflowing;
 }
 
+const ForwardTensor* ForwardVerdict::RoundedLoss() const {
+  const auto found = std::ranges::find_if(
+      tensors, [](const ForwardTensor& tensor) { return tensor.loss_growth.has_value(); });
+  return found == tensors.end() ? nullptr : &*found;
+}
+
 std::vector<const ForwardTensor*> ForwardVerdict::Vanishing() const {
   std::vector<const ForwardTensor*> vanishing;
   for (const ForwardTensor& tensor : tensors) {
@@ -138,8 +144,15 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
       of_role.kept_in_float32.insert(name);
       continue;
     }
+    const int bits = BitsOfRoundedLoss(name);
+    if (bits != 0 && bits != conversion_.format.mantissa_bits + 1) continue;
     // Steps mostly have the same tensors.
     ForwardTensor& tensor = of_role.tensors.Of(name, t);
+    if (bits != 0) {
+      tensor.loss_growth = totals[t].absmax;
+      tensor.loss_growth_step = step;
+      continue;
+    }
     ForwardTensor before = tensor;
     if (ChangesNothing(name, totals[t], listed)) {
       tensor.harmless_absmax = std::fmax(tensor.harmless_absmax, totals[t].absmax);

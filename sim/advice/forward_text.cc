@@ -179,6 +179,13 @@ std::string Vanished(const FormatAdvice& format) {
         "helps.",
         Printable(LayerOf(angles->name)), ScaleNumber(angles->absmax), format.format);
   }
+  if (const auto* loss =
+          first([](const ForwardTensor& one) { return one.loss_growth.has_value(); })) {
+    return fmt::format(
+        "fails in forward: the loss is {:.2g} times as large at step {} if inputs and outputs are "
+        "rounded to {}. No loss scale helps.",
+        1 + *loss->loss_growth, loss->loss_growth_step, format.format);
+  }
   const ForwardTensor& worst = **std::ranges::max_element(
       vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });
   return fmt::format(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <charconv>
 #include <string>
 #include <string_view>
 
@@ -58,6 +59,18 @@ inline bool IsOfSamples(std::string_view name) { return name.find("/sample") != 
 
 // Whether a tensor holds angles that a module turns activations by: `<module>/angle.act`.
 inline bool IsOfAngles(std::string_view name) { return name.find("/angle") != name.npos; }
+
+// Returns how many bits of significand were kept where a tensor holds by which share rounding makes
+// the loss of a pass larger, `<module>/rounded_loss<bits>.act`; 0 for other tensors.
+inline int BitsOfRoundedLoss(std::string_view name) {
+  constexpr std::string_view kName = "/rounded_loss";
+  const size_t at = name.find(kName);
+  int bits = 0;
+  if (at != name.npos) {
+    std::from_chars(name.data() + at + kName.size(), name.data() + name.size(), bits);
+  }
+  return bits;
+}
 
 // Returns a module's name without the suffix of a repeated call in a step: "fc.call1" is "fc".
 inline std::string WithoutCall(std::string name) {

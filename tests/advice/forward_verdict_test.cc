@@ -227,6 +227,25 @@ TEST_F(ForwardVerdictTest, DivisorsThatAreRoundingErrorsFail) {
             "that is less than the rounding errors of bf16. No loss scale helps.");
 }
 
+// What the recorder has computed again for two of the formats, at the last step; fp16 keeps 11
+// bits.
+TEST_F(ForwardVerdictTest, ALossThatRoundingDoublesFails) {
+  for (int step = 0; step < 4; ++step) {
+    const float last = step == 3;
+    WriteBlock(step, {FloatTensor("(root)/rounded_loss8.act", {0.5f + 1.75f * last}),
+                      FloatTensor("(root)/rounded_loss11.act", {2 - last})});
+  }
+  const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16", "cb16"}});
+  EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
+  EXPECT_EQ(advice.formats[0].forward.RoundedLoss()->loss_growth, 1);
+  EXPECT_EQ(
+      advice.lines[1],
+      "bf16  fails in forward: the loss is 3.2 times as large at step 3 if inputs and outputs "
+      "are rounded to bf16. No loss scale helps.");
+  EXPECT_EQ(advice.formats[1].forward.absmax, 0);
+  EXPECT_EQ(advice.formats[2].forward.RoundedLoss(), nullptr);
+}
+
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {
   WriteBlock(0, {FloatTensor("a.act", {40000, 1}), FloatTensor("b.act", {30000})});
   const Advice advice = AdviseOnTrace({.formats = {"fp16"}});

@@ -441,6 +441,33 @@ def test_rotary_embeddings_by_angles_that_become_others_fail(tmp_path, largest, 
 
 
 @pytest.mark.parametrize(
+    ("offset", "bits", "fails"),
+    [(0, set(), []), (500, {8, 10}, ["bf16"]), (-500, set(), [])],
+)
+def test_a_loss_that_rounding_doubles_fails(tmp_path, offset, bits, fails) -> None:
+    class Model(nn.Linear):
+        def forward(self, x):
+            x = super().forward(x).relu_() + abs(offset)
+            return x if offset > 0 else x.float() - abs(offset)  # may be learned
+
+    torch.manual_seed(0)
+    model, x = Model(8, 8), torch.rand(32, 8)
+    targets = model(x).detach() + 0.2
+    with dlsim.Recorder(model, tmp_path, forward_every=1, on_error="raise") as rec:
+        for _ in range(3):
+            model.zero_grad()
+            functional.mse_loss(model(x), targets).backward()
+            rec.step(scale=1.0)
+    tensors, _ = load(tmp_path, 2)
+    assert {name for name in tensors if "rounded" in name} == {
+        f"(root)/rounded_loss{one}.act" for one in bits
+    }
+    verdict = dlsim.replay(tmp_path, quiet=True).verdict
+    assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails
+    assert (verdict["bf16"].forward.loss_growth is not None) == bool(bits)
+
+
+@pytest.mark.parametrize(
     ("offset", "features", "fails"),
     [(0, 8, []), (150, 8, []), (300, 8, ["bf16"]), (1000, 8, ["bf16"]), (1000, 1, ["bf16"]),
      (4000, 8, ["fp16", "bf16"])],

@@ -36,6 +36,9 @@ inline constexpr double kForwardLossAtRisk = 0.1;
 // ... and one that loses more than this at most steps fails.
 inline constexpr double kForwardLossFails = 0.5;
 
+// A loss that rounding makes larger by more than this share fails.
+inline constexpr double kLossGrowthFails = 1;
+
 // One tensor over the steps that have it, in one format at scale 1.
 struct ForwardTensor {
   std::string name;
@@ -56,8 +59,16 @@ struct ForwardTensor {
 
   bool zero_divisor = false;  // an operation divides by it, and some of it becomes zero
 
-  // Whether it vanishes at most steps, and the loss depends on it; or whether it is divided by.
-  bool Vanishes() const { return zero_divisor || 2 * steps_lost > steps; }
+  // Of the loss of a pass whose inputs and outputs are rounded to the format: by which share it is
+  // larger, at the last step that says so.
+  std::optional<double> loss_growth = {};
+  int64_t loss_growth_step = 0;
+
+  // Whether it vanishes at most steps, and the loss depends on it; whether it is divided by; or
+  // whether it is the loss, and grows.
+  bool Vanishes() const {
+    return zero_divisor || 2 * steps_lost > steps || loss_growth > kLossGrowthFails;
+  }
 };
 
 // What is said of all tensors of one role that the recipe holds in 16 bits.
@@ -77,6 +88,9 @@ struct ForwardVerdict {
 
   // Those that vanish, as recorded. They belong to this verdict.
   std::vector<const ForwardTensor*> Vanishing() const;
+
+  // The loss of a rounded pass, null if none was recorded. It belongs to this verdict.
+  const ForwardTensor* RoundedLoss() const;
 };
 
 // Below one binade of head-room the next batch may overflow (docs/verdict.md).

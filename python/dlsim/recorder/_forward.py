@@ -77,6 +77,7 @@ class ForwardPass:
             self._differentiated,
             guard,
             copied=self._copied,
+            outside=lambda: not self._running,
         )
         self._handles: list[Any] = []
         self._running: list[str] = []  # the modules that run now, innermost last
@@ -115,11 +116,18 @@ class ForwardPass:
         self._see_no_more()
         if self._gradients is not None:  # an inference reports every overflow
             self._harmless += [f"{name}.act" for name in self._operations.harmless_overflows()]
+        self._guard(self._record_rounded_loss)
         self._operations.forget()
         self._running.clear()
         self._calls.clear()
         while self._handles:
             self._handles.pop().remove()
+
+    def _record_rounded_loss(self) -> None:
+        import torch
+
+        for bits, growth in self._operations.rounded_loss().items() if self._ops else ():
+            self._values[f"{ROOT}/rounded_loss{bits}.act"] = torch.tensor([growth])
 
     def take(self) -> dict[str, Any]:
         """Returns the values by name, and forgets them."""

@@ -16,6 +16,7 @@ from ._memory import ByMemory
 from ._modes import Modes
 from ._operators import Operator, described
 from ._overflows import Overflows
+from ._rounding import RoundedLosses
 from ._tensors import LEAST_MASK, floats_in, in_backward, tensors_in
 from ._widths import Widths
 
@@ -54,7 +55,8 @@ class Operations:
 
     `active` says whether a forward pass that is recorded runs now. `found` takes an operation, its
     result and whether that will have a gradient, and returns the name that it is recorded by, None
-    for none; `differentiated` takes that name and the gradient.
+    for none; `differentiated` takes that name and the gradient. `outside` says whether no module
+    runs, as where the loss is computed.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class Operations:
         guard: Guard,
         *,
         copied: Callable[[str | None, Any], None],
+        outside: Callable[[], bool],
     ) -> None:
         self._widths, self._active, self._guard = widths, active, guard
         self._found, self._differentiated, self._copied = found, differentiated, copied
@@ -80,6 +83,7 @@ class Operations:
         self._angles = Angles(widths)
         self._subtracted: ByMemory[Any] = ByMemory()  # of differences, the larger magnitudes
         self._overflows = Overflows()
+        self._rounded = RoundedLosses(widths, outside)
         self._looks_itself = False  # whether the operators that are called now are its own
         self._pending: list[tuple[Any, int, Result]] = []  # autograd knows them a little later
         self._asked: bool | None = None  # the type that the last call asked for: whether 16 bits
@@ -109,11 +113,17 @@ class Operations:
         self._subtracted.clear()
         self._angles.clear()
         self._overflows.clear()
+        self._rounded.clear()
         self._pending.clear()
 
     def harmless_overflows(self) -> list[str]:
         """Returns the names of results that overflow in fp16 and change nothing."""
         return self._overflows.harmless()
+
+    def rounded_loss(self) -> dict[int, float]:
+        """Ends a pass; returns by which share its loss grows if rounded, by bits of significand."""
+        with self.looking():
+            return self._rounded.growth()
 
     def result_of(self, tensor: Any) -> Result | None:
         """Returns what was recorded of a tensor, or of one that it is a view of all elements of."""
@@ -355,9 +365,10 @@ class Operations:
     def _follow(
         self, operator: Operator, called: tuple[Any, Any, Any], results: list[Any], taken: Any
     ) -> None:
-        """Follows overflows and angles."""
+        """Follows overflows, rounding errors and angles."""
         with self.looking():
             self._overflows.look(operator, called, results, taken)
+            self._rounded.look(operator, called, results)
             angles = self._angles.look(operator, floats_in(called[1:]), results[0])
         if angles is not None:
             self._found("angle", angles, True)

@@ -28,16 +28,23 @@ class Operator:
     in_place: bool
     view: bool
     moves: bool
+    creates: bool
+    random: bool
 
 
 def described(func: Any) -> Operator:
     schema = func._schema
     name = operation_of(schema.name)
     aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
-    moves = name in _MOVES or name.endswith("_like") or name.startswith("new_")
+    tags = {tag.name for tag in getattr(func, "tags", ())}
+    creates = name.endswith("_like") or name.startswith("new_")
     return Operator(
         name,
         in_place=any(alias.is_write for alias in aliases),
-        view=any(not alias.is_write for alias in aliases) or name in ("unsafe_view", "detach"),
-        moves=moves or not schema.name.startswith("aten::"),
+        view=any(not alias.is_write for alias in aliases)
+        or name in ("unsafe_view", "detach")
+        or "inplace_view" in tags,
+        moves=creates or name in _MOVES or not schema.name.startswith("aten::"),
+        creates=creates,
+        random="nondeterministic_seeded" in tags,
     )

@@ -55,6 +55,10 @@ class Widths:
         self._watched = {memory_of(one) for one in tensors}
         self._read = set()
 
+    def is_watched(self, tensor: Any) -> bool:
+        """Returns whether a tensor is one of those, or another in its memory."""
+        return memory_of(tensor) in self._watched
+
     def was_read(self, tensor: Any) -> bool:
         """Returns whether an operator has read a watched tensor, or another in its memory."""
         return memory_of(tensor) in self._read

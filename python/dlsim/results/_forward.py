@@ -58,7 +58,9 @@ class ForwardVerdict:
 
     `state` is "fits", "overflows" or "not recorded"; `steps` counts the steps that had such
     tensors. `headroom` is how many binades lie between the largest value, `absmax`, and the largest
-    finite one of the format: inf if all is 0, None if nothing was recorded.
+    finite one of the format: inf if all is 0, None if nothing was recorded. `loss_growth` is the
+    share by which the loss is larger, at the last step, if inputs and outputs are rounded to the
+    format; None if that is little or not known.
     """
 
     state: str = "not recorded"
@@ -68,6 +70,7 @@ class ForwardVerdict:
     first: FirstOverflow | None = None
     overflowing: tuple[ForwardOverflow, ...] = ()  # in the order in which they do
     vanishing: tuple[VanishingTensor, ...] = ()  # outputs of modules
+    loss_growth: float | None = None
     nonfinite: tuple[NonfiniteTensor, ...] = ()
     kept_in_float32: tuple[str, ...] = ()  # recorded, but the recipe does not round them
 
@@ -88,6 +91,7 @@ def forward_of(item: object) -> ForwardVerdict:
         first=None if first is None else _first(first),
         overflowing=tuple(map(_overflow, item["overflowing"])),
         vanishing=tuple(map(_vanishing, item.get("vanishing", ()))),
+        loss_growth=_number(item.get("loss_growth")),
         nonfinite=tuple(map(_nonfinite, item.get("nonfinite", ()))),
         kept_in_float32=tuple(map(str, item.get("kept_in_float32", ()))),
     )

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the loss of a forward pass would be if inputs and outputs were rounded to 16 bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from ._memory import ByMemory, elements_of, is_plain
+from ._operators import Operator
+from ._tensors import floats_in
+from ._widths import Widths
+
+# Bits of significand of bf16, CB16 and fp16.
+_BITS = 8, 10, 11
+
+# By this share a loss may grow before the next format is looked at, and it is reported.
+_MUCH = 0.25
+
+# Of the mean of the losses so far: what is added to each, so that a batch with hardly any loss does
+# not count.
+_SLIGHT = 0.01
+
+# Elements that are computed again in a step: 64 MiB.
+_MOST = 1 << 24
+
+# What an operation in place need not read of what it changes.
+_REPLACES = frozenset("copy fill zero".split())
+
+
+class RoundedLosses:
+    """Computes the loss of forward passes again, from inputs and outputs that 16 bits round.
+
+    Inputs of the model, and what the loss is made of outside of it: `outside` tells whether no
+    module runs. What is rounded in between, training may learn to do without.
+
+    The geometric mean of the last two passes counts if both grow much, else the smaller growth. A
+    loss that grows little in bf16 grows less in formats that are more precise, which are not looked
+    at then.
+    """
+
+    def __init__(self, widths: Widths, outside: Callable[[], bool]) -> None:
+        self._passes = [_Pass(widths, outside, bits) for bits in _BITS]
+        self._looked_at = 1  # of these formats
+
+    def clear(self) -> None:
+        """Forgets the pass."""
+        for one in self._passes:
+            one.clear()
+
+    def look(
+        self, operator: Operator, called: tuple[Any, Any, Any], results: Sequence[Any]
+    ) -> None:
+        """Follows an operator that was called, with arguments of a list and by name."""
+        for one in self._passes[: self._looked_at]:
+            one.look(operator, called, results)
+
+    def growth(self) -> dict[int, float]:
+        """Ends a pass; returns by which share the loss grows, by bits, where it is or was much."""
+        found: dict[int, float] = {}
+        for i, one in enumerate(self._passes[: self._looked_at]):
+            growth = one.end()
+            if growth is not None and one.much:
+                found[_BITS[i]] = max(0.0, growth)
+                self._looked_at = max(self._looked_at, min(i + 2, len(_BITS)))
+        return found
+
+
+class _Pass:
+    """A forward pass that is computed again with some bits of significand.
+
+    Choices, such as masks and indices, stay those of float32, and so do random numbers.
+    """
+
+    def __init__(self, widths: Widths, outside: Callable[[], bool], bits: int) -> None:
+        self.much = False  # whether a loss has grown much
+        self._signed = False  # whether one was not positive, so that no share can be named
+        self._widths, self._outside, self._dropped = widths, outside, 24 - bits
+        self._again: ByMemory[Any] = ByMemory()  # all elements of a memory
+        self._made: ByMemory[bool] = (
+            ByMemory()
+        )  # what operators have made, but for copies of inputs
+        self._held, self._lost = 0, False
+        self._loss: tuple[Any, Any] | None = None
+        self._last = math.inf  # by which share the loss of the last pass grew
+        self._losses, self._sum = 0, 0.0  # so far
+
+    def clear(self) -> None:
+        self._again.clear()
+        self._made.clear()
+        self._held, self._lost, self._loss = 0, False, None
+
+    def end(self) -> float | None:
+        """Ends a pass; returns by which share the loss grows, None if that is not known."""
+        found, self._loss = self._loss, None
+        if self._lost or found is None or self._signed:
+            return None
+        loss, again = map(float, found)
+        if not loss > 0:
+            self._signed = loss <= 0
+            return None
+        self._losses, self._sum = self._losses + 1, self._sum + loss
+        known = loss + _SLIGHT * self._sum / self._losses
+        before, self._last = self._last, (again - loss) / known
+        growth = min(before, self._last)
+        if _MUCH < growth and before < math.inf:
+            growth = math.sqrt((1 + before) * (1 + self._last)) - 1
+        self.much = self.much or growth > _MUCH
+        return growth
+
+    def look(
+        self, operator: Operator, called: tuple[Any, Any, Any], results: Sequence[Any]
+    ) -> None:
+        """Computes results again; gives up where that is not possible."""
+        if self._lost:
+            return
+        given = [one for one in floats_in(called[1:]) if one.element_size() == 4]
+        rounds = self._widths.rounds(operator.operation)
+        new = {id(one): made for one in given if (made := self._read(one, rounds)) is not None}
+        if not (operator.moves and given and all(map(self._is_input, given))):
+            for one in results:
+                self._made.set(one, True)
+        known = operator.in_place and self._again.get(results[0]) is not None
+        if operator.random or operator.creates or not new:
+            for one in results if known or not operator.in_place else ():
+                self._again.forget(one)
+            return
+        if operator.in_place and not known and operator.operation not in _REPLACES:
+            # What it was made of is gone: as much as nothing if it is exact, as masks of dropout.
+            self._lost = any(self._again.get(one) is not None for one in given)
+            return
+        try:
+            self._compute(operator, called, new, results)
+        except (RuntimeError, TypeError, ValueError):
+            self._lost = True
+        self._note_loss(operator, given, results[0])
+
+    def _compute(
+        self,
+        operator: Operator,
+        called: tuple[Any, Any, Any],
+        new: Mapping[int, Any],
+        results: Sequence[Any],
+    ) -> None:
+        func, *arguments = called
+        copies = operator.in_place or "batch_norm" in operator.operation
+        args, kwargs = _with(new, arguments, copies=copies)
+        made = floats_in(func(*args, **kwargs))
+        self._held += sum(elements_of(one) for one in results)
+        self._lost = self._held > _MOST or len(made) != len(results)
+        for one, again in zip(results, made, strict=True) if not self._lost else ():
+            self._set(one, again, in_place=operator.in_place)
+
+    def _note_loss(self, operator: Operator, given: Sequence[Any], result: Any) -> None:
+        """Notes a result that backward may start from: the last one is the loss."""
+        import torch
+
+        if result.dim() or operator.moves or self._lost or not torch.is_grad_enabled():
+            return
+        if any(one.requires_grad for one in given):
+            self._loss = result.detach(), self._read(result, rounds=False)
+
+    def _read(self, tensor: Any, rounds: bool) -> Any:
+        """Returns what an operator would read of a tensor; None if that is the tensor."""
+        if not is_plain(tensor) or tensor.numel() == 0:
+            return None
+        memory = self._again.get(tensor)
+        if self._outside() or self._is_input(tensor):
+            rounds = rounds or self._widths.narrow(tensor)
+        else:
+            rounds = False
+        if memory is None and not rounds:
+            return None
+        value = tensor.detach() if memory is None else _view(memory, tensor)
+        return self._rounded(value) if rounds else value
+
+    def _is_input(self, tensor: Any) -> bool:
+        if tensor.requires_grad or self._made.get(tensor):
+            return False
+        return not self._widths.is_parameter(tensor) and not self._widths.is_watched(tensor)
+
+    def _rounded(self, values: Any) -> Any:
+        """Returns values with fewer bits of significand, to nearest, ties to even."""
+        import torch
+
+        codes, dropped = values.contiguous().view(torch.int32), self._dropped
+        up = ((codes >> dropped) & 1) + ((1 << (dropped - 1)) - 1)
+        nearest = (codes + up) & -(1 << dropped)
+        return torch.where(values.isfinite(), nearest.view(torch.float32), values)
+
+    def _set(self, tensor: Any, again: Any, *, in_place: bool) -> None:
+        memory = self._again.get(tensor) if in_place else None
+        if memory is None:
+            memory = tensor.detach().as_strided((elements_of(tensor),), (1,), 0).clone()
+            self._again.set(tensor, memory)
+        _view(memory, tensor).copy_(again)
+
+
+def _view(memory: Any, tensor: Any) -> Any:
+    return memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
+def _with(new: Mapping[int, Any], value: Any, *, copies: bool) -> Any:
+    """Returns arguments with what would be read in the place of what was given."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(_with(new, one, copies=copies) for one in value)
+    if isinstance(value, Mapping):
+        return {key: _with(new, one, copies=copies) for key, one in value.items()}
+    if not hasattr(value, "detach"):
+        return value
+    value = new.get(id(value), value).detach()
+    return value.clone() if copies else value
