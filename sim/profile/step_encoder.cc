@@ -27,12 +27,23 @@ void NoteFiles(const std::vector<std::string>& paths, FileState state, ProfileSt
   step.files = std::move(state.files);
 }
 
-EncodedStep EncodeWhole(const TraceSource& steps, size_t i, const HistogramEdges& edges,
+// A step with its files as they were before it was opened.
+struct StepWithFiles {
+  std::vector<std::string> paths;
+  FileState state;
+  TraceStep step;
+};
+
+StepWithFiles OpenWithFiles(const TraceSource& steps, size_t i) {
+  std::vector<std::string> paths = steps.files(i);
+  FileState state = StateIfThere(paths);
+  return {std::move(paths), std::move(state), steps.LoadStep(i)};
+}
+
+EncodedStep EncodeWhole(StepWithFiles opened, const HistogramEdges& edges,
                         const StepOptions& options) {
-  const std::vector<std::string> paths = steps.files(i);
-  FileState state = StateIfThere(paths);  // before it is opened
-  ProfileStep step = ProfileOf(steps.LoadStep(i), edges, options);
-  NoteFiles(paths, std::move(state), step);
+  ProfileStep step = ProfileOf(opened.step, edges, options);
+  NoteFiles(opened.paths, std::move(opened.state), step);
   return EncodeStep(step, edges);
 }
 
@@ -103,9 +114,11 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
   const TraceSource steps(trace, settings.accumulate_steps);
   const bool several =
       options.device == nullptr && range.begin < range.end && steps.HasSmallSteps();
-  const uint64_t ahead =
-      several ? options.memory_bytes / BytesOfProfile(steps.LoadStep(range.begin), edges) : 0;
+  std::optional<StepWithFiles> first;
+  if (several) first = OpenWithFiles(steps, range.begin);
+  const uint64_t ahead = first ? options.memory_bytes / BytesOfProfile(first->step, edges) : 0;
   if (ahead <= 1) {
+    first.reset();
     StepEncoder encoder(trace, settings, edges, range, stride, options);
     for (size_t i = range.begin; i < range.end; i += stride) take(i, *encoder.Next());
     return;
@@ -117,7 +130,9 @@ void EncodeSteps(const TraceReader& trace, const ProfileSettings& settings,
   StepsReadAhead read_ahead(steps, range.begin, stride);
   const auto encode = [&](size_t k) {
     read_ahead.Before(place(k));
-    return EncodeWhole(steps, place(k), edges, of_each);
+    StepWithFiles opened =
+        k == 0 ? *std::exchange(first, std::nullopt) : OpenWithFiles(steps, place(k));
+    return EncodeWhole(std::move(opened), edges, of_each);
   };
   ParallelInOrder(
       count, encode, [&](size_t k, EncodedStep step) { take(place(k), std::move(step)); },
