@@ -55,18 +55,18 @@ double ErrorsOf(const TensorAnswer& answer, Reading reading) {
 }  // namespace
 
 void NoiseFinder::FindLayers(std::span<const StepTensor> tensors) {
-  if (std::ranges::equal(tensors, names_, {}, &StepTensor::name)) return;
-  names_.clear();
+  const auto name_of = [&](size_t place) -> const std::string& {
+    return tallies_.items()[place].name;
+  };
+  if (std::ranges::equal(tensors, tally_of_, {}, &StepTensor::name, name_of)) return;
   layers_.clear();
   tally_of_.clear();
   std::unordered_map<std::string, size_t> places;
   for (const StepTensor& tensor : tensors) {
-    names_.push_back(tensor.name);
     layers_.push_back(places.try_emplace(LayerOf(tensor.name), places.size()).first->second);
-    tally_of_.push_back(places_.try_emplace(tensor.name, places_.size()).first->second);
+    tally_of_.push_back(tallies_.PlaceOf(tensor.name, tally_of_.size()));
   }
   layer_count_ = places.size();
-  tallies_.resize(places_.size());
 }
 
 std::vector<bool> NoiseFinder::Find(std::span<const StepTensor> tensors,

@@ -7,13 +7,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "dlsim/format.h"
 #include "dlsim/measure_step.h"
 #include "dlsim/sim/gradient_source.h"
 #include "dlsim/sim/replay.h"
+#include "sim/base/named_list.h"
 #include "sim/replay/finite_test.h"
 
 namespace dlsim::sim {
@@ -36,9 +36,14 @@ class NoiseFinder {
   // For each tensor of the next step; steps that follow each other mostly have the same.
   std::vector<bool> Find(std::span<const StepTensor> tensors, std::span<const TensorStats> totals);
 
+  // For each tensor of the latest step its place among all so far, in the order of their first
+  // appearance.
+  std::span<const size_t> places() const { return tally_of_; }
+
  private:
   // The steps so far at which a tensor was not zero.
   struct Tally {
+    std::string name;
     uint64_t noise = 0, steps = 0;
     bool mostly_noise() const { return 2 * noise > steps; }
   };
@@ -47,13 +52,11 @@ class NoiseFinder {
   void FindSlight(std::span<const StepTensor> tensors, std::span<const TensorStats> totals,
                   std::vector<bool>& noise) const;
 
-  std::vector<std::string> names_;  // of the tensors whose layers are known
-  std::vector<size_t> layers_;      // by tensor
+  std::vector<size_t> layers_;  // by tensor
   size_t layer_count_ = 0;
-  std::unordered_map<std::string, size_t> places_;  // of all tensors so far, in tallies_
-  std::vector<size_t> tally_of_;                    // by tensor
-  std::vector<Tally> tallies_;
-  bool descends_ = false;  // whether every parameter moves by its gradient at one rate
+  std::vector<size_t> tally_of_;  // by tensor
+  NamedList<Tally> tallies_;      // of all tensors so far
+  bool descends_ = false;         // whether every parameter moves by its gradient at one rate
 };
 
 // Returns the harm of a tensor, whose gradient is not zero. `total`: its counters over parts.

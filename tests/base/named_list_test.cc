@@ -40,6 +40,19 @@ TEST(NamedList, FindsWhateverIsGuessed) {
   EXPECT_EQ(list.items().size(), 2u);
 }
 
+TEST(NamedList, KeepsThePlacesOfMany) {
+  NamedList<Item> list;
+  constexpr size_t kMany = 1000;
+  for (size_t round = 0; round < 2; ++round) {
+    for (size_t i = 0; i < kMany; ++i) {
+      EXPECT_EQ(list.PlaceOf("name" + std::to_string(i), kMany - i), i);
+      ++list[i].count;
+    }
+  }
+  EXPECT_EQ(list.items().size(), kMany);
+  EXPECT_EQ(list.items()[7].count, 2);
+}
+
 TEST(NamedList, OnlyANewItemTakesTheRest) {
   NamedList<Item> list;
   EXPECT_EQ(list.Of("a", 0, 5).first, 5);
