@@ -60,6 +60,7 @@ StepMeasurement EmptyMeasurement(const TraceStep& step, const std::vector<Tensor
                                  size_t questions, const StepOptions& options) {
   StepMeasurement result;
   result.micro_steps = PartNumbers(step, options.accumulation);
+  result.tensors.reserve(tensors.size());
   for (const TensorSources& tensor : tensors) result.tensors.push_back(tensor.header);
   TensorAnswer empty;
   empty.parts.resize(result.micro_steps.size());

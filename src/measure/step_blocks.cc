@@ -18,6 +18,9 @@ std::vector<TensorSources> CollectTensors(const TraceStep& step, Pass pass) {
   const std::map<std::string, FeatureAxis> axes = FeatureAxes(step);
   const bool repeats = step.recordings.size() > 1;
   std::map<std::string_view, size_t> index;  // empty for one recording: its names are distinct
+  if (step.recordings.size() == 1 && pass == Pass::kBackward) {
+    tensors.reserve(step.recordings.front().tensors.size());
+  }
   for (size_t r = 0; r < step.recordings.size(); ++r) {
     for (const TraceTensor& tensor : step.recordings[r].tensors) {
       if (IsForward(tensor.role) != (pass == Pass::kForward)) continue;

@@ -121,6 +121,7 @@ Recording MakeRecording(const std::shared_ptr<const ReadOnlyFile>& file,
   recording.file_bytes = file->size();
   recording.metadata = header.metadata;
   ApplyMetadata(file->place(), recording);
+  recording.tensors.reserve(header.tensors.size());
   for (const SafetensorsTensor& entry : header.tensors) {
     if (!IsSelected(entry.name, options)) continue;
     if (!entry.unsupported.empty()) {

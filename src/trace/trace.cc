@@ -113,14 +113,20 @@ struct TraceReader::Impl {
   DumpCache dumps;
 
   // The first step, of which much is asked before all are read in order: it stays open until
-  // another is opened.
+  // another is opened, and no more from then on.
   std::mutex mutex;
   std::optional<OpenedStep> first;
+  bool goes_on = false;
 
   TraceStep Open(size_t i);
-  void Keep(std::optional<OpenedStep> opened) {
+  void Keep(OpenedStep opened) {
     const std::lock_guard lock(mutex);
-    first = std::move(opened);
+    if (!goes_on) first = std::move(opened);
+  }
+  void GoOn() {
+    const std::lock_guard lock(mutex);
+    goes_on = true;
+    first.reset();
   }
 };
 
@@ -164,7 +170,7 @@ const std::vector<std::string>& TraceReader::notes() const { return impl_->plan.
 
 TraceStep TraceReader::Load(size_t i) const {
   if (i > 0) {
-    impl_->Keep(std::nullopt);
+    impl_->GoOn();
     return impl_->Open(i);
   }
   std::vector<FileMark> marks = MarksOf(files(0));
@@ -173,7 +179,7 @@ TraceStep TraceReader::Load(size_t i) const {
     if (impl_->first && impl_->first->marks == marks) return impl_->first->step;
   }
   TraceStep step = impl_->Open(0);
-  impl_->Keep(Impl::OpenedStep{step, std::move(marks)});
+  impl_->Keep({step, std::move(marks)});
   return step;
 }
 
