@@ -106,25 +106,20 @@ void Blame(const Guilty& guilty, const Guilt& guilt, std::vector<ReplayTensor>& 
   std::ranges::stable_sort(tensors, std::greater(), guilt);
 }
 
-// In one pass, but for steps of very many tensors, whose answers to all would take too much memory.
-void RunAll(const GradientSource& source, const ReplayOptions& options, size_t tensors,
-            std::span<Job> jobs) {
-  const size_t at_once = QuestionsAtOnce(tensors, options.step.memory_bytes);
-  for (size_t begin = 0; begin < jobs.size(); begin += at_once) {
-    const std::span<Job> together = jobs.subspan(begin, std::min(at_once, jobs.size() - begin));
-    std::vector<ReplayRun> runs;
-    for (const Job& job : together) {
-      runs.push_back(job.run);
-      if (job.tensors == nullptr) runs.back().asked = Asked::kErrors;
-      runs.back().tensor_records =
-          job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kGradients;
-    }
-    std::vector<ReplayResult> results = Replay(source, std::move(runs), options);
-    for (size_t i = 0; i < together.size(); ++i) {
-      const Job& job = together[i];
-      if (job.score) *job.score = ScoreOf(results[i], source.step_count(), job.run.conversion);
-      if (job.tensors) *job.tensors = std::move(results[i].tensors);
-    }
+// In one pass over the steps.
+void RunAll(const GradientSource& source, const ReplayOptions& options, std::span<const Job> jobs) {
+  std::vector<ReplayRun> runs;
+  for (const Job& job : jobs) {
+    runs.push_back(job.run);
+    if (job.tensors == nullptr) runs.back().asked = Asked::kErrors;
+    runs.back().tensor_records =
+        job.tensors == nullptr ? TensorRecords::kDropped : TensorRecords::kGradients;
+  }
+  std::vector<ReplayResult> results = Replay(source, std::move(runs), options);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const Job& job = jobs[i];
+    if (job.score) *job.score = ScoreOf(results[i], source.step_count(), job.run.conversion);
+    if (job.tensors) *job.tensors = std::move(results[i].tensors);
   }
 }
 
@@ -162,8 +157,7 @@ void ReplayEvidence(const GradientSource& source, const ReplayOptions& options,
     }
     AddBlame(tuning, prototypes[f], jobs);
   }
-  const FormatTuning& any = tunings.front();
-  RunAll(source, options, any.tensors.size() + any.noise_tensors.size(), jobs);
+  RunAll(source, options, jobs);
   for (size_t f = 0; f < tunings.size(); ++f) {
     Conclude(prototypes[f], current.has_value(), tunings[f]);
   }

@@ -150,10 +150,9 @@ void WindowConsumer::AskAt(size_t format, int exponent, bool of_tensors, StepQue
 }
 
 void WindowConsumer::AskWanted(StepQuestions& questions) {
-  const size_t most = QuestionsAtOnce(tensors_, options_.memory_bytes);
   for (size_t f = 0; f < formats_.size(); ++f) {
     for (const int exponent : formats_[f].search.Wanted()) {
-      if (questions.all().size() < most) AskAt(f, exponent, false, questions);
+      if (!questions.IsFull()) AskAt(f, exponent, false, questions);
     }
   }
 }
@@ -224,9 +223,8 @@ void WindowConsumer::Advance(size_t i, const GradientStep& step, const MeasuredS
   AddForward(step, inputs, all.forward);
   Learn(inputs, measured);
   KeepChannels(measured.channels);
-  tensors_ = inputs.tensors.size();
   while (true) {
-    StepQuestions questions;
+    StepQuestions questions(QuestionsAtOnce(inputs.tensors.size(), options_.memory_bytes));
     probes_.clear();
     AskWanted(questions);
     if (probes_.empty()) break;

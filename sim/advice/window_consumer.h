@@ -114,7 +114,6 @@ class WindowConsumer final : public StepConsumer {
   Recipe recipe_;
   NoiseFinder noise_;
   BrokenLosses broken_losses_;
-  size_t tensors_ = 0;  // of the step that was advanced last
   std::vector<Searched> formats_;
   std::vector<Probe> probes_;
   std::vector<KeptChannels> kept_channels_;  // of the first steps

@@ -171,6 +171,12 @@ void StepScaled(const GradientSource& source, std::span<const NamedScaledFormat>
             advice);
 }
 
+// Whether some output tells of single tensors more than what all of them lose on average.
+bool WantsTensors(const ReplayCommandOptions& options) {
+  return options.results.json || options.results.csv || options.report.details ||
+         options.by_layer || !options.expectations.empty();
+}
+
 // Steps through the source and shows its progress; returns what its windows say.
 Advice Step(const GradientSource& source, ReplayCommandOptions& options,
             std::optional<uint64_t> heat_map_bins, const ConfiguredRuns& configured,
@@ -186,6 +192,9 @@ Advice Step(const GradientSource& source, ReplayCommandOptions& options,
   WindowConsumer windows(NamedFormats(configured.formats), options.request.conversion,
                          options.replay, options.recipe.value_or(Recipe::kAutocast));
   windows.FindNoise(source);
+  for (SimulationRun& run : runs) {
+    if (run.start && !WantsTensors(options)) run.start->tensor_records = TensorRecords::kHarm;
+  }
   Simulate(source, options.replay, runs, heat_map_bins, &windows);
   CheckOptimizers(options.replay.optimizers, runs);
   return Advise(windows.Take(source), options.trace.options.tensors);

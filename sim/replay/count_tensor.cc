@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a run counts of single tensors.
 #include <algorithm>
+#include <bit>
 #include <cmath>
+#include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -19,21 +22,48 @@ void RunState::CountStep(const Measured& step, size_t t, ReplayStep& record) {
   (gradient ? record.uncertain->gradients : record.uncertain->activations).Merge(bounds->counters);
 }
 
-// Adds them to the tensor of the run.
+bool RunState::SkipsTensor(const Measured& step, size_t t, const ReplayStep& record) const {
+  const bool gradient = step.judged.step.tensors[t].role == Role::kGrad;
+  const bool grouped = gradient && !record.optimizers.empty();
+  return grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
+}
+
+// Adds what tensors lose to that of the run.
+void RunState::CountLosses(const Measured& step, const ReplayStep& record) {
+  SharedLosses::Way way = {conversion_, std::bit_cast<uint64_t>(record.scale), {record.skipped}};
+  for (const OptimizerStep& optimizer : record.optimizers) way.skipped.push_back(optimizer.skipped);
+  const auto add = [&](std::vector<TensorLoss>& losses) {
+    for (size_t t = 0; t < step.judged.totals.size(); ++t) {
+      const size_t place = step.shared.places[t];
+      if (place >= losses.size()) losses.resize(place + 1);
+      const TensorStats& total = step.judged.totals[t];
+      if (!(total.sum_of_squares > 0)) continue;
+      ++losses[place].nonzero_steps;
+      losses[place].noise_steps += step.shared.noise[t];
+      if (!SkipsTensor(step, t, record)) losses[place].harm.Add(total.harm());
+    }
+  };
+  if (units_.empty()) return step.shared.losses.Advance(way, add, losses_);
+  if (losses_ == nullptr) losses_ = std::make_shared<std::vector<TensorLoss>>();
+  add(*losses_);  // scales of its own, which nobody shares
+}
+
+// Adds all to the tensor of the run.
 void RunState::CountTensor(const Measured& step, size_t t, const ReplayStep& record) {
   const TensorStats& total = step.judged.totals[t];
+  const bool skipped = SkipsTensor(step, t, record);
   const StepTensor& header = step.judged.step.tensors[t];
-  const bool grouped = header.role == Role::kGrad && !record.optimizers.empty();
-  const bool skipped = grouped ? record.optimizers[step.groups[t]].skipped : record.skipped;
-  // Steps mostly have the same tensors.
-  ReplayTensor& tensor = tensors_.Of(header.name, t, header.role);
+  const size_t place = step.shared.places[t];
+  // A run sees each step until it stops: it lacks but the last of all tensors.
+  if (place == result_.tensors.size()) result_.tensors.push_back({header.name, header.role});
+  ReplayTensor& tensor = result_.tensors[place];
   tensor.stats.Merge(total);
   if (!skipped) {
     tensor.worst_step_energy_lost = std::max(tensor.worst_step_energy_lost, total.energy_lost());
   }
   if (total.sum_of_squares > 0) {
     ++tensor.nonzero_steps;
-    tensor.noise_steps += step.noise[t];
+    tensor.noise_steps += step.shared.noise[t];
     if (!skipped) tensor.harm.Add(total.harm());
     CountChannels(step, t, skipped, record, tensor.channels);
   }

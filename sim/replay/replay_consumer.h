@@ -41,8 +41,11 @@ class ReplayConsumer final : public StepConsumer {
       observed.runs.push_back({state.run(), answers, state.result().steps.back(), r,
                                forward_[r].Answers(measured.forward)});
     };
-    states_.Advance(step.number(), measured.gradients, on_advanced);
-    if (observer_) observer_(observed);
+    const auto on_measured = [&] {
+      if (observer_) observer_(observed);
+      observed.runs.clear();
+    };
+    states_.Advance(step, measured.gradients, on_advanced, on_measured);
   }
 
   std::vector<ReplayResult> TakeResults() {

@@ -65,26 +65,12 @@ std::string NotesOfPolicies(std::span<const SimulationRun> runs) {
   return fmt::format("{}", fmt::join(seen, ""));
 }
 
-// The mean over the tensors of what each loses on average, and the most that one loses at a step,
-// as the verdict counts them; empty without an applied step.
-std::optional<HarmOverSteps> HarmOfTensors(const ReplayResult& result) {
-  if (result.summary.steps == result.summary.skipped_steps) return std::nullopt;
-  HarmOverSteps harm;
-  for (const ReplayTensor& tensor : result.tensors) {
-    if (tensor.noise() || tensor.harm.steps == 0) continue;
-    const double worst = std::max(harm.worst, tensor.harm.worst);
-    harm.Add(tensor.harm.mean());
-    harm.worst = worst;
-  }
-  return harm;
-}
-
 // Other measures of what is lost are details.
 TableRow OverviewRow(const SimulationRun& run, bool details) {
   const ReplaySummary& summary = run.result.summary;
   const TensorStats& g = summary.gradients;
   const SummaryUncertainty open = summary.uncertain.value_or(SummaryUncertainty());
-  const std::optional<HarmOverSteps> harm = HarmOfTensors(run.result);
+  const bool applied = summary.steps > summary.skipped_steps;
   TableRow row = {
       RunLabel(run),
       fmt::format("{}/{}{}", summary.skipped_steps, summary.steps, open.steps > 0 ? " ?" : ""),
@@ -92,8 +78,8 @@ TableRow OverviewRow(const SimulationRun& run, bool details) {
       summary.first_applied_step ? std::to_string(*summary.first_applied_step) : "never",
       ScaleText(summary.final_scale),
       ScaleText(summary.min_scale) + ".." + ScaleText(summary.max_scale),
-      harm ? Percent(harm->mean()) : "-",
-      harm ? Percent(harm->worst) : "-",
+      applied ? Percent(summary.tensor_harm.mean()) : "-",
+      applied ? Percent(summary.tensor_harm.worst) : "-",
       CounterText<&TensorStats::overflow>(g, open.gradients),
       std::to_string(g.nonfinite())};
   if (!details) return row;

@@ -16,6 +16,18 @@
 namespace dlsim::sim {
 namespace {
 
+template <class Losses>
+HarmOverSteps OverTensors(const Losses& losses) {
+  HarmOverSteps over;
+  for (const auto& tensor : losses) {
+    if (tensor.noise() || tensor.harm.steps == 0) continue;
+    const double worst = std::max(over.worst, tensor.harm.worst);
+    over.Add(tensor.harm.mean());
+    over.worst = worst;
+  }
+  return over;
+}
+
 const GradientDetail& DetailOf(const TensorAnswer& answer, Reading reading) {
   if (reading == Reading::kLikely || !answer.bounds) return answer.detail;
   return (reading == Reading::kSmallest ? answer.bounds->low : answer.bounds->high).detail;
@@ -23,8 +35,8 @@ const GradientDetail& DetailOf(const TensorAnswer& answer, Reading reading) {
 
 }  // namespace
 
-RunState::RunState(ReplayRun run, const ReplayOptions& options)
-    : run_(std::move(run)), options_(options), initial_(run_.scaler) {}
+RunState::RunState(ReplayRun run, size_t conversion, const ReplayOptions& options)
+    : run_(std::move(run)), conversion_(conversion), options_(options), initial_(run_.scaler) {}
 
 bool RunState::Checks(const StepTensor& tensor) const {
   return tensor.role == Role::kGrad || options_.checked == Checked::kAllGradients;
@@ -45,6 +57,12 @@ size_t RunState::UnitOf(const std::string& tensor) {
       unit_index_.try_emplace(layers ? LayerOf(tensor) : tensor, units_.size());
   if (added) units_.push_back(initial_);
   return entry->second;
+}
+
+ReplayResult RunState::TakeResult() {
+  result_.summary.tensor_harm = losses_ ? OverTensors(*losses_) : OverTensors(result_.tensors);
+  losses_.reset();
+  return std::move(result_);
 }
 
 ReplayStep RunState::TakeStep() {
@@ -197,7 +215,7 @@ void RunState::Skip(const ScalerDecision& decision, ReplayStep& record) const {
 StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
   const auto over = [&](Reading reading) {
     return HarmOver(role, step.judged.step.tensors, step.judged.answers, step.judged.totals,
-                    step.noise, reading);
+                    step.shared.noise, reading);
   };
   const HarmOverTensors likely = over(Reading::kLikely);
   StepHarm harm = {likely.mean, likely.worst, {}, {}};
@@ -213,8 +231,10 @@ StepHarm RunState::HarmOfStep(const Measured& step, Role role) const {
 void RunState::Count(const Measured& step, ReplayStep& record) {
   const std::vector<TensorAnswer>& answers = step.judged.answers;
   for (size_t t = 0; t < answers.size(); ++t) CountStep(step, t, record);
-  const bool kept = run_.tensor_records != TensorRecords::kDropped;
+  const bool harm_only = run_.tensor_records == TensorRecords::kHarm;
+  const bool kept = !harm_only && run_.tensor_records != TensorRecords::kDropped;
   for (size_t t = 0; kept && t < answers.size(); ++t) CountTensor(step, t, record);
+  if (harm_only) CountLosses(step, record);
   record.harm = HarmOfStep(step, Role::kGrad);
   record.activation_harm = HarmOfStep(step, Role::kActGrad);
   const auto norm = [&](size_t group, const auto& squares_of) {
@@ -238,9 +258,9 @@ void RunState::Count(const Measured& step, ReplayStep& record) {
   for (size_t g = 0; g < record.optimizers.size(); ++g) set(g, record.optimizers[g]);
 }
 
-void RunState::Advance(const JudgedStep& step, const std::vector<bool>& noise, int64_t number) {
+void RunState::Advance(const JudgedStep& step, const SharedStep& shared, int64_t number) {
   const std::vector<TensorAnswer>& answers = step.answers;
-  const Measured measured = {step, GroupsOf(step.step.tensors), noise};
+  const Measured measured = {step, GroupsOf(step.step.tensors), shared};
   ReplayStep record;
   record.step = number;
   record.scale = SmallestScale();

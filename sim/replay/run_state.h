@@ -3,29 +3,35 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "dlsim/sim/replay.h"
-#include "sim/base/named_list.h"
 #include "sim/replay/finite_test.h"
+#include "sim/replay/shared_losses.h"
 
 namespace dlsim::sim {
 
+// What all runs share of a step.
+struct SharedStep {
+  const std::vector<bool>& noise;  // per tensor, and ...
+  std::span<const size_t> places;  // ... its place in the result; see NoiseFinder
+  SharedLosses& losses;
+};
+
 class RunState {
  public:
-  RunState(ReplayRun run, const ReplayOptions& options);
+  // `conversion`: the same number for runs of the same conversion.
+  RunState(ReplayRun run, size_t conversion, const ReplayOptions& options);
 
   const ReplayRun& run() const { return run_; }
-  // Of the tensors only TakeResult tells.
+  // What the summary says of tensors only TakeResult tells.
   const ReplayResult& result() const { return result_; }
-  ReplayResult TakeResult() {
-    result_.tensors = tensors_.Take();
-    return std::move(result_);
-  }
+  ReplayResult TakeResult();
   bool stopped() const { return result_.stopped_at.has_value(); }
 
   // Removes and returns the record of the last step, and forgets its events: for callers that keep
@@ -40,15 +46,15 @@ class RunState {
   StepQuestion Prepare(int64_t step, const std::vector<StepTensor>& tensors,
                        const std::vector<GradientSpread>& spreads);
 
-  // Advances by the measured step. `noise`: see NoiseFinder.
-  void Advance(const JudgedStep& step, const std::vector<bool>& noise, int64_t number);
+  // Advances by the measured step.
+  void Advance(const JudgedStep& step, const SharedStep& shared, int64_t number);
 
  private:
   // A measured step with the optimizer group of each tensor, all 0 without groups.
   struct Measured {
     JudgedStep judged;
     std::vector<size_t> groups;
-    const std::vector<bool>& noise;  // per tensor
+    const SharedStep& shared;
   };
 
   using IndexLists = std::vector<std::vector<size_t>>;
@@ -69,17 +75,20 @@ class RunState {
   void Count(const Measured& step, ReplayStep& record);
   StepHarm HarmOfStep(const Measured& step, Role role) const;
   void CountStep(const Measured& step, size_t t, ReplayStep& record);
+  bool SkipsTensor(const Measured& step, size_t t, const ReplayStep& record) const;
   void CountTensor(const Measured& step, size_t t, const ReplayStep& record);
+  void CountLosses(const Measured& step, const ReplayStep& record);
   void CountChannels(const Measured& step, size_t t, bool skipped, const ReplayStep& record,
                      ChannelHarm& harm) const;
   double SmallestScale() const;
 
   ReplayRun run_;
+  size_t conversion_;
   const ReplayOptions& options_;
   LossScaler initial_;  // of new layers and gradients
   bool resumed_ = false;
   ReplayResult result_;
-  NamedList<ReplayTensor> tensors_;
+  LossList losses_;  // with TensorRecords::kHarm
   // The scalers of layers or gradients, if the rules say so; else empty.
   std::vector<LossScaler> units_;
   std::map<std::string, size_t> unit_index_;

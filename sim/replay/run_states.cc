@@ -12,6 +12,13 @@ bool RunStates::AnyGoing(const Predicate& holds) const {
                      [&](const RunState& state) { return !state.stopped() && holds(state); });
 }
 
+void RunStates::Add(ReplayRun run) {
+  const auto alike = std::ranges::find_if(
+      states_, [&](const RunState& state) { return state.run().conversion == run.conversion; });
+  const auto conversion = static_cast<size_t>(alike - states_.begin());
+  states_.emplace_back(std::move(run), conversion, options_);
+}
+
 bool RunStates::AllStopped() const {
   return !AnyGoing([](const RunState&) { return true; });
 }
@@ -27,26 +34,47 @@ void RunStates::Ask(const GradientStep& step, StepQuestions& questions) {
   if (looks_ahead) spreads = step.Spreads();
   const TraceStep* const recorded = step.Recorded();
   const bool in_parts = recorded != nullptr && recorded->recordings.size() > 1;
-  question_of_run_.clear();
+  questions_.clear();
   for (RunState& state : states_) {
-    question_of_run_.push_back(0);
+    questions_.emplace_back();
     if (state.stopped()) continue;
-    StepQuestion question = state.Prepare(step.number(), tensors, spreads);
+    StepQuestion& question = questions_.back();
+    question = state.Prepare(step.number(), tensors, spreads);
     if (in_parts || question.detail) question.asked = Asked::kAll;
-    question_of_run_.back() = questions.Add(std::move(question));
+  }
+  question_of_run_.assign(states_.size(), 0);
+  asked_ = 0;
+  AskNext(questions);
+}
+
+void RunStates::AskNext(StepQuestions& questions) {
+  for (bool any = false; asked_ < states_.size(); ++asked_) {
+    if (states_[asked_].stopped()) continue;
+    StepQuestion& question = questions_[asked_];
+    if (any && questions.IsFull() && !questions.Has(question)) return;
+    question_of_run_[asked_] = questions.Add(std::move(question));
+    any = true;
   }
 }
 
-std::vector<size_t> RunStates::LastToAsk(size_t questions) const {
+StepAnswers RunStates::MeasureNext(const GradientStep& step, size_t tensors) {
+  StepQuestions questions(QuestionsAtOnce(tensors, options_.step.memory_bytes));
+  // What the first answers to a step leave open is measured again; here nobody looks at that.
+  for (size_t r = asked_; r < questions_.size(); ++r) questions_[r].asked = Asked::kAll;
+  AskNext(questions);
+  return step.Measure(questions.all(), options_.step).answers;
+}
+
+std::vector<size_t> RunStates::LastToAsk(size_t first, size_t questions) const {
   std::vector<size_t> last(questions);
-  for (size_t r = 0; r < states_.size(); ++r) {
+  for (size_t r = first; r < asked_; ++r) {
     if (!states_[r].stopped()) last[question_of_run_[r]] = r;
   }
   return last;
 }
 
 std::vector<bool> RunStates::NoiseIn(const StepMeasurement& measured, QuestionTotals& totals) {
-  for (size_t r = 0; r < states_.size(); ++r) {
+  for (size_t r = 0; r < asked_; ++r) {
     if (states_[r].stopped()) continue;
     return noise_.Find(measured.tensors, totals.Of(question_of_run_[r]));
   }

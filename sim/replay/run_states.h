@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "sim/replay/harm.h"
@@ -11,16 +12,19 @@
 
 namespace dlsim::sim {
 
+// The answers to the questions about a step.
+using StepAnswers = std::vector<std::vector<TensorAnswer>>;
+
 // The counters of each tensor over the parts of a step, by question: runs that ask alike share
 // them.
 class QuestionTotals {
  public:
-  explicit QuestionTotals(const StepMeasurement& measured)
-      : measured_(measured), of_question_(measured.answers.size()) {}
+  explicit QuestionTotals(const StepAnswers& answers)
+      : answers_(answers), of_question_(answers.size()) {}
 
   const std::vector<TensorStats>& Of(size_t question) {
     std::vector<TensorStats>& totals = of_question_[question];
-    if (totals.empty()) totals = TotalsOf(measured_.answers[question]);
+    if (totals.empty()) totals = TotalsOf(answers_[question]);
     return totals;
   }
 
@@ -28,7 +32,7 @@ class QuestionTotals {
   void Drop(size_t question) { of_question_[question] = {}; }
 
  private:
-  const StepMeasurement& measured_;
+  const StepAnswers& answers_;
   std::vector<std::vector<TensorStats>> of_question_;
 };
 
@@ -36,29 +40,43 @@ class RunStates {
  public:
   explicit RunStates(const ReplayOptions& options) : options_(options) {}  // must live as long
 
-  void Add(ReplayRun run) { states_.emplace_back(std::move(run), options_); }
+  void Add(ReplayRun run);
 
   size_t size() const { return states_.size(); }
   RunState& operator[](size_t run) { return states_[run]; }
   bool AllStopped() const;
 
-  // Adds the questions of the runs that go on.
+  // Adds the questions of the runs that go on, from the first to that where they are full.
   void Ask(const GradientStep& step, StepQuestions& questions);
 
-  // Advances the runs that have not stopped by one step, and calls on_advanced(run, its answers)
-  // after each.
-  template <class OnAdvanced>
-  void Advance(int64_t step, const StepMeasurement& measured, const OnAdvanced& on_advanced) {
-    QuestionTotals totals(measured);
+  // Advances the runs that have not stopped by the step that was asked, measures it for those that
+  // wait, and calls on_advanced(run, its answers) after each, and on_measured() after those that
+  // were measured together: then their answers go.
+  template <class OnAdvanced, class OnMeasured>
+  void Advance(const GradientStep& step, const StepMeasurement& measured,
+               const OnAdvanced& on_advanced, const OnMeasured& on_measured) {
+    QuestionTotals totals(measured.answers);
     const std::vector<bool> noise = NoiseIn(measured, totals);
-    const std::vector<size_t> last_to_ask = LastToAsk(measured.answers.size());
-    for (size_t r = 0; r < states_.size(); ++r) {
-      if (states_[r].stopped()) continue;
-      const size_t question = question_of_run_[r];
-      const std::vector<TensorAnswer>& answers = measured.answers[question];
-      states_[r].Advance({measured, answers, totals.Of(question)}, noise, step);
-      on_advanced(r, answers);
-      if (last_to_ask[question] == r) totals.Drop(question);
+    SharedLosses losses;
+    const SharedStep shared = {noise, noise_.places(), losses};
+    const auto advance = [&](size_t first, const StepAnswers& answers, QuestionTotals& of_answers) {
+      const std::vector<size_t> last_to_ask = LastToAsk(first, answers.size());
+      for (size_t r = first; r < asked_; ++r) {
+        if (states_[r].stopped()) continue;
+        const size_t question = question_of_run_[r];
+        states_[r].Advance({measured, answers[question], of_answers.Of(question)}, shared,
+                           step.number());
+        on_advanced(r, answers[question]);
+        if (last_to_ask[question] == r) of_answers.Drop(question);
+      }
+      on_measured();
+    };
+    advance(0, measured.answers, totals);
+    while (asked_ < states_.size()) {
+      const size_t first = asked_;
+      const StepAnswers answers = MeasureNext(step, measured.tensors.size());
+      QuestionTotals of_answers(answers);
+      advance(first, answers, of_answers);
     }
   }
 
@@ -66,8 +84,12 @@ class RunStates {
   template <class Predicate>
   bool AnyGoing(const Predicate& holds) const;
 
-  // The last run that asks each question.
-  std::vector<size_t> LastToAsk(size_t questions) const;
+  // Asks for the runs from asked_ on until the questions are full, for one of them in any case.
+  void AskNext(StepQuestions& questions);
+  StepAnswers MeasureNext(const GradientStep& step, size_t tensors);
+
+  // The last run that asks each question, of those from `first` on that were asked.
+  std::vector<size_t> LastToAsk(size_t first, size_t questions) const;
 
   // Which tensors are but noise: no question changes that.
   std::vector<bool> NoiseIn(const StepMeasurement& measured, QuestionTotals& totals);
@@ -75,7 +97,10 @@ class RunStates {
   const ReplayOptions& options_;
   NoiseFinder noise_;
   std::vector<RunState> states_;
-  std::vector<size_t> question_of_run_;  // unused where a run has stopped
+  // Of this step; unused where a run has stopped.
+  std::vector<StepQuestion> questions_;  // of the runs from asked_ on
+  std::vector<size_t> question_of_run_;  // of the runs before it: places of their answers
+  size_t asked_ = 0;
 };
 
 }  // namespace dlsim::sim

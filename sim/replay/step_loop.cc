@@ -26,8 +26,13 @@ constexpr uint64_t kAnswerBytes = 250, kTensorBytes = 1000, kBinBytes = 128;
 }  // namespace
 
 size_t QuestionsAtOnce(size_t tensors, uint64_t memory_bytes) {
-  const uint64_t most_answers = memory_bytes / 2 / kAnswerBytes;
+  const uint64_t most_answers = memory_bytes / 4 / kAnswerBytes;
   return std::max<uint64_t>(1, most_answers / std::max<uint64_t>(1, tensors));
+}
+
+bool StepQuestions::Has(const StepQuestion& question) const {
+  return std::ranges::any_of(
+      all_, [&](const StepQuestion& other) { return other.SameButAsked(question); });
 }
 
 size_t StepQuestions::Add(StepQuestion question) {
@@ -277,9 +282,15 @@ class StepLoop {
     CurrentCaller().CheckCanceled();
     OpenStep open = {queue_.Take(i), nullptr, {}, {}};
     MeasuredStep measured;
-    queue_.LoadDuring(i + 1, [&] { measured = MeasureAsked(open); });
+    const size_t next = HoldsTwo(*open.step) ? i + 1 : source_.step_count();
+    queue_.LoadDuring(next, [&] { measured = MeasureAsked(open); });
     consumer_.Advance(i, *open.step, measured);
     queue_.GiveBack(std::move(open.step));
+  }
+
+  // Whether the next step may be open while this one is measured.
+  bool HoldsTwo(const GradientStep& step) const {
+    return 2 * kTensorBytes * CountTensors(step) <= options_.memory_bytes;
   }
 
   void RunAhead(size_t first, size_t count) {
@@ -323,13 +334,14 @@ class StepLoop {
     MeasuredStep measured;
     const HistogramEdges* const edges = consumer_.Edges();
     if (edges != nullptr) consumer_.TakeTotals(TotalsOf(open, *edges));
-    StepQuestions questions;
+    tensors_ = CountTensors(*open.step);
+    StepQuestions questions(QuestionsAtOnce(std::max(tensors_, answered_), options_.memory_bytes));
     StepOptions options = options_;
     if (consumer_.Ask(*open.step, questions)) {
       options.channels = questions.channels();
       measured.gradients = MeasureWithSums(open, questions.all(), options);
+      answered_ = measured.gradients.tensors.size();
     }
-    tensors_ = CountTensors(*open.step);
     if (!questions.forward().empty()) {
       measured.forward = open.guess && open.guess->forward == questions.forward()
                              ? std::move(open.measured.forward)
@@ -369,8 +381,9 @@ class StepLoop {
   StepConsumer& consumer_;
   StepQueue<std::unique_ptr<GradientStep>> queue_{
       source_.step_count(), [this](size_t i) { return source_.Load(i, consumer_.needs()); }};
-  size_t tensors_ = 0;  // of the latest step
-  std::mutex mutex_;    // of the guess
+  size_t tensors_ = 0;   // recorded with the latest step
+  size_t answered_ = 0;  // those of the latest answers, which are also a profile's
+  std::mutex mutex_;     // of the guess
   std::shared_ptr<const Guess> guess_;
 };
 

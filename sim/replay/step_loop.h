@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -12,12 +13,20 @@
 namespace dlsim::sim {
 
 // Returns how many questions may be asked at once of a step with `tensors` tensors: more answers
-// would take more than half of the memory, and wait for another pass.
+// would take more than a quarter of the memory, and wait for another pass.
 size_t QuestionsAtOnce(size_t tensors, uint64_t memory_bytes);
 
 // The questions of all consumers about one step, each question once.
 class StepQuestions {
  public:
+  // `most`: how many those who can wait for another pass leave it at.
+  explicit StepQuestions(size_t most = std::numeric_limits<size_t>::max()) : most_(most) {}
+
+  bool IsFull() const { return all_.size() >= most_; }
+
+  // Whether the question was added, or one that is asked for something else.
+  bool Has(const StepQuestion& question) const;
+
   // Returns the place of the question, which is that of its answer in StepMeasurement::answers.
   size_t Add(StepQuestion question);
 
@@ -33,6 +42,7 @@ class StepQuestions {
   bool channels() const { return channels_; }
 
  private:
+  size_t most_;
   std::vector<StepQuestion> all_;
   std::vector<Conversion> forward_;
   bool channels_ = false;
@@ -87,9 +97,10 @@ class ConsumerGroup final : public StepConsumer {
 };
 
 // Passes each step to the consumer. While one step is measured, the one before is closed and the
-// next one opened. Small steps are measured ahead, as many at once as StepOptions::memory_bytes
-// holds, for what the latest step was asked; what a step is asked besides is measured when it is
-// its turn. Throws Error for a bad file.
+// next one opened, unless the two have more tensors than StepOptions::memory_bytes holds. Small
+// steps are measured ahead, as many at once as StepOptions::memory_bytes holds, for what the latest
+// step was asked; what a step is asked besides is measured when it is its turn. Throws Error for a
+// bad file.
 void ForEachStep(const GradientSource& source, const StepOptions& options, StepConsumer& consumer);
 
 }  // namespace dlsim::sim

@@ -22,7 +22,10 @@ class StepQueue {
   // Returns step i, which is the one loaded ahead unless nothing was.
   Step Take(size_t i) {
     if (failure_) std::rethrow_exception(failure_);
-    if (!ahead_) return load_(i);
+    if (!ahead_) {
+      finished_.reset();
+      return load_(i);
+    }
     Step step = std::move(*ahead_);
     ahead_.reset();
     return step;

@@ -44,15 +44,16 @@ class GeneralRuns {
   bool AllStopped() const { return states_.AllStopped(); }
   void Ask(const GradientStep& step, StepQuestions& questions) { states_.Ask(step, questions); }
 
-  void Advance(int64_t step, std::span<const StepWindow* const> windows,
+  void Advance(const GradientStep& step, std::span<const StepWindow* const> windows,
                const StepMeasurement& measured) {
-    states_.Advance(step, measured, [&](size_t r, const auto&) {
+    const auto on_advanced = [&](size_t r, const auto&) {
       RunState& state = states_[r];
       if (state.stopped()) outcomes_[r].End(state.result().events.back());
       const ReplayStep record = state.TakeStep();
       outcomes_[r].Add(PathStepOf(record), AnswerOf(record),
                        windows.empty() ? nullptr : windows[places_[r]]);
-    });
+    };
+    states_.Advance(step, measured, on_advanced, [] {});
   }
 
   SweepOutcome Outcome(size_t run, size_t steps) {
@@ -120,7 +121,7 @@ class SweepConsumer final : public StepConsumer {
       windows = windows_->latest();
     }
     if (totals_.going()) totals_.Advance(step.number(), windows);
-    if (!general_.AllStopped()) general_.Advance(step.number(), windows, measured.gradients);
+    if (!general_.AllStopped()) general_.Advance(step, windows, measured.gradients);
     if (options_.progress) options_.progress(i + 1);
   }
 

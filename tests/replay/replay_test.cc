@@ -4,9 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <filesystem>
 #include <random>
 #include <sstream>
 #include <string>
+#include <system_error>
+#include <utility>
 #include <vector>
 
 #ifdef _OPENMP
@@ -207,6 +210,58 @@ TEST_F(ReplayTest, RunsGoTheSameWayWhereOnlyErrorsAreAsked) {
   }
 }
 
+TEST_F(ReplayTest, HarmOverTensorsNeedsNoRecordsOfThem) {
+  WriteBlocks();
+  std::vector<ReplayRun> runs = ManyRuns();
+  const std::vector<ReplayResult> kept = Replay(Open(), runs, {});
+  for (ReplayRun& run : runs) run.tensor_records = TensorRecords::kHarm;
+  const std::vector<ReplayResult> summed = Replay(Open(), runs, {});
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const std::string run = runs[i].format + " " + runs[i].policy;
+    EXPECT_TRUE(summed[i].tensors.empty());
+    EXPECT_EQ(PathOf(summed[i]), PathOf(kept[i])) << run;
+    const HarmOverSteps &a = summed[i].summary.tensor_harm, &b = kept[i].summary.tensor_harm;
+    EXPECT_EQ(a.sum, b.sum) << run;
+    EXPECT_EQ(a.worst, b.worst) << run;
+    EXPECT_EQ(a.steps, b.steps) << run;
+    HarmOverSteps expected;
+    for (const ReplayTensor& tensor : kept[i].tensors) {
+      if (tensor.harm.steps > 0 && !tensor.noise()) expected.Add(tensor.harm.mean());
+    }
+    EXPECT_EQ(a.sum, expected.sum) << run;
+    EXPECT_EQ(a.steps, expected.steps) << run;
+  }
+  EXPECT_GT(kept.front().summary.tensor_harm.steps, 0u);
+}
+
+// The files of a trace that are open.
+size_t CountOpen(const std::string& in_path) {
+  size_t open = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code closed;
+    open +=
+        std::filesystem::read_symlink(entry, closed).string().find(in_path) != std::string::npos;
+  }
+  return open;
+}
+
+TEST_F(ReplayTest, OpensTheNextStepOnlyIfMemoryHoldsIt) {
+  for (uint32_t i = 0; i < 4; ++i) {
+    WriteTensors("step-" + std::to_string(i) + ".safetensors",
+                 {FloatTensor("a.grad", RandomValues(100, i))});
+  }
+  ReplayOptions options;
+  std::vector<size_t> open;
+  options.observer = [&](const ObservedStep&) { open.push_back(CountOpen("step-")); };
+  options.step.memory_bytes = 1;
+  RunOne(ManyRuns().front(), options);
+  EXPECT_EQ(open, (std::vector<size_t>{1, 1, 1, 1}));
+  open.clear();
+  options.step.memory_bytes = kDefaultMemoryBytes;
+  RunOne(ManyRuns().front(), options);
+  EXPECT_EQ(open, (std::vector<size_t>{2, 2, 2, 1}));
+}
+
 // Notes which steps are read ahead.
 class NotedSource final : public GradientSource {
  public:
@@ -277,17 +332,20 @@ TEST_F(StepsAheadTest, GiveTheSameBits) {
   ReplayOptions options;
   for (const OnFatal on_fatal : {OnFatal::kContinue, OnFatal::kStop}) {
     options.on_fatal = on_fatal;
-    std::vector<size_t> order;
-    options.observer = [&](const ObservedStep& step) { order.push_back(step.index); };
+    std::vector<std::pair<size_t, size_t>> order;  // of steps and runs
+    options.observer = [&](const ObservedStep& step) {
+      for (const ObservedStep::Run& run : step.runs) order.emplace_back(step.index, run.index);
+    };
     const auto replay = [&](int threads) {
       const ThreadCount count(threads);
       order.clear();
       return AllFields(Replay(Open(), ManyRuns(), options));
     };
     const std::vector<std::string> expected = replay(1);
-    const std::vector<size_t> expected_order = order;
-    EXPECT_EQ(order.size(), size_t{kSteps});
-    // By the memory one step at a time, a few, and as many as there may be.
+    const std::vector<std::pair<size_t, size_t>> expected_order = order;
+    EXPECT_EQ(order.front(), std::pair(size_t{0}, size_t{0}));
+    EXPECT_EQ(order.back().first, size_t{kSteps - 1});
+    // By the memory one step and question at a time, a few, and as many as there may be.
     for (const auto& [threads, memory] : {std::pair{8, uint64_t{1}},
                                           {3, uint64_t{8} << 20},
                                           {2, kDefaultMemoryBytes},

@@ -36,8 +36,9 @@ struct Resume {
 };
 
 // Which tensors a run's result holds, which takes memory where there are very many of them: all,
-// gradients only, none. Channels and the forward pass are measured only with kKept.
-enum class TensorRecords : uint8_t { kKept, kGradients, kDropped };
+// gradients only, none but what ReplaySummary::tensor_harm sums up, none. Channels and the forward
+// pass are measured only with kKept.
+enum class TensorRecords : uint8_t { kKept, kGradients, kHarm, kDropped };
 
 // One simulation: a conversion and a policy, from its first step.
 struct ReplayRun {
@@ -178,7 +179,10 @@ struct ReplaySummary : PathSummary {
   uint64_t clippable_elements = 0;  // ... out of this number
   TensorStats gradients;
   TensorStats activations;
-  HarmOverSteps harm, activation_harm;          // of the means of applied steps
+  HarmOverSteps harm, activation_harm;  // of the means of applied steps
+  // Over the gradients that are neither zero nor noise: of what each loses on average, and the most
+  // that one loses at a step. Not with TensorRecords::kDropped.
+  HarmOverSteps tensor_harm;
   std::optional<SummaryUncertainty> uncertain;  // from a profile
 
   void Add(const ReplayStep& step);
@@ -214,7 +218,9 @@ struct ReplayOptions {
   OnFatal on_fatal = OnFatal::kStop;
   std::vector<OptimizerGroup> optimizers;  // empty: one optimizer for all; see ReplayStep
   int64_t accumulate_steps = 1;            // recorded steps that make one effective step
-  std::function<void(const ObservedStep&)> observer;  // called after each step; may be empty
+  // Called after each step, and for some of the runs each where the answers to all of them would
+  // take more memory than `step` says; may be empty.
+  std::function<void(const ObservedStep&)> observer;
 };
 
 // Runs all simulations in one pass over the steps; one result per run, in order. Runs with the same
