@@ -180,8 +180,11 @@ class NearestRows {
   // min_normal). x + C lies in [C, 2C), whose unit is the last bit that the result keeps, and C is
   // an even multiple of it: ties go to even. Holds while 2C is finite.
   HWY_INLINE V Round(V magnitude) const {
-    V exponent = hn::And(magnitude, hn::Set(X::kU32, codec::kInfinityBits));
-    if constexpr (kSmall) exponent = X::Max(exponent, min_normal_);
+    V exponent = min_normal_;
+    if constexpr (kKernel.small != SmallResults::kOnly) {
+      exponent = hn::And(magnitude, hn::Set(X::kU32, codec::kInfinityBits));
+      if constexpr (kSmall) exponent = X::Max(exponent, min_normal_);
+    }
     const X::F c = X::Float(hn::Add(exponent, dropped_));
     return X::Bits(hn::Sub(hn::Add(X::Float(magnitude), c), c));
   }
@@ -244,6 +247,8 @@ MeasureFunction WithoutMultiplicationsFor(SmallResults small) {
       return MeasureNearestWith<NearestKernel{false, kErrorsOnly, S::kAny, kOverflowing}>;
     case S::kFlushed:
       return MeasureNearestWith<NearestKernel{false, kErrorsOnly, S::kFlushed, kOverflowing}>;
+    case S::kOnly:
+      return MeasureNearestWith<NearestKernel{false, true, S::kOnly, Overflowing::kNone}>;
   }
   return nullptr;
 }

@@ -39,6 +39,7 @@ enum class SmallResults : uint8_t {
   kSubnormal,  // none that became zero
   kAny,
   kFlushed,  // all small ones are zero
+  kOnly,     // for errors alone: all values are below the smallest normal result
 };
 
 // What becomes of results that overflow, if there are any.
@@ -166,6 +167,10 @@ inline std::optional<NearestKernel> KernelFor(const NearestSpec& nearest, const 
   kernel.errors_only = errors_only;
   if (errors_only && kernel.small == SmallResults::kSubnormal) kernel.small = SmallResults::kAny;
   kernel.rounds_products = nearest.rounded_product_bits > 0 && kernel.small != SmallResults::kNone;
+  const bool all_small = errors_only && largest < nearest.min_normal_bits;
+  if (all_small && kernel.small == SmallResults::kAny && !kernel.rounds_products) {
+    kernel.small = SmallResults::kOnly;
+  }
   return kernel;
 }
 

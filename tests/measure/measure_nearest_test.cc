@@ -123,6 +123,27 @@ TEST_P(MeasureNearestOnTarget, EqualsTheReferenceWhereFloat32HoldsNoSmallResults
   }
 }
 
+TEST_P(MeasureNearestOnTarget, EqualsTheReferenceWhereAllValuesAreSmall) {
+  for (const NamedFormat& format : FormatsUnderTest()) {
+    SCOPED_TRACE(format.name);
+    const uint32_t min_normal = MakeCodecSpec({format.format}).min_normal_bits;
+    std::vector<float> small;
+    for (const uint32_t bits : BoundaryBits(format.format)) {
+      if (small.size() < kChunkElements && (bits & 0x7FFFFFFF) < min_normal) {
+        small.push_back(std::bit_cast<float>(bits));
+      }
+    }
+    for (const int k : {0, 1, -3, 15}) {
+      std::vector<float> values;
+      for (const float value : small) values.push_back(std::ldexp(value, -k));
+      ChunkMeasurer chunk(values, 0);
+      for (const Conversion& conversion : ConversionsTo(format.format, kNearestEven)) {
+        ExpectAsReference(chunk, values, {conversion, std::ldexp(1.0f, k), {}});
+      }
+    }
+  }
+}
+
 // The tests above mean little unless every kernel is asked.
 TEST(MeasureNearest, ChunksAskEveryKernel) {
   std::set<std::tuple<bool, bool, SmallResults, Overflowing, bool>> kernels;
@@ -148,10 +169,12 @@ TEST(MeasureNearest, ChunksAskEveryKernel) {
       add(ChunkQuestion({conversion, 0x1p-60f, {}}, asked).NearestFor(small_inputs).kernel);
     }
   }
+  const ChunkInputs only_small = {true, 0x1p-20f, 0, 0, 1};
+  add(ChunkQuestion({{kFp16}, 1.0f, {}}, Asked::kErrors).NearestFor(only_small).kernel);
   // Without multiplications 4 and, for errors alone, 3 kinds of small results, each with and
-  // without infinities; with them 3, each with 3 kinds of overflow; where products are rounded 2,
-  // each also for errors alone.
-  EXPECT_EQ(kernels.size(), 4 * 2 + 3 * 2 + 3 * 3 + 2 * 2u);
+  // without infinities, and 1 with no others; with them 3, each with 3 kinds of overflow; where
+  // products are rounded 2, each also for errors alone.
+  EXPECT_EQ(kernels.size(), 4 * 2 + 3 * 2 + 1 + 3 * 3 + 2 * 2u);
 }
 
 TEST_P(MeasureNearestOnTarget, CountsMagnitudesBelowALimit) {
