@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from recording import load, small_model
-from torch import nn
+from torch import library, nn
 from torch.nn import functional
 
 import dlsim
@@ -465,6 +465,27 @@ def test_a_loss_that_rounding_doubles_fails(tmp_path, offset, bits, fails) -> No
     verdict = dlsim.replay(tmp_path, quiet=True).verdict
     assert [one for one in ("fp16", "bf16") if verdict[one].verdict.startswith("fails")] == fails
     assert (verdict["bf16"].forward.loss_growth is not None) == bool(bits)
+
+
+@pytest.mark.parametrize("size", [1, 1e6])  # which overflows
+def test_operators_of_others_are_called_once(tmp_path, size) -> None:
+    calls = []
+
+    def count(x):
+        calls.append(x)
+        return x + 1
+
+    own = library.Library(f"dlsim_test_{size:.0f}", "DEF")
+    own.define("count(Tensor x) -> Tensor")
+    own.impl("count", count, "CPU")
+
+    class Model(nn.Linear):
+        def forward(self, x):
+            x = super().forward(x) * size
+            return x + getattr(torch.ops, f"dlsim_test_{size:.0f}").count(x.detach())
+
+    recorded(tmp_path, Model(8, 8), torch.randn(4, 8))
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ class Operator:
     moves: bool
     creates: bool
     random: bool
+    foreign: bool  # not PyTorch's own, as those of other libraries and between processes
 
 
 def described(func: Any) -> Operator:
@@ -37,6 +38,7 @@ def described(func: Any) -> Operator:
     name = operation_of(schema.name)
     aliases = [one.alias_info for one in schema.returns if one.alias_info is not None]
     tags = {tag.name for tag in getattr(func, "tags", ())}
+    foreign = not schema.name.startswith("aten::")
     creates = name.endswith("_like") or name.startswith("new_")
     return Operator(
         name,
@@ -44,7 +46,8 @@ def described(func: Any) -> Operator:
         view=any(not alias.is_write for alias in aliases)
         or name in ("unsafe_view", "detach")
         or "inplace_view" in tags,
-        moves=creates or name in _MOVES or not schema.name.startswith("aten::"),
+        moves=creates or name in _MOVES or foreign,
         creates=creates,
         random="nondeterministic_seeded" in tags,
+        foreign=foreign,
     )

@@ -133,7 +133,7 @@ def _passes(operator: Operator, called: list[Any], given: Mapping[int, _Infinite
     That of a factor is made of the other, and of a divisor of the quotient.
     """
     first = id(called[0][0])  # of the list
-    if operator.in_place and first not in given:
+    if operator.foreign or (operator.in_place and first not in given):
         return False
     if operator.moves or operator.operation in _PASSES | _PASSES_FINITE:
         return True

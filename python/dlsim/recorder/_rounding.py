@@ -126,8 +126,10 @@ class _Pass:
             for one in results if known or not operator.in_place else ():
                 self._again.forget(one)
             return
-        if operator.in_place and not known and operator.operation not in _REPLACES:
-            # What it was made of is gone: as much as nothing if it is exact, as masks of dropout.
+        gone = operator.in_place and not known and operator.operation not in _REPLACES
+        if gone or operator.foreign:
+            # What it was made of is gone, or it may do more than compute. If all was exact, as are
+            # masks of dropout, nothing is lost.
             self._lost = any(self._again.get(one) is not None for one in given)
             return
         try:
