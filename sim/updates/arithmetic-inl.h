@@ -46,19 +46,27 @@ class KeepFormat {
     const auto below = kLanes.MaskAndNot(kLanes.Eq(magnitude, kLanes.Set(0)),
                                          kLanes.Lt(magnitude, kLanes.Set(spec_.plain_min_bits)));
     const auto above = kLanes.Lt(kLanes.Set(spec_.plain_max_bits), magnitude);
-    if (kFloats.AllFalse(below) && kFloats.AllFalse(above)) {
-      const auto negative = kLanes.Lt(bits, kLanes.Set(0));
-      const auto rounded = lanewise::QuantizePlain<Rounding::kNearestEven>(kLanes, spec_, magnitude,
-                                                                           negative, magnitude);
-      return kFloats.FromBits(kLanes.Or(sign, rounded));
-    }
-    const auto code =
-        lanewise::EncodeMagnitude<Rounding::kNearestEven>(kLanes, spec_, bits, bits).magnitude;
-    return kFloats.FromBits(kLanes.Or(sign, lanewise::DecodeMagnitude(kLanes, spec_, code)));
+    if (!kFloats.AllFalse(below) || !kFloats.AllFalse(above)) [[unlikely]]
+      return WithCodes(value);
+    const auto negative = kLanes.Lt(bits, kLanes.Set(0));
+    const auto rounded = lanewise::QuantizePlain<Rounding::kNearestEven>(kLanes, spec_, magnitude,
+                                                                         negative, magnitude);
+    return kFloats.FromBits(kLanes.Or(sign, rounded));
   }
 
  private:
-  HWY_INLINE F OneByOne(F value) const {
+  // What is rare is not inlined, into each operation of each optimizer: that took half a minute.
+  HWY_NOINLINE F WithCodes(F value) const {
+    constexpr Floats kFloats;
+    constexpr Bits kLanes;
+    const auto bits = kFloats.ToBits(value);
+    const auto code =
+        lanewise::EncodeMagnitude<Rounding::kNearestEven>(kLanes, spec_, bits, bits).magnitude;
+    const auto sign = kLanes.And(bits, kLanes.Set(codec::kSignBit));
+    return kFloats.FromBits(kLanes.Or(sign, lanewise::DecodeMagnitude(kLanes, spec_, code)));
+  }
+
+  HWY_NOINLINE F OneByOne(F value) const {
     constexpr Floats kFloats;
     float values[kMostLanes];
     kFloats.Store(value, values);
