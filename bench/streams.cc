@@ -14,11 +14,7 @@
 
 #include "dlsim/simd.h"
 
-// One target per vector width, unless the build has chosen; they are named one by one, without
-// dynamic dispatch.
-#ifndef HWY_DISABLED_TARGETS
-#define HWY_DISABLED_TARGETS (HWY_AVX3_DL | HWY_SSSE3)
-#endif
+// Targets are named one by one, without dynamic dispatch.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "bench/streams.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep

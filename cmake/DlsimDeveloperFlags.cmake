@@ -36,16 +36,6 @@ if(DLSIM_WARNINGS_AS_ERRORS)
   target_compile_options(dlsim_developer_flags
                          INTERFACE "$<$<COMPILE_LANGUAGE:CUDA>:SHELL:-Werror all-warnings>")
 endif()
-if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-  # SVE's vectors have no size at compile time, so that no struct can hold one, and those of the
-  # kernels do: RoundedLanes is returned, VectorCounter keeps its maximum. NEON runs instead.
-  target_compile_definitions(
-    dlsim_developer_flags INTERFACE "HWY_DISABLED_TARGETS=(HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128)")
-elseif(DLSIM_FEW_SIMD_TARGETS)
-  # Sanitizers see in two kinds of vectors what they would see in six, which take minutes each.
-  target_compile_definitions(dlsim_developer_flags
-                             INTERFACE "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_SSE4|HWY_AVX3|HWY_AVX3_DL)")
-endif()
 if(DLSIM_SANITIZE)
   dlsim_host_options(-fsanitize=${DLSIM_SANITIZE} -fno-sanitize-recover=all
                      -fno-omit-frame-pointer)
@@ -55,3 +45,20 @@ endif()
 if(DLSIM_BUILD_FUZZERS)
   target_compile_options(dlsim_developer_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
+
+# Which instruction sets Highway compiles kernels for, in each file that has some.
+add_library(dlsim_simd_targets INTERFACE)
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
+  # SVE's vectors have no size at compile time, so that no struct can hold one, and those of the
+  # kernels do: RoundedLanes is returned, VectorCounter keeps its maximum. NEON runs instead.
+  set(disabled_targets "HWY_SVE|HWY_SVE2|HWY_SVE_256|HWY_SVE2_128")
+else()
+  # The AVX-512 of Ice Lake and Zen 4 runs kernels no faster than that of Skylake, and what has SSSE3 has
+  # SSE4 since 2010.
+  set(disabled_targets "HWY_SSSE3|HWY_AVX3_DL")
+  if(DLSIM_FEW_SIMD_TARGETS)
+    # Sanitizers see in two kinds of vectors what they would see in four, which take minutes each.
+    string(APPEND disabled_targets "|HWY_SSE4|HWY_AVX3")
+  endif()
+endif()
+target_compile_definitions(dlsim_simd_targets INTERFACE "HWY_DISABLED_TARGETS=(${disabled_targets})")

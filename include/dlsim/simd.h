@@ -8,7 +8,7 @@
 
 namespace dlsim {
 
-// Returns the names of all SIMD targets that this machine can run, best first, such as "AVX3_DL".
+// Returns the names of all SIMD targets that this machine can run, best first, such as "AVX3".
 std::vector<std::string> SupportedSimdTargets();
 
 // Returns the name of the target that the kernels use now.

@@ -10,7 +10,7 @@ from . import _core
 
 
 def targets() -> list[str]:
-    """Returns the names of the targets that this machine can run, best first ("AVX3_DL", ...)."""
+    """Returns the names of the targets that this machine can run, best first ("AVX3", ...)."""
     return _core.simd_targets()
 
 

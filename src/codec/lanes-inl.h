@@ -123,7 +123,7 @@ struct VectorLanes {
   HWY_INLINE void StoreCodes(V codes, uint16_t* to) const {
     hn::StoreU(hn::TruncateTo(kU16, codes), kU16, to);
   }
-  // Highway 1.0.3 has TruncateTo 8 bits wrong for AVX3_DL.
+  // Codes of 8 bits fit, so that nothing saturates.
   HWY_INLINE void StoreCodes(V codes, uint8_t* to) const {
     hn::StoreU(hn::DemoteTo(kU8, hn::BitCast(kI32, codes)), kU8, to);
   }

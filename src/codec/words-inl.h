@@ -16,7 +16,7 @@
 // Whether the target has AVX-512, and the instructions between float32 and float16.
 #undef DLSIM_AVX3
 #undef DLSIM_F16C
-#define DLSIM_AVX3 (HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_AVX3_DL)
+#define DLSIM_AVX3 (HWY_TARGET == HWY_AVX3)
 #ifdef HWY_DISABLE_F16C
 #define DLSIM_F16C 0
 #else
