@@ -5,6 +5,13 @@
 #include <utility>
 
 namespace dlsim::sim {
+namespace {
+
+// Of runs that wait, whatever memory holds: a pass over very many tensors takes as long as some
+// questions.
+constexpr size_t kFewestAtOnce = 8;
+
+}  // namespace
 
 template <class Predicate>
 bool RunStates::AnyGoing(const Predicate& holds) const {
@@ -58,7 +65,8 @@ void RunStates::AskNext(StepQuestions& questions) {
 }
 
 StepAnswers RunStates::MeasureNext(const GradientStep& step, size_t tensors) {
-  StepQuestions questions(QuestionsAtOnce(tensors, options_.step.memory_bytes));
+  const size_t at_once = QuestionsAtOnce(tensors, options_.step.memory_bytes);
+  StepQuestions questions(std::max(kFewestAtOnce, at_once));
   // What the first answers to a step leave open is measured again; here nobody looks at that.
   for (size_t r = asked_; r < questions_.size(); ++r) questions_[r].asked = Asked::kAll;
   AskNext(questions);
