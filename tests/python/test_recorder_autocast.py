@@ -79,6 +79,7 @@ def followed(model: torch.nn.Module, x: torch.Tensor) -> Seen:
         print,
         lambda do: do(),
         copied=lambda _, tensor: seen.copy(tensor),
+        outside=lambda: False,
     )
     operations.enter()
     regions.enter()
