@@ -171,7 +171,7 @@ void StepScaled(const GradientSource& source, std::span<const NamedScaledFormat>
             advice);
 }
 
-// Whether some output tells of single tensors more than what all of them lose on average.
+// Returns whether an output needs the figures of single tensors, and not only their summary.
 bool WantsTensors(const ReplayCommandOptions& options) {
   return options.results.json || options.results.csv || options.report.details ||
          options.by_layer || !options.expectations.empty();

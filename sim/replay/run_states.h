@@ -49,9 +49,9 @@ class RunStates {
   // Adds the questions of the runs that go on, from the first to that where they are full.
   void Ask(const GradientStep& step, StepQuestions& questions);
 
-  // Advances the runs that have not stopped by the step that was asked, measures it for those that
-  // wait, and calls on_advanced(run, its answers) after each, and on_measured() after those that
-  // were measured together: then their answers go.
+  // Advances all runs that have not stopped by one step, which is measured again for those whose
+  // questions did not fit. Calls on_advanced(run, its answers) after each run, and on_measured()
+  // after runs that were measured together, before their answers are freed.
   template <class OnAdvanced, class OnMeasured>
   void Advance(const GradientStep& step, const StepMeasurement& measured,
                const OnAdvanced& on_advanced, const OnMeasured& on_measured) {

@@ -36,7 +36,7 @@ struct Resume {
 };
 
 // Which tensors a run's result holds, which takes memory where there are very many of them: all,
-// gradients only, none but what ReplaySummary::tensor_harm sums up, none. Channels and the forward
+// gradients only, only what ReplaySummary::tensor_harm needs, none. Channels and the forward
 // pass are measured only with kKept.
 enum class TensorRecords : uint8_t { kKept, kGradients, kHarm, kDropped };
 
@@ -218,8 +218,8 @@ struct ReplayOptions {
   OnFatal on_fatal = OnFatal::kStop;
   std::vector<OptimizerGroup> optimizers;  // empty: one optimizer for all; see ReplayStep
   int64_t accumulate_steps = 1;            // recorded steps that make one effective step
-  // Called after each step, and for some of the runs each where the answers to all of them would
-  // take more memory than `step` says; may be empty.
+  // Called after each step; several times, each time for other runs, if the answers to all of them
+  // exceed the memory that `step` allows. May be empty.
   std::function<void(const ObservedStep&)> observer;
 };
 

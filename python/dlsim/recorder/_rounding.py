@@ -78,9 +78,7 @@ class _Pass:
         self._signed = False  # whether one was not positive, so that no share can be named
         self._widths, self._outside, self._dropped = widths, outside, 24 - bits
         self._again: ByMemory[Any] = ByMemory()  # all elements of a memory
-        self._made: ByMemory[bool] = (
-            ByMemory()
-        )  # what operators have made, but for copies of inputs
+        self._made: ByMemory[bool] = ByMemory()  # by operators, except for copies of inputs
         self._held, self._lost = 0, False
         self._loss: tuple[Any, Any] | None = None
         self._last = math.inf  # by which share the loss of the last pass grew
