@@ -100,7 +100,7 @@ FormatAdvice AdviseOnFormat(const FormatWindows& windows) {
   for (const ForwardVerdict* forward : {&advice.forward, &advice.values}) {
     if (forward->state == ForwardState::kOverflows) advice.verdict = Verdict::kFailsInForward;
   }
-  if (!advice.forward.Vanishing().empty()) advice.verdict = Verdict::kFailsInForward;
+  if (advice.forward.FailsWithoutOverflow()) advice.verdict = Verdict::kFailsInForward;
   return advice;
 }
 

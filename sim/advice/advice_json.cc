@@ -56,9 +56,7 @@ Json JsonForward(const ForwardVerdict& forward) {
                                    {"energy_lost", JsonNumber(tensor->energy_lost)},
                                    {"worst_step", tensor->energy_lost_step}});
   }
-  if (const ForwardTensor* loss = forward.RoundedLoss()) {
-    object["loss_growth"] = JsonNumber(*loss->loss_growth);
-  }
+  if (forward.loss_growth) object["loss_growth"] = JsonNumber(forward.loss_growth->share);
   for (const ForwardTensor& tensor : forward.tensors) {
     if (tensor.nonfinite_step) object["nonfinite"].push_back(JsonNonfinite(tensor));
   }

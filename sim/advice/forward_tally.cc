@@ -85,12 +85,6 @@ std::vector<const ForwardTensor*> ForwardVerdict::Overflowing() const {
   return overflowing;
 }
 
-const ForwardTensor* ForwardVerdict::RoundedLoss() const {
-  const auto found = std::ranges::find_if(
-      tensors, [](const ForwardTensor& tensor) { return tensor.loss_growth.has_value(); });
-  return found == tensors.end() ? nullptr : &*found;
-}
-
 std::vector<const ForwardTensor*> ForwardVerdict::Vanishing() const {
   std::vector<const ForwardTensor*> vanishing;
   for (const ForwardTensor& tensor : tensors) {
@@ -144,15 +138,14 @@ std::set<std::string> ForwardTally::Add(int64_t step, std::span<const StepTensor
       of_role.kept_in_float32.insert(name);
       continue;
     }
-    const int bits = BitsOfRoundedLoss(name);
-    if (bits != 0 && bits != conversion_.format.mantissa_bits + 1) continue;
-    // Steps mostly have the same tensors.
-    ForwardTensor& tensor = of_role.tensors.Of(name, t);
-    if (bits != 0) {
-      tensor.loss_growth = totals[t].absmax;
-      tensor.loss_growth_step = step;
+    if (const int bits = BitsOfRoundedLoss(name); bits != 0) {
+      if (bits == conversion_.format.mantissa_bits + 1) {
+        of_role.loss_growth = {totals[t].absmax, step};
+      }
       continue;
     }
+    // Steps mostly have the same tensors.
+    ForwardTensor& tensor = of_role.tensors.Of(name, t);
     ForwardTensor before = tensor;
     if (ChangesNothing(name, totals[t], listed)) {
       tensor.harmless_absmax = std::fmax(tensor.harmless_absmax, totals[t].absmax);
@@ -198,6 +191,7 @@ ForwardVerdict ForwardTally::VerdictOn(Role role) const {
   ForwardVerdict verdict;
   verdict.steps = of_role.steps;
   verdict.tensors = of_role.tensors.items();
+  verdict.loss_growth = of_role.loss_growth;
   verdict.kept_in_float32 = {of_role.kept_in_float32.begin(), of_role.kept_in_float32.end()};
   if (verdict.steps == 0) return verdict;
   for (const ForwardTensor& tensor : verdict.tensors) {

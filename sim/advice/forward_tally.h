@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -54,6 +55,7 @@ class ForwardTally {
   struct OfRole {
     NamedList<ForwardTensor> tensors;
     std::set<std::string> kept_in_float32;
+    std::optional<LossGrowth> loss_growth;
     size_t steps = 0;
   };
 

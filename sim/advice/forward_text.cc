@@ -142,7 +142,7 @@ void AddRow(const std::string& format, std::string_view what, const ForwardVerdi
                   none ? "-" : Printable(largest->name)});
 }
 
-// Of a format in which outputs vanish and nothing overflows.
+// Of a format in which outputs vanish, or the loss grows, and nothing overflows.
 std::string Vanished(const FormatAdvice& format) {
   const std::vector<const ForwardTensor*> vanishing = format.forward.Vanishing();
   const double smallest = MinPositive(ParseFormat(format.format).format);
@@ -179,12 +179,11 @@ std::string Vanished(const FormatAdvice& format) {
         "helps.",
         Printable(LayerOf(angles->name)), ScaleNumber(angles->absmax), format.format);
   }
-  if (const auto* loss =
-          first([](const ForwardTensor& one) { return one.loss_growth.has_value(); })) {
+  if (const auto& loss = format.forward.loss_growth; loss && loss->Fails()) {
     return fmt::format(
         "fails in forward: the loss is {:.2g} times as large at step {} if inputs and outputs are "
         "rounded to {}. No loss scale helps.",
-        1 + *loss->loss_growth, loss->loss_growth_step, format.format);
+        1 + loss->share, loss->step, format.format);
   }
   const ForwardTensor& worst = **std::ranges::max_element(
       vanishing, {}, [](const ForwardTensor* tensor) { return tensor->energy_lost; });

@@ -237,13 +237,14 @@ TEST_F(ForwardVerdictTest, ALossThatRoundingDoublesFails) {
   }
   const Advice advice = AdviseOnTrace({.formats = {"fp16", "bf16", "cb16"}});
   EXPECT_EQ(advice.lines[0].find("fp16  trains. Safe"), 0u) << advice.lines[0];
-  EXPECT_EQ(advice.formats[0].forward.RoundedLoss()->loss_growth, 1);
+  EXPECT_EQ(advice.formats[0].forward.loss_growth.value().share, 1);
   EXPECT_EQ(
       advice.lines[1],
       "bf16  fails in forward: the loss is 3.2 times as large at step 3 if inputs and outputs "
       "are rounded to bf16. No loss scale helps.");
   EXPECT_EQ(advice.formats[1].forward.absmax, 0);
-  EXPECT_EQ(advice.formats[2].forward.RoundedLoss(), nullptr);
+  EXPECT_TRUE(advice.formats[1].forward.Vanishing().empty());
+  EXPECT_FALSE(advice.formats[2].forward.loss_growth);
 }
 
 TEST_F(ForwardVerdictTest, LessThanABinadeIsARisk) {

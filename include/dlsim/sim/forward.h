@@ -59,16 +59,16 @@ struct ForwardTensor {
 
   bool zero_divisor = false;  // an operation divides by it, and some of it becomes zero
 
-  // Of the loss of a pass whose inputs and outputs are rounded to the format: by which share it is
-  // larger, at the last step that says so.
-  std::optional<double> loss_growth = {};
-  int64_t loss_growth_step = 0;
+  // Whether it vanishes at most steps, and the loss depends on it; or whether it is divided by.
+  bool Vanishes() const { return zero_divisor || 2 * steps_lost > steps; }
+};
 
-  // Whether it vanishes at most steps, and the loss depends on it; whether it is divided by; or
-  // whether it is the loss, and grows.
-  bool Vanishes() const {
-    return zero_divisor || 2 * steps_lost > steps || loss_growth > kLossGrowthFails;
-  }
+// By which share the loss of a pass is larger if its inputs and outputs are rounded to a format.
+struct LossGrowth {
+  double share;
+  int64_t step;
+
+  bool Fails() const { return share > kLossGrowthFails; }
 };
 
 // What is said of all tensors of one role that the recipe holds in 16 bits.
@@ -89,8 +89,13 @@ struct ForwardVerdict {
   // Those that vanish, as recorded. They belong to this verdict.
   std::vector<const ForwardTensor*> Vanishing() const;
 
-  // The loss of a rounded pass, null if none was recorded. It belongs to this verdict.
-  const ForwardTensor* RoundedLoss() const;
+  // At the last step that says so; nothing if none does.
+  std::optional<LossGrowth> loss_growth = {};
+
+  // Whether outputs vanish, or the loss grows too much.
+  bool FailsWithoutOverflow() const {
+    return !Vanishing().empty() || (loss_growth && loss_growth->Fails());
+  }
 };
 
 // Below one binade of head-room the next batch may overflow (docs/verdict.md).
