@@ -31,6 +31,11 @@ def _storage_of(tensor: Any) -> Any:
     return getattr(tensor, "untyped_storage", tensor.storage)()  # PyTorch 1.13 has no untyped
 
 
+def view_like(elements: Any, tensor: Any) -> Any:
+    """Returns a view of other elements of a whole memory, as a tensor is one of its own memory."""
+    return elements.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+
+
 class ByMemory(Generic[T]):
     """What is known of tensors and their views, until their memory is freed.
 

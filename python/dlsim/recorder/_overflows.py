@@ -7,9 +7,9 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from ._memory import ByMemory, elements_of, is_plain
+from ._memory import ByMemory, elements_of, is_plain, view_like
 from ._operators import Operator
-from ._tensors import floats_in
+from ._tensors import floats_in, replaced
 
 # What is larger is infinite in fp16.
 LARGEST = 65504.0
@@ -46,7 +46,7 @@ class _Infinite:
 
     def of(self, tensor: Any) -> Any:
         """Returns that of a view of the tensor."""
-        return self._all.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
+        return view_like(self._all, tensor)
 
 
 class Overflows:
@@ -98,8 +98,13 @@ class Overflows:
         if given:
             made = None
             if len(results) == 1 and _passes(operator, arguments, given):
-                new = _with(given, arguments, copies=operator.in_place)
-                made = floats_in(func(*new[0], **new[1]))[0]
+                infinite = {
+                    id(one): given[id(one)].of(one)
+                    for one in floats_in(arguments)
+                    if id(one) in given
+                }
+                args, kwargs = replaced(arguments, infinite, copies=operator.in_place)
+                made = floats_in(func(*args, **kwargs))[0]
             if made is None or not _is_near(made, result, operator):
                 for one in given.values():
                     one.harmless = False
@@ -158,15 +163,3 @@ def _is_near(made: Any, result: Any, operator: Operator) -> bool:
         return operator.operation not in _PASSES_FINITE
     lost = (made - result).double().square().sum()
     return bool(lost <= _SLIGHT * result.double().square().sum())
-
-
-def _with(given: Mapping[int, _Infinite], value: Any, *, copies: bool) -> Any:
-    """Returns arguments with the infinite tensors in the place of those of float32."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with(given, one, copies=copies) for one in value)
-    if isinstance(value, Mapping):
-        return {key: _with(given, one, copies=copies) for key, one in value.items()}
-    found = given.get(id(value))
-    if found is None:
-        return value.detach() if hasattr(value, "detach") else value
-    return found.of(value).clone() if copies else found.of(value)

@@ -7,9 +7,9 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ._memory import ByMemory, elements_of, is_plain
+from ._memory import ByMemory, elements_of, is_plain, view_like
 from ._operators import Operator
-from ._tensors import floats_in
+from ._tensors import floats_in, replaced
 from ._widths import Widths
 
 # Bits of significand of bf16, CB16 and fp16.
@@ -145,7 +145,7 @@ class _Pass:
     ) -> None:
         func, *arguments = called
         copies = operator.in_place or "batch_norm" in operator.operation
-        args, kwargs = _with(new, arguments, copies=copies)
+        args, kwargs = replaced(arguments, new, copies=copies)
         made = floats_in(func(*args, **kwargs))
         self._held += sum(elements_of(one) for one in results)
         self._lost = self._held > _MOST or len(made) != len(results)
@@ -172,7 +172,7 @@ class _Pass:
             rounds = False
         if memory is None and not rounds:
             return None
-        value = tensor.detach() if memory is None else _view(memory, tensor)
+        value = tensor.detach() if memory is None else view_like(memory, tensor)
         return self._rounded(value) if rounds else value
 
     def _is_input(self, tensor: Any) -> bool:
@@ -194,20 +194,4 @@ class _Pass:
         if memory is None:
             memory = tensor.detach().as_strided((elements_of(tensor),), (1,), 0).clone()
             self._again.set(tensor, memory)
-        _view(memory, tensor).copy_(again)
-
-
-def _view(memory: Any, tensor: Any) -> Any:
-    return memory.as_strided(tensor.size(), tensor.stride(), tensor.storage_offset())
-
-
-def _with(new: Mapping[int, Any], value: Any, *, copies: bool) -> Any:
-    """Returns arguments with what would be read in the place of what was given."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(_with(new, one, copies=copies) for one in value)
-    if isinstance(value, Mapping):
-        return {key: _with(new, one, copies=copies) for key, one in value.items()}
-    if not hasattr(value, "detach"):
-        return value
-    value = new.get(id(value), value).detach()
-    return value.clone() if copies else value
+        view_like(memory, tensor).copy_(again)

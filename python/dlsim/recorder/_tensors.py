@@ -51,6 +51,22 @@ def floats_in(output: Any) -> list[Any]:
     ]
 
 
+def replaced(value: Any, new: Mapping[int, Any], *, copies: bool) -> Any:
+    """Returns arguments of an operator, with other tensors in the place of some, for another call.
+
+    `new` has these by the identities of those that they replace. With `copies`, the operator writes
+    to memory of its own.
+    """
+    if isinstance(value, (list, tuple)):
+        return type(value)(replaced(one, new, copies=copies) for one in value)
+    if isinstance(value, Mapping):
+        return {key: replaced(one, new, copies=copies) for key, one in value.items()}
+    if not hasattr(value, "detach"):
+        return value
+    value = new.get(id(value), value).detach()
+    return value.clone() if copies else value
+
+
 def is_loss(tensor: Any, *, of_model: bool) -> bool:
     """Returns whether backward starts from the output of a module, as far as its shape tells."""
     return tensor.dim() == 0 or (of_model and tuple(tensor.shape) == (1,))
