@@ -45,7 +45,7 @@ void RunState::CountLosses(const Measured& step, const ReplayStep& record) {
   };
   if (units_.empty()) return step.shared.losses.Advance(way, add, losses_);
   if (losses_ == nullptr) losses_ = std::make_shared<std::vector<TensorLoss>>();
-  add(*losses_);  // scales of its own, which nobody shares
+  add(*losses_);  // each layer or tensor has a scale, so that nothing is shared
 }
 
 // Adds all to the tensor of the run.
@@ -54,7 +54,7 @@ void RunState::CountTensor(const Measured& step, size_t t, const ReplayStep& rec
   const bool skipped = SkipsTensor(step, t, record);
   const StepTensor& header = step.judged.step.tensors[t];
   const size_t place = step.shared.places[t];
-  // A run sees each step until it stops: it lacks but the last of all tensors.
+  // A run sees each step until it stops, so that only the next place can be new to it.
   if (place == result_.tensors.size()) result_.tensors.push_back({header.name, header.role});
   ReplayTensor& tensor = result_.tensors[place];
   tensor.stats.Merge(total);

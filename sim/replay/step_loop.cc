@@ -30,19 +30,18 @@ size_t QuestionsAtOnce(size_t tensors, uint64_t memory_bytes) {
   return std::max<uint64_t>(1, most_answers / std::max<uint64_t>(1, tensors));
 }
 
-bool StepQuestions::Has(const StepQuestion& question) const {
-  return std::ranges::any_of(
+size_t StepQuestions::PlaceOf(const StepQuestion& question) const {
+  const auto found = std::ranges::find_if(
       all_, [&](const StepQuestion& other) { return other.SameButAsked(question); });
+  return static_cast<size_t>(found - all_.begin());
 }
 
 size_t StepQuestions::Add(StepQuestion question) {
-  const auto found = std::ranges::find_if(
-      all_, [&](const StepQuestion& other) { return other.SameButAsked(question); });
-  const auto place = static_cast<size_t>(found - all_.begin());
-  if (found == all_.end()) {
+  const size_t place = PlaceOf(question);
+  if (place == all_.size()) {
     all_.push_back(std::move(question));
   } else if (question.asked == Asked::kAll) {
-    found->asked = Asked::kAll;
+    all_[place].asked = Asked::kAll;
   }
   return place;
 }

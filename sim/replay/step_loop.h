@@ -19,13 +19,13 @@ size_t QuestionsAtOnce(size_t tensors, uint64_t memory_bytes);
 // The questions of all consumers about one step, each question once.
 class StepQuestions {
  public:
-  // `most`: how many those who can wait for another pass leave it at.
+  // `most`: with that many, those who can wait for another pass add no more.
   explicit StepQuestions(size_t most = std::numeric_limits<size_t>::max()) : most_(most) {}
 
   bool IsFull() const { return all_.size() >= most_; }
 
-  // Whether the question was added, or one that is asked for something else.
-  bool Has(const StepQuestion& question) const;
+  // Whether the question was added, or one that differs only in StepQuestion::asked.
+  bool Has(const StepQuestion& question) const { return PlaceOf(question) < all_.size(); }
 
   // Returns the place of the question, which is that of its answer in StepMeasurement::answers.
   size_t Add(StepQuestion question);
@@ -42,6 +42,9 @@ class StepQuestions {
   bool channels() const { return channels_; }
 
  private:
+  // The number of questions if there is none.
+  size_t PlaceOf(const StepQuestion& question) const;
+
   size_t most_;
   std::vector<StepQuestion> all_;
   std::vector<Conversion> forward_;
