@@ -6,6 +6,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "sim/updates/update_loops-inl.h"
+#include "src/codec/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim::sim {
@@ -46,15 +47,15 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim::sim {
 namespace {
 
-HWY_EXPORT(UpdateOnTarget);
-HWY_EXPORT(FindOnTarget);
-HWY_EXPORT(CountOnTarget);
+DLSIM_EXPORT(UpdateOnTarget);
+DLSIM_EXPORT(FindOnTarget);
+DLSIM_EXPORT(CountOnTarget);
 
 }  // namespace
 
 void UpdateElements(const UpdateFactors& factors, const StoredFormat& format,
                     const UpdateArrays& arrays) {
-  HWY_DYNAMIC_DISPATCH(UpdateOnTarget)(factors, format, arrays);
+  DLSIM_DISPATCH(UpdateOnTarget)(factors, format, arrays);
 }
 
 void UpdateElementsReference(const UpdateFactors& factors, const StoredFormat& format,
@@ -64,11 +65,11 @@ void UpdateElementsReference(const UpdateFactors& factors, const StoredFormat& f
 
 void FindAdafactorUpdates(const AdafactorFactors& factors, const StoredFormat& format,
                           const UpdateArrays& arrays) {
-  HWY_DYNAMIC_DISPATCH(FindOnTarget)(factors, format, arrays);
+  DLSIM_DISPATCH(FindOnTarget)(factors, format, arrays);
 }
 
 UpdateCounts CountUpdates(const WantedChange& wanted, const MovedWeights& moved) {
-  return HWY_DYNAMIC_DISPATCH(CountOnTarget)(wanted, moved);
+  return DLSIM_DISPATCH(CountOnTarget)(wanted, moved);
 }
 
 UpdateCounts CountUpdatesReference(const WantedChange& wanted, const MovedWeights& moved) {

@@ -15,16 +15,17 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "src/codec/decode-inl.h"
+#include "src/codec/dispatch.h"
 #include "src/codec/encode-inl.h"
 
 #if HWY_ONCE
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(EncodeBlock16);
-HWY_EXPORT(EncodeBlock32);
-HWY_EXPORT(DecodeBlock16);
-HWY_EXPORT(DecodeBlock32);
+DLSIM_EXPORT(EncodeBlock16);
+DLSIM_EXPORT(EncodeBlock32);
+DLSIM_EXPORT(DecodeBlock16);
+DLSIM_EXPORT(DecodeBlock32);
 
 template <class Code, class Kernel>
 void EncodeInBlocks(const ArrayConversion& how, std::span<const float> values,
@@ -62,7 +63,7 @@ Stores StoresFor(size_t output_bytes) {
 void EncodeArrayWith(Stores stores, const ArrayConversion& how, std::span<const float> values,
                      std::span<uint16_t> codes) {
   EncodeInBlocks(how, values, codes, [&](auto... arguments) {
-    HWY_DYNAMIC_DISPATCH(EncodeBlock16)(stores, arguments...);
+    DLSIM_DISPATCH(EncodeBlock16)(stores, arguments...);
   });
 }
 
@@ -74,14 +75,14 @@ void EncodeArray(const ArrayConversion& how, std::span<const float> values,
 void EncodeArray(const ArrayConversion& how, std::span<const float> values,
                  std::span<uint32_t> codes) {
   EncodeInBlocks(how, values, codes, [](auto... arguments) {
-    HWY_DYNAMIC_DISPATCH(EncodeBlock32)(arguments...);
+    DLSIM_DISPATCH(EncodeBlock32)(arguments...);
   });
 }
 
 void DecodeArrayWith(Stores stores, const Format& format, std::span<const uint16_t> codes,
                      std::span<float> values) {
   DecodeInBlocks(format, codes, values, [&](auto... arguments) {
-    HWY_DYNAMIC_DISPATCH(DecodeBlock16)(stores, arguments...);
+    DLSIM_DISPATCH(DecodeBlock16)(stores, arguments...);
   });
 }
 
@@ -91,7 +92,7 @@ void DecodeArray(const Format& format, std::span<const uint16_t> codes, std::spa
 
 void DecodeArray(const Format& format, std::span<const uint32_t> codes, std::span<float> values) {
   DecodeInBlocks(format, codes, values, [](auto... arguments) {
-    HWY_DYNAMIC_DISPATCH(DecodeBlock32)(arguments...);
+    DLSIM_DISPATCH(DecodeBlock32)(arguments...);
   });
 }
 

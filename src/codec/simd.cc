@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "dlsim/error.h"
-#include "hwy/highway.h"
+#include "src/codec/dispatch.h"
 
 namespace dlsim {
 namespace {
@@ -20,17 +20,56 @@ void ForEachCompiledTarget(int64_t targets, const Visit& visit) {
   }
 }
 
+// As Highway's SupportedTargets, which see dispatch.h; what it asks for beyond these has come with
+// them in all processors.
+int64_t FoundTargets() {
+#if HWY_ARCH_X86
+  __builtin_cpu_init();
+  int64_t targets = HWY_STATIC_TARGET | HWY_EMU128 | HWY_SCALAR;
+  if (!__builtin_cpu_supports("sse4.2") || !__builtin_cpu_supports("pclmul") ||
+      !__builtin_cpu_supports("aes")) {
+    return targets;
+  }
+  targets |= HWY_SSE4;
+  if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma") ||
+      !__builtin_cpu_supports("bmi") || !__builtin_cpu_supports("bmi2")) {
+    return targets;
+  }
+  targets |= HWY_AVX2;
+  if (!__builtin_cpu_supports("avx512f") || !__builtin_cpu_supports("avx512vl") ||
+      !__builtin_cpu_supports("avx512dq") || !__builtin_cpu_supports("avx512bw") ||
+      !__builtin_cpu_supports("avx512cd")) {
+    return targets;
+  }
+  return targets | HWY_AVX3;
+#else
+  return hwy::SupportedTargets();
+#endif
+}
+
 int64_t MachineTargets() {
-  static const int64_t targets = hwy::SupportedTargets();
+  static const int64_t targets = FoundTargets();
   return targets;
 }
 
-void Activate(int64_t targets) {
-  hwy::SetSupportedTargetsForTest(targets);
-  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+struct TargetInUse : hwy::ChosenTarget {
+  TargetInUse() { Use(MachineTargets()); }
+  void Use(int64_t some) {
+    targets = some;
+    Update(some);
+  }
+
+  int64_t targets;
+};
+
+TargetInUse& InUse() {
+  static TargetInUse target;
+  return target;
 }
 
 }  // namespace
+
+const hwy::ChosenTarget& KernelTarget() { return InUse(); }
 
 std::vector<std::string> SupportedSimdTargets() {
   std::vector<std::string> names;
@@ -41,7 +80,7 @@ std::vector<std::string> SupportedSimdTargets() {
 
 std::string CurrentSimdTarget() {
   std::string best;
-  ForEachCompiledTarget(hwy::SupportedTargets(), [&](int64_t target) {
+  ForEachCompiledTarget(InUse().targets, [&](int64_t target) {
     if (best.empty()) best = hwy::TargetName(target);
   });
   return best;
@@ -49,7 +88,7 @@ std::string CurrentSimdTarget() {
 
 void UseSimdTarget(std::string_view name) {
   const int64_t machine = MachineTargets();
-  if (name.empty()) return Activate(0);
+  if (name.empty()) return InUse().Use(machine);
   int64_t wanted = 0;
   ForEachCompiledTarget(machine, [&](int64_t target) {
     if (name == hwy::TargetName(target)) wanted = target;
@@ -61,7 +100,7 @@ void UseSimdTarget(std::string_view name) {
     }
     throw UsageError("SIMD target", "not available on this machine", known, Quoted(name));
   }
-  Activate(wanted);
+  InUse().Use(wanted);
 }
 
 }  // namespace dlsim

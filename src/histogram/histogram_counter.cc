@@ -11,6 +11,7 @@
 #define HWY_TARGET_INCLUDE "src/histogram/histogram_counter.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include "src/codec/dispatch.h"
 #include "src/histogram/count_values-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -44,8 +45,8 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(CountValues);
-HWY_EXPORT(RankValues);
+DLSIM_EXPORT(CountValues);
+DLSIM_EXPORT(RankValues);
 
 // Values that the ways of a record hold together: neighbors take turns.
 constexpr size_t kMostInRecords = kWays * CountRecord::kMostValues;
@@ -117,7 +118,7 @@ void CountInZones(const PeriodicPlan& plan, CountingTables& tables) {
   for (size_t begin = 0; begin < tables.aside_count; begin += CountingTables::kBlock) {
     const uint32_t* values = tables.aside.data() + begin;
     const size_t count = std::min(CountingTables::kBlock, tables.aside_count - begin);
-    HWY_DYNAMIC_DISPATCH(RankValues)(values, count, plan, indices.data());
+    DLSIM_DISPATCH(RankValues)(values, count, plan, indices.data());
     for (size_t i = 0; i < count; ++i) CountInBin(values[i], plan.rank_bins[indices[i]], tables);
   }
 }
@@ -156,7 +157,7 @@ void HistogramCounter::Add(std::span<const float> values) {
   for (size_t begin = 0; begin < values.size(); begin += kPiece) {
     const std::span<const float> piece =
         values.subspan(begin, std::min(kPiece, values.size() - begin));
-    HWY_DYNAMIC_DISPATCH(CountValues)(piece.data(), piece.size(), plan, tables);
+    DLSIM_DISPATCH(CountValues)(piece.data(), piece.size(), plan, tables);
     if (tables.aside_count + kMostPerCall > CountingTables::kMostAside) CountAside(plan, tables);
     if (tables.in_records + kMostPerCall > kMostInRecords) EmptyRecords(plan, tables);
   }
@@ -174,7 +175,7 @@ void HistogramInternals::AddReference(HistogramCounter& counter, std::span<const
 HistogramSums HistogramInternals::TakeSums(HistogramCounter& counter) {
   const CountingPlan& plan = PlanOf(*counter.edges_);
   CountingTables& tables = *counter.tables_;
-  if (tables.pending_count > 0) HWY_DYNAMIC_DISPATCH(CountValues)(nullptr, 0, plan, tables);
+  if (tables.pending_count > 0) DLSIM_DISPATCH(CountValues)(nullptr, 0, plan, tables);
   CountAside(plan, tables);
   if (tables.in_records > 0) EmptyRecords(plan, tables);
   return TakeWideSums(plan, tables);

@@ -8,6 +8,7 @@
 #define HWY_TARGET_INCLUDE "src/measure/channel_table.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include "src/codec/dispatch.h"
 #include "src/histogram/add_records-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -135,8 +136,8 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(CountRunOnTarget);
-HWY_EXPORT(CountColumnsOnTarget);
+DLSIM_EXPORT(CountRunOnTarget);
+DLSIM_EXPORT(CountColumnsOnTarget);
 
 constexpr uint64_t kImplicitBit = 1u << 23;
 
@@ -192,12 +193,12 @@ void ChannelTable::MendSubnormal() {
 
 void CountRun(std::span<const float> values, ChannelTable& table) {
   table.Reserve(values.size());
-  HWY_DYNAMIC_DISPATCH(CountRunOnTarget)(values.data(), values.size(), table);
+  DLSIM_DISPATCH(CountRunOnTarget)(values.data(), values.size(), table);
 }
 
 void CountColumns(const float* values, size_t rows, size_t stride, ColumnTables& tables) {
   for (ChannelTable& table : tables) table.Reserve(rows);
-  HWY_DYNAMIC_DISPATCH(CountColumnsOnTarget)(values, rows, stride, tables);
+  DLSIM_DISPATCH(CountColumnsOnTarget)(values, rows, stride, tables);
 }
 
 }  // namespace dlsim

@@ -14,6 +14,7 @@
 #define HWY_TARGET_INCLUDE "src/measure/measure.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include "src/codec/dispatch.h"
 #include "src/codec/encode_loop-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -208,8 +209,8 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(MeasureChunkOnTarget);
-HWY_EXPORT(SumOfSquaresOnTarget);
+DLSIM_EXPORT(MeasureChunkOnTarget);
+DLSIM_EXPORT(SumOfSquaresOnTarget);
 
 // Measures a block chunk by chunk, every question on a chunk while it is in the cache.
 void MeasureBlock(std::span<const float> block, uint64_t first_index,
@@ -226,13 +227,13 @@ void MeasureBlock(std::span<const float> block, uint64_t first_index,
 TensorStats MeasureAnyChunk(std::span<const float> values, uint64_t first_index,
                             const Measurement& question, const AccumulatedChunk* sums) {
   DLSIM_CHECK(values.size() <= kChunkElements);
-  return HWY_DYNAMIC_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index,
-                                                    question, sums);
+  return DLSIM_DISPATCH(MeasureChunkOnTarget)(values.data(), values.size(), first_index, question,
+                                              sums);
 }
 
 double SumOfSquaresOfChunk(std::span<const float> values) {
   DLSIM_CHECK(values.size() <= kChunkElements);
-  return HWY_DYNAMIC_DISPATCH(SumOfSquaresOnTarget)(values.data(), values.size());
+  return DLSIM_DISPATCH(SumOfSquaresOnTarget)(values.data(), values.size());
 }
 
 std::vector<TensorStats> Measure(std::span<const float> values,

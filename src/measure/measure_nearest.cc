@@ -12,6 +12,7 @@
 #define HWY_TARGET_INCLUDE "src/measure/measure_nearest.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include "src/codec/dispatch.h"
 #include "src/measure/measure_nearest-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -46,9 +47,9 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(MeasureInputsOnTarget);
-HWY_EXPORT(CountBelowOnTarget);
-HWY_EXPORT(MeasureNearestOnTarget);
+DLSIM_EXPORT(MeasureInputsOnTarget);
+DLSIM_EXPORT(CountBelowOnTarget);
+DLSIM_EXPORT(MeasureNearestOnTarget);
 
 // Returns what becomes of a chunk whose results are zero: the error is the value itself.
 TensorStats AllUnderflow(const ChunkInputs& inputs, uint64_t elements) {
@@ -86,19 +87,19 @@ std::optional<TensorStats> AnswerFromExtremes(const NearestSpec& nearest, const 
 
 ChunkInputs MeasureInputs(std::span<const float> values) {
   DLSIM_CHECK(values.size() <= kChunkElements);
-  return HWY_DYNAMIC_DISPATCH(MeasureInputsOnTarget)(values.data(), values.size());
+  return DLSIM_DISPATCH(MeasureInputsOnTarget)(values.data(), values.size());
 }
 
 size_t CountBelow(std::span<const float> values, uint32_t magnitude) {
   DLSIM_CHECK(values.size() <= kChunkElements);
-  return HWY_DYNAMIC_DISPATCH(CountBelowOnTarget)(values.data(), values.size(), magnitude);
+  return DLSIM_DISPATCH(CountBelowOnTarget)(values.data(), values.size(), magnitude);
 }
 
 TensorStats MeasureNearest(std::span<const float> values, const ChunkQuestion::Nearest& nearest,
                            const ChunkInputs& inputs) {
   DLSIM_CHECK(values.size() <= kChunkElements && inputs.finite);
-  return HWY_DYNAMIC_DISPATCH(MeasureNearestOnTarget)(nearest.kernel, *nearest.spec, values.data(),
-                                                      values.size(), inputs);
+  return DLSIM_DISPATCH(MeasureNearestOnTarget)(nearest.kernel, *nearest.spec, values.data(),
+                                                values.size(), inputs);
 }
 
 }  // namespace dlsim

@@ -15,6 +15,7 @@
 #define HWY_TARGET_INCLUDE "src/measure/measure_rounded.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include "src/codec/dispatch.h"
 #include "src/measure/measure_rounded-inl.h"
 #include "src/measure/round_values-inl.h"
 
@@ -74,11 +75,11 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(RoundOnTarget);
-HWY_EXPORT(ScaleDownOnTarget);
-HWY_EXPORT(ScaleUpOnTarget);
-HWY_EXPORT(MeasureRoundedOnTarget);
-HWY_EXPORT(AccumulateOnTarget);
+DLSIM_EXPORT(RoundOnTarget);
+DLSIM_EXPORT(ScaleDownOnTarget);
+DLSIM_EXPORT(ScaleUpOnTarget);
+DLSIM_EXPORT(MeasureRoundedOnTarget);
+DLSIM_EXPORT(AccumulateOnTarget);
 
 // Returns whether dividing every finite result by the scale is exact in float32.
 bool UnscalesExactly(const CodecSpec& spec, const Measurement& question) {
@@ -154,10 +155,10 @@ void EncodeUnscaled(Measurement question, uint64_t first_index, std::span<const 
                     const RoundedSpec& spec, RoundedChunk& chunk) {
   std::array<float, kChunkElements> buffer;
   const std::span<float> scaled = std::span(buffer).first(values.size());
-  HWY_DYNAMIC_DISPATCH(ScaleDownOnTarget)(spec, values.data(), values.size(), scaled.data());
+  DLSIM_DISPATCH(ScaleDownOnTarget)(spec, values.data(), values.size(), scaled.data());
   question.scale = 1;
   EncodeChunk(question, first_index, scaled, chunk);
-  HWY_DYNAMIC_DISPATCH(ScaleUpOnTarget)(spec, chunk.results.data(), values.size());
+  DLSIM_DISPATCH(ScaleUpOnTarget)(spec, chunk.results.data(), values.size());
 }
 
 }  // namespace
@@ -239,7 +240,7 @@ TensorStats MeasureRounded(std::span<const float> values, uint64_t first_index,
   RoundedChunk chunk;
   float* const results = chunk.results.data();
   if (IsForRounder(spec, inputs)) {
-    HWY_DYNAMIC_DISPATCH(RoundOnTarget)
+    DLSIM_DISPATCH(RoundOnTarget)
     (rounded.kernel, spec, values.data(), values.size(), results);
   } else if (spec.rounded_product_bits > 0) {
     EncodeUnscaled(question, first_index, values, spec, chunk);
@@ -247,11 +248,11 @@ TensorStats MeasureRounded(std::span<const float> values, uint64_t first_index,
     EncodeChunk(question, first_index, values, chunk);
   }
   if (sums != nullptr) {
-    HWY_DYNAMIC_DISPATCH(AccumulateOnTarget)
+    DLSIM_DISPATCH(AccumulateOnTarget)
     (spec, results, values.size(), sums->unscaled.data(), sums->scaled.data());
   }
-  return HWY_DYNAMIC_DISPATCH(MeasureRoundedOnTarget)(rounded.kernel, spec, values.data(), results,
-                                                      values.size(), inputs);
+  return DLSIM_DISPATCH(MeasureRoundedOnTarget)(rounded.kernel, spec, values.data(), results,
+                                                values.size(), inputs);
 }
 
 }  // namespace dlsim

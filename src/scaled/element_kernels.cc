@@ -10,6 +10,7 @@
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
 #include "src/codec/codec-inl.h"
+#include "src/codec/dispatch.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace dlsim {
@@ -203,35 +204,35 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(RaiseEachOnTarget);
-HWY_EXPORT(RaiseForGroupsOnTarget);
-HWY_EXPORT(EncodeOnTarget);
-HWY_EXPORT(DecodeOnTarget);
-HWY_EXPORT(MeasureOnTarget);
+DLSIM_EXPORT(RaiseEachOnTarget);
+DLSIM_EXPORT(RaiseForGroupsOnTarget);
+DLSIM_EXPORT(EncodeOnTarget);
+DLSIM_EXPORT(DecodeOnTarget);
+DLSIM_EXPORT(MeasureOnTarget);
 
 }  // namespace
 
 void RaiseEach(const float* values, size_t count, uint32_t* largest) {
-  HWY_DYNAMIC_DISPATCH(RaiseEachOnTarget)(values, count, largest);
+  DLSIM_DISPATCH(RaiseEachOnTarget)(values, count, largest);
 }
 
 void RaiseForGroups(const float* values, size_t count, size_t width, uint32_t* largest) {
-  HWY_DYNAMIC_DISPATCH(RaiseForGroupsOnTarget)(values, count, width, largest);
+  DLSIM_DISPATCH(RaiseForGroupsOnTarget)(values, count, width, largest);
 }
 
 void EncodeElements(const CodecSpec& spec, const Stretch& stretch, const float* values,
                     uint8_t* codes) {
-  HWY_DYNAMIC_DISPATCH(EncodeOnTarget)(spec, values, stretch.encode, stretch.count, codes);
+  DLSIM_DISPATCH(EncodeOnTarget)(spec, values, stretch.encode, stretch.count, codes);
 }
 
 void DecodeElements(const CodecSpec& spec, const Stretch& stretch, const uint8_t* codes,
                     float* values) {
-  HWY_DYNAMIC_DISPATCH(DecodeOnTarget)(spec, codes, stretch.decode, stretch.count, values);
+  DLSIM_DISPATCH(DecodeOnTarget)(spec, codes, stretch.decode, stretch.count, values);
 }
 
 ElementCounts MeasureElements(const CodecSpec& spec, const Stretch& stretch, const float* values,
                               float* decoded) {
-  return HWY_DYNAMIC_DISPATCH(MeasureOnTarget)(spec, stretch, values, decoded);
+  return DLSIM_DISPATCH(MeasureOnTarget)(spec, stretch, values, decoded);
 }
 
 }  // namespace dlsim

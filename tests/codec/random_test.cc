@@ -13,6 +13,7 @@
 #define HWY_TARGET_INCLUDE "tests/codec/random_test.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
 // After foreach_target.h:
+#include "src/codec/dispatch.h"
 #include "src/codec/random-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -60,9 +61,9 @@ HWY_AFTER_NAMESPACE();
 namespace dlsim {
 namespace {
 
-HWY_EXPORT(FillPlaneOf);
-HWY_EXPORT(BlockOf);
-HWY_EXPORT(BlocksTogether);
+DLSIM_EXPORT(FillPlaneOf);
+DLSIM_EXPORT(BlockOf);
+DLSIM_EXPORT(BlocksTogether);
 
 constexpr size_t kRun = HWY_NAMESPACE::kRandomRun;
 
@@ -85,8 +86,8 @@ TEST_P(RandomOnTarget, MatchesThePublishedKnownAnswers) {
        {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
   };
   for (const Case& c : cases) {
-    for (size_t place = 0; place < HWY_DYNAMIC_DISPATCH(BlocksTogether)(); ++place) {
-      const auto block = HWY_DYNAMIC_DISPATCH(BlockOf)(c.counter, c.key, place);
+    for (size_t place = 0; place < DLSIM_DISPATCH(BlocksTogether)(); ++place) {
+      const auto block = DLSIM_DISPATCH(BlockOf)(c.counter, c.key, place);
       for (int i = 0; i < 4; ++i) EXPECT_EQ(block.word[i], c.expected[i]) << place;
     }
   }
@@ -97,8 +98,8 @@ TEST_P(RandomOnTarget, RunsEqualTheReference) {
                                (uint64_t{3} << 35) - 264}) {
     const RandomStream random = {0xFEDCBA9876543210 + first, static_cast<uint32_t>(first >> 3)};
     uint16_t high[kRun], low[kRun];
-    HWY_DYNAMIC_DISPATCH(FillPlaneOf)(random, first, 0, high);
-    HWY_DYNAMIC_DISPATCH(FillPlaneOf)(random, first, 1, low);
+    DLSIM_DISPATCH(FillPlaneOf)(random, first, 0, high);
+    DLSIM_DISPATCH(FillPlaneOf)(random, first, 1, low);
     for (size_t i = 0; i < kRun; ++i) {
       ASSERT_EQ((uint32_t{high[i]} << 16) | low[i], RandomBits(random, first + i)) << i;
     }
