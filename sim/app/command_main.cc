@@ -17,7 +17,6 @@
 #include "dlsim/error.h"
 #include "sim/app/run_command.h"
 #include "sim/app/signals.h"
-#include "sim/app/waiting_threads.h"
 #include "sim/base/caller.h"
 #include "sim/base/write_bytes.h"
 
@@ -92,7 +91,6 @@ int CommandMain(int argc, char** argv) {
   InstallExitHandlers();
   int exit_code = static_cast<int>(ErrorKind::kInternal);
   try {
-    WaitWithoutSpinning(argc, argv);
     StandardCaller caller;
     const CallerScope scope(caller);
     exit_code = RunCommand(argc, argv);
