@@ -8,6 +8,7 @@
 #include <span>
 
 #include "dlsim/channels.h"
+#include "src/measure/channel_harm.h"
 #include "src/measure/channel_table.h"
 
 namespace dlsim {
@@ -27,18 +28,13 @@ class ChannelSums {
   ChannelCurves ToCurves() const;
 
  private:
-  // Exponents of quanta: float32 has nothing that other ones would tell apart.
-  static constexpr int kLowest = -164, kHighest = 130;
-  static constexpr size_t kQuanta = kHighest - kLowest + 1;
-  static size_t PlaceOf(int exponent) { return static_cast<size_t>(exponent - kLowest); }
+  static size_t PlaceOf(int quantum) { return static_cast<size_t>(quantum - kLowestQuantum); }
 
-  template <class Binades>
+  // `lowest` is the exponent of the first binade.
   void AddBinades(const Binades& binades, int lowest);
-  void AddHarm(int exponent, double harm);
 
   uint64_t channels_ = 0;
-  std::array<uint128_t, kQuanta> sums_ = {};  // in units of 2^-62
-  std::array<double, kQuanta> worst_ = {};
+  HarmSums harm_;
   std::array<uint64_t, kQuanta + 1> lost_ = {};  // channels of which all is lost from here on
 };
 

@@ -192,7 +192,9 @@ void ChannelTable::MendSubnormal() {
 }
 
 void CountRun(std::span<const float> values, ChannelTable& table) {
+  constexpr size_t kFew = 4;  // which take less time one by one
   table.Reserve(values.size());
+  if (values.size() <= kFew) return table.AddEach(values.data(), values.size(), 1);
   DLSIM_DISPATCH(CountRunOnTarget)(values.data(), values.size(), table);
 }
 

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <omp.h>
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <random>
@@ -13,6 +14,8 @@
 #include <vector>
 
 #include "dlsim/convert.h"
+#include "dlsim/simd.h"
+#include "tests/support/on_target.h"
 
 namespace dlsim {
 namespace {
@@ -222,6 +225,31 @@ TEST(Channels, AreTheSameForAnyNumberOfThreads) {
   EXPECT_EQ(one[1].channels, 1000U);
   EXPECT_EQ(measured(3), one);
 }
+
+class ChannelsOnTarget : public OnTarget {};
+
+// Long and short rows, single values, subnormal numbers, and magnitudes all over the range.
+TEST_P(ChannelsOnTarget, AreThoseOfTheFallback) {
+  std::mt19937 random(3);
+  const auto curves = [](const Shape& shape, std::span<const float> values) {
+    return CurvesOf(Role::kGrad, shape, values);
+  };
+  for (const Shape& shape :
+       {Shape{40, 300}, Shape{500, 51}, Shape{700, 8}, Shape{900, 3}, Shape{2000, 1}}) {
+    for (const int most : {140, 90, 254}) {
+      std::uniform_int_distribution<uint32_t> exponent(most == 254 ? 0 : 90, most), rest;
+      std::vector<float> values(shape[0] * shape[1]);
+      for (float& value : values) {
+        value = std::bit_cast<float>(exponent(random) << 23 | (rest(random) & 0x807FFFFF));
+      }
+      UseSimdTarget(GetParam());
+      const ChannelCurves of_target = curves(shape, values);
+      UseSimdTarget(SupportedSimdTargets().back());
+      EXPECT_EQ(of_target, curves(shape, values)) << shape[1] << " values below 2^" << most - 126;
+    }
+  }
+}
+INSTANTIATE_TEST_SUITE_P(AllTargets, ChannelsOnTarget, testing::ValuesIn(SupportedSimdTargets()));
 
 TEST(Channels, TellNothingOfOtherRoundings) {
   EXPECT_FALSE(LogQuantum({kFp16, Rounding::kStochastic}, 1));
