@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Iterable, Sequence
@@ -14,8 +15,9 @@ from pathlib import Path
 import numpy as np
 
 _LARGE_STEPS, _LARGE_TENSORS = 4, 2
+_LARGE_COLUMNS = 4096
 # The matrices and vectors of a layer: 62,464 bytes.
-_LAYER = (96 * 96, 96, 96 * 64, 64, 96)
+_LAYER = ((96, 96), (96,), (64, 96), (64,), (96,))
 _LAYERS = 13
 SHAPES = ("large", "small")
 
@@ -37,14 +39,15 @@ class BenchTrace:
 def write_trace(directory: Path, shape: str, mib: int) -> BenchTrace:
     """Writes a trace of about `mib` MiB into a new directory.
 
-    Of shape "large", it has 4 steps of 2 tensors, whatever the size; of "small", steps of 65
-    tensors and 0.8 MiB. Values are N(0,1) * 2^U{-48..-9}: at a loss scale of 2^16, a third is
-    subnormal or zero in fp16, and none is too large.
+    Of shape "large", it has 4 steps of 2 matrices, whatever the size; of "small", steps of 65
+    matrices and vectors and 0.8 MiB. Values are N(0,1) * 2^U{-48..-9}: at a loss scale of 2^16, a
+    third is subnormal or zero in fp16, and none is too large.
     """
-    sizes = list(_LAYER * _LAYERS)
+    shapes: list[tuple[int, ...]] = list(_LAYER * _LAYERS)
     if shape == "large":
-        sizes = [(mib << 18) // _LARGE_STEPS // _LARGE_TENSORS] * _LARGE_TENSORS
-    prefix, elements = _prefix(sizes), sum(sizes)
+        rows = (mib << 18) // _LARGE_STEPS // _LARGE_TENSORS // _LARGE_COLUMNS
+        shapes = [(rows, _LARGE_COLUMNS)] * _LARGE_TENSORS
+    prefix, elements = _prefix(shapes), sum(map(math.prod, shapes))
     step_bytes = len(prefix) + 4 * elements
     steps = _LARGE_STEPS if shape == "large" else max(1, (mib << 20) // step_bytes)
     generator = np.random.default_rng(1)
@@ -61,12 +64,12 @@ def write_trace(directory: Path, shape: str, mib: int) -> BenchTrace:
     return BenchTrace(directory, files, steps * step_bytes)
 
 
-def _prefix(sizes: Sequence[int]) -> bytes:
+def _prefix(shapes: Sequence[tuple[int, ...]]) -> bytes:
     header, begin = {}, 0
-    for i, size in enumerate(sizes):
-        offsets = [begin, begin + 4 * size]
-        header[f"layer.{i}.weight"] = {"dtype": "F32", "shape": [size], "data_offsets": offsets}
-        begin += 4 * size
+    for i, shape in enumerate(shapes):
+        end = begin + 4 * math.prod(shape)
+        header[f"layer.{i}.weight"] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
+        begin = end
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (8 - len(text) % 8)  # data is aligned, as by other writers
     return len(text).to_bytes(8, "little") + text
