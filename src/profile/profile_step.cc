@@ -196,6 +196,14 @@ void AddPass(const TraceStep& step, Pass pass, const HistogramEdges& edges, Step
       tensors.size() * parts * edges.bin_count() * kLooksPerBin);
 }
 
+enum class Channels { kCounted, kLeftOut };
+
+// The options of a caller are for what it asks of the step, of which this is a part.
+StepOptions With(Channels channels, StepOptions options) {
+  options.channels = channels == Channels::kCounted;
+  return options;
+}
+
 // Returns the profile of a step without tensors.
 ProfileStep EmptyProfile(const TraceStep& step, const StepOptions& options) {
   ProfileStep profile;
@@ -219,10 +227,8 @@ ProfileStep ProfileOf(const TraceStep& step, const HistogramEdges& edges,
     const std::string name = std::filesystem::path(file->place).filename().string();
     profile.files.push_back({name, file->file_bytes});
   }
-  StepOptions with_channels = options;
-  with_channels.channels = true;
-  AddPass(step, Pass::kBackward, edges, with_channels, profile);
-  AddPass(step, Pass::kForward, edges, options, profile);
+  AddPass(step, Pass::kBackward, edges, With(Channels::kCounted, options), profile);
+  AddPass(step, Pass::kForward, edges, With(Channels::kLeftOut, options), profile);
   if (!options.scaled.empty()) profile.scaled = MeasureScaledStep(step, options.scaled);
   profile.channels.resize(profile.tensors.size());
   if (std::ranges::none_of(profile.channels, &ChannelCurves::known)) profile.channels.clear();
@@ -255,7 +261,7 @@ ProfileTotals TotalsOf(const ProfileStep& step) {
 ProfileTotals TotalsOf(const TraceStep& step, const HistogramEdges& edges,
                        const StepOptions& options) {
   ProfileStep profile = EmptyProfile(step, options);
-  AddPass(step, Pass::kBackward, edges, options, profile);
+  AddPass(step, Pass::kBackward, edges, With(Channels::kLeftOut, options), profile);
   return TotalsOf(profile);
 }
 
