@@ -2,6 +2,7 @@
 #include "src/measure/channel_sums.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <memory>
 
@@ -80,20 +81,27 @@ ChannelCurves ChannelSums::ToCurves() const {
   if (channels_ == 0) return {};
   ChannelCurves curves;
   curves.channels = channels_;
+  std::array<uint16_t, kQuanta> mean_codes, worst_codes;
+  size_t kept = 0;
   uint64_t lost = 0;
   double mean = 0, worst = 0;
   for (size_t i = 0; i < kQuanta; ++i) {
     lost += lost_[i];
+    if (kept == 0) {
+      curves.first = kLowestQuantum + static_cast<int>(i);
+      if (lost == 0 && harm_.worst[i] == 0) continue;  // nothing yet
+    }
     const double sum = harm_.SumAt(i) + static_cast<double>(lost);
     mean = std::max(mean, sum / static_cast<double>(channels_));
     worst = lost > 0 ? 1 : std::max(worst, harm_.worst[i]);
     const uint16_t code = CodeOf(mean), worst_code = CodeOf(worst);
-    if (curves.worst.empty()) curves.first = kLowestQuantum + static_cast<int>(i);
     if (code == 0 && worst_code == 0) break;
-    if (curves.worst.empty() && worst_code == ChannelCurves::kNothing) continue;
-    curves.mean.push_back(code);
-    curves.worst.push_back(worst_code);
+    if (kept == 0 && worst_code == ChannelCurves::kNothing) continue;
+    mean_codes[kept] = code;
+    worst_codes[kept++] = worst_code;
   }
+  curves.mean.assign(mean_codes.begin(), mean_codes.begin() + kept);
+  curves.worst.assign(worst_codes.begin(), worst_codes.begin() + kept);
   return curves;
 }
 
