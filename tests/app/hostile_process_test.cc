@@ -46,6 +46,23 @@ TEST(HostileProcess, ClosedStandardErrorTakesNoFile) {
   EXPECT_EQ(FilesIn(dir.path()), 0u);
 }
 
+#ifndef __clang__  // LLVM's library tells how threads wait only when it starts some
+TEST(Threads, SleepWhileTheyWaitUnlessTheUserSaysHow) {
+  const WrittenTrace trace(1);
+  const TempDir dir;
+  const auto tells = [&](const std::string& variables, const std::string& word) {
+    const std::string line =
+        "exec env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=verbose ";
+    const CommandResult result = RunShell(line + variables + " \"$0\" formats", trace, dir);
+    return result.err.find(word) != std::string::npos;
+  };
+  if (!tells("", "_OPENMP")) GTEST_SKIP() << "built without OpenMP";
+  EXPECT_TRUE(tells("", "GOMP_SPINCOUNT = '1000'"));
+  EXPECT_TRUE(tells("GOMP_SPINCOUNT=77", "GOMP_SPINCOUNT = '77'"));
+  EXPECT_FALSE(tells("OMP_WAIT_POLICY=active", "GOMP_SPINCOUNT = '1000'"));
+}
+#endif
+
 // The superuser has no limit on processes: then another user runs the command. A sanitizer would
 // look for leaks by a process of its own, which is one too many.
 TEST(HostileProcess, WithoutThreadsOneDoesTheWork) {
