@@ -154,6 +154,21 @@ TEST_F(ProfileStepTest, SaysWhereItComesFrom) {
   EXPECT_EQ(profile.histograms[0][3], Histogram());
 }
 
+// What else is asked of the step does not matter.
+TEST_F(ProfileStepTest, HasTheChannelsOfGradientsAlone) {
+  dir_.Write("step-0.safetensors", BuildSafetensors({FloatTensor("w.grad", Values(30, 1)),
+                                                     FloatTensor("x.act", Values(50, 2)),
+                                                     FloatTensor("y.act", Values(60, 3))}));
+  const TraceStep step = Open().Load(0);
+  StepOptions options;
+  const ProfileStep profile = ProfileOf(step, Edges(), options);
+  ASSERT_EQ(profile.channels.size(), 3u);
+  EXPECT_TRUE(profile.channels[0].known());
+  EXPECT_FALSE(profile.channels[1].known());
+  options.channels = true;
+  EXPECT_EQ(ProfileOf(step, Edges(), options), profile);
+}
+
 TEST_F(ProfileStepTest, DoesTheSideTaskOnce) {
   int done = 0;
   const auto task = [&] { ++done; };
