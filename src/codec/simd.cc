@@ -20,8 +20,8 @@ void ForEachCompiledTarget(int64_t targets, const Visit& visit) {
   }
 }
 
-// As Highway's SupportedTargets, which see dispatch.h; what it asks for beyond these has come with
-// them in all processors.
+// Finds what hwy::SupportedTargets would, which is not called for the reason in dispatch.h. That
+// also looks for features, such as F16C, that all processors with those below have.
 int64_t FoundTargets() {
 #if HWY_ARCH_X86
   __builtin_cpu_init();

@@ -15,8 +15,8 @@ inline constexpr size_t kBinades = kPlaces / 2;
 
 // A channel's magnitudes by binade, from the lowest that holds some.
 struct Binades {
-  // A quantum may be this many binades below the lowest, where rows are zero, and vectors read and
-  // write this far behind the last.
+  // Rows are zero this far below the lowest binade: quanta may lie there, by 37 at the most where
+  // that is subnormal, else by 8. Vectors read and write this far behind the last one.
   static constexpr ptrdiff_t kBelow = 40, kBehind = 24;
 
   class Row {
