@@ -10,6 +10,7 @@
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
 #include "sim/policies/projection.h"
+#include "src/base/parallel.h"
 
 namespace dlsim::sim {
 namespace {
@@ -255,6 +256,23 @@ void CutToFirstChange(Inference& inference) {
   }
 }
 
+// What came of trying a policy.
+struct Attempt {
+  bool tried = false, undecided = false;
+  std::optional<PolicyMatch> match;
+};
+
+Attempt Attempted(const PolicyInfo& policy, const ScalePath& path, const PathMarks& marks,
+                  const std::string& format, uint64_t most_work) {
+  const NoProjections notes_are_not_read;
+  const auto standard = Make(policy, {}, format);
+  if (standard && LooksAtGradients(standard->scaler)) return {};
+  Matcher matcher(policy, path, format, most_work);
+  Attempt attempt = {.tried = true, .match = matcher.Find(marks)};
+  attempt.undecided = matcher.undecided();
+  return attempt;
+}
+
 }  // namespace
 
 Inference InferPolicy(const ScalePath& path, const std::string& format,
@@ -263,17 +281,21 @@ Inference InferPolicy(const ScalePath& path, const std::string& format,
   Inference inference = {.path = path};
   CutToFirstChange(inference);
   const PathMarks marks = FindMarks(inference.path);
-  for (const PolicyInfo& policy : Policies()) {
-    const auto standard = Make(policy, {}, format);
-    if (standard && LooksAtGradients(standard->scaler)) {
-      inference.not_tried.emplace_back(policy.name);
+  const auto policies = Policies();
+  std::vector<Attempt> attempts(policies.size());
+  ParallelFor(policies.size(), [&](size_t i) {
+    const bool is_own = DistanceFromStack(path, policies[i].name) < OwnPolicies(path).size();
+    attempts[i] = Attempted(policies[i], inference.path, marks, format,
+                            is_own ? limits.own_work : limits.work);
+  });
+  for (size_t i = 0; i < policies.size(); ++i) {
+    if (!attempts[i].tried) {
+      inference.not_tried.emplace_back(policies[i].name);
       continue;
     }
     ++inference.tried;
-    const bool is_own = DistanceFromStack(path, policy.name) < OwnPolicies(path).size();
-    Matcher matcher(policy, inference.path, format, is_own ? limits.own_work : limits.work);
-    std::optional<PolicyMatch> match = matcher.Find(marks);
-    inference.undecided |= matcher.undecided();
+    inference.undecided |= attempts[i].undecided;
+    std::optional<PolicyMatch>& match = attempts[i].match;
     if (!match) continue;
     if (match->fit.explained == inference.path.stretches.size()) {
       inference.matches.push_back(std::move(*match));
