@@ -21,47 +21,73 @@ using I64Tag = hn::RebindToSigned<F64Tag>;
 using U64Tag = hn::RebindToUnsigned<F64Tag>;
 
 // The magnitudes of halves of binades, in units of their last places.
+template <class D>
 struct HalfBinades {
-  using V = hn::Vec<F64Tag>;
-  V count, sum, squares;
-
-  HWY_INLINE HalfBinades(hn::Vec<I64Tag> packed, hn::Vec<I64Tag> of_squares) {
-    constexpr int64_t kSignificands = (int64_t{1} << CountRecord::kCountShift) - 1;
-    constexpr F64Tag d;
-    count = hn::ConvertTo(d, hn::ShiftRight<CountRecord::kCountShift>(packed));
-    sum = hn::ConvertTo(d, hn::And(packed, hn::Set(I64Tag(), kSignificands)));
-    squares = hn::ConvertTo(d, of_squares);
-  }
+  hn::Vec<D> count, sum, squares;
 
   // The squared errors if they become `value`.
-  HWY_INLINE V ErrorsAt(double value) const {
-    constexpr F64Tag d;
-    const V moved =
+  HWY_INLINE hn::Vec<D> ErrorsAt(double value) const {
+    constexpr D d;
+    const auto moved =
         hn::Sub(hn::Mul(hn::Set(d, value * value), count), hn::Mul(hn::Set(d, 2 * value), sum));
     return hn::Max(hn::Add(moved, squares), hn::Zero(d));
   }
 };
 
+// Sets the rows from the i-th binade on. `units` are the squares of the values of last places.
+template <class D>
+HWY_INLINE void SetRows(const HalfBinades<D>& low, const HalfBinades<D>& high,
+                        const double* HWY_RESTRICT units, size_t i, Binades& binades) {
+  constexpr double kLower = 0x1p23, kUpper = 0x1p24;  // ends of a binade in its last places
+  constexpr D d;
+  const auto unit = hn::LoadU(d, units + i);
+  const auto high_to_upper = high.ErrorsAt(kUpper);
+  const auto at = static_cast<ptrdiff_t>(i);
+  hn::StoreU(hn::Add(low.count, high.count), d, binades.counts.At(at));
+  hn::StoreU(hn::Mul(hn::Add(low.squares, high.squares), unit), d, binades.squares.At(at));
+  hn::StoreU(hn::Mul(hn::Add(low.ErrorsAt(kLower), high_to_upper), unit), d,
+             binades.to_nearest.At(at));
+  hn::StoreU(hn::Mul(hn::Add(low.ErrorsAt(kUpper), high_to_upper), unit), d,
+             binades.to_upper.At(at));
+}
+
+HWY_INLINE HalfBinades<F64Tag> HalvesOf(hn::Vec<I64Tag> packed, hn::Vec<I64Tag> squares) {
+  constexpr int64_t kSignificands = (int64_t{1} << CountRecord::kCountShift) - 1;
+  constexpr F64Tag d;
+  return {hn::ConvertTo(d, hn::ShiftRight<CountRecord::kCountShift>(packed)),
+          hn::ConvertTo(d, hn::And(packed, hn::Set(I64Tag(), kSignificands))),
+          hn::ConvertTo(d, squares)};
+}
+
 // `records` are interleaved: squares and packed sums of the lower half of each binade, then those
-// of the upper half. `units` are the squares of the values of last places.
+// of the upper half.
 void FillOnTarget(const int64_t* HWY_RESTRICT records, size_t count,
                   const double* HWY_RESTRICT units, Binades& binades) {
-  constexpr double kLower = 0x1p23, kUpper = 0x1p24;  // ends of a binade in its last places
-  constexpr F64Tag d;
-  for (size_t i = 0; i < count; i += hn::Lanes(d)) {
+  for (size_t i = 0; i < count; i += hn::Lanes(F64Tag())) {
     hn::Vec<I64Tag> low_squares, low_packed, high_squares, high_packed;
     hn::LoadInterleaved4(I64Tag(), records + 4 * i, low_squares, low_packed, high_squares,
                          high_packed);
-    const HalfBinades low(low_packed, low_squares), high(high_packed, high_squares);
-    const auto unit = hn::LoadU(d, units + i);
-    const auto high_to_upper = high.ErrorsAt(kUpper);
-    const auto at = static_cast<ptrdiff_t>(i);
-    hn::Store(hn::Add(low.count, high.count), d, binades.counts.At(at));
-    hn::Store(hn::Mul(hn::Add(low.squares, high.squares), unit), d, binades.squares.At(at));
-    hn::Store(hn::Mul(hn::Add(low.ErrorsAt(kLower), high_to_upper), unit), d,
-              binades.to_nearest.At(at));
-    hn::Store(hn::Mul(hn::Add(low.ErrorsAt(kUpper), high_to_upper), unit), d,
-              binades.to_upper.At(at));
+    SetRows(HalvesOf(low_packed, low_squares), HalvesOf(high_packed, high_squares), units, i,
+            binades);
+  }
+}
+
+using OneTag = hn::CappedTag<double, 1>;
+
+// Mostly a sum of squares has fewer than 63 bits, and processors convert only signed numbers.
+HWY_INLINE HalfBinades<OneTag> HalfOf(const WideSums& sums) {
+  constexpr OneTag d;
+  const bool is_small = sums.squares >> 63 == 0;
+  return {hn::Set(d, static_cast<double>(sums.count)),
+          hn::Set(d, static_cast<double>(sums.significands)),
+          hn::Set(d, is_small ? static_cast<double>(static_cast<int64_t>(sums.squares))
+                              : static_cast<double>(sums.squares))};
+}
+
+void FillWideOnTarget(const WideSums* HWY_RESTRICT sums, size_t count,
+                      const double* HWY_RESTRICT units, Binades& binades) {
+  for (size_t i = 0; i < count; ++i) {
+    SetRows(HalfOf(sums[2 * i]), HalfOf(sums[2 * i + 1]), units, i, binades);
   }
 }
 
@@ -109,6 +135,7 @@ namespace dlsim {
 namespace {
 
 DLSIM_EXPORT(FillOnTarget);
+DLSIM_EXPORT(FillWideOnTarget);
 DLSIM_EXPORT(AddHarmOnTarget);
 
 constexpr size_t kMostLanes = HarmSums::kBehind;
@@ -125,27 +152,7 @@ constexpr std::array<double, kBinades + kMostLanes> kUnits = [] {
   return units;
 }();
 
-// Mostly a value has fewer than 63 bits, and processors convert only signed ones.
-double ToDouble(uint128_t value) {
-  const bool is_small = value >> 63 == 0;
-  return is_small ? static_cast<double>(static_cast<int64_t>(value)) : static_cast<double>(value);
-}
-
-// As HalfBinades.
-struct WideHalf {
-  double count, sum, squares;
-
-  explicit WideHalf(const WideSums& sums)
-      : count(static_cast<double>(sums.count)),
-        sum(static_cast<double>(sums.significands)),
-        squares(ToDouble(sums.squares)) {}
-
-  double ErrorsAt(double value) const {
-    return std::max(value * value * count - 2 * value * sum + squares, 0.0);
-  }
-};
-
-// After the rows of all `count` binades.
+// Sets what follows from the rows of all `count` binades.
 void FinishBinades(size_t count, Binades& binades) {
   const auto end = static_cast<ptrdiff_t>(count);
   for (Binades::Row* const row :
@@ -182,17 +189,8 @@ void FillBinades(std::span<const CountRecords> records, size_t first, Binades& b
 }
 
 void FillBinades(std::span<const WideSums> sums, size_t first, Binades& binades) {
-  constexpr double kLower = 0x1p23, kUpper = 0x1p24;
   const size_t count = sums.size() / 2;
-  for (size_t i = 0; i < count; ++i) {
-    const WideHalf low(sums[2 * i]), high(sums[2 * i + 1]);
-    const double unit = kUnits[first / 2 + i], high_to_upper = high.ErrorsAt(kUpper);
-    const auto at = static_cast<ptrdiff_t>(i);
-    *binades.counts.At(at) = low.count + high.count;
-    *binades.squares.At(at) = (low.squares + high.squares) * unit;
-    *binades.to_nearest.At(at) = (low.ErrorsAt(kLower) + high_to_upper) * unit;
-    *binades.to_upper.At(at) = (low.ErrorsAt(kUpper) + high_to_upper) * unit;
-  }
+  DLSIM_DISPATCH(FillWideOnTarget)(sums.data(), count, kUnits.data() + first / 2, binades);
   FinishBinades(count, binades);
 }
 

@@ -49,8 +49,8 @@ void FillBinades(std::span<const WideSums> sums, size_t first, Binades& binades)
 inline constexpr int kLowestQuantum = -164, kHighestQuantum = 130;
 inline constexpr size_t kQuanta = kHighestQuantum - kLowestQuantum + 1;
 
-// By quantum: the sum of harm in units of 2^-62, whose lower and upper 32 bits are added up apart,
-// and the largest harm.
+// By quantum: the sum of harm in units of 2^-62, and the largest harm. The lower and the upper 32
+// bits of the terms are summed separately.
 struct HarmSums {
   static constexpr double kUnits = 0x1p62;
   static constexpr size_t kBehind = 8;  // vectors write this far behind the last

@@ -32,7 +32,7 @@ int CeilHalfLog2(double value) {
   return ceil_log2 >= 0 ? (ceil_log2 + 1) / 2 : -(-ceil_log2 / 2);
 }
 
-// Those of one thread: their zeros stay.
+// One for each thread, since the zeros below the lowest binade never change.
 Binades& ThreadBinades() {
   thread_local const std::unique_ptr<Binades> binades = std::make_unique<Binades>();
   return *binades;
@@ -40,9 +40,13 @@ Binades& ThreadBinades() {
 
 }  // namespace
 
-void ChannelSums::AddBinades(const Binades& binades, int lowest) {
+template <class Sums>
+void ChannelSums::AddPlaces(std::span<const Sums> sums, size_t first) {
+  Binades& binades = ThreadBinades();
+  FillBinades(sums, first, binades);
   if (binades.count() == 0) return;
   ++channels_;
+  const int lowest = LowestOf(first);
   const int all_lost = lowest + static_cast<int>(binades.size) + 1;
   const double mean = kLeastHarm * 12 * binades.sum_of_squares() / binades.count();
   const int begin = std::clamp(CeilHalfLog2(mean), kLowestQuantum, kHighestQuantum);
@@ -52,19 +56,11 @@ void ChannelSums::AddBinades(const Binades& binades, int lowest) {
 }
 
 void ChannelSums::Add(ChannelTable& table) {
-  Binades& binades = ThreadBinades();
-  const auto add = [&](auto sums, size_t first) {
-    FillBinades(sums, first, binades);
-    AddBinades(binades, LowestOf(first));
-  };
+  const auto add = [&](auto sums, size_t first) { AddPlaces(sums, first); };
   table.IsPlain() ? table.FinishPlain(add) : table.Finish(add);
 }
 
-void ChannelSums::Add(std::span<const WideSums> sums, size_t first) {
-  Binades& binades = ThreadBinades();
-  FillBinades(sums, first, binades);
-  AddBinades(binades, LowestOf(first));
-}
+void ChannelSums::Add(std::span<const WideSums> sums, size_t first) { AddPlaces(sums, first); }
 
 void ChannelSums::Merge(const ChannelSums& other) {
   channels_ += other.channels_;

@@ -30,8 +30,8 @@ class ChannelSums {
  private:
   static size_t PlaceOf(int quantum) { return static_cast<size_t>(quantum - kLowestQuantum); }
 
-  // `lowest` is the exponent of the first binade.
-  void AddBinades(const Binades& binades, int lowest);
+  template <class Sums>
+  void AddPlaces(std::span<const Sums> sums, size_t first);
 
   uint64_t channels_ = 0;
   HarmSums harm_;
