@@ -256,7 +256,7 @@ void CutToFirstChange(Inference& inference) {
   }
 }
 
-// What came of trying a policy.
+// The result of trying a policy.
 struct Attempt {
   bool tried = false, undecided = false;
   std::optional<PolicyMatch> match;

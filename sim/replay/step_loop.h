@@ -42,7 +42,7 @@ class StepQuestions {
   bool channels() const { return channels_; }
 
  private:
-  // The number of questions if there is none.
+  // Returns the index of such a question, or the number of questions if it was not added.
   size_t PlaceOf(const StepQuestion& question) const;
 
   size_t most_;

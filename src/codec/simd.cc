@@ -20,8 +20,8 @@ void ForEachCompiledTarget(int64_t targets, const Visit& visit) {
   }
 }
 
-// Finds what hwy::SupportedTargets would, which is not called for the reason in dispatch.h. That
-// also looks for features, such as F16C, that all processors with those below have.
+// Returns what hwy::SupportedTargets would; src/codec/dispatch.h says why that is not called. It
+// also checks features such as F16C, which every processor with the ones below has.
 int64_t FoundTargets() {
 #if HWY_ARCH_X86
   __builtin_cpu_init();

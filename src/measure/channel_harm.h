@@ -15,8 +15,9 @@ inline constexpr size_t kBinades = kPlaces / 2;
 
 // A channel's magnitudes by binade, from the lowest that holds some.
 struct Binades {
-  // Rows are zero this far below the lowest binade: quanta may lie there, by 37 at the most where
-  // that is subnormal, else by 8. Vectors read and write this far behind the last one.
+  // The rows hold kBelow zeros before the lowest binade, since a quantum may lie below it: by at
+  // most 37 binades if that one is subnormal, else by 8. They have room for kBehind values after
+  // the last binade, which vectors read and write.
   static constexpr ptrdiff_t kBelow = 40, kBehind = 24;
 
   class Row {

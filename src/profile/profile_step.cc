@@ -198,7 +198,8 @@ void AddPass(const TraceStep& step, Pass pass, const HistogramEdges& edges, Step
 
 enum class Channels { kCounted, kLeftOut };
 
-// The options of a caller are for what it asks of the step, of which this is a part.
+// Returns a caller's options for one part of its work: whether channels are counted depends on the
+// part, whatever else the caller asks about the step.
 StepOptions With(Channels channels, StepOptions options) {
   options.channels = channels == Channels::kCounted;
   return options;

@@ -52,7 +52,7 @@ TEST(Threads, SleepWhileTheyWaitUnlessTheUserSaysHow) {
   const TempDir dir;
   const auto tells = [&](const std::string& variables, const std::string& word) {
     const std::string line =
-        "exec env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT OMP_DISPLAY_ENV=verbose ";
+        "exec env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT -u KMP_BLOCKTIME OMP_DISPLAY_ENV=verbose ";
     const CommandResult result = RunShell(line + variables + " \"$0\" formats", trace, dir);
     return result.err.find(word) != std::string::npos;
   };
