@@ -13,8 +13,9 @@ namespace dlsim::sim {
 // One way along the path so far.
 struct Branch {
   LossScaler scaler;
-  Way way = {};        // through this stretch
-  bool ended = false;  // the original has raised
+  Way way = {};                      // through this stretch
+  bool ended = false;                // the original has raised
+  std::optional<size_t> noted = {};  // the last of PolicyFit::ways on this path
 };
 
 bool Fits(const std::optional<PrintedNumber>& printed, double scale);

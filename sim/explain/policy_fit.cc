@@ -51,6 +51,9 @@ struct Work {
 
   bool IsTooMuch() const { return done > most; }
 
+  // Adds a stretch that was passed on `ways`.
+  void AddStretch(size_t ways) { done += 1 + ways; }
+
   // Adds `count` plain steps from the step `first` of a stretch on.
   void AddPlain(int64_t first, int64_t count) {
     const auto until = [](int64_t step) { return (step + kPlainSteps - 1) / kPlainSteps; };
@@ -232,19 +235,30 @@ void AppendSteps(const Stretch& stretch, const Way& way, LossScaler& scaler, int
 
 }  // namespace
 
+uint64_t WorkOfOneWay(const ScalePath& path) {
+  Work work;
+  for (const Stretch& stretch : path.stretches) {
+    work.AddStretch(1);
+    work.AddPlain(0, std::max<int64_t>(stretch.steps.value_or(0), 0));
+  }
+  return work.done;
+}
+
 std::vector<LoggedStep> StepsOf(const LossScaler& scaler, const ScalePath& path,
                                 const PolicyFit& fit) {
-  std::vector<const Way*> ways(fit.explained);
-  size_t index = fit.last;
-  for (size_t i = fit.explained; i-- > 0;) {
-    ways[i] = &fit.ways[index];
-    index = ways[i]->parent;
+  std::vector<const NotedWay*> noted;  // the last one first
+  for (std::optional<size_t> at = fit.last; at; at = fit.ways[*at].before) {
+    noted.push_back(&fit.ways[*at]);
   }
+  const Way only_counted_steps;
   std::vector<LoggedStep> steps;
   LossScaler walker = scaler;
   int64_t clean = 0;
-  for (size_t i = 0; i < ways.size(); ++i) {
-    AppendSteps(path.stretches[i], *ways[i], walker, clean, steps);
+  for (size_t i = 0; i < fit.explained; ++i) {
+    const bool has_note = !noted.empty() && noted.back()->stretch == i;
+    const Way& way = has_note ? noted.back()->way : only_counted_steps;
+    AppendSteps(path.stretches[i], way, walker, clean, steps);
+    if (has_note) noted.pop_back();
   }
   return steps;
 }
@@ -253,26 +267,28 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t mo
   PolicyFit fit;
   std::vector<Branch> branches;
   branches.push_back({.scaler = scaler});
-  size_t first = 0;  // of the last explained stretch's ways
   Work work = {.most = most_work};
   for (const Stretch& stretch : path.stretches) {
     CurrentCaller().CheckCanceled();
-    for (size_t i = 0; i < branches.size(); ++i) branches[i].way = {.parent = first + i};
     fit.branches = branches.size();
     fit.end = branches.front().scaler;
+    fit.last = branches.front().noted;
     branches = Advance(stretch, std::move(branches), work);
-    work.done += 1 + branches.size();
+    work.AddStretch(branches.size());
     fit.undecided = branches.size() > kMostBranches || work.IsTooMuch();
     if (branches.empty() || fit.undecided) break;
-    first = fit.ways.size();
-    for (Branch& branch : branches) fit.ways.push_back(std::move(branch.way));
+    for (Branch& branch : branches) {
+      if (branch.way.HasOnlyCountedSteps()) continue;
+      fit.ways.push_back({fit.explained, branch.noted, std::exchange(branch.way, {})});
+      branch.noted = fit.ways.size() - 1;
+    }
     ++fit.explained;
   }
   fit.work = work.done;
-  fit.last = first;
   if (fit.explained < path.stretches.size()) return fit;
   fit.branches = branches.size();
   fit.end = branches.front().scaler;
+  fit.last = branches.front().noted;
   return fit;
 }
 

@@ -22,9 +22,17 @@ struct LoggedStep {
 
 // How one stretch was passed.
 struct Way {
-  size_t parent = 0;                      // of the stretch before, as an index into PolicyFit::ways
   int64_t clean = 0;                      // steps before the message, where their number is unknown
   std::vector<int64_t> overflow_at = {};  // offsets of the stretch's steps
+
+  bool HasOnlyCountedSteps() const { return clean == 0 && overflow_at.empty(); }
+};
+
+// A way through a stretch with more than counted clean steps, which need no note.
+struct NotedWay {
+  size_t stretch = 0;
+  std::optional<size_t> before = {};  // the one before it on the same path, in PolicyFit::ways
+  Way way = {};
 };
 
 struct PolicyFit {
@@ -33,13 +41,16 @@ struct PolicyFit {
   uint64_t work = 0;                   // about how many steps were taken, on all ways
   size_t branches = 0;                 // ways that are left at the end, where they differ
   std::optional<LossScaler> end = {};  // after the last explained stretch
-  std::vector<Way> ways = {};          // of all explained stretches
-  size_t last = 0;                     // the way that `end` is of
+  std::vector<NotedWay> ways = {};     // on all paths
+  std::optional<size_t> last = {};     // on the path that `end` is of
 };
 
 // Runs the scaler along the path, until more than `most_work` steps were taken: then the fit is
 // undecided. A scale fits if the log would print it as it does.
 PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t most_work);
+
+// Returns the work of a scaler that takes the path's counted steps on one way.
+uint64_t WorkOfOneWay(const ScalePath& path);
 
 // Returns the steps of one fitting way; the clean steps of unknown stretches are left out.
 std::vector<LoggedStep> StepsOf(const LossScaler& scaler, const ScalePath& path,
