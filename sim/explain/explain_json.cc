@@ -31,15 +31,17 @@ Json JsonMatch(const PolicyMatch& match) {
           {"evidence", std::move(parameters)}};
 }
 
-Json JsonBest(const Inference& inference) {
+Json JsonBest(const Explanation& explanation) {
+  const Inference& inference = explanation.inference;
   if (!inference.best) return {};
+  const ScalePath& fitted = FittedPath(explanation.path, inference);
   const size_t good = inference.best->fit.explained;
   Json best = {{"policy", inference.best->policy->name},
                {"settings", SetOptions(*inference.best)},
                {"stretches", good},
-               {"of_stretches", inference.path.stretches.size()}};
-  const bool all = good >= inference.path.stretches.size();
-  best["fails_at_line"] = all ? Json() : Json(inference.path.stretches[good].line);
+               {"of_stretches", fitted.stretches.size()}};
+  const bool all = good >= fitted.stretches.size();
+  best["fails_at_line"] = all ? Json() : Json(fitted.stretches[good].line);
   return best;
 }
 
@@ -135,9 +137,10 @@ Json JsonExplanation(const Explanation& explanation) {
   Json matches = Json::array();
   for (const PolicyMatch& match : inference.matches) matches.push_back(JsonMatch(match));
   document["policies"] = std::move(matches);
-  document["best_prefix"] = JsonBest(inference);
+  document["best_prefix"] = JsonBest(explanation);
   document["tried"] = inference.tried;
   document["not_tried"] = inference.not_tried;
+  document["undecided"] = inference.undecided;
   document["skips"] = JsonSkips(explanation.skips, NumberOf(explanation, 0));
   document["minimum"] = JsonMinimum(explanation.minimum);
   document["brackets"] = JsonBrackets(explanation);

@@ -55,10 +55,18 @@ std::string PolicyLine(const Explanation& explanation) {
     return "policy: unknown: the log has means of the scale";
   }
   if (inference.matches.empty()) {
-    std::string line = "policy: none of the " + std::to_string(inference.tried) + " reproduces ";
     const size_t good = inference.best ? inference.best->fit.explained : 0;
-    if (good >= inference.path.stretches.size()) return line + "the scale path";
-    line += fmt::format("the scale path from line {} on", inference.path.stretches[good].line);
+    const ScalePath& fitted = FittedPath(explanation.path, inference);
+    const auto line_of = [&](size_t stretch) { return fitted.stretches[stretch].line; };
+    if (inference.undecided) {
+      std::string line = "policy: unknown: not every set of parameters was tried";
+      if (good == 0) return line;
+      return line + fmt::format("; {} reproduces the scale path up to line {}",
+                                inference.best->policy->name, line_of(good - 1));
+    }
+    std::string line = "policy: none of the " + std::to_string(inference.tried) + " reproduces ";
+    if (good >= fitted.stretches.size()) return line + "the scale path";
+    line += fmt::format("the scale path from line {} on", line_of(good));
     if (inference.best) line += fmt::format("; {} does up to there", inference.best->policy->name);
     return line;
   }
@@ -256,7 +264,7 @@ std::string Notes(const Explanation& explanation) {
     notes.push_back(fmt::format(
         "the log starts in mid-training: the policy is fitted from line {} on, where the scale "
         "first changes",
-        inference.path.stretches.front().line));
+        inference.rest->stretches.front().line));
   } else if (!explanation.path.from_start) {
     notes.emplace_back("the log starts in mid-training, and its scale never changes");
   }

@@ -40,7 +40,7 @@ void AppendRecorded(const Stretch& stretch, double& scale, std::vector<LoggedSte
 std::vector<LoggedStep> JoinSteps(const ScalePath& path, const Inference& inference) {
   std::vector<LoggedStep> steps;
   double scale = kUnknown;
-  const auto& stretches = inference.path.stretches;
+  const ScalePath& fitted = FittedPath(path, inference);
   for (size_t i = 0; i < inference.cut.value_or(0); ++i) {
     AppendRecorded(path.stretches[i], scale, steps);
   }
@@ -49,13 +49,14 @@ std::vector<LoggedStep> JoinSteps(const ScalePath& path, const Inference& infere
                                                               : nullptr;
   size_t next = 0;
   if (match && match->fit.explained > 0) {  // else its first scale is not the log's
-    const std::vector<LoggedStep> fitted =
-        StepsOf(match->configured.scaler, inference.path, match->fit);
-    steps.insert(steps.end(), fitted.begin(), fitted.end());
+    const std::vector<LoggedStep> known = StepsOf(match->configured.scaler, fitted, match->fit);
+    steps.insert(steps.end(), known.begin(), known.end());
     next = match->fit.explained;
     scale = match->fit.end->scale();
   }
-  for (; next < stretches.size(); ++next) AppendRecorded(stretches[next], scale, steps);
+  for (; next < fitted.stretches.size(); ++next) {
+    AppendRecorded(fitted.stretches[next], scale, steps);
+  }
   return steps;
 }
 
@@ -140,8 +141,6 @@ Explanation Explain(ScalePath path, const NamedFormat& format, const WhatIfReque
   Explanation explanation = {.format = format.name};
   if (TellsSteps(path) && !HasMeans(path)) {
     explanation.inference = InferPolicy(path, explanation.format, limits);
-  } else {
-    explanation.inference.path = path;
   }
   explanation.path = std::move(path);
   explanation.counted = HasStepCounts(explanation.path);

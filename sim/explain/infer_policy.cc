@@ -236,8 +236,7 @@ class Matcher {
 
 // A log that starts in mid-training does not show the counters; the first change of the scale
 // resets them.
-void CutToFirstChange(Inference& inference) {
-  ScalePath& path = inference.path;
+void CutToFirstChange(const ScalePath& path, Inference& inference) {
   if (path.from_start || path.stretches.empty()) return;
   std::optional<double> scale;
   for (size_t i = 0; i < path.stretches.size(); ++i) {
@@ -246,11 +245,11 @@ void CutToFirstChange(Inference& inference) {
     const bool changes = !stretch.overflows.empty() || (shown && scale && shown->value != *scale);
     if (shown) scale = shown->value;
     if (!changes || !stretch.next) continue;
-    Stretch start = {.line = stretch.line, .steps = 0, .next = stretch.next};
-    for (size_t k = 0; k <= i; ++k) path.first_step += path.stretches[k].steps.value_or(0);
-    path.stretches.erase(path.stretches.begin(),
-                         path.stretches.begin() + static_cast<std::ptrdiff_t>(i) + 1);
-    path.stretches.insert(path.stretches.begin(), std::move(start));
+    ScalePath& rest = inference.rest.emplace(path);
+    for (size_t k = 0; k <= i; ++k) rest.first_step += path.stretches[k].steps.value_or(0);
+    rest.stretches.erase(rest.stretches.begin(),
+                         rest.stretches.begin() + static_cast<std::ptrdiff_t>(i));
+    rest.stretches.front() = {.line = stretch.line, .steps = 0, .next = stretch.next};
     inference.cut = i + 1;
     return;
   }
@@ -278,15 +277,18 @@ Attempt Attempted(const PolicyInfo& policy, const ScalePath& path, const PathMar
 Inference InferPolicy(const ScalePath& path, const std::string& format,
                       const InferenceLimits& limits) {
   const NoProjections notes_are_not_read;
-  Inference inference = {.path = path};
-  CutToFirstChange(inference);
-  const PathMarks marks = FindMarks(inference.path);
+  Inference inference;
+  CutToFirstChange(path, inference);
+  const ScalePath& fitted = FittedPath(path, inference);
+  const PathMarks marks = FindMarks(fitted);
   const auto policies = Policies();
+  const uint64_t one_way = WorkOfOneWay(fitted);
+  const uint64_t most_work = limits.work + limits.ways * one_way;
+  const uint64_t most_own_work = limits.own_work + limits.own_ways * one_way;
   std::vector<Attempt> attempts(policies.size());
   ParallelFor(policies.size(), [&](size_t i) {
     const bool is_own = DistanceFromStack(path, policies[i].name) < OwnPolicies(path).size();
-    attempts[i] = Attempted(policies[i], inference.path, marks, format,
-                            is_own ? limits.own_work : limits.work);
+    attempts[i] = Attempted(policies[i], fitted, marks, format, is_own ? most_own_work : most_work);
   });
   for (size_t i = 0; i < policies.size(); ++i) {
     if (!attempts[i].tried) {
@@ -297,7 +299,7 @@ Inference InferPolicy(const ScalePath& path, const std::string& format,
     inference.undecided |= attempts[i].undecided;
     std::optional<PolicyMatch>& match = attempts[i].match;
     if (!match) continue;
-    if (match->fit.explained == inference.path.stretches.size()) {
+    if (match->fit.explained == fitted.stretches.size()) {
       inference.matches.push_back(std::move(*match));
     } else if (!inference.best || match->fit.explained > inference.best->fit.explained) {
       inference.best = std::move(match);
@@ -313,7 +315,7 @@ Inference InferPolicy(const ScalePath& path, const std::string& format,
   if (inference.matches.empty()) return inference;
   inference.best.reset();
   PolicyMatch& first = inference.matches.front();
-  first.evidence = Matcher(*first.policy, inference.path, format, limits.own_work).Evidence(first);
+  first.evidence = Matcher(*first.policy, fitted, format, most_own_work).Evidence(first);
   return inference;
 }
 

@@ -30,8 +30,8 @@ struct PolicyMatch {
 };
 
 struct Inference {
-  ScalePath path = {};             // that was fitted: from the first change on, see `cut`
-  std::optional<size_t> cut = {};  // stretches left out, since the log starts in mid-training
+  std::optional<size_t> cut = {};      // stretches left out, since the log starts in mid-training
+  std::optional<ScalePath> rest = {};  // what was fitted then: from the first change on
   std::vector<PolicyMatch> matches = {};    // that reproduce all of it; the likeliest first
   std::optional<PolicyMatch> best = {};     // otherwise the one that gets farthest
   size_t tried = 0;                         // policies
@@ -39,10 +39,17 @@ struct Inference {
   std::vector<std::string> not_tried = {};  // policies that look at gradients
 };
 
-// About how many steps the sets of one policy may take together: more for those of the log's stack.
+// About how many steps the sets of one policy may take together, beside some ways through the whole
+// path: more for those of the log's stack.
 struct InferenceLimits {
   uint64_t work = 200'000, own_work = 4'000'000;
+  uint64_t ways = 2, own_ways = 20;
 };
+
+// Returns what was fitted of a path.
+inline const ScalePath& FittedPath(const ScalePath& path, const Inference& inference) {
+  return inference.rest ? *inference.rest : path;
+}
 
 // Tries every policy of the registry. `format` is for defaults that depend on it.
 Inference InferPolicy(const ScalePath& path, const std::string& format,

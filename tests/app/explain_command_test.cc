@@ -49,8 +49,8 @@ TEST(ExplainCommand, JsonHasEveryKey) {
   for (const auto& [key, value] : document.items()) keys.insert(key);
   EXPECT_EQ(keys, (std::set<std::string>{"schema", "stack", "format", "counted", "from_start",
                                          "diagnosis", "notes", "summary", "policies", "best_prefix",
-                                         "tried", "skips", "not_tried", "minimum", "brackets",
-                                         "what_if"}));
+                                         "tried", "skips", "not_tried", "undecided", "minimum",
+                                         "brackets", "what_if"}));
   EXPECT_EQ(document["schema"], "dlsim.explain/1");
   EXPECT_EQ(document["tried"], 34);
   EXPECT_EQ(document["not_tried"], json::parse(R"(["openseq2seq-logmax", "popart", "adaloss"])"));

@@ -153,7 +153,7 @@ TEST(LogExcerpts, NoPolicyIsSaidWithTheLineAndTheBestPrefix) {
   const Explanation explanation = ExplainLogs({"no-policy.csv"});
   ASSERT_TRUE(explanation.inference.best);
   const size_t good = explanation.inference.best->fit.explained;
-  EXPECT_EQ(explanation.inference.path.stretches[good].line, 3u);
+  EXPECT_EQ(explanation.path.stretches[good].line, 3u);
   EXPECT_EQ(FormatExplanation(explanation).find("policy: none of the 34 reproduces"), 0u);
 }
 
