@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // dlsim explain: what a training log says of its loss scale, without a trace.
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dlsim/error.h"
@@ -61,13 +62,16 @@ std::vector<ExpectationOutcome> Check(const ExplainOptions& options, const Json&
 
 int RunExplain(const ExplainOptions& options) {
   const NamedFormat format = ParseFormat(options.format);
-  const LogEvents log = ReadLogs(options.logs);
+  LogEvents log = ReadLogs(options.logs);
   ResultFiles files(options.results);
-  const Explanation explanation = Explain(BuildPath(log), format, options.what_if);
-  Json document = JsonExplanation(explanation);
-  const std::vector<ExpectationOutcome> outcomes = Check(options, document);
-  if (!outcomes.empty()) document["expectations"] = JsonOutcomes(outcomes);
-  if (files.json) files.json->Write(DumpJson(document, 1) + "\n");
+  const Explanation explanation = Explain(BuildPath(std::move(log)), format, options.what_if);
+  std::vector<ExpectationOutcome> outcomes;
+  if (files.json || !options.expectations.empty()) {  // of a long log it is large
+    Json document = JsonExplanation(explanation);
+    outcomes = Check(options, document);
+    if (!outcomes.empty()) document["expectations"] = JsonOutcomes(outcomes);
+    if (files.json) files.json->Write(DumpJson(document, 1) + "\n");
+  }
   if (files.csv) files.csv->Write(CsvExplanation(explanation));
   files.Commit();
   if (options.results.wants_report()) WriteOutput("-", FormatExplanation(explanation));

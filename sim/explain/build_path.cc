@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <string>
+#include <utility>
 
 #include "dlsim/error.h"
 #include "sim/explain/log_start.h"
@@ -37,10 +38,10 @@ DeepSpeedScaler ScalerOfDeepSpeed(const std::vector<LogEvent>& events) {
 
 class PathBuilder {
  public:
-  explicit PathBuilder(const LogEvents& log) : events_(log.events) {
-    path_.notes = log.notes;
+  explicit PathBuilder(LogEvents log) : events_(std::move(log.events)) {
+    path_.notes = std::move(log.notes);
     path_.bounds_nothing = log.bounds_nothing;
-    path_.losses = log.losses;
+    path_.losses = std::move(log.losses);
     for (LogEvent& event : events_) {
       if (event.interval) path_.stated_interval = event.interval;
       const bool is_zero =
@@ -326,6 +327,6 @@ class PathBuilder {
 
 }  // namespace
 
-ScalePath BuildPath(const LogEvents& log) { return PathBuilder(log).Build(); }
+ScalePath BuildPath(LogEvents log) { return PathBuilder(std::move(log)).Build(); }
 
 }  // namespace dlsim::sim

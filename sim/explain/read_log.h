@@ -24,6 +24,6 @@ struct LogEvents {
 LogEvents ReadLogs(std::span<const std::string> paths);
 
 // Joins events to stretches of steps. Throws InputError for numbers that no step has.
-ScalePath BuildPath(const LogEvents& log);
+ScalePath BuildPath(LogEvents log);
 
 }  // namespace dlsim::sim
