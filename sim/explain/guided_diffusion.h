@@ -27,6 +27,9 @@ class GuidedTable {
   // Returns the record of a table whose last row of the two is `line`.
   std::optional<LogEvent> Add(std::string_view line);
 
+  // Whether one of the rows came that a record is of, and not yet the other.
+  bool IsOpen() const { return log2_scale_.has_value(); }
+
  private:
   std::optional<PrintedNumber> log2_scale_;
 };

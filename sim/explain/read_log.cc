@@ -18,6 +18,7 @@
 #include "sim/explain/log_table.h"
 #include "sim/explain/log_text.h"
 #include "sim/explain/one_voice.h"
+#include "src/base/parallel.h"
 
 namespace dlsim::sim {
 namespace {
@@ -25,6 +26,9 @@ namespace {
 using Kind = LogEvent::Kind;
 
 constexpr uint64_t kMaxLogBytes = uint64_t{1} << 30;
+
+// Of a log that one thread reads at a time.
+constexpr size_t kPartBytes = size_t{1} << 20;
 
 std::string ReadText(const std::string& path) {
   if (const auto given = CurrentCaller().GivenLog(path)) return std::string(*given);
@@ -36,9 +40,10 @@ std::string ReadText(const std::string& path) {
 }
 
 // Calls visit(line, number) for lines that end in LF or CR: a progress bar redraws itself by CR.
+// Numbers count LFs. Returns how many there are.
 template <class Visit>
-size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit) {
-  size_t number = first_number;
+size_t VisitLines(std::string_view text, const Visit& visit) {
+  size_t number = 0;
   for (size_t at = 0; at < text.size();) {
     CurrentCaller().CheckCanceled();
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -53,24 +58,80 @@ size_t VisitLines(std::string_view text, size_t first_number, const Visit& visit
   return number;
 }
 
-void ReadLine(std::string_view raw, size_t number, GuidedTable& table, LogEvents& log) {
+// Lines of a log, and what they say. `table` is the one that they begin in, then end in.
+struct Part {
+  std::string_view text = {};
+  GuidedTable table = {};
+  size_t line_ends = 0;
+  std::vector<LogEvent> events = {};  // their lines, and those of losses, count from 0
+  std::vector<PrintedLoss> losses = {};
+};
+
+void ReadLine(std::string_view raw, size_t number, Part& part) {
   const LineWords words = FindLineWords(raw);
   if (!words.scale && !words.loss) return;
   std::string stripped;
   const std::string_view line = StripTerminalCodes(raw, stripped);
   if (std::optional<PrintedLoss> loss = RecognizeLoss(line)) {
     loss->line = number;
-    log.losses.printed.push_back(*loss);
+    part.losses.push_back(*loss);
   }
   if (!words.scale) return;
-  std::optional<LogEvent> event = table.Add(line);
+  std::optional<LogEvent> event = part.table.Add(line);
   if (!event) event = RecognizeMessage(line);
   if (!event && PrintsSettings(line)) return;
   if (!event) event = RecognizeJson(line);
   if (!event) event = RecognizeKeyValue(line);
   if (!event || event->kind == Kind::kIgnored) return;
   event->line = number;
-  log.events.push_back(std::move(*event));
+  part.events.push_back(std::move(*event));
+}
+
+void ReadPart(Part& part) {
+  part.line_ends = VisitLines(
+      part.text, [&](std::string_view line, size_t number) { ReadLine(line, number, part); });
+}
+
+std::vector<Part> CutIntoParts(std::string_view text) {
+  std::vector<Part> parts;
+  while (!text.empty()) {
+    const size_t end = text.find('\n', kPartBytes);
+    parts.push_back({.text = text.substr(0, end == text.npos ? end : end + 1)});
+    text.remove_prefix(parts.back().text.size());
+  }
+  return parts;
+}
+
+// Reads lines on all threads; `lines` is the number of the first, then of the one after the last.
+void ReadLines(std::string_view text, size_t& lines, LogEvents& log) {
+  std::vector<Part> parts = CutIntoParts(text);
+  ParallelFor(
+      parts.size(), [&](size_t i) { ReadPart(parts[i]); }, text.size());
+  size_t events = log.events.size(), losses = log.losses.printed.size();
+  GuidedTable table;
+  for (Part& part : parts) {
+    if (table.IsOpen()) {
+      part = {.text = part.text, .table = table};
+      ReadPart(part);
+    }
+    table = part.table;
+    events += part.events.size();
+    losses += part.losses.size();
+  }
+  log.events.reserve(events);
+  log.losses.printed.reserve(losses);
+  for (Part& part : parts) {
+    for (LogEvent& event : part.events) {
+      event.line += lines;
+      log.events.push_back(std::move(event));
+    }
+    for (PrintedLoss& loss : part.losses) {
+      loss.line += lines;
+      log.losses.printed.push_back(loss);
+    }
+    lines += part.line_ends;
+    part = {};
+  }
 }
 
 // The losses in the rows of a table, or in the entries of a JSON.
@@ -110,10 +171,7 @@ void ReadFile(const std::string& path, size_t& lines, LogEvents& log) {
     lines += static_cast<size_t>(std::ranges::count(text, '\n'));
     return;
   }
-  GuidedTable table;
-  lines = VisitLines(text, lines, [&](std::string_view line, size_t number) {
-    ReadLine(line, number, table, log);
-  });
+  ReadLines(text, lines, log);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logs of more steps than the search for a policy may take at least.
+// Logs of more lines than one thread reads at a time, and of more steps than the search may take at
+// least.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -38,6 +39,25 @@ TEST(LongLog, TheSearchMayTakeWaysThroughAllOfIt) {
   const std::string report = FormatExplanation(undecided);
   EXPECT_EQ(report.find("policy: unknown: not every set of parameters was tried"), 0u) << report;
   EXPECT_NE(report.find("the scale path up to line 400\n"), report.npos) << report;
+}
+
+TEST(LongLog, PartsThatThreadsReadAreOneLog) {
+  const std::string filler = "| something else  | 0.5 |\n";
+  constexpr size_t kFillers = 50'000;  // more than a part
+  std::string text;
+  for (const char* number : {"10", "20", "30"}) {
+    text += "| lg_loss_scale   | 16.0 |\n";
+    for (size_t i = 0; i < kFillers; ++i) text += filler;
+    text += std::string("| step            | ") + number + " |\n";
+  }
+  const TempDir dir;
+  const std::array logs = {dir.Write("run.log", text)};
+  const LogEvents log = ReadLogs(logs);
+  ASSERT_EQ(log.events.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(log.events[i].number, 10 * (i + 1));
+    EXPECT_EQ(log.events[i].line, (i + 1) * (kFillers + 2));
+  }
 }
 
 }  // namespace
