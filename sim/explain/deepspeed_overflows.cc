@@ -66,7 +66,8 @@ class NumberedOverflows {
   static constexpr size_t kNone = static_cast<size_t>(-1);
 
   void AddScales(LogEvent event) {
-    const auto open = std::ranges::find_if(joined_, IsNumberAlone);
+    const auto open = std::find_if(joined_.begin() + open_, joined_.end(), IsNumberAlone);
+    open_ = open - joined_.begin();
     const bool repeats = last_ != kNone && SameScales(joined_[last_], event);
     if (open == joined_.end()) {
       if (repeats || !numbers_.empty()) return;
@@ -78,12 +79,13 @@ class NumberedOverflows {
     if (repeats && *open->number == joined_[last_].number.value_or(-2) + 1) return;
     open->used = event.used;
     open->next = event.next;
-    last_ = static_cast<size_t>(open - joined_.begin());
+    last_ = static_cast<size_t>(open_);
   }
 
   std::vector<LogEvent> joined_;
   std::set<int64_t> numbers_;
-  size_t last_ = kNone;  // the overflow whose scales came last
+  std::ptrdiff_t open_ = 0;  // the first that may still be IsNumberAlone
+  size_t last_ = kNone;      // the overflow whose scales came last
 };
 
 void JoinNumbers(std::vector<LogEvent>& events) {
