@@ -39,8 +39,8 @@ struct Inference {
   std::vector<std::string> not_tried = {};  // policies that look at gradients
 };
 
-// About how many steps the sets of one policy may take together, beside some ways through the whole
-// path: more for those of the log's stack.
+// About how many steps the sets of one policy may take together, and how many ways through the
+// whole path besides: more for those of the log's stack.
 struct InferenceLimits {
   uint64_t work = 200'000, own_work = 4'000'000;
   uint64_t ways = 2, own_ways = 20;
