@@ -268,11 +268,14 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t mo
   std::vector<Branch> branches;
   branches.push_back({.scaler = scaler});
   Work work = {.most = most_work};
-  for (const Stretch& stretch : path.stretches) {
-    CurrentCaller().CheckCanceled();
+  const auto keep_ends = [&] {
     fit.branches = branches.size();
     fit.end = branches.front().scaler;
     fit.last = branches.front().noted;
+  };
+  keep_ends();
+  for (const Stretch& stretch : path.stretches) {
+    CurrentCaller().CheckCanceled();
     branches = Advance(stretch, std::move(branches), work);
     work.AddStretch(branches.size());
     fit.undecided = branches.size() > kMostBranches || work.IsTooMuch();
@@ -283,12 +286,9 @@ PolicyFit FitPolicy(const LossScaler& scaler, const ScalePath& path, uint64_t mo
       branch.noted = fit.ways.size() - 1;
     }
     ++fit.explained;
+    keep_ends();
   }
   fit.work = work.done;
-  if (fit.explained < path.stretches.size()) return fit;
-  fit.branches = branches.size();
-  fit.end = branches.front().scaler;
-  fit.last = branches.front().noted;
   return fit;
 }
 
