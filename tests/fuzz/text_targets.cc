@@ -72,7 +72,8 @@ int FuzzLog(const uint8_t* bytes, size_t size) {
 }
 
 int FuzzExplanation(const uint8_t* bytes, size_t size) {
-  constexpr InferenceLimits kFewSteps = {.work = 500, .own_work = 5'000};  // else it takes seconds
+  constexpr InferenceLimits kFewSteps = {
+      .work = 500, .own_work = 5'000, .ways = 0, .own_ways = 0};  // else it takes seconds
   const MemoryFile file(TextOf(bytes, size));
   return RunTarget([&] {
     const Explanation explanation = Explain(PathOf(file), ParseFormat("fp16"), {}, kFewSteps);
