@@ -260,7 +260,7 @@ std::string WhatIfTable(const Explanation& explanation) {
 std::string Notes(const Explanation& explanation) {
   std::vector<std::string> notes = explanation.path.notes;
   const Inference& inference = explanation.inference;
-  if (inference.cut) {
+  if (inference.rest) {
     notes.push_back(fmt::format(
         "the log starts in mid-training: the policy is fitted from line {} on, where the scale "
         "first changes",

@@ -41,7 +41,7 @@ std::vector<LoggedStep> JoinSteps(const ScalePath& path, const Inference& infere
   std::vector<LoggedStep> steps;
   double scale = kUnknown;
   const ScalePath& fitted = FittedPath(path, inference);
-  for (size_t i = 0; i < inference.cut.value_or(0); ++i) {
+  for (size_t i = 0; i < inference.cut; ++i) {
     AppendRecorded(path.stretches[i], scale, steps);
   }
   const PolicyMatch* const match = !inference.matches.empty() ? &inference.matches.front()

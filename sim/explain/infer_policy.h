@@ -30,8 +30,8 @@ struct PolicyMatch {
 };
 
 struct Inference {
-  std::optional<size_t> cut = {};      // stretches left out, since the log starts in mid-training
-  std::optional<ScalePath> rest = {};  // what was fitted then: from the first change on
+  std::optional<ScalePath> rest = {};       // what was fitted of a log that starts in mid-training
+  size_t cut = 0;                           // stretches before it: it begins with the first change
   std::vector<PolicyMatch> matches = {};    // that reproduce all of it; the likeliest first
   std::optional<PolicyMatch> best = {};     // otherwise the one that gets farthest
   size_t tried = 0;                         // policies
