@@ -39,7 +39,7 @@ bool TakeStep(bool overflow, Branch& branch) {
 
 CleanSteps TakeCleanSteps(int64_t most, Branch& branch) {
   if (branch.ended || most == 1) return {.count = 1, .fits = TakeStep(false, branch)};
-  const auto [count, last] = branch.scaler.NextClean(most);
+  const auto [count, last] = branch.scaler.NextClean(most, CleanUntil::kChange);
   branch.ended = last.event && last.event->fatal;
   return {.count = count, .fits = !last.skip};
 }

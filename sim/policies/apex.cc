@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "dlsim/error.h"
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
@@ -37,6 +38,10 @@ struct AmpLossScaler {
   }
   static double Scale(const State& state) { return state.loss_scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    if (config.dynamics != Dynamics::kOn) return kAlwaysAlike;
+    return AlikeUntil(WholeInterval(config.scale_window), state.unskipped);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"unskipped", &State::unskipped}};

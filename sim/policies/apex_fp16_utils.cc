@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DynamicLossScaler of apex.fp16_utils, with a Python number as its scale.
 // Source: NVIDIA/apex, apex/fp16_utils/loss_scaler.py.
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
@@ -20,6 +21,9 @@ struct Fp16UtilsLossScaler {
   static State Start(const Config& config) { return {.cur_scale = config.init_scale}; }
   static double Scale(const State& state) { return state.cur_scale.ToDouble(); }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter);
+  }
   static constexpr auto Fields() { return State::Fields(); }
 };
 

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "dlsim/error.h"
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -35,6 +36,9 @@ struct HysteresisScaler {
   }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.growth_interval, state.growth_tracker);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_tracker", &State::growth_tracker},

@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
@@ -30,6 +31,9 @@ struct OptimManager {
   static State Start(const Config& config) { return {.loss_scale = config.loss_scale}; }
   static double Scale(const State& state) { return state.loss_scale.ToDouble(); }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.loss_scale_steps, state.steps_since_last_scale);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"steps_since_last_scale", &State::steps_since_last_scale}};

@@ -6,6 +6,7 @@
 
 #include "dlsim/error.h"
 #include "sim/base/quantity.h"
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/cerebras_notes.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
@@ -37,6 +38,11 @@ struct GradScaler {
   }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    // Without overflows their share stays at 0.
+    const bool tolerates = config.overflow_tolerance >= 0 && state.overflows_since_rescale == 0;
+    return tolerates ? AlikeUntil(config.steps_per_increase, state.steps_since_rescale) : 0;
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::scale},
                       StateField{"steps_since_rescale", &State::steps_since_rescale},

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
 
@@ -33,6 +34,9 @@ struct ColossalScaler {
   static State Start(const Config& config) { return {config.initial_scale, 0, 0}; }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.growth_interval, state.growth_step);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_step", &State::growth_step},

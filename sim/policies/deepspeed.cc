@@ -5,6 +5,7 @@
 #include <string>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
@@ -43,6 +44,12 @@ struct DynamicLossScaler {
   }
   static double Scale(const State& state) { return state.cur_scale.ToDouble(); }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    if (!config.dynamic) return kAlwaysAlike;
+    const int64_t first = config.growth == Growth::kBefore_0_17_1 ? 0 : 1;
+    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter -
+                                                  first);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"cur_scale", &State::cur_scale},
                       StateField{"cur_iter", &State::cur_iter},

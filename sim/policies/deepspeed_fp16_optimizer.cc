@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP16_Optimizer of DeepSpeed without ZeRO, which has a rule of its own.
 // Source: microsoft/DeepSpeed, deepspeed/runtime/fp16/fused_optimizer.py.
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
@@ -21,6 +22,10 @@ struct Fp16Optimizer {
   static State Start(const Config& config) { return {.cur_scale = config.init_scale}; }
   static double Scale(const State& state) { return state.cur_scale.ToDouble(); }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    if (!config.dynamic) return kAlwaysAlike;
+    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter - 1);
+  }
   static constexpr auto Fields() { return State::Fields(); }
 };
 

@@ -4,6 +4,7 @@
 #include <limits>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -31,6 +32,9 @@ struct LayerScaler {
   static State Start(const Config& config) { return {config.init_scale, 0}; }
   static double Scale(const State& state) { return state.scaling_factor; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.growth_interval, state.growth_tracker);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scaling_factor", &State::scaling_factor},
                       StateField{"growth_tracker", &State::growth_tracker}};

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -26,6 +27,9 @@ struct Fairseq2Scaler {
   static State Start(const Config& config) { return StartAsTorch(config.torch); }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.torch.growth_interval, state.growth_tracker);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_tracker", &State::growth_tracker}};

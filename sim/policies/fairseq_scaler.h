@@ -9,6 +9,7 @@
 #include <optional>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 
 namespace dlsim::sim {
@@ -54,6 +55,10 @@ struct FairseqLossScaler {
   static Transition<State> Next(const Config& config, const State& state,
                                 const ScalerInput& input) {
     return input.overflow ? CheckOverflow(config, state) : Update(config, state);
+  }
+  static int64_t AlikeSteps(const Config&, const State& state) {
+    return AlikeUntilMultiple(WholeInterval(state.scale_window.value),
+                              state.iter - state.last_overflow_iter);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},

@@ -6,6 +6,7 @@
 #include <optional>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -34,6 +35,9 @@ struct DynamicScale {
   static State Start(const Config& config) { return {config.scale, 0}; }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.growth_interval, state.fin_steps);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"fin_steps", &State::fin_steps}};

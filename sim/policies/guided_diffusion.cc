@@ -14,6 +14,18 @@ namespace {
 
 using enum ParameterRole;
 
+// The logarithm of a scale, and the scale, since computing it takes longer than a step does.
+struct LogScale {
+  LogScale(double value = 0) : log2(value), scale(std::pow(2.0, value)) {}
+
+  double log2, scale;
+};
+bool SetFromNumber(double value, LogScale& field) {
+  field = value;
+  return true;
+}
+double FieldValue(const LogScale& field) { return field.log2; }
+
 struct MixedPrecisionTrainer {
   struct Config {
     double init_scale = 0;
@@ -21,12 +33,12 @@ struct MixedPrecisionTrainer {
   };
   struct State {
     double loss_scale = 0;  // 2^lg_loss_scale
-    double lg_loss_scale = 0;
+    LogScale lg_loss_scale;
   };
   static State Start(const Config& config) {
     return {config.init_scale, std::log2(config.init_scale)};
   }
-  static double Scale(const State& state) { return std::pow(2.0, state.lg_loss_scale); }
+  static double Scale(const State& state) { return state.lg_loss_scale.scale; }
   static void SetScale(const Config&, State& state, double scale) {
     state = {scale, std::log2(scale)};
   }
@@ -42,14 +54,14 @@ Transition<MixedPrecisionTrainer::State> MixedPrecisionTrainer::Next(const Confi
                                                                      const State& state,
                                                                      const ScalerInput& input) {
   // Whether 2^lg_loss_scale rounds to infinity or to 0 is seen without computing it.
-  if (state.lg_loss_scale >= 1024) {
+  if (state.lg_loss_scale.log2 >= 1024) {
     return {.next = state,
             .skip = true,
             .event = FatalEvent({"OverflowError", "(34, 'Numerical result out of range')"})};
   }
-  const bool skip = input.overflow || state.lg_loss_scale <= -1075;
+  const bool skip = input.overflow || state.lg_loss_scale.log2 <= -1075;
   State next = state;
-  next.lg_loss_scale += skip ? -1 : config.fp16_scale_growth;
+  next.lg_loss_scale = state.lg_loss_scale.log2 + (skip ? -1 : config.fp16_scale_growth);
   next.loss_scale = Scale(next);
   return {.next = next, .skip = skip};
 }

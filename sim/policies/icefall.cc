@@ -2,10 +2,12 @@
 // torch's GradScaler as the recipes of icefall train with it: a low scale is doubled by the
 // training loop, and a tiny one stops it. Source: k2-fsa/icefall,
 // egs/librispeech/ASR/zipformer/train.py.
+#include <algorithm>
 #include <string>
 #include <tuple>
 
 #include "sim/base/quantity.h"
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
@@ -14,6 +16,8 @@ namespace dlsim::sim {
 namespace {
 
 using enum ParameterRole;
+
+constexpr double kTooSmall = 1e-5;
 
 struct IcefallScaler {
   struct Config {
@@ -28,6 +32,11 @@ struct IcefallScaler {
   static State Start(const Config& config) { return {StartAsTorch(config.torch), 0}; }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    const double highest = std::max({config.below_25, config.below_100, config.below_400});
+    if (!(state.scale >= highest && state.scale >= kTooSmall)) return 0;
+    return AlikeUntil(config.torch.growth_interval, state.growth_tracker);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_tracker", &State::growth_tracker},
@@ -43,7 +52,6 @@ bool IsDoubled(const IcefallScaler::Config& config, double scale, int64_t batch_
 
 Transition<IcefallScaler::State> IcefallScaler::Next(const Config& config, const State& state,
                                                      const ScalerInput& input) {
-  constexpr double kTooSmall = 1e-5;
   const Transition<TorchState> torch = UpdateAsTorch(config.torch, state, input);
   Transition<State> transition = {.next = {torch.next, state.batch_idx + 1}, .skip = torch.skip};
   const double scale = torch.next.scale;

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "sim/base/quantity.h"
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -31,6 +32,9 @@ struct DynamicLossScale {
   static State Start(const Config& config) { return {config.loss_scale, 0}; }
   static double Scale(const State& state) { return state.loss_scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.period, state.counter);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"counter", &State::counter}};

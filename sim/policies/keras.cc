@@ -3,6 +3,7 @@
 // Source: keras/src/optimizers/loss_scale_optimizer.py.
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
@@ -30,6 +31,9 @@ struct LossScaleOptimizer {
     const bool grow = state.step_counter + 1 == config.dynamic_growth_steps;
     if (grow) return {.next = {state.scale * 2, 0}};
     return {.next = {state.scale, state.step_counter + 1}};
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.dynamic_growth_steps, state.step_counter);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"dynamic_scale", &State::scale},

@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
@@ -33,6 +34,9 @@ struct MegatronScaler {
   static State Start(const Config& config) { return {config.initial_scale, 0, config.hysteresis}; }
   static double Scale(const State& state) { return state.scale; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.growth_interval, state.growth_tracker);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},
                       StateField{"growth_tracker", &State::growth_tracker},

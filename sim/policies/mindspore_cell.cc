@@ -6,6 +6,7 @@
 #include <limits>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/optional_settings.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -30,6 +31,9 @@ struct UpdateCell {
   static State Start(const Config& config) { return {.scale_sense = config.loss_scale_value}; }
   static double Scale(const State& state) { return state.scale_sense; }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.scale_window, int64_t{state.cur_iter} - state.last_overflow_iter);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale_sense", &State::scale_sense},
                       StateField{"cur_iter", &State::cur_iter},

@@ -4,6 +4,7 @@
 #include <string>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/python_rules.h"
 #include "sim/policies/settings.h"
@@ -35,6 +36,9 @@ struct LossScaleManager {
   static State Start(const Config& config) { return {.loss_scale = config.init_loss_scale}; }
   static double Scale(const State& state) { return state.loss_scale.ToDouble(); }
   static Transition<State> Next(const Config& config, const State& state, const ScalerInput& input);
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return config.scale_window.AlikeUntilMultiple(state.cur_iter - state.last_overflow_iter);
+  }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},
                       StateField{"cur_iter", &State::cur_iter},

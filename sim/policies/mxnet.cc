@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "sim/base/quantity.h"
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
 #include "sim/policies/settings.h"
@@ -44,6 +45,9 @@ struct AmpLossScaler {
   static void SetScale(const Config&, State& state, double scale) {
     state.loss_scale = scale;
     state.next_loss_scale = {scale};
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.scale_seq_len, state.unskipped);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::loss_scale},

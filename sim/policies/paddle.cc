@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/floor_of_one.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -67,6 +68,10 @@ struct PaddleScaler {
       return {.next = {state.scale, state.good + 1, 0}};
     }
     return {.next = {Graph::Grown(state.scale, state.scale * config.incr_ratio), 0, 0}};
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    if (!config.dynamic) return kAlwaysAlike;
+    return AlikeUntil(config.incr_every_n_steps, state.good);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{Graph::kScale, &State::scale},

@@ -7,6 +7,7 @@
 
 #include "sim/base/number.h"
 #include "sim/base/quantity.h"
+#include "sim/policies/alike_steps.h"
 
 namespace dlsim::sim {
 namespace {
@@ -176,6 +177,10 @@ bool PythonNumber::Divides(int64_t count) const {
   const double divisor = std::get<double>(value_);
   if (divisor == 0) throw PythonError{"ZeroDivisionError", "float modulo"};
   return std::fmod(static_cast<double>(count), divisor) == 0;
+}
+
+int64_t PythonNumber::AlikeUntilMultiple(int64_t count) const {
+  return sim::AlikeUntilMultiple(WholeInterval(ToDouble()), count);
 }
 
 PythonNumber Max(const PythonNumber& a, const PythonNumber& b) { return a < b ? b : a; }

@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "dlsim/sim/loss_scaler.h"
+#include "sim/policies/alike_steps.h"
 
 namespace dlsim::sim {
 
@@ -21,6 +22,7 @@ struct StaticScale {
   static Transition<State> Next(const Config&, const State& state, const ScalerInput&) {
     return {.next = state};
   }
+  static int64_t AlikeSteps(const Config&, const State&) { return kAlwaysAlike; }
   static constexpr auto Fields() { return std::tuple{StateField{"loss_scale", &State::scale}}; }
 };
 

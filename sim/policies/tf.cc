@@ -5,6 +5,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/floor_of_one.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
@@ -45,6 +46,9 @@ struct DynamicLossScale {
     if (state.good_steps + 1 < config.period) return {.next = {state.scale, state.good_steps + 1}};
     const float grown = state.scale * config.multiplier;
     return {.next = {std::isfinite(grown) ? grown : state.scale, 0}};
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.period, state.good_steps);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"current_loss_scale", &State::scale},

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/floor_of_one.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/settings.h"
@@ -42,6 +43,9 @@ struct ExponentialUpdate {
     }
     const float grown = state.scale * config.incr_ratio;
     return {.next = {std::isfinite(grown) ? grown : state.scale, 0, 0}};
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.incr_every_n_steps, state.good);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"loss_scale", &State::scale}, StateField{"good", &State::good},

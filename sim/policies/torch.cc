@@ -5,6 +5,7 @@
 #include <limits>
 #include <tuple>
 
+#include "sim/policies/alike_steps.h"
 #include "sim/policies/grad_scaler.h"
 #include "sim/policies/policies.h"
 #include "sim/policies/projection.h"
@@ -24,6 +25,9 @@ struct GradScaler {
   static Transition<State> Next(const Config& config, const State& state,
                                 const ScalerInput& input) {
     return UpdateAsTorch(config, state, input);
+  }
+  static int64_t AlikeSteps(const Config& config, const State& state) {
+    return AlikeUntil(config.growth_interval, state.growth_tracker);
   }
   static constexpr auto Fields() {
     return std::tuple{StateField{"scale", &State::scale},

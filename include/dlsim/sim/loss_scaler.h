@@ -3,6 +3,7 @@
 // I/O. A policy is a small struct (see LossScalePolicy); LossScaler holds any of them by value.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstdint>
@@ -11,6 +12,8 @@
 #include <string>
 #include <string_view>
 #include <tuple>
+#include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <variant>
 #include <vector>
@@ -102,7 +105,11 @@ struct Transition {
 //   SetScale(config, state, double)    if a checkpointed scale sets more than the first field;
 //   kUsesAbsmax                        to get ScalerInput::absmax;
 //   HistogramEdge(config) -> double    to get ScalerInput::below_edge and above_edge;
-//   Prepare(config, state, spread)     to set its factor from the gradient of the coming step.
+//   Prepare(config, state, spread)     to set its factor from the gradient of the coming step;
+//   AlikeSteps(config, state)          to pass many clean steps at once: how many from here on
+//                                      certainly have no event and keep the scale, and from the
+//                                      second one on change the State's integers by the same and
+//                                      nothing else (the first may do more than count).
 template <class P>
 concept LossScalePolicy = requires(const typename P::Config& config, const typename P::State& state,
                                    const ScalerInput& input) {
@@ -118,6 +125,10 @@ struct ScalerDecision {
   std::optional<ScalerEvent> event;  // its `step` is filled in
 };
 
+// Where a number of clean steps ends at the latest: with a step that changes the scale, or nowhere
+// before.
+enum class CleanUntil : uint8_t { kChange, kEnd };
+
 // Any policy with its config and state; a value: a copy continues on its own.
 class LossScaler {
  public:
@@ -128,8 +139,10 @@ class LossScaler {
 
   LossScaler(const LossScaler& other) : model_(other.model_->Clone()), step_(other.step_) {}
   LossScaler(LossScaler&&) noexcept = default;
-  LossScaler& operator=(LossScaler other) noexcept {
-    model_ = std::move(other.model_);
+  LossScaler& operator=(LossScaler&&) noexcept = default;
+  // Of the same policy, it keeps its memory.
+  LossScaler& operator=(const LossScaler& other) {
+    if (!model_ || !model_->Assign(*other.model_)) model_ = other.model_->Clone();
     step_ = other.step_;
     return *this;
   }
@@ -146,13 +159,14 @@ class LossScaler {
   }
 
   // Takes up to `most` steps without overflow; stops after the first that is skipped, or has an
-  // event, or changes the scale. Returns how many it took, and the decision on the last one.
+  // event, or, if asked, changes the scale. Returns how many it took, and the decision on the last
+  // one.
   struct CleanSteps {
     int64_t count = 0;
     ScalerDecision last = {};
   };
-  CleanSteps NextClean(int64_t most) {
-    CleanSteps steps = model_->NextClean(most);
+  CleanSteps NextClean(int64_t most, CleanUntil until) {
+    CleanSteps steps = model_->NextClean(most, until);
     if (steps.last.event) steps.last.event->step = step_ + steps.count - 1;
     step_ += steps.count;
     return steps;
@@ -189,9 +203,10 @@ class LossScaler {
   struct AnyModel {
     virtual ~AnyModel() = default;
     virtual std::unique_ptr<AnyModel> Clone() const = 0;
+    virtual bool Assign(const AnyModel& other) = 0;  // false if it is of another policy
     virtual double Scale() const = 0;
     virtual ScalerDecision Next(const ScalerInput& input) = 0;
-    virtual CleanSteps NextClean(int64_t most) = 0;
+    virtual CleanSteps NextClean(int64_t most, CleanUntil until) = 0;
     virtual std::vector<NamedValue> Describe() const = 0;
     virtual std::vector<NamedValue> Checkpoint() const = 0;
     virtual void AppendState(std::string& bytes) const = 0;
@@ -206,27 +221,63 @@ class LossScaler {
   template <LossScalePolicy P>
   struct Model final : AnyModel {
     explicit Model(const typename P::Config& config_in)
-        : config(config_in), state(P::Start(config_in)) {}
+        : config(std::make_shared<const typename P::Config>(config_in)),
+          state(P::Start(config_in)) {}
     std::unique_ptr<AnyModel> Clone() const override { return std::make_unique<Model>(*this); }
+    bool Assign(const AnyModel& other) override {
+      if (typeid(other) != typeid(Model)) return false;
+      *this = static_cast<const Model&>(other);
+      return true;
+    }
     double Scale() const override { return P::Scale(state); }
     ScalerDecision Next(const ScalerInput& input) override {
-      Transition<typename P::State> transition = P::Next(config, state, input);
+      Transition<typename P::State> transition = P::Next(*config, state, input);
       state = std::move(transition.next);
       return {transition.skip, std::move(transition.event)};
     }
-    CleanSteps NextClean(int64_t most) override {
+    CleanSteps NextClean(int64_t most, CleanUntil until) override {
       CleanSteps steps;
-      const ScalerInput clean;
-      const double scale = P::Scale(state);
-      while (steps.count < most) {
-        Transition<typename P::State> transition = P::Next(config, state, clean);
+      const bool to_change = until == CleanUntil::kChange;
+      const double scale = to_change ? P::Scale(state) : 0;
+      // Takes one; false after the last.
+      const auto next = [&] {
+        Transition<typename P::State> transition = P::Next(*config, state, {});
         state = std::move(transition.next);
         ++steps.count;
-        if (!transition.skip && !transition.event && P::Scale(state) == scale) continue;
         steps.last = {transition.skip, std::move(transition.event)};
-        break;
+        const bool changes = to_change && P::Scale(state) != scale;
+        return !steps.last.skip && !steps.last.event && !changes && steps.count < most;
+      };
+      while (true) {
+        const int64_t alike = AlikeSteps(most - steps.count);
+        if (!next()) return steps;
+        if (alike == 0) continue;
+        const typename P::State before = state;
+        if (!next()) return steps;
+        Repeat(before, alike - 2);
+        steps.count += alike - 2;
+        if (steps.count == most) return steps;
       }
-      return steps;
+    }
+    // Returns how many of the next clean steps are passed at once; 0 if too few to save time.
+    int64_t AlikeSteps(int64_t most) const {
+      constexpr int64_t kEnough = 8;
+      int64_t alike = 0;
+      if constexpr (requires { P::AlikeSteps(*config, state); }) {
+        if (most >= kEnough) alike = std::min(P::AlikeSteps(*config, state), most);
+      }
+      return alike >= kEnough ? alike : 0;
+    }
+    // Takes the latest step, which led here from `before`, this often again.
+    void Repeat(const typename P::State& before, int64_t count) {
+      ForEachField([&](const auto& field, bool) {
+        using Value = std::remove_cvref_t<decltype(state.*field.member)>;
+        if constexpr (std::is_integral_v<Value>) {
+          const auto now = static_cast<uint64_t>(state.*field.member);
+          const uint64_t change = now - static_cast<uint64_t>(before.*field.member);
+          state.*field.member = static_cast<Value>(now + change * static_cast<uint64_t>(count));
+        }
+      });
     }
     // Calls visit(field, is_scale) for each field, the scale first.
     template <class Visit>
@@ -264,9 +315,9 @@ class LossScaler {
       return result;
     }
     void RestartAt(double scale) override {
-      state = P::Start(config);
-      if constexpr (requires { P::SetScale(config, state, scale); }) {
-        P::SetScale(config, state, scale);
+      state = P::Start(*config);
+      if constexpr (requires { P::SetScale(*config, state, scale); }) {
+        P::SetScale(*config, state, scale);
       } else {
         SetFromNumber(scale, state.*std::get<0>(P::Fields()).member);
       }
@@ -275,21 +326,21 @@ class LossScaler {
       return requires { P::kUsesAbsmax; };
     }
     std::optional<double> HistogramEdge() const override {
-      if constexpr (requires { P::HistogramEdge(config); }) return P::HistogramEdge(config);
+      if constexpr (requires { P::HistogramEdge(*config); }) return P::HistogramEdge(*config);
       return std::nullopt;
     }
     bool LooksAhead() const override {
       return requires(typename P::State & own, GradientSpread spread) {
-        P::Prepare(config, own, spread);
+        P::Prepare(*config, own, spread);
       };
     }
     void Prepare(const GradientSpread& spread) override {
-      if constexpr (requires { P::Prepare(config, state, spread); }) {
-        P::Prepare(config, state, spread);
+      if constexpr (requires { P::Prepare(*config, state, spread); }) {
+        P::Prepare(*config, state, spread);
       }
     }
 
-    typename P::Config config;
+    std::shared_ptr<const typename P::Config> config;
     typename P::State state;
   };
 
