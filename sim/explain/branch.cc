@@ -2,24 +2,8 @@
 #include "sim/explain/branch.h"
 
 #include <limits>
-#include <memory_resource>
-#include <string>
-#include <string_view>
-#include <unordered_set>
-#include <utility>
 
 namespace dlsim::sim {
-namespace {
-
-// Appends what decides how a branch goes on.
-void AppendKey(const Branch& branch, std::string& keys) {
-  keys += branch.ended ? '!' : ':';
-  AppendBytes(branch.way.overflow_at.size(), keys);
-  branch.scaler.AppendState(keys);
-}
-
-}  // namespace
-
 bool Fits(const std::optional<PrintedNumber>& printed, double scale) {
   return !printed || printed->Holds(scale);
 }
@@ -37,9 +21,9 @@ bool TakeStep(bool overflow, Branch& branch) {
   return decision.skip == overflow;
 }
 
-CleanSteps TakeCleanSteps(int64_t most, Branch& branch) {
+CleanSteps TakeCleanSteps(int64_t most, CleanUntil until, Branch& branch) {
   if (branch.ended || most == 1) return {.count = 1, .fits = TakeStep(false, branch)};
-  const auto [count, last] = branch.scaler.NextClean(most, CleanUntil::kChange);
+  const auto [count, last] = branch.scaler.NextClean(most, until);
   branch.ended = last.event && last.event->fatal;
   return {.count = count, .fits = !last.skip};
 }
@@ -61,24 +45,16 @@ bool TakeOverflow(const LoggedOverflow& logged, int64_t at, bool announced, Bran
   return Fits(logged.next, NextScale(branch.scaler, announced));
 }
 
+void WriteState(const Branch& branch, std::string& bytes) {
+  bytes = branch.ended ? '!' : ':';
+  AppendBytes(branch.way.overflow_at.size(), bytes);
+  branch.scaler.AppendState(bytes);
+}
+
 void RemoveTwins(std::vector<Branch>& branches) {
   if (branches.size() < 2) return;
-  std::string keys;
-  std::vector<size_t> ends;
-  for (const Branch& branch : branches) {
-    AppendKey(branch, keys);
-    ends.push_back(keys.size());
-  }
-  std::pmr::monotonic_buffer_resource memory;
-  std::pmr::unordered_set<std::string_view> seen(branches.size(), &memory);
-  size_t start = 0, kept = 0;
-  for (size_t i = 0; i < branches.size(); start = ends[i++]) {
-    const std::string_view key = std::string_view(keys).substr(start, ends[i] - start);
-    if (!seen.insert(key).second) continue;
-    if (kept != i) branches[kept] = std::move(branches[i]);
-    ++kept;
-  }
-  branches.erase(branches.begin() + static_cast<std::ptrdiff_t>(kept), branches.end());
+  DifferentBranches kept;
+  std::erase_if(branches, [&](const Branch& branch) { return !kept.Add(branch); });
 }
 
 }  // namespace dlsim::sim

@@ -7,18 +7,11 @@
 
 #include "sim/base/caller.h"
 #include "sim/explain/branch.h"
+#include "sim/explain/counted_stretch.h"
+#include "sim/explain/fit_work.h"
 
 namespace dlsim::sim {
 namespace {
-
-// With more alternatives in parallel than this a fit is not decided.
-constexpr size_t kMostBranches = 2000;
-
-// Up to this number, alternatives are not compared with each other.
-constexpr size_t kFewBranches = 4;
-
-// This number of steps that leave no choice takes as long as one that does.
-constexpr int64_t kPlainSteps = 4;
 
 // Between two messages no scale stands for more clean steps than this, and no more than these grow.
 constexpr int64_t kMostUnchangedSteps = 25000;
@@ -27,84 +20,7 @@ constexpr int64_t kMostCleanSteps = 200000;
 // Of overflows that pass without a word before one that is stated.
 constexpr int64_t kMostHiddenOverflows = 7;
 
-// Where the overflows of a stretch may lie among its steps.
-struct Places {
-  int64_t steps, overflows;
-  LastStep last;
-
-  bool MayBeClean(int64_t at, int64_t taken) const {
-    const int64_t left = steps - at - 1;
-    if (left == 0 && last == LastStep::kSkipped) return false;
-    const int64_t room = left - (last == LastStep::kApplied && left > 0 ? 1 : 0);
-    return overflows - taken <= room;
-  }
-  bool MayOverflow(int64_t at, int64_t taken) const {
-    const bool is_last = at == steps - 1;
-    if (is_last && last == LastStep::kApplied) return false;
-    return taken < overflows - (last == LastStep::kSkipped && !is_last ? 1 : 0);
-  }
-};
-
-// The steps taken on all ways, and how many may be.
-struct Work {
-  uint64_t done = 0, most = 0;
-
-  bool IsTooMuch() const { return done > most; }
-
-  // Adds a stretch that was passed on `ways`.
-  void AddStretch(size_t ways) { done += 1 + ways; }
-
-  // Adds `count` plain steps from the step `first` of a stretch on.
-  void AddPlain(int64_t first, int64_t count) {
-    const auto until = [](int64_t step) { return (step + kPlainSteps - 1) / kPlainSteps; };
-    done += static_cast<uint64_t>(until(first + count) - until(first));
-  }
-
-  // After this number of plain steps it is certainly, or nearly, too much.
-  int64_t PlainRoom() const {
-    constexpr uint64_t kEnough = 1'000'000'000;
-    return static_cast<int64_t>(std::min(most - done + 1, kEnough)) * kPlainSteps;
-  }
-};
-
-// Returns the ways on through a stretch whose number of steps is known. Twins are sought when the
-// ways have become twice as many, since looking takes longer than a step.
-std::vector<Branch> AdvanceCounted(const Stretch& stretch, std::vector<Branch> branches,
-                                   Work& work) {
-  const Places places = {*stretch.steps, static_cast<int64_t>(stretch.overflows.size()),
-                         stretch.last};
-  size_t many = kFewBranches;
-  std::vector<Branch> next;
-  for (int64_t at = 0; at < places.steps && !branches.empty() && !work.IsTooMuch(); ++at) {
-    next.clear();
-    const bool is_last = at == places.steps - 1;
-    for (Branch& branch : branches) {
-      if (is_last && !Fits(stretch.used, branch.scaler.scale())) continue;
-      const auto taken = static_cast<int64_t>(branch.way.overflow_at.size());
-      const bool may_be_clean = places.MayBeClean(at, taken);
-      const auto* const logged = stretch.overflows.data() + taken;
-      if (places.MayOverflow(at, taken) && MayTell(*logged, branch)) {
-        Branch other = branch;
-        if (TakeOverflow(*logged, at, false, other)) next.push_back(std::move(other));
-      }
-      if (may_be_clean && TakeStep(false, branch)) next.push_back(std::move(branch));
-    }
-    if (next.size() > many) {
-      RemoveTwins(next);
-      many = std::clamp(2 * next.size(), kFewBranches, kMostBranches);
-    }
-    std::swap(branches, next);
-    work.done += branches.size();
-    if (branches.size() > kMostBranches) return branches;
-  }
-  std::erase_if(branches, [&](const Branch& branch) {
-    return static_cast<int64_t>(branch.way.overflow_at.size()) != places.overflows ||
-           !Fits(stretch.next, branch.scaler.scale());
-  });
-  return branches;
-}
-
-// The same where there is only one: each step overflows.
+// Passes a stretch in which each step overflows; false if it does not fit.
 bool AdvanceOverflows(const Stretch& stretch, Branch& branch, Work& work) {
   for (int64_t at = 0; at < *stretch.steps; ++at) {
     if (at % kPlainSteps == 0) ++work.done;
@@ -119,22 +35,16 @@ bool AdvanceOverflows(const Stretch& stretch, Branch& branch, Work& work) {
 
 // The same where none does.
 bool AdvanceClean(const Stretch& stretch, Branch& branch, Work& work) {
-  for (int64_t at = 0; at < *stretch.steps;) {
-    const int64_t left = *stretch.steps - at;
-    // The last step alone: its scale is looked at before it.
-    const int64_t most = std::clamp<int64_t>(left - 1, 1, work.PlainRoom());
-    CleanSteps taken = {.count = 1, .fits = false};
-    if (left > 1 || Fits(stretch.used, branch.scaler.scale())) taken = TakeCleanSteps(most, branch);
-    work.AddPlain(at, taken.count);
-    if (!taken.fits || work.IsTooMuch()) return false;
-    at += taken.count;
-  }
+  const int64_t last = *stretch.steps - 1;
+  if (!TakeCleanUntil(last, 0, branch, work)) return false;
+  work.AddPlain(last, 1);
+  if (last >= 0 && !TakeLast(stretch, branch)) return false;
   return Fits(stretch.next, branch.scaler.scale());
 }
 
 // True if the scale is too high for a message already: clean steps only raise it.
-bool IsBeyond(const LoggedOverflow& logged, const Branch& branch) {
-  if (logged.used) return branch.scaler.scale() > logged.used->high;
+bool IsBeyond(const LoggedOverflow& logged, double scale, const Branch& branch) {
+  if (logged.used) return scale > logged.used->high;
   Branch other = branch;
   for (int64_t i = 0; i <= kMostHiddenOverflows && !other.ended; ++i) {
     TakeStep(true, other);
@@ -155,8 +65,8 @@ std::optional<Branch> Overflowed(const Stretch& stretch, Branch branch) {
   return std::nullopt;
 }
 
-// The same if the number of steps is not known: clean steps until the message fits. Of the numbers
-// of clean steps at the fitting scale, the two fewest stand for all.
+// Returns the ways on if the number of steps is not known: clean steps until the message fits. Of
+// the numbers of clean steps at the fitting scale, the two fewest stand for all.
 std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work& work) {
   std::vector<Branch> found;
   const bool grows = stretch.overflows.empty();
@@ -169,14 +79,15 @@ std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work
     if (since_change == kMostUnchangedSteps) break;
     if (!grows && since_change < 2) {
       const LoggedOverflow& logged = stretch.overflows.front();
-      if (IsBeyond(logged, branch)) break;
-      if (auto other = Overflowed(stretch, branch)) {
-        found.push_back(std::move(*other));
+      const double used = stretch.announced ? branch.scaler.scale() : scale;
+      if (IsBeyond(logged, used, branch)) break;
+      if (Fits(logged.used, used)) {
+        if (auto other = Overflowed(stretch, branch)) found.push_back(std::move(*other));
       }
     }
     const bool at_once = !stretch.announced && (grows || since_change >= 2);
     const int64_t unchanged = std::min(kMostUnchangedSteps - since_change, kMostCleanSteps - clean);
-    const CleanSteps taken = TakeCleanSteps(at_once ? unchanged : 1, branch);
+    const CleanSteps taken = TakeCleanSteps(at_once ? unchanged : 1, CleanUntil::kChange, branch);
     if (!taken.fits) break;
     work.AddPlain(clean + 1, taken.count - 1);
     if (work.IsTooMuch()) break;
@@ -238,8 +149,12 @@ void AppendSteps(const Stretch& stretch, const Way& way, LossScaler& scaler, int
 uint64_t WorkOfOneWay(const ScalePath& path) {
   Work work;
   for (const Stretch& stretch : path.stretches) {
+    const int64_t steps = std::max<int64_t>(stretch.steps.value_or(0), 0);
+    // A longer stretch is given up before its end.
+    const bool branches =
+        stretch.overflows.size() > 1 && static_cast<int64_t>(stretch.overflows.size()) != steps;
     work.AddStretch(1);
-    work.AddPlain(0, std::max<int64_t>(stretch.steps.value_or(0), 0));
+    work.AddPlain(0, branches ? std::min<int64_t>(steps, kMostBranches) : steps);
   }
   return work.done;
 }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <vector>
 
 #include "dlsim/error.h"
 #include "dlsim/sim/policies.h"
@@ -14,6 +15,7 @@ namespace {
 
 constexpr PrintedNumber kStart = {0x1p16, 0x1p16, 0x1p16};
 constexpr PrintedNumber kHalf = {0x1p15, 0x1p15, 0x1p15};
+constexpr PrintedNumber kQuarter = {0x1p14, 0x1p14, 0x1p14};
 
 // As many ways as are followed at once may take one step more than the limit.
 constexpr uint64_t kLimit = 10'000;
@@ -21,9 +23,18 @@ constexpr uint64_t kBeyond = 2'000;
 
 LossScaler Torch() { return FindPolicy("torch").make({}, "fp16").scaler; }
 
-TEST(HostileLog, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
+TEST(HostileLog, OneOverflowOfUnknownPlaceTakesAFewStepsForEachPlace) {
   ScalePath path;
   path.stretches.push_back({.steps = 1900, .overflows = {{}}, .next = kHalf});
+  const PolicyFit fit = FitPolicy(Torch(), path, kLimit);
+  EXPECT_FALSE(fit.undecided);
+  EXPECT_EQ(fit.explained, 1u);
+  EXPECT_EQ(fit.branches, 1900u);
+}
+
+TEST(HostileLog, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
+  ScalePath path;
+  path.stretches.push_back({.steps = 1900, .overflows = {{}, {}}, .next = kQuarter});
   const PolicyFit cut = FitPolicy(Torch(), path, kLimit);
   EXPECT_TRUE(cut.undecided);
   EXPECT_EQ(cut.explained, 0u);
@@ -31,7 +42,35 @@ TEST(HostileLog, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
   const PolicyFit whole = FitPolicy(Torch(), path, 1000 * kLimit);
   EXPECT_FALSE(whole.undecided);
   EXPECT_EQ(whole.explained, 1u);
-  EXPECT_EQ(whole.branches, 1900u);
+  EXPECT_EQ(whole.branches, 1899u);
+}
+
+// More than may be followed are not: the steps that are left are not taken, however many.
+TEST(HostileLog, TooManyWaysEndAtOnce) {
+  ScalePath path;
+  path.stretches.push_back({.steps = 1'000'000'000, .overflows = {{}, {}}, .next = kQuarter});
+  const PolicyFit fit = FitPolicy(Torch(), path, uint64_t{1} << 40);
+  EXPECT_TRUE(fit.undecided);
+  EXPECT_EQ(fit.explained, 0u);
+  EXPECT_LE(fit.work, 10'000'000u);
+}
+
+// The places of overflows that fit, the first that were found, are those of the smallest numbers,
+// wherever the last of them is stated to lie.
+TEST(HostileLog, TheFirstPlacesThatFitAreTold) {
+  for (const LastStep last : {LastStep::kAny, LastStep::kApplied, LastStep::kSkipped}) {
+    ScalePath path;
+    path.stretches.push_back({.steps = 40, .overflows = {{}, {}}, .last = last, .next = kQuarter});
+    const PolicyFit fit = FitPolicy(Torch(), path, kLimit);
+    EXPECT_EQ(fit.branches, last == LastStep::kAny ? 39u : last == LastStep::kApplied ? 38u : 1u);
+    std::vector<size_t> places;
+    const std::vector<LoggedStep> steps = StepsOf(Torch(), path, fit);
+    for (size_t i = 0; i < steps.size(); ++i) {
+      if (steps[i].overflow) places.push_back(i);
+    }
+    const size_t second = last == LastStep::kSkipped ? 39 : 1;
+    EXPECT_EQ(places, (std::vector<size_t>{0, second}));
+  }
 }
 
 TEST(HostileLog, CleanStepsOnManyWaysTakeNoMoreStepsThanTheyMay) {
