@@ -31,6 +31,12 @@ target_compile_options(
 if(NOT DLSIM_ENABLE_OPENMP)
   dlsim_host_options(-Wno-unknown-pragmas)
 endif()
+# GCC frees memory ten times while it compiles a file with nlohmann_json, for a tenth of the time; with
+# a quarter more memory it does so rarely.
+target_compile_options(
+  dlsim_developer_flags
+  INTERFACE
+    "$<$<COMPILE_LANG_AND_ID:CXX,GNU>:--param=ggc-min-heapsize=400000;--param=ggc-min-expand=300>")
 if(DLSIM_WARNINGS_AS_ERRORS)
   dlsim_host_options(-Werror)
   target_compile_options(dlsim_developer_flags
