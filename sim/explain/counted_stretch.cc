@@ -14,6 +14,9 @@ namespace {
 // Up to this number, alternatives are not compared with each other.
 constexpr size_t kFewBranches = 4;
 
+// More ways than this do not wait for others that come to the same state: they take memory.
+constexpr size_t kMostWaiting = 10'000;
+
 // Where the overflows of a stretch may lie among its steps.
 struct Places {
   int64_t steps, overflows;
@@ -61,9 +64,10 @@ class CountedStretch {
       TakeStepOf(before, at);
       before.clear();
       spare_ = std::move(before);
-      KeepFew(open_, many_open_);
+      KeepFew(kMostBranches, open_, many_open_);
+      if (waiting_ > kMostWaiting) TakeRests();
     }
-    for (auto& [state, rest] : rests_) TakeRest(rest);
+    TakeRests();
     SortByWay(passed_);
     return std::move(passed_);
   }
@@ -123,6 +127,13 @@ class CountedStretch {
       return;
     }
     found->second.starts.push_back({at, branch.origin, branch.way.overflow_at, branch.noted});
+    ++waiting_;
+  }
+
+  void TakeRests() {
+    for (auto& [state, rest] : rests_) TakeRest(rest);
+    rests_.clear();
+    waiting_ = 0;
   }
 
   // One scaler walks for all: from the latest start on, and from there for the one before it.
@@ -140,17 +151,17 @@ class CountedStretch {
       if (start->at <= last && !TakeLast(stretch_, *trial_)) continue;
       if (!Fits(stretch_.next, trial_->scaler.scale())) continue;
       passed_.push_back(*trial_);
-      KeepFew(passed_, many_passed_);
+      KeepFew(2 * kMostBranches, passed_, many_passed_);
     }
   }
 
-  // Twins are sought when the ways have become twice as many, since looking takes longer than a
-  // step.
-  void KeepFew(std::vector<Branch>& branches, size_t& many) {
+  // Twins are sought when the ways have become twice as many, or more than `most`, since looking
+  // takes longer than a step.
+  void KeepFew(size_t most, std::vector<Branch>& branches, size_t& many) {
     if (branches.size() <= many) return;
     SortByWay(branches);
     RemoveTwins(branches);
-    many = std::clamp(2 * branches.size(), kFewBranches, kMostBranches);
+    many = std::clamp(2 * branches.size(), kFewBranches, most);
     work_.given_up |= branches.size() > kMostBranches;
   }
 
@@ -162,6 +173,7 @@ class CountedStretch {
   std::optional<Branch> trial_;
   DifferentBranches overflowed_;
   std::unordered_map<std::string, Rest> rests_;  // by the state
+  size_t waiting_ = 0;                           // starts of all
   std::string state_;
 };
 

@@ -45,6 +45,17 @@ TEST(HostileLog, OverflowsOfUnknownPlaceTakeNoMoreStepsThanTheyMay) {
   EXPECT_EQ(whole.branches, 1899u);
 }
 
+// More ways than wait at once for others: their ends differ in the steps since the last growth.
+TEST(HostileLog, EachOfManyPlacesIsFollowed) {
+  ScalePath path;
+  const PrintedNumber grown = {0x1p24, 0x1p24, 0x1p24};  // nine times, and halved once
+  path.stretches.push_back({.steps = 20'000, .overflows = {{}}, .next = grown});
+  const PolicyFit fit = FitPolicy(Torch(), path, 1000 * kLimit);
+  EXPECT_FALSE(fit.undecided);
+  EXPECT_EQ(fit.branches, 2000u);
+  EXPECT_TRUE(StepsOf(Torch(), path, fit).front().overflow);
+}
+
 // More than may be followed are not: the steps that are left are not taken, however many.
 TEST(HostileLog, TooManyWaysEndAtOnce) {
   ScalePath path;
