@@ -92,7 +92,7 @@ class CountedStretch {
   }
 
   // Takes the step `at` of each branch in both ways that it may have. Of those that overflow few
-  // differ: most policies count anew.
+  // differ: most policies begin to count again.
   void TakeStepOf(std::vector<Branch>& branches, int64_t at) {
     overflowed_.Clear();
     for (Branch& branch : branches) {
