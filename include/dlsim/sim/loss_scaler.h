@@ -125,8 +125,7 @@ struct ScalerDecision {
   std::optional<ScalerEvent> event;  // its `step` is filled in
 };
 
-// Where a number of clean steps ends at the latest: with a step that changes the scale, or nowhere
-// before.
+// Whether many clean steps end with the first that changes the scale, or only with the last.
 enum class CleanUntil : uint8_t { kChange, kEnd };
 
 // Any policy with its config and state; a value: a copy continues on its own.
@@ -140,7 +139,7 @@ class LossScaler {
   LossScaler(const LossScaler& other) : model_(other.model_->Clone()), step_(other.step_) {}
   LossScaler(LossScaler&&) noexcept = default;
   LossScaler& operator=(LossScaler&&) noexcept = default;
-  // Of the same policy, it keeps its memory.
+  // Allocates nothing if both are of one policy, as those of a search are.
   LossScaler& operator=(const LossScaler& other) {
     if (!model_ || !model_->Assign(*other.model_)) model_ = other.model_->Clone();
     step_ = other.step_;
@@ -158,9 +157,9 @@ class LossScaler {
     return decision;
   }
 
-  // Takes up to `most` steps without overflow; stops after the first that is skipped, or has an
-  // event, or, if asked, changes the scale. Returns how many it took, and the decision on the last
-  // one.
+  // Takes up to `most` steps (at least 1) without overflow; stops after the first that is skipped,
+  // or has an event, or, with CleanUntil::kChange, changes the scale. Returns how many it took, and
+  // the decision on the last one.
   struct CleanSteps {
     int64_t count = 0;
     ScalerDecision last = {};
