@@ -151,6 +151,7 @@ class CountedStretch {
       if (start->at <= last && !TakeLast(stretch_, *trial_)) continue;
       if (!Fits(stretch_.next, trial_->scaler.scale())) continue;
       passed_.push_back(*trial_);
+      if (passed_.size() > many_passed_) SortByWay(passed_);
       KeepFew(2 * kMostBranches, passed_, many_passed_);
     }
   }
@@ -159,7 +160,6 @@ class CountedStretch {
   // takes longer than a step.
   void KeepFew(size_t most, std::vector<Branch>& branches, size_t& many) {
     if (branches.size() <= many) return;
-    SortByWay(branches);
     RemoveTwins(branches);
     many = std::clamp(2 * branches.size(), kFewBranches, most);
     work_.given_up |= branches.size() > kMostBranches;
@@ -168,7 +168,7 @@ class CountedStretch {
   const Stretch& stretch_;
   const Places places_;
   Work& work_;
-  std::vector<Branch> open_, spare_, passed_;
+  std::vector<Branch> open_, spare_, passed_;  // open_: an overflow comes before a clean step
   size_t many_open_ = kFewBranches, many_passed_ = kFewBranches;
   std::optional<Branch> trial_;
   DifferentBranches overflowed_;
