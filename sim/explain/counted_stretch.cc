@@ -29,9 +29,8 @@ struct Places {
     return overflows - taken <= room;
   }
   bool MayOverflow(int64_t at, int64_t taken) const {
-    const bool is_last = at == steps - 1;
-    if (is_last && last == LastStep::kApplied) return false;
-    return taken < overflows - (last == LastStep::kSkipped && !is_last ? 1 : 0);
+    if (at < steps - 1) return LeaveChoice(taken);
+    return last != LastStep::kApplied && taken < overflows;
   }
   // Whether one more may overflow before the last step.
   bool LeaveChoice(int64_t taken) const {
@@ -73,15 +72,16 @@ class CountedStretch {
   }
 
  private:
-  // What leaves no choice from a step on: all steps but the last are clean.
-  struct Start {  // a way that comes to a state, and the step before which it does
+  // A way that comes to a state, and the first step that it takes from there.
+  struct Start {
     int64_t at;
     size_t origin;
     std::vector<int64_t> overflow_at;
     std::optional<size_t> noted;
   };
+  // The steps that leave no choice: all but the last are clean.
   struct Rest {
-    Branch branch;              // in that state
+    Branch branch;              // in the state from which they are taken
     std::vector<Start> starts;  // by their steps
   };
 

@@ -65,8 +65,9 @@ std::optional<Branch> Overflowed(const Stretch& stretch, Branch branch) {
   return std::nullopt;
 }
 
-// Returns the ways on if the number of steps is not known: clean steps until the message fits. Of
-// the numbers of clean steps at the fitting scale, the two fewest stand for all.
+// Returns the ways on if the number of steps is not known: takes clean steps until the message
+// fits. It may fit after any number of them at the same scale; only the two smallest numbers are
+// followed.
 std::vector<Branch> AdvanceUncounted(const Stretch& stretch, Branch branch, Work& work) {
   std::vector<Branch> found;
   const bool grows = stretch.overflows.empty();
